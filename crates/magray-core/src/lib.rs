@@ -1,0 +1,17 @@
+//! Decides: shapes, precisions, how texts are packed into chunks.
+//! Never does IO, reads no clock, starts no thread.
+#![forbid(unsafe_code)]
+
+mod activation;
+mod cpu_path;
+mod packing;
+mod pooling;
+mod precision;
+mod shape;
+
+pub use activation::{Activation, UnknownActivation};
+pub use cpu_path::{CpuPath, UnknownCpuPath};
+pub use packing::{ChunkLimits, Schedule, plan_chunks};
+pub use pooling::{Pooling, UnknownPooling};
+pub use precision::{Precision, PrecisionChoice, UnknownPrecision};
+pub use shape::{EncoderShape, UnknownShape};

@@ -1,0 +1,111 @@
+//! The CPU as a device: chooses its path once, owns the threads, packs weights, hands out operations.
+
+mod activation;
+mod acts;
+mod aligned;
+mod attention;
+mod detect;
+mod embed;
+mod gemm;
+mod layer_norm;
+mod ops;
+#[cfg(target_arch = "x86_64")]
+mod pack_tiles;
+mod pool;
+mod pooling;
+mod simd;
+mod softmax;
+
+pub use acts::Acts;
+pub use detect::{PathUnavailable, available_paths};
+pub use gemm::Linear;
+pub use ops::CpuOps;
+pub use pool::ThreadPool;
+
+use crate::{Device, Embedding, LinearSource, Norm};
+use acts::Format;
+use gemm::Layout;
+use magray_core::{CpuPath, Precision};
+use std::sync::Arc;
+
+/// Why the CPU cannot be used as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CpuError {
+    /// The path is not one of this machine's.
+    #[error(transparent)]
+    Path(#[from] PathUnavailable),
+    /// The system gave no thread.
+    #[error("cannot start {threads} threads: {source}; ask for fewer")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// The CPU: a path through the code, and threads.
+pub struct Cpu {
+    path: CpuPath,
+    pool: ThreadPool,
+}
+
+impl Cpu {
+    /// The CPU on the path asked for (or the best there is) with so many threads (or one a core).
+    pub fn new(path: Option<CpuPath>, threads: Option<usize>) -> Result<Self, CpuError> {
+        let path = detect::choose_path(path)?;
+        let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let pool = ThreadPool::new(threads).map_err(|source| CpuError::Threads { threads, source })?;
+        Ok(Self { path, pool })
+    }
+
+    /// The path that was chosen.
+    pub fn path(&self) -> CpuPath {
+        self.path
+    }
+
+    /// The threads. [`Cpu::team`] runs each operation on all of them; a caller of [`Cpu::solo`] divides texts between them.
+    pub fn pool(&self) -> &ThreadPool {
+        &self.pool
+    }
+
+    /// Whether bf16 is faster than f32 here.
+    pub fn has_fast_bf16(&self) -> bool {
+        self.path == CpuPath::Amx
+    }
+
+    /// Operations that each use all threads: for few texts at once.
+    pub fn team(self: &Arc<Self>) -> CpuOps {
+        CpuOps::new(Arc::clone(self), self.pool.threads())
+    }
+
+    /// Operations that stay on the calling thread: for many texts, each thread having its own.
+    pub fn solo(self: &Arc<Self>) -> CpuOps {
+        CpuOps::new(Arc::clone(self), 1)
+    }
+}
+
+impl Device for Cpu {
+    type Ops = CpuOps;
+
+    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Linear {
+        let layout = Layout::of(self.path, precision, detect::has_vnni());
+        Linear::pack(source, layout, &self.pool)
+    }
+
+    fn norm(&self, norm: Norm) -> Norm {
+        norm
+    }
+
+    fn embedding(&self, embedding: Embedding) -> Embedding {
+        embedding
+    }
+
+    fn acts(&self, precision: Precision, columns: usize) -> Acts {
+        let format = match (self.path, precision) {
+            (CpuPath::Amx, Precision::Bf16 | Precision::Int8) => Format::Bf16,
+            _ => Format::F32,
+        };
+        Acts::new(format, columns)
+    }
+}

@@ -1,0 +1,13 @@
+//! Touches hardware: the fused operations that encoder models are made of.
+//! Knows no files' formats, no HTTP, no JSON, reads no environment variable.
+
+pub mod cpu;
+mod layers;
+mod mapped;
+mod ops;
+mod table;
+
+pub use layers::{Embedding, LinearSource, Norm};
+pub use mapped::MappedFile;
+pub use ops::{AttentionShape, Device, DistanceBias, Ops, PoolShape, TokenBatch};
+pub use table::{NumberFormat, Table};

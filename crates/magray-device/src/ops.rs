@@ -1,0 +1,143 @@
+//! The fused operations an encoder is made of, and what they take. Says nothing of how a device does them.
+
+use crate::{Embedding, LinearSource, Norm};
+use magray_core::{Activation, Pooling, Precision};
+
+/// Token ids of several texts end to end. Nothing is padded.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenBatch<'a> {
+    /// The ids of all texts.
+    pub ids: &'a [u32],
+    /// The token types of all texts, as long as `ids`; empty for all zero.
+    pub types: &'a [u32],
+    /// Where each text starts, and the end of the last: one more than there are texts.
+    pub offsets: &'a [usize],
+}
+
+impl TokenBatch<'_> {
+    /// How many texts there are.
+    pub fn texts(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// How many tokens there are.
+    pub fn tokens(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The tokens of the longest text.
+    pub fn longest(&self) -> usize {
+        self.offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0)
+    }
+
+    /// Panics unless the offsets rise from 0 to the number of ids and the types fit: a caller's bug.
+    pub(crate) fn check(&self) {
+        assert_eq!(self.offsets.first(), Some(&0), "offsets start at 0");
+        assert_eq!(self.offsets.last(), Some(&self.ids.len()), "offsets end at the last id");
+        assert!(self.offsets.is_sorted(), "offsets rise");
+        assert!(self.types.is_empty() || self.types.len() == self.ids.len(), "a type for each id, or none");
+    }
+}
+
+/// What attention needs to know beside queries, keys and values.
+#[derive(Clone, Copy)]
+pub struct AttentionShape<'a> {
+    /// Heads; the width of queries, keys and values is a multiple of it.
+    pub heads: usize,
+    /// Added to the scores by distance; none for most models.
+    pub bias: Option<&'a DistanceBias>,
+}
+
+/// A bias of attention scores for each head and each signed distance from query to key.
+#[derive(Clone, Debug)]
+pub struct DistanceBias {
+    values: Vec<f32>,
+    reach: usize,
+    stride: usize,
+}
+
+impl DistanceBias {
+    /// Zeros read beyond the last distance, so that vectors may be loaded whole.
+    const MARGIN: usize = 64;
+
+    /// Tabulates `bias(head, key - query)` for texts of up to `reach` tokens.
+    pub fn tabulate(heads: usize, reach: usize, bias: impl Fn(usize, isize) -> f32) -> Self {
+        let stride = 2 * reach + Self::MARGIN;
+        let mut values = vec![0.0; heads * stride];
+        for (head, row) in values.chunks_exact_mut(stride).enumerate() {
+            for (at, value) in row[..2 * reach].iter_mut().enumerate() {
+                *value = bias(head, at as isize - reach as isize);
+            }
+        }
+        Self { values, reach, stride }
+    }
+
+    /// The biases of a query's row: element `j` is for key `j`. At least `keys` and a margin can be read.
+    pub(crate) fn row(&self, head: usize, query: usize, keys: usize) -> &[f32] {
+        assert!(query <= self.reach && keys <= self.reach, "a text is longer than the bias was made for");
+        let start = head * self.stride + self.reach - query;
+        &self.values[start..start + keys + Self::MARGIN - 1]
+    }
+}
+
+/// How a text's vector is made of its tokens' vectors.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolShape<'a> {
+    /// One or more ways; their results are joined.
+    pub ways: &'a [Pooling],
+    /// Leading tokens of each text that are left out (a prompt's).
+    pub skip: usize,
+}
+
+/// A device's operations on packed batches.
+///
+/// An operation's inputs and outputs are sized by the caller; a size that does not fit is a bug and panics.
+pub trait Ops {
+    /// A matrix of activations: a row for each token (or text).
+    type Acts;
+    /// The weights and bias of a linear layer, in the device's form.
+    type Linear;
+    /// The tables that turn ids into vectors, with the norm that follows.
+    type Embedding;
+    /// Gain and shift of a layer norm.
+    type Norm;
+
+    /// Sets how many rows are in use, making room where there is too little.
+    fn resize(&mut self, acts: &mut Self::Acts, rows: usize);
+
+    /// The sum of word, position and type vectors, normalised.
+    fn embed(&mut self, batch: &TokenBatch<'_>, tables: &Self::Embedding, out: &mut Self::Acts);
+
+    /// `out = activation(x * weights + bias)`.
+    fn linear(&mut self, x: &Self::Acts, weights: &Self::Linear, activation: Activation, out: &mut Self::Acts);
+
+    /// `hidden = norm(hidden + x * weights + bias)`.
+    fn linear_add_norm(&mut self, x: &Self::Acts, weights: &Self::Linear, norm: &Self::Norm, hidden: &mut Self::Acts);
+
+    /// Each text's tokens attend to each other. A row of `qkv` holds queries, keys and values of all heads.
+    fn attention(&mut self, qkv: &Self::Acts, batch: &TokenBatch<'_>, shape: AttentionShape<'_>, out: &mut Self::Acts);
+
+    /// One row a text, of 32-bit floats.
+    fn pool(&mut self, hidden: &Self::Acts, batch: &TokenBatch<'_>, shape: PoolShape<'_>, out: &mut Self::Acts);
+
+    /// Copies 32-bit rows out, scaled to length 1 if `normalize`.
+    fn read(&mut self, acts: &Self::Acts, normalize: bool, out: &mut [f32]);
+}
+
+/// A device that packs layers for its operations.
+pub trait Device {
+    /// Its operations.
+    type Ops: Ops;
+
+    /// Packs a linear layer.
+    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> <Self::Ops as Ops>::Linear;
+
+    /// Takes over a layer norm.
+    fn norm(&self, norm: Norm) -> <Self::Ops as Ops>::Norm;
+
+    /// Takes over the first layer.
+    fn embedding(&self, embedding: Embedding) -> <Self::Ops as Ops>::Embedding;
+
+    /// Activations, with no rows yet, in the format that layers of this precision take.
+    fn acts(&self, precision: Precision, columns: usize) -> <Self::Ops as Ops>::Acts;
+}

@@ -1,0 +1,140 @@
+//! A table of vectors that ids are looked up in: in memory, or in a mapped file from which rows are read as they are asked for.
+//! Never converts more than the rows asked for.
+
+use crate::MappedFile;
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The numbers of a mapped table, little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberFormat {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit IEEE floats.
+    F16,
+    /// The upper half of 32-bit floats.
+    Bf16,
+}
+
+impl NumberFormat {
+    /// Bytes of one number.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// Rows of equal length.
+pub struct Table {
+    source: Source,
+    rows: usize,
+    columns: usize,
+}
+
+enum Source {
+    Memory(Vec<f32>),
+    Mapped { file: Arc<MappedFile>, start: usize, format: NumberFormat },
+}
+
+impl Table {
+    /// A table in memory.
+    pub fn new(values: Vec<f32>, columns: usize) -> Self {
+        assert!(columns > 0 && values.len().is_multiple_of(columns), "whole rows");
+        Self { rows: values.len() / columns, columns, source: Source::Memory(values) }
+    }
+
+    /// A table that stays in its file.
+    pub fn mapped(file: Arc<MappedFile>, range: Range<usize>, format: NumberFormat, columns: usize) -> Self {
+        assert!(range.end <= file.len(), "the table lies inside the file");
+        assert!(columns > 0 && range.len().is_multiple_of(columns * format.size()), "whole rows");
+        let rows = range.len() / (columns * format.size());
+        Self { source: Source::Mapped { file, start: range.start, format }, rows, columns }
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// How long a row is.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Adds a row to `out`; `spare` is as long and is overwritten.
+    pub(crate) fn add_row(&self, row: usize, out: &mut [f32], spare: &mut [f32]) {
+        assert!(row < self.rows, "id {row} in a table of {} rows: ids are checked at the door", self.rows);
+        let values: &[f32] = match &self.source {
+            Source::Memory(values) => &values[row * self.columns..(row + 1) * self.columns],
+            Source::Mapped { file, start, format } => {
+                let bytes = self.columns * format.size();
+                let at = start + row * bytes;
+                widen(&file[at..at + bytes], *format, spare);
+                spare
+            }
+        };
+        for (out, x) in out.iter_mut().zip(values) {
+            *out += x;
+        }
+    }
+}
+
+/// Converts bytes, which need not be aligned, to floats.
+fn widen(bytes: &[u8], format: NumberFormat, out: &mut [f32]) {
+    match format {
+        NumberFormat::F32 => {
+            for (x, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *x = f32::from_le_bytes(*bytes);
+            }
+        }
+        NumberFormat::Bf16 => {
+            for (x, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                *x = bf16::from_le_bytes(*bytes).to_f32();
+            }
+        }
+        NumberFormat::F16 => {
+            const BLOCK: usize = 256;
+            let mut aligned = [f16::ZERO; BLOCK];
+            for (out, bytes) in out.chunks_mut(BLOCK).zip(bytes.chunks(2 * BLOCK)) {
+                for (half, bytes) in aligned.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                    *half = f16::from_le_bytes(*bytes);
+                }
+                aligned[..out.len()].convert_to_f32_slice(out);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_the_same_in_memory_and_mapped_in_every_format() {
+        let values: Vec<f32> = (0..300).map(|i| i as f32 * 0.25 - 30.0).collect();
+        let memory = Table::new(values.clone(), 100);
+        for format in [NumberFormat::F32, NumberFormat::F16, NumberFormat::Bf16] {
+            let mut bytes = vec![7u8];
+            for &x in &values {
+                match format {
+                    NumberFormat::F32 => bytes.extend(x.to_le_bytes()),
+                    NumberFormat::F16 => bytes.extend(f16::from_f32(x).to_le_bytes()),
+                    NumberFormat::Bf16 => bytes.extend(bf16::from_f32(x).to_le_bytes()),
+                }
+            }
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("t"), &bytes).unwrap();
+            let file = Arc::new(MappedFile::open(&dir.path().join("t")).unwrap());
+            let mapped = Table::mapped(file, 1..bytes.len(), format, 100);
+            for row in 0..3 {
+                let (mut a, mut b, mut spare) = (vec![1.0; 100], vec![1.0; 100], vec![0.0; 100]);
+                memory.add_row(row, &mut a, &mut spare);
+                mapped.add_row(row, &mut b, &mut spare);
+                assert_eq!(a, b, "{format:?}");
+            }
+        }
+    }
+}

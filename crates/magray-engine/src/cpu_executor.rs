@@ -1,0 +1,114 @@
+//! Runs a model on the CPU: packs texts into chunks, gives each thread its own or all threads one after another.
+//! Never pads; activations and scratch grow with the largest batch seen and are then used again.
+
+use crate::model::{Model, Workspace};
+use crate::tokenize::Encoded;
+use magray_core::{ChunkLimits, Schedule, plan_chunks};
+use magray_device::TokenBatch;
+use magray_device::cpu::{Cpu, CpuOps};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Activations of so many tokens stay in a core's second cache beside the weights that pass through it.
+const TOKENS_EACH: usize = 256;
+/// A thread of its own reads all the weights: below this that takes longer than the arithmetic.
+const TOKENS_LEAST: usize = 48;
+/// Bounds the memory of activations when all threads share a chunk.
+const TOKENS_TOGETHER: usize = 2048;
+
+/// A packed model and the rooms its threads work in.
+pub(crate) struct CpuExecutor {
+    cpu: Arc<Cpu>,
+    model: Model<Cpu>,
+    /// One a thread.
+    each: Vec<Mutex<Lane>>,
+    together: Lane,
+}
+
+/// What one pass needs beside the model.
+struct Lane {
+    ops: CpuOps,
+    work: Workspace<Cpu>,
+    ids: Vec<u32>,
+    types: Vec<u32>,
+    offsets: Vec<usize>,
+    out: Vec<f32>,
+}
+
+impl CpuExecutor {
+    pub(crate) fn new(cpu: Arc<Cpu>, model: Model<Cpu>) -> Self {
+        let each = (0..cpu.pool().threads()).map(|_| Mutex::new(Lane::new(cpu.solo(), &cpu, &model))).collect();
+        let together = Lane::new(cpu.team(), &cpu, &model);
+        Self { cpu, model, each, together }
+    }
+
+    pub(crate) fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// Numbers in a text's answer.
+    pub(crate) fn outputs(&self) -> usize {
+        self.model.outputs()
+    }
+
+    /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
+    pub(crate) fn run(&mut self, texts: &[Encoded], skip: usize, out: &mut [f32]) {
+        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        let limits = ChunkLimits {
+            tokens_each: TOKENS_EACH,
+            tokens_least: TOKENS_LEAST,
+            tokens_together: TOKENS_TOGETHER,
+            threads: self.each.len(),
+        };
+        let outputs = self.outputs();
+        match plan_chunks(&lengths, limits) {
+            Schedule::Together(chunks) => {
+                for chunk in chunks {
+                    self.together.pass(&self.model, texts, &chunk, skip);
+                    scatter(&self.together.out, &chunk, outputs, out);
+                }
+            }
+            Schedule::Each(chunks) => {
+                let next = AtomicUsize::new(0);
+                let out = Mutex::new(out);
+                self.cpu.pool().run(&|rank| {
+                    let mut lane = self.each[rank].lock().unwrap_or_else(PoisonError::into_inner);
+                    while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        lane.pass(&self.model, texts, chunk, skip);
+                        scatter(&lane.out, chunk, outputs, &mut out.lock().unwrap_or_else(PoisonError::into_inner));
+                    }
+                });
+            }
+        }
+    }
+}
+
+impl Lane {
+    fn new(ops: CpuOps, cpu: &Cpu, model: &Model<Cpu>) -> Self {
+        let work = model.workspace(cpu);
+        Self { ops, work, ids: Vec::new(), types: Vec::new(), offsets: Vec::new(), out: Vec::new() }
+    }
+
+    /// One forward pass over some of the texts, end to end.
+    fn pass(&mut self, model: &Model<Cpu>, texts: &[Encoded], chunk: &[usize], skip: usize) {
+        self.ids.clear();
+        self.types.clear();
+        self.offsets.clear();
+        self.offsets.push(0);
+        for &text in chunk {
+            self.ids.extend_from_slice(&texts[text].ids);
+            self.types.extend_from_slice(&texts[text].type_ids);
+            self.offsets.push(self.ids.len());
+        }
+        self.out.resize(chunk.len() * model.outputs(), 0.0);
+        let batch = TokenBatch { ids: &self.ids, types: &self.types, offsets: &self.offsets };
+        model.forward(&mut self.ops, &mut self.work, &batch, skip, &mut self.out);
+    }
+}
+
+/// Puts each row of a chunk where its text belongs.
+fn scatter(rows: &[f32], chunk: &[usize], outputs: usize, out: &mut [f32]) {
+    for (row, &text) in rows.chunks_exact(outputs).zip(chunk) {
+        out[text * outputs..(text + 1) * outputs].copy_from_slice(row);
+    }
+}

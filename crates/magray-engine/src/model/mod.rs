@@ -1,0 +1,243 @@
+//! Encoder models, written once over a device's fused operations. Knows no device and no thread.
+
+mod names;
+mod relative;
+mod source;
+
+pub(crate) use source::{Synthetic, TensorSource};
+
+use crate::spec::{Architecture, ClassifyHead, ModelSpec, Task};
+use crate::weights::{Weights, WeightsError};
+use magray_core::{Activation, Pooling, Precision};
+use magray_device::{AttentionShape, Device, DistanceBias, Embedding, LinearSource, Norm, Ops, PoolShape, TokenBatch};
+use names::LayerNames;
+
+type Packed<D> = <<D as Device>::Ops as Ops>::Linear;
+type Acts<D> = <<D as Device>::Ops as Ops>::Acts;
+
+/// A model's layers on a device.
+pub(crate) struct Model<D: Device> {
+    embedding: <D::Ops as Ops>::Embedding,
+    layers: Vec<Layer<D>>,
+    bias: Option<DistanceBias>,
+    activation: Activation,
+    heads: usize,
+    hidden: usize,
+    ffn: usize,
+    precision: Precision,
+    head: HeadLayers<D>,
+}
+
+/// What follows the encoder.
+struct HeadLayers<D: Device> {
+    pooling: Vec<Pooling>,
+    /// Layers on the pooled vectors, in 32 bits: they are few and small, and what they round is the answer itself.
+    dense: Vec<Dense<D>>,
+    normalize: bool,
+}
+
+struct Layer<D: Device> {
+    qkv: Packed<D>,
+    attention_out: Packed<D>,
+    attention_norm: <D::Ops as Ops>::Norm,
+    up: Packed<D>,
+    down: Packed<D>,
+    out_norm: <D::Ops as Ops>::Norm,
+}
+
+struct Dense<D: Device> {
+    linear: Packed<D>,
+    activation: Activation,
+    outputs: usize,
+}
+
+/// The activations of one forward pass at a time, kept from pass to pass.
+pub(crate) struct Workspace<D: Device> {
+    hidden: Acts<D>,
+    qkv: Acts<D>,
+    context: Acts<D>,
+    up: Acts<D>,
+    pooled: Acts<D>,
+    dense: Vec<Acts<D>>,
+}
+
+impl<D: Device> Model<D> {
+    /// Packs the tensors that the spec asks for.
+    pub(crate) fn pack(
+        device: &D,
+        spec: &ModelSpec,
+        source: &dyn TensorSource,
+        precision: Precision,
+    ) -> Result<Self, WeightsError> {
+        let shape = spec.shape;
+        let packer = Packer { device, source, precision, epsilon: spec.norm_eps };
+        let types = match spec.type_vocab {
+            0 => None,
+            rows => Some(source.table("embeddings.token_type_embeddings.weight", rows, shape.hidden)?),
+        };
+        let embedding = device.embedding(Embedding {
+            words: source.table("embeddings.word_embeddings.weight", shape.vocab, shape.hidden)?,
+            positions: source.table("embeddings.position_embeddings.weight", shape.positions, shape.hidden)?,
+            types,
+            norm: packer.norm_source("embeddings.LayerNorm", shape.hidden)?,
+            first_position: spec.architecture.first_position(spec.pad_id),
+        });
+        let layer = |i| packer.layer(&LayerNames::of(spec.architecture, i), shape.hidden, shape.ffn);
+        let layers = (0..shape.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
+        let bias = match spec.architecture {
+            Architecture::MpNet => Some(packer.distance_bias(spec)?),
+            _ => None,
+        };
+        let head = packer.head(spec)?;
+        Ok(Self {
+            embedding,
+            layers,
+            bias,
+            activation: spec.activation,
+            heads: shape.heads,
+            hidden: shape.hidden,
+            ffn: shape.ffn,
+            precision,
+            head,
+        })
+    }
+
+    /// Numbers in a text's answer: the vector's dimensions, or the labels.
+    pub(crate) fn outputs(&self) -> usize {
+        self.head.dense.last().map_or(self.hidden * self.head.pooling.len(), |dense| dense.outputs)
+    }
+
+    /// Room for passes; it grows with the batches and then stays.
+    pub(crate) fn workspace(&self, device: &D) -> Workspace<D> {
+        let acts = |columns| device.acts(self.precision, columns);
+        Workspace {
+            hidden: acts(self.hidden),
+            qkv: acts(3 * self.hidden),
+            context: acts(self.hidden),
+            up: acts(self.ffn),
+            pooled: device.acts(Precision::F32, self.hidden * self.head.pooling.len()),
+            dense: self.head.dense.iter().map(|dense| device.acts(Precision::F32, dense.outputs)).collect(),
+        }
+    }
+
+    /// One pass over a batch; `skip` leading tokens of each text are not pooled. Writes one row a text to `out`.
+    pub(crate) fn forward(
+        &self,
+        ops: &mut D::Ops,
+        work: &mut Workspace<D>,
+        batch: &TokenBatch<'_>,
+        skip: usize,
+        out: &mut [f32],
+    ) {
+        for acts in [&mut work.hidden, &mut work.qkv, &mut work.context, &mut work.up] {
+            ops.resize(acts, batch.tokens());
+        }
+        for acts in std::iter::once(&mut work.pooled).chain(&mut work.dense) {
+            ops.resize(acts, batch.texts());
+        }
+        let attention = AttentionShape { heads: self.heads, bias: self.bias.as_ref() };
+        ops.embed(batch, &self.embedding, &mut work.hidden);
+        for layer in &self.layers {
+            ops.linear(&work.hidden, &layer.qkv, Activation::Identity, &mut work.qkv);
+            ops.attention(&work.qkv, batch, attention, &mut work.context);
+            ops.linear_add_norm(&work.context, &layer.attention_out, &layer.attention_norm, &mut work.hidden);
+            ops.linear(&work.hidden, &layer.up, self.activation, &mut work.up);
+            ops.linear_add_norm(&work.up, &layer.down, &layer.out_norm, &mut work.hidden);
+        }
+        ops.pool(&work.hidden, batch, PoolShape { ways: &self.head.pooling, skip }, &mut work.pooled);
+        let mut last = &work.pooled;
+        for (dense, acts) in self.head.dense.iter().zip(&mut work.dense) {
+            ops.linear(last, &dense.linear, dense.activation, acts);
+            last = acts;
+        }
+        ops.read(last, self.head.normalize, out);
+    }
+}
+
+/// Reads and packs a model's parts.
+struct Packer<'a, D> {
+    device: &'a D,
+    source: &'a dyn TensorSource,
+    precision: Precision,
+    epsilon: f32,
+}
+
+impl<D: Device> Packer<'_, D> {
+    fn layer(&self, names: &LayerNames, hidden: usize, ffn: usize) -> Result<Layer<D>, WeightsError> {
+        Ok(Layer {
+            qkv: self.linear(&[&names.query, &names.key, &names.value], hidden, hidden, self.precision)?,
+            attention_out: self.linear(&[&names.attention_out], hidden, hidden, self.precision)?,
+            attention_norm: self.device.norm(self.norm_source(&names.attention_norm, hidden)?),
+            up: self.linear(&[&names.up], ffn, hidden, self.precision)?,
+            down: self.linear(&[&names.down], hidden, ffn, self.precision)?,
+            out_norm: self.device.norm(self.norm_source(&names.out_norm, hidden)?),
+        })
+    }
+
+    /// Several layers of the same shape become one, their outputs side by side.
+    fn linear(
+        &self,
+        names: &[&str],
+        outputs: usize,
+        inputs: usize,
+        precision: Precision,
+    ) -> Result<Packed<D>, WeightsError> {
+        let (mut weights, mut bias) = (Vec::new(), Vec::new());
+        for name in names {
+            self.source.append(&format!("{name}.weight"), &[outputs, inputs], &mut weights)?;
+            self.source.append(&format!("{name}.bias"), &[outputs], &mut bias)?;
+        }
+        Ok(self.device.linear(LinearSource { weights: &weights, inputs, bias: &bias }, precision))
+    }
+
+    fn norm_source(&self, name: &str, columns: usize) -> Result<Norm, WeightsError> {
+        let (mut gain, mut shift) = (Vec::new(), Vec::new());
+        self.source.append(&format!("{name}.weight"), &[columns], &mut gain)?;
+        self.source.append(&format!("{name}.bias"), &[columns], &mut shift)?;
+        Ok(Norm::new(gain, shift, self.epsilon))
+    }
+
+    fn distance_bias(&self, spec: &ModelSpec) -> Result<DistanceBias, WeightsError> {
+        let (buckets, heads) = (spec.relative_attention_buckets, spec.shape.heads);
+        let mut table = Vec::new();
+        self.source.append("encoder.relative_attention_bias.weight", &[buckets, heads], &mut table)?;
+        let bias = |head, distance| table[relative::bucket(distance, buckets) * heads + head];
+        Ok(DistanceBias::tabulate(heads, spec.max_tokens, bias))
+    }
+
+    fn head(&self, spec: &ModelSpec) -> Result<HeadLayers<D>, WeightsError> {
+        let hidden = spec.shape.hidden;
+        let dense = |name: &str, outputs, activation| {
+            let linear = self.linear(&[name], outputs, hidden, Precision::F32)?;
+            Ok::<_, WeightsError>(Dense { linear, activation, outputs })
+        };
+        match &spec.task {
+            Task::Classify(classify) => {
+                let (first, activation, last) = match classify.head {
+                    ClassifyHead::Pooler => ("pooler.dense", Activation::Tanh, "classifier"),
+                    ClassifyHead::DenseTanh => ("classifier.dense", Activation::Tanh, "classifier.out_proj"),
+                    ClassifyHead::PreClassifierRelu => ("pre_classifier", Activation::Relu, "classifier"),
+                };
+                let labels = classify.labels.len();
+                let layers = vec![dense(first, hidden, activation)?, dense(last, labels, Activation::Identity)?];
+                Ok(HeadLayers { pooling: vec![Pooling::Cls], dense: layers, normalize: false })
+            }
+            Task::Embed(embed) => {
+                let mut layers = Vec::new();
+                for layer in &embed.dense {
+                    let weights = Weights::open(&layer.folder)?;
+                    let (mut weight, mut bias) = (Vec::new(), Vec::new());
+                    let shape = [layer.out_features, layer.in_features];
+                    TensorSource::append(&weights, "linear.weight", &shape, &mut weight)?;
+                    if layer.bias {
+                        TensorSource::append(&weights, "linear.bias", &[layer.out_features], &mut bias)?;
+                    }
+                    let source = LinearSource { weights: &weight, inputs: layer.in_features, bias: &bias };
+                    let linear = self.device.linear(source, Precision::F32);
+                    layers.push(Dense { linear, activation: layer.activation, outputs: layer.out_features });
+                }
+                Ok(HeadLayers { pooling: embed.pooling.clone(), dense: layers, normalize: embed.normalize })
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Tiny models of every architecture against the answers that `transformers` gives for them, on every CPU path.
+
+#![expect(clippy::unwrap_used, reason = "a test: what fails to unwrap fails the test")]
+
+use magray_engine::spec::Task;
+use magray_engine::{CpuPath, Encoder, EncoderOptions, Precision, PrecisionChoice};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+#[derive(Deserialize)]
+struct Reference {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    text: String,
+    pair: Option<String>,
+    prompt: Option<String>,
+    #[serde(default, alias = "logits")]
+    vector: Vec<f32>,
+}
+
+const EMBED: [&str; 5] = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn cases(name: &str) -> Vec<Case> {
+    let json = std::fs::read(folder(name).join("reference.json")).unwrap();
+    serde_json::from_slice::<Reference>(&json).unwrap().cases
+}
+
+fn open(name: &str, path: CpuPath, precision: Precision, threads: usize) -> Encoder {
+    let precision = PrecisionChoice::Exactly(precision);
+    let options = EncoderOptions { precision, threads: Some(threads), cpu_path: Some(path) };
+    Encoder::open(&folder(name), &options).unwrap()
+}
+
+/// Every answer of the model, each text on its own.
+fn answers(encoder: &mut Encoder, cases: &[Case]) -> Vec<Vec<f32>> {
+    let one = |case: &Case| match (&encoder.spec().task, &case.pair) {
+        (Task::Embed(_), _) => encoder.embed(&[&case.text], case.prompt.as_deref()).unwrap().values,
+        (Task::Classify(_), None) => encoder.score(&[&case.text]).unwrap().values,
+        (Task::Classify(_), Some(pair)) => encoder.score_pairs(&[(&case.text, pair)]).unwrap().values,
+    };
+    cases.iter().map(one).collect()
+}
+
+/// The largest difference, relative to the length of the reference.
+fn distance(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
+    let length = want.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let difference = got.iter().zip(want).map(|(a, b)| (a - b) * (a - b)).sum::<f32>().sqrt();
+    difference / length
+}
+
+fn check(name: &str, precision: Precision, tolerance: f32) {
+    let cases = cases(name);
+    for path in magray_device::cpu::available_paths() {
+        for threads in [1, 3] {
+            let mut encoder = open(name, path, precision, threads);
+            for (got, case) in answers(&mut encoder, &cases).iter().zip(&cases) {
+                let off = distance(got, &case.vector);
+                assert!(off < tolerance, "{name} {precision} {path} x{threads} {:?}: off by {off}", case.text);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_architecture_embeds_as_its_reference_in_f32() {
+    EMBED.iter().for_each(|name| check(name, Precision::F32, 2e-5));
+}
+
+#[test]
+fn every_architecture_classifies_as_its_reference_in_f32() {
+    EMBED.iter().for_each(|name| check(&format!("{name}-classify"), Precision::F32, 5e-5));
+}
+
+// The random weights of the fixtures are far larger than trained ones, so roundings grow more than in a real model;
+// what a real model loses is measured on the default model by the quality test.
+#[test]
+fn every_architecture_is_near_its_reference_in_bf16() {
+    EMBED.iter().for_each(|name| check(name, Precision::Bf16, 0.08));
+}
+
+#[test]
+fn every_architecture_is_near_its_reference_in_int8() {
+    EMBED.iter().for_each(|name| check(name, Precision::Int8, 0.25));
+}

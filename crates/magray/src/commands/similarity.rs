@@ -1,0 +1,89 @@
+//! `magray similarity A B`: the cosine of two texts.
+//! Compares nothing but the two.
+
+use clap::Args;
+
+use super::Context;
+use crate::{
+    cli::{ComputeArgs, flag},
+    exit::Failure,
+    input::Texts,
+    model, output,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray similarity \"a cat sits\" \"a kitten is sitting\"
+  magray similarity --json \"yes\" \"no\"
+
+The cosine is 1 for the same direction, 0 for unrelated texts; it lies between -1 and 1.";
+
+/// Flags of `magray similarity`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SimilarityArgs {
+    /// One text
+    a: String,
+    /// The other text
+    b: String,
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// Prompt of the model to put before each text [default: the model's own, if any]
+    #[arg(long, value_name = "NAME")]
+    prompt: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `magray similarity`.
+pub(crate) fn run(args: &SimilarityArgs, context: &Context) -> Result<(), Failure> {
+    let mut flags = args.compute.flags();
+    flags.extend(flag("embed.prompt", args.prompt.as_ref()));
+    let config = context.settle(&flags)?;
+    let settings = config.embed();
+    let pair = vec![args.a.clone().into(), args.b.clone().into()];
+    let texts = Texts::from_arguments(pair, settings.max_text_bytes).next_window()?;
+    let mut encoder = model::open(&config, &context.console)?;
+    let embeddings = encoder.embed(&texts, settings.prompt.as_deref())?;
+    for index in &embeddings.truncated {
+        let name = if *index == 0 { "first" } else { "second" };
+        let limit = encoder.max_tokens();
+        context.console.warn(format_args!("the {name} text was cut to the {limit} tokens that the model reads"));
+    }
+    let mut rows = embeddings.rows();
+    let cosine = match (rows.next(), rows.next()) {
+        (Some(a), Some(b)) => cosine(a, b),
+        _ => unreachable!("two texts have two vectors"),
+    };
+    let answer = match args.json {
+        true => serde_json::json!({
+            "cosine": cosine, "tokens": embeddings.tokens,
+            "device": "cpu", "precision": encoder.precision().to_string(),
+        })
+        .to_string(),
+        false => format!("{cosine:.4}"),
+    };
+    Ok(output::print(&(answer + "\n"))?)
+}
+
+/// The cosine of the angle between two vectors; 0 where one has no direction.
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    // Rounding may lead a hair beyond 1, which no cosine is.
+    if lengths > 0.0 { (dot(a, b) / lengths).clamp(-1.0, 1.0) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cosine_is_of_the_angle_alone() {
+        assert_eq!(cosine(&[1.0, 0.0], &[5.0, 0.0]), 1.0);
+        assert_eq!(cosine(&[1.0, 0.0], &[0.0, 2.0]), 0.0);
+        assert_eq!(cosine(&[1.0, 1.0], &[-1.0, -1.0]), -1.0);
+        assert_eq!(cosine(&[0.0, 0.0], &[1.0, 1.0]), 0.0);
+    }
+}

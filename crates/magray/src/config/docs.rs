@@ -1,0 +1,92 @@
+//! Writes `docs/configuration.md` from the table of settings; a test keeps the file current.
+//! Says nothing that the program does not print itself.
+
+use std::fmt::Write as _;
+
+use super::table::{SETTINGS, Setting};
+use crate::exit::Exit;
+
+const HEAD: &str = "\
+# Configuration
+
+<!-- Written from the table of settings: change it there, then run `UPDATE_EXPECT=1 cargo test -p magray docs`. -->
+
+Each setting has a default. A file overrides it, an environment variable overrides the file, and a flag of the command
+line overrides all. `magray config` prints every setting with its value and where it came from.
+
+The file is the first of these:
+
+1. the one named by `--config FILE`;
+2. the one named by the variable `MAGRAY_CONFIG`;
+3. `magray.toml`, `magray.yaml` or `magray.yml` in the current folder;
+4. `magray/config.toml`, `.yaml` or `.yml` in `$XDG_CONFIG_HOME` (`~/.config` without it).
+
+TOML and YAML have the same tree: `gpu.batch.max_size` is `max_size` in the section `[gpu.batch]`, or `max_size` under
+`batch` under `gpu`. A key that is not listed here is an error, and so is a value that is not allowed; the message
+names the file and the line. An empty variable counts as absent (`CUDA_VISIBLE_DEVICES` and `NVIDIA_VISIBLE_DEVICES`
+mean no GPU when they are empty).
+
+```toml
+[model]
+name = \"all-MiniLM-L6-v2\"
+
+[cpu]
+threads = 2
+
+[embed]
+precision = \"bf16\"
+```
+
+```yaml
+model:
+  name: all-MiniLM-L6-v2
+cpu:
+  threads: 2
+embed:
+  precision: bf16
+```
+";
+
+const GPU_HEAD: &str = "
+## The GPU
+
+**This version computes on the CPU only.** The settings below are read, checked and shown by `magray config`, so that
+a configuration can be written now; none of them changes anything yet.
+";
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    page.push_str("\n## What this version uses\n");
+    push_table(&mut page, SETTINGS.iter().filter(|setting| !setting.is_for_gpu()));
+    page.push_str("\nThe store is `$XDG_DATA_HOME/magray`, or `~/.local/share/magray`, unless it is set.\n");
+    page.push_str(GPU_HEAD);
+    push_table(&mut page, SETTINGS.iter().filter(|setting| setting.is_for_gpu()));
+    page.push_str("\n## Exit codes\n\n| code | meaning |\n|---|---|\n");
+    for exit in Exit::ALL {
+        let _ = writeln!(page, "| {} | {} |", exit.code(), exit.meaning());
+    }
+    page
+}
+
+fn push_table<'a>(page: &mut String, settings: impl Iterator<Item = &'a Setting>) {
+    page.push_str("\n| key | takes | default | variable | flag | meaning |\n|---|---|---|---|---|---|\n");
+    for setting in settings {
+        let code = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
+        let env: Vec<String> = setting.env.iter().map(|name| code(name)).collect();
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {} | {} | {} |",
+            setting.key,
+            setting.allowed(),
+            code(setting.default),
+            env.join(", "),
+            code(setting.flag.unwrap_or_default()),
+            setting.help
+        );
+    }
+}
+
+#[test]
+fn the_page_in_docs_is_current() {
+    expect_test::expect_file!["../../../../docs/configuration.md"].assert_eq(&page());
+}

@@ -1,0 +1,185 @@
+//! Finds the configuration file and reads it into settings, refusing keys that mean nothing.
+//! Does not merge: the caller knows what wins over what.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    ConfigError, Inputs, Setting, Value, bad_value,
+    table::{self, SETTINGS},
+    tree::{self, Data, Node},
+    value::Kind,
+};
+
+/// Real configurations have a few kilobytes; a larger file is one given by mistake.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A file and who named it.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    named_by: &'static str,
+}
+
+/// The file to read: one that was named must exist, others are used where they do.
+pub(super) fn find(inputs: &Inputs<'_>) -> Result<Option<Found>, ConfigError> {
+    if let Some(path) = inputs.file {
+        return Ok(Some(Found { path: path.to_owned(), named_by: "--config" }));
+    }
+    if let Some(path) = (inputs.env)("MAGRAY_CONFIG").filter(|path| !path.is_empty()) {
+        return Ok(Some(Found { path: path.into(), named_by: "MAGRAY_CONFIG" }));
+    }
+    let here =
+        ["magray.toml", "magray.yaml", "magray.yml"].map(|name| (inputs.folder.join(name), "the current folder"));
+    let config_home = absolute((inputs.env)("XDG_CONFIG_HOME")).or_else(|| Some(home(inputs.env)?.join(".config")));
+    let at_home = config_home.into_iter().flat_map(|folder| {
+        ["config.toml", "config.yaml", "config.yml"].map(|name| (folder.join("magray").join(name), "the home folder"))
+    });
+    let found = here.into_iter().chain(at_home).find(|(path, _)| path.is_file());
+    Ok(found.map(|(path, named_by)| Found { path, named_by }))
+}
+
+/// The default folder of the store.
+pub(super) fn data_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let base = absolute(env("XDG_DATA_HOME")).or_else(|| Some(home(env)?.join(".local").join("share")));
+    base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
+}
+
+/// Reads the settings of a file, each with its line.
+pub(super) fn read(found: &Found) -> Result<Vec<(&'static str, Value, usize)>, ConfigError> {
+    let path = &found.path;
+    let unreadable = |reason| ConfigError::Unreadable { path: path.clone(), named_by: found.named_by, reason };
+    let parse = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("toml") => tree::parse_toml,
+        Some("yaml" | "yml") => tree::parse_yaml,
+        _ => return Err(ConfigError::UnknownFormat { path: path.clone() }),
+    };
+    let mut bytes = Vec::new();
+    fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(ConfigError::TooLarge { path: path.clone(), limit: FILE_BYTES_MAX });
+    }
+    let text = String::from_utf8(bytes)
+        .map_err(|error| unreadable(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))?;
+    let root = parse(text.trim_start_matches('\u{feff}')).map_err(|error| ConfigError::Syntax {
+        path: path.clone(),
+        line: error.line,
+        message: error.message,
+    })?;
+    let mut reading = Reading { path, values: Vec::new() };
+    reading.section("", root)?;
+    Ok(reading.values)
+}
+
+struct Reading<'a> {
+    path: &'a Path,
+    values: Vec<(&'static str, Value, usize)>,
+}
+
+impl Reading<'_> {
+    fn section(&mut self, prefix: &str, node: Node) -> Result<(), ConfigError> {
+        let rows = match node.data {
+            Data::Table(rows) => rows,
+            Data::Null => return Ok(()),
+            _ => {
+                let key = prefix.trim_end_matches('.').to_owned();
+                return Err(ConfigError::NotASection { path: self.path.to_owned(), line: node.line, key });
+            }
+        };
+        for (name, node) in rows {
+            let key = format!("{prefix}{name}");
+            let inside = format!("{key}.");
+            match table::find(&key) {
+                Some(setting) => self.value(setting, node)?,
+                None if SETTINGS.iter().any(|setting| setting.key.starts_with(&inside)) => {
+                    self.section(&inside, node)?
+                }
+                None => {
+                    let hint = hint(prefix, &name);
+                    return Err(ConfigError::UnknownKey { path: self.path.to_owned(), line: node.line, key, hint });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, setting: &'static Setting, node: Node) -> Result<(), ConfigError> {
+        let line = node.line;
+        let value = match &node.data {
+            Data::Null => return Ok(()),
+            Data::Scalar(text) => setting.read(text),
+            Data::List(items) => {
+                let texts: Option<Vec<&str>> = items.iter().map(scalar).collect();
+                texts.and_then(|texts| setting.kind.read_list(texts.into_iter()))
+            }
+            Data::Table(rows) if setting.kind.is_table() => {
+                let row = |(name, node): &(String, Node)| setting.kind.read_row(name, scalar(node)?);
+                rows.iter().map(row).collect::<Option<_>>().map(Value::Table)
+            }
+            Data::Table(_) => None,
+        };
+        let place = || format!("{}:{line}: {}", self.path.display(), setting.key);
+        let value = value.ok_or_else(|| bad_value(place(), setting, &as_written(&node.data)))?;
+        self.values.push((setting.key, self.anchored(setting, value), line));
+        Ok(())
+    }
+
+    /// A relative path of a file counts from the folder of that file, wherever magray is started.
+    fn anchored(&self, setting: &Setting, value: Value) -> Value {
+        match (setting.kind, value, self.path.parent()) {
+            (Kind::Path, Value::Path(path), Some(folder)) => Value::Path(folder.join(path)),
+            (_, value, _) => value,
+        }
+    }
+}
+
+fn scalar(node: &Node) -> Option<&str> {
+    match &node.data {
+        Data::Scalar(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn as_written(data: &Data) -> String {
+    match data {
+        Data::Null => String::new(),
+        Data::Scalar(text) => text.clone(),
+        Data::List(items) => {
+            let items: Vec<String> = items.iter().map(|item| as_written(&item.data)).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Data::Table(rows) => {
+            let rows: Vec<String> =
+                rows.iter().map(|(name, node)| format!("{name} = {}", as_written(&node.data))).collect();
+            format!("{{{}}}", rows.join(", "))
+        }
+    }
+}
+
+/// The key that was probably meant: a like name beside it, else the same name elsewhere.
+fn hint(prefix: &str, name: &str) -> String {
+    let beside = SETTINGS.iter().filter_map(|setting| setting.key.strip_prefix(prefix)?.split('.').next());
+    let nearest = beside.map(|other| (strsim::damerau_levenshtein(name, other), other)).min();
+    // A third of the name wrong still reads as a slip; more than that is another word.
+    let is_near = |distance: usize| distance <= (name.chars().count() / 3).max(1);
+    if let Some((_, other)) = nearest.filter(|(distance, _)| is_near(*distance)) {
+        return format!("; did you mean '{prefix}{other}'?");
+    }
+    match SETTINGS.iter().find(|setting| setting.name() == name) {
+        Some(setting) => format!("; did you mean '{}'?", setting.key),
+        None => "; `magray config` lists the known keys".to_owned(),
+    }
+}
+
+fn home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    absolute(env("HOME"))
+}
+
+/// The XDG rules say that a relative path there is to be ignored.
+fn absolute(path: Option<OsString>) -> Option<PathBuf> {
+    path.map(PathBuf::from).filter(|path| path.is_absolute())
+}

@@ -1,0 +1,208 @@
+//! Settles every setting once: defaults, then the file, then the environment, then the flags.
+//! Reads no environment itself (it is handed in) and decides nothing that the settings are for.
+
+#[cfg(test)]
+mod docs;
+mod file;
+mod settled;
+mod table;
+mod tree;
+mod value;
+
+use std::{
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+pub(crate) use settled::ModelSettings;
+pub(crate) use table::Setting;
+pub(crate) use value::Value;
+
+use table::SETTINGS;
+
+/// All settings with their values and where each came from.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// The file that was read.
+    pub(crate) file: Option<PathBuf>,
+    /// One entry a setting, in the order of the table.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// A setting that has its value.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) setting: &'static Setting,
+    pub(crate) value: Value,
+    pub(crate) source: Source,
+}
+
+/// Where a value came from; a later one wins over those before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Default,
+    File { path: PathBuf, line: usize },
+    Env(&'static str),
+    Flag(&'static str),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "file {}:{line}", path.display()),
+            Self::Env(name) => write!(f, "env {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// A flag of the command line that stands for a setting.
+#[derive(Clone, Debug)]
+pub(crate) struct FlagValue {
+    pub(crate) key: &'static str,
+    pub(crate) value: String,
+}
+
+/// What the settings are read from.
+pub(crate) struct Inputs<'a> {
+    /// The file of `--config`.
+    pub(crate) file: Option<&'a Path>,
+    pub(crate) flags: &'a [FlagValue],
+    /// Looks a variable up.
+    pub(crate) env: &'a dyn Fn(&str) -> Option<OsString>,
+    /// The folder that `magray.toml` is looked for in.
+    pub(crate) folder: &'a Path,
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("cannot read the configuration {} (named by {named_by}): {reason}", path.display())]
+    Unreadable { path: PathBuf, named_by: &'static str, reason: std::io::Error },
+    #[error("{}: a configuration ends in .toml, .yaml or .yml", path.display())]
+    UnknownFormat { path: PathBuf },
+    #[error("{}: larger than {limit} bytes, so it is no configuration", path.display())]
+    TooLarge { path: PathBuf, limit: u64 },
+    #[error("{}:{line}: {message}", path.display())]
+    Syntax { path: PathBuf, line: usize, message: String },
+    #[error("{}:{line}: unknown key '{key}'{hint}", path.display())]
+    UnknownKey { path: PathBuf, line: usize, key: String, hint: String },
+    #[error("{}:{line}: '{key}' is a section: write its keys below it", path.display())]
+    NotASection { path: PathBuf, line: usize, key: String },
+    #[error("{place}: '{shown}' is not allowed; use {allowed}")]
+    BadValue { place: String, shown: String, allowed: String },
+    #[error("{first} is above {second}: lower the first or raise the second")]
+    Above { first: String, second: String },
+    #[error("no folder for the models: set MAGRAY_HOME, or HOME")]
+    NoStore,
+}
+
+impl Config {
+    /// Reads all the sources and checks all the values.
+    pub(crate) fn resolve(inputs: &Inputs<'_>) -> Result<Self, ConfigError> {
+        let mut entries: Vec<Entry> = SETTINGS.iter().map(|setting| default_entry(setting, inputs.env)).collect();
+        let file = file::find(inputs)?;
+        if let Some(found) = &file {
+            for (key, value, line) in file::read(found)? {
+                set(&mut entries, key, value, Source::File { path: found.path.clone(), line });
+            }
+        }
+        for setting in SETTINGS {
+            if let Some((value, name)) = from_env(setting, inputs.env)? {
+                set(&mut entries, setting.key, value, Source::Env(name));
+            }
+        }
+        for flag in inputs.flags {
+            let setting = setting_of(flag.key);
+            let name = setting.flag.unwrap_or(flag.key);
+            let value = setting.read(&flag.value).ok_or_else(|| bad_value(name.to_owned(), setting, &flag.value))?;
+            set(&mut entries, setting.key, value, Source::Flag(name));
+        }
+        let config = Self { file: file.map(|found| found.path), entries };
+        config.check_together()?;
+        Ok(config)
+    }
+
+    /// The entry of a setting.
+    pub(crate) fn entry(&self, key: &str) -> &Entry {
+        let found = self.entries.iter().find(|entry| entry.setting.key == key);
+        found.unwrap_or_else(|| unreachable!("'{key}' is not in the table of settings"))
+    }
+
+    /// Rules between settings.
+    fn check_together(&self) -> Result<(), ConfigError> {
+        let (size, limit) = (self.entry("gpu.batch.default_size"), self.entry("gpu.batch.max_size"));
+        match (&size.value, &limit.value) {
+            (Value::Whole(a), Value::Whole(b)) if a > b => {
+                let shown = |entry: &Entry| format!("{} = {} ({})", entry.setting.key, entry.value, entry.source);
+                Err(ConfigError::Above { first: shown(size), second: shown(limit) })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Entry {
+    /// The value as people read it; a secret is masked.
+    pub(crate) fn shown(&self) -> String {
+        match &self.value {
+            Value::Unset => self.setting.unset_word.filter(|word| !word.is_empty()).unwrap_or("none").to_owned(),
+            _ if self.setting.is_secret => "(hidden)".to_owned(),
+            value => value.to_string(),
+        }
+    }
+}
+
+/// The flags that settings name, so that a test can compare them with the command line.
+#[cfg(test)]
+pub(crate) fn flag_names() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().filter_map(|setting| setting.flag)
+}
+
+fn setting_of(key: &str) -> &'static Setting {
+    table::find(key).unwrap_or_else(|| unreachable!("'{key}' is not in the table of settings"))
+}
+
+fn set(entries: &mut [Entry], key: &str, value: Value, source: Source) {
+    if let Some(entry) = entries.iter_mut().find(|entry| entry.setting.key == key) {
+        (entry.value, entry.source) = (value, source);
+    }
+}
+
+fn default_entry(setting: &'static Setting, env: &dyn Fn(&str) -> Option<OsString>) -> Entry {
+    let value = match setting.key {
+        "model.store" => file::data_home(env).map_or(Value::Unset, Value::Path),
+        _ => setting.read(setting.default).unwrap_or(Value::Unset),
+    };
+    Entry { setting, value, source: Source::Default }
+}
+
+type FromEnv = Option<(Value, &'static str)>;
+
+fn from_env(setting: &'static Setting, env: &dyn Fn(&str) -> Option<OsString>) -> Result<FromEnv, ConfigError> {
+    for name in setting.env {
+        let Some(raw) = env(name) else { continue };
+        // An empty variable is how scripts take a variable back, except where empty has a meaning of its own.
+        if raw.is_empty() && !setting.kind.takes_empty() {
+            continue;
+        }
+        let value = match setting.kind {
+            value::Kind::Path if raw.to_str().is_none() => Some(Value::Path(PathBuf::from(&raw))),
+            _ => raw.to_str().and_then(|text| setting.read(text)),
+        };
+        let value = value.ok_or_else(|| bad_value((*name).to_owned(), setting, &raw.to_string_lossy()))?;
+        return Ok(Some((value, name)));
+    }
+    Ok(None)
+}
+
+fn bad_value(place: String, setting: &Setting, value: &str) -> ConfigError {
+    // Long garbage would push the rest of the message off the screen, and a secret must not appear at all.
+    let shown: String = if setting.is_secret { "(hidden)".to_owned() } else { value.chars().take(80).collect() };
+    ConfigError::BadValue { place, shown, allowed: setting.allowed() }
+}
+
+#[cfg(test)]
+mod tests;

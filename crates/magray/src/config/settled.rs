@@ -1,0 +1,82 @@
+//! The settings that this version uses, as small structs for those who need them.
+//! Checks nothing anew: the table has done so.
+
+use std::path::PathBuf;
+
+use magray_core::{CpuPath, PrecisionChoice};
+
+use super::{Config, ConfigError, Value};
+
+/// Which model, and where models are kept.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelSettings {
+    pub(crate) name: String,
+    pub(crate) store: PathBuf,
+    pub(crate) source: String,
+    pub(crate) endpoint: String,
+    pub(crate) token: Option<String>,
+}
+
+/// How the CPU is used.
+#[derive(Clone, Debug)]
+pub(crate) struct CpuSettings {
+    pub(crate) threads: Option<usize>,
+    pub(crate) path: Option<CpuPath>,
+}
+
+/// How texts are embedded.
+#[derive(Clone, Debug)]
+pub(crate) struct EmbedSettings {
+    pub(crate) precision: PrecisionChoice,
+    pub(crate) prompt: Option<String>,
+    pub(crate) max_text_bytes: usize,
+}
+
+impl Config {
+    /// The settings of the model and of the store.
+    pub(crate) fn model(&self) -> Result<ModelSettings, ConfigError> {
+        let store = match &self.entry("model.store").value {
+            Value::Path(path) => path.clone(),
+            _ => return Err(ConfigError::NoStore),
+        };
+        let text = |key| self.text(key).unwrap_or_default();
+        let token = self.text("model.token");
+        Ok(ModelSettings {
+            name: text("model.name"),
+            store,
+            source: text("model.source"),
+            endpoint: text("model.endpoint"),
+            token,
+        })
+    }
+
+    /// The settings of the CPU.
+    pub(crate) fn cpu(&self) -> CpuSettings {
+        let path = self.text("cpu.path").and_then(|word| word.parse().ok());
+        CpuSettings { threads: self.whole("cpu.threads"), path }
+    }
+
+    /// The settings of embeddings.
+    pub(crate) fn embed(&self) -> EmbedSettings {
+        let precision = self.text("embed.precision").and_then(|word| word.parse().ok());
+        EmbedSettings {
+            precision: precision.unwrap_or_default(),
+            prompt: self.text("embed.prompt"),
+            max_text_bytes: self.whole("embed.max_text_bytes").unwrap_or(usize::MAX),
+        }
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        match &self.entry(key).value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn whole(&self, key: &str) -> Option<usize> {
+        match self.entry(key).value {
+            Value::Whole(number) => usize::try_from(number).ok(),
+            _ => None,
+        }
+    }
+}

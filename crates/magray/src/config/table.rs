@@ -1,0 +1,270 @@
+//! Every setting there is: its key, what it takes, its default, variable, flag and meaning.
+//! Holds no values; reading, printing and the documentation all follow from this table.
+
+use magray_engine::store::{DEFAULT_ENDPOINT, DEFAULT_MODEL};
+
+use super::value::{Kind, Value, Word};
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    /// Its place in the file, as `section.name`.
+    pub(crate) key: &'static str,
+    pub(crate) kind: Kind,
+    /// Written as in a variable; equal to `unset_word` where nothing is chosen by default.
+    pub(crate) default: &'static str,
+    /// The word that chooses nothing, such as `auto`.
+    pub(crate) unset_word: Option<&'static str>,
+    /// Variables that set it; the first that is present counts.
+    pub(crate) env: &'static [&'static str],
+    pub(crate) flag: Option<&'static str>,
+    /// Never shown.
+    pub(crate) is_secret: bool,
+    pub(crate) help: &'static str,
+}
+
+impl Setting {
+    const fn new(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
+        Self { key, kind, default, unset_word: None, env: &[], flag: None, is_secret: false, help }
+    }
+
+    const fn env(self, env: &'static [&'static str]) -> Self {
+        Self { env, ..self }
+    }
+
+    const fn flag(self, flag: &'static str) -> Self {
+        Self { flag: Some(flag), ..self }
+    }
+
+    const fn secret(self) -> Self {
+        Self { is_secret: true, ..self }
+    }
+
+    /// The default is this word, and it chooses nothing.
+    const fn unset_as(self, word: &'static str) -> Self {
+        Self { default: word, unset_word: Some(word), ..self }
+    }
+
+    /// Reads a value written as one text.
+    pub(crate) fn read(&self, raw: &str) -> Option<Value> {
+        match self.unset_word {
+            Some(word) if raw.trim().eq_ignore_ascii_case(word) => Some(Value::Unset),
+            _ => self.kind.read(raw),
+        }
+    }
+
+    /// What is allowed, as a phrase.
+    pub(crate) fn allowed(&self) -> String {
+        match self.unset_word {
+            Some(word) if !word.is_empty() => format!("{}, or {word}", self.kind),
+            _ => self.kind.to_string(),
+        }
+    }
+
+    /// Whether the setting waits for the GPU: this version computes on the CPU only.
+    pub(crate) fn is_for_gpu(&self) -> bool {
+        self.key.starts_with("gpu.")
+    }
+
+    /// The key's last part.
+    pub(crate) fn name(&self) -> &'static str {
+        self.key.rsplit('.').next().unwrap_or(self.key)
+    }
+}
+
+/// The setting with this key.
+pub(crate) fn find(key: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.key == key)
+}
+
+const PRECISIONS: &[Word] = &[("auto", &[]), ("f32", &["fp32"]), ("bf16", &[]), ("int8", &[])];
+const GPU_PRECISIONS: &[Word] = &[("auto", &[]), ("fp32", &["f32"]), ("fp16", &["f16"]), ("bf16", &[]), ("int8", &[])];
+const DTYPES: &[Word] = &[("auto", &[]), ("fp32", &["f32"]), ("fp16", &["f16"]), ("bf16", &[])];
+const DEVICES: &[Word] = &[("auto", &[]), ("cpu", &[])];
+const PATHS: &[Word] = &[("portable", &[]), ("avx2", &[]), ("avx512", &[]), ("amx", &[])];
+const SOURCES: &[Word] = &[("auto", &[]), ("hub", &[]), ("pip", &[])];
+const BACKENDS: &[Word] =
+    &[("cuda", &[]), ("tensorrt", &[]), ("directml", &[]), ("coreml", &[]), ("mps", &[]), ("cpu", &[])];
+// The second spellings are ONNX Runtime's own names and numbers, which people copy from its documentation.
+const GRAPH_LEVELS: &[Word] = &[
+    ("disabled", &["false", "none", "0", "ort_disable_all"]),
+    ("basic", &["1", "ort_enable_basic"]),
+    ("extended", &["2", "ort_enable_extended"]),
+    ("all", &["true", "3", "99", "ort_enable_all"]),
+];
+const EXECUTION_MODES: &[Word] = &[("sequential", &["0", "ort_sequential"]), ("parallel", &["1", "ort_parallel"])];
+const STRATEGIES: &[Word] = &[
+    ("data_parallel", &["data-parallel", "data"]),
+    ("model_parallel", &["model-parallel", "model"]),
+    ("pipeline_parallel", &["pipeline-parallel", "pipeline"]),
+];
+const BITS: &[Word] = &[("8", &[]), ("4", &[])];
+
+const ANY: i64 = i64::MAX;
+
+/// All settings, in the order in which they are shown.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::new(
+        "model.name",
+        Kind::Text,
+        DEFAULT_MODEL,
+        "The model: a name of the store, a hub repository `org/name[@revision]`, or a folder.",
+    )
+    .env(&["MAGRAY_MODEL"])
+    .flag("--model"),
+    Setting::new("model.store", Kind::Path, "", "The folder that pulled models are kept in.")
+        .env(&["MAGRAY_HOME"])
+        .unset_as(""),
+    Setting::new("model.source", Kind::Word(SOURCES), "auto", "Where the default model is pulled from.")
+        .flag("--source"),
+    Setting::new("model.endpoint", Kind::Url, DEFAULT_ENDPOINT, "The address of the model hub.").env(&["HF_ENDPOINT"]),
+    Setting::new("model.token", Kind::Text, "", "The access token that is sent to the model hub.")
+        .env(&["HF_TOKEN"])
+        .unset_as("none")
+        .secret(),
+    Setting::new("cpu.threads", Kind::Whole { min: 1, max: 1024 }, "", "Threads that compute; `auto`: one a core.")
+        .env(&["MAGRAY_THREADS"])
+        .flag("--threads")
+        .unset_as("auto"),
+    Setting::new(
+        "cpu.path",
+        Kind::Word(PATHS),
+        "",
+        "The instructions used; `auto`: the best of the machine. One that the machine lacks is an error.",
+    )
+    .env(&["MAGRAY_CPU"])
+    .flag("--cpu-path")
+    .unset_as("auto"),
+    Setting::new("embed.device", Kind::Word(DEVICES), "auto", "Where embeddings are computed.").flag("--device"),
+    Setting::new(
+        "embed.precision",
+        Kind::Word(PRECISIONS),
+        "auto",
+        "The arithmetic; `auto`: bf16 where the CPU multiplies it faster, else f32.",
+    )
+    .env(&["MAGRAY_PRECISION"])
+    .flag("--precision"),
+    Setting::new("embed.prompt", Kind::Text, "", "The prompt of the model that is put before each text.")
+        .flag("--prompt")
+        .unset_as("default"),
+    Setting::new(
+        "embed.max_text_bytes",
+        Kind::Whole { min: 1, max: 1 << 30 },
+        "1048576",
+        "The longest text that is accepted, in bytes.",
+    )
+    .flag("--max-text-bytes"),
+    Setting::new("gpu.enabled", Kind::Switch, "true", "Use a GPU where there is one."),
+    Setting::new("gpu.device_id", Kind::Whole { min: 0, max: 1023 }, "0", "The GPU that is used first.")
+        .env(&["ONNX_GPU_DEVICE_ID"]),
+    Setting::new(
+        "gpu.device_preference",
+        Kind::Words(BACKENDS),
+        "cuda,mps,cpu",
+        "Backends in the order in which they are tried.",
+    ),
+    Setting::new("gpu.visible_devices", Kind::VisibleDevices, "all", "The GPUs that may be used.")
+        .env(&["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]),
+    Setting::new("gpu.memory_limit_mb", Kind::Whole { min: 1, max: ANY }, "", "GPU memory used at most, in MB.")
+        .env(&["ONNX_GPU_MEM_LIMIT"])
+        .unset_as("none"),
+    Setting::new("gpu.fallback_enabled", Kind::Switch, "true", "Answer from the CPU when the GPU cannot."),
+    Setting::new(
+        "gpu.performance_threshold",
+        Kind::Number { min: 0.0 },
+        "1.0",
+        "The GPU is used when it is at least this many times as fast as the CPU.",
+    )
+    .env(&["MAGRAY_GPU_FALLBACK_THRESHOLD"]),
+    Setting::new("gpu.performance_monitoring", Kind::Switch, "true", "Keep latency and throughput of the GPU."),
+    Setting::new(
+        "gpu.idle_timeout_s",
+        Kind::Whole { min: 0, max: ANY },
+        "60",
+        "Seconds without work after which a model leaves the GPU; 0: never.",
+    )
+    .env(&["GPU_IDLE_TIMEOUT"]),
+    Setting::new("gpu.optimization.use_tensorrt", Kind::Switch, "false", "Let TensorRT build the engines.")
+        .env(&["MAGRAY_USE_TENSORRT"]),
+    Setting::new(
+        "gpu.optimization.graph_optimization",
+        Kind::Word(GRAPH_LEVELS),
+        "all",
+        "How far ONNX Runtime rewrites a graph.",
+    )
+    .env(&["ONNX_GRAPH_OPTIMIZATION"]),
+    Setting::new(
+        "gpu.optimization.execution_mode",
+        Kind::Word(EXECUTION_MODES),
+        "sequential",
+        "Whether ONNX Runtime runs branches of a graph side by side.",
+    )
+    .env(&["ONNX_EXECUTION_MODE"]),
+    Setting::new("gpu.optimization.precision", Kind::Word(GPU_PRECISIONS), "auto", "The arithmetic on the GPU."),
+    Setting::new("gpu.batch.default_size", Kind::Whole { min: 1, max: 65536 }, "32", "Texts of a batch.")
+        .env(&["MAGRAY_BATCH_SIZE"]),
+    Setting::new("gpu.batch.max_size", Kind::Whole { min: 1, max: 65536 }, "512", "Texts of a batch at most."),
+    Setting::new(
+        "gpu.batch.timeout_ms",
+        Kind::Whole { min: 0, max: 60_000 },
+        "10",
+        "Milliseconds that a batch waits for more texts.",
+    )
+    .env(&["MAGRAY_BATCH_TIMEOUT_MS"]),
+    Setting::new("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed."),
+    Setting::new("gpu.multi_gpu.enabled", Kind::Switch, "false", "Use several GPUs."),
+    Setting::new("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones."),
+    Setting::new(
+        "gpu.multi_gpu.strategy",
+        Kind::Word(STRATEGIES),
+        "data_parallel",
+        "How work is split over several GPUs.",
+    ),
+    Setting::new("gpu.memory.mixed_precision", Kind::Switch, "true", "Compute in 16 bits where it is safe."),
+    Setting::new(
+        "gpu.memory.dtype",
+        Kind::Word(DTYPES),
+        "auto",
+        "The type of the weights; `auto`: bf16 on Ampere and newer, fp16 before.",
+    ),
+    Setting::new("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights in 8 or 4 bits."),
+    Setting::new("gpu.memory.quantization.bits", Kind::Word(BITS), "8", "Bits of a quantized weight."),
+    Setting::new("gpu.memory.offload_to_cpu", Kind::Switch, "true", "Move idle models to the memory of the host."),
+    Setting::new("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "4", "CUDA streams that work side by side."),
+    Setting::new("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU."),
+    Setting::new("gpu.monitoring.interval_s", Kind::Whole { min: 1, max: 3600 }, "10", "Seconds between two looks."),
+    Setting::new("gpu.model_assignments", Kind::Placement, "", "Models placed by hand: role = device.").unset_as(""),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_default_is_a_value_its_own_setting_allows() {
+        for setting in SETTINGS {
+            assert!(setting.read(setting.default).is_some(), "{} refuses its default", setting.key);
+        }
+    }
+
+    #[test]
+    fn keys_variables_and_flags_are_unique() {
+        let mut seen = HashSet::new();
+        for setting in SETTINGS {
+            assert!(seen.insert(setting.key), "{} twice", setting.key);
+            for name in setting.env.iter().copied().chain(setting.flag) {
+                assert!(seen.insert(name), "{name} twice");
+            }
+            assert!(setting.help.ends_with('.'), "{}: help is a sentence", setting.key);
+        }
+    }
+
+    #[test]
+    fn no_key_is_also_a_section() {
+        for setting in SETTINGS {
+            let inside = format!("{}.", setting.key);
+            assert!(!SETTINGS.iter().any(|other| other.key.starts_with(&inside)), "{}", setting.key);
+        }
+    }
+}

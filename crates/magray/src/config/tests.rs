@@ -1,0 +1,238 @@
+//! What the settings come to when files, variables and flags disagree or are wrong.
+//! Reads no real environment.
+
+use std::{collections::HashMap, fs};
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+/// Resolves with a file of this name and content in an otherwise empty folder.
+fn resolve(file: Option<(&str, &str)>, env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Result<Config, String> {
+    let folder = tempfile::tempdir().unwrap();
+    if let Some((name, content)) = file {
+        fs::write(folder.path().join(name), content).unwrap();
+    }
+    let env: HashMap<&str, &str> = env.iter().copied().collect();
+    let flags: Vec<FlagValue> =
+        flags.iter().map(|(key, value)| FlagValue { key, value: (*value).to_owned() }).collect();
+    let inputs =
+        Inputs { file: None, flags: &flags, env: &|name| env.get(name).map(OsString::from), folder: folder.path() };
+    let shorten = |text: String| text.replace(&folder.path().display().to_string(), "DIR");
+    Config::resolve(&inputs).map_err(|error| shorten(error.to_string()))
+}
+
+/// The message that a file is refused with.
+fn check_refused(name: &str, content: &str, expected: Expect) {
+    expected.assert_eq(&resolve(Some((name, content)), &[], &[]).unwrap_err());
+}
+
+#[test]
+fn flags_win_over_variables_over_the_file_over_defaults() {
+    let file = Some(("magray.toml", "[embed]\nprecision = 'f32'\nprompt = 'query'\n[cpu]\nthreads = 3\n"));
+    let config =
+        resolve(file, &[("MAGRAY_PRECISION", "bf16"), ("MAGRAY_THREADS", "2")], &[("embed.precision", "int8")])
+            .unwrap();
+    let shown = |key| format!("{} <- {}", config.entry(key).shown(), config.entry(key).source);
+    assert_eq!(shown("embed.precision"), "int8 <- flag --precision");
+    assert_eq!(shown("cpu.threads"), "2 <- env MAGRAY_THREADS");
+    assert!(shown("embed.prompt").starts_with("query <- file "), "{}", shown("embed.prompt"));
+    assert!(shown("embed.prompt").ends_with("magray.toml:3"));
+    assert_eq!(shown("model.name"), "all-MiniLM-L6-v2 <- default");
+}
+
+#[test]
+fn the_whole_tree_reads_the_same_from_toml_and_yaml() {
+    let toml = "
+[gpu]
+enabled = false
+device_id = 1
+device_preference = ['cuda', 'cpu']
+memory_limit_mb = 4096
+fallback_enabled = false
+performance_monitoring = false
+[gpu.optimization]
+use_tensorrt = true
+graph_optimization = 'extended'
+precision = 'fp16'
+[gpu.batch]
+default_size = 64
+max_size = 128
+timeout_ms = 5
+adaptive_sizing = false
+[gpu.multi_gpu]
+enabled = true
+device_ids = [0, 1]
+strategy = 'pipeline_parallel'
+[gpu.memory]
+mixed_precision = false
+dtype = 'bf16'
+offload_to_cpu = false
+quantization = { enabled = true, bits = 4 }
+[gpu.async]
+num_streams = 8
+[gpu.monitoring]
+enabled = false
+interval_s = 30
+[gpu.model_assignments]
+ethics = 'cuda:0'
+safety = 'cpu'
+";
+    let yaml = "
+gpu:
+  enabled: false
+  device_id: 1
+  device_preference: [cuda, cpu]
+  memory_limit_mb: 4096
+  fallback_enabled: no
+  performance_monitoring: off
+  optimization: {use_tensorrt: true, graph_optimization: extended, precision: fp16}
+  batch:
+    default_size: 64
+    max_size: 128
+    timeout_ms: 5
+    adaptive_sizing: false
+  multi_gpu:
+    enabled: true
+    device_ids:
+      - 0
+      - 1
+    strategy: pipeline_parallel
+  memory:
+    mixed_precision: false
+    dtype: bf16
+    quantization: {enabled: true, bits: 4}
+    offload_to_cpu: false
+  async: {num_streams: 8}
+  monitoring: {enabled: false, interval_s: 30}
+  model_assignments:
+    ethics: cuda:0
+    safety: cpu
+";
+    let values = |name, content| {
+        let config = resolve(Some((name, content)), &[], &[]).unwrap();
+        config.entries.into_iter().map(|entry| (entry.setting.key, entry.value)).collect::<Vec<_>>()
+    };
+    let from_toml = values("magray.toml", toml);
+    assert_eq!(from_toml, values("magray.yaml", yaml));
+    let defaults = resolve(None, &[], &[]).unwrap();
+    for (entry, (key, value)) in defaults.entries.iter().zip(&from_toml) {
+        let is_in_file = key.starts_with("gpu.")
+            && ![
+                "gpu.visible_devices",
+                "gpu.performance_threshold",
+                "gpu.idle_timeout_s",
+                "gpu.optimization.execution_mode",
+            ]
+            .contains(key);
+        assert_eq!(entry.value != *value, is_in_file, "{key}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_refused_with_a_hint() {
+    check_refused(
+        "magray.toml",
+        "[gpu]\nenabled = true\n[gpu.bacth]\n",
+        expect!["DIR/magray.toml:3: unknown key 'gpu.bacth'; did you mean 'gpu.batch'?"],
+    );
+    check_refused(
+        "magray.yaml",
+        "gpu:\n  max_size: 4\n",
+        expect!["DIR/magray.yaml:2: unknown key 'gpu.max_size'; did you mean 'gpu.batch.max_size'?"],
+    );
+    check_refused(
+        "magray.yml",
+        "colour: red\n",
+        expect!["DIR/magray.yml:1: unknown key 'colour'; `magray config` lists the known keys"],
+    );
+}
+
+#[test]
+fn bad_values_name_the_place_the_value_and_what_is_allowed() {
+    check_refused(
+        "magray.toml",
+        "[embed]\nprecision = 'fp8'\n",
+        expect!["DIR/magray.toml:2: embed.precision: 'fp8' is not allowed; use one of auto, f32, bf16, int8"],
+    );
+    check_refused(
+        "magray.yaml",
+        "gpu:\n  batch:\n    max_size: [1, 2]\n",
+        expect!["DIR/magray.yaml:3: gpu.batch.max_size: '[1, 2]' is not allowed; use a whole number from 1 to 65536"],
+    );
+    check_refused(
+        "magray.yaml",
+        "gpu:\n  model_assignments:\n    ethics: moon\n",
+        expect![
+            "DIR/magray.yaml:2: gpu.model_assignments: '{ethics = moon}' is not allowed; use a table of names, each with a device: cpu, mps, cuda or cuda:NUMBER"
+        ],
+    );
+    check_refused(
+        "magray.toml",
+        "gpu = true\n",
+        expect!["DIR/magray.toml:1: 'gpu' is a section: write its keys below it"],
+    );
+    check_refused("magray.toml", "[gpu\n", expect!["DIR/magray.toml:1: unclosed table, expected `]`"]);
+}
+
+#[test]
+fn every_variable_is_checked_and_named() {
+    for setting in SETTINGS {
+        for name in setting.env {
+            // No kind accepts this but free text and paths.
+            let answer = resolve(None, &[(name, "~ b,ad\u{7}")], &[]);
+            match setting.kind {
+                value::Kind::Text => assert!(answer.is_ok(), "{name}"),
+                _ => assert!(answer.unwrap_err().starts_with(&format!("{name}: ")), "{name}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_variable_counts_as_absent_but_hides_all_gpus_for_cuda() {
+    let config = resolve(None, &[("MAGRAY_THREADS", ""), ("CUDA_VISIBLE_DEVICES", "")], &[]).unwrap();
+    assert_eq!(config.entry("cpu.threads").source, Source::Default);
+    assert_eq!(config.entry("gpu.visible_devices").value, Value::Text("none".to_owned()));
+}
+
+#[test]
+fn a_batch_above_its_limit_names_both_sources() {
+    let message = resolve(None, &[("MAGRAY_BATCH_SIZE", "1024")], &[]).unwrap_err();
+    expect![
+        "gpu.batch.default_size = 1024 (env MAGRAY_BATCH_SIZE) is above gpu.batch.max_size = 512 (default): lower the first or raise the second"
+    ]
+    .assert_eq(&message);
+}
+
+#[test]
+fn secrets_are_never_shown() {
+    let config = resolve(None, &[("HF_TOKEN", "hf_secret")], &[]).unwrap();
+    assert_eq!(config.entry("model.token").shown(), "(hidden)");
+    assert_eq!(config.model().unwrap_err().to_string(), ConfigError::NoStore.to_string());
+    let config = resolve(None, &[("HF_TOKEN", "hf_secret"), ("MAGRAY_HOME", "/m")], &[]).unwrap();
+    assert_eq!(config.model().unwrap().token.as_deref(), Some("hf_secret"));
+}
+
+#[test]
+fn the_store_follows_xdg_then_home() {
+    let store = |env: &[(&str, &str)]| resolve(None, env, &[]).unwrap().entry("model.store").shown();
+    assert_eq!(store(&[("XDG_DATA_HOME", "/data"), ("HOME", "/h")]), "/data/magray");
+    assert_eq!(store(&[("XDG_DATA_HOME", "relative"), ("HOME", "/h")]), "/h/.local/share/magray");
+    assert_eq!(store(&[("MAGRAY_HOME", "/m"), ("HOME", "/h")]), "/m");
+}
+
+#[test]
+fn a_file_that_was_named_must_be_there_and_have_a_known_ending() {
+    let missing = resolve(None, &[("MAGRAY_CONFIG", "/nowhere/magray.toml")], &[]).unwrap_err();
+    assert!(missing.contains("/nowhere/magray.toml (named by MAGRAY_CONFIG)"), "{missing}");
+    let ending = resolve(None, &[("MAGRAY_CONFIG", "/nowhere/magray.ini")], &[]).unwrap_err();
+    assert!(ending.contains(".toml, .yaml or .yml"), "{ending}");
+}
+
+#[test]
+fn a_path_in_a_file_counts_from_that_file() {
+    let config = resolve(Some(("magray.toml", "[model]\nstore = 'models'\n")), &[], &[]).unwrap();
+    let Value::Path(path) = &config.entry("model.store").value else { panic!("no path") };
+    assert!(path.is_absolute() && path.ends_with("models"));
+}

@@ -1,0 +1,229 @@
+//! The kinds of settings and the values they take: one reader for files, variables and flags alike.
+//! Does not know which settings exist or where a value came from.
+
+use std::{fmt, path::PathBuf};
+
+/// What a setting accepts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// `true` or `false`.
+    Switch,
+    /// A whole number in this range, both ends included.
+    Whole { min: i64, max: i64 },
+    /// A number, at least this.
+    Number { min: f64 },
+    /// One of these words, each with the other spellings it is known by.
+    Word(&'static [Word]),
+    /// Several of these words.
+    Words(&'static [Word]),
+    /// Several whole numbers from 0 on.
+    Wholes,
+    /// Any text but the empty one.
+    Text,
+    /// An `http` or `https` address.
+    Url,
+    /// A path of the file system.
+    Path,
+    /// GPUs as the CUDA driver names them: numbers, UUIDs, `all` or `none`.
+    VisibleDevices,
+    /// A table of names, each with the device it is placed on.
+    Placement,
+}
+
+/// A word and its other spellings.
+pub(crate) type Word = (&'static str, &'static [&'static str]);
+
+/// A checked value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// Nothing chosen: magray decides, or there is no limit.
+    Unset,
+    Switch(bool),
+    Whole(i64),
+    Number(f64),
+    Text(String),
+    Path(PathBuf),
+    List(Vec<String>),
+    Table(Vec<(String, String)>),
+}
+
+impl Kind {
+    /// Reads a value written as one text, as variables and flags are; `None` when it is not allowed.
+    pub(crate) fn read(&self, raw: &str) -> Option<Value> {
+        let text = raw.trim();
+        match *self {
+            Self::Switch => match text.to_ascii_lowercase().as_str() {
+                "true" | "yes" | "on" | "1" => Some(Value::Switch(true)),
+                "false" | "no" | "off" | "0" => Some(Value::Switch(false)),
+                _ => None,
+            },
+            Self::Whole { min, max } => {
+                let number: i64 = text.parse().ok()?;
+                (min..=max).contains(&number).then_some(Value::Whole(number))
+            }
+            Self::Number { min } => {
+                let number: f64 = text.parse().ok()?;
+                (number.is_finite() && number >= min).then_some(Value::Number(number))
+            }
+            Self::Word(words) => known_word(words, text).map(Value::Text),
+            Self::Words(_) | Self::Wholes => self.read_list(text.split(',').filter(|item| !item.trim().is_empty())),
+            Self::Text => (!text.is_empty()).then(|| Value::Text(text.to_owned())),
+            Self::Url => {
+                let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"))?;
+                let host = rest.split('/').next().unwrap_or_default();
+                let is_sound = !host.is_empty() && !text.contains(char::is_whitespace);
+                is_sound.then(|| Value::Text(text.trim_end_matches('/').to_owned()))
+            }
+            // A shell expands `~` before a program sees it; in a file nobody does, and a folder named `~` helps no one.
+            Self::Path => (!text.is_empty() && !text.starts_with('~')).then(|| Value::Path(PathBuf::from(text))),
+            Self::VisibleDevices => visible_devices(text),
+            Self::Placement => None,
+        }
+    }
+
+    /// Reads the items of a list.
+    pub(crate) fn read_list<'a>(&self, items: impl Iterator<Item = &'a str>) -> Option<Value> {
+        let item = |item: &str| match *self {
+            Self::Words(words) => known_word(words, item.trim()),
+            Self::Wholes => item.trim().parse::<u32>().ok().map(|number| number.to_string()),
+            _ => None,
+        };
+        match *self {
+            Self::VisibleDevices => visible_devices(&items.collect::<Vec<_>>().join(",")),
+            _ => items.map(item).collect::<Option<Vec<_>>>().map(Value::List),
+        }
+    }
+
+    /// Reads one row of a table.
+    pub(crate) fn read_row(&self, name: &str, value: &str) -> Option<(String, String)> {
+        let is_device = match value.strip_prefix("cuda:") {
+            Some(number) => number.parse::<u32>().is_ok(),
+            None => matches!(value, "cpu" | "cuda" | "mps"),
+        };
+        (matches!(self, Self::Placement) && is_device).then(|| (name.to_owned(), value.to_owned()))
+    }
+
+    /// Whether an empty text is a value of its own and not the absence of one.
+    pub(crate) fn takes_empty(&self) -> bool {
+        matches!(self, Self::VisibleDevices)
+    }
+
+    /// Whether a file gives this setting as a table.
+    pub(crate) fn is_table(&self) -> bool {
+        matches!(self, Self::Placement)
+    }
+}
+
+/// What is allowed, for messages and for the documentation.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let listed = |words: &[Word]| words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::Switch => f.write_str("true or false"),
+            Self::Whole { min, max: i64::MAX } => write!(f, "a whole number, {min} or more"),
+            Self::Whole { min, max } => write!(f, "a whole number from {min} to {max}"),
+            Self::Number { min } => write!(f, "a number, {min} or more"),
+            Self::Word(words) => write!(f, "one of {}", listed(words)),
+            Self::Words(words) => write!(f, "a list of {}", listed(words)),
+            Self::Wholes => f.write_str("a list of whole numbers"),
+            Self::Text => f.write_str("a text"),
+            Self::Url => f.write_str("an address that starts with http:// or https://"),
+            Self::Path => f.write_str("a path (a leading ~ is not expanded)"),
+            Self::VisibleDevices => f.write_str("a list of GPU numbers or UUIDs, all, or none"),
+            Self::Placement => f.write_str("a table of names, each with a device: cpu, mps, cuda or cuda:NUMBER"),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unset => Ok(()),
+            Self::Switch(on) => write!(f, "{on}"),
+            Self::Whole(number) => write!(f, "{number}"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Text(text) => f.write_str(text),
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::List(items) => write!(f, "[{}]", items.join(", ")),
+            Self::Table(rows) => {
+                let rows: Vec<String> = rows.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+                write!(f, "{{{}}}", rows.join(", "))
+            }
+        }
+    }
+}
+
+impl Value {
+    /// The value for `--json`.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Unset => serde_json::Value::Null,
+            Self::Switch(on) => (*on).into(),
+            Self::Whole(number) => (*number).into(),
+            Self::Number(number) => (*number).into(),
+            Self::Text(text) => text.as_str().into(),
+            Self::Path(path) => path.display().to_string().into(),
+            Self::List(items) => items.clone().into(),
+            Self::Table(rows) => rows.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        }
+    }
+}
+
+fn known_word(words: &[Word], text: &str) -> Option<String> {
+    let text = text.to_ascii_lowercase();
+    let known = words.iter().find(|(word, others)| *word == text || others.contains(&text.as_str()));
+    known.map(|(word, _)| (*word).to_owned())
+}
+
+/// The forms that the CUDA driver and the container runtime accept, and the one that batch systems write for "none".
+fn visible_devices(text: &str) -> Option<Value> {
+    match text.to_ascii_lowercase().as_str() {
+        "all" => return Some(Value::Text("all".to_owned())),
+        "" | "none" | "void" | "-1" | "nodevfiles" => return Some(Value::Text("none".to_owned())),
+        _ => {}
+    }
+    let is_device =
+        |item: &str| item.parse::<u32>().is_ok() || ["GPU-", "MIG-"].iter().any(|start| item.starts_with(start));
+    let items: Vec<&str> = text.split(',').map(str::trim).collect();
+    items.iter().all(|item| is_device(item)).then(|| Value::Text(items.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_takes_its_own_and_refuses_the_rest() {
+        const WORDS: &[Word] = &[("all", &["true"]), ("none", &[])];
+        let cases: [(Kind, &[&str], &[&str]); 7] = [
+            (Kind::Switch, &["true", "OFF", "1", " yes "], &["", "maybe", "2"]),
+            (Kind::Whole { min: 1, max: 8 }, &["1", "8"], &["0", "9", "1.5", "x", "99999999999999999999"]),
+            (Kind::Number { min: 0.0 }, &["0", "1.5", "1e3"], &["-1", "nan", "inf", "fast"]),
+            (Kind::Word(WORDS), &["all", "TRUE"], &["some", ""]),
+            (Kind::Url, &["http://127.0.0.1:80", "https://hub/x"], &["hub", "ftp://hub", "http://", "https://a b"]),
+            (Kind::Path, &["/models", "models"], &["", "~/models"]),
+            (Kind::VisibleDevices, &["", "0,1", "all", "GPU-8f1a", "-1", "NoDevFiles"], &["x", "0,,1", "-2"]),
+        ];
+        for (kind, good, bad) in cases {
+            for text in good {
+                assert!(kind.read(text).is_some(), "{kind:?} refused {text:?}");
+            }
+            for text in bad {
+                assert!(kind.read(text).is_none(), "{kind:?} took {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_spellings_become_the_canonical_word() {
+        let kind = Kind::Words(&[("f32", &["fp32"]), ("bf16", &[])]);
+        assert_eq!(kind.read("fp32, BF16"), Some(Value::List(vec!["f32".to_owned(), "bf16".to_owned()])));
+    }
+
+    #[test]
+    fn a_placement_names_a_device() {
+        assert!(Kind::Placement.read_row("ethics", "cuda:1").is_some());
+        assert!(Kind::Placement.read_row("ethics", "cuda:x").is_none());
+        assert!(Kind::Placement.read_row("ethics", "moon").is_none());
+    }
+}

@@ -1,0 +1,79 @@
+//! What people read beside the answers: notes, warnings and progress, all on stderr.
+//! Never writes to stdout, never fails a command because nobody reads along.
+
+use std::{
+    fmt::Display,
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+
+const BAR: &str = "{prefix} [{wide_bar}] {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left{msg}";
+const SPINNER: &str = "{prefix} {spinner} {bytes}, {elapsed}{msg}";
+
+/// The channel to the person at the terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Console {
+    is_quiet: bool,
+}
+
+impl Console {
+    pub(crate) fn new(is_quiet: bool) -> Self {
+        Self { is_quiet }
+    }
+
+    /// Tells something that may be left out.
+    pub(crate) fn note(&self, message: impl Display) {
+        if !self.is_quiet {
+            write_line(message);
+        }
+    }
+
+    /// Tells something that must not be missed, also when quiet.
+    pub(crate) fn warn(&self, message: impl Display) {
+        write_line(format_args!("warning: {message}"));
+    }
+
+    /// Tells why a command stopped.
+    pub(crate) fn fail(&self, message: impl Display) {
+        write_line(format_args!("error: {message}"));
+    }
+
+    /// A bar over bytes, or a spinner where the whole is unknown.
+    pub(crate) fn bytes_bar(&self, total: Option<u64>) -> ProgressBar {
+        // Cleared also when a failure drops it, so that the message stands on a line of its own.
+        let bar = ProgressBar::with_draw_target(total, self.target()).with_finish(ProgressFinish::AndClear);
+        bar.set_style(style(if total.is_some() { BAR } else { SPINNER }));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+
+    fn target(&self) -> ProgressDrawTarget {
+        let draws = !self.is_quiet && io::stderr().is_terminal();
+        if draws { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    // A template of this file that does not parse is replaced by the plain bar: progress never stops a command.
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.progress_chars("=> ")
+}
+
+fn write_line(message: impl Display) {
+    // With stderr closed there is nobody to tell, and no reason to stop.
+    let _ = writeln!(io::stderr(), "{message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_of_the_bars_parse() {
+        for template in [BAR, SPINNER] {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The exit codes and what leads to each.
+//! Prints nothing.
+
+use std::process::ExitCode;
+
+use magray_engine::{
+    EmbedError, LoadError,
+    store::{NameError, PullError, StoreError},
+};
+
+use crate::{config::ConfigError, input::InputError, output::OutputError};
+
+/// How a command ends when it does not succeed. The codes are a promise to scripts: they never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Internal,
+    Usage,
+    Input,
+    Model,
+    Pull,
+    Disk,
+    Device,
+    Interrupted,
+}
+
+impl Exit {
+    /// Every code, in the order of its number.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Internal,
+        Self::Usage,
+        Self::Input,
+        Self::Model,
+        Self::Pull,
+        Self::Disk,
+        Self::Device,
+        Self::Interrupted,
+    ];
+
+    /// The number that the shell sees.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Internal => 1,
+            Self::Usage => 2,
+            Self::Input => 3,
+            Self::Model => 4,
+            Self::Pull => 5,
+            Self::Disk => 6,
+            Self::Device => 7,
+            Self::Interrupted => 130,
+        }
+    }
+
+    /// What it says, as a phrase.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Self::Internal => "a fault of magray itself",
+            Self::Usage => "the command line or the configuration is wrong",
+            Self::Input => "the input cannot be read, or a text in it is not acceptable",
+            Self::Model => "there is no such model, or it is broken",
+            Self::Pull => "a model could not be pulled: network, hub or pip",
+            Self::Disk => "the disk or the output refused a write",
+            Self::Device => "the device or CPU path asked for is not available",
+            Self::Interrupted => "interrupted (Ctrl-C or a termination signal); no half-written output is left",
+        }
+    }
+
+    /// The list for `magray --help`.
+    pub(crate) fn table() -> String {
+        let lines: Vec<String> =
+            Self::ALL.iter().map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning())).collect();
+        format!("Exit codes:\n    0  success\n{}", lines.join("\n"))
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+/// Why a command stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{0}")]
+    Usage(String),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Input(#[from] InputError),
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    #[error("'{model}' is not in the store: pull it with `magray pull {model}`")]
+    NotPulled { model: String },
+    #[error("cannot load '{model}': {reason}")]
+    Load { model: String, reason: Box<LoadError> },
+    #[error(transparent)]
+    Embed(#[from] EmbedError),
+}
+
+impl Failure {
+    /// The code to exit with; `None` when the reader of our output has left, which is no failure.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        Some(match self {
+            Self::Usage(_) | Self::Config(_) => Exit::Usage,
+            Self::Input(_) => Exit::Input,
+            Self::Output(OutputError::ReaderGone) => return None,
+            Self::Output(_) => Exit::Disk,
+            Self::Name(_) | Self::NotPulled { .. } => Exit::Model,
+            Self::Store(error) => exit_of_store(error),
+            Self::Pull(PullError::Store(error)) => exit_of_store(error),
+            Self::Pull(_) => Exit::Pull,
+            Self::Load { reason, .. } => exit_of_load(reason),
+            Self::Embed(error) => exit_of_embed(error),
+        })
+    }
+}
+
+fn exit_of_store(error: &StoreError) -> Exit {
+    match error {
+        StoreError::Disk(_) => Exit::Disk,
+        StoreError::Name(_) | StoreError::FolderMissing { .. } | StoreError::NotStored { .. } => Exit::Model,
+        StoreError::Damaged { .. } | StoreError::Busy { .. } => Exit::Model,
+    }
+}
+
+fn exit_of_load(error: &LoadError) -> Exit {
+    match error {
+        LoadError::Cpu(_) => Exit::Device,
+        LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) => Exit::Model,
+    }
+}
+
+fn exit_of_embed(error: &EmbedError) -> Exit {
+    match error {
+        EmbedError::UnknownPrompt { .. } => Exit::Usage,
+        EmbedError::UnknownId { .. } | EmbedError::TokenCount { .. } => Exit::Input,
+        EmbedError::Tokenize(_) | EmbedError::WrongTask { .. } => Exit::Model,
+        // Only a synthetic model has none, and no command gives texts to one.
+        EmbedError::NoTokenizer => Exit::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_and_rise() {
+        let codes = Exit::ALL.map(Exit::code);
+        assert!(codes.is_sorted_by(|a, b| a < b), "{codes:?}");
+    }
+}

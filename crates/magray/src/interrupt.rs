@@ -1,0 +1,45 @@
+//! Ctrl-C and termination: removes the files that are half-written, then ends with the code for it.
+//! Does not try to finish anything.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::exit::Exit;
+
+/// Files to remove when the process is told to stop.
+static HALF_WRITTEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Takes over the signals. Called once, first.
+pub(crate) fn install() {
+    // Where the system refuses, the signal ends the process as it does everywhere: without the tidying, but safely.
+    let _ = ctrlc::set_handler(|| {
+        for path in lock().drain(..) {
+            let _ = fs::remove_file(path);
+        }
+        process::exit(Exit::Interrupted.code().into());
+    });
+}
+
+/// Removes a file on interruption, until this is dropped.
+pub(crate) struct RemoveOnInterrupt(PathBuf);
+
+impl RemoveOnInterrupt {
+    pub(crate) fn new(path: &Path) -> Self {
+        lock().push(path.to_owned());
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for RemoveOnInterrupt {
+    fn drop(&mut self) {
+        lock().retain(|path| *path != self.0);
+    }
+}
+
+fn lock() -> MutexGuard<'static, Vec<PathBuf>> {
+    HALF_WRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
+}

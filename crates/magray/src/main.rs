@@ -1,0 +1,36 @@
+//! Speaks: reads the command line, runs one command, turns its end into an exit code.
+//! Holds no model or device code and decides nothing itself.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod config;
+mod console;
+mod exit;
+mod input;
+mod interrupt;
+mod model;
+mod output;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    interrupt::install();
+    // A panic is a fault of ours: it has told what and where, and scripts see the code that is promised for it.
+    std::panic::catch_unwind(speak).unwrap_or(exit::Exit::Internal.into())
+}
+
+fn speak() -> ExitCode {
+    let cli = cli::Cli::read();
+    let context = commands::Context::new(&cli);
+    match commands::run(cli.command, &context) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => match failure.exit() {
+            Some(exit) => {
+                context.console.fail(&failure);
+                exit.into()
+            }
+            None => ExitCode::SUCCESS,
+        },
+    }
+}

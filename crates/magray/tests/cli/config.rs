@@ -1,0 +1,125 @@
+//! `magray config` and the settings of all commands, through the real environment of a process.
+//! The rules of merging are tested beside the code.
+
+use expect_test::expect;
+
+use crate::runner::Home;
+
+#[test]
+fn values_show_where_they_came_from() {
+    let home = Home::new();
+    home.write("magray.yaml", "embed:\n  precision: int8\ncpu:\n  threads: 3\n");
+    let answer = home.call(&["config"]).env("MAGRAY_THREADS", "2").env("HF_TOKEN", "hf_verysecret").run().success();
+    // The columns are as wide as the name of the home folder, which differs from run to run.
+    let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = answer.stdout.lines().filter(|line| !line.starts_with("gpu")).map(squeezed).collect();
+    expect![[r#"
+        file: HOME/here/magray.yaml
+
+        key value source
+        model.name all-MiniLM-L6-v2 default
+        model.store HOME/.local/share/magray default
+        model.source auto default
+        model.endpoint http://127.0.0.1:1 env HF_ENDPOINT
+        model.token (hidden) env HF_TOKEN
+        cpu.threads 2 env MAGRAY_THREADS
+        cpu.path auto default
+        embed.device auto default
+        embed.precision int8 file HOME/here/magray.yaml:2
+        embed.prompt default default
+        embed.max_text_bytes 1048576 default
+    "#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn json_has_every_setting_and_no_secret() {
+    let home = Home::new();
+    let call = home.call(&["config", "--json"]).env("HF_TOKEN", "hf_verysecret").env("ONNX_GPU_MEM_LIMIT", "4096");
+    let answer = call.run().success();
+    assert!(!answer.stdout.contains("verysecret"));
+    let json: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+    let setting = &json["settings"]["gpu.memory_limit_mb"];
+    assert_eq!(setting["value"], 4096);
+    assert_eq!(setting["source"], "env ONNX_GPU_MEM_LIMIT");
+    assert_eq!(setting["used"], false);
+    assert_eq!(json["settings"]["cpu.threads"]["value"], serde_json::Value::Null);
+    assert_eq!(json["settings"]["cpu.threads"]["used"], true);
+}
+
+#[test]
+fn files_are_found_in_their_order() {
+    let home = Home::new();
+    let file_of = |call: crate::runner::Call| call.run().success().stdout.lines().next().unwrap_or_default().to_owned();
+    assert_eq!(file_of(home.call(&["config"])), "file: none found");
+    std::fs::create_dir_all(home.path("xdg/magray")).unwrap();
+    home.write("xdg/magray/config.toml", "");
+    let xdg = home.path("xdg");
+    assert_eq!(file_of(home.call(&["config"]).env("XDG_CONFIG_HOME", &xdg)), "file: HOME/here/xdg/magray/config.toml");
+    home.write("magray.yml", "");
+    assert_eq!(file_of(home.call(&["config"]).env("XDG_CONFIG_HOME", &xdg)), "file: HOME/here/magray.yml");
+    home.write("magray.toml", "");
+    assert_eq!(file_of(home.call(&["config"])), "file: HOME/here/magray.toml");
+    home.write("named.toml", "");
+    assert_eq!(file_of(home.call(&["config"]).env("MAGRAY_CONFIG", "named.toml")), "file: named.toml");
+    let both = home.call(&["--config", "magray.yml", "config"]).env("MAGRAY_CONFIG", "named.toml");
+    assert_eq!(file_of(both), "file: magray.yml");
+}
+
+#[test]
+fn a_bad_setting_stops_every_command() {
+    let home = Home::new();
+    for args in
+        [&["embed", "x"][..], &["models"], &["pull"], &["config"], &["bench", "embed"], &["similarity", "a", "b"]]
+    {
+        let answer = home.call(args).env("GPU_IDLE_TIMEOUT", "soon").run();
+        answer.check_refused(
+            2,
+            expect![[r#"
+            error: GPU_IDLE_TIMEOUT: 'soon' is not allowed; use a whole number, 0 or more
+        "#]],
+        );
+    }
+}
+
+#[test]
+fn bad_files_and_flags_are_named() {
+    let home = Home::new();
+    home.write("magray.toml", "[embed]\nprecison = 'f32'\n");
+    home.check_refused(
+        &["config"],
+        2,
+        expect![[r#"
+        error: HOME/here/magray.toml:2: unknown key 'embed.precison'; did you mean 'embed.precision'?
+    "#]],
+    );
+    home.check_refused(
+        &["--config", "nowhere.toml", "config"],
+        2,
+        expect![[r#"
+        error: cannot read the configuration nowhere.toml (named by --config): No such file or directory (os error 2)
+    "#]],
+    );
+    let home = Home::new();
+    home.check_refused(
+        &["embed", "--precision", "fp8", "x"],
+        2,
+        expect![[r#"
+        error: --precision: 'fp8' is not allowed; use one of auto, f32, bf16, int8
+    "#]],
+    );
+    home.check_refused(
+        &["embed", "--device", "cuda", "x"],
+        2,
+        expect![[r#"
+        error: --device: 'cuda' is not allowed; use one of auto, cpu
+    "#]],
+    );
+    home.check_refused(
+        &["embed", "--max-text-bytes", "0", "x"],
+        2,
+        expect![[r#"
+        error: --max-text-bytes: '0' is not allowed; use a whole number from 1 to 1073741824
+    "#]],
+    );
+}

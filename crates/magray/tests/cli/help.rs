@@ -1,0 +1,81 @@
+//! The help texts: complete, with examples, and honest about the exit codes.
+//! Checks no wording but that of the first page.
+
+use expect_test::expect;
+
+use crate::runner::Home;
+
+#[test]
+fn the_first_page_shows_commands_examples_and_exit_codes() {
+    let answer = Home::new().call(&["--help"]).run().success();
+    expect![[r#"
+        Embeddings from the command line, computed on the CPU
+
+        Usage: magray [OPTIONS] <COMMAND>
+
+        Commands:
+          embed       Turn texts into vectors
+          similarity  Compare two texts: the cosine of their vectors
+          bench       Measure the speed of this machine
+          pull        Bring a model into the store
+          models      List the models of the store, or remove one
+          config      Show every setting, its value and where it came from
+          help        Print this message or the help of the given subcommand(s)
+
+        Options:
+              --config <FILE>  Read settings from this file (.toml, .yaml, .yml)
+          -q, --quiet          Print no summary and no progress; warnings and errors stay
+          -h, --help           Print help
+          -V, --version        Print version
+
+        Examples:
+          magray embed "hello world"                    the model is pulled on first use
+          magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
+          magray similarity "a cat" "a kitten"
+          magray bench embed --batch 1,32 --tokens 128
+          magray config                                 every setting and where it came from
+
+        Exit codes:
+            0  success
+            1  a fault of magray itself
+            2  the command line or the configuration is wrong
+            3  the input cannot be read, or a text in it is not acceptable
+            4  there is no such model, or it is broken
+            5  a model could not be pulled: network, hub or pip
+            6  the disk or the output refused a write
+            7  the device or CPU path asked for is not available
+          130  interrupted (Ctrl-C or a termination signal); nothing half-written is left
+    "#]]
+    .assert_eq(&answer.stdout);
+}
+
+#[test]
+fn every_command_has_examples() {
+    let home = Home::new();
+    for command in [&["embed"][..], &["similarity"], &["bench", "embed"], &["pull"], &["models"], &["config"]] {
+        let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
+        let answer = home.call(&args).run().success();
+        let example = format!("Examples:\n  magray {}", command.join(" "));
+        let has_example = answer.stdout.contains(&example) || answer.stdout.contains("Examples:\n  MAGRAY_");
+        assert!(has_example, "{}", answer.stdout);
+    }
+}
+
+#[test]
+fn mistakes_in_the_command_line_end_with_2() {
+    let home = Home::new();
+    for args in [
+        &["embde"][..],
+        &["embed", "--colour", "red", "x"],
+        &["embed", "x", "-f", "y"],
+        &["embed", "x", "--format", "xml"],
+        &["similarity", "only one"],
+        &["bench", "embed", "--batch", "0"],
+        &["bench", "embed", "--tokens", "8", "--ragged"],
+        &["bench", "embed", "--seconds", "-1"],
+        &["bench", "embed", "--vectors", "x.npy"],
+    ] {
+        let answer = home.call(args).run();
+        assert_eq!(answer.code, 2, "{args:?}: {}", answer.stderr);
+    }
+}

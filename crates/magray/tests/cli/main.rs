@@ -1,0 +1,10 @@
+//! What users see of the real binary: answers, messages and exit codes.
+//! Reaches no network: the hub's address leads nowhere and there is no pip.
+
+mod bench;
+mod config;
+mod embed;
+mod help;
+mod refusals;
+mod runner;
+mod store;

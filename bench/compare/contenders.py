@@ -1,0 +1,175 @@
+"""The programs that are compared, each behind the same two questions: a timing, the vectors. Judges none of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import npy
+
+PACKAGE_PARENT = Path(__file__).resolve().parents[1]
+REFERENCE = "torch f32"
+# Its words end a case that is only for contenders which pad; see `peer_process`.
+ONE_BY_ONE = "32 ragged one by one"
+
+
+class Unavailable(Exception):
+    """This contender cannot run here; the message says why. The others go on."""
+
+
+@dataclass
+class Inputs:
+    """What all contenders share."""
+
+    model_dir: Path
+    scratch: Path
+    threads: int
+    batches: dict
+    python: str
+    magray: str
+
+    def batches_file(self):
+        return self.scratch / "batches.json"
+
+    def ids_file(self, case):
+        return self.scratch / f"ids-{case.replace(' ', '-')}.json"
+
+    def write(self):
+        """Writes the batches once: every contender reads the same files."""
+        self.batches_file().write_text(json.dumps(self.batches))
+        for case, batch in self.batches.items():
+            self.ids_file(case).write_text(json.dumps(batch))
+
+
+@dataclass
+class Peer:
+    """A library in a long-lived process of its own, frozen while others are measured."""
+
+    name: str
+    precision: str
+    is_ours = False
+    pads = True
+
+    def start(self, inputs):
+        command = [inputs.python, "-m", "compare.peer_process", self.name, str(inputs.model_dir), str(inputs.scratch)]
+        command += [str(inputs.threads), str(inputs.batches_file())]
+        self._noise = tempfile.TemporaryFile("w+")
+        environment = {**os.environ, "PYTHONPATH": str(PACKAGE_PARENT), "OMP_NUM_THREADS": str(inputs.threads)}
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._noise, text=True
+        )
+        self._read()
+        self._process.send_signal(signal.SIGSTOP)
+
+    def median_ms(self, case, seconds):
+        return self._ask({"case": case, "seconds": seconds})["median_ms"]
+
+    def vectors(self, case):
+        return self._ask({"case": case, "vectors": True})["vectors"]
+
+    def stop(self):
+        if hasattr(self, "_process"):
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, message):
+        # Frozen between questions: some libraries spin on a core for a while after their last call.
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+            return self._read()
+        except BrokenPipeError:
+            raise Unavailable(self._last_words()) from None
+        finally:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def _read(self):
+        line = self._process.stdout.readline()
+        if not line:
+            raise Unavailable(self._last_words())
+        return json.loads(line)
+
+    def _last_words(self):
+        self._process.wait()
+        self._noise.seek(0)
+        lines = self._noise.read().strip().splitlines()
+        return lines[-1] if lines else f"ended with status {self._process.returncode}"
+
+
+@dataclass
+class Magray:
+    """The release binary, run anew for each timing; it reports the time of the forward passes alone."""
+
+    name: str
+    precision: str
+    # The path that `MAGRAY_CPU` forces; None lets the binary choose.
+    cpu_path: str | None = None
+    is_ours = True
+    pads = False
+
+    def start(self, inputs):
+        self._inputs = inputs
+        # The first case only shows that this path and this precision exist on the machine.
+        self.median_ms(next(iter(inputs.batches)), 0.01)
+
+    def median_ms(self, case, seconds):
+        return self._bench(case, seconds)["median_ms"]
+
+    def vectors(self, case):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "vectors.npy")
+            self._bench(case, 0.01, "--vectors", str(file))
+            return npy.read_rows(file)
+
+    def stop(self):
+        """Nothing outlives a question."""
+
+    def _bench(self, case, seconds, *more):
+        given = self._inputs
+        command = [given.magray, "bench", "embed", "--json", "--model", str(given.model_dir), "--precision", self.precision]
+        command += ["--threads", str(given.threads), "--ids", str(given.ids_file(case)), "--seconds", str(seconds), *more]
+        environment = {name: value for name, value in os.environ.items() if name != "MAGRAY_CPU"}
+        if self.cpu_path:
+            environment["MAGRAY_CPU"] = self.cpu_path
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            words = done.stderr.strip().splitlines()
+            raise Unavailable(words[-1] if words else f"magray ended with status {done.returncode}")
+        return json.loads(done.stdout)
+
+
+def all_contenders():
+    """Every contender; the reference of the accuracy is the first."""
+    return [
+        Peer(REFERENCE, "f32"),
+        Peer("torch bf16 autocast", "bf16"),
+        Peer("torch bf16 weights", "bf16"),
+        Peer("ORT f32", "f32"),
+        Peer("ORT int8", "int8"),
+        Peer("OpenVINO f32", "f32"),
+        Peer("OpenVINO bf16", "bf16"),
+        Magray("magray auto", "auto"),
+        Magray("magray int8", "int8"),
+        Magray("magray f32 avx512", "f32", "avx512"),
+        Magray("magray f32 avx2", "f32", "avx2"),
+        Magray("magray f32 portable", "f32", "portable"),
+    ]
+
+
+def start_all(contenders, inputs):
+    """Starts each; gives those that run, and the reason of each that does not, by name."""
+    running, refused = [], {}
+    for contender in contenders:
+        print(f"starting {contender.name}", file=sys.stderr)
+        try:
+            contender.start(inputs)
+            running.append(contender)
+        except Unavailable as reason:
+            contender.stop()
+            refused[contender.name] = str(reason)
+    return running, refused

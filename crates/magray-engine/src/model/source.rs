@@ -1,7 +1,7 @@
 //! Where a model's numbers come from: its files, or a generator for benchmarks. Packs nothing.
 
-use crate::weights::{Dtype, Tensor, Weights, WeightsError};
-use magray_device::{NumberFormat, Table};
+use crate::weights::{Tensor, Weights, WeightsError};
+use magray_device::Table;
 
 /// Hands out tensors by name and expected shape.
 pub(crate) trait TensorSource {
@@ -23,12 +23,7 @@ impl TensorSource for Weights {
     }
 
     fn table(&self, name: &str, rows: usize, columns: usize) -> Result<Table, WeightsError> {
-        let Tensor { dtype, .. } = self.tensor(name, &[rows, columns])?;
-        let format = match dtype {
-            Dtype::F32 => NumberFormat::F32,
-            Dtype::F16 => NumberFormat::F16,
-            Dtype::Bf16 => NumberFormat::Bf16,
-        };
+        let Tensor { format, .. } = self.tensor(name, &[rows, columns])?;
         let (file, range) = self.place(name, &[rows, columns])?;
         Ok(Table::mapped(file, range, format, columns))
     }

@@ -15,11 +15,11 @@ use std::{
     sync::Arc,
 };
 
-use magray_device::MappedFile;
+use magray_device::{MappedFile, NumberFormat};
 use serde::Deserialize;
 
 pub use error::WeightsError;
-pub use tensor::{Dtype, Tensor};
+pub use tensor::Tensor;
 
 use header::Entry;
 
@@ -104,7 +104,7 @@ impl Weights {
                 found: entry.shape.clone(),
             });
         }
-        let Some(dtype) = Dtype::named(&entry.dtype) else {
+        let Some(format) = format_named(&entry.dtype) else {
             return Err(WeightsError::WrongType {
                 name: in_file.to_owned(),
                 file: file.path.clone(),
@@ -112,7 +112,7 @@ impl Weights {
             });
         };
         Ok(Tensor {
-            dtype,
+            format,
             shape: &entry.shape,
             bytes: &file.map[entry.range.clone()],
             map: &file.map,
@@ -232,4 +232,14 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+/// The numbers that a file calls by this name.
+fn format_named(name: &str) -> Option<NumberFormat> {
+    match name {
+        "F32" => Some(NumberFormat::F32),
+        "F16" => Some(NumberFormat::F16),
+        "BF16" => Some(NumberFormat::Bf16),
+        _ => None,
+    }
 }

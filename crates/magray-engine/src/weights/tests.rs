@@ -62,23 +62,23 @@ fn check_refused(dir: &TempDir, words: &[&str]) {
 #[test]
 fn every_fixture_opens_and_its_word_table_has_the_configs_shape() {
     for (name, dtype, hidden, prefix) in [
-        ("bert", Dtype::F32, 48, ""),
-        ("roberta", Dtype::F16, 32, ""),
-        ("xlm-roberta", Dtype::Bf16, 40, ""),
-        ("distilbert", Dtype::F32, 36, ""),
-        ("mpnet", Dtype::F32, 52, ""),
-        ("bert-classify", Dtype::F32, 32, "bert."),
-        ("roberta-classify", Dtype::F32, 24, "roberta."),
-        ("xlm-roberta-classify", Dtype::F32, 32, "roberta."),
-        ("distilbert-classify", Dtype::F32, 32, "distilbert."),
-        ("mpnet-classify", Dtype::F32, 28, "mpnet."),
+        ("bert", NumberFormat::F32, 48, ""),
+        ("roberta", NumberFormat::F16, 32, ""),
+        ("xlm-roberta", NumberFormat::Bf16, 40, ""),
+        ("distilbert", NumberFormat::F32, 36, ""),
+        ("mpnet", NumberFormat::F32, 52, ""),
+        ("bert-classify", NumberFormat::F32, 32, "bert."),
+        ("roberta-classify", NumberFormat::F32, 24, "roberta."),
+        ("xlm-roberta-classify", NumberFormat::F32, 32, "roberta."),
+        ("distilbert-classify", NumberFormat::F32, 32, "distilbert."),
+        ("mpnet-classify", NumberFormat::F32, 28, "mpnet."),
     ] {
         let spec = crate::spec::ModelSpec::read(&fixture(name)).unwrap();
         let vocab = spec.shape.vocab;
         let weights = Weights::open(&fixture(name)).unwrap();
         assert_eq!(weights.prefix(), prefix, "{name}");
         let words = weights.tensor(ANCHOR, &[vocab, hidden]).unwrap();
-        assert_eq!((words.dtype, words.len()), (dtype, vocab * hidden), "{name}");
+        assert_eq!((words.format, words.len()), (dtype, vocab * hidden), "{name}");
         assert!(words.to_f32().iter().any(|value| value.abs() > 0.1), "{name}");
     }
 }
@@ -102,8 +102,8 @@ fn a_deep_prefix_is_taken_off_step_by_step() {
     ]);
     let weights = Weights::open(dir.path()).unwrap();
     assert_eq!(weights.prefix(), "0.auto_model.");
-    assert_eq!(weights.tensor("embeddings.LayerNorm.weight", &[2]).unwrap().dtype, Dtype::F32);
-    assert_eq!(weights.tensor("embeddings.LayerNorm.bias", &[2]).unwrap().dtype, Dtype::F16);
+    assert_eq!(weights.tensor("embeddings.LayerNorm.weight", &[2]).unwrap().format, NumberFormat::F32);
+    assert_eq!(weights.tensor("embeddings.LayerNorm.bias", &[2]).unwrap().format, NumberFormat::F16);
     assert!(weights.has("other") && weights.has("classifier.weight") && !weights.has("auto_model.other"));
 }
 

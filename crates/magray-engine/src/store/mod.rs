@@ -19,7 +19,7 @@ mod pull;
 #[cfg(test)]
 mod tests;
 
-pub use check::{CheckError, HeaderError, check_model, read_header};
+pub use check::{CheckError, check_model};
 pub use disk::DiskError;
 pub use hub::{DEFAULT_ENDPOINT, HubError, HubOptions, RetryPolicy, Token};
 pub use manifest::{Damage, Depth, FileFault, Manifest, Origin, Source, StoredFile};

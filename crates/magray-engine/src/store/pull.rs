@@ -1,7 +1,7 @@
 //! Pulls a model: asks the sources in order, checks what came, renames it into place.
 //! Never leaves half a model where `find` looks, never hides why a source failed.
 
-use super::check::{CheckError, check_model, check_weights};
+use super::check::{CheckError, check_model};
 use super::disk::{self, DiskError};
 use super::hub::{Hub, HubError, HubOptions};
 use super::lock::ModelLock;
@@ -9,6 +9,8 @@ use super::manifest::{Manifest, Origin, Source, StoredFile};
 use super::model_ref::{DEFAULT_MODEL, HubModel, ModelRef};
 use super::pip::{self, PipError, PipOptions};
 use super::{Found, OUTGOING, Store, StoreError};
+use crate::weights::Weights;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -279,8 +281,9 @@ impl Store {
 /// The weights of the modules behind the encoder are checked too, wherever they lie.
 fn check_delivery(dir: &Path, delivery: &Delivery) -> Result<(), CheckError> {
     check_model(dir)?;
-    let mut weights = delivery.files.iter().filter(|file| file.name.ends_with(".safetensors"));
-    weights.try_for_each(|file| check_weights(dir, &file.name))
+    let weights = delivery.files.iter().filter(|file| file.name.ends_with(".safetensors"));
+    let folders: BTreeSet<&Path> = weights.filter_map(|file| Path::new(&file.name).parent()).collect();
+    folders.into_iter().try_for_each(|folder| Ok(Weights::open(&dir.join(folder)).map(drop)?))
 }
 
 /// The folder of a pull under way; gone with it, however it ends.

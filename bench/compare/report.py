@@ -8,6 +8,7 @@ from .contenders import ONE_BY_ONE
 # Below this cosine against the reference a contender computes something else, and its speed does not count.
 ACCURATE = 0.99
 OUR_BEST = "magray auto"
+OUR_INT8 = "magray int8"
 OUR_F32 = "magray f32 avx512"
 RAGGED = "32 ragged"
 
@@ -74,6 +75,10 @@ TARGETS = [
     Target("1 x 128 tokens", OUR_BEST, "1x128", at_most_ms=3.0),
     Target("32 ragged texts, peers pad", OUR_BEST, RAGGED, times_faster=8.0),
     Target("32 ragged texts, peers pad or run each alone", OUR_BEST, RAGGED, peer_cases=(RAGGED, ONE_BY_ONE)),
+    Target("int8, 32 x 128", OUR_INT8, "32x128", times_faster=3.0),
+    Target("int8, 1 x 16", OUR_INT8, "1x16", at_most_ms=1.0),
+    Target("int8, 1 x 128", OUR_INT8, "1x128", at_most_ms=3.0),
+    Target("int8, 32 ragged", OUR_INT8, RAGGED, times_faster=8.0),
     Target("f32, 1 x 16", OUR_F32, "1x16", "f32", times_faster=1.3),
     Target("f32, 1 x 128", OUR_F32, "1x128", "f32", times_faster=1.3),
     Target("f32, 32 x 128", OUR_F32, "32x128", "f32", times_faster=1.3),

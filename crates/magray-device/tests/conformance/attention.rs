@@ -19,13 +19,17 @@ fn attend(rig: &mut Rig, case: &Case<'_>) {
     let qkv = rig.random.rows(texts.tokens(), 3 * hidden);
     // Large enough that the scores differ by a few: flat weights would hide a wrong score.
     let qkv = rig.put(&qkv, 1.5);
-    let slope = |head: usize, distance: isize| if biased { 0.05 * (head as f32 + 1.0) * distance as f32 } else { 0.0 };
-    let table = DistanceBias::tabulate(heads, 200, slope);
+    // Not linear in the distance: softmax would not tell one query's row of such biases from another's.
+    let near = |head: usize, distance: isize| {
+        let bent = (0.7 * distance as f32).sin() - 0.03 * distance.abs() as f32;
+        if biased { (head as f32 + 1.0) * bent } else { 0.0 }
+    };
+    let table = DistanceBias::tabulate(heads, 200, near);
     let mut out = rig.acts(texts.tokens(), hidden);
     let shape = AttentionShape { heads, bias: biased.then_some(&table) };
     rig.ops.attention(&qkv, &texts.batch(), shape, &mut out);
     let (got, inputs) = (rig.get(&out), rig.get(&qkv));
-    let want = twin::attention(&inputs, &texts.batch(), heads, &slope);
+    let want = twin::attention(&inputs, &texts.batch(), heads, &near);
     let what = format!("{} {heads} heads of {size}, texts of {lengths:?}, bias: {biased}", rig.name);
     check(&got, &want, rig.stored_tolerance(), &what);
 }

@@ -33,7 +33,7 @@ fn tables_are_summed_and_normalised() {
                     norm: Norm::new(gain.clone(), shift.clone(), epsilon),
                     first_position: FIRST_POSITION,
                 });
-                // The operations are new: see `isolation` for models of several widths on the same ones.
+                // The operations are new: see `reuse` for models of several widths on the same ones.
                 rig.renew();
                 let mut out = rig.acts(texts.tokens(), columns);
                 rig.ops.embed(&batch, &embedding, &mut out);

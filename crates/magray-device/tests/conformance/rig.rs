@@ -39,6 +39,7 @@ impl Threads {
 }
 
 /// Runs a test on every path of the machine, alone and in a team, in every precision.
+#[expect(clippy::print_stdout, reason = "a seed and a missing path are the test's to tell, and captured as such")]
 pub(crate) fn each_rig(test: impl Fn(&mut Rig)) {
     let seed = std::env::var(SEED_VARIABLE).map_or(20_260_101, |seed| seed.parse().expect("the seed is a number"));
     println!("seed {seed}; {SEED_VARIABLE} sets another");
@@ -63,17 +64,17 @@ impl Rig {
     /// How exact activations are as they are stored, and what is done on them as they are.
     pub(crate) fn stored_tolerance(&self) -> Tolerance {
         match (self.cpu.path(), self.precision) {
-            (CpuPath::Amx, Precision::Bf16 | Precision::Int8) => Tolerance { row: 5e-3, element: 1.5e-2 },
-            _ => Tolerance { row: 2e-6, element: 1e-5 },
+            (CpuPath::Amx, Precision::Bf16 | Precision::Int8) => Tolerance { row: 5e-3, element: 2e-2 },
+            _ => Tolerance { row: 2.5e-6, element: 8e-6 },
         }
     }
 
     /// How exact products with weights are, which are rounded to the precision.
     pub(crate) fn product_tolerance(&self) -> Tolerance {
         match self.precision {
-            Precision::F32 => Tolerance { row: 2e-6, element: 1e-5 },
-            Precision::Bf16 => Tolerance { row: 5e-3, element: 2e-2 },
-            Precision::Int8 => Tolerance { row: 2e-2, element: 8e-2 },
+            Precision::F32 => Tolerance { row: 1.5e-6, element: 3e-6 },
+            Precision::Bf16 => Tolerance { row: 8e-3, element: 1.5e-2 },
+            Precision::Int8 => Tolerance { row: 4e-2, element: 8e-2 },
         }
     }
 
@@ -102,21 +103,10 @@ impl Rig {
         acts
     }
 
-    /// Puts rows into activations by embedding them, which normalises each to variance `gain` squared: what is there
-    /// then is asked for with [`Rig::get`]. Rows of [`Poison`] come out as NaN or infinities.
+    /// Puts rows into activations by way of [`embed_rows`], on operations of their own: those under test see nothing
+    /// of it.
     pub(crate) fn put_into(&mut self, rows: &Rows, gain: f32, acts: &mut Acts) {
-        let columns = rows.columns;
-        let embedding = self.cpu.embedding(Embedding {
-            words: Table::new(rows.values.clone(), columns),
-            positions: Table::new(vec![0.0; columns], columns),
-            types: None,
-            norm: Norm::new(vec![gain; columns], vec![0.0; columns], 0.0),
-            first_position: 0,
-        });
-        let ids: Vec<u32> = (0..rows.len() as u32).collect();
-        let offsets: Vec<usize> = (0..=rows.len()).collect();
-        self.ops.resize(acts, rows.len());
-        self.ops.embed(&TokenBatch { ids: &ids, types: &[], offsets: &offsets }, &embedding, acts);
+        embed_rows(&mut self.cpu.solo(), &self.cpu, rows, gain, acts);
     }
 
     /// The rows of activations: each is pooled as a text of one token, which widens it.
@@ -135,6 +125,22 @@ impl Rig {
         self.ops.read(&pooled, false, &mut values);
         Rows::new(columns, values)
     }
+}
+
+/// Embeds each row as a text of one token, which normalises it to variance `gain` squared: what is there then is asked
+/// for with [`Rig::get`]. Rows of [`Poison`] come out as NaN or infinities.
+pub(crate) fn embed_rows(ops: &mut CpuOps, cpu: &Cpu, rows: &Rows, gain: f32, acts: &mut Acts) {
+    let columns = rows.columns;
+    let embedding = cpu.embedding(Embedding {
+        words: Table::new(rows.values.clone(), columns),
+        positions: Table::new(vec![0.0; columns], columns),
+        types: None,
+        norm: Norm::new(vec![gain; columns], vec![0.0; columns], 0.0),
+        first_position: 0,
+    });
+    let texts = Texts::new(&vec![1; rows.len()]);
+    ops.resize(acts, rows.len());
+    ops.embed(&texts.batch(), &embedding, acts);
 }
 
 /// Texts of given lengths, their ids counting up.

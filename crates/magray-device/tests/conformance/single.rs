@@ -32,7 +32,9 @@ impl Layer {
             up: linear(HIDDEN, FFN),
             down: linear(FFN, HIDDEN),
             norm: Norm::new(vec![1.0; HIDDEN], vec![0.0; HIDDEN], 1e-12),
-            bias: DistanceBias::tabulate(HEADS, 200, |head, distance| (head as f32 - 1.0) * 0.01 * distance as f32),
+            bias: DistanceBias::tabulate(HEADS, 200, |head, distance| {
+                (head as f32 - 1.0) * 0.01 * distance.abs() as f32
+            }),
         }
     }
 

@@ -256,9 +256,10 @@ impl<E: Products> Head<E> {
         }
         let copy = Grid::new(scratch.queries.as_mut_ptr(), QUERY_ROWS * PANEL);
         for row in 0..rows {
-            for d in 0..self.queries.size {
+            for d in 0..self.queries.size.next_multiple_of(PANEL) {
+                let inside = d < self.queries.size;
                 // SAFETY: inside the head's columns of the text and the scratch.
-                unsafe { *copy.at(row, d) = *self.queries.at(from + row, d) };
+                unsafe { *copy.at(row, d) = if inside { *self.queries.at(from + row, d) } else { E::from_f32(0.0) } };
             }
         }
         copy

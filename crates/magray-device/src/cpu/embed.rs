@@ -30,8 +30,8 @@ impl Embedding {
                 text += 1;
             }
             let position = self.first_position + token - batch.offsets[text];
+            room.sum.fill(0.0);
             let sum = &mut room.sum[..columns];
-            sum.fill(0.0);
             self.words.add_row(batch.ids[token] as usize, sum, &mut room.spare);
             self.positions.add_row(position, sum, &mut room.spare);
             if let Some(types) = &self.types {

@@ -23,12 +23,13 @@ impl<E: Element> Kernel for PoolText<E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let n = self.tokens;
+        // Nothing to pool sums to zero, whatever it is divided by.
         let ranks = |from: usize| (from + 1..=from + n).map(|rank| rank as f32).sum::<f32>();
         let scale = match self.way {
             Pooling::Cls | Pooling::Last | Pooling::Max => 1.0,
-            Pooling::Mean => 1.0 / n as f32,
-            Pooling::MeanSqrtLen => 1.0 / (n as f32).sqrt(),
-            Pooling::WeightedMean => 1.0 / ranks(self.skipped),
+            Pooling::Mean => 1.0 / n.max(1) as f32,
+            Pooling::MeanSqrtLen => 1.0 / (n.max(1) as f32).sqrt(),
+            Pooling::WeightedMean => 1.0 / ranks(self.skipped).max(1.0),
         };
         let tokens = match self.way {
             Pooling::Cls => 0..n.min(1),

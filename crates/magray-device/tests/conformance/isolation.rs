@@ -135,7 +135,6 @@ fn texts_that_attend_beside_nan() {
 }
 
 #[test]
-#[ignore = "the portable path's exponential overflows an integer, which panics where that is checked"]
 fn texts_that_attend_beside_infinities() {
     attend(Poison::Infinite);
 }

@@ -44,7 +44,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
             5  a model could not be pulled: network, hub or pip
             6  the disk or the output refused a write
             7  the device or CPU path asked for is not available
-          130  interrupted (Ctrl-C or a termination signal); nothing half-written is left
+          130  interrupted (Ctrl-C or a termination signal); no half-written output is left
     "#]]
     .assert_eq(&answer.stdout);
 }

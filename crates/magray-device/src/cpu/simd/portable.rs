@@ -124,7 +124,7 @@ unsafe impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn scale_by_power(x: Self::F, n: Self::F) -> Self::F {
-        each(|i| x[i] * f32::from_bits((((n[i] as i32) + 127) << 23) as u32))
+        each(|i| x[i] * f32::from_bits(((n[i] as i32).wrapping_add(127) << 23) as u32))
     }
 
     #[inline(always)]

@@ -165,7 +165,12 @@ struct Packer<'a, D> {
 impl<D: Device> Packer<'_, D> {
     fn layer(&self, names: &LayerNames, hidden: usize, ffn: usize) -> Result<Layer<D>, WeightsError> {
         Ok(Layer {
-            qkv: self.linear(&[&names.query, &names.key, &names.value], hidden, hidden, self.precision)?,
+            qkv: self.linear(
+                &[&names.query, &names.key, &names.value],
+                hidden,
+                hidden,
+                before_softmax(self.precision),
+            )?,
             attention_out: self.linear(&[&names.attention_out], hidden, hidden, self.precision)?,
             attention_norm: self.device.norm(self.norm_source(&names.attention_norm, hidden)?),
             up: self.linear(&[&names.up], ffn, hidden, self.precision)?,
@@ -239,5 +244,14 @@ impl<D: Device> Packer<'_, D> {
                 Ok(HeadLayers { pooling: embed.pooling.clone(), dense: layers, normalize: embed.normalize })
             }
         }
+    }
+}
+
+/// The precision of queries, keys and values. The softmax between them turns small errors into large ones: with this
+/// layer too in int8 the worst vector of STS-B fell to a cosine of 0.986, with it in bf16 it has 0.993.
+fn before_softmax(precision: Precision) -> Precision {
+    match precision {
+        Precision::Int8 => Precision::Bf16,
+        other => other,
     }
 }

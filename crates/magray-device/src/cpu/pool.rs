@@ -1,7 +1,7 @@
 //! The one thread pool of the CPU. Forks a closure to all threads and joins them; queues nothing.
 //!
 //! A forward pass forks some forty times, so threads wait for the next fork by spinning for a while and
-//! only then sleep: a fork costs well under a microsecond inside a pass and nothing when idle.
+//! only then sleep: inside a pass nobody is woken by the system, and an idle pool costs nothing.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -42,7 +42,7 @@ unsafe impl Sync for Shared {}
 // SAFETY: the closure behind the pointer is Sync.
 unsafe impl Send for Shared {}
 
-/// About 50 us on a 2-3 GHz core: longer than any gap between two forks of one pass.
+/// Some tens of microseconds: meant to be longer than the gaps between the forks of one pass.
 const SPINS_BEFORE_SLEEP: u32 = 4_000;
 
 impl ThreadPool {

@@ -96,7 +96,7 @@ pub(super) unsafe fn vectorize<K: Kernel>(path: CpuPath, kernel: K) {
 }
 
 /// `2^x`, exact to a few units in the last place. Below 2^-100 it stays there: next to the sums it joins that is
-/// nothing, and smaller numbers would soon be denormal, which cost a hundred times as much.
+/// nothing, and smaller numbers would soon be denormal, which cost many times as much.
 #[inline(always)]
 pub(super) unsafe fn exp2<S: Simd>(x: S::F) -> S::F {
     // SAFETY: as the caller's.

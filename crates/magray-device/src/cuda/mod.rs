@@ -18,7 +18,7 @@ mod libraries;
 mod nvrtc;
 mod sources;
 mod telemetry;
-mod variants;
+pub mod variants;
 mod visible;
 
 pub(crate) use cudarc::driver::sys;

@@ -25,7 +25,7 @@ pub(crate) use cudarc::driver::sys;
 
 pub use compile::{Arch, KernelSpec, Needs, compile};
 pub use context::Context;
-pub use cubin_cache::CubinCache;
+pub use cubin_cache::{CubinCache, CubinKey};
 pub use declined::{Declined, LEAST_CAPABILITY, LEAST_DRIVER};
 pub use error::CudaError;
 pub use function::{Function, LaunchShape};
@@ -34,5 +34,5 @@ pub use kernels::{KernelError, Kernels};
 pub use libraries::SearchPath;
 pub use nvrtc::{CompileError, Nvrtc};
 pub use telemetry::{Sample, Telemetry, Throttle};
-pub use variants::all_specs;
+pub use variants::{all_specs, covering_specs};
 pub use visible::Visible;

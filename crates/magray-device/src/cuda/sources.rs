@@ -8,10 +8,12 @@ macro_rules! built_in {
 }
 
 /// What kernels include, by name.
-pub(super) const HEADERS: &[(&str, &str)] = built_in!["activation.cuh", "mma.cuh", "numbers.cuh"];
+pub(super) const HEADERS: &[(&str, &str)] =
+    built_in!["activation.cuh", "instructions.cuh", "mma.cuh", "numbers.cuh", "rows.cuh"];
 
 /// The kernels, by file name.
-const KERNELS: &[(&str, &str)] = built_in!["gemm_mma.cu"];
+const KERNELS: &[(&str, &str)] =
+    built_in!["add_norm.cu", "attention.cu", "embed.cu", "finish.cu", "gemm_mma.cu", "pool.cu", "quantise.cu"];
 
 /// The source of a kernel file.
 pub(super) fn kernel(file: &str) -> Option<&'static str> {

@@ -96,6 +96,37 @@ impl GemmKind {
     }
 }
 
+/// Embedding and layer norm.
+pub fn embed(number: Number) -> KernelSpec {
+    over("embed.cu", "embed", number)
+}
+
+/// Sums, residual and layer norm.
+pub fn add_norm(number: Number) -> KernelSpec {
+    over("add_norm.cu", "add_norm", number)
+}
+
+/// Attention on tensor cores: numbers of 16 bits, and one of [`HEAD_SIZES`].
+pub fn attention(number: Number, head: u32) -> KernelSpec {
+    assert!(number != Number::F32 && HEAD_SIZES.contains(&head), "attention_plain takes all others");
+    over("attention.cu", "attention", number).define("HEAD", head)
+}
+
+/// Pooling of the tokens of a text.
+pub fn pool(number: Number) -> KernelSpec {
+    over("pool.cu", "pool", number)
+}
+
+/// The last step: rows copied out, and scaled if asked.
+pub fn finish() -> KernelSpec {
+    KernelSpec::new("finish.cu", "finish")
+}
+
+/// Rows to bytes with a scale each.
+pub fn quantise(number: Number) -> KernelSpec {
+    over("quantise.cu", "quantise", number)
+}
+
 /// The portable product with tiles of so many rows and columns.
 pub fn gemm_mma(kind: GemmKind, output: GemmOutput, tile: (u32, u32)) -> KernelSpec {
     let spec = KernelSpec::new("gemm_mma.cu", "gemm_mma")
@@ -113,9 +144,19 @@ pub fn gemm_mma(kind: GemmKind, output: GemmOutput, tile: (u32, u32)) -> KernelS
     }
 }
 
+fn over(file: &'static str, entry: &'static str, number: Number) -> KernelSpec {
+    KernelSpec::new(file, entry).define("NUMBER", number.name()).needs(number.needs())
+}
+
 /// All forms of all kernels.
 pub fn all_specs() -> Vec<KernelSpec> {
-    let mut specs = Vec::new();
+    let mut specs = vec![finish()];
+    for number in NUMBERS {
+        specs.extend([embed(number), add_norm(number), pool(number), quantise(number)]);
+        if number != Number::F32 {
+            specs.extend(HEAD_SIZES.map(|head| attention(number, head)));
+        }
+    }
     for kind in KINDS {
         for tile in GEMM_TILES {
             specs.push(gemm_mma(kind, GemmOutput::Sums, tile));
@@ -126,6 +167,17 @@ pub fn all_specs() -> Vec<KernelSpec> {
         }
     }
     specs
+}
+
+/// Enough forms that what is left out cannot fail alone: activations are written once for all products, so all of them
+/// are tried with one product, and one of them with all.
+pub fn covering_specs() -> Vec<KernelSpec> {
+    let is_usual = |spec: &KernelSpec| {
+        let value = |name| spec.defines.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        let tries_all = value("KIND") == Some("4") && value("BM") == Some("64");
+        value("ACTIVATION").is_none_or(|activation| activation == "1" || tries_all)
+    };
+    all_specs().into_iter().filter(is_usual).collect()
 }
 
 /// As `activation.cuh` numbers them.
@@ -149,5 +201,24 @@ mod tests {
     fn no_form_is_listed_twice() {
         let specs = all_specs();
         assert_eq!(specs.iter().collect::<HashSet<_>>().len(), specs.len());
+    }
+
+    #[test]
+    fn every_definition_is_tried_for_every_file() {
+        let pairs = |specs: Vec<KernelSpec>| -> HashSet<(&str, &str, String)> {
+            let of = |spec: KernelSpec| spec.defines.into_iter().map(move |(name, value)| (spec.file, name, value));
+            specs.into_iter().flat_map(of).collect()
+        };
+        assert_eq!(pairs(covering_specs()), pairs(all_specs()));
+        assert!(covering_specs().len() * 2 < all_specs().len());
+    }
+
+    #[test]
+    fn what_a_number_needs_is_needed_by_the_kernel() {
+        assert_eq!(embed(Number::Bf16).needs, Needs::Ampere);
+        assert_eq!(attention(Number::F16, 64).needs, Needs::Turing);
+        let stored = |number| gemm_mma(GemmKind::Int8, GemmOutput::Activated(number, Activation::Gelu), (64, 64)).needs;
+        assert_eq!((stored(Number::Bf16), stored(Number::F16)), (Needs::Ampere, Needs::Turing));
+        assert_eq!(gemm_mma(GemmKind::Tf32, GemmOutput::Sums, (64, 64)).needs, Needs::Ampere);
     }
 }

@@ -125,7 +125,7 @@ impl Encoder {
         let spec = ModelSpec::read(dir)?;
         let weights = Weights::open(&spec.encoder_folder)?;
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
-        let precision = options.precision.settle(cpu.has_fast_bf16());
+        let precision = options.precision.settle_cpu(cpu.has_fast_bf16());
         // The tokenizer is read on one core while the others pack weights.
         let (tokenizer, model) = std::thread::scope(|scope| {
             let tokenizer = scope.spawn(|| Tokenizer::for_model(&spec));
@@ -139,7 +139,7 @@ impl Encoder {
     /// A BERT of this shape with random weights, for benchmarks. It takes token ids alone.
     pub fn synthetic(shape: EncoderShape, options: &EncoderOptions) -> Result<Self, LoadError> {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
-        let precision = options.precision.settle(cpu.has_fast_bf16());
+        let precision = options.precision.settle_cpu(cpu.has_fast_bf16());
         let spec = synthetic_spec(shape);
         let model = Model::pack(&*cpu, &spec, &Synthetic, precision)?;
         Ok(Self { tokenizer: None, executor: CpuExecutor::new(cpu, model), precision, spec })

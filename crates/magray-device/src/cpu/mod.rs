@@ -102,6 +102,10 @@ impl Device for Cpu {
     }
 
     fn acts(&self, precision: Precision, columns: usize) -> Acts {
+        assert!(
+            precision.is_for_cpu(),
+            "{precision} is for GPUs alone: settle it with PrecisionChoice::settle_cpu first"
+        );
         let format = match (self.path, precision) {
             (CpuPath::Amx, Precision::Bf16 | Precision::Int8) => Format::Bf16,
             _ => Format::F32,

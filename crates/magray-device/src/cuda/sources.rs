@@ -8,10 +8,10 @@ macro_rules! built_in {
 }
 
 /// What kernels include, by name.
-pub(super) const HEADERS: &[(&str, &str)] = built_in!["activation.cuh", "numbers.cuh"];
+pub(super) const HEADERS: &[(&str, &str)] = built_in!["activation.cuh", "hopper.cuh", "mma.cuh", "numbers.cuh"];
 
 /// The kernels, by file name.
-const KERNELS: &[(&str, &str)] = built_in![];
+const KERNELS: &[(&str, &str)] = built_in!["gemm_mma.cu", "gemm_wgmma.cu"];
 
 /// The source of a kernel file.
 pub(super) fn kernel(file: &str) -> Option<&'static str> {

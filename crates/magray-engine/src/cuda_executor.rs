@@ -6,7 +6,7 @@ use crate::model::{Model, PackError, TensorSource, Workspace};
 use crate::spec::ModelSpec;
 use crate::tokenize::Encoded;
 use magray_core::{Precision, plan_passes};
-use magray_device::cuda::{Cuda, CudaOps, CudaOptions};
+use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError};
 use magray_device::{Ops, TokenBatch};
 use std::ops::Range;
 use std::sync::Arc;
@@ -117,11 +117,20 @@ impl Lane {
     }
 }
 
-impl From<PackError<magray_device::cuda::GpuError>> for GpuError {
-    fn from(error: PackError<magray_device::cuda::GpuError>) -> Self {
+impl From<PackError<DeviceError>> for GpuError {
+    fn from(error: PackError<DeviceError>) -> Self {
         match error {
             PackError::Weights(error) => Self::Weights(error),
             PackError::Device(error) => error.into(),
+        }
+    }
+}
+
+impl From<DeviceError> for GpuError {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Cuda(error) => Self::Cuda(error),
+            DeviceError::Kernel(error) => Self::Kernel(error),
         }
     }
 }

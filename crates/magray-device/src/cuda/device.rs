@@ -31,26 +31,13 @@ pub struct CudaOptions {
 
 /// Why a GPU did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GpuError {
+pub enum DeviceError {
     /// The driver failed.
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// A kernel is not there.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-}
-
-impl GpuError {
-    /// A short word for programs.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Cuda(CudaError::OutOfMemory) => "out_of_memory",
-            Self::Cuda(CudaError::Lost { .. }) => "lost",
-            Self::Cuda(_) => "unhealthy",
-            Self::Kernel(KernelError::Declined(declined)) => declined.code(),
-            Self::Kernel(_) => "kernel_failed",
-        }
-    }
 }
 
 /// A GPU.
@@ -65,7 +52,7 @@ pub struct Cuda {
 
 impl Cuda {
     /// Opens a GPU that [`super::probe`] found. Nothing is compiled yet.
-    pub fn open(gpu: &GpuInfo, options: CudaOptions) -> Result<Arc<Self>, GpuError> {
+    pub fn open(gpu: &GpuInfo, options: CudaOptions) -> Result<Arc<Self>, DeviceError> {
         let context = Context::open(gpu)?;
         let cache = options.kernel_cache.map(CubinCache::new);
         let kernels = Kernels::new(Arc::clone(&context), options.search, cache);
@@ -85,12 +72,12 @@ impl Cuda {
     }
 
     /// Operations with a stream of their own: those of two streams overlap.
-    pub fn ops(self: &Arc<Self>) -> Result<CudaOps, GpuError> {
+    pub fn ops(self: &Arc<Self>) -> Result<CudaOps, DeviceError> {
         CudaOps::new(Arc::clone(self))
     }
 
     /// Compiles and loads kernels on so many threads.
-    pub fn prepare(&self, specs: &[KernelSpec], threads: usize) -> Result<(), GpuError> {
+    pub fn prepare(&self, specs: &[KernelSpec], threads: usize) -> Result<(), DeviceError> {
         Ok(self.kernels.prepare(specs, threads)?)
     }
 
@@ -118,22 +105,22 @@ impl Cuda {
 }
 
 impl Device for Cuda {
-    type Error = GpuError;
+    type Error = DeviceError;
     type Ops = CudaOps;
 
-    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Result<Linear, GpuError> {
+    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Result<Linear, DeviceError> {
         Ok(Linear::pack(&self.context, source, precision, self.number(precision), self.has_wgmma)?)
     }
 
-    fn norm(&self, norm: Norm) -> Result<DeviceNorm, GpuError> {
+    fn norm(&self, norm: Norm) -> Result<DeviceNorm, DeviceError> {
         Ok(DeviceNorm::pack(&self.context, &norm)?)
     }
 
-    fn embedding(&self, embedding: Embedding, precision: Precision) -> Result<DeviceEmbedding, GpuError> {
+    fn embedding(&self, embedding: Embedding, precision: Precision) -> Result<DeviceEmbedding, DeviceError> {
         Ok(DeviceEmbedding::pack(&self.context, &embedding, self.number(precision))?)
     }
 
-    fn bias(&self, bias: DistanceBias) -> Result<DeviceBias, GpuError> {
+    fn bias(&self, bias: DistanceBias) -> Result<DeviceBias, DeviceError> {
         Ok(DeviceBias::pack(&self.context, &bias)?)
     }
 

@@ -35,7 +35,7 @@ pub use compile::{Arch, KernelSpec, Needs, compile};
 pub use context::Context;
 pub use cubin_cache::CubinCache;
 pub use declined::{Declined, LEAST_CAPABILITY, LEAST_DRIVER};
-pub use device::{Cuda, CudaOptions, GpuError};
+pub use device::{Cuda, CudaOptions, DeviceError};
 pub use error::CudaError;
 pub use function::{Function, LaunchShape};
 pub use gpu::{GpuInfo, probe, resolve};

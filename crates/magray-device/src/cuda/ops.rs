@@ -3,7 +3,7 @@
 
 use super::batch::{self, Bucket, Layout};
 use super::compile::KernelSpec;
-use super::device::{Cuda, GpuError};
+use super::device::{Cuda, DeviceError};
 use super::function::LaunchShape;
 use super::layers::{Arithmetic, DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
 use super::matrix::{Acts, TensorMap, stride_of};
@@ -44,7 +44,7 @@ pub struct CudaOps {
     recordings: HashMap<Bucket, Recording>,
     /// Whether the stream may hold work.
     busy: bool,
-    failure: Option<GpuError>,
+    failure: Option<DeviceError>,
 }
 
 #[derive(Debug)]
@@ -95,7 +95,7 @@ fn int(x: usize) -> Arg {
 }
 
 impl CudaOps {
-    pub(super) fn new(cuda: Arc<Cuda>) -> Result<Self, GpuError> {
+    pub(super) fn new(cuda: Arc<Cuda>) -> Result<Self, DeviceError> {
         let context = cuda.context();
         let bucket = Bucket::of(&TokenBatch { ids: &[], types: &[], offsets: &[0] });
         let scratch = || Scratch(DeviceBuffer::empty(context));
@@ -133,7 +133,7 @@ impl CudaOps {
         batch: &TokenBatch<'_>,
         skip: usize,
         mut work: impl FnMut(&mut Self),
-    ) -> Result<(), GpuError> {
+    ) -> Result<(), DeviceError> {
         self.stage(batch, skip)?;
         if !self.recordings.contains_key(&self.bucket) {
             // What has to grow grows before the recording, and the kernels are made on all cores.
@@ -161,7 +161,7 @@ impl CudaOps {
         specs: &[KernelSpec],
         batch: &TokenBatch<'_>,
         mut work: impl FnMut(&mut Self),
-    ) -> Result<(), GpuError> {
+    ) -> Result<(), DeviceError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         self.cuda.prepare(specs, threads)?;
         if self.recordings.len() >= MOST_RECORDINGS {
@@ -182,7 +182,7 @@ impl CudaOps {
     }
 
     /// Writes a batch where it is copied to the GPU from.
-    fn stage(&mut self, batch: &TokenBatch<'_>, skip: usize) -> Result<(), GpuError> {
+    fn stage(&mut self, batch: &TokenBatch<'_>, skip: usize) -> Result<(), DeviceError> {
         batch.check();
         if self.busy {
             self.stream.wait()?;
@@ -227,7 +227,7 @@ impl CudaOps {
         Arg::Address(self.batch.address() + 4 * word as u64)
     }
 
-    fn fail(&mut self, error: GpuError) {
+    fn fail(&mut self, error: DeviceError) {
         self.failure.get_or_insert(error);
     }
 
@@ -250,7 +250,7 @@ impl CudaOps {
         spec: &KernelSpec,
         mut shape: LaunchShape,
         mut arguments: Vec<Arg>,
-    ) -> Result<(), GpuError> {
+    ) -> Result<(), DeviceError> {
         let function = self.cuda.function(spec)?;
         if let Some(blocks) = shape.cluster {
             // No more clusters than run at once: each takes tile after tile.
@@ -399,7 +399,7 @@ fn row_shape(rows: usize) -> LaunchShape {
 }
 
 impl Ops for CudaOps {
-    type Error = GpuError;
+    type Error = DeviceError;
     type Acts = Acts;
     type Linear = Linear;
     type Embedding = DeviceEmbedding;
@@ -564,7 +564,7 @@ impl Ops for CudaOps {
         self.launch(variants::finish(), LaunchShape::new([texts as u32, 1, 1], [128, 1, 1]), arguments);
     }
 
-    fn answer(&mut self) -> Result<&[f32], GpuError> {
+    fn answer(&mut self) -> Result<&[f32], DeviceError> {
         // Told once: memory may be free the next time; a broken context fails again by itself.
         if let Some(error) = self.failure.take() {
             return Err(error);

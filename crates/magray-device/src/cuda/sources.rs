@@ -8,10 +8,20 @@ macro_rules! built_in {
 }
 
 /// What kernels include, by name.
-pub(super) const HEADERS: &[(&str, &str)] = built_in!["activation.cuh", "hopper.cuh", "mma.cuh", "numbers.cuh"];
+pub(super) const HEADERS: &[(&str, &str)] =
+    built_in!["activation.cuh", "hopper.cuh", "instructions.cuh", "mma.cuh", "numbers.cuh", "rows.cuh"];
 
 /// The kernels, by file name.
-const KERNELS: &[(&str, &str)] = built_in!["gemm_mma.cu", "gemm_wgmma.cu"];
+const KERNELS: &[(&str, &str)] = built_in![
+    "add_norm.cu",
+    "attention.cu",
+    "embed.cu",
+    "finish.cu",
+    "gemm_mma.cu",
+    "gemm_wgmma.cu",
+    "pool.cu",
+    "quantise.cu"
+];
 
 /// The source of a kernel file.
 pub(super) fn kernel(file: &str) -> Option<&'static str> {

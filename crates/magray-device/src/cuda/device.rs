@@ -4,6 +4,7 @@
 use super::compile::KernelSpec;
 use super::context::Context;
 use super::cubin_cache::CubinCache;
+use super::driver;
 use super::error::CudaError;
 use super::function::Function;
 use super::gpu::GpuInfo;
@@ -46,6 +47,7 @@ pub struct Cuda {
     context: Arc<Context>,
     kernels: Kernels,
     has_wgmma: bool,
+    overlaps: bool,
     /// The form of 16-bit activations of models in this GPU's best precision.
     sixteen: Number,
 }
@@ -55,10 +57,12 @@ impl Cuda {
     pub fn open(gpu: &GpuInfo, options: CudaOptions) -> Result<Arc<Self>, DeviceError> {
         let context = Context::open(gpu)?;
         let cache = options.kernel_cache.map(CubinCache::new);
+        // Recordings know such an order since this driver.
+        let overlaps = gpu.capability >= (9, 0) && driver::start(&options.search).is_ok_and(|found| found >= (12, 3));
         let kernels = Kernels::new(Arc::clone(&context), options.search, cache);
         let has_wgmma = gpu.capability == (9, 0) && !options.portable_kernels;
         let sixteen = if gpu.capability >= (8, 0) { Number::Bf16 } else { Number::F16 };
-        Ok(Arc::new(Self { context, kernels, has_wgmma, sixteen }))
+        Ok(Arc::new(Self { context, kernels, has_wgmma, overlaps, sixteen }))
     }
 
     /// The GPU.
@@ -88,6 +92,11 @@ impl Cuda {
     /// Whether products may use Hopper's own instructions.
     pub(super) fn has_wgmma(&self) -> bool {
         self.has_wgmma
+    }
+
+    /// Whether a kernel of a pass may be brought onto the GPU while the one ahead of it still runs.
+    pub(super) fn overlaps(&self) -> bool {
+        self.overlaps
     }
 
     pub(super) fn multiprocessors(&self) -> usize {

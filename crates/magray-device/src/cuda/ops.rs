@@ -59,8 +59,8 @@ struct Recording {
 enum Mode {
     /// Goes into the stream; each operation brings its batch along.
     Eager,
-    /// As part of a pass, whose batch is staged.
-    Pass,
+    /// As part of a pass, whose batch is staged; whether a kernel of it was launched before.
+    Pass { has_begun: bool },
     /// Only its kernel is noted.
     List(Vec<KernelSpec>),
 }
@@ -139,7 +139,7 @@ impl CudaOps {
             // What has to grow grows before the recording, and the kernels are made on all cores.
             self.mode = Mode::List(Vec::new());
             work(self);
-            let listed = std::mem::replace(&mut self.mode, Mode::Pass);
+            let listed = std::mem::replace(&mut self.mode, Mode::Pass { has_begun: false });
             let recorded = match listed {
                 Mode::List(specs) if self.failure.is_none() => self.record(&specs, batch, work),
                 _ => Ok(()),
@@ -216,7 +216,7 @@ impl CudaOps {
                 self.busy = true;
                 staged.unwrap_or_else(|error| self.fail(error));
             }
-            Mode::Pass | Mode::List(_) => {
+            Mode::Pass { .. } | Mode::List(_) => {
                 assert_eq!(Bucket::of(batch), self.bucket, "a pass has one batch");
             }
         }
@@ -255,6 +255,11 @@ impl CudaOps {
         if let Some(blocks) = shape.cluster {
             // No more clusters than run at once: each takes tile after tile.
             shape.grid[0] = shape.grid[0].min(function.clusters_at_once(&shape)?.max(1) * blocks);
+        }
+        if let Mode::Pass { has_begun } = &mut self.mode {
+            // Not the first: it waits for the copy of the batch, which does not know this order.
+            shape.overlaps = self.cuda.overlaps() && *has_begun;
+            *has_begun = true;
         }
         let mut pointers: Vec<*mut c_void> = arguments.iter_mut().map(Arg::pointer).collect();
         self.cuda.context().bind()?;

@@ -1,0 +1,167 @@
+//! Every form in which the kernels are used: what names a kernel for a number type, a head size, a tile.
+//! Compiles nothing.
+
+use super::compile::{KernelSpec, Needs};
+use super::layers::Arithmetic;
+use super::memory::Number;
+use super::tiles::{HOPPER_TILES, HopperTile, MMA_TILES, MmaTile};
+use magray_core::Activation;
+
+/// Head sizes that the matrix instructions' attention is made for.
+pub(super) const HEAD_SIZES: [usize; 3] = [32, 64, 128];
+/// Blocks that may share a row for its norm.
+pub(super) const CLUSTERS: std::ops::RangeInclusive<usize> = 1..=8;
+
+fn of_number(file: &'static str, entry: &'static str, number: Number) -> KernelSpec {
+    let spec = KernelSpec::new(file, entry).define("NUMBER", number.name());
+    match number {
+        Number::F32 => spec,
+        Number::F16 => spec.define("NUMBER_16", 1),
+        Number::Bf16 => spec.define("NUMBER_16", 1).needs(Needs::Ampere),
+    }
+}
+
+pub(super) fn embed(number: Number) -> KernelSpec {
+    of_number("embed.cu", "embed", number)
+}
+
+pub(super) fn add_norm(number: Number) -> KernelSpec {
+    of_number("add_norm.cu", "add_norm", number)
+}
+
+pub(super) fn attention(number: Number, head: usize) -> KernelSpec {
+    of_number("attention.cu", "attention", number).define("HEAD", head)
+}
+
+pub(super) fn attention_plain(number: Number) -> KernelSpec {
+    of_number("attention_plain.cu", "attention_plain", number)
+}
+
+pub(super) fn pool(number: Number) -> KernelSpec {
+    of_number("pool.cu", "pool", number)
+}
+
+pub(super) fn finish() -> KernelSpec {
+    KernelSpec::new("finish.cu", "finish")
+}
+
+pub(super) fn quantise(number: Number) -> KernelSpec {
+    of_number("quantise.cu", "quantise", number)
+}
+
+/// What a product leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaves {
+    /// Results in the form of activations.
+    Results(Activation),
+    /// Sums, for a kernel that goes on with them.
+    Sums,
+}
+
+/// The products of every GPU.
+pub(super) fn gemm_mma(arithmetic: Arithmetic, number: Number, leaves: Leaves, tile: MmaTile) -> KernelSpec {
+    let kind = match (arithmetic, number) {
+        (Arithmetic::Sixteen, Number::F16) => 2,
+        (Arithmetic::Sixteen, _) => 1,
+        (Arithmetic::Tf32, _) => 3,
+        (Arithmetic::F32, _) => 4,
+        (Arithmetic::Int8, _) => 5,
+    };
+    let spec = of_number("gemm_mma.cu", "gemm_mma", number)
+        .define("KIND", kind)
+        .define("BM", tile.rows)
+        .define("BN", tile.columns);
+    let spec = match leaves {
+        Leaves::Results(activation) => spec.define("SUMS", 0).define("ACTIVATION", activation_number(activation)),
+        Leaves::Sums => spec.define("SUMS", 1).define("ACTIVATION", 0),
+    };
+    if arithmetic == Arithmetic::Tf32 { spec.needs(Needs::Ampere) } else { spec }
+}
+
+/// Hopper's products; `cluster` blocks share a row where a norm follows.
+pub(super) fn gemm_wgmma(number: Number, tile: HopperTile, follows: Follows) -> KernelSpec {
+    let (norm, cluster, activation) = match follows {
+        Follows::Activation(activation) => (0, 1, activation_number(activation)),
+        Follows::Norm { cluster } => (1, cluster, 0),
+    };
+    of_number("gemm_wgmma.cu", "gemm_wgmma", number)
+        .define("BN", tile.columns)
+        .define("GROUPS", tile.groups)
+        .define("STAGES", tile.stages)
+        .define("NORM", norm)
+        .define("CLUSTER", cluster)
+        .define("ACTIVATION", activation)
+        .needs(Needs::Hopper)
+}
+
+/// What follows one of Hopper's products in the same kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Follows {
+    /// Bias and activation.
+    Activation(Activation),
+    /// Bias, residual and layer norm.
+    Norm { cluster: usize },
+}
+
+/// The kernels' number of an activation.
+fn activation_number(activation: Activation) -> u32 {
+    match activation {
+        Activation::Identity => 0,
+        Activation::Gelu => 1,
+        Activation::GeluTanh => 2,
+        Activation::Relu => 3,
+        Activation::Silu => 4,
+        Activation::Tanh => 5,
+    }
+}
+
+/// All forms of all kernels.
+pub fn all_specs() -> Vec<KernelSpec> {
+    const NUMBERS: [Number; 3] = [Number::F32, Number::F16, Number::Bf16];
+    const SIXTEEN: [Number; 2] = [Number::F16, Number::Bf16];
+    let mut specs = vec![finish()];
+    for number in NUMBERS {
+        specs.extend([embed(number), add_norm(number), attention_plain(number), pool(number)]);
+    }
+    for number in SIXTEEN {
+        specs.push(quantise(number));
+        specs.extend(HEAD_SIZES.map(|head| attention(number, head)));
+    }
+    let products = [
+        (Arithmetic::F32, Number::F32),
+        (Arithmetic::Tf32, Number::F32),
+        (Arithmetic::Sixteen, Number::F16),
+        (Arithmetic::Sixteen, Number::Bf16),
+        (Arithmetic::Int8, Number::F16),
+        (Arithmetic::Int8, Number::Bf16),
+    ];
+    for (arithmetic, number) in products {
+        for tile in MMA_TILES {
+            specs.push(gemm_mma(arithmetic, number, Leaves::Sums, tile));
+            for activation in ACTIVATIONS {
+                specs.push(gemm_mma(arithmetic, number, Leaves::Results(activation), tile));
+            }
+        }
+    }
+    for number in SIXTEEN {
+        for tile in HOPPER_TILES {
+            // The activations differ in a line; one that is common and one that is not stand for all.
+            for activation in [Activation::Gelu, Activation::Silu] {
+                specs.push(gemm_wgmma(number, tile, Follows::Activation(activation)));
+            }
+            for cluster in [*CLUSTERS.start(), *CLUSTERS.end()] {
+                specs.push(gemm_wgmma(number, tile, Follows::Norm { cluster }));
+            }
+        }
+    }
+    specs
+}
+
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Identity,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::Relu,
+    Activation::Silu,
+    Activation::Tanh,
+];

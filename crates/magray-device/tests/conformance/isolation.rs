@@ -2,7 +2,7 @@
 
 use crate::linear::weights;
 use crate::poison::Poison;
-use crate::rig::{ActsOf, Rig, Subject};
+use crate::rig::{ActsOf, LinearOf, Rig, Subject};
 use crate::rows::Rows;
 use crate::texts::Texts;
 use magray_core::{Activation, Pooling};
@@ -117,7 +117,7 @@ fn products_added_and_normalised<S: Subject>(rig: &mut Rig<S>) {
 }
 
 /// A layer that gives back what it is given.
-fn copying_layer<S: Subject>(rig: &Rig<S>, columns: usize) -> crate::rig::LinearOf<S> {
+fn copying_layer<S: Subject>(rig: &Rig<S>, columns: usize) -> LinearOf<S> {
     let mut weights = Rows::new(columns, vec![0.0; columns * columns]);
     (0..columns).for_each(|i| weights.row_mut(i)[i] = 1.0);
     rig.linear(LinearSource { weights: &weights.values, inputs: columns, bias: &[] })

@@ -11,7 +11,7 @@ mod shape;
 
 pub use activation::{Activation, UnknownActivation};
 pub use cpu_path::{CpuPath, UnknownCpuPath};
-pub use packing::{ChunkLimits, Schedule, plan_chunks};
+pub use packing::{ChunkLimits, Schedule, plan_chunks, plan_passes};
 pub use pooling::{Pooling, UnknownPooling};
 pub use precision::{Precision, PrecisionChoice, UnknownPrecision};
 pub use shape::{EncoderShape, UnknownShape};

@@ -1,6 +1,7 @@
 // Attention within each text, a head and 64 of its queries a block, by matrix instructions and an online softmax.
 // Takes 16-bit numbers and heads of 32, 64 or 128 (HEAD); reads nothing of a neighbour text, not even to discard it.
 #include "instructions.cuh"
+#include "order.cuh"
 
 constexpr int THREADS = 128;
 constexpr int ROW_BYTES = 2 * HEAD;
@@ -248,6 +249,8 @@ struct Queries {
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const int* counts, const int* offsets,
           const int2* blocks, const float* bias, int reach, int bias_stride, int hidden, float scale) {
+    let_next_begin();
+    wait_for_previous();
     // The heads of a text run side by side: together they read whole rows.
     const unsigned index = blockIdx.x + blockIdx.y * gridDim.x;
     const int block = index / gridDim.y, head = index % gridDim.y;

@@ -1,6 +1,7 @@
 // One vector a text out of its tokens' vectors, in 32-bit floats: a block for 128 columns of a text.
 // Sums in an order that depends on the text alone. A text with nothing to pool gives zeros.
 #include "rows.cuh"
+#include "order.cuh"
 
 #define CLS 0
 #define LAST 1
@@ -26,6 +27,8 @@ constexpr int AT_ONCE = 8;
 extern "C" __global__ void __launch_bounds__(128)
 pool(const NUMBER* hidden, int stride, const int* counts, const int* offsets, int way, int columns, float* out,
      int out_stride, int out_column) {
+    let_next_begin();
+    wait_for_previous();
     const int text = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (text >= counts[1]) {
         return;

@@ -2,12 +2,13 @@
 //! Never downloads, never prints.
 
 use crate::cpu_executor::CpuExecutor;
-use crate::model::{Model, Synthetic};
+use crate::model::{Model, PackError, Synthetic};
 use crate::spec::{Architecture, EmbedSpec, ModelSpec, SpecError, Task};
 use crate::tokenize::{Encoded, TokenizeError, Tokenizer};
 use crate::weights::{Weights, WeightsError};
 use magray_core::{Activation, CpuPath, EncoderShape, Pooling, Precision, PrecisionChoice};
 use magray_device::cpu::{Cpu, CpuError};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -68,6 +69,13 @@ pub enum LoadError {
     Cpu(#[from] CpuError),
 }
 
+impl From<PackError<Infallible>> for LoadError {
+    fn from(error: PackError<Infallible>) -> Self {
+        let PackError::Weights(error) = error;
+        Self::Weights(error)
+    }
+}
+
 /// Why texts could not be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
@@ -125,7 +133,7 @@ impl Encoder {
         let spec = ModelSpec::read(dir)?;
         let weights = Weights::open(&spec.encoder_folder)?;
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
-        let precision = options.precision.settle(cpu.has_fast_bf16());
+        let precision = options.precision.settle_cpu(cpu.has_fast_bf16());
         // The tokenizer is read on one core while the others pack weights.
         let (tokenizer, model) = std::thread::scope(|scope| {
             let tokenizer = scope.spawn(|| Tokenizer::for_model(&spec));
@@ -139,7 +147,7 @@ impl Encoder {
     /// A BERT of this shape with random weights, for benchmarks. It takes token ids alone.
     pub fn synthetic(shape: EncoderShape, options: &EncoderOptions) -> Result<Self, LoadError> {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
-        let precision = options.precision.settle(cpu.has_fast_bf16());
+        let precision = options.precision.settle_cpu(cpu.has_fast_bf16());
         let spec = synthetic_spec(shape);
         let model = Model::pack(&*cpu, &spec, &Synthetic, precision)?;
         Ok(Self { tokenizer: None, executor: CpuExecutor::new(cpu, model), precision, spec })

@@ -82,7 +82,7 @@ pub(crate) struct ComputeArgs {
     /// Where to compute: auto or cpu
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
-    /// Arithmetic: auto, f32, bf16 or int8
+    /// Arithmetic: auto, f32, tf32, f16, bf16 or int8
     #[arg(long, value_name = "PRECISION")]
     pub(crate) precision: Option<String>,
     /// Threads that compute, or auto for one a core

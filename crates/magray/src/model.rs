@@ -34,7 +34,16 @@ pub(crate) fn open(config: &Config, console: &Console) -> Result<Encoder, Failur
             settings.name
         ));
     }
+    tell_precision(config, &encoder, console);
     Ok(encoder)
+}
+
+/// Says so when the model computes in another precision than the one that was named.
+pub(crate) fn tell_precision(config: &Config, encoder: &Encoder, console: &Console) {
+    let settled = encoder.precision();
+    if let Some(asked) = config.embed().precision.replaced_by(settled) {
+        console.warn(format_args!("the CPU does not compute in {asked}: {settled} is used instead"));
+    }
 }
 
 /// How the settings ask for a model to be loaded.

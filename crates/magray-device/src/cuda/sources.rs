@@ -9,11 +9,19 @@ macro_rules! built_in {
 
 /// What kernels include, by name.
 pub(super) const HEADERS: &[(&str, &str)] =
-    built_in!["activation.cuh", "instructions.cuh", "mma.cuh", "numbers.cuh", "rows.cuh"];
+    built_in!["activation.cuh", "hopper.cuh", "instructions.cuh", "mma.cuh", "numbers.cuh", "order.cuh", "rows.cuh"];
 
 /// The kernels, by file name.
-const KERNELS: &[(&str, &str)] =
-    built_in!["add_norm.cu", "attention.cu", "embed.cu", "finish.cu", "gemm_mma.cu", "pool.cu", "quantise.cu"];
+const KERNELS: &[(&str, &str)] = built_in![
+    "add_norm.cu",
+    "attention.cu",
+    "embed.cu",
+    "finish.cu",
+    "gemm_mma.cu",
+    "gemm_wgmma.cu",
+    "pool.cu",
+    "quantise.cu"
+];
 
 /// The source of a kernel file.
 pub(super) fn kernel(file: &str) -> Option<&'static str> {

@@ -1,186 +1,109 @@
-//! The forms in which the kernels are used, so that each can be compiled before a GPU is seen.
-//! Compiles nothing, and decides nothing about when a form is used.
+//! Every form in which the kernels are used: what names a kernel for a number type, a head size, a tile.
+//! Compiles nothing.
 
 use super::compile::{KernelSpec, Needs};
+use super::layers::Arithmetic;
+use super::memory::Number;
+use super::tiles::{HOPPER_TILES, HopperTile, MMA_TILES, MmaTile};
 use magray_core::Activation;
 
-/// The type of activations and tables on the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Number {
-    /// 16 bits with the range of f32.
-    Bf16,
-    /// 16 bits with more precision and less range.
-    F16,
-    /// 32 bits.
-    F32,
-}
+/// Head sizes that the matrix instructions' attention is made for.
+pub(super) const HEAD_SIZES: [usize; 3] = [32, 64, 128];
+/// Blocks that may share a row for its norm.
+pub(super) const CLUSTERS: std::ops::RangeInclusive<usize> = 1..=8;
 
-/// The arithmetic of a product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GemmKind {
-    /// bf16 on tensor cores.
-    Bf16,
-    /// f16 on tensor cores.
-    F16,
-    /// f32 rounded to 19 bits, on tensor cores.
-    Tf32,
-    /// f32 on plain cores.
-    F32,
-    /// Bytes with a scale a row, on tensor cores.
-    Int8,
-}
-
-/// What follows a product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GemmOutput {
-    /// Sums as f32, without bias, the inputs split into parts: what `add_norm` reads.
-    Sums,
-    /// Bias and activation, stored as numbers.
-    Activated(Number, Activation),
-}
-
-/// The blocks of rows and columns that `gemm_mma` is compiled for.
-pub const GEMM_TILES: [(u32, u32); 3] = [(128, 128), (64, 64), (32, 64)];
-/// The head sizes that `attention` is compiled for; `attention_plain` takes all others.
-pub const HEAD_SIZES: [u32; 3] = [32, 64, 128];
-
-const NUMBERS: [Number; 3] = [Number::Bf16, Number::F16, Number::F32];
-const KINDS: [GemmKind; 5] = [GemmKind::Bf16, GemmKind::F16, GemmKind::Tf32, GemmKind::F32, GemmKind::Int8];
-const ACTIVATIONS: [Activation; 6] = [
-    Activation::Identity,
-    Activation::Gelu,
-    Activation::GeluTanh,
-    Activation::Relu,
-    Activation::Silu,
-    Activation::Tanh,
-];
-
-impl Number {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-            Self::F32 => "float",
-        }
-    }
-
-    fn needs(self) -> Needs {
-        if self == Self::Bf16 { Needs::Ampere } else { Needs::Turing }
+fn of_number(file: &'static str, entry: &'static str, number: Number) -> KernelSpec {
+    let spec = KernelSpec::new(file, entry).define("NUMBER", number.name());
+    match number {
+        Number::F32 => spec,
+        Number::F16 => spec.define("NUMBER_16", 1),
+        Number::Bf16 => spec.define("NUMBER_16", 1).needs(Needs::Ampere),
     }
 }
 
-impl GemmKind {
-    /// As `mma.cuh` numbers them.
-    fn number(self) -> u32 {
-        match self {
-            Self::Bf16 => 1,
-            Self::F16 => 2,
-            Self::Tf32 => 3,
-            Self::F32 => 4,
-            Self::Int8 => 5,
-        }
-    }
-
-    fn needs(self) -> Needs {
-        if matches!(self, Self::Bf16 | Self::Tf32) { Needs::Ampere } else { Needs::Turing }
-    }
-
-    /// The types that this product's output is stored as.
-    fn stored_as(self) -> &'static [Number] {
-        match self {
-            Self::Bf16 => &[Number::Bf16],
-            Self::F16 => &[Number::F16],
-            Self::Tf32 | Self::F32 => &[Number::F32],
-            Self::Int8 => &NUMBERS,
-        }
-    }
+pub(super) fn embed(number: Number) -> KernelSpec {
+    of_number("embed.cu", "embed", number)
 }
 
-/// Embedding and layer norm.
-pub fn embed(number: Number) -> KernelSpec {
-    over("embed.cu", "embed", number)
+pub(super) fn add_norm(number: Number) -> KernelSpec {
+    of_number("add_norm.cu", "add_norm", number)
 }
 
-/// Sums, residual and layer norm.
-pub fn add_norm(number: Number) -> KernelSpec {
-    over("add_norm.cu", "add_norm", number)
+pub(super) fn attention(number: Number, head: usize) -> KernelSpec {
+    of_number("attention.cu", "attention", number).define("HEAD", head)
 }
 
-/// Attention on tensor cores: numbers of 16 bits, and one of [`HEAD_SIZES`].
-pub fn attention(number: Number, head: u32) -> KernelSpec {
-    assert!(number != Number::F32 && HEAD_SIZES.contains(&head), "attention_plain takes all others");
-    over("attention.cu", "attention", number).define("HEAD", head)
+pub(super) fn attention_plain(number: Number) -> KernelSpec {
+    of_number("attention_plain.cu", "attention_plain", number)
 }
 
-/// Pooling of the tokens of a text.
-pub fn pool(number: Number) -> KernelSpec {
-    over("pool.cu", "pool", number)
+pub(super) fn pool(number: Number) -> KernelSpec {
+    of_number("pool.cu", "pool", number)
 }
 
-/// The last step: rows copied out, and scaled if asked.
-pub fn finish() -> KernelSpec {
+pub(super) fn finish() -> KernelSpec {
     KernelSpec::new("finish.cu", "finish")
 }
 
-/// Rows to bytes with a scale each.
-pub fn quantise(number: Number) -> KernelSpec {
-    over("quantise.cu", "quantise", number)
+pub(super) fn quantise(number: Number) -> KernelSpec {
+    of_number("quantise.cu", "quantise", number)
 }
 
-/// The portable product with tiles of so many rows and columns.
-pub fn gemm_mma(kind: GemmKind, output: GemmOutput, tile: (u32, u32)) -> KernelSpec {
-    let spec = KernelSpec::new("gemm_mma.cu", "gemm_mma")
-        .define("KIND", kind.number())
-        .define("BM", tile.0)
-        .define("BN", tile.1)
-        .needs(kind.needs());
-    match output {
-        GemmOutput::Sums => spec.define("SUMS", 1),
-        GemmOutput::Activated(number, activation) => spec
-            .define("SUMS", 0)
-            .define("NUMBER", number.name())
-            .define("ACTIVATION", activation_number(activation))
-            .needs(kind.needs().max(number.needs())),
-    }
+/// What a product leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaves {
+    /// Results in the form of activations.
+    Results(Activation),
+    /// Sums, for a kernel that goes on with them.
+    Sums,
 }
 
-fn over(file: &'static str, entry: &'static str, number: Number) -> KernelSpec {
-    KernelSpec::new(file, entry).define("NUMBER", number.name()).needs(number.needs())
-}
-
-/// All forms of all kernels.
-pub fn all_specs() -> Vec<KernelSpec> {
-    let mut specs = vec![finish()];
-    for number in NUMBERS {
-        specs.extend([embed(number), add_norm(number), pool(number), quantise(number)]);
-        if number != Number::F32 {
-            specs.extend(HEAD_SIZES.map(|head| attention(number, head)));
-        }
-    }
-    for kind in KINDS {
-        for tile in GEMM_TILES {
-            specs.push(gemm_mma(kind, GemmOutput::Sums, tile));
-            for &number in kind.stored_as() {
-                let activated = |activation| gemm_mma(kind, GemmOutput::Activated(number, activation), tile);
-                specs.extend(ACTIVATIONS.map(activated));
-            }
-        }
-    }
-    specs
-}
-
-/// Enough forms that what is left out cannot fail alone: activations are written once for all products, so all of them
-/// are tried with one product, and one of them with all.
-pub fn covering_specs() -> Vec<KernelSpec> {
-    let is_usual = |spec: &KernelSpec| {
-        let value = |name| spec.defines.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
-        let tries_all = value("KIND") == Some("4") && value("BM") == Some("64");
-        value("ACTIVATION").is_none_or(|activation| activation == "1" || tries_all)
+/// The products of every GPU.
+pub(super) fn gemm_mma(arithmetic: Arithmetic, number: Number, leaves: Leaves, tile: MmaTile) -> KernelSpec {
+    let kind = match (arithmetic, number) {
+        (Arithmetic::Sixteen, Number::F16) => 2,
+        (Arithmetic::Sixteen, _) => 1,
+        (Arithmetic::Tf32, _) => 3,
+        (Arithmetic::F32, _) => 4,
+        (Arithmetic::Int8, _) => 5,
     };
-    all_specs().into_iter().filter(is_usual).collect()
+    let spec = of_number("gemm_mma.cu", "gemm_mma", number)
+        .define("KIND", kind)
+        .define("BM", tile.rows)
+        .define("BN", tile.columns);
+    let spec = match leaves {
+        Leaves::Results(activation) => spec.define("SUMS", 0).define("ACTIVATION", activation_number(activation)),
+        Leaves::Sums => spec.define("SUMS", 1).define("ACTIVATION", 0),
+    };
+    if arithmetic == Arithmetic::Tf32 { spec.needs(Needs::Ampere) } else { spec }
 }
 
-/// As `activation.cuh` numbers them.
+/// Hopper's products; `cluster` blocks share a row where a norm follows.
+pub(super) fn gemm_wgmma(number: Number, tile: HopperTile, follows: Follows) -> KernelSpec {
+    let (norm, cluster, activation) = match follows {
+        Follows::Activation(activation) => (0, 1, activation_number(activation)),
+        Follows::Norm { cluster } => (1, cluster, 0),
+    };
+    of_number("gemm_wgmma.cu", "gemm_wgmma", number)
+        .define("BN", tile.columns)
+        .define("GROUPS", tile.groups)
+        .define("STAGES", tile.stages)
+        .define("NORM", norm)
+        .define("CLUSTER", cluster)
+        .define("ACTIVATION", activation)
+        .needs(Needs::Hopper)
+}
+
+/// What follows one of Hopper's products in the same kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Follows {
+    /// Bias and activation.
+    Activation(Activation),
+    /// Bias, residual and layer norm.
+    Norm { cluster: usize },
+}
+
+/// The kernels' number of an activation.
 fn activation_number(activation: Activation) -> u32 {
     match activation {
         Activation::Identity => 0,
@@ -191,6 +114,69 @@ fn activation_number(activation: Activation) -> u32 {
         Activation::Tanh => 5,
     }
 }
+
+/// All forms of all kernels.
+pub fn all_specs() -> Vec<KernelSpec> {
+    const NUMBERS: [Number; 3] = [Number::F32, Number::F16, Number::Bf16];
+    const SIXTEEN: [Number; 2] = [Number::F16, Number::Bf16];
+    let mut specs = vec![finish()];
+    for number in NUMBERS {
+        specs.extend([embed(number), add_norm(number), attention_plain(number), pool(number)]);
+    }
+    for number in SIXTEEN {
+        specs.push(quantise(number));
+        specs.extend(HEAD_SIZES.map(|head| attention(number, head)));
+    }
+    let products = [
+        (Arithmetic::F32, Number::F32),
+        (Arithmetic::Tf32, Number::F32),
+        (Arithmetic::Sixteen, Number::F16),
+        (Arithmetic::Sixteen, Number::Bf16),
+        (Arithmetic::Int8, Number::F16),
+        (Arithmetic::Int8, Number::Bf16),
+    ];
+    for (arithmetic, number) in products {
+        for tile in MMA_TILES {
+            specs.push(gemm_mma(arithmetic, number, Leaves::Sums, tile));
+            for activation in ACTIVATIONS {
+                specs.push(gemm_mma(arithmetic, number, Leaves::Results(activation), tile));
+            }
+        }
+    }
+    for number in SIXTEEN {
+        for tile in HOPPER_TILES {
+            // The activations differ in a line; one that is common and one that is not stand for all.
+            for activation in [Activation::Gelu, Activation::Silu] {
+                specs.push(gemm_wgmma(number, tile, Follows::Activation(activation)));
+            }
+            for cluster in [*CLUSTERS.start(), *CLUSTERS.end()] {
+                specs.push(gemm_wgmma(number, tile, Follows::Norm { cluster }));
+            }
+        }
+    }
+    specs
+}
+
+/// Enough forms that what is left out cannot fail alone: activations are written once for all products, so all of them
+/// are tried with one product, and one of them with all.
+pub fn covering_specs() -> Vec<KernelSpec> {
+    let stays = |spec: &KernelSpec| {
+        let value = |name| spec.defines.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        let tries_all = value("KIND") == Some("4") && value("BM") == Some("64");
+        let is_usual = value("SUMS") == Some("1") || value("ACTIVATION") == Some("1");
+        spec.file != "gemm_mma.cu" || tries_all || is_usual
+    };
+    all_specs().into_iter().filter(stays).collect()
+}
+
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Identity,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::Relu,
+    Activation::Silu,
+    Activation::Tanh,
+];
 
 #[cfg(test)]
 mod tests {
@@ -210,15 +196,16 @@ mod tests {
             specs.into_iter().flat_map(of).collect()
         };
         assert_eq!(pairs(covering_specs()), pairs(all_specs()));
-        assert!(covering_specs().len() * 2 < all_specs().len());
+        assert!(covering_specs().len() < all_specs().len());
     }
 
     #[test]
     fn what_a_number_needs_is_needed_by_the_kernel() {
         assert_eq!(embed(Number::Bf16).needs, Needs::Ampere);
         assert_eq!(attention(Number::F16, 64).needs, Needs::Turing);
-        let stored = |number| gemm_mma(GemmKind::Int8, GemmOutput::Activated(number, Activation::Gelu), (64, 64)).needs;
-        assert_eq!((stored(Number::Bf16), stored(Number::F16)), (Needs::Ampere, Needs::Turing));
-        assert_eq!(gemm_mma(GemmKind::Tf32, GemmOutput::Sums, (64, 64)).needs, Needs::Ampere);
+        let product = |arithmetic, number| gemm_mma(arithmetic, number, Leaves::Sums, MMA_TILES[0]).needs;
+        assert_eq!(product(Arithmetic::Int8, Number::Bf16), Needs::Ampere);
+        assert_eq!(product(Arithmetic::Int8, Number::F16), Needs::Turing);
+        assert_eq!(product(Arithmetic::Tf32, Number::F32), Needs::Ampere);
     }
 }

@@ -77,8 +77,8 @@ pub(crate) fn find(key: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.key == key)
 }
 
-const PRECISIONS: &[Word] = &[("auto", &[]), ("f32", &["fp32"]), ("bf16", &[]), ("int8", &[])];
-const GPU_PRECISIONS: &[Word] = &[("auto", &[]), ("fp32", &["f32"]), ("fp16", &["f16"]), ("bf16", &[]), ("int8", &[])];
+const PRECISIONS: &[Word] =
+    &[("auto", &[]), ("f32", &["fp32"]), ("tf32", &[]), ("f16", &["fp16"]), ("bf16", &[]), ("int8", &[])];
 const DTYPES: &[Word] = &[("auto", &[]), ("fp32", &["f32"]), ("fp16", &["f16"]), ("bf16", &[])];
 const DEVICES: &[Word] = &[("auto", &[]), ("cpu", &[])];
 const PATHS: &[Word] = &[("portable", &[]), ("avx2", &[]), ("avx512", &[]), ("amx", &[])];
@@ -140,7 +140,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "embed.precision",
         Kind::Word(PRECISIONS),
         "auto",
-        "The arithmetic; `auto`: bf16 where the CPU multiplies it faster, else f32.",
+        "The arithmetic; `auto`: bf16 where the CPU multiplies it faster, else f32. One that the device lacks becomes the \
+         nearest it has, with a warning.",
     )
     .env(&["MAGRAY_PRECISION"])
     .flag("--precision"),
@@ -200,7 +201,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Whether ONNX Runtime runs branches of a graph side by side.",
     )
     .env(&["ONNX_EXECUTION_MODE"]),
-    Setting::new("gpu.optimization.precision", Kind::Word(GPU_PRECISIONS), "auto", "The arithmetic on the GPU."),
+    Setting::new("gpu.optimization.precision", Kind::Word(PRECISIONS), "auto", "The arithmetic on the GPU."),
     Setting::new("gpu.batch.default_size", Kind::Whole { min: 1, max: 65536 }, "32", "Texts of a batch.")
         .env(&["MAGRAY_BATCH_SIZE"]),
     Setting::new("gpu.batch.max_size", Kind::Whole { min: 1, max: 65536 }, "512", "Texts of a batch at most."),

@@ -153,7 +153,9 @@ fn bad_values_name_the_place_the_value_and_what_is_allowed() {
     check_refused(
         "magray.toml",
         "[embed]\nprecision = 'fp8'\n",
-        expect!["DIR/magray.toml:2: embed.precision: 'fp8' is not allowed; use one of auto, f32, bf16, int8"],
+        expect![
+            "DIR/magray.toml:2: embed.precision: 'fp8' is not allowed; use one of auto, f32, tf32, f16, bf16, int8"
+        ],
     );
     check_refused(
         "magray.yaml",

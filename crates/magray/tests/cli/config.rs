@@ -105,7 +105,7 @@ fn bad_files_and_flags_are_named() {
         &["embed", "--precision", "fp8", "x"],
         2,
         expect![[r#"
-        error: --precision: 'fp8' is not allowed; use one of auto, f32, bf16, int8
+        error: --precision: 'fp8' is not allowed; use one of auto, f32, tf32, f16, bf16, int8
     "#]],
     );
     home.check_refused(

@@ -258,3 +258,18 @@ fn similarity_is_one_number() {
     assert!((-1.0..1.0).contains(&cosine), "{cosine}");
     assert_eq!((&json["device"], &json["precision"]), (&"cpu".into(), &"f32".into()));
 }
+
+#[test]
+fn a_precision_that_the_cpu_lacks_is_replaced_and_never_silently() {
+    let home = Home::new();
+    let args = ["embed", "-q", "--json", "--precision", "fp16", "--cpu-path", "portable", "river"];
+    let answer = home.with_model(&args).run().success();
+    expect![[r#"
+        warning: the CPU does not compute in f16: f32 is used instead
+    "#]]
+    .assert_eq(&answer.stderr);
+    assert_eq!(json_lines(&answer)[0]["precision"], "f32");
+    let args = ["bench", "embed", "--model", "synthetic:tiny", "--batch", "1", "--seconds", "0", "--precision", "tf32"];
+    let answer = home.call(&args).run().success();
+    assert_eq!(answer.stderr, "warning: the CPU does not compute in tf32: f32 is used instead\n");
+}

@@ -40,6 +40,11 @@ impl Layout {
             (CpuPath::Amx, Precision::Int8) => Self::I8Tiles,
             (CpuPath::Avx512, Precision::Int8) if has_vnni => Self::I8Tiles,
             (_, Precision::Int8) => Self::I8,
+            (_, Precision::F16 | Precision::Tf32) => {
+                panic!(
+                    "{precision} is for GPUs alone: settle it with PrecisionChoice::settle_cpu before the CPU packs a layer"
+                )
+            }
         }
     }
 

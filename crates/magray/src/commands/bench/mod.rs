@@ -134,7 +134,9 @@ fn open(config: &Config, context: &Context) -> Result<(String, Encoder), Failure
             let shape: EncoderShape =
                 shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")))?;
             let made = Encoder::synthetic(shape, &model::encoder_options(config));
-            made.map_err(|reason| Failure::Load { model: name.clone(), reason: Box::new(reason) })?
+            let encoder = made.map_err(|reason| Failure::Load { model: name.clone(), reason: Box::new(reason) })?;
+            model::tell_precision(config, &encoder, &context.console);
+            encoder
         }
         None => model::open(config, &context.console)?,
     };

@@ -15,6 +15,7 @@ pub(super) const HEADERS: &[(&str, &str)] =
 const KERNELS: &[(&str, &str)] = built_in![
     "add_norm.cu",
     "attention.cu",
+    "attention_plain.cu",
     "embed.cu",
     "finish.cu",
     "gemm_mma.cu",

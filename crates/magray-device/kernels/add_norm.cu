@@ -1,6 +1,7 @@
 // What follows a product that goes back to the hidden state: hidden = norm(hidden + bias + product), a warp a row.
 // Adds the parts of a split product in their order, never by atomics: the same input gives the same bits.
 #include "rows.cuh"
+#include "order.cuh"
 
 // A row of the hidden state with what is added to it.
 struct Sum {
@@ -40,6 +41,8 @@ struct Sum {
 extern "C" __global__ void __launch_bounds__(128, 6)
 add_norm(const float* sums, int parts, long long plane, const float* bias, const float* gain, const float* shift,
          float epsilon, int rows, int columns, int stride, NUMBER* hidden) {
+    let_next_begin();
+    wait_for_previous();
     const int row = blockIdx.x * 4 + threadIdx.x / 32;
     if (row >= rows) {
         return;

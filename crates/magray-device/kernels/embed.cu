@@ -1,6 +1,7 @@
 // From ids to the first activations: word, position and type vectors, summed and normalised, a warp a row.
 // Checks no id: one outside its table is a bug of the caller. Rows beyond the last token become zero.
 #include "rows.cuh"
+#include "order.cuh"
 
 // The rows of the tables that a token is the sum of. They hold zeros beyond the last column.
 struct TokenRows {
@@ -33,6 +34,8 @@ extern "C" __global__ void __launch_bounds__(128, 5)
 embed(const int* counts, const unsigned* ids, const unsigned* places, const NUMBER* words, const NUMBER* positions,
       const NUMBER* types, const float* gain, const float* shift, float epsilon, int columns, int stride, int rows,
       NUMBER* out) {
+    let_next_begin();
+    wait_for_previous();
     const int row = blockIdx.x * 4 + threadIdx.x / 32;
     if (row >= rows) {
         return;

@@ -1,9 +1,12 @@
 // The rows that leave the device, end to end, scaled to length 1 where asked: a block of 128 threads a text.
 // A row of zeros stays one: no length counts as less than 1e-12.
 #include "rows.cuh"
+#include "order.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
 finish(const float* rows, int stride, const int* counts, int columns, int normalize, float* out) {
+    let_next_begin();
+    wait_for_previous();
     const int text = blockIdx.x;
     if (text >= counts[1]) {
         return;

@@ -2,6 +2,7 @@
 // Hides no NaN: a row with one gets NaN for its scale.
 #include "instructions.cuh"
 #include "rows.cuh"
+#include "order.cuh"
 
 // The numbers' sizes compare like their bits without the sign, and NaN is above all of them.
 __device__ __forceinline__ unsigned largest_of(float4 x) {
@@ -63,6 +64,8 @@ __device__ __forceinline__ void quantise_row(const NUMBER* x, int stride, signed
 
 extern "C" __global__ void __launch_bounds__(128, 8)
 quantise(const NUMBER* x, int stride, int rows, int columns, signed char* out, int out_stride, float* scales) {
+    let_next_begin();
+    wait_for_previous();
     const int row = blockIdx.x * 4 + threadIdx.x / 32;
     if (row >= rows) {
         return;

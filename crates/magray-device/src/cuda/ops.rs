@@ -59,8 +59,8 @@ struct Recording {
 enum Mode {
     /// Goes into the stream; each operation brings its batch along.
     Eager,
-    /// As part of a pass, whose batch is staged.
-    Pass,
+    /// As part of a pass, whose batch is staged; whether a kernel of it was launched before.
+    Pass { has_begun: bool },
     /// Only its kernel is noted.
     List(Vec<KernelSpec>),
 }
@@ -139,7 +139,7 @@ impl CudaOps {
             // What has to grow grows before the recording, and the kernels are made on all cores.
             self.mode = Mode::List(Vec::new());
             work(self);
-            let listed = std::mem::replace(&mut self.mode, Mode::Pass);
+            let listed = std::mem::replace(&mut self.mode, Mode::Pass { has_begun: false });
             let recorded = match listed {
                 Mode::List(specs) if self.failure.is_none() => self.record(&specs, batch, work),
                 _ => Ok(()),
@@ -216,7 +216,7 @@ impl CudaOps {
                 self.busy = true;
                 staged.unwrap_or_else(|error| self.fail(error));
             }
-            Mode::Pass | Mode::List(_) => {
+            Mode::Pass { .. } | Mode::List(_) => {
                 assert_eq!(Bucket::of(batch), self.bucket, "a pass has one batch");
             }
         }
@@ -255,6 +255,11 @@ impl CudaOps {
         if let Some(blocks) = shape.cluster {
             // No more clusters than run at once: each takes tile after tile.
             shape.grid[0] = shape.grid[0].min(function.clusters_at_once(&shape)?.max(1) * blocks);
+        }
+        if let Mode::Pass { has_begun } = &mut self.mode {
+            // Not the first: it waits for the copy of the batch, which does not know this order.
+            shape.overlaps = self.cuda.overlaps() && *has_begun;
+            *has_begun = true;
         }
         let mut pointers: Vec<*mut c_void> = arguments.iter_mut().map(Arg::pointer).collect();
         self.cuda.context().bind()?;
@@ -299,9 +304,7 @@ impl CudaOps {
                 tile.map(|tile| (tile, Follows::Activation(activation), 1))
             }
             Then::Norm(_) => {
-                // Clusters stay inside one of 8 groups of multiprocessors.
-                let clusters = |_, blocks| multiprocessors / 8 / blocks * 8;
-                let tile = product.hopper_norm_tile(*CLUSTERS.end(), clusters);
+                let tile = product.hopper_norm_tile(*CLUSTERS.end(), |blocks| self.cuda.clusters_at_once(blocks));
                 tile.map(|(tile, cluster)| (tile, Follows::Norm { cluster }, cluster))
             }
         };
@@ -506,7 +509,7 @@ impl Ops for CudaOps {
         let grid = [self.bucket.blocks as u32, shape.heads as u32, 1];
         let launch = LaunchShape::new(grid, [128, 1, 1]);
         if out.number != Number::F32 && HEAD_SIZES.contains(&size) {
-            self.launch(variants::attention(out.number, size), launch, arguments);
+            self.launch(variants::attention(out.number, size, shape.bias.is_some()), launch, arguments);
         } else {
             arguments.push(int(size));
             self.launch(variants::attention_plain(out.number), launch, arguments);

@@ -29,8 +29,8 @@ pub(super) fn add_norm(number: Number) -> KernelSpec {
     of_number("add_norm.cu", "add_norm", number)
 }
 
-pub(super) fn attention(number: Number, head: usize) -> KernelSpec {
-    of_number("attention.cu", "attention", number).define("HEAD", head)
+pub(super) fn attention(number: Number, head: usize, has_bias: bool) -> KernelSpec {
+    of_number("attention.cu", "attention", number).define("HEAD", head).define("BIAS", u32::from(has_bias))
 }
 
 pub(super) fn attention_plain(number: Number) -> KernelSpec {
@@ -125,7 +125,9 @@ pub fn all_specs() -> Vec<KernelSpec> {
     }
     for number in SIXTEEN {
         specs.push(quantise(number));
-        specs.extend(HEAD_SIZES.map(|head| attention(number, head)));
+        for has_bias in [false, true] {
+            specs.extend(HEAD_SIZES.map(|head| attention(number, head, has_bias)));
+        }
     }
     let products = [
         (Arithmetic::F32, Number::F32),
@@ -157,6 +159,18 @@ pub fn all_specs() -> Vec<KernelSpec> {
     specs
 }
 
+/// Enough forms that what is left out cannot fail alone: activations are written once for all products, so all of them
+/// are tried with one product, and one of them with all.
+pub fn covering_specs() -> Vec<KernelSpec> {
+    let stays = |spec: &KernelSpec| {
+        let value = |name| spec.defines.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        let tries_all = value("KIND") == Some("4") && value("BM") == Some("64");
+        let is_usual = value("SUMS") == Some("1") || value("ACTIVATION") == Some("1");
+        spec.file != "gemm_mma.cu" || tries_all || is_usual
+    };
+    all_specs().into_iter().filter(stays).collect()
+}
+
 const ACTIVATIONS: [Activation; 6] = [
     Activation::Identity,
     Activation::Gelu,
@@ -165,3 +179,35 @@ const ACTIVATIONS: [Activation; 6] = [
     Activation::Silu,
     Activation::Tanh,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_form_is_listed_twice() {
+        let specs = all_specs();
+        assert_eq!(specs.iter().collect::<HashSet<_>>().len(), specs.len());
+    }
+
+    #[test]
+    fn every_definition_is_tried_for_every_file() {
+        let pairs = |specs: Vec<KernelSpec>| -> HashSet<(&str, &str, String)> {
+            let of = |spec: KernelSpec| spec.defines.into_iter().map(move |(name, value)| (spec.file, name, value));
+            specs.into_iter().flat_map(of).collect()
+        };
+        assert_eq!(pairs(covering_specs()), pairs(all_specs()));
+        assert!(covering_specs().len() < all_specs().len());
+    }
+
+    #[test]
+    fn what_a_number_needs_is_needed_by_the_kernel() {
+        assert_eq!(embed(Number::Bf16).needs, Needs::Ampere);
+        assert_eq!(attention(Number::F16, 64, false).needs, Needs::Turing);
+        let product = |arithmetic, number| gemm_mma(arithmetic, number, Leaves::Sums, MMA_TILES[0]).needs;
+        assert_eq!(product(Arithmetic::Int8, Number::Bf16), Needs::Ampere);
+        assert_eq!(product(Arithmetic::Int8, Number::F16), Needs::Turing);
+        assert_eq!(product(Arithmetic::Tf32, Number::F32), Needs::Ampere);
+    }
+}

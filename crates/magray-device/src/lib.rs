@@ -9,5 +9,5 @@ mod table;
 
 pub use layers::{Embedding, LinearSource, Norm};
 pub use mapped::MappedFile;
-pub use ops::{AttentionShape, Device, DistanceBias, Ops, PoolShape, TokenBatch};
+pub use ops::{AttentionShape, Device, DistanceBias, Ops, PoolShape, Rows, TokenBatch};
 pub use table::{NumberFormat, Table};

@@ -39,21 +39,28 @@ impl TokenBatch<'_> {
     }
 }
 
-/// What attention needs to know beside queries, keys and values.
-#[derive(Clone, Copy)]
-pub struct AttentionShape<'a> {
+/// What attention needs to know beside queries, keys and values. `Bias` is a device's [`DistanceBias`].
+pub struct AttentionShape<'a, Bias> {
     /// Heads; the width of queries, keys and values is a multiple of it.
     pub heads: usize,
     /// Added to the scores by distance; none for most models.
-    pub bias: Option<&'a DistanceBias>,
+    pub bias: Option<&'a Bias>,
 }
+
+impl<Bias> Clone for AttentionShape<'_, Bias> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Bias> Copy for AttentionShape<'_, Bias> {}
 
 /// A bias of attention scores for each head and each signed distance from query to key.
 #[derive(Clone, Debug)]
 pub struct DistanceBias {
-    values: Vec<f32>,
-    reach: usize,
-    stride: usize,
+    pub(crate) values: Vec<f32>,
+    pub(crate) reach: usize,
+    pub(crate) stride: usize,
 }
 
 impl DistanceBias {
@@ -91,16 +98,21 @@ pub struct PoolShape<'a> {
 
 /// A device's operations on packed batches.
 ///
-/// An operation's inputs and outputs are sized by the caller; a size that does not fit is a bug and panics.
+/// An operation's inputs and outputs are sized by the caller; a size that does not fit is a bug and panics. A device may
+/// work on after an operation has returned, so what goes wrong is told once, by [`Ops::answer`].
 pub trait Ops {
+    /// Why there is no answer.
+    type Error: std::error::Error;
     /// A matrix of activations: a row for each token (or text).
-    type Acts;
+    type Acts: Rows;
     /// The weights and bias of a linear layer, in the device's form.
     type Linear;
     /// The tables that turn ids into vectors, with the norm that follows.
     type Embedding;
     /// Gain and shift of a layer norm.
     type Norm;
+    /// Biases of attention scores.
+    type Bias;
 
     /// Sets how many rows are in use, making room where there is too little.
     fn resize(&mut self, acts: &mut Self::Acts, rows: usize);
@@ -115,28 +127,55 @@ pub trait Ops {
     fn linear_add_norm(&mut self, x: &Self::Acts, weights: &Self::Linear, norm: &Self::Norm, hidden: &mut Self::Acts);
 
     /// Each text's tokens attend to each other. A row of `qkv` holds queries, keys and values of all heads.
-    fn attention(&mut self, qkv: &Self::Acts, batch: &TokenBatch<'_>, shape: AttentionShape<'_>, out: &mut Self::Acts);
+    fn attention(
+        &mut self,
+        qkv: &Self::Acts,
+        batch: &TokenBatch<'_>,
+        shape: AttentionShape<'_, Self::Bias>,
+        out: &mut Self::Acts,
+    );
 
     /// One row a text, of 32-bit floats.
     fn pool(&mut self, hidden: &Self::Acts, batch: &TokenBatch<'_>, shape: PoolShape<'_>, out: &mut Self::Acts);
 
-    /// Copies 32-bit rows out, scaled to length 1 if `normalize`.
-    fn read(&mut self, acts: &Self::Acts, normalize: bool, out: &mut [f32]);
+    /// Makes 32-bit rows the answer, scaled to length 1 if `normalize`.
+    fn finish(&mut self, acts: &Self::Acts, normalize: bool);
+
+    /// The rows of the last [`Ops::finish`], end to end; waits until they are there.
+    fn answer(&mut self) -> Result<&[f32], Self::Error>;
+}
+
+/// The size of a matrix.
+pub trait Rows {
+    /// Rows in use.
+    fn rows(&self) -> usize;
+    /// Length of a row.
+    fn columns(&self) -> usize;
 }
 
 /// A device that packs layers for its operations.
 pub trait Device {
+    /// Why a layer could not be packed.
+    type Error: std::error::Error;
     /// Its operations.
-    type Ops: Ops;
+    type Ops: Ops<Error = Self::Error>;
 
     /// Packs a linear layer.
-    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> <Self::Ops as Ops>::Linear;
+    fn linear(&self, source: LinearSource<'_>, precision: Precision)
+    -> Result<<Self::Ops as Ops>::Linear, Self::Error>;
 
     /// Takes over a layer norm.
-    fn norm(&self, norm: Norm) -> <Self::Ops as Ops>::Norm;
+    fn norm(&self, norm: Norm) -> Result<<Self::Ops as Ops>::Norm, Self::Error>;
 
-    /// Takes over the first layer.
-    fn embedding(&self, embedding: Embedding) -> <Self::Ops as Ops>::Embedding;
+    /// Takes over the first layer, for activations of this precision.
+    fn embedding(
+        &self,
+        embedding: Embedding,
+        precision: Precision,
+    ) -> Result<<Self::Ops as Ops>::Embedding, Self::Error>;
+
+    /// Takes over biases of attention scores.
+    fn bias(&self, bias: DistanceBias) -> Result<<Self::Ops as Ops>::Bias, Self::Error>;
 
     /// Activations, with no rows yet, in the format that layers of this precision take.
     fn acts(&self, precision: Precision, columns: usize) -> <Self::Ops as Ops>::Acts;

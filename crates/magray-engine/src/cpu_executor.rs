@@ -4,8 +4,8 @@
 use crate::model::{Model, Workspace};
 use crate::tokenize::Encoded;
 use magray_core::{ChunkLimits, Schedule, plan_chunks};
-use magray_device::TokenBatch;
 use magray_device::cpu::{Cpu, CpuOps};
+use magray_device::{Ops, TokenBatch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,7 +33,6 @@ struct Lane {
     ids: Vec<u32>,
     types: Vec<u32>,
     offsets: Vec<usize>,
-    out: Vec<f32>,
 }
 
 impl CpuExecutor {
@@ -65,8 +64,8 @@ impl CpuExecutor {
         match plan_chunks(&lengths, limits) {
             Schedule::Together(chunks) => {
                 for chunk in chunks {
-                    self.together.pass(&self.model, texts, &chunk, skip);
-                    scatter(&self.together.out, &chunk, outputs, out);
+                    let rows = self.together.pass(&self.model, texts, &chunk, skip);
+                    scatter(rows, &chunk, outputs, out);
                 }
             }
             Schedule::Each(chunks) => {
@@ -75,8 +74,8 @@ impl CpuExecutor {
                 self.cpu.pool().run(&|rank| {
                     let mut lane = self.each[rank].lock().unwrap_or_else(PoisonError::into_inner);
                     while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        lane.pass(&self.model, texts, chunk, skip);
-                        scatter(&lane.out, chunk, outputs, &mut out.lock().unwrap_or_else(PoisonError::into_inner));
+                        let rows = lane.pass(&self.model, texts, chunk, skip);
+                        scatter(rows, chunk, outputs, &mut out.lock().unwrap_or_else(PoisonError::into_inner));
                     }
                 });
             }
@@ -87,11 +86,11 @@ impl CpuExecutor {
 impl Lane {
     fn new(ops: CpuOps, cpu: &Cpu, model: &Model<Cpu>) -> Self {
         let work = model.workspace(cpu);
-        Self { ops, work, ids: Vec::new(), types: Vec::new(), offsets: Vec::new(), out: Vec::new() }
+        Self { ops, work, ids: Vec::new(), types: Vec::new(), offsets: Vec::new() }
     }
 
-    /// One forward pass over some of the texts, end to end.
-    fn pass(&mut self, model: &Model<Cpu>, texts: &[Encoded], chunk: &[usize], skip: usize) {
+    /// One forward pass over some of the texts, end to end: one row a text.
+    fn pass(&mut self, model: &Model<Cpu>, texts: &[Encoded], chunk: &[usize], skip: usize) -> &[f32] {
         self.ids.clear();
         self.types.clear();
         self.offsets.clear();
@@ -101,9 +100,10 @@ impl Lane {
             self.types.extend_from_slice(&texts[text].type_ids);
             self.offsets.push(self.ids.len());
         }
-        self.out.resize(chunk.len() * model.outputs(), 0.0);
         let batch = TokenBatch { ids: &self.ids, types: &self.types, offsets: &self.offsets };
-        model.forward(&mut self.ops, &mut self.work, &batch, skip, &mut self.out);
+        model.forward(&mut self.ops, &mut self.work, &batch, skip);
+        let Ok(rows) = self.ops.answer();
+        rows
     }
 }
 

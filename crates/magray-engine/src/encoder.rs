@@ -2,12 +2,13 @@
 //! Never downloads, never prints.
 
 use crate::cpu_executor::CpuExecutor;
-use crate::model::{Model, Synthetic};
+use crate::model::{Model, PackError, Synthetic};
 use crate::spec::{Architecture, EmbedSpec, ModelSpec, SpecError, Task};
 use crate::tokenize::{Encoded, TokenizeError, Tokenizer};
 use crate::weights::{Weights, WeightsError};
 use magray_core::{Activation, CpuPath, EncoderShape, Pooling, Precision, PrecisionChoice};
 use magray_device::cpu::{Cpu, CpuError};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -66,6 +67,13 @@ pub enum LoadError {
     /// The CPU cannot be used as asked.
     #[error(transparent)]
     Cpu(#[from] CpuError),
+}
+
+impl From<PackError<Infallible>> for LoadError {
+    fn from(error: PackError<Infallible>) -> Self {
+        let PackError::Weights(error) = error;
+        Self::Weights(error)
+    }
 }
 
 /// Why texts could not be computed.

@@ -6,6 +6,7 @@
 
 use super::aligned::{Aligned, Plain};
 use super::gemm::ROWS_READ_BEYOND;
+use crate::Rows;
 use half::bf16;
 
 /// Columns of a panel.
@@ -121,16 +122,6 @@ impl Acts {
         self.rows = rows;
     }
 
-    /// How many rows are in use.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// How many columns each has.
-    pub fn columns(&self) -> usize {
-        self.columns
-    }
-
     pub(super) fn grid(&self) -> AnyGrid {
         match &self.values {
             Values::F32(panels) => AnyGrid::F32(panels.grid()),
@@ -150,6 +141,16 @@ impl Acts {
             AnyGrid::Bf16(grid) => grid,
             AnyGrid::F32(_) => panic!("these activations are f32: a layer was packed for another format"),
         }
+    }
+}
+
+impl Rows for Acts {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn columns(&self) -> usize {
+        self.columns
     }
 }
 

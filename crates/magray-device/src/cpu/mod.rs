@@ -22,10 +22,11 @@ pub use gemm::Linear;
 pub use ops::CpuOps;
 pub use pool::ThreadPool;
 
-use crate::{Device, Embedding, LinearSource, Norm};
+use crate::{Device, DistanceBias, Embedding, LinearSource, Norm};
 use acts::Format;
 use gemm::Layout;
 use magray_core::{CpuPath, Precision};
+use std::convert::Infallible;
 use std::sync::Arc;
 
 /// Why the CPU cannot be used as asked.
@@ -86,19 +87,24 @@ impl Cpu {
 }
 
 impl Device for Cpu {
+    type Error = Infallible;
     type Ops = CpuOps;
 
-    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Linear {
+    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Result<Linear, Infallible> {
         let layout = Layout::of(self.path, precision, detect::has_vnni());
-        Linear::pack(source, layout, &self.pool)
+        Ok(Linear::pack(source, layout, &self.pool))
     }
 
-    fn norm(&self, norm: Norm) -> Norm {
-        norm
+    fn norm(&self, norm: Norm) -> Result<Norm, Infallible> {
+        Ok(norm)
     }
 
-    fn embedding(&self, embedding: Embedding) -> Embedding {
-        embedding
+    fn embedding(&self, embedding: Embedding, _: Precision) -> Result<Embedding, Infallible> {
+        Ok(embedding)
+    }
+
+    fn bias(&self, bias: DistanceBias) -> Result<DistanceBias, Infallible> {
+        Ok(bias)
     }
 
     fn acts(&self, precision: Precision, columns: usize) -> Acts {

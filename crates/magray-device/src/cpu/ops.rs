@@ -11,10 +11,11 @@ use super::gemm::{BLOCK_ROWS, Block, Finish, Layout, Linear, QuantiseRows, Quant
 use super::layer_norm::NormRows;
 use super::pooling::PoolText;
 use super::simd::{Element, Kernel, vectorize};
-use crate::{AttentionShape, Embedding, Norm, Ops, PoolShape, TokenBatch};
+use crate::{AttentionShape, DistanceBias, Embedding, Norm, Ops, PoolShape, Rows, TokenBatch};
 use half::bf16;
 use magray_core::{Activation, CpuPath};
 use std::cell::UnsafeCell;
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ pub struct CpuOps {
     quantised: QuantisedRows,
     /// Sums of a layer before their norm.
     sums: Acts,
+    answer: Vec<f32>,
 }
 
 /// What one thread of the team works in.
@@ -66,7 +68,7 @@ impl CpuOps {
             embed: EmbedScratch::default(),
         };
         let ranks = (0..threads).map(|_| Rank(UnsafeCell::new(scratch()))).collect();
-        Self { cpu, ranks, quantised: QuantisedRows::new(), sums: Acts::new(Format::F32, 0) }
+        Self { cpu, ranks, quantised: QuantisedRows::new(), sums: Acts::new(Format::F32, 0), answer: Vec::new() }
     }
 
     /// Runs `f(rank, scratch)` on every thread of the team.
@@ -168,7 +170,7 @@ impl CpuOps {
         qkv: &Acts,
         grids: (Grid<E>, Grid<E>),
         batch: &TokenBatch<'_>,
-        shape: AttentionShape<'_>,
+        shape: AttentionShape<'_, DistanceBias>,
         room: impl Fn(&mut Scratch) -> &mut HeadScratch<E> + Sync,
     ) {
         let hidden = qkv.columns() / 3;
@@ -213,10 +215,12 @@ impl CpuOps {
 }
 
 impl Ops for CpuOps {
+    type Error = Infallible;
     type Acts = Acts;
     type Linear = Linear;
     type Embedding = Embedding;
     type Norm = Norm;
+    type Bias = DistanceBias;
 
     fn resize(&mut self, acts: &mut Acts, rows: usize) {
         acts.resize(rows);
@@ -261,7 +265,13 @@ impl Ops for CpuOps {
         });
     }
 
-    fn attention(&mut self, qkv: &Acts, batch: &TokenBatch<'_>, shape: AttentionShape<'_>, out: &mut Acts) {
+    fn attention(
+        &mut self,
+        qkv: &Acts,
+        batch: &TokenBatch<'_>,
+        shape: AttentionShape<'_, DistanceBias>,
+        out: &mut Acts,
+    ) {
         batch.check();
         assert_rows(qkv, batch.tokens());
         assert_rows(out, batch.tokens());
@@ -297,10 +307,10 @@ impl Ops for CpuOps {
         });
     }
 
-    fn read(&mut self, acts: &Acts, normalize: bool, out: &mut [f32]) {
-        assert_eq!(out.len(), acts.rows() * acts.columns(), "room for all rows");
+    fn finish(&mut self, acts: &Acts, normalize: bool) {
+        self.answer.resize(acts.rows() * acts.columns(), 0.0);
         let grid = acts.f32();
-        for (row, to) in out.chunks_exact_mut(acts.columns().max(1)).enumerate() {
+        for (row, to) in self.answer.chunks_exact_mut(acts.columns().max(1)).enumerate() {
             for (panel, to) in to.chunks_mut(PANEL).enumerate() {
                 // SAFETY: the row is in use, and its panels are whole.
                 to.copy_from_slice(unsafe { std::slice::from_raw_parts(grid.row(row, panel), to.len()) });
@@ -310,6 +320,10 @@ impl Ops for CpuOps {
                 to.iter_mut().for_each(|x| *x /= length);
             }
         }
+    }
+
+    fn answer(&mut self) -> Result<&[f32], Infallible> {
+        Ok(&self.answer)
     }
 }
 

@@ -19,7 +19,7 @@ type Acts<D> = <<D as Device>::Ops as Ops>::Acts;
 pub(crate) struct Model<D: Device> {
     embedding: <D::Ops as Ops>::Embedding,
     layers: Vec<Layer<D>>,
-    bias: Option<DistanceBias>,
+    bias: Option<<D::Ops as Ops>::Bias>,
     activation: Activation,
     heads: usize,
     hidden: usize,
@@ -51,6 +51,17 @@ struct Dense<D: Device> {
     outputs: usize,
 }
 
+/// Why a model could not be put on a device.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PackError<E: std::error::Error> {
+    /// Its files are wrong.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The device refused.
+    #[error("{0}")]
+    Device(E),
+}
+
 /// The activations of one forward pass at a time, kept from pass to pass.
 pub(crate) struct Workspace<D: Device> {
     hidden: Acts<D>,
@@ -68,24 +79,25 @@ impl<D: Device> Model<D> {
         spec: &ModelSpec,
         source: &dyn TensorSource,
         precision: Precision,
-    ) -> Result<Self, WeightsError> {
+    ) -> Result<Self, PackError<D::Error>> {
         let shape = spec.shape;
         let packer = Packer { device, source, precision, epsilon: spec.norm_eps };
         let types = match spec.type_vocab {
             0 => None,
             rows => Some(source.table("embeddings.token_type_embeddings.weight", rows, shape.hidden)?),
         };
-        let embedding = device.embedding(Embedding {
+        let tables = Embedding {
             words: source.table("embeddings.word_embeddings.weight", shape.vocab, shape.hidden)?,
             positions: source.table("embeddings.position_embeddings.weight", shape.positions, shape.hidden)?,
             types,
             norm: packer.norm_source("embeddings.LayerNorm", shape.hidden)?,
             first_position: spec.architecture.first_position(spec.pad_id),
-        });
+        };
+        let embedding = device.embedding(tables, precision).map_err(PackError::Device)?;
         let layer = |i| packer.layer(&LayerNames::of(spec.architecture, i), shape.hidden, shape.ffn);
         let layers = (0..shape.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
         let bias = match spec.architecture {
-            Architecture::MpNet => Some(packer.distance_bias(spec)?),
+            Architecture::MpNet => Some(device.bias(packer.distance_bias(spec)?).map_err(PackError::Device)?),
             _ => None,
         };
         let head = packer.head(spec)?;
@@ -120,15 +132,8 @@ impl<D: Device> Model<D> {
         }
     }
 
-    /// One pass over a batch; `skip` leading tokens of each text are not pooled. Writes one row a text to `out`.
-    pub(crate) fn forward(
-        &self,
-        ops: &mut D::Ops,
-        work: &mut Workspace<D>,
-        batch: &TokenBatch<'_>,
-        skip: usize,
-        out: &mut [f32],
-    ) {
+    /// One pass over a batch; `skip` leading tokens of each text are not pooled. The answer has one row a text.
+    pub(crate) fn forward(&self, ops: &mut D::Ops, work: &mut Workspace<D>, batch: &TokenBatch<'_>, skip: usize) {
         for acts in [&mut work.hidden, &mut work.qkv, &mut work.context, &mut work.up] {
             ops.resize(acts, batch.tokens());
         }
@@ -150,7 +155,7 @@ impl<D: Device> Model<D> {
             ops.linear(last, &dense.linear, dense.activation, acts);
             last = acts;
         }
-        ops.read(last, self.head.normalize, out);
+        ops.finish(last, self.head.normalize);
     }
 }
 
@@ -163,7 +168,7 @@ struct Packer<'a, D> {
 }
 
 impl<D: Device> Packer<'_, D> {
-    fn layer(&self, names: &LayerNames, hidden: usize, ffn: usize) -> Result<Layer<D>, WeightsError> {
+    fn layer(&self, names: &LayerNames, hidden: usize, ffn: usize) -> Result<Layer<D>, PackError<D::Error>> {
         Ok(Layer {
             qkv: self.linear(
                 &[&names.query, &names.key, &names.value],
@@ -172,10 +177,10 @@ impl<D: Device> Packer<'_, D> {
                 before_softmax(self.precision),
             )?,
             attention_out: self.linear(&[&names.attention_out], hidden, hidden, self.precision)?,
-            attention_norm: self.device.norm(self.norm_source(&names.attention_norm, hidden)?),
+            attention_norm: self.norm(&names.attention_norm, hidden)?,
             up: self.linear(&[&names.up], ffn, hidden, self.precision)?,
             down: self.linear(&[&names.down], hidden, ffn, self.precision)?,
-            out_norm: self.device.norm(self.norm_source(&names.out_norm, hidden)?),
+            out_norm: self.norm(&names.out_norm, hidden)?,
         })
     }
 
@@ -186,13 +191,18 @@ impl<D: Device> Packer<'_, D> {
         outputs: usize,
         inputs: usize,
         precision: Precision,
-    ) -> Result<Packed<D>, WeightsError> {
+    ) -> Result<Packed<D>, PackError<D::Error>> {
         let (mut weights, mut bias) = (Vec::new(), Vec::new());
         for name in names {
             self.source.append(&format!("{name}.weight"), &[outputs, inputs], &mut weights)?;
             self.source.append(&format!("{name}.bias"), &[outputs], &mut bias)?;
         }
-        Ok(self.device.linear(LinearSource { weights: &weights, inputs, bias: &bias }, precision))
+        let source = LinearSource { weights: &weights, inputs, bias: &bias };
+        self.device.linear(source, precision).map_err(PackError::Device)
+    }
+
+    fn norm(&self, name: &str, columns: usize) -> Result<<D::Ops as Ops>::Norm, PackError<D::Error>> {
+        self.device.norm(self.norm_source(name, columns)?).map_err(PackError::Device)
     }
 
     fn norm_source(&self, name: &str, columns: usize) -> Result<Norm, WeightsError> {
@@ -210,11 +220,11 @@ impl<D: Device> Packer<'_, D> {
         Ok(DistanceBias::tabulate(heads, spec.max_tokens, bias))
     }
 
-    fn head(&self, spec: &ModelSpec) -> Result<HeadLayers<D>, WeightsError> {
+    fn head(&self, spec: &ModelSpec) -> Result<HeadLayers<D>, PackError<D::Error>> {
         let hidden = spec.shape.hidden;
         let dense = |name: &str, outputs, activation| {
             let linear = self.linear(&[name], outputs, hidden, Precision::F32)?;
-            Ok::<_, WeightsError>(Dense { linear, activation, outputs })
+            Ok::<_, PackError<D::Error>>(Dense { linear, activation, outputs })
         };
         match &spec.task {
             Task::Classify(classify) => {
@@ -238,7 +248,7 @@ impl<D: Device> Packer<'_, D> {
                         TensorSource::append(&weights, "linear.bias", &[layer.out_features], &mut bias)?;
                     }
                     let source = LinearSource { weights: &weight, inputs: layer.in_features, bias: &bias };
-                    let linear = self.device.linear(source, Precision::F32);
+                    let linear = self.device.linear(source, Precision::F32).map_err(PackError::Device)?;
                     layers.push(Dense { linear, activation: layer.activation, outputs: layer.out_features });
                 }
                 Ok(HeadLayers { pooling: embed.pooling.clone(), dense: layers, normalize: embed.normalize })

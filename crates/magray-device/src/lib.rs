@@ -2,6 +2,7 @@
 //! Knows no files' formats, no HTTP, no JSON, reads no environment variable.
 
 pub mod cpu;
+pub mod cuda;
 mod layers;
 mod mapped;
 mod ops;

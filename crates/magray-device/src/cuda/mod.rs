@@ -1,0 +1,38 @@
+//! The CUDA side: finds the driver and its GPUs, compiles kernels for them, launches these.
+//! Starts on machines without a driver, and never panics for want of one.
+//!
+//! Only functions of the driver that exist since CUDA 12.0 may be called through `sys`: the bindings look a function up
+//! when it is first called, and panic where the driver lacks it. So nothing of `sys` is called before
+//! [`probe`] has found a driver that is new enough.
+
+mod compile;
+mod context;
+mod cubin_cache;
+mod declined;
+mod driver;
+mod error;
+mod function;
+mod gpu;
+mod kernels;
+mod libraries;
+mod nvrtc;
+mod sources;
+mod telemetry;
+mod variants;
+mod visible;
+
+pub(crate) use cudarc::driver::sys;
+
+pub use compile::{Arch, KernelSpec, Needs, compile};
+pub use context::Context;
+pub use cubin_cache::CubinCache;
+pub use declined::{Declined, LEAST_CAPABILITY, LEAST_DRIVER};
+pub use error::CudaError;
+pub use function::{Function, LaunchShape};
+pub use gpu::{GpuInfo, probe, resolve};
+pub use kernels::{KernelError, Kernels};
+pub use libraries::SearchPath;
+pub use nvrtc::{CompileError, Nvrtc};
+pub use telemetry::{Sample, Telemetry, Throttle};
+pub use variants::all_specs;
+pub use visible::Visible;

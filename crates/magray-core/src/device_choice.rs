@@ -106,6 +106,8 @@ pub enum Reason {
         code: &'static str,
         /// What is missing and what to do.
         message: String,
+        /// Whether a GPU is there that should work, so that somebody had better look into it.
+        is_fault: bool,
     },
     /// The GPU is there and nothing has measured it yet.
     Unmeasured,
@@ -153,6 +155,15 @@ impl Reason {
             Self::Faster { .. } => "faster",
             Self::TooSlow { .. } => "too_slow",
             Self::NotEnoughMemory { .. } => "not_enough_memory",
+        }
+    }
+
+    /// Whether a GPU that should work does not: an answer from the CPU then says so.
+    pub fn is_fallback(&self) -> bool {
+        match self {
+            Self::Absent { is_fault, .. } => *is_fault,
+            Self::NotEnoughMemory { .. } | Self::Failed { .. } => true,
+            _ => false,
         }
     }
 

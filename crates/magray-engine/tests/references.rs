@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test: what fails to unwrap fails the test")]
 
 use magray_engine::spec::Task;
-use magray_engine::{CpuPath, Encoder, EncoderOptions, Precision, PrecisionChoice};
+use magray_engine::{CpuPath, DeviceChoice, Encoder, EncoderOptions, Precision, PrecisionChoice};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,13 @@ fn cases(name: &str) -> Vec<Case> {
 
 fn open(name: &str, path: CpuPath, precision: Precision, threads: usize) -> Encoder {
     let precision = PrecisionChoice::Exactly(precision);
-    let options = EncoderOptions { precision, threads: Some(threads), cpu_path: Some(path) };
+    let options = EncoderOptions {
+        precision,
+        threads: Some(threads),
+        cpu_path: Some(path),
+        device: DeviceChoice::Cpu,
+        ..EncoderOptions::default()
+    };
     Encoder::open(&folder(name), &options).unwrap()
 }
 

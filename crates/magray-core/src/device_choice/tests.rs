@@ -45,7 +45,7 @@ impl Case {
 }
 
 fn no_driver() -> Reason {
-    Reason::Absent { code: "no_driver", message: "no NVIDIA driver is installed".to_owned() }
+    Reason::Absent { code: "no_driver", message: "no NVIDIA driver is installed".to_owned(), is_fault: false }
 }
 
 const GPU: Option<DeviceName> = Some(DeviceName::Cuda(1));
@@ -154,6 +154,16 @@ fn the_smaller_of_free_memory_and_limit_counts() {
     // A driver that does not tell is no reason against it: the allocation will.
     assert_eq!(message(None, None), enough);
     assert_eq!(message(Some(500 << 20), Some(500 << 20)), enough);
+}
+
+#[test]
+fn only_a_gpu_that_should_work_makes_a_fallback() {
+    let failed = Reason::Failed { code: "lost", message: String::new() };
+    let broken = Reason::Absent { code: "driver_failed", message: String::new(), is_fault: true };
+    let full = Reason::NotEnoughMemory { need_bytes: 2, available_bytes: 1, is_limit: false };
+    assert!([failed, broken, full].iter().all(Reason::is_fallback));
+    let slow = Reason::TooSlow { speedup: 1.0, threshold: 2.0 };
+    assert!(![no_driver(), slow, Reason::Disabled, Reason::Asked].iter().any(Reason::is_fallback));
 }
 
 fn choices() -> impl Strategy<Value = DeviceChoice> {

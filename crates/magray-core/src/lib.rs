@@ -1,9 +1,11 @@
-//! Decides: shapes, precisions, how texts are packed into chunks.
+//! Decides: shapes, precisions, devices, how texts are packed into chunks.
 //! Never does IO, reads no clock, starts no thread.
 #![forbid(unsafe_code)]
 
 mod activation;
 mod cpu_path;
+mod device_choice;
+mod device_name;
 mod packing;
 mod pooling;
 mod precision;
@@ -11,6 +13,8 @@ mod shape;
 
 pub use activation::{Activation, UnknownActivation};
 pub use cpu_path::{CpuPath, UnknownCpuPath};
+pub use device_choice::{Candidate, Facts, Reason, Refusal, Rules, Scores, Verdict, choose_device, rule_out_gpu};
+pub use device_name::{Backend, DeviceChoice, DeviceName, GpuSelector, UnknownDevice};
 pub use packing::{ChunkLimits, Schedule, plan_chunks, plan_passes};
 pub use pooling::{Pooling, UnknownPooling};
 pub use precision::{Precision, PrecisionChoice, UnknownPrecision};

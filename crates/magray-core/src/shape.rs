@@ -1,5 +1,6 @@
 //! The sizes of an encoder and the arithmetic that follows from them. Holds no weights.
 
+use crate::Precision;
 use std::{fmt, str::FromStr};
 
 /// The sizes that fix an encoder's cost.
@@ -45,6 +46,29 @@ impl EncoderShape {
         let per_layer = |n: usize| 2 * n as u64 * (matrices as u64 + 2 * (n * self.hidden) as u64);
         lengths.iter().map(|&n| self.layers as u64 * per_layer(n)).sum()
     }
+
+    /// Memory of a GPU that the weights take: tables and biases too, layers behind the pooling not, for they are small.
+    pub fn weight_bytes(&self, precision: Precision) -> u64 {
+        // Tables stay in 16 bits where the matrices are bytes; biases and norms are always f32.
+        let (matrix, table) = match precision {
+            Precision::F32 | Precision::Tf32 => (4, 4),
+            Precision::F16 | Precision::Bf16 => (2, 2),
+            Precision::Int8 => (1, 2),
+        };
+        let (hidden, ffn) = (self.hidden as u64, self.ffn as u64);
+        let rows = (self.vocab + self.positions) as u64;
+        let matrices = self.layers as u64 * (4 * hidden * hidden + 2 * hidden * ffn);
+        let vectors = 2 * hidden + self.layers as u64 * (9 * hidden + ffn);
+        rows * hidden * table + matrices * matrix + vectors * 4
+    }
+
+    /// Memory of a GPU that the activations of a pass over this many tokens take.
+    pub fn activation_bytes(&self, precision: Precision, tokens: usize) -> u64 {
+        let number = if matches!(precision, Precision::F32 | Precision::Tf32) { 4 } else { 2 };
+        // The state, queries, keys, values, what attention gives, the feed-forward layer; and the f32 sums of a layer.
+        let each = (5 * self.hidden + self.ffn) as u64 * number + self.hidden as u64 * 4;
+        tokens as u64 * each
+    }
 }
 
 /// A word that names no shape.
@@ -78,6 +102,16 @@ mod tests {
         // Six layers of 1.77 M multiply-adds a token, and the attention's 128 x 384 twice over.
         assert_eq!(shape.flops(&[128]), 128 * 6 * 2 * (1_769_472 + 2 * 128 * 384));
         assert_eq!(shape.head_size(), 32);
+    }
+
+    #[test]
+    fn minilm_takes_the_memory_of_its_22_million_numbers() {
+        let shape: EncoderShape = "minilm-l6".parse().unwrap();
+        let mb = |precision| shape.weight_bytes(precision) / 1_000_000;
+        assert_eq!((mb(Precision::F32), mb(Precision::Tf32)), (90, 90));
+        assert_eq!((mb(Precision::F16), mb(Precision::Bf16)), (45, 45));
+        assert_eq!(mb(Precision::Int8), 34);
+        assert_eq!(shape.activation_bytes(Precision::Bf16, 2), 2 * ((5 * 384 + 1536) * 2 + 384 * 4));
     }
 
     #[test]

@@ -42,10 +42,6 @@ impl CpuExecutor {
         Self { cpu, model, each, together }
     }
 
-    pub(crate) fn cpu(&self) -> &Cpu {
-        &self.cpu
-    }
-
     /// Numbers in a text's answer.
     pub(crate) fn outputs(&self) -> usize {
         self.model.outputs()

@@ -1,14 +1,22 @@
 //! A loaded model for its callers: texts in, vectors or scores out.
 //! Never downloads, never prints.
 
+mod error;
+
+pub use error::{EmbedError, LoadError};
+
 use crate::cpu_executor::CpuExecutor;
-use crate::model::{Model, PackError, Synthetic};
-use crate::spec::{Architecture, EmbedSpec, ModelSpec, SpecError, Task};
-use crate::tokenize::{Encoded, TokenizeError, Tokenizer};
-use crate::weights::{Weights, WeightsError};
-use magray_core::{Activation, CpuPath, EncoderShape, Pooling, Precision, PrecisionChoice};
-use magray_device::cpu::{Cpu, CpuError};
-use std::convert::Infallible;
+use crate::executor::{Executor, OnCpu, Runner};
+use crate::gpu::{GpuInfo, GpuOptions, Machine};
+use crate::model::{Model, Synthetic, TensorSource};
+use crate::selection::{self, Outlook, Parts, Request, Selected};
+use crate::spec::{Architecture, EmbedSpec, ModelSpec, Task};
+use crate::tokenize::{Encoded, Tokenizer};
+use crate::weights::Weights;
+use magray_core::{
+    Activation, CpuPath, DeviceChoice, DeviceName, EncoderShape, Pooling, Precision, PrecisionChoice, Reason,
+};
+use magray_device::cpu::Cpu;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +29,10 @@ pub struct EncoderOptions {
     pub threads: Option<usize>,
     /// Forces a CPU path; `None`: the best of the machine. An unavailable one is an error.
     pub cpu_path: Option<CpuPath>,
+    /// Where to compute.
+    pub device: DeviceChoice,
+    /// How GPUs may be used.
+    pub gpu: GpuOptions,
 }
 
 /// A model ready to compute.
@@ -28,12 +40,16 @@ pub struct Encoder {
     spec: ModelSpec,
     /// None for a synthetic model, which takes token ids alone.
     tokenizer: Option<Tokenizer>,
-    executor: CpuExecutor,
-    precision: Precision,
+    /// Kept for the CPU, which may have to stand in for a GPU.
+    source: Box<dyn TensorSource + Send + Sync>,
+    cpu: Arc<Cpu>,
+    cpu_precision: Precision,
+    runner: Runner,
+    outlook: Outlook,
 }
 
 /// One vector a text, end to end, in the order of the texts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Embeddings {
     /// Length of a vector.
     pub dimensions: usize,
@@ -43,6 +59,12 @@ pub struct Embeddings {
     pub tokens: usize,
     /// Indices of texts that were longer than the model reads and were cut.
     pub truncated: Vec<usize>,
+    /// The device that computed them.
+    pub device: DeviceName,
+    /// The arithmetic they were computed in.
+    pub precision: Precision,
+    /// Why the CPU computed them although a GPU was to.
+    pub fallback: Option<Reason>,
 }
 
 impl Embeddings {
@@ -52,125 +74,85 @@ impl Embeddings {
     }
 }
 
-/// Why a model could not be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The folder's description is missing or wrong.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    /// The folder's weights are missing or wrong.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    /// The folder's tokenizer is missing or wrong.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizeError),
-    /// The CPU cannot be used as asked.
-    #[error(transparent)]
-    Cpu(#[from] CpuError),
-}
-
-impl From<PackError<Infallible>> for LoadError {
-    fn from(error: PackError<Infallible>) -> Self {
-        let PackError::Weights(error) = error;
-        Self::Weights(error)
-    }
-}
-
-/// Why texts could not be computed.
-#[derive(Debug, thiserror::Error)]
-pub enum EmbedError {
-    /// The model has no prompt of this name.
-    #[error("the model has no prompt named '{asked}'; {}", list_prompts(known))]
-    UnknownPrompt {
-        /// The name that was asked for.
-        asked: String,
-        /// The names there are.
-        known: Vec<String>,
-    },
-    /// The tokenizer refused a text.
-    #[error(transparent)]
-    Tokenize(#[from] TokenizeError),
-    /// A synthetic model has no tokenizer.
-    #[error("a synthetic model has no tokenizer: it takes token ids, for benchmarks")]
-    NoTokenizer,
-    /// A token id that the model does not have.
-    #[error("text {text} has the token id {id}, but the model knows {vocab} ids")]
-    UnknownId {
-        /// Index of the text.
-        text: usize,
-        /// The id.
-        id: u32,
-        /// Rows of the model's table.
-        vocab: usize,
-    },
-    /// More or fewer tokens than the model reads.
-    #[error("text {text} has {tokens} tokens; the model reads 1 to {max_tokens}")]
-    TokenCount {
-        /// Index of the text.
-        text: usize,
-        /// Its tokens.
-        tokens: usize,
-        /// The most the model reads.
-        max_tokens: usize,
-    },
-    /// The model does something else.
-    #[error("this model {does}; use one that {wanted}")]
-    WrongTask {
-        /// What it does.
-        does: &'static str,
-        /// What was asked of it.
-        wanted: &'static str,
-    },
-}
-
-fn list_prompts(known: &[String]) -> String {
-    if known.is_empty() { "it has none".to_owned() } else { format!("it has: {}", known.join(", ")) }
-}
-
 impl Encoder {
     /// Opens the model in this folder.
     pub fn open(dir: &Path, options: &EncoderOptions) -> Result<Self, LoadError> {
         let spec = ModelSpec::read(dir)?;
         let weights = Weights::open(&spec.encoder_folder)?;
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
-        let precision = options.precision.settle_cpu(cpu.has_fast_bf16());
         // The tokenizer is read on one core while the others pack weights.
-        let (tokenizer, model) = std::thread::scope(|scope| {
+        let (tokenizer, selected) = std::thread::scope(|scope| {
             let tokenizer = scope.spawn(|| Tokenizer::for_model(&spec));
-            let model = Model::pack(&*cpu, &spec, &weights, precision);
-            (tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), model)
+            let selected = select(&spec, &weights, &cpu, options);
+            (tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), selected)
         });
-        let executor = CpuExecutor::new(cpu, model?);
-        Ok(Self { tokenizer: Some(tokenizer?), executor, precision, spec })
+        let Selected { runner, outlook } = selected?;
+        let cpu_precision = cpu_precision(&cpu, options);
+        Ok(Self { spec, tokenizer: Some(tokenizer?), source: Box::new(weights), cpu, cpu_precision, runner, outlook })
     }
 
     /// A BERT of this shape with random weights, for benchmarks. It takes token ids alone.
     pub fn synthetic(shape: EncoderShape, options: &EncoderOptions) -> Result<Self, LoadError> {
-        let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
-        let precision = options.precision.settle_cpu(cpu.has_fast_bf16());
         let spec = synthetic_spec(shape);
-        let model = Model::pack(&*cpu, &spec, &Synthetic, precision)?;
-        Ok(Self { tokenizer: None, executor: CpuExecutor::new(cpu, model), precision, spec })
+        let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
+        let Selected { runner, outlook } = select(&spec, &Synthetic, &cpu, options)?;
+        let cpu_precision = cpu_precision(&cpu, options);
+        Ok(Self { spec, tokenizer: None, source: Box::new(Synthetic), cpu, cpu_precision, runner, outlook })
+    }
+
+    /// The device that would be chosen for the model in this folder (or for any, without one), and why. Loads nothing
+    /// and measures nothing.
+    pub fn outlook_for(dir: Option<&Path>, options: &EncoderOptions) -> Result<Outlook, LoadError> {
+        let spec = dir.map(ModelSpec::read).transpose()?;
+        let cpu = Cpu::new(options.cpu_path, options.threads)?;
+        let request = Request { options, model: spec.as_ref(), cpu: &cpu };
+        Ok(selection::weigh(&request, &Machine(&options.gpu)))
     }
 
     /// Length of a vector; for a classifier, the number of labels.
     pub fn dimensions(&self) -> usize {
-        self.executor.outputs()
+        self.runner.executor().outputs()
     }
 
-    /// The arithmetic that was settled on.
+    /// The device that the next answer is to come from.
+    pub fn device(&self) -> DeviceName {
+        self.runner.executor().device()
+    }
+
+    /// The GPU in use.
+    pub fn gpu(&self) -> Option<&GpuInfo> {
+        match self.runner.executor() {
+            Executor::Cuda(on) => Some(&on.gpu),
+            Executor::Cpu(_) => None,
+        }
+    }
+
+    /// Memory of the GPU that the model and its passes hold; 0 on the CPU.
+    pub fn gpu_memory_used_bytes(&self) -> u64 {
+        match self.runner.executor() {
+            Executor::Cuda(on) => on.accelerator.memory_used_bytes(),
+            Executor::Cpu(_) => 0,
+        }
+    }
+
+    /// How the device was chosen when the model was loaded.
+    pub fn outlook(&self) -> &Outlook {
+        &self.outlook
+    }
+
+    /// The arithmetic that was settled on for the device in use.
     pub fn precision(&self) -> Precision {
-        self.precision
+        self.runner.executor().precision()
     }
 
     /// The path through the CPU code that was chosen.
     pub fn cpu_path(&self) -> CpuPath {
-        self.executor.cpu().path()
+        self.cpu.path()
     }
 
-    /// Threads that compute.
+    /// Threads of the CPU.
     pub fn threads(&self) -> usize {
-        self.executor.cpu().pool().threads()
+        self.cpu.pool().threads()
     }
 
     /// The encoder's sizes.
@@ -202,7 +184,7 @@ impl Encoder {
                 (tokenizer.encode_batch(&texts, self.threads())?, skip)
             }
         };
-        Ok(self.compute(&encoded, skip))
+        self.compute(&encoded, skip)
     }
 
     /// Embeds texts given as token ids, special tokens included.
@@ -218,7 +200,7 @@ impl Encoder {
             }
             encoded.push(Encoded { ids: ids.clone(), type_ids: vec![0; ids.len()], truncated: false });
         }
-        Ok(self.compute(&encoded, 0))
+        self.compute(&encoded, 0)
     }
 
     /// Scores pairs of texts with a classifier: one row of logits a pair, one column a label.
@@ -230,7 +212,7 @@ impl Encoder {
         self.must_classify()?;
         let tokenizer = self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)?;
         let encoded = tokenizer.encode_pairs(pairs, self.threads())?;
-        Ok(self.compute(&encoded, 0))
+        self.compute(&encoded, 0)
     }
 
     /// Scores texts with a classifier: one row of logits a text, one column a label.
@@ -238,7 +220,7 @@ impl Encoder {
         self.must_classify()?;
         let tokenizer = self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)?;
         let encoded = tokenizer.encode_batch(texts, self.threads())?;
-        Ok(self.compute(&encoded, 0))
+        self.compute(&encoded, 0)
     }
 
     fn must_classify(&self) -> Result<(), EmbedError> {
@@ -248,13 +230,50 @@ impl Encoder {
         }
     }
 
-    fn compute(&mut self, texts: &[Encoded], skip: usize) -> Embeddings {
-        let dimensions = self.executor.outputs();
+    fn compute(&mut self, texts: &[Encoded], skip: usize) -> Result<Embeddings, EmbedError> {
+        let dimensions = self.dimensions();
         let mut values = vec![0.0; texts.len() * dimensions];
-        self.executor.run(texts, skip, &mut values);
+        let (cpu, spec, source, precision) = (&self.cpu, &self.spec, &*self.source, self.cpu_precision);
+        let ran = self.runner.run(texts, skip, &mut values, || pack_cpu(cpu, spec, source, precision))?;
         let truncated = texts.iter().enumerate().filter(|(_, text)| text.truncated).map(|(i, _)| i).collect();
-        Embeddings { dimensions, values, tokens: texts.iter().map(|text| text.ids.len()).sum(), truncated }
+        Ok(Embeddings {
+            dimensions,
+            values,
+            tokens: texts.iter().map(|text| text.ids.len()).sum(),
+            truncated,
+            device: ran.device,
+            precision: ran.precision,
+            fallback: ran.fallback,
+        })
     }
+}
+
+/// Chooses a device of this machine and loads the model there.
+fn select(
+    spec: &ModelSpec,
+    source: &dyn TensorSource,
+    cpu: &Arc<Cpu>,
+    options: &EncoderOptions,
+) -> Result<Selected, LoadError> {
+    let precision = cpu_precision(cpu, options);
+    let pack = || pack_cpu(cpu, spec, source, precision);
+    let request = Request { options, model: Some(spec), cpu };
+    selection::select(&request, &Parts { spec, source, pack: &pack }, &Machine(&options.gpu))
+}
+
+fn cpu_precision(cpu: &Cpu, options: &EncoderOptions) -> Precision {
+    options.precision.settle_cpu(cpu.has_fast_bf16())
+}
+
+/// Packs the model for the CPU.
+pub(crate) fn pack_cpu(
+    cpu: &Arc<Cpu>,
+    spec: &ModelSpec,
+    source: &dyn TensorSource,
+    precision: Precision,
+) -> Result<OnCpu, LoadError> {
+    let model = Model::pack(&**cpu, spec, source, precision)?;
+    Ok(OnCpu { executor: Box::new(CpuExecutor::new(Arc::clone(cpu), model)), precision })
 }
 
 /// The text of the prompt to use.
@@ -269,7 +288,8 @@ fn find_prompt<'a>(spec: &'a ModelSpec, asked: Option<&str>) -> Result<Option<&'
     }
 }
 
-fn synthetic_spec(shape: EncoderShape) -> ModelSpec {
+/// What a model of random weights says of itself.
+pub(crate) fn synthetic_spec(shape: EncoderShape) -> ModelSpec {
     ModelSpec {
         encoder_folder: PathBuf::new(),
         architecture: Architecture::Bert,

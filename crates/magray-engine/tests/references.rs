@@ -4,8 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test: what fails to unwrap fails the test")]
 
+use magray_engine::gpu::{SearchPath, Visible};
 use magray_engine::spec::Task;
-use magray_engine::{CpuPath, Encoder, EncoderOptions, Precision, PrecisionChoice};
+use magray_engine::{CpuPath, DeviceChoice, Encoder, EncoderOptions, GpuSelector, Precision, PrecisionChoice};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -39,9 +40,25 @@ fn cases(name: &str) -> Vec<Case> {
 fn placements(precision: Precision) -> Vec<(String, EncoderOptions)> {
     let precision = PrecisionChoice::Exactly(precision);
     let on_cpu = |path: CpuPath, threads| {
-        (format!("{path} x{threads}"), EncoderOptions { precision, threads: Some(threads), cpu_path: Some(path) })
+        let options = EncoderOptions {
+            precision,
+            threads: Some(threads),
+            cpu_path: Some(path),
+            device: DeviceChoice::Cpu,
+            ..EncoderOptions::default()
+        };
+        (format!("{path} x{threads}"), options)
     };
-    magray_device::cpu::available_paths().into_iter().flat_map(|path| [on_cpu(path, 1), on_cpu(path, 3)]).collect()
+    let paths = magray_device::cpu::available_paths();
+    let mut placements: Vec<_> = paths.into_iter().flat_map(|path| [on_cpu(path, 1), on_cpu(path, 3)]).collect();
+    match magray_device::cuda::probe(&SearchPath::system(), &Visible::all()) {
+        Ok(_) => {
+            let device = DeviceChoice::Cuda(GpuSelector::Any);
+            placements.push(("cuda".to_owned(), EncoderOptions { precision, device, ..EncoderOptions::default() }));
+        }
+        Err(declined) => println!("SKIPPED: no device ({})", declined.code()),
+    }
+    placements
 }
 
 /// Every answer of the model, each text on its own.

@@ -7,7 +7,12 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
     commands::{
-        bench::BenchArgs, config::ConfigArgs, embed::EmbedArgs, models::ModelsArgs, pull::PullArgs,
+        bench::BenchArgs,
+        config::ConfigArgs,
+        embed::EmbedArgs,
+        gpu::{benchmark::GpuBenchmarkArgs, info::GpuInfoArgs},
+        models::ModelsArgs,
+        pull::PullArgs,
         similarity::SimilarityArgs,
     },
     config::FlagValue,
@@ -20,9 +25,10 @@ Examples:
   magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
   magray similarity \"a cat\" \"a kitten\"
   magray bench embed --batch 1,32 --tokens 128
+  magray gpu info                               GPUs, and which device is chosen and why
   magray config                                 every setting and where it came from";
 
-/// Embeddings from the command line, computed on the CPU
+/// Embeddings from the command line, computed on the CPU or on an NVIDIA GPU
 #[derive(Debug, Parser)]
 #[command(name = "magray", version, max_term_width = 110)]
 pub(crate) struct Cli {
@@ -32,6 +38,9 @@ pub(crate) struct Cli {
     /// Print no summary and no progress; warnings and errors stay
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
+    /// Tell more: which device was chosen and why
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -46,6 +55,9 @@ pub(crate) enum Command {
     /// Measure the speed of this machine
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Look at the GPUs, or measure one against the CPU
+    #[command(subcommand)]
+    Gpu(GpuCommand),
     /// Bring a model into the store
     Pull(PullArgs),
     /// List the models of the store, or remove one
@@ -59,6 +71,15 @@ pub(crate) enum Command {
 pub(crate) enum BenchCommand {
     /// Measure embeddings: time a batch, texts and tokens a second
     Embed(BenchArgs),
+}
+
+/// What can be done with GPUs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum GpuCommand {
+    /// Show the GPUs, how they are, and which device is chosen and why
+    Info(GpuInfoArgs),
+    /// Measure CPU and GPU with a model: latency, throughput and speed-up
+    Benchmark(GpuBenchmarkArgs),
 }
 
 impl Cli {
@@ -79,7 +100,7 @@ pub(crate) struct ComputeArgs {
     /// Model: a name of the store, a hub repository org/name[@revision], or a folder
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
-    /// Where to compute: auto or cpu
+    /// Where to compute: auto, cpu, cuda, cuda:NUMBER or cuda:UUID
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// Arithmetic: auto, f32, tf32, f16, bf16 or int8

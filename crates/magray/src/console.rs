@@ -10,17 +10,26 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 const BAR: &str = "{prefix} [{wide_bar}] {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left{msg}";
+const STEPS: &str = "{prefix} [{wide_bar}] {pos}/{len}, {elapsed}{msg}";
 const SPINNER: &str = "{prefix} {spinner} {bytes}, {elapsed}{msg}";
 
 /// The channel to the person at the terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Console {
     is_quiet: bool,
+    is_verbose: bool,
 }
 
 impl Console {
-    pub(crate) fn new(is_quiet: bool) -> Self {
-        Self { is_quiet }
+    pub(crate) fn new(is_quiet: bool, is_verbose: bool) -> Self {
+        Self { is_quiet, is_verbose }
+    }
+
+    /// Tells something that only those want who asked for more.
+    pub(crate) fn detail(&self, message: impl Display) {
+        if self.is_verbose {
+            write_line(message);
+        }
     }
 
     /// Tells something that may be left out.
@@ -49,6 +58,15 @@ impl Console {
         bar
     }
 
+    /// A bar over steps of unequal length; each is named as it begins.
+    pub(crate) fn steps_bar(&self, total: usize) -> ProgressBar {
+        let bar =
+            ProgressBar::with_draw_target(Some(total as u64), self.target()).with_finish(ProgressFinish::AndClear);
+        bar.set_style(style(STEPS));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+
     fn target(&self) -> ProgressDrawTarget {
         let draws = !self.is_quiet && io::stderr().is_terminal();
         if draws { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
@@ -72,7 +90,7 @@ mod tests {
 
     #[test]
     fn templates_of_the_bars_parse() {
-        for template in [BAR, SPINNER] {
+        for template in [BAR, STEPS, SPINNER] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
     }

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use magray_engine::{
-    EmbedError, LoadError,
+    EmbedError, LoadError, Refusal,
     store::{NameError, PullError, StoreError},
 };
 
@@ -59,7 +59,7 @@ impl Exit {
             Self::Model => "there is no such model, or it is broken",
             Self::Pull => "a model could not be pulled: network, hub or pip",
             Self::Disk => "the disk or the output refused a write",
-            Self::Device => "the device or CPU path asked for is not available",
+            Self::Device => "the device or CPU path asked for is not available, or failed",
             Self::Interrupted => "interrupted (Ctrl-C or a termination signal); no half-written output is left",
         }
     }
@@ -100,6 +100,8 @@ pub(crate) enum Failure {
     #[error("cannot load '{model}': {reason}")]
     Load { model: String, reason: Box<LoadError> },
     #[error(transparent)]
+    Device(Refusal),
+    #[error(transparent)]
     Embed(#[from] EmbedError),
 }
 
@@ -116,6 +118,7 @@ impl Failure {
             Self::Pull(PullError::Store(error)) => exit_of_store(error),
             Self::Pull(_) => Exit::Pull,
             Self::Load { reason, .. } => exit_of_load(reason),
+            Self::Device(_) => Exit::Device,
             Self::Embed(error) => exit_of_embed(error),
         })
     }
@@ -131,7 +134,7 @@ fn exit_of_store(error: &StoreError) -> Exit {
 
 fn exit_of_load(error: &LoadError) -> Exit {
     match error {
-        LoadError::Cpu(_) => Exit::Device,
+        LoadError::Cpu(_) | LoadError::Device(_) => Exit::Device,
         LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) => Exit::Model,
     }
 }
@@ -141,6 +144,7 @@ fn exit_of_embed(error: &EmbedError) -> Exit {
         EmbedError::UnknownPrompt { .. } => Exit::Usage,
         EmbedError::UnknownId { .. } | EmbedError::TokenCount { .. } => Exit::Input,
         EmbedError::Tokenize(_) | EmbedError::WrongTask { .. } => Exit::Model,
+        EmbedError::Gpu(_) | EmbedError::NoSpare { .. } => Exit::Device,
         // Only a synthetic model has none, and no command gives texts to one.
         EmbedError::NoTokenizer => Exit::Internal,
     }

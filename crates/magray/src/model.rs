@@ -5,7 +5,7 @@ use std::{cell::RefCell, path::PathBuf};
 
 use indicatif::ProgressBar;
 use magray_engine::{
-    Encoder, EncoderOptions,
+    DeviceName, Embeddings, Encoder, EncoderOptions, EncoderShape, LoadError,
     spec::Task,
     store::{HubOptions, ModelRef, PullEvent, PullOptions, SourceChoice, Store, Token},
 };
@@ -16,8 +16,35 @@ use crate::{
     exit::Failure,
 };
 
+/// Names a model of random weights.
+const SYNTHETIC: &str = "synthetic:";
+
 /// Opens the model of the settings. The default model is pulled on first use; others only when asked for.
 pub(crate) fn open(config: &Config, console: &Console) -> Result<Encoder, Failure> {
+    open_stored(config, &encoder_options(config), console)
+}
+
+/// Opens the model of the settings for a measurement, where it may also be one of random weights.
+pub(crate) fn open_to_measure(
+    config: &Config,
+    options: &EncoderOptions,
+    console: &Console,
+) -> Result<Encoder, Failure> {
+    let name = config.model()?.name;
+    let Some(shape) = name.strip_prefix(SYNTHETIC) else { return open_stored(config, options, console) };
+    let shape: EncoderShape = shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")))?;
+    let encoder = Encoder::synthetic(shape, options).map_err(|reason| load_failure(&name, reason))?;
+    tell_device(options, &encoder, console);
+    Ok(encoder)
+}
+
+/// The folder of the model of the settings, where it is in the store.
+pub(crate) fn find(config: &Config) -> Result<Option<PathBuf>, Failure> {
+    let settings = config.model()?;
+    Ok(Store::open(settings.store).find(&ModelRef::parse(&settings.name)?)?)
+}
+
+fn open_stored(config: &Config, options: &EncoderOptions, console: &Console) -> Result<Encoder, Failure> {
     let settings = config.model()?;
     let model = ModelRef::parse(&settings.name)?;
     let store = Store::open(settings.store.clone());
@@ -26,30 +53,76 @@ pub(crate) fn open(config: &Config, console: &Console) -> Result<Encoder, Failur
         None if model == ModelRef::default_model() => pull(&store, &model, &settings, false, console)?,
         None => return Err(Failure::NotPulled { model: settings.name }),
     };
-    let opened = Encoder::open(&folder, &encoder_options(config));
-    let encoder = opened.map_err(|reason| Failure::Load { model: settings.name.clone(), reason: Box::new(reason) })?;
+    let encoder = Encoder::open(&folder, options).map_err(|reason| load_failure(&settings.name, reason))?;
     if matches!(&encoder.spec().task, Task::Embed(embed) if embed.assumed) {
         console.warn(format_args!(
             "'{}' does not say how its vectors are pooled: taking the mean of all tokens, normalised",
             settings.name
         ));
     }
-    tell_precision(config, &encoder, console);
+    tell_device(options, &encoder, console);
     Ok(encoder)
 }
 
-/// Says so when the model computes in another precision than the one that was named.
-pub(crate) fn tell_precision(config: &Config, encoder: &Encoder, console: &Console) {
-    let settled = encoder.precision();
-    if let Some(asked) = config.embed().precision.replaced_by(settled) {
-        console.warn(format_args!("the CPU does not compute in {asked}: {settled} is used instead"));
+fn load_failure(model: &str, reason: LoadError) -> Failure {
+    match reason {
+        // The model has nothing to do with it.
+        LoadError::Device(refusal) => Failure::Device(refusal),
+        reason => Failure::Load { model: model.to_owned(), reason: Box::new(reason) },
+    }
+}
+
+/// Says which device was chosen to those who want to know, and to all when it computes in another precision than the
+/// one that was named.
+fn tell_device(options: &EncoderOptions, encoder: &Encoder, console: &Console) {
+    let (device, settled) = (encoder.device(), encoder.precision());
+    if let Ok(verdict) = &encoder.outlook().verdict {
+        console.detail(format_args!("computing on {device}: {}", verdict.reason));
+    }
+    let (asked, name) = match device {
+        DeviceName::Cpu => (options.precision, "the CPU".to_owned()),
+        DeviceName::Cuda(_) => (options.precision.or(options.gpu.precision), device.to_string()),
+    };
+    if let Some(asked) = asked.replaced_by(settled) {
+        console.warn(format_args!("{name} does not compute in {asked}: {settled} is used instead"));
     }
 }
 
 /// How the settings ask for a model to be loaded.
 pub(crate) fn encoder_options(config: &Config) -> EncoderOptions {
-    let cpu = config.cpu();
-    EncoderOptions { precision: config.embed().precision, threads: cpu.threads, cpu_path: cpu.path }
+    let (cpu, embed) = (config.cpu(), config.embed());
+    EncoderOptions {
+        precision: embed.precision,
+        threads: cpu.threads,
+        cpu_path: cpu.path,
+        device: embed.device,
+        gpu: config.gpu(),
+    }
+}
+
+/// What computes, as people read it.
+pub(crate) fn describe(encoder: &Encoder) -> String {
+    let (device, precision) = (encoder.device(), encoder.precision());
+    match encoder.gpu() {
+        Some(gpu) => format!("{device} ({}, {precision})", gpu.name),
+        None => format!("{device} ({}, {precision}, threads: {})", encoder.cpu_path(), encoder.threads()),
+    }
+}
+
+/// Says that the CPU stood in for a GPU, once for each reason.
+#[derive(Default)]
+pub(crate) struct FallbackNotice {
+    told: Vec<&'static str>,
+}
+
+impl FallbackNotice {
+    pub(crate) fn tell(&mut self, embeddings: &Embeddings, console: &Console) {
+        let Some(reason) = &embeddings.fallback else { return };
+        if !self.told.contains(&reason.code()) {
+            self.told.push(reason.code());
+            console.warn(format_args!("the CPU computes in place of the GPU ({}): {reason}", reason.code()));
+        }
+    }
 }
 
 /// Pulls a model and shows how far it is.

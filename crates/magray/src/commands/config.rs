@@ -16,7 +16,7 @@ Examples:
   MAGRAY_THREADS=2 magray config --json
   magray --config other.yaml config
 
-Settings that start with gpu. are read and checked but change nothing yet: this version computes on the CPU only.";
+Settings marked unused are read and checked, but nothing follows from them in this version.";
 
 /// Flags of `magray config`.
 #[derive(Debug, Args)]
@@ -34,14 +34,15 @@ pub(crate) fn run(args: &ConfigArgs, context: &Context) -> Result<(), Failure> {
 }
 
 fn table(config: &Config) -> String {
-    let cells = |entry: &Entry| vec![entry.setting.key.to_owned(), entry.shown(), entry.source.to_string()];
+    let cells = |entry: &Entry| {
+        let source = entry.source.to_string();
+        let source = if entry.setting.is_used { source } else { format!("{source} (unused)") };
+        vec![entry.setting.key.to_owned(), entry.shown(), source]
+    };
     let head = vec!["key".to_owned(), "value".to_owned(), "source".to_owned()];
     let rows: Vec<Vec<String>> = std::iter::once(head).chain(config.entries.iter().map(cells)).collect();
     let file = config.file.as_ref().map_or("none found".to_owned(), |path| path.display().to_string());
-    format!(
-        "file: {file}\n\n{}\ngpu.* settings are checked but unused: this version computes on the CPU only.\n",
-        aligned(&rows)
-    )
+    format!("file: {file}\n\n{}", aligned(&rows))
 }
 
 fn json(config: &Config) -> String {
@@ -50,9 +51,8 @@ fn json(config: &Config) -> String {
             true => entry.shown().into(),
             false => entry.value.to_json(),
         };
-        let used = !entry.setting.is_for_gpu();
         let row = serde_json::json!({
-            "value": value, "source": entry.source.to_string(), "used": used,
+            "value": value, "source": entry.source.to_string(), "used": entry.setting.is_used,
             "allowed": entry.setting.allowed(), "help": entry.setting.help,
         });
         (entry.setting.key.to_owned(), row)

@@ -19,7 +19,7 @@ use crate::{
     console::Console,
     exit::Failure,
     input::{Form, Text, Texts},
-    model,
+    model::{self, FallbackNotice},
     output::{Destination, Format, Origin, Row, Rows},
 };
 
@@ -84,10 +84,13 @@ pub(crate) fn run(args: EmbedArgs, context: &Context) -> Result<(), Failure> {
     }
     let destination = Destination::open(output.as_deref())?;
     let mut encoder = model::open(&config, &context.console)?;
-    let origin = Origin { device: "cpu", precision: encoder.precision().to_string() };
-    let rows = Rows::start(format, destination, encoder.dimensions(), origin)?;
-    let embedding =
-        Embedding { encoder: &mut encoder, prompt: settings.prompt.as_deref(), rows, totals: Totals::default() };
+    let embedding = Embedding {
+        rows: Rows::start(format, destination, encoder.dimensions())?,
+        encoder: &mut encoder,
+        prompt: settings.prompt.as_deref(),
+        totals: Totals::default(),
+        notice: FallbackNotice::default(),
+    };
     embedding.run(first, texts, &context.console)
 }
 
@@ -129,6 +132,7 @@ struct Embedding<'a> {
     prompt: Option<&'a str>,
     rows: Rows,
     totals: Totals,
+    notice: FallbackNotice,
 }
 
 /// What was done, for the summary.
@@ -147,7 +151,7 @@ impl Embedding<'_> {
         let bar = bar_for(&texts, console, self.rows.are_shown());
         let mut window = first;
         while !window.is_empty() {
-            self.embed_window(&window)?;
+            self.embed_window(&window, console)?;
             bar.set_position(texts.bytes_read());
             bar.set_message(format!(", {} texts", self.totals.texts));
             window = texts.next_window()?;
@@ -159,13 +163,15 @@ impl Embedding<'_> {
         Ok(())
     }
 
-    fn embed_window(&mut self, window: &[Text]) -> Result<(), Failure> {
+    fn embed_window(&mut self, window: &[Text], console: &Console) -> Result<(), Failure> {
         let embeddings = self.encoder.embed(window, self.prompt)?;
+        self.notice.tell(&embeddings, console);
+        let origin = &Origin::of(&embeddings);
         let mut truncated = embeddings.truncated.iter().copied().peekable();
         for (at, (text, vector)) in window.iter().zip(embeddings.rows()).enumerate() {
             let is_truncated = truncated.next_if_eq(&at).is_some();
             let id = text.id.as_ref();
-            self.rows.write(&Row { index: self.totals.texts, text: &text.text, id, vector, is_truncated })?;
+            self.rows.write(&Row { index: self.totals.texts, text: &text.text, id, vector, is_truncated, origin })?;
             self.totals.texts += 1;
             if is_truncated {
                 self.totals.note_truncated(text.line);
@@ -202,13 +208,11 @@ impl Totals {
         }
         let rate = self.texts as f64 / seconds.max(1e-9);
         console.note(format_args!(
-            "{} {}, {} tokens in {seconds:.3} s ({rate:.0} texts/s) on cpu ({}, {}, threads: {})",
+            "{} {}, {} tokens in {seconds:.3} s ({rate:.0} texts/s) on {}",
             self.texts,
             if self.texts == 1 { "text" } else { "texts" },
             self.tokens,
-            encoder.cpu_path(),
-            encoder.precision(),
-            encoder.threads(),
+            model::describe(encoder),
         ));
     }
 }

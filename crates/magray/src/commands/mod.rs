@@ -4,6 +4,7 @@
 pub(crate) mod bench;
 pub(crate) mod config;
 pub(crate) mod embed;
+pub(crate) mod gpu;
 pub(crate) mod models;
 pub(crate) mod pull;
 pub(crate) mod similarity;
@@ -11,7 +12,7 @@ pub(crate) mod similarity;
 use std::{env, path::PathBuf};
 
 use crate::{
-    cli::{BenchCommand, Cli, Command},
+    cli::{BenchCommand, Cli, Command, GpuCommand},
     config::{Config, ConfigError, FlagValue, Inputs},
     console::Console,
     exit::Failure,
@@ -25,7 +26,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(cli: &Cli) -> Self {
-        Self { console: Console::new(cli.quiet), config_file: cli.config.clone() }
+        Self { console: Console::new(cli.quiet, cli.verbose), config_file: cli.config.clone() }
     }
 
     /// Settles all settings; these flags win over the rest.
@@ -47,6 +48,8 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Embed(args) => embed::run(args, context),
         Command::Similarity(args) => similarity::run(&args, context),
         Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
+        Command::Gpu(GpuCommand::Info(args)) => gpu::info::run(&args, context),
+        Command::Gpu(GpuCommand::Benchmark(args)) => gpu::benchmark::run(&args, context),
         Command::Pull(args) => pull::run(&args, context),
         Command::Models(args) => models::run(&args, context),
         Command::Config(args) => config::run(&args, context),

@@ -2,13 +2,15 @@
 //! Compares nothing but the two.
 
 use clap::Args;
+use magray_engine::Reason;
 
 use super::Context;
 use crate::{
     cli::{ComputeArgs, flag},
     exit::Failure,
     input::Texts,
-    model, output,
+    model::{self, FallbackNotice},
+    output,
 };
 
 const EXAMPLES: &str = "\
@@ -46,6 +48,7 @@ pub(crate) fn run(args: &SimilarityArgs, context: &Context) -> Result<(), Failur
     let texts = Texts::from_arguments(pair, settings.max_text_bytes).next_window()?;
     let mut encoder = model::open(&config, &context.console)?;
     let embeddings = encoder.embed(&texts, settings.prompt.as_deref())?;
+    FallbackNotice::default().tell(&embeddings, &context.console);
     for index in &embeddings.truncated {
         let name = if *index == 0 { "first" } else { "second" };
         let limit = encoder.max_tokens();
@@ -59,7 +62,8 @@ pub(crate) fn run(args: &SimilarityArgs, context: &Context) -> Result<(), Failur
     let answer = match args.json {
         true => serde_json::json!({
             "cosine": cosine, "tokens": embeddings.tokens,
-            "device": "cpu", "precision": encoder.precision().to_string(),
+            "device": embeddings.device.to_string(), "precision": embeddings.precision.to_string(),
+            "fallback": embeddings.fallback.as_ref().map(Reason::code),
         })
         .to_string(),
         false => format!("{cosine:.4}"),

@@ -23,8 +23,7 @@ The file is the first of these:
 
 TOML and YAML have the same tree: `gpu.batch.max_size` is `max_size` in the section `[gpu.batch]`, or `max_size` under
 `batch` under `gpu`. A key that is not listed here is an error, and so is a value that is not allowed; the message
-names the file and the line. An empty variable counts as absent (`CUDA_VISIBLE_DEVICES` and `NVIDIA_VISIBLE_DEVICES`
-mean no GPU when they are empty).
+names the file and the line. An empty variable counts as absent (but an empty `CUDA_VISIBLE_DEVICES` means no GPU).
 
 ```toml
 [model]
@@ -47,20 +46,25 @@ embed:
 ```
 ";
 
-const GPU_HEAD: &str = "
-## The GPU
+const CACHE: &str = "
+The store is `$XDG_DATA_HOME/magray`, or `~/.local/share/magray`, unless it is set. Compiled kernels and measured speeds
+are kept in `$XDG_CACHE_HOME/magray`, or `~/.cache/magray`; what is deleted there is made again.
+";
 
-**This version computes on the CPU only.** The settings below are read, checked and shown by `magray config`, so that
-a configuration can be written now; none of them changes anything yet.
+const UNUSED_HEAD: &str = "
+## Not used yet
+
+These are read, checked and shown by `magray config`, so that a configuration can be written now; none of them changes
+anything in this version.
 ";
 
 fn page() -> String {
     let mut page = HEAD.to_owned();
     page.push_str("\n## What this version uses\n");
-    push_table(&mut page, SETTINGS.iter().filter(|setting| !setting.is_for_gpu()));
-    page.push_str("\nThe store is `$XDG_DATA_HOME/magray`, or `~/.local/share/magray`, unless it is set.\n");
-    page.push_str(GPU_HEAD);
-    push_table(&mut page, SETTINGS.iter().filter(|setting| setting.is_for_gpu()));
+    push_table(&mut page, SETTINGS.iter().filter(|setting| setting.is_used));
+    page.push_str(CACHE);
+    page.push_str(UNUSED_HEAD);
+    push_table(&mut page, SETTINGS.iter().filter(|setting| !setting.is_used));
     page.push_str("\n## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for exit in Exit::ALL {
         let _ = writeln!(page, "| {} | {} |", exit.code(), exit.meaning());

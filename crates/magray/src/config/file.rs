@@ -49,6 +49,12 @@ pub(super) fn data_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBu
     base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
 }
 
+/// The folder of what can be made again.
+pub(super) fn cache_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let base = absolute(env("XDG_CACHE_HOME")).or_else(|| Some(home(env)?.join(".cache")));
+    base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
+}
+
 /// Reads the settings of a file, each with its line.
 pub(super) fn read(found: &Found) -> Result<Vec<(&'static str, Value, usize)>, ConfigError> {
     let path = &found.path;
@@ -175,11 +181,11 @@ fn hint(prefix: &str, name: &str) -> String {
     }
 }
 
-fn home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+pub(super) fn home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     absolute(env("HOME"))
 }
 
 /// The XDG rules say that a relative path there is to be ignored.
-fn absolute(path: Option<OsString>) -> Option<PathBuf> {
+pub(super) fn absolute(path: Option<OsString>) -> Option<PathBuf> {
     path.map(PathBuf::from).filter(|path| path.is_absolute())
 }

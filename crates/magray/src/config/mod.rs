@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod docs;
 mod file;
+mod gpu;
 mod settled;
 mod table;
 mod tree;
@@ -28,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) file: Option<PathBuf>,
     /// One entry a setting, in the order of the table.
     pub(crate) entries: Vec<Entry>,
+    /// What of the environment is no setting.
+    surroundings: gpu::Surroundings,
 }
 
 /// A setting that has its value.
@@ -120,7 +123,8 @@ impl Config {
             let value = setting.read(&flag.value).ok_or_else(|| bad_value(name.to_owned(), setting, &flag.value))?;
             set(&mut entries, setting.key, value, Source::Flag(name));
         }
-        let config = Self { file: file.map(|found| found.path), entries };
+        let surroundings = gpu::Surroundings::read(inputs.env);
+        let config = Self { file: file.map(|found| found.path), entries, surroundings };
         config.check_together()?;
         Ok(config)
     }
@@ -186,6 +190,10 @@ fn from_env(setting: &'static Setting, env: &dyn Fn(&str) -> Option<OsString>) -
         let Some(raw) = env(name) else { continue };
         // An empty variable is how scripts take a variable back, except where empty has a meaning of its own.
         if raw.is_empty() && !setting.kind.takes_empty() {
+            continue;
+        }
+        // To a container's runtime these say "hand nothing in", not "hide what is there".
+        if *name == gpu::NVIDIA_VISIBLE && (raw.is_empty() || raw == "void") {
             continue;
         }
         let value = match setting.kind {

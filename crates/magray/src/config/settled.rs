@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use magray_core::{CpuPath, PrecisionChoice};
+use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
 
 use super::{Config, ConfigError, Value};
 
@@ -27,6 +27,7 @@ pub(crate) struct CpuSettings {
 /// How texts are embedded.
 #[derive(Clone, Debug)]
 pub(crate) struct EmbedSettings {
+    pub(crate) device: DeviceChoice,
     pub(crate) precision: PrecisionChoice,
     pub(crate) prompt: Option<String>,
     pub(crate) max_text_bytes: usize,
@@ -58,22 +59,27 @@ impl Config {
 
     /// The settings of embeddings.
     pub(crate) fn embed(&self) -> EmbedSettings {
-        let precision = self.text("embed.precision").and_then(|word| word.parse().ok());
+        let device = self.text("embed.device").and_then(|word| word.parse().ok());
         EmbedSettings {
-            precision: precision.unwrap_or_default(),
+            device: device.unwrap_or_default(),
+            precision: self.precision("embed.precision"),
             prompt: self.text("embed.prompt"),
             max_text_bytes: self.whole("embed.max_text_bytes").unwrap_or(usize::MAX),
         }
     }
 
-    fn text(&self, key: &str) -> Option<String> {
+    pub(super) fn precision(&self, key: &str) -> PrecisionChoice {
+        self.text(key).and_then(|word| word.parse().ok()).unwrap_or_default()
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<String> {
         match &self.entry(key).value {
             Value::Text(text) => Some(text.clone()),
             _ => None,
         }
     }
 
-    fn whole(&self, key: &str) -> Option<usize> {
+    pub(super) fn whole(&self, key: &str) -> Option<usize> {
         match self.entry(key).value {
             Value::Whole(number) => usize::try_from(number).ok(),
             _ => None,

@@ -20,12 +20,14 @@ pub(crate) struct Setting {
     pub(crate) flag: Option<&'static str>,
     /// Never shown.
     pub(crate) is_secret: bool,
+    /// Whether anything follows from it in this version.
+    pub(crate) is_used: bool,
     pub(crate) help: &'static str,
 }
 
 impl Setting {
     const fn new(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
-        Self { key, kind, default, unset_word: None, env: &[], flag: None, is_secret: false, help }
+        Self { key, kind, default, unset_word: None, env: &[], flag: None, is_secret: false, is_used: true, help }
     }
 
     const fn env(self, env: &'static [&'static str]) -> Self {
@@ -38,6 +40,11 @@ impl Setting {
 
     const fn secret(self) -> Self {
         Self { is_secret: true, ..self }
+    }
+
+    /// Read and checked, so that a configuration can be written now, but nothing follows from it yet.
+    const fn unused(self) -> Self {
+        Self { is_used: false, ..self }
     }
 
     /// The default is this word, and it chooses nothing.
@@ -61,11 +68,6 @@ impl Setting {
         }
     }
 
-    /// Whether the setting waits for the GPU: this version computes on the CPU only.
-    pub(crate) fn is_for_gpu(&self) -> bool {
-        self.key.starts_with("gpu.")
-    }
-
     /// The key's last part.
     pub(crate) fn name(&self) -> &'static str {
         self.key.rsplit('.').next().unwrap_or(self.key)
@@ -80,7 +82,6 @@ pub(crate) fn find(key: &str) -> Option<&'static Setting> {
 const PRECISIONS: &[Word] =
     &[("auto", &[]), ("f32", &["fp32"]), ("tf32", &[]), ("f16", &["fp16"]), ("bf16", &[]), ("int8", &[])];
 const DTYPES: &[Word] = &[("auto", &[]), ("fp32", &["f32"]), ("fp16", &["f16"]), ("bf16", &[])];
-const DEVICES: &[Word] = &[("auto", &[]), ("cpu", &[])];
 const PATHS: &[Word] = &[("portable", &[]), ("avx2", &[]), ("avx512", &[]), ("amx", &[])];
 const SOURCES: &[Word] = &[("auto", &[]), ("hub", &[]), ("pip", &[])];
 const BACKENDS: &[Word] =
@@ -135,13 +136,20 @@ pub(crate) const SETTINGS: &[Setting] = &[
     .env(&["MAGRAY_CPU"])
     .flag("--cpu-path")
     .unset_as("auto"),
-    Setting::new("embed.device", Kind::Word(DEVICES), "auto", "Where embeddings are computed.").flag("--device"),
+    Setting::new(
+        "embed.device",
+        Kind::Device,
+        "auto",
+        "Where embeddings are computed; `auto`: on the GPU where there is one that is worth it, else on the CPU. \
+         A GPU that is named and cannot be used is an error.",
+    )
+    .flag("--device"),
     Setting::new(
         "embed.precision",
         Kind::Word(PRECISIONS),
         "auto",
-        "The arithmetic; `auto`: bf16 where the CPU multiplies it faster, else f32. One that the device lacks becomes the \
-         nearest it has, with a warning.",
+        "The arithmetic; `auto`: bf16 on a GPU of Ampere or newer and f16 on an older one, on the CPU bf16 where that \
+         is faster, else f32. One that the device lacks becomes the nearest it has, with a warning.",
     )
     .env(&["MAGRAY_PRECISION"])
     .flag("--precision"),
@@ -155,86 +163,112 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "The longest text that is accepted, in bytes.",
     )
     .flag("--max-text-bytes"),
-    Setting::new("gpu.enabled", Kind::Switch, "true", "Use a GPU where there is one."),
-    Setting::new("gpu.device_id", Kind::Whole { min: 0, max: 1023 }, "0", "The GPU that is used first.")
+    Setting::new("gpu.enabled", Kind::Switch, "true", "Use a GPU where there is one. `false`: none is looked for."),
+    Setting::new("gpu.device_id", Kind::Whole { min: 0, max: 1023 }, "0", "The GPU that `auto` and `cuda` mean.")
         .env(&["ONNX_GPU_DEVICE_ID"]),
     Setting::new(
         "gpu.device_preference",
         Kind::Words(BACKENDS),
         "cuda,mps,cpu",
-        "Backends in the order in which they are tried.",
+        "Backends in the order in which they are tried; those that this version lacks are passed over.",
     ),
     Setting::new("gpu.visible_devices", Kind::VisibleDevices, "all", "The GPUs that may be used.")
         .env(&["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]),
-    Setting::new("gpu.memory_limit_mb", Kind::Whole { min: 1, max: ANY }, "", "GPU memory used at most, in MB.")
+    Setting::new("gpu.memory_limit_mb", Kind::Whole { min: 1, max: ANY }, "", "GPU memory used at most, in MiB.")
         .env(&["ONNX_GPU_MEM_LIMIT"])
         .unset_as("none"),
-    Setting::new("gpu.fallback_enabled", Kind::Switch, "true", "Answer from the CPU when the GPU cannot."),
+    Setting::new(
+        "gpu.fallback_enabled",
+        Kind::Switch,
+        "true",
+        "Answer from the CPU when the GPU cannot. `false`: that is an error.",
+    ),
     Setting::new(
         "gpu.performance_threshold",
         Kind::Number { min: 0.0 },
-        "1.0",
-        "The GPU is used when it is at least this many times as fast as the CPU.",
+        "1.2",
+        "`auto` takes the GPU when it is at least this many times as fast as the CPU (measured once a model).",
     )
     .env(&["MAGRAY_GPU_FALLBACK_THRESHOLD"]),
-    Setting::new("gpu.performance_monitoring", Kind::Switch, "true", "Keep latency and throughput of the GPU."),
+    Setting::new("gpu.performance_monitoring", Kind::Switch, "true", "Keep latency and throughput of the GPU.")
+        .unused(),
     Setting::new(
         "gpu.idle_timeout_s",
         Kind::Whole { min: 0, max: ANY },
         "60",
         "Seconds without work after which a model leaves the GPU; 0: never.",
     )
-    .env(&["GPU_IDLE_TIMEOUT"]),
+    .env(&["GPU_IDLE_TIMEOUT"])
+    .unused(),
     Setting::new("gpu.optimization.use_tensorrt", Kind::Switch, "false", "Let TensorRT build the engines.")
-        .env(&["MAGRAY_USE_TENSORRT"]),
+        .env(&["MAGRAY_USE_TENSORRT"])
+        .unused(),
     Setting::new(
         "gpu.optimization.graph_optimization",
         Kind::Word(GRAPH_LEVELS),
         "all",
         "How far ONNX Runtime rewrites a graph.",
     )
-    .env(&["ONNX_GRAPH_OPTIMIZATION"]),
+    .env(&["ONNX_GRAPH_OPTIMIZATION"])
+    .unused(),
     Setting::new(
         "gpu.optimization.execution_mode",
         Kind::Word(EXECUTION_MODES),
         "sequential",
         "Whether ONNX Runtime runs branches of a graph side by side.",
     )
-    .env(&["ONNX_EXECUTION_MODE"]),
-    Setting::new("gpu.optimization.precision", Kind::Word(PRECISIONS), "auto", "The arithmetic on the GPU."),
+    .env(&["ONNX_EXECUTION_MODE"])
+    .unused(),
+    Setting::new(
+        "gpu.optimization.precision",
+        Kind::Word(PRECISIONS),
+        "auto",
+        "The arithmetic on the GPU where `embed.precision` is `auto`.",
+    ),
     Setting::new("gpu.batch.default_size", Kind::Whole { min: 1, max: 65536 }, "32", "Texts of a batch.")
-        .env(&["MAGRAY_BATCH_SIZE"]),
-    Setting::new("gpu.batch.max_size", Kind::Whole { min: 1, max: 65536 }, "512", "Texts of a batch at most."),
+        .env(&["MAGRAY_BATCH_SIZE"])
+        .unused(),
+    Setting::new("gpu.batch.max_size", Kind::Whole { min: 1, max: 65536 }, "512", "Texts of a batch at most.").unused(),
     Setting::new(
         "gpu.batch.timeout_ms",
         Kind::Whole { min: 0, max: 60_000 },
         "10",
         "Milliseconds that a batch waits for more texts.",
     )
-    .env(&["MAGRAY_BATCH_TIMEOUT_MS"]),
-    Setting::new("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed."),
-    Setting::new("gpu.multi_gpu.enabled", Kind::Switch, "false", "Use several GPUs."),
-    Setting::new("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones."),
+    .env(&["MAGRAY_BATCH_TIMEOUT_MS"])
+    .unused(),
+    Setting::new("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed.")
+        .unused(),
+    Setting::new("gpu.multi_gpu.enabled", Kind::Switch, "false", "Use several GPUs.").unused(),
+    Setting::new("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones.")
+        .unused(),
     Setting::new(
         "gpu.multi_gpu.strategy",
         Kind::Word(STRATEGIES),
         "data_parallel",
         "How work is split over several GPUs.",
-    ),
-    Setting::new("gpu.memory.mixed_precision", Kind::Switch, "true", "Compute in 16 bits where it is safe."),
+    )
+    .unused(),
+    Setting::new("gpu.memory.mixed_precision", Kind::Switch, "true", "Compute in 16 bits where it is safe.").unused(),
     Setting::new(
         "gpu.memory.dtype",
         Kind::Word(DTYPES),
         "auto",
         "The type of the weights; `auto`: bf16 on Ampere and newer, fp16 before.",
-    ),
-    Setting::new("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights in 8 or 4 bits."),
-    Setting::new("gpu.memory.quantization.bits", Kind::Word(BITS), "8", "Bits of a quantized weight."),
-    Setting::new("gpu.memory.offload_to_cpu", Kind::Switch, "true", "Move idle models to the memory of the host."),
+    )
+    .unused(),
+    Setting::new("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights in 8 or 4 bits.").unused(),
+    Setting::new("gpu.memory.quantization.bits", Kind::Word(BITS), "8", "Bits of a quantized weight.").unused(),
+    Setting::new("gpu.memory.offload_to_cpu", Kind::Switch, "true", "Move idle models to the memory of the host.")
+        .unused(),
     Setting::new("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "4", "CUDA streams that work side by side."),
-    Setting::new("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU."),
-    Setting::new("gpu.monitoring.interval_s", Kind::Whole { min: 1, max: 3600 }, "10", "Seconds between two looks."),
-    Setting::new("gpu.model_assignments", Kind::Placement, "", "Models placed by hand: role = device.").unset_as(""),
+    Setting::new("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU.")
+        .unused(),
+    Setting::new("gpu.monitoring.interval_s", Kind::Whole { min: 1, max: 3600 }, "10", "Seconds between two looks.")
+        .unused(),
+    Setting::new("gpu.model_assignments", Kind::Placement, "", "Models placed by hand: role = device.")
+        .unset_as("")
+        .unused(),
 ];
 
 #[cfg(test)]

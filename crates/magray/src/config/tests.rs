@@ -199,6 +199,63 @@ fn an_empty_variable_counts_as_absent_but_hides_all_gpus_for_cuda() {
 }
 
 #[test]
+fn settings_of_the_gpu_arrive_where_they_are_used() {
+    let toml = "
+[gpu]
+enabled = false
+device_id = 2
+device_preference = ['tensorrt', 'cuda', 'cpu']
+memory_limit_mb = 4096
+fallback_enabled = false
+performance_threshold = 3.5
+optimization = { precision = 'fp16' }
+async = { num_streams = 8 }
+";
+    let gpu = resolve(Some(("magray.toml", toml)), &[("XDG_CACHE_HOME", "/cache")], &[]).unwrap().gpu();
+    let rules = magray_core::Rules {
+        prefer_gpu: false,
+        preference: vec![magray_core::Backend::Cuda, magray_core::Backend::Cpu],
+        performance_threshold: 3.5,
+        memory_limit_bytes: Some(4096 << 20),
+        fallback: false,
+    };
+    assert_eq!(gpu.rules, rules);
+    assert_eq!((gpu.device_id, gpu.streams, gpu.precision.to_string().as_str()), (2, 8, "f16"));
+    assert_eq!(gpu.kernel_cache.as_deref(), Some(Path::new("/cache/magray/kernels")));
+    assert_eq!(gpu.score_cache.as_deref(), Some(Path::new("/cache/magray/scores.json")));
+    let defaults = resolve(None, &[("HOME", "/h")], &[]).unwrap().gpu();
+    assert_eq!(defaults.rules, magray_core::Rules::default());
+    assert_eq!(defaults.kernel_cache.as_deref(), Some(Path::new("/h/.cache/magray/kernels")));
+    // Without a home nothing is cached, and nothing fails.
+    assert_eq!(resolve(None, &[], &[]).unwrap().gpu().kernel_cache, None);
+}
+
+#[test]
+fn gpus_are_hidden_by_variables_and_by_the_file() {
+    use magray_engine::gpu::Visible;
+    let visible = |file, env: &[(&str, &str)]| {
+        let gpu = resolve(file, env, &[]).unwrap().gpu();
+        (gpu.visible, gpu.visible_by)
+    };
+    assert_eq!(visible(None, &[]), (Visible::all(), None));
+    let both = [("CUDA_VISIBLE_DEVICES", "1"), ("NVIDIA_VISIBLE_DEVICES", "0,1")];
+    assert_eq!(visible(None, &both), (Visible::parse(Some("0,1"), Some("1")), None));
+    let file = Some(("magray.toml", "[gpu]\nvisible_devices = [1, 2]\n"));
+    assert_eq!(visible(file, &[]), (Visible::parse(Some("1,2"), None), Some("gpu.visible_devices")));
+    // A runtime that was told to hand nothing in has hidden nothing.
+    let config = resolve(None, &[("NVIDIA_VISIBLE_DEVICES", "void")], &[]).unwrap();
+    assert_eq!(config.entry("gpu.visible_devices").source, Source::Default);
+}
+
+#[test]
+fn libraries_are_looked_for_where_the_environment_says() {
+    use magray_engine::gpu::SearchPath;
+    let env = [("HOME", "/h"), ("VIRTUAL_ENV", "/v"), ("CUDA_PATH", "/c"), ("CONDA_PREFIX", "relative")];
+    let expected = SearchPath::system().with_python("/h/.local").with_python("/v").with_toolkit("/c");
+    assert_eq!(resolve(None, &env, &[]).unwrap().gpu().search, expected);
+}
+
+#[test]
 fn a_batch_above_its_limit_names_both_sources() {
     let message = resolve(None, &[("MAGRAY_BATCH_SIZE", "1024")], &[]).unwrap_err();
     expect![

@@ -3,6 +3,8 @@
 
 use std::{fmt, path::PathBuf};
 
+use magray_core::{DeviceChoice, UnknownDevice};
+
 /// What a setting accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
@@ -26,6 +28,8 @@ pub(crate) enum Kind {
     Path,
     /// GPUs as the CUDA driver names them: numbers, UUIDs, `all` or `none`.
     VisibleDevices,
+    /// A device that can be asked for.
+    Device,
     /// A table of names, each with the device it is placed on.
     Placement,
 }
@@ -77,6 +81,7 @@ impl Kind {
             // A shell expands `~` before a program sees it; in a file nobody does, and a folder named `~` helps no one.
             Self::Path => (!text.is_empty() && !text.starts_with('~')).then(|| Value::Path(PathBuf::from(text))),
             Self::VisibleDevices => visible_devices(text),
+            Self::Device => text.parse::<DeviceChoice>().ok().map(|device| Value::Text(device.to_string())),
             Self::Placement => None,
         }
     }
@@ -130,6 +135,7 @@ impl fmt::Display for Kind {
             Self::Url => f.write_str("an address that starts with http:// or https://"),
             Self::Path => f.write_str("a path (a leading ~ is not expanded)"),
             Self::VisibleDevices => f.write_str("a list of GPU numbers or UUIDs, all, or none"),
+            Self::Device => f.write_str(UnknownDevice::KNOWN),
             Self::Placement => f.write_str("a table of names, each with a device: cpu, mps, cuda or cuda:NUMBER"),
         }
     }
@@ -195,13 +201,14 @@ mod tests {
     #[test]
     fn each_kind_takes_its_own_and_refuses_the_rest() {
         const WORDS: &[Word] = &[("all", &["true"]), ("none", &[])];
-        let cases: [(Kind, &[&str], &[&str]); 7] = [
+        let cases: [(Kind, &[&str], &[&str]); 8] = [
             (Kind::Switch, &["true", "OFF", "1", " yes "], &["", "maybe", "2"]),
             (Kind::Whole { min: 1, max: 8 }, &["1", "8"], &["0", "9", "1.5", "x", "99999999999999999999"]),
             (Kind::Number { min: 0.0 }, &["0", "1.5", "1e3"], &["-1", "nan", "inf", "fast"]),
             (Kind::Word(WORDS), &["all", "TRUE"], &["some", ""]),
             (Kind::Url, &["http://127.0.0.1:80", "https://hub/x"], &["hub", "ftp://hub", "http://", "https://a b"]),
             (Kind::Path, &["/models", "models"], &["", "~/models"]),
+            (Kind::Device, &["auto", "cpu", "cuda", "CUDA:1", "cuda:GPU-8f1a"], &["", "gpu", "cuda:x", "cpu:0"]),
             (Kind::VisibleDevices, &["", "0,1", "all", "GPU-8f1a", "-1", "NoDevFiles"], &["x", "0,,1", "-2"]),
         ];
         for (kind, good, bad) in cases {

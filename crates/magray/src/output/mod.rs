@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use magray_engine::{Embeddings, Reason};
 use serde::Serialize;
 
 pub(crate) use destination::Destination;
@@ -57,13 +58,27 @@ pub(crate) struct Row<'a> {
     pub(crate) id: Option<&'a serde_json::Value>,
     pub(crate) vector: &'a [f32],
     pub(crate) is_truncated: bool,
+    pub(crate) origin: &'a Origin,
 }
 
-/// What computed the rows; each JSON line says it.
-#[derive(Clone, Debug)]
+/// What computed a row; each JSON line says it.
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Origin {
-    pub(crate) device: &'static str,
-    pub(crate) precision: String,
+    device: String,
+    precision: String,
+    /// Why the CPU computed it although a GPU was to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fallback: Option<&'static str>,
+}
+
+impl Origin {
+    pub(crate) fn of(embeddings: &Embeddings) -> Self {
+        Self {
+            device: embeddings.device.to_string(),
+            precision: embeddings.precision.to_string(),
+            fallback: embeddings.fallback.as_ref().map(Reason::code),
+        }
+    }
 }
 
 /// Writes rows in one form to one destination.
@@ -71,22 +86,17 @@ pub(crate) enum Rows {
     /// For people: the start of each vector.
     Preview(Destination),
     Values(Destination),
-    JsonLines(Destination, Origin),
+    JsonLines(Destination),
     Npy(Npy),
 }
 
 impl Rows {
     /// Starts the output of vectors with this many values.
-    pub(crate) fn start(
-        format: Format,
-        destination: Destination,
-        dimensions: usize,
-        origin: Origin,
-    ) -> Result<Self, OutputError> {
+    pub(crate) fn start(format: Format, destination: Destination, dimensions: usize) -> Result<Self, OutputError> {
         Ok(match format {
             Format::Text if destination.is_terminal() => Self::Preview(destination),
             Format::Text => Self::Values(destination),
-            Format::Jsonl => Self::JsonLines(destination, origin),
+            Format::Jsonl => Self::JsonLines(destination),
             Format::Npy => Self::Npy(Npy::start(destination, dimensions)?),
         })
     }
@@ -96,7 +106,7 @@ impl Rows {
         match self {
             Self::Preview(out) => out.checked(|out| write_preview(out, row)),
             Self::Values(out) => out.checked(|out| write_values(out, row.vector)),
-            Self::JsonLines(out, origin) => out.checked(|out| write_json(out, row, origin)),
+            Self::JsonLines(out) => out.checked(|out| write_json(out, row)),
             Self::Npy(npy) => npy.write_row(row.vector),
         }
     }
@@ -105,7 +115,7 @@ impl Rows {
     pub(crate) fn are_shown(&self) -> bool {
         match self {
             Self::Preview(_) => true,
-            Self::Values(out) | Self::JsonLines(out, _) => out.is_terminal(),
+            Self::Values(out) | Self::JsonLines(out) => out.is_terminal(),
             Self::Npy(_) => false,
         }
     }
@@ -113,7 +123,7 @@ impl Rows {
     /// Ends the output: only now does a file appear under its name.
     pub(crate) fn finish(self) -> Result<(), OutputError> {
         match self {
-            Self::Preview(out) | Self::Values(out) | Self::JsonLines(out, _) => out.finish(),
+            Self::Preview(out) | Self::Values(out) | Self::JsonLines(out) => out.finish(),
             Self::Npy(npy) => npy.finish(),
         }
     }
@@ -121,7 +131,7 @@ impl Rows {
     /// Hands what is written so far to the reader of a pipe.
     pub(crate) fn flush(&mut self) -> Result<(), OutputError> {
         match self {
-            Self::Preview(out) | Self::Values(out) | Self::JsonLines(out, _) => out.checked(|out| out.flush()),
+            Self::Preview(out) | Self::Values(out) | Self::JsonLines(out) => out.checked(|out| out.flush()),
             Self::Npy(_) => Ok(()),
         }
     }
@@ -157,7 +167,7 @@ fn write_values(out: &mut dyn Write, vector: &[f32]) -> io::Result<()> {
     writeln!(out)
 }
 
-fn write_json(out: &mut dyn Write, row: &Row<'_>, origin: &Origin) -> io::Result<()> {
+fn write_json(out: &mut dyn Write, row: &Row<'_>) -> io::Result<()> {
     #[derive(Serialize)]
     struct Line<'a> {
         index: u64,
@@ -166,17 +176,11 @@ fn write_json(out: &mut dyn Write, row: &Row<'_>, origin: &Origin) -> io::Result
         embedding: &'a [f32],
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         truncated: bool,
-        device: &'a str,
-        precision: &'a str,
+        #[serde(flatten)]
+        origin: &'a Origin,
     }
-    let line = Line {
-        index: row.index,
-        id: row.id,
-        embedding: row.vector,
-        truncated: row.is_truncated,
-        device: origin.device,
-        precision: &origin.precision,
-    };
+    let line =
+        Line { index: row.index, id: row.id, embedding: row.vector, truncated: row.is_truncated, origin: row.origin };
     serde_json::to_writer(&mut *out, &line).map_err(io::Error::from)?;
     writeln!(out)
 }
@@ -216,8 +220,12 @@ mod tests {
 
     const VECTOR: &[f32] = &[0.5, -0.25, 1e-7, 3.0, 0.0, 1.0];
 
-    fn row<'a>(text: &'a str, id: Option<&'a serde_json::Value>) -> Row<'a> {
-        Row { index: 3, text, id, vector: VECTOR, is_truncated: id.is_some() }
+    fn origin(fallback: Option<&'static str>) -> Origin {
+        Origin { device: "cpu".to_owned(), precision: "f32".to_owned(), fallback }
+    }
+
+    fn row<'a>(text: &'a str, id: Option<&'a serde_json::Value>, origin: &'a Origin) -> Row<'a> {
+        Row { index: 3, text, id, vector: VECTOR, is_truncated: id.is_some(), origin }
     }
 
     fn written(write: impl Fn(&mut dyn Write) -> io::Result<()>) -> String {
@@ -228,13 +236,14 @@ mod tests {
 
     #[test]
     fn a_preview_is_one_safe_line() {
-        let preview = written(|out| write_preview(out, &row("red\u{1b}[31m\ntext", None)));
+        let origin = origin(None);
+        let preview = written(|out| write_preview(out, &row("red\u{1b}[31m\ntext", None, &origin)));
         expect![[r#"
             3: 6 values, norm 3.2113  [0.5000, -0.2500, 0.0000, 3.0000, 0.0000, ...]  red\u{1b}[31m\ntext
         "#]]
         .assert_eq(&preview);
         let long = "x".repeat(41);
-        assert!(written(|out| write_preview(out, &row(&long, None))).ends_with("x...\n"));
+        assert!(written(|out| write_preview(out, &row(&long, None, &origin))).ends_with("x...\n"));
     }
 
     #[test]
@@ -246,12 +255,15 @@ mod tests {
 
     #[test]
     fn json_names_the_device_and_gives_the_id_back() {
-        let origin = Origin { device: "cpu", precision: "f32".to_owned() };
         let id = serde_json::json!("a-1");
         expect![[r#"
             {"index":3,"id":"a-1","embedding":[0.5,-0.25,1e-7,3.0,0.0,1.0],"truncated":true,"device":"cpu","precision":"f32"}
         "#]]
-        .assert_eq(&written(|out| write_json(out, &row("x", Some(&id)), &origin)));
+        .assert_eq(&written(|out| write_json(out, &row("x", Some(&id), &origin(None)))));
+        expect![[r#"
+            {"index":3,"embedding":[0.5,-0.25,1e-7,3.0,0.0,1.0],"device":"cpu","precision":"f32","fallback":"out_of_memory"}
+        "#]]
+        .assert_eq(&written(|out| write_json(out, &row("x", None, &origin(Some("out_of_memory"))))));
     }
 
     #[test]

@@ -27,8 +27,7 @@ fn values_show_where_they_came_from() {
         embed.device auto default
         embed.precision int8 file HOME/here/magray.yaml:2
         embed.prompt default default
-        embed.max_text_bytes 1048576 default
-    "#]]
+        embed.max_text_bytes 1048576 default"#]]
     .assert_eq(&lines.join("\n"));
 }
 
@@ -42,7 +41,8 @@ fn json_has_every_setting_and_no_secret() {
     let setting = &json["settings"]["gpu.memory_limit_mb"];
     assert_eq!(setting["value"], 4096);
     assert_eq!(setting["source"], "env ONNX_GPU_MEM_LIMIT");
-    assert_eq!(setting["used"], false);
+    assert_eq!(setting["used"], true);
+    assert_eq!(json["settings"]["gpu.idle_timeout_s"]["used"], false);
     assert_eq!(json["settings"]["cpu.threads"]["value"], serde_json::Value::Null);
     assert_eq!(json["settings"]["cpu.threads"]["used"], true);
 }
@@ -109,10 +109,10 @@ fn bad_files_and_flags_are_named() {
     "#]],
     );
     home.check_refused(
-        &["embed", "--device", "cuda", "x"],
+        &["embed", "--device", "gpu", "x"],
         2,
         expect![[r#"
-        error: --device: 'cuda' is not allowed; use one of auto, cpu
+        error: --device: 'gpu' is not allowed; use auto, cpu, cuda, cuda:NUMBER or cuda:UUID
     "#]],
     );
     home.check_refused(

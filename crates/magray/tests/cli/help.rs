@@ -9,7 +9,7 @@ use crate::runner::Home;
 fn the_first_page_shows_commands_examples_and_exit_codes() {
     let answer = Home::new().call(&["--help"]).run().success();
     expect![[r#"
-        Embeddings from the command line, computed on the CPU
+        Embeddings from the command line, computed on the CPU or on an NVIDIA GPU
 
         Usage: magray [OPTIONS] <COMMAND>
 
@@ -17,6 +17,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           embed       Turn texts into vectors
           similarity  Compare two texts: the cosine of their vectors
           bench       Measure the speed of this machine
+          gpu         Look at the GPUs, or measure one against the CPU
           pull        Bring a model into the store
           models      List the models of the store, or remove one
           config      Show every setting, its value and where it came from
@@ -25,6 +26,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
         Options:
               --config <FILE>  Read settings from this file (.toml, .yaml, .yml)
           -q, --quiet          Print no summary and no progress; warnings and errors stay
+          -v, --verbose        Tell more: which device was chosen and why
           -h, --help           Print help
           -V, --version        Print version
 
@@ -33,6 +35,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
           magray similarity "a cat" "a kitten"
           magray bench embed --batch 1,32 --tokens 128
+          magray gpu info                               GPUs, and which device is chosen and why
           magray config                                 every setting and where it came from
 
         Exit codes:
@@ -43,7 +46,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
             4  there is no such model, or it is broken
             5  a model could not be pulled: network, hub or pip
             6  the disk or the output refused a write
-            7  the device or CPU path asked for is not available
+            7  the device or CPU path asked for is not available, or failed
           130  interrupted (Ctrl-C or a termination signal); no half-written output is left
     "#]]
     .assert_eq(&answer.stdout);
@@ -52,7 +55,16 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
 #[test]
 fn every_command_has_examples() {
     let home = Home::new();
-    for command in [&["embed"][..], &["similarity"], &["bench", "embed"], &["pull"], &["models"], &["config"]] {
+    for command in [
+        &["embed"][..],
+        &["similarity"],
+        &["bench", "embed"],
+        &["gpu", "info"],
+        &["gpu", "benchmark"],
+        &["pull"],
+        &["models"],
+        &["config"],
+    ] {
         let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
         let answer = home.call(&args).run().success();
         let example = format!("Examples:\n  magray {}", command.join(" "));
@@ -74,6 +86,9 @@ fn mistakes_in_the_command_line_end_with_2() {
         &["bench", "embed", "--tokens", "8", "--ragged"],
         &["bench", "embed", "--seconds", "-1"],
         &["bench", "embed", "--vectors", "x.npy"],
+        &["gpu"],
+        &["gpu", "benchmark", "--batch", "0"],
+        &["embed", "-q", "-v", "x"],
     ] {
         let answer = home.call(args).run();
         assert_eq!(answer.code, 2, "{args:?}: {}", answer.stderr);

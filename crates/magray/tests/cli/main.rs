@@ -4,6 +4,7 @@
 mod bench;
 mod config;
 mod embed;
+mod gpu;
 mod help;
 mod refusals;
 mod runner;

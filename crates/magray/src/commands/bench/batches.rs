@@ -14,15 +14,15 @@ use crate::{
 
 /// What limits the ids of a model.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Vocabulary {
-    pub(super) size: usize,
+pub(in crate::commands) struct Vocabulary {
+    pub(in crate::commands) size: usize,
     /// Tokens of a text at most.
-    pub(super) tokens_max: usize,
+    pub(in crate::commands) tokens_max: usize,
 }
 
 /// How long the texts of a batch are.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Lengths {
+pub(in crate::commands) enum Lengths {
     Equal(usize),
     /// Log-normal, like sentences that people write.
     Ragged,
@@ -32,7 +32,7 @@ pub(super) enum Lengths {
 const WORD_IDS: std::ops::Range<u64> = 1000..29000;
 
 /// Makes a batch. The same arguments make the same batch.
-pub(super) fn make(texts: usize, lengths: Lengths, vocabulary: &Vocabulary) -> Vec<Vec<u32>> {
+pub(in crate::commands) fn make(texts: usize, lengths: Lengths, vocabulary: &Vocabulary) -> Vec<Vec<u32>> {
     let mut chance = Chance(texts as u64);
     let end = WORD_IDS.end.min(vocabulary.size as u64);
     let start = if WORD_IDS.start < end { WORD_IDS.start } else { 0 };
@@ -48,7 +48,7 @@ pub(super) fn make(texts: usize, lengths: Lengths, vocabulary: &Vocabulary) -> V
 }
 
 /// Reads a batch from a JSON array of arrays.
-pub(super) fn read_ids(path: &Path) -> Result<Vec<Vec<u32>>, Failure> {
+pub(in crate::commands) fn read_ids(path: &Path) -> Result<Vec<Vec<u32>>, Failure> {
     let file = File::open(path).map_err(|reason| match reason.kind() {
         ErrorKind::NotFound => InputError::NotFound { path: path.to_owned() },
         _ => InputError::Unreadable { place: Place::File(path.to_owned()), reason },

@@ -1,21 +1,20 @@
 //! `magray bench embed`: how fast this machine embeds.
 //! Measures the model alone: no tokenizer, no files, no start-up.
 
-mod batches;
-mod timing;
+pub(super) mod batches;
+pub(super) mod timing;
 
 use std::path::PathBuf;
 
 use clap::Args;
-use magray_engine::{Encoder, EncoderShape};
+use magray_engine::{Embeddings, Encoder, Reason};
 use serde::Serialize;
 
 use super::Context;
 use crate::{
     cli::ComputeArgs,
-    config::Config,
     exit::Failure,
-    model,
+    model::{self, FallbackNotice},
     output::{self, Destination, Npy, aligned},
 };
 use batches::{Lengths, Vocabulary};
@@ -31,9 +30,6 @@ Examples:
 Each case is warmed up, then run for --seconds and at least 5 times. \
 The table shows the median and the 10th and 90th percentile of a run; \
 texts/s, tokens/s and TFLOP/s follow from the median.";
-
-/// Names a model of random weights.
-const SYNTHETIC: &str = "synthetic:";
 
 /// Flags of `magray bench embed`.
 #[derive(Debug, Args)]
@@ -70,7 +66,12 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Serialize)]
 struct Report {
     model: String,
-    device: &'static str,
+    device: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<String>,
+    /// Why the CPU computed although a GPU was to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fallback: Option<&'static str>,
     cpu_path: String,
     precision: String,
     threads: usize,
@@ -90,14 +91,17 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&args.compute.flags())?;
     // The file is read before the model is loaded in vain.
     let given = args.ids.as_deref().map(batches::read_ids).transpose()?;
-    let (name, mut encoder) = open(&config, context)?;
+    let name = config.model()?.name;
+    let mut encoder = model::open_to_measure(&config, &model::encoder_options(&config), &context.console)?;
     let cases = match given {
         Some(ids) => vec![ids],
         None => args.make_batches(&encoder)?,
     };
+    let mut notice = FallbackNotice::default();
     let mut reports = Vec::new();
     for ids in &cases {
-        let report = measure(&name, &mut encoder, ids, args.seconds)?;
+        let (report, last) = measure(&name, &mut encoder, ids, args.seconds)?;
+        notice.tell(&last, &context.console);
         if args.json {
             let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
             output::print(&(line + "\n"))?;
@@ -110,7 +114,7 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
         npy.finish()?;
     }
     if !args.json {
-        output::print(&table(&reports))?;
+        output::print(&table(&reports, &model::describe(&encoder)))?;
     }
     Ok(())
 }
@@ -127,32 +131,29 @@ impl BenchArgs {
     }
 }
 
-fn open(config: &Config, context: &Context) -> Result<(String, Encoder), Failure> {
-    let name = config.model()?.name;
-    let encoder = match name.strip_prefix(SYNTHETIC) {
-        Some(shape) => {
-            let shape: EncoderShape =
-                shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")))?;
-            let made = Encoder::synthetic(shape, &model::encoder_options(config));
-            let encoder = made.map_err(|reason| Failure::Load { model: name.clone(), reason: Box::new(reason) })?;
-            model::tell_precision(config, &encoder, &context.console);
-            encoder
-        }
-        None => model::open(config, &context.console)?,
-    };
-    Ok((name, encoder))
-}
-
-fn measure(model: &str, encoder: &mut Encoder, ids: &[Vec<u32>], seconds: f64) -> Result<Report, Failure> {
-    let timing = Timing::take(Limits { seconds, runs_min: 5 }, || encoder.embed_ids(ids).map(drop))?;
+/// Measures one case; the vectors of the last run tell what computed them.
+fn measure(
+    model: &str,
+    encoder: &mut Encoder,
+    ids: &[Vec<u32>],
+    seconds: f64,
+) -> Result<(Report, Embeddings), Failure> {
+    let mut last = None;
+    let timing = Timing::take(Limits { seconds, runs_min: 5 }, || {
+        last = Some(encoder.embed_ids(ids)?);
+        Ok::<(), Failure>(())
+    })?;
+    let last = last.unwrap_or_else(|| unreachable!("a case runs at least once"));
     let lengths: Vec<usize> = ids.iter().map(Vec::len).collect();
     let tokens: usize = lengths.iter().sum();
     let per_second = |amount: f64| amount / (timing.median_ms / 1e3);
-    Ok(Report {
+    let report = Report {
         model: model.to_owned(),
-        device: "cpu",
+        device: last.device.to_string(),
+        gpu: encoder.gpu().map(|gpu| gpu.name.clone()),
+        fallback: last.fallback.as_ref().map(Reason::code),
         cpu_path: encoder.cpu_path().to_string(),
-        precision: encoder.precision().to_string(),
+        precision: last.precision.to_string(),
         threads: encoder.threads(),
         batch: ids.len(),
         tokens,
@@ -161,10 +162,11 @@ fn measure(model: &str, encoder: &mut Encoder, ids: &[Vec<u32>], seconds: f64) -
         tokens_per_s: per_second(tokens as f64),
         tflops: per_second(encoder.shape().flops(&lengths) as f64) / 1e12,
         timing,
-    })
+    };
+    Ok((report, last))
 }
 
-fn table(reports: &[Report]) -> String {
+fn table(reports: &[Report], on: &str) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let head = ["batch", "tokens", "runs", "median ms", "p10", "p90", "texts/s", "tokens/s", "TFLOP/s"];
     let cells = |report: &Report| {
@@ -183,18 +185,10 @@ fn table(reports: &[Report]) -> String {
     };
     let rows: Vec<Vec<String>> =
         std::iter::once(head.map(str::to_owned).to_vec()).chain(reports.iter().map(cells)).collect();
-    format!(
-        "{} on {} ({}, {}, threads: {})\n\n{}",
-        first.model,
-        first.device,
-        first.cpu_path,
-        first.precision,
-        first.threads,
-        aligned(&rows)
-    )
+    format!("{} on {on}\n\n{}", first.model, aligned(&rows))
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
     if (0.0..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("use 0 to 3600 seconds".to_owned()) }
 }
@@ -208,7 +202,9 @@ mod tests {
     fn the_table_lines_up() {
         let report = |batch, ragged| Report {
             model: "tiny".to_owned(),
-            device: "cpu",
+            device: "cpu".to_owned(),
+            gpu: None,
+            fallback: None,
             cpu_path: "amx".to_owned(),
             precision: "bf16".to_owned(),
             threads: 2,
@@ -227,7 +223,7 @@ mod tests {
             1      128          7     1.500      1.250  2.000  666.7    85333     1.250
             32     4096 ragged  7     1.500      1.250  2.000  666.7    85333     1.250
         "#]]
-        .assert_eq(&table(&[report(1, false), report(32, true)]));
+        .assert_eq(&table(&[report(1, false), report(32, true)], "cpu (amx, bf16, threads: 2)"));
     }
 
     #[test]

@@ -7,23 +7,23 @@ use serde::Serialize;
 
 /// When measuring ends: after both.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) seconds: f64,
-    pub(super) runs_min: usize,
+pub(in crate::commands) struct Limits {
+    pub(in crate::commands) seconds: f64,
+    pub(in crate::commands) runs_min: usize,
 }
 
 /// The times of one case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Timing {
-    pub(super) runs: usize,
-    pub(super) median_ms: f64,
-    pub(super) p10_ms: f64,
-    pub(super) p90_ms: f64,
+pub(in crate::commands) struct Timing {
+    pub(in crate::commands) runs: usize,
+    pub(in crate::commands) median_ms: f64,
+    pub(in crate::commands) p10_ms: f64,
+    pub(in crate::commands) p90_ms: f64,
 }
 
 impl Timing {
     /// Warms up, then runs until the limits are reached.
-    pub(super) fn take<E>(limits: Limits, mut run: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
+    pub(in crate::commands) fn take<E>(limits: Limits, mut run: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
         // Two runs: the first plans buffers and wakes threads, the second fills the caches.
         run()?;
         run()?;

@@ -1,0 +1,163 @@
+//! Names devices: what a user may ask for, and what an answer says it was computed on.
+//! Does not know which of them the machine has.
+
+use std::{fmt, str::FromStr};
+
+/// What a user asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DeviceChoice {
+    /// The GPU where there is one that is worth it, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// This GPU and no other device.
+    Cuda(GpuSelector),
+}
+
+/// Which of several GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GpuSelector {
+    /// The one that the settings name, or the first.
+    #[default]
+    Any,
+    /// By number, in the order of the visible GPUs.
+    Index(usize),
+    /// By its UUID or the start of it, as `nvidia-smi -L` prints it.
+    Uuid(String),
+}
+
+/// The device that computed an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DeviceName {
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// The NVIDIA GPU of this number.
+    Cuda(usize),
+}
+
+/// A way to use some hardware, as lists of preference name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// NVIDIA GPUs.
+    Cuda,
+    /// Apple's GPUs.
+    Mps,
+    /// The processor.
+    Cpu,
+}
+
+/// A word that names no device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDevice(pub String);
+
+impl UnknownDevice {
+    /// The words that are known, as a phrase.
+    pub const KNOWN: &'static str = "auto, cpu, cuda, cuda:NUMBER or cuda:UUID";
+}
+
+impl fmt::Display for UnknownDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown device '{}': use {}", self.0, Self::KNOWN)
+    }
+}
+
+impl std::error::Error for UnknownDevice {}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Cpu => f.pad("cpu"),
+            Self::Cuda(GpuSelector::Any) => f.pad("cuda"),
+            Self::Cuda(GpuSelector::Index(index)) => f.pad(&format!("cuda:{index}")),
+            Self::Cuda(GpuSelector::Uuid(uuid)) => f.pad(&format!("cuda:{uuid}")),
+        }
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = UnknownDevice;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let unknown = || UnknownDevice(word.to_owned());
+        let (kind, which) = word.split_once(':').map_or((word, None), |(kind, which)| (kind, Some(which)));
+        match (kind.to_ascii_lowercase().as_str(), which) {
+            ("auto", None) => Ok(Self::Auto),
+            ("cpu", None) => Ok(Self::Cpu),
+            ("cuda", None) => Ok(Self::Cuda(GpuSelector::Any)),
+            ("cuda", Some(which)) => selector(which).map(Self::Cuda).ok_or_else(unknown),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+fn selector(word: &str) -> Option<GpuSelector> {
+    if word.starts_with("GPU-") || word.starts_with("MIG-") {
+        return Some(GpuSelector::Uuid(word.to_owned()));
+    }
+    // Signs would parse as numbers too, and no driver numbers a GPU so.
+    let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { word.parse().ok().map(GpuSelector::Index) } else { None }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.pad("cpu"),
+            Self::Cuda(index) => f.pad(&format!("cuda:{index}")),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Cuda => "cuda",
+            Self::Mps => "mps",
+            Self::Cpu => "cpu",
+        })
+    }
+}
+
+impl FromStr for Backend {
+    type Err = UnknownDevice;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        match word {
+            "cuda" => Ok(Self::Cuda),
+            "mps" => Ok(Self::Mps),
+            "cpu" => Ok(Self::Cpu),
+            _ => Err(UnknownDevice(word.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_round_trip() {
+        for word in ["auto", "cpu", "cuda", "cuda:0", "cuda:17", "cuda:GPU-8f1a", "cuda:MIG-3c"] {
+            assert_eq!(word.parse::<DeviceChoice>().unwrap().to_string(), word);
+        }
+        assert_eq!("CUDA:1".parse(), Ok(DeviceChoice::Cuda(GpuSelector::Index(1))));
+        for backend in [Backend::Cuda, Backend::Mps, Backend::Cpu] {
+            assert_eq!(backend.to_string().parse(), Ok(backend));
+        }
+        assert_eq!(DeviceName::Cuda(1).to_string(), "cuda:1");
+    }
+
+    #[test]
+    fn words_that_name_no_device_are_refused() {
+        for word in ["", "gpu", "cpu:0", "auto:1", "cuda:", "cuda:-1", "cuda:+1", "cuda:x", "cuda:99999999999999999999"]
+        {
+            // An empty number parses as nothing, never as the first GPU.
+            assert!(word.parse::<DeviceChoice>().is_err(), "{word:?}");
+        }
+        let message = "gpu".parse::<DeviceChoice>().unwrap_err().to_string();
+        assert_eq!(message, "unknown device 'gpu': use auto, cpu, cuda, cuda:NUMBER or cuda:UUID");
+    }
+}

@@ -1,0 +1,234 @@
+//! Measures how fast CPU and GPU are with a model, once a machine, and keeps the result in a file.
+//! Decides nothing; a file that is missing, damaged or of another machine only means measuring again.
+
+use crate::executor::Executor;
+use crate::gpu::GpuError;
+use crate::tokenize::Encoded;
+use magray_core::{EncoderShape, Scores};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The texts that are measured with: a small batch of short texts, as a first request has.
+const TEXTS: usize = 8;
+const TOKENS: usize = 64;
+/// How long a device is measured, the first runs not counted.
+const SPENT_MAX: Duration = Duration::from_millis(300);
+const RUNS_MAX: usize = 20;
+
+/// All that a speed depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Key {
+    pub(crate) version: String,
+    pub(crate) gpu: String,
+    pub(crate) cpu: String,
+    pub(crate) cpu_path: String,
+    pub(crate) threads: usize,
+    /// Architecture and sizes: a speed does not depend on the weights.
+    pub(crate) model: String,
+    pub(crate) cpu_precision: String,
+    pub(crate) gpu_precision: String,
+}
+
+/// Measures both devices on the same texts.
+pub(crate) fn measure(
+    cpu: &mut Executor,
+    gpu: &mut Executor,
+    shape: EncoderShape,
+    tokens_max: usize,
+) -> Result<Option<Scores>, GpuError> {
+    let one = texts(1, shape, tokens_max);
+    // The first run plans buffers and wakes threads, the second tells how many texts the time allows.
+    time(cpu, &one)?;
+    let single = time(cpu, &one)?;
+    let affordable = SPENT_MAX.as_secs_f64() / 2.0 / single.as_secs_f64().max(1e-9);
+    let batch = texts((affordable as usize).clamp(1, TEXTS), shape, tokens_max);
+    let cpu_speed = speed(cpu, &batch)?;
+    let gpu_speed = speed(gpu, &batch)?;
+    Ok(Scores::new(cpu_speed, gpu_speed))
+}
+
+/// Texts a second, of the median run.
+fn speed(executor: &mut Executor, texts: &[Encoded]) -> Result<f64, GpuError> {
+    time(executor, texts)?;
+    let mut times = Vec::new();
+    let started = Instant::now();
+    while times.is_empty() || (times.len() < RUNS_MAX && started.elapsed() < SPENT_MAX) {
+        times.push(time(executor, texts)?);
+    }
+    times.sort_unstable();
+    Ok(texts.len() as f64 / times[times.len() / 2].as_secs_f64().max(1e-9))
+}
+
+fn time(executor: &mut Executor, texts: &[Encoded]) -> Result<Duration, GpuError> {
+    let mut out = vec![0.0; texts.len() * executor.outputs()];
+    let started = Instant::now();
+    executor.run(texts, 0, &mut out)?;
+    Ok(started.elapsed())
+}
+
+fn texts(count: usize, shape: EncoderShape, tokens_max: usize) -> Vec<Encoded> {
+    let tokens = TOKENS.min(tokens_max).max(1);
+    // Ids spread over the table, so that rows come from memory as those of real texts do.
+    let id = |at: usize| (at.wrapping_mul(2_654_435_761) % shape.vocab.max(1)) as u32;
+    let text = |text: usize| (0..tokens).map(|token| id(text * tokens + token)).collect::<Vec<u32>>();
+    (0..count).map(|at| Encoded { ids: text(at), type_ids: vec![0; tokens], truncated: false }).collect()
+}
+
+/// The file of measured speeds.
+#[derive(Clone, Debug)]
+pub(crate) struct ScoreCache<'a> {
+    file: Option<&'a Path>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    key: Key,
+    cpu_texts_per_s: f64,
+    gpu_texts_per_s: f64,
+}
+
+impl<'a> ScoreCache<'a> {
+    /// More machines and models than one user has; the oldest go first.
+    const ENTRIES_MAX: usize = 64;
+    const BYTES_MAX: u64 = 1 << 20;
+
+    pub(crate) fn new(file: Option<&'a Path>) -> Self {
+        Self { file }
+    }
+
+    /// The speeds that were measured for this key.
+    pub(crate) fn find(&self, key: &Key) -> Option<Scores> {
+        let entry = self.read().into_iter().find(|entry| entry.key == *key)?;
+        Scores::new(entry.cpu_texts_per_s, entry.gpu_texts_per_s)
+    }
+
+    /// Keeps a measurement. Where that fails it is made again next time, so nobody need hear of it.
+    pub(crate) fn keep(&self, key: &Key, scores: Scores) {
+        let Some(file) = self.file else { return };
+        let mut entries = self.read();
+        entries.retain(|entry| entry.key != *key);
+        entries.insert(
+            0,
+            Entry {
+                key: key.clone(),
+                cpu_texts_per_s: scores.cpu_texts_per_s(),
+                gpu_texts_per_s: scores.gpu_texts_per_s(),
+            },
+        );
+        entries.truncate(Self::ENTRIES_MAX);
+        let _ = write_whole(file, &entries);
+    }
+
+    fn read(&self) -> Vec<Entry> {
+        let Some(file) = self.file.and_then(|path| fs::File::open(path).ok()) else { return Vec::new() };
+        let mut bytes = Vec::new();
+        match file.take(Self::BYTES_MAX).read_to_end(&mut bytes) {
+            Ok(_) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+/// Writes beside the file and renames, so that a reader never sees half of it.
+fn write_whole(file: &Path, entries: &[Entry]) -> std::io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let half: PathBuf = folder.join(name);
+    let written = fs::File::create(&half)
+        .and_then(|mut out| out.write_all(&serde_json::to_vec_pretty(entries)?))
+        .and_then(|()| fs::rename(&half, file));
+    if written.is_err() {
+        let _ = fs::remove_file(&half);
+    }
+    written
+}
+
+/// What the system calls its processor; empty where it does not say.
+pub(crate) fn cpu_name() -> String {
+    let described = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = described.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    named.map(|(_, name)| name.trim().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(gpu: &str) -> Key {
+        Key {
+            version: "1".to_owned(),
+            gpu: gpu.to_owned(),
+            cpu: "a CPU".to_owned(),
+            cpu_path: "amx".to_owned(),
+            threads: 2,
+            model: "bert".to_owned(),
+            cpu_precision: "bf16".to_owned(),
+            gpu_precision: "bf16".to_owned(),
+        }
+    }
+
+    fn scores(gpu: f64) -> Scores {
+        Scores::new(10.0, gpu).unwrap()
+    }
+
+    #[test]
+    fn what_was_measured_is_found_again_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deep/er/scores.json");
+        let cache = ScoreCache::new(Some(&file));
+        assert_eq!(cache.find(&key("GPU-1")), None);
+        cache.keep(&key("GPU-1"), scores(100.0));
+        cache.keep(&key("GPU-2"), scores(200.0));
+        cache.keep(&key("GPU-1"), scores(300.0));
+        assert_eq!(cache.find(&key("GPU-1")), Some(scores(300.0)));
+        assert_eq!(cache.find(&key("GPU-2")), Some(scores(200.0)));
+        assert_eq!(cache.find(&Key { threads: 3, ..key("GPU-1") }), None);
+        assert_eq!(cache.read().len(), 2);
+        let names: Vec<_> = fs::read_dir(file.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["scores.json"], "no half-written file is left");
+    }
+
+    #[test]
+    fn the_file_stays_small() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("scores.json");
+        let cache = ScoreCache::new(Some(&file));
+        for at in 0..ScoreCache::ENTRIES_MAX + 5 {
+            cache.keep(&key(&at.to_string()), scores(1.0));
+        }
+        assert_eq!(cache.read().len(), ScoreCache::ENTRIES_MAX);
+        assert_eq!(cache.find(&key("0")), None);
+        assert!(cache.find(&key(&(ScoreCache::ENTRIES_MAX + 4).to_string())).is_some());
+    }
+
+    #[test]
+    fn a_damaged_file_and_a_folder_that_cannot_be_written_are_no_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("scores.json");
+        for content in ["", "{", "[{\"key\": 3}]", "[1, 2]"] {
+            fs::write(&file, content).unwrap();
+            assert_eq!(ScoreCache::new(Some(&file)).find(&key("x")), None, "{content}");
+        }
+        ScoreCache::new(Some(&file)).keep(&key("x"), scores(5.0));
+        assert!(ScoreCache::new(Some(&file)).find(&key("x")).is_some());
+        // A file in the place of the folder.
+        let below = file.join("scores.json");
+        ScoreCache::new(Some(&below)).keep(&key("x"), scores(5.0));
+        assert_eq!(ScoreCache::new(Some(&below)).find(&key("x")), None);
+        ScoreCache::new(None).keep(&key("x"), scores(5.0));
+    }
+
+    #[test]
+    fn made_up_texts_fit_any_model() {
+        let shape = EncoderShape { vocab: 7, hidden: 8, layers: 1, heads: 1, ffn: 8, positions: 5 };
+        let made = texts(3, shape, 5);
+        assert!(made.iter().all(|text| text.ids.len() == 5 && text.ids.iter().all(|id| *id < 7)));
+        assert_eq!(texts(1, shape, 500)[0].ids.len(), TOKENS);
+    }
+}

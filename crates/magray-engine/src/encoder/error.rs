@@ -1,0 +1,100 @@
+//! Why a model cannot be loaded, and why texts cannot be computed.
+//! Words only: who calls decides what follows.
+
+use crate::gpu::GpuError;
+use crate::model::PackError;
+use crate::spec::SpecError;
+use crate::tokenize::TokenizeError;
+use crate::weights::WeightsError;
+use magray_core::Refusal;
+use magray_device::cpu::CpuError;
+use std::convert::Infallible;
+
+/// Why a model could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The folder's description is missing or wrong.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The folder's weights are missing or wrong.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The folder's tokenizer is missing or wrong.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizeError),
+    /// The CPU cannot be used as asked.
+    #[error(transparent)]
+    Cpu(#[from] CpuError),
+    /// The device that was asked for cannot be used.
+    #[error(transparent)]
+    Device(#[from] Refusal),
+}
+
+impl From<PackError<Infallible>> for LoadError {
+    fn from(error: PackError<Infallible>) -> Self {
+        let PackError::Weights(error) = error;
+        Self::Weights(error)
+    }
+}
+
+/// Why texts could not be computed.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbedError {
+    /// The model has no prompt of this name.
+    #[error("the model has no prompt named '{asked}'; {}", list_prompts(known))]
+    UnknownPrompt {
+        /// The name that was asked for.
+        asked: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// The tokenizer refused a text.
+    #[error(transparent)]
+    Tokenize(#[from] TokenizeError),
+    /// A synthetic model has no tokenizer.
+    #[error("a synthetic model has no tokenizer: it takes token ids, for benchmarks")]
+    NoTokenizer,
+    /// A token id that the model does not have.
+    #[error("text {text} has the token id {id}, but the model knows {vocab} ids")]
+    UnknownId {
+        /// Index of the text.
+        text: usize,
+        /// The id.
+        id: u32,
+        /// Rows of the model's table.
+        vocab: usize,
+    },
+    /// More or fewer tokens than the model reads.
+    #[error("text {text} has {tokens} tokens; the model reads 1 to {max_tokens}")]
+    TokenCount {
+        /// Index of the text.
+        text: usize,
+        /// Its tokens.
+        tokens: usize,
+        /// The most the model reads.
+        max_tokens: usize,
+    },
+    /// The model does something else.
+    #[error("this model {does}; use one that {wanted}")]
+    WrongTask {
+        /// What it does.
+        does: &'static str,
+        /// What was asked of it.
+        wanted: &'static str,
+    },
+    /// The GPU failed, and the CPU may not answer in its place.
+    #[error("the GPU failed: {0}")]
+    Gpu(#[source] GpuError),
+    /// The GPU failed, and the CPU cannot answer in its place.
+    #[error("the GPU failed: {gpu}; nor can the CPU be used: {cpu}")]
+    NoSpare {
+        /// What the GPU said.
+        gpu: String,
+        /// What is wrong with the CPU.
+        cpu: Box<LoadError>,
+    },
+}
+
+fn list_prompts(known: &[String]) -> String {
+    if known.is_empty() { "it has none".to_owned() } else { format!("it has: {}", known.join(", ")) }
+}

@@ -1,0 +1,80 @@
+//! Why a GPU could not load a model or compute, sorted by what to do about it.
+//! Retries nothing.
+
+use crate::weights::WeightsError;
+use magray_core::Reason;
+use magray_device::cuda::{CudaError, Declined, KernelError};
+
+/// A failure of a GPU.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// The GPU, or what it needs, is not there: use another device.
+    #[error(transparent)]
+    Declined(#[from] Declined),
+    /// The driver refused or stopped the work.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// A kernel could not be made.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The model's files are wrong: no device can load them.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+}
+
+impl GpuError {
+    /// One word for programs; it never changes its meaning.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Declined(declined) | Self::Kernel(KernelError::Declined(declined)) => declined.code(),
+            Self::Cuda(error) | Self::Kernel(KernelError::Load { source: error, .. }) => code_of(error),
+            Self::Kernel(KernelError::Compile(_)) => "kernel_refused",
+            Self::Weights(_) => "model_broken",
+        }
+    }
+
+    /// Whether this process had better not try the GPU again: the same call would fail the same way.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Cuda(error) | Self::Kernel(KernelError::Load { source: error, .. }) => error.needs_new_process(),
+            Self::Declined(_) | Self::Kernel(_) | Self::Weights(_) => true,
+        }
+    }
+
+    /// The reason that an answer carries.
+    pub fn reason(&self) -> Reason {
+        Reason::Failed { code: self.code(), message: self.to_string() }
+    }
+}
+
+fn code_of(error: &CudaError) -> &'static str {
+    match error {
+        CudaError::OutOfMemory => "out_of_memory",
+        CudaError::Sticky { .. } => "gpu_fault",
+        CudaError::Lost { .. } => "lost",
+        CudaError::Other { .. } => "driver_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_memory_passes_and_a_fault_does_not() {
+        let full = GpuError::from(CudaError::OutOfMemory);
+        assert!(!full.is_lasting());
+        assert_eq!(full.reason().code(), "out_of_memory");
+        let fault = GpuError::from(CudaError::Sticky { code: 700, name: "illegal_address".to_owned() });
+        assert!(fault.is_lasting());
+        assert_eq!(fault.reason().code(), "gpu_fault");
+        assert!(fault.reason().to_string().contains("illegal_address"));
+    }
+
+    #[test]
+    fn a_missing_compiler_keeps_its_own_code() {
+        let error = GpuError::from(KernelError::from(Declined::NoNvrtc));
+        assert_eq!(error.code(), "no_nvrtc");
+        assert!(error.is_lasting());
+    }
+}

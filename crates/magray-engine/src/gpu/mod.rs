@@ -1,0 +1,53 @@
+//! The GPU as the engine sees it: how it may be used, what it is like, why it failed.
+//! Launches nothing: that is the executor's.
+
+mod error;
+mod hardware;
+mod survey;
+
+pub use error::GpuError;
+pub(crate) use hardware::{Hardware, Machine};
+pub use magray_device::cuda::{Declined, GpuInfo, Sample, SearchPath, Throttle, Visible};
+pub use survey::{GpuStatus, Survey};
+
+use magray_core::{PrecisionChoice, Rules};
+use std::path::PathBuf;
+
+/// How GPUs may be used.
+#[derive(Clone, Debug)]
+pub struct GpuOptions {
+    /// When a GPU is used, and how much of it.
+    pub rules: Rules,
+    /// The GPU that is meant where none is named.
+    pub device_id: usize,
+    /// The arithmetic where the caller leaves it open.
+    pub precision: PrecisionChoice,
+    /// Streams that work side by side.
+    pub streams: usize,
+    /// Where the libraries are.
+    pub search: SearchPath,
+    /// Which GPUs may be seen.
+    pub visible: Visible,
+    /// The setting that hides GPUs, where it was no variable.
+    pub visible_by: Option<&'static str>,
+    /// The folder of compiled kernels; without it they are compiled in every process.
+    pub kernel_cache: Option<PathBuf>,
+    /// The file of measured speeds; without it they are measured in every process.
+    pub score_cache: Option<PathBuf>,
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        Self {
+            rules: Rules::default(),
+            device_id: 0,
+            precision: PrecisionChoice::Auto,
+            streams: 4,
+            search: SearchPath::system(),
+            visible: Visible::all(),
+            visible_by: None,
+            kernel_cache: None,
+            score_cache: None,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What GPUs there are and how they are, for people who ask.
+//! Starts the driver but makes no context: it takes no memory of a GPU.
+
+use super::{Declined, GpuInfo, GpuOptions, Machine, Sample};
+use magray_device::cuda::Telemetry;
+
+/// All that is known of the GPUs of this machine.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// The version of the driver, such as `580.65.06`.
+    pub driver_version: Option<String>,
+    /// The newest CUDA version that the driver supports.
+    pub cuda_version: Option<(u32, u32)>,
+    /// The GPUs that may be used, or why there is none.
+    pub gpus: Result<Vec<GpuStatus>, Declined>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug)]
+pub struct GpuStatus {
+    /// What it is.
+    pub info: GpuInfo,
+    /// How it is now; what the machine does not tell is left out.
+    pub sample: Sample,
+}
+
+impl Survey {
+    /// Looks at the machine.
+    pub fn take(options: &GpuOptions) -> Self {
+        let found = Machine(options).gpus();
+        // Without a driver there is nobody to ask, and looking for its telemetry would only take time.
+        let telemetry = match &found {
+            Err(Declined::NoDriver) => None,
+            _ => Telemetry::open(&options.search),
+        };
+        let status = |info: GpuInfo| {
+            let sample = telemetry.as_ref().map(|telemetry| telemetry.sample(&info)).unwrap_or_default();
+            GpuStatus { info, sample }
+        };
+        Self {
+            driver_version: telemetry.as_ref().and_then(Telemetry::driver_version),
+            cuda_version: telemetry.as_ref().and_then(Telemetry::cuda_version),
+            gpus: found.map(|gpus| gpus.into_iter().map(status).collect()),
+        }
+    }
+}

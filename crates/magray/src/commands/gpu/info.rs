@@ -1,0 +1,245 @@
+//! `magray gpu info`: the GPUs, how they are, and which device is chosen and why.
+//! Loads no model, measures nothing, takes no memory of a GPU.
+
+use clap::Args;
+use magray_engine::{
+    Encoder, EncoderOptions, Outlook, Reason, Verdict,
+    gpu::{GpuStatus, Sample, Survey},
+};
+use serde_json::{Value, json};
+
+use super::super::Context;
+use crate::{
+    cli::ComputeArgs,
+    exit::Failure,
+    model,
+    output::{self, aligned},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray gpu info
+  magray gpu info --json
+  magray gpu info --model BAAI/bge-base-en-v1.5    the device that this model would be computed on
+
+The speeds are those that were measured when the model was first loaded with --device auto.";
+
+/// Flags of `magray gpu info`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct GpuInfoArgs {
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// All that is shown.
+struct Report {
+    survey: Survey,
+    outlook: Outlook,
+    options: EncoderOptions,
+    model: String,
+    is_pulled: bool,
+}
+
+/// Runs `magray gpu info`.
+pub(crate) fn run(args: &GpuInfoArgs, context: &Context) -> Result<(), Failure> {
+    let config = context.settle(&args.compute.flags())?;
+    let options = model::encoder_options(&config);
+    let model = config.model()?.name;
+    let folder = model::find(&config)?;
+    let outlook = Encoder::outlook_for(folder.as_deref(), &options)
+        .map_err(|reason| Failure::Load { model: model.clone(), reason: Box::new(reason) })?;
+    let survey = Survey::take(&options.gpu);
+    let report = Report { survey, outlook, options, model, is_pulled: folder.is_some() };
+    Ok(output::print(&if args.json { format!("{}\n", report.json()) } else { report.text() })?)
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Rows of a table: a name and what there is to say.
+type Rows = Vec<Vec<String>>;
+
+fn push(rows: &mut Rows, name: &str, value: impl Into<String>) {
+    rows.push(vec![name.to_owned(), value.into()]);
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let mut rows = Rows::new();
+        let unknown = || "unknown".to_owned();
+        match &self.survey.gpus {
+            Ok(gpus) => {
+                push(&mut rows, "driver", self.survey.driver_version.clone().unwrap_or_else(unknown));
+                push(&mut rows, "CUDA", self.cuda_version().unwrap_or_else(unknown));
+                push(&mut rows, "TensorRT", "off");
+                for gpu in gpus {
+                    push_gpu(&mut rows, gpu);
+                }
+            }
+            Err(declined) => {
+                push(&mut rows, "GPU", format!("none ({})", declined.code()));
+                push(&mut rows, "", declined.to_string());
+                push(&mut rows, "TensorRT", "off");
+            }
+        }
+        self.push_choice(&mut rows);
+        aligned(&rows)
+    }
+
+    fn push_choice(&self, rows: &mut Rows) {
+        push(rows, "", "");
+        let model = &self.model;
+        push(rows, "model", if self.is_pulled { model.clone() } else { format!("{model} (not pulled yet)") });
+        match &self.outlook.verdict {
+            Ok(Verdict { device, reason }) => {
+                push(rows, "chosen", device.to_string());
+                push(rows, "because", format!("{reason} ({})", reason.code()));
+                if *reason == Reason::Unmeasured {
+                    push(rows, "", "it is measured when the model is next loaded with --device auto");
+                }
+            }
+            Err(refusal) => {
+                push(rows, "chosen", "none");
+                push(rows, "because", format!("{refusal} ({})", refusal.reason.code()));
+            }
+        }
+        if let Some(scores) = self.outlook.scores {
+            push(rows, "CPU", format!("{:.1} texts/s", scores.cpu_texts_per_s()));
+            push(rows, "GPU", format!("{:.1} texts/s", scores.gpu_texts_per_s()));
+            let threshold = self.options.gpu.rules.performance_threshold;
+            push(rows, "speed-up", format!("{:.2}, at least {threshold} is asked for", scores.speedup()));
+        }
+        if let Some(need) = self.outlook.need_bytes {
+            let free = self.outlook.free_bytes.map_or(String::new(), |free| format!(", {} MiB free", free / MIB));
+            let limit = self.options.gpu.rules.memory_limit_bytes;
+            let limit = limit.map_or(String::new(), |limit| format!(", limit {} MiB", limit / MIB));
+            push(rows, "memory", format!("about {} MiB needed{free}{limit}", need.div_ceil(MIB)));
+        }
+    }
+
+    fn cuda_version(&self) -> Option<String> {
+        self.survey.cuda_version.map(|(major, minor)| format!("{major}.{minor}"))
+    }
+
+    fn json(&self) -> Value {
+        let declined = self.survey.gpus.as_ref().err();
+        let gpus: Vec<Value> = self.survey.gpus.iter().flatten().map(gpu_json).collect();
+        json!({
+            "driver_version": self.survey.driver_version,
+            "cuda_version": self.cuda_version(),
+            "tensorrt": false,
+            "gpus": gpus,
+            "declined": declined.map(|declined| json!({ "code": declined.code(), "message": declined.to_string() })),
+            "choice": self.choice_json(),
+        })
+    }
+
+    fn choice_json(&self) -> Value {
+        let (device, reason, message) = match &self.outlook.verdict {
+            Ok(verdict) => (Some(verdict.device.to_string()), verdict.reason.code(), verdict.reason.to_string()),
+            Err(refusal) => (None, refusal.reason.code(), refusal.to_string()),
+        };
+        let scores = self.outlook.scores;
+        json!({
+            "asked": self.options.device.to_string(),
+            "device": device,
+            "reason": reason,
+            "message": message,
+            "model": self.model,
+            "model_is_pulled": self.is_pulled,
+            "cpu_texts_per_s": scores.map(|scores| scores.cpu_texts_per_s()),
+            "gpu_texts_per_s": scores.map(|scores| scores.gpu_texts_per_s()),
+            "speedup": scores.map(|scores| scores.speedup()),
+            "performance_threshold": self.options.gpu.rules.performance_threshold,
+            "need_bytes": self.outlook.need_bytes,
+            "free_bytes": self.outlook.free_bytes,
+            "memory_limit_bytes": self.options.gpu.rules.memory_limit_bytes,
+        })
+    }
+}
+
+fn push_gpu(rows: &mut Rows, GpuStatus { info, sample }: &GpuStatus) {
+    let (major, minor) = info.capability;
+    push(rows, "", "");
+    push(rows, &format!("cuda:{}", info.index), info.name.clone());
+    push(rows, "  compute", format!("capability {major}.{minor}, {} multiprocessors", info.multiprocessors));
+    push(rows, "  memory", memory(info.memory_bytes, sample));
+    let told = [
+        ("  temperature", sample.temperature_celsius.map(|celsius| format!("{celsius} C"))),
+        ("  power", power(sample)),
+        ("  clocks", clocks(sample)),
+        ("  utilisation", sample.utilisation_percent.map(|percent| format!("{percent} %"))),
+        ("  throttled", sample.throttle.as_ref().map(|_| throttle(sample))),
+        ("  ECC errors", sample.ecc_uncorrected.map(|errors| format!("{errors} not corrected"))),
+    ];
+    for (name, value) in told {
+        push(rows, name, value.unwrap_or_else(|| "unknown".to_owned()));
+    }
+    push(rows, "  UUID", info.uuid.clone());
+    push(rows, "  bus", info.pci_bus_id.clone());
+}
+
+fn memory(total_bytes: u64, sample: &Sample) -> String {
+    let total = sample.memory_total_bytes.unwrap_or(total_bytes);
+    match sample.memory_used_bytes {
+        Some(used) => format!("{} MiB, {} MiB used ({:.1} %)", total / MIB, used / MIB, percent(used, total)),
+        None => format!("{} MiB", total / MIB),
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole.max(1) as f64
+}
+
+fn power(sample: &Sample) -> Option<String> {
+    let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
+    let limit = sample.power_limit_milliwatts.map_or(String::new(), |limit| format!(" of {:.0} W", watts(limit)));
+    sample.power_milliwatts.map(|power| format!("{:.0} W{limit}", watts(power)))
+}
+
+fn clocks(sample: &Sample) -> Option<String> {
+    let most = sample.clock_mhz_max.map_or(String::new(), |most| format!(" of {most} MHz"));
+    let memory = sample.memory_clock_mhz.map_or(String::new(), |clock| format!(", memory {clock} MHz"));
+    sample.clock_mhz.map(|clock| format!("{clock} MHz{most}{memory}"))
+}
+
+fn throttle_names(sample: &Sample) -> Option<Vec<&'static str>> {
+    sample.throttle.as_ref().map(|reasons| reasons.iter().map(|reason| reason.name()).collect())
+}
+
+fn throttle(sample: &Sample) -> String {
+    match throttle_names(sample).unwrap_or_default().as_slice() {
+        [] => "no".to_owned(),
+        names => names.join(", "),
+    }
+}
+
+fn gpu_json(GpuStatus { info, sample }: &GpuStatus) -> Value {
+    let total = sample.memory_total_bytes.unwrap_or(info.memory_bytes);
+    json!({
+        "device": format!("cuda:{}", info.index),
+        "name": info.name,
+        "uuid": info.uuid,
+        "pci_bus_id": info.pci_bus_id,
+        "compute_capability": format!("{}.{}", info.capability.0, info.capability.1),
+        "multiprocessors": info.multiprocessors,
+        "memory_total_bytes": total,
+        "memory_used_bytes": sample.memory_used_bytes,
+        "memory_used_percent": sample.memory_used_bytes.map(|used| percent(used, total)),
+        "temperature_celsius": sample.temperature_celsius,
+        "power_milliwatts": sample.power_milliwatts,
+        "power_limit_milliwatts": sample.power_limit_milliwatts,
+        "clock_mhz": sample.clock_mhz,
+        "clock_mhz_max": sample.clock_mhz_max,
+        "memory_clock_mhz": sample.memory_clock_mhz,
+        "utilisation_percent": sample.utilisation_percent,
+        "throttle_reasons": throttle_names(sample),
+        "ecc_uncorrected": sample.ecc_uncorrected,
+    })
+}
+
+#[cfg(test)]
+mod tests;

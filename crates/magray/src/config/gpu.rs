@@ -1,0 +1,102 @@
+//! How the settings and the environment ask for GPUs to be used, and where their libraries and caches are.
+//! Looks for nothing: it says where to look.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use magray_core::{Backend, Rules};
+use magray_engine::gpu::{GpuOptions, SearchPath, Visible};
+
+use super::{Config, Source, Value, file};
+
+/// Read by the driver itself; kept here for the explanation of what it hides.
+const CUDA_VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+/// Meant for container runtimes.
+pub(super) const NVIDIA_VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// What of the environment tells where things are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Surroundings {
+    cache: Option<PathBuf>,
+    /// Toolkits, the most trusted last.
+    toolkits: Vec<PathBuf>,
+    /// Folders that Python is installed in, the most trusted last.
+    pythons: Vec<PathBuf>,
+    cuda_visible: Option<String>,
+    nvidia_visible: Option<String>,
+}
+
+impl Surroundings {
+    pub(super) fn read(env: &dyn Fn(&str) -> Option<OsString>) -> Self {
+        let folder = |name: &str| file::absolute(env(name));
+        let text = |name: &str| env(name).map(|value| value.to_string_lossy().into_owned());
+        Self {
+            cache: file::cache_home(env),
+            toolkits: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(folder).collect(),
+            pythons: [file::home(env).map(|home| home.join(".local")), folder("CONDA_PREFIX"), folder("VIRTUAL_ENV")]
+                .into_iter()
+                .flatten()
+                .collect(),
+            cuda_visible: text(CUDA_VISIBLE),
+            nvidia_visible: text(NVIDIA_VISIBLE),
+        }
+    }
+
+    fn search(&self) -> SearchPath {
+        let with_pythons = self.pythons.iter().fold(SearchPath::system(), |path, folder| path.with_python(folder));
+        self.toolkits.iter().fold(with_pythons, |path, folder| path.with_toolkit(folder))
+    }
+}
+
+impl Config {
+    /// How GPUs may be used.
+    pub(crate) fn gpu(&self) -> GpuOptions {
+        let (visible, visible_by) = self.visible();
+        let cached = |name: &str| self.surroundings.cache.as_ref().map(|folder| folder.join(name));
+        let defaults = GpuOptions::default();
+        GpuOptions {
+            rules: self.gpu_rules(),
+            device_id: self.whole("gpu.device_id").unwrap_or_default(),
+            precision: self.precision("gpu.optimization.precision"),
+            streams: self.whole("gpu.async.num_streams").unwrap_or(defaults.streams),
+            search: self.surroundings.search(),
+            visible,
+            visible_by,
+            kernel_cache: cached("kernels"),
+            score_cache: cached("scores.json"),
+        }
+    }
+
+    fn gpu_rules(&self) -> Rules {
+        const MIB: u64 = 1 << 20;
+        let preference = match &self.entry("gpu.device_preference").value {
+            // Backends that this version does not have are passed over.
+            Value::List(names) => names.iter().filter_map(|name| name.parse::<Backend>().ok()).collect(),
+            _ => Rules::default().preference,
+        };
+        let threshold = match self.entry("gpu.performance_threshold").value {
+            Value::Number(threshold) => threshold,
+            _ => Rules::PERFORMANCE_THRESHOLD,
+        };
+        Rules {
+            prefer_gpu: self.is_on("gpu.enabled"),
+            preference,
+            performance_threshold: threshold,
+            memory_limit_bytes: self.whole("gpu.memory_limit_mb").map(|limit| (limit as u64).saturating_mul(MIB)),
+            fallback: self.is_on("gpu.fallback_enabled"),
+        }
+    }
+
+    /// The GPUs that may be seen, and the setting that says so where it was no variable.
+    fn visible(&self) -> (Visible, Option<&'static str>) {
+        let Surroundings { cuda_visible, nvidia_visible, .. } = &self.surroundings;
+        let entry = self.entry("gpu.visible_devices");
+        let by_file = matches!(entry.source, Source::File { .. });
+        let in_file = self.text(entry.setting.key).filter(|_| by_file);
+        let named = in_file.as_ref().or(nvidia_visible.as_ref());
+        (Visible::parse(named.map(String::as_str), cuda_visible.as_deref()), in_file.map(|_| entry.setting.key))
+    }
+
+    fn is_on(&self, key: &str) -> bool {
+        matches!(self.entry(key).value, Value::Switch(true))
+    }
+}

@@ -1,6 +1,7 @@
 // Attention within each text in 32-bit arithmetic, for any numbers and any head: a head and 64 of its queries a block.
 // Uses no matrix instructions. HEAD bounds the size of a head, up to 256; smaller bounds need fewer registers.
 #include "numbers.cuh"
+#include "order.cuh"
 
 #ifndef HEAD
 #define HEAD 256
@@ -52,6 +53,8 @@ __device__ __forceinline__ float sum_of_16(float x) {
 extern "C" __global__ void __launch_bounds__(THREADS, HEAD <= 64 ? 3 : 2)
 attention_plain(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const int* counts, const int* offsets,
                 const int2* blocks, const float* bias, int reach, int bias_stride, int hidden, float scale, int size) {
+    let_next_begin();
+    wait_for_previous();
     // The heads of a text run side by side: together they read whole rows.
     const unsigned index = blockIdx.x + blockIdx.y * gridDim.x;
     const int block = index / gridDim.y, head = index % gridDim.y;

@@ -304,9 +304,7 @@ impl CudaOps {
                 tile.map(|tile| (tile, Follows::Activation(activation), 1))
             }
             Then::Norm(_) => {
-                // Clusters stay inside one of 8 groups of multiprocessors.
-                let clusters = |_, blocks| multiprocessors / 8 / blocks * 8;
-                let tile = product.hopper_norm_tile(*CLUSTERS.end(), clusters);
+                let tile = product.hopper_norm_tile(*CLUSTERS.end(), |blocks| self.cuda.clusters_at_once(blocks));
                 tile.map(|(tile, cluster)| (tile, Follows::Norm { cluster }, cluster))
             }
         };
@@ -511,7 +509,7 @@ impl Ops for CudaOps {
         let grid = [self.bucket.blocks as u32, shape.heads as u32, 1];
         let launch = LaunchShape::new(grid, [128, 1, 1]);
         if out.number != Number::F32 && HEAD_SIZES.contains(&size) {
-            self.launch(variants::attention(out.number, size), launch, arguments);
+            self.launch(variants::attention(out.number, size, shape.bias.is_some()), launch, arguments);
         } else {
             arguments.push(int(size));
             self.launch(variants::attention_plain(out.number), launch, arguments);

@@ -55,11 +55,11 @@ impl Product {
     }
 
     /// The tile expected to be fastest where a norm follows, and how many blocks share a row. `clusters` says how many
-    /// clusters of so many blocks of a tile the GPU holds at once.
+    /// clusters of so many blocks the GPU holds at once.
     pub(super) fn hopper_norm_tile(
         self,
         most_blocks: usize,
-        clusters: impl Fn(HopperTile, usize) -> usize,
+        clusters: impl Fn(usize) -> usize,
     ) -> Option<(HopperTile, usize)> {
         let fits = |tile: &HopperTile| {
             let blocks = self.columns / tile.columns;
@@ -68,7 +68,7 @@ impl Product {
         };
         let tile = self.cheapest(HOPPER_TILES.iter().copied().filter(fits), |tile| {
             let blocks = self.columns / tile.columns;
-            clusters(tile, blocks) * blocks
+            clusters(blocks) * blocks
         })?;
         Some((tile, self.columns / tile.columns))
     }
@@ -130,13 +130,13 @@ mod tests {
     #[test]
     fn columns_that_do_not_divide_into_tiles_have_none() {
         assert_eq!(Product { rows: 128, inputs: 384, columns: 100 }.hopper_tile(132), None);
-        let clusters = |_, blocks: usize| 132 / blocks;
+        let clusters = |blocks: usize| 132 / blocks;
         assert_eq!(Product { rows: 128, inputs: 384, columns: 1344 }.hopper_norm_tile(8, clusters), None);
     }
 
     #[test]
     fn a_norm_spans_its_row() {
-        let clusters = |_, blocks: usize| 132 / blocks;
+        let clusters = |blocks: usize| 132 / blocks;
         for columns in [64, 128, 256, 384, 512, 768, 1024] {
             for rows in [64, 1024, 16_384] {
                 let (tile, blocks) =

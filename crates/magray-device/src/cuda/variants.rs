@@ -29,8 +29,8 @@ pub(super) fn add_norm(number: Number) -> KernelSpec {
     of_number("add_norm.cu", "add_norm", number)
 }
 
-pub(super) fn attention(number: Number, head: usize) -> KernelSpec {
-    of_number("attention.cu", "attention", number).define("HEAD", head)
+pub(super) fn attention(number: Number, head: usize, has_bias: bool) -> KernelSpec {
+    of_number("attention.cu", "attention", number).define("HEAD", head).define("BIAS", u32::from(has_bias))
 }
 
 pub(super) fn attention_plain(number: Number) -> KernelSpec {
@@ -125,7 +125,9 @@ pub fn all_specs() -> Vec<KernelSpec> {
     }
     for number in SIXTEEN {
         specs.push(quantise(number));
-        specs.extend(HEAD_SIZES.map(|head| attention(number, head)));
+        for has_bias in [false, true] {
+            specs.extend(HEAD_SIZES.map(|head| attention(number, head, has_bias)));
+        }
     }
     let products = [
         (Arithmetic::F32, Number::F32),
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn what_a_number_needs_is_needed_by_the_kernel() {
         assert_eq!(embed(Number::Bf16).needs, Needs::Ampere);
-        assert_eq!(attention(Number::F16, 64).needs, Needs::Turing);
+        assert_eq!(attention(Number::F16, 64, false).needs, Needs::Turing);
         let product = |arithmetic, number| gemm_mma(arithmetic, number, Leaves::Sums, MMA_TILES[0]).needs;
         assert_eq!(product(Arithmetic::Int8, Number::Bf16), Needs::Ampere);
         assert_eq!(product(Arithmetic::Int8, Number::F16), Needs::Turing);

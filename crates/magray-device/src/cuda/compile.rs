@@ -101,8 +101,8 @@ impl fmt::Display for Arch {
 /// Compiles a kernel for an architecture; returns the cubin.
 pub fn compile(nvrtc: &Nvrtc, spec: &KernelSpec, arch: Arch) -> Result<Vec<u8>, CompileError> {
     let source = sources::kernel(spec.file).ok_or(CompileError::UnknownFile { file: spec.file })?;
-    let headers = sources::HEADERS;
-    nvrtc.compile(&Unit { file: spec.file, source, headers, arch, options: options(spec, arch) })
+    let headers = sources::headers_of(source);
+    nvrtc.compile(&Unit { file: spec.file, source, headers: &headers, arch, options: options(spec, arch) })
 }
 
 /// The compiler's options; they are part of what names a cubin in the cache.
@@ -154,7 +154,7 @@ mod tests {
         let build = |source: &str| {
             let arch = Arch::of((9, 0));
             let options = options(&KernelSpec::new("t.cu", "t").define("ACTIVATION", 1).define("WIDTH", 3), arch);
-            nvrtc.compile(&Unit { file: "t.cu", source, headers: sources::HEADERS, arch, options })
+            nvrtc.compile(&Unit { file: "t.cu", source, headers: &sources::headers_of(source), arch, options })
         };
         let good = "#include \"numbers.cuh\"\n#include \"activation.cuh\"\n\
             extern \"C\" __global__ void t(bf16* x) { x[WIDTH] = narrow<bf16>(activate(widen(x[0]))); }\n";

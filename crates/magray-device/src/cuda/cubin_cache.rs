@@ -46,8 +46,9 @@ impl CubinKey {
         };
         add(spec.file);
         add(spec.entry);
-        add(sources::kernel(spec.file).unwrap_or_default());
-        for (name, text) in sources::HEADERS {
+        let source = sources::kernel(spec.file).unwrap_or_default();
+        add(source);
+        for (name, text) in sources::headers_of(source) {
             add(name);
             add(text);
         }

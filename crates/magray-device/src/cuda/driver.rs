@@ -65,6 +65,71 @@ pub(super) fn split_version(number: i32) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// Functions that every driver since CUDA 12.0 has. Before one is added here: the bindings must have it under their
+    /// feature `cuda-12000`, under the same name.
+    const SINCE_12_0: &[&str] = &[
+        "cuCtxSetCurrent",
+        "cuCtxSynchronize",
+        "cuDeviceGet",
+        "cuDeviceGetAttribute",
+        "cuDeviceGetCount",
+        "cuDeviceGetName",
+        "cuDeviceGetPCIBusId",
+        "cuDeviceGetUuid",
+        "cuDeviceGetUuid_v2",
+        "cuDevicePrimaryCtxRelease_v2",
+        "cuDevicePrimaryCtxRetain",
+        "cuDeviceTotalMem_v2",
+        "cuDriverGetVersion",
+        "cuFuncSetAttribute",
+        "cuGetErrorName",
+        "cuGraphDestroy",
+        "cuGraphExecDestroy",
+        "cuGraphInstantiateWithFlags",
+        "cuGraphLaunch",
+        "cuInit",
+        "cuLaunchKernelEx",
+        "cuMemAlloc_v2",
+        "cuMemFreeHost",
+        "cuMemFree_v2",
+        "cuMemGetInfo_v2",
+        "cuMemHostAlloc",
+        "cuMemcpyHtoDAsync_v2",
+        "cuMemcpyHtoD_v2",
+        "cuMemsetD8_v2",
+        "cuModuleGetFunction",
+        "cuModuleLoadData",
+        "cuModuleUnload",
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+        "cuOccupancyMaxActiveClusters",
+        "cuStreamBeginCapture_v2",
+        "cuStreamCreate",
+        "cuStreamDestroy_v2",
+        "cuStreamEndCapture",
+        "cuStreamSynchronize",
+        "cuTensorMapEncodeTiled",
+    ];
+
+    #[test]
+    fn only_functions_of_the_oldest_driver_are_called() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda");
+        let files =
+            std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
+        let called: BTreeSet<String> = files.flat_map(|text| functions_in(&text)).collect();
+        let new: Vec<_> = called.iter().filter(|name| !SINCE_12_0.contains(&name.as_str())).collect();
+        assert!(called.len() > 20 && new.is_empty(), "not known to be in a driver of 12.0: {new:?}");
+    }
+
+    /// The driver's functions that a source names: `sys::`, `cu`, a capital letter.
+    fn functions_in(text: &str) -> Vec<String> {
+        let words = text.split("sys::").skip(1);
+        let names = words.map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default());
+        let is_function =
+            |name: &&str| name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(char::is_uppercase));
+        names.filter(is_function).map(str::to_owned).collect()
+    }
 
     #[test]
     fn versions_are_split_as_the_driver_packs_them() {

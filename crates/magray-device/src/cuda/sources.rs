@@ -38,6 +38,26 @@ pub(super) fn kernel(file: &str) -> Option<&'static str> {
     KERNELS.iter().find(|(name, _)| *name == file).map(|(_, source)| *source)
 }
 
+/// The headers that a source includes, by themselves and by others, each once. A name that is not built in is left to the
+/// compiler, which says so.
+pub(super) fn headers_of(source: &str) -> Vec<(&'static str, &'static str)> {
+    let mut found: Vec<(&str, &str)> = Vec::new();
+    let mut unread = vec![source];
+    while let Some(text) = unread.pop() {
+        let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("#include"));
+        for name in lines.filter_map(|rest| rest.split('"').nth(1)) {
+            let header = HEADERS.iter().find(|(known, _)| *known == name).copied();
+            if let Some(header) = header.filter(|header| !found.contains(header)) {
+                found.push(header);
+                unread.push(header.1);
+            }
+        }
+    }
+    // The order in which they were met says nothing.
+    found.sort_unstable();
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::variants::all_specs;
@@ -53,6 +73,15 @@ mod tests {
         assert_eq!(there, built_in);
         let formed: BTreeSet<&str> = all_specs().iter().map(|spec| spec.file).collect();
         assert_eq!(formed, KERNELS.iter().map(|(name, _)| *name).collect());
+    }
+
+    #[test]
+    fn headers_are_found_through_headers_and_once() {
+        let names = |source| headers_of(source).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names("#include \"rows.cuh\"\n"), ["numbers.cuh", "rows.cuh"]);
+        let twice = "#include \"rows.cuh\"\n  #include \"numbers.cuh\" // again\n#include \"none.cuh\"\n";
+        assert_eq!(names(twice), ["numbers.cuh", "rows.cuh"]);
+        assert!(names("int x;\n").is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ macro_rules! built_in {
 
 /// What kernels include, by name.
 pub(super) const HEADERS: &[(&str, &str)] =
-    built_in!["activation.cuh", "hopper.cuh", "instructions.cuh", "mma.cuh", "numbers.cuh", "order.cuh", "rows.cuh"];
+    built_in!["activation.cuh", "gemm_tile.cuh", "hopper.cuh", "instructions.cuh", "mma.cuh", "numbers.cuh", "order.cuh", "rows.cuh"];
 
 /// The kernels, by file name.
 const KERNELS: &[(&str, &str)] = built_in![

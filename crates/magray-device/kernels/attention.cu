@@ -1,5 +1,5 @@
 // Attention within each text, a head and 64 of its queries a block, by matrix instructions and an online softmax.
-// Takes 16-bit numbers and heads of 32, 64 or 128 (HEAD); reads nothing of a neighbour text, not even to discard it.
+// Takes 16-bit numbers and heads of 32, 64 or 128 (HEAD), with biases by distance if BIAS is 1; reads nothing of a neighbour text, not even to discard it.
 #include "instructions.cuh"
 #include "order.cuh"
 
@@ -127,7 +127,7 @@ struct Queries {
                 }
             }
         }
-        if (bias.values) {
+        if (BIAS) {
             add_bias(scores, scale, bias);
             scale = 1.0f;
         }
@@ -246,7 +246,10 @@ struct Queries {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Blocks that shall fit on a multiprocessor: they wait much, so many at once are worth a few numbers kept in memory.
+constexpr int BLOCKS_AT_ONCE = HEAD == 32 ? 6 : HEAD == 64 ? 4 : 1;
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
 attention(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const int* counts, const int* offsets,
           const int2* blocks, const float* bias, int reach, int bias_stride, int hidden, float scale) {
     let_next_begin();
@@ -272,7 +275,7 @@ attention(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const 
     Queries queries;
     queries.load(of_head + size_t(first) * qkv_stride, qkv_stride, count);
     Bias near{nullptr, bias_stride - 1, 0};
-    if (bias) {
+    if (BIAS) {
         near.values = bias + size_t(head) * bias_stride;
         near.origin = reach - (first + threadIdx.x % 32 / 4) + threadIdx.x % 4 * 2;
     }

@@ -13,7 +13,16 @@
 // Not fmaxf: it would lose NaN.
 __device__ __forceinline__ float larger(float a, float b) { return b > a || b != b ? b : a; }
 
-__device__ __forceinline__ float join(float a, float b, int way) { return way == MAX ? larger(a, b) : a + b; }
+__device__ __forceinline__ float4 larger(float4 a, float4 b) {
+    return make_float4(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
+}
+
+__device__ __forceinline__ float4 add_times(float4 a, float4 b, float weight) {
+    return make_float4(a.x + b.x * weight, a.y + b.y * weight, a.z + b.z * weight, a.w + b.w * weight);
+}
+
+// Rows that a warp asks for at once.
+constexpr int AT_ONCE = 8;
 
 extern "C" __global__ void __launch_bounds__(128)
 pool(const NUMBER* hidden, int stride, const int* counts, const int* offsets, int way, int columns, float* out,
@@ -36,15 +45,23 @@ pool(const NUMBER* hidden, int stride, const int* counts, const int* offsets, in
     const int column = blockIdx.y * 128 + 4 * lane;
     if (column < stride) {
         const NUMBER* rows = hidden + size_t(start + skipped) * stride + column;
-#pragma unroll 8
-        for (int token = first + warp; token < last; token += 4) {
-            float4 x = widen(load_quad(rows + size_t(token) * stride));
-            if (way == WEIGHTED_MEAN) {
-                const float rank = skipped + token + 1;
-                x = make_float4(x.x * rank, x.y * rank, x.z * rank, x.w * rank);
+        for (int from = first + warp; from < last; from += 4 * AT_ONCE) {
+            Quad<NUMBER> x[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (from + 4 * i < last) {
+                    x[i] = load_quad(rows + size_t(from + 4 * i) * stride);
+                }
             }
-            sum = make_float4(join(sum.x, x.x, way), join(sum.y, x.y, way), join(sum.z, x.z, way),
-                              join(sum.w, x.w, way));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int token = from + 4 * i;
+                if (token >= last) {
+                    break;
+                }
+                const float weight = way == WEIGHTED_MEAN ? skipped + token + 1 : 1;
+                sum = way == MAX ? larger(sum, widen(x[i])) : add_times(sum, widen(x[i]), weight);
+            }
         }
     }
     partial[warp][lane] = sum;
@@ -57,7 +74,7 @@ pool(const NUMBER* hidden, int stride, const int* counts, const int* offsets, in
     const float* of_column = reinterpret_cast<const float*>(partial) + threadIdx.x;
     float pooled = of_column[0];
     for (int i = 1; i < 4; i++) {
-        pooled = join(pooled, of_column[128 * i], way);
+        pooled = way == MAX ? larger(pooled, of_column[128 * i]) : pooled + of_column[128 * i];
     }
     // Nothing to pool sums to zero, whatever it is divided by.
     const float n = max(tokens, 1);

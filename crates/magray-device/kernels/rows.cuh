@@ -45,9 +45,14 @@ template <bool EVEN>
 __device__ __forceinline__ float4 floats_at(const float* row, int column, int columns) {
     if constexpr (EVEN) {
         return column < columns ? *reinterpret_cast<const float4*>(row + column) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    } else {
+        float x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[i] = column + i < columns ? row[column + i] : 0.0f;
+        }
+        return make_float4(x[0], x[1], x[2], x[3]);
     }
-    const auto at = [&](int column) { return column < columns ? row[column] : 0.0f; };
-    return make_float4(at(column), at(column + 1), at(column + 2), at(column + 3));
 }
 
 __device__ __forceinline__ float4 add(float4 a, float4 b) {
@@ -79,7 +84,10 @@ struct RowNorm {
         x.y = (x.y - mean) * scale * g.y + s.y;
         x.z = (x.z - mean) * scale * g.z + s.z;
         x.w = (x.w - mean) * scale * g.w + s.w;
-        store_quad(out + column, x);
+        // Guarded here and not around it all, so that the loads of several quads wait together.
+        if (column < columns) {
+            store_quad(out + column, x);
+        }
     }
 };
 
@@ -96,32 +104,45 @@ __device__ __forceinline__ float squares_of(float4 x, float mean) {
 template <int HELD, bool FITS, bool EVEN, class T, class Value>
 __device__ __forceinline__ void norm_held(const RowNorm<T>& norm, const Value& value) {
     const int lane = threadIdx.x % 32, quads = (norm.columns + 3) / 4;
+    const int end = FITS ? lane + 1 : quads;
     float4 x[HELD];
     if constexpr (FITS) {
         value.template fill<EVEN>(x, lane);
     }
-    const auto each_quad = [&](auto use) {
-        for (int first = lane; first < (FITS ? lane + 1 : quads); first += 32 * HELD) {
-            if constexpr (!FITS) {
-                value.template fill<EVEN>(x, first);
-            }
-#pragma unroll
-            for (int i = 0; i < HELD; i++) {
-                if (first + 32 * i < quads) {
-                    use(x[i], 4 * (first + 32 * i));
-                }
-            }
-        }
-    };
+    const float share = 1.0f / norm.columns;
     float sum = 0.0f, squares = 0.0f;
-    each_quad([&](float4 x, int) { sum += sum_of(x); });
-    const float mean = warp_sum(sum) / norm.columns;
-    each_quad([&](float4 x, int) { squares += squares_of(x, mean); });
+    for (int first = lane; first < end; first += 32 * HELD) {
+        if constexpr (!FITS) {
+            value.template fill<EVEN>(x, first);
+        }
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            sum += sum_of(x[i]);
+        }
+    }
+    const float mean = warp_sum(sum) * share;
+    for (int first = lane; first < end; first += 32 * HELD) {
+        if constexpr (!FITS) {
+            value.template fill<EVEN>(x, first);
+        }
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            squares += first + 32 * i < quads ? squares_of(x[i], mean) : 0.0f;
+        }
+    }
     // The zeros beyond the last column each added the mean's square.
     const float beyond = 4 * quads - norm.columns;
-    const float variance = (warp_sum(squares) - beyond * mean * mean) / norm.columns;
-    const float scale = 1.0f / sqrtf(variance + norm.epsilon);
-    each_quad([&](float4 x, int column) { norm.template write<EVEN>(x, mean, scale, column); });
+    const float variance = (warp_sum(squares) - beyond * mean * mean) * share;
+    const float scale = rsqrtf(variance + norm.epsilon);
+    for (int first = lane; first < end; first += 32 * HELD) {
+        if constexpr (!FITS) {
+            value.template fill<EVEN>(x, first);
+        }
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            norm.template write<EVEN>(x[i], mean, scale, 4 * (first + 32 * i));
+        }
+    }
 }
 
 // The widths of common models, 384, 768 and 1024, stay in registers. A lane writes only the quads that it alone reads,

@@ -6,7 +6,7 @@ use super::context::Context;
 use super::cubin_cache::CubinCache;
 use super::driver;
 use super::error::CudaError;
-use super::function::Function;
+use super::function::{Function, LaunchShape};
 use super::gpu::GpuInfo;
 use super::kernels::{KernelError, Kernels};
 use super::layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
@@ -14,10 +14,14 @@ use super::libraries::SearchPath;
 use super::matrix::Acts;
 use super::memory::Number;
 use super::ops::CudaOps;
+use super::variants::{self, CLUSTERS};
 use crate::{Device, DistanceBias, Embedding, LinearSource, Norm};
 use magray_core::Precision;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+/// Shared memory that leaves no room for a second block on a multiprocessor.
+const FILLING_BYTES: u32 = 160 * 1024;
 
 /// How a GPU is used.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +52,8 @@ pub struct Cuda {
     kernels: Kernels,
     has_wgmma: bool,
     overlaps: bool,
+    /// How many clusters of 1, 2, ... blocks that each fill a multiprocessor run at once.
+    clusters_at_once: OnceLock<Vec<usize>>,
     /// The form of 16-bit activations of models in this GPU's best precision.
     sixteen: Number,
 }
@@ -62,7 +68,7 @@ impl Cuda {
         let kernels = Kernels::new(Arc::clone(&context), options.search, cache);
         let has_wgmma = gpu.capability == (9, 0) && !options.portable_kernels;
         let sixteen = if gpu.capability >= (8, 0) { Number::Bf16 } else { Number::F16 };
-        Ok(Arc::new(Self { context, kernels, has_wgmma, overlaps, sixteen }))
+        Ok(Arc::new(Self { context, kernels, has_wgmma, overlaps, clusters_at_once: OnceLock::new(), sixteen }))
     }
 
     /// The GPU.
@@ -101,6 +107,23 @@ impl Cuda {
 
     pub(super) fn multiprocessors(&self) -> usize {
         self.gpu().multiprocessors as usize
+    }
+
+    /// How many clusters of so many blocks run at once, if each block fills a multiprocessor. They stay inside the GPU's
+    /// groups of multiprocessors, whose sizes differ from chip to chip: only the driver knows.
+    pub(super) fn clusters_at_once(&self, blocks: usize) -> usize {
+        let counts = self.clusters_at_once.get_or_init(|| {
+            let ask = |blocks: usize| {
+                // Any kernel will do; this one is in every model.
+                let function = self.function(&variants::finish()).ok()?;
+                let shape = LaunchShape::new([(blocks * self.multiprocessors()) as u32, 1, 1], [384, 1, 1])
+                    .with_shared_bytes(FILLING_BYTES)
+                    .with_cluster(blocks as u32);
+                function.clusters_at_once(&shape).ok()
+            };
+            CLUSTERS.map(|blocks| ask(blocks).map_or(self.multiprocessors() / blocks, |count| count as usize)).collect()
+        });
+        counts.get(blocks.wrapping_sub(1)).copied().unwrap_or(0)
     }
 
     /// How the activations of a model of this precision lie in memory.

@@ -33,7 +33,7 @@ pub(crate) use cudarc::driver::sys;
 
 pub use compile::{Arch, KernelSpec, Needs, compile};
 pub use context::Context;
-pub use cubin_cache::CubinCache;
+pub use cubin_cache::{CubinCache, CubinKey};
 pub use declined::{Declined, LEAST_CAPABILITY, LEAST_DRIVER};
 pub use device::{Cuda, CudaOptions, DeviceError};
 pub use error::CudaError;
@@ -46,5 +46,5 @@ pub use matrix::Acts;
 pub use nvrtc::{CompileError, Nvrtc};
 pub use ops::CudaOps;
 pub use telemetry::{Sample, Telemetry, Throttle};
-pub use variants::all_specs;
+pub use variants::{all_specs, covering_specs};
 pub use visible::Visible;

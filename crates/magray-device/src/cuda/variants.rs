@@ -4,7 +4,7 @@
 use super::compile::{KernelSpec, Needs};
 use super::layers::Arithmetic;
 use super::memory::Number;
-use super::tiles::{HOPPER_TILES, HopperTile, MMA_TILES, MmaTile};
+use super::tiles::{HOPPER_TILES, HopperTile, MMA_TILES, MmaTile, NORM_TILES, NormTile};
 use magray_core::Activation;
 
 /// Head sizes that the matrix instructions' attention is made for.
@@ -29,8 +29,8 @@ pub(super) fn add_norm(number: Number) -> KernelSpec {
     of_number("add_norm.cu", "add_norm", number)
 }
 
-pub(super) fn attention(number: Number, head: usize) -> KernelSpec {
-    of_number("attention.cu", "attention", number).define("HEAD", head)
+pub(super) fn attention(number: Number, head: usize, has_bias: bool) -> KernelSpec {
+    of_number("attention.cu", "attention", number).define("HEAD", head).define("BIAS", u32::from(has_bias))
 }
 
 pub(super) fn attention_plain(number: Number) -> KernelSpec {
@@ -78,29 +78,25 @@ pub(super) fn gemm_mma(arithmetic: Arithmetic, number: Number, leaves: Leaves, t
     if arithmetic == Arithmetic::Tf32 { spec.needs(Needs::Ampere) } else { spec }
 }
 
-/// Hopper's products; `cluster` blocks share a row where a norm follows.
-pub(super) fn gemm_wgmma(number: Number, tile: HopperTile, follows: Follows) -> KernelSpec {
-    let (norm, cluster, activation) = match follows {
-        Follows::Activation(activation) => (0, 1, activation_number(activation)),
-        Follows::Norm { cluster } => (1, cluster, 0),
-    };
+/// Hopper's products, with an activation.
+pub(super) fn gemm_wgmma(number: Number, tile: HopperTile, activation: Activation) -> KernelSpec {
     of_number("gemm_wgmma.cu", "gemm_wgmma", number)
         .define("BN", tile.columns)
+        .define("ROWS", tile.sixty_fours)
         .define("GROUPS", tile.groups)
         .define("STAGES", tile.stages)
-        .define("NORM", norm)
-        .define("CLUSTER", cluster)
-        .define("ACTIVATION", activation)
+        .define("ACTIVATION", activation_number(activation))
         .needs(Needs::Hopper)
 }
 
-/// What follows one of Hopper's products in the same kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Follows {
-    /// Bias and activation.
-    Activation(Activation),
-    /// Bias, residual and layer norm.
-    Norm { cluster: usize },
+/// Hopper's products, with a norm of rows that so many blocks share.
+pub(super) fn gemm_norm_wgmma(number: Number, tile: NormTile, cluster: usize) -> KernelSpec {
+    of_number("gemm_norm_wgmma.cu", "gemm_norm_wgmma", number)
+        .define("BN", tile.columns)
+        .define("GROUPS", tile.groups)
+        .define("STAGES", tile.stages)
+        .define("CLUSTER", cluster)
+        .needs(Needs::Hopper)
 }
 
 /// The kernels' number of an activation.
@@ -125,7 +121,9 @@ pub fn all_specs() -> Vec<KernelSpec> {
     }
     for number in SIXTEEN {
         specs.push(quantise(number));
-        specs.extend(HEAD_SIZES.map(|head| attention(number, head)));
+        for has_bias in [false, true] {
+            specs.extend(HEAD_SIZES.map(|head| attention(number, head, has_bias)));
+        }
     }
     let products = [
         (Arithmetic::F32, Number::F32),
@@ -147,14 +145,28 @@ pub fn all_specs() -> Vec<KernelSpec> {
         for tile in HOPPER_TILES {
             // The activations differ in a line; one that is common and one that is not stand for all.
             for activation in [Activation::Gelu, Activation::Silu] {
-                specs.push(gemm_wgmma(number, tile, Follows::Activation(activation)));
+                specs.push(gemm_wgmma(number, tile, activation));
             }
+        }
+        for tile in NORM_TILES {
             for cluster in [*CLUSTERS.start(), *CLUSTERS.end()] {
-                specs.push(gemm_wgmma(number, tile, Follows::Norm { cluster }));
+                specs.push(gemm_norm_wgmma(number, tile, cluster));
             }
         }
     }
     specs
+}
+
+/// Enough forms that what is left out cannot fail alone: activations are written once for all products, so all of them
+/// are tried with one product, and one of them with all.
+pub fn covering_specs() -> Vec<KernelSpec> {
+    let stays = |spec: &KernelSpec| {
+        let value = |name| spec.defines.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        let tries_all = value("KIND") == Some("4") && value("BM") == Some("64");
+        let is_usual = value("SUMS") == Some("1") || value("ACTIVATION") == Some("1");
+        spec.file != "gemm_mma.cu" || tries_all || is_usual
+    };
+    all_specs().into_iter().filter(stays).collect()
 }
 
 const ACTIVATIONS: [Activation; 6] = [
@@ -165,3 +177,35 @@ const ACTIVATIONS: [Activation; 6] = [
     Activation::Silu,
     Activation::Tanh,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_form_is_listed_twice() {
+        let specs = all_specs();
+        assert_eq!(specs.iter().collect::<HashSet<_>>().len(), specs.len());
+    }
+
+    #[test]
+    fn every_definition_is_tried_for_every_file() {
+        let pairs = |specs: Vec<KernelSpec>| -> HashSet<(&str, &str, String)> {
+            let of = |spec: KernelSpec| spec.defines.into_iter().map(move |(name, value)| (spec.file, name, value));
+            specs.into_iter().flat_map(of).collect()
+        };
+        assert_eq!(pairs(covering_specs()), pairs(all_specs()));
+        assert!(covering_specs().len() < all_specs().len());
+    }
+
+    #[test]
+    fn what_a_number_needs_is_needed_by_the_kernel() {
+        assert_eq!(embed(Number::Bf16).needs, Needs::Ampere);
+        assert_eq!(attention(Number::F16, 64, false).needs, Needs::Turing);
+        let product = |arithmetic, number| gemm_mma(arithmetic, number, Leaves::Sums, MMA_TILES[0]).needs;
+        assert_eq!(product(Arithmetic::Int8, Number::Bf16), Needs::Ampere);
+        assert_eq!(product(Arithmetic::Int8, Number::F16), Needs::Turing);
+        assert_eq!(product(Arithmetic::Tf32, Number::F32), Needs::Ampere);
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 /// What the packing may assume of a CPU.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,28 @@ pub fn plan_chunks(lengths: &[usize], limits: ChunkLimits) -> Schedule {
     Schedule::Together(spread(lengths, total.div_ceil(limits.tokens_together.max(1)).clamp(1, lengths.len().max(1))))
 }
 
+/// Divides texts, given by their lengths in tokens, into runs of neighbours of nearly equal size, each of no more than
+/// `most_tokens` unless one text alone is longer.
+pub fn plan_passes(lengths: &[usize], most_tokens: usize) -> Vec<Range<usize>> {
+    let total: usize = lengths.iter().sum();
+    let count = total.div_ceil(most_tokens.max(1)).max(1);
+    let share = total.div_ceil(count);
+    let (mut passes, mut start, mut tokens) = (Vec::new(), 0, 0);
+    for (i, &length) in lengths.iter().enumerate() {
+        // Half a text too many is as good as half a text too few, as long as it fits.
+        let is_full = tokens + length / 2 > share || tokens + length > most_tokens;
+        if is_full && i > start {
+            passes.push(start..i);
+            (start, tokens) = (i, 0);
+        }
+        tokens += length;
+    }
+    if start < lengths.len() {
+        passes.push(start..lengths.len());
+    }
+    passes
+}
+
 /// Divides items into at most `count` groups of nearly equal weight: the heaviest first, each to the lightest group.
 fn spread(weights: &[usize], count: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..weights.len()).collect();
@@ -68,6 +91,29 @@ fn spread(weights: &[usize], count: usize) -> Vec<Vec<usize>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn passes_hold_every_text_in_order_and_keep_their_limit(
+            lengths in prop::collection::vec(0usize..600, 0..400),
+            most in 1usize..20_000,
+        ) {
+            let passes = plan_passes(&lengths, most);
+            let texts: Vec<usize> = passes.iter().cloned().flatten().collect();
+            prop_assert_eq!(texts, (0..lengths.len()).collect::<Vec<_>>());
+            for pass in passes {
+                let tokens: usize = lengths[pass.clone()].iter().sum();
+                prop_assert!(tokens <= most || pass.len() == 1);
+            }
+        }
+    }
+
+    #[test]
+    fn passes_are_of_equal_size_where_texts_are() {
+        let passes = plan_passes(&[128; 512], 16_384);
+        assert_eq!(passes, [0..128, 128..256, 256..384, 384..512]);
+        assert_eq!(plan_passes(&[128; 200], 16_384), [0..100, 100..200]);
+    }
 
     const TWO: ChunkLimits = ChunkLimits { tokens_each: 512, tokens_least: 64, tokens_together: 2048, threads: 2 };
 

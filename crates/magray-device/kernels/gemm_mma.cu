@@ -8,6 +8,7 @@
 #include "activation.cuh"
 #include "mma.cuh"
 #include "numbers.cuh"
+#include "order.cuh"
 
 #ifndef WARPS_M
 #define WARPS_M (BM >= 128 ? 4 : BM >= 32 ? 2 : 1)
@@ -325,6 +326,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_mma(const Input* __restrict__ x, int x_stride, const Input* __restrict__ weights, int w_stride, const float* __restrict__ x_scales,
              const float* __restrict__ w_scales, const float* __restrict__ bias, void* __restrict__ out, int out_stride, int rows, int columns,
              int inputs, int parts, long long plane) {
+    let_next_begin();
+    wait_for_previous();
 #if STAGES * (BM + BN) * SLICE > 49152
     extern __shared__ __align__(128) char stages[];
 #else

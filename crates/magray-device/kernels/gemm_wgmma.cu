@@ -14,6 +14,7 @@
 #include "numbers.cuh"
 #include "activation.cuh"
 #include "hopper.cuh"
+#include "order.cuh"
 
 constexpr int TILE_ROWS = BOX * GROUPS;
 constexpr int PIECE = BN > 256 ? BN / 2 : BN;
@@ -83,24 +84,38 @@ struct Tiles {
 
 __device__ __forceinline__ unsigned stage_at(unsigned boxes, int stage) { return boxes + stage * STAGE_BOXES * BOX_BYTES; }
 
+__device__ __forceinline__ void fetch_weights(const Job& job, unsigned at, int k, int column, unsigned full) {
+#pragma unroll
+    for (int i = 0; i < WEIGHT_BOXES; ++i) box_load(at + (GROUPS + i) * BOX_BYTES, job.weights, k * BOX, column + i * BOX, full);
+}
+
 __device__ void fetch(const Job& job, unsigned boxes, Barriers* barriers) {
     Ring ring;
-    for (Tiles tiles(job); tiles.more(); tiles.next()) {
+    Tiles tiles(job);
+    // Weights do not come from the kernel ahead: the first of them are fetched while that one still runs.
+    const int early = !tiles.more() ? 0 : job.depth < STAGES ? job.depth : STAGES;
+    for (int k = 0; k < early; ++k) {
+        const unsigned full = shared_address(&barriers->full[k]);
+        barrier_arrive_expecting(full, STAGE_BOXES * BOX_BYTES);
+        fetch_weights(job, stage_at(boxes, k), k, tiles.column(), full);
+    }
+    wait_for_previous();
+    for (bool first = true; tiles.more(); tiles.next(), first = false) {
         for (int k = 0; k < job.depth; ++k, ring.advance()) {
             const unsigned full = shared_address(&barriers->full[ring.stage]), at = stage_at(boxes, ring.stage);
-            barrier_wait(shared_address(&barriers->empty[ring.stage]), ring.parity ^ 1);
-            barrier_arrive_expecting(full, STAGE_BOXES * BOX_BYTES);
-#pragma unroll
-            for (int i = 0; i < WEIGHT_BOXES; ++i)
-                box_load(at + (GROUPS + i) * BOX_BYTES, job.weights, k * BOX, tiles.column() + i * BOX, full);
+            if (!first || k >= early) {
+                barrier_wait(shared_address(&barriers->empty[ring.stage]), ring.parity ^ 1);
+                barrier_arrive_expecting(full, STAGE_BOXES * BOX_BYTES);
+                fetch_weights(job, at, k, tiles.column(), full);
+            }
 #pragma unroll
             for (int i = 0; i < GROUPS; ++i) box_load(at + i * BOX_BYTES, job.x, k * BOX, tiles.row() + i * BOX, full);
         }
 #pragma unroll
         for (int stage = 0; stage < OUT_STAGES; ++stage, ring.advance()) {
             const unsigned full = shared_address(&barriers->full[ring.stage]), at = stage_at(boxes, ring.stage);
-            const int first = stage * SLICES_A_STAGE;
-            const int slices = SLICES - first < SLICES_A_STAGE ? SLICES - first : SLICES_A_STAGE;
+            const int slice = stage * SLICES_A_STAGE;
+            const int slices = SLICES - slice < SLICES_A_STAGE ? SLICES - slice : SLICES_A_STAGE;
             barrier_wait(shared_address(&barriers->empty[ring.stage]), ring.parity ^ 1);
             if (!NORM) {
                 barrier_arrive(full);
@@ -108,7 +123,7 @@ __device__ void fetch(const Job& job, unsigned boxes, Barriers* barriers) {
             }
             barrier_arrive_expecting(full, slices * GROUPS * BOX_BYTES);
             for (int i = 0; i < slices * GROUPS; ++i)
-                box_load(at + i * BOX_BYTES, job.out, tiles.column() + (first + i / GROUPS) * BOX, tiles.row() + i % GROUPS * BOX, full);
+                box_load(at + i * BOX_BYTES, job.out, tiles.column() + (slice + i / GROUPS) * BOX, tiles.row() + i % GROUPS * BOX, full);
         }
     }
 }
@@ -353,6 +368,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1)
 #if CLUSTER > 1
     cluster_sync();
 #endif
+    let_next_begin();
     const unsigned boxes = shared_address(ring_memory);
     if (threadIdx.x >= 128 * GROUPS) {
         if (GROUPS > 1) registers_give_back<24>();

@@ -91,9 +91,6 @@ __device__ __forceinline__ void peer_store(unsigned to, float first, float secon
                  : "memory");
 }
 
-// Lets the next kernel of the stream start its preparations, and waits for the results of the one before.
-__device__ __forceinline__ void next_may_start() { asm volatile("griddepcontrol.launch_dependents;"); }
-
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -1,37 +1,136 @@
-//! Runs a model on a GPU. This build has no kernels for it yet, so that it declines every GPU.
+//! Runs a model on a GPU: divides texts into passes and keeps several streams busy with them.
 //! Never computes on another device in its place.
 
-use crate::gpu::{Declined, GpuError, GpuInfo, GpuOptions};
-use crate::model::TensorSource;
+use crate::gpu::{GpuError, GpuInfo, GpuOptions};
+use crate::model::{Model, PackError, TensorSource, Workspace};
 use crate::spec::ModelSpec;
 use crate::tokenize::Encoded;
-use magray_core::Precision;
-use std::convert::Infallible;
+use magray_core::{Precision, plan_passes};
+use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError};
+use magray_device::{Ops, TokenBatch};
+use std::ops::Range;
+use std::sync::Arc;
 
-/// A model on a GPU; none can be made yet.
-pub(crate) struct CudaExecutor(Infallible);
+/// Tokens of a pass: enough to fill the largest GPU, few enough that activations stay in its cache and are small.
+pub(crate) const TOKENS_A_PASS: usize = 16_384;
+
+/// A model on a GPU.
+pub(crate) struct CudaExecutor {
+    cuda: Arc<Cuda>,
+    model: Model<Cuda>,
+    lanes: Vec<Lane>,
+    /// Of the whole GPU, before the model came.
+    free_bytes_before: u64,
+}
+
+/// A stream and what its passes need.
+struct Lane {
+    ops: CudaOps,
+    work: Workspace<Cuda>,
+    ids: Vec<u32>,
+    types: Vec<u32>,
+    offsets: Vec<usize>,
+    /// The texts of the pass that is under way.
+    texts: Option<Range<usize>>,
+}
 
 impl CudaExecutor {
     /// Puts a model on a GPU.
     pub(crate) fn open(
-        _gpu: &GpuInfo,
-        _options: &GpuOptions,
-        _spec: &ModelSpec,
-        _source: &dyn TensorSource,
-        _precision: Precision,
+        gpu: &GpuInfo,
+        options: &GpuOptions,
+        spec: &ModelSpec,
+        source: &dyn TensorSource,
+        precision: Precision,
     ) -> Result<Self, GpuError> {
-        Err(Declined::NoNvrtc.into())
+        let cuda = Cuda::open(
+            gpu,
+            CudaOptions {
+                kernel_cache: options.kernel_cache.clone(),
+                search: options.search.clone(),
+                portable_kernels: false,
+            },
+        )?;
+        let (free_bytes_before, _) = cuda.context().memory_bytes()?;
+        let model = Model::pack(&*cuda, spec, source, precision)?;
+        let lanes = (0..options.streams.max(1))
+            .map(|_| {
+                let (ops, work) = (cuda.ops()?, model.workspace(&cuda));
+                Ok(Lane { ops, work, ids: Vec::new(), types: Vec::new(), offsets: Vec::new(), texts: None })
+            })
+            .collect::<Result<Vec<_>, GpuError>>()?;
+        Ok(Self { cuda, model, lanes, free_bytes_before })
     }
 
+    /// Numbers in a text's answer.
     pub(crate) fn outputs(&self) -> usize {
-        match self.0 {}
+        self.model.outputs()
     }
 
-    pub(crate) fn run(&mut self, _texts: &[Encoded], _skip: usize, _out: &mut [f32]) -> Result<(), GpuError> {
-        match self.0 {}
+    /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
+    pub(crate) fn run(&mut self, texts: &[Encoded], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
+        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        let outputs = self.outputs();
+        let mut result = Ok(());
+        for (i, pass) in plan_passes(&lengths, TOKENS_A_PASS).into_iter().enumerate() {
+            let lane = i % self.lanes.len();
+            let lane = &mut self.lanes[lane];
+            result = result.and(lane.collect(outputs, out));
+            if result.is_ok() {
+                lane.start(&self.model, texts, pass, skip);
+            }
+        }
+        // All lanes are waited for, also after a failure: nothing may be under way when the next call comes.
+        self.lanes.iter_mut().fold(result, |result, lane| result.and(lane.collect(outputs, out)))
     }
 
+    /// Memory of the GPU that went away since the model came: other processes' included, if they took some meanwhile.
     pub(crate) fn memory_used_bytes(&self) -> u64 {
-        match self.0 {}
+        self.cuda.context().memory_bytes().map_or(0, |(free, _)| self.free_bytes_before.saturating_sub(free))
+    }
+}
+
+impl Lane {
+    /// Begins a pass over some neighbouring texts.
+    fn start(&mut self, model: &Model<Cuda>, texts: &[Encoded], pass: Range<usize>, skip: usize) {
+        self.ids.clear();
+        self.types.clear();
+        self.offsets.clear();
+        self.offsets.push(0);
+        for text in &texts[pass.clone()] {
+            self.ids.extend_from_slice(&text.ids);
+            self.types.extend_from_slice(&text.type_ids);
+            self.offsets.push(self.ids.len());
+        }
+        let batch = TokenBatch { ids: &self.ids, types: &self.types, offsets: &self.offsets };
+        self.ops.pass(&batch, skip, |ops| model.forward(ops, &mut self.work, &batch, skip));
+        self.texts = Some(pass);
+    }
+
+    /// Waits for the pass under way, if there is one, and copies its answer out.
+    fn collect(&mut self, outputs: usize, out: &mut [f32]) -> Result<(), GpuError> {
+        if let Some(texts) = self.texts.take() {
+            let rows = self.ops.answer()?;
+            out[texts.start * outputs..texts.end * outputs].copy_from_slice(rows);
+        }
+        Ok(())
+    }
+}
+
+impl From<PackError<DeviceError>> for GpuError {
+    fn from(error: PackError<DeviceError>) -> Self {
+        match error {
+            PackError::Weights(error) => Self::Weights(error),
+            PackError::Device(error) => error.into(),
+        }
+    }
+}
+
+impl From<DeviceError> for GpuError {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Cuda(error) => Self::Cuda(error),
+            DeviceError::Kernel(error) => Self::Kernel(error),
+        }
     }
 }

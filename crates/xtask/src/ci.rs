@@ -1,7 +1,7 @@
 //! Runs everything a change must pass, one step after the other, and stops at the first that fails.
 //! Never changes a file of the tree; the default model goes into the user's normal store.
 
-use crate::tidy;
+use crate::{kernels, tidy};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use std::time::Instant;
 const DEFAULT_MODEL: &str = "all-MiniLM-L6-v2";
 
 /// A step's outcome: done, left out for a reason, or failed with what to do about it.
-enum Outcome {
+pub(crate) enum Outcome {
     Done,
     LeftOut(&'static str),
     Failed(String),
@@ -20,7 +20,7 @@ type Step = (&'static str, fn(&Path) -> Outcome);
 
 // Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
 // clippy, once built for the tests.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("tools", check_tools),
     ("formatting", |root| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
     ("tidy", check_tidy),
@@ -28,6 +28,7 @@ const STEPS: [Step; 7] = [
     ("lints", |root| {
         cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], "mend what clippy names above")
     }),
+    ("kernels", |root| kernels::check(root, kernels::Forms::Covering)),
     ("default model", pull_default_model),
     ("tests", run_tests),
 ];
@@ -116,7 +117,7 @@ fn cargo(root: &Path, arguments: &[&str], advice: &str) -> Outcome {
     passes(Command::new(cargo_program()).current_dir(root).args(arguments), advice)
 }
 
-fn passes(command: &mut Command, advice: &str) -> Outcome {
+pub(crate) fn passes(command: &mut Command, advice: &str) -> Outcome {
     println!("   {command:?}");
     match command.status() {
         Ok(status) if status.success() => Outcome::Done,
@@ -125,23 +126,27 @@ fn passes(command: &mut Command, advice: &str) -> Outcome {
     }
 }
 
-fn runs(program: &str, arguments: &[&str]) -> bool {
+pub(crate) fn runs(program: &str, arguments: &[&str]) -> bool {
     let quiet = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
     quiet.is_ok_and(|status| status.success())
 }
 
-fn python() -> Option<&'static str> {
+pub(crate) fn python() -> Option<&'static str> {
     // 3.10 is the first that reads the bench programs.
     let new_enough = "import sys; sys.exit(sys.version_info < (3, 10))";
     ["python3", "python"].into_iter().find(|name| runs(name, &["-c", new_enough]))
 }
 
-fn cargo_program() -> std::ffi::OsString {
+pub(crate) fn cargo_program() -> std::ffi::OsString {
     // The very cargo that runs xtask, so that a chosen toolchain is kept.
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
+/// Where cargo builds.
+pub(crate) fn target_folder(root: &Path) -> PathBuf {
+    root.join(std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from))
+}
+
 fn built_binary(root: &Path) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    root.join(target).join("debug").join(format!("magray{}", std::env::consts::EXE_SUFFIX))
+    target_folder(root).join("debug").join(format!("magray{}", std::env::consts::EXE_SUFFIX))
 }

@@ -1,9 +1,10 @@
-//! The chores of the repository: `cargo xtask tidy` and `cargo xtask ci`.
+//! The chores of the repository: `cargo xtask tidy`, `kernels` and `ci`.
 //! Never part of the product, and depends on nothing but the standard library.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
 
 mod ci;
+mod kernels;
 mod tidy;
 
 use std::path::Path;
@@ -12,13 +13,17 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <command>
 
   tidy   checks what the compiler does not: file sizes, first lines, names, layers, links
-  ci     runs everything a change must pass: formatting, lints, tidy, the default model, all tests";
+  kernels [--all]
+         compiles the CUDA kernels without a GPU, in the forms that cover all others, or in all forms
+  ci     runs everything a change must pass: formatting, lints, tidy, kernels, the default model, all tests";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["tidy"] => tidy::check_tree(repository_root()),
+        ["kernels"] => kernels::run(repository_root(), kernels::Forms::Covering),
+        ["kernels", "--all"] => kernels::run(repository_root(), kernels::Forms::All),
         ["ci"] => ci::run(repository_root()),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

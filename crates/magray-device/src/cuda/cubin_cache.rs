@@ -16,7 +16,7 @@ const MAGIC: [u8; 8] = *b"magraycu";
 const LAYOUT: u32 = 1;
 /// Magic, layout, major and minor version of the compiler, length, checksum.
 const HEADER_BYTES: usize = 8 + 4 + 4 + 4 + 8 + 32;
-/// More than all kernels for several GPUs and some versions of this program.
+/// More than all kernels that a few models need, for several GPUs and some versions of this program.
 const FILES_MAX: usize = 256;
 /// A larger file is not one of ours.
 const CUBIN_BYTES_MAX: u64 = 64 << 20;
@@ -27,15 +27,17 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug)]
 pub struct CubinCache {
     folder: PathBuf,
+    files_max: usize,
 }
 
 /// Names a cubin by everything that goes into it, but for the version of the compiler: a machine that lost its compiler
 /// still finds what it compiled before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CubinKey(String);
+pub struct CubinKey(String);
 
 impl CubinKey {
-    pub(super) fn of(spec: &KernelSpec, arch: Arch) -> Self {
+    /// The name of a kernel's cubin for an architecture.
+    pub fn of(spec: &KernelSpec, arch: Arch) -> Self {
         let mut hasher = Sha256::new();
         // Each part with its length, so that no two lists of parts make the same bytes.
         let mut add = |part: &str| {
@@ -59,7 +61,14 @@ impl CubinKey {
 impl CubinCache {
     /// A cache in this folder, which is made when it is first written to.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into() }
+        Self { folder: folder.into(), files_max: FILES_MAX }
+    }
+
+    /// With another bound of files.
+    #[must_use]
+    pub fn with_files_max(mut self, files: usize) -> Self {
+        self.files_max = files;
+        self
     }
 
     /// The folder.
@@ -68,7 +77,7 @@ impl CubinCache {
     }
 
     /// The cubin, if a whole one is there.
-    pub(super) fn get(&self, key: &CubinKey) -> Option<Vec<u8>> {
+    pub fn get(&self, key: &CubinKey) -> Option<Vec<u8>> {
         let path = self.path(key);
         let file = File::open(&path).ok()?;
         if file.metadata().ok()?.len() > CUBIN_BYTES_MAX {
@@ -83,7 +92,7 @@ impl CubinCache {
     /// Stores a cubin. Whoever reads meanwhile sees the file before or the file after, whole.
     ///
     /// A failure is told for the log and needs no action.
-    pub(super) fn put(&self, key: &CubinKey, cubin: &[u8], compiler: (u32, u32)) -> io::Result<()> {
+    pub fn put(&self, key: &CubinKey, cubin: &[u8], compiler: (u32, u32)) -> io::Result<()> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         create_folder(&self.folder)?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +131,7 @@ impl CubinCache {
             }
         }
         kept.sort();
-        let surplus = kept.len().saturating_sub(FILES_MAX);
+        let surplus = kept.len().saturating_sub(self.files_max);
         for (_, path) in kept.into_iter().take(surplus) {
             // Another process may have been faster.
             let _ = fs::remove_file(path);
@@ -280,22 +289,23 @@ mod tests {
     #[test]
     fn the_oldest_go_first_and_other_files_stay() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = CubinCache::new(dir.path());
+        const MOST: usize = 8;
+        let cache = CubinCache::new(dir.path()).with_files_max(MOST);
         fs::write(dir.path().join("notes.txt"), b"mine").unwrap();
         let abandoned = dir.path().join(format!("{}.1.2.part", key(9).0));
         fs::write(&abandoned, b"half").unwrap();
         let long_ago = SystemTime::now() - Duration::from_secs(100_000);
         File::options().append(true).open(&abandoned).unwrap().set_modified(long_ago).unwrap();
-        for number in 0..FILES_MAX {
+        for number in 0..MOST {
             cache.put(&key(number), b"cubin", (13, 0)).unwrap();
             let age = Duration::from_secs(10_000 - number as u64);
             let file = File::options().append(true).open(cache.path(&key(number))).unwrap();
             file.set_modified(SystemTime::now() - age).unwrap();
         }
         assert!(cache.get(&key(0)).is_some(), "reading makes it young");
-        cache.put(&key(FILES_MAX), b"cubin", (13, 0)).unwrap();
+        cache.put(&key(MOST), b"cubin", (13, 0)).unwrap();
         assert!(cache.get(&key(0)).is_some() && cache.get(&key(1)).is_none() && cache.get(&key(2)).is_some());
-        assert_eq!(files(dir.path()), FILES_MAX + 1);
+        assert_eq!(files(dir.path()), MOST + 1);
         assert!(!abandoned.exists());
     }
 

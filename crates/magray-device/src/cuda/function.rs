@@ -163,6 +163,32 @@ impl Function {
     }
 
     /// Asks for shared memory beyond what is free, once.
+    /// How many clusters of this shape the GPU holds at once.
+    pub(crate) fn clusters_at_once(&self, shape: &LaunchShape) -> Result<u32, CudaError> {
+        self.loaded.context.bind()?;
+        self.grant_shared_bytes(shape.shared_bytes)?;
+        let mut attribute = blank_attribute();
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        let blocks = shape.cluster.unwrap_or(1);
+        attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: blocks, y: 1, z: 1 };
+        let config = sys::CUlaunchConfig {
+            gridDimX: shape.grid[0],
+            gridDimY: shape.grid[1],
+            gridDimZ: shape.grid[2],
+            blockDimX: shape.block[0],
+            blockDimY: shape.block[1],
+            blockDimZ: shape.block[2],
+            sharedMemBytes: shape.shared_bytes,
+            hStream: std::ptr::null_mut(),
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: the function is loaded and the configuration outlives the call; writes one number.
+        CudaError::check(unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, self.loaded.raw, &config) })?;
+        Ok(clusters.unsigned_abs())
+    }
+
     fn grant_shared_bytes(&self, bytes: u32) -> Result<(), CudaError> {
         let granted = &self.loaded.shared_bytes_granted;
         if bytes <= granted.load(Ordering::Acquire) {

@@ -176,6 +176,25 @@ fn nvrtc_files(folder: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
+/// Opens the library of built-in functions that lies beside a compiler in a folder.
+///
+/// The compiler asks the loader for it by name, and the loader does not look in that folder; one that is loaded already
+/// it finds.
+pub(super) fn open_nvrtc_builtins(compiler: &Path) -> Option<Library> {
+    let folder = compiler.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    let is_builtins = |name: &str| name.starts_with("libnvrtc-builtins.so.") || name.starts_with("nvrtc-builtins64_");
+    // A folder may hold those of several versions: the numbers after the name begin alike.
+    let major = version_of(compiler.file_name()?.to_str()?).into_iter().find(|number| *number != 64)?;
+    let major = if major >= 100 { major / 10 } else { major };
+    let fits = |name: &str| {
+        let number = version_of(name).into_iter().find(|number| *number != 64);
+        is_builtins(name) && number.is_some_and(|number| number == major || number / 10 == major)
+    };
+    let mut found: Vec<PathBuf> = entries(folder).filter(|(name, _)| fits(name)).map(|(_, path)| path).collect();
+    found.sort();
+    open_first(found).map(|(library, _)| library)
+}
+
 /// Where the telemetry library may be; the loader first.
 pub(super) fn nvml_candidates(search: &SearchPath) -> impl Iterator<Item = PathBuf> + use<'_> {
     #[cfg(windows)]

@@ -5,19 +5,27 @@
 //! when it is first called, and panic where the driver lacks it. So nothing of `sys` is called before
 //! [`probe`] has found a driver that is new enough.
 
+mod batch;
 mod compile;
 mod context;
 mod cubin_cache;
 mod declined;
+mod device;
 mod driver;
 mod error;
 mod function;
 mod gpu;
 mod kernels;
+mod layers;
 mod libraries;
+mod matrix;
+mod memory;
 mod nvrtc;
+mod ops;
 mod sources;
+mod stream;
 mod telemetry;
+mod tiles;
 mod variants;
 mod visible;
 
@@ -25,14 +33,18 @@ pub(crate) use cudarc::driver::sys;
 
 pub use compile::{Arch, KernelSpec, Needs, compile};
 pub use context::Context;
-pub use cubin_cache::CubinCache;
+pub use cubin_cache::{CubinCache, CubinKey};
 pub use declined::{Declined, LEAST_CAPABILITY, LEAST_DRIVER};
+pub use device::{Cuda, CudaOptions, DeviceError};
 pub use error::CudaError;
 pub use function::{Function, LaunchShape};
 pub use gpu::{GpuInfo, probe, resolve};
 pub use kernels::{KernelError, Kernels};
+pub use layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
 pub use libraries::SearchPath;
+pub use matrix::Acts;
 pub use nvrtc::{CompileError, Nvrtc};
+pub use ops::CudaOps;
 pub use telemetry::{Sample, Telemetry, Throttle};
-pub use variants::all_specs;
+pub use variants::{all_specs, covering_specs};
 pub use visible::Visible;

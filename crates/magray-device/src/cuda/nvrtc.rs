@@ -54,6 +54,8 @@ pub struct Nvrtc {
     version: (u32, u32),
     archs: Vec<u32>,
     functions: Functions,
+    /// Loaded by the compiler itself, by name, when it first compiles: it must be there by then.
+    _builtins: Option<Library>,
     /// Keeps the functions in memory.
     _library: Library,
 }
@@ -110,6 +112,7 @@ impl Nvrtc {
 
     /// Opens the compiler at a path; `None` where there is none, or none that is new enough.
     pub fn open(path: &Path) -> Option<Self> {
+        let builtins = libraries::open_nvrtc_builtins(path);
         let library = libraries::open(path)?;
         let (functions, version, archs) = bind(&library)?;
         (version >= LEAST_VERSION).then(|| Self {
@@ -117,6 +120,7 @@ impl Nvrtc {
             version,
             archs,
             functions,
+            _builtins: builtins,
             _library: library,
         })
     }

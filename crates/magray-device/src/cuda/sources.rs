@@ -8,10 +8,21 @@ macro_rules! built_in {
 }
 
 /// What kernels include, by name.
-pub(super) const HEADERS: &[(&str, &str)] = built_in!["activation.cuh", "numbers.cuh"];
+pub(super) const HEADERS: &[(&str, &str)] =
+    built_in!["activation.cuh", "hopper.cuh", "instructions.cuh", "mma.cuh", "numbers.cuh", "order.cuh", "rows.cuh"];
 
 /// The kernels, by file name.
-const KERNELS: &[(&str, &str)] = built_in![];
+const KERNELS: &[(&str, &str)] = built_in![
+    "add_norm.cu",
+    "attention.cu",
+    "attention_plain.cu",
+    "embed.cu",
+    "finish.cu",
+    "gemm_mma.cu",
+    "gemm_wgmma.cu",
+    "pool.cu",
+    "quantise.cu"
+];
 
 /// The source of a kernel file.
 pub(super) fn kernel(file: &str) -> Option<&'static str> {

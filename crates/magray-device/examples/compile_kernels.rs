@@ -1,0 +1,115 @@
+//! Compiles the kernels for architectures of GPUs that need not be there; what compiled before is not compiled again.
+//! Runs none of them. Exit code 3: no compiler was found.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
+
+use magray_device::cuda::{Arch, CompileError, CubinCache, CubinKey, KernelSpec, Nvrtc, SearchPath};
+use magray_device::cuda::{all_specs, compile, covering_specs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, available_parallelism};
+use std::time::Instant;
+
+const NO_COMPILER: u8 = 3;
+const USAGE: &str = "usage: compile_kernels [--all] [--python FOLDER] [--keep FOLDER] sm_75 sm_80 ...
+  --all             every form of every kernel; else those that cover all of them
+  --python FOLDER   where Python packages are installed, to look for NVRTC besides the usual places
+  --keep FOLDER     where cubins are kept";
+/// More than all forms for all architectures, and some generations of them.
+const FILES_MAX: usize = 8192;
+
+/// What the command line asks for.
+struct Asked {
+    specs: Vec<KernelSpec>,
+    search: SearchPath,
+    keep: Option<PathBuf>,
+    archs: Vec<Arch>,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some(asked) = read(&words) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let Some(nvrtc) = Nvrtc::find(&asked.search, None, None) else {
+        eprintln!("no NVRTC was found: `pip install nvidia-cuda-nvrtc`");
+        return ExitCode::from(NO_COMPILER);
+    };
+    let (major, minor) = nvrtc.version();
+    println!("NVRTC {major}.{minor} from {}", nvrtc.path().display());
+    if let Some(unknown) = asked.archs.iter().find(|arch| !nvrtc.knows(**arch)) {
+        eprintln!("this NVRTC does not know {unknown}: install another version");
+        return ExitCode::FAILURE;
+    }
+
+    // What one version compiles another may refuse, so each has a folder of its own.
+    let folder = asked.keep.map(|folder| folder.join(format!("{major}.{minor}")));
+    let cache = folder.map(|folder| CubinCache::new(folder).with_files_max(FILES_MAX));
+    let on = |arch: Arch| asked.specs.iter().filter(move |spec| spec.runs_on(arch)).map(move |spec| (spec, arch));
+    let forms: Vec<(&KernelSpec, Arch)> = asked.archs.iter().flat_map(|arch| on(*arch)).collect();
+    let is_new = |(spec, arch): &(&KernelSpec, Arch)| {
+        cache.as_ref().and_then(|cache| cache.get(&CubinKey::of(spec, *arch))).is_none()
+    };
+    let jobs: Vec<(&KernelSpec, Arch)> = forms.iter().copied().filter(is_new).collect();
+    let began = Instant::now();
+    let failures = compile_each(&nvrtc, cache.as_ref(), &jobs);
+    for failure in &failures {
+        eprintln!("{failure}\n");
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let (all, new, failed) = (forms.len(), jobs.len(), failures.len());
+    println!("{all} forms for {}: {new} compiled in {seconds:.1} s, {failed} failed", names(&asked.archs));
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the words mean; `None` where one means nothing, or no architecture is named.
+fn read(words: &[String]) -> Option<Asked> {
+    let mut asked = Asked { specs: covering_specs(), search: SearchPath::system(), keep: None, archs: Vec::new() };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--all" => asked.specs = all_specs(),
+            "--python" => asked.search = asked.search.with_python(words.next()?),
+            "--keep" => asked.keep = Some(words.next()?.into()),
+            arch => asked.archs.push(parse_arch(arch)?),
+        }
+    }
+    (!asked.archs.is_empty()).then_some(asked)
+}
+
+/// `sm_90` and `sm_90a` are 9.0.
+fn parse_arch(word: &str) -> Option<Arch> {
+    let number: u32 = word.strip_prefix("sm_")?.trim_end_matches('a').parse().ok()?;
+    Some(Arch::of((number / 10, number % 10)))
+}
+
+fn names(archs: &[Arch]) -> String {
+    archs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Compiles on all cores; what failed, in the order of the jobs.
+fn compile_each(nvrtc: &Nvrtc, cache: Option<&CubinCache>, jobs: &[(&KernelSpec, Arch)]) -> Vec<CompileError> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut failures = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some((spec, arch)) = jobs.get(at) else { return failures };
+            match (compile(nvrtc, spec, *arch), cache) {
+                // A disk that takes no file costs time at the next run and nothing else.
+                (Ok(cubin), Some(cache)) => drop(cache.put(&CubinKey::of(spec, *arch), &cubin, nvrtc.version())),
+                (Ok(_), None) => {}
+                (Err(failure), _) => failures.push((at, failure)),
+            }
+        }
+    };
+    let mut failures = thread::scope(|scope| {
+        let cores = available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|worker| worker.join().expect("a worker does not panic"));
+        joined.flatten().collect::<Vec<_>>()
+    });
+    failures.sort_by_key(|(at, _)| *at);
+    failures.into_iter().map(|(_, failure)| failure).collect()
+}

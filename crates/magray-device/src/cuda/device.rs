@@ -1,0 +1,162 @@
+//! One GPU as a device: holds its context and kernels, packs layers, hands out operations.
+//! Computes nothing itself.
+
+use super::compile::KernelSpec;
+use super::context::Context;
+use super::cubin_cache::CubinCache;
+use super::driver;
+use super::error::CudaError;
+use super::function::{Function, LaunchShape};
+use super::gpu::GpuInfo;
+use super::kernels::{KernelError, Kernels};
+use super::layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
+use super::libraries::SearchPath;
+use super::matrix::Acts;
+use super::memory::Number;
+use super::ops::CudaOps;
+use super::variants::{self, CLUSTERS};
+use crate::{Device, DistanceBias, Embedding, LinearSource, Norm};
+use magray_core::Precision;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+/// Shared memory that leaves no room for a second block on a multiprocessor.
+const FILLING_BYTES: u32 = 160 * 1024;
+
+/// How a GPU is used.
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    /// Where compiled kernels are kept; `None`: nowhere, each process compiles its own.
+    pub kernel_cache: Option<PathBuf>,
+    /// Where the kernels' compiler is looked for.
+    pub search: SearchPath,
+    /// Uses the kernels that run on every GPU also where faster ones exist: for tests and comparisons.
+    pub portable_kernels: bool,
+}
+
+/// Why a GPU did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// The driver failed.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// A kernel is not there.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// A GPU.
+#[derive(Debug)]
+pub struct Cuda {
+    context: Arc<Context>,
+    kernels: Kernels,
+    has_wgmma: bool,
+    overlaps: bool,
+    /// How many clusters of 1, 2, ... blocks that each fill a multiprocessor run at once.
+    clusters_at_once: OnceLock<Vec<usize>>,
+    /// The form of 16-bit activations of models in this GPU's best precision.
+    sixteen: Number,
+}
+
+impl Cuda {
+    /// Opens a GPU that [`super::probe`] found. Nothing is compiled yet.
+    pub fn open(gpu: &GpuInfo, options: CudaOptions) -> Result<Arc<Self>, DeviceError> {
+        let context = Context::open(gpu)?;
+        let cache = options.kernel_cache.map(CubinCache::new);
+        // Recordings know such an order since this driver.
+        let overlaps = gpu.capability >= (9, 0) && driver::start(&options.search).is_ok_and(|found| found >= (12, 3));
+        let kernels = Kernels::new(Arc::clone(&context), options.search, cache);
+        let has_wgmma = gpu.capability == (9, 0) && !options.portable_kernels;
+        let sixteen = if gpu.capability >= (8, 0) { Number::Bf16 } else { Number::F16 };
+        Ok(Arc::new(Self { context, kernels, has_wgmma, overlaps, clusters_at_once: OnceLock::new(), sixteen }))
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &GpuInfo {
+        self.context.gpu()
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Operations with a stream of their own: those of two streams overlap.
+    pub fn ops(self: &Arc<Self>) -> Result<CudaOps, DeviceError> {
+        CudaOps::new(Arc::clone(self))
+    }
+
+    /// Compiles and loads kernels on so many threads.
+    pub fn prepare(&self, specs: &[KernelSpec], threads: usize) -> Result<(), DeviceError> {
+        Ok(self.kernels.prepare(specs, threads)?)
+    }
+
+    pub(super) fn function(&self, spec: &KernelSpec) -> Result<Function, KernelError> {
+        self.kernels.function(spec)
+    }
+
+    /// Whether products may use Hopper's own instructions.
+    pub(super) fn has_wgmma(&self) -> bool {
+        self.has_wgmma
+    }
+
+    /// Whether a kernel of a pass may be brought onto the GPU while the one ahead of it still runs.
+    pub(super) fn overlaps(&self) -> bool {
+        self.overlaps
+    }
+
+    pub(super) fn multiprocessors(&self) -> usize {
+        self.gpu().multiprocessors as usize
+    }
+
+    /// How many clusters of so many blocks run at once, if each block fills a multiprocessor. They stay inside the GPU's
+    /// groups of multiprocessors, whose sizes differ from chip to chip: only the driver knows.
+    pub(super) fn clusters_at_once(&self, blocks: usize) -> usize {
+        let counts = self.clusters_at_once.get_or_init(|| {
+            let ask = |blocks: usize| {
+                // Any kernel will do; this one is in every model.
+                let function = self.function(&variants::finish()).ok()?;
+                let shape = LaunchShape::new([(blocks * self.multiprocessors()) as u32, 1, 1], [384, 1, 1])
+                    .with_shared_bytes(FILLING_BYTES)
+                    .with_cluster(blocks as u32);
+                function.clusters_at_once(&shape).ok()
+            };
+            CLUSTERS.map(|blocks| ask(blocks).map_or(self.multiprocessors() / blocks, |count| count as usize)).collect()
+        });
+        counts.get(blocks.wrapping_sub(1)).copied().unwrap_or(0)
+    }
+
+    /// How the activations of a model of this precision lie in memory.
+    fn number(&self, precision: Precision) -> Number {
+        match precision {
+            Precision::F32 | Precision::Tf32 => Number::F32,
+            Precision::F16 => Number::F16,
+            Precision::Bf16 | Precision::Int8 => self.sixteen,
+        }
+    }
+}
+
+impl Device for Cuda {
+    type Error = DeviceError;
+    type Ops = CudaOps;
+
+    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Result<Linear, DeviceError> {
+        Ok(Linear::pack(&self.context, source, precision, self.number(precision), self.has_wgmma)?)
+    }
+
+    fn norm(&self, norm: Norm) -> Result<DeviceNorm, DeviceError> {
+        Ok(DeviceNorm::pack(&self.context, &norm)?)
+    }
+
+    fn embedding(&self, embedding: Embedding, precision: Precision) -> Result<DeviceEmbedding, DeviceError> {
+        Ok(DeviceEmbedding::pack(&self.context, &embedding, self.number(precision))?)
+    }
+
+    fn bias(&self, bias: DistanceBias) -> Result<DeviceBias, DeviceError> {
+        Ok(DeviceBias::pack(&self.context, &bias)?)
+    }
+
+    fn acts(&self, precision: Precision, columns: usize) -> Acts {
+        Acts::new(&self.context, self.number(precision), columns, self.has_wgmma)
+    }
+}

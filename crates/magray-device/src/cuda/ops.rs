@@ -1,0 +1,595 @@
+//! The GPU's operations: each puts kernels into a stream. A whole pass can be recorded and started as one.
+//! What goes wrong is kept and told by `answer`; after it nothing more is put into the stream.
+
+use super::batch::{self, Bucket, Layout};
+use super::compile::KernelSpec;
+use super::device::{Cuda, DeviceError};
+use super::function::LaunchShape;
+use super::layers::{Arithmetic, DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
+use super::matrix::{Acts, TensorMap, stride_of};
+use super::memory::{DeviceBuffer, Number, PinnedWords};
+use super::stream::{Graph, Stream};
+use super::tiles::Product;
+use super::variants::{self, CLUSTERS, Follows, HEAD_SIZES, Leaves};
+use crate::{AttentionShape, Ops, PoolShape, Rows, TokenBatch};
+use magray_core::{Activation, Pooling};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Recordings kept; beyond it all are dropped, and made again as they are needed.
+const MOST_RECORDINGS: usize = 256;
+/// Rows that a block of the row-wise kernels does: a warp each.
+const ROWS_A_BLOCK: usize = 4;
+const WARP: usize = 32;
+
+/// Operations of one stream.
+#[derive(Debug)]
+pub struct CudaOps {
+    cuda: Arc<Cuda>,
+    stream: Stream,
+    mode: Mode,
+    /// The batch, where the host writes it and where the kernels read it.
+    staged: PinnedWords,
+    batch: DeviceBuffer,
+    layout: Layout,
+    bucket: Bucket,
+    skip: usize,
+    sums: Scratch,
+    bytes: Scratch,
+    scales: Scratch,
+    /// Written by the GPU.
+    answer: PinnedWords,
+    answer_len: usize,
+    recordings: HashMap<Bucket, Recording>,
+    /// Whether the stream may hold work.
+    busy: bool,
+    failure: Option<DeviceError>,
+}
+
+#[derive(Debug)]
+struct Recording {
+    graph: Graph,
+    /// Numbers in an answer's row.
+    columns: usize,
+}
+
+/// What a launch does.
+#[derive(Debug)]
+enum Mode {
+    /// Goes into the stream; each operation brings its batch along.
+    Eager,
+    /// As part of a pass, whose batch is staged; whether a kernel of it was launched before.
+    Pass { has_begun: bool },
+    /// Only its kernel is noted.
+    List(Vec<KernelSpec>),
+}
+
+/// Memory that grows to the largest need.
+#[derive(Debug)]
+struct Scratch(DeviceBuffer);
+
+/// A kernel's argument.
+enum Arg {
+    Address(u64),
+    Int(i32),
+    Long(i64),
+    Float(f32),
+    Map(TensorMap),
+}
+
+impl Arg {
+    fn pointer(&mut self) -> *mut c_void {
+        match self {
+            Self::Address(x) => std::ptr::from_mut(x).cast(),
+            Self::Int(x) => std::ptr::from_mut(x).cast(),
+            Self::Long(x) => std::ptr::from_mut(x).cast(),
+            Self::Float(x) => std::ptr::from_mut(x).cast(),
+            Self::Map(x) => std::ptr::from_mut(&mut x.0).cast(),
+        }
+    }
+}
+
+fn int(x: usize) -> Arg {
+    Arg::Int(i32::try_from(x).expect("sizes of activations fit 31 bits"))
+}
+
+impl CudaOps {
+    pub(super) fn new(cuda: Arc<Cuda>) -> Result<Self, DeviceError> {
+        let context = cuda.context();
+        let bucket = Bucket::of(&TokenBatch { ids: &[], types: &[], offsets: &[0] });
+        let scratch = || Scratch(DeviceBuffer::empty(context));
+        Ok(Self {
+            stream: Stream::new(context)?,
+            mode: Mode::Eager,
+            staged: PinnedWords::zeroed(context, 0)?,
+            batch: DeviceBuffer::empty(context),
+            layout: bucket.layout(),
+            bucket,
+            skip: 0,
+            sums: scratch(),
+            bytes: scratch(),
+            scales: scratch(),
+            answer: PinnedWords::zeroed(context, 0)?,
+            answer_len: 0,
+            recordings: HashMap::new(),
+            busy: false,
+            failure: None,
+            cuda,
+        })
+    }
+
+    /// Runs one pass over a batch, which `work` puts together of operations on that batch. The first time that a batch of
+    /// about this size comes, the work is recorded; later it is not called, the recording is started. So `work` must be
+    /// the same for all batches of these operations. The answer is asked for with [`Ops::answer`].
+    pub fn pass(&mut self, batch: &TokenBatch<'_>, skip: usize, work: impl FnMut(&mut Self)) {
+        if let Err(error) = self.try_pass(batch, skip, work) {
+            self.fail(error);
+        }
+    }
+
+    fn try_pass(
+        &mut self,
+        batch: &TokenBatch<'_>,
+        skip: usize,
+        mut work: impl FnMut(&mut Self),
+    ) -> Result<(), DeviceError> {
+        self.stage(batch, skip)?;
+        if !self.recordings.contains_key(&self.bucket) {
+            // What has to grow grows before the recording, and the kernels are made on all cores.
+            self.mode = Mode::List(Vec::new());
+            work(self);
+            let listed = std::mem::replace(&mut self.mode, Mode::Pass { has_begun: false });
+            let recorded = match listed {
+                Mode::List(specs) if self.failure.is_none() => self.record(&specs, batch, work),
+                _ => Ok(()),
+            };
+            self.mode = Mode::Eager;
+            recorded?;
+        }
+        // None if the work failed: the failure is kept.
+        if let Some(recording) = self.recordings.get(&self.bucket) {
+            self.stream.launch(&recording.graph)?;
+            self.answer_len = batch.texts() * recording.columns;
+            self.busy = true;
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        specs: &[KernelSpec],
+        batch: &TokenBatch<'_>,
+        mut work: impl FnMut(&mut Self),
+    ) -> Result<(), DeviceError> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        self.cuda.prepare(specs, threads)?;
+        if self.recordings.len() >= MOST_RECORDINGS {
+            self.recordings.clear();
+        }
+        self.stream.begin_recording()?;
+        // SAFETY: both buffers have room for the bucket, and stay where they are as long as there are recordings.
+        let copied = unsafe { self.stream.copy_in(self.batch.address(), self.staged.address(), self.layout.words) };
+        work(self);
+        let graph = self.stream.end_recording();
+        copied?;
+        let graph = graph?;
+        if self.failure.is_none() {
+            let columns = self.answer_len / batch.texts().max(1);
+            self.recordings.insert(self.bucket, Recording { graph, columns });
+        }
+        Ok(())
+    }
+
+    /// Writes a batch where it is copied to the GPU from.
+    fn stage(&mut self, batch: &TokenBatch<'_>, skip: usize) -> Result<(), DeviceError> {
+        batch.check();
+        if self.busy {
+            self.stream.wait()?;
+            self.busy = false;
+        }
+        self.bucket = Bucket::of(batch);
+        self.layout = self.bucket.layout();
+        self.skip = skip;
+        if self.layout.words > self.staged.len() {
+            let words = self.layout.words.next_power_of_two();
+            self.recordings.clear();
+            self.staged = PinnedWords::zeroed(self.cuda.context(), words)?;
+            self.batch = DeviceBuffer::zeroed(self.cuda.context(), words * 4)?;
+        }
+        batch::stage(batch, skip, self.staged.as_mut_slice());
+        Ok(())
+    }
+
+    /// Brings an operation's batch to the GPU, unless it is part of a pass.
+    fn bring(&mut self, batch: &TokenBatch<'_>, skip: usize) {
+        if self.failure.is_some() {
+            return;
+        }
+        match self.mode {
+            Mode::Eager => {
+                let staged = self.stage(batch, skip).and_then(|()| {
+                    let (to, from) = (self.batch.address(), self.staged.address());
+                    // SAFETY: both have room for the bucket; `stage` waits before either is written again.
+                    Ok(unsafe { self.stream.copy_in(to, from, self.layout.words) }?)
+                });
+                self.busy = true;
+                staged.unwrap_or_else(|error| self.fail(error));
+            }
+            Mode::Pass { .. } | Mode::List(_) => {
+                assert_eq!(Bucket::of(batch), self.bucket, "a pass has one batch");
+            }
+        }
+    }
+
+    /// Where a part of the batch lies on the GPU.
+    fn part(&self, word: usize) -> Arg {
+        Arg::Address(self.batch.address() + 4 * word as u64)
+    }
+
+    fn fail(&mut self, error: DeviceError) {
+        self.failure.get_or_insert(error);
+    }
+
+    /// Puts a kernel into the stream.
+    fn launch(&mut self, spec: KernelSpec, shape: LaunchShape, arguments: Vec<Arg>) {
+        if self.failure.is_some() {
+            return;
+        }
+        if let Mode::List(specs) = &mut self.mode {
+            specs.push(spec);
+            return;
+        }
+        if let Err(error) = self.try_launch(&spec, shape, arguments) {
+            self.fail(error);
+        }
+    }
+
+    fn try_launch(
+        &mut self,
+        spec: &KernelSpec,
+        mut shape: LaunchShape,
+        mut arguments: Vec<Arg>,
+    ) -> Result<(), DeviceError> {
+        let function = self.cuda.function(spec)?;
+        if let Some(blocks) = shape.cluster {
+            // No more clusters than run at once: each takes tile after tile.
+            shape.grid[0] = shape.grid[0].min(function.clusters_at_once(&shape)?.max(1) * blocks);
+        }
+        if let Mode::Pass { has_begun } = &mut self.mode {
+            // Not the first: it waits for the copy of the batch, which does not know this order.
+            shape.overlaps = self.cuda.overlaps() && *has_begun;
+            *has_begun = true;
+        }
+        let mut pointers: Vec<*mut c_void> = arguments.iter_mut().map(Arg::pointer).collect();
+        self.cuda.context().bind()?;
+        // SAFETY: the stream is of the same context; each operation gives its kernel's arguments in order, and addresses
+        // of buffers that were checked to be large enough and live until the stream was waited for.
+        unsafe { function.launch(self.stream.raw(), &shape, &mut pointers) }?;
+        self.busy = true;
+        Ok(())
+    }
+
+    /// Makes room in scratch memory; recordings that use it are void if it moves.
+    fn room(&mut self, which: fn(&mut Self) -> &mut Scratch, bytes: usize) -> u64 {
+        if which(self).0.bytes() < bytes && self.failure.is_none() {
+            self.recordings.clear();
+            if self.busy {
+                let waited = self.stream.wait();
+                waited.unwrap_or_else(|error| self.fail(error.into()));
+            }
+            let context = Arc::clone(self.cuda.context());
+            // The old memory goes first: there may not be room for both.
+            which(self).0 = DeviceBuffer::empty(&context);
+            match DeviceBuffer::zeroed(&context, bytes.next_power_of_two()) {
+                Ok(buffer) => which(self).0 = buffer,
+                Err(error) => self.fail(error.into()),
+            }
+        }
+        which(self).0.address()
+    }
+
+    /// Hopper's product, where it can do this one: `out = activation(x * weights + bias)`, or with a norm
+    /// `out = norm(out + x * weights + bias)`.
+    fn hopper_product(&mut self, x: &Acts, weights: &Linear, then: Then<'_>, out: &Acts) -> bool {
+        let (Some(x_map), Some(weights_map), Some(out_map)) = (x.map, weights.map, out.map) else { return false };
+        if !self.cuda.has_wgmma() || x.number != out.number {
+            return false;
+        }
+        let product = Product { rows: x.padded_rows(), inputs: weights.inputs, columns: weights.outputs };
+        let multiprocessors = self.cuda.multiprocessors();
+        let chosen = match then {
+            Then::Activation(activation) => {
+                let tile = product.hopper_tile(multiprocessors);
+                tile.map(|tile| (tile, Follows::Activation(activation), 1))
+            }
+            Then::Norm(_) => {
+                let tile = product.hopper_norm_tile(*CLUSTERS.end(), |blocks| self.cuda.clusters_at_once(blocks));
+                tile.map(|(tile, cluster)| (tile, Follows::Norm { cluster }, cluster))
+            }
+        };
+        let Some((tile, follows, cluster)) = chosen else { return false };
+        let (row_tiles, column_tiles) = (product.rows.div_ceil(tile.rows()), product.columns / tile.columns);
+        let blocks = row_tiles * column_tiles;
+        let mut shape = LaunchShape::new([blocks as u32, 1, 1], [tile.threads() as u32, 1, 1])
+            .with_shared_bytes(tile.shared_bytes() as u32);
+        if cluster > 1 {
+            shape = shape.with_cluster(cluster as u32);
+        } else {
+            shape.grid[0] = shape.grid[0].min(multiprocessors as u32);
+        }
+        let (gain, shift, epsilon) = match then {
+            Then::Norm(norm) => (norm.gain.address(), norm.shift.address(), norm.epsilon),
+            Then::Activation(_) => (0, 0, 0.0),
+        };
+        let arguments = vec![
+            Arg::Map(x_map),
+            Arg::Map(weights_map),
+            Arg::Map(out_map),
+            Arg::Address(weights.bias.address()),
+            Arg::Address(gain),
+            Arg::Address(shift),
+            Arg::Float(epsilon),
+            int(row_tiles),
+            int(column_tiles),
+            int(weights.inputs.div_ceil(64)),
+        ];
+        self.launch(variants::gemm_wgmma(x.number, tile, follows), shape, arguments);
+        true
+    }
+
+    /// The product of every GPU; `out` gets results, or sums in parts. Returns the parts.
+    fn portable_product(&mut self, x: &Acts, weights: &Linear, leaves: Leaves, number: Number, out: u64) -> usize {
+        let rows = x.padded_rows();
+        let product = Product { rows, inputs: weights.inputs, columns: weights.outputs };
+        let (tile, parts) = product.mma_tile(self.cuda.multiprocessors(), leaves == Leaves::Sums);
+        let (from, from_scales) = match weights.arithmetic {
+            Arithmetic::Int8 => self.quantise(x),
+            _ => (x.buffer.address(), 0),
+        };
+        let out_stride = stride_of(weights.outputs);
+        let grid = [weights.outputs.div_ceil(tile.columns) as u32, rows.div_ceil(tile.rows) as u32, parts as u32];
+        let arguments = vec![
+            Arg::Address(from),
+            int(x.stride()),
+            Arg::Address(weights.weights.address()),
+            int(stride_of(weights.inputs)),
+            Arg::Address(from_scales),
+            Arg::Address(weights.scales.as_ref().map_or(0, DeviceBuffer::address)),
+            Arg::Address(weights.bias.address()),
+            Arg::Address(out),
+            int(out_stride),
+            int(rows),
+            int(weights.outputs),
+            int(weights.inputs),
+            int(parts),
+            Arg::Long((rows * out_stride) as i64),
+        ];
+        let spec = variants::gemm_mma(weights.arithmetic, number, leaves, tile);
+        self.launch(spec, LaunchShape::new(grid, [tile.threads() as u32, 1, 1]), arguments);
+        parts
+    }
+
+    /// Rows as bytes with a scale each; where they lie.
+    fn quantise(&mut self, x: &Acts) -> (u64, u64) {
+        let rows = x.padded_rows();
+        let bytes = self.room(|ops| &mut ops.bytes, rows * x.stride());
+        let scales = self.room(|ops| &mut ops.scales, rows * 4);
+        let arguments = vec![
+            Arg::Address(x.buffer.address()),
+            int(x.stride()),
+            int(rows),
+            int(x.columns()),
+            Arg::Address(bytes),
+            int(x.stride()),
+            Arg::Address(scales),
+        ];
+        self.launch(variants::quantise(x.number), row_shape(rows), arguments);
+        (bytes, scales)
+    }
+}
+
+/// What follows a product.
+#[derive(Clone, Copy)]
+enum Then<'a> {
+    Activation(Activation),
+    Norm(&'a DeviceNorm),
+}
+
+/// A warp a row.
+fn row_shape(rows: usize) -> LaunchShape {
+    LaunchShape::new([rows.div_ceil(ROWS_A_BLOCK) as u32, 1, 1], [(ROWS_A_BLOCK * WARP) as u32, 1, 1])
+}
+
+impl Ops for CudaOps {
+    type Error = DeviceError;
+    type Acts = Acts;
+    type Linear = Linear;
+    type Embedding = DeviceEmbedding;
+    type Norm = DeviceNorm;
+    type Bias = DeviceBias;
+
+    fn resize(&mut self, acts: &mut Acts, rows: usize) {
+        match acts.resize(self.cuda.context(), rows) {
+            Ok(false) => {}
+            // It moved: no recording may use the old place.
+            Ok(true) => self.recordings.clear(),
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    fn embed(&mut self, batch: &TokenBatch<'_>, tables: &DeviceEmbedding, out: &mut Acts) {
+        assert_eq!(tables.norm.columns, out.columns(), "vectors as wide as the model");
+        assert_rows(out, batch.tokens());
+        self.bring(batch, 0);
+        let rows = out.padded_rows();
+        let arguments = vec![
+            self.part(0),
+            self.part(self.layout.ids),
+            self.part(self.layout.places),
+            Arg::Address(tables.words.address()),
+            Arg::Address(tables.positions.address() + tables.first_position_bytes),
+            Arg::Address(tables.types.as_ref().map_or(0, DeviceBuffer::address)),
+            Arg::Address(tables.norm.gain.address()),
+            Arg::Address(tables.norm.shift.address()),
+            Arg::Float(tables.norm.epsilon),
+            int(out.columns()),
+            int(out.stride()),
+            int(rows),
+            Arg::Address(out.buffer.address()),
+        ];
+        self.launch(variants::embed(out.number), row_shape(rows), arguments);
+    }
+
+    fn linear(&mut self, x: &Acts, weights: &Linear, activation: Activation, out: &mut Acts) {
+        assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
+        assert_eq!(out.columns(), weights.outputs, "room for the layer's outputs");
+        assert_rows(out, x.rows());
+        if !self.hopper_product(x, weights, Then::Activation(activation), out) {
+            let to = out.buffer.address();
+            self.portable_product(x, weights, Leaves::Results(activation), out.number, to);
+        }
+    }
+
+    fn linear_add_norm(&mut self, x: &Acts, weights: &Linear, norm: &DeviceNorm, hidden: &mut Acts) {
+        assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
+        assert_eq!(hidden.columns(), weights.outputs, "the layer gives back what it adds to");
+        assert_eq!(hidden.columns(), norm.columns, "the norm is as wide");
+        assert_rows(hidden, x.rows());
+        if self.hopper_product(x, weights, Then::Norm(norm), hidden) {
+            return;
+        }
+        let (rows, stride) = (hidden.padded_rows(), hidden.stride());
+        let product = Product { rows, inputs: weights.inputs, columns: weights.outputs };
+        let (_, parts) = product.mma_tile(self.cuda.multiprocessors(), true);
+        let sums = self.room(|ops| &mut ops.sums, parts * rows * stride * 4);
+        let parts = self.portable_product(x, weights, Leaves::Sums, hidden.number, sums);
+        let arguments = vec![
+            Arg::Address(sums),
+            int(parts),
+            Arg::Long((rows * stride) as i64),
+            Arg::Address(weights.bias.address()),
+            Arg::Address(norm.gain.address()),
+            Arg::Address(norm.shift.address()),
+            Arg::Float(norm.epsilon),
+            int(rows),
+            int(hidden.columns()),
+            int(stride),
+            Arg::Address(hidden.buffer.address()),
+        ];
+        self.launch(variants::add_norm(hidden.number), row_shape(rows), arguments);
+    }
+
+    fn attention(&mut self, qkv: &Acts, batch: &TokenBatch<'_>, shape: AttentionShape<'_, DeviceBias>, out: &mut Acts) {
+        assert_rows(qkv, batch.tokens());
+        assert_rows(out, batch.tokens());
+        assert_eq!(qkv.columns(), 3 * out.columns(), "queries, keys and values");
+        assert!(shape.heads > 0 && out.columns().is_multiple_of(shape.heads), "whole heads");
+        assert_eq!(qkv.number, out.number, "attention reads and writes one number format");
+        assert!(
+            shape.bias.is_none_or(|bias| batch.longest() <= bias.reach),
+            "a text is longer than the bias was made for"
+        );
+        self.bring(batch, 0);
+        let size = out.columns() / shape.heads;
+        let mut arguments = vec![
+            Arg::Address(qkv.buffer.address()),
+            int(qkv.stride()),
+            Arg::Address(out.buffer.address()),
+            int(out.stride()),
+            self.part(0),
+            self.part(self.layout.offsets),
+            self.part(self.layout.blocks),
+            Arg::Address(shape.bias.map_or(0, |bias| bias.values.address())),
+            int(shape.bias.map_or(0, |bias| bias.reach)),
+            int(shape.bias.map_or(0, |bias| bias.stride)),
+            int(out.columns()),
+            Arg::Float(1.0 / (size as f32).sqrt()),
+        ];
+        let grid = [self.bucket.blocks as u32, shape.heads as u32, 1];
+        let launch = LaunchShape::new(grid, [128, 1, 1]);
+        if out.number != Number::F32 && HEAD_SIZES.contains(&size) {
+            self.launch(variants::attention(out.number, size, shape.bias.is_some()), launch, arguments);
+        } else {
+            arguments.push(int(size));
+            self.launch(variants::attention_plain(out.number), launch, arguments);
+        }
+    }
+
+    fn pool(&mut self, hidden: &Acts, batch: &TokenBatch<'_>, shape: PoolShape<'_>, out: &mut Acts) {
+        let columns = hidden.columns();
+        assert_eq!(out.columns(), columns * shape.ways.len(), "room for each way");
+        assert_rows(hidden, batch.tokens());
+        assert_rows(out, batch.texts());
+        self.bring(batch, shape.skip);
+        assert_eq!(self.skip, shape.skip, "a pass skips the same in every text");
+        for (i, &way) in shape.ways.iter().enumerate() {
+            let arguments = vec![
+                Arg::Address(hidden.buffer.address()),
+                int(hidden.stride()),
+                self.part(0),
+                self.part(self.layout.offsets),
+                int(pooling_number(way)),
+                int(columns),
+                Arg::Address(out.buffer.address()),
+                int(out.stride()),
+                int(i * columns),
+            ];
+            let grid = [self.bucket.texts as u32, columns.div_ceil(128) as u32, 1];
+            self.launch(variants::pool(hidden.number), LaunchShape::new(grid, [128, 1, 1]), arguments);
+        }
+    }
+
+    fn finish(&mut self, acts: &Acts, normalize: bool) {
+        assert_eq!(acts.number, Number::F32, "answers are of 32-bit rows");
+        // Alone, it brings a batch of as many texts as there are rows; in a pass there is one.
+        if matches!(self.mode, Mode::Eager) {
+            let offsets = vec![0; acts.rows() + 1];
+            self.bring(&TokenBatch { ids: &[], types: &[], offsets: &offsets }, 0);
+        }
+        let texts = self.bucket.texts;
+        if texts * acts.columns() > self.answer.len() && self.failure.is_none() {
+            self.recordings.clear();
+            match PinnedWords::zeroed(self.cuda.context(), (texts * acts.columns()).next_power_of_two()) {
+                Ok(answer) => self.answer = answer,
+                Err(error) => self.fail(error.into()),
+            }
+        }
+        self.answer_len = acts.rows() * acts.columns();
+        let arguments = vec![
+            Arg::Address(acts.buffer.address()),
+            int(acts.stride()),
+            self.part(0),
+            int(acts.columns()),
+            Arg::Int(i32::from(normalize)),
+            Arg::Address(self.answer.address()),
+        ];
+        self.launch(variants::finish(), LaunchShape::new([texts as u32, 1, 1], [128, 1, 1]), arguments);
+    }
+
+    fn answer(&mut self) -> Result<&[f32], DeviceError> {
+        // Told once: memory may be free the next time; a broken context fails again by itself.
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        self.stream.wait()?;
+        self.busy = false;
+        Ok(self.answer.floats(self.answer_len))
+    }
+}
+
+/// The kernel's number of a way to pool.
+fn pooling_number(way: Pooling) -> usize {
+    match way {
+        Pooling::Cls => 0,
+        Pooling::Last => 1,
+        Pooling::Max => 2,
+        Pooling::Mean => 3,
+        Pooling::MeanSqrtLen => 4,
+        Pooling::WeightedMean => 5,
+    }
+}
+
+fn assert_rows(acts: &Acts, rows: usize) {
+    assert_eq!(acts.rows(), rows, "activations are resized for the batch first");
+}

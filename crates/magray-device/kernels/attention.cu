@@ -246,7 +246,10 @@ struct Queries {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Blocks that shall fit on a multiprocessor: they wait much, so many at once are worth a few numbers kept in memory.
+constexpr int BLOCKS_AT_ONCE = HEAD == 32 ? 6 : HEAD == 64 ? 4 : 1;
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
 attention(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const int* counts, const int* offsets,
           const int2* blocks, const float* bias, int reach, int bias_stride, int hidden, float scale) {
     let_next_begin();

@@ -1,54 +1,32 @@
-// Products of activations with weights on Hopper: bias and activation, or bias, residual and layer norm, in the same pass.
+// Products of activations with weights on Hopper, with bias and activation in the same pass: out = activation(x * weights + bias).
 // Refuses nothing at run time: its caller sees to the shapes. Compiled for sm_90a alone.
 //
-// One warpgroup fetches boxes into a ring of stages, the others multiply, each 64 rows of a tile. After the last product the
-// ring's next stages carry the tile's results out; for a norm they first bring the residual in.
+// One warpgroup fetches boxes into a ring of stages, the others multiply. Each of them has tiles of its own: while one writes
+// out its results, the other multiplies.
 //
 // NUMBER     bf16 or f16
-// BN         columns of a tile: 64, 128, 192, 256 or 384
-// GROUPS     warpgroups that multiply: a tile has 64 * GROUPS rows
+// ROWS       rows of a tile in 64: 1 or 2
+// BN         columns of a tile: 64, 128 or 192
+// GROUPS     warpgroups that multiply: 1 or 2
 // STAGES     length of the ring
-// NORM       0: out = activation(x * weights + bias); 1: out = norm(out + x * weights + bias)
-// CLUSTER    blocks that share a row for its norm: columns = BN * CLUSTER. 1 without NORM
-// ACTIVATION without NORM
+// ACTIVATION what follows the bias
 #include "numbers.cuh"
 #include "activation.cuh"
-#include "hopper.cuh"
+#include "hopper_tile.cuh"
 #include "order.cuh"
 
-constexpr int TILE_ROWS = BOX * GROUPS;
-constexpr int PIECE = BN > 256 ? BN / 2 : BN;
-constexpr int PIECES = BN / PIECE;
+constexpr int TILE_ROWS = BOX * ROWS;
 constexpr int WEIGHT_BOXES = BN / BOX;
-constexpr int STAGE_BOXES = GROUPS + WEIGHT_BOXES;
-// Slices are 64 columns of a tile: a box for each warpgroup.
+constexpr int STAGE_BYTES = (ROWS + WEIGHT_BOXES) * BOX_BYTES;
+// Slices are 64 columns of a tile. Each group has room for two: one is written while the other is copied out.
 constexpr int SLICES = BN / BOX;
-constexpr int SLICES_A_STAGE = STAGE_BOXES / GROUPS;
-constexpr int OUT_STAGES = (SLICES + SLICES_A_STAGE - 1) / SLICES_A_STAGE;
-static_assert(OUT_STAGES < STAGES, "a tile's results fit into the ring");
+constexpr int SLICE_BYTES = ROWS * BOX_BYTES;
 
 struct Barriers {
     unsigned long long full[STAGES];
     unsigned long long empty[STAGES];
-    unsigned long long stats[2];
-};
-
-// Mean and sum of squared differences of each row's part, from each block of the cluster.
-struct Stats {
-    float2 parts[2][CLUSTER][TILE_ROWS];
-};
-
-// A place in the ring, and the parity its barriers have there.
-struct Ring {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
+    // The turns of two groups: a group's barrier says that the other has begun all products of its tile.
+    unsigned long long turn[2];
 };
 
 struct Job {
@@ -56,9 +34,6 @@ struct Job {
     const TensorMap* weights;
     const TensorMap* out;
     const float* bias;
-    const float* gain;
-    const float* shift;
-    float epsilon;
     int row_tiles;
     int column_tiles;
     int depth;
@@ -66,315 +41,149 @@ struct Job {
 
 // The tiles of this block, in the order of time: the columns of a row of tiles are done side by side.
 struct Tiles {
-    int tile, step, count, column_tiles, rank;
+    int tile, count, column_tiles;
 
-    __device__ __forceinline__ explicit Tiles(const Job& job) {
-        rank = blockIdx.x % CLUSTER;
-        tile = blockIdx.x / CLUSTER;
-        step = gridDim.x / CLUSTER;
-        column_tiles = NORM ? 1 : job.column_tiles;
-        count = job.row_tiles * column_tiles;
-    }
+    __device__ __forceinline__ explicit Tiles(const Job& job)
+        : tile(blockIdx.x), count(job.row_tiles * job.column_tiles), column_tiles(job.column_tiles) {}
 
     __device__ __forceinline__ bool more() const { return tile < count; }
-    __device__ __forceinline__ void next() { tile += step; }
+    __device__ __forceinline__ void next(int tiles) { tile += gridDim.x * tiles; }
     __device__ __forceinline__ int row() const { return tile / column_tiles * TILE_ROWS; }
-    __device__ __forceinline__ int column() const { return (NORM ? rank : tile % column_tiles) * BN; }
+    __device__ __forceinline__ int column() const { return tile % column_tiles * BN; }
 };
-
-__device__ __forceinline__ unsigned stage_at(unsigned boxes, int stage) { return boxes + stage * STAGE_BOXES * BOX_BYTES; }
 
 __device__ __forceinline__ void fetch_weights(const Job& job, unsigned at, int k, int column, unsigned full) {
 #pragma unroll
-    for (int i = 0; i < WEIGHT_BOXES; ++i) box_load(at + (GROUPS + i) * BOX_BYTES, job.weights, k * BOX, column + i * BOX, full);
+    for (int i = 0; i < WEIGHT_BOXES; ++i) box_load(at + (ROWS + i) * BOX_BYTES, job.weights, k * BOX, column + i * BOX, full);
 }
 
-__device__ void fetch(const Job& job, unsigned boxes, Barriers* barriers) {
-    Ring ring;
+// Fetches all that is multiplied, tile after tile.
+__device__ void fetch(const Job& job, unsigned stages, Barriers* barriers) {
+    Ring<STAGES> ring;
     Tiles tiles(job);
     // Weights do not come from the kernel ahead: the first of them are fetched while that one still runs.
     const int early = !tiles.more() ? 0 : job.depth < STAGES ? job.depth : STAGES;
     for (int k = 0; k < early; ++k) {
         const unsigned full = shared_address(&barriers->full[k]);
-        barrier_arrive_expecting(full, STAGE_BOXES * BOX_BYTES);
-        fetch_weights(job, stage_at(boxes, k), k, tiles.column(), full);
+        barrier_arrive_expecting(full, STAGE_BYTES);
+        fetch_weights(job, stages + k * STAGE_BYTES, k, tiles.column(), full);
     }
     wait_for_previous();
-    for (bool first = true; tiles.more(); tiles.next(), first = false) {
+    for (bool first = true; tiles.more(); tiles.next(1), first = false) {
         for (int k = 0; k < job.depth; ++k, ring.advance()) {
-            const unsigned full = shared_address(&barriers->full[ring.stage]), at = stage_at(boxes, ring.stage);
+            const unsigned full = shared_address(&barriers->full[ring.stage]), at = stages + ring.stage * STAGE_BYTES;
             if (!first || k >= early) {
                 barrier_wait(shared_address(&barriers->empty[ring.stage]), ring.parity ^ 1);
-                barrier_arrive_expecting(full, STAGE_BOXES * BOX_BYTES);
+                barrier_arrive_expecting(full, STAGE_BYTES);
                 fetch_weights(job, at, k, tiles.column(), full);
             }
 #pragma unroll
-            for (int i = 0; i < GROUPS; ++i) box_load(at + i * BOX_BYTES, job.x, k * BOX, tiles.row() + i * BOX, full);
-        }
-#pragma unroll
-        for (int stage = 0; stage < OUT_STAGES; ++stage, ring.advance()) {
-            const unsigned full = shared_address(&barriers->full[ring.stage]), at = stage_at(boxes, ring.stage);
-            const int slice = stage * SLICES_A_STAGE;
-            const int slices = SLICES - slice < SLICES_A_STAGE ? SLICES - slice : SLICES_A_STAGE;
-            barrier_wait(shared_address(&barriers->empty[ring.stage]), ring.parity ^ 1);
-            if (!NORM) {
-                barrier_arrive(full);
-                continue;
-            }
-            barrier_arrive_expecting(full, slices * GROUPS * BOX_BYTES);
-            for (int i = 0; i < slices * GROUPS; ++i)
-                box_load(at + i * BOX_BYTES, job.out, tiles.column() + (slice + i / GROUPS) * BOX, tiles.row() + i % GROUPS * BOX, full);
+            for (int i = 0; i < ROWS; ++i) box_load(at + i * BOX_BYTES, job.x, k * BOX, tiles.row() + i * BOX, full);
         }
     }
 }
 
-// The sums of a thread: two rows, 8 apart, and of each 8 columns a pair.
+// The sums of a thread's rows: of each 8 columns a pair, and below it the pair of the row 8 further on.
 struct Sums {
-    float values[PIECES][PIECE / 2];
-
-    // The first of a row's two neighbouring sums in a group of 8 columns.
-    __device__ __forceinline__ float& at(int eight, int low) {
-        return values[eight * 8 / PIECE][eight * 8 % PIECE / 2 + 2 * low];
-    }
-    __device__ __forceinline__ float& after(int eight, int low) {
-        return values[eight * 8 / PIECE][eight * 8 % PIECE / 2 + 2 * low + 1];
-    }
+    float values[ROWS][BN / 2];
 };
 
-// A thread's place in its warpgroup's box: the word of two numbers of each row and each 8 columns.
-struct Place {
-    int group, row, lane;
-
-    __device__ __forceinline__ unsigned word(unsigned box, int eight, int low) const {
-        const int r = row + 8 * low;
-        return box + r * 128 + ((eight ^ (r & 7)) << 4) + (lane & 3) * 4;
-    }
-};
-
-__device__ __forceinline__ unsigned read_word(unsigned address) {
-    unsigned word;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address));
-    return word;
-}
-
-__device__ __forceinline__ void write_word(unsigned address, unsigned word) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// What a row needs to be normalised: subtract the mean, multiply by the reciprocal deviation.
-struct RowNorm {
-    float mean, scale;
-};
-
-// Joins the parts of the rows that the other blocks of the cluster hold.
-__device__ __forceinline__ void join(RowNorm (&rows)[2], float (&squares)[2], const Place& place, Stats* stats, Barriers* barriers,
-                                     unsigned turn) {
-    const unsigned slot = turn & 1, barrier = shared_address(&barriers->stats[slot]);
-    if (threadIdx.x == 0) barrier_arrive_expecting(barrier, CLUSTER * TILE_ROWS * sizeof(float2));
-    unsigned rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+// Writes a tile's results into the group's slices and from there into the matrix.
+__device__ __forceinline__ void write_out(const Job& job, const Sums& sums, const Place& place, int row, int column, unsigned slices,
+                                          bool is_first) {
 #pragma unroll
-    for (int low = 0; low < 2; ++low) {
-        const int row = place.group * BOX + place.row + 8 * low;
-        const unsigned to = shared_address(&stats->parts[slot][rank][row]);
-        // The four threads of a row serve the peers in turn.
-        for (int peer = place.lane & 3; peer < CLUSTER; peer += 4)
-            peer_store(peer_address(to, peer), rows[low].mean, squares[low], peer_address(barrier, peer));
-    }
-    barrier_wait(barrier, turn >> 1 & 1);
-#pragma unroll
-    for (int low = 0; low < 2; ++low) {
-        const int row = place.group * BOX + place.row + 8 * low;
-        float mean = 0.0f, sum = 0.0f;
-#pragma unroll
-        for (int peer = 0; peer < CLUSTER; ++peer) mean += stats->parts[slot][peer][row].x;
-        mean *= 1.0f / CLUSTER;
-#pragma unroll
-        for (int peer = 0; peer < CLUSTER; ++peer) {
-            const float2 part = stats->parts[slot][peer][row];
-            sum += part.y + (part.x - mean) * (part.x - mean) * BN;
+    for (int slice = 0; slice < SLICES; ++slice) {
+        const unsigned to = slices + slice % 2 * SLICE_BYTES;
+        // What was copied out of this place before must have been read: of this tile the slice before the last, of the tile
+        // before all.
+        if (!is_first || slice >= 2) {
+            if (place.leads()) slice ? stores_wait_read<1>() : stores_wait_read<0>();
+            place.sync();
         }
-        rows[low].mean = mean;
-        squares[low] = sum;
-    }
-}
-
-// Adds bias and residual to the sums and returns how their rows are normalised. The residual lies in the ring from `ring` on.
-__device__ __forceinline__ void add_residual(const Job& job, Sums& sums, const Place& place, int column, unsigned boxes, Ring ring,
-                                             Barriers* barriers, float (&totals)[2]) {
 #pragma unroll
-    for (int stage = 0; stage < OUT_STAGES; ++stage, ring.advance()) {
-        barrier_wait(shared_address(&barriers->full[ring.stage]), ring.parity);
+        for (int eight = 0; eight < 8; ++eight) {
+            const float2 bias = pair_at(job.bias + column + slice * BOX + place.column(eight));
 #pragma unroll
-        for (int i = 0; i < SLICES_A_STAGE; ++i) {
-            const int slice = stage * SLICES_A_STAGE + i;
-            if (slice >= SLICES) break;
-            const unsigned box = stage_at(boxes, ring.stage) + (i * GROUPS + place.group) * BOX_BYTES;
+            for (int m = 0; m < ROWS; ++m) {
+                const float* pairs = sums.values[m] + (slice * 8 + eight) * 4;
 #pragma unroll
-            for (int eight = 0; eight < 8; ++eight) {
-                const float2 bias = *reinterpret_cast<const float2*>(job.bias + column + slice * BOX + eight * 8 + (place.lane & 3) * 2);
-#pragma unroll
-                for (int low = 0; low < 2; ++low) {
-                    float first, second;
-                    unpack(read_word(place.word(box, eight, low)), first, second, NUMBER{});
-                    float &a = sums.at(slice * 8 + eight, low), &b = sums.after(slice * 8 + eight, low);
-                    a += bias.x + first;
-                    b += bias.y + second;
-                    totals[low] += a + b;
-                }
+                for (int low = 0; low < 2; ++low)
+                    write_word(place.word(to + m * BOX_BYTES, eight, low),
+                               pack<NUMBER>(activate(pairs[2 * low] + bias.x), activate(pairs[2 * low + 1] + bias.y)));
             }
         }
-    }
-}
-
-__device__ __forceinline__ void norm_rows(const Job& job, Sums& sums, const Place& place, Stats* stats, Barriers* barriers, unsigned turn,
-                                          const float (&totals)[2], RowNorm (&rows)[2]) {
-    float squares[2];
+        fence_for_copies();
+        place.sync();
+        if (place.leads()) {
 #pragma unroll
-    for (int low = 0; low < 2; ++low) {
-        const float mean = quad_sum(totals[low]) * (1.0f / BN);
-        float sum = 0.0f;
-#pragma unroll
-        for (int eight = 0; eight < BN / 8; ++eight) {
-            const float a = sums.at(eight, low) - mean, b = sums.after(eight, low) - mean;
-            sum += a * a + b * b;
+            for (int m = 0; m < ROWS; ++m) box_store(job.out, column + slice * BOX, row + m * BOX, to + m * BOX_BYTES);
+            stores_commit();
         }
-        rows[low].mean = mean;
-        squares[low] = quad_sum(sum);
-    }
-#if CLUSTER > 1
-    join(rows, squares, place, stats, barriers, turn);
-#endif
-#pragma unroll
-    for (int low = 0; low < 2; ++low) rows[low].scale = rsqrtf(squares[low] * (1.0f / (BN * CLUSTER)) + job.epsilon);
-}
-
-// Two neighbouring results of a row, from their sums.
-__device__ __forceinline__ unsigned result(float first, float second, float2 bias, float2 gain, float2 shift, RowNorm row) {
-#if NORM
-    return pack<NUMBER>((first - row.mean) * row.scale * gain.x + shift.x, (second - row.mean) * row.scale * gain.y + shift.y);
-#else
-    return pack<NUMBER>(activate(first + bias.x), activate(second + bias.y));
-#endif
-}
-
-// Writes a tile's results into the ring's next stages and from there into the matrix.
-__device__ __forceinline__ void write_out(const Job& job, Sums& sums, const Place& place, int row, int column, unsigned boxes, Ring& ring,
-                                          Barriers* barriers, const RowNorm (&rows)[2]) {
-#pragma unroll
-    for (int stage = 0; stage < OUT_STAGES; ++stage, ring.advance()) {
-        if (!NORM) barrier_wait(shared_address(&barriers->full[ring.stage]), ring.parity);
-#pragma unroll
-        for (int i = 0; i < SLICES_A_STAGE; ++i) {
-            const int slice = stage * SLICES_A_STAGE + i;
-            if (slice >= SLICES) break;
-            const unsigned box = stage_at(boxes, ring.stage) + (i * GROUPS + place.group) * BOX_BYTES;
-#pragma unroll
-            for (int eight = 0; eight < 8; ++eight) {
-                const int at = column + slice * BOX + eight * 8 + (place.lane & 3) * 2;
-                float2 bias = {}, gain = {}, shift = {};
-                if (NORM) {
-                    gain = *reinterpret_cast<const float2*>(job.gain + at);
-                    shift = *reinterpret_cast<const float2*>(job.shift + at);
-                } else {
-                    bias = *reinterpret_cast<const float2*>(job.bias + at);
-                }
-#pragma unroll
-                for (int low = 0; low < 2; ++low) {
-                    const int e = slice * 8 + eight;
-                    write_word(place.word(box, eight, low), result(sums.at(e, low), sums.after(e, low), bias, gain, shift, rows[low]));
-                }
-            }
-            fence_for_copies();
-            group_barrier(1 + place.group);
-            if (threadIdx.x % 128 == 0) {
-                box_store(job.out, column + slice * BOX, row + place.group * BOX, box);
-                stores_commit();
-            }
-        }
-        if (threadIdx.x % 128 == 0) stores_wait_read();
-        if (place.lane == 0) barrier_arrive(shared_address(&barriers->empty[ring.stage]));
     }
 }
 
-__device__ void multiply(const Job& job, unsigned boxes, Barriers* barriers, Stats* stats) {
-    const int lane = threadIdx.x % 32;
-    const Place place{static_cast<int>(threadIdx.x / 128), static_cast<int>(threadIdx.x % 128 / 32 * 16 + lane / 4), lane};
-    Ring ring;
-    unsigned turn = 0;
-    for (Tiles tiles(job); tiles.more(); tiles.next(), ++turn) {
+__device__ void multiply(const Job& job, unsigned stages, unsigned slices, Barriers* barriers) {
+    const Place place;
+    Ring<STAGES> ring;
+    ring.skip(place.group * job.depth);
+    Tiles tiles(job);
+    tiles.next(place.group);
+    for (unsigned turn = 0; tiles.more(); tiles.next(GROUPS), ++turn) {
+        // Groups multiply in the order of their tiles: a barrier of the ring can only be waited for by the one whose turn it is.
+        if (GROUPS > 1) barrier_wait(shared_address(&barriers->turn[place.group]), turn & 1 ^ (place.group == 0));
         Sums sums;
         int previous = 0;
         for (int k = 0; k < job.depth; ++k, ring.advance()) {
             barrier_wait(shared_address(&barriers->full[ring.stage]), ring.parity);
-            const unsigned at = stage_at(boxes, ring.stage);
-            const unsigned long long x = matrix_at(at + place.group * BOX_BYTES);
-            const unsigned long long weights = matrix_at(at + GROUPS * BOX_BYTES);
+            const unsigned long long x = matrix_at(stages + ring.stage * STAGE_BYTES);
+            const unsigned long long weights = x + ROWS * (BOX_BYTES / 16);
             products_begin();
 #pragma unroll
             for (int step = 0; step < BOX / 16; ++step)
 #pragma unroll
-                for (int piece = 0; piece < PIECES; ++piece)
-                    Products<NUMBER, PIECE>::add(sums.values[piece], x + 2 * step, weights + 2 * step + piece * (PIECE * 128 / 16),
-                                                 k + step);
+                for (int m = 0; m < ROWS; ++m)
+                    Products<NUMBER, BN>::add(sums.values[m], x + m * (BOX_BYTES / 16) + 2 * step, weights + 2 * step, k + step);
             products_commit();
             // The stage before is free once its products are done; this one's run on meanwhile.
             if (k > 0) {
                 products_wait<1>();
-                if (lane == 0) barrier_arrive(shared_address(&barriers->empty[previous]));
+                if (place.lane == 0) barrier_arrive(shared_address(&barriers->empty[previous]));
             }
             previous = ring.stage;
         }
+        if (GROUPS > 1 && place.lane == 0) barrier_arrive(shared_address(&barriers->turn[1 - place.group]));
         products_wait<0>();
-        if (lane == 0) barrier_arrive(shared_address(&barriers->empty[previous]));
-
-        RowNorm rows[2] = {};
-        if (NORM) {
-            float totals[2] = {};
-            add_residual(job, sums, place, tiles.column(), boxes, ring, barriers, totals);
-            norm_rows(job, sums, place, stats, barriers, turn, totals, rows);
-        }
-        write_out(job, sums, place, tiles.row(), tiles.column(), boxes, ring, barriers, rows);
+        if (place.lane == 0) barrier_arrive(shared_address(&barriers->empty[previous]));
+        // The next tile is the other group's.
+        ring.skip((GROUPS - 1) * job.depth);
+        write_out(job, sums, place, tiles.row(), tiles.column(), slices, turn == 0);
     }
+    if (place.leads()) stores_wait_read<0>();
 }
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1)
     gemm_wgmma(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap out,
-               const float* __restrict__ bias, const float* __restrict__ gain, const float* __restrict__ shift, float epsilon,
-               int row_tiles, int column_tiles, int depth) {
-    extern __shared__ __align__(1024) unsigned char ring_memory[];
+               const float* __restrict__ bias, int row_tiles, int column_tiles, int depth) {
+    // The ring, then two slices of each group.
+    extern __shared__ __align__(1024) unsigned char boxes[];
     __shared__ Barriers barriers;
-#if NORM && CLUSTER > 1
-    __shared__ Stats stats_memory;
-    Stats* const stats = &stats_memory;
-#else
-    Stats* const stats = nullptr;
-#endif
-    const Job job{&x, &weights, &out, bias, gain, shift, epsilon, row_tiles, column_tiles, depth};
+    const Job job{&x, &weights, &out, bias, row_tiles, column_tiles, depth};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
             barrier_init(shared_address(&barriers.full[i]), 1);
-            barrier_init(shared_address(&barriers.empty[i]), 4 * GROUPS);
+            barrier_init(shared_address(&barriers.empty[i]), 4);
         }
-        for (int i = 0; i < 2; ++i) barrier_init(shared_address(&barriers.stats[i]), 1);
+        for (int i = 0; i < 2; ++i) barrier_init(shared_address(&barriers.turn[i]), 4);
         barrier_init_done();
     }
     __syncthreads();
-#if CLUSTER > 1
-    cluster_sync();
-#endif
     let_next_begin();
-    const unsigned boxes = shared_address(ring_memory);
+    const unsigned stages = shared_address(boxes);
     if (threadIdx.x >= 128 * GROUPS) {
         if (GROUPS > 1) registers_give_back<24>();
-        if (threadIdx.x == 128 * GROUPS) fetch(job, boxes, &barriers);
+        if (threadIdx.x == 128 * GROUPS) fetch(job, stages, &barriers);
     } else {
         if (GROUPS > 1) registers_take<240>();
-        multiply(job, boxes, &barriers, stats);
+        multiply(job, stages, stages + STAGES * STAGE_BYTES + threadIdx.x / 128 * (2 * SLICE_BYTES), &barriers);
     }
 }

@@ -55,8 +55,11 @@ __device__ __forceinline__ void box_store(const TensorMap* map, int column, int 
 
 __device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Waits until shared memory has been read by all stores of this thread.
-__device__ __forceinline__ void stores_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until shared memory has been read by the stores of this thread, but for the last OPEN of its groups.
+template <int OPEN>
+__device__ __forceinline__ void stores_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(OPEN) : "memory");
+}
 
 // Ordinary writes to shared memory before this are seen by the copy engine after it.
 __device__ __forceinline__ void fence_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

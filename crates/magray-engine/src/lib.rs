@@ -17,7 +17,7 @@ pub mod weights;
 
 pub use encoder::{EmbedError, Embeddings, Encoder, EncoderOptions, LoadError};
 pub use magray_core::{
-    Backend, CpuPath, DeviceChoice, DeviceName, EncoderShape, Precision, PrecisionChoice, Reason, Refusal, Rules,
-    Scores, Verdict,
+    Backend, CpuPath, DeviceChoice, DeviceName, EncoderShape, GpuSelector, Precision, PrecisionChoice, Reason, Refusal,
+    Rules, Scores, Verdict,
 };
 pub use selection::Outlook;

@@ -1,9 +1,12 @@
-//! Tiny models of every architecture against the answers that `transformers` gives for them, on every CPU path.
+//! Tiny models of every architecture against the answers that `transformers` gives for them, in every placement.
+//!
+//! The compiled binary runs without the sources where `REFERENCE_MODELS` names the folder of the tiny models.
 
 #![expect(clippy::unwrap_used, reason = "a test: what fails to unwrap fails the test")]
 
+use magray_engine::gpu::{SearchPath, Visible};
 use magray_engine::spec::Task;
-use magray_engine::{CpuPath, DeviceChoice, Encoder, EncoderOptions, Precision, PrecisionChoice};
+use magray_engine::{CpuPath, DeviceChoice, Encoder, EncoderOptions, GpuSelector, Precision, PrecisionChoice};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +27,8 @@ struct Case {
 const EMBED: [&str; 5] = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"];
 
 fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+    let models = std::env::var_os("REFERENCE_MODELS").map(PathBuf::from);
+    models.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")).join(name)
 }
 
 fn cases(name: &str) -> Vec<Case> {
@@ -32,16 +36,29 @@ fn cases(name: &str) -> Vec<Case> {
     serde_json::from_slice::<Reference>(&json).unwrap().cases
 }
 
-fn open(name: &str, path: CpuPath, precision: Precision, threads: usize) -> Encoder {
+/// Everything that computes in this precision here, by name.
+fn placements(precision: Precision) -> Vec<(String, EncoderOptions)> {
     let precision = PrecisionChoice::Exactly(precision);
-    let options = EncoderOptions {
-        precision,
-        threads: Some(threads),
-        cpu_path: Some(path),
-        device: DeviceChoice::Cpu,
-        ..EncoderOptions::default()
+    let on_cpu = |path: CpuPath, threads| {
+        let options = EncoderOptions {
+            precision,
+            threads: Some(threads),
+            cpu_path: Some(path),
+            device: DeviceChoice::Cpu,
+            ..EncoderOptions::default()
+        };
+        (format!("{path} x{threads}"), options)
     };
-    Encoder::open(&folder(name), &options).unwrap()
+    let paths = magray_device::cpu::available_paths();
+    let mut placements: Vec<_> = paths.into_iter().flat_map(|path| [on_cpu(path, 1), on_cpu(path, 3)]).collect();
+    match magray_device::cuda::probe(&SearchPath::system(), &Visible::all()) {
+        Ok(_) => {
+            let device = DeviceChoice::Cuda(GpuSelector::Any);
+            placements.push(("cuda".to_owned(), EncoderOptions { precision, device, ..EncoderOptions::default() }));
+        }
+        Err(declined) => println!("SKIPPED: no device ({})", declined.code()),
+    }
+    placements
 }
 
 /// Every answer of the model, each text on its own.
@@ -64,13 +81,11 @@ fn distance(got: &[f32], want: &[f32]) -> f32 {
 
 fn check(name: &str, precision: Precision, tolerance: f32) {
     let cases = cases(name);
-    for path in magray_device::cpu::available_paths() {
-        for threads in [1, 3] {
-            let mut encoder = open(name, path, precision, threads);
-            for (got, case) in answers(&mut encoder, &cases).iter().zip(&cases) {
-                let off = distance(got, &case.vector);
-                assert!(off < tolerance, "{name} {precision} {path} x{threads} {:?}: off by {off}", case.text);
-            }
+    for (placement, options) in placements(precision) {
+        let mut encoder = Encoder::open(&folder(name), &options).unwrap();
+        for (got, case) in answers(&mut encoder, &cases).iter().zip(&cases) {
+            let off = distance(got, &case.vector);
+            assert!(off < tolerance, "{name} {precision} {placement} {:?}: off by {off}", case.text);
         }
     }
 }

@@ -49,6 +49,12 @@ impl Number {
     }
 }
 
+/// Waits for what the driver does by itself: such work may go on after its call, and other streams do not wait for it.
+fn settle() -> Result<(), CudaError> {
+    // SAFETY: the stream is the driver's own, of the current context.
+    CudaError::check(unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
+}
+
 /// A range of the GPU's memory.
 #[derive(Debug)]
 pub(super) struct DeviceBuffer {
@@ -73,6 +79,7 @@ impl DeviceBuffer {
             CudaError::check(unsafe { sys::cuMemAlloc_v2(&mut buffer.address, bytes) })?;
             // SAFETY: the range was allocated above.
             CudaError::check(unsafe { sys::cuMemsetD8_v2(buffer.address, 0, bytes) })?;
+            settle()?;
         }
         Ok(buffer)
     }
@@ -93,7 +100,8 @@ impl DeviceBuffer {
         self.context.bind()?;
         let to = self.address + at as u64;
         // SAFETY: both ranges are as long, as was checked above.
-        CudaError::check(unsafe { sys::cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()) })
+        CudaError::check(unsafe { sys::cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()) })?;
+        settle()
     }
 
     /// Memory that holds these floats.

@@ -10,7 +10,7 @@ use super::matrix::{Acts, TensorMap, stride_of};
 use super::memory::{DeviceBuffer, Number, PinnedWords};
 use super::stream::{Graph, Stream};
 use super::tiles::Product;
-use super::variants::{self, CLUSTERS, Follows, HEAD_SIZES, Leaves};
+use super::variants::{self, HEAD_SIZES, Leaves};
 use crate::{AttentionShape, Ops, PoolShape, Rows, TokenBatch};
 use magray_core::{Activation, Pooling};
 use std::collections::HashMap;
@@ -41,6 +41,7 @@ pub struct CudaOps {
     /// Written by the GPU.
     answer: PinnedWords,
     answer_len: usize,
+    answer_columns: usize,
     recordings: HashMap<Bucket, Recording>,
     /// Whether the stream may hold work.
     busy: bool,
@@ -112,6 +113,7 @@ impl CudaOps {
             scales: scratch(),
             answer: PinnedWords::zeroed(context, 0)?,
             answer_len: 0,
+            answer_columns: 0,
             recordings: HashMap::new(),
             busy: false,
             failure: None,
@@ -141,7 +143,7 @@ impl CudaOps {
             work(self);
             let listed = std::mem::replace(&mut self.mode, Mode::Pass { has_begun: false });
             let recorded = match listed {
-                Mode::List(specs) if self.failure.is_none() => self.record(&specs, batch, work),
+                Mode::List(specs) if self.failure.is_none() => self.record(&specs, work),
                 _ => Ok(()),
             };
             self.mode = Mode::Eager;
@@ -156,12 +158,7 @@ impl CudaOps {
         Ok(())
     }
 
-    fn record(
-        &mut self,
-        specs: &[KernelSpec],
-        batch: &TokenBatch<'_>,
-        mut work: impl FnMut(&mut Self),
-    ) -> Result<(), DeviceError> {
+    fn record(&mut self, specs: &[KernelSpec], mut work: impl FnMut(&mut Self)) -> Result<(), DeviceError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         self.cuda.prepare(specs, threads)?;
         if self.recordings.len() >= MOST_RECORDINGS {
@@ -175,8 +172,7 @@ impl CudaOps {
         copied?;
         let graph = graph?;
         if self.failure.is_none() {
-            let columns = self.answer_len / batch.texts().max(1);
-            self.recordings.insert(self.bucket, Recording { graph, columns });
+            self.recordings.insert(self.bucket, Recording { graph, columns: self.answer_columns });
         }
         Ok(())
     }
@@ -252,10 +248,6 @@ impl CudaOps {
         mut arguments: Vec<Arg>,
     ) -> Result<(), DeviceError> {
         let function = self.cuda.function(spec)?;
-        if let Some(blocks) = shape.cluster {
-            // No more clusters than run at once: each takes tile after tile.
-            shape.grid[0] = shape.grid[0].min(function.clusters_at_once(&shape)?.max(1) * blocks);
-        }
         if let Mode::Pass { has_begun } = &mut self.mode {
             // Not the first: it waits for the copy of the batch, which does not know this order.
             shape.overlaps = self.cuda.overlaps() && *has_begun;
@@ -289,53 +281,58 @@ impl CudaOps {
         which(self).0.address()
     }
 
-    /// Hopper's product, where it can do this one: `out = activation(x * weights + bias)`, or with a norm
-    /// `out = norm(out + x * weights + bias)`.
-    fn hopper_product(&mut self, x: &Acts, weights: &Linear, then: Then<'_>, out: &Acts) -> bool {
-        let (Some(x_map), Some(weights_map), Some(out_map)) = (x.map, weights.map, out.map) else { return false };
-        if !self.cuda.has_wgmma() || x.number != out.number {
-            return false;
-        }
-        let product = Product { rows: x.padded_rows(), inputs: weights.inputs, columns: weights.outputs };
+    /// Hopper's product with an activation; false where it cannot do this one.
+    fn hopper_product(&mut self, x: &Acts, weights: &Linear, activation: Activation, out: &Acts) -> bool {
+        let Some((product, maps)) = self.hopper_operands(x, weights, out) else { return false };
         let multiprocessors = self.cuda.multiprocessors();
-        let chosen = match then {
-            Then::Activation(activation) => {
-                let tile = product.hopper_tile(multiprocessors);
-                tile.map(|tile| (tile, Follows::Activation(activation), 1))
-            }
-            Then::Norm(_) => {
-                let tile = product.hopper_norm_tile(*CLUSTERS.end(), |blocks| self.cuda.clusters_at_once(blocks));
-                tile.map(|(tile, cluster)| (tile, Follows::Norm { cluster }, cluster))
-            }
-        };
-        let Some((tile, follows, cluster)) = chosen else { return false };
+        let Some(tile) = product.hopper_tile(multiprocessors) else { return false };
         let (row_tiles, column_tiles) = (product.rows.div_ceil(tile.rows()), product.columns / tile.columns);
-        let blocks = row_tiles * column_tiles;
-        let mut shape = LaunchShape::new([blocks as u32, 1, 1], [tile.threads() as u32, 1, 1])
+        // Each block takes tile after tile.
+        let blocks = (row_tiles * column_tiles).min(multiprocessors);
+        let shape = LaunchShape::new([blocks as u32, 1, 1], [tile.threads() as u32, 1, 1])
             .with_shared_bytes(tile.shared_bytes() as u32);
-        if cluster > 1 {
-            shape = shape.with_cluster(cluster as u32);
-        } else {
-            shape.grid[0] = shape.grid[0].min(multiprocessors as u32);
-        }
-        let (gain, shift, epsilon) = match then {
-            Then::Norm(norm) => (norm.gain.address(), norm.shift.address(), norm.epsilon),
-            Then::Activation(_) => (0, 0, 0.0),
-        };
-        let arguments = vec![
-            Arg::Map(x_map),
-            Arg::Map(weights_map),
-            Arg::Map(out_map),
+        let mut arguments = Vec::from(maps.map(Arg::Map));
+        arguments.extend([
             Arg::Address(weights.bias.address()),
-            Arg::Address(gain),
-            Arg::Address(shift),
-            Arg::Float(epsilon),
             int(row_tiles),
             int(column_tiles),
             int(weights.inputs.div_ceil(64)),
-        ];
-        self.launch(variants::gemm_wgmma(x.number, tile, follows), shape, arguments);
+        ]);
+        self.launch(variants::gemm_wgmma(x.number, tile, activation), shape, arguments);
         true
+    }
+
+    /// Hopper's product with a norm; false where it cannot do this one.
+    fn hopper_norm_product(&mut self, x: &Acts, weights: &Linear, norm: &DeviceNorm, hidden: &Acts) -> bool {
+        let Some((product, maps)) = self.hopper_operands(x, weights, hidden) else { return false };
+        let Some((tile, cluster)) = product.norm_tile(|blocks| self.cuda.clusters_at_once(blocks)) else {
+            return false;
+        };
+        let row_tiles = product.rows.div_ceil(tile.rows());
+        let clusters = row_tiles.min(self.cuda.clusters_at_once(cluster));
+        let mut shape = LaunchShape::new([(clusters * cluster) as u32, 1, 1], [tile.threads() as u32, 1, 1])
+            .with_shared_bytes(tile.shared_bytes() as u32);
+        if cluster > 1 {
+            shape = shape.with_cluster(cluster as u32);
+        }
+        let mut arguments = Vec::from(maps.map(Arg::Map));
+        arguments.extend([
+            Arg::Address(weights.bias.address()),
+            Arg::Address(norm.gain.address()),
+            Arg::Address(norm.shift.address()),
+            Arg::Float(norm.epsilon),
+            int(row_tiles),
+            int(weights.inputs.div_ceil(64)),
+        ]);
+        self.launch(variants::gemm_norm_wgmma(x.number, tile, cluster), shape, arguments);
+        true
+    }
+
+    /// What Hopper's kernels multiply; none where they cannot.
+    fn hopper_operands(&self, x: &Acts, weights: &Linear, out: &Acts) -> Option<(Product, [TensorMap; 3])> {
+        let maps = [x.map?, weights.map?, out.map?];
+        let product = Product { rows: x.padded_rows(), inputs: weights.inputs, columns: weights.outputs };
+        (self.cuda.has_wgmma() && x.number == out.number).then_some((product, maps))
     }
 
     /// The product of every GPU; `out` gets results, or sums in parts. Returns the parts.
@@ -389,13 +386,6 @@ impl CudaOps {
     }
 }
 
-/// What follows a product.
-#[derive(Clone, Copy)]
-enum Then<'a> {
-    Activation(Activation),
-    Norm(&'a DeviceNorm),
-}
-
 /// A warp a row.
 fn row_shape(rows: usize) -> LaunchShape {
     LaunchShape::new([rows.div_ceil(ROWS_A_BLOCK) as u32, 1, 1], [(ROWS_A_BLOCK * WARP) as u32, 1, 1])
@@ -445,7 +435,7 @@ impl Ops for CudaOps {
         assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
         assert_eq!(out.columns(), weights.outputs, "room for the layer's outputs");
         assert_rows(out, x.rows());
-        if !self.hopper_product(x, weights, Then::Activation(activation), out) {
+        if !self.hopper_product(x, weights, activation, out) {
             let to = out.buffer.address();
             self.portable_product(x, weights, Leaves::Results(activation), out.number, to);
         }
@@ -456,7 +446,7 @@ impl Ops for CudaOps {
         assert_eq!(hidden.columns(), weights.outputs, "the layer gives back what it adds to");
         assert_eq!(hidden.columns(), norm.columns, "the norm is as wide");
         assert_rows(hidden, x.rows());
-        if self.hopper_product(x, weights, Then::Norm(norm), hidden) {
+        if self.hopper_norm_product(x, weights, norm, hidden) {
             return;
         }
         let (rows, stride) = (hidden.padded_rows(), hidden.stride());
@@ -556,6 +546,7 @@ impl Ops for CudaOps {
             }
         }
         self.answer_len = acts.rows() * acts.columns();
+        self.answer_columns = acts.columns();
         let arguments = vec![
             Arg::Address(acts.buffer.address()),
             int(acts.stride()),

@@ -8,8 +8,16 @@ macro_rules! built_in {
 }
 
 /// What kernels include, by name.
-pub(super) const HEADERS: &[(&str, &str)] =
-    built_in!["activation.cuh", "hopper.cuh", "instructions.cuh", "mma.cuh", "numbers.cuh", "order.cuh", "rows.cuh"];
+pub(super) const HEADERS: &[(&str, &str)] = built_in![
+    "activation.cuh",
+    "hopper.cuh",
+    "hopper_tile.cuh",
+    "instructions.cuh",
+    "mma.cuh",
+    "numbers.cuh",
+    "order.cuh",
+    "rows.cuh"
+];
 
 /// The kernels, by file name.
 const KERNELS: &[(&str, &str)] = built_in![
@@ -19,6 +27,7 @@ const KERNELS: &[(&str, &str)] = built_in![
     "embed.cu",
     "finish.cu",
     "gemm_mma.cu",
+    "gemm_norm_wgmma.cu",
     "gemm_wgmma.cu",
     "pool.cu",
     "quantise.cu"

@@ -4,7 +4,7 @@
 use super::compile::{KernelSpec, Needs};
 use super::layers::Arithmetic;
 use super::memory::Number;
-use super::tiles::{HOPPER_TILES, HopperTile, MMA_TILES, MmaTile};
+use super::tiles::{HOPPER_TILES, HopperTile, MMA_TILES, MmaTile, NORM_TILES, NormTile};
 use magray_core::Activation;
 
 /// Head sizes that the matrix instructions' attention is made for.
@@ -78,29 +78,25 @@ pub(super) fn gemm_mma(arithmetic: Arithmetic, number: Number, leaves: Leaves, t
     if arithmetic == Arithmetic::Tf32 { spec.needs(Needs::Ampere) } else { spec }
 }
 
-/// Hopper's products; `cluster` blocks share a row where a norm follows.
-pub(super) fn gemm_wgmma(number: Number, tile: HopperTile, follows: Follows) -> KernelSpec {
-    let (norm, cluster, activation) = match follows {
-        Follows::Activation(activation) => (0, 1, activation_number(activation)),
-        Follows::Norm { cluster } => (1, cluster, 0),
-    };
+/// Hopper's products, with an activation.
+pub(super) fn gemm_wgmma(number: Number, tile: HopperTile, activation: Activation) -> KernelSpec {
     of_number("gemm_wgmma.cu", "gemm_wgmma", number)
         .define("BN", tile.columns)
+        .define("ROWS", tile.sixty_fours)
         .define("GROUPS", tile.groups)
         .define("STAGES", tile.stages)
-        .define("NORM", norm)
-        .define("CLUSTER", cluster)
-        .define("ACTIVATION", activation)
+        .define("ACTIVATION", activation_number(activation))
         .needs(Needs::Hopper)
 }
 
-/// What follows one of Hopper's products in the same kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Follows {
-    /// Bias and activation.
-    Activation(Activation),
-    /// Bias, residual and layer norm.
-    Norm { cluster: usize },
+/// Hopper's products, with a norm of rows that so many blocks share.
+pub(super) fn gemm_norm_wgmma(number: Number, tile: NormTile, cluster: usize) -> KernelSpec {
+    of_number("gemm_norm_wgmma.cu", "gemm_norm_wgmma", number)
+        .define("BN", tile.columns)
+        .define("GROUPS", tile.groups)
+        .define("STAGES", tile.stages)
+        .define("CLUSTER", cluster)
+        .needs(Needs::Hopper)
 }
 
 /// The kernels' number of an activation.
@@ -149,10 +145,12 @@ pub fn all_specs() -> Vec<KernelSpec> {
         for tile in HOPPER_TILES {
             // The activations differ in a line; one that is common and one that is not stand for all.
             for activation in [Activation::Gelu, Activation::Silu] {
-                specs.push(gemm_wgmma(number, tile, Follows::Activation(activation)));
+                specs.push(gemm_wgmma(number, tile, activation));
             }
+        }
+        for tile in NORM_TILES {
             for cluster in [*CLUSTERS.start(), *CLUSTERS.end()] {
-                specs.push(gemm_wgmma(number, tile, Follows::Norm { cluster }));
+                specs.push(gemm_norm_wgmma(number, tile, cluster));
             }
         }
     }

@@ -36,8 +36,8 @@ fn attend<S: Subject>(rig: &mut Rig<S>, case: &Case<'_>) {
         let bent = (0.7 * distance as f32).sin() - 0.03 * distance.abs() as f32;
         if biased { (head as f32 + 1.0) * bent } else { 0.0 }
     };
-    // A model's table reaches further than most of its texts.
-    let reach = texts.batch().longest() + 3;
+    // No further than needed: nothing beyond may be read.
+    let reach = texts.batch().longest();
     let table = biased.then(|| rig.bias(DistanceBias::tabulate(heads, reach, near)));
     let mut out = rig.acts(texts.tokens(), hidden);
     rig.ops.attention(&qkv, &texts.batch(), AttentionShape { heads, bias: table.as_ref() }, &mut out);

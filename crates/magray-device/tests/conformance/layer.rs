@@ -30,10 +30,10 @@ impl Sizes {
     }
 }
 
-/// Ids that the encoder knows.
-pub(crate) const VOCABULARY: usize = 90;
+/// Ids of words; the next one is that of a vector of NaN.
+const WORDS: usize = 90;
 /// Tokens of the longest text.
-pub(crate) const LONGEST: usize = 512;
+const LONGEST: usize = 512;
 
 /// An encoder on a device.
 pub(crate) struct Encoder<S: Subject> {
@@ -71,11 +71,13 @@ impl<S: Subject> Encoder<S> {
         let (qkv, attention_out) = (linear(hidden, 3 * hidden, before_softmax), linear(hidden, hidden, precision));
         let (up, down) = (linear(hidden, ffn, precision), linear(ffn, hidden, precision));
         let dense = linear(hidden, outputs, Precision::F32);
-        let mut table = |rows| Table::new(rig.random.rows(rows, hidden).values, hidden);
+        let mut random = |rows| rig.random.rows(rows, hidden).values;
+        let mut words = random(WORDS);
+        words.resize((WORDS + 1) * hidden, f32::NAN);
         let tables = Embedding {
-            words: table(VOCABULARY),
-            positions: table(LONGEST),
-            types: Some(table(2)),
+            words: Table::new(words, hidden),
+            positions: Table::new(random(LONGEST), hidden),
+            types: Some(Table::new(random(2), hidden)),
             norm: Norm::new(vec![1.0; hidden], vec![0.0; hidden], 1e-12),
             first_position: 0,
         };
@@ -107,6 +109,11 @@ impl<S: Subject> Encoder<S> {
         }
     }
 
+    /// Numbers in a text's vector.
+    pub(crate) fn outputs(&self) -> usize {
+        self.sizes.outputs
+    }
+
     /// One pass over a batch, up to the finish.
     pub(crate) fn forward(&self, ops: &mut OpsOf<S>, room: &mut Room<S>, batch: &TokenBatch<'_>, skip: usize) {
         for acts in [&mut room.hidden, &mut room.qkv, &mut room.context, &mut room.up] {
@@ -135,6 +142,7 @@ impl<S: Subject> Encoder<S> {
 }
 
 /// Random texts for an [`Encoder`].
+#[derive(Clone)]
 pub(crate) struct Batch {
     ids: Vec<u32>,
     types: Vec<u32>,
@@ -149,11 +157,32 @@ impl Batch {
         }
         let tokens = offsets[lengths.len()];
         let mut below = |end| (0..tokens).map(|_| rig.random.below(end) as u32).collect();
-        Self { ids: below(VOCABULARY), types: below(2), offsets }
+        Self { ids: below(WORDS), types: below(2), offsets }
     }
 
     pub(crate) fn tokens(&self) -> TokenBatch<'_> {
         TokenBatch { ids: &self.ids, types: &self.types, offsets: &self.offsets }
+    }
+
+    pub(crate) fn lengths(&self) -> Vec<usize> {
+        self.offsets.windows(2).map(|text| text[1] - text[0]).collect()
+    }
+
+    /// The same texts, but that one begins with NaN.
+    pub(crate) fn spoiled(&self, text: usize) -> Self {
+        let mut spoiled = self.clone();
+        spoiled.ids[self.offsets[text]] = WORDS as u32;
+        spoiled
+    }
+
+    /// Texts of the same lengths, of which this one alone is the same.
+    pub(crate) fn in_other_company<S: Subject>(&self, rig: &mut Rig<S>, text: usize) -> Self {
+        let mut other = self.clone();
+        let range = self.offsets[text]..self.offsets[text + 1];
+        for (at, id) in other.ids.iter_mut().enumerate().filter(|(at, _)| !range.contains(at)) {
+            *id = (self.ids[at] + 1 + rig.random.below(WORDS - 1) as u32) % WORDS as u32;
+        }
+        other
     }
 
     /// One of the texts, alone.

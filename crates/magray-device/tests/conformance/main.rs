@@ -1,10 +1,10 @@
 //! One suite of conformance tests over every device and all its variants: each operation against a plain twin in 64-bit
 //! floats. Uses the public API alone, and never passes silently where a device or a path is missing.
 //!
-//! The compiled binary needs neither cargo nor the sources. A test's name says what it ran on (`on_cpu`), so a filter
+//! The compiled binary needs neither cargo nor the sources. A test's name says what it ran on (`on_cpu`, `on_cuda`), so a filter
 //! chooses the device; `variables.rs` lists what the environment sets.
 
-/// Makes tests of functions over a [`rig::Rig`]: one test a device, each over all of the device's rigs.
+/// Makes tests of functions over a rig: one test a device, each over all of the device's rigs.
 macro_rules! conforms {
     ($($test:ident),+ $(,)?) => {
         mod on_cpu {
@@ -15,13 +15,24 @@ macro_rules! conforms {
                 }
             )+
         }
+
+        mod on_cuda {
+            $(
+                #[test]
+                fn $test() {
+                    crate::cuda::each_rig(super::$test);
+                }
+            )+
+        }
     };
 }
 
 mod activations;
 mod attention;
 mod cpu;
+mod cuda;
 mod embedding;
+mod graphs;
 mod isolation;
 mod layer;
 mod linear;

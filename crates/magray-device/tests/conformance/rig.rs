@@ -115,7 +115,7 @@ impl<S: Subject> Rig<S> {
                 let longer = (inputs as f64 / 384.0).sqrt().max(1.0);
                 Tolerance { row: 1.5e-6 * longer, element: 3e-6 * longer }
             }
-            Precision::Tf32 => Tolerance { row: 5e-4, element: 2e-3 },
+            Precision::Tf32 => Tolerance { row: 1e-3, element: 2.5e-3 },
             Precision::F16 => Tolerance { row: 1e-3, element: 2.5e-3 },
             Precision::Bf16 => Tolerance { row: 8e-3, element: 1.5e-2 },
             Precision::Int8 => Tolerance { row: 4e-2, element: 8e-2 },

@@ -25,6 +25,13 @@ impl Rows {
         &mut self.values[row * self.columns..(row + 1) * self.columns]
     }
 
+    /// Every so many-th row, the first and the last among them.
+    pub(crate) fn sample(&self, step: usize) -> Self {
+        let last = self.len().saturating_sub(1);
+        let sampled = (0..self.len()).filter(|row| row % step == 0 || *row == last);
+        Self::new(self.columns, sampled.flat_map(|row| self.row(row)).copied().collect())
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[f32]> {
         self.values.chunks_exact(self.columns)
     }

@@ -7,6 +7,8 @@ conforms!(
     a_text_alone_and_in_a_batch,
     a_text_alone_and_in_a_batch_of_a_real_model,
     the_same_batch_again_gives_the_same_bits,
+    company_changes_no_bit,
+    a_text_of_nan_changes_no_bit_of_others,
 );
 
 fn same<S: Subject>(rig: &Rig<S>, got: &[f32], want: &[f32], what: &str) {
@@ -50,4 +52,36 @@ fn the_same_batch_again_gives_the_same_bits<S: Subject>(rig: &mut Rig<S>) {
     encoder.run(rig, &mut room, &other.tokens(), 0);
     let again = encoder.run(rig, &mut room, &batch.tokens(), 1);
     assert_eq!(first.values, again.values, "{}", rig.name);
+}
+
+fn company_changes_no_bit<S: Subject>(rig: &mut Rig<S>) {
+    let encoder = Encoder::new(rig, Sizes::ODD);
+    let mut room = encoder.room(rig);
+    let batch = Batch::new(rig, &[40, 3, 65, 1]);
+    let vectors = encoder.run(rig, &mut room, &batch.tokens(), 0);
+    for text in 0..vectors.len() {
+        let other = batch.in_other_company(rig, text);
+        let others = encoder.run(rig, &mut room, &other.tokens(), 0);
+        assert_eq!(vectors.row(text), others.row(text), "{} text {text}", rig.name);
+        for other in (0..vectors.len()).filter(|&other| other != text) {
+            assert_ne!(vectors.row(other), others.row(other), "{}: text {other} is another", rig.name);
+        }
+    }
+}
+
+fn a_text_of_nan_changes_no_bit_of_others<S: Subject>(rig: &mut Rig<S>) {
+    let encoder = Encoder::new(rig, Sizes::ODD);
+    let mut room = encoder.room(rig);
+    let batch = Batch::new(rig, &[40, 3, 65, 1]);
+    let clean = encoder.run(rig, &mut room, &batch.tokens(), 0);
+    for spoiled in 0..clean.len() {
+        let vectors = encoder.run(rig, &mut room, &batch.spoiled(spoiled).tokens(), 0);
+        let name = &rig.name;
+        assert_ne!(vectors.row(spoiled), clean.row(spoiled), "{name}: NaN is in text {spoiled}");
+        for text in (0..clean.len()).filter(|&text| text != spoiled) {
+            assert_eq!(vectors.row(text), clean.row(text), "{name}: NaN of text {spoiled} reached text {text}");
+        }
+    }
+    let again = encoder.run(rig, &mut room, &batch.tokens(), 0);
+    assert_eq!(again.values, clean.values, "{}: NaN stayed", rig.name);
 }

@@ -16,33 +16,59 @@ pub(crate) fn layer_norm(x: &[f64], gain: &[f32], shift: &[f32], epsilon: f64) -
 
 /// Outputs whose sums are kept side by side: this is where most of the suite's time goes.
 const BESIDE: usize = 32;
+/// Multiply-adds that are worth a thread.
+const SHARE: usize = 20_000_000;
 
 /// The products of rows with weights and the bias. Errors are measured by what such a sum is expected to be, and is.
 pub(crate) fn linear(x: &Rows, source: LinearSource<'_>) -> Vec<Vec<Expected>> {
-    let LinearSource { weights, inputs, bias } = source;
-    let length = |x: &[f32]| x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-    let lengths: Vec<f64> = x.iter().map(length).collect();
-    let mut out = vec![Vec::new(); x.len()];
-    for (block, weights) in weights.chunks(inputs * BESIDE).enumerate() {
+    let weights: Vec<_> =
+        source.weights.chunks(source.inputs * BESIDE).map(|w| Beside::new(w, source.inputs)).collect();
+    let row = |x: &[f32]| {
+        let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        let expected_of = (x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64).sqrt();
+        let products = weights.iter().flat_map(|beside| beside.products(&x));
+        let expected = |(i, (sum, length)): (usize, (f64, f64))| {
+            let value = sum + source.bias.get(i).map_or(0.0, |&b| f64::from(b));
+            Expected { value, scale: expected_of * length + value.abs() }
+        };
+        products.enumerate().map(expected).collect::<Vec<_>>()
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = (x.len() * source.weights.len()).div_ceil(SHARE).clamp(1, cores);
+    std::thread::scope(|scope| {
+        let values = x.values.chunks(x.len().div_ceil(threads).max(1) * x.columns);
+        let parts: Vec<_> =
+            values.map(|part| scope.spawn(|| part.chunks_exact(x.columns).map(row).collect())).collect();
+        parts.into_iter().flat_map(|part| -> Vec<_> { part.join().expect("the twin does not panic") }).collect()
+    })
+}
+
+/// The weights of neighbouring outputs.
+struct Beside {
+    /// Those of each input.
+    columns: Vec<[f64; BESIDE]>,
+    /// The length of each output's weights.
+    lengths: Vec<f64>,
+}
+
+impl Beside {
+    fn new(weights: &[f32], inputs: usize) -> Self {
         let mut columns = vec![[0.0; BESIDE]; inputs];
         for (output, weights) in weights.chunks_exact(inputs).enumerate() {
             columns.iter_mut().zip(weights).for_each(|(column, &w)| column[output] = f64::from(w));
         }
-        let w_lengths: Vec<f64> = weights.chunks_exact(inputs).map(length).collect();
-        for ((out, x), x_length) in out.iter_mut().zip(x.iter()).zip(&lengths) {
-            let mut sums = [0.0; BESIDE];
-            for (&x, column) in x.iter().zip(&columns) {
-                let x = f64::from(x);
-                sums.iter_mut().zip(column).for_each(|(sum, w)| *sum += x * w);
-            }
-            for (output, (sum, w_length)) in sums.iter().zip(&w_lengths).enumerate() {
-                let value = sum + bias.get(block * BESIDE + output).map_or(0.0, |&b| f64::from(b));
-                let scale = x_length * w_length / (inputs as f64).sqrt() + value.abs();
-                out.push(Expected { value, scale });
-            }
-        }
+        let length = |w: &[f32]| w.iter().map(|&w| f64::from(w).powi(2)).sum::<f64>().sqrt();
+        Self { columns, lengths: weights.chunks_exact(inputs).map(length).collect() }
     }
-    out
+
+    /// The product of a row with each output's weights, and the length of these.
+    fn products(&self, x: &[f64]) -> impl Iterator<Item = (f64, f64)> {
+        let mut sums = [0.0; BESIDE];
+        for (x, column) in x.iter().zip(&self.columns) {
+            sums.iter_mut().zip(column).for_each(|(sum, w)| *sum += x * w);
+        }
+        sums.into_iter().zip(self.lengths.iter().copied())
+    }
 }
 
 pub(crate) fn activate(activation: Activation, x: f64) -> f64 {

@@ -94,7 +94,8 @@ impl FromStr for DeviceChoice {
 }
 
 fn selector(word: &str) -> Option<GpuSelector> {
-    if word.starts_with("GPU-") || word.starts_with("MIG-") {
+    let kind = word.get(..4).unwrap_or_default();
+    if ["GPU-", "MIG-"].iter().any(|known| kind.eq_ignore_ascii_case(known)) {
         return Some(GpuSelector::Uuid(word.to_owned()));
     }
     // Signs would parse as numbers too, and no driver numbers a GPU so.
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn words_round_trip() {
-        for word in ["auto", "cpu", "cuda", "cuda:0", "cuda:17", "cuda:GPU-8f1a", "cuda:MIG-3c"] {
+        for word in ["auto", "cpu", "cuda", "cuda:0", "cuda:17", "cuda:GPU-8f1a", "cuda:gpu-8F1A", "cuda:MIG-3c"] {
             assert_eq!(word.parse::<DeviceChoice>().unwrap().to_string(), word);
         }
         assert_eq!("CUDA:1".parse(), Ok(DeviceChoice::Cuda(GpuSelector::Index(1))));

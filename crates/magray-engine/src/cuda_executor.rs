@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Tokens of a pass: enough to fill the largest GPU, few enough that activations stay in its cache and are small.
-const TOKENS_A_PASS: usize = 16_384;
+pub(crate) const TOKENS_A_PASS: usize = 16_384;
 
 /// A model on a GPU.
 pub(crate) struct CudaExecutor {

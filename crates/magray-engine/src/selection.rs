@@ -2,6 +2,7 @@
 //! Decides by `magray_core::choose_device` alone; touches hardware through the trait [`Hardware`] alone.
 
 use crate::calibration::{self, Key, ScoreCache};
+use crate::cuda_executor::TOKENS_A_PASS;
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executor::{Executor, OnCpu, OnGpu, Runner};
 use crate::gpu::{Declined, GpuError, GpuInfo, Hardware};
@@ -15,8 +16,6 @@ use magray_device::cpu::Cpu;
 
 /// What a context of the driver takes before anything is in it: 527 MiB were measured on an H200.
 const CONTEXT_BYTES: u64 = 600 << 20;
-/// The tokens of the largest pass that memory is asked for; larger batches are divided.
-const PASS_TOKENS: usize = 32_768;
 
 /// The choice of a device and all that led to it.
 #[derive(Clone, Debug)]
@@ -62,7 +61,9 @@ impl Request<'_> {
 
     fn need_bytes(&self, gpu: &GpuInfo) -> Option<u64> {
         let (shape, precision) = (self.model?.shape, self.gpu_precision(gpu));
-        Some(shape.weight_bytes(precision) + shape.activation_bytes(precision, PASS_TOKENS) + CONTEXT_BYTES)
+        // Each stream has activations of its own.
+        let tokens = TOKENS_A_PASS.saturating_mul(self.options.gpu.streams.max(1));
+        Some(shape.weight_bytes(precision) + shape.activation_bytes(precision, tokens) + CONTEXT_BYTES)
     }
 
     fn key(&self, gpu: &GpuInfo) -> Option<Key> {

@@ -8,7 +8,7 @@ macro_rules! built_in {
 }
 
 /// What kernels include, by name.
-pub(super) const HEADERS: &[(&str, &str)] = built_in![
+const HEADERS: &[(&str, &str)] = built_in![
     "activation.cuh",
     "gemm_tile.cuh",
     "hopper.cuh",

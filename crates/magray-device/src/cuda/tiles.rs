@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn columns_that_do_not_divide_into_tiles_have_none() {
         assert_eq!(Product { rows: 128, inputs: 384, columns: 100 }.hopper_tile(132), None);
-        assert_eq!(Product { rows: 128, inputs: 384, columns: 1344 }.norm_tile(clusters), None);
+        assert_eq!(Product { rows: 128, inputs: 384, columns: 1344 + 32 }.norm_tile(clusters), None);
     }
 
     #[test]

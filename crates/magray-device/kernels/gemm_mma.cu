@@ -212,8 +212,8 @@ __device__ __forceinline__ void store(T* to, const float (&numbers)[RUN]) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    gemm_mma(const Input* __restrict__ x, int x_stride, const Input* __restrict__ weights, int w_stride, const float* __restrict__ x_scales,
-             const float* __restrict__ w_scales, const float* __restrict__ bias, void* __restrict__ out, int out_stride, int rows, int columns,
+    gemm_mma(const Input* x, int x_stride, const Input* __restrict__ weights, int w_stride, const float* x_scales,
+             const float* __restrict__ w_scales, const float* __restrict__ bias, void* out, int out_stride, int rows, int columns,
              int inputs, int parts, long long plane) {
     let_next_begin();
 #if STAGES * (BM + BN) * SLICE > 49152

@@ -1,5 +1,6 @@
 // The order of kernels in a stream, where the GPU lets one begin before the one ahead of it has ended (Hopper and newer).
-// Every kernel includes this and waits before it touches what another kernel writes or reads. Elsewhere both do nothing.
+// Every kernel includes this and waits before it touches what another kernel writes or reads. What another one writes must
+// not be declared `__restrict__`: the compiler may then read it before the wait. Elsewhere both functions do nothing.
 #pragma once
 
 // All that the kernels ahead have written is there after this, and they read nothing any more.

@@ -3,7 +3,7 @@
 
 use crate::executor::Executor;
 use crate::gpu::GpuError;
-use crate::tokenize::Encoded;
+use crate::packed::Tokens;
 use magray_core::{EncoderShape, Scores};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -51,7 +51,7 @@ pub(crate) fn measure(
 }
 
 /// Texts a second, of the median run.
-fn speed(executor: &mut Executor, texts: &[Encoded]) -> Result<f64, GpuError> {
+fn speed(executor: &mut Executor, texts: &[Vec<u32>]) -> Result<f64, GpuError> {
     time(executor, texts)?;
     let mut times = Vec::new();
     let started = Instant::now();
@@ -62,19 +62,20 @@ fn speed(executor: &mut Executor, texts: &[Encoded]) -> Result<f64, GpuError> {
     Ok(texts.len() as f64 / times[times.len() / 2].as_secs_f64().max(1e-9))
 }
 
-fn time(executor: &mut Executor, texts: &[Encoded]) -> Result<Duration, GpuError> {
+fn time(executor: &mut Executor, texts: &[Vec<u32>]) -> Result<Duration, GpuError> {
     let mut out = vec![0.0; texts.len() * executor.outputs()];
     let started = Instant::now();
-    executor.run(texts, 0, &mut out)?;
+    let texts: Vec<_> = texts.iter().map(|ids| Tokens { ids, types: &[] }).collect();
+    executor.run(&texts, 0, &mut out)?;
     Ok(started.elapsed())
 }
 
-fn texts(count: usize, shape: EncoderShape, tokens_max: usize) -> Vec<Encoded> {
+fn texts(count: usize, shape: EncoderShape, tokens_max: usize) -> Vec<Vec<u32>> {
     let tokens = TOKENS.min(tokens_max).max(1);
     // Ids spread over the table, so that rows come from memory as those of real texts do.
     let id = |at: usize| (at.wrapping_mul(2_654_435_761) % shape.vocab.max(1)) as u32;
     let text = |text: usize| (0..tokens).map(|token| id(text * tokens + token)).collect::<Vec<u32>>();
-    (0..count).map(|at| Encoded { ids: text(at), type_ids: vec![0; tokens], truncated: false }).collect()
+    (0..count).map(text).collect()
 }
 
 /// The file of measured speeds.
@@ -228,7 +229,7 @@ mod tests {
     fn made_up_texts_fit_any_model() {
         let shape = EncoderShape { vocab: 7, hidden: 8, layers: 1, heads: 1, ffn: 8, positions: 5 };
         let made = texts(3, shape, 5);
-        assert!(made.iter().all(|text| text.ids.len() == 5 && text.ids.iter().all(|id| *id < 7)));
-        assert_eq!(texts(1, shape, 500)[0].ids.len(), TOKENS);
+        assert!(made.iter().all(|text| text.len() == 5 && text.iter().all(|id| *id < 7)));
+        assert_eq!(texts(1, shape, 500)[0].len(), TOKENS);
     }
 }

@@ -2,10 +2,10 @@
 //! Never pads; activations and scratch grow with the largest batch seen and are then used again.
 
 use crate::model::{Model, Workspace};
-use crate::tokenize::Encoded;
+use crate::packed::{Packed, Tokens};
 use magray_core::{ChunkLimits, Schedule, plan_chunks};
+use magray_device::Ops;
 use magray_device::cpu::{Cpu, CpuOps};
-use magray_device::{Ops, TokenBatch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,9 +30,7 @@ pub(crate) struct CpuExecutor {
 struct Lane {
     ops: CpuOps,
     work: Workspace<Cpu>,
-    ids: Vec<u32>,
-    types: Vec<u32>,
-    offsets: Vec<usize>,
+    packed: Packed,
 }
 
 impl CpuExecutor {
@@ -48,7 +46,7 @@ impl CpuExecutor {
     }
 
     /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
-    pub(crate) fn run(&mut self, texts: &[Encoded], skip: usize, out: &mut [f32]) {
+    pub(crate) fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) {
         let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
         let limits = ChunkLimits {
             tokens_each: TOKENS_EACH,
@@ -82,21 +80,13 @@ impl CpuExecutor {
 impl Lane {
     fn new(ops: CpuOps, cpu: &Cpu, model: &Model<Cpu>) -> Self {
         let work = model.workspace(cpu);
-        Self { ops, work, ids: Vec::new(), types: Vec::new(), offsets: Vec::new() }
+        Self { ops, work, packed: Packed::default() }
     }
 
     /// One forward pass over some of the texts, end to end: one row a text.
-    fn pass(&mut self, model: &Model<Cpu>, texts: &[Encoded], chunk: &[usize], skip: usize) -> &[f32] {
-        self.ids.clear();
-        self.types.clear();
-        self.offsets.clear();
-        self.offsets.push(0);
-        for &text in chunk {
-            self.ids.extend_from_slice(&texts[text].ids);
-            self.types.extend_from_slice(&texts[text].type_ids);
-            self.offsets.push(self.ids.len());
-        }
-        let batch = TokenBatch { ids: &self.ids, types: &self.types, offsets: &self.offsets };
+    fn pass(&mut self, model: &Model<Cpu>, texts: &[Tokens<'_>], chunk: &[usize], skip: usize) -> &[f32] {
+        self.packed.fill(chunk.iter().map(|&text| texts[text]));
+        let batch = self.packed.batch();
         model.forward(&mut self.ops, &mut self.work, &batch, skip);
         let Ok(rows) = self.ops.answer();
         rows

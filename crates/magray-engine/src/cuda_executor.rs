@@ -3,11 +3,11 @@
 
 use crate::gpu::{GpuError, GpuInfo, GpuOptions};
 use crate::model::{Model, PackError, TensorSource, Workspace};
+use crate::packed::{Packed, Tokens};
 use crate::spec::ModelSpec;
-use crate::tokenize::Encoded;
 use magray_core::{Precision, plan_passes};
+use magray_device::Ops;
 use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError};
-use magray_device::{Ops, TokenBatch};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,9 +27,7 @@ pub(crate) struct CudaExecutor {
 struct Lane {
     ops: CudaOps,
     work: Workspace<Cuda>,
-    ids: Vec<u32>,
-    types: Vec<u32>,
-    offsets: Vec<usize>,
+    packed: Packed,
     /// The texts of the pass that is under way.
     texts: Option<Range<usize>>,
 }
@@ -56,7 +54,7 @@ impl CudaExecutor {
         let lanes = (0..options.streams.max(1))
             .map(|_| {
                 let (ops, work) = (cuda.ops()?, model.workspace(&cuda));
-                Ok(Lane { ops, work, ids: Vec::new(), types: Vec::new(), offsets: Vec::new(), texts: None })
+                Ok(Lane { ops, work, packed: Packed::default(), texts: None })
             })
             .collect::<Result<Vec<_>, GpuError>>()?;
         Ok(Self { cuda, model, lanes, free_bytes_before })
@@ -68,7 +66,7 @@ impl CudaExecutor {
     }
 
     /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
-    pub(crate) fn run(&mut self, texts: &[Encoded], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
+    pub(crate) fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
         let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
         let outputs = self.outputs();
         let mut result = Ok(());
@@ -92,17 +90,9 @@ impl CudaExecutor {
 
 impl Lane {
     /// Begins a pass over some neighbouring texts.
-    fn start(&mut self, model: &Model<Cuda>, texts: &[Encoded], pass: Range<usize>, skip: usize) {
-        self.ids.clear();
-        self.types.clear();
-        self.offsets.clear();
-        self.offsets.push(0);
-        for text in &texts[pass.clone()] {
-            self.ids.extend_from_slice(&text.ids);
-            self.types.extend_from_slice(&text.type_ids);
-            self.offsets.push(self.ids.len());
-        }
-        let batch = TokenBatch { ids: &self.ids, types: &self.types, offsets: &self.offsets };
+    fn start(&mut self, model: &Model<Cuda>, texts: &[Tokens<'_>], pass: Range<usize>, skip: usize) {
+        self.packed.fill(texts[pass.clone()].iter().copied());
+        let batch = self.packed.batch();
         self.ops.pass(&batch, skip, |ops| model.forward(ops, &mut self.work, &batch, skip));
         self.texts = Some(pass);
     }

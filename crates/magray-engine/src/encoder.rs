@@ -9,6 +9,7 @@ use crate::cpu_executor::CpuExecutor;
 use crate::executor::{Executor, OnCpu, Runner};
 use crate::gpu::{GpuInfo, GpuOptions, Machine};
 use crate::model::{Model, Synthetic, TensorSource};
+use crate::packed::Tokens;
 use crate::selection::{self, Outlook, Parts, Request, Selected};
 use crate::spec::{Architecture, EmbedSpec, ModelSpec, Task};
 use crate::tokenize::{Encoded, Tokenizer};
@@ -184,13 +185,13 @@ impl Encoder {
                 (tokenizer.encode_batch(&texts, self.threads())?, skip)
             }
         };
-        self.compute(&encoded, skip)
+        self.compute_encoded(&encoded, skip)
     }
 
     /// Embeds texts given as token ids, special tokens included.
     pub fn embed_ids(&mut self, texts: &[Vec<u32>]) -> Result<Embeddings, EmbedError> {
         let (vocab, max_tokens) = (self.spec.shape.vocab, self.spec.max_tokens);
-        let mut encoded = Vec::with_capacity(texts.len());
+        let mut tokens = Vec::with_capacity(texts.len());
         for (text, ids) in texts.iter().enumerate() {
             if ids.is_empty() || ids.len() > max_tokens {
                 return Err(EmbedError::TokenCount { text, tokens: ids.len(), max_tokens });
@@ -198,9 +199,9 @@ impl Encoder {
             if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab) {
                 return Err(EmbedError::UnknownId { text, id, vocab });
             }
-            encoded.push(Encoded { ids: ids.clone(), type_ids: vec![0; ids.len()], truncated: false });
+            tokens.push(Tokens { ids, types: &[] });
         }
-        self.compute(&encoded, 0)
+        self.compute(&tokens, 0)
     }
 
     /// Scores pairs of texts with a classifier: one row of logits a pair, one column a label.
@@ -212,7 +213,7 @@ impl Encoder {
         self.must_classify()?;
         let tokenizer = self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)?;
         let encoded = tokenizer.encode_pairs(pairs, self.threads())?;
-        self.compute(&encoded, 0)
+        self.compute_encoded(&encoded, 0)
     }
 
     /// Scores texts with a classifier: one row of logits a text, one column a label.
@@ -220,7 +221,7 @@ impl Encoder {
         self.must_classify()?;
         let tokenizer = self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)?;
         let encoded = tokenizer.encode_batch(texts, self.threads())?;
-        self.compute(&encoded, 0)
+        self.compute_encoded(&encoded, 0)
     }
 
     fn must_classify(&self) -> Result<(), EmbedError> {
@@ -230,17 +231,22 @@ impl Encoder {
         }
     }
 
-    fn compute(&mut self, texts: &[Encoded], skip: usize) -> Result<Embeddings, EmbedError> {
+    fn compute_encoded(&mut self, texts: &[Encoded], skip: usize) -> Result<Embeddings, EmbedError> {
+        let tokens: Vec<_> = texts.iter().map(Tokens::from).collect();
+        let truncated = texts.iter().enumerate().filter(|(_, text)| text.truncated).map(|(i, _)| i).collect();
+        Ok(Embeddings { truncated, ..self.compute(&tokens, skip)? })
+    }
+
+    fn compute(&mut self, texts: &[Tokens<'_>], skip: usize) -> Result<Embeddings, EmbedError> {
         let dimensions = self.dimensions();
         let mut values = vec![0.0; texts.len() * dimensions];
         let (cpu, spec, source, precision) = (&self.cpu, &self.spec, &*self.source, self.cpu_precision);
         let ran = self.runner.run(texts, skip, &mut values, || pack_cpu(cpu, spec, source, precision))?;
-        let truncated = texts.iter().enumerate().filter(|(_, text)| text.truncated).map(|(i, _)| i).collect();
         Ok(Embeddings {
             dimensions,
             values,
             tokens: texts.iter().map(|text| text.ids.len()).sum(),
-            truncated,
+            truncated: Vec::new(),
             device: ran.device,
             precision: ran.precision,
             fallback: ran.fallback,

@@ -5,7 +5,7 @@ use crate::cpu_executor::CpuExecutor;
 use crate::cuda_executor::CudaExecutor;
 use crate::encoder::{EmbedError, LoadError};
 use crate::gpu::{GpuError, GpuInfo};
-use crate::tokenize::Encoded;
+use crate::packed::Tokens;
 use magray_core::{DeviceName, Precision, Reason};
 
 /// A model on a GPU.
@@ -14,7 +14,7 @@ pub(crate) trait Accelerator: Send {
     fn outputs(&self) -> usize;
 
     /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
-    fn run(&mut self, texts: &[Encoded], skip: usize, out: &mut [f32]) -> Result<(), GpuError>;
+    fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError>;
 
     /// Memory of the GPU that the model and its passes hold.
     fn memory_used_bytes(&self) -> u64;
@@ -25,7 +25,7 @@ impl Accelerator for CudaExecutor {
         Self::outputs(self)
     }
 
-    fn run(&mut self, texts: &[Encoded], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
+    fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
         Self::run(self, texts, skip, out)
     }
 
@@ -75,7 +75,7 @@ impl Executor {
         }
     }
 
-    pub(crate) fn run(&mut self, texts: &[Encoded], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
+    pub(crate) fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
         match self {
             Self::Cpu(on) => {
                 on.executor.run(texts, skip, out);
@@ -114,7 +114,7 @@ impl Runner {
     /// Computes; where the GPU fails, the CPU does, packed by `pack` if it is not yet.
     pub(crate) fn run(
         &mut self,
-        texts: &[Encoded],
+        texts: &[Tokens<'_>],
         skip: usize,
         out: &mut [f32],
         pack: impl FnOnce() -> Result<OnCpu, LoadError>,

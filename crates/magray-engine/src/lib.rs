@@ -9,6 +9,7 @@ mod encoder;
 mod executor;
 pub mod gpu;
 mod model;
+mod packed;
 mod selection;
 pub mod spec;
 pub mod store;

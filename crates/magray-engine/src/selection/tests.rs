@@ -4,7 +4,7 @@ use super::*;
 use crate::encoder::{EmbedError, pack_cpu, synthetic_spec};
 use crate::executor::{Accelerator, Ran};
 use crate::model::Synthetic;
-use crate::tokenize::Encoded;
+use crate::packed::Tokens;
 use magray_core::{CpuPath, PrecisionChoice, Rules};
 use magray_device::cuda::CudaError;
 use std::cell::Cell;
@@ -99,7 +99,7 @@ impl Accelerator for FakeModel {
         self.outputs
     }
 
-    fn run(&mut self, _texts: &[Encoded], _skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
+    fn run(&mut self, _texts: &[Tokens<'_>], _skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
         // A failure may leave anything behind.
         out.fill(MARK);
         match self.script.lock().unwrap().pop_front().flatten() {
@@ -164,7 +164,7 @@ impl Rig {
 
     /// One answer: what computed it, and its first number.
     fn run(&self, runner: &mut Runner) -> Result<(Ran, f32), EmbedError> {
-        let text = Encoded { ids: vec![1, 2, 3], type_ids: vec![0; 3], truncated: false };
+        let text = Tokens { ids: &[1, 2, 3], types: &[] };
         let mut out = vec![0.0; self.spec.shape.hidden];
         let ran = runner.run(&[text], 0, &mut out, || self.pack())?;
         Ok((ran, out[0]))

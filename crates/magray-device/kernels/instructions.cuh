@@ -38,6 +38,15 @@ __device__ __forceinline__ void begin_copy(unsigned shared, const void* global, 
 #endif
 }
 
+// The same for 4 bytes.
+__device__ __forceinline__ void begin_small_copy(unsigned shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+#else
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared), "r"(*static_cast<const unsigned*>(global)) : "memory");
+#endif
+}
+
 // Closes a group: the copies this thread began since the last one.
 __device__ __forceinline__ void close_copies() {
 #if __CUDA_ARCH__ >= 800
@@ -59,6 +68,12 @@ __device__ __forceinline__ uint4 load_shared(unsigned shared) {
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "r"(shared)
                  : "memory");
+    return x;
+}
+
+__device__ __forceinline__ float load_shared_float(unsigned shared) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(shared) : "memory");
     return x;
 }
 

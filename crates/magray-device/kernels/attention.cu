@@ -16,7 +16,12 @@ constexpr int ROW_PIECES = HEAD / 8;
 constexpr int CHUNKS = (HEAD == 128 ? 64 : 128) / KEYS;
 // Blocks that shall share a multiprocessor, which bounds the registers.
 #ifndef RESIDENT
+#if __CUDA_ARCH__ < 800
+// There shared memory is the bound.
+#define RESIDENT 1
+#else
 #define RESIDENT (HEAD == 32 ? 8 : HEAD == 64 ? 4 : 2)
+#endif
 #endif
 constexpr unsigned VALUES_AT = KEYS * ROW_BYTES;
 constexpr unsigned NEAR_AT = 2 * VALUES_AT;
@@ -31,19 +36,21 @@ __device__ __forceinline__ unsigned piece_at(int row, int piece) {
     return row * ROW_BYTES + (piece ^ turn) * 16;
 }
 
-// Aligned to the longest row. A chunk holds keys, values, and biases from the last query's for the first key to the first query's for the last key.
+// Aligned to the longest row. A chunk holds keys, values, and biases by distance: from that of the first key to the
+// last query up to that of the last key to the first query.
 struct alignas(256) Chunks {
     unsigned char bytes[CHUNKS * CHUNK_BYTES];
 };
 
-// This thread's piece of a chunk's first row that it copies; the others are ROWS_APART rows apart.
+// A thread copies the same piece of every ROWS_APART-th row.
 constexpr int ROWS_APART = THREADS / ROW_PIECES;
 
 __device__ __forceinline__ int own_row() { return threadIdx.x / ROW_PIECES; }
 __device__ __forceinline__ int own_piece() { return threadIdx.x % ROW_PIECES; }
 
-// Begins to copy a chunk of keys, from this thread's own on, and their values, which are in the same rows `values`
-// numbers further on. Of the keys `left` are the text's; those beyond become zeros, up to the end of a whole 16.
+// Begins to copy a chunk of keys, `keys` being this thread's piece of the first that it copies, and of their values,
+// which are in the same rows `values` numbers further on. From the chunk's first key on `left` are the text's; those
+// beyond become zeros, up to the end of a whole 16.
 __device__ __forceinline__ void begin_chunk(unsigned chunk, const NUMBER* keys, int values, int stride, int left) {
     // A multiple of 8 rows further on, pieces have the same places.
     static_assert(ROWS_APART % 8 == 0 && KEYS % ROWS_APART == 0);
@@ -154,9 +161,9 @@ struct Queries {
                 scores[n + 1][c] = exp2_fast(scores[n + 1][c] * scale - (c < 2 ? shift.x : shift.y));
                 total[c / 2] += scores[n][c] + scores[n + 1][c];
             }
-            const uint4 weights = make_uint4(pack<NUMBER>(scores[n][0], scores[n][1]), pack<NUMBER>(scores[n][2], scores[n][3]),
-                                             pack<NUMBER>(scores[n + 1][0], scores[n + 1][1]),
-                                             pack<NUMBER>(scores[n + 1][2], scores[n + 1][3]));
+            const float(&lower)[4] = scores[n], (&upper)[4] = scores[n + 1];
+            const uint4 weights = make_uint4(pack<NUMBER>(lower[0], lower[1]), pack<NUMBER>(lower[2], lower[3]),
+                                             pack<NUMBER>(upper[0], upper[1]), pack<NUMBER>(upper[2], upper[3]));
 #pragma unroll
             for (int i = 0; i < HEAD / 16; i++) {
                 const uint4 b = load_turned((value ^ 32 * i) + 8 * n * ROW_BYTES);
@@ -260,7 +267,6 @@ attention(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const 
     const int start = offsets[place.x], tokens = offsets[place.x + 1] - start;
     const NUMBER* of_head = qkv + size_t(start) * qkv_stride + head * HEAD;
     const NUMBER* keys = of_head + hidden + size_t(own_row()) * qkv_stride + own_piece() * 8;
-
     const Bias near{bias ? bias + size_t(head) * bias_stride : nullptr, bias_stride - 1};
 
     __shared__ Chunks chunks;
@@ -286,7 +292,7 @@ attention(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const 
     int left = tokens;
     for (; left >= KEYS; left -= KEYS) {
         if (ahead > 0) {
-            // Into the chunk that the last round was done with.
+            // Into the chunk that was read in the last round.
             const unsigned next = chunk == first_chunk ? last_chunk : chunk - CHUNK_BYTES;
             begin_chunk(next, keys, hidden, qkv_stride, ahead);
             near.begin_chunk(next, reach - place.y + tokens - ahead);
@@ -299,16 +305,20 @@ attention(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const 
         if (count > 0) {
             queries.attend<true>(chunk, left, scale * LOG2_E, bias);
         }
-        __syncthreads();
+        if (ahead > 0) {
+            // The next round overwrites what was read in this one.
+            __syncthreads();
+        }
         chunk = chunk == last_chunk ? first_chunk : chunk + CHUNK_BYTES;
     }
-    wait_for_copies<0>();
-    __syncthreads();
-    if (count <= 0) {
-        return;
-    }
     if (left > 0) {
-        queries.attend<false>(chunk, left, scale * LOG2_E, bias);
+        wait_for_copies<0>();
+        __syncthreads();
+        if (count > 0) {
+            queries.attend<false>(chunk, left, scale * LOG2_E, bias);
+        }
     }
-    queries.store(out + size_t(start + tokens - count) * out_stride + head * HEAD, out_stride, count);
+    if (count > 0) {
+        queries.store(out + size_t(start + tokens - count) * out_stride + head * HEAD, out_stride, count);
+    }
 }

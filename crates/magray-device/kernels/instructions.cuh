@@ -89,10 +89,11 @@ __device__ __forceinline__ uint4 load_turned(unsigned shared) {
 }
 
 // c[16][8] += a[16][16] * b[16][8]. Lane l, with g = l/4 and t = l%4, holds pairs of a: (row g, columns 2t), (g+8, 2t),
-// (g, 2t+8), (g+8, 2t+8); of b: (rows 2t, column g), (2t+8, g); of c: c[0..1] in (row g, columns 2t), c[2..3] in (g+8, 2t).
+// (g, 2t+8), (g+8, 2t+8); of b: (rows 2t, column g), (2t+8, g); of c: two in (row g, columns 2t), two in (g+8, 2t).
 __device__ __forceinline__ void multiply(float (&c)[4], uint4 a, unsigned b0, unsigned b1, f16) {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 #else
@@ -107,7 +108,8 @@ __device__ __forceinline__ void multiply(float (&c)[4], uint4 a, unsigned b0, un
 
 #if __CUDA_ARCH__ >= 800
 __device__ __forceinline__ void multiply(float (&c)[4], uint4 a, unsigned b0, unsigned b1, bf16) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }

@@ -1,16 +1,32 @@
 // Attention within each text, a head and 64 of its queries a block, by matrix instructions and an online softmax.
-// Takes 16-bit numbers and heads of 32, 64 or 128 (HEAD), with biases by distance if BIAS is 1; reads nothing of a neighbour text, not even to discard it.
+// Takes 16-bit numbers and heads of 32, 64 or 128 (HEAD); reads nothing of a neighbour text, not even to discard it.
 #include "instructions.cuh"
 #include "order.cuh"
 
 constexpr int THREADS = 128;
+// Queries of a block: 16 a warp.
+constexpr int QUERIES = THREADS / 2;
 constexpr int ROW_BYTES = 2 * HEAD;
 // Pieces of 16 bytes, the unit of all copies.
 constexpr int ROW_PIECES = HEAD / 8;
-// Keys of a chunk. Two chunks of keys and values fit into the 48 KiB that need no asking for.
-constexpr int KEYS = HEAD == 128 ? 32 : 64;
+// Keys of a chunk. More of them would need more registers, fewer would scale the sums more often.
+#ifndef KEYS
+#define KEYS 32
+#endif
+// Chunks that are on their way or worked on: the keys of a common text at once, in the 48 KiB that need no asking for.
+constexpr int CHUNKS = (HEAD == 128 ? 64 : 128) / KEYS;
+// Blocks that shall share a multiprocessor, which bounds the registers.
+#ifndef RESIDENT
+#if __CUDA_ARCH__ < 800
+// There shared memory is the bound.
+#define RESIDENT 1
+#else
+#define RESIDENT (HEAD == 32 ? 8 : HEAD == 64 ? 4 : 2)
+#endif
+#endif
 constexpr unsigned VALUES_AT = KEYS * ROW_BYTES;
-constexpr unsigned CHUNK_BYTES = 2 * VALUES_AT;
+constexpr unsigned NEAR_AT = 2 * VALUES_AT;
+constexpr unsigned CHUNK_BYTES = NEAR_AT + THREADS * 4;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 constexpr float LOG2_E = 1.44269504f;
 
@@ -21,57 +37,48 @@ __device__ __forceinline__ unsigned piece_at(int row, int piece) {
     return row * ROW_BYTES + (piece ^ turn) * 16;
 }
 
-// One chunk is worked on while the next is on its way. Aligned to the longest row.
+// Aligned to the longest row. A chunk holds keys, values, and biases by distance: from that of the first key to the
+// last query up to that of the last key to the first query.
 struct alignas(256) Chunks {
-    unsigned char bytes[2 * CHUNK_BYTES];
+    unsigned char bytes[CHUNKS * CHUNK_BYTES];
 };
 
-// What this thread copies of the keys and values of one head of one text: one piece of every ROWS_APART-th row.
-struct Copier {
-    static constexpr int ROWS_APART = THREADS / ROW_PIECES;
-    // In the keys' next chunk; the values are in the same rows, `values` numbers further on.
-    const NUMBER* next;
-    int values;
-    int stride;
-    // Keys of the text from this thread's first one of the next chunk on.
-    int left;
+// A thread copies the same piece of every ROWS_APART-th row.
+constexpr int ROWS_APART = THREADS / ROW_PIECES;
 
-    __device__ __forceinline__ Copier(const NUMBER* keys, int values, int stride, int tokens)
-        : values(values), stride(stride) {
-        const int row = threadIdx.x / ROW_PIECES;
-        next = keys + size_t(row) * stride + threadIdx.x % ROW_PIECES * 8;
-        left = tokens - row;
-    }
+__device__ __forceinline__ int own_row() { return threadIdx.x / ROW_PIECES; }
+__device__ __forceinline__ int own_piece() { return threadIdx.x % ROW_PIECES; }
 
-    // Begins to copy a chunk. Keys beyond the text become zeros, up to the end of a whole 16 of them.
-    __device__ __forceinline__ void begin(unsigned chunk) {
-        const int row = threadIdx.x / ROW_PIECES;
-        // A multiple of 8 rows further on, pieces have the same places.
-        static_assert(ROWS_APART % 8 == 0 && KEYS % ROWS_APART == 0);
-        chunk += piece_at(row, threadIdx.x % ROW_PIECES);
-        const int last = row + left - 1 | 15;
+// Begins to copy a chunk of keys, `keys` being this thread's piece of the first that it copies, and of their values,
+// which are in the same rows `values` numbers further on. From the chunk's first key on `left` are the text's; those
+// beyond become zeros, up to the end of a whole 16.
+__device__ __forceinline__ void begin_chunk(unsigned chunk, const NUMBER* keys, int values, int stride, int left) {
+    // A multiple of 8 rows further on, pieces have the same places.
+    static_assert(ROWS_APART % 8 == 0 && KEYS % ROWS_APART == 0);
+    chunk += piece_at(own_row(), own_piece());
 #pragma unroll
-        for (int i = 0; i < KEYS; i += ROWS_APART) {
-            if (row + i <= last) {
-                begin_copy(chunk + i * ROW_BYTES, next + size_t(i) * stride, i < left);
-                begin_copy(chunk + VALUES_AT + i * ROW_BYTES, next + size_t(i) * stride + values, i < left);
-            }
+    for (int i = 0; i < KEYS; i += ROWS_APART) {
+        const int row = own_row() + i;
+        if (row <= (left - 1 | 15)) {
+            begin_copy(chunk + i * ROW_BYTES, keys, row < left);
+            begin_copy(chunk + VALUES_AT + i * ROW_BYTES, keys + values, row < left);
         }
-        next += size_t(KEYS) * stride;
-        left -= KEYS;
+        keys += size_t(ROWS_APART) * stride;
     }
-};
+}
 
-// The biases of a head by distance; none for most models.
+// The biases of a head by distance; no table for most models.
 struct Bias {
-    const float* values;
+    const float* table;
     int last;
-    // Where the value for this lane's first query and first key is.
-    int origin;
 
-    __device__ __forceinline__ float at(int keys_further) const {
-        // Queries and keys beyond the text may be outside the table. What they get is not used.
-        return values[min(max(origin + keys_further, 0), last)] * LOG2_E;
+    // Begins to copy a chunk's. The one of the block's first query and the chunk's first key is at `place`.
+    __device__ __forceinline__ void begin_chunk(unsigned chunk, int place) const {
+        if (table && threadIdx.x < KEYS + QUERIES - 1) {
+            // Queries and keys beyond the text may be outside the table. What they get is not used.
+            const int at = min(max(place + int(threadIdx.x) - (QUERIES - 1), 0), last);
+            begin_small_copy(chunk + NEAR_AT + 4 * threadIdx.x, table + at);
+        }
     }
 };
 
@@ -109,7 +116,7 @@ struct Queries {
     // Takes in a chunk, of which `left` keys are the text's; at least KEYS if it is WHOLE. Scores count in powers of
     // two: `scale` has the logarithm of e in it.
     template <bool WHOLE>
-    __device__ __forceinline__ void attend(unsigned chunk, int left, float scale, const Bias& bias) {
+    __device__ __forceinline__ void attend(unsigned chunk, int left, float scale) {
         const int lane = threadIdx.x % 32, t = lane % 4;
         float scores[KEYS / 8][4];
         const unsigned key = chunk + piece_at(lane / 4, t);
@@ -128,7 +135,7 @@ struct Queries {
             }
         }
         if (BIAS) {
-            add_bias(scores, scale, bias);
+            add_bias(scores, scale, chunk + NEAR_AT);
             scale = 1.0f;
         }
         if (!WHOLE) {
@@ -155,9 +162,9 @@ struct Queries {
                 scores[n + 1][c] = exp2_fast(scores[n + 1][c] * scale - (c < 2 ? shift.x : shift.y));
                 total[c / 2] += scores[n][c] + scores[n + 1][c];
             }
-            const uint4 weights = make_uint4(pack<NUMBER>(scores[n][0], scores[n][1]), pack<NUMBER>(scores[n][2], scores[n][3]),
-                                             pack<NUMBER>(scores[n + 1][0], scores[n + 1][1]),
-                                             pack<NUMBER>(scores[n + 1][2], scores[n + 1][3]));
+            const float(&lower)[4] = scores[n], (&upper)[4] = scores[n + 1];
+            const uint4 weights = make_uint4(pack<NUMBER>(lower[0], lower[1]), pack<NUMBER>(lower[2], lower[3]),
+                                             pack<NUMBER>(upper[0], upper[1]), pack<NUMBER>(upper[2], upper[3]));
 #pragma unroll
             for (int i = 0; i < HEAD / 16; i++) {
                 const uint4 b = load_turned((value ^ 32 * i) + 8 * n * ROW_BYTES);
@@ -168,16 +175,18 @@ struct Queries {
     }
 
     // Scales the scores too.
-    __device__ __forceinline__ void add_bias(float (&scores)[KEYS / 8][4], float scale, const Bias& bias) {
+    __device__ __forceinline__ void add_bias(float (&scores)[KEYS / 8][4], float scale, unsigned near) {
+        const int lane = threadIdx.x % 32, query = threadIdx.x / 32 * 16 + lane / 4;
+        near += 4 * (QUERIES - 1 - query + lane % 4 * 2);
         // Query g+8 is as far from a key as query g from the key eight before.
-        float before[2] = {bias.at(-8), bias.at(-7)};
+        float before[2] = {load_shared_float(near - 32), load_shared_float(near - 28)};
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                const float here = bias.at(8 * n + c);
-                scores[n][c] = scores[n][c] * scale + here;
-                scores[n][c + 2] = scores[n][c + 2] * scale + before[c];
+                const float here = load_shared_float(near + 32 * n + 4 * c);
+                scores[n][c] = scores[n][c] * scale + here * LOG2_E;
+                scores[n][c + 2] = scores[n][c + 2] * scale + before[c] * LOG2_E;
                 before[c] = here;
             }
         }
@@ -246,14 +255,10 @@ struct Queries {
     }
 };
 
-// Blocks that shall fit on a multiprocessor: they wait much, so many at once are worth a few numbers kept in memory.
-constexpr int BLOCKS_AT_ONCE = HEAD == 32 ? 6 : HEAD == 64 ? 4 : 1;
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const int* counts, const int* offsets,
           const int2* blocks, const float* bias, int reach, int bias_stride, int hidden, float scale) {
     let_next_begin();
-    wait_for_previous();
     // The heads of a text run side by side: together they read whole rows.
     const unsigned index = blockIdx.x + blockIdx.y * gridDim.x;
     const int block = index / gridDim.y, head = index % gridDim.y;
@@ -262,46 +267,62 @@ attention(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, const 
         return;
     }
     const int start = offsets[place.x], tokens = offsets[place.x + 1] - start;
+    // The batch was there before the pass began; queries, keys and values come from the kernel ahead.
+    wait_for_previous();
     const NUMBER* of_head = qkv + size_t(start) * qkv_stride + head * HEAD;
-    Copier copier(of_head + hidden, hidden, qkv_stride, tokens);
+    const NUMBER* keys = of_head + hidden + size_t(own_row()) * qkv_stride + own_piece() * 8;
+    const Bias near{BIAS ? bias + size_t(head) * bias_stride : nullptr, bias_stride - 1};
 
     __shared__ Chunks chunks;
-    unsigned chunk = shared_address(&chunks), other = chunk + CHUNK_BYTES;
-    copier.begin(chunk);
-    close_copies();
+    const unsigned first_chunk = shared_address(&chunks), last_chunk = first_chunk + (CHUNKS - 1) * CHUNK_BYTES;
+    // Keys that no copy was begun for.
+    int ahead = tokens;
+#pragma unroll
+    for (int i = 0; i < CHUNKS - 1; i++) {
+        if (ahead > 0) {
+            begin_chunk(first_chunk + i * CHUNK_BYTES, keys, hidden, qkv_stride, ahead);
+            near.begin_chunk(first_chunk + i * CHUNK_BYTES, reach - place.y + tokens - ahead);
+        }
+        close_copies();
+        keys += size_t(KEYS) * qkv_stride;
+        ahead -= KEYS;
+    }
 
     // A warp without queries only helps to copy.
     const int first = place.y + threadIdx.x / 32 * 16, count = tokens - first;
     Queries queries;
     queries.load(of_head + size_t(first) * qkv_stride, qkv_stride, count);
-    Bias near{nullptr, bias_stride - 1, 0};
-    if (BIAS) {
-        near.values = bias + size_t(head) * bias_stride;
-        near.origin = reach - (first + threadIdx.x % 32 / 4) + threadIdx.x % 4 * 2;
-    }
-    for (int from = 0; from < tokens; from += KEYS) {
-        if (from + KEYS < tokens) {
-            copier.begin(other);
+    unsigned chunk = first_chunk;
+    int left = tokens;
+    for (; left >= KEYS; left -= KEYS) {
+        if (ahead > 0) {
+            // Into the chunk that was read in the last round.
+            const unsigned next = chunk == first_chunk ? last_chunk : chunk - CHUNK_BYTES;
+            begin_chunk(next, keys, hidden, qkv_stride, ahead);
+            near.begin_chunk(next, reach - place.y + tokens - ahead);
+            keys += size_t(KEYS) * qkv_stride;
+            ahead -= KEYS;
         }
         close_copies();
-        wait_for_copies<1>();
+        wait_for_copies<CHUNKS - 1>();
         __syncthreads();
         if (count > 0) {
-            const int left = tokens - from;
-            if (left >= KEYS) {
-                queries.attend<true>(chunk, left, scale * LOG2_E, near);
-            } else {
-                queries.attend<false>(chunk, left, scale * LOG2_E, near);
-            }
+            queries.attend<true>(chunk, left, scale * LOG2_E);
         }
-        // The next round overwrites what was read in this one.
+        if (ahead > 0) {
+            // The next round overwrites what was read in this one.
+            __syncthreads();
+        }
+        chunk = chunk == last_chunk ? first_chunk : chunk + CHUNK_BYTES;
+    }
+    if (left > 0) {
+        wait_for_copies<0>();
         __syncthreads();
-        const unsigned read = chunk;
-        chunk = other;
-        other = read;
-        near.origin += KEYS;
+        if (count > 0) {
+            queries.attend<false>(chunk, left, scale * LOG2_E);
+        }
     }
     if (count > 0) {
-        queries.store(out + size_t(start + first) * out_stride + head * HEAD, out_stride, count);
+        queries.store(out + size_t(start + tokens - count) * out_stride + head * HEAD, out_stride, count);
     }
 }

@@ -67,7 +67,8 @@ attention_plain(const NUMBER* qkv, int qkv_stride, NUMBER* out, int out_stride, 
     const NUMBER* queries = keys - hidden + size_t(place.y) * qkv_stride;
     const float* near = bias ? bias + size_t(head) * bias_stride + reach - place.y : nullptr;
 
-    __shared__ float4 query_rows[SIDE * SLICE_ROW / 4], key_rows[SIDE * SLICE_ROW / 4], weight_rows[SIDE * SIDE_ROW / 4];
+    __shared__ float4 query_rows[SIDE * SLICE_ROW / 4], key_rows[SIDE * SLICE_ROW / 4];
+    __shared__ float4 weight_rows[SIDE * SIDE_ROW / 4];
     float* query_slice = reinterpret_cast<float*>(query_rows);
     // The values' too, after the keys'.
     float* key_slice = reinterpret_cast<float*>(key_rows);

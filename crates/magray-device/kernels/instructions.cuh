@@ -38,6 +38,15 @@ __device__ __forceinline__ void begin_copy(unsigned shared, const void* global, 
 #endif
 }
 
+// The same for 4 bytes.
+__device__ __forceinline__ void begin_small_copy(unsigned shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+#else
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared), "r"(*static_cast<const unsigned*>(global)) : "memory");
+#endif
+}
+
 // Closes a group: the copies this thread began since the last one.
 __device__ __forceinline__ void close_copies() {
 #if __CUDA_ARCH__ >= 800
@@ -62,6 +71,12 @@ __device__ __forceinline__ uint4 load_shared(unsigned shared) {
     return x;
 }
 
+__device__ __forceinline__ float load_shared_float(unsigned shared) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(shared) : "memory");
+    return x;
+}
+
 // Four 8x8 matrices of 16-bit numbers, turned over: lanes 8i to 8i+7 say where the rows of matrix i are; lane l gets
 // the numbers of rows 2(l%4) and 2(l%4)+1 in column l/4 of each.
 __device__ __forceinline__ uint4 load_turned(unsigned shared) {
@@ -74,10 +89,11 @@ __device__ __forceinline__ uint4 load_turned(unsigned shared) {
 }
 
 // c[16][8] += a[16][16] * b[16][8]. Lane l, with g = l/4 and t = l%4, holds pairs of a: (row g, columns 2t), (g+8, 2t),
-// (g, 2t+8), (g+8, 2t+8); of b: (rows 2t, column g), (2t+8, g); of c: c[0..1] in (row g, columns 2t), c[2..3] in (g+8, 2t).
+// (g, 2t+8), (g+8, 2t+8); of b: (rows 2t, column g), (2t+8, g); of c: two in (row g, columns 2t), two in (g+8, 2t).
 __device__ __forceinline__ void multiply(float (&c)[4], uint4 a, unsigned b0, unsigned b1, f16) {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 #else
@@ -92,7 +108,8 @@ __device__ __forceinline__ void multiply(float (&c)[4], uint4 a, unsigned b0, un
 
 #if __CUDA_ARCH__ >= 800
 __device__ __forceinline__ void multiply(float (&c)[4], uint4 a, unsigned b0, unsigned b1, bf16) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }

@@ -98,9 +98,9 @@ __device__ __forceinline__ float squares_of(float4 x, float mean) {
     return (a * a + b * b) + (c * c + d * d);
 }
 
-// Normalises a row. `value.fill<EVEN>(x, quad)` fills the array `x` with the row's quads `quad`, `quad + 32`, ...: zeros
-// beyond the last column. The variance is of the differences from the mean: the shortcut over squares loses digits. A
-// row that FITS into HELD quads a lane is asked for once; another one once more in each pass.
+// Normalises a row. `value.fill<EVEN>(x, quad)` fills the array `x` with the row's quads `quad`, `quad + 32`, ...,
+// zeros beyond the last column. The variance is of the differences from the mean: the shortcut over squares loses
+// digits. A row that FITS into HELD quads a lane is asked for once; another one once more in each pass.
 template <int HELD, bool FITS, bool EVEN, class T, class Value>
 __device__ __forceinline__ void norm_held(const RowNorm<T>& norm, const Value& value) {
     const int lane = threadIdx.x % 32, quads = (norm.columns + 3) / 4;

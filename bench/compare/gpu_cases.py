@@ -11,7 +11,7 @@ TOKENS = 128
 # longest text as long as there (98) or a little shorter (228 for 238): what peers pad to is not made worse for them.
 RAGGED_SEEDS = {32: 7899, 512: 6130}
 # A rehearsal divides texts and tokens by these, so that a CPU plays the GPU's part in seconds.
-REHEARSAL_TEXTS, REHEARSAL_TOKENS = 64, 8
+REHEARSAL_TEXTS, REHEARSAL_TOKENS, REHEARSAL_RAGGED = 64, 8, 8
 
 
 @dataclass(frozen=True)
@@ -90,4 +90,5 @@ def _lengths(case, rehearse):
     if not case.ragged:
         return [tokens_each(rehearse)] * fewer(case.texts, rehearse)
     lengths = ragged_lengths(random.Random(RAGGED_SEEDS[case.texts]), case.texts)
-    return [max(4, n // REHEARSAL_TOKENS) for n in lengths[:8]] if rehearse else lengths
+    # Cut to a few texts, which stay ragged.
+    return lengths[:REHEARSAL_RAGGED] if rehearse else lengths

@@ -103,13 +103,13 @@ def cpu_table(results, reports):
     """The CPU of the same machine beside the GPU."""
     rows = []
     for title in EQUAL:
-        gpu = results.median(OURS, title)
-        if gpu is None or title not in reports:
+        if title not in reports:
             continue
-        cpu = reports[title]["median_ms"]
+        cpu, gpu = reports[title]["median_ms"], results.median(OURS, title)
         texts = len(results.batches[title])
-        rates = [f"{texts / ms * 1e3:.0f}" for ms in (cpu, gpu)]
-        rows.append([title, f"{cpu:.2f}", _ms(gpu), *rates, f"{cpu / gpu:.1f}"])
+        rates = ["-" if ms is None else f"{texts / ms * 1e3:.0f}" for ms in (cpu, gpu)]
+        ours = ["-", "-"] if gpu is None else [_ms(gpu), f"{cpu / gpu:.1f}"]
+        rows.append([title, f"{cpu:.2f}", ours[0], *rates, ours[1]])
     return table(["case", "CPU ms", "GPU ms", "CPU texts/s", "GPU texts/s", "GPU against CPU"], rows)
 
 

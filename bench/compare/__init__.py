@@ -1,1 +1,1 @@
-"""The parts of the comparison with the peers. Only the standard library, but for `peer_process` and `references`."""
+"""The parts of the comparison with the peers. Only the standard library, but for `peer_process`, `gpu_torch` and `references`."""

@@ -18,7 +18,12 @@ def make_batches():
         "32x128": [128] * 32,
         "32 ragged": ragged_lengths(rng, 32),
     }
-    return {name: [_text(rng, length) for length in sizes] for name, sizes in lengths.items()}
+    return {name: texts_of(rng, sizes) for name, sizes in lengths.items()}
+
+
+def texts_of(rng, lengths):
+    """Texts of these lengths in tokens, as lists of ids."""
+    return [_text(rng, length) for length in lengths]
 
 
 def ragged_lengths(rng, count):

@@ -45,38 +45,20 @@ class Inputs:
             self.ids_file(case).write_text(json.dumps(batch))
 
 
-@dataclass
-class Peer:
-    """A library in a long-lived process of its own, frozen while others are measured."""
+class PeerProcess:
+    """A long-lived process that answers questions, one JSON line each; frozen while others are measured."""
 
-    name: str
-    precision: str
-    is_ours = False
-    pads = True
-
-    def start(self, inputs):
-        command = [inputs.python, "-m", "compare.peer_process", self.name, str(inputs.model_dir), str(inputs.scratch)]
-        command += [str(inputs.threads), str(inputs.batches_file())]
+    def begin(self, command, **environment):
+        """Starts the process and waits for its first line."""
         self._noise = tempfile.TemporaryFile("w+")
-        environment = {**os.environ, "PYTHONPATH": str(PACKAGE_PARENT), "OMP_NUM_THREADS": str(inputs.threads)}
+        everything = {**os.environ, "PYTHONPATH": str(PACKAGE_PARENT), **environment}
         self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._noise, text=True
+            command, env=everything, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._noise, text=True
         )
         self._read()
         self._process.send_signal(signal.SIGSTOP)
 
-    def median_ms(self, case, seconds):
-        return self._ask({"case": case, "seconds": seconds})["median_ms"]
-
-    def vectors(self, case):
-        return self._ask({"case": case, "vectors": True})["vectors"]
-
-    def stop(self):
-        if hasattr(self, "_process"):
-            self._process.kill()
-            self._process.wait()
-
-    def _ask(self, message):
+    def ask(self, message):
         # Frozen between questions: some libraries spin on a core for a while after their last call.
         self._process.send_signal(signal.SIGCONT)
         try:
@@ -87,6 +69,11 @@ class Peer:
             raise Unavailable(self._last_words()) from None
         finally:
             self._process.send_signal(signal.SIGSTOP)
+
+    def stop(self):
+        if hasattr(self, "_process"):
+            self._process.kill()
+            self._process.wait()
 
     def _read(self):
         line = self._process.stdout.readline()
@@ -102,6 +89,29 @@ class Peer:
 
 
 @dataclass
+class Peer(PeerProcess):
+    """A library in a process of its own."""
+
+    name: str
+    precision: str
+    is_ours = False
+
+    def takes(self, case):
+        return True
+
+    def start(self, inputs):
+        command = [inputs.python, "-m", "compare.peer_process", self.name, str(inputs.model_dir), str(inputs.scratch)]
+        command += [str(inputs.threads), str(inputs.batches_file())]
+        self.begin(command, OMP_NUM_THREADS=str(inputs.threads))
+
+    def median_ms(self, case, seconds):
+        return self.ask({"case": case, "seconds": seconds})["median_ms"]
+
+    def vectors(self, case):
+        return self.ask({"case": case, "vectors": True})["vectors"]
+
+
+@dataclass
 class Magray:
     """The release binary, run anew for each timing; it reports the time of the forward passes alone."""
 
@@ -110,7 +120,10 @@ class Magray:
     # The path that `MAGRAY_CPU` forces; None lets the binary choose.
     cpu_path: str | None = None
     is_ours = True
-    pads = False
+
+    def takes(self, case):
+        # It does not pad: one by one is no way for it.
+        return case != ONE_BY_ONE
 
     def start(self, inputs):
         self._inputs = inputs
@@ -136,11 +149,16 @@ class Magray:
         environment = {name: value for name, value in os.environ.items() if name != "MAGRAY_CPU"}
         if self.cpu_path:
             environment["MAGRAY_CPU"] = self.cpu_path
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            words = done.stderr.strip().splitlines()
-            raise Unavailable(words[-1] if words else f"magray ended with status {done.returncode}")
-        return json.loads(done.stdout)
+        return json.loads(run_magray(command, environment))
+
+
+def run_magray(command, environment=None):
+    """Runs the binary and gives its standard output; a failure is told in its own last words."""
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        words = done.stderr.strip().splitlines()
+        raise Unavailable(words[-1] if words else f"magray ended with status {done.returncode}")
+    return done.stdout
 
 
 def all_contenders():

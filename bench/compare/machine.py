@@ -10,6 +10,18 @@ from pathlib import Path
 FLAGS = ["avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"]
 PACKAGES = ["torch", "transformers", "sentence-transformers", "onnxruntime", "openvino", "numpy"]
 
+# Asks another interpreter for the versions of those packages that it has.
+VERSIONS = """
+import importlib.metadata, json, sys
+found = {}
+for package in sys.argv[1:]:
+    try:
+        found[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
 
 def usable_cores():
     return len(os.sched_getaffinity(0))
@@ -34,13 +46,12 @@ def describe():
     }
 
 
-def versions(python, magray, root):
-    """Versions of the contenders; `magray` may be None."""
-    code = "import json, sys, importlib.metadata as m; print(json.dumps({p: m.version(p) for p in sys.argv[1:]}))"
-    done = subprocess.run([python, "-c", code, *PACKAGES], capture_output=True, text=True)
+def versions(python, magray, root, packages=PACKAGES, commit=None):
+    """Versions of the contenders; `magray` may be None. `commit` names the binary's where there is no git."""
+    done = subprocess.run([python, "-c", VERSIONS, *packages], capture_output=True, text=True)
     found = json.loads(done.stdout) if done.returncode == 0 else {}
     if magray:
-        found["magray"] = f"{_first_line([magray, '--version'])} ({_commit(root)})"
+        found["magray"] = f"{_first_line([magray, '--version'])} ({commit or _commit(root)})"
     return found
 
 
@@ -65,6 +76,13 @@ def private_words(*paths):
     return sorted((word for word in words if len(word) > 4), key=len, reverse=True)
 
 
+def scrubbed(text, hidden):
+    """The text without these words, which a library's message may have carried in."""
+    for word in hidden:
+        text = text.replace(word, "...")
+    return text
+
+
 def _cpu_info():
     try:
         block = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
@@ -76,6 +94,8 @@ def _cpu_info():
 
 def _commit(root):
     commit = _first_line(["git", "-C", str(root), "rev-parse", "--short", "HEAD"])
+    if commit == "unknown":
+        return "commit unknown"
     changed = subprocess.run(["git", "-C", str(root), "diff", "--quiet", "HEAD", "--", "crates"]).returncode
     return f"{commit}, with changes" if changed else commit
 

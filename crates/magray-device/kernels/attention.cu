@@ -1,5 +1,5 @@
 // Attention within each text, a head and 64 of its queries a block, by matrix instructions and an online softmax.
-// Takes 16-bit numbers and heads of 32, 64 or 128 (HEAD); reads nothing of a neighbour text, not even to discard it.
+// Takes 16-bit numbers and heads of 32, 64 or 128 (HEAD), with biases by distance if BIAS is 1; reads nothing of a neighbour text, not even to discard it.
 #include "instructions.cuh"
 #include "order.cuh"
 
@@ -11,7 +11,7 @@ constexpr int ROW_BYTES = 2 * HEAD;
 constexpr int ROW_PIECES = HEAD / 8;
 // Keys of a chunk. More of them would need more registers, fewer would scale the sums more often.
 #ifndef KEYS
-#define KEYS 32
+#define KEYS (HEAD == 128 ? 32 : 64)
 #endif
 // Chunks that are on their way or worked on: the keys of a common text at once, in the 48 KiB that need no asking for.
 constexpr int CHUNKS = (HEAD == 128 ? 64 : 128) / KEYS;
@@ -21,7 +21,7 @@ constexpr int CHUNKS = (HEAD == 128 ? 64 : 128) / KEYS;
 // There shared memory is the bound.
 #define RESIDENT 1
 #else
-#define RESIDENT (HEAD == 32 ? 8 : HEAD == 64 ? 4 : 2)
+#define RESIDENT (HEAD == 32 ? 6 : HEAD == 64 ? 4 : 2)
 #endif
 #endif
 constexpr unsigned VALUES_AT = KEYS * ROW_BYTES;

@@ -11,8 +11,9 @@ use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Tokens of a pass: enough to fill the largest GPU, few enough that activations stay in its cache and are small.
-pub(crate) const TOKENS_A_PASS: usize = 16_384;
+/// Tokens of a pass: enough to fill the largest GPU for many times its starting costs, few enough that the activations of
+/// two streams take less than half a gigabyte for the default model. On an H200 twice as many brought nothing more.
+pub(crate) const TOKENS_A_PASS: usize = 32_768;
 
 /// A model on a GPU.
 pub(crate) struct CudaExecutor {

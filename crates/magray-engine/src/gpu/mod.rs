@@ -42,7 +42,7 @@ impl Default for GpuOptions {
             rules: Rules::default(),
             device_id: 0,
             precision: PrecisionChoice::Auto,
-            streams: 4,
+            streams: 2,
             search: SearchPath::system(),
             visible: Visible::all(),
             visible_by: None,

@@ -261,7 +261,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::new("gpu.memory.quantization.bits", Kind::Word(BITS), "8", "Bits of a quantized weight.").unused(),
     Setting::new("gpu.memory.offload_to_cpu", Kind::Switch, "true", "Move idle models to the memory of the host.")
         .unused(),
-    Setting::new("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "4", "CUDA streams that work side by side."),
+    Setting::new("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "2", "CUDA streams that work side by side."),
     Setting::new("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU.")
         .unused(),
     Setting::new("gpu.monitoring.interval_s", Kind::Whole { min: 1, max: 3600 }, "10", "Seconds between two looks.")

@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Tokens of a pass: enough to fill the largest GPU for many times its starting costs, few enough that the activations of
-/// two streams take less than half a gigabyte for the default model. On an H200 twice as many brought nothing more.
-pub(crate) const TOKENS_A_PASS: usize = 32_768;
+/// two streams take less than 400 MB for the default model.
+pub(crate) const TOKENS_A_PASS: usize = 24_576;
 
 /// A model on a GPU.
 pub(crate) struct CudaExecutor {
@@ -52,12 +52,17 @@ impl CudaExecutor {
         )?;
         let (free_bytes_before, _) = cuda.context().memory_bytes()?;
         let model = Model::pack(&*cuda, spec, source, precision)?;
-        let lanes = (0..options.streams.max(1))
+        let mut lanes = (0..options.streams.max(1))
             .map(|_| {
                 let (ops, work) = (cuda.ops()?, model.workspace(&cuda));
                 Ok(Lane { ops, work, packed: Packed::default(), texts: None })
             })
             .collect::<Result<Vec<_>, GpuError>>()?;
+        // All kernels that any batch will need: none is compiled while somebody waits, and the cache on disk is whole.
+        if let Some(Lane { ops, work, .. }) = lanes.first_mut() {
+            let specs = ops.plan(TOKENS_A_PASS, |ops, batch| model.forward(ops, work, batch, 0));
+            cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))?;
+        }
         Ok(Self { cuda, model, lanes, free_bytes_before })
     }
 

@@ -23,6 +23,11 @@ pub(super) fn padded_rows(rows: usize) -> usize {
     coarse(rows, 64, 16)
 }
 
+/// Rows that room is made for when so many are needed: at least as many as [`padded_rows`], in few steps.
+pub(super) fn roomy_rows(rows: usize) -> usize {
+    coarse(rows, 64, 4)
+}
+
 /// Rounds up so that no more than `1/parts` is added, in steps of at least `unit`.
 fn coarse(n: usize, unit: usize, parts: usize) -> usize {
     let power = if n == 0 { 1 } else { 1 << n.ilog2() };
@@ -111,7 +116,7 @@ mod tests {
             let ids: Vec<u32> = (0..offsets[lengths.len()] as u32).collect();
             let batch = TokenBatch { ids: &ids, types: &[], offsets: &offsets };
             let bucket = Bucket::of(&batch);
-            prop_assert!(bucket.tokens >= ids.len() && bucket.tokens % 64 == 0);
+            prop_assert!(bucket.tokens >= ids.len() && bucket.tokens.is_multiple_of(64));
             prop_assert!(bucket.tokens <= (ids.len() + ids.len() / 16 + 64).next_multiple_of(64));
             prop_assert!(bucket.texts >= lengths.len() && bucket.texts <= lengths.len() + lengths.len() / 8 + 1);
             let mut words = vec![u32::MAX; bucket.layout().words];
@@ -147,5 +152,6 @@ mod tests {
         assert_eq!(padded_rows(869), 896);
         assert_eq!(padded_rows(15_193), 15_360);
         assert_eq!(padded_rows(16_384), 16_384);
+        assert_eq!([1, 200, 1000, 24_576].map(roomy_rows), [64, 256, 1024, 24_576]);
     }
 }

@@ -1,7 +1,7 @@
 //! Matrices in the GPU's memory: activations, and the weights that multiply them.
 //! Rows are padded with zeros to a stride that every kernel can load whole.
 
-use super::batch::padded_rows;
+use super::batch::{padded_rows, roomy_rows};
 use super::context::Context;
 use super::error::CudaError;
 use super::memory::{DeviceBuffer, Number};
@@ -47,14 +47,24 @@ impl Acts {
         padded_rows(self.rows)
     }
 
+    /// Whether it has memory at all.
+    pub(super) fn has_room(&self) -> bool {
+        self.capacity > 0
+    }
+
+    /// Sets the rows in use without making room for them: for plans alone, which touch no row.
+    pub(super) fn pretend(&mut self, rows: usize) {
+        self.rows = rows;
+    }
+
     /// Sets the rows in use. Says whether the matrix had to move: recordings that use it are void then.
     pub(super) fn resize(&mut self, context: &Arc<Context>, rows: usize) -> Result<bool, CudaError> {
         self.rows = rows;
         if self.padded_rows() <= self.capacity {
             return Ok(false);
         }
-        // A power of two: a later batch a little larger fits without asking the driver again.
-        let capacity = self.padded_rows().next_power_of_two();
+        // Some more: a later batch a little larger fits without asking the driver again.
+        let capacity = roomy_rows(rows);
         // The old memory goes first: there may not be room for both.
         self.buffer = DeviceBuffer::empty(context);
         self.capacity = 0;

@@ -13,7 +13,7 @@ use super::tiles::Product;
 use super::variants::{self, HEAD_SIZES, Leaves};
 use crate::{AttentionShape, Ops, PoolShape, Rows, TokenBatch};
 use magray_core::{Activation, Pooling};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -62,8 +62,10 @@ enum Mode {
     Eager,
     /// As part of a pass, whose batch is staged; whether a kernel of it was launched before.
     Pass { has_begun: bool },
-    /// Only its kernel is noted.
+    /// Only its kernel is noted; buffers grow as they would.
     List(Vec<KernelSpec>),
+    /// Only its kernel is noted, and nothing grows.
+    Plan(BTreeSet<KernelSpec>),
 }
 
 /// Memory that grows to the largest need.
@@ -127,6 +129,25 @@ impl CudaOps {
     pub fn pass(&mut self, batch: &TokenBatch<'_>, skip: usize, work: impl FnMut(&mut Self)) {
         if let Err(error) = self.try_pass(batch, skip, work) {
             self.fail(error);
+        }
+    }
+
+    /// The kernels that passes of this work use, over batches of any size up to so many tokens.
+    pub fn plan(&mut self, tokens_most: usize, mut work: impl FnMut(&mut Self, &TokenBatch<'_>)) -> Vec<KernelSpec> {
+        let bucket = self.bucket;
+        self.mode = Mode::Plan(BTreeSet::new());
+        let mut tokens = 1;
+        while tokens <= tokens_most {
+            let (ids, offsets) = (vec![0; tokens], [0, tokens]);
+            let batch = TokenBatch { ids: &ids, types: &[], offsets: &offsets };
+            self.bucket = Bucket::of(&batch);
+            work(self, &batch);
+            tokens = self.bucket.tokens + 1;
+        }
+        self.bucket = bucket;
+        match std::mem::replace(&mut self.mode, Mode::Eager) {
+            Mode::Plan(specs) => specs.into_iter().collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -212,7 +233,7 @@ impl CudaOps {
                 self.busy = true;
                 staged.unwrap_or_else(|error| self.fail(error));
             }
-            Mode::Pass { .. } | Mode::List(_) => {
+            Mode::Pass { .. } | Mode::List(_) | Mode::Plan(_) => {
                 assert_eq!(Bucket::of(batch), self.bucket, "a pass has one batch");
             }
         }
@@ -221,6 +242,10 @@ impl CudaOps {
     /// Where a part of the batch lies on the GPU.
     fn part(&self, word: usize) -> Arg {
         Arg::Address(self.batch.address() + 4 * word as u64)
+    }
+
+    fn is_planning(&self) -> bool {
+        matches!(self.mode, Mode::Plan(_))
     }
 
     fn fail(&mut self, error: DeviceError) {
@@ -232,9 +257,13 @@ impl CudaOps {
         if self.failure.is_some() {
             return;
         }
-        if let Mode::List(specs) = &mut self.mode {
-            specs.push(spec);
-            return;
+        match &mut self.mode {
+            Mode::List(specs) => return specs.push(spec),
+            Mode::Plan(specs) => {
+                specs.insert(spec);
+                return;
+            }
+            Mode::Eager | Mode::Pass { .. } => {}
         }
         if let Err(error) = self.try_launch(&spec, shape, arguments) {
             self.fail(error);
@@ -264,7 +293,7 @@ impl CudaOps {
 
     /// Makes room in scratch memory; recordings that use it are void if it moves.
     fn room(&mut self, which: fn(&mut Self) -> &mut Scratch, bytes: usize) -> u64 {
-        if which(self).0.bytes() < bytes && self.failure.is_none() {
+        if which(self).0.bytes() < bytes && self.failure.is_none() && !self.is_planning() {
             self.recordings.clear();
             if self.busy {
                 let waited = self.stream.wait();
@@ -400,6 +429,9 @@ impl Ops for CudaOps {
     type Bias = DeviceBias;
 
     fn resize(&mut self, acts: &mut Acts, rows: usize) {
+        if self.is_planning() && acts.has_room() {
+            return acts.pretend(rows);
+        }
         match acts.resize(self.cuda.context(), rows) {
             Ok(false) => {}
             // It moved: no recording may use the old place.
@@ -512,7 +544,7 @@ impl Ops for CudaOps {
         assert_rows(hidden, batch.tokens());
         assert_rows(out, batch.texts());
         self.bring(batch, shape.skip);
-        assert_eq!(self.skip, shape.skip, "a pass skips the same in every text");
+        assert!(self.is_planning() || self.skip == shape.skip, "a pass skips the same in every text");
         for (i, &way) in shape.ways.iter().enumerate() {
             let arguments = vec![
                 Arg::Address(hidden.buffer.address()),
@@ -538,7 +570,7 @@ impl Ops for CudaOps {
             self.bring(&TokenBatch { ids: &[], types: &[], offsets: &offsets }, 0);
         }
         let texts = self.bucket.texts;
-        if texts * acts.columns() > self.answer.len() && self.failure.is_none() {
+        if texts * acts.columns() > self.answer.len() && self.failure.is_none() && !self.is_planning() {
             self.recordings.clear();
             match PinnedWords::zeroed(self.cuda.context(), (texts * acts.columns()).next_power_of_two()) {
                 Ok(answer) => self.answer = answer,

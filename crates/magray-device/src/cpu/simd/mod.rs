@@ -68,13 +68,24 @@ pub(super) unsafe trait Simd: Copy {
         // SAFETY: as the caller's.
         unsafe { exp2::<Self>(x) }
     }
-    /// Asks for a line of memory, which need not exist, to be near when it is read.
+    /// Asks for a line of memory, which need not exist, to be in the second cache when it is read.
     #[inline(always)]
     unsafe fn fetch<T>(p: *const T) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a hint; every x86-64 has it and it never faults.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = p;
+    }
+    /// As [`Simd::fetch`], into the first cache.
+    #[inline(always)]
+    unsafe fn fetch_near<T>(p: *const T) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = p;

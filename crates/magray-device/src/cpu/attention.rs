@@ -143,6 +143,7 @@ impl Products for bf16 {
             steps: Self::LAYOUT.depth(k) / PANEL,
             panel: panel.cast(),
             next: panel.cast(),
+            fetch_bytes: 0,
             c: c.cast(),
         };
         // SAFETY: the caller's promise.

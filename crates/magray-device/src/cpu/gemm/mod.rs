@@ -227,16 +227,22 @@ impl Block<'_> {
     fn tile_block<T>(&self, rows: (*const u8, usize), steps: usize, panel: *const u8, c: *mut f32) -> TileBlock<T> {
         let (a, a_stride) = rows;
         // A single block meets every panel, and each panel it alone.
-        let keep_rows = if self.x.rows() <= tiles::BLOCK_ROWS { Keep::Near } else { Keep::Far };
-        let next = self.next(panel, steps);
-        TileBlock { kind: PhantomData, a, a_stride, keep_rows, rows: self.rows, steps, panel, next, c: c.cast() }
+        let keep_rows = if self.is_single() { Keep::Near } else { Keep::Far };
+        let (next, fetch_bytes) = self.next(panel, steps);
+        let (kind, rows, c) = (PhantomData, self.rows, c.cast());
+        TileBlock { kind, a, a_stride, keep_rows, rows, steps, panel, next, fetch_bytes, c }
     }
 
-    /// What to fetch ahead: the first blocks of a panel fetch the panel that follows, a part each.
-    fn next(&self, panel: *const u8, steps: usize) -> *const u8 {
+    fn is_single(&self) -> bool {
+        self.x.rows() <= tiles::BLOCK_ROWS
+    }
+
+    /// What to fetch ahead: the first blocks of a panel fetch the panel that follows, a part each. A single block
+    /// needs all of it at once, and there the hardware's own prefetching does better.
+    fn next(&self, panel: *const u8, steps: usize) -> (*const u8, usize) {
         let (block, blocks) = (self.from / tiles::BLOCK_ROWS, tiles::PANEL_STEP_BYTES / tiles::FETCH_BYTES);
-        let part = if block < blocks { steps * (tiles::PANEL_STEP_BYTES + block * tiles::FETCH_BYTES) } else { 0 };
-        panel.wrapping_add(part)
+        let part = steps * (tiles::PANEL_STEP_BYTES + block * tiles::FETCH_BYTES);
+        (panel.wrapping_add(part), if block < blocks && !self.is_single() { tiles::FETCH_BYTES } else { 0 })
     }
 
     unsafe fn with_bytes<R: Element, E: Stored>(

@@ -15,7 +15,7 @@ pub(in crate::cpu) const STEP_BYTES: usize = TILE_ROW_BYTES;
 pub(in crate::cpu) const PANEL_STEP_BYTES: usize = 2 * TILE_BYTES;
 /// Rows of a block: the sums of two tiles of rows are 4 KiB, which stay in the first cache until they are finished.
 pub(in crate::cpu) const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Bytes that a step fetches ahead.
+/// Bytes that a step fetches ahead where several blocks meet a panel.
 pub(in crate::cpu) const FETCH_BYTES: usize = 512;
 /// Rows are read in whole tiles: buffers hold this many rows more than they use.
 pub(in crate::cpu) const ROWS_READ_BEYOND: usize = 2 * TILE_ROWS;
@@ -34,8 +34,10 @@ pub(in crate::cpu) struct TileBlock<T> {
     pub(in crate::cpu) rows: usize,
     pub(in crate::cpu) steps: usize,
     pub(in crate::cpu) panel: *const u8,
-    /// Fetched into the second cache meanwhile, 512 bytes a step: the weights that follow, or any address.
+    /// Weights that follow, fetched into the second cache meanwhile; any address will do.
     pub(in crate::cpu) next: *const u8,
+    /// How much of them a step fetches.
+    pub(in crate::cpu) fetch_bytes: usize,
     /// 32-bit sums, floats or integers by `kind`.
     pub(in crate::cpu) c: *mut u8,
 }
@@ -147,7 +149,7 @@ impl<T: TileKind> TileBlock<T> {
         row: usize,
     ) {
         let Cursor { step, a, panel, next } = *cursor;
-        let keep = if step < STEPS_KEPT && self.keep_rows == Keep::Far { Keep::Near } else { Keep::Far };
+        let keep = if step < STEPS_KEPT { Keep::Near } else { self.keep_rows };
         // SAFETY: as the caller's.
         unsafe {
             load::<6>(panel, keep);
@@ -168,16 +170,16 @@ impl<T: TileKind> TileBlock<T> {
                     others.finish::<S>(row + i);
                 }
                 T::multiply_add::<3, 5, 7>();
-                for line in (0..FETCH_BYTES).step_by(64) {
-                    S::fetch(next.wrapping_add(line));
-                }
+            }
+            for line in (0..self.fetch_bytes).step_by(64) {
+                S::fetch(next.wrapping_add(line));
             }
         }
         *cursor = Cursor {
             step: step + 1,
             a: a.wrapping_add(self.a_stride),
             panel: panel.wrapping_add(PANEL_STEP_BYTES),
-            next: next.wrapping_add(FETCH_BYTES),
+            next: next.wrapping_add(self.fetch_bytes),
         };
     }
 }

@@ -237,12 +237,17 @@ impl Block<'_> {
         self.x.rows() <= tiles::BLOCK_ROWS
     }
 
-    /// What to fetch ahead: the first blocks of a panel fetch the panel that follows, a part each. A single block
-    /// needs all of it at once, and there the hardware's own prefetching does better.
+    /// What to fetch ahead, and how much of it a step: the blocks that meet a panel fetch the panel that follows, an
+    /// equal part each. A single block needs all of it at once, and there the hardware's own prefetching does better.
     fn next(&self, panel: *const u8, steps: usize) -> (*const u8, usize) {
-        let (block, blocks) = (self.from / tiles::BLOCK_ROWS, tiles::PANEL_STEP_BYTES / tiles::FETCH_BYTES);
-        let part = steps * (tiles::PANEL_STEP_BYTES + block * tiles::FETCH_BYTES);
-        (panel.wrapping_add(part), if block < blocks && !self.is_single() { tiles::FETCH_BYTES } else { 0 })
+        if self.is_single() {
+            return (panel, 0);
+        }
+        let blocks = self.x.rows().div_ceil(tiles::BLOCK_ROWS);
+        let fetch_bytes = tiles::PANEL_STEP_BYTES.div_ceil(blocks).next_multiple_of(64);
+        let part = self.from / tiles::BLOCK_ROWS * fetch_bytes;
+        let is_needed = part < tiles::PANEL_STEP_BYTES;
+        (panel.wrapping_add(steps * (tiles::PANEL_STEP_BYTES + part)), if is_needed { fetch_bytes } else { 0 })
     }
 
     unsafe fn with_bytes<R: Element, E: Stored>(

@@ -15,8 +15,6 @@ pub(in crate::cpu) const STEP_BYTES: usize = TILE_ROW_BYTES;
 pub(in crate::cpu) const PANEL_STEP_BYTES: usize = 2 * TILE_BYTES;
 /// Rows of a block: the sums of two tiles of rows are 4 KiB, which stay in the first cache until they are finished.
 pub(in crate::cpu) const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Bytes that a step fetches ahead where several blocks meet a panel.
-pub(in crate::cpu) const FETCH_BYTES: usize = 512;
 /// Rows are read in whole tiles: buffers hold this many rows more than they use.
 pub(in crate::cpu) const ROWS_READ_BEYOND: usize = 2 * TILE_ROWS;
 /// Steps of a panel that stay in the first cache (24 KiB of its 48) from block to block. More would drive each other

@@ -21,16 +21,16 @@ impl<E: Element> Kernel for NormRows<'_, E> {
     unsafe fn run<S: Simd>(self) {
         let mut row = 0;
         while row < self.rows {
-            let left = self.rows - row;
             // SAFETY: as the caller's; the rows lie inside the batch.
             unsafe {
-                if left >= ROWS_TOGETHER {
+                if self.rows - row >= ROWS_TOGETHER {
                     self.rows_together::<S, ROWS_TOGETHER>(row);
+                    row += ROWS_TOGETHER;
                 } else {
                     self.rows_together::<S, 1>(row);
+                    row += 1;
                 }
             }
-            row += if left >= ROWS_TOGETHER { ROWS_TOGETHER } else { 1 };
         }
     }
 }

@@ -121,7 +121,7 @@ unsafe fn gelu_exact<S: Simd>(x: S::F) -> S::F {
 unsafe fn gelu_coarse<S: Simd>(x: S::F) -> S::F {
     // SAFETY: as the caller's.
     unsafe {
-        let h = S::max(S::min(x, S::splat(4.0)), S::splat(-4.0));
+        let h = S::clip(x, 4.0);
         let t = S::mul(h, h);
         let mut p = S::splat(-1.301_294e-9);
         p = S::fma(p, t, S::splat(1.041_960_2e-7));

@@ -4,11 +4,12 @@
 use super::activation::Stored;
 use super::acts::{Grid, PANEL};
 use super::aligned::{Aligned, Plain};
-use super::gemm::{Layout, TileBlock, TileKind, Tiles, VectorBlock, place};
+use super::gemm::{Bf16Tiles, Keep, Layout, TileBlock, Tiles, VectorBlock, place};
 use super::simd::{Element, Kernel, Simd, vectorize};
 use super::softmax::{AddBias, SoftmaxRows};
 use half::bf16;
 use magray_core::CpuPath;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Queries of a block: two tiles.
@@ -133,14 +134,16 @@ impl Products for bf16 {
 
     unsafe fn multiply(engine: &Engine<'_>, a: Grid<Self>, rows: usize, k: usize, panel: *const Self, c: *mut f32) {
         let tiles = engine.tiles.expect("bf16 activations live on the AMX path, which configures its tiles first");
-        let block = TileBlock {
-            kind: TileKind::Bf16,
+        let block = TileBlock::<Bf16Tiles> {
+            kind: PhantomData,
             a: a.row(0, 0).cast_const().cast(),
             a_stride: a.stride * 2,
+            keep_rows: Keep::Near,
             rows,
             steps: Self::LAYOUT.depth(k) / PANEL,
             panel: panel.cast(),
             next: panel.cast(),
+            fetch_bytes: 0,
             c: c.cast(),
         };
         // SAFETY: the caller's promise.

@@ -128,8 +128,8 @@ impl CpuOps {
         let part_rows = x.rows().div_ceil(row_parts).next_multiple_of(PANEL);
         self.fork_shares(panels * row_parts, &|items, scratch| {
             let tiles = self.tiles();
-            // A block is finished while the next is multiplied: the sums of a product arrive late, and the core has
-            // room to begin another meanwhile.
+            // A block is finished while the next is multiplied: the sums of a product arrive late, and where tiles
+            // multiply, the vectors have nothing else to do.
             let mut sums = scratch.sums.each_mut().map(|sums| sums.as_mut_ptr());
             let mut pending = None::<Finish<R, E>>;
             for item in items {
@@ -139,10 +139,10 @@ impl CpuOps {
                     let rows = block_rows.min(end - from);
                     let quantised = &self.quantised;
                     let block = Block { path: self.cpu.path, tiles: tiles.as_ref(), x, quantised, from, rows };
-                    // SAFETY: the block lies inside `x`, `sums` holds BLOCK_ROWS rows, the bytes were made before;
+                    // SAFETY: the block lies inside `x`, both `sums` hold BLOCK_ROWS rows, the bytes were made before;
                     // no other thread has this panel of these rows.
-                    let kind = unsafe { weights.multiply(&block, panel, sums[0]) };
-                    let finish = Finish {
+                    let kind = unsafe { weights.multiply(&block, panel, sums[0], pending.take()) };
+                    pending = Some(Finish {
                         c: sums[0],
                         rows,
                         sums: kind,
@@ -150,12 +150,8 @@ impl CpuOps {
                         activation,
                         residual: residual.map_or(std::ptr::null(), |grid| grid.row(from, panel).cast_const()),
                         out: out.row(from, panel),
-                    };
+                    });
                     sums.swap(0, 1);
-                    if let Some(previous) = pending.replace(finish) {
-                        // SAFETY: as above.
-                        unsafe { self.run(previous) };
-                    }
                 }
             }
             if let Some(last) = pending {

@@ -47,11 +47,16 @@ impl<E: Stored> Kernel for SoftmaxRows<'_, E> {
                 let mut sum = S::splat(0.0);
                 for panel in 0..panels {
                     let (scores, weights) = (self.scores.row(row, panel), self.weights.row(row, panel));
-                    for c in (0..PANEL).step_by(S::LANES) {
+                    for c in (0..PANEL).step_by(2 * S::LANES) {
                         let x = S::fma(S::load(scores.add(c)), scale_v, shift);
-                        let power = if E::COARSE { S::exp2_coarse(x) } else { exp2::<S>(x) };
-                        sum = S::add(sum, power);
-                        E::store::<S>(weights.add(c), power);
+                        let y = S::fma(S::load(scores.add(c + S::LANES)), scale_v, shift);
+                        let (x, y) = if E::COARSE {
+                            (S::exp2_coarse(x), S::exp2_coarse(y))
+                        } else {
+                            (exp2::<S>(x), exp2::<S>(y))
+                        };
+                        sum = S::add(sum, S::add(x, y));
+                        E::store_two::<S>(weights.add(c), x, y);
                     }
                 }
                 *inverse = 1.0 / S::sum(sum);

@@ -1,10 +1,13 @@
 //! Finishes a block of a product: scales, adds bias and residual, applies the activation, stores.
-//! Runs while the block is still in the first cache.
+//! Runs while the block is still in the first cache, alone or woven into the product of the next block.
 
+use super::tile_registers::{Bf16Tiles, TileKind, U8I8Tiles};
+use super::tiles::TileBlock;
 use crate::cpu::activation::{Function, Gelu, GeluTanh, Identity, Relu, Silu, Stored, Tanh};
 use crate::cpu::acts::PANEL;
 use crate::cpu::simd::{Element, Kernel, Simd};
 use magray_core::Activation;
+use std::marker::PhantomData;
 
 /// What the sums of a block are.
 #[derive(Clone, Copy)]
@@ -35,24 +38,95 @@ impl<R: Element, E: Stored> Kernel for Finish<R, E> {
         // SAFETY: the caller vouches for the pointers.
         unsafe {
             match self.sums {
-                Sums::Ready => self.scaled::<S, Ready>(),
-                Sums::ByColumn { .. } => self.scaled::<S, ByColumn>(),
-                Sums::Integer { .. } => self.scaled::<S, Integer>(),
+                Sums::Ready => self.scaled::<S, Ready, _>(Alone),
+                Sums::ByColumn { .. } => self.scaled::<S, ByColumn, _>(Alone),
+                Sums::Integer { .. } => self.scaled::<S, Integer, _>(Alone),
             }
         }
     }
 }
 
+/// A block that is finished while the tiles multiply the next, of the same layer.
+pub(super) struct FinishBeside<R, E, T> {
+    pub(super) finish: Finish<R, E>,
+    pub(super) product: TileBlock<T>,
+}
+
+impl<R: Element, E: Stored, T: TileSums> Kernel for FinishBeside<R, E, T> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: the caller vouches for the pointers.
+        unsafe { self.finish.scaled::<S, T::Sums, _>(self.product) }
+    }
+}
+
+/// What the sums of a kind of tiles are.
+pub(super) trait TileSums: TileKind {
+    type Sums: Read;
+}
+
+impl TileSums for Bf16Tiles {
+    type Sums = Ready;
+}
+
+impl TileSums for U8I8Tiles {
+    type Sums = Integer;
+}
+
+/// The rows of a block to finish.
+pub(super) trait Rows {
+    fn count(&self) -> usize;
+
+    /// # Safety
+    /// `row` is below `count`; the block's pointers are valid; the machine has the instructions of `S`.
+    unsafe fn finish<S: Simd>(&self, row: usize);
+}
+
+/// Nothing to finish.
+pub(super) struct NoRows;
+
+impl Rows for NoRows {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(&self, _: usize) {}
+}
+
+/// Work that all rows of a block are finished beside.
+pub(super) trait Weave {
+    /// Does the work and finishes the rows.
+    ///
+    /// # Safety
+    /// As [`Rows::finish`], and what the work itself asks for.
+    unsafe fn weave<S: Simd, W: Rows>(self, rows: &W);
+}
+
+/// No other work.
+struct Alone;
+
+impl Weave for Alone {
+    #[inline(always)]
+    unsafe fn weave<S: Simd, W: Rows>(self, rows: &W) {
+        for row in 0..rows.count() {
+            // SAFETY: as the caller's.
+            unsafe { rows.finish::<S>(row) };
+        }
+    }
+}
+
 /// One way to read a sum, so that the choice is made once a block and not once a vector.
-trait Read {
+pub(super) trait Read {
     /// # Safety
     /// `row` and `column` lie inside the block.
     unsafe fn read<S: Simd, R, E>(block: &Finish<R, E>, row: usize, column: usize) -> S::F;
 }
 
-struct Ready;
+pub(super) struct Ready;
 struct ByColumn;
-struct Integer;
+pub(super) struct Integer;
 
 impl Read for Ready {
     #[inline(always)]
@@ -84,48 +158,84 @@ impl Read for Integer {
 }
 
 impl<R: Element, E: Stored> Finish<R, E> {
+    /// Chooses what is done to each row, once for all of them.
     #[inline(always)]
-    unsafe fn scaled<S: Simd, I: Read>(&self) {
+    unsafe fn scaled<S: Simd, I: Read, W: Weave>(&self, beside: W) {
         // SAFETY: the caller vouches for the pointers.
         unsafe {
             if !self.residual.is_null() {
-                return self.added::<S, I>();
+                return beside.weave::<S, _>(&Added::<I, R, E> { block: self, read: PhantomData });
             }
             match self.activation {
-                Activation::Identity => self.activated::<S, I, Identity>(),
-                Activation::Gelu => self.activated::<S, I, Gelu>(),
-                Activation::GeluTanh => self.activated::<S, I, GeluTanh>(),
-                Activation::Relu => self.activated::<S, I, Relu>(),
-                Activation::Silu => self.activated::<S, I, Silu>(),
-                Activation::Tanh => self.activated::<S, I, Tanh>(),
+                Activation::Identity => self.activated::<S, I, Identity, W>(beside),
+                Activation::Gelu => self.activated::<S, I, Gelu, W>(beside),
+                Activation::GeluTanh => self.activated::<S, I, GeluTanh, W>(beside),
+                Activation::Relu => self.activated::<S, I, Relu, W>(beside),
+                Activation::Silu => self.activated::<S, I, Silu, W>(beside),
+                Activation::Tanh => self.activated::<S, I, Tanh, W>(beside),
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn activated<S: Simd, I: Read, A: Function>(&self) {
-        for row in 0..self.rows {
-            for column in (0..PANEL).step_by(S::LANES) {
-                // SAFETY: row and column lie inside the block; vectors stay within PANEL.
-                unsafe {
-                    let x = S::add(I::read::<S, R, E>(self, row, column), S::load(self.bias.add(column)));
-                    E::store::<S>(self.out.add(row * PANEL + column), A::of::<S, E>(x));
-                }
+    unsafe fn activated<S: Simd, I: Read, A: Function, W: Weave>(&self, beside: W) {
+        // SAFETY: as above.
+        unsafe { beside.weave::<S, _>(&Activated::<I, A, R, E> { block: self, how: PhantomData }) }
+    }
+
+    /// A vector of sums with its bias.
+    #[inline(always)]
+    unsafe fn biased<S: Simd, I: Read>(&self, row: usize, column: usize) -> S::F {
+        // SAFETY: row and column lie inside the block; vectors stay within PANEL.
+        unsafe { S::add(I::read::<S, R, E>(self, row, column), S::load(self.bias.add(column))) }
+    }
+}
+
+/// Rows that go through an activation.
+struct Activated<'a, I, A, R, E> {
+    block: &'a Finish<R, E>,
+    how: PhantomData<(I, A)>,
+}
+
+impl<I: Read, A: Function, R: Element, E: Stored> Rows for Activated<'_, I, A, R, E> {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.block.rows
+    }
+
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(&self, row: usize) {
+        for column in (0..PANEL).step_by(2 * S::LANES) {
+            // SAFETY: row and column lie inside the block; pairs of vectors stay within PANEL.
+            unsafe {
+                let x = A::of::<S, E>(self.block.biased::<S, I>(row, column));
+                let y = A::of::<S, E>(self.block.biased::<S, I>(row, column + S::LANES));
+                E::store_two::<S>(self.block.out.add(row * PANEL + column), x, y);
             }
         }
     }
+}
 
-    /// A residual is added where no activation follows.
+/// Rows that a residual is added to, where no activation follows.
+struct Added<'a, I, R, E> {
+    block: &'a Finish<R, E>,
+    read: PhantomData<I>,
+}
+
+impl<I: Read, R: Element, E: Stored> Rows for Added<'_, I, R, E> {
     #[inline(always)]
-    unsafe fn added<S: Simd, I: Read>(&self) {
-        for row in 0..self.rows {
-            for column in (0..PANEL).step_by(S::LANES) {
-                // SAFETY: as above.
-                unsafe {
-                    let x = S::add(I::read::<S, R, E>(self, row, column), S::load(self.bias.add(column)));
-                    let x = S::add(x, R::load::<S>(self.residual.add(row * PANEL + column)));
-                    E::store::<S>(self.out.add(row * PANEL + column), x);
-                }
+    fn count(&self) -> usize {
+        self.block.rows
+    }
+
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(&self, row: usize) {
+        for column in (0..PANEL).step_by(S::LANES) {
+            // SAFETY: as above.
+            unsafe {
+                let at = row * PANEL + column;
+                let x = S::add(self.block.biased::<S, I>(row, column), R::load::<S>(self.block.residual.add(at)));
+                E::store::<S>(self.block.out.add(at), x);
             }
         }
     }

@@ -4,7 +4,7 @@
 mod finish;
 mod pack;
 mod quantise;
-
+mod tile_registers;
 mod tiles;
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -13,17 +13,22 @@ mod vnni;
 pub(super) use finish::{Finish, Sums};
 pub(super) use pack::{Layout, place};
 pub(super) use quantise::{QuantiseRows, QuantisedRows};
-pub(super) use tiles::{ROWS_READ_BEYOND, TileBlock, TileKind, Tiles};
+pub(super) use tile_registers::{Bf16Tiles, Keep, Tiles};
+pub(super) use tiles::{ROWS_READ_BEYOND, TileBlock};
 pub(super) use vector::VectorBlock;
 
+use super::activation::Stored;
 use super::acts::{Acts, PANEL};
 use super::aligned::{Aligned, Plain};
 use super::pool::ThreadPool;
-use super::simd::vectorize;
+use super::simd::{Element, vectorize, vectorize_beside_tiles};
 use crate::LinearSource;
+use finish::{FinishBeside, TileSums};
 use magray_core::CpuPath;
 use pack::{PanelPart, Panels, pack_bf16, pack_f32, pack_i8};
+use std::marker::PhantomData;
 use std::sync::Mutex;
+use tile_registers::U8I8Tiles;
 
 /// Rows of the largest block: its sums (14 KiB) stay in the first cache until they are finished. Whole tiles of every
 /// width of vectors.
@@ -96,37 +101,46 @@ impl Linear {
         self.bias[panel * PANEL..].as_ptr()
     }
 
-    /// Multiplies rows `from..from + rows` of `x` with one panel into `sums`, and says what the sums are.
+    /// Multiplies rows `from..from + rows` of `x` with one panel into `sums`, and says what the sums are. Finishes
+    /// another block of the same layer meanwhile.
     ///
     /// # Safety
     /// The path is available; `tiles` is there where it is AMX; `sums` has room for `rows`, rounded up to whole tiles,
-    /// times `PANEL`; the rows lie inside `x`; `quantised` holds the same rows where the layout asks for bytes.
-    pub(super) unsafe fn multiply(&self, block: &Block<'_>, panel: usize, sums: *mut f32) -> Sums {
+    /// times `PANEL`; the rows lie inside `x`; `quantised` holds the same rows where the layout asks for bytes. The
+    /// other block's pointers are valid, and its sums are not `sums`.
+    pub(super) unsafe fn multiply<R: Element, E: Stored>(
+        &self,
+        block: &Block<'_>,
+        panel: usize,
+        sums: *mut f32,
+        other: Option<Finish<R, E>>,
+    ) -> Sums {
         let depth = self.layout.depth(self.inputs);
         let at = panel * depth * PANEL;
         // SAFETY: the panel lies inside the packed weights, the rows inside `x`, by the caller's promise.
         unsafe {
             match &self.panels {
                 Panels::F32(w) => {
-                    block.with_vectors(self.inputs, w[at..].as_ptr(), sums);
+                    block.with_vectors(self.inputs, w[at..].as_ptr(), sums, other);
                     Sums::Ready
                 }
                 Panels::Bf16(w) => {
-                    block.with_vectors(self.inputs, w[at..].as_ptr(), sums);
+                    block.with_vectors(self.inputs, w[at..].as_ptr(), sums, other);
                     Sums::Ready
                 }
                 Panels::I8(w) => {
-                    block.with_vectors(self.inputs, w[at..].as_ptr(), sums);
+                    block.with_vectors(self.inputs, w[at..].as_ptr(), sums, other);
                     Sums::ByColumn { scales: self.scales[panel * PANEL..].as_ptr() }
                 }
                 Panels::Bf16Tiles(w) => {
                     let x = block.x.bf16();
                     let rows = (x.row(block.from, 0).cast_const().cast(), x.stride * 2);
-                    block.with_tiles(TileKind::Bf16, rows, depth / 32, w[at..].as_ptr().cast(), sums);
+                    let product = block.tile_block::<Bf16Tiles>(rows, depth / 32, w[at..].as_ptr().cast(), sums);
+                    block.with_tiles(product, other);
                     Sums::Ready
                 }
                 Panels::I8Tiles(w) => {
-                    block.with_bytes(depth / 64, w[at..].as_ptr(), sums);
+                    block.with_bytes(depth / 64, w[at..].as_ptr(), sums, other);
                     Sums::Integer {
                         scales: self.scales[panel * PANEL..].as_ptr(),
                         excess: self.excess[panel * PANEL..].as_ptr(),
@@ -171,39 +185,89 @@ pub(super) struct Block<'a> {
 }
 
 impl Block<'_> {
-    unsafe fn with_vectors<W: vector::Weight>(&self, k: usize, panel: *const W, c: *mut f32) {
+    unsafe fn with_vectors<W: vector::Weight, R: Element, E: Stored>(
+        &self,
+        k: usize,
+        panel: *const W,
+        c: *mut f32,
+        other: Option<Finish<R, E>>,
+    ) {
         let a = self.x.f32().starting_at(self.from);
         // SAFETY: `Linear::multiply`'s promise.
-        unsafe { vectorize(self.path, VectorBlock { a, rows: self.rows, k, panel, c }) };
+        unsafe {
+            vectorize(self.path, VectorBlock { a, rows: self.rows, k, panel, c });
+            self.finish(other);
+        }
+    }
+
+    /// Finishes a block by itself.
+    unsafe fn finish<R: Element, E: Stored>(&self, block: Option<Finish<R, E>>) {
+        if let Some(block) = block {
+            // SAFETY: `Linear::multiply`'s promise.
+            unsafe { vectorize(self.path, block) };
+        }
+    }
+
+    unsafe fn with_tiles<T: TileSums, R: Element, E: Stored>(
+        &self,
+        product: TileBlock<T>,
+        other: Option<Finish<R, E>>,
+    ) {
+        let tiles = self.tiles.expect("the AMX path configures its tiles first");
+        // SAFETY: `Linear::multiply`'s promise; activations hold whole tiles beyond their last row.
+        unsafe {
+            match other {
+                Some(finish) => vectorize_beside_tiles(tiles, FinishBeside { finish, product }),
+                None => product.run(tiles),
+            }
+        }
     }
 
     /// `rows` are the first row's bytes and the distance of panels.
-    unsafe fn with_tiles(&self, kind: TileKind, rows: (*const u8, usize), steps: usize, panel: *const u8, c: *mut f32) {
-        let tiles = self.tiles.expect("the AMX path configures its tiles first");
+    fn tile_block<T>(&self, rows: (*const u8, usize), steps: usize, panel: *const u8, c: *mut f32) -> TileBlock<T> {
         let (a, a_stride) = rows;
-        let block =
-            TileBlock { kind, a, a_stride, rows: self.rows, steps, panel, next: self.next(panel, steps), c: c.cast() };
-        // SAFETY: `Linear::multiply`'s promise; activations hold whole tiles beyond their last row.
-        unsafe { block.run(tiles) };
+        // A single block meets every panel, and each panel it alone.
+        let keep_rows = if self.is_single() { Keep::Near } else { Keep::Far };
+        let (next, fetch_bytes) = self.next(panel, steps);
+        let (kind, rows, c) = (PhantomData, self.rows, c.cast());
+        TileBlock { kind, a, a_stride, keep_rows, rows, steps, panel, next, fetch_bytes, c }
     }
 
-    /// What to fetch ahead: the first blocks of a panel fetch the panel that follows, a part each.
-    fn next(&self, panel: *const u8, steps: usize) -> *const u8 {
-        let (block, blocks) = (self.from / tiles::BLOCK_ROWS, tiles::PANEL_STEP_BYTES / tiles::FETCH_BYTES);
-        let part = if block < blocks { steps * (tiles::PANEL_STEP_BYTES + block * tiles::FETCH_BYTES) } else { 0 };
-        panel.wrapping_add(part)
+    fn is_single(&self) -> bool {
+        self.x.rows() <= tiles::BLOCK_ROWS
     }
 
-    unsafe fn with_bytes(&self, steps: usize, panel: *const i8, c: *mut f32) {
+    /// What to fetch ahead, and how much of it a step: the blocks that meet a panel fetch the panel that follows, an
+    /// equal part each. A single block needs all of it at once, and there the hardware's own prefetching does better.
+    fn next(&self, panel: *const u8, steps: usize) -> (*const u8, usize) {
+        if self.is_single() {
+            return (panel, 0);
+        }
+        let blocks = self.x.rows().div_ceil(tiles::BLOCK_ROWS);
+        let fetch_bytes = tiles::PANEL_STEP_BYTES.div_ceil(blocks).next_multiple_of(64);
+        let part = self.from / tiles::BLOCK_ROWS * fetch_bytes;
+        let is_needed = part < tiles::PANEL_STEP_BYTES;
+        (panel.wrapping_add(steps * (tiles::PANEL_STEP_BYTES + part)), if is_needed { fetch_bytes } else { 0 })
+    }
+
+    unsafe fn with_bytes<R: Element, E: Stored>(
+        &self,
+        steps: usize,
+        panel: *const i8,
+        c: *mut f32,
+        other: Option<Finish<R, E>>,
+    ) {
         let (a, a_stride) = self.quantised.row(self.from);
         if self.path == CpuPath::Amx {
+            let product = self.tile_block::<U8I8Tiles>((a, a_stride), steps, panel.cast(), c);
             // SAFETY: as above.
-            return unsafe { self.with_tiles(TileKind::U8I8, (a, a_stride), steps, panel.cast(), c) };
+            return unsafe { self.with_tiles(product, other) };
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: this layout is chosen on AVX-512 with VNNI alone.
         unsafe {
             vnni::VnniBlock { a, a_stride, rows: self.rows, steps, panel, c: c.cast() }.run();
+            self.finish(other);
         }
     }
 }

@@ -51,31 +51,61 @@ pub(in crate::cpu) struct QuantiseRows<'a, E> {
     pub(in crate::cpu) to: &'a QuantisedRows,
 }
 
+/// Rows that are quantised together: the largest of a vector takes long to find, and those of several rows overlap.
+const ROWS_TOGETHER: usize = 4;
+
 impl<E: Element> Kernel for QuantiseRows<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let panels = self.columns.div_ceil(PANEL);
-        for row in self.from..self.from + self.rows {
-            // SAFETY: whole panels are valid on both sides, zero beyond the last column; a panel of `x` is half of one
-            // of bytes. The rows are this thread's alone.
+        let end = self.from + self.rows;
+        let mut row = self.from;
+        while row < end {
+            // SAFETY: as the caller's; the rows are this thread's alone.
             unsafe {
-                let mut largest = S::splat(0.0);
-                for panel in 0..panels {
-                    let x = self.x.row(row, panel);
-                    for c in (0..PANEL).step_by(S::LANES) {
-                        largest = S::max(largest, S::abs(E::load::<S>(x.add(c))));
+                if end - row >= ROWS_TOGETHER {
+                    self.rows_together::<S, ROWS_TOGETHER>(row);
+                    row += ROWS_TOGETHER;
+                } else {
+                    self.rows_together::<S, 1>(row);
+                    row += 1;
+                }
+            }
+        }
+    }
+}
+
+impl<E: Element> QuantiseRows<'_, E> {
+    /// # Safety
+    /// The machine has the instructions of `S`; rows `row..row + ROWS` are valid on both sides and nobody else's.
+    #[inline(always)]
+    unsafe fn rows_together<S: Simd, const ROWS: usize>(&self, row: usize) {
+        let panels = self.columns.div_ceil(PANEL);
+        // SAFETY: whole panels are valid on both sides, one row after another, zero beyond the last column; a panel of
+        // `x` is half of one of bytes.
+        unsafe {
+            let mut largest = [S::splat(0.0); ROWS];
+            for panel in 0..panels {
+                let x = self.x.row(row, panel);
+                for c in (0..PANEL).step_by(S::LANES) {
+                    for (r, largest) in largest.iter_mut().enumerate() {
+                        *largest = S::max(*largest, S::abs(E::load::<S>(x.add(r * PANEL + c))));
                     }
                 }
-                let largest = S::maximum(largest);
-                let scale = if largest > 0.0 { largest / 127.0 } else { 1.0 };
-                *self.to.scale(row).cast_mut() = scale;
-                let inverse = S::splat(1.0 / scale);
-                for panel in 0..panels {
-                    let x = self.x.row(row, panel);
-                    let at = panel / 2 * self.to.stride + row * STEP_BYTES + panel % 2 * PANEL;
-                    let bytes = self.to.bytes.as_ptr().cast_mut().add(at);
-                    for c in (0..PANEL).step_by(S::LANES) {
-                        S::store_biased_u8(bytes.add(c), S::mul(E::load::<S>(x.add(c)), inverse));
+            }
+            let scales: [f32; ROWS] = std::array::from_fn(|r| {
+                let largest = S::maximum(largest[r]);
+                if largest > 0.0 { largest / 127.0 } else { 1.0 }
+            });
+            let inverses = scales.map(|scale| 1.0 / scale);
+            self.to.scale(row).cast_mut().cast::<[f32; ROWS]>().write_unaligned(scales);
+            for panel in 0..panels {
+                let x = self.x.row(row, panel);
+                let at = panel / 2 * self.to.stride + row * STEP_BYTES + panel % 2 * PANEL;
+                let bytes = self.to.bytes.as_ptr().cast_mut().add(at);
+                for c in (0..PANEL).step_by(S::LANES) {
+                    for (r, &inverse) in inverses.iter().enumerate() {
+                        let x = S::mul(E::load::<S>(x.add(r * PANEL + c)), S::splat(inverse));
+                        S::store_biased_u8(bytes.add(r * STEP_BYTES + c), x);
                     }
                 }
             }

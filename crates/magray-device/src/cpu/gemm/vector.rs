@@ -45,8 +45,12 @@ pub(in crate::cpu) struct VectorBlock<W> {
     pub(in crate::cpu) c: *mut f32,
 }
 
-/// Depth of a slice of the product: 192 x 32 floats of the panel stay in the first cache.
-const DEPTH: usize = 192;
+/// Depth of a slice of the product: 96 x 32 floats of the panel stay in the first cache, beside two tiles of rows and
+/// the sums.
+const DEPTH: usize = 96;
+
+/// Floats of a cache line.
+const LINE_FLOATS: usize = 16;
 
 impl<W: Weight> Kernel for VectorBlock<W> {
     #[inline(always)]
@@ -92,7 +96,7 @@ struct Tile<W> {
     panel: *const W,
     c: *mut f32,
     accumulate: bool,
-    /// Distance of the weights to fetch meanwhile.
+    /// Distance of the weights to fetch meanwhile; zero for none.
     ahead: usize,
 }
 
@@ -137,8 +141,12 @@ impl<W: Weight> Tile<W> {
                         sum[0] = S::fma(x, first, sum[0]);
                         sum[1] = S::fma(x, second, sum[1]);
                     }
-                    S::fetch(b.wrapping_add(self.ahead));
-                    S::fetch(b.wrapping_add(self.ahead + S::LANES));
+                    // The next tile's rows follow in memory: two lines a row, so a line a column is a little too much.
+                    S::fetch_near(a.wrapping_add(ROWS * PANEL + k * LINE_FLOATS));
+                    if self.ahead > 0 {
+                        S::fetch(b.wrapping_add(self.ahead));
+                        S::fetch(b.wrapping_add(self.ahead + S::LANES));
+                    }
                     b = b.add(PANEL);
                 }
                 a = a.wrapping_add(self.a_stride);

@@ -46,8 +46,24 @@ unsafe fn convert_to_bf16(p: *mut bf16, x: __m512) {
     unsafe { p.cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(x)) }
 }
 
+#[inline(always)]
+unsafe fn round_bits_of_two(p: *mut bf16, x: __m512, y: __m512) {
+    // SAFETY: as `Simd::store_two_bf16`.
+    unsafe {
+        round_bits_to_bf16(p, x);
+        round_bits_to_bf16(p.add(16), y);
+    }
+}
+
+/// As costly as converting one of them.
+#[inline(always)]
+unsafe fn convert_two(p: *mut bf16, x: __m512, y: __m512) {
+    // SAFETY: as `Simd::store_two_bf16`, and AVX512_BF16 is there.
+    unsafe { p.cast::<__m512bh>().write_unaligned(_mm512_cvtne2ps_pbh(y, x)) }
+}
+
 macro_rules! sixteen_lanes {
-    ($name:ident, $store_bf16:ident) => {
+    ($name:ident, $store_bf16:ident, $store_two_bf16:ident) => {
         // SAFETY: every method needs the instructions that the path's `run` was promised, and valid pointers, which
         // its caller promises.
         #[expect(clippy::undocumented_unsafe_blocks, reason = "one contract for all the methods, stated above")]
@@ -82,6 +98,11 @@ macro_rules! sixteen_lanes {
             #[inline(always)]
             unsafe fn store_bf16(p: *mut bf16, x: __m512) {
                 unsafe { $store_bf16(p, x) }
+            }
+
+            #[inline(always)]
+            unsafe fn store_two_bf16(p: *mut bf16, x: __m512, y: __m512) {
+                unsafe { $store_two_bf16(p, x, y) }
             }
 
             #[inline(always)]
@@ -138,6 +159,12 @@ macro_rules! sixteen_lanes {
             }
 
             #[inline(always)]
+            unsafe fn clip(x: __m512, bound: f32) -> __m512 {
+                // The operand nearer to zero, with the sign of the first.
+                unsafe { _mm512_range_ps(x, _mm512_set1_ps(bound), 2) }
+            }
+
+            #[inline(always)]
             unsafe fn abs(a: __m512) -> __m512 {
                 unsafe { _mm512_abs_ps(a) }
             }
@@ -179,5 +206,5 @@ macro_rules! sixteen_lanes {
     };
 }
 
-sixteen_lanes!(Avx512, round_bits_to_bf16);
-sixteen_lanes!(Avx512Bf16, convert_to_bf16);
+sixteen_lanes!(Avx512, round_bits_to_bf16, round_bits_of_two);
+sixteen_lanes!(Avx512Bf16, convert_to_bf16, convert_two);

@@ -7,6 +7,7 @@ mod avx2;
 mod avx512;
 mod portable;
 
+use super::gemm::Tiles;
 use half::bf16;
 use magray_core::CpuPath;
 
@@ -28,6 +29,15 @@ pub(super) unsafe trait Simd: Copy {
     unsafe fn load_bf16(p: *const bf16) -> Self::F;
     /// Rounds to nearest even.
     unsafe fn store_bf16(p: *mut bf16, x: Self::F);
+    /// Two vectors end to end, as [`Simd::store_bf16`].
+    #[inline(always)]
+    unsafe fn store_two_bf16(p: *mut bf16, x: Self::F, y: Self::F) {
+        // SAFETY: as the caller's.
+        unsafe {
+            Self::store_bf16(p, x);
+            Self::store_bf16(p.add(Self::LANES), y);
+        }
+    }
     unsafe fn load_i8(p: *const i8) -> Self::F;
     /// Loads 32-bit integers and converts them.
     unsafe fn load_i32(p: *const i32) -> Self::F;
@@ -41,6 +51,12 @@ pub(super) unsafe trait Simd: Copy {
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// `x` where it is within `bound` of zero, else the bound with its sign.
+    #[inline(always)]
+    unsafe fn clip(x: Self::F, bound: f32) -> Self::F {
+        // SAFETY: as the caller's.
+        unsafe { Self::max(Self::min(x, Self::splat(bound)), Self::splat(-bound)) }
+    }
     unsafe fn abs(a: Self::F) -> Self::F;
     /// Rounds to the nearest integer, as a float.
     unsafe fn round(a: Self::F) -> Self::F;
@@ -52,13 +68,24 @@ pub(super) unsafe trait Simd: Copy {
         // SAFETY: as the caller's.
         unsafe { exp2::<Self>(x) }
     }
-    /// Asks for a line of memory, which need not exist, to be near when it is read.
+    /// Asks for a line of memory, which need not exist, to be in the second cache when it is read.
     #[inline(always)]
     unsafe fn fetch<T>(p: *const T) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a hint; every x86-64 has it and it never faults.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = p;
+    }
+    /// As [`Simd::fetch`], into the first cache.
+    #[inline(always)]
+    unsafe fn fetch_near<T>(p: *const T) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = p;
@@ -95,6 +122,20 @@ pub(super) unsafe fn vectorize<K: Kernel>(path: CpuPath, kernel: K) {
     }
 }
 
+/// Runs a kernel that multiplies tiles, with the vectors of the AMX path.
+///
+/// # Safety
+/// What the kernel points at is valid.
+pub(super) unsafe fn vectorize_beside_tiles<K: Kernel>(_: &Tiles, kernel: K) {
+    // SAFETY: the tiles were configured, so the path is AMX, whose vectors these are; the rest is the caller's promise.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        avx512::run_with_bf16(kernel);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = kernel;
+}
+
 /// `2^x`, exact to a few units in the last place. Below 2^-100 it stays there: next to the sums it joins that is
 /// nothing, and smaller numbers would soon be denormal, which cost many times as much.
 #[inline(always)]
@@ -124,6 +165,11 @@ pub(super) trait Element: Copy {
     /// # Safety
     /// As [`Simd::store`].
     unsafe fn store<S: Simd>(p: *mut Self, x: S::F);
+    /// Two vectors end to end.
+    ///
+    /// # Safety
+    /// As [`Simd::store`], for twice as much.
+    unsafe fn store_two<S: Simd>(p: *mut Self, x: S::F, y: S::F);
     fn from_f32(x: f32) -> Self;
 }
 
@@ -138,6 +184,15 @@ impl Element for f32 {
     unsafe fn store<S: Simd>(p: *mut Self, x: S::F) {
         // SAFETY: as the caller's.
         unsafe { S::store(p, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_two<S: Simd>(p: *mut Self, x: S::F, y: S::F) {
+        // SAFETY: as the caller's.
+        unsafe {
+            S::store(p, x);
+            S::store(p.add(S::LANES), y);
+        }
     }
 
     #[inline(always)]
@@ -157,6 +212,12 @@ impl Element for bf16 {
     unsafe fn store<S: Simd>(p: *mut Self, x: S::F) {
         // SAFETY: as the caller's.
         unsafe { S::store_bf16(p, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_two<S: Simd>(p: *mut Self, x: S::F, y: S::F) {
+        // SAFETY: as the caller's.
+        unsafe { S::store_two_bf16(p, x, y) }
     }
 
     #[inline(always)]
@@ -198,6 +259,10 @@ mod tests {
                     let signed = bytes.map(|b| b.wrapping_sub(128) as i8);
                     put(7, S::load_i8(signed.as_ptr()));
                     put(8, S::exp2_coarse(x));
+                    put(9, S::clip(x, 4.0));
+                    let mut both = [bf16::ZERO; 32];
+                    S::store_two_bf16(both.as_mut_ptr(), S::abs(x), x);
+                    put(10, S::load_bf16(both.as_ptr().add(S::LANES)));
                 }
             }
         }
@@ -207,7 +272,7 @@ mod tests {
     fn every_path_agrees_with_plain_floats() {
         let x: Vec<f32> = (0..64).map(|i| (i as f32 - 31.3) * 1.37).collect();
         for path in available_paths() {
-            let mut out = vec![vec![0.0f32; 64]; 9];
+            let mut out = vec![vec![0.0f32; 64]; 11];
             // SAFETY: the path is available.
             unsafe { vectorize(path, EveryOp { x: &x, out: &mut out }) };
             for (i, &x) in x.iter().enumerate() {
@@ -219,6 +284,8 @@ mod tests {
                 close(out[2][i], x.mul_add(x, 1.0));
                 close(out[3][i], x.abs());
                 assert!((out[8][i] / x.exp2() - 1.0).abs() < 5e-6, "{path} lane {i}");
+                assert_eq!(out[9][i], x.clamp(-4.0, 4.0), "{path} lane {i}");
+                assert_eq!(out[10][i], out[6][i], "{path} lane {i}");
                 close(out[6][i], bf16::from_f32(x).to_f32());
                 close(out[7][i], x.clamp(-127.0, 127.0).round_ties_even());
             }

@@ -22,7 +22,7 @@ use super::acts::{Acts, PANEL};
 use super::aligned::{Aligned, Plain};
 use super::pool::ThreadPool;
 use super::simd::{Element, vectorize, vectorize_beside_tiles};
-use crate::LinearSource;
+use crate::{LinearSource, Rows};
 use finish::{FinishBeside, TileSums};
 use magray_core::CpuPath;
 use pack::{PanelPart, Panels, pack_bf16, pack_f32, pack_i8};

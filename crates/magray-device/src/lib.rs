@@ -10,5 +10,5 @@ mod table;
 
 pub use layers::{Embedding, LinearSource, Norm};
 pub use mapped::MappedFile;
-pub use ops::{AttentionShape, Device, DistanceBias, Ops, PoolShape, Rows, TokenBatch};
+pub use ops::{ActsPair, AttentionShape, Device, DistanceBias, Ops, PoolShape, Rows, TokenBatch};
 pub use table::{NumberFormat, Table};

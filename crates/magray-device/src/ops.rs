@@ -153,6 +153,9 @@ pub trait Rows {
     fn columns(&self) -> usize;
 }
 
+/// Two matrices of activations.
+pub type ActsPair<O> = (<O as Ops>::Acts, <O as Ops>::Acts);
+
 /// A device that packs layers for its operations.
 pub trait Device {
     /// Why a layer could not be packed.
@@ -179,4 +182,10 @@ pub trait Device {
 
     /// Activations, with no rows yet, in the format that layers of this precision take.
     fn acts(&self, precision: Precision, columns: usize) -> <Self::Ops as Ops>::Acts;
+
+    /// Two matrices of activations of which one is used at a time: a device may keep them in the same memory. They are
+    /// resized together.
+    fn acts_in_turn(&self, precision: Precision, columns: [usize; 2]) -> ActsPair<Self::Ops> {
+        (self.acts(precision, columns[0]), self.acts(precision, columns[1]))
+    }
 }

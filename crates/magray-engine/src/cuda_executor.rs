@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Tokens of a pass: enough to fill the largest GPU for many times its starting costs, few enough that the activations of
 /// two streams take less than 400 MB for the default model.
-pub(crate) const TOKENS_A_PASS: usize = 24_576;
+pub(crate) const TOKENS_A_PASS: usize = 32_768;
 
 /// A model on a GPU.
 pub(crate) struct CudaExecutor {

@@ -159,4 +159,8 @@ impl Device for Cuda {
     fn acts(&self, precision: Precision, columns: usize) -> Acts {
         Acts::new(&self.context, self.number(precision), columns, self.has_wgmma)
     }
+
+    fn acts_in_turn(&self, precision: Precision, columns: [usize; 2]) -> (Acts, Acts) {
+        Acts::pair(&self.context, self.number(precision), columns, self.has_wgmma)
+    }
 }

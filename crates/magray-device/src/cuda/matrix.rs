@@ -7,7 +7,7 @@ use super::error::CudaError;
 use super::memory::{DeviceBuffer, Number};
 use super::sys;
 use crate::Rows;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Numbers that a row is padded to a multiple of.
 const STRIDE_UNIT: usize = 16;
@@ -23,19 +23,62 @@ pub(super) fn stride_of(columns: usize) -> usize {
 #[derive(Debug)]
 pub struct Acts {
     pub(super) number: Number,
-    pub(super) buffer: DeviceBuffer,
     /// How the copy engine sees it; none for 32-bit numbers, and where there is no such engine.
     pub(super) map: Option<TensorMap>,
+    memory: Arc<Memory>,
+    /// Where it lies in that memory's present place.
+    address: u64,
+    place: u64,
     columns: usize,
     rows: usize,
-    capacity: usize,
+}
+
+/// Memory of one matrix, or of two that are used in turn.
+#[derive(Debug)]
+struct Memory {
+    context: Arc<Context>,
+    /// Bytes of the longest row.
+    row_bytes: usize,
     has_copy_engine: bool,
+    room: Mutex<Room>,
+}
+
+#[derive(Debug)]
+struct Room {
+    buffer: DeviceBuffer,
+    rows: usize,
+    /// Counts the places that the memory had.
+    place: u64,
 }
 
 impl Acts {
     pub(super) fn new(context: &Arc<Context>, number: Number, columns: usize, has_copy_engine: bool) -> Self {
-        let buffer = DeviceBuffer::empty(context);
-        Self { number, buffer, map: None, columns, rows: 0, capacity: 0, has_copy_engine }
+        Self::in_memory(&Memory::new(context, number, columns, has_copy_engine), number, columns)
+    }
+
+    /// Two matrices of which one is used at a time, in the same memory.
+    pub(super) fn pair(
+        context: &Arc<Context>,
+        number: Number,
+        columns: [usize; 2],
+        has_copy_engine: bool,
+    ) -> (Self, Self) {
+        // What one writes would stand in the padding of the other's rows, which must be zero.
+        if columns.iter().any(|&columns| stride_of(columns) != columns) {
+            let [first, second] = columns.map(|columns| Self::new(context, number, columns, has_copy_engine));
+            return (first, second);
+        }
+        let memory = Memory::new(context, number, columns[0].max(columns[1]), has_copy_engine);
+        let [first, second] = columns.map(|columns| Self::in_memory(&memory, number, columns));
+        (first, second)
+    }
+
+    fn in_memory(memory: &Arc<Memory>, number: Number, columns: usize) -> Self {
+        Self { number, map: None, memory: Arc::clone(memory), address: 0, place: 0, columns, rows: 0 }
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.address
     }
 
     pub(super) fn stride(&self) -> usize {
@@ -49,7 +92,7 @@ impl Acts {
 
     /// Whether it has memory at all.
     pub(super) fn has_room(&self) -> bool {
-        self.capacity > 0
+        self.address != 0
     }
 
     /// Sets the rows in use without making room for them: for plans alone, which touch no row.
@@ -57,26 +100,41 @@ impl Acts {
         self.rows = rows;
     }
 
-    /// Sets the rows in use. Says whether the matrix had to move: recordings that use it are void then.
-    pub(super) fn resize(&mut self, context: &Arc<Context>, rows: usize) -> Result<bool, CudaError> {
+    /// Sets the rows in use; two matrices that share memory are resized together. Says whether the matrix had to move:
+    /// recordings that use it are void then.
+    pub(super) fn resize(&mut self, rows: usize) -> Result<bool, CudaError> {
         self.rows = rows;
-        if self.padded_rows() <= self.capacity {
+        let memory = &self.memory;
+        let mut room = memory.room.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.padded_rows() > room.rows {
+            // The old memory goes first: there may not be room for both. Some more is taken, so that a later batch a
+            // little larger fits without asking the driver again.
+            room.buffer = DeviceBuffer::empty(&memory.context);
+            room.rows = 0;
+            room.buffer = DeviceBuffer::zeroed(&memory.context, roomy_rows(rows) * memory.row_bytes)?;
+            room.rows = roomy_rows(rows);
+            room.place += 1;
+        }
+        if self.place == room.place {
             return Ok(false);
         }
-        // Some more: a later batch a little larger fits without asking the driver again.
-        let capacity = roomy_rows(rows);
-        // The old memory goes first: there may not be room for both.
-        self.buffer = DeviceBuffer::empty(context);
-        self.capacity = 0;
-        self.buffer = DeviceBuffer::zeroed(context, capacity * self.stride() * self.number.size())?;
+        self.address = room.buffer.address();
         self.map = match self.number {
-            Number::F16 | Number::Bf16 if self.has_copy_engine => {
-                Some(TensorMap::encode(self.buffer.address(), self.number, capacity, self.columns)?)
+            Number::F16 | Number::Bf16 if memory.has_copy_engine => {
+                Some(TensorMap::encode(self.address, self.number, room.rows, self.columns)?)
             }
             _ => None,
         };
-        self.capacity = capacity;
+        self.place = room.place;
         Ok(true)
+    }
+}
+
+impl Memory {
+    fn new(context: &Arc<Context>, number: Number, columns: usize, has_copy_engine: bool) -> Arc<Self> {
+        let room = Room { buffer: DeviceBuffer::empty(context), rows: 0, place: 0 };
+        let row_bytes = stride_of(columns) * number.size();
+        Arc::new(Self { context: Arc::clone(context), row_bytes, has_copy_engine, room: Mutex::new(room) })
     }
 }
 

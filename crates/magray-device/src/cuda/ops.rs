@@ -371,7 +371,7 @@ impl CudaOps {
         let (tile, parts) = product.mma_tile(self.cuda.multiprocessors(), leaves == Leaves::Sums);
         let (from, from_scales) = match weights.arithmetic {
             Arithmetic::Int8 => self.quantise(x),
-            _ => (x.buffer.address(), 0),
+            _ => (x.address(), 0),
         };
         let out_stride = stride_of(weights.outputs);
         let grid = [weights.outputs.div_ceil(tile.columns) as u32, rows.div_ceil(tile.rows) as u32, parts as u32];
@@ -402,7 +402,7 @@ impl CudaOps {
         let bytes = self.room(|ops| &mut ops.bytes, rows * x.stride());
         let scales = self.room(|ops| &mut ops.scales, rows * 4);
         let arguments = vec![
-            Arg::Address(x.buffer.address()),
+            Arg::Address(x.address()),
             int(x.stride()),
             int(rows),
             int(x.columns()),
@@ -432,7 +432,7 @@ impl Ops for CudaOps {
         if self.is_planning() && acts.has_room() {
             return acts.pretend(rows);
         }
-        match acts.resize(self.cuda.context(), rows) {
+        match acts.resize(rows) {
             Ok(false) => {}
             // It moved: no recording may use the old place.
             Ok(true) => self.recordings.clear(),
@@ -458,7 +458,7 @@ impl Ops for CudaOps {
             int(out.columns()),
             int(out.stride()),
             int(rows),
-            Arg::Address(out.buffer.address()),
+            Arg::Address(out.address()),
         ];
         self.launch(variants::embed(out.number), row_shape(rows), arguments);
     }
@@ -468,7 +468,7 @@ impl Ops for CudaOps {
         assert_eq!(out.columns(), weights.outputs, "room for the layer's outputs");
         assert_rows(out, x.rows());
         if !self.hopper_product(x, weights, activation, out) {
-            let to = out.buffer.address();
+            let to = out.address();
             self.portable_product(x, weights, Leaves::Results(activation), out.number, to);
         }
     }
@@ -497,7 +497,7 @@ impl Ops for CudaOps {
             int(rows),
             int(hidden.columns()),
             int(stride),
-            Arg::Address(hidden.buffer.address()),
+            Arg::Address(hidden.address()),
         ];
         self.launch(variants::add_norm(hidden.number), row_shape(rows), arguments);
     }
@@ -515,9 +515,9 @@ impl Ops for CudaOps {
         self.bring(batch, 0);
         let size = out.columns() / shape.heads;
         let mut arguments = vec![
-            Arg::Address(qkv.buffer.address()),
+            Arg::Address(qkv.address()),
             int(qkv.stride()),
-            Arg::Address(out.buffer.address()),
+            Arg::Address(out.address()),
             int(out.stride()),
             self.part(0),
             self.part(self.layout.offsets),
@@ -547,13 +547,13 @@ impl Ops for CudaOps {
         assert!(self.is_planning() || self.skip == shape.skip, "a pass skips the same in every text");
         for (i, &way) in shape.ways.iter().enumerate() {
             let arguments = vec![
-                Arg::Address(hidden.buffer.address()),
+                Arg::Address(hidden.address()),
                 int(hidden.stride()),
                 self.part(0),
                 self.part(self.layout.offsets),
                 int(pooling_number(way)),
                 int(columns),
-                Arg::Address(out.buffer.address()),
+                Arg::Address(out.address()),
                 int(out.stride()),
                 int(i * columns),
             ];
@@ -580,7 +580,7 @@ impl Ops for CudaOps {
         self.answer_len = acts.rows() * acts.columns();
         self.answer_columns = acts.columns();
         let arguments = vec![
-            Arg::Address(acts.buffer.address()),
+            Arg::Address(acts.address()),
             int(acts.stride()),
             self.part(0),
             int(acts.columns()),

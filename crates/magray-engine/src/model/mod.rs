@@ -122,11 +122,13 @@ impl<D: Device> Model<D> {
     /// Room for passes; it grows with the batches and then stays.
     pub(crate) fn workspace(&self, device: &D) -> Workspace<D> {
         let acts = |columns| device.acts(self.precision, columns);
+        // Queries, keys and values are used up before the feed-forward layer begins.
+        let (qkv, up) = device.acts_in_turn(self.precision, [3 * self.hidden, self.ffn]);
         Workspace {
             hidden: acts(self.hidden),
-            qkv: acts(3 * self.hidden),
+            qkv,
             context: acts(self.hidden),
-            up: acts(self.ffn),
+            up,
             pooled: device.acts(Precision::F32, self.hidden * self.head.pooling.len()),
             dense: self.head.dense.iter().map(|dense| device.acts(Precision::F32, dense.outputs)).collect(),
         }

@@ -12,14 +12,23 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Tokens of a pass: enough to fill the largest GPU for many times its starting costs, few enough that the activations of
-/// two streams take less than 400 MB for the default model.
-pub(crate) const TOKENS_A_PASS: usize = 32_768;
+/// two streams take about 300 MB for the default model.
+const TOKENS_A_PASS: usize = 32_768;
+
+/// Tokens of a pass in this precision: half as many where numbers are twice as wide, so that memory stays the same.
+pub(crate) fn tokens_a_pass(precision: Precision) -> usize {
+    match precision {
+        Precision::F32 | Precision::Tf32 => TOKENS_A_PASS / 2,
+        Precision::F16 | Precision::Bf16 | Precision::Int8 => TOKENS_A_PASS,
+    }
+}
 
 /// A model on a GPU.
 pub(crate) struct CudaExecutor {
     cuda: Arc<Cuda>,
     model: Model<Cuda>,
     lanes: Vec<Lane>,
+    tokens_a_pass: usize,
     /// Of the whole GPU, before the model came.
     free_bytes_before: u64,
 }
@@ -52,6 +61,7 @@ impl CudaExecutor {
         )?;
         let (free_bytes_before, _) = cuda.context().memory_bytes()?;
         let model = Model::pack(&*cuda, spec, source, precision)?;
+        let tokens_a_pass = tokens_a_pass(precision);
         let mut lanes = (0..options.streams.max(1))
             .map(|_| {
                 let (ops, work) = (cuda.ops()?, model.workspace(&cuda));
@@ -60,10 +70,10 @@ impl CudaExecutor {
             .collect::<Result<Vec<_>, GpuError>>()?;
         // All kernels that any batch will need: none is compiled while somebody waits, and the cache on disk is whole.
         if let Some(Lane { ops, work, .. }) = lanes.first_mut() {
-            let specs = ops.plan(TOKENS_A_PASS, |ops, batch| model.forward(ops, work, batch, 0));
+            let specs = ops.plan(tokens_a_pass, |ops, batch| model.forward(ops, work, batch, 0));
             cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))?;
         }
-        Ok(Self { cuda, model, lanes, free_bytes_before })
+        Ok(Self { cuda, model, lanes, tokens_a_pass, free_bytes_before })
     }
 
     /// Numbers in a text's answer.
@@ -76,7 +86,7 @@ impl CudaExecutor {
         let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
         let outputs = self.outputs();
         let mut result = Ok(());
-        for (i, pass) in plan_passes(&lengths, TOKENS_A_PASS).into_iter().enumerate() {
+        for (i, pass) in plan_passes(&lengths, self.tokens_a_pass).into_iter().enumerate() {
             let lane = i % self.lanes.len();
             let lane = &mut self.lanes[lane];
             result = result.and(lane.collect(outputs, out));

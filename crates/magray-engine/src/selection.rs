@@ -2,7 +2,7 @@
 //! Decides by `magray_core::choose_device` alone; touches hardware through the trait [`Hardware`] alone.
 
 use crate::calibration::{self, Key, ScoreCache};
-use crate::cuda_executor::TOKENS_A_PASS;
+use crate::cuda_executor::tokens_a_pass;
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executor::{Executor, OnCpu, OnGpu, Runner};
 use crate::gpu::{Declined, GpuError, GpuInfo, Hardware};
@@ -62,7 +62,7 @@ impl Request<'_> {
     fn need_bytes(&self, gpu: &GpuInfo) -> Option<u64> {
         let (shape, precision) = (self.model?.shape, self.gpu_precision(gpu));
         // Each stream has activations of its own.
-        let tokens = TOKENS_A_PASS.saturating_mul(self.options.gpu.streams.max(1));
+        let tokens = tokens_a_pass(precision).saturating_mul(self.options.gpu.streams.max(1));
         Some(shape.weight_bytes(precision) + shape.activation_bytes(precision, tokens) + CONTEXT_BYTES)
     }
 

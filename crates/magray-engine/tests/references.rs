@@ -3,6 +3,7 @@
 //! The compiled binary runs without the sources where `REFERENCE_MODELS` names the folder of the tiny models.
 
 #![expect(clippy::unwrap_used, reason = "a test: what fails to unwrap fails the test")]
+#![expect(clippy::print_stdout, reason = "a device that is missing is the test's to tell")]
 
 use magray_engine::gpu::{SearchPath, Visible};
 use magray_engine::spec::Task;

@@ -142,8 +142,10 @@ impl<W: Weight> Tile<W> {
                         sum[1] = S::fma(x, second, sum[1]);
                     }
                     // The next tile's rows follow in memory: two lines a row, so a line a column is a little too much.
-                    S::fetch_near(a.wrapping_add(ROWS * PANEL + k * LINE_FLOATS));
-                    if self.ahead > 0 {
+                    if S::FETCHES {
+                        S::fetch_near(a.wrapping_add(ROWS * PANEL + k * LINE_FLOATS));
+                    }
+                    if S::FETCHES && self.ahead > 0 {
                         S::fetch(b.wrapping_add(self.ahead));
                         S::fetch(b.wrapping_add(self.ahead + S::LANES));
                     }

@@ -17,6 +17,7 @@ fn each(f: impl Fn(usize) -> f32) -> [f32; LANES] {
 unsafe impl Simd for Portable {
     type F = [f32; LANES];
     const LANES: usize = LANES;
+    const FETCHES: bool = false;
     const TILE_ROWS: usize = 4;
 
     #[inline(always)]

@@ -66,6 +66,7 @@ pub(super) fn split_version(number: i32) -> (u32, u32) {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
 
     /// Functions that every driver since CUDA 12.0 has. Before one is added here: the bindings must have it under their
     /// feature `cuda-12000`, under the same name.
@@ -114,12 +115,20 @@ mod tests {
 
     #[test]
     fn only_functions_of_the_oldest_driver_are_called() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda");
-        let files =
-            std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
-        let called: BTreeSet<String> = files.flat_map(|text| functions_in(&text)).collect();
+        let sources = sources_below(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda")));
+        let called: BTreeSet<String> = sources.iter().flat_map(|text| functions_in(text)).collect();
         let new: Vec<_> = called.iter().filter(|name| !SINCE_12_0.contains(&name.as_str())).collect();
         assert!(called.len() > 20 && new.is_empty(), "not known to be in a driver of 12.0: {new:?}");
+    }
+
+    /// The texts of all files of a folder and of those in it.
+    fn sources_below(folder: &Path) -> Vec<String> {
+        let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let read = |path: PathBuf| match path.is_dir() {
+            true => sources_below(&path),
+            false => vec![std::fs::read_to_string(path).unwrap()],
+        };
+        paths.flat_map(read).collect()
     }
 
     /// The driver's functions that a source names: `sys::`, `cu`, a capital letter.

@@ -105,7 +105,7 @@ struct Feed {
             // Chunks are counted in 32 bits, to save registers; bytes would not fit.
             const uint4* const from = (pass < X_PASSES ? x : weights) + (at[pass] + ahead * CHUNKS);
 #if __CUDA_ARCH__ >= 800
-            copy_chunk(stage + to + pass * TALL * SLICE, from, inside);
+            begin_copy(stage + to + pass * TALL * SLICE, from, inside);
 #else
             held[pass] = inside ? *from : make_uint4(0, 0, 0, 0);
 #endif
@@ -123,7 +123,7 @@ struct Feed {
     // Ends the asking for a slice, also where there was none left to ask for.
     __device__ __forceinline__ void settle(unsigned stage, bool asked) {
 #if __CUDA_ARCH__ >= 800
-        close_group();
+        close_copies();
 #else
         static_assert(STAGES == 2, "registers hold one slice");
         if (asked) {
@@ -138,7 +138,7 @@ struct Feed {
     // The oldest slice settled and not yet awaited is there for all threads, and all are done with the one before it.
     __device__ __forceinline__ void await() {
 #if __CUDA_ARCH__ >= 800
-        await_groups<STAGES - 2>();
+        wait_for_copies<STAGES - 2>();
 #endif
         __syncthreads();
     }

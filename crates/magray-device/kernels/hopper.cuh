@@ -2,6 +2,8 @@
 // Thin names over the instructions; knows no matrix. Compiled for sm_90a alone.
 #pragma once
 
+#include "shared_memory.cuh"
+
 // Every matrix is seen by the copy engine as boxes of 64 rows by 64 numbers of 16 bits, swizzled over 128 bytes.
 constexpr int BOX = 64;
 constexpr int BOX_BYTES = BOX * BOX * 2;
@@ -10,8 +12,6 @@ constexpr int BOX_BYTES = BOX * BOX * 2;
 struct alignas(64) TensorMap {
     unsigned long long opaque[16];
 };
-
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

@@ -1,10 +1,12 @@
-// The instructions under a matrix product: copies into shared memory, fragments out of it, products on tensor cores.
+// The instructions under a matrix product: fragments out of shared memory, products on tensor cores.
 // Knows no tiles and no layers. KIND chooses the number type, as in gemm_mma.cu; f32 needs no tensor cores.
 //
 // For every number type one product takes 16 rows and 8 columns over 32 bytes of the inputs, and the threads hold the same
 // bytes: in thread 4 g + t, a[0] is bytes 4 t.. of row g, a[1] of row g + 8, a[2] and a[3] the same 16 bytes further on; b[0]
 // is bytes 4 t.. of column g, b[1] 16 bytes further on; c[0], c[1] are columns 2 t, 2 t + 1 of row g, c[2], c[3] of row g + 8.
 #pragma once
+
+#include "shared_memory.cuh"
 
 #define BF16 1
 #define F16 2
@@ -17,10 +19,6 @@ typedef int Sum;
 #else
 typedef float Sum;
 #endif
-
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
 
 __device__ __forceinline__ void store_chunk(unsigned to, uint4 chunk) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z), "r"(chunk.w) : "memory");
@@ -39,21 +37,6 @@ __device__ __forceinline__ void load_matrices(unsigned (&to)[4], unsigned from) 
                  : "r"(from)
                  : "memory");
 }
-
-#if __CUDA_ARCH__ >= 800
-// Past the level 1 cache, which could not keep tiles anyway. Zeros where there is nothing to read.
-__device__ __forceinline__ void copy_chunk(unsigned to, const void* from, bool inside) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most PENDING of this thread's youngest groups are still under way.
-template <int PENDING>
-__device__ __forceinline__ void await_groups() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-#endif
 
 #if KIND == TF32
 // Rounds to nearest; the tensor core alone would cut the lower bits off.

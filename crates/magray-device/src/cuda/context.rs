@@ -4,7 +4,7 @@
 use super::driver;
 use super::error::CudaError;
 use super::gpu::GpuInfo;
-use super::sys::{self, CUdevice_attribute, CUresult};
+use super::sys::{self, CUresult};
 use std::sync::Arc;
 
 /// A GPU ready for work. Costs some hundred MiB of its memory while it lives.
@@ -50,14 +50,6 @@ impl Context {
         &self.gpu
     }
 
-    /// One of the numbers that the driver knows of this GPU.
-    pub fn attribute(&self, which: CUdevice_attribute) -> Result<i32, CudaError> {
-        let mut value = 0;
-        // SAFETY: writes one number.
-        CudaError::check(unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.device) })?;
-        Ok(value)
-    }
-
     /// The memory of the GPU in bytes: free, and all of it. What other processes use is not free.
     pub fn memory_bytes(&self) -> Result<(u64, u64), CudaError> {
         self.bind()?;
@@ -65,13 +57,6 @@ impl Context {
         // SAFETY: a context is current; writes two numbers.
         CudaError::check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok((free as u64, total as u64))
-    }
-
-    /// Waits until all work of this context is done; reports what went wrong in it.
-    pub fn synchronize(&self) -> Result<(), CudaError> {
-        self.bind()?;
-        // SAFETY: a context is current.
-        CudaError::check(unsafe { sys::cuCtxSynchronize() })
     }
 }
 

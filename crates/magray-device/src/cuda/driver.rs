@@ -72,7 +72,6 @@ mod tests {
     /// feature `cuda-12000`, under the same name.
     const SINCE_12_0: &[&str] = &[
         "cuCtxSetCurrent",
-        "cuCtxSynchronize",
         "cuDeviceGet",
         "cuDeviceGetAttribute",
         "cuDeviceGetCount",
@@ -103,7 +102,6 @@ mod tests {
         "cuModuleGetFunction",
         "cuModuleLoadData",
         "cuModuleUnload",
-        "cuOccupancyMaxActiveBlocksPerMultiprocessor",
         "cuOccupancyMaxActiveClusters",
         "cuStreamBeginCapture_v2",
         "cuStreamCreate",

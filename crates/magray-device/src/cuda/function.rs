@@ -47,11 +47,32 @@ impl LaunchShape {
         self
     }
 
-    /// With leave to begin early.
-    #[must_use]
-    pub fn with_overlap(mut self) -> Self {
-        self.overlaps = true;
-        self
+    /// As the driver takes it; the attributes must outlive it.
+    fn config(&self, stream: sys::CUstream, attributes: &mut [sys::CUlaunchAttribute; 2]) -> sys::CUlaunchConfig {
+        let mut count = 0;
+        if let Some(blocks) = self.cluster {
+            let dimension = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: blocks, y: 1, z: 1 };
+            attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attributes[count].value.clusterDim = dimension;
+            count += 1;
+        }
+        if self.overlaps {
+            attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attributes[count].value.programmaticStreamSerializationAllowed = 1;
+            count += 1;
+        }
+        sys::CUlaunchConfig {
+            gridDimX: self.grid[0],
+            gridDimY: self.grid[1],
+            gridDimZ: self.grid[2],
+            blockDimX: self.block[0],
+            blockDimY: self.block[1],
+            blockDimZ: self.block[2],
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count as u32,
+        }
     }
 }
 
@@ -115,80 +136,26 @@ impl Function {
         }
         self.grant_shared_bytes(shape.shared_bytes)?;
         let mut attributes = [blank_attribute(); 2];
-        let mut count = 0;
-        if let Some(blocks) = shape.cluster {
-            let dimension = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: blocks, y: 1, z: 1 };
-            attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-            attributes[count].value.clusterDim = dimension;
-            count += 1;
-        }
-        if shape.overlaps {
-            attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-            attributes[count].value.programmaticStreamSerializationAllowed = 1;
-            count += 1;
-        }
-        let config = sys::CUlaunchConfig {
-            gridDimX: shape.grid[0],
-            gridDimY: shape.grid[1],
-            gridDimZ: shape.grid[2],
-            blockDimX: shape.block[0],
-            blockDimY: shape.block[1],
-            blockDimZ: shape.block[2],
-            sharedMemBytes: shape.shared_bytes,
-            hStream: stream,
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: count as u32,
-        };
+        let config = shape.config(stream, &mut attributes);
         // SAFETY: the configuration and its attributes outlive the call; the rest is this function's own contract.
         let launched =
             unsafe { sys::cuLaunchKernelEx(&config, self.loaded.raw, arguments.as_mut_ptr(), std::ptr::null_mut()) };
         CudaError::check(launched)
     }
 
-    /// How many blocks of this kernel fit on a multiprocessor at once.
-    pub fn blocks_per_multiprocessor(&self, threads: u32, shared_bytes: u32) -> Result<u32, CudaError> {
-        self.grant_shared_bytes(shared_bytes)?;
-        let mut blocks = 0;
-        // SAFETY: the function is loaded; writes one number.
-        let asked = unsafe {
-            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                &mut blocks,
-                self.loaded.raw,
-                i32::try_from(threads).unwrap_or(i32::MAX),
-                shared_bytes as usize,
-            )
-        };
-        CudaError::check(asked)?;
-        Ok(blocks.unsigned_abs())
-    }
-
-    /// Asks for shared memory beyond what is free, once.
     /// How many clusters of this shape the GPU holds at once.
     pub(crate) fn clusters_at_once(&self, shape: &LaunchShape) -> Result<u32, CudaError> {
         self.loaded.context.bind()?;
         self.grant_shared_bytes(shape.shared_bytes)?;
-        let mut attribute = blank_attribute();
-        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        let blocks = shape.cluster.unwrap_or(1);
-        attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: blocks, y: 1, z: 1 };
-        let config = sys::CUlaunchConfig {
-            gridDimX: shape.grid[0],
-            gridDimY: shape.grid[1],
-            gridDimZ: shape.grid[2],
-            blockDimX: shape.block[0],
-            blockDimY: shape.block[1],
-            blockDimZ: shape.block[2],
-            sharedMemBytes: shape.shared_bytes,
-            hStream: std::ptr::null_mut(),
-            attrs: &mut attribute,
-            numAttrs: 1,
-        };
+        let mut attributes = [blank_attribute(); 2];
+        let config = shape.config(std::ptr::null_mut(), &mut attributes);
         let mut clusters = 0;
-        // SAFETY: the function is loaded and the configuration outlives the call; writes one number.
+        // SAFETY: the function is loaded, the configuration and its attributes outlive the call; writes one number.
         CudaError::check(unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, self.loaded.raw, &config) })?;
         Ok(clusters.unsigned_abs())
     }
 
+    /// Asks for shared memory beyond what is free, once.
     fn grant_shared_bytes(&self, bytes: u32) -> Result<(), CudaError> {
         let granted = &self.loaded.shared_bytes_granted;
         if bytes <= granted.load(Ordering::Acquire) {

@@ -140,7 +140,8 @@ impl CudaOps {
         self.mode = Mode::Plan(BTreeSet::new());
         let mut tokens = 1;
         while tokens <= tokens_most {
-            let (ids, offsets) = (vec![0; tokens], [0, tokens]);
+            // Texts of one token: as many rows behind the pooling as before it, and none longer than a bias was made for.
+            let (ids, offsets) = (vec![0; tokens], (0..=tokens).collect::<Vec<_>>());
             let batch = TokenBatch { ids: &ids, types: &[], offsets: &offsets };
             self.bucket = Bucket::of(&batch);
             work(self, &batch);
@@ -212,9 +213,11 @@ impl CudaOps {
         self.skip = skip;
         if self.layout.words > self.staged.len() {
             let words = self.layout.words.next_power_of_two();
+            // Both or none: a batch that fits one must fit the other.
+            let batch = DeviceBuffer::zeroed(self.cuda.context(), words * 4)?;
+            let staged = PinnedWords::zeroed(self.cuda.context(), words)?;
             self.recordings.clear();
-            self.staged = PinnedWords::zeroed(self.cuda.context(), words)?;
-            self.batch = DeviceBuffer::zeroed(self.cuda.context(), words * 4)?;
+            (self.batch, self.staged) = (batch, staged);
         }
         batch::stage(batch, skip, self.staged.as_mut_slice());
         Ok(())
@@ -334,7 +337,11 @@ impl Ops for CudaOps {
             Ok(false) => {}
             // It moved: no recording may use the old place.
             Ok(true) => self.recordings.clear(),
-            Err(error) => self.fail(error.into()),
+            // The old place is gone as well.
+            Err(error) => {
+                self.recordings.clear();
+                self.fail(error.into());
+            }
         }
     }
 

@@ -17,7 +17,8 @@ const HEADERS: &[(&str, &str)] = built_in![
     "mma.cuh",
     "numbers.cuh",
     "order.cuh",
-    "rows.cuh"
+    "rows.cuh",
+    "shared_memory.cuh"
 ];
 
 /// The kernels, by file name.

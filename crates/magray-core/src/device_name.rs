@@ -35,6 +35,8 @@ pub enum DeviceName {
     Cpu,
     /// The NVIDIA GPU of this number.
     Cuda(usize),
+    /// A worker that computes on the CPU and behaves like a GPU, for tests.
+    Simulated(usize),
 }
 
 /// A way to use some hardware, as lists of preference name it.
@@ -108,6 +110,7 @@ impl fmt::Display for DeviceName {
         match self {
             Self::Cpu => f.pad("cpu"),
             Self::Cuda(index) => f.pad(&format!("cuda:{index}")),
+            Self::Simulated(index) => f.pad(&format!("sim:{index}")),
         }
     }
 }

@@ -9,6 +9,7 @@ mod device_name;
 mod packing;
 mod pooling;
 mod precision;
+pub mod schedule;
 mod shape;
 
 pub use activation::{Activation, UnknownActivation};

@@ -81,7 +81,9 @@ fn tell_device(options: &EncoderOptions, encoder: &Encoder, console: &Console) {
     }
     let (asked, name) = match device {
         DeviceName::Cpu => (options.precision, "the CPU".to_owned()),
-        DeviceName::Cuda(_) => (options.precision.or(options.gpu.precision), device.to_string()),
+        DeviceName::Cuda(_) | DeviceName::Simulated(_) => {
+            (options.precision.or(options.gpu.precision), device.to_string())
+        }
     };
     if let Some(asked) = asked.replaced_by(settled) {
         console.warn(format_args!("{name} does not compute in {asked}: {settled} is used instead"));

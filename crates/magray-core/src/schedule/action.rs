@@ -1,0 +1,168 @@
+//! What the machine wants done. Whoever drives it does exactly this, and reports what came of it as events.
+
+use super::{BatchId, DeviceId, Fault, RequestId};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Compute these texts together. Answered by `Finished` or `Failed` of the batch, or by `Down` of the device.
+    Start {
+        /// Where.
+        device: DeviceId,
+        /// Its name; never used twice.
+        batch: BatchId,
+        /// The texts, all of one group.
+        pieces: Vec<Piece>,
+    },
+    /// All texts of a request are computed: give the answer. No action names this request again.
+    Complete {
+        /// Whose.
+        request: RequestId,
+        /// How it went.
+        report: Report,
+    },
+    /// Answer a request with an error. No action names this request again.
+    Refuse {
+        /// Whose.
+        request: RequestId,
+        /// Why.
+        refused: Refused,
+    },
+    /// End a device's worker at once, by force. Answered by `Down`, with [`super::Ending::Ordered`].
+    Kill {
+        /// Whose.
+        device: DeviceId,
+        /// Why.
+        cause: KillCause,
+    },
+    /// Start a worker for a device that has none. Answered by `Up` or `Down`.
+    Spawn {
+        /// Whose.
+        device: DeviceId,
+    },
+    /// Free all memory of the device that can be freed. Not answered.
+    Trim {
+        /// Whose.
+        device: DeviceId,
+    },
+    /// Compute a known text, and nothing else, on a device that is out of rotation. Answered by `Probed`, or `Down`.
+    Probe {
+        /// Where.
+        device: DeviceId,
+    },
+    /// Tell people that a device left the rotation or came back. Not answered.
+    Alert {
+        /// Which.
+        device: DeviceId,
+        /// What happened.
+        change: Change,
+    },
+}
+
+/// Some neighbouring texts of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The request.
+    pub request: RequestId,
+    /// Which of its texts.
+    pub texts: Range<u32>,
+}
+
+/// How a request was computed. Where its texts went different ways, device, batch and fallback are those of the last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The device.
+    pub device: DeviceId,
+    /// Texts of the batch, others' included.
+    pub batch_texts: u32,
+    /// From its arrival to the start of the batch that answered it.
+    pub queued: Duration,
+    /// From the start of that batch to its end.
+    pub computed: Duration,
+    /// How often its texts were started again after a failure.
+    pub replays: u32,
+    /// Why the CPU computed it although a GPU was there to be used.
+    pub fallback: Option<Fallback>,
+}
+
+/// Why a GPU that should have computed a request did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fallback {
+    /// Its memory was full.
+    OutOfMemory,
+    /// Its worker was being replaced, or had failed too often.
+    Unhealthy,
+    /// It was ruled out by its telemetry.
+    Ruled(Fault),
+    /// It returned wrong answers.
+    WrongAnswers,
+    /// It is not there any more.
+    Lost,
+    /// It has not started yet.
+    Starting,
+}
+
+impl Fallback {
+    /// One word for programs; it never changes its meaning.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::OutOfMemory => "out_of_memory",
+            Self::Unhealthy | Self::Ruled(Fault::Memory | Fault::NeedsReset | Fault::Xid(_)) => "unhealthy",
+            Self::Ruled(Fault::Overheated) => "hot",
+            Self::WrongAnswers => "wrong_answers",
+            Self::Lost | Self::Ruled(Fault::Lost) => "lost",
+            Self::Starting => "starting",
+        }
+    }
+}
+
+/// Why a request is answered with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refused {
+    /// Too much is waiting. Taking it later may do.
+    Full {
+        /// When there should be room.
+        retry_after: Duration,
+    },
+    /// It alone is more than is ever taken.
+    TooLarge,
+    /// Its deadline passed before it was computed.
+    Expired,
+    /// It ended two workers.
+    Poison,
+    /// It must be computed on a GPU, or on a certain device, that cannot be used.
+    NoDevice(Fallback),
+    /// Nothing is taken any more.
+    Draining,
+}
+
+/// Why a worker is ended by force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KillCause {
+    /// A batch takes far longer than it should.
+    Overdue,
+    /// No heartbeat came.
+    Silent,
+    /// It can compute nothing any more.
+    Sticky,
+    /// Its device may not be used any more.
+    RuledOut,
+    /// It did not become ready.
+    StartOverdue,
+}
+
+/// What people are told of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// It is out of rotation.
+    Left {
+        /// Why.
+        reason: Fallback,
+        /// Whether it stays so until somebody resets it.
+        is_permanent: bool,
+    },
+    /// It is used again.
+    Returned,
+}

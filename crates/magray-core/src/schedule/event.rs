@@ -1,0 +1,170 @@
+//! What happens to the machine: requests that come, batches that end, devices that change.
+//! Carries no texts and no vectors: the machine decides by counts.
+
+use super::{BatchId, DeviceId, Group, Moment, RequestId};
+use std::time::Duration;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Somebody wants texts computed.
+    Submitted(Request),
+    /// Nobody waits for this request any more. A batch under way is not stopped; its answer is dropped.
+    Cancelled(RequestId),
+    /// A batch was computed and its answers were found right.
+    Finished {
+        /// Which.
+        batch: BatchId,
+        /// How long the device computed, without the way there and back.
+        compute: Duration,
+    },
+    /// A batch was not computed.
+    Failed {
+        /// Which.
+        batch: BatchId,
+        /// What went wrong, sorted by what to do about it.
+        failure: Failure,
+    },
+    /// A device's worker is ready for batches.
+    Up {
+        /// Whose.
+        device: DeviceId,
+    },
+    /// A device's worker is gone, and with it every batch it had. Also sent for a worker that could not start.
+    Down {
+        /// Whose.
+        device: DeviceId,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// A device's worker says that it lives.
+    Heartbeat {
+        /// Whose.
+        device: DeviceId,
+    },
+    /// How a device is, judged from its telemetry.
+    Judged {
+        /// Which.
+        device: DeviceId,
+        /// What was found.
+        condition: Condition,
+    },
+    /// The answer to [`super::Action::Probe`]: a known text was computed by the device.
+    Probed {
+        /// Which.
+        device: DeviceId,
+        /// Whether the answer came and was right.
+        passed: bool,
+    },
+    /// Somebody says that the device is in order again: its failures are forgotten.
+    Reset {
+        /// Which.
+        device: DeviceId,
+    },
+    /// No request is taken any more; those that were are still answered.
+    Draining,
+    /// Nothing but time has passed.
+    Tick,
+}
+
+/// Texts of one caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its name; never used twice.
+    pub id: RequestId,
+    /// What it may share a batch with.
+    pub group: Group,
+    /// Tokens of each text; at least one text, and each has at least one token.
+    pub tokens: Vec<u32>,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// When its answer is worth nothing any more.
+    pub deadline: Option<Moment>,
+    /// Where it may be computed.
+    pub allowed: Allowed,
+}
+
+/// How urgent a request is. One that waits long enough overtakes every other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// After the others.
+    Low,
+    /// In turn.
+    #[default]
+    Normal,
+    /// Before the others.
+    High,
+}
+
+/// Where a request may be computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allowed {
+    /// Wherever it is done first. An answer of the CPU is a fallback where a GPU was there to be used and could not be.
+    #[default]
+    Any,
+    /// On a GPU or not at all.
+    Gpu,
+    /// On the CPU alone.
+    Cpu,
+    /// On this device or not at all.
+    Only(DeviceId),
+}
+
+/// Why a batch was not computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The device's memory is full: less at a time may do. Not the device's fault.
+    OutOfMemory,
+    /// Something went wrong and the worker still works.
+    Transient,
+    /// The worker can compute nothing any more; a new one can.
+    Sticky,
+    /// The answers are wrong: the known text among them came back different.
+    WrongAnswer,
+    /// The device is gone for every process.
+    Lost,
+}
+
+/// How a worker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// By itself: what it computed may be the cause.
+    Crashed,
+    /// Somebody outside ended it: what it computed is not to blame.
+    Killed,
+    /// It was ended by [`super::Action::Kill`].
+    Ordered,
+    /// It never became ready.
+    NotStarted,
+    /// Its device is not there.
+    Lost,
+}
+
+/// What telemetry says of a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Condition {
+    /// Nothing.
+    Fine,
+    /// It is slowed down by heat or power: it gets less work.
+    Hot {
+        /// The part of its speed that it is trusted with, above 0 and below 1.
+        weight: f64,
+    },
+    /// It must not be used.
+    Bad(Fault),
+}
+
+/// Why telemetry rules a device out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// It is not on the bus any more.
+    Lost,
+    /// The driver reported this number, and it is one of the hardware's.
+    Xid(u32),
+    /// Memory errors that could not be corrected.
+    Memory,
+    /// The driver asks for a reset or a reboot.
+    NeedsReset,
+    /// It is hotter than it may be.
+    Overheated,
+}

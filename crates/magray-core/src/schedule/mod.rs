@@ -1,0 +1,32 @@
+//! Decides which texts are computed together, where, and what follows from a failure: one machine, driven by events.
+//! Reads no clock, does no IO, holds no texts: whoever drives it does what its actions say.
+
+mod action;
+mod event;
+mod machine;
+mod moment;
+mod options;
+mod view;
+
+pub use action::{Action, Change, Fallback, KillCause, Piece, Refused, Report};
+pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request};
+pub use machine::Machine;
+pub use moment::Moment;
+pub use options::{Batching, DeviceKind, DeviceSpec, Limits, Options, Placement, Recovery, Sizing};
+pub use view::{DeviceState, DeviceView, View};
+
+/// Names a request; the caller chooses it and never uses it twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId(pub u64);
+
+/// A device's place in the list that the machine was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u16);
+
+/// Requests of one group may share a batch: the same model, used in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group(pub u32);

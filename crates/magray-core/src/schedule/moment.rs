@@ -1,0 +1,37 @@
+//! A point in time, as the decisions see it: told from outside, never read from a clock.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// Nanoseconds since the machine was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// The moment the machine was started.
+    pub const START: Self = Self(0);
+
+    /// That many nanoseconds after the start.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time since an earlier moment; nothing where that one is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    /// A moment that is too far away is the last one there is.
+    fn add(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}

@@ -1,0 +1,135 @@
+//! What the decisions may be told: bounds, batches, placement, recovery.
+//! Every number has a default that needs no tuning.
+
+use std::time::Duration;
+
+/// A device, as the decisions see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSpec {
+    /// What it is.
+    pub kind: DeviceKind,
+    /// Batches that it may have at once: one that it computes and the next ones, at hand.
+    pub slots: usize,
+    /// Tokens of a batch at most. A longer text is a batch of its own.
+    pub batch_tokens_max: u32,
+}
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceKind {
+    /// In this process; always there, never fails, has no worker.
+    Cpu,
+    /// Behind a worker process.
+    Gpu,
+}
+
+/// All that can be told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    /// What is taken at most.
+    pub limits: Limits,
+    /// How batches are formed.
+    pub batching: Batching,
+    /// How a device is picked.
+    pub placement: Placement,
+    /// When devices are given up and taken back.
+    pub recovery: Recovery,
+}
+
+/// What may wait or be computed at once; more is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests.
+    pub requests_max: usize,
+    /// Tokens of all of them.
+    pub tokens_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { requests_max: 16_384, tokens_max: 4 << 20 }
+    }
+}
+
+/// How batches are formed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batching {
+    /// How large.
+    pub sizing: Sizing,
+    /// Texts of a batch at most.
+    pub texts_max: u32,
+    /// A request that has waited this long is taken before shorter or more urgent ones.
+    pub age_max: Duration,
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Self { sizing: Sizing::Adaptive, texts_max: 512, age_max: Duration::from_millis(200) }
+    }
+}
+
+/// How large a batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizing {
+    /// By the measured cost of tokens and texts; an idle device never waits.
+    Adaptive,
+    /// This many texts, or what came within the time.
+    Fixed {
+        /// Texts.
+        texts: u32,
+        /// How long the first text of a batch waits for the others.
+        timeout: Duration,
+    },
+}
+
+/// How a device is picked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// Where the work is expected to be done first, by measured speeds.
+    #[default]
+    Weighted,
+    /// One after the other, whatever their speeds; kept for comparison.
+    RoundRobin,
+}
+
+/// When devices are given up and taken back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recovery {
+    /// A batch is overdue when it takes this many times what was expected ...
+    pub overdue_factor: f64,
+    /// ... and at least this long.
+    pub overdue_least: Duration,
+    /// A worker without a heartbeat for this long is taken for dead.
+    pub silence_max: Duration,
+    /// A worker must be ready within this time.
+    pub start_max: Duration,
+    /// Failures up to this number are tried again on the same device.
+    pub retries_max: u32,
+    /// From one more than this number on, a device is out until somebody resets it; between the two it is out for a while.
+    pub temporary_max: u32,
+    /// One failure is forgotten after each such time without another.
+    pub decay: Duration,
+    /// A device that is out for a while is probed after this time; twice as long after each probe that fails.
+    pub probe_after: Duration,
+    /// The longest time between two probes.
+    pub probe_after_max: Duration,
+    /// Workers that may be lost with a request before it is refused.
+    pub poison_kills: u32,
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self {
+            overdue_factor: 20.0,
+            overdue_least: Duration::from_millis(1000),
+            silence_max: Duration::from_millis(1500),
+            start_max: Duration::from_secs(60),
+            retries_max: 3,
+            temporary_max: 6,
+            decay: Duration::from_secs(60),
+            probe_after: Duration::from_millis(500),
+            probe_after_max: Duration::from_secs(30),
+            poison_kills: 2,
+        }
+    }
+}

@@ -7,6 +7,7 @@ use std::{
     path::Path,
 };
 
+use super::chance::Chance;
 use crate::{
     exit::Failure,
     input::{InputError, Place},
@@ -33,7 +34,7 @@ const WORD_IDS: std::ops::Range<u64> = 1000..29000;
 
 /// Makes a batch. The same arguments make the same batch.
 pub(in crate::commands) fn make(texts: usize, lengths: Lengths, vocabulary: &Vocabulary) -> Vec<Vec<u32>> {
-    let mut chance = Chance(texts as u64);
+    let mut chance = Chance::new(texts as u64);
     let end = WORD_IDS.end.min(vocabulary.size as u64);
     let start = if WORD_IDS.start < end { WORD_IDS.start } else { 0 };
     let mut text = || {
@@ -68,29 +69,6 @@ fn ragged_length(chance: &mut Chance) -> usize {
     // Exp of a normal value of mean 3.0 and deviation 0.8, and 3 more for the special tokens.
     let length = (3.0 + 0.8 * chance.normal()).exp() as usize + 3;
     length.clamp(5, 256)
-}
-
-/// SplitMix64: enough for made-up ids, and no dependency.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        bits ^ (bits >> 31)
-    }
-
-    /// Above 0, up to 1.
-    fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
-    }
-
-    /// A standard normal value, by the polar form of two uniform ones.
-    fn normal(&mut self) -> f64 {
-        (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
-    }
 }
 
 #[cfg(test)]

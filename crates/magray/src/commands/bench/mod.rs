@@ -2,6 +2,9 @@
 //! Measures the model alone: no tokenizer, no files, no start-up.
 
 pub(super) mod batches;
+mod chance;
+#[cfg_attr(not(test), expect(dead_code, reason = "runs once there is an engine to put load on"))]
+mod load;
 pub(super) mod timing;
 
 use std::path::PathBuf;

@@ -10,6 +10,7 @@ mod executor;
 pub mod gpu;
 mod model;
 mod packed;
+mod reading;
 mod selection;
 pub mod spec;
 pub mod store;

@@ -1,6 +1,7 @@
 //! What the machine wants done. Whoever drives it does exactly this, and reports what came of it as events.
 
 use super::{BatchId, DeviceId, Fault, RequestId};
+use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -114,6 +115,22 @@ impl Fallback {
             Self::WrongAnswers => "wrong_answers",
             Self::Lost | Self::Ruled(Fault::Lost) => "lost",
             Self::Starting => "starting",
+        }
+    }
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory => f.write_str("the GPU's memory is full"),
+            Self::Unhealthy => f.write_str("the GPU's worker failed and is being replaced, or failed too often"),
+            Self::Ruled(Fault::Lost) | Self::Lost => f.write_str("the GPU is not there any more"),
+            Self::Ruled(Fault::Xid(number)) => write!(f, "the driver reported a fault of the GPU (Xid {number})"),
+            Self::Ruled(Fault::Memory) => f.write_str("the GPU's memory had errors that could not be corrected"),
+            Self::Ruled(Fault::NeedsReset) => f.write_str("the driver asks for a reset of the GPU"),
+            Self::Ruled(Fault::Overheated) => f.write_str("the GPU is hotter than it may be"),
+            Self::WrongAnswers => f.write_str("the GPU returned wrong answers"),
+            Self::Starting => f.write_str("the GPU's worker has not started yet"),
         }
     }
 }

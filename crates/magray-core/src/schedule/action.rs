@@ -170,6 +170,19 @@ pub enum KillCause {
     StartOverdue,
 }
 
+impl KillCause {
+    /// One word for programs; it never changes its meaning.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Overdue => "overdue",
+            Self::Silent => "silent",
+            Self::Sticky => "gpu_fault",
+            Self::RuledOut => "ruled_out",
+            Self::StartOverdue => "start_overdue",
+        }
+    }
+}
+
 /// What people are told of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Change {

@@ -55,3 +55,10 @@ pub enum DeviceState {
     /// It is out until somebody resets it.
     Out(Fallback),
 }
+
+impl DeviceState {
+    /// Whether it stays so by itself: in rotation, or out until somebody resets it.
+    pub fn is_settled(self) -> bool {
+        matches!(self, Self::InRotation | Self::Out(_))
+    }
+}

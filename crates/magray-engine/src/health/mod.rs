@@ -1,14 +1,20 @@
 //! The health of GPUs: telemetry, who watches it, who is told, and which GPUs are out of service.
 //! Decides nothing: `magray_core::health` judges, and the scheduler draws the conclusions.
 
+mod alert;
+mod ledger;
 mod monitor;
 mod nvml;
 mod scripted;
+mod words;
 
+pub use alert::{Alert, AlertOptions, Alerts};
+pub use ledger::{Ledger, LedgerError, Outage};
 pub use magray_core::health::{HealthRules, HealthSample, Judge, Remark, ThrottleReasons, XidKind};
 pub use monitor::{Monitor, MonitorOptions};
 pub use nvml::NvmlSource;
 pub use scripted::{ScriptHandle, ScriptedFault, ScriptedKind, ScriptedSource};
+pub use words::{explain, host_name, utc, utc_of};
 
 /// Where samples of GPUs come from.
 pub trait HealthSource: Send {

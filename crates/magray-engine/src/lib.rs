@@ -8,6 +8,7 @@ mod cuda_executor;
 mod encoder;
 mod executor;
 pub mod gpu;
+pub mod health;
 mod model;
 mod packed;
 mod reading;

@@ -28,6 +28,7 @@ mod telemetry;
 mod tiles;
 mod variants;
 mod visible;
+mod xids;
 
 pub(crate) use cudarc::driver::sys;
 
@@ -48,3 +49,4 @@ pub use ops::CudaOps;
 pub use telemetry::{Sample, Telemetry, Throttle};
 pub use variants::{all_specs, covering_specs};
 pub use visible::Visible;
+pub use xids::XidWatch;

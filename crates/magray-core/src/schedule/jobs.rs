@@ -3,6 +3,7 @@
 
 use super::device_set::DeviceSet;
 use super::queue::{Reach, Ticket};
+use super::replay::Blame;
 use super::{Allowed, Fallback, Group, Moment, Priority, Request, RequestId};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -44,15 +45,6 @@ pub(super) struct Job {
     pub(super) is_over: bool,
 }
 
-/// How often a request was there when something ended that should not have.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Blame {
-    /// Workers that were lost.
-    pub(super) workers: u32,
-    /// Batches of the CPU that failed.
-    pub(super) cpu: u32,
-}
-
 impl Job {
     pub(super) fn new(request: Request, may: DeviceSet, now: Moment) -> Self {
         assert!(!request.tokens.is_empty(), "a request has at least one text: {:?}", request.id);
@@ -82,7 +74,7 @@ impl Job {
 
     /// Whether it may have ended a worker, and must be alone in a batch.
     pub(super) fn is_suspect(&self) -> bool {
-        self.blame.workers > 0 || self.blame.cpu > 0
+        self.blame != Blame::default()
     }
 
     pub(super) fn text_tokens(&self, text: u32) -> u64 {

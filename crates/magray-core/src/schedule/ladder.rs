@@ -39,7 +39,12 @@ impl Ladder {
         self.rung(recovery)
     }
 
-    pub(super) fn rung(&self, recovery: &Recovery) -> Rung {
+    /// A failure that does not count against the device.
+    pub(super) fn note(&mut self) {
+        self.failures_total += 1;
+    }
+
+    fn rung(&self, recovery: &Recovery) -> Rung {
         if self.failures <= recovery.retries_max {
             Rung::Retry
         } else if self.failures <= recovery.temporary_max {
@@ -108,7 +113,7 @@ mod tests {
     fn one_failure_is_forgotten_after_each_quiet_minute() {
         let recovery = Recovery::default();
         let mut ladder = Ladder::new(&recovery);
-        (0..3).for_each(|_| drop(ladder.count(&recovery, at(10))));
+        (0..3).for_each(|_| assert_eq!(ladder.count(&recovery, at(10)), Rung::Retry));
         for (second, left) in [(69, 3), (70, 2), (129, 2), (130, 1), (1000, 0)] {
             ladder.decay(&recovery, at(second));
             assert_eq!(ladder.failures(), left, "after {second} s");
@@ -120,7 +125,8 @@ mod tests {
     fn a_passed_probe_leaves_no_second_chance() {
         let recovery = Recovery::default();
         let mut ladder = Ladder::new(&recovery);
-        (0..5).for_each(|_| drop(ladder.count(&recovery, at(0))));
+        let last = (0..5).map(|_| ladder.count(&recovery, at(0))).last();
+        assert_eq!(last, Some(Rung::Temporary));
         ladder.forgive(&recovery);
         assert_eq!(ladder.rung(&recovery), Rung::Retry);
         assert_eq!(ladder.count(&recovery, at(1)), Rung::Temporary);

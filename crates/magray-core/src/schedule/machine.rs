@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Whoever drives the machine is late when it comes so long after it was asked to.
 const DRIVER_LATE: Duration = Duration::from_millis(50);
+/// What it has not told yet, it tells within this time.
+const DRIVER_GRACE: Duration = Duration::from_millis(200);
 /// No tick is asked for sooner than this.
 const WAKE_LEAST: Duration = Duration::from_micros(10);
 
@@ -34,6 +36,8 @@ pub struct Machine {
     pub(super) last_in_turn: DeviceId,
     pub(super) now: Moment,
     wake: Option<Moment>,
+    /// When what waits is looked at again although nothing happens.
+    placement_wake: Option<Moment>,
     #[cfg(feature = "sabotage")]
     pub(super) sabotage: Option<super::Sabotage>,
 }
@@ -60,6 +64,7 @@ impl Machine {
             last_in_turn: DeviceId(u16::MAX),
             now: Moment::START,
             wake: Some(Moment::START),
+            placement_wake: None,
             #[cfg(feature = "sabotage")]
             sabotage: None,
         }
@@ -73,6 +78,9 @@ impl Machine {
         }
         self.excuse_workers(now);
         self.now = now;
+        // Neither a sign of life nor a request that leaves is a reason to place anything.
+        let is_news = !matches!(event, Event::Heartbeat { .. } | Event::Cancelled(_) | Event::Draining);
+        let actions_before = actions.len();
         match event {
             Event::Submitted(request) => self.admit(request, now, actions),
             Event::Cancelled(request) => self.on_cancelled(request, actions),
@@ -92,7 +100,10 @@ impl Machine {
         for gpu in self.gpus.iter() {
             self.tend(gpu, now, actions);
         }
-        self.dispatch(now, actions);
+        if is_news || actions.len() > actions_before {
+            self.dispatch(now, actions);
+            self.placement_wake = self.placement_wake_after(now);
+        }
         self.wake = self.earliest_wake(now);
     }
 
@@ -133,11 +144,12 @@ impl Machine {
     /// is no worker's fault.
     fn excuse_workers(&mut self, now: Moment) {
         let Some(late) = self.wake.map(|wake| now.since(wake)).filter(|&late| late > DRIVER_LATE) else { return };
+        let excused = |since: Moment| (since + late + DRIVER_GRACE).min(now);
         for device in self.devices.iter_mut().filter(|device| device.is_gpu()) {
-            device.last_sign = device.last_sign + late;
-            device.probing_since = device.probing_since.map(|since| since + late);
+            device.last_sign = excused(device.last_sign);
+            device.probing_since = device.probing_since.map(excused);
             if let Some(front) = device.running.front_mut() {
-                front.computing_since = front.computing_since + late;
+                front.computing_since = excused(front.computing_since);
             }
         }
     }
@@ -146,7 +158,7 @@ impl Machine {
         let gpus = self.devices.iter().filter(|device| device.is_gpu());
         let devices = gpus.filter_map(|device| device.wake(&self.options.recovery));
         let requests = [self.deadlines.first(), self.patience.first()].into_iter().flatten().map(|&(due, _)| due);
-        let first = devices.chain(requests).chain(self.placement_wake(now)).min()?;
+        let first = devices.chain(requests).chain(self.placement_wake).min()?;
         Some(first.max(now + WAKE_LEAST))
     }
 }

@@ -41,7 +41,7 @@ impl Offer {
     /// The time for a batch of a lane that all devices together are done with at `level_us`: no longer than that, no
     /// longer than makes it more efficient, and not so short that it is mostly fixed cost.
     fn time_us(&self, level_us: f64) -> f64 {
-        (level_us - self.ready_us).clamp(self.cost.worthwhile_us(), self.cost.full_us())
+        (level_us - self.ready_us).max(self.cost.worthwhile_us()).min(self.cost.full_us())
     }
 
     /// When the first text of the lane would be done here.
@@ -98,9 +98,10 @@ impl Machine {
         let preferred = may.without(lane.reach.rather_not);
         let devices = if preferred.is_empty() { may } else { preferred };
         // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
+        let is_aged = self.is_aged(lane);
         let is_known = |device: &DeviceId| {
             let device = &self.devices[usize::from(device.0)];
-            device.running.is_empty() || device.is_measured(lane.group)
+            device.running.is_empty() || device.is_measured(lane.group) || is_aged
         };
         let known: DeviceSet = devices.iter().filter(is_known).collect();
         if self.options.placement == Placement::Weighted { known } else { devices }
@@ -131,7 +132,7 @@ impl Machine {
             let last = self.last_text(lane, idle.device)?;
             let finish_us = idle.ready_us + idle.cost.of(last);
             let others_us = level(offers.iter().filter(|other| other.device != idle.device));
-            let time_max_us = (level_us - idle.ready_us).clamp(idle.cost.of(last), idle.cost.full_us());
+            let time_max_us = (level_us - idle.ready_us).min(idle.cost.full_us());
             (finish_us < others_us).then_some(Order { device: idle.device, side: Side::Back, time_max_us })
         })
     }
@@ -158,11 +159,18 @@ impl Machine {
                 is_filled || lane.is_alone || self.queue.oldest(lane).is_some_and(|first| first + timeout <= self.now)
             }
             Sizing::Adaptive if device.running.is_empty() => true,
+            // Who has waited long takes the next slot; otherwise full batches of others could always be before it.
+            Sizing::Adaptive if self.is_aged(lane) => true,
             // A second batch at hand saves the gap between two, but what it holds cannot grow any more.
             Sizing::Adaptive => {
                 device.is_measured(lane.group) && (is_filled || device.remaining_us(self.now) < NEAR_END_US)
             }
         }
+    }
+
+    fn is_aged(&self, lane: LaneKey) -> bool {
+        let aging = self.aging();
+        self.queue.oldest(lane).is_some_and(|arrived| aging.is_aged_since(arrived))
     }
 
     /// How much a batch may hold.
@@ -286,7 +294,7 @@ impl Machine {
     }
 
     /// When what waits must be looked at again although nothing happened.
-    pub(super) fn placement_wake(&self, now: Moment) -> Option<Moment> {
+    pub(super) fn placement_wake_after(&self, now: Moment) -> Option<Moment> {
         let lanes = self.queue.keys().filter_map(|lane| {
             let candidates = self.candidates(lane);
             let devices = || candidates.iter().map(|device| &self.devices[usize::from(device.0)]);

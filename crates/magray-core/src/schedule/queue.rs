@@ -70,7 +70,11 @@ pub(super) struct Aging {
 
 impl Aging {
     pub(super) fn is_aged(self, run: &Run) -> bool {
-        self.now.since(run.arrived) >= self.age_max
+        self.is_aged_since(run.arrived)
+    }
+
+    pub(super) fn is_aged_since(self, arrived: Moment) -> bool {
+        self.now.since(arrived) >= self.age_max
     }
 }
 

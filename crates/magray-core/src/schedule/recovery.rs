@@ -9,6 +9,17 @@ use super::{Action, BatchId, Change, Condition, DeviceId, DeviceState, Ending, F
 use super::{Machine, Moment};
 use std::time::Duration;
 
+/// How far a worker had come when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WorkerEnd {
+    /// It never was ready.
+    NotStarted,
+    /// It had computed nothing.
+    Unproven,
+    /// It had computed: whatever ended it, the next one may work as well.
+    Proven,
+}
+
 impl Machine {
     /// A batch was computed.
     pub(super) fn on_finished(&mut self, batch: BatchId, compute: Duration, now: Moment, actions: &mut Vec<Action>) {
@@ -25,9 +36,7 @@ impl Machine {
         if failure == Failure::OutOfMemory {
             actions.push(Action::Trim { device: id });
             let setback = if batch.load.texts > 1 { Setback::TooLarge } else { Setback::NeverFits };
-            if setback == Setback::TooLarge {
-                self.device_mut(id).halve(batch.load.tokens);
-            }
+            self.device_mut(id).halve(batch.load.tokens);
             return self.replay(batch, loss(setback, Fallback::OutOfMemory), actions);
         }
         if !self.gpus.contains(id) {
@@ -36,7 +45,11 @@ impl Machine {
         match failure {
             Failure::OutOfMemory => {}
             Failure::Transient => {
-                self.climb(id, Fallback::Unhealthy, now, actions);
+                let was_waiting = self.device(id).needs_probe;
+                let rung = self.climb(id, Fallback::Unhealthy, now, actions);
+                if rung == Rung::Temporary && !was_waiting {
+                    self.device_mut(id).probe_at = now + self.next_delay(id);
+                }
                 self.replay(batch, loss(Setback::Transient, Fallback::Unhealthy), actions);
             }
             Failure::Sticky => {
@@ -46,10 +59,8 @@ impl Machine {
             }
             Failure::WrongAnswer => {
                 self.leave(id, Fallback::WrongAnswers, actions);
-                let delay = self.next_delay(id);
-                let device = self.device_mut(id);
-                device.needs_probe = true;
-                device.probe_at = now + delay;
+                self.device_mut(id).needs_probe = true;
+                self.device_mut(id).probe_at = now + self.next_delay(id);
                 self.climb(id, Fallback::WrongAnswers, now, actions);
                 self.replay(batch, loss(Setback::Lost, Fallback::WrongAnswers), actions);
                 self.abandon(id, KillCause::Sticky, true, actions);
@@ -102,8 +113,13 @@ impl Machine {
             self.lose(id, now, actions);
         } else if !is_settled {
             self.leave(id, Fallback::Unhealthy, actions);
-            let has_not_started = ending == Ending::NotStarted || cause == Some(KillCause::StartOverdue);
-            self.plan_respawn(id, has_not_started, is_unproven, now, actions);
+            let end = match cause {
+                Some(KillCause::StartOverdue) => WorkerEnd::NotStarted,
+                _ if ending == Ending::NotStarted => WorkerEnd::NotStarted,
+                _ if is_unproven => WorkerEnd::Unproven,
+                _ => WorkerEnd::Proven,
+            };
+            self.plan_respawn(id, end, now, actions);
         }
         let is_to_blame = ending == Ending::Crashed || cause == Some(KillCause::Overdue) && ending == Ending::Ordered;
         let reason = self.device(id).fallback();
@@ -153,11 +169,16 @@ impl Machine {
             device.ladder.forgive(&recovery);
             return;
         }
-        let delay = self.next_delay(id);
+        let next = now + self.next_delay(id);
         let device = self.device_mut(id);
-        device.probe_at = now + delay;
+        device.spawn_at = next;
+        device.probe_at = next;
         let reason = device.fallback();
-        self.climb(id, reason, now, actions);
+        if reason != Fallback::Lost {
+            self.climb(id, reason, now, actions);
+        }
+        // What is wrong may be wrong with the worker: the next probe asks another one.
+        self.abandon(id, KillCause::Sticky, true, actions);
     }
 
     /// Somebody says that the device is in order.
@@ -220,43 +241,32 @@ impl Machine {
     }
 
     /// One more failure of a device, and what follows from their number.
-    fn climb(&mut self, id: DeviceId, reason: Fallback, now: Moment, actions: &mut Vec<Action>) {
+    fn climb(&mut self, id: DeviceId, reason: Fallback, now: Moment, actions: &mut Vec<Action>) -> Rung {
         let recovery = self.options.recovery;
-        match self.device_mut(id).ladder.count(&recovery, now) {
+        let rung = self.device_mut(id).ladder.count(&recovery, now);
+        match rung {
             Rung::Retry => {}
             Rung::Temporary => {
                 self.leave(id, reason, actions);
-                if !self.device(id).needs_probe {
-                    let delay = self.next_delay(id);
-                    let device = self.device_mut(id);
-                    device.needs_probe = true;
-                    device.probe_at = now + delay;
-                }
+                self.device_mut(id).needs_probe = true;
             }
             Rung::Permanent => self.give_up(id, reason, actions),
         }
+        rung
     }
 
-    /// Decides when a device whose worker ended gets the next one.
-    fn plan_respawn(
-        &mut self,
-        id: DeviceId,
-        has_not_started: bool,
-        is_unproven: bool,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Decides when a device whose worker ended gets the next one: at once, unless it does not even start, or ends
+    /// again and again before it has computed anything.
+    fn plan_respawn(&mut self, id: DeviceId, end: WorkerEnd, now: Moment, actions: &mut Vec<Action>) {
         let reason = self.device(id).fallback();
         self.device_mut(id).spawn_at = now;
-        if !is_unproven || self.device(id).is_given_up() {
-            return;
+        if end == WorkerEnd::Proven {
+            return self.device_mut(id).ladder.note();
         }
+        let has_not_started = end == WorkerEnd::NotStarted;
         // A device that is away does not start either; that says nothing new about it.
         let is_away = has_not_started && reason == Fallback::Lost;
-        if !is_away {
-            self.climb(id, reason, now, actions);
-        }
-        let rung = self.device(id).ladder.rung(&self.options.recovery);
+        let rung = if is_away { Rung::Temporary } else { self.climb(id, reason, now, actions) };
         if has_not_started || rung != Rung::Retry {
             let delay = self.next_delay(id);
             let device = self.device_mut(id);
@@ -289,9 +299,10 @@ impl Machine {
         if was_in_rotation {
             device.out_since = Some(now);
         }
-        // What telemetry says is the better reason than what followed from it.
-        let reason = match device.condition {
-            Condition::Bad(fault) => reason_of_fault(fault),
+        // A cause that is known is the better reason than what followed from it.
+        let reason = match (device.condition, device.state) {
+            (Condition::Bad(fault), _) => reason_of_fault(fault),
+            (_, DeviceState::Recovering(known)) if reason == Fallback::Unhealthy => known,
             _ => reason,
         };
         device.state = DeviceState::Recovering(reason);

@@ -29,6 +29,29 @@ pub(super) enum Setback {
     FailedOnCpu,
 }
 
+/// How often a request was there when something ended that should not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Blame {
+    /// Workers that were lost.
+    pub(super) workers: Count,
+    /// Batches of the CPU that failed.
+    pub(super) cpu: Count,
+}
+
+/// A number of blames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count(u32);
+
+impl Count {
+    /// The first time, others may have been the cause as well: only a request that is alone is blamed once more.
+    fn blame(&mut self, is_alone: bool) -> u32 {
+        if self.0 == 0 || is_alone {
+            self.0 = self.0.saturating_add(1);
+        }
+        self.0
+    }
+}
+
 /// A batch that was not computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loss {
@@ -96,20 +119,14 @@ impl Machine {
             job.failed = Some(loss.reason);
         }
         let was_suspect = job.is_suspect();
-        match loss.setback {
-            Setback::TooLarge | Setback::NeverFits => {}
-            Setback::Transient => job.transients += 1,
-            Setback::Lost => {}
-            // Others may have been the cause: only a request that was alone is blamed a second time.
-            Setback::Fatal if job.blame.workers == 0 || is_alone => job.blame.workers += 1,
-            Setback::FailedOnCpu if job.blame.cpu == 0 || is_alone => job.blame.cpu += 1,
-            Setback::Fatal | Setback::FailedOnCpu => {}
-        }
-        if !matches!(loss.setback, Setback::TooLarge | Setback::NeverFits) {
-            job.setbacks += 1;
-        }
-        let blamed = job.blame.workers.max(job.blame.cpu);
-        let is_poison = is_alone && blamed >= poison_kills && !is_poison_ignored;
+        let blamed = match loss.setback {
+            Setback::TooLarge | Setback::NeverFits | Setback::Transient | Setback::Lost => 0,
+            Setback::Fatal => job.blame.workers.blame(is_alone),
+            Setback::FailedOnCpu => job.blame.cpu.blame(is_alone),
+        };
+        job.transients += u32::from(loss.setback == Setback::Transient);
+        job.setbacks += u32::from(!matches!(loss.setback, Setback::TooLarge | Setback::NeverFits));
+        let is_poison = is_alone && blamed >= poison_kills.max(1) && !is_poison_ignored;
         if is_poison || (is_everybody_blamed && blamed > 0) {
             return self.refuse(id, Refused::Poison, actions);
         }

@@ -1,4 +1,5 @@
 //! What the machine tells of itself to people and metrics.
+//! Numbers of one moment: nothing here decides anything.
 
 use super::{DeviceKind, Fallback};
 use std::time::Duration;

@@ -1,9 +1,15 @@
 //! The machine from outside: events in, actions out, with the time set by hand.
 //! Looks into no part of it; what a part does alone is tested beside it.
 
+mod batches;
+mod placement;
+mod poison;
+mod properties;
+mod recovery;
 mod requests;
 
 use super::*;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 const CPU: DeviceId = DeviceId(0);
@@ -111,11 +117,14 @@ impl Bench {
         for texts in [1, 8, 32, 128, 512, 64, 16, 4] {
             let request = Request { allowed: Allowed::Only(device), ..self.request(texts) };
             let (_, actions) = self.submit(request);
-            let mut open = starts(&actions);
-            while let Some(start) = open.pop() {
+            let mut open = VecDeque::from(starts(&actions));
+            while let Some(start) = open.pop_front() {
                 let texts: u64 = start.pieces.iter().map(|piece| u64::try_from(piece.texts.len()).unwrap()).sum();
                 let compute = Duration::from_micros(100 + micros_per_text * texts);
-                self.now = self.now + compute;
+                // No longer than the machine would wait for a batch.
+                self.now = self.now + compute.min(Duration::from_millis(500));
+                self.step(Event::Heartbeat { device: GPU });
+                self.step(Event::Heartbeat { device: GPU2 });
                 open.extend(starts(&self.step(Event::Finished { batch: start.batch, compute })));
             }
         }

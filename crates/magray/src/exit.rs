@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use magray_engine::{
     EmbedError, LoadError, Refusal,
+    gpu::Declined,
+    health::LedgerError,
     store::{NameError, PullError, StoreError},
 };
 
@@ -101,6 +103,10 @@ pub(crate) enum Failure {
     Load { model: String, reason: Box<LoadError> },
     #[error(transparent)]
     Device(Refusal),
+    #[error("{0}; `magray gpu info` lists the GPUs, and a GPU that is gone is reset by its UUID (cuda:GPU-...)")]
+    NoSuchGpu(Declined),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
     #[error(transparent)]
     Embed(#[from] EmbedError),
 }
@@ -118,7 +124,8 @@ impl Failure {
             Self::Pull(PullError::Store(error)) => exit_of_store(error),
             Self::Pull(_) => Exit::Pull,
             Self::Load { reason, .. } => exit_of_load(reason),
-            Self::Device(_) => Exit::Device,
+            Self::Device(_) | Self::NoSuchGpu(_) => Exit::Device,
+            Self::Ledger(_) => Exit::Disk,
             Self::Embed(error) => exit_of_embed(error),
         })
     }

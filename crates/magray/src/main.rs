@@ -9,6 +9,7 @@ mod console;
 mod exit;
 mod input;
 mod interrupt;
+mod logging;
 mod model;
 mod output;
 

@@ -62,6 +62,8 @@ pub struct Sample {
     pub recovery_action: Option<u32>,
     /// Whether the GPU is not on the bus any more.
     pub lost: bool,
+    /// Whether the library does not list it, as against not telling of it for a moment.
+    pub missing: bool,
 }
 
 /// A reason for a lower clock.
@@ -125,11 +127,11 @@ impl Telemetry {
         self.nvml.sys_cuda_driver_version().ok().map(split_version)
     }
 
-    /// How a GPU is now. Of a GPU that the library does not know, nothing.
+    /// How a GPU is now. Of a GPU that the library does not know, nothing but that.
     pub fn sample(&self, gpu: &GpuInfo) -> Sample {
         match self.device(gpu) {
             Ok(device) => read(&device),
-            Err(error) => Sample { lost: is_lost(&error), ..Sample::default() },
+            Err(error) => untold(&error),
         }
     }
 
@@ -145,6 +147,12 @@ impl Telemetry {
     pub(super) fn nvml(&self) -> &Nvml {
         &self.nvml
     }
+}
+
+/// What a failure to find a GPU says of it.
+fn untold(error: &NvmlError) -> Sample {
+    // Others pass: while a driver is busy with something large, it answers nobody.
+    Sample { lost: is_lost(error), missing: matches!(error, NvmlError::NotFound), ..Sample::default() }
 }
 
 fn is_lost(error: &NvmlError) -> bool {
@@ -182,6 +190,7 @@ fn read(device: &Device<'_>) -> Sample {
         slowdown_ns: fields.slowdown_ns,
         recovery_action: if needs_reset { Some(RESET) } else { fields.recovery_action },
         lost,
+        missing: false,
     }
 }
 
@@ -272,11 +281,20 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_that_does_not_answer_for_a_moment_has_lost_nothing() {
+        assert_eq!(untold(&NvmlError::Timeout), Sample::default());
+        assert_eq!(untold(&NvmlError::Unknown), Sample::default());
+        assert!(untold(&NvmlError::GpuLost).lost);
+        assert!(untold(&NvmlError::NotFound).missing && !untold(&NvmlError::NotFound).lost);
+    }
+
+    #[test]
     fn what_is_not_there_gives_an_empty_sample() {
         let Some(telemetry) = Telemetry::open(&SearchPath::system()) else {
             println!("SKIPPED: no management library");
             return;
         };
-        assert_eq!(telemetry.sample(&gpu(0, "GPU-none", "ffff:ff:1f.0")), Sample::default());
+        let told = telemetry.sample(&gpu(0, "GPU-none", "ffff:ff:1f.0"));
+        assert_eq!(Sample { missing: false, ..told }, Sample::default());
     }
 }

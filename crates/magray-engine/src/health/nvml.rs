@@ -21,6 +21,14 @@ struct Known {
     was_seen: bool,
 }
 
+impl Known {
+    /// A GPU that was listed and is not any more has gone, whatever the library says of it.
+    fn is_lost(&mut self, sample: &Sample) -> bool {
+        self.was_seen |= sample.memory_total_bytes.is_some();
+        sample.lost || (sample.missing && self.was_seen)
+    }
+}
+
 impl NvmlSource {
     /// Opens the library and starts to listen; `None` where it is missing or does not start.
     pub fn open(search: &SearchPath, gpus: &[GpuInfo]) -> Option<Self> {
@@ -35,10 +43,8 @@ impl HealthSource for NvmlSource {
     fn sample(&mut self, gpu: usize) -> HealthSample {
         let Some(known) = self.gpus.get_mut(gpu) else { return HealthSample::default() };
         let sample = self.telemetry.sample(&known.info);
-        let is_silent = sample == Sample::default();
-        let vanished = is_silent && known.was_seen;
-        known.was_seen |= !is_silent;
-        HealthSample { lost: sample.lost || vanished, xids: self.xids.take(gpu), ..health_of(&sample) }
+        let lost = known.is_lost(&sample);
+        HealthSample { lost, xids: self.xids.take(gpu), ..health_of(&sample) }
     }
 }
 
@@ -64,6 +70,27 @@ fn health_of(sample: &Sample) -> HealthSample {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpu_is_lost_when_it_is_not_listed_any_more_and_not_for_a_moments_silence() {
+        let info = GpuInfo {
+            index: 0,
+            ordinal: 0,
+            uuid: "GPU-1234".to_owned(),
+            name: "Test".to_owned(),
+            capability: (9, 0),
+            multiprocessors: 1,
+            memory_bytes: 1,
+            pci_bus_id: "0000:00:00.0".to_owned(),
+        };
+        let mut known = Known { info, was_seen: false };
+        let missing = Sample { missing: true, ..Sample::default() };
+        assert!(!known.is_lost(&missing), "the library may know it by no name that we have");
+        assert!(!known.is_lost(&Sample { memory_total_bytes: Some(1), ..Sample::default() }));
+        assert!(!known.is_lost(&Sample::default()));
+        assert!(known.is_lost(&missing));
+        assert!(known.is_lost(&Sample { lost: true, ..Sample::default() }));
+    }
 
     #[test]
     fn what_is_told_arrives_and_what_is_not_stays_unknown() {

@@ -103,6 +103,9 @@ pub(crate) enum Failure {
     Device(Refusal),
     #[error(transparent)]
     Embed(#[from] EmbedError),
+    #[cfg(unix)]
+    #[error(transparent)]
+    Worker(#[from] magray_engine::ServeError),
 }
 
 impl Failure {
@@ -120,6 +123,10 @@ impl Failure {
             Self::Load { reason, .. } => exit_of_load(reason),
             Self::Device(_) => Exit::Device,
             Self::Embed(error) => exit_of_embed(error),
+            #[cfg(unix)]
+            Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
+            #[cfg(unix)]
+            Self::Worker(_) => Exit::Internal,
         })
     }
 }

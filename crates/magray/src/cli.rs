@@ -64,6 +64,20 @@ pub(crate) enum Command {
     Models(ModelsArgs),
     /// Show every setting, its value and where it came from
     Config(ConfigArgs),
+    /// Holds a GPU for another magray, which starts it
+    #[cfg(unix)]
+    #[command(hide = true)]
+    Worker,
+}
+
+impl Command {
+    /// Whether it settles itself what a signal does.
+    pub(crate) fn minds_its_own_signals(&self) -> bool {
+        #[cfg(unix)]
+        return matches!(self, Self::Worker);
+        #[cfg(not(unix))]
+        false
+    }
 }
 
 /// What can be measured.

@@ -109,6 +109,9 @@ pub(crate) enum Failure {
     Ledger(#[from] LedgerError),
     #[error(transparent)]
     Embed(#[from] EmbedError),
+    #[cfg(unix)]
+    #[error(transparent)]
+    Worker(#[from] magray_engine::ServeError),
 }
 
 impl Failure {
@@ -127,6 +130,10 @@ impl Failure {
             Self::Device(_) | Self::NoSuchGpu(_) => Exit::Device,
             Self::Ledger(_) => Exit::Disk,
             Self::Embed(error) => exit_of_embed(error),
+            #[cfg(unix)]
+            Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
+            #[cfg(unix)]
+            Self::Worker(_) => Exit::Internal,
         })
     }
 }

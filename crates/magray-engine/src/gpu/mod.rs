@@ -3,11 +3,14 @@
 
 mod error;
 mod hardware;
+mod memory;
 mod survey;
 
 pub use error::GpuError;
 pub(crate) use hardware::{Hardware, Machine};
 pub use magray_device::cuda::{Declined, GpuInfo, Sample, SearchPath, Throttle, Visible};
+pub(crate) use memory::MemoryMeter;
+pub use memory::MemoryStats;
 pub use survey::{GpuStatus, Survey};
 
 use magray_core::{DeviceChoice, PrecisionChoice, Rules};

@@ -8,6 +8,8 @@ pub(crate) mod gpu;
 pub(crate) mod models;
 pub(crate) mod pull;
 pub(crate) mod similarity;
+#[cfg(unix)]
+pub(crate) mod worker;
 
 use std::{env, path::PathBuf};
 
@@ -57,5 +59,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Pull(args) => pull::run(&args, context),
         Command::Models(args) => models::run(&args, context),
         Command::Config(args) => config::run(&args, context),
+        #[cfg(unix)]
+        Command::Worker => worker::run(),
     }
 }

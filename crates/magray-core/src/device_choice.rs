@@ -17,6 +17,8 @@ pub struct Rules {
     pub memory_limit_bytes: Option<u64>,
     /// Whether the CPU answers where the GPU cannot. Without it a GPU that is missing or full is an error.
     pub fallback: bool,
+    /// Whether the user expects a GPU to be there: where there is none, every answer says so.
+    pub expects_gpu: bool,
 }
 
 impl Rules {
@@ -32,6 +34,7 @@ impl Default for Rules {
             performance_threshold: Self::PERFORMANCE_THRESHOLD,
             memory_limit_bytes: None,
             fallback: true,
+            expects_gpu: false,
         }
     }
 }

@@ -15,6 +15,13 @@ pub enum DeviceChoice {
     Cuda(GpuSelector),
 }
 
+impl DeviceChoice {
+    /// The word for [`Self::Auto`] by which a user says that a GPU is expected: where there is none, that is told.
+    pub const PREFER_GPU: &'static str = "prefer-gpu";
+    /// The word for any GPU and no other device.
+    pub const REQUIRE_GPU: &'static str = "require-gpu";
+}
+
 /// Which of several GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GpuSelector {
@@ -56,7 +63,7 @@ pub struct UnknownDevice(pub String);
 
 impl UnknownDevice {
     /// The words that are known, as a phrase.
-    pub const KNOWN: &'static str = "auto, cpu, cuda, cuda:NUMBER or cuda:UUID";
+    pub const KNOWN: &'static str = "auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID";
 }
 
 impl fmt::Display for UnknownDevice {
@@ -85,10 +92,10 @@ impl FromStr for DeviceChoice {
     fn from_str(word: &str) -> Result<Self, Self::Err> {
         let unknown = || UnknownDevice(word.to_owned());
         let (kind, which) = word.split_once(':').map_or((word, None), |(kind, which)| (kind, Some(which)));
-        match (kind.to_ascii_lowercase().as_str(), which) {
-            ("auto", None) => Ok(Self::Auto),
+        match (kind.to_ascii_lowercase().replace('_', "-").as_str(), which) {
+            ("auto" | Self::PREFER_GPU, None) => Ok(Self::Auto),
             ("cpu", None) => Ok(Self::Cpu),
-            ("cuda", None) => Ok(Self::Cuda(GpuSelector::Any)),
+            ("cuda" | Self::REQUIRE_GPU, None) => Ok(Self::Cuda(GpuSelector::Any)),
             ("cuda", Some(which)) => selector(which).map(Self::Cuda).ok_or_else(unknown),
             _ => Err(unknown()),
         }
@@ -147,6 +154,11 @@ mod tests {
         for word in ["auto", "cpu", "cuda", "cuda:0", "cuda:17", "cuda:GPU-8f1a", "cuda:gpu-8F1A", "cuda:MIG-3c"] {
             assert_eq!(word.parse::<DeviceChoice>().unwrap().to_string(), word);
         }
+        for word in ["require-gpu", "require_gpu", "REQUIRE_GPU"] {
+            assert_eq!(word.parse(), Ok(DeviceChoice::Cuda(GpuSelector::Any)), "{word}");
+        }
+        assert_eq!("prefer-gpu".parse(), Ok(DeviceChoice::Auto));
+        assert_eq!("Prefer_GPU".parse(), Ok(DeviceChoice::Auto));
         assert_eq!("CUDA:1".parse(), Ok(DeviceChoice::Cuda(GpuSelector::Index(1))));
         for backend in [Backend::Cuda, Backend::Mps, Backend::Cpu] {
             assert_eq!(backend.to_string().parse(), Ok(backend));
@@ -156,12 +168,26 @@ mod tests {
 
     #[test]
     fn words_that_name_no_device_are_refused() {
-        for word in ["", "gpu", "cpu:0", "auto:1", "cuda:", "cuda:-1", "cuda:+1", "cuda:x", "cuda:99999999999999999999"]
-        {
+        for word in [
+            "",
+            "gpu",
+            "cpu:0",
+            "auto:1",
+            "cuda:",
+            "cuda:-1",
+            "cuda:+1",
+            "cuda:x",
+            "cuda:99999999999999999999",
+            "require-gpu:0",
+            "prefergpu",
+        ] {
             // An empty number parses as nothing, never as the first GPU.
             assert!(word.parse::<DeviceChoice>().is_err(), "{word:?}");
         }
         let message = "gpu".parse::<DeviceChoice>().unwrap_err().to_string();
-        assert_eq!(message, "unknown device 'gpu': use auto, cpu, cuda, cuda:NUMBER or cuda:UUID");
+        assert_eq!(
+            message,
+            "unknown device 'gpu': use auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID"
+        );
     }
 }

@@ -6,6 +6,7 @@ mod activation;
 mod cpu_path;
 mod device_choice;
 mod device_name;
+pub mod health;
 mod packing;
 mod pooling;
 mod precision;

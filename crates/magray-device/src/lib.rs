@@ -6,9 +6,13 @@ pub mod cuda;
 mod layers;
 mod mapped;
 mod ops;
+#[cfg(unix)]
+mod shared_memory;
 mod table;
 
 pub use layers::{Embedding, LinearSource, Norm};
 pub use mapped::MappedFile;
 pub use ops::{ActsPair, AttentionShape, Device, DistanceBias, Ops, PoolShape, Rows, TokenBatch};
+#[cfg(unix)]
+pub use shared_memory::SharedMemory;
 pub use table::{NumberFormat, Table};

@@ -7,7 +7,7 @@ use crate::packed::{Packed, Tokens};
 use crate::spec::ModelSpec;
 use magray_core::{Precision, plan_passes};
 use magray_device::Ops;
-use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError};
+use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -51,18 +51,21 @@ impl CudaExecutor {
         source: &dyn TensorSource,
         precision: Precision,
     ) -> Result<Self, GpuError> {
-        let cuda = Cuda::open(
-            gpu,
-            CudaOptions {
-                kernel_cache: options.kernel_cache.clone(),
-                search: options.search.clone(),
-                portable_kernels: false,
-            },
-        )?;
+        Self::load(open_device(gpu, options)?, options.streams, spec, source, precision)
+    }
+
+    /// Puts a model on a GPU that is open already.
+    pub(crate) fn load(
+        cuda: Arc<Cuda>,
+        streams: usize,
+        spec: &ModelSpec,
+        source: &dyn TensorSource,
+        precision: Precision,
+    ) -> Result<Self, GpuError> {
         let (free_bytes_before, _) = cuda.context().memory_bytes()?;
         let model = Model::pack(&*cuda, spec, source, precision)?;
         let tokens_a_pass = tokens_a_pass(precision);
-        let mut lanes = (0..options.streams.max(1))
+        let mut lanes = (0..streams.max(1))
             .map(|_| {
                 let (ops, work) = (cuda.ops()?, model.workspace(&cuda));
                 Ok(Lane { ops, work, packed: Packed::default(), texts: None })
@@ -98,10 +101,33 @@ impl CudaExecutor {
         self.lanes.iter_mut().fold(result, |result, lane| result.and(lane.collect(outputs, out)))
     }
 
+    /// Frees what passes have taken. Their recordings go with it, so the next pass of each size is recorded again.
+    pub(crate) fn trim(&mut self) {
+        for lane in &mut self.lanes {
+            lane.ops.trim();
+            lane.work = self.model.workspace(&self.cuda);
+        }
+    }
+
+    /// Lets the GPU fail on purpose.
+    pub(crate) fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
+        Ok(self.cuda.inject(fault)?)
+    }
+
     /// Memory of the GPU that went away since the model came: other processes' included, if they took some meanwhile.
     pub(crate) fn memory_used_bytes(&self) -> u64 {
         self.cuda.context().memory_bytes().map_or(0, |(free, _)| self.free_bytes_before.saturating_sub(free))
     }
+}
+
+/// Opens a GPU for the models that will be on it.
+pub(crate) fn open_device(gpu: &GpuInfo, options: &GpuOptions) -> Result<Arc<Cuda>, GpuError> {
+    let options = CudaOptions {
+        kernel_cache: options.kernel_cache.clone(),
+        search: options.search.clone(),
+        portable_kernels: false,
+    };
+    Ok(Cuda::open(gpu, options)?)
 }
 
 impl Lane {

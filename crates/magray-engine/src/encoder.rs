@@ -10,9 +10,9 @@ use crate::executor::{Executor, OnCpu, Runner};
 use crate::gpu::{GpuInfo, GpuOptions, Machine};
 use crate::model::{Model, Synthetic, TensorSource};
 use crate::packed::Tokens;
+use crate::reading::{Reader, Reading};
 use crate::selection::{self, Outlook, Parts, Request, Selected};
 use crate::spec::{Architecture, EmbedSpec, ModelSpec, Task};
-use crate::tokenize::{Encoded, Tokenizer};
 use crate::weights::Weights;
 use magray_core::{
     Activation, CpuPath, DeviceChoice, DeviceName, EncoderShape, Pooling, Precision, PrecisionChoice, Reason,
@@ -38,9 +38,7 @@ pub struct EncoderOptions {
 
 /// A model ready to compute.
 pub struct Encoder {
-    spec: ModelSpec,
-    /// None for a synthetic model, which takes token ids alone.
-    tokenizer: Option<Tokenizer>,
+    reader: Reader,
     /// Kept for the CPU, which may have to stand in for a GPU.
     source: Box<dyn TensorSource + Send + Sync>,
     cpu: Arc<Cpu>,
@@ -82,14 +80,14 @@ impl Encoder {
         let weights = Weights::open(&spec.encoder_folder)?;
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
         // The tokenizer is read on one core while the others pack weights.
-        let (tokenizer, selected) = std::thread::scope(|scope| {
-            let tokenizer = scope.spawn(|| Tokenizer::for_model(&spec));
+        let (reader, selected) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| Reader::open(spec.clone()));
             let selected = select(&spec, &weights, &cpu, options);
-            (tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), selected)
+            (reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), selected)
         });
         let Selected { runner, outlook } = selected?;
         let cpu_precision = cpu_precision(&cpu, options);
-        Ok(Self { spec, tokenizer: Some(tokenizer?), source: Box::new(weights), cpu, cpu_precision, runner, outlook })
+        Ok(Self { reader: reader?, source: Box::new(weights), cpu, cpu_precision, runner, outlook })
     }
 
     /// A BERT of this shape with random weights, for benchmarks. It takes token ids alone.
@@ -98,7 +96,8 @@ impl Encoder {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
         let Selected { runner, outlook } = select(&spec, &Synthetic, &cpu, options)?;
         let cpu_precision = cpu_precision(&cpu, options);
-        Ok(Self { spec, tokenizer: None, source: Box::new(Synthetic), cpu, cpu_precision, runner, outlook })
+        let reader = Reader::without_tokenizer(spec);
+        Ok(Self { reader, source: Box::new(Synthetic), cpu, cpu_precision, runner, outlook })
     }
 
     /// The device that would be chosen for the model in this folder (or for any, without one), and why. Loads nothing
@@ -158,49 +157,29 @@ impl Encoder {
 
     /// The encoder's sizes.
     pub fn shape(&self) -> EncoderShape {
-        self.spec.shape
+        self.reader.spec.shape
     }
 
     /// The longest text the model reads, in tokens.
     pub fn max_tokens(&self) -> usize {
-        self.spec.max_tokens
+        self.reader.spec.max_tokens
     }
 
     /// What the model's files say of it.
     pub fn spec(&self) -> &ModelSpec {
-        &self.spec
+        &self.reader.spec
     }
 
     /// Embeds texts, with the named prompt of the model before each; without a name, with its default prompt if any.
     pub fn embed<T: AsRef<str> + Sync>(&mut self, texts: &[T], prompt: Option<&str>) -> Result<Embeddings, EmbedError> {
-        let Task::Embed(task) = &self.spec.task else {
-            return Err(EmbedError::WrongTask { does: "scores texts", wanted: "embeds them" });
-        };
-        let tokenizer = self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)?;
-        let (encoded, skip) = match find_prompt(&self.spec, prompt)? {
-            None => (tokenizer.encode_batch(texts, self.threads())?, 0),
-            Some(prompt) => {
-                let skip = if task.include_prompt { 0 } else { tokenizer.prompt_tokens(prompt)? };
-                let texts: Vec<String> = texts.iter().map(|text| format!("{prompt}{}", text.as_ref())).collect();
-                (tokenizer.encode_batch(&texts, self.threads())?, skip)
-            }
-        };
-        self.compute_encoded(&encoded, skip)
+        let reading = self.reader.texts(texts, prompt, self.threads())?;
+        self.compute_reading(&reading)
     }
 
     /// Embeds texts given as token ids, special tokens included.
     pub fn embed_ids(&mut self, texts: &[Vec<u32>]) -> Result<Embeddings, EmbedError> {
-        let (vocab, max_tokens) = (self.spec.shape.vocab, self.spec.max_tokens);
-        let mut tokens = Vec::with_capacity(texts.len());
-        for (text, ids) in texts.iter().enumerate() {
-            if ids.is_empty() || ids.len() > max_tokens {
-                return Err(EmbedError::TokenCount { text, tokens: ids.len(), max_tokens });
-            }
-            if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab) {
-                return Err(EmbedError::UnknownId { text, id, vocab });
-            }
-            tokens.push(Tokens { ids, types: &[] });
-        }
+        self.reader.check(texts.iter().map(Vec::as_slice))?;
+        let tokens: Vec<_> = texts.iter().map(|ids| Tokens { ids, types: &[] }).collect();
         self.compute(&tokens, 0)
     }
 
@@ -210,37 +189,26 @@ impl Encoder {
         A: AsRef<str> + Sync,
         B: AsRef<str> + Sync,
     {
-        self.must_classify()?;
-        let tokenizer = self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)?;
-        let encoded = tokenizer.encode_pairs(pairs, self.threads())?;
-        self.compute_encoded(&encoded, 0)
+        let reading = self.reader.pairs(pairs, self.threads())?;
+        self.compute_reading(&reading)
     }
 
     /// Scores texts with a classifier: one row of logits a text, one column a label.
     pub fn score<T: AsRef<str> + Sync>(&mut self, texts: &[T]) -> Result<Embeddings, EmbedError> {
-        self.must_classify()?;
-        let tokenizer = self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)?;
-        let encoded = tokenizer.encode_batch(texts, self.threads())?;
-        self.compute_encoded(&encoded, 0)
+        let reading = self.reader.scored(texts, self.threads())?;
+        self.compute_reading(&reading)
     }
 
-    fn must_classify(&self) -> Result<(), EmbedError> {
-        match self.spec.task {
-            Task::Classify(_) => Ok(()),
-            Task::Embed(_) => Err(EmbedError::WrongTask { does: "embeds texts", wanted: "scores them" }),
-        }
-    }
-
-    fn compute_encoded(&mut self, texts: &[Encoded], skip: usize) -> Result<Embeddings, EmbedError> {
-        let tokens: Vec<_> = texts.iter().map(Tokens::from).collect();
-        let truncated = texts.iter().enumerate().filter(|(_, text)| text.truncated).map(|(i, _)| i).collect();
-        Ok(Embeddings { truncated, ..self.compute(&tokens, skip)? })
+    fn compute_reading(&mut self, reading: &Reading) -> Result<Embeddings, EmbedError> {
+        let tokens: Vec<_> = reading.texts.iter().map(Tokens::from).collect();
+        let truncated = reading.texts.iter().enumerate().filter(|(_, text)| text.truncated).map(|(i, _)| i).collect();
+        Ok(Embeddings { truncated, ..self.compute(&tokens, reading.skip)? })
     }
 
     fn compute(&mut self, texts: &[Tokens<'_>], skip: usize) -> Result<Embeddings, EmbedError> {
         let dimensions = self.dimensions();
         let mut values = vec![0.0; texts.len() * dimensions];
-        let (cpu, spec, source, precision) = (&self.cpu, &self.spec, &*self.source, self.cpu_precision);
+        let (cpu, spec, source, precision) = (&self.cpu, &self.reader.spec, &*self.source, self.cpu_precision);
         let ran = self.runner.run(texts, skip, &mut values, || pack_cpu(cpu, spec, source, precision))?;
         Ok(Embeddings {
             dimensions,
@@ -280,18 +248,6 @@ pub(crate) fn pack_cpu(
 ) -> Result<OnCpu, LoadError> {
     let model = Model::pack(&**cpu, spec, source, precision)?;
     Ok(OnCpu { executor: Box::new(CpuExecutor::new(Arc::clone(cpu), model)), precision })
-}
-
-/// The text of the prompt to use.
-fn find_prompt<'a>(spec: &'a ModelSpec, asked: Option<&str>) -> Result<Option<&'a str>, EmbedError> {
-    let Some(name) = asked.or(spec.default_prompt.as_deref()) else { return Ok(None) };
-    match spec.prompts.get(name) {
-        Some(prompt) if prompt.is_empty() => Ok(None),
-        Some(prompt) => Ok(Some(prompt)),
-        None => {
-            Err(EmbedError::UnknownPrompt { asked: name.to_owned(), known: spec.prompts.keys().cloned().collect() })
-        }
-    }
 }
 
 /// What a model of random weights says of itself.

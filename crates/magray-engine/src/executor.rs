@@ -7,6 +7,7 @@ use crate::encoder::{EmbedError, LoadError};
 use crate::gpu::{GpuError, GpuInfo};
 use crate::packed::Tokens;
 use magray_core::{DeviceName, Precision, Reason};
+use magray_device::cuda::InjectedFault;
 
 /// A model on a GPU.
 pub(crate) trait Accelerator: Send {
@@ -18,6 +19,14 @@ pub(crate) trait Accelerator: Send {
 
     /// Memory of the GPU that the model and its passes hold.
     fn memory_used_bytes(&self) -> u64;
+
+    /// Frees all memory of the GPU that passes have taken; the next ones take what they need.
+    fn trim(&mut self) {}
+
+    /// Lets the GPU fail on purpose.
+    fn inject(&mut self, _: InjectedFault) -> Result<(), GpuError> {
+        Ok(())
+    }
 }
 
 impl Accelerator for CudaExecutor {
@@ -31,6 +40,14 @@ impl Accelerator for CudaExecutor {
 
     fn memory_used_bytes(&self) -> u64 {
         Self::memory_used_bytes(self)
+    }
+
+    fn trim(&mut self) {
+        Self::trim(self);
+    }
+
+    fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
+        Self::inject(self, fault)
     }
 }
 

@@ -7,14 +7,21 @@ mod cpu_executor;
 mod cuda_executor;
 mod encoder;
 mod executor;
+mod faults;
 pub mod gpu;
+pub mod health;
 mod model;
 mod packed;
+mod reading;
 mod selection;
+#[cfg(unix)]
+mod simulated_gpu;
 pub mod spec;
 pub mod store;
 pub mod tokenize;
 pub mod weights;
+#[cfg(unix)]
+mod worker;
 
 pub use encoder::{EmbedError, Embeddings, Encoder, EncoderOptions, LoadError};
 pub use magray_core::{
@@ -22,3 +29,15 @@ pub use magray_core::{
     Rules, Scores, Verdict,
 };
 pub use selection::Outlook;
+#[cfg(unix)]
+pub use worker::{ServeError, serve};
+
+/// What the tests of other crates need of the inside; no promise is made about it.
+#[cfg(unix)]
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::faults::*;
+    pub use crate::packed::Tokens;
+    pub use crate::simulated_gpu::SimulatedGpu;
+    pub use crate::worker::*;
+}

@@ -6,11 +6,11 @@ use magray_device::TokenBatch;
 
 /// A text as token ids.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tokens<'a> {
+pub struct Tokens<'a> {
     /// The ids, special tokens included.
-    pub(crate) ids: &'a [u32],
+    pub ids: &'a [u32],
     /// Which text of a pair each token belongs to; empty for all zero.
-    pub(crate) types: &'a [u32],
+    pub types: &'a [u32],
 }
 
 impl<'a> From<&'a Encoded> for Tokens<'a> {

@@ -6,6 +6,7 @@ use crate::cuda_executor::tokens_a_pass;
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executor::{Executor, OnCpu, OnGpu, Runner};
 use crate::gpu::{Declined, GpuError, GpuInfo, Hardware};
+use crate::health::{Ledger, utc_of};
 use crate::model::TensorSource;
 use crate::spec::ModelSpec;
 use magray_core::{
@@ -59,6 +60,26 @@ impl Request<'_> {
         self.options.precision.or(self.options.gpu.precision).settle_gpu(gpu.capability)
     }
 
+    /// The GPU that may be used, or why there is none.
+    fn find(&self, hardware: &dyn Hardware) -> Result<GpuInfo, Reason> {
+        let options = &self.options.gpu;
+        let found = hardware.find(&self.options.device).map_err(|declined| absent(declined, options.rules.expects_gpu));
+        let gpu = found?;
+        match Ledger::open(options.state_file.clone()).is_out(&gpu.uuid) {
+            None => Ok(gpu),
+            Some(outage) => Err(Reason::Absent {
+                code: "out_of_service",
+                message: format!(
+                    "it is out of service since {}: {}; `magray gpu reset cuda:{}` returns it",
+                    utc_of(outage.since_unix_s),
+                    outage.message,
+                    gpu.index
+                ),
+                is_fault: true,
+            }),
+        }
+    }
+
     fn need_bytes(&self, gpu: &GpuInfo) -> Option<u64> {
         let (shape, precision) = (self.model?.shape, self.gpu_precision(gpu));
         // Each stream has activations of its own.
@@ -104,7 +125,7 @@ pub(crate) fn weigh(request: &Request<'_>, hardware: &dyn Hardware) -> Outlook {
     let choice = &request.options.device;
     let found = match rule_out_gpu(choice, &request.options.gpu.rules) {
         Some(reason) => Err(reason),
-        None => hardware.find(choice).map_err(absent),
+        None => request.find(hardware),
     };
     let gpu = found.as_ref().ok();
     let mut outlook = Outlook {
@@ -209,12 +230,12 @@ impl Attempt<'_> {
 }
 
 /// Why there is no GPU, and whether there should be one.
-fn absent(declined: Declined) -> Reason {
-    let is_expected = matches!(
+fn absent(declined: Declined, expects_gpu: bool) -> Reason {
+    let is_normal = matches!(
         declined,
         Declined::NoDriver | Declined::NoDevice | Declined::Hidden { .. } | Declined::DeviceTooOld { .. }
     );
-    Reason::Absent { code: declined.code(), message: declined.to_string(), is_fault: !is_expected }
+    Reason::Absent { code: declined.code(), message: declined.to_string(), is_fault: expects_gpu || !is_normal }
 }
 
 #[cfg(test)]

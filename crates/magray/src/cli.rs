@@ -10,7 +10,7 @@ use crate::{
         bench::BenchArgs,
         config::ConfigArgs,
         embed::EmbedArgs,
-        gpu::{benchmark::GpuBenchmarkArgs, info::GpuInfoArgs},
+        gpu::{benchmark::GpuBenchmarkArgs, info::GpuInfoArgs, reset::GpuResetArgs},
         models::ModelsArgs,
         pull::PullArgs,
         similarity::SimilarityArgs,
@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// Measure the speed of this machine
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Look at the GPUs, or measure one against the CPU
+    /// Look at the GPUs, measure one against the CPU, or return one to service
     #[command(subcommand)]
     Gpu(GpuCommand),
     /// Bring a model into the store
@@ -64,6 +64,20 @@ pub(crate) enum Command {
     Models(ModelsArgs),
     /// Show every setting, its value and where it came from
     Config(ConfigArgs),
+    /// Holds a GPU for another magray, which starts it
+    #[cfg(unix)]
+    #[command(hide = true)]
+    Worker,
+}
+
+impl Command {
+    /// Whether it settles itself what a signal does.
+    pub(crate) fn minds_its_own_signals(&self) -> bool {
+        #[cfg(unix)]
+        return matches!(self, Self::Worker);
+        #[cfg(not(unix))]
+        false
+    }
 }
 
 /// What can be measured.
@@ -78,6 +92,8 @@ pub(crate) enum BenchCommand {
 pub(crate) enum GpuCommand {
     /// Show the GPUs, how they are, and which device is chosen and why
     Info(GpuInfoArgs),
+    /// Return a GPU that was given up to service
+    Reset(GpuResetArgs),
     /// Measure CPU and GPU with a model: latency, throughput and speed-up
     Benchmark(GpuBenchmarkArgs),
 }
@@ -100,7 +116,7 @@ pub(crate) struct ComputeArgs {
     /// Model: a name of the store, a hub repository org/name[@revision], or a folder
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
-    /// Where to compute: auto, cpu, cuda, cuda:NUMBER or cuda:UUID
+    /// Where to compute: auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// Arithmetic: auto, f32, tf32, f16, bf16 or int8

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use magray_engine::{
     EmbedError, LoadError, Refusal,
+    gpu::Declined,
+    health::LedgerError,
     store::{NameError, PullError, StoreError},
 };
 
@@ -101,8 +103,15 @@ pub(crate) enum Failure {
     Load { model: String, reason: Box<LoadError> },
     #[error(transparent)]
     Device(Refusal),
+    #[error("{0}; `magray gpu info` lists the GPUs, and a GPU that is gone is reset by its UUID (cuda:GPU-...)")]
+    NoSuchGpu(Declined),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
     #[error(transparent)]
     Embed(#[from] EmbedError),
+    #[cfg(unix)]
+    #[error(transparent)]
+    Worker(#[from] magray_engine::ServeError),
 }
 
 impl Failure {
@@ -118,8 +127,13 @@ impl Failure {
             Self::Pull(PullError::Store(error)) => exit_of_store(error),
             Self::Pull(_) => Exit::Pull,
             Self::Load { reason, .. } => exit_of_load(reason),
-            Self::Device(_) => Exit::Device,
+            Self::Device(_) | Self::NoSuchGpu(_) => Exit::Device,
+            Self::Ledger(_) => Exit::Disk,
             Self::Embed(error) => exit_of_embed(error),
+            #[cfg(unix)]
+            Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
+            #[cfg(unix)]
+            Self::Worker(_) => Exit::Internal,
         })
     }
 }

@@ -13,7 +13,7 @@ use crate::exit::Exit;
 /// Files to remove when the process is told to stop.
 static HALF_WRITTEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Takes over the signals. Called once, first.
+/// Takes over the signals. Called once, before anything is written.
 pub(crate) fn install() {
     // Where the system refuses, the signal ends the process as it does everywhere: without the tidying, but safely.
     let _ = ctrlc::set_handler(|| {
@@ -22,6 +22,13 @@ pub(crate) fn install() {
         }
         process::exit(Exit::Interrupted.code().into());
     });
+}
+
+/// Takes over the signals and does nothing about them. Called instead of [`install`].
+#[cfg(unix)]
+pub(crate) fn ignore() {
+    // Where the system refuses, a signal ends the process, and whoever needs it starts another.
+    let _ = ctrlc::set_handler(|| {});
 }
 
 /// Removes a file on interruption, until this is dropped.

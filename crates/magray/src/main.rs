@@ -9,19 +9,22 @@ mod console;
 mod exit;
 mod input;
 mod interrupt;
+mod logging;
 mod model;
 mod output;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    interrupt::install();
     // A panic is a fault of ours: it has told what and where, and scripts see the code that is promised for it.
     std::panic::catch_unwind(speak).unwrap_or(exit::Exit::Internal.into())
 }
 
 fn speak() -> ExitCode {
     let cli = cli::Cli::read();
+    if !cli.command.minds_its_own_signals() {
+        interrupt::install();
+    }
     let context = commands::Context::new(&cli);
     match commands::run(cli.command, &context) {
         Ok(()) => ExitCode::SUCCESS,

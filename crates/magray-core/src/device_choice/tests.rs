@@ -187,7 +187,7 @@ prop_compose! {
     ) -> Case {
         Case {
             choice,
-            rules: Rules { prefer_gpu, preference, performance_threshold, memory_limit_bytes, fallback },
+            rules: Rules { prefer_gpu, preference, performance_threshold, memory_limit_bytes, fallback, expects_gpu: false },
             gpu: if is_present { Ok(Candidate { index: 3, free_bytes }) } else { Err(no_driver()) },
             scores: speeds.and_then(|(cpu, gpu)| Scores::new(cpu, gpu)),
             need_bytes,

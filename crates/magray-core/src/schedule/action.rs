@@ -1,6 +1,7 @@
 //! What the machine wants done. Whoever drives it does exactly this, and reports what came of it as events.
 
 use super::{BatchId, DeviceId, Fault, RequestId};
+use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -118,6 +119,22 @@ impl Fallback {
     }
 }
 
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory => f.write_str("the GPU's memory is full"),
+            Self::Unhealthy => f.write_str("the GPU's worker failed and is being replaced, or failed too often"),
+            Self::Ruled(Fault::Lost) | Self::Lost => f.write_str("the GPU is not there any more"),
+            Self::Ruled(Fault::Xid(number)) => write!(f, "the driver reported a fault of the GPU (Xid {number})"),
+            Self::Ruled(Fault::Memory) => f.write_str("the GPU's memory had errors that could not be corrected"),
+            Self::Ruled(Fault::NeedsReset) => f.write_str("the driver asks for a reset of the GPU"),
+            Self::Ruled(Fault::Overheated) => f.write_str("the GPU is hotter than it may be"),
+            Self::WrongAnswers => f.write_str("the GPU returned wrong answers"),
+            Self::Starting => f.write_str("the GPU's worker has not started yet"),
+        }
+    }
+}
+
 /// Why a request is answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refused {
@@ -151,6 +168,19 @@ pub enum KillCause {
     RuledOut,
     /// It did not become ready.
     StartOverdue,
+}
+
+impl KillCause {
+    /// One word for programs; it never changes its meaning.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Overdue => "overdue",
+            Self::Silent => "silent",
+            Self::Sticky => "gpu_fault",
+            Self::RuledOut => "ruled_out",
+            Self::StartOverdue => "start_overdue",
+        }
+    }
 }
 
 /// What people are told of a device.

@@ -61,6 +61,11 @@ pub enum Event {
         /// Which.
         device: DeviceId,
     },
+    /// An earlier process gave this device up: it is out until somebody resets it, and nobody is told again.
+    GivenUp {
+        /// Which.
+        device: DeviceId,
+    },
     /// No request is taken any more; those that were are still answered.
     Draining,
     /// Nothing but time has passed.

@@ -1,32 +1,164 @@
 //! The machine: takes an event and the time, says what to do.
+//! Branches only: what an event means stands in the files beside it.
 
-use super::{Action, DeviceSpec, Event, Moment, Options, View};
+use super::device::Device;
+use super::device_set::{DEVICES_MAX, DeviceSet};
+use super::jobs::Jobs;
+use super::queue::Queue;
+use super::sabotage::sabotaged;
+use super::{Action, DeviceId, DeviceKind, DeviceSpec, Event, Moment, Options, RequestId, View};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Whoever drives the machine is late when it comes so long after it was asked to.
+const DRIVER_LATE: Duration = Duration::from_millis(50);
+/// What it has not told yet, it tells within this time.
+const DRIVER_GRACE: Duration = Duration::from_millis(200);
+/// No tick is asked for sooner than this.
+const WAKE_LEAST: Duration = Duration::from_micros(10);
 
 /// All decisions and what they depend on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Machine {
-    devices: Vec<DeviceSpec>,
-    options: Options,
+    pub(super) options: Options,
+    pub(super) devices: Vec<Device>,
+    pub(super) cpus: DeviceSet,
+    pub(super) gpus: DeviceSet,
+    pub(super) jobs: Jobs,
+    pub(super) queue: Queue,
+    /// Deadlines of the requests that have one.
+    pub(super) deadlines: BTreeSet<(Moment, RequestId)>,
+    /// When to look after requests without one that need devices which may be away.
+    pub(super) patience: BTreeSet<(Moment, RequestId)>,
+    pub(super) is_draining: bool,
+    /// Batches ever started: the next one's name.
+    pub(super) batches: u64,
+    pub(super) last_in_turn: DeviceId,
+    pub(super) now: Moment,
+    wake: Option<Moment>,
+    /// When what waits is looked at again although nothing happens.
+    placement_wake: Option<Moment>,
+    #[cfg(feature = "sabotage")]
+    pub(super) sabotage: Option<super::Sabotage>,
 }
 
 impl Machine {
-    /// A machine for these devices. GPUs are asked for by `Spawn` at the first step.
+    /// A machine for these devices, 64 at most. GPUs are asked for by `Spawn` at the first step.
     pub fn new(devices: Vec<DeviceSpec>, options: Options) -> Self {
-        Self { devices, options }
+        assert!(devices.len() <= DEVICES_MAX, "a machine has at most {DEVICES_MAX} devices");
+        let of_kind = |kind: DeviceKind| -> DeviceSet {
+            let ids = (0_u16..).zip(&devices).filter(|(_, spec)| spec.kind == kind);
+            ids.map(|(id, _)| DeviceId(id)).collect()
+        };
+        Self {
+            cpus: of_kind(DeviceKind::Cpu),
+            gpus: of_kind(DeviceKind::Gpu),
+            devices: devices.iter().map(|&spec| Device::new(spec, &options.recovery)).collect(),
+            options,
+            jobs: Jobs::default(),
+            queue: Queue::default(),
+            deadlines: BTreeSet::new(),
+            patience: BTreeSet::new(),
+            is_draining: false,
+            batches: 0,
+            last_in_turn: DeviceId(u16::MAX),
+            now: Moment::START,
+            wake: Some(Moment::START),
+            placement_wake: None,
+            #[cfg(feature = "sabotage")]
+            sabotage: None,
+        }
     }
 
     /// Takes what happened and appends what to do. Time never goes back.
     pub fn step(&mut self, event: Event, now: Moment, actions: &mut Vec<Action>) {
-        let _ = (event, now, actions, &self.devices, &self.options);
+        let now = now.max(self.now);
+        if event == Event::Tick && self.wake.is_none_or(|wake| now < wake) {
+            return;
+        }
+        self.excuse_workers(now);
+        self.now = now;
+        // Neither a sign of life nor a request that leaves is a reason to place anything.
+        let is_news = !matches!(event, Event::Heartbeat { .. } | Event::Cancelled(_) | Event::Draining);
+        let actions_before = actions.len();
+        match event {
+            Event::Submitted(request) => self.admit(request, now, actions),
+            Event::Cancelled(request) => self.on_cancelled(request, actions),
+            Event::Finished { batch, compute } => self.on_finished(batch, compute, now, actions),
+            Event::Failed { batch, failure } => self.on_failed(batch, failure, now, actions),
+            Event::Up { device } => self.on_up(device, now),
+            Event::Down { device, ending } => self.on_down(device, ending, now, actions),
+            Event::Heartbeat { device } => self.on_heartbeat(device, now),
+            Event::Judged { device, condition } => self.on_judged(device, condition, actions),
+            Event::Probed { device, passed } => self.on_probed(device, passed, now, actions),
+            Event::Reset { device } => self.on_reset(device, now),
+            Event::GivenUp { device } => self.on_given_up(device, now, actions),
+            Event::Draining => self.is_draining = true,
+            Event::Tick => {}
+        }
+        self.expire(now, actions);
+        for gpu in self.gpus.iter() {
+            self.tend(gpu, now, actions);
+        }
+        if is_news || actions.len() > actions_before {
+            self.dispatch(now, actions);
+            self.placement_wake = self.placement_wake_after(now);
+        }
+        self.wake = self.earliest_wake(now);
     }
 
     /// When the machine wants a [`Event::Tick`] at the latest, if nothing else happens.
     pub fn next_wake(&self) -> Option<Moment> {
-        None
+        self.wake.filter(|_| !sabotaged!(self, ForgetWake))
     }
 
     /// How everything is now.
     pub fn view(&self) -> View {
-        View { requests: 0, tokens: 0, waiting: 0, devices: Vec::new() }
+        View {
+            requests: self.jobs.len(),
+            tokens: self.jobs.tokens(),
+            waiting: self.jobs.waiting(),
+            devices: self.devices.iter().map(Device::view).collect(),
+        }
+    }
+
+    /// Whether a device is used now.
+    pub fn is_in_rotation(&self, device: DeviceId) -> bool {
+        self.devices.get(usize::from(device.0)).is_some_and(Device::is_in_rotation)
+    }
+
+    /// Breaks one thing on purpose, for tests of tests.
+    #[cfg(feature = "sabotage")]
+    pub fn sabotage(&mut self, what: super::Sabotage) {
+        self.sabotage = Some(what);
+    }
+
+    fn on_cancelled(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+        if sabotaged!(self, AnswerCancelled) {
+            return self.refuse(request, super::Refused::Expired, actions);
+        }
+        self.close(request);
+    }
+
+    /// Where nobody called for a while although it was asked for, signs of life may be on their way unread: that time
+    /// is no worker's fault.
+    fn excuse_workers(&mut self, now: Moment) {
+        let Some(late) = self.wake.map(|wake| now.since(wake)).filter(|&late| late > DRIVER_LATE) else { return };
+        let excused = |since: Moment| (since + late + DRIVER_GRACE).min(now);
+        for device in self.devices.iter_mut().filter(|device| device.is_gpu()) {
+            device.last_sign = excused(device.last_sign);
+            device.probing_since = device.probing_since.map(excused);
+            if let Some(front) = device.running.front_mut() {
+                front.computing_since = excused(front.computing_since);
+            }
+        }
+    }
+
+    fn earliest_wake(&self, now: Moment) -> Option<Moment> {
+        let gpus = self.devices.iter().filter(|device| device.is_gpu());
+        let devices = gpus.filter_map(|device| device.wake(&self.options.recovery));
+        let requests = [self.deadlines.first(), self.patience.first()].into_iter().flatten().map(|&(due, _)| due);
+        let first = devices.chain(requests).chain(self.placement_wake).min()?;
+        Some(first.max(now + WAKE_LEAST))
     }
 }

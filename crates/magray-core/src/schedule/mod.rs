@@ -2,17 +2,34 @@
 //! Reads no clock, does no IO, holds no texts: whoever drives it does what its actions say.
 
 mod action;
+mod admission;
+mod batcher;
+mod cost;
+mod device;
+mod device_set;
 mod event;
+mod jobs;
+mod ladder;
 mod machine;
 mod moment;
 mod options;
+mod placement;
+mod queue;
+mod recovery;
+mod replay;
+mod sabotage;
+#[cfg(test)]
+mod tests;
 mod view;
+mod waiting;
 
 pub use action::{Action, Change, Fallback, KillCause, Piece, Refused, Report};
 pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request};
 pub use machine::Machine;
 pub use moment::Moment;
 pub use options::{Batching, DeviceKind, DeviceSpec, Limits, Options, Placement, Recovery, Sizing};
+#[cfg(feature = "sabotage")]
+pub use sabotage::Sabotage;
 pub use view::{DeviceState, DeviceView, View};
 
 /// Names a request; the caller chooses it and never uses it twice.

@@ -1,4 +1,5 @@
 //! What the machine tells of itself to people and metrics.
+//! Numbers of one moment: nothing here decides anything.
 
 use super::{DeviceKind, Fallback};
 use std::time::Duration;
@@ -54,4 +55,11 @@ pub enum DeviceState {
     Recovering(Fallback),
     /// It is out until somebody resets it.
     Out(Fallback),
+}
+
+impl DeviceState {
+    /// Whether it stays so by itself: in rotation, or out until somebody resets it.
+    pub fn is_settled(self) -> bool {
+        matches!(self, Self::InRotation | Self::Out(_))
+    }
 }

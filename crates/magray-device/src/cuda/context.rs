@@ -6,6 +6,7 @@ use super::error::CudaError;
 use super::gpu::GpuInfo;
 use super::sys::{self, CUresult};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A GPU ready for work. Costs some hundred MiB of its memory while it lives.
 #[derive(Debug)]
@@ -13,11 +14,14 @@ pub struct Context {
     device: sys::CUdevice,
     raw: sys::CUcontext,
     gpu: GpuInfo,
+    /// Memory of the GPU that was taken and not given back, and the most that ever was.
+    allocated_bytes: AtomicU64,
+    peak_bytes: AtomicU64,
 }
 
 // SAFETY: a context may be used from any thread that has made it current; the driver locks what it shares.
 unsafe impl Send for Context {}
-// SAFETY: as above; nothing here changes after `open`.
+// SAFETY: as above; what changes after `open` is atomic.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -34,7 +38,13 @@ impl Context {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the device is one of the driver's; writes one handle, given back in `drop`.
         CudaError::check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
-        let context = Arc::new(Self { device, raw, gpu: gpu.clone() });
+        let context = Arc::new(Self {
+            device,
+            raw,
+            gpu: gpu.clone(),
+            allocated_bytes: AtomicU64::new(0),
+            peak_bytes: AtomicU64::new(0),
+        });
         context.bind()?;
         Ok(context)
     }
@@ -57,6 +67,25 @@ impl Context {
         // SAFETY: a context is current; writes two numbers.
         CudaError::check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok((free as u64, total as u64))
+    }
+
+    /// Memory of the GPU that buffers of this context hold.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.allocated_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The most that they ever held at once.
+    pub fn peak_allocated_bytes(&self) -> u64 {
+        self.peak_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_taken(&self, bytes: usize) {
+        let before = self.allocated_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.peak_bytes.fetch_max(before + bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_given_back(&self, bytes: usize) {
+        self.allocated_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 }
 

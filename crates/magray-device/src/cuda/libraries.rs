@@ -20,6 +20,11 @@ impl SearchPath {
         Self::default()
     }
 
+    /// These folders, after the loader's path: what [`SearchPath::folders`] of another process said.
+    pub fn of_folders(folders: Vec<PathBuf>) -> Self {
+        Self { folders, ..Self::default() }
+    }
+
     /// Where the toolkit, containers and the system's Python put their libraries.
     pub fn system() -> Self {
         #[cfg(windows)]
@@ -64,7 +69,7 @@ impl SearchPath {
     }
 
     /// Every folder to look in, in the order of trust; a folder may not exist.
-    pub(super) fn folders(&self) -> Vec<PathBuf> {
+    pub fn folders(&self) -> Vec<PathBuf> {
         let mut folders = self.folders.clone();
         for root in &self.toolkits {
             folders.extend(TOOLKIT_FOLDERS.iter().map(|below| root.join(below)));

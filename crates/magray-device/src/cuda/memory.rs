@@ -77,6 +77,7 @@ impl DeviceBuffer {
         if bytes > 0 {
             // SAFETY: a context is current; writes one address, freed in `drop`.
             CudaError::check(unsafe { sys::cuMemAlloc_v2(&mut buffer.address, bytes) })?;
+            context.note_taken(bytes);
             // SAFETY: the range was allocated above.
             CudaError::check(unsafe { sys::cuMemsetD8_v2(buffer.address, 0, bytes) })?;
             settle()?;
@@ -122,7 +123,12 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if self.address != 0 && self.context.bind().is_ok() {
+        if self.address == 0 {
+            return;
+        }
+        // What cannot be freed is gone with its context, which nobody can use any more.
+        self.context.note_given_back(self.bytes);
+        if self.context.bind().is_ok() {
             // SAFETY: allocated once in `zeroed`. The driver waits for work that uses it; a failure has nobody to tell.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };
         }

@@ -13,6 +13,7 @@ mod declined;
 mod device;
 mod driver;
 mod error;
+mod fault;
 mod function;
 mod gpu;
 mod kernels;
@@ -28,6 +29,7 @@ mod telemetry;
 mod tiles;
 mod variants;
 mod visible;
+mod xids;
 
 pub(crate) use cudarc::driver::sys;
 
@@ -37,6 +39,7 @@ pub use cubin_cache::{CubinCache, CubinKey};
 pub use declined::{Declined, LEAST_CAPABILITY, LEAST_DRIVER};
 pub use device::{Cuda, CudaOptions, DeviceError};
 pub use error::CudaError;
+pub use fault::InjectedFault;
 pub use function::{Function, LaunchShape};
 pub use gpu::{GpuInfo, probe, resolve};
 pub use kernels::{KernelError, Kernels};
@@ -48,3 +51,4 @@ pub use ops::CudaOps;
 pub use telemetry::{Sample, Telemetry, Throttle};
 pub use variants::{all_specs, covering_specs};
 pub use visible::Visible;
+pub use xids::XidWatch;

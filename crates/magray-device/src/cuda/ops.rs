@@ -134,6 +134,19 @@ impl CudaOps {
         }
     }
 
+    /// Gives back what the largest batch so far has left behind; it grows again as it is needed. Activations are not among
+    /// it: they belong to who made them, and must be dropped after this, because recordings name them.
+    pub fn trim(&mut self) {
+        if self.busy {
+            // A stream that fails says so again with its next batch.
+            self.busy = self.stream.wait().is_err();
+        }
+        self.recordings.clear();
+        for scratch in [&mut self.sums, &mut self.bytes, &mut self.scales] {
+            scratch.0 = DeviceBuffer::empty(self.cuda.context());
+        }
+    }
+
     /// The kernels that passes of this work use, over batches of any size up to so many tokens.
     pub fn plan(&mut self, tokens_most: usize, mut work: impl FnMut(&mut Self, &TokenBatch<'_>)) -> Vec<KernelSpec> {
         let bucket = self.bucket;

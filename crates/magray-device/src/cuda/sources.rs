@@ -27,6 +27,7 @@ const KERNELS: &[(&str, &str)] = built_in![
     "attention.cu",
     "attention_plain.cu",
     "embed.cu",
+    "fault.cu",
     "finish.cu",
     "gemm_mma.cu",
     "gemm_norm_wgmma.cu",

@@ -45,6 +45,11 @@ pub(super) fn finish() -> KernelSpec {
     KernelSpec::new("finish.cu", "finish")
 }
 
+/// The kernel that fails on purpose.
+pub(super) fn fault() -> KernelSpec {
+    KernelSpec::new("fault.cu", "fault")
+}
+
 pub(super) fn quantise(number: Number) -> KernelSpec {
     of_number("quantise.cu", "quantise", number)
 }
@@ -115,7 +120,7 @@ fn activation_number(activation: Activation) -> u32 {
 pub fn all_specs() -> Vec<KernelSpec> {
     const NUMBERS: [Number; 3] = [Number::F32, Number::F16, Number::Bf16];
     const SIXTEEN: [Number; 2] = [Number::F16, Number::Bf16];
-    let mut specs = vec![finish()];
+    let mut specs = vec![finish(), fault()];
     for number in NUMBERS {
         specs.extend([embed(number), add_norm(number), attention_plain(number), pool(number)]);
     }

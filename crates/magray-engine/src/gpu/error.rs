@@ -3,6 +3,7 @@
 
 use crate::weights::WeightsError;
 use magray_core::Reason;
+use magray_core::schedule::Failure;
 use magray_device::cuda::{CudaError, Declined, KernelError};
 
 /// A failure of a GPU.
@@ -41,6 +42,20 @@ impl GpuError {
         }
     }
 
+    /// What the scheduler is told: what to do about it.
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::Cuda(error) | Self::Kernel(KernelError::Load { source: error, .. }) => match error {
+                CudaError::OutOfMemory => Failure::OutOfMemory,
+                CudaError::Sticky { .. } => Failure::Sticky,
+                CudaError::Lost { .. } => Failure::Lost,
+                CudaError::Other { .. } => Failure::Transient,
+            },
+            // A new process would fail the same way: these count, and a device that goes on like this is left alone.
+            Self::Declined(_) | Self::Kernel(_) | Self::Weights(_) => Failure::Transient,
+        }
+    }
+
     /// The reason that an answer carries.
     pub fn reason(&self) -> Reason {
         Reason::Failed { code: self.code(), message: self.to_string() }
@@ -65,9 +80,11 @@ mod tests {
         let full = GpuError::from(CudaError::OutOfMemory);
         assert!(!full.is_lasting());
         assert_eq!(full.reason().code(), "out_of_memory");
+        assert_eq!(full.failure(), Failure::OutOfMemory);
         let fault = GpuError::from(CudaError::Sticky { code: 700, name: "illegal_address".to_owned() });
         assert!(fault.is_lasting());
         assert_eq!(fault.reason().code(), "gpu_fault");
+        assert_eq!(fault.failure(), Failure::Sticky);
         assert!(fault.reason().to_string().contains("illegal_address"));
     }
 

@@ -3,15 +3,23 @@
 
 mod error;
 mod hardware;
+mod memory;
 mod survey;
 
 pub use error::GpuError;
 pub(crate) use hardware::{Hardware, Machine};
 pub use magray_device::cuda::{Declined, GpuInfo, Sample, SearchPath, Throttle, Visible};
+pub(crate) use memory::MemoryMeter;
+pub use memory::MemoryStats;
 pub use survey::{GpuStatus, Survey};
 
-use magray_core::{PrecisionChoice, Rules};
+use magray_core::{DeviceChoice, PrecisionChoice, Rules};
 use std::path::PathBuf;
+
+/// The GPU that a choice means, or why there is none. Starts the driver but makes no context.
+pub fn find(choice: &DeviceChoice, options: &GpuOptions) -> Result<GpuInfo, Declined> {
+    Machine(options).find(choice)
+}
 
 /// How GPUs may be used.
 #[derive(Clone, Debug)]
@@ -34,6 +42,8 @@ pub struct GpuOptions {
     pub kernel_cache: Option<PathBuf>,
     /// The file of measured speeds; without it they are measured in every process.
     pub score_cache: Option<PathBuf>,
+    /// The file of GPUs that are out of service; without it none is.
+    pub state_file: Option<PathBuf>,
 }
 
 impl Default for GpuOptions {
@@ -48,6 +58,7 @@ impl Default for GpuOptions {
             visible_by: None,
             kernel_cache: None,
             score_cache: None,
+            state_file: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! Starts the driver but makes no context: it takes no memory of a GPU.
 
 use super::{Declined, GpuInfo, GpuOptions, Machine, Sample};
+use crate::health::{Ledger, Outage};
 use magray_device::cuda::Telemetry;
 
 /// All that is known of the GPUs of this machine.
@@ -22,6 +23,8 @@ pub struct GpuStatus {
     pub info: GpuInfo,
     /// How it is now; what the machine does not tell is left out.
     pub sample: Sample,
+    /// Since when and why it is out of service, where it is.
+    pub outage: Option<Outage>,
 }
 
 impl Survey {
@@ -33,9 +36,10 @@ impl Survey {
             Err(Declined::NoDriver) => None,
             _ => Telemetry::open(&options.search),
         };
+        let ledger = Ledger::open(options.state_file.clone());
         let status = |info: GpuInfo| {
             let sample = telemetry.as_ref().map(|telemetry| telemetry.sample(&info)).unwrap_or_default();
-            GpuStatus { info, sample }
+            GpuStatus { outage: ledger.is_out(&info.uuid), info, sample }
         };
         Self {
             driver_version: telemetry.as_ref().and_then(Telemetry::driver_version),

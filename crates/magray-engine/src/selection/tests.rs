@@ -5,6 +5,7 @@ use crate::encoder::{EmbedError, pack_cpu, synthetic_spec};
 use crate::executor::{Accelerator, Ran};
 use crate::model::Synthetic;
 use crate::packed::Tokens;
+use magray_core::schedule::Fallback;
 use magray_core::{CpuPath, PrecisionChoice, Rules};
 use magray_device::cuda::CudaError;
 use std::cell::Cell;
@@ -212,6 +213,41 @@ fn a_broken_driver_is_told_with_every_answer() {
     let (rig, fake) = (Rig::new("auto"), Fake { gpu: Err(failed), ..Fake::new() });
     let mut selected = rig.select(&fake).unwrap();
     rig.check(&mut selected.runner, CPU, Some("driver_failed"));
+}
+
+#[test]
+fn where_a_gpu_is_expected_and_there_is_none_every_answer_says_so() {
+    let rig = Rig::new("prefer-gpu").with(|options| options.gpu.rules.expects_gpu = true);
+    let mut selected = rig.select(&Fake::absent()).unwrap();
+    for _ in 0..2 {
+        rig.check(&mut selected.runner, CPU, Some("no_driver"));
+    }
+    check_refused(Rig::new("require-gpu").select(&Fake::absent()), "no_driver");
+}
+
+#[test]
+fn a_gpu_that_is_out_of_service_is_left_alone_until_it_is_reset() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = Some(folder.path().join("gpus.json"));
+    let mut ledger = Ledger::open(file.clone());
+    ledger.give_up("GPU-1234", Fallback::WrongAnswers).unwrap();
+    let fake = Fake::new();
+    for device in ["auto", "cuda", "cuda:0"] {
+        let rig = Rig::new(device).with(|options| options.gpu.state_file = file.clone());
+        match rig.select(&fake) {
+            Ok(mut selected) if device == "auto" => rig.check(&mut selected.runner, CPU, Some("out_of_service")),
+            result => {
+                let hint = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
+                assert!(hint.contains("returned wrong answers; `magray gpu reset cuda:0` returns it"), "{hint}");
+                check_refused(result, "out_of_service");
+            }
+        }
+    }
+    assert_eq!(fake.opened.get(), 0);
+    ledger.give_up("GPU-other", Fallback::Lost).unwrap();
+    ledger.reset(Some("GPU-1234")).unwrap();
+    let rig = Rig::new("cuda").with(|options| options.gpu.state_file = file);
+    rig.check(&mut rig.select(&fake).unwrap().runner, GPU, None);
 }
 
 #[test]

@@ -8,6 +8,8 @@ pub(crate) mod gpu;
 pub(crate) mod models;
 pub(crate) mod pull;
 pub(crate) mod similarity;
+#[cfg(unix)]
+pub(crate) mod worker;
 
 use std::{env, path::PathBuf};
 
@@ -16,6 +18,7 @@ use crate::{
     config::{Config, ConfigError, FlagValue, Inputs},
     console::Console,
     exit::Failure,
+    logging,
 };
 
 /// What every command is given.
@@ -29,16 +32,18 @@ impl Context {
         Self { console: Console::new(cli.quiet, cli.verbose), config_file: cli.config.clone() }
     }
 
-    /// Settles all settings; these flags win over the rest.
+    /// Settles all settings, and starts the log as they say; these flags win over the rest.
     pub(crate) fn settle(&self, flags: &[FlagValue]) -> Result<Config, ConfigError> {
         // Without a current folder (it was removed) there is no file in it either.
         let folder = env::current_dir().unwrap_or_default();
-        Config::resolve(&Inputs {
+        let config = Config::resolve(&Inputs {
             file: self.config_file.as_deref(),
             flags,
             env: &|name| env::var_os(name),
             folder: &folder,
-        })
+        })?;
+        logging::start(&config.log_level());
+        Ok(config)
     }
 }
 
@@ -49,9 +54,12 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Similarity(args) => similarity::run(&args, context),
         Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
         Command::Gpu(GpuCommand::Info(args)) => gpu::info::run(&args, context),
+        Command::Gpu(GpuCommand::Reset(args)) => gpu::reset::run(&args, context),
         Command::Gpu(GpuCommand::Benchmark(args)) => gpu::benchmark::run(&args, context),
         Command::Pull(args) => pull::run(&args, context),
         Command::Models(args) => models::run(&args, context),
         Command::Config(args) => config::run(&args, context),
+        #[cfg(unix)]
+        Command::Worker => worker::run(),
     }
 }

@@ -48,7 +48,8 @@ embed:
 
 const CACHE: &str = "
 The store is `$XDG_DATA_HOME/magray`, or `~/.local/share/magray`, unless it is set. Compiled kernels and measured speeds
-are kept in `$XDG_CACHE_HOME/magray`, or `~/.cache/magray`; what is deleted there is made again.
+are kept in `$XDG_CACHE_HOME/magray`, or `~/.cache/magray`; what is deleted there is made again. The file of GPUs that are
+out of service is `$XDG_STATE_HOME/magray/gpus.json`, or `~/.local/state/magray/gpus.json`, unless it is set.
 ";
 
 const UNUSED_HEAD: &str = "

@@ -55,6 +55,12 @@ pub(super) fn cache_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathB
     base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
 }
 
+/// The folder of what must outlive a process and cannot be made again.
+pub(super) fn state_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let base = absolute(env("XDG_STATE_HOME")).or_else(|| Some(home(env)?.join(".local").join("state")));
+    base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
+}
+
 /// Reads the settings of a file, each with its line.
 pub(super) fn read(found: &Found) -> Result<Vec<(&'static str, Value, usize)>, ConfigError> {
     let path = &found.path;

@@ -3,7 +3,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use magray_core::{Backend, Rules};
+use magray_core::{Backend, DeviceChoice, Rules};
 use magray_engine::gpu::{GpuOptions, SearchPath, Visible};
 
 use super::{Config, Source, Value, file};
@@ -63,6 +63,7 @@ impl Config {
             visible_by,
             kernel_cache: cached("kernels"),
             score_cache: cached("scores.json"),
+            state_file: self.path("gpu.state_file"),
         }
     }
 
@@ -83,6 +84,7 @@ impl Config {
             performance_threshold: threshold,
             memory_limit_bytes: self.whole("gpu.memory_limit_mb").map(|limit| (limit as u64).saturating_mul(MIB)),
             fallback: self.is_on("gpu.fallback_enabled"),
+            expects_gpu: self.text("embed.device").as_deref() == Some(DeviceChoice::PREFER_GPU),
         }
     }
 
@@ -96,7 +98,14 @@ impl Config {
         (Visible::parse(named.map(String::as_str), cuda_visible.as_deref()), in_file.map(|_| entry.setting.key))
     }
 
-    fn is_on(&self, key: &str) -> bool {
+    fn path(&self, key: &str) -> Option<PathBuf> {
+        match &self.entry(key).value {
+            Value::Path(path) => Some(path.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_on(&self, key: &str) -> bool {
         matches!(self.entry(key).value, Value::Switch(true))
     }
 }

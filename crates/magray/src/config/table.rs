@@ -99,6 +99,7 @@ const STRATEGIES: &[Word] = &[
     ("model_parallel", &["model-parallel", "model"]),
     ("pipeline_parallel", &["pipeline-parallel", "pipeline"]),
 ];
+const LEVELS: &[Word] = &[("error", &[]), ("warn", &["warning"]), ("info", &[]), ("debug", &[])];
 const BITS: &[Word] = &[("8", &[]), ("4", &[])];
 
 const ANY: i64 = i64::MAX;
@@ -140,8 +141,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "embed.device",
         Kind::Device,
         "auto",
-        "Where embeddings are computed; `auto`: on the GPU where there is one that is worth it, else on the CPU. \
-         A GPU that is named and cannot be used is an error.",
+        "Where embeddings are computed; `auto`: on the GPU where there is one that is worth it, else on the CPU; \
+         `prefer-gpu`: the same, with a warning where there is no GPU; `require-gpu` (or `cuda`): on a GPU, and \
+         where none can be used that is an error. So it is with a GPU that is named.",
     )
     .flag("--device"),
     Setting::new(
@@ -264,11 +266,38 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::new("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "2", "CUDA streams that work side by side."),
     Setting::new("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU.")
         .unused(),
-    Setting::new("gpu.monitoring.interval_s", Kind::Whole { min: 1, max: 3600 }, "10", "Seconds between two looks.")
-        .unused(),
+    Setting::new(
+        "gpu.monitoring.interval_ms",
+        Kind::Whole { min: 10, max: 3_600_000 },
+        "500",
+        "Milliseconds between two looks; a GPU that is bad is out after one.",
+    )
+    .unused(),
+    Setting::new(
+        "gpu.monitoring.alert_webhook",
+        Kind::Url,
+        "",
+        "The address that is sent a JSON object when a GPU leaves the rotation or returns.",
+    )
+    .env(&["MAGRAY_ALERT_WEBHOOK"])
+    .unset_as("none")
+    .secret()
+    .unused(),
+    Setting::new(
+        "gpu.monitoring.alert_cooldown_s",
+        Kind::Whole { min: 0, max: 86_400 },
+        "60",
+        "Seconds in which the same news of the same GPU is told once.",
+    )
+    .unused(),
+    Setting::new("gpu.state_file", Kind::Path, "", "The file of GPUs that are out of service until they are reset.")
+        .env(&["MAGRAY_STATE_FILE"])
+        .unset_as(""),
     Setting::new("gpu.model_assignments", Kind::Placement, "", "Models placed by hand: role = device.")
         .unset_as("")
         .unused(),
+    Setting::new("log.level", Kind::Word(LEVELS), "warn", "What is logged on stderr: this and what is worse.")
+        .env(&["MAGRAY_LOG"]),
 ];
 
 #[cfg(test)]

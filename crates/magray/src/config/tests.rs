@@ -1,7 +1,7 @@
 //! What the settings come to when files, variables and flags disagree or are wrong.
 //! Reads no real environment.
 
-use std::{collections::HashMap, fs};
+use std::{collections::HashMap, fs, time::Duration};
 
 use expect_test::{Expect, expect};
 
@@ -73,7 +73,9 @@ quantization = { enabled = true, bits = 4 }
 num_streams = 8
 [gpu.monitoring]
 enabled = false
-interval_s = 30
+interval_ms = 250
+alert_webhook = 'https://alerts.example/hook/'
+alert_cooldown_s = 5
 [gpu.model_assignments]
 ethics = 'cuda:0'
 safety = 'cpu'
@@ -104,7 +106,7 @@ gpu:
     quantization: {enabled: true, bits: 4}
     offload_to_cpu: false
   async: {num_streams: 8}
-  monitoring: {enabled: false, interval_s: 30}
+  monitoring: {enabled: false, interval_ms: 250, alert_webhook: https://alerts.example/hook/, alert_cooldown_s: 5}
   model_assignments:
     ethics: cuda:0
     safety: cpu
@@ -123,6 +125,7 @@ gpu:
                 "gpu.performance_threshold",
                 "gpu.idle_timeout_s",
                 "gpu.optimization.execution_mode",
+                "gpu.state_file",
             ]
             .contains(key);
         assert_eq!(entry.value != *value, is_in_file, "{key}");
@@ -218,6 +221,7 @@ async = { num_streams = 8 }
         performance_threshold: 3.5,
         memory_limit_bytes: Some(4096 << 20),
         fallback: false,
+        expects_gpu: false,
     };
     assert_eq!(gpu.rules, rules);
     assert_eq!((gpu.device_id, gpu.streams, gpu.precision.to_string().as_str()), (2, 8, "f16"));
@@ -253,6 +257,45 @@ fn libraries_are_looked_for_where_the_environment_says() {
     let env = [("HOME", "/h"), ("VIRTUAL_ENV", "/v"), ("CUDA_PATH", "/c"), ("CONDA_PREFIX", "relative")];
     let expected = SearchPath::system().with_python("/h/.local").with_python("/v").with_toolkit("/c");
     assert_eq!(resolve(None, &env, &[]).unwrap().gpu().search, expected);
+}
+
+#[test]
+fn who_prefers_a_gpu_expects_one() {
+    for (word, expects) in [("auto", false), ("require-gpu", false), ("prefer-gpu", true), ("PREFER_GPU", true)] {
+        let config = resolve(None, &[], &[("embed.device", word)]).unwrap();
+        assert_eq!(config.gpu().rules.expects_gpu, expects, "{word}");
+    }
+    let config = resolve(None, &[], &[("embed.device", "prefer_gpu")]).unwrap();
+    assert_eq!(config.entry("embed.device").shown(), "prefer-gpu");
+    assert_eq!(config.embed().device, magray_core::DeviceChoice::Auto);
+}
+
+#[test]
+fn the_file_of_gpus_that_are_out_follows_xdg_then_home() {
+    let file = |env: &[(&str, &str)]| resolve(None, env, &[]).unwrap().gpu().state_file;
+    let path = |path: &str| Some(Path::new(path).to_owned());
+    assert_eq!(file(&[("XDG_STATE_HOME", "/state"), ("HOME", "/h")]), path("/state/magray/gpus.json"));
+    assert_eq!(file(&[("HOME", "/h")]), path("/h/.local/state/magray/gpus.json"));
+    assert_eq!(file(&[]), None);
+    let config = resolve(Some(("magray.toml", "[gpu]\nstate_file = '/s/out.json'\n")), &[], &[]).unwrap();
+    assert_eq!(config.gpu().state_file, path("/s/out.json"));
+}
+
+#[test]
+fn settings_of_monitoring_arrive_where_they_are_used() {
+    let settings = |file: &str| resolve(Some(("magray.toml", file)), &[], &[]).unwrap().monitoring();
+    let defaults = settings("");
+    assert_eq!(defaults.interval, Some(Duration::from_millis(500)));
+    assert_eq!((defaults.alerts.webhook, defaults.alerts.cooldown), (None, Duration::from_secs(60)));
+    let monitoring =
+        "[gpu.monitoring]\nenabled = false\nalert_webhook = 'https://a.example/h/'\nalert_cooldown_s = 0\n";
+    let set = settings(monitoring);
+    assert_eq!(set.interval, None);
+    // A slash at the end is part of an address.
+    assert_eq!(set.alerts.webhook.as_deref(), Some("https://a.example/h/"));
+    assert_eq!(set.alerts.cooldown, Duration::ZERO);
+    let config = resolve(None, &[("MAGRAY_ALERT_WEBHOOK", "https://a.example/secret")], &[]).unwrap();
+    assert_eq!(config.entry("gpu.monitoring.alert_webhook").shown(), "(hidden)");
 }
 
 #[test]

@@ -76,12 +76,12 @@ impl Kind {
                 let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"))?;
                 let host = rest.split('/').next().unwrap_or_default();
                 let is_sound = !host.is_empty() && !text.contains(char::is_whitespace);
-                is_sound.then(|| Value::Text(text.trim_end_matches('/').to_owned()))
+                is_sound.then(|| Value::Text(text.to_owned()))
             }
             // A shell expands `~` before a program sees it; in a file nobody does, and a folder named `~` helps no one.
             Self::Path => (!text.is_empty() && !text.starts_with('~')).then(|| Value::Path(PathBuf::from(text))),
             Self::VisibleDevices => visible_devices(text),
-            Self::Device => text.parse::<DeviceChoice>().ok().map(|device| Value::Text(device.to_string())),
+            Self::Device => device(text),
             Self::Placement => None,
         }
     }
@@ -181,6 +181,13 @@ fn known_word(words: &[Word], text: &str) -> Option<String> {
     known.map(|(word, _)| (*word).to_owned())
 }
 
+/// A device by its usual word. Who prefers a GPU has said more than `auto` says, so that word is kept.
+fn device(text: &str) -> Option<Value> {
+    let choice: DeviceChoice = text.parse().ok()?;
+    let prefers = text.replace('_', "-").eq_ignore_ascii_case(DeviceChoice::PREFER_GPU);
+    Some(Value::Text(if prefers { DeviceChoice::PREFER_GPU.to_owned() } else { choice.to_string() }))
+}
+
 /// The forms that the CUDA driver and the container runtime accept, and the one that batch systems write for "none".
 fn visible_devices(text: &str) -> Option<Value> {
     match text.to_ascii_lowercase().as_str() {
@@ -208,7 +215,11 @@ mod tests {
             (Kind::Word(WORDS), &["all", "TRUE"], &["some", ""]),
             (Kind::Url, &["http://127.0.0.1:80", "https://hub/x"], &["hub", "ftp://hub", "http://", "https://a b"]),
             (Kind::Path, &["/models", "models"], &["", "~/models"]),
-            (Kind::Device, &["auto", "cpu", "cuda", "CUDA:1", "cuda:GPU-8f1a"], &["", "gpu", "cuda:x", "cpu:0"]),
+            (
+                Kind::Device,
+                &["auto", "cpu", "cuda", "CUDA:1", "cuda:GPU-8f1a", "require-gpu", "PREFER_GPU"],
+                &["", "gpu", "cuda:x", "cpu:0"],
+            ),
             (Kind::VisibleDevices, &["", "0,1", "all", "GPU-8f1a", "-1", "NoDevFiles"], &["x", "0,,1", "-2"]),
         ];
         for (kind, good, bad) in cases {
@@ -225,6 +236,15 @@ mod tests {
     fn other_spellings_become_the_canonical_word() {
         let kind = Kind::Words(&[("f32", &["fp32"]), ("bf16", &[])]);
         assert_eq!(kind.read("fp32, BF16"), Some(Value::List(vec!["f32".to_owned(), "bf16".to_owned()])));
+    }
+
+    #[test]
+    fn a_device_has_one_word_and_a_preference_keeps_its_own() {
+        let read = |text| Kind::Device.read(text);
+        let word = |word: &str| Some(Value::Text(word.to_owned()));
+        assert_eq!(read("Prefer_GPU"), word("prefer-gpu"));
+        assert_eq!(read("require_gpu"), word("cuda"));
+        assert_eq!(read("AUTO"), word("auto"));
     }
 
     #[test]

@@ -27,7 +27,8 @@ fn values_show_where_they_came_from() {
         embed.device auto default
         embed.precision int8 file HOME/here/magray.yaml:2
         embed.prompt default default
-        embed.max_text_bytes 1048576 default"#]]
+        embed.max_text_bytes 1048576 default
+        log.level warn default"#]]
     .assert_eq(&lines.join("\n"));
 }
 
@@ -112,7 +113,7 @@ fn bad_files_and_flags_are_named() {
         &["embed", "--device", "gpu", "x"],
         2,
         expect![[r#"
-        error: --device: 'gpu' is not allowed; use auto, cpu, cuda, cuda:NUMBER or cuda:UUID
+        error: --device: 'gpu' is not allowed; use auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID
     "#]],
     );
     home.check_refused(

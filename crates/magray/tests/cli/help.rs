@@ -17,7 +17,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           embed       Turn texts into vectors
           similarity  Compare two texts: the cosine of their vectors
           bench       Measure the speed of this machine
-          gpu         Look at the GPUs, or measure one against the CPU
+          gpu         Look at the GPUs, measure one against the CPU, or return one to service
           pull        Bring a model into the store
           models      List the models of the store, or remove one
           config      Show every setting, its value and where it came from

@@ -5,6 +5,7 @@ mod bench;
 mod config;
 mod embed;
 mod gpu;
+mod health;
 mod help;
 mod refusals;
 mod runner;

@@ -7,7 +7,12 @@ use super::text_rules::has_word;
 use super::tree::{Kind, SourceFile};
 
 /// Where unsafe code may stand: a folder ends with `/`.
-const UNSAFE_PLACES: [&str; 3] = ["crates/magray-device/src/cpu/", "crates/magray-device/src/cuda/", "/mapped.rs"];
+const UNSAFE_PLACES: [&str; 4] = [
+    "crates/magray-device/src/cpu/",
+    "crates/magray-device/src/cuda/",
+    "/mapped.rs",
+    "crates/magray-device/src/shared_memory.rs",
+];
 
 /// Names that say nothing of what is inside.
 const EMPTY_NAMES: [&str; 8] = ["util", "utils", "helper", "helpers", "manager", "common", "misc", "stuff"];

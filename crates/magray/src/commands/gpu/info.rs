@@ -5,10 +5,11 @@ use clap::Args;
 use magray_engine::{
     Encoder, EncoderOptions, Outlook, Reason, Verdict,
     gpu::{GpuStatus, Sample, Survey},
+    health::{Outage, utc_of},
 };
 use serde_json::{Value, json};
 
-use super::super::Context;
+use super::{super::Context, reset::outage_json};
 use crate::{
     cli::ComputeArgs,
     exit::Failure,
@@ -161,14 +162,19 @@ impl Report {
     }
 }
 
-fn push_gpu(rows: &mut Rows, GpuStatus { info, sample }: &GpuStatus) {
+fn push_gpu(rows: &mut Rows, GpuStatus { info, sample, outage }: &GpuStatus) {
     let (major, minor) = info.capability;
     push(rows, "", "");
     push(rows, &format!("cuda:{}", info.index), info.name.clone());
+    if let Some(Outage { since_unix_s, message, code, .. }) = outage {
+        let since = utc_of(*since_unix_s);
+        push(rows, "  out of service", format!("since {since}: {message} ({code})"));
+        push(rows, "", format!("`magray gpu reset cuda:{}` returns it", info.index));
+    }
     push(rows, "  compute", format!("capability {major}.{minor}, {} multiprocessors", info.multiprocessors));
     push(rows, "  memory", memory(info.memory_bytes, sample));
     let told = [
-        ("  temperature", sample.temperature_celsius.map(|celsius| format!("{celsius} C"))),
+        ("  temperature", temperature(sample)),
         ("  power", power(sample)),
         ("  clocks", clocks(sample)),
         ("  utilisation", sample.utilisation_percent.map(|percent| format!("{percent} %"))),
@@ -194,6 +200,11 @@ fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole.max(1) as f64
 }
 
+fn temperature(sample: &Sample) -> Option<String> {
+    let limit = sample.slowdown_celsius.map_or(String::new(), |limit| format!(", slows down at {limit} C"));
+    sample.temperature_celsius.map(|celsius| format!("{celsius} C{limit}"))
+}
+
 fn power(sample: &Sample) -> Option<String> {
     let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
     let limit = sample.power_limit_milliwatts.map_or(String::new(), |limit| format!(" of {:.0} W", watts(limit)));
@@ -217,7 +228,7 @@ fn throttle(sample: &Sample) -> String {
     }
 }
 
-fn gpu_json(GpuStatus { info, sample }: &GpuStatus) -> Value {
+fn gpu_json(GpuStatus { info, sample, outage }: &GpuStatus) -> Value {
     let total = sample.memory_total_bytes.unwrap_or(info.memory_bytes);
     json!({
         "device": format!("cuda:{}", info.index),
@@ -230,6 +241,8 @@ fn gpu_json(GpuStatus { info, sample }: &GpuStatus) -> Value {
         "memory_used_bytes": sample.memory_used_bytes,
         "memory_used_percent": sample.memory_used_bytes.map(|used| percent(used, total)),
         "temperature_celsius": sample.temperature_celsius,
+        "slowdown_celsius": sample.slowdown_celsius,
+        "shutdown_celsius": sample.shutdown_celsius,
         "power_milliwatts": sample.power_milliwatts,
         "power_limit_milliwatts": sample.power_limit_milliwatts,
         "clock_mhz": sample.clock_mhz,
@@ -238,6 +251,9 @@ fn gpu_json(GpuStatus { info, sample }: &GpuStatus) -> Value {
         "utilisation_percent": sample.utilisation_percent,
         "throttle_reasons": throttle_names(sample),
         "ecc_uncorrected": sample.ecc_uncorrected,
+        "recovery_action": sample.recovery_action,
+        "lost": sample.lost,
+        "out_of_service": outage.as_ref().map(outage_json),
     })
 }
 

@@ -4,3 +4,4 @@
 pub(crate) mod benchmark;
 pub(crate) mod info;
 mod plot;
+pub(crate) mod reset;

@@ -22,6 +22,8 @@ fn hopper() -> GpuStatus {
         memory_total_bytes: Some(140 << 30),
         memory_used_bytes: Some(7 << 30),
         temperature_celsius: Some(41),
+        slowdown_celsius: Some(87),
+        shutdown_celsius: Some(92),
         power_milliwatts: Some(123_456),
         power_limit_milliwatts: Some(700_000),
         clock_mhz: Some(1980),
@@ -31,8 +33,10 @@ fn hopper() -> GpuStatus {
         memory_utilisation_percent: Some(3),
         ecc_uncorrected: Some(0),
         throttle: Some(vec![Throttle::PowerCap, Throttle::Thermal]),
+        recovery_action: Some(0),
+        ..Sample::default()
     };
-    GpuStatus { info, sample }
+    GpuStatus { info, sample, outage: None }
 }
 
 fn report(gpus: Result<Vec<GpuStatus>, Declined>, verdict: Result<Verdict, Refusal>) -> Report {
@@ -70,7 +74,7 @@ fn a_gpu_is_shown_with_all_that_is_known() {
         cuda:0         NVIDIA H200
           compute      capability 9.0, 132 multiprocessors
           memory       143360 MiB, 7168 MiB used (5.0 %)
-          temperature  41 C
+          temperature  41 C, slows down at 87 C
           power        123 W of 700 W
           clocks       1980 MHz of 1980 MHz, memory 3201 MHz
           utilisation  12 %
@@ -88,6 +92,22 @@ fn a_gpu_is_shown_with_all_that_is_known() {
         memory         about 900 MiB needed, 136192 MiB free
     "#]]
     .assert_eq(&report(Ok(vec![hopper()]), Ok(faster())).text());
+}
+
+#[test]
+fn a_gpu_that_is_out_of_service_is_shown_with_the_way_back() {
+    let outage = Outage {
+        uuid: "GPU-1234".to_owned(),
+        since_unix_s: 1_767_225_599,
+        code: "wrong_answers".to_owned(),
+        message: "it returned wrong answers".to_owned(),
+    };
+    let report = report(Ok(vec![GpuStatus { outage: Some(outage), ..hopper() }]), Ok(faster()));
+    let text = report.text();
+    let at = text.find("  out of service  since 2025-12-31T23:59:59Z: it returned wrong answers (wrong_answers)");
+    assert!(at.is_some() && text.contains("`magray gpu reset cuda:0` returns it"), "{text}");
+    let json = &report.json()["gpus"][0]["out_of_service"];
+    assert_eq!((&json["since"], &json["reason"]), (&json!("2025-12-31T23:59:59Z"), &json!("wrong_answers")));
 }
 
 #[test]

@@ -1,0 +1,215 @@
+//! The requests that were taken and are not done with, and the room that they take.
+//! Never gives a list of them: nothing here costs more when more requests wait.
+
+use super::device_set::DeviceSet;
+use super::queue::{Reach, Ticket};
+use super::replay::Blame;
+use super::{Allowed, Fallback, Group, Moment, Priority, Request, RequestId};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// A request and how far it is.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) group: Group,
+    pub(super) tokens: Vec<u32>,
+    pub(super) tokens_total: u64,
+    pub(super) priority: Priority,
+    pub(super) deadline: Option<Moment>,
+    pub(super) allowed: Allowed,
+    /// Where its texts go if nothing has happened to them.
+    pub(super) may: DeviceSet,
+    /// Its number in the order of arrival.
+    pub(super) arrival: u64,
+    pub(super) arrived: Moment,
+    /// Texts without an answer.
+    pub(super) unanswered: u32,
+    /// Pieces of it that are in batches now.
+    pub(super) running: u32,
+    /// Where its waiting texts stand in the queue.
+    pub(super) tickets: Vec<Ticket>,
+    /// Texts that wait outside the queue until nothing of it runs: only a suspect has them.
+    pub(super) held: Vec<(Range<u32>, Reach)>,
+    /// When it is looked at because the devices that it needs may be away too long.
+    pub(super) patience: Option<Moment>,
+    /// Batches of it that failed, for whatever reason.
+    pub(super) replays: u32,
+    /// Those of them that a smaller batch would not have saved.
+    pub(super) setbacks: u32,
+    /// Those of them after which the worker still worked.
+    pub(super) transients: u32,
+    pub(super) blame: Blame,
+    /// Why a GPU did not compute texts of it.
+    pub(super) failed: Option<Fallback>,
+    /// Nobody waits for it any more; it is kept while pieces of it run.
+    pub(super) is_over: bool,
+}
+
+impl Job {
+    pub(super) fn new(request: Request, may: DeviceSet, now: Moment) -> Self {
+        assert!(!request.tokens.is_empty(), "a request has at least one text: {:?}", request.id);
+        Self {
+            group: request.group,
+            tokens_total: total(&request.tokens),
+            unanswered: u32::try_from(request.tokens.len()).unwrap_or(u32::MAX),
+            tokens: request.tokens,
+            priority: request.priority,
+            deadline: request.deadline,
+            allowed: request.allowed,
+            may,
+            arrival: 0,
+            arrived: now,
+            running: 0,
+            tickets: Vec::new(),
+            held: Vec::new(),
+            patience: None,
+            replays: 0,
+            setbacks: 0,
+            transients: 0,
+            blame: Blame::default(),
+            failed: None,
+            is_over: false,
+        }
+    }
+
+    /// Whether it may have ended a worker, and must be alone in a batch.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.blame != Blame::default()
+    }
+
+    pub(super) fn text_tokens(&self, text: u32) -> u64 {
+        self.tokens.get(text as usize).map_or(1, |&tokens| u64::from(tokens.max(1)))
+    }
+
+    pub(super) fn tokens_of(&self, texts: Range<u32>) -> u64 {
+        texts.map(|text| self.text_tokens(text)).sum()
+    }
+}
+
+/// Tokens of texts. A text without any counts as one: its place in a batch is not free.
+pub(super) fn total(tokens: &[u32]) -> u64 {
+    tokens.iter().map(|&tokens| u64::from(tokens.max(1))).sum()
+}
+
+/// All requests that were taken.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Jobs {
+    /// Only ever asked for one request: its order, which is by chance, shows nowhere.
+    jobs: HashMap<RequestId, Job>,
+    tokens: u64,
+    arrivals: u64,
+    busy: usize,
+}
+
+impl Jobs {
+    pub(super) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Requests of which nothing is being computed.
+    pub(super) fn waiting(&self) -> usize {
+        self.jobs.len() - self.busy
+    }
+
+    pub(super) fn contains(&self, request: RequestId) -> bool {
+        self.jobs.contains_key(&request)
+    }
+
+    pub(super) fn insert(&mut self, request: RequestId, mut job: Job) {
+        self.arrivals += 1;
+        job.arrival = self.arrivals;
+        self.tokens += job.tokens_total;
+        let before = self.jobs.insert(request, job);
+        assert!(before.is_none(), "the name of a request is used once: {request:?}");
+    }
+
+    pub(super) fn get(&self, request: RequestId) -> Option<&Job> {
+        self.jobs.get(&request)
+    }
+
+    pub(super) fn get_mut(&mut self, request: RequestId) -> Option<&mut Job> {
+        self.jobs.get_mut(&request)
+    }
+
+    /// A piece of it is in a batch from now on.
+    pub(super) fn piece_started(&mut self, request: RequestId) {
+        let Some(job) = self.jobs.get_mut(&request) else { return };
+        self.busy += usize::from(job.running == 0);
+        job.running += 1;
+    }
+
+    /// A piece of it is in no batch any more. Gives the request if somebody still waits for it.
+    pub(super) fn piece_ended(&mut self, request: RequestId) -> Option<&mut Job> {
+        let job = self.jobs.get_mut(&request)?;
+        assert!(job.running > 0, "a piece that ends has been started: {request:?}");
+        job.running -= 1;
+        let is_idle = job.running == 0;
+        let is_over = job.is_over;
+        self.busy -= usize::from(is_idle);
+        if is_over {
+            if is_idle {
+                self.forget(request);
+            }
+            return None;
+        }
+        self.jobs.get_mut(&request)
+    }
+
+    /// Nobody waits for it any more. Its room is free as soon as nothing of it runs.
+    pub(super) fn end(&mut self, request: RequestId) {
+        let Some(job) = self.jobs.get_mut(&request) else { return };
+        job.is_over = true;
+        if job.running == 0 {
+            self.forget(request);
+        }
+    }
+
+    fn forget(&mut self, request: RequestId) {
+        if let Some(job) = self.jobs.remove(&request) {
+            assert!(job.tickets.is_empty(), "what is forgotten waits nowhere: {request:?}");
+            self.tokens -= job.tokens_total;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(id: u64, tokens: Vec<u32>) -> Request {
+        Request {
+            id: RequestId(id),
+            group: Group(0),
+            tokens,
+            priority: Priority::Normal,
+            deadline: None,
+            allowed: Allowed::Any,
+        }
+    }
+
+    #[test]
+    fn room_is_free_when_nothing_of_a_request_runs_any_more() {
+        let mut jobs = Jobs::default();
+        jobs.insert(RequestId(1), Job::new(request(1, vec![5, 0]), DeviceSet::EMPTY, Moment::START));
+        assert_eq!((jobs.tokens(), jobs.waiting()), (6, 1));
+        jobs.piece_started(RequestId(1));
+        jobs.end(RequestId(1));
+        assert_eq!((jobs.len(), jobs.tokens(), jobs.waiting()), (1, 6, 0));
+        assert!(jobs.piece_ended(RequestId(1)).is_none());
+        assert_eq!((jobs.len(), jobs.tokens(), jobs.waiting()), (0, 0, 0));
+    }
+
+    #[test]
+    fn arrivals_are_numbered() {
+        let mut jobs = Jobs::default();
+        for id in [9, 4] {
+            jobs.insert(RequestId(id), Job::new(request(id, vec![1]), DeviceSet::EMPTY, Moment::START));
+        }
+        let arrival = |id| jobs.get(RequestId(id)).map(|job| job.arrival);
+        assert!(arrival(9) < arrival(4));
+    }
+}

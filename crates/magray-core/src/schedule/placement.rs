@@ -1,0 +1,335 @@
+//! Gives waiting texts to devices: each to the one that is expected to be done with it first, or to all in turn.
+//! Never lets a device idle that would help, and never gives it what would be done sooner by waiting for a faster one.
+
+use super::batcher::{Room, Source, choose};
+use super::cost::Cost;
+use super::device::{NEAR_END_US, Running, RunningPiece, from_micros};
+use super::device_set::DeviceSet;
+use super::queue::{LaneKey, Load, Side};
+use super::sabotage::sabotaged;
+use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Group, Machine, Moment, Piece, Placement};
+use super::{RequestId, Sizing};
+use std::time::Duration;
+
+/// A device tries a group with no more than this, and then with no more than a few times what it has computed before:
+/// a guess that is far off costs little.
+const TRIAL: Load = Load { tokens: 512, texts: 8 };
+const TRIAL_GROWTH: u64 = 4;
+/// A device that is late is looked at again after this time at least.
+const RECHECK_LEAST: Duration = Duration::from_millis(1);
+
+/// A batch to be formed and started.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    device: DeviceId,
+    side: Side,
+    time_max_us: f64,
+}
+
+/// What a device could do for a lane.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    device: DeviceId,
+    cost: Cost,
+    /// When it is done with what it has.
+    ready_us: f64,
+    /// How long the whole lane would take it.
+    all_us: f64,
+}
+
+impl Offer {
+    /// The time for a batch of a lane that all devices together are done with at `level_us`: no longer than that, no
+    /// longer than makes it more efficient, and not so short that it is mostly fixed cost.
+    fn time_us(&self, level_us: f64) -> f64 {
+        (level_us - self.ready_us).max(self.cost.worthwhile_us()).min(self.cost.full_us())
+    }
+
+    /// When the first text of the lane would be done here.
+    fn finish_us(&self, load: Load, level_us: f64) -> f64 {
+        let one = self.cost.of(Load { tokens: load.tokens / load.texts.max(1), texts: 1 });
+        self.ready_us + self.cost.of(load).min(self.time_us(level_us)).max(one)
+    }
+}
+
+impl Machine {
+    /// Starts every batch that should start now.
+    pub(super) fn dispatch(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.queue.is_empty() || !self.devices.iter().any(|device| device.has_free_slot()) {
+            return;
+        }
+        let mut ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
+        for lane in self.queue.by_rank(self.aging()) {
+            self.serve(lane, &mut ready_us, actions);
+        }
+    }
+
+    /// Starts the batches of a lane, and reserves the devices for what is left of it: lanes behind it reckon with that.
+    fn serve(&mut self, lane: LaneKey, ready_us: &mut [f64], actions: &mut Vec<Action>) {
+        while let Some(load) = self.queue.load(lane) {
+            let offers = self.offers(lane, load, ready_us);
+            let order = match self.options.placement {
+                Placement::Weighted => self.least_finish(lane, load, &offers),
+                Placement::RoundRobin => self.in_turn(lane, &offers),
+            };
+            let Some(order) = order else {
+                let level_us = level(offers.iter());
+                for offer in &offers {
+                    let ready = &mut ready_us[usize::from(offer.device.0)];
+                    *ready = ready.max(level_us);
+                }
+                return;
+            };
+            ready_us[usize::from(order.device.0)] += self.start(lane, order, actions);
+        }
+    }
+
+    /// The devices that may compute a lane now, and how long they would take.
+    fn offers(&self, lane: LaneKey, load: Load, ready_us: &[f64]) -> Vec<Offer> {
+        let offer = |device: DeviceId| {
+            let cost = self.cost(device, lane.group);
+            Offer { device, cost, ready_us: ready_us[usize::from(device.0)], all_us: cost.of_all(load) }
+        };
+        self.candidates(lane).iter().map(offer).collect()
+    }
+
+    /// Devices in rotation that a lane may go to. Those it should avoid count only if there is no other.
+    fn candidates(&self, lane: LaneKey) -> DeviceSet {
+        let may = lane.reach.may.and(self.in_rotation());
+        let preferred = may.without(lane.reach.rather_not);
+        let devices = if preferred.is_empty() { may } else { preferred };
+        // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
+        let is_aged = self.is_aged(lane);
+        let is_known = |device: &DeviceId| {
+            let device = &self.devices[usize::from(device.0)];
+            device.running.is_empty() || device.is_measured(lane.group) || is_aged
+        };
+        let known: DeviceSet = devices.iter().filter(is_known).collect();
+        if self.options.placement == Placement::Weighted { known } else { devices }
+    }
+
+    fn in_rotation(&self) -> DeviceSet {
+        let is_used =
+            |device: &DeviceId| self.devices[usize::from(device.0)].is_in_rotation() || sabotaged!(self, PlaceOnOut);
+        self.gpus.union(self.cpus).iter().filter(is_used).collect()
+    }
+
+    /// The batch by which the lane is expected to be done first.
+    fn least_finish(&self, lane: LaneKey, load: Load, offers: &[Offer]) -> Option<Order> {
+        let level_us = level(offers.iter());
+        let finish = |offer: &&Offer| offer.finish_us(load, level_us);
+        let best = offers.iter().min_by(|a, b| finish(a).total_cmp(&finish(b)))?;
+        if self.is_open(best, lane) {
+            let time_max_us = best.time_us(level_us);
+            return Some(Order { device: best.device, side: Side::Front, time_max_us });
+        }
+        // The first text does best to wait for the best device. The last one would wait for all before it as well: an
+        // idle device takes it if it is done sooner so, and no more than it does in the time that the others need.
+        offers.iter().find_map(|idle| {
+            let device = &self.devices[usize::from(idle.device.0)];
+            if idle.device == best.device || !device.running.is_empty() || !self.is_open(idle, lane) {
+                return None;
+            }
+            let last = self.last_text(lane, idle.device)?;
+            let finish_us = idle.ready_us + idle.cost.of(last);
+            let others_us = level(offers.iter().filter(|other| other.device != idle.device));
+            let time_max_us = (level_us - idle.ready_us).min(idle.cost.full_us());
+            (finish_us < others_us).then_some(Order { device: idle.device, side: Side::Back, time_max_us })
+        })
+    }
+
+    /// The next device after the last one, if it can take a batch; otherwise the lane waits for it.
+    fn in_turn(&self, lane: LaneKey, offers: &[Offer]) -> Option<Order> {
+        let next = offers.iter().find(|offer| offer.device > self.last_in_turn).or(offers.first())?;
+        let order = Order { device: next.device, side: Side::Front, time_max_us: next.cost.full_us() };
+        self.is_open(next, lane).then_some(order)
+    }
+
+    /// Whether a device takes a batch of a lane now.
+    fn is_open(&self, offer: &Offer, lane: LaneKey) -> bool {
+        let device = &self.devices[usize::from(offer.device.0)];
+        let slots = device.spec.slots.max(1) + usize::from(sabotaged!(self, ExceedSlots));
+        if device.running.len() >= slots {
+            return false;
+        }
+        let room = self.room(offer.device, lane, offer.cost, offer.cost.full_us());
+        let waiting = self.queue.partners(lane, offer.device).filter_map(|key| self.queue.load(key));
+        let is_filled = room.is_filled_by(waiting.fold(Load::default(), Load::plus));
+        match self.options.batching.sizing {
+            Sizing::Fixed { timeout, .. } => {
+                is_filled || lane.is_alone || self.queue.oldest(lane).is_some_and(|first| first + timeout <= self.now)
+            }
+            Sizing::Adaptive if device.running.is_empty() => true,
+            // Who has waited long takes the next slot; otherwise full batches of others could always be before it.
+            Sizing::Adaptive if self.is_aged(lane) => true,
+            // A second batch at hand saves the gap between two, but what it holds cannot grow any more.
+            Sizing::Adaptive => {
+                device.is_measured(lane.group) && (is_filled || device.remaining_us(self.now) < NEAR_END_US)
+            }
+        }
+    }
+
+    fn is_aged(&self, lane: LaneKey) -> bool {
+        let aging = self.aging();
+        self.queue.oldest(lane).is_some_and(|arrived| aging.is_aged_since(arrived))
+    }
+
+    /// How much a batch may hold.
+    fn room(&self, device: DeviceId, lane: LaneKey, cost: Cost, time_max_us: f64) -> Room {
+        let device = &self.devices[usize::from(device.0)];
+        let texts_max = u64::from(self.options.batching.texts_max.max(1));
+        let mut room = match self.options.batching.sizing {
+            Sizing::Fixed { texts, .. } => Room {
+                tokens_max: device.batch_tokens_max(),
+                texts_max: texts_max.min(u64::from(texts.max(1))),
+                cost,
+                time_max_us: f64::INFINITY,
+            },
+            Sizing::Adaptive => {
+                let largest = device.largest(lane.group);
+                Room {
+                    tokens_max: device.batch_tokens_max().min(TRIAL.tokens.max(TRIAL_GROWTH * largest.tokens)),
+                    texts_max: texts_max.min(TRIAL.texts.max(TRIAL_GROWTH * largest.texts)),
+                    cost,
+                    time_max_us,
+                }
+            }
+        };
+        if sabotaged!(self, OverfillBatch) {
+            room = Room { tokens_max: u64::MAX, texts_max: 2 * texts_max, time_max_us: f64::INFINITY, ..room };
+        }
+        room
+    }
+
+    /// The text that would wait longest of those that a batch on this device could hold.
+    fn last_text(&self, lane: LaneKey, device: DeviceId) -> Option<Load> {
+        let mut runs = self.queue.walk(self.queue.partners(lane, device), Side::Back, self.aging());
+        let (_, run) = runs.next()?;
+        let tokens = self.jobs.get(run.request)?.text_tokens(run.end - 1);
+        Some(Load { tokens, texts: 1 })
+    }
+
+    /// What batches of a lane cost on a device. What was not measured is guessed from other devices, and rather too
+    /// low, so that every device is tried where it could be of use.
+    pub(super) fn cost(&self, device: DeviceId, group: Group) -> Cost {
+        let own = &self.devices[usize::from(device.0)];
+        let cost = own.measured_cost(group).unwrap_or_else(|| self.prior(device, group));
+        cost.scaled(1.0 / own.weight())
+    }
+
+    pub(super) fn prior(&self, device: DeviceId, group: Group) -> Cost {
+        let kind = self.devices[usize::from(device.0)].spec.kind;
+        let others = self.devices.iter().filter_map(|other| {
+            let factor = match (other.spec.kind, kind) {
+                (DeviceKind::Gpu, DeviceKind::Cpu) => 8.0,
+                (DeviceKind::Cpu, DeviceKind::Gpu) => 1.0 / 16.0,
+                _ => 0.5,
+            };
+            other.measured_cost(group).map(|cost| cost.scaled(factor))
+        });
+        others.min_by(|a, b| a.of(TRIAL).total_cmp(&b.of(TRIAL))).unwrap_or(match kind {
+            DeviceKind::Gpu => Cost::GPU,
+            DeviceKind::Cpu => Cost::CPU,
+        })
+    }
+
+    /// Forms a batch and starts it. Returns how long it should take.
+    fn start(&mut self, lane: LaneKey, order: Order, actions: &mut Vec<Action>) -> f64 {
+        let cost = self.cost(order.device, lane.group);
+        let room = self.room(order.device, lane, cost, order.time_max_us);
+        let source = Source { lead: lane, device: order.device, side: order.side };
+        let chosen = choose(&self.queue, &self.jobs, source, room, self.aging());
+        assert!(!chosen.runs.is_empty(), "a lane that has texts gives at least one");
+        let mut pieces = Vec::with_capacity(chosen.runs.len());
+        for (ticket, texts) in &chosen.runs {
+            let Some(request) = self.queue.request_at(ticket) else { continue };
+            self.take(ticket, texts);
+            self.jobs.piece_started(request);
+            let fallback = self.fallback_of(request, order.device);
+            pieces.push(RunningPiece { request, texts: texts.clone(), reach: ticket.lane.reach, fallback });
+        }
+        if lane.is_alone {
+            self.hold_the_rest(&pieces);
+        }
+        let batch = BatchId(self.batches);
+        self.batches += 1;
+        let told = pieces.iter().map(|piece| Piece { request: piece.request, texts: piece.texts.clone() });
+        actions.push(Action::Start { device: order.device, batch, pieces: told.collect() });
+        let expected_us = cost.of(chosen.load);
+        let now = self.now;
+        let device = &mut self.devices[usize::from(order.device.0)];
+        let patience = device.patience(lane.group, expected_us, &self.options.recovery);
+        device.running.push_back(Running {
+            batch,
+            group: lane.group,
+            pieces,
+            load: chosen.load,
+            started: now,
+            computing_since: now,
+            expected_us,
+            patience,
+        });
+        self.last_in_turn = order.device;
+        expected_us
+    }
+
+    /// A suspect has one batch at a time.
+    fn hold_the_rest(&mut self, pieces: &[RunningPiece]) {
+        let Some(suspect) = pieces.first().map(|piece| piece.request) else { return };
+        let rest = self.withdraw(suspect);
+        if let Some(job) = self.jobs.get_mut(suspect) {
+            job.held = rest;
+        }
+    }
+
+    /// Why this device computes a request that should be computed on a GPU.
+    fn fallback_of(&self, request: RequestId, device: DeviceId) -> Option<Fallback> {
+        let job = self.jobs.get(request)?;
+        let first_gpu = self.gpus.iter().next()?;
+        if job.allowed != Allowed::Any || self.gpus.contains(device) {
+            return None;
+        }
+        let are_all_out = self.gpus.iter().all(|gpu| !self.devices[usize::from(gpu.0)].is_in_rotation());
+        let first_reason = || self.devices[usize::from(first_gpu.0)].fallback();
+        job.failed.or_else(|| are_all_out.then(first_reason))
+    }
+
+    /// When what waits must be looked at again although nothing happened.
+    pub(super) fn placement_wake_after(&self, now: Moment) -> Option<Moment> {
+        let lanes = self.queue.keys().filter_map(|lane| {
+            let candidates = self.candidates(lane);
+            let devices = || candidates.iter().map(|device| &self.devices[usize::from(device.0)]);
+            if !devices().any(|device| device.has_free_slot()) {
+                return None;
+            }
+            if let Sizing::Fixed { timeout, .. } = self.options.batching.sizing {
+                let due = self.queue.oldest(lane)? + timeout;
+                if due > now {
+                    return Some(due);
+                }
+            }
+            let recheck = devices().filter_map(|device| device.expected_end()).map(|end| {
+                let near_end = end.before(from_micros(NEAR_END_US));
+                if near_end > now { near_end } else { now + now.since(end).max(RECHECK_LEAST) }
+            });
+            recheck.min()
+        });
+        lanes.min()
+    }
+}
+
+/// When devices are done with a lane if each takes as much of it as it can: the level to which work rises that is
+/// poured over devices which are ready at different times and work at different speeds.
+fn level<'a>(offers: impl Iterator<Item = &'a Offer>) -> f64 {
+    let mut offers: Vec<&Offer> = offers.collect();
+    offers.sort_by(|a, b| a.ready_us.total_cmp(&b.ready_us));
+    let (mut speed, mut head_start, mut level_us) = (0.0, 0.0, f64::INFINITY);
+    for offer in offers {
+        if offer.ready_us >= level_us {
+            break;
+        }
+        speed += 1.0 / offer.all_us;
+        head_start += offer.ready_us / offer.all_us;
+        level_us = (1.0 + head_start) / speed;
+    }
+    level_us
+}

@@ -1,0 +1,403 @@
+//! Workers that come, go, hang and lie: takes devices out of rotation, brings them back, saves their batches.
+//! Never gives a device a batch while its worker is not known to be well, and never waits for one without an end.
+
+use super::device::{Device, Need, Worker};
+use super::ladder::Rung;
+use super::replay::{Loss, Setback};
+use super::sabotage::sabotaged;
+use super::{Action, BatchId, Change, Condition, DeviceId, DeviceState, Ending, Failure, Fallback, Fault, KillCause};
+use super::{Machine, Moment};
+use std::time::Duration;
+
+/// How far a worker had come when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WorkerEnd {
+    /// It never was ready.
+    NotStarted,
+    /// It had computed nothing.
+    Unproven,
+    /// It had computed: whatever ended it, the next one may work as well.
+    Proven,
+}
+
+impl Machine {
+    /// A batch was computed.
+    pub(super) fn on_finished(&mut self, batch: BatchId, compute: Duration, now: Moment, actions: &mut Vec<Action>) {
+        let Some((id, batch)) = self.take_batch(batch, now) else { return };
+        let prior = self.prior(id, batch.group);
+        self.device_mut(id).finished(&batch, compute, prior);
+        self.answer(id, batch, now, actions);
+    }
+
+    /// A batch was not computed.
+    pub(super) fn on_failed(&mut self, batch: BatchId, failure: Failure, now: Moment, actions: &mut Vec<Action>) {
+        let Some((id, batch)) = self.take_batch(batch, now) else { return };
+        let loss = |setback, reason| Loss { device: id, setback, reason };
+        if failure == Failure::OutOfMemory {
+            actions.push(Action::Trim { device: id });
+            let setback = if batch.load.texts > 1 { Setback::TooLarge } else { Setback::NeverFits };
+            self.device_mut(id).halve(batch.load.tokens);
+            return self.replay(batch, loss(setback, Fallback::OutOfMemory), actions);
+        }
+        if !self.gpus.contains(id) {
+            return self.replay(batch, loss(Setback::FailedOnCpu, Fallback::Unhealthy), actions);
+        }
+        match failure {
+            Failure::OutOfMemory => {}
+            Failure::Transient => {
+                let was_waiting = self.device(id).needs_probe;
+                let rung = self.climb(id, Fallback::Unhealthy, now, actions);
+                if rung == Rung::Temporary && !was_waiting {
+                    self.device_mut(id).probe_at = now + self.next_delay(id);
+                }
+                self.replay(batch, loss(Setback::Transient, Fallback::Unhealthy), actions);
+            }
+            Failure::Sticky => {
+                self.leave(id, Fallback::Unhealthy, actions);
+                self.replay(batch, loss(Setback::Fatal, Fallback::Unhealthy), actions);
+                self.abandon(id, KillCause::Sticky, false, actions);
+            }
+            Failure::WrongAnswer => {
+                self.leave(id, Fallback::WrongAnswers, actions);
+                self.device_mut(id).needs_probe = true;
+                self.device_mut(id).probe_at = now + self.next_delay(id);
+                self.climb(id, Fallback::WrongAnswers, now, actions);
+                self.replay(batch, loss(Setback::Lost, Fallback::WrongAnswers), actions);
+                self.abandon(id, KillCause::Sticky, true, actions);
+            }
+            Failure::Lost => {
+                self.lose(id, now, actions);
+                self.replay(batch, loss(Setback::Lost, Fallback::Lost), actions);
+                self.abandon(id, KillCause::Sticky, true, actions);
+            }
+        }
+    }
+
+    pub(super) fn on_up(&mut self, id: DeviceId, now: Moment) {
+        let Some(device) = self.gpu_mut(id) else { return };
+        if matches!(device.worker, Worker::Starting { .. }) {
+            device.worker = Worker::Ready;
+            device.has_worked = false;
+            device.last_sign = now;
+        }
+    }
+
+    pub(super) fn on_heartbeat(&mut self, id: DeviceId, now: Moment) {
+        if let Some(device) = self.gpu_mut(id).filter(|device| device.worker == Worker::Ready) {
+            device.last_sign = now;
+        }
+    }
+
+    /// A worker is gone, and its batches with it.
+    pub(super) fn on_down(&mut self, id: DeviceId, ending: Ending, now: Moment, actions: &mut Vec<Action>) {
+        let Some(device) = self.gpu_mut(id) else { return };
+        let worker = device.worker;
+        let is_stale = match worker {
+            Worker::Absent => true,
+            // Nobody ordered this one to end: the news is of the worker before it.
+            Worker::Starting { .. } => ending == Ending::Ordered,
+            Worker::Ready | Worker::Ending { .. } => false,
+        };
+        if is_stale {
+            return;
+        }
+        let was_probing = device.probing_since.take().is_some();
+        let is_unproven = !device.has_worked || was_probing;
+        device.worker = Worker::Absent;
+        let batches = std::mem::take(&mut device.running);
+        let (cause, is_settled) = match worker {
+            Worker::Ending { cause, is_settled } => (Some(cause), is_settled),
+            _ => (None, false),
+        };
+        if ending == Ending::Lost {
+            self.lose(id, now, actions);
+        } else if !is_settled {
+            self.leave(id, Fallback::Unhealthy, actions);
+            let end = match cause {
+                Some(KillCause::StartOverdue) => WorkerEnd::NotStarted,
+                _ if ending == Ending::NotStarted => WorkerEnd::NotStarted,
+                _ if is_unproven => WorkerEnd::Unproven,
+                _ => WorkerEnd::Proven,
+            };
+            self.plan_respawn(id, end, now, actions);
+        }
+        let is_to_blame = ending == Ending::Crashed || cause == Some(KillCause::Overdue) && ending == Ending::Ordered;
+        let reason = self.device(id).fallback();
+        for (nth, batch) in batches.into_iter().enumerate() {
+            // The worker computed the oldest; those behind it were only at hand.
+            let setback = if is_to_blame && nth == 0 { Setback::Fatal } else { Setback::Lost };
+            self.replay(batch, Loss { device: id, setback, reason }, actions);
+        }
+    }
+
+    /// Telemetry has spoken.
+    pub(super) fn on_judged(&mut self, id: DeviceId, condition: Condition, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let is_bad = matches!(condition, Condition::Bad(_));
+        // The CPU is this process: if it were not well, nobody would know.
+        let Some(device) = self.devices.get_mut(usize::from(id.0)).filter(|device| device.is_gpu() || !is_bad) else {
+            return;
+        };
+        let was_bad = matches!(device.condition, Condition::Bad(_));
+        if is_bad && sabotaged!(self, IgnoreBad) {
+            return;
+        }
+        device.condition = condition;
+        if device.is_given_up() {
+            return;
+        }
+        if let Condition::Bad(fault) = condition {
+            device.needs_probe = true;
+            self.leave(id, reason_of_fault(fault), actions);
+            self.abandon(id, KillCause::RuledOut, true, actions);
+        } else if was_bad {
+            device.spawn_at = now;
+            device.probe_at = now;
+        }
+    }
+
+    /// A probe is answered.
+    pub(super) fn on_probed(&mut self, id: DeviceId, has_passed: bool, now: Moment, actions: &mut Vec<Action>) {
+        let recovery = self.options.recovery;
+        let Some(device) = self.gpu_mut(id).filter(|device| device.worker == Worker::Ready) else { return };
+        if device.probing_since.take().is_none() {
+            return;
+        }
+        device.last_sign = now;
+        if has_passed {
+            device.needs_probe = false;
+            device.ladder.forgive(&recovery);
+            return;
+        }
+        let next = now + self.next_delay(id);
+        let device = self.device_mut(id);
+        device.spawn_at = next;
+        device.probe_at = next;
+        let reason = device.fallback();
+        if reason != Fallback::Lost {
+            self.climb(id, reason, now, actions);
+        }
+        // What is wrong may be wrong with the worker: the next probe asks another one.
+        self.abandon(id, KillCause::Sticky, true, actions);
+    }
+
+    /// Somebody says that the device is in order.
+    pub(super) fn on_reset(&mut self, id: DeviceId, now: Moment) {
+        let recovery = self.options.recovery;
+        let Some(device) = self.devices.get_mut(usize::from(id.0)) else { return };
+        device.ladder.reset(&recovery);
+        match device.state {
+            DeviceState::Starting | DeviceState::InRotation => return,
+            DeviceState::Recovering(_) => {}
+            DeviceState::Out(reason) => {
+                device.state = DeviceState::Recovering(reason);
+                device.needs_probe = true;
+            }
+        }
+        device.spawn_at = now;
+        device.probe_at = now;
+    }
+
+    /// An earlier process gave the device up.
+    pub(super) fn on_given_up(&mut self, id: DeviceId, now: Moment, actions: &mut Vec<Action>) {
+        let Some(device) = self.gpu_mut(id) else { return };
+        device.state = DeviceState::Out(Fallback::Unhealthy);
+        device.out_since = device.out_since.or(Some(now));
+        // Whoever told this knows it: no alert, but its return is one.
+        device.is_known = true;
+        self.abandon(id, KillCause::RuledOut, true, actions);
+        self.refuse_unreachable(actions);
+    }
+
+    /// Does what time asks for: starts workers, ends those that hang, probes, brings back.
+    pub(super) fn tend(&mut self, id: DeviceId, now: Moment, actions: &mut Vec<Action>) {
+        let recovery = self.options.recovery;
+        let device = self.device_mut(id);
+        device.ladder.decay(&recovery, now);
+        let need = device.need(&recovery, now);
+        match need {
+            None => {}
+            Some(Need::Worker) => {
+                let device = self.device_mut(id);
+                device.worker = Worker::Starting { since: now };
+                device.has_worked = false;
+                device.tally.spawns += 1;
+                actions.push(Action::Spawn { device: id });
+            }
+            Some(Need::End(_)) if sabotaged!(self, SkipHangCheck) => {}
+            Some(Need::End(cause)) => {
+                self.leave(id, Fallback::Unhealthy, actions);
+                self.kill(id, cause, false, actions);
+            }
+            Some(Need::Probe) => {
+                let device = self.device_mut(id);
+                device.probing_since = Some(now);
+                device.tally.probes += 1;
+                actions.push(Action::Probe { device: id });
+            }
+            Some(Need::Rotation) if sabotaged!(self, NeverReturn) && self.device(id).is_known => {}
+            Some(Need::Rotation) => self.enter(id, actions),
+        }
+    }
+
+    /// One more failure of a device, and what follows from their number.
+    fn climb(&mut self, id: DeviceId, reason: Fallback, now: Moment, actions: &mut Vec<Action>) -> Rung {
+        let recovery = self.options.recovery;
+        let rung = self.device_mut(id).ladder.count(&recovery, now);
+        match rung {
+            Rung::Retry => {}
+            Rung::Temporary => {
+                self.leave(id, reason, actions);
+                self.device_mut(id).needs_probe = true;
+            }
+            Rung::Permanent => self.give_up(id, reason, actions),
+        }
+        rung
+    }
+
+    /// Decides when a device whose worker ended gets the next one: at once, unless it does not even start, or ends
+    /// again and again before it has computed anything.
+    fn plan_respawn(&mut self, id: DeviceId, end: WorkerEnd, now: Moment, actions: &mut Vec<Action>) {
+        let reason = self.device(id).fallback();
+        self.device_mut(id).spawn_at = now;
+        if end == WorkerEnd::Proven {
+            return self.device_mut(id).ladder.note();
+        }
+        let has_not_started = end == WorkerEnd::NotStarted;
+        // A device that is away does not start either; that says nothing new about it.
+        let is_away = has_not_started && reason == Fallback::Lost;
+        let rung = if is_away { Rung::Temporary } else { self.climb(id, reason, now, actions) };
+        if has_not_started || rung != Rung::Retry {
+            let delay = self.next_delay(id);
+            let device = self.device_mut(id);
+            device.spawn_at = now + delay;
+            device.probe_at = now + delay;
+        }
+    }
+
+    /// The device is not there: it is looked for again after a while.
+    fn lose(&mut self, id: DeviceId, now: Moment, actions: &mut Vec<Action>) {
+        if self.device(id).is_given_up() {
+            return;
+        }
+        self.leave(id, Fallback::Lost, actions);
+        let delay = self.next_delay(id);
+        let device = self.device_mut(id);
+        device.needs_probe = true;
+        device.spawn_at = now + delay;
+        device.probe_at = now + delay;
+    }
+
+    /// Takes a device out of rotation, or says why it still is.
+    fn leave(&mut self, id: DeviceId, reason: Fallback, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let device = self.device_mut(id);
+        if device.is_given_up() {
+            return;
+        }
+        let was_in_rotation = device.is_in_rotation();
+        if was_in_rotation {
+            device.out_since = Some(now);
+        }
+        // A cause that is known is the better reason than what followed from it.
+        let reason = match (device.condition, device.state) {
+            (Condition::Bad(fault), _) => reason_of_fault(fault),
+            (_, DeviceState::Recovering(known)) if reason == Fallback::Unhealthy => known,
+            _ => reason,
+        };
+        device.state = DeviceState::Recovering(reason);
+        if was_in_rotation || !device.is_known {
+            device.is_known = true;
+            actions.push(Action::Alert { device: id, change: Change::Left { reason, is_permanent: false } });
+        }
+    }
+
+    /// Takes a device out until somebody resets it.
+    fn give_up(&mut self, id: DeviceId, reason: Fallback, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let device = self.device_mut(id);
+        if device.is_given_up() {
+            return;
+        }
+        device.state = DeviceState::Out(reason);
+        device.out_since = device.out_since.or(Some(now));
+        device.is_known = true;
+        actions.push(Action::Alert { device: id, change: Change::Left { reason, is_permanent: true } });
+        self.abandon(id, KillCause::RuledOut, true, actions);
+        self.refuse_unreachable(actions);
+    }
+
+    fn enter(&mut self, id: DeviceId, actions: &mut Vec<Action>) {
+        let device = self.device_mut(id);
+        device.state = DeviceState::InRotation;
+        device.out_since = None;
+        if std::mem::replace(&mut device.is_known, true) {
+            actions.push(Action::Alert { device: id, change: Change::Returned });
+        }
+    }
+
+    /// Ends a worker whose batches are not waited for: they are started elsewhere at once.
+    fn abandon(&mut self, id: DeviceId, cause: KillCause, is_settled: bool, actions: &mut Vec<Action>) {
+        self.kill(id, cause, is_settled, actions);
+        let device = self.device_mut(id);
+        let batches = std::mem::take(&mut device.running);
+        let reason = device.fallback();
+        for batch in batches {
+            self.replay(batch, Loss { device: id, setback: Setback::Lost, reason }, actions);
+        }
+    }
+
+    fn kill(&mut self, id: DeviceId, cause: KillCause, is_settled: bool, actions: &mut Vec<Action>) {
+        let device = self.device_mut(id);
+        match &mut device.worker {
+            Worker::Absent => {}
+            Worker::Ending { is_settled: settled, .. } => *settled |= is_settled,
+            Worker::Starting { .. } | Worker::Ready => {
+                device.worker = Worker::Ending { cause, is_settled };
+                actions.push(Action::Kill { device: id, cause });
+            }
+        }
+    }
+
+    /// Takes a batch from the device that had it; none if it was given up before.
+    fn take_batch(&mut self, batch: BatchId, now: Moment) -> Option<(DeviceId, super::device::Running)> {
+        let ids = self.gpus.union(self.cpus);
+        for id in ids.iter() {
+            let device = self.device_mut(id);
+            let Some(at) = device.running.iter().position(|running| running.batch == batch) else { continue };
+            device.last_sign = now;
+            let running = device.running.remove(at)?;
+            if at == 0
+                && let Some(next) = device.running.front_mut()
+            {
+                next.computing_since = now;
+            }
+            return Some((id, running));
+        }
+        None
+    }
+
+    fn next_delay(&mut self, id: DeviceId) -> Duration {
+        let recovery = self.options.recovery;
+        self.device_mut(id).ladder.next_delay(&recovery)
+    }
+
+    fn gpu_mut(&mut self, id: DeviceId) -> Option<&mut Device> {
+        self.devices.get_mut(usize::from(id.0)).filter(|device| device.is_gpu())
+    }
+
+    pub(super) fn device(&self, id: DeviceId) -> &Device {
+        &self.devices[usize::from(id.0)]
+    }
+
+    pub(super) fn device_mut(&mut self, id: DeviceId) -> &mut Device {
+        &mut self.devices[usize::from(id.0)]
+    }
+}
+
+fn reason_of_fault(fault: Fault) -> Fallback {
+    match fault {
+        Fault::Lost => Fallback::Lost,
+        other => Fallback::Ruled(other),
+    }
+}

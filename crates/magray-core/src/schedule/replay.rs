@@ -1,0 +1,166 @@
+//! What happens to the texts of a batch that ended: answered, or started again, or refused because they end workers.
+//! Never drops a text and never blames a request that was only near.
+
+use super::device::{Running, RunningPiece};
+use super::device_set::DeviceSet;
+use super::queue::Reach;
+use super::sabotage::sabotaged;
+use super::{Action, Allowed, DeviceId, Fallback, Machine, Moment, Refused, Report, RequestId};
+
+/// Transient failures after which a request rather goes to another device.
+const TRANSIENTS_SAME_DEVICE: u32 = 2;
+/// Failures after which a request that may go to the CPU goes nowhere else.
+const SETBACKS_MAX: u32 = 4;
+
+/// Why the texts of a batch are started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Setback {
+    /// The device's memory was full; a smaller batch will do.
+    TooLarge,
+    /// The device's memory was full with a single text.
+    NeverFits,
+    /// An error after which the worker works on.
+    Transient,
+    /// The worker was lost, or may not be used any more, by no fault of the batch.
+    Lost,
+    /// The worker was lost while it computed this batch.
+    Fatal,
+    /// The CPU failed on this batch.
+    FailedOnCpu,
+}
+
+/// How often a request was there when something ended that should not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Blame {
+    /// Workers that were lost.
+    pub(super) workers: Count,
+    /// Batches of the CPU that failed.
+    pub(super) cpu: Count,
+}
+
+/// A number of blames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count(u32);
+
+impl Count {
+    /// The first time, others may have been the cause as well: only a request that is alone is blamed once more.
+    fn blame(&mut self, is_alone: bool) -> u32 {
+        if self.0 == 0 || is_alone {
+            self.0 = self.0.saturating_add(1);
+        }
+        self.0
+    }
+}
+
+/// A batch that was not computed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loss {
+    pub(super) device: DeviceId,
+    pub(super) setback: Setback,
+    /// What an answer of the CPU will say.
+    pub(super) reason: Fallback,
+}
+
+impl Machine {
+    /// Gives the answers that a batch was the last to wait for.
+    pub(super) fn answer(&mut self, device: DeviceId, batch: Running, now: Moment, actions: &mut Vec<Action>) {
+        let batch_texts = u32::try_from(batch.load.texts).unwrap_or(u32::MAX);
+        for piece in batch.pieces {
+            let Some(job) = self.jobs.piece_ended(piece.request) else {
+                continue;
+            };
+            let answered = u32::try_from(piece.texts.len()).unwrap_or(u32::MAX);
+            job.unanswered = job.unanswered.saturating_sub(answered);
+            let report = Report {
+                device,
+                batch_texts,
+                queued: batch.started.since(job.arrived),
+                computed: now.since(batch.started),
+                replays: job.replays,
+                fallback: piece.fallback,
+            };
+            if job.unanswered == 0 {
+                self.complete(piece.request, report, actions);
+            } else {
+                self.release_held(piece.request, actions);
+            }
+        }
+    }
+
+    /// Lets the texts of a batch wait again, or refuses those that must not be started again.
+    pub(super) fn replay(&mut self, batch: Running, loss: Loss, actions: &mut Vec<Action>) {
+        if sabotaged!(self, ForgetReplay) {
+            return;
+        }
+        let requests = distinct(&batch.pieces);
+        let is_alone = requests.len() == 1;
+        for &request in &requests {
+            self.note(request, loss, is_alone, actions);
+        }
+        for piece in batch.pieces {
+            if self.jobs.piece_ended(piece.request).is_none() {
+                continue;
+            }
+            let reach = self.reach_after(&piece, loss);
+            self.enqueue(piece.request, piece.texts, reach, actions);
+            self.release_held(piece.request, actions);
+        }
+    }
+
+    /// Writes down what happened to a request, and refuses it if that was once too often.
+    fn note(&mut self, id: RequestId, loss: Loss, is_alone: bool, actions: &mut Vec<Action>) {
+        let is_gpu = self.gpus.contains(loss.device);
+        let poison_kills = self.options.recovery.poison_kills;
+        let is_everybody_blamed = sabotaged!(self, BlameEverybody);
+        let is_poison_ignored = sabotaged!(self, IgnorePoison);
+        let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return };
+        job.replays = job.replays.saturating_add(1);
+        if is_gpu {
+            job.failed = Some(loss.reason);
+        }
+        let was_suspect = job.is_suspect();
+        let blamed = match loss.setback {
+            Setback::TooLarge | Setback::NeverFits | Setback::Transient | Setback::Lost => 0,
+            Setback::Fatal => job.blame.workers.blame(is_alone),
+            Setback::FailedOnCpu => job.blame.cpu.blame(is_alone),
+        };
+        job.transients += u32::from(loss.setback == Setback::Transient);
+        job.setbacks += u32::from(!matches!(loss.setback, Setback::TooLarge | Setback::NeverFits));
+        let is_poison = is_alone && blamed >= poison_kills.max(1) && !is_poison_ignored;
+        if is_poison || (is_everybody_blamed && blamed > 0) {
+            return self.refuse(id, Refused::Poison, actions);
+        }
+        if job.is_suspect() && !was_suspect {
+            // Its other texts must not drag others along either.
+            for (texts, reach) in self.withdraw(id) {
+                self.enqueue(id, texts, reach, actions);
+            }
+        }
+    }
+
+    /// Where texts may go after a failure.
+    fn reach_after(&self, piece: &RunningPiece, loss: Loss) -> Reach {
+        let Some(job) = self.jobs.get(piece.request) else { return piece.reach };
+        let mut reach = piece.reach;
+        let here = DeviceSet::one(loss.device);
+        match loss.setback {
+            Setback::NeverFits => reach.may = reach.may.without(here),
+            Setback::Transient if job.transients >= TRANSIENTS_SAME_DEVICE => {
+                reach.rather_not = reach.rather_not.union(here);
+            }
+            _ => {}
+        }
+        let cpus = reach.may.and(self.cpus);
+        if job.allowed == Allowed::Any && job.setbacks >= SETBACKS_MAX && !cpus.is_empty() {
+            reach = Reach { may: cpus, rather_not: DeviceSet::EMPTY };
+        }
+        reach
+    }
+}
+
+fn distinct(pieces: &[RunningPiece]) -> Vec<RequestId> {
+    let mut requests: Vec<RequestId> = pieces.iter().map(|piece| piece.request).collect();
+    requests.sort_unstable();
+    requests.dedup();
+    requests
+}

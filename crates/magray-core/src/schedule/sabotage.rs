@@ -1,0 +1,62 @@
+//! Ways to break the machine on purpose, one for each thing that must hold, so that tests of the tests can use them.
+//! Without the feature `sabotage` nothing of it is compiled: every question is answered "no" by the compiler.
+
+/// What to break.
+#[cfg(feature = "sabotage")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sabotage {
+    /// Texts of a batch that failed are dropped.
+    ForgetReplay,
+    /// Every answer is given twice.
+    AnswerTwice,
+    /// However long a request waits, it overtakes nobody.
+    IgnoreAge,
+    /// More is taken than the bounds allow.
+    IgnoreLimits,
+    /// Devices that are out of rotation get batches.
+    PlaceOnOut,
+    /// Requests that may have ended a worker are not kept apart.
+    KeepSuspectsTogether,
+    /// A request that ended workers is never refused.
+    IgnorePoison,
+    /// Every request of a batch that was lost is refused at once.
+    BlameEverybody,
+    /// Deadlines mean nothing.
+    IgnoreDeadline,
+    /// A worker that hangs is left alone.
+    SkipHangCheck,
+    /// Requests of several groups share a batch.
+    MixGroups,
+    /// Batches are twice as large as they may be.
+    OverfillBatch,
+    /// A device gets one batch more than it has slots.
+    ExceedSlots,
+    /// What must be computed on a GPU is computed on the CPU.
+    GpuWorkOnCpu,
+    /// A device that telemetry rules out stays in rotation.
+    IgnoreBad,
+    /// A device whose probe passed does not come back.
+    NeverReturn,
+    /// Nothing that happens by time alone is announced.
+    ForgetWake,
+    /// Answers come for requests that were cancelled.
+    AnswerCancelled,
+    /// The last text of a request is never computed, and the request is answered all the same.
+    SkipLastText,
+}
+
+#[cfg(feature = "sabotage")]
+macro_rules! sabotaged {
+    ($machine:expr, $what:ident) => {
+        $machine.sabotage == Some(super::sabotage::Sabotage::$what)
+    };
+}
+
+#[cfg(not(feature = "sabotage"))]
+macro_rules! sabotaged {
+    ($machine:expr, $what:ident) => {
+        false
+    };
+}
+
+pub(super) use sabotaged;

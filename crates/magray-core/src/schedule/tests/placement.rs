@@ -1,0 +1,115 @@
+//! Which device gets what: the one that is done first, by what was measured.
+
+use super::*;
+
+/// GPUs that were measured at so many microseconds a text.
+fn measured(speeds: [u64; 2], options: Options) -> Bench {
+    let mut bench = Bench::up(2, options);
+    bench.measure(GPU, speeds[0]);
+    bench.measure(GPU2, speeds[1]);
+    bench
+}
+
+#[test]
+fn a_text_goes_to_the_faster_idle_device() {
+    for (speeds, wanted) in [([2, 40], GPU), ([40, 2], GPU2)] {
+        let mut bench = measured(speeds, Options::default());
+        let request = bench.gpu_request(16);
+        assert_eq!(only_start(&bench.submit(request).1).device, wanted);
+    }
+}
+
+#[test]
+fn a_text_waits_for_the_faster_device_if_that_is_done_sooner() {
+    let mut bench = measured([2, 400], Options::default());
+    let first = bench.gpu_request(16);
+    bench.submit(first);
+    let second = bench.gpu_request(16);
+    assert!(bench.submit(second).1.is_empty());
+}
+
+#[test]
+fn the_slower_device_is_used_when_that_is_done_sooner() {
+    let mut bench = measured([20, 40], Options::default());
+    let first = bench.gpu_request(100);
+    let used: Vec<DeviceId> = starts(&bench.submit(first).1).iter().map(|start| start.device).collect();
+    assert_eq!(used, [GPU, GPU2], "both halves of the work are done sooner so");
+    let mut bench = measured([20, 40], Options::default());
+    let first = Request { allowed: Allowed::Only(GPU), ..bench.request(100) };
+    bench.submit(first);
+    let second = bench.gpu_request(1);
+    assert_eq!(only_start(&bench.submit(second).1).device, GPU2);
+}
+
+#[test]
+fn a_slow_device_takes_no_more_than_it_does_while_the_fast_one_does_the_rest() {
+    let mut bench = measured([2, 40], Options::default());
+    let request = bench.gpu_request(3_000);
+    let started = starts(&bench.submit(request).1);
+    let texts = |device| started.iter().filter(|start| start.device == device).map(Start::texts).sum::<usize>();
+    assert_eq!(texts(GPU), 1_024, "{started:?}");
+    // All in all about 6.3 ms of the fast one: no more than 155 texts of the slow one.
+    assert!((20..=155).contains(&texts(GPU2)), "{}", texts(GPU2));
+}
+
+#[test]
+fn a_slow_device_takes_what_would_wait_longest() {
+    let mut bench = measured([2, 5_000], Options::default());
+    let request = bench.gpu_request(3_000);
+    let started = starts(&bench.submit(request).1);
+    let slow = started.iter().find(|start| start.device == GPU2).unwrap();
+    assert_eq!(slow.pieces.last().unwrap().texts.end, 3_000);
+}
+
+#[test]
+fn a_device_that_was_never_measured_is_tried_once_and_nobody_waits_for_it() {
+    let mut bench = Bench::up(2, Options::default());
+    bench.measure(GPU, 20);
+    let request = bench.gpu_request(1);
+    assert_eq!(only_start(&bench.submit(request).1).device, GPU2);
+    let request = bench.gpu_request(1);
+    assert_eq!(only_start(&bench.submit(request).1).device, GPU);
+    let request = bench.gpu_request(1);
+    assert!(bench.submit(request).1.is_empty());
+}
+
+#[test]
+fn a_batch_that_hangs_does_not_keep_the_next_waiting_for_its_device() {
+    let mut bench = measured([2, 4_000], Options::default());
+    let request = Request { allowed: Allowed::Only(GPU), ..bench.request(200) };
+    bench.submit(request);
+    let request = bench.gpu_request(8);
+    assert!(bench.submit(request).1.is_empty());
+    let started = starts(&bench.pass(Duration::from_millis(20)));
+    assert!(!started.is_empty(), "it was expected after half a millisecond");
+}
+
+#[test]
+fn a_hot_device_is_reckoned_slower() {
+    let mut bench = measured([10, 14], Options::default());
+    bench.step(Event::Judged { device: GPU, condition: Condition::Hot { weight: 0.5 } });
+    assert!((bench.machine.view().devices[1].weight - 0.5).abs() < 1e-9);
+    let request = bench.gpu_request(1);
+    assert_eq!(only_start(&bench.submit(request).1).device, GPU2);
+}
+
+#[test]
+fn in_turn_means_one_after_the_other_whatever_their_speeds() {
+    let options = Options { placement: Placement::RoundRobin, ..Options::default() };
+    let mut bench = measured([2, 400], options);
+    let mut used = Vec::new();
+    for _ in 0..4 {
+        let request = bench.gpu_request(1);
+        let start = only_start(&bench.submit(request).1);
+        used.push(start.device);
+        bench.finish(start.batch);
+    }
+    assert_eq!(used, [GPU, GPU2, GPU, GPU2]);
+}
+
+#[test]
+fn a_request_for_one_device_goes_nowhere_else() {
+    let mut bench = measured([2, 400], Options::default());
+    let request = Request { allowed: Allowed::Only(GPU2), ..bench.request(1) };
+    assert_eq!(only_start(&bench.submit(request).1).device, GPU2);
+}

@@ -1,0 +1,188 @@
+//! Puts texts into the queue, takes those of a request out of it, ends requests, and watches what time alone brings.
+//! Starts no batch and picks no device.
+
+use super::device_set::DeviceSet;
+use super::queue::{Aging, LaneKey, Place, Reach, Run, Ticket};
+use super::sabotage::sabotaged;
+use super::{Action, Fallback, Group, Machine, Moment, Refused, Report, RequestId};
+use std::ops::Range;
+use std::time::Duration;
+
+impl Machine {
+    /// Lets texts of a request wait for a device. A request that no device can ever compute is refused instead.
+    pub(super) fn enqueue(&mut self, id: RequestId, texts: Range<u32>, reach: Reach, actions: &mut Vec<Action>) {
+        let is_reachable = self.is_reachable(reach.may);
+        let has_cpu = !reach.may.and(self.cpus).is_empty();
+        let start_max = self.options.recovery.start_max;
+        let is_kept_apart = !sabotaged!(self, KeepSuspectsTogether);
+        let is_mixed = sabotaged!(self, MixGroups);
+        let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return };
+        if !is_reachable {
+            let own = (reach.may != job.may).then_some(job.failed).flatten();
+            let reason = own.unwrap_or_else(|| self.reason_of(reach.may));
+            return self.refuse(id, Refused::NoDevice(reason), actions);
+        }
+        // Two batches of a suspect at once could end two workers where one is enough to know.
+        if job.is_suspect() && job.running > 0 && is_kept_apart {
+            return job.held.push((texts, reach));
+        }
+        let lane = LaneKey {
+            group: if is_mixed { Group(0) } else { job.group },
+            is_alone: job.is_suspect() && is_kept_apart,
+            reach,
+        };
+        let place = Place { arrival: job.arrival, first: texts.start };
+        let ticket = Ticket { lane, priority: job.priority, place };
+        let tokens = job.tokens_of(texts.clone());
+        self.queue.insert(ticket, Run { request: id, end: texts.end, tokens, arrived: job.arrived });
+        job.tickets.push(ticket);
+        if !has_cpu && job.deadline.is_none() && job.patience.is_none() {
+            let patience = self.now + start_max;
+            job.patience = Some(patience);
+            self.patience.insert((patience, id));
+        }
+    }
+
+    /// Takes some texts of a run out of the queue; the others of it stay.
+    pub(super) fn take(&mut self, ticket: &Ticket, texts: &Range<u32>) {
+        let Some(run) = self.queue.remove(ticket) else { return };
+        let Some(job) = self.jobs.get_mut(run.request) else { return };
+        job.tickets.retain(|other| other != ticket);
+        for rest in [ticket.place.first..texts.start, texts.end..run.end] {
+            if rest.is_empty() {
+                continue;
+            }
+            let place = Place { first: rest.start, ..ticket.place };
+            let ticket = Ticket { place, ..*ticket };
+            self.queue.insert(ticket, Run { end: rest.end, tokens: job.tokens_of(rest), ..run });
+            job.tickets.push(ticket);
+        }
+    }
+
+    /// Takes all waiting texts of a request out of the queue.
+    pub(super) fn withdraw(&mut self, id: RequestId) -> Vec<(Range<u32>, Reach)> {
+        let Some(job) = self.jobs.get_mut(id) else { return Vec::new() };
+        let mut waiting = std::mem::take(&mut job.held);
+        for ticket in std::mem::take(&mut job.tickets) {
+            if let Some(run) = self.queue.remove(&ticket) {
+                waiting.push((ticket.place.first..run.end, ticket.lane.reach));
+            }
+        }
+        waiting
+    }
+
+    /// Lets a suspect go on: nothing of it runs any more.
+    pub(super) fn release_held(&mut self, id: RequestId, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(id).filter(|job| job.running == 0) else { return };
+        for (texts, reach) in std::mem::take(&mut job.held) {
+            self.enqueue(id, texts, reach, actions);
+        }
+    }
+
+    /// Answers a request with an error.
+    pub(super) fn refuse(&mut self, id: RequestId, refused: Refused, actions: &mut Vec<Action>) {
+        if self.close(id) {
+            actions.push(Action::Refuse { request: id, refused });
+        }
+    }
+
+    /// Answers a request; one whose deadline has passed gets that for an answer.
+    pub(super) fn complete(&mut self, id: RequestId, report: Report, actions: &mut Vec<Action>) {
+        let deadline = self.jobs.get(id).and_then(|job| job.deadline);
+        if deadline.is_some_and(|deadline| deadline <= self.now) && !sabotaged!(self, IgnoreDeadline) {
+            return self.refuse(id, Refused::Expired, actions);
+        }
+        if self.close(id) {
+            if sabotaged!(self, AnswerTwice) {
+                actions.push(Action::Complete { request: id, report: report.clone() });
+            }
+            actions.push(Action::Complete { request: id, report });
+        }
+    }
+
+    /// Nobody waits for a request any more. False if that was so before.
+    pub(super) fn close(&mut self, id: RequestId) -> bool {
+        self.withdraw(id);
+        let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return false };
+        if let Some(deadline) = job.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        if let Some(patience) = job.patience.take() {
+            self.patience.remove(&(patience, id));
+        }
+        self.jobs.end(id);
+        true
+    }
+
+    /// Refuses what came too late, and what has waited too long for a device that does not come back.
+    pub(super) fn expire(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        while let Some(&(deadline, id)) = self.deadlines.first() {
+            if deadline > now || sabotaged!(self, IgnoreDeadline) {
+                break;
+            }
+            self.refuse(id, Refused::Expired, actions);
+        }
+        while let Some(&(due, id)) = self.patience.first() {
+            if due > now {
+                break;
+            }
+            self.patience.pop_first();
+            self.lose_patience(id, now, actions);
+        }
+    }
+
+    fn lose_patience(&mut self, id: RequestId, now: Moment, actions: &mut Vec<Action>) {
+        let start_max = self.options.recovery.start_max;
+        let Some(job) = self.jobs.get(id) else { return };
+        let stranded = job.tickets.iter().filter_map(|ticket| {
+            let may = ticket.lane.reach.may;
+            self.stranded_since(may).map(|since| (since.max(job.arrived) + start_max, may))
+        });
+        let first = stranded.min();
+        if let Some((due, may)) = first
+            && due <= now
+        {
+            let reason = self.reason_of(may);
+            self.refuse(id, Refused::NoDevice(reason), actions);
+        } else if let Some(job) = self.jobs.get_mut(id) {
+            let due = first.map_or(now + start_max.max(Duration::from_millis(1)), |(due, _)| due);
+            job.patience = Some(due);
+            self.patience.insert((due, id));
+        }
+    }
+
+    /// Since when none of these devices is in rotation, if so.
+    fn stranded_since(&self, may: DeviceSet) -> Option<Moment> {
+        let mut last = Moment::START;
+        for device in may.iter() {
+            last = last.max(self.devices[usize::from(device.0)].out_since?);
+        }
+        Some(last)
+    }
+
+    /// Refuses every request that waits for devices which were all given up.
+    pub(super) fn refuse_unreachable(&mut self, actions: &mut Vec<Action>) {
+        let dead: Vec<LaneKey> = self.queue.keys().filter(|lane| !self.is_reachable(lane.reach.may)).collect();
+        for lane in dead {
+            let reason = self.reason_of(lane.reach.may);
+            while let Some(id) = self.queue.first_request(lane) {
+                self.refuse(id, Refused::NoDevice(reason), actions);
+            }
+        }
+    }
+
+    /// Whether one of these devices computes, or may come back by itself.
+    pub(super) fn is_reachable(&self, may: DeviceSet) -> bool {
+        may.iter().any(|device| !self.devices[usize::from(device.0)].is_given_up())
+    }
+
+    /// Why these devices do not compute.
+    pub(super) fn reason_of(&self, may: DeviceSet) -> Fallback {
+        may.iter().next().map_or(Fallback::Lost, |device| self.devices[usize::from(device.0)].fallback())
+    }
+
+    pub(super) fn aging(&self) -> Aging {
+        let age_max = if sabotaged!(self, IgnoreAge) { Duration::MAX } else { self.options.batching.age_max };
+        Aging { now: self.now, age_max }
+    }
+}

@@ -1,0 +1,44 @@
+//! Failures of a GPU on purpose, so that recovery can be seen to work on real ones.
+//! Never called unless somebody planned it: what it does cannot be undone in this process.
+
+use super::context::Context;
+use super::device::{Cuda, DeviceError};
+use super::function::LaunchShape;
+use super::memory::PinnedWords;
+use super::stream::Stream;
+use super::variants;
+use std::ffi::c_void;
+
+/// How a GPU fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InjectedFault {
+    /// A kernel writes to an address that nobody has: the context is lost.
+    IllegalAddress,
+    /// A kernel never ends.
+    Hang,
+}
+
+/// The last address that a pointer of the kernel can have: no GPU maps it.
+const NOBODYS_ADDRESS: u64 = !0 << 2;
+
+impl Cuda {
+    /// Lets the GPU fail: returns the driver's error, or not at all.
+    pub fn inject(&self, fault: InjectedFault) -> Result<(), DeviceError> {
+        let context: &std::sync::Arc<Context> = self.context();
+        let stream = Stream::new(context)?;
+        // The kernel waits until a word of its own becomes 1, which nobody ever writes.
+        let word = PinnedWords::zeroed(context, 1)?;
+        let (mut address, mut waits) = match fault {
+            InjectedFault::IllegalAddress => (NOBODYS_ADDRESS, 0i32),
+            InjectedFault::Hang => (word.address(), 1i32),
+        };
+        let mut arguments: [*mut c_void; 2] =
+            [std::ptr::from_mut(&mut address).cast(), std::ptr::from_mut(&mut waits).cast()];
+        let function = self.function(&variants::fault())?;
+        context.bind()?;
+        // SAFETY: the stream is of the same context, and the arguments are the kernel's: an address and a number. The word
+        // that it reads outlives the wait below. An address that nobody has is the point: the GPU stops the kernel.
+        unsafe { function.launch(stream.raw(), &LaunchShape::new([1, 1, 1], [1, 1, 1]), &mut arguments) }?;
+        Ok(stream.wait()?)
+    }
+}

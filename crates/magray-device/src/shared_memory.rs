@@ -1,0 +1,166 @@
+//! Memory that two processes share, with no name that could be left behind.
+//! Hands out no references to it, only copies: what the other process writes meanwhile can harm nothing but the copy.
+
+use memmap2::{MmapOptions, MmapRaw};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Words of 32 bits, all zero at first. The system gives them memory when they are first touched, and takes it back when
+/// no process holds them any more, however that came about.
+#[derive(Debug)]
+pub struct SharedMemory {
+    map: MmapRaw,
+    fd: OwnedFd,
+}
+
+const WORD_BYTES: usize = 4;
+
+impl SharedMemory {
+    /// Makes memory of so many words, at least one.
+    pub fn create(words: usize) -> io::Result<Self> {
+        let bytes = words
+            .max(1)
+            .checked_mul(WORD_BYTES)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "more shared memory than can be addressed"))?;
+        Self::map(nameless(bytes)?, bytes)
+    }
+
+    /// Takes memory over that another process made; it must hold so many words.
+    pub fn from_fd(fd: OwnedFd, words: usize) -> io::Result<Self> {
+        let bytes = words.saturating_mul(WORD_BYTES);
+        let there = rustix::fs::fstat(&fd)?.st_size;
+        if words == 0 || u64::try_from(there).unwrap_or(0) < bytes as u64 {
+            let message = format!("shared memory of {there} bytes was handed over, where {bytes} are needed");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Self::map(fd, bytes)
+    }
+
+    fn map(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
+        let map = MmapOptions::new().len(bytes).map_raw(fd.as_raw_fd())?;
+        Ok(Self { map, fd })
+    }
+
+    /// What names it for another process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// How many words there are.
+    pub fn words(&self) -> usize {
+        self.map.len() / WORD_BYTES
+    }
+
+    /// Copies words in, from the word `at` on. Words that do not fit are a bug.
+    pub fn write(&self, at: usize, words: &[u32]) {
+        let to = self.place(at, words.len());
+        // SAFETY: `place` checked that the range lies inside the map, which is as aligned as a page. The source is a
+        // slice of this process, so the two do not overlap. Nobody holds a reference into the map: both processes reach
+        // it by such copies alone, and any bits are a word. Which process may touch which words at a time is settled by
+        // messages between them; one that does not keep to it spoils words, and nothing else.
+        unsafe { std::ptr::copy_nonoverlapping(words.as_ptr(), to, words.len()) }
+    }
+
+    /// Copies words out, from the word `at` on. Words beyond the end are a bug.
+    pub fn read(&self, at: usize, words: &mut [u32]) {
+        let from = self.place(at, words.len());
+        // SAFETY: as in `write`, the other way round.
+        unsafe { std::ptr::copy_nonoverlapping(from, words.as_mut_ptr(), words.len()) }
+    }
+
+    /// Copies floats in, from the word `at` on.
+    pub fn write_floats(&self, at: usize, floats: &[f32]) {
+        let to = self.place(at, floats.len()).cast::<f32>();
+        // SAFETY: as in `write`; a float is as large and as aligned as a word.
+        unsafe { std::ptr::copy_nonoverlapping(floats.as_ptr(), to, floats.len()) }
+    }
+
+    /// Copies floats out, from the word `at` on.
+    pub fn read_floats(&self, at: usize, floats: &mut [f32]) {
+        let from = self.place(at, floats.len()).cast::<f32>();
+        // SAFETY: as in `read`; any bits are a float.
+        unsafe { std::ptr::copy_nonoverlapping(from, floats.as_mut_ptr(), floats.len()) }
+    }
+
+    /// The address of a word that has so many words from it on inside the map.
+    fn place(&self, at: usize, words: usize) -> *mut u32 {
+        let fits = at.checked_add(words).is_some_and(|end| end <= self.words());
+        assert!(fits, "{words} words at {at} do not fit into {} words of shared memory", self.words());
+        self.map.as_mut_ptr().cast::<u32>().wrapping_add(at)
+    }
+}
+
+/// Memory with a size and no name.
+#[cfg(target_os = "linux")]
+fn nameless(bytes: usize) -> io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let fd = memfd_create("magray", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, bytes as u64)?;
+    // Were it made shorter, the process that touches the lost part would be killed.
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// Memory with a size, whose name is gone before anybody else could read it.
+#[cfg(not(target_os = "linux"))]
+fn nameless(bytes: usize) -> io::Result<OwnedFd> {
+    use rustix::{fs::Mode, fs::ftruncate, shm};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let name = format!("/magray-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    // A name that is there already belongs to a process that was killed before it could remove it: nobody needs it.
+    let _ = shm::unlink(&name);
+    let fd = shm::open(&name, shm::OFlags::CREATE | shm::OFlags::EXCL | shm::OFlags::RDWR, Mode::RUSR | Mode::WUSR)?;
+    shm::unlink(&name)?;
+    ftruncate(&fd, bytes as u64)?;
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_see_what_the_other_wrote() {
+        let made = SharedMemory::create(5000).unwrap();
+        let taken = SharedMemory::from_fd(made.fd().try_clone_to_owned().unwrap(), 5000).unwrap();
+        let mut words = [7; 3];
+        taken.read(4990, &mut words);
+        assert_eq!(words, [0; 3]);
+        made.write(4990, &[1, 2, u32::MAX]);
+        taken.read(4990, &mut words);
+        assert_eq!(words, [1, 2, u32::MAX]);
+        taken.write_floats(0, &[0.5, -2.0]);
+        drop(taken);
+        let mut floats = [0.0; 2];
+        made.read_floats(0, &mut floats);
+        assert_eq!(floats, [0.5, -2.0]);
+    }
+
+    #[test]
+    fn memory_that_is_too_short_is_refused() {
+        let made = SharedMemory::create(10).unwrap();
+        let refused = SharedMemory::from_fd(made.fd().try_clone_to_owned().unwrap(), 11).unwrap_err();
+        assert!(refused.to_string().contains("40 bytes") && refused.to_string().contains("44"), "{refused}");
+        assert!(SharedMemory::create(usize::MAX).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "do not fit")]
+    fn words_beyond_the_end_are_a_bug() {
+        SharedMemory::create(4).unwrap().write(3, &[1, 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "do not fit")]
+    fn a_place_that_overflows_is_a_bug() {
+        SharedMemory::create(4).unwrap().read(usize::MAX, &mut [0; 2]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn nobody_can_shorten_it_under_the_other() {
+        let made = SharedMemory::create(4).unwrap();
+        assert!(rustix::fs::ftruncate(made.fd(), 4).is_err());
+    }
+}

@@ -1,0 +1,142 @@
+//! The things that can go wrong on purpose, and who makes each of them happen.
+//! Says nothing of when.
+
+use std::fmt;
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// A kernel writes where it may not: the worker can compute nothing any more.
+    IllegalAddress,
+    /// The device's memory is full.
+    OutOfMemory,
+    /// The batch never ends.
+    Hang,
+    /// The driver refuses a call; the next one works.
+    Transient,
+    /// The worker's process ends by itself.
+    Crash,
+    /// A batch with this token in it ends the worker's process.
+    Poison,
+    /// The answers are wrong.
+    Wrong,
+    /// Batches take several times as long.
+    Slow,
+    /// The worker sends no heartbeats.
+    Freeze,
+    /// The worker's process is killed from outside.
+    Kill,
+    /// Telemetry says that the device is hot.
+    Hot,
+    /// Telemetry says that the driver reported this number.
+    Xid(u32),
+}
+
+/// Who makes a fault happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The worker, with a batch.
+    Batch,
+    /// The worker, where it sends heartbeats.
+    Heartbeat,
+    /// The supervisor.
+    Supervisor,
+    /// Whoever reads the telemetry.
+    Telemetry,
+}
+
+/// Kinds with a name of their own.
+const NAMED: [(&str, FaultKind); 11] = [
+    ("illegal_address", FaultKind::IllegalAddress),
+    ("oom", FaultKind::OutOfMemory),
+    ("hang", FaultKind::Hang),
+    ("transient", FaultKind::Transient),
+    ("crash", FaultKind::Crash),
+    ("poison", FaultKind::Poison),
+    ("wrong", FaultKind::Wrong),
+    ("slow", FaultKind::Slow),
+    ("freeze", FaultKind::Freeze),
+    ("kill", FaultKind::Kill),
+    ("hot", FaultKind::Hot),
+];
+
+impl FaultKind {
+    /// What `random` picks from: all that comes by itself and passes.
+    pub(super) const RANDOM: [Self; 11] = [
+        Self::IllegalAddress,
+        Self::OutOfMemory,
+        Self::Hang,
+        Self::Transient,
+        Self::Crash,
+        Self::Wrong,
+        Self::Slow,
+        Self::Freeze,
+        Self::Kill,
+        Self::Hot,
+        Self::Xid(79),
+    ];
+
+    /// Who makes it happen.
+    pub fn place(self) -> Place {
+        match self {
+            Self::IllegalAddress
+            | Self::OutOfMemory
+            | Self::Hang
+            | Self::Transient
+            | Self::Crash
+            | Self::Poison
+            | Self::Wrong
+            | Self::Slow => Place::Batch,
+            Self::Freeze => Place::Heartbeat,
+            Self::Kill => Place::Supervisor,
+            Self::Hot | Self::Xid(_) => Place::Telemetry,
+        }
+    }
+
+    /// Whether it goes on for a while; the others befall a batch, or happen at once.
+    pub(super) fn lasts(self) -> bool {
+        matches!(self, Self::Slow | Self::Freeze | Self::Hot | Self::Xid(_))
+    }
+
+    /// Whether a worker is replaced after it.
+    pub(super) fn ends_worker(self) -> bool {
+        matches!(self, Self::IllegalAddress | Self::Hang | Self::Crash | Self::Poison | Self::Kill)
+    }
+
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        if let Some(number) = word.strip_prefix("xid") {
+            return number.parse().ok().map(Self::Xid);
+        }
+        NAMED.iter().find(|(name, _)| *name == word).map(|(_, kind)| *kind)
+    }
+
+    /// All words, as a phrase.
+    pub(super) fn words() -> String {
+        let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
+        format!("{}, xid and a number, random", names.join(", "))
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xid(number) => write!(f, "xid{number}"),
+            kind => f.pad(NAMED.iter().find(|(_, known)| known == kind).map_or("", |(name, _)| name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_word() {
+        for kind in NAMED.map(|(_, kind)| kind).into_iter().chain(FaultKind::RANDOM) {
+            assert_eq!(FaultKind::parse(&kind.to_string()), Some(kind));
+        }
+        for word in ["", "xid", "xid-1", "OOM", "fire"] {
+            assert_eq!(FaultKind::parse(word), None, "{word}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Looks at every GPU again and again, judges it and says so.
+//! Never sleeps out its interval when it is to stop, and draws no conclusion of its own.
+
+use super::{HealthSample, HealthSource, Judge};
+use magray_core::health::{HealthRules, Remark};
+use magray_core::schedule::{Condition, Moment};
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How GPUs are watched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MonitorOptions {
+    /// How many GPUs the source has.
+    pub gpus: usize,
+    /// From one look to the next.
+    pub interval: Duration,
+    /// When a GPU is hot or bad.
+    pub rules: HealthRules,
+}
+
+impl Default for MonitorOptions {
+    /// A GPU that is bad must be out within a second, so it is looked at twice a second.
+    fn default() -> Self {
+        Self { gpus: 1, interval: Duration::from_millis(500), rules: HealthRules::default() }
+    }
+}
+
+/// The thread that looks; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Monitor {
+    /// Nothing is ever sent: its end is the sign to stop.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Monitor {
+    /// Starts to look; the first time at once. `tell` is called for every GPU at every look, from the monitor's thread.
+    /// Fails where the system gives no thread.
+    pub fn start(
+        source: Box<dyn HealthSource>,
+        options: MonitorOptions,
+        tell: impl FnMut(usize, Condition, &HealthSample) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = channel();
+        let watching = Watching {
+            source,
+            interval: options.interval,
+            rules: options.rules,
+            gpus: vec![Watched { judge: Judge::new(options.rules), is_full: false }; options.gpus],
+            tell,
+        };
+        let thread = thread::Builder::new().name("gpu-health".to_owned()).spawn(move || watching.run(&stopped))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!(target: "magray::health", "the thread that watches the GPUs has panicked");
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Watched {
+    judge: Judge,
+    /// Whether people were told that its memory is nearly full, and it still is.
+    is_full: bool,
+}
+
+struct Watching<T> {
+    source: Box<dyn HealthSource>,
+    interval: Duration,
+    rules: HealthRules,
+    gpus: Vec<Watched>,
+    tell: T,
+}
+
+impl<T: FnMut(usize, Condition, &HealthSample)> Watching<T> {
+    fn run(mut self, stopped: &Receiver<()>) {
+        let started = Instant::now();
+        loop {
+            let began = Instant::now();
+            for gpu in 0..self.gpus.len() {
+                self.look(gpu, started);
+            }
+            // What looking took is part of the interval; one that takes longer follows itself at once.
+            let rest = self.interval.saturating_sub(began.elapsed());
+            if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    fn look(&mut self, gpu: usize, started: Instant) {
+        let sample = self.source.sample(gpu);
+        let passed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let watched = &mut self.gpus[gpu];
+        let condition = watched.judge.judge(&sample, Moment::from_nanos(passed));
+        watched.remark(gpu, &sample, &self.rules);
+        (self.tell)(gpu, condition, &sample);
+    }
+}
+
+impl Watched {
+    /// Tells what is worth knowing and changes nothing: an Xid each time, full memory when it becomes so.
+    fn remark(&mut self, gpu: usize, sample: &HealthSample, rules: &HealthRules) {
+        let mut is_full = false;
+        for remark in sample.remarks(rules) {
+            match remark {
+                Remark::Xid(_) => tracing::warn!(target: "magray::health", gpu, "{remark}"),
+                Remark::MemoryNearlyFull { .. } => {
+                    is_full = true;
+                    if !self.is_full {
+                        tracing::info!(target: "magray::health", gpu, "{remark}");
+                    }
+                }
+            }
+        }
+        self.is_full = is_full;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ScriptedFault, ScriptedKind, ScriptedSource};
+    use super::*;
+    use magray_core::schedule::Fault;
+    use std::sync::mpsc;
+
+    fn at_once(gpu: usize, kind: ScriptedKind) -> ScriptedFault {
+        ScriptedFault { gpu, kind, from: Duration::ZERO, lasts: Duration::MAX }
+    }
+
+    #[test]
+    fn every_gpu_is_told_of_at_every_look_with_a_judge_of_its_own() {
+        let faults = vec![at_once(1, ScriptedKind::Xid(79)), at_once(2, ScriptedKind::Hot)];
+        let options = MonitorOptions { gpus: 3, interval: Duration::from_millis(1), ..MonitorOptions::default() };
+        let (sender, told) = mpsc::channel();
+        // Once the test has seen enough, nobody listens.
+        let tell = move |gpu, condition, _: &HealthSample| sender.send((gpu, condition)).unwrap_or_default();
+        let monitor = Monitor::start(Box::new(ScriptedSource::new(faults)), options, tell).unwrap();
+        let seen: Vec<_> = told.iter().take(9).collect();
+        drop(monitor);
+        for (at, (gpu, condition)) in seen.into_iter().enumerate() {
+            assert_eq!(gpu, at % 3);
+            match gpu {
+                0 => assert_eq!(condition, Condition::Fine),
+                // The number is told once; the judge remembers it.
+                1 => assert_eq!(condition, Condition::Bad(Fault::Xid(79))),
+                _ => assert!(matches!(condition, Condition::Hot { .. }), "{condition:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn dropping_it_ends_the_thread_without_waiting_for_the_next_look() {
+        let options = MonitorOptions { interval: Duration::from_secs(1_000_000), ..MonitorOptions::default() };
+        let (sender, told) = mpsc::channel();
+        let tell = move |gpu, _, _: &HealthSample| sender.send(gpu).unwrap();
+        let monitor = Monitor::start(Box::new(ScriptedSource::new(Vec::new())), options, tell).unwrap();
+        assert_eq!(told.recv(), Ok(0), "the first look is at once");
+        // Were it to sleep out its interval, this would never return.
+        drop(monitor);
+        assert!(told.recv().is_err(), "the thread and what it held are gone");
+    }
+}

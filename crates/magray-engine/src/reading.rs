@@ -1,0 +1,103 @@
+//! Reads texts as a model does: its prompt, its tokenizer, its limits.
+//! Computes nothing.
+
+use crate::encoder::{EmbedError, LoadError};
+use crate::spec::{ModelSpec, Task};
+use crate::tokenize::{Encoded, Tokenizer};
+
+/// What a model says of itself, and its tokenizer.
+pub(crate) struct Reader {
+    pub(crate) spec: ModelSpec,
+    /// None for a synthetic model, which takes token ids alone.
+    tokenizer: Option<Tokenizer>,
+}
+
+/// Texts as token ids, and how many leading tokens of each are not pooled.
+pub(crate) struct Reading {
+    pub(crate) texts: Vec<Encoded>,
+    pub(crate) skip: usize,
+}
+
+impl Reader {
+    /// A model with its tokenizer.
+    pub(crate) fn open(spec: ModelSpec) -> Result<Self, LoadError> {
+        let tokenizer = Some(Tokenizer::for_model(&spec)?);
+        Ok(Self { spec, tokenizer })
+    }
+
+    /// A model that takes token ids alone.
+    pub(crate) fn without_tokenizer(spec: ModelSpec) -> Self {
+        Self { spec, tokenizer: None }
+    }
+
+    /// Texts to embed, with the named prompt of the model before each; without a name, with its default prompt if any.
+    pub(crate) fn texts<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        prompt: Option<&str>,
+        threads: usize,
+    ) -> Result<Reading, EmbedError> {
+        let Task::Embed(task) = &self.spec.task else {
+            return Err(EmbedError::WrongTask { does: "scores texts", wanted: "embeds them" });
+        };
+        let tokenizer = self.tokenizer()?;
+        let Some(prompt) = self.find_prompt(prompt)? else {
+            return Ok(Reading { texts: tokenizer.encode_batch(texts, threads)?, skip: 0 });
+        };
+        let skip = if task.include_prompt { 0 } else { tokenizer.prompt_tokens(prompt)? };
+        let texts: Vec<String> = texts.iter().map(|text| format!("{prompt}{}", text.as_ref())).collect();
+        Ok(Reading { texts: tokenizer.encode_batch(&texts, threads)?, skip })
+    }
+
+    /// Texts to score.
+    pub(crate) fn scored<T: AsRef<str> + Sync>(&self, texts: &[T], threads: usize) -> Result<Reading, EmbedError> {
+        self.must_classify()?;
+        Ok(Reading { texts: self.tokenizer()?.encode_batch(texts, threads)?, skip: 0 })
+    }
+
+    /// Pairs of texts to score.
+    pub(crate) fn pairs<A, B>(&self, pairs: &[(A, B)], threads: usize) -> Result<Reading, EmbedError>
+    where
+        A: AsRef<str> + Sync,
+        B: AsRef<str> + Sync,
+    {
+        self.must_classify()?;
+        Ok(Reading { texts: self.tokenizer()?.encode_pairs(pairs, threads)?, skip: 0 })
+    }
+
+    /// Refuses token ids that the model cannot read.
+    pub(crate) fn check<'a>(&self, texts: impl Iterator<Item = &'a [u32]>) -> Result<(), EmbedError> {
+        let (vocab, max_tokens) = (self.spec.shape.vocab, self.spec.max_tokens);
+        for (text, ids) in texts.enumerate() {
+            if ids.is_empty() || ids.len() > max_tokens {
+                return Err(EmbedError::TokenCount { text, tokens: ids.len(), max_tokens });
+            }
+            if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab) {
+                return Err(EmbedError::UnknownId { text, id, vocab });
+            }
+        }
+        Ok(())
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, EmbedError> {
+        self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)
+    }
+
+    fn must_classify(&self) -> Result<(), EmbedError> {
+        match self.spec.task {
+            Task::Classify(_) => Ok(()),
+            Task::Embed(_) => Err(EmbedError::WrongTask { does: "embeds texts", wanted: "scores them" }),
+        }
+    }
+
+    /// The text of the prompt to use.
+    fn find_prompt(&self, asked: Option<&str>) -> Result<Option<&str>, EmbedError> {
+        let Some(name) = asked.or(self.spec.default_prompt.as_deref()) else { return Ok(None) };
+        let prompts = &self.spec.prompts;
+        match prompts.get(name) {
+            Some(prompt) if prompt.is_empty() => Ok(None),
+            Some(prompt) => Ok(Some(prompt)),
+            None => Err(EmbedError::UnknownPrompt { asked: name.to_owned(), known: prompts.keys().cloned().collect() }),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! A GPU that is none: the CPU's arithmetic behind a GPU's interface, with memory, speed and failures by script.
+//! Meant for tests on machines without a GPU; nobody should compute with it.
+
+use crate::cpu_executor::CpuExecutor;
+use crate::encoder::LoadError;
+use crate::executor::Accelerator;
+use crate::gpu::{GpuError, MemoryMeter, MemoryStats};
+use crate::model::{Model, TensorSource};
+use crate::packed::Tokens;
+use crate::spec::ModelSpec;
+use magray_core::{EncoderShape, Precision, PrecisionChoice};
+use magray_device::cpu::Cpu;
+use magray_device::cuda::{CudaError, InjectedFault};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a simulated GPU is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SimulatedGpu {
+    /// Its number, for its name.
+    pub index: usize,
+    /// Its memory. Weights and activations take of it what they would take of a real one's.
+    pub memory_bytes: u64,
+    /// What every batch takes at least.
+    pub batch_us: u64,
+    /// What every token adds to that. Where the CPU is slower, a batch takes as long as the CPU needs.
+    pub token_ns: u64,
+}
+
+impl Default for SimulatedGpu {
+    fn default() -> Self {
+        Self { index: 0, memory_bytes: 8 << 30, batch_us: 0, token_ns: 0 }
+    }
+}
+
+/// The simulated device, shared by the models on it.
+pub(crate) struct SimulatedDevice {
+    gpu: SimulatedGpu,
+    cpu: Arc<Cpu>,
+    memory: Arc<Memory>,
+    /// What every call fails with after a fault that lasts.
+    broken: Mutex<Option<CudaError>>,
+}
+
+/// A model on it.
+pub(crate) struct SimulatedModel {
+    device: Arc<SimulatedDevice>,
+    executor: CpuExecutor,
+    shape: EncoderShape,
+    precision: Precision,
+    weight_bytes: u64,
+    /// The largest batch that there is room for.
+    room_tokens: usize,
+    /// What the room takes. Room that was outgrown stays taken until it is trimmed, as in a heap full of holes.
+    room_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Memory {
+    total: u64,
+    allocated: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl SimulatedDevice {
+    pub(crate) fn open(gpu: SimulatedGpu) -> Result<Arc<Self>, LoadError> {
+        let memory =
+            Arc::new(Memory { total: gpu.memory_bytes, allocated: AtomicU64::new(0), peak: AtomicU64::new(0) });
+        let cpu = Arc::new(Cpu::new(None, Some(1))?);
+        Ok(Arc::new(Self { gpu, cpu, memory, broken: Mutex::new(None) }))
+    }
+
+    /// What it is called.
+    pub(crate) fn name(&self) -> String {
+        "Simulated GPU".to_owned()
+    }
+
+    /// Names it as UUIDs name real ones.
+    pub(crate) fn uuid(&self) -> String {
+        format!("SIM-{}", self.gpu.index)
+    }
+
+    pub(crate) fn meter(&self) -> MemoryMeter {
+        let memory = Arc::clone(&self.memory);
+        Arc::new(move || memory.stats())
+    }
+
+    /// Puts a model on it.
+    pub(crate) fn load(
+        self: &Arc<Self>,
+        spec: &ModelSpec,
+        source: &dyn TensorSource,
+        precision: PrecisionChoice,
+    ) -> Result<(SimulatedModel, Precision), LoadOnSimulated> {
+        let precision = precision.settle_cpu(self.cpu.has_fast_bf16());
+        let weight_bytes = spec.shape.weight_bytes(precision);
+        self.memory.take(weight_bytes).map_err(|error| LoadOnSimulated::Gpu(error.into()))?;
+        let packed = Model::pack(&*self.cpu, spec, source, precision).map_err(|error| {
+            self.memory.give_back(weight_bytes);
+            LoadOnSimulated::Load(error.into())
+        })?;
+        let executor = CpuExecutor::new(Arc::clone(&self.cpu), packed);
+        let (device, shape) = (Arc::clone(self), spec.shape);
+        let model = SimulatedModel { device, executor, shape, precision, weight_bytes, room_tokens: 0, room_bytes: 0 };
+        Ok((model, precision))
+    }
+
+    fn broken(&self) -> MutexGuard<'_, Option<CudaError>> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a model is not on a simulated GPU.
+#[derive(Debug)]
+pub(crate) enum LoadOnSimulated {
+    /// The device refused it.
+    Gpu(GpuError),
+    /// The model is broken.
+    Load(LoadError),
+}
+
+impl SimulatedModel {
+    /// Takes the memory that a batch needs beyond what is there.
+    fn make_room(&mut self, tokens: usize) -> Result<(), CudaError> {
+        if tokens > self.room_tokens {
+            let bytes = self.shape.activation_bytes(self.precision, tokens);
+            self.device.memory.take(bytes)?;
+            self.room_bytes += bytes;
+            self.room_tokens = tokens;
+        }
+        Ok(())
+    }
+}
+
+impl Accelerator for SimulatedModel {
+    fn outputs(&self) -> usize {
+        self.executor.outputs()
+    }
+
+    fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
+        let began = Instant::now();
+        if let Some(error) = &*self.device.broken() {
+            return Err(error.clone().into());
+        }
+        let tokens = texts.iter().map(|text| text.ids.len()).sum();
+        self.make_room(tokens)?;
+        self.executor.run(texts, skip, out);
+        let SimulatedGpu { batch_us, token_ns, .. } = self.device.gpu;
+        let takes = Duration::from_micros(batch_us)
+            .saturating_add(Duration::from_nanos(token_ns.saturating_mul(tokens as u64)));
+        std::thread::sleep(takes.saturating_sub(began.elapsed()));
+        Ok(())
+    }
+
+    fn memory_used_bytes(&self) -> u64 {
+        self.weight_bytes + self.room_bytes
+    }
+
+    fn trim(&mut self) {
+        self.device.memory.give_back(std::mem::take(&mut self.room_bytes));
+        self.room_tokens = 0;
+    }
+
+    fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
+        match fault {
+            InjectedFault::IllegalAddress => {
+                // As the driver does it: this call fails, and every later one too.
+                let error = CudaError::Sticky { code: 700, name: "illegal_address".to_owned() };
+                *self.device.broken() = Some(error.clone());
+                Err(error.into())
+            }
+            InjectedFault::Hang => loop {
+                std::thread::park();
+            },
+        }
+    }
+}
+
+impl Drop for SimulatedModel {
+    fn drop(&mut self) {
+        self.device.memory.give_back(self.weight_bytes + self.room_bytes);
+    }
+}
+
+impl Memory {
+    fn take(&self, bytes: u64) -> Result<(), CudaError> {
+        let fits = |allocated: u64| allocated.checked_add(bytes).filter(|sum| *sum <= self.total);
+        let before = self.allocated.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
+        let before = before.map_err(|_| CudaError::OutOfMemory)?;
+        self.peak.fetch_max(before + bytes, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let before = self.allocated.fetch_sub(bytes, Ordering::AcqRel);
+        assert!(before >= bytes, "no more is given back than was taken");
+    }
+
+    fn stats(&self) -> MemoryStats {
+        let allocated = self.allocated.load(Ordering::Acquire);
+        let peak_allocated = self.peak.load(Ordering::Acquire).max(allocated);
+        MemoryStats { allocated, reserved: allocated, peak_allocated, total: self.total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoder::synthetic_spec;
+    use crate::model::Synthetic;
+
+    fn model(memory_bytes: u64) -> SimulatedModel {
+        let gpu = SimulatedGpu { memory_bytes, ..SimulatedGpu::default() };
+        let spec = synthetic_spec("tiny".parse().unwrap());
+        let device = SimulatedDevice::open(gpu).unwrap();
+        device.load(&spec, &Synthetic, PrecisionChoice::Exactly(Precision::F32)).unwrap().0
+    }
+
+    fn run(model: &mut SimulatedModel, tokens: usize) -> Result<Vec<f32>, &'static str> {
+        let ids: Vec<u32> = (0..tokens as u32).collect();
+        let mut out = vec![0.0; model.outputs()];
+        let ran = model.run(&[Tokens { ids: &ids, types: &[] }], 0, &mut out);
+        ran.map(|()| out).map_err(|error| error.code())
+    }
+
+    /// Memory for the weights and for batches of so many tokens.
+    fn room_for(tokens: usize) -> u64 {
+        let shape: EncoderShape = "tiny".parse().unwrap();
+        shape.weight_bytes(Precision::F32) + shape.activation_bytes(Precision::F32, tokens)
+    }
+
+    #[test]
+    fn a_batch_too_large_fails_and_smaller_ones_go_on() {
+        let mut model = model(room_for(100));
+        assert_eq!(run(&mut model, 101), Err("out_of_memory"));
+        assert!(run(&mut model, 100).is_ok() && run(&mut model, 50).is_ok());
+    }
+
+    #[test]
+    fn trimming_makes_room_that_holes_had_taken() {
+        let mut model = model(room_for(100));
+        let meter = model.device.meter();
+        assert!(run(&mut model, 60).is_ok());
+        assert_eq!(run(&mut model, 70), Err("out_of_memory"), "the room for 60 is in the way");
+        model.trim();
+        assert!(run(&mut model, 70).is_ok());
+        assert_eq!(meter().allocated, room_for(70));
+        assert_eq!((meter().peak_allocated, meter().total), (room_for(70), room_for(100)));
+        drop(model);
+        assert_eq!(meter().allocated, 0);
+    }
+
+    #[test]
+    fn a_model_larger_than_the_memory_is_refused() {
+        let gpu = SimulatedGpu { memory_bytes: 1000, ..SimulatedGpu::default() };
+        let spec = synthetic_spec("tiny".parse().unwrap());
+        let loaded = SimulatedDevice::open(gpu).unwrap().load(&spec, &Synthetic, PrecisionChoice::Auto);
+        assert!(matches!(loaded.map(|_| ()), Err(LoadOnSimulated::Gpu(error)) if error.code() == "out_of_memory"));
+    }
+
+    #[test]
+    fn an_illegal_address_breaks_every_later_call() {
+        let mut model = model(1 << 30);
+        let before = run(&mut model, 5).unwrap();
+        assert!(before.iter().any(|x| *x != 0.0));
+        assert_eq!(model.inject(InjectedFault::IllegalAddress).unwrap_err().code(), "gpu_fault");
+        assert_eq!(run(&mut model, 5), Err("gpu_fault"));
+        model.trim();
+        assert_eq!(run(&mut model, 5), Err("gpu_fault"));
+    }
+}

@@ -1,0 +1,314 @@
+//! Whole messages over a socket between two processes, and the handle of shared memory along with one of them.
+//! Knows no message's meaning; gives up at the first byte that makes no sense.
+
+use super::message::{Garbled, HEADER_BYTES, PAYLOAD_BYTES_MAX, PROTOCOL};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Why no message came or went.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The other process closed its end: it is gone.
+    #[error("the other process is gone")]
+    Closed,
+    /// Nothing came within the time that was given.
+    #[error("the other process said nothing for too long")]
+    Timeout,
+    /// The program's file was replaced by another build while it ran.
+    #[error("the other process speaks protocol {found} and this one {PROTOCOL}: stop magray and start it again")]
+    Version {
+        /// What it speaks.
+        found: u8,
+    },
+    /// The bytes are no message.
+    #[error("the other process sent {what}")]
+    Garbled {
+        /// What is wrong with them.
+        what: &'static str,
+    },
+    /// The system refused.
+    #[error("the socket between two processes failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<Garbled> for ChannelError {
+    fn from(Garbled(what): Garbled) -> Self {
+        Self::Garbled { what }
+    }
+}
+
+/// A message whose kind is known.
+#[derive(Debug)]
+pub(super) struct Frame<'a> {
+    pub(super) kind: u8,
+    pub(super) payload: &'a [u8],
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    /// What has arrived and was not handed out.
+    unread: Range<usize>,
+    fd: Option<OwnedFd>,
+    spin: Duration,
+}
+
+/// Room for the messages of a batch many times over.
+const BUFFER_BYTES: usize = 4096;
+/// How long a socket is asked again and again before the thread sleeps: waking it up takes about as long.
+const SPIN: Duration = Duration::from_micros(50);
+
+impl Incoming {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        // Where there are few cores, whoever is waited for needs this one.
+        let has_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 2);
+        let spin = if has_cores { SPIN } else { Duration::ZERO };
+        Self { stream, buffer: vec![0; BUFFER_BYTES], unread: 0..0, fd: None, spin }
+    }
+
+    /// The next message; waits for it. The receiving timeout of the socket holds for every part of it.
+    pub(super) fn next(&mut self) -> Result<Frame<'_>, ChannelError> {
+        let (kind, payload) = loop {
+            match self.whole()? {
+                Some(found) => break found,
+                None => self.fill()?,
+            }
+        };
+        self.unread.start = payload.end;
+        Ok(Frame { kind, payload: &self.buffer[payload] })
+    }
+
+    /// Gives up waiting after this time; `None`: never.
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), ChannelError> {
+        Ok(self.stream.set_read_timeout(timeout.map(|timeout| timeout.max(Duration::from_millis(1))))?)
+    }
+
+    /// The handle that came along with a message.
+    pub(super) fn take_fd(&mut self) -> Option<OwnedFd> {
+        self.fd.take()
+    }
+
+    /// Kind and place of the first message, if all of it is there.
+    fn whole(&mut self) -> Result<Option<(u8, Range<usize>)>, ChannelError> {
+        let unread = &self.buffer[self.unread.clone()];
+        let Some(&[a, b, c, d, protocol, kind]) = unread.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        if protocol != PROTOCOL {
+            return Err(ChannelError::Version { found: protocol });
+        }
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length > PAYLOAD_BYTES_MAX {
+            return Err(ChannelError::Garbled { what: "a message that is too long" });
+        }
+        let start = self.unread.start + HEADER_BYTES;
+        if self.unread.end - start >= length {
+            return Ok(Some((kind, start..start + length)));
+        }
+        // The rest goes behind what is there.
+        self.buffer.copy_within(self.unread.clone(), 0);
+        self.unread = 0..self.unread.len();
+        if self.buffer.len() < HEADER_BYTES + length {
+            self.buffer.resize(HEADER_BYTES + length, 0);
+        }
+        Ok(None)
+    }
+
+    /// Takes what has arrived; waits until something has.
+    fn fill(&mut self) -> Result<(), ChannelError> {
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+        } else if self.buffer.len() - self.unread.end < HEADER_BYTES {
+            self.buffer.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+        }
+        let began = Instant::now();
+        let mut flags = RecvFlags::DONTWAIT;
+        if self.spin.is_zero() {
+            flags = RecvFlags::empty();
+        }
+        loop {
+            match self.receive(flags) {
+                Ok(0) => return Err(ChannelError::Closed),
+                Ok(bytes) => {
+                    self.unread.end += bytes;
+                    return Ok(());
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if flags.is_empty() => return Err(ChannelError::Timeout),
+                Err(Errno::AGAIN) if began.elapsed() < self.spin => std::hint::spin_loop(),
+                Err(Errno::AGAIN) => flags = RecvFlags::empty(),
+                Err(Errno::CONNRESET | Errno::PIPE) => return Err(ChannelError::Closed),
+                Err(error) => return Err(ChannelError::Io(error.into())),
+            }
+        }
+    }
+
+    fn receive(&mut self, flags: RecvFlags) -> Result<usize, Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut along = RecvAncillaryBuffer::new(&mut space);
+        let room = &mut self.buffer[self.unread.end..];
+        let received = recvmsg(&self.stream, &mut [IoSliceMut::new(room)], &mut along, flags | CLOSE_ON_EXEC)?;
+        for message in along.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fd = fds.last().or(self.fd.take());
+            }
+        }
+        Ok(received.bytes)
+    }
+}
+
+/// Handles that arrive are not for the children of this process.
+#[cfg(target_os = "linux")]
+const CLOSE_ON_EXEC: RecvFlags = RecvFlags::CMSG_CLOEXEC;
+#[cfg(not(target_os = "linux"))]
+const CLOSE_ON_EXEC: RecvFlags = RecvFlags::empty();
+
+/// The sending end.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+}
+
+impl Outgoing {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self { stream, buffer: Vec::with_capacity(256) }
+    }
+
+    /// Sends the message that `encode` writes.
+    pub(super) fn send(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), ChannelError> {
+        encode(&mut self.buffer);
+        assert!(self.buffer.len() <= HEADER_BYTES + PAYLOAD_BYTES_MAX, "messages are bounded where they are made");
+        self.stream.write_all(&self.buffer).map_err(sending_failed)
+    }
+
+    /// Sends a message and the handle of something that this process holds.
+    pub(super) fn send_along(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), ChannelError> {
+        encode(&mut self.buffer);
+        let fds = [fd];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut along = SendAncillaryBuffer::new(&mut space);
+        let fits = along.push(SendAncillaryMessage::ScmRights(&fds));
+        assert!(fits, "there is room for one handle");
+        let sent = loop {
+            match sendmsg(&self.stream, &[IoSlice::new(&self.buffer)], &mut along, SendFlags::empty()) {
+                Err(Errno::INTR) => {}
+                sent => break sent.map_err(|error| sending_failed(error.into()))?,
+            }
+        };
+        self.stream.write_all(&self.buffer[sent..]).map_err(sending_failed)
+    }
+}
+
+fn sending_failed(error: io::Error) -> ChannelError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ChannelError::Closed,
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ChannelError::Timeout,
+        _ => ChannelError::Io(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::ToWorker;
+    use super::*;
+    use magray_device::SharedMemory;
+
+    fn pair() -> (Outgoing, Incoming) {
+        let (here, there) = UnixStream::pair().unwrap();
+        (Outgoing::new(here), Incoming::new(there))
+    }
+
+    #[test]
+    fn messages_come_one_by_one_also_when_they_arrive_together() {
+        let (mut out, mut incoming) = pair();
+        let long = vec![b'x'; 3 * BUFFER_BYTES];
+        out.send(|to| ToWorker::Trim.encode(to)).unwrap();
+        out.send(|to| ToWorker::Open(&long).encode(to)).unwrap();
+        out.send(|to| ToWorker::Stop.encode(to)).unwrap();
+        drop(out);
+        let mut lengths = Vec::new();
+        while let Ok(frame) = incoming.next() {
+            lengths.push(frame.payload.len());
+        }
+        assert_eq!(lengths, [0, long.len(), 0]);
+        assert!(matches!(incoming.next(), Err(ChannelError::Closed)));
+    }
+
+    #[test]
+    fn a_message_in_pieces_is_put_together() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut incoming = Incoming::new(there);
+        incoming.set_timeout(Some(Duration::from_millis(1))).unwrap();
+        let mut bytes = Vec::new();
+        ToWorker::Open(b"12345").encode(&mut bytes);
+        for byte in &bytes[..bytes.len() - 1] {
+            (&here).write_all(&[*byte]).unwrap();
+            assert!(matches!(incoming.next(), Err(ChannelError::Timeout)));
+        }
+        (&here).write_all(&bytes[bytes.len() - 1..]).unwrap();
+        assert_eq!(incoming.next().unwrap().payload, b"12345");
+    }
+
+    #[test]
+    fn many_messages_do_not_let_the_buffer_grow() {
+        let (mut out, mut incoming) = pair();
+        for _ in 0..50 {
+            for _ in 0..40 {
+                out.send(|to| ToWorker::Open(&[7; 99]).encode(to)).unwrap();
+            }
+            for _ in 0..40 {
+                assert_eq!(incoming.next().unwrap().payload, [7; 99]);
+            }
+        }
+        assert_eq!(incoming.buffer.len(), BUFFER_BYTES);
+    }
+
+    #[test]
+    fn another_protocol_and_garbage_are_refused() {
+        let refused = |bytes: &[u8]| {
+            let (here, there) = UnixStream::pair().unwrap();
+            (&here).write_all(bytes).unwrap();
+            Incoming::new(there).next().unwrap_err()
+        };
+        let message = refused(&[0, 0, 0, 0, PROTOCOL + 1, 1]).to_string();
+        assert!(message.contains(&format!("protocol {}", PROTOCOL + 1)) && message.contains("start it again"));
+        let garbled = refused(&[255, 255, 255, 255, PROTOCOL, 1]);
+        assert!(matches!(garbled, ChannelError::Garbled { what } if what.contains("too long")));
+    }
+
+    #[test]
+    fn a_handle_comes_along_with_its_message() {
+        let (mut out, mut incoming) = pair();
+        let memory = SharedMemory::create(3).unwrap();
+        memory.write(0, &[4, 5, 6]);
+        out.send_along(memory.fd(), |to| ToWorker::Trim.encode(to)).unwrap();
+        incoming.next().unwrap();
+        let there = SharedMemory::from_fd(incoming.take_fd().unwrap(), 3).unwrap();
+        let mut words = [0; 3];
+        there.read(0, &mut words);
+        assert_eq!(words, [4, 5, 6]);
+        assert!(incoming.take_fd().is_none());
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_told_apart() {
+        let (mut out, incoming) = pair();
+        drop(incoming);
+        assert!(matches!(out.send(|to| ToWorker::Stop.encode(to)), Err(ChannelError::Closed)));
+    }
+}

@@ -1,0 +1,106 @@
+//! A worker as the supervisor uses it: gives it batches, reads its answers, stops or kills it.
+//! Never waits for the worker; what it says comes through the receiver.
+
+use super::channel::{ChannelError, Outgoing};
+use super::message::{Batch, ToWorker};
+use super::process::Process;
+use super::slots::Slots;
+use crate::packed::Tokens;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Gives work to a worker, from any thread. When the last clone goes, a worker that was not stopped is killed.
+#[derive(Clone, Debug)]
+pub struct WorkerHandle(Arc<Held>);
+
+/// A batch for a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// Its name, which comes back with the answer.
+    pub batch: u64,
+    /// Where it lies until the answer was read. Nobody else may use the slot meanwhile.
+    pub slot: usize,
+    /// Which of the worker's models.
+    pub model: usize,
+    /// Leading tokens of each text that are not pooled.
+    pub skip: usize,
+    /// The texts; they fit the slot.
+    pub texts: &'a [Tokens<'a>],
+}
+
+/// The worker cannot be reached any more; the receiver tells how it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the worker is gone")]
+pub struct WorkerGone;
+
+#[derive(Debug)]
+struct Held {
+    process: Arc<Process>,
+    outgoing: Mutex<Outgoing>,
+    slots: Slots,
+    models: usize,
+}
+
+impl WorkerHandle {
+    pub(super) fn new(process: Arc<Process>, outgoing: Outgoing, slots: Slots, models: usize) -> Self {
+        Self(Arc::new(Held { process, outgoing: Mutex::new(outgoing), slots, models }))
+    }
+
+    /// Hands a batch over. Its answer, or its failure, is told by the receiver.
+    pub fn submit(&self, work: Work<'_>) -> Result<(), WorkerGone> {
+        assert!(work.model < self.0.models, "model {} of {}", work.model, self.0.models);
+        let extent = self.0.slots.put(work.slot, work.texts);
+        let [slot, model, skip] = [work.slot, work.model, work.skip].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        self.send(ToWorker::Batch(Batch { batch: work.batch, slot, model, skip, extent }))
+    }
+
+    /// Copies the answer of a batch that has finished out of its slot.
+    pub fn read_rows(&self, slot: usize, out: &mut [f32]) {
+        self.0.slots.read_rows(slot, out);
+    }
+
+    /// Lets it free all memory of the device that it can, after what it was given before.
+    pub fn trim(&self) -> Result<(), WorkerGone> {
+        self.send(ToWorker::Trim)
+    }
+
+    /// Lets it answer what it was given and then end.
+    pub fn stop(&self) {
+        self.0.process.note_stop();
+        // One that cannot be told any more has ended by itself.
+        let _ = self.send(ToWorker::Stop);
+    }
+
+    /// Ends it by force. Does nothing where it has ended already.
+    pub fn kill(&self) {
+        self.0.process.kill();
+    }
+
+    /// Ends it by force as a stranger would, for tests: it counts as killed from outside.
+    pub fn strike(&self) {
+        self.0.process.strike();
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.0.process.pid()
+    }
+
+    fn send(&self, message: ToWorker<'_>) -> Result<(), WorkerGone> {
+        let mut outgoing = self.0.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+        outgoing.send(|to| message.encode(to)).map_err(|error| {
+            if !matches!(error, ChannelError::Closed) {
+                // Half a message may be on its way: nothing that follows would be understood.
+                self.0.process.strike();
+            }
+            WorkerGone
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.process.is_stopping() {
+            self.process.kill();
+        }
+    }
+}

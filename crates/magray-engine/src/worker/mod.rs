@@ -1,0 +1,26 @@
+//! GPU workers: child processes of this program that hold a device, so that its failures cannot touch the supervisor.
+//! The supervisor's side is `spawn` and what it returns, the worker's side is `serve`; neither decides anything.
+//!
+//! They talk over a socket, which is the worker's stdin, and share memory for token ids and answers. A worker ends with
+//! its supervisor, however that ends: the system closes the socket, and a thread of the worker waits for just that.
+
+mod channel;
+mod confine;
+mod handle;
+mod host;
+mod message;
+mod mishaps;
+mod process;
+mod receiver;
+mod serve;
+mod slots;
+mod spawn;
+mod spec;
+
+pub use channel::ChannelError;
+pub use handle::{Work, WorkerGone, WorkerHandle};
+pub use process::{Exit, KillSwitch};
+pub use receiver::{FromWorker, WorkerReceiver};
+pub use serve::{ServeError, serve};
+pub use spawn::{SpawnError, spawn};
+pub use spec::{CudaDevice, ModelSource, Ready, WorkerDevice, WorkerModel, WorkerSpec};

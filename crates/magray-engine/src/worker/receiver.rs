@@ -1,0 +1,119 @@
+//! What a worker says, one message after the other, and how it ended when it says nothing any more.
+//! Decides nothing about it.
+
+use super::channel::{ChannelError, Incoming};
+use super::message::{Garbled, ToSupervisor};
+use super::process::{Exit, Process};
+use crate::gpu::MemoryStats;
+use magray_core::schedule::Failure;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Hears a worker. When it goes, the worker is killed and reaped.
+#[derive(Debug)]
+pub struct WorkerReceiver {
+    process: Arc<Process>,
+    incoming: Incoming,
+    /// Whether the worker said that its device is gone.
+    is_lost: bool,
+    exit: Option<Exit>,
+}
+
+/// What a worker says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromWorker {
+    /// The answers of a batch lie in its slot.
+    Finished {
+        /// Which.
+        batch: u64,
+        /// Where.
+        slot: usize,
+        /// How long the device computed.
+        compute: Duration,
+    },
+    /// A batch has no answers.
+    Failed {
+        /// Which.
+        batch: u64,
+        /// Where it lay.
+        slot: usize,
+        /// What went wrong, sorted by what to do about it.
+        kind: Failure,
+        /// One word for programs.
+        code: String,
+        /// A sentence for people.
+        message: String,
+    },
+    /// The process lives; whether it computes is another matter.
+    Heartbeat {
+        /// The device's memory.
+        memory: MemoryStats,
+    },
+}
+
+impl WorkerReceiver {
+    pub(super) fn new(process: Arc<Process>, incoming: Incoming) -> Self {
+        Self { process, incoming, is_lost: false, exit: None }
+    }
+
+    /// The next message; waits for it. At the end the process is reaped, and every later call says the same of it.
+    #[expect(clippy::should_implement_trait, reason = "an iterator cannot say how it ended")]
+    pub fn next(&mut self) -> Result<FromWorker, Exit> {
+        if let Some(exit) = &self.exit {
+            return Err(exit.clone());
+        }
+        let error = match self.hear() {
+            Ok(message) => return Ok(message),
+            Err(error) => error,
+        };
+        let exit = match error {
+            ChannelError::Closed => self.process.reap(),
+            // A process that talks nonsense is not heard any longer, and what it computes is not to be trusted.
+            error => {
+                self.process.strike();
+                match self.process.reap() {
+                    Exit::Ordered => Exit::Ordered,
+                    _ => Exit::Crashed { how: error.to_string() },
+                }
+            }
+        };
+        let exit = match exit {
+            Exit::Crashed { .. } | Exit::Killed if self.is_lost => Exit::Lost,
+            exit => exit,
+        };
+        self.exit = Some(exit.clone());
+        Err(exit)
+    }
+
+    fn hear(&mut self) -> Result<FromWorker, ChannelError> {
+        let frame = self.incoming.next()?;
+        Ok(match ToSupervisor::decode(frame.kind, frame.payload)? {
+            ToSupervisor::Finished { batch, slot, compute } => {
+                FromWorker::Finished { batch, slot: slot as usize, compute }
+            }
+            ToSupervisor::Failed { batch, slot, trouble } => {
+                self.is_lost |= trouble.failure == Failure::Lost;
+                FromWorker::Failed {
+                    batch,
+                    slot: slot as usize,
+                    kind: trouble.failure,
+                    code: trouble.code.to_owned(),
+                    message: trouble.message.to_owned(),
+                }
+            }
+            ToSupervisor::Heartbeat(memory) => FromWorker::Heartbeat { memory },
+            ToSupervisor::Hello { .. } | ToSupervisor::Ready(_) | ToSupervisor::NotReady(_) => {
+                return Err(Garbled("a greeting after it was ready").into());
+            }
+        })
+    }
+}
+
+impl Drop for WorkerReceiver {
+    fn drop(&mut self) {
+        if self.exit.is_none() {
+            self.process.kill();
+            self.process.reap();
+        }
+    }
+}

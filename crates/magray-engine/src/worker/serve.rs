@@ -1,0 +1,210 @@
+//! The worker process: opens what it is told to, then answers one batch after the other.
+//! Decides nothing about failures: it reports them, and waits for what the supervisor makes of it.
+
+use super::channel::{ChannelError, Incoming, Outgoing};
+use super::confine;
+use super::host::{Host, NotOpen};
+use super::message::{Batch, Garbled, ToSupervisor, ToWorker, Trouble};
+use super::mishaps::{Mishaps, Planned};
+use super::slots::{Slots, Staged};
+use super::spec::{ReadyMessage, ReadyModel, WorkerSpec};
+use crate::faults::{FaultKind, Place};
+use crate::gpu::{GpuError, MemoryMeter, MemoryStats};
+use magray_core::PrecisionChoice;
+use magray_core::schedule::Failure;
+use magray_device::cuda::{CudaError, InjectedFault};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Why a worker ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Somebody started it by hand.
+    #[error("`magray worker` is started by magray itself: its input must be a socket")]
+    NoSupervisor,
+    /// The supervisor talks nonsense, or is of another version.
+    #[error("the worker cannot talk to magray: {0}")]
+    Channel(#[source] ChannelError),
+    /// The system refused a thread or memory.
+    #[error("the worker cannot get what it needs from the system: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<ChannelError> for ServeError {
+    fn from(error: ChannelError) -> Self {
+        Self::Channel(error)
+    }
+}
+
+impl From<Garbled> for ServeError {
+    fn from(error: Garbled) -> Self {
+        Self::Channel(error.into())
+    }
+}
+
+/// How often a worker says that it lives.
+const HEARTBEAT: Duration = Duration::from_millis(200);
+/// How many times as long a slow device takes.
+const SLOW_FACTOR: u32 = 8;
+
+type SharedOutgoing = Arc<Mutex<Outgoing>>;
+
+/// Runs a worker on the socket that is this process's stdin, until it is told to stop or its supervisor is gone.
+pub fn serve() -> Result<(), ServeError> {
+    confine::drop_privileges();
+    // A copy: the descriptor itself stays open until the process is gone, so that the supervisor sees it closed then
+    // and not before.
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    if rustix::net::getpeername(&stream).is_err() {
+        return Err(ServeError::NoSupervisor);
+    }
+    confine::end_with_supervisor(&stream)?;
+    let outgoing = Arc::new(Mutex::new(Outgoing::new(stream.try_clone()?)));
+    let mut incoming = Incoming::new(stream);
+    match run(&mut incoming, &outgoing) {
+        // The supervisor is gone, and nobody is left to hear of it.
+        Err(ServeError::Channel(ChannelError::Closed)) => Ok(()),
+        ended => ended,
+    }
+}
+
+fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeError> {
+    tell(outgoing, ToSupervisor::Hello { pid: std::process::id() })?;
+    let frame = incoming.next()?;
+    let ToWorker::Open(json) = ToWorker::decode(frame.kind, frame.payload)? else {
+        return Err(Garbled("something else before what to open").into());
+    };
+    let opened = read_spec(json).and_then(|(spec, faults)| Ok((Host::open(&spec)?, faults)));
+    let (host, faults) = match opened {
+        Ok(opened) => opened,
+        Err(NotOpen { failure, code, message }) => {
+            let trouble = Trouble { failure, code, message: &message };
+            return tell(outgoing, ToSupervisor::NotReady(trouble));
+        }
+    };
+    tell(outgoing, ToSupervisor::Ready(&ready(&host)))?;
+    let frame = incoming.next()?;
+    let ToWorker::Memory(layout) = ToWorker::decode(frame.kind, frame.payload)? else {
+        return Err(Garbled("something else before the memory").into());
+    };
+    let fd = incoming.take_fd().ok_or(Garbled("no memory with the message that announced it"))?;
+    let slots = Slots::take_over(fd, layout)?;
+    start_heartbeats(Arc::clone(outgoing), Arc::clone(&host.meter), Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
+    let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
+    let mut worker = Worker { host, slots, staged: Staged::default(), rows: Vec::new(), mishaps };
+    loop {
+        let frame = incoming.next()?;
+        match ToWorker::decode(frame.kind, frame.payload)? {
+            ToWorker::Batch(batch) => worker.answer(batch, outgoing)?,
+            ToWorker::Trim => worker.host.trim(),
+            ToWorker::Stop => return Ok(()),
+            ToWorker::Open(_) | ToWorker::Memory(_) => return Err(Garbled("an opening after the opening").into()),
+        }
+    }
+}
+
+fn read_spec(json: &[u8]) -> Result<(WorkerSpec, Option<Planned>), NotOpen> {
+    let refuse = |message: String| NotOpen { failure: Failure::Transient, code: "not_understood", message };
+    let spec: WorkerSpec =
+        serde_json::from_slice(json).map_err(|error| refuse(format!("the worker was told nonsense: {error}")))?;
+    let plan = spec.faults.as_ref().map(Planned::read).transpose();
+    let faults = plan.map_err(|error| refuse(error.to_string()))?;
+    Ok((spec, faults))
+}
+
+fn ready(host: &Host) -> Vec<u8> {
+    let model = |hosted: &super::host::Hosted| ReadyModel {
+        precision: PrecisionChoice::Exactly(hosted.precision),
+        outputs: hosted.accelerator.outputs(),
+    };
+    let MemoryStats { allocated, reserved, peak_allocated, total } = (host.meter)();
+    let message = ReadyMessage {
+        name: host.name.clone(),
+        uuid: host.uuid.clone(),
+        models: host.models.iter().map(model).collect(),
+        memory: [allocated, reserved, peak_allocated, total],
+    };
+    serde_json::to_vec(&message).unwrap_or_else(|error| unreachable!("texts and numbers: {error}"))
+}
+
+fn tell(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) -> Result<(), ServeError> {
+    let mut outgoing = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(outgoing.send(|to| message.encode(to))?)
+}
+
+/// Starts the thread that says that the process lives. That it computes is said by its answers.
+fn start_heartbeats(outgoing: SharedOutgoing, meter: MemoryMeter, mut mishaps: Mishaps) -> io::Result<()> {
+    let beat = move || {
+        loop {
+            if !mishaps.is_on(FaultKind::Freeze) && tell(&outgoing, ToSupervisor::Heartbeat(meter())).is_err() {
+                // Nobody hears it any more: the watcher ends the process.
+                return;
+            }
+            std::thread::sleep(HEARTBEAT);
+        }
+    };
+    std::thread::Builder::new().name("heartbeat".to_owned()).spawn(beat)?;
+    Ok(())
+}
+
+/// What answers batches.
+struct Worker {
+    host: Host,
+    slots: Slots,
+    staged: Staged,
+    rows: Vec<f32>,
+    mishaps: Mishaps,
+}
+
+impl Worker {
+    fn answer(&mut self, batch: Batch, outgoing: &Mutex<Outgoing>) -> Result<(), ServeError> {
+        let (name, slot) = (batch.batch, batch.slot);
+        self.slots.stage(slot, batch.extent, &mut self.staged)?;
+        let began = Instant::now();
+        match self.compute(batch)? {
+            Ok(()) => {
+                let compute = began.elapsed();
+                self.slots.put_rows(slot as usize, &self.rows);
+                tell(outgoing, ToSupervisor::Finished { batch: name, slot, compute })
+            }
+            Err(error) => {
+                let message = error.to_string();
+                let trouble = Trouble { failure: error.failure(), code: error.code(), message: &message };
+                tell(outgoing, ToSupervisor::Failed { batch: name, slot, trouble })
+            }
+        }
+    }
+
+    /// Computes the staged batch; the inner error is the device's.
+    fn compute(&mut self, batch: Batch) -> Result<Result<(), GpuError>, ServeError> {
+        let Self { host, staged, rows, mishaps, .. } = self;
+        let model =
+            host.models.get_mut(batch.model as usize).ok_or(Garbled("a batch for a model that is not there"))?;
+        let began = Instant::now();
+        let befalls = mishaps.befall(staged.ids());
+        let injected = match befalls.fault {
+            Some(FaultKind::Crash) => std::process::abort(),
+            Some(FaultKind::OutOfMemory) => Err(CudaError::OutOfMemory.into()),
+            Some(FaultKind::Transient) => Err(CudaError::Other { code: 0, name: "planned".to_owned() }.into()),
+            Some(FaultKind::IllegalAddress) => model.accelerator.inject(InjectedFault::IllegalAddress),
+            Some(FaultKind::Hang) => model.accelerator.inject(InjectedFault::Hang),
+            _ => Ok(()),
+        };
+        if injected.is_err() {
+            return Ok(injected);
+        }
+        rows.resize(batch.extent.texts as usize * model.accelerator.outputs(), 0.0);
+        let ran = model.accelerator.run(&staged.texts(), batch.skip as usize, rows);
+        if befalls.is_wrong {
+            // Still of length 1, as a broken device's may be.
+            rows.iter_mut().step_by(2).for_each(|number| *number = -*number);
+        }
+        if befalls.is_slow {
+            std::thread::sleep(began.elapsed() * (SLOW_FACTOR - 1));
+        }
+        Ok(ran)
+    }
+}

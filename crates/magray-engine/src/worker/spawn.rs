@@ -1,0 +1,202 @@
+//! Starts a worker process and talks to it until it is ready.
+//! Restarts nothing: what follows from a failure is decided elsewhere.
+
+use super::channel::{ChannelError, Incoming, Outgoing};
+use super::handle::WorkerHandle;
+use super::message::{Garbled, Layout, PAYLOAD_BYTES_MAX, ToSupervisor, ToWorker};
+use super::process::{Exit, KillSwitch, Process};
+use super::receiver::WorkerReceiver;
+use super::slots::Slots;
+use super::spec::{Ready, ReadyMessage, WorkerSpec};
+use magray_core::schedule::{Ending, Failure};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Why there is no worker.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The program does not start.
+    #[error("a worker cannot be started from '{}': {source}", exe.display())]
+    Start {
+        /// The program.
+        exe: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gives no socket or no memory to share.
+    #[error("the system refused what a worker needs: {0}")]
+    System(#[source] io::Error),
+    /// What the worker is to do cannot be written down.
+    #[error("a worker cannot be told what to do: {0}")]
+    Spec(String),
+    /// It took too long.
+    #[error("the worker was not ready within {} s", .0.as_secs_f64())]
+    Overdue(Duration),
+    /// It talks nonsense, or is of another version.
+    #[error("the worker cannot be talked to: {0}")]
+    Channel(#[source] ChannelError),
+    /// It could not open its device or a model.
+    #[error("the worker could not start: {message}")]
+    NotReady {
+        /// One word for programs.
+        code: String,
+        /// A sentence for people.
+        message: String,
+        /// Sorted by what to do about it.
+        kind: Failure,
+    },
+    /// It ended before it was ready.
+    #[error("the worker ended before it was ready: {0}")]
+    Ended(Exit),
+}
+
+impl SpawnError {
+    /// What the decisions are told.
+    pub fn ending(&self) -> Ending {
+        match self {
+            Self::NotReady { kind: Failure::Lost, .. } => Ending::Lost,
+            Self::Ended(Exit::Ordered) => Ending::Ordered,
+            _ => Ending::NotStarted,
+        }
+    }
+}
+
+/// A worker that is not heard within this time when it is spoken to is stuck: the messages to it are few and small.
+const SEND_MAX: Duration = Duration::from_secs(1);
+
+/// Starts `exe worker` and waits until its models are loaded. `started` gets a switch as soon as there is a process, so
+/// that another thread can end a start that hangs.
+pub fn spawn(
+    exe: &Path,
+    spec: &WorkerSpec,
+    ready_within: Duration,
+    started: impl FnOnce(KillSwitch),
+) -> Result<(WorkerHandle, WorkerReceiver, Ready), SpawnError> {
+    let json = serde_json::to_vec(spec).map_err(|error| SpawnError::Spec(error.to_string()))?;
+    if json.len() > PAYLOAD_BYTES_MAX {
+        return Err(SpawnError::Spec("it has too many models, or their names are too long".to_owned()));
+    }
+    let deadline = Instant::now() + ready_within;
+    let (here, there) = UnixStream::pair().map_err(SpawnError::System)?;
+    here.set_write_timeout(Some(SEND_MAX)).map_err(SpawnError::System)?;
+    let clone = || here.try_clone().map_err(SpawnError::System);
+    let (incoming, outgoing, own) = (Incoming::new(clone()?), Outgoing::new(clone()?), clone()?);
+    let child =
+        command(exe, there.into()).spawn().map_err(|source| SpawnError::Start { exe: exe.to_owned(), source })?;
+    let process = Process::new(child, own);
+    started(process.switch());
+    let mut talk = Handshake { process: &process, incoming, outgoing, deadline };
+    let (ready, slots) = talk.run(&json, spec).map_err(|error| match error {
+        SpawnError::Channel(ChannelError::Closed) => SpawnError::Ended(process.reap()),
+        SpawnError::Channel(ChannelError::Timeout) => SpawnError::Overdue(ready_within),
+        // Dropping the process ends and reaps it.
+        error => error,
+    })?;
+    let Handshake { incoming, outgoing, .. } = talk;
+    let handle = WorkerHandle::new(Arc::clone(&process), outgoing, slots, spec.models.len());
+    Ok((handle, WorkerReceiver::new(process, incoming), ready))
+}
+
+/// The first words.
+struct Handshake<'a> {
+    process: &'a Process,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    deadline: Instant,
+}
+
+impl Handshake<'_> {
+    fn run(&mut self, json: &[u8], spec: &WorkerSpec) -> Result<(Ready, Slots), SpawnError> {
+        let pid = self.process.pid();
+        match self.hear()? {
+            ToSupervisor::Hello { pid: said } if said == pid => {}
+            ToSupervisor::Hello { .. } => return Err(garbled("the greeting of another process")),
+            _ => return Err(garbled("no greeting")),
+        }
+        self.outgoing.send(|to| ToWorker::Open(json).encode(to)).map_err(SpawnError::Channel)?;
+        let ready = match self.hear()? {
+            ToSupervisor::Ready(json) => {
+                let message: Option<ReadyMessage> = serde_json::from_slice(json).ok();
+                message.and_then(|message| message.into_ready(pid))
+            }
+            ToSupervisor::NotReady(trouble) => {
+                return Err(SpawnError::NotReady {
+                    code: trouble.code.to_owned(),
+                    message: trouble.message.to_owned(),
+                    kind: trouble.failure,
+                });
+            }
+            _ => None,
+        };
+        let ready = ready.filter(|ready| ready.outputs.len() == spec.models.len());
+        let ready = ready.ok_or_else(|| garbled("something else than whether it is ready"))?;
+        let slots = Slots::create(layout(spec, &ready)?).map_err(SpawnError::System)?;
+        let layout = slots.layout();
+        let sent = self.outgoing.send_along(slots.memory().fd(), |to| ToWorker::Memory(layout).encode(to));
+        sent.map_err(SpawnError::Channel)?;
+        self.incoming.set_timeout(None).map_err(SpawnError::Channel)?;
+        Ok((ready, slots))
+    }
+
+    fn hear(&mut self) -> Result<ToSupervisor<'_>, SpawnError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        self.incoming.set_timeout(Some(left)).map_err(SpawnError::Channel)?;
+        let frame = self.incoming.next().map_err(SpawnError::Channel)?;
+        ToSupervisor::decode(frame.kind, frame.payload).map_err(|error| SpawnError::Channel(error.into()))
+    }
+}
+
+fn garbled(what: &'static str) -> SpawnError {
+    SpawnError::Channel(Garbled(what).into())
+}
+
+fn layout(spec: &WorkerSpec, ready: &Ready) -> Result<Layout, SpawnError> {
+    let number = |n: usize| u32::try_from(n).map_err(|_| SpawnError::Spec("a slot is larger than can be".to_owned()));
+    Ok(Layout {
+        slots: number(spec.slots)?,
+        tokens_max: number(spec.slot_tokens_max)?,
+        texts_max: number(spec.slot_texts_max)?,
+        outputs_max: number(ready.outputs.iter().copied().max().unwrap_or(0))?,
+    })
+}
+
+fn command(exe: &Path, socket: OwnedFd) -> Command {
+    let mut command = Command::new(exe);
+    command.arg("worker").stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::inherit());
+    // Ctrl-C in a terminal goes to its whole process group: what becomes of the worker is for the supervisor to decide.
+    command.process_group(0);
+    command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_needed(name)));
+    command
+}
+
+/// What the loader, the driver and its compiler look at. The settings of magray itself are not among them: a worker is
+/// told everything.
+fn is_needed(name: &OsString) -> bool {
+    const NAMES: [&str; 9] =
+        ["PATH", "HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ", "RUST_BACKTRACE"];
+    const BEGINNINGS: [&str; 4] = ["CUDA_", "NVIDIA_", "XDG_", "LC_"];
+    let is_one_of = |name: &str| NAMES.contains(&name) || BEGINNINGS.iter().any(|start| name.starts_with(start));
+    OsStr::to_str(name).is_some_and(is_one_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_gets_what_the_driver_needs_and_no_secret() {
+        for name in ["PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "NVIDIA_VISIBLE_DEVICES"] {
+            assert!(is_needed(&name.into()), "{name}");
+        }
+        for name in ["HF_TOKEN", "LD_PRELOAD", "MAGRAY_FAULTS", "AWS_SECRET_ACCESS_KEY", "CUDA"] {
+            assert!(!is_needed(&name.into()), "{name}");
+        }
+    }
+}

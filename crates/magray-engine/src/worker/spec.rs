@@ -1,0 +1,220 @@
+//! What a worker is told when it starts, and what it answers: the device, its models, the slots.
+//! Opens nothing.
+
+use crate::faults::FaultOrder;
+use crate::gpu::{GpuInfo, GpuOptions, MemoryStats, SearchPath};
+use crate::simulated_gpu::SimulatedGpu;
+use magray_core::{EncoderShape, Precision, PrecisionChoice};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use std::path::PathBuf;
+
+/// All that a worker needs to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkerSpec {
+    /// What computes.
+    pub device: WorkerDevice,
+    /// The models to load. A batch names one by its place in this list.
+    pub models: Vec<WorkerModel>,
+    /// Batches that may be at the worker at once.
+    pub slots: usize,
+    /// Tokens of a batch at most; a text that is a batch of its own must fit too.
+    pub slot_tokens_max: usize,
+    /// Texts of a batch at most.
+    pub slot_texts_max: usize,
+    /// What is to go wrong, for tests.
+    pub faults: Option<FaultOrder>,
+}
+
+/// What computes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum WorkerDevice {
+    /// An NVIDIA GPU.
+    Cuda(CudaDevice),
+    /// The CPU, behind the interface of a GPU.
+    Simulated(SimulatedGpu),
+}
+
+/// An NVIDIA GPU and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CudaDevice {
+    /// Names it in every process alike, whatever order the driver counts in.
+    uuid: String,
+    streams: usize,
+    /// Where the libraries are.
+    folders: Vec<PathBuf>,
+    kernel_cache: Option<PathBuf>,
+}
+
+/// A model to load.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerModel {
+    /// Where it comes from.
+    pub source: ModelSource,
+    /// The arithmetic; the device has the last word.
+    #[serde(with = "as_text")]
+    pub precision: PrecisionChoice,
+}
+
+/// Where a model comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ModelSource {
+    /// Its folder.
+    Folder(PathBuf),
+    /// Random weights of this shape, for benchmarks and tests.
+    Synthetic(#[serde(with = "shape_numbers")] EncoderShape),
+}
+
+/// What a worker says when its models are loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// Its process.
+    pub pid: u32,
+    /// The device's product name.
+    pub name: String,
+    /// The device's UUID.
+    pub uuid: String,
+    /// The arithmetic of each model.
+    pub precisions: Vec<Precision>,
+    /// Numbers in a text's answer, of each model.
+    pub outputs: Vec<usize>,
+    /// The device's memory with all models loaded.
+    pub memory: MemoryStats,
+}
+
+impl CudaDevice {
+    /// This GPU, used as the options say.
+    pub fn new(gpu: &GpuInfo, options: &GpuOptions) -> Self {
+        Self {
+            uuid: gpu.uuid.clone(),
+            streams: options.streams,
+            // A name that JSON cannot carry belongs to no folder that anybody keeps libraries in.
+            folders: options.search.folders().into_iter().filter(|folder| folder.to_str().is_some()).collect(),
+            kernel_cache: options.kernel_cache.clone(),
+        }
+    }
+
+    /// The GPU's UUID.
+    pub(super) fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// As executors take it. Which GPUs may be seen was settled by who chose this one.
+    pub(super) fn options(&self) -> GpuOptions {
+        GpuOptions {
+            streams: self.streams,
+            search: SearchPath::of_folders(self.folders.clone()),
+            kernel_cache: self.kernel_cache.clone(),
+            ..GpuOptions::default()
+        }
+    }
+}
+
+/// [`Ready`] as it travels; the process tells its number by itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ReadyMessage {
+    pub(super) name: String,
+    pub(super) uuid: String,
+    pub(super) models: Vec<ReadyModel>,
+    pub(super) memory: [u64; 4],
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ReadyModel {
+    #[serde(with = "as_text")]
+    pub(super) precision: PrecisionChoice,
+    pub(super) outputs: usize,
+}
+
+impl ReadyMessage {
+    /// What the supervisor makes of it; `None` where it makes no sense.
+    pub(super) fn into_ready(self, pid: u32) -> Option<Ready> {
+        let [allocated, reserved, peak_allocated, total] = self.memory;
+        let settled = |model: &ReadyModel| match model.precision {
+            PrecisionChoice::Exactly(precision) => Some(precision),
+            PrecisionChoice::Auto => None,
+        };
+        Some(Ready {
+            pid,
+            precisions: self.models.iter().map(settled).collect::<Option<_>>()?,
+            outputs: self.models.iter().map(|model| model.outputs).collect(),
+            memory: MemoryStats { allocated, reserved, peak_allocated, total },
+            name: self.name,
+            uuid: self.uuid,
+        })
+    }
+}
+
+/// Things that have a word.
+mod as_text {
+    use super::*;
+    use std::{fmt::Display, str::FromStr};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A shape as its six numbers.
+mod shape_numbers {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(shape: &EncoderShape, to: S) -> Result<S::Ok, S::Error> {
+        let EncoderShape { vocab, hidden, layers, heads, ffn, positions } = *shape;
+        [vocab, hidden, layers, heads, ffn, positions].serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<EncoderShape, D::Error> {
+        let [vocab, hidden, layers, heads, ffn, positions] = <[usize; 6]>::deserialize(from)?;
+        if heads == 0 || !hidden.is_multiple_of(heads) {
+            return Err(D::Error::custom("heads that do not divide the width"));
+        }
+        Ok(EncoderShape { vocab, hidden, layers, heads, ffn, positions })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_reads_what_the_supervisor_wrote() {
+        let spec = WorkerSpec {
+            device: WorkerDevice::Cuda(CudaDevice {
+                uuid: "GPU-1".to_owned(),
+                streams: 3,
+                folders: vec!["/usr/lib".into()],
+                kernel_cache: Some("cache".into()),
+            }),
+            models: vec![
+                WorkerModel { source: ModelSource::Folder("a model".into()), precision: PrecisionChoice::Auto },
+                WorkerModel {
+                    source: ModelSource::Synthetic("tiny".parse().unwrap()),
+                    precision: PrecisionChoice::Exactly(Precision::Int8),
+                },
+            ],
+            slots: 2,
+            slot_tokens_max: 8192,
+            slot_texts_max: 64,
+            faults: None,
+        };
+        let read: WorkerSpec = serde_json::from_slice(&serde_json::to_vec(&spec).unwrap()).unwrap();
+        assert_eq!(read.models, spec.models);
+        let WorkerDevice::Cuda(cuda) = read.device else { panic!("another device") };
+        assert_eq!((cuda.uuid(), cuda.options().streams), ("GPU-1", 3));
+        assert_eq!(cuda.options().search.folders(), [PathBuf::from("/usr/lib")]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for json in ["[1000, 64, 2, 0, 128, 512]", "[1000, 64, 2, 5, 128, 512]", "[1]"] {
+            assert!(serde_json::from_str::<ModelSource>(&format!("{{\"Synthetic\": {json}}}")).is_err(), "{json}");
+        }
+        let unsettled = ReadyModel { precision: PrecisionChoice::Auto, outputs: 3 };
+        let ready = ReadyMessage { name: String::new(), uuid: String::new(), models: vec![unsettled], memory: [0; 4] };
+        assert_eq!(ready.into_ready(1), None);
+    }
+}

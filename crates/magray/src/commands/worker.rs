@@ -1,0 +1,11 @@
+//! `magray worker`: the process that holds a GPU for another magray, which starts it and tells it everything.
+//! Not for people: it takes no flags and answers nothing that they could read.
+
+use crate::{exit::Failure, interrupt};
+
+/// Runs `magray worker`.
+pub(crate) fn run() -> Result<(), Failure> {
+    // What a signal to the whole group means for this process is for the one that started it to decide.
+    interrupt::ignore();
+    Ok(magray_engine::serve()?)
+}

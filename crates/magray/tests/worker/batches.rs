@@ -1,0 +1,88 @@
+//! Batches through a worker answer as the CPU of this process does.
+
+use crate::rig::{Rig, WIDTH, expected, spec, texts};
+use magray_engine::testing::{Exit, FromWorker, Tokens, Work};
+use magray_engine::{DeviceChoice, Encoder, EncoderOptions, PrecisionChoice};
+
+#[test]
+fn a_worker_answers_as_the_cpu_does() {
+    let mut rig = Rig::start(&spec());
+    assert_eq!(rig.ready.outputs, [WIDTH]);
+    assert_eq!((rig.ready.name.as_str(), rig.ready.uuid.as_str()), ("Simulated GPU", "SIM-0"));
+    assert_eq!(rig.ready.pid, rig.handle.pid());
+    assert!(rig.ready.memory.allocated > 0 && rig.ready.memory.total == 8 << 30);
+    for number in 0..5 {
+        let texts = texts(1 + number as usize * 3, number);
+        assert_eq!(rig.compute(number.into(), &texts).unwrap(), expected(&texts), "batch {number}");
+    }
+    assert_eq!(rig.stop(), Exit::Stopped);
+}
+
+#[test]
+fn all_slots_are_answered_in_order_and_keep_apart() {
+    let mut rig = Rig::start(&spec());
+    let batches: Vec<Vec<Vec<u32>>> = (0..4).map(|slot| texts(16, slot)).collect();
+    for (slot, texts) in batches.iter().enumerate() {
+        rig.submit(100 + slot as u64, slot, texts);
+    }
+    for slot in 0..4 {
+        let finished = rig.hear().unwrap();
+        assert!(
+            matches!(finished, FromWorker::Finished { batch, slot: said, .. } if (batch, said) == (100 + slot as u64, slot)),
+            "{finished:?}"
+        );
+    }
+    for (slot, texts) in batches.iter().enumerate() {
+        assert_eq!(rig.rows(slot, 16), expected(texts));
+    }
+}
+
+#[test]
+fn a_model_of_a_folder_answers_pairs_and_skips_tokens() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../magray-engine/tests/fixtures/bert");
+    let mut two = spec();
+    two.models.push(magray_engine::testing::WorkerModel {
+        source: magray_engine::testing::ModelSource::Folder(folder.clone()),
+        precision: PrecisionChoice::Auto,
+    });
+    let mut rig = Rig::start(&two);
+    let width = rig.ready.outputs[1];
+    let options = EncoderOptions { threads: Some(1), device: DeviceChoice::Cpu, ..Default::default() };
+    let mut encoder = Encoder::open(&folder, &options).unwrap();
+    let ids: Vec<Vec<u32>> = vec![vec![2, 5, 6, 3], vec![2, 9, 3]];
+    let compute = |rig: &mut Rig, types: &[u32], skip| {
+        let texts = [Tokens { ids: &ids[0], types }, Tokens { ids: &ids[1], types: &[] }];
+        rig.handle.submit(Work { batch: 1, slot: 2, model: 1, skip, texts: &texts }).unwrap();
+        assert!(matches!(rig.hear().unwrap(), FromWorker::Finished { slot: 2, .. }));
+        let mut rows = vec![0.0; 2 * width];
+        rig.handle.read_rows(2, &mut rows);
+        rows
+    };
+    let plain = compute(&mut rig, &[], 0);
+    assert_eq!(plain, encoder.embed_ids(&ids).unwrap().values);
+    let typed = compute(&mut rig, &[0, 0, 1, 1], 0);
+    assert!(plain[..width] != typed[..width] && plain[width..] == typed[width..], "types reach their own text");
+    assert_ne!(compute(&mut rig, &[], 1)[..width], plain[..width]);
+}
+
+#[test]
+fn heartbeats_come_with_the_memory_and_a_trim_frees_some() {
+    let mut rig = Rig::start(&spec());
+    let loaded = rig.ready.memory.allocated;
+    rig.compute(1, &texts(16, 3)).unwrap();
+    let beat = |rig: &mut Rig| loop {
+        if let FromWorker::Heartbeat { memory } = rig.receiver.next().unwrap() {
+            return memory;
+        }
+    };
+    // The first ones may have been on their way before the batch.
+    while beat(&mut rig).allocated == loaded {}
+    rig.handle.trim().unwrap();
+    let after = loop {
+        let memory = beat(&mut rig);
+        if memory.allocated == loaded {
+            break memory;
+        }
+    };
+    assert!(after.peak_allocated > loaded && after.utilisation_percent() < 1.0);
+}

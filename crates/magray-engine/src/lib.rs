@@ -6,8 +6,10 @@ mod calibration;
 mod cpu_executor;
 mod cuda_executor;
 mod encoder;
+#[cfg(unix)]
+pub mod engine;
 mod executor;
-mod faults;
+pub mod faults;
 pub mod gpu;
 pub mod health;
 mod model;

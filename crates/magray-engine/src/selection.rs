@@ -230,7 +230,7 @@ impl Attempt<'_> {
 }
 
 /// Why there is no GPU, and whether there should be one.
-fn absent(declined: Declined, expects_gpu: bool) -> Reason {
+pub(crate) fn absent(declined: Declined, expects_gpu: bool) -> Reason {
     let is_normal = matches!(
         declined,
         Declined::NoDriver | Declined::NoDevice | Declined::Hidden { .. } | Declined::DeviceTooOld { .. }

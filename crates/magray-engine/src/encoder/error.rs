@@ -28,6 +28,9 @@ pub enum LoadError {
     /// The device that was asked for cannot be used.
     #[error(transparent)]
     Device(#[from] Refusal),
+    /// The system gives no thread.
+    #[error("the system refused a thread: {0}")]
+    Thread(#[from] std::io::Error),
 }
 
 impl From<PackError<Infallible>> for LoadError {

@@ -1,0 +1,408 @@
+//! Where requests wait: drives the machine that decides, does what it says, and gives the answers.
+//! Decides nothing itself and computes nothing; its lock is never held while somebody is called.
+
+use super::incident::{Incident, Incidents};
+use super::lane::{Batch, Lane, Part};
+use super::work::{Answer, EngineError, Work};
+use magray_core::Reason;
+use magray_core::schedule::{
+    Action, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, Moment, Refused,
+    Report, Request, RequestId, View,
+};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Called exactly once with what came of a request.
+pub(super) type OnAnswer = Box<dyn FnOnce(Result<Answer, EngineError>) + Send>;
+
+/// Called when a device leaves or comes back.
+pub(super) type OnChange = Box<dyn Fn(DeviceId, Change) + Send + Sync>;
+
+pub(super) struct Desk {
+    state: Mutex<State>,
+    /// The thread that keeps the time waits here.
+    clock: Condvar,
+    /// Whoever waits for requests to end or devices to come waits here.
+    settled: Condvar,
+    started: Instant,
+    lanes: OnceLock<Vec<Box<dyn Lane>>>,
+    on_change: OnChange,
+    /// Why there is no GPU although there should be one.
+    absent: Option<Reason>,
+}
+
+struct State {
+    machine: Machine,
+    actions: Vec<Action>,
+    requests: HashMap<RequestId, Pending>,
+    groups: Vec<(usize, usize)>,
+    incidents: Incidents,
+    last_id: u64,
+    /// When the clock's thread will wake by itself.
+    alarm: Option<Moment>,
+    is_closed: bool,
+}
+
+/// A request that is not answered yet.
+struct Pending {
+    work: Arc<Work>,
+    /// Rows of the texts that are computed; empty until the first are.
+    values: Vec<f32>,
+    on_answer: OnAnswer,
+}
+
+/// What is done when the lock is open again.
+enum Effect {
+    Start(DeviceId, Batch),
+    Complete(Pending, Report),
+    Refuse(Pending, Refused),
+    Kill(DeviceId),
+    Spawn(DeviceId),
+    Trim(DeviceId),
+    Probe(DeviceId),
+    Tell(DeviceId, Change),
+}
+
+impl Desk {
+    pub(super) fn new(machine: Machine, absent: Option<Reason>, on_change: OnChange) -> Self {
+        let devices = machine.view().devices.len();
+        Self {
+            state: Mutex::new(State {
+                machine,
+                actions: Vec::new(),
+                requests: HashMap::new(),
+                groups: Vec::new(),
+                incidents: Incidents::new(devices),
+                last_id: 0,
+                alarm: None,
+                is_closed: false,
+            }),
+            clock: Condvar::new(),
+            settled: Condvar::new(),
+            started: Instant::now(),
+            lanes: OnceLock::new(),
+            on_change,
+            absent,
+        }
+    }
+
+    /// Takes the lanes, one a device of the machine, and begins. They know the desk, so they come after it; until then
+    /// nothing is started.
+    pub(super) fn open(&self, lanes: Vec<Box<dyn Lane>>) {
+        assert!(self.lanes.set(lanes).is_ok(), "a desk is opened once");
+        self.advance(Event::Tick);
+    }
+
+    pub(super) fn lanes(&self) -> &[Box<dyn Lane>] {
+        self.lanes.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// When the desk was made: the machine's time starts here.
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
+    pub(super) fn submit(&self, work: Work, on_answer: OnAnswer) -> RequestId {
+        let tokens = work.texts.iter().map(|text| text.ids.len() as u32).collect();
+        let mut state = self.lock();
+        let now = self.now();
+        state.last_id += 1;
+        let id = RequestId(state.last_id);
+        let group = state.group(work.model, work.skip);
+        let (priority, allowed) = (work.priority, work.allowed);
+        let deadline = work.deadline.map(|within| now + within);
+        state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer });
+        let request = Request { id, group, tokens, priority, deadline, allowed };
+        self.step(state, Event::Submitted(request), now);
+        id
+    }
+
+    /// Nobody waits for this request any more.
+    pub(super) fn cancel(&self, id: RequestId) {
+        let mut state = self.lock();
+        if state.requests.remove(&id).is_some() {
+            self.step(state, Event::Cancelled(id), self.now());
+        }
+    }
+
+    /// A batch was computed; `rows` has one row a text.
+    pub(super) fn finished(&self, device: DeviceId, batch: &Batch, rows: &[f32], compute: Duration) {
+        let outputs = rows.len() / batch.texts_count().max(1);
+        // Memory for the answers is taken, and they are copied, before the lock is.
+        let mut from = 0;
+        let computed: Vec<Vec<f32>> = batch
+            .parts
+            .iter()
+            .map(|part| {
+                let to = from + part.texts.len() * outputs;
+                let rows = rows[from..to].to_vec();
+                from = to;
+                rows
+            })
+            .collect();
+        let mut state = self.lock();
+        let now = self.now();
+        for (part, rows) in batch.parts.iter().zip(computed) {
+            if let Some(pending) = state.requests.get_mut(&part.request) {
+                pending.keep(part, rows, outputs);
+            }
+        }
+        state.incidents.served(device, now);
+        self.step(state, Event::Finished { batch: batch.id, compute }, now);
+    }
+
+    pub(super) fn failed(&self, device: DeviceId, batch: BatchId, failure: Failure) {
+        let mut state = self.lock();
+        let now = self.now();
+        state.incidents.noticed(device, failure_word(failure), now);
+        self.step(state, Event::Failed { batch, failure }, now);
+    }
+
+    pub(super) fn up(&self, device: DeviceId) {
+        self.advance(Event::Up { device });
+    }
+
+    pub(super) fn down(&self, device: DeviceId, ending: Ending) {
+        let mut state = self.lock();
+        let now = self.now();
+        state.incidents.noticed(device, ending_word(ending), now);
+        self.step(state, Event::Down { device, ending }, now);
+    }
+
+    pub(super) fn heartbeat(&self, device: DeviceId) {
+        self.advance(Event::Heartbeat { device });
+    }
+
+    pub(super) fn probed(&self, device: DeviceId, passed: bool) {
+        self.advance(Event::Probed { device, passed });
+    }
+
+    pub(super) fn judged(&self, device: DeviceId, condition: Condition) {
+        let mut state = self.lock();
+        let now = self.now();
+        if let Condition::Bad(_) = condition {
+            state.incidents.noticed(device, "ruled_out", now);
+        }
+        self.step(state, Event::Judged { device, condition }, now);
+    }
+
+    /// An earlier process gave this device up.
+    pub(super) fn give_up(&self, device: DeviceId) {
+        self.advance(Event::GivenUp { device });
+    }
+
+    pub(super) fn reset(&self, device: DeviceId) {
+        self.advance(Event::Reset { device });
+    }
+
+    /// Takes no request any more and waits until all are answered; `false` if that takes longer than `most`.
+    pub(super) fn drain(&self, most: Duration) -> bool {
+        self.advance(Event::Draining);
+        self.wait(most, |state| state.requests.is_empty())
+    }
+
+    /// Waits until every device is in rotation or given up; `false` if that takes longer than `most`.
+    pub(super) fn wait_until_settled(&self, most: Duration) -> bool {
+        self.wait(most, |state| state.machine.view().devices.iter().all(|device| device.state.is_settled()))
+    }
+
+    pub(super) fn view(&self) -> View {
+        self.lock().machine.view()
+    }
+
+    pub(super) fn incidents(&self) -> Vec<Incident> {
+        self.lock().incidents.list()
+    }
+
+    /// Keeps the time for the machine until the desk is closed.
+    pub(super) fn keep_time(&self) {
+        let mut state = self.lock();
+        while !state.is_closed {
+            let now = self.now();
+            let wake = state.machine.next_wake();
+            state.alarm = wake;
+            state = match wake {
+                Some(at) if at <= now => {
+                    self.step(state, Event::Tick, now);
+                    self.lock()
+                }
+                Some(at) => {
+                    let timed = self.clock.wait_timeout(state, at.since(now));
+                    timed.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.clock.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Ends `keep_time`. What is not answered by then is answered with an error.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        let left: Vec<Pending> = state.requests.drain().map(|(_, pending)| pending).collect();
+        drop(state);
+        self.clock.notify_all();
+        self.settled.notify_all();
+        for pending in left {
+            (pending.on_answer)(Err(EngineError::Draining));
+        }
+    }
+
+    fn advance(&self, event: Event) {
+        let state = self.lock();
+        let now = self.now();
+        self.step(state, event, now);
+    }
+
+    /// Steps the machine and does what it says, with the lock open.
+    fn step(&self, mut state: MutexGuard<'_, State>, event: Event, now: Moment) {
+        if state.is_closed {
+            return;
+        }
+        let mut actions = std::mem::take(&mut state.actions);
+        state.machine.step(event, now, &mut actions);
+        let effects: Vec<Effect> = actions.drain(..).filter_map(|action| state.prepare(action, now)).collect();
+        state.actions = actions;
+        let wake = state.machine.next_wake();
+        if wake.is_some_and(|wake| state.alarm.is_none_or(|alarm| wake < alarm)) {
+            self.clock.notify_one();
+        }
+        drop(state);
+        let has_changed = effects.iter().any(|effect| !matches!(effect, Effect::Start(..)));
+        for effect in effects {
+            self.perform(effect);
+        }
+        if has_changed {
+            self.settled.notify_all();
+        }
+    }
+
+    fn perform(&self, effect: Effect) {
+        let lane = |device: DeviceId| &self.lanes()[usize::from(device.0)];
+        match effect {
+            Effect::Start(device, batch) => lane(device).start(batch),
+            Effect::Complete(pending, report) => {
+                let answer = answer(&pending.work, pending.values, &report, lane(report.device).as_ref(), &self.absent);
+                (pending.on_answer)(Ok(answer));
+            }
+            Effect::Refuse(pending, refused) => {
+                let last_error = self.lanes().iter().find_map(|lane| lane.status().last_error);
+                (pending.on_answer)(Err(EngineError::from_refused(refused, last_error)));
+            }
+            Effect::Kill(device) => lane(device).kill(),
+            Effect::Spawn(device) => lane(device).spawn(),
+            Effect::Trim(device) => lane(device).trim(),
+            Effect::Probe(device) => lane(device).probe(),
+            Effect::Tell(device, change) => (self.on_change)(device, change),
+        }
+    }
+
+    fn wait(&self, most: Duration, is_done: impl Fn(&State) -> bool) -> bool {
+        let until = Instant::now() + most;
+        let mut state = self.lock();
+        while !is_done(&state) {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { return false };
+            // A state may change without an effect: look again now and then.
+            let left = left.min(Duration::from_millis(20));
+            state = self.settled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    fn now(&self) -> Moment {
+        Moment::START + self.started.elapsed()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The group of a model that is used with so many tokens that are not pooled.
+    fn group(&mut self, model: usize, skip: usize) -> Group {
+        let known = self.groups.iter().position(|group| *group == (model, skip));
+        let at = known.unwrap_or_else(|| {
+            self.groups.push((model, skip));
+            self.groups.len() - 1
+        });
+        Group(at as u32)
+    }
+
+    /// Makes of an action what is needed to do it without the lock.
+    fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
+        Some(match action {
+            Action::Start { device, batch, pieces } => {
+                let parts: Vec<Part> = pieces
+                    .into_iter()
+                    .filter_map(|piece| {
+                        let work = self.requests.get(&piece.request)?.work.clone();
+                        let texts = piece.texts.start as usize..piece.texts.end as usize;
+                        Some(Part { request: piece.request, work, texts })
+                    })
+                    .collect();
+                let (model, skip) = parts.first().map_or((0, 0), |part| (part.work.model, part.work.skip));
+                Effect::Start(device, Batch { id: batch, model, skip, parts })
+            }
+            Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
+            Action::Refuse { request, refused } => Effect::Refuse(self.requests.remove(&request)?, refused),
+            Action::Kill { device, cause } => {
+                self.incidents.noticed(device, cause.code(), now);
+                Effect::Kill(device)
+            }
+            Action::Spawn { device } => Effect::Spawn(device),
+            Action::Trim { device } => Effect::Trim(device),
+            Action::Probe { device } => Effect::Probe(device),
+            Action::Alert { device, change } => Effect::Tell(device, change),
+        })
+    }
+}
+
+impl Pending {
+    /// Keeps rows where their texts belong. The same rows may come twice, from a batch that was given up.
+    fn keep(&mut self, part: &Part, rows: Vec<f32>, outputs: usize) {
+        if part.texts.len() == self.work.texts.len() {
+            self.values = rows;
+            return;
+        }
+        self.values.resize(self.work.texts.len() * outputs, 0.0);
+        self.values[part.texts.start * outputs..part.texts.end * outputs].copy_from_slice(&rows);
+    }
+}
+
+fn answer(work: &Work, values: Vec<f32>, report: &Report, lane: &dyn Lane, absent: &Option<Reason>) -> Answer {
+    let failed = |fallback: Fallback| Reason::Failed { code: fallback.code(), message: fallback.to_string() };
+    Answer {
+        dimensions: values.len() / work.texts.len().max(1),
+        values,
+        tokens: work.tokens(),
+        device: lane.name(),
+        precision: lane.precision(work.model),
+        batch_texts: report.batch_texts,
+        queued: report.queued,
+        computed: report.computed,
+        replays: report.replays,
+        fallback: report.fallback.map(failed).or_else(|| absent.clone()),
+    }
+}
+
+fn failure_word(failure: Failure) -> &'static str {
+    match failure {
+        Failure::OutOfMemory => "out_of_memory",
+        Failure::Transient => "transient",
+        Failure::Sticky => "gpu_fault",
+        Failure::WrongAnswer => "wrong_answers",
+        Failure::Lost => "lost",
+    }
+}
+
+fn ending_word(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Crashed => "crashed",
+        Ending::Killed => "killed",
+        Ending::Ordered => "replaced",
+        Ending::NotStarted => "not_started",
+        Ending::Lost => "lost",
+    }
+}

@@ -1,0 +1,98 @@
+//! Finds the devices of an engine: the CPU, and the GPUs that the settings allow.
+//! Starts none of them.
+
+use super::{EngineOptions, Gpus};
+use crate::encoder::LoadError;
+use crate::gpu::{Declined, GpuInfo, Machine};
+use crate::selection::absent;
+use crate::simulated_gpu::SimulatedGpu;
+use magray_core::schedule::Allowed;
+use magray_core::{DeviceChoice, DeviceName, GpuSelector, Reason, Refusal, rule_out_gpu};
+use magray_device::cuda::resolve;
+
+/// The GPUs to use, in the order of their lanes.
+pub(super) struct Devices {
+    pub(super) gpus: Vec<Gpu>,
+    /// Why there is none, although there should be one.
+    pub(super) absent: Option<Reason>,
+    /// Where work goes that does not say.
+    pub(super) allowed: Allowed,
+}
+
+/// A GPU, or what stands for one.
+#[derive(Clone)]
+pub(super) enum Gpu {
+    Cuda(GpuInfo),
+    Simulated(SimulatedGpu),
+}
+
+impl Gpu {
+    pub(super) fn name(&self) -> DeviceName {
+        match self {
+            Self::Cuda(gpu) => DeviceName::Cuda(gpu.index),
+            Self::Simulated(gpu) => DeviceName::Simulated(gpu.index),
+        }
+    }
+
+    /// What names it for ever.
+    pub(super) fn uuid(&self) -> String {
+        match self {
+            Self::Cuda(gpu) => gpu.uuid.clone(),
+            Self::Simulated(gpu) => format!("SIM-{}", gpu.index),
+        }
+    }
+
+    /// What the driver says of it.
+    pub(super) fn info(&self) -> Option<&GpuInfo> {
+        match self {
+            Self::Cuda(gpu) => Some(gpu),
+            Self::Simulated(_) => None,
+        }
+    }
+}
+
+pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
+    let (choice, rules) = (&options.encoder.device, &options.encoder.gpu.rules);
+    let must_be_gpu = matches!(choice, DeviceChoice::Cuda(_));
+    let allowed = match choice {
+        DeviceChoice::Cpu => Allowed::Cpu,
+        DeviceChoice::Cuda(_) => Allowed::Gpu,
+        DeviceChoice::Auto if rules.fallback => Allowed::Any,
+        DeviceChoice::Auto => Allowed::Gpu,
+    };
+    let simulated = options.simulated_gpus.iter().copied().map(Gpu::Simulated);
+    let (found, reason) = match rule_out_gpu(choice, rules) {
+        Some(reason) => (Vec::new(), Some(reason)),
+        None if !options.simulated_gpus.is_empty() => (simulated.collect(), None),
+        None => match chosen(options) {
+            Ok(gpus) => (gpus, None),
+            Err(declined) => (Vec::new(), Some(absent(declined, rules.expects_gpu))),
+        },
+    };
+    match reason {
+        Some(reason) if must_be_gpu || (reason.is_failure() && !rules.fallback) => {
+            Err(Refusal { asked: choice.clone(), reason }.into())
+        }
+        // Without a GPU nothing else is left.
+        Some(reason) => {
+            let absent = reason.is_fallback().then_some(reason);
+            Ok(Devices { gpus: found, absent, allowed: Allowed::Cpu })
+        }
+        None => Ok(Devices { gpus: found, absent: None, allowed }),
+    }
+}
+
+/// The GPUs of the machine that the settings mean.
+fn chosen(options: &EngineOptions) -> Result<Vec<Gpu>, Declined> {
+    let gpus = Machine(&options.encoder.gpu).gpus()?;
+    let by_index = |index: &usize| resolve(&gpus, &format!("cuda:{index}")).cloned();
+    let chosen = match (&options.encoder.device, &options.gpus) {
+        (DeviceChoice::Cuda(GpuSelector::Index(_) | GpuSelector::Uuid(_)), _) => {
+            vec![resolve(&gpus, &options.encoder.device.to_string())?.clone()]
+        }
+        (_, Gpus::All) => gpus,
+        (_, Gpus::These(indices)) => indices.iter().map(by_index).collect::<Result<_, _>>()?,
+        (_, Gpus::One) => vec![by_index(&options.encoder.gpu.device_id)?],
+    };
+    Ok(chosen.into_iter().map(Gpu::Cuda).collect())
+}

@@ -1,0 +1,102 @@
+//! The way from the desk to a device: a thread of this process or a worker process.
+//! Decides nothing: it does what it is told and reports what came of it.
+
+use super::work::Work;
+use crate::gpu::MemoryStats;
+use crate::packed::Tokens;
+use magray_core::schedule::{BatchId, RequestId};
+use magray_core::{DeviceName, Precision};
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A device's lane. No method waits for the device; what comes of it is reported to the desk.
+pub(super) trait Lane: Send + Sync {
+    /// What the device is called.
+    fn name(&self) -> DeviceName;
+
+    /// The arithmetic it has for a model.
+    fn precision(&self, model: usize) -> Precision;
+
+    /// Computes a batch.
+    fn start(&self, batch: Batch);
+
+    /// Starts a worker.
+    fn spawn(&self) {}
+
+    /// Ends the worker at once.
+    fn kill(&self) {}
+
+    /// Asks the worker to end when it is done.
+    fn stop(&self) {}
+
+    /// Frees memory of the device.
+    fn trim(&self) {}
+
+    /// Computes the known text alone.
+    fn probe(&self) {}
+
+    /// Ends the worker as a stranger would, for tests.
+    fn strike(&self) {}
+
+    /// Waits until its threads have ended, after `stop` or `kill`; `false` if they have not by then.
+    fn join(&self, deadline: Instant) -> bool;
+
+    /// How it is.
+    fn status(&self) -> LaneStatus;
+}
+
+/// How a lane is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LaneStatus {
+    /// The worker's process.
+    pub(super) pid: Option<u32>,
+    /// The device's memory, as the worker told it last.
+    pub(super) memory: Option<MemoryStats>,
+    /// What went wrong last.
+    pub(super) last_error: Option<String>,
+}
+
+/// Texts to compute together.
+pub(super) struct Batch {
+    pub(super) id: BatchId,
+    pub(super) model: usize,
+    pub(super) skip: usize,
+    pub(super) parts: Vec<Part>,
+}
+
+/// Some neighbouring texts of a request.
+pub(super) struct Part {
+    pub(super) request: RequestId,
+    pub(super) work: Arc<Work>,
+    pub(super) texts: Range<usize>,
+}
+
+impl Batch {
+    /// The texts, in the order of their rows.
+    pub(super) fn texts(&self) -> impl Iterator<Item = Tokens<'_>> {
+        self.parts.iter().flat_map(|part| part.work.texts[part.texts.clone()].iter().map(Tokens::from))
+    }
+
+    /// How many texts there are.
+    pub(super) fn texts_count(&self) -> usize {
+        self.parts.iter().map(|part| part.texts.len()).sum()
+    }
+}
+
+/// Waits for a thread until the deadline; it is taken when it has ended.
+pub(super) fn join_until(thread: &mut Option<JoinHandle<()>>, deadline: Instant) -> bool {
+    while thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        // Nothing else tells that a thread has ended.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    if let Some(thread) = thread.take() {
+        // A panic was logged where it happened.
+        let _ = thread.join();
+    }
+    true
+}

@@ -1,0 +1,212 @@
+//! The engine: models behind a queue, computed by the CPU and by GPUs that may fail without losing a request.
+//! Never loads CUDA into this process: a GPU is used by a worker process, which can die and be replaced.
+
+mod assembly;
+mod canary;
+mod cpu_lane;
+mod desk;
+mod devices;
+mod incident;
+mod lane;
+mod models;
+mod news;
+mod status;
+mod tampering;
+mod work;
+mod worker_lane;
+
+pub use incident::Incident;
+pub use status::{DeviceStatus, Status};
+pub use work::{Answer, EngineError, Work};
+
+pub use crate::gpu::MemoryStats;
+pub use crate::simulated_gpu::SimulatedGpu;
+pub use crate::worker::ModelSource;
+pub use magray_core::schedule::{
+    Allowed, Batching, DeviceState, DeviceView, Limits, Moment, Options, Placement, Priority, Recovery, RequestId,
+    Sizing,
+};
+
+use crate::encoder::{EncoderOptions, LoadError};
+use crate::faults::FaultPlan;
+use crate::health::AlertOptions;
+use crate::reading::Reader;
+use assembly::Assembly;
+use desk::Desk;
+use magray_core::DeviceName;
+use magray_core::schedule::DeviceId;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+/// How an engine is started.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Where and how models are computed.
+    pub encoder: EncoderOptions,
+    /// The models, named by their place in this list.
+    pub models: Vec<EngineModel>,
+    /// Which GPUs are used.
+    pub gpus: Gpus,
+    /// Bounds, batches, placement, recovery.
+    pub schedule: Options,
+    /// The program whose command `worker` is a GPU worker: this one.
+    pub worker_exe: PathBuf,
+    /// Workers that behave like GPUs and compute on the CPU, for tests.
+    pub simulated_gpus: Vec<SimulatedGpu>,
+    /// Faults to happen, for tests.
+    pub faults: Option<FaultPlan>,
+    /// Who is told when a device leaves or returns.
+    pub alerts: AlertOptions,
+    /// How often GPUs are looked at.
+    pub monitor_interval: Duration,
+}
+
+/// Which GPUs are used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Gpus {
+    /// The one that the settings name.
+    #[default]
+    One,
+    /// All that may be seen.
+    All,
+    /// Those of these numbers.
+    These(Vec<usize>),
+}
+
+/// A model of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineModel {
+    /// Where it comes from.
+    pub source: ModelSource,
+    /// The device that it is assigned to by hand; `None`: wherever it is done first.
+    pub assigned: Option<DeviceName>,
+}
+
+impl From<ModelSource> for EngineModel {
+    fn from(source: ModelSource) -> Self {
+        Self { source, assigned: None }
+    }
+}
+
+/// A queue with devices behind it. Clones are the same engine; the last one that goes ends it.
+#[derive(Clone)]
+pub struct Engine(Arc<Running>);
+
+struct Running {
+    assembly: Assembly,
+    readers: Vec<Reader>,
+    /// Threads that read texts.
+    threads: usize,
+    /// By model: where work goes that does not say.
+    allowed: Vec<Allowed>,
+}
+
+impl Engine {
+    /// How long requests may take to end when the engine is shut down.
+    const DRAIN_MAX: Duration = Duration::from_secs(30);
+
+    /// Loads the models for the CPU and starts the workers. The CPU answers at once; GPUs join when they are ready.
+    pub fn start(options: EngineOptions) -> Result<Self, LoadError> {
+        assembly::start(&options).map(|running| Self(Arc::new(running)))
+    }
+
+    /// Waits until every GPU is used or given up; `false` if that takes longer than `most`.
+    pub fn wait_until_settled(&self, most: Duration) -> bool {
+        self.desk().wait_until_settled(most)
+    }
+
+    /// Takes work; `on_answer` is called exactly once, by a thread of the engine that has other things to do, or by this
+    /// one if the work is refused at once.
+    pub fn submit(
+        &self,
+        mut work: Work,
+        on_answer: impl FnOnce(Result<Answer, EngineError>) + Send + 'static,
+    ) -> Option<RequestId> {
+        if let Err(error) = self.check(&work) {
+            on_answer(Err(error));
+            return None;
+        }
+        if work.allowed == Allowed::Any {
+            work.allowed = self.0.allowed[work.model];
+        }
+        Some(self.desk().submit(work, Box::new(on_answer)))
+    }
+
+    /// Nobody waits for this work any more: `on_answer` is not called if it was not yet.
+    pub fn cancel(&self, id: RequestId) {
+        self.desk().cancel(id);
+    }
+
+    /// Computes and waits for the answer.
+    pub fn process(&self, work: Work) -> Result<Answer, EngineError> {
+        let (sender, receiver) = sync_channel(1);
+        self.submit(work, move |answer| {
+            // Nobody hangs up before the answer.
+            let _ = sender.send(answer);
+        });
+        receiver.recv().unwrap_or(Err(EngineError::Draining))
+    }
+
+    /// Embeds texts, with the named prompt of the model before each; without a name, with its default prompt if any.
+    pub fn embed<T: AsRef<str> + Sync>(
+        &self,
+        model: usize,
+        texts: &[T],
+        prompt: Option<&str>,
+    ) -> Result<Answer, EngineError> {
+        let reader = self.0.readers.get(model).ok_or(EngineError::NoModel(model))?;
+        let reading = reader.texts(texts, prompt, self.0.threads)?;
+        self.process(Work { model, texts: reading.texts, skip: reading.skip, ..Work::default() })
+    }
+
+    /// Scores pairs of texts with a classifier: one row of logits a pair.
+    pub fn score_pairs<A, B>(&self, model: usize, pairs: &[(A, B)]) -> Result<Answer, EngineError>
+    where
+        A: AsRef<str> + Sync,
+        B: AsRef<str> + Sync,
+    {
+        let reader = self.0.readers.get(model).ok_or(EngineError::NoModel(model))?;
+        let reading = reader.pairs(pairs, self.0.threads)?;
+        self.process(Work { model, texts: reading.texts, skip: reading.skip, ..Work::default() })
+    }
+
+    /// How everything is.
+    pub fn status(&self) -> Status {
+        Status::of(&self.0.assembly)
+    }
+
+    /// What went wrong with devices, the oldest first; the last 256 are kept.
+    pub fn incidents(&self) -> Vec<Incident> {
+        self.desk().incidents()
+    }
+
+    /// Returns a device to service whose failures sent it out of rotation; `false` if the engine has no such device.
+    pub fn reset(&self, device: DeviceName) -> bool {
+        let lanes = self.desk().lanes();
+        let at = lanes.iter().position(|lane| lane.name() == device);
+        if let Some(at) = at {
+            self.desk().reset(DeviceId(at as u16));
+        }
+        at.is_some()
+    }
+
+    /// Takes no work any more, answers what it has, and ends all workers. Other clones get refusals from then on.
+    pub fn shut_down(self) {
+        self.desk().drain(Self::DRAIN_MAX);
+        self.0.assembly.end();
+    }
+
+    fn desk(&self) -> &Desk {
+        &self.0.assembly.desk
+    }
+
+    fn check(&self, work: &Work) -> Result<(), EngineError> {
+        let reader = self.0.readers.get(work.model).ok_or(EngineError::NoModel(work.model))?;
+        if work.texts.is_empty() {
+            return Err(EngineError::NoText);
+        }
+        Ok(reader.check(work.texts.iter().map(|text| text.ids.as_slice()))?)
+    }
+}

@@ -1,0 +1,86 @@
+//! What people learn of GPUs: alerts when one leaves or returns, and the ledger of those that were given up.
+//! Never in the way of a request: what cannot be written is logged.
+
+use super::devices::Gpu;
+use crate::health::{Alert, AlertOptions, Alerts, HealthSample, Ledger, host_name};
+use magray_core::schedule::{Change, DeviceId};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+pub(super) struct News {
+    alerts: Mutex<Alerts>,
+    host: String,
+    /// Name and UUID of each GPU.
+    gpus: Vec<(String, String)>,
+    state: Mutex<State>,
+}
+
+struct State {
+    ledger: Ledger,
+    /// By GPU: whether the ledger had it.
+    is_out: Vec<bool>,
+    samples: Vec<HealthSample>,
+}
+
+impl News {
+    pub(super) fn new(gpus: &[Gpu], alerts: AlertOptions, ledger: Option<PathBuf>) -> Self {
+        let gpus: Vec<_> = gpus.iter().map(|gpu| (gpu.name().to_string(), gpu.uuid())).collect();
+        let ledger = Ledger::open(ledger);
+        let is_out = gpus.iter().map(|(_, uuid)| ledger.is_out(uuid).is_some()).collect();
+        let samples = vec![HealthSample::default(); gpus.len()];
+        let state = Mutex::new(State { ledger, is_out, samples });
+        Self { alerts: Mutex::new(Alerts::new(alerts)), host: host_name(), gpus, state }
+    }
+
+    /// The GPUs that were given up before this process began.
+    pub(super) fn out_of_service(&self) -> Vec<usize> {
+        let state = self.lock();
+        (0..self.gpus.len()).filter(|gpu| state.is_out[*gpu]).collect()
+    }
+
+    /// The GPUs that somebody has reset in the ledger since this was last asked.
+    pub(super) fn returned_to_service(&self) -> Vec<usize> {
+        let mut state = self.lock();
+        if !state.ledger.changed() {
+            return Vec::new();
+        }
+        let mut returned = Vec::new();
+        for (gpu, (_, uuid)) in self.gpus.iter().enumerate() {
+            let is_out = state.ledger.is_out(uuid).is_some();
+            if std::mem::replace(&mut state.is_out[gpu], is_out) && !is_out {
+                returned.push(gpu);
+            }
+        }
+        returned
+    }
+
+    /// A device left or came back. The CPU never does.
+    pub(super) fn tell(&self, device: DeviceId, change: Change) {
+        let Some(gpu) = usize::from(device.0).checked_sub(1) else { return };
+        let (name, uuid) = &self.gpus[gpu];
+        if let Change::Left { reason, is_permanent: true } = change {
+            let mut state = self.lock();
+            state.is_out[gpu] = true;
+            if let Err(error) = state.ledger.give_up(uuid, reason) {
+                tracing::warn!(target: "magray::engine", device = name, %error, "a GPU that is out is not remembered");
+            }
+        }
+        let alert = Alert { device: name.clone(), change, host: self.host.clone(), time: SystemTime::now() };
+        self.alerts.lock().unwrap_or_else(PoisonError::into_inner).tell(alert);
+    }
+
+    /// Keeps how a GPU was.
+    pub(super) fn note(&self, gpu: usize, sample: &HealthSample) {
+        self.lock().samples[gpu].clone_from(sample);
+    }
+
+    /// How a GPU was last.
+    pub(super) fn sample(&self, gpu: usize) -> HealthSample {
+        self.lock().samples[gpu].clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

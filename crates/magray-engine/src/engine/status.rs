@@ -1,0 +1,61 @@
+//! How an engine is, for people and metrics.
+
+use super::assembly::Assembly;
+use crate::gpu::MemoryStats;
+use crate::health::HealthSample;
+use magray_core::DeviceName;
+use magray_core::schedule::DeviceView;
+use std::time::Duration;
+
+/// How everything is.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// How long the engine has been running.
+    pub uptime: Duration,
+    /// Requests that wait or are computed.
+    pub requests: usize,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Requests of which nothing is being computed.
+    pub waiting: usize,
+    /// The devices; the CPU is the first.
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// How a device is.
+#[derive(Clone, Debug)]
+pub struct DeviceStatus {
+    /// What it is called.
+    pub name: DeviceName,
+    /// What the scheduler knows of it.
+    pub schedule: DeviceView,
+    /// The worker's process; `None` where there is none.
+    pub pid: Option<u32>,
+    /// Its memory, as its worker told it last; `None` for the CPU.
+    pub memory: Option<MemoryStats>,
+    /// What telemetry said of it last; `None` for the CPU.
+    pub health: Option<HealthSample>,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+}
+
+impl Status {
+    pub(super) fn of(assembly: &Assembly) -> Self {
+        let desk = &assembly.desk;
+        let view = desk.view();
+        let devices = desk.lanes().iter().zip(view.devices).enumerate().map(|(at, (lane, schedule))| {
+            let status = lane.status();
+            // The first is the CPU.
+            let health = at.checked_sub(1).map(|gpu| assembly.news.sample(gpu));
+            let (pid, memory, last_error) = (status.pid, status.memory, status.last_error);
+            DeviceStatus { name: lane.name(), schedule, pid, memory, health, last_error }
+        });
+        Self {
+            uptime: desk.started().elapsed(),
+            requests: view.requests,
+            tokens: view.tokens,
+            waiting: view.waiting,
+            devices: devices.collect(),
+        }
+    }
+}

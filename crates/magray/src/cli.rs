@@ -19,6 +19,9 @@ use crate::{
     exit::Exit,
 };
 
+#[cfg(unix)]
+use crate::commands::bench::{load::LoadArgs, overhead::OverheadArgs};
+
 const EXAMPLES: &str = "\
 Examples:
   magray embed \"hello world\"                    the model is pulled on first use
@@ -85,6 +88,12 @@ impl Command {
 pub(crate) enum BenchCommand {
     /// Measure embeddings: time a batch, texts and tokens a second
     Embed(BenchArgs),
+    /// Put load on queue and workers, and check every answer
+    #[cfg(unix)]
+    Load(LoadArgs),
+    /// Measure what queue and worker add to the bare pass of one text
+    #[cfg(unix)]
+    Overhead(OverheadArgs),
 }
 
 /// What can be done with GPUs.

@@ -112,6 +112,13 @@ pub(crate) enum Failure {
     #[cfg(unix)]
     #[error(transparent)]
     Worker(#[from] magray_engine::ServeError),
+    #[cfg(unix)]
+    #[error("cannot find this program's own file to start workers from: {0}")]
+    OwnProgram(std::io::Error),
+    /// A check of magray by itself that it did not pass.
+    #[cfg(unix)]
+    #[error("{0}")]
+    Broken(String),
 }
 
 impl Failure {
@@ -134,6 +141,8 @@ impl Failure {
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
             #[cfg(unix)]
             Self::Worker(_) => Exit::Internal,
+            #[cfg(unix)]
+            Self::OwnProgram(_) | Self::Broken(_) => Exit::Internal,
         })
     }
 }
@@ -150,6 +159,7 @@ fn exit_of_load(error: &LoadError) -> Exit {
     match error {
         LoadError::Cpu(_) | LoadError::Device(_) => Exit::Device,
         LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) => Exit::Model,
+        LoadError::Thread(_) => Exit::Internal,
     }
 }
 

@@ -4,6 +4,8 @@
 use std::{cell::RefCell, path::PathBuf};
 
 use indicatif::ProgressBar;
+#[cfg(unix)]
+use magray_engine::engine::ModelSource;
 use magray_engine::{
     DeviceName, Embeddings, Encoder, EncoderOptions, EncoderShape, LoadError,
     spec::Task,
@@ -31,11 +33,25 @@ pub(crate) fn open_to_measure(
     console: &Console,
 ) -> Result<Encoder, Failure> {
     let name = config.model()?.name;
-    let Some(shape) = name.strip_prefix(SYNTHETIC) else { return open_stored(config, options, console) };
-    let shape: EncoderShape = shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")))?;
+    let Some(shape) = synthetic_shape(&name)? else { return open_stored(config, options, console) };
     let encoder = Encoder::synthetic(shape, options).map_err(|reason| load_failure(&name, reason))?;
     tell_device(options, &encoder, console);
     Ok(encoder)
+}
+
+/// Where the model of the settings comes from, for a measurement by an engine.
+#[cfg(unix)]
+pub(crate) fn source_to_measure(config: &Config, console: &Console) -> Result<ModelSource, Failure> {
+    match synthetic_shape(&config.model()?.name)? {
+        Some(shape) => Ok(ModelSource::Synthetic(shape)),
+        None => stored_folder(config, console).map(ModelSource::Folder),
+    }
+}
+
+/// The shape that a name of a model of random weights stands for.
+fn synthetic_shape(name: &str) -> Result<Option<EncoderShape>, Failure> {
+    let parse = |shape: &str| shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")));
+    name.strip_prefix(SYNTHETIC).map(parse).transpose()
 }
 
 /// The folder of the model of the settings, where it is in the store.
@@ -44,15 +60,21 @@ pub(crate) fn find(config: &Config) -> Result<Option<PathBuf>, Failure> {
     Ok(Store::open(settings.store).find(&ModelRef::parse(&settings.name)?)?)
 }
 
-fn open_stored(config: &Config, options: &EncoderOptions, console: &Console) -> Result<Encoder, Failure> {
+/// The folder of the model of the settings, pulled where that may be done without asking.
+fn stored_folder(config: &Config, console: &Console) -> Result<PathBuf, Failure> {
     let settings = config.model()?;
     let model = ModelRef::parse(&settings.name)?;
     let store = Store::open(settings.store.clone());
-    let folder = match store.find(&model)? {
-        Some(folder) => folder,
-        None if model == ModelRef::default_model() => pull(&store, &model, &settings, false, console)?,
-        None => return Err(Failure::NotPulled { model: settings.name }),
-    };
+    match store.find(&model)? {
+        Some(folder) => Ok(folder),
+        None if model == ModelRef::default_model() => pull(&store, &model, &settings, false, console),
+        None => Err(Failure::NotPulled { model: settings.name }),
+    }
+}
+
+fn open_stored(config: &Config, options: &EncoderOptions, console: &Console) -> Result<Encoder, Failure> {
+    let folder = stored_folder(config, console)?;
+    let settings = config.model()?;
     let encoder = Encoder::open(&folder, options).map_err(|reason| load_failure(&settings.name, reason))?;
     if matches!(&encoder.spec().task, Task::Embed(embed) if embed.assumed) {
         console.warn(format_args!(
@@ -64,7 +86,8 @@ fn open_stored(config: &Config, options: &EncoderOptions, console: &Console) -> 
     Ok(encoder)
 }
 
-fn load_failure(model: &str, reason: LoadError) -> Failure {
+/// How a model that cannot be loaded is told.
+pub(crate) fn load_failure(model: &str, reason: LoadError) -> Failure {
     match reason {
         // The model has nothing to do with it.
         LoadError::Device(refusal) => Failure::Device(refusal),

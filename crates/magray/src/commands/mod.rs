@@ -53,6 +53,10 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Embed(args) => embed::run(args, context),
         Command::Similarity(args) => similarity::run(&args, context),
         Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
+        #[cfg(unix)]
+        Command::Bench(BenchCommand::Load(args)) => bench::load::run(&args, context),
+        #[cfg(unix)]
+        Command::Bench(BenchCommand::Overhead(args)) => bench::overhead::run(&args, context),
         Command::Gpu(GpuCommand::Info(args)) => gpu::info::run(&args, context),
         Command::Gpu(GpuCommand::Reset(args)) => gpu::reset::run(&args, context),
         Command::Gpu(GpuCommand::Benchmark(args)) => gpu::benchmark::run(&args, context),

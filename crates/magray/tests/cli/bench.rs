@@ -87,3 +87,69 @@ fn batches_that_the_model_cannot_take() {
     "#]],
     );
 }
+
+#[test]
+fn a_load_on_the_cpu_is_answered_and_told() {
+    let home = Home::new();
+    let args = ["bench", "load", "--model", "synthetic:tiny", "--device", "cpu", "--tokens", "8", "--clients", "2"];
+    let times = ["--seconds", "0.2", "--warmup", "0", "--check", "--json", "--batching", "adaptive,4:1"];
+    let answer = home.call(&[&args[..], &times].concat()).env("MAGRAY_THREADS", "1").run().success();
+    let lines: Vec<Value> = answer.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [adaptive, fixed] = lines.as_slice() else { panic!("{}", answer.stdout) };
+    assert_eq!((&adaptive["batching"], &fixed["batching"]), (&"adaptive".into(), &"4:1".into()));
+    for case in [adaptive, fixed] {
+        assert!(case["answered"].as_u64().unwrap() > 0, "{case}");
+        assert_eq!(case["answered"], case["sent"], "{case}");
+        for count in ["lost", "doubled", "wrong", "unexpected"] {
+            assert_eq!(case[count], 0, "{case}");
+        }
+        assert_eq!(case["devices"][0]["device"], "cpu");
+    }
+}
+
+#[test]
+fn queue_and_worker_are_weighed_against_the_bare_pass() {
+    let home = Home::new();
+    let args = ["bench", "overhead", "--model", "synthetic:tiny", "--device", "cpu", "--seconds", "0", "--json"];
+    let answer = home.call(&args).env("MAGRAY_THREADS", "1").run().success();
+    let report: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!((&report["device"], &report["runs"]), (&"cpu".into(), &20.into()));
+    let median = |name: &str| report[name]["p50"].as_f64().unwrap();
+    let difference = median("engine_us") - median("bare_us");
+    assert!((report["overhead_us"].as_f64().unwrap() - difference).abs() < 1e-6, "{report}");
+}
+
+#[test]
+fn loads_that_cannot_be_sent() {
+    let home = Home::new();
+    let check = |args: &[&str], expected: expect_test::Expect| {
+        let all = [&["bench", "load", "--model", "synthetic:tiny", "--seconds", "0.1"], args].concat();
+        home.check_refused(&all, 2, expected);
+    };
+    check(
+        &["--tokens", "513"],
+        expect![[r#"
+        error: --tokens 513: this model reads at most 512
+    "#]],
+    );
+    check(
+        &["--faults", "fire@2s"],
+        expect![[r#"
+        error: --faults: the fault 'fire@2s' cannot be planned: there is no fault 'fire': use illegal_address, oom, hang, transient, crash, poison, wrong, slow, freeze, kill, hot, xid and a number, random
+    "#]],
+    );
+    home.check_refused(
+        &["bench", "load", "--model", "synthetic:gpt"],
+        2,
+        expect![[r#"
+        error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large tiny
+    "#]],
+    );
+    home.check_refused(
+        &["bench", "overhead", "--model", "synthetic:tiny", "--tokens", "513"],
+        2,
+        expect![[r#"
+        error: --tokens 513: this model reads at most 512
+    "#]],
+    );
+}

@@ -59,6 +59,8 @@ fn every_command_has_examples() {
         &["embed"][..],
         &["similarity"],
         &["bench", "embed"],
+        &["bench", "load"],
+        &["bench", "overhead"],
         &["gpu", "info"],
         &["gpu", "benchmark"],
         &["pull"],

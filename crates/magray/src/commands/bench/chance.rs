@@ -19,6 +19,7 @@ impl Chance {
     }
 
     /// Below `end`, which is not 0.
+    #[cfg(unix)]
     pub(in crate::commands) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -34,6 +35,7 @@ impl Chance {
     }
 
     /// The gap to the next of events that come independently of each other, with this mean.
+    #[cfg(unix)]
     pub(in crate::commands) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.unit().ln()
     }
@@ -53,6 +55,7 @@ mod tests {
         assert_ne!(take(7), take(8));
     }
 
+    #[cfg(unix)]
     #[test]
     fn gaps_have_the_mean_and_spread_of_their_law() {
         let mut chance = Chance::new(1);

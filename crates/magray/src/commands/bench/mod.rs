@@ -3,8 +3,12 @@
 
 pub(super) mod batches;
 mod chance;
-#[cfg_attr(not(test), expect(dead_code, reason = "runs once there is an engine to put load on"))]
-mod load;
+#[cfg(unix)]
+mod engine_start;
+#[cfg(unix)]
+pub(crate) mod load;
+#[cfg(unix)]
+pub(crate) mod overhead;
 pub(super) mod timing;
 
 use std::path::PathBuf;

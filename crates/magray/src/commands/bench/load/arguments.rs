@@ -4,10 +4,20 @@
 use std::{fmt, time::Duration};
 
 use clap::Args;
-use magray_core::schedule::{Batching, Placement, Sizing};
+use magray_engine::{
+    engine::{Batching, Placement, SimulatedGpu, Sizing},
+    faults::FaultPlan,
+};
 
-use super::{super::seconds, drive::Sending};
-use crate::cli::ComputeArgs;
+use super::{
+    super::seconds,
+    drive::{Load, Poison, Sending},
+    report::Case,
+};
+use crate::{cli::ComputeArgs, exit::Failure};
+
+/// An answer that takes longer than this after the end is lost.
+const LOST_AFTER: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,12 +71,16 @@ pub(crate) struct LoadArgs {
     /// How a device is picked: weighted or round-robin; several make several cases
     #[arg(long, value_name = "HOW,..", value_delimiter = ',', default_value = "weighted", value_parser = placement)]
     pub(super) placement: Vec<NamedPlacement>,
-    /// Workers that behave like GPUs and compute on the CPU: how many, MB of memory, and speed of each
+    /// Workers that behave like GPUs and compute on the CPU: how many, MB of memory, and speed of each (1: 1 ms a batch
+    /// and 10 us a token; left out: as fast as the CPU)
     #[arg(long, value_name = "N[:MB[:SPEED]],..", value_delimiter = ',', value_parser = simulated)]
     pub(super) simulated_gpus: Vec<Simulated>,
     /// Faults to happen while the load runs, such as 'kill@2s,hang@5s'
     #[arg(long, value_name = "PLAN")]
     pub(super) faults: Option<String>,
+    /// How often a request holds the token of a planned poison
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = measured_seconds)]
+    pub(super) poison_every: f64,
     /// Compare every answer with the right vector
     #[arg(long)]
     pub(super) check: bool,
@@ -107,6 +121,65 @@ impl LoadArgs {
             }
         }
         settings
+    }
+
+    /// The faults to happen.
+    pub(super) fn plan(&self) -> Result<Option<FaultPlan>, Failure> {
+        let parse = |text: &String| text.parse().map_err(|error| Failure::Usage(format!("--faults: {error}")));
+        self.faults.as_ref().map(parse).transpose()
+    }
+
+    /// The poison of the plan: what a request must hold for it to happen.
+    pub(super) fn poison(&self) -> Option<Poison> {
+        let entries = self.faults.as_deref().unwrap_or_default().split([',', ';']).map(str::trim);
+        let behind_device = |entry: &'_ str| entry.split_once('/').map_or(entry, |(_, entry)| entry).to_owned();
+        let token = |entry: String| entry.strip_prefix("poison@id=")?.parse().ok();
+        let token = entries.map(behind_device).find_map(token)?;
+        Some(Poison { token, every: Duration::from_secs_f64(self.poison_every) })
+    }
+
+    /// The simulated GPUs, one by one.
+    pub(super) fn simulated(&self) -> Vec<SimulatedGpu> {
+        let kinds = self.simulated_gpus.iter().flat_map(|kind| std::iter::repeat_n(kind, kind.count));
+        kinds.enumerate().map(|(index, kind)| kind.gpu(index)).collect()
+    }
+
+    /// What is sent in a case.
+    pub(super) fn load(&self, setting: &Setting) -> Load {
+        let expected = match (self.strict, self.deadline_ms) {
+            (true, _) => vec![],
+            (false, None) => vec!["full"],
+            (false, Some(_)) => vec!["full", "expired"],
+        };
+        Load {
+            sending: setting.sending,
+            texts: self.texts as usize,
+            warmup: Duration::from_secs_f64(self.warmup),
+            measured: Duration::from_secs_f64(self.seconds),
+            seed: self.seed,
+            expected,
+            poison: self.poison(),
+            lost_after: LOST_AFTER,
+        }
+    }
+
+    /// What the report says of a case.
+    pub(super) fn case(&self, setting: &Setting, model: &str) -> Case {
+        let (rate, clients) = match setting.sending {
+            Sending::Open { rate } => (Some(rate), None),
+            Sending::Closed { clients } => (None, Some(clients)),
+        };
+        Case {
+            model: model.to_owned(),
+            rate,
+            clients,
+            batching: setting.batching.to_string(),
+            placement: setting.placement.to_string(),
+            texts: self.texts as usize,
+            seed: self.seed,
+            checked: self.check,
+            seconds: self.seconds,
+        }
     }
 }
 
@@ -156,6 +229,19 @@ pub(super) struct Simulated {
     pub(super) memory_mb: Option<u64>,
     /// `None`: as fast as the CPU computes.
     pub(super) speed: Option<f64>,
+}
+
+impl Simulated {
+    /// One of them. At speed 1 a batch takes 1 ms, and 10 us for each of its tokens.
+    fn gpu(&self, index: usize) -> SimulatedGpu {
+        let normal = SimulatedGpu::default();
+        SimulatedGpu {
+            index,
+            memory_bytes: self.memory_mb.map_or(normal.memory_bytes, |mb| mb.saturating_mul(1_000_000)),
+            batch_us: self.speed.map_or(normal.batch_us, |speed| (1_000.0 / speed) as u64),
+            token_ns: self.speed.map_or(normal.token_ns, |speed| (10_000.0 / speed) as u64),
+        }
+    }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -268,6 +354,35 @@ mod tests {
         let args = parse(&["--simulated-gpus", "2,1:512,1::0.25"]).unwrap();
         let of = |count, memory_mb, speed| Simulated { count, memory_mb, speed };
         assert_eq!(args.simulated_gpus, [of(2, None, None), of(1, Some(512), None), of(1, None, Some(0.25))]);
+    }
+
+    #[test]
+    fn faster_gpus_take_less_time() {
+        let gpus = parse(&["--simulated-gpus", "1:512:4,2"]).unwrap().simulated();
+        let seen: Vec<_> = gpus.iter().map(|gpu| (gpu.index, gpu.memory_bytes, gpu.batch_us, gpu.token_ns)).collect();
+        let memory = SimulatedGpu::default().memory_bytes;
+        assert_eq!(seen, [(0, 512_000_000, 250, 2500), (1, memory, 0, 0), (2, memory, 0, 0)]);
+    }
+
+    #[test]
+    fn a_plan_with_poison_names_its_token() {
+        let args = parse(&["--faults", "kill@2s; sim:0/poison@id=77,hang@3s", "--poison-every", "2"]).unwrap();
+        assert!(args.plan().unwrap().is_some());
+        assert_eq!(args.poison(), Some(Poison { token: 77, every: Duration::from_secs(2) }));
+        assert_eq!(parse(&["--faults", "kill@2s"]).unwrap().poison(), None);
+        let message = parse(&["--faults", "fire@2s"]).unwrap().plan().unwrap_err().to_string();
+        assert!(message.starts_with("--faults: ") && message.contains("fire"), "{message}");
+    }
+
+    #[test]
+    fn only_a_strict_load_minds_refusals_for_want_of_room() {
+        let expected = |args: &[&str]| {
+            let args = parse(args).unwrap();
+            args.load(&args.settings()[0]).expected
+        };
+        assert_eq!(expected(&[]), ["full"]);
+        assert_eq!(expected(&["--deadline-ms", "5"]), ["full", "expired"]);
+        assert_eq!(expected(&["--deadline-ms", "5", "--strict"]), [""; 0]);
     }
 
     #[test]

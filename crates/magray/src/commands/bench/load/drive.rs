@@ -40,8 +40,16 @@ pub(super) struct Load {
     pub(super) seed: u64,
     /// Refusals that are no fault.
     pub(super) expected: Vec<&'static str>,
+    pub(super) poison: Option<Poison>,
     /// An answer that does not come within this time after the end is lost.
     pub(super) lost_after: Duration,
+}
+
+/// Requests with a token that ends workers, among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Poison {
+    pub(super) token: u32,
+    pub(super) every: Duration,
 }
 
 /// What came of a load.
@@ -87,7 +95,9 @@ pub(super) fn drive(
     let rules = Rules { start, warmup: load.warmup, measured: load.measured, expected: load.expected.clone() };
     let (sent, tally) = (AtomicU64::new(0), Mutex::new(Tally::new(rules)));
     let (answers, arrived) = mpsc::sync_channel(load.answers_max(pool));
-    let sender = Sender { target, pool, texts: load.texts, sent: &sent, answers, lateness: Histogram::new() };
+    let poison = load.poison.map(|poison| (poison, start + poison.every));
+    let lateness = Histogram::new();
+    let mut sender = Sender { target, pool, texts: load.texts, poison, sent: &sent, answers, lateness };
     let collector = Collector { pool, tally: &tally, arrived, give_up: end + load.lost_after };
     let (unsent, lateness) = thread::scope(|scope| {
         let underway = Underway { start, sent: &sent, tally: &tally };
@@ -142,24 +152,38 @@ struct Sender<'a> {
     target: &'a dyn Target,
     pool: &'a Pool,
     texts: usize,
+    /// And when the next one is due.
+    poison: Option<(Poison, Instant)>,
     sent: &'a AtomicU64,
     answers: SyncSender<Arrived>,
     lateness: Histogram,
 }
 
 impl Sender<'_> {
-    fn fork(&self) -> Self {
-        Self { answers: self.answers.clone(), lateness: Histogram::new(), ..*self }
+    /// A sender for another thread. The first one takes over the poison: it is sent once, however many senders there
+    /// are.
+    fn fork(&mut self) -> Self {
+        let poison = self.poison.take();
+        Self { poison, answers: self.answers.clone(), lateness: Histogram::new(), ..*self }
     }
 
     fn send(&mut self, number: u64, due: Instant, chance: &mut Chance) {
         let texts = Span { first: chance.below(self.pool.len()), count: self.texts };
-        let ids = self.pool.take(texts);
+        let mut ids = self.pool.take(texts);
+        let is_poison = self.put_poison(&mut ids, due);
         self.lateness.record(due.elapsed());
         // Counted before it is sent, so that an answer is never ahead of its request.
         self.sent.fetch_add(1, Ordering::Relaxed);
-        let request = Request { number, texts, due };
+        let request = Request { number, texts, due, is_poison };
         self.target.submit(ids, Ticket { request, answers: self.answers.clone() });
+    }
+
+    /// Puts poison into a request if it is time; says whether it was.
+    fn put_poison(&mut self, ids: &mut [Vec<u32>], due: Instant) -> bool {
+        let Some((poison, next)) = self.poison.as_mut().filter(|(_, next)| due >= *next) else { return false };
+        *next = due + poison.every;
+        let first = ids.first_mut().and_then(|text| text.first_mut());
+        first.map(|token| *token = poison.token).is_some()
     }
 }
 

@@ -4,8 +4,10 @@
 mod arguments;
 mod arrivals;
 mod drive;
+mod engine_target;
 pub(super) mod histogram;
 mod pool;
+mod prepare;
 mod report;
 mod tally;
 mod target;
@@ -13,13 +15,57 @@ mod target;
 mod tests;
 mod watch;
 
+use std::time::Duration;
+
+use magray_engine::engine::Options;
+
+use super::{
+    super::Context,
+    engine_start::{Measured, start},
+};
+use crate::{console::Console, exit::Failure, model, output};
+pub(crate) use arguments::LoadArgs;
 use drive::{Load, drive};
+use engine_target::EngineTarget;
 use pool::Pool;
 use report::{Case, Report};
 use target::Target;
 use watch::{Seen, Watch};
 
-use crate::console::Console;
+/// Runs `magray bench load`.
+pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<(), Failure> {
+    let config = context.settle(&args.compute.flags())?;
+    let faults = args.plan()?;
+    let pool = prepare::pool(args, &config, &context.console)?;
+    let mut measured = Measured {
+        model: model::source_to_measure(&config, &context.console)?,
+        name: config.model()?.name,
+        encoder: model::encoder_options(&config),
+        schedule: Options::default(),
+        simulated_gpus: args.simulated(),
+        faults,
+    };
+    let mut reports = Vec::new();
+    for setting in args.settings() {
+        measured.schedule.batching = setting.batching.options();
+        measured.schedule.placement = setting.placement.0;
+        let (load, case) = (args.load(&setting), args.case(&setting, &measured.name));
+        let engine = start(&measured, &context.console)?;
+        let target = EngineTarget { engine, deadline: args.deadline_ms.map(Duration::from_millis) };
+        let report = measure(&target, &pool, &load, case, context.console);
+        target.engine.shut_down();
+        if args.json {
+            let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
+            output::print(&(line + "\n"))?;
+        }
+        reports.push(report);
+    }
+    if !args.json {
+        output::print(&report::table(&reports))?;
+    }
+    let faults: Vec<String> = reports.iter().filter_map(Report::fault).collect();
+    if faults.is_empty() { Ok(()) } else { Err(Failure::Broken(faults.join("; "))) }
+}
 
 /// Runs one case and tells what it came to.
 fn measure(target: &dyn Target, pool: &Pool, load: &Load, case: Case, console: Console) -> Report {

@@ -20,6 +20,7 @@ pub(super) struct Span {
 /// The vectors of all texts, scaled to length 1, end to end; and their lengths before.
 #[derive(Clone, Debug)]
 struct Right {
+    tolerance: Tolerance,
     dimensions: usize,
     units: Vec<f32>,
     lengths: Vec<f32>,
@@ -60,12 +61,32 @@ const TEXTS_MIN: usize = 8;
 /// Also a vector that is right but for its length would be wrong.
 const RATIO_ERROR_MAX: f32 = 0.05;
 
-/// The least cosine between a right vector and one that was computed in this arithmetic.
-pub(super) fn cosine_min(precision: Precision) -> f32 {
-    match precision {
-        Precision::F32 => 0.9999,
-        Precision::Tf32 => 0.9995,
-        Precision::F16 | Precision::Bf16 | Precision::Int8 => 0.995,
+/// How near to the right vector an answer must be, as a cosine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Tolerance {
+    /// Of answers in 16 or 8 bits.
+    rounded: f32,
+}
+
+impl Tolerance {
+    /// Of answers in 32 bits, whatever the order they are summed up in.
+    const EXACT: f32 = 0.9999;
+    /// Of rounded answers, at best and at worst.
+    const ROUNDED: (f32, f32) = (0.9998, 0.97);
+
+    /// For arithmetic whose worst answer to the pool, on the CPU, has this cosine. Other devices round in other
+    /// places: their answers may be several times as far off.
+    pub(super) fn measured(worst: f32) -> Self {
+        let off = 8.0 * (1.0 - worst);
+        let (best, worst) = Self::ROUNDED;
+        Self { rounded: (1.0 - off).clamp(worst, best) }
+    }
+
+    fn least(self, precision: Precision) -> f32 {
+        match precision {
+            Precision::F32 | Precision::Tf32 => Self::EXACT,
+            Precision::F16 | Precision::Bf16 | Precision::Int8 => self.rounded,
+        }
     }
 }
 
@@ -77,19 +98,19 @@ impl Pool {
     }
 
     /// Texts with their right vectors. A text is left out where its vector is so near to that of another one that an
-    /// answer in `coarsest` arithmetic could be taken for either.
+    /// answer could be taken for either.
     pub(super) fn checked(
         texts: Vec<Vec<u32>>,
         vectors: &[f32],
         dimensions: usize,
-        coarsest: Precision,
+        tolerance: Tolerance,
     ) -> Result<Self, TooAlike> {
         assert_eq!(vectors.len(), texts.len() * dimensions, "one vector a text");
         // An answer may be off by an angle; two right vectors must be more than twice that angle apart. The cosine of
         // the doubled angle is 2 c^2 - 1.
-        let apart = 2.0 * cosine_min(coarsest).powi(2) - 1.0;
+        let apart = 2.0 * tolerance.rounded.min(Tolerance::EXACT).powi(2) - 1.0;
         let of = texts.len();
-        let (mut kept, mut right) = (Vec::new(), Right { dimensions, units: Vec::new(), lengths: Vec::new() });
+        let (mut kept, mut right) = (Vec::new(), Right::new(dimensions, tolerance));
         for (text, vector) in texts.into_iter().zip(vectors.chunks_exact(dimensions)) {
             let length = dot(vector, vector).sqrt();
             let unit: Vec<f32> = vector.iter().map(|value| value / length).collect();
@@ -133,12 +154,13 @@ impl Pool {
             return Err(Wrong::Size { expected, found: values.len() });
         }
         let rows = values.chunks_exact(right.dimensions);
+        let least = right.tolerance.least(precision);
         for (text, (place, row)) in self.places(span).zip(rows).enumerate() {
             let (cosine, ratio) = right.compare(place, row);
             // Written so that what is not a number is wrong.
-            let is_right = cosine >= cosine_min(precision) && (ratio - 1.0).abs() <= RATIO_ERROR_MAX;
+            let is_right = cosine >= least && (ratio - 1.0).abs() <= RATIO_ERROR_MAX;
             if !is_right {
-                let is_of = |other: &usize| right.compare(*other, row).0 >= cosine_min(precision);
+                let is_of = |other: &usize| right.compare(*other, row).0 >= least;
                 let of = (0..self.len()).filter(|other| *other != place).find(is_of);
                 return Err(Wrong::Vector { text, cosine, ratio, of });
             }
@@ -152,6 +174,10 @@ impl Pool {
 }
 
 impl Right {
+    fn new(dimensions: usize, tolerance: Tolerance) -> Self {
+        Self { tolerance, dimensions, units: Vec::new(), lengths: Vec::new() }
+    }
+
     fn rows(&self) -> impl Iterator<Item = &[f32]> {
         self.units.chunks_exact(self.dimensions)
     }
@@ -162,6 +188,12 @@ impl Right {
         let length = dot(row, row).sqrt();
         (dot(unit, row) / length, length / self.lengths[place])
     }
+}
+
+/// The cosine of the worst of these answers, of this many numbers a text, to what is right.
+pub(super) fn worst_cosine(right: &[f32], answers: &[f32], dimensions: usize) -> f32 {
+    let cosine = |(a, b): (&[f32], &[f32])| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
+    right.chunks_exact(dimensions).zip(answers.chunks_exact(dimensions)).map(cosine).fold(1.0, f32::min)
 }
 
 /// Sums up in several places at once, as one sum would wait for each of its additions.
@@ -182,10 +214,13 @@ fn dot(one: &[f32], other: &[f32]) -> f32 {
 pub(super) mod tests {
     use super::*;
 
+    /// That of answers that are 0.995 right.
+    const BROAD: Tolerance = Tolerance { rounded: 0.995 };
+
     /// Texts whose vectors are the axes of space, of length 2.
     pub(in super::super) fn axes(count: usize) -> Pool {
         let texts = (0..count).map(|text| vec![text as u32; 3]).collect();
-        Pool::checked(texts, &axis_vectors(Span { first: 0, count }, count), count, Precision::Bf16).unwrap()
+        Pool::checked(texts, &axis_vectors(Span { first: 0, count }, count), count, BROAD).unwrap()
     }
 
     /// The vectors of some texts of [`axes`].
@@ -233,11 +268,25 @@ pub(super) mod tests {
         // The second is 0.1 off the first: the cosine is 0.995, and an answer between them would pass for both.
         vectors[10..20].copy_from_slice(&[2.0, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         let texts: Vec<Vec<u32>> = (0..10).map(|text| vec![text]).collect();
-        let pool = Pool::checked(texts.clone(), &vectors, 10, Precision::Bf16).unwrap();
+        let pool = Pool::checked(texts.clone(), &vectors, 10, BROAD).unwrap();
         assert_eq!((pool.len(), pool.take(span(1, 1))), (9, vec![vec![2]]));
-        assert_eq!(Pool::checked(texts.clone(), &vectors, 10, Precision::F32).unwrap().len(), 10);
+        let near = Tolerance::measured(0.9999);
+        assert_eq!(Pool::checked(texts.clone(), &vectors, 10, near).unwrap().len(), 10);
         let same = [1.0; 100];
-        assert_eq!(Pool::checked(texts, &same, 10, Precision::F32).unwrap_err(), TooAlike { kept: 1, of: 10 });
+        assert_eq!(Pool::checked(texts, &same, 10, near).unwrap_err(), TooAlike { kept: 1, of: 10 });
+    }
+
+    #[test]
+    fn what_is_measured_widens_the_tolerance_within_bounds() {
+        let rounded = |worst| Tolerance::measured(worst).least(Precision::Bf16);
+        assert_eq!((rounded(1.0), rounded(0.5)), (0.9998, 0.97));
+        assert!((rounded(0.9999) - 0.9992).abs() < 1e-5);
+        assert_eq!(Tolerance::measured(0.5).least(Precision::F32), 0.9999);
+        let right = axis_vectors(span(0, 10), 10);
+        let mut answers = right.clone();
+        assert_eq!(worst_cosine(&right, &answers, 10), 1.0);
+        answers[15] = 2.0;
+        assert!((worst_cosine(&right, &answers, 10) - 0.5f32.sqrt()).abs() < 1e-6);
     }
 
     #[test]

@@ -3,9 +3,11 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     time::{Duration, Instant},
 };
 
+use magray_engine::DeviceName;
 use serde::Serialize;
 
 use super::{
@@ -163,7 +165,7 @@ impl Report {
         ];
         let found: Vec<String> =
             counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-        (!found.is_empty()).then(|| format!("of {} requests: {}", self.sent, found.join(", ")))
+        (!found.is_empty()).then(|| format!("{}: of {} requests, {}", self.case, self.sent, found.join(", ")))
     }
 }
 
@@ -229,7 +231,7 @@ fn details(report: &Report) -> String {
     let Report { case, sent, answered, lost, doubled, wrong, replays, .. } = report;
     let wrong = if case.checked { format!("wrong {wrong}") } else { "not checked".to_owned() };
     let mut lines = vec![
-        format!("{}, {}, {}:", case.load(), case.batching, case.placement),
+        format!("{case}:"),
         format!(
             "  sent {sent}, answered {answered}, lost {lost}, answered twice {doubled}, {wrong}, replays {replays}"
         ),
@@ -281,6 +283,12 @@ impl Case {
     }
 }
 
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, {}", self.load(), self.batching, self.placement)
+    }
+}
+
 impl Latency {
     fn of(times: &Histogram) -> Self {
         let at = |share| ms(times.at(share));
@@ -296,7 +304,7 @@ impl Part {
 
 impl Worker {
     fn of(seen: &WorkerSeen) -> Self {
-        Self { device: seen.device.clone(), pid: seen.pid, since_s: seen.since.as_secs_f64() }
+        Self { device: seen.device.to_string(), pid: seen.pid, since_s: seen.since.as_secs_f64() }
     }
 }
 
@@ -305,7 +313,7 @@ impl Incident {
         let since_start = fault.noticed.saturating_duration_since(outcomes.start);
         let longest = outcomes.tally.timeline.longest_within(since_start, AFTER_FAULT);
         Self {
-            device: fault.device.clone(),
+            device: fault.device.to_string(),
             kind: fault.code,
             at_s: seconds_between(outcomes.start, fault.noticed),
             back_after_s: fault.back.map(|back| seconds_between(fault.noticed, back)),
@@ -326,20 +334,22 @@ impl Incident {
 
 fn shares(outcomes: &Outcomes, seen: &Seen, seconds: f64) -> Vec<DeviceShare> {
     let devices = &outcomes.tally.devices;
-    let texts: u64 = devices.values().map(|share| share.texts).sum();
-    let busy_of = |name: &str| {
-        let busy = seen.busy.iter().find(|(device, _)| device == name).map_or(Duration::ZERO, |(_, busy)| *busy);
+    let texts: u64 = devices.iter().map(|(_, share)| share.texts).sum();
+    let busy_of = |name: DeviceName| {
+        let busy = seen.busy.iter().find(|(device, _)| *device == name).map_or(Duration::ZERO, |(_, busy)| *busy);
         busy.as_secs_f64() / seconds
     };
-    devices
+    let mut shares: Vec<DeviceShare> = devices
         .iter()
         .map(|(device, share)| DeviceShare {
-            device: device.clone(),
+            device: device.to_string(),
             requests: share.requests,
             share: share.texts as f64 / texts.max(1) as f64,
-            busy: busy_of(device),
+            busy: busy_of(*device),
         })
-        .collect()
+        .collect();
+    shares.sort_by(|one, other| one.device.cmp(&other.device));
+    shares
 }
 
 /// Seconds from one moment to another, below 0 where that is the earlier one.

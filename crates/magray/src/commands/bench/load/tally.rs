@@ -6,11 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use magray_engine::DeviceName;
+
 use super::{
     histogram::Histogram,
     pool::Pool,
     target::{Arrived, Outcome, Request, Vectors},
 };
+
+/// The refusal of a request that ends workers; no other request may get it.
+const POISON: &str = "poison";
 
 /// What is asked of the answers.
 #[derive(Clone, Debug)]
@@ -41,7 +46,7 @@ pub(super) struct Tally {
     /// Since somebody last took them.
     recent: Recent,
     /// By device.
-    pub(super) devices: BTreeMap<String, Share>,
+    pub(super) devices: Vec<(DeviceName, Share)>,
     pub(super) fallbacks: BTreeMap<&'static str, u64>,
     pub(super) timeline: Timeline,
     /// What was wrong, of the first ones.
@@ -104,7 +109,7 @@ impl Tally {
             batches: 0.0,
             texts: 0,
             recent: Recent::new(),
-            devices: BTreeMap::new(),
+            devices: Vec::new(),
             fallbacks: BTreeMap::new(),
             timeline,
             complaints: Vec::new(),
@@ -148,7 +153,12 @@ impl Tally {
 
     fn count_vectors(&mut self, arrived: &Arrived, vectors: &Vectors, pool: &Pool) {
         let request = &arrived.request;
-        if let Err(wrong) = pool.check(request.texts, &vectors.values, vectors.precision) {
+        // Poison that the CPU answered has a vector that no text of the pool has.
+        let checked = match request.is_poison {
+            true => Ok(()),
+            false => pool.check(request.texts, &vectors.values, vectors.precision),
+        };
+        if let Err(wrong) = checked {
             self.counts.wrong += 1;
             self.complain(request, &format!("was answered wrongly by {}: {wrong}", vectors.device));
         }
@@ -174,20 +184,30 @@ impl Tally {
             // Its part of the batch; the parts of all requests of a batch make one.
             self.batches += texts as f64 / f64::from(vectors.batch_texts.max(1));
             self.texts += texts;
-            if !self.devices.contains_key(&vectors.device) {
-                self.devices.insert(vectors.device.clone(), Share::default());
-            }
-            if let Some(share) = self.devices.get_mut(&vectors.device) {
-                share.requests += 1;
-                share.texts += texts;
-            }
+            let share = self.share_of(vectors.device);
+            share.requests += 1;
+            share.texts += texts;
         }
+    }
+
+    fn share_of(&mut self, device: DeviceName) -> &mut Share {
+        // There are few devices, and looking them up one by one needs no memory of its own.
+        let known = self.devices.iter().position(|(name, _)| *name == device);
+        let place = known.unwrap_or_else(|| {
+            self.devices.push((device, Share::default()));
+            self.devices.len() - 1
+        });
+        &mut self.devices[place].1
     }
 
     fn count_refused(&mut self, request: &Request, code: &'static str, message: &str) {
         *self.counts.refused.entry(code).or_default() += 1;
         self.recent.refused += 1;
-        if !self.rules.expected.contains(&code) {
+        let is_expected = match code {
+            POISON => request.is_poison,
+            _ => self.rules.expected.contains(&code),
+        };
+        if !is_expected {
             self.counts.unexpected += 1;
             self.complain(request, &format!("was refused ({code}): {message}"));
         }

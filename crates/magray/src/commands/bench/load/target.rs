@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use magray_engine::Precision;
+use magray_engine::{DeviceName, Precision};
 
 use super::pool::Span;
 
@@ -48,6 +48,8 @@ pub(super) struct Request {
     pub(super) texts: Span,
     /// When it was to be sent: its latency counts from here.
     pub(super) due: Instant,
+    /// Whether it holds a token that ends workers.
+    pub(super) is_poison: bool,
 }
 
 /// An answer that came.
@@ -73,7 +75,7 @@ pub(super) enum Outcome {
 #[derive(Clone, Debug)]
 pub(super) struct Vectors {
     pub(super) values: Vec<f32>,
-    pub(super) device: String,
+    pub(super) device: DeviceName,
     pub(super) precision: Precision,
     pub(super) batch_texts: u32,
     pub(super) queued: Duration,
@@ -86,7 +88,7 @@ pub(super) struct Vectors {
 /// How a device is.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DeviceNow {
-    pub(super) name: String,
+    pub(super) name: DeviceName,
     /// Whether it is used, in a word or two.
     pub(super) state: String,
     /// The process of its worker.
@@ -98,7 +100,7 @@ pub(super) struct DeviceNow {
 /// Something that went wrong with a device.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fault {
-    pub(super) device: String,
+    pub(super) device: DeviceName,
     pub(super) code: &'static str,
     pub(super) noticed: Instant,
     /// When the device served again.

@@ -10,10 +10,10 @@ use std::{
 };
 
 use expect_test::expect;
-use magray_engine::Precision;
+use magray_engine::{DeviceName, Precision};
 
 use super::{
-    drive::{Load, Outcomes, Sending, drive},
+    drive::{Load, Outcomes, Poison, Sending, drive},
     measure,
     pool::{Pool, Span, tests::axes, tests::axis_vectors},
     report::{Case, Report, table},
@@ -23,6 +23,7 @@ use super::{
 use crate::console::Console;
 
 const TEXTS: usize = 16;
+const SIM: DeviceName = DeviceName::Simulated(0);
 
 /// An engine that answers at once, as it is told.
 struct Fake<F>(F);
@@ -33,13 +34,8 @@ impl<F: Fn(Vec<Vec<u32>>, Ticket) + Sync> Target for Fake<F> {
     }
 
     fn devices(&self) -> Vec<DeviceNow> {
-        let device = |name: &str, pid| DeviceNow {
-            name: name.to_owned(),
-            state: "in rotation".to_owned(),
-            pid,
-            busy: Duration::ZERO,
-        };
-        vec![device("cpu", None), device("sim:0", Some(7))]
+        let device = |name, pid| DeviceNow { name, state: "in rotation".to_owned(), pid, busy: Duration::ZERO };
+        vec![device(DeviceName::Cpu, None), device(SIM, Some(7))]
     }
 
     fn incidents(&self) -> Vec<Fault> {
@@ -52,7 +48,7 @@ fn right(texts: &[Vec<u32>]) -> Outcome {
     let values = texts.iter().flat_map(|ids| axis_vectors(Span { first: ids[0] as usize, count: 1 }, TEXTS)).collect();
     Outcome::Vectors(Vectors {
         values,
-        device: "sim:0".to_owned(),
+        device: SIM,
         precision: Precision::Bf16,
         batch_texts: 4,
         queued: Duration::from_micros(30),
@@ -74,6 +70,7 @@ fn load(sending: Sending) -> Load {
         measured: Duration::from_millis(100),
         seed: 7,
         expected: vec!["full"],
+        poison: None,
         lost_after: Duration::from_millis(20),
     }
 }
@@ -112,7 +109,7 @@ fn an_engine_in_order_is_found_in_order() {
         assert!(outcomes.sent > 50, "{}", outcomes.sent);
         assert_eq!(counts.answered, outcomes.sent);
         assert_eq!(outcomes.tally.batch_mean(), 4.0);
-        assert_eq!(outcomes.tally.devices["sim:0"].texts, outcomes.tally.latency.count() * 2);
+        assert_eq!(outcomes.tally.devices[0].1.texts, outcomes.tally.latency.count() * 2);
         assert_eq!(report(&outcomes).fault(), None);
     }
 }
@@ -208,6 +205,29 @@ fn only_refusals_without_reason_are_a_fault() {
 }
 
 #[test]
+fn poison_is_sent_now_and_then_and_only_it_may_be_refused_for_it() {
+    let poison = Some(Poison { token: 999, every: Duration::from_millis(10) });
+    for sending in [OPEN, CLOSED, Sending::Open { rate: 50_000.0 }] {
+        let load = Load { poison, ..load(sending) };
+        let poisoned = AtomicU64::new(0);
+        let outcomes = run(&load, &axes(TEXTS), |texts, ticket| {
+            let is_poison = texts[0][0] == 999;
+            assert_eq!(is_poison, ticket.request.is_poison);
+            poisoned.fetch_add(u64::from(is_poison), Ordering::Relaxed);
+            ticket.answer(if is_poison { refused("poison") } else { right(&texts) });
+        });
+        let poisoned = poisoned.into_inner();
+        assert!((1..=9).contains(&poisoned), "{poisoned}");
+        assert_eq!(outcomes.tally.counts.refused["poison"], poisoned);
+        assert_eq!(report(&outcomes).fault(), None);
+    }
+    check_tenth(
+        |_, ticket| ticket.answer(refused("poison")),
+        |outcomes, tenths| assert_eq!(outcomes.tally.counts.unexpected, tenths),
+    );
+}
+
+#[test]
 fn clients_that_are_refused_come_back() {
     let turns = AtomicU64::new(0);
     let outcomes = run(&load(Sending::Closed { clients: 2 }), &axes(TEXTS), |texts, ticket| {
@@ -257,7 +277,7 @@ fn workers_that_were_replaced_are_seen() {
             // Another worker at each look.
             let pid = self.0.fetch_add(1, Ordering::Relaxed) as u32;
             let busy = Duration::from_millis(u64::from(pid));
-            vec![DeviceNow { name: "sim:0".to_owned(), state: "in rotation".to_owned(), pid: Some(pid), busy }]
+            vec![DeviceNow { name: SIM, state: "in rotation".to_owned(), pid: Some(pid), busy }]
         }
 
         fn incidents(&self) -> Vec<Fault> {
@@ -299,7 +319,7 @@ fn an_incident_tells_how_long_it_took_and_the_longest_latency_after_it() {
         }
         ticket.answer(right(&texts));
     });
-    let fault = |noticed, back| Fault { device: "sim:0".to_owned(), code: "killed", noticed, back };
+    let fault = |noticed, back| Fault { device: SIM, code: "killed", noticed, back };
     let start = outcomes.start;
     let faults = [
         fault(start, Some(start + Duration::from_millis(250))),
@@ -370,7 +390,7 @@ fn the_report_reads_well() {
     };
     assert_eq!(
         (good.fault(), bad.fault().as_deref()),
-        (None, Some("of 1000 requests: 4 lost, 1 refused without reason"))
+        (None, Some("clients: 64, 32:5, weighted: of 1000 requests, 4 lost, 1 refused without reason"))
     );
     expect![[r#"
         synthetic:tiny, texts of a request: 2, 0.1 s a case, seed 7, pid 4711

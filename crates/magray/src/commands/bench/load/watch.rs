@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use magray_engine::DeviceName;
+
 use super::{
     drive::Underway,
     report::milliseconds,
@@ -19,13 +21,13 @@ pub(super) struct Seen {
     /// Every worker, in the order of their coming.
     pub(super) workers: Vec<WorkerSeen>,
     /// Time that each device computed while requests were measured, with its name.
-    pub(super) busy: Vec<(String, Duration)>,
+    pub(super) busy: Vec<(DeviceName, Duration)>,
 }
 
 /// A worker process.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct WorkerSeen {
-    pub(super) device: String,
+    pub(super) device: DeviceName,
     pub(super) pid: u32,
     /// When it was first seen, since the start of the load.
     pub(super) since: Duration,
@@ -110,13 +112,13 @@ impl Seen {
             let is_known = |worker: &&WorkerSeen| worker.device == device.name;
             let last = self.workers.iter().rev().find(is_known).map(|worker| worker.pid);
             if last != Some(pid) && self.workers.len() < Watch::WORKERS_MAX {
-                self.workers.push(WorkerSeen { device: device.name.clone(), pid, since });
+                self.workers.push(WorkerSeen { device: device.name, pid, since });
             }
         }
     }
 }
 
-fn busy_between(before: &[DeviceNow], after: &[DeviceNow]) -> Vec<(String, Duration)> {
+fn busy_between(before: &[DeviceNow], after: &[DeviceNow]) -> Vec<(DeviceName, Duration)> {
     let pair = before.iter().zip(after);
-    pair.map(|(before, after)| (after.name.clone(), after.busy.saturating_sub(before.busy))).collect()
+    pair.map(|(before, after)| (after.name, after.busy.saturating_sub(before.busy))).collect()
 }

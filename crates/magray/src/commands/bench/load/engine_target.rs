@@ -1,0 +1,89 @@
+//! The engine as a target of load.
+//! Translates only: what an answer means is told elsewhere.
+
+use std::time::{Duration, Instant};
+
+use magray_engine::{
+    Reason,
+    engine::{Answer, DeviceState, DeviceStatus, Engine, EngineError, Incident, Moment, Work},
+};
+
+use super::target::{DeviceNow, Fault, Outcome, Target, Ticket, Vectors};
+
+/// An engine with one model.
+pub(super) struct EngineTarget {
+    pub(super) engine: Engine,
+    /// What every request is given.
+    pub(super) deadline: Option<Duration>,
+}
+
+impl Target for EngineTarget {
+    fn submit(&self, texts: Vec<Vec<u32>>, ticket: Ticket) {
+        let work = Work { deadline: self.deadline, ..Work::from_ids(0, texts) };
+        self.engine.submit(work, move |answer| ticket.answer(outcome(answer)));
+    }
+
+    fn devices(&self) -> Vec<DeviceNow> {
+        let status = self.engine.status();
+        let now = |device: &DeviceStatus| DeviceNow {
+            name: device.name,
+            state: word(device.schedule.state),
+            pid: device.pid,
+            busy: device.schedule.busy,
+        };
+        status.devices.iter().map(now).collect()
+    }
+
+    fn incidents(&self) -> Vec<Fault> {
+        let status = self.engine.status();
+        // The engine counts from its start.
+        let started = Instant::now() - status.uptime;
+        let at = |moment: Moment| started + Duration::from_nanos(moment.as_nanos());
+        let fault = |incident: &Incident| Fault {
+            device: status.devices[usize::from(incident.device.0)].name,
+            code: incident.code,
+            noticed: at(incident.noticed),
+            back: incident.served_again.map(at),
+        };
+        self.engine.incidents().iter().map(fault).collect()
+    }
+}
+
+fn outcome(answer: Result<Answer, EngineError>) -> Outcome {
+    match answer {
+        Ok(answer) => Outcome::Vectors(Vectors {
+            values: answer.values,
+            device: answer.device,
+            precision: answer.precision,
+            batch_texts: answer.batch_texts,
+            queued: answer.queued,
+            computed: answer.computed,
+            replays: answer.replays,
+            fallback: answer.fallback.as_ref().map(Reason::code),
+        }),
+        Err(error) => Outcome::Refused { code: code(&error), message: error.to_string() },
+    }
+}
+
+/// Why a request was refused, in one word.
+fn code(error: &EngineError) -> &'static str {
+    match error {
+        EngineError::Full { .. } => "full",
+        EngineError::Expired => "expired",
+        EngineError::Poison => "poison",
+        EngineError::NoDevice { .. } => "no_device",
+        EngineError::TooLarge => "too_large",
+        EngineError::Draining => "draining",
+        EngineError::NoModel(_) | EngineError::NoText | EngineError::Text(_) => "bad_request",
+    }
+}
+
+/// A state as a line of progress tells it.
+fn word(state: DeviceState) -> String {
+    match state {
+        DeviceState::Starting => "starting".to_owned(),
+        DeviceState::InRotation => "in rotation".to_owned(),
+        DeviceState::Recovering(reason) => format!("recovering ({})", reason.code()),
+        DeviceState::Out(reason) => format!("out ({})", reason.code()),
+    }
+}

@@ -1,0 +1,83 @@
+//! Makes the pool of texts for a model, with their right vectors where answers are to be checked.
+//! Computes them on the CPU in f32, the most exact way there is, before any load runs.
+
+use magray_engine::{DeviceChoice, EncoderOptions, Precision, PrecisionChoice};
+
+use super::{
+    super::batches::{self, Lengths, Vocabulary},
+    arguments::LoadArgs,
+    pool::{Pool, Tolerance, worst_cosine},
+};
+use crate::{config::Config, console::Console, exit::Failure, model};
+
+/// Enough that neighbours in a batch rarely are the same text.
+const TEXTS: usize = 256;
+
+/// Makes the pool. No text of it holds a planned poison.
+pub(super) fn pool(args: &LoadArgs, config: &Config, console: &Console) -> Result<Pool, Failure> {
+    let asked = model::encoder_options(config);
+    let exact = EncoderOptions {
+        precision: PrecisionChoice::Exactly(Precision::F32),
+        device: DeviceChoice::Cpu,
+        ..asked.clone()
+    };
+    let mut encoder = model::open_to_measure(config, &exact, console)?;
+    let (tokens, tokens_max) = (args.tokens as usize, encoder.max_tokens());
+    if !args.ragged && tokens > tokens_max {
+        return Err(Failure::Usage(format!("--tokens {tokens}: this model reads at most {tokens_max}")));
+    }
+    let lengths = if args.ragged { Lengths::Ragged } else { Lengths::Equal(tokens) };
+    let vocabulary = Vocabulary { size: encoder.shape().vocab, tokens_max };
+    let mut texts = batches::make(TEXTS, lengths, &vocabulary);
+    if let Some(poison) = args.poison() {
+        texts.retain(|ids| !ids.contains(&poison.token));
+    }
+    if texts.is_empty() {
+        return Err(Failure::Usage("every text holds the token of the planned poison: name another one".to_owned()));
+    }
+    if !args.check {
+        return Ok(Pool::unchecked(texts));
+    }
+    let right = encoder.embed_ids(&texts)?;
+    drop(encoder);
+    let of = texts.len();
+    let rounding = EncoderOptions { precision: PrecisionChoice::Exactly(coarsest(&asked)), ..exact };
+    let rounded = model::open_to_measure(config, &rounding, console)?.embed_ids(&texts)?;
+    let tolerance = Tolerance::measured(worst_cosine(&right.values, &rounded.values, right.dimensions));
+    let pool = Pool::checked(texts, &right.values, right.dimensions, tolerance)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
+    if pool.len() < of {
+        console.detail(format_args!("{} of {of} texts are left out: they are too much like others", of - pool.len()));
+    }
+    Ok(pool)
+}
+
+/// The arithmetic of a CPU that rounds as much as any that may answer.
+fn coarsest(options: &EncoderOptions) -> Precision {
+    let of = |choice: PrecisionChoice| match choice {
+        PrecisionChoice::Exactly(Precision::Int8) => Precision::Int8,
+        // Automatic choice never settles on less than 16 bits, and of these bf16 rounds most.
+        _ => Precision::Bf16,
+    };
+    let (cpu, gpu) = (of(options.precision), of(options.precision.or(options.gpu.precision)));
+    if cpu == Precision::Int8 { cpu } else { gpu }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_suits_the_coarsest_arithmetic_that_may_answer() {
+        let exactly = PrecisionChoice::Exactly;
+        let of = |precision, gpu| {
+            let mut options = EncoderOptions { precision, ..EncoderOptions::default() };
+            options.gpu.precision = gpu;
+            coarsest(&options)
+        };
+        let (auto, int8) = (PrecisionChoice::Auto, exactly(Precision::Int8));
+        assert_eq!(of(auto, auto), Precision::Bf16);
+        assert_eq!(of(exactly(Precision::F32), int8), Precision::Bf16, "the general setting wins");
+        assert_eq!((of(int8, auto), of(auto, int8)), (Precision::Int8, Precision::Int8));
+    }
+}

@@ -1,0 +1,270 @@
+//! `magray bench overhead`: what queue and worker add to the bare pass of one text.
+//! Measures both in turn, so that a machine that changes its speed changes both.
+
+use std::{
+    sync::mpsc::sync_channel,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use magray_engine::{
+    DeviceChoice, DeviceName, Encoder, EncoderOptions, GpuSelector,
+    engine::{Allowed, Engine, Options, SimulatedGpu, Work},
+};
+use serde::Serialize;
+
+use super::{
+    batches::{self, Lengths, Vocabulary},
+    engine_start::{Measured, start},
+    load::histogram::Histogram,
+    seconds,
+};
+use crate::{
+    cli::ComputeArgs,
+    commands::Context,
+    exit::Failure,
+    model,
+    output::{self, aligned},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray bench overhead                             on the device that is chosen
+  magray bench overhead --device cuda:0 --tokens 16
+  magray bench overhead --device sim --model synthetic:tiny --json
+                                                    a worker without a GPU
+
+One text is computed by the model in this process, then through queue and worker, in turn. \
+The difference of the medians is what they add.";
+
+/// Flags of `magray bench overhead`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct OverheadArgs {
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// Tokens of the text
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    tokens: u32,
+    /// How long both are measured, together
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    seconds: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured; the names are those of `--json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    model: String,
+    device: String,
+    tokens: usize,
+    runs: u64,
+    bare_us: Percentiles,
+    /// Until the caller has the answer in hand.
+    engine_us: Percentiles,
+    /// Until the engine hands it over; the rest is waking the caller.
+    answered_us: Percentiles,
+    /// Of the medians.
+    overhead_us: f64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Percentiles {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+}
+
+/// Runs of one kind before it is the other's turn.
+const ROUND: usize = 20;
+
+/// Runs `magray bench overhead`.
+pub(crate) fn run(args: &OverheadArgs, context: &Context) -> Result<(), Failure> {
+    let mut compute = args.compute.clone();
+    let is_simulated = compute.device.as_deref() == Some("sim");
+    if is_simulated {
+        // A simulated GPU computes as one thread of the CPU does.
+        compute.device = Some("cpu".to_owned());
+        compute.threads = Some("1".to_owned());
+    }
+    let config = context.settle(&compute.flags())?;
+    let options = model::encoder_options(&config);
+    let mut encoder = model::open_to_measure(&config, &options, &context.console)?;
+    let text = one_text(args.tokens as usize, &encoder)?;
+    // The same device in both: the one that was chosen here.
+    let (device, allowed) = match encoder.device() {
+        _ if is_simulated => (DeviceChoice::Auto, Allowed::Gpu),
+        DeviceName::Cuda(index) => (DeviceChoice::Cuda(GpuSelector::Index(index)), Allowed::Gpu),
+        DeviceName::Cpu | DeviceName::Simulated(_) => (DeviceChoice::Cpu, Allowed::Cpu),
+    };
+    let measured = Measured {
+        model: model::source_to_measure(&config, &context.console)?,
+        name: config.model()?.name,
+        encoder: EncoderOptions { device, ..options },
+        schedule: Options::default(),
+        simulated_gpus: if is_simulated { vec![SimulatedGpu::default()] } else { Vec::new() },
+        faults: None,
+    };
+    let engine = start(&measured, &context.console)?;
+    let times = measure(&mut encoder, &engine, &Subject { text, allowed }, args.seconds);
+    engine.shut_down();
+    let report = times?.report(measured.name, args.tokens as usize);
+    match args.json {
+        true => {
+            let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
+            output::print(&(line + "\n"))?;
+        }
+        false => output::print(&table(&report))?,
+    }
+    Ok(())
+}
+
+/// What is computed again and again.
+struct Subject {
+    text: Vec<u32>,
+    allowed: Allowed,
+}
+
+fn one_text(tokens: usize, encoder: &Encoder) -> Result<Vec<u32>, Failure> {
+    let tokens_max = encoder.max_tokens();
+    if tokens > tokens_max {
+        return Err(Failure::Usage(format!("--tokens {tokens}: this model reads at most {tokens_max}")));
+    }
+    let vocabulary = Vocabulary { size: encoder.shape().vocab, tokens_max };
+    Ok(batches::make(1, Lengths::Equal(tokens), &vocabulary).remove(0))
+}
+
+/// The times of both, and what computed them.
+struct Times {
+    device: DeviceName,
+    bare: Histogram,
+    engine: Histogram,
+    answered: Histogram,
+}
+
+/// Measures both in turn until the time is over.
+fn measure(encoder: &mut Encoder, engine: &Engine, subject: &Subject, seconds: f64) -> Result<Times, Failure> {
+    let new = || Times {
+        device: DeviceName::Cpu,
+        bare: Histogram::new(),
+        engine: Histogram::new(),
+        answered: Histogram::new(),
+    };
+    let mut times = new();
+    let started = Instant::now();
+    let mut rounds = 0;
+    while rounds < 2 || started.elapsed() < Duration::from_secs_f64(seconds) {
+        for _ in 0..ROUND {
+            times.take_bare(encoder, subject)?;
+        }
+        for _ in 0..ROUND {
+            times.take_engine(engine, subject)?;
+        }
+        rounds += 1;
+        if rounds == 1 {
+            // The first round plans buffers, records passes and wakes threads.
+            times = new();
+        }
+    }
+    Ok(times)
+}
+
+impl Times {
+    fn take_bare(&mut self, encoder: &mut Encoder, subject: &Subject) -> Result<(), Failure> {
+        let texts = [subject.text.clone()];
+        let started = Instant::now();
+        encoder.embed_ids(&texts)?;
+        self.bare.record(started.elapsed());
+        Ok(())
+    }
+
+    fn take_engine(&mut self, engine: &Engine, subject: &Subject) -> Result<(), Failure> {
+        let (sender, receiver) = sync_channel(1);
+        let work = Work { allowed: subject.allowed, ..Work::from_ids(0, vec![subject.text.clone()]) };
+        let started = Instant::now();
+        engine.submit(work, move |answer| {
+            // The receiver waits below.
+            let _ = sender.send((answer, Instant::now()));
+        });
+        let Ok((answer, at)) = receiver.recv() else {
+            return Err(Failure::Broken("the engine lost a request".to_owned()));
+        };
+        self.engine.record(started.elapsed());
+        self.answered.record(at.duration_since(started));
+        self.device = answer.map_err(|error| Failure::Broken(format!("the engine did not answer: {error}")))?.device;
+        Ok(())
+    }
+
+    fn report(&self, model: String, tokens: usize) -> Report {
+        let percentiles = |times: &Histogram| {
+            let at = |share| times.at(share).as_secs_f64() * 1e6;
+            Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99) }
+        };
+        let (bare_us, engine_us) = (percentiles(&self.bare), percentiles(&self.engine));
+        Report {
+            model,
+            device: self.device.to_string(),
+            tokens,
+            runs: self.engine.count(),
+            bare_us,
+            engine_us,
+            answered_us: percentiles(&self.answered),
+            overhead_us: engine_us.p50 - bare_us.p50,
+        }
+    }
+}
+
+fn table(report: &Report) -> String {
+    let head = ["us", "p50", "p90", "p99"].map(str::to_owned).to_vec();
+    let row = |name: &str, Percentiles { p50, p90, p99 }: Percentiles| {
+        vec![name.to_owned(), format!("{p50:.1}"), format!("{p90:.1}"), format!("{p99:.1}")]
+    };
+    let rows = [
+        head,
+        row("bare pass", report.bare_us),
+        row("through the engine", report.engine_us),
+        row("until the engine answers", report.answered_us),
+    ];
+    let Report { model, device, tokens, runs, overhead_us, .. } = report;
+    format!(
+        "{model} on {device}, one text, tokens: {tokens}, runs of each: {runs}\n\n{}\n\
+         queue and worker add {overhead_us:.1} us (difference of the medians)\n",
+        aligned(&rows)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn the_difference_of_the_medians_is_told() {
+        let mut times = Times {
+            device: DeviceName::Simulated(0),
+            bare: Histogram::new(),
+            engine: Histogram::new(),
+            answered: Histogram::new(),
+        };
+        for us in [100, 100, 100, 900] {
+            times.bare.record(Duration::from_micros(us));
+            times.engine.record(Duration::from_micros(us + 50));
+            times.answered.record(Duration::from_micros(us + 40));
+        }
+        let report = times.report("synthetic:tiny".to_owned(), 16);
+        assert!((report.overhead_us - 50.0).abs() < 2.0, "{report:?}");
+        expect![[r#"
+            synthetic:tiny on sim:0, one text, tokens: 16, runs of each: 4
+
+            us                        p50    p90    p99
+            bare pass                 100.4  900.0  900.0
+            through the engine        150.5  950.0  950.0
+            until the engine answers  140.3  940.0  940.0
+
+            queue and worker add 50.2 us (difference of the medians)
+        "#]]
+        .assert_eq(&table(&report));
+    }
+}

@@ -1,0 +1,61 @@
+//! A plan of faults by chance: each kind once, on one device or the other, at a moment that the seed chooses.
+
+use std::{env, fmt};
+
+/// What may go wrong, and for how long where it goes on for a while.
+const FAULTS: [&str; 11] = [
+    "illegal_address@",
+    "oom@",
+    "hang@",
+    "transient@",
+    "crash@",
+    "wrong@",
+    "slow@+1s",
+    "freeze@+2.5s",
+    "kill@",
+    "hot@+1s",
+    "xid79@+1s",
+];
+/// Faults happen between these moments.
+const FROM_MS: u64 = 1_000;
+const UNTIL_MS: u64 = 9_000;
+/// A token of the tiny model that ends workers; no text of the load holds it but those that are sent for it.
+const POISON: u32 = 777;
+
+/// The plan, and the seed that repeats it.
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) text: String,
+}
+
+/// The seed of this run: another one can be tried by `MAGRAY_LOAD_SEED`.
+pub(crate) fn seed() -> u64 {
+    env::var("MAGRAY_LOAD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
+}
+
+impl Plan {
+    pub(crate) fn by_chance(seed: u64) -> Self {
+        let mut state = seed;
+        let mut below = |end: u64| {
+            // A linear congruence is chance enough to choose moments.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % end
+        };
+        let mut faults: Vec<String> = FAULTS
+            .iter()
+            .map(|fault| {
+                let (kind, lasts) = fault.split_once('@').unwrap_or((fault, ""));
+                let (device, at) = (below(2), FROM_MS + below(UNTIL_MS - FROM_MS));
+                format!("sim:{device}/{kind}@{at}ms{lasts}")
+            })
+            .collect();
+        faults.push(format!("poison@id={POISON}"));
+        Self { seed, text: faults.join(",") }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MAGRAY_LOAD_SEED={} ({})", self.seed, self.text)
+    }
+}

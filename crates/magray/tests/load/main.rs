@@ -6,7 +6,7 @@ mod plan;
 mod processes;
 mod supervisor;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use plan::Plan;
 use processes::{Family, Gone};
@@ -30,7 +30,9 @@ fn every_fault_under_load_loses_nothing_and_leaves_nothing() {
     let workers = report["workers"].as_array().expect("a list");
     assert!(workers.len() > 2, "no worker was replaced with {plan}:\n{report:#}");
     let incidents = report["incidents"].as_array().expect("a list");
-    assert!(!incidents.is_empty(), "no fault was noticed with {plan}:\n{report:#}");
+    let kinds: BTreeSet<&str> = incidents.iter().filter_map(|incident| incident["kind"].as_str()).collect();
+    // Which faults meet a batch is a matter of luck; most of them do.
+    assert!(kinds.len() >= 4, "only {kinds:?} were noticed with {plan}:\n{report:#}");
 
     let family = Family::of_home(home.path());
     assert!(family.is_empty(), "processes were left with {plan}: {family:?}");
@@ -39,8 +41,18 @@ fn every_fault_under_load_loses_nothing_and_leaves_nothing() {
 
 #[test]
 fn nothing_is_left_after_the_supervisor_is_killed() {
+    check_killed(None);
+}
+
+#[test]
+fn workers_that_are_stuck_end_with_their_supervisor() {
+    check_killed(Some(&Plan::stuck()));
+}
+
+/// Kills a supervisor and looks for what is left.
+fn check_killed(plan: Option<&Plan>) {
     let home = Home::new();
-    let mut supervisor = Load { rate: 50, seconds: 600, plan: None }.spawn(&home);
+    let mut supervisor = Load { rate: 50, seconds: 600, plan }.spawn(&home);
     supervisor.wait_for_workers(2);
     let family = Family::of_home(home.path());
     let workers = family.workers(supervisor.pid());

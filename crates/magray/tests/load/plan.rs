@@ -2,8 +2,8 @@
 
 use std::{env, fmt};
 
-/// What may go wrong, and for how long where it goes on for a while.
-const FAULTS: [&str; 11] = [
+/// What goes wrong by chance, and for how long where it goes on for a while.
+const FAULTS: [&str; 10] = [
     "illegal_address@",
     "oom@",
     "hang@",
@@ -14,8 +14,9 @@ const FAULTS: [&str; 11] = [
     "freeze@+2.5s",
     "kill@",
     "hot@+1s",
-    "xid79@+1s",
 ];
+/// What goes wrong after all that: it takes its device out for so long that it would hide the rest.
+const LAST: &str = "xid79";
 /// Faults happen between these moments.
 const FROM_MS: u64 = 1_000;
 const UNTIL_MS: u64 = 9_000;
@@ -34,6 +35,11 @@ pub(crate) fn seed() -> u64 {
 }
 
 impl Plan {
+    /// One worker computes for ever and the other sends no heartbeat, from the start on.
+    pub(crate) fn stuck() -> Self {
+        Self { seed: 1, text: "sim:0/hang@300ms,sim:1/freeze@300ms+60s".to_owned() }
+    }
+
     pub(crate) fn by_chance(seed: u64) -> Self {
         let mut state = seed;
         let mut below = |end: u64| {
@@ -49,6 +55,7 @@ impl Plan {
                 format!("sim:{device}/{kind}@{at}ms{lasts}")
             })
             .collect();
+        faults.push(format!("sim:{}/{LAST}@{UNTIL_MS}ms", below(2)));
         faults.push(format!("poison@id={POISON}"));
         Self { seed, text: faults.join(",") }
     }

@@ -19,6 +19,8 @@ pub(super) fn pool(args: &LoadArgs, config: &Config, console: &Console) -> Resul
     let exact = EncoderOptions {
         precision: PrecisionChoice::Exactly(Precision::F32),
         device: DeviceChoice::Cpu,
+        // Whatever path is measured, the fastest one gives the same vectors.
+        cpu_path: None,
         ..asked.clone()
     };
     let mut encoder = model::open_to_measure(config, &exact, console)?;

@@ -150,6 +150,7 @@ fn exit_of_load(error: &LoadError) -> Exit {
     match error {
         LoadError::Cpu(_) | LoadError::Device(_) => Exit::Device,
         LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) => Exit::Model,
+        LoadError::Thread(_) => Exit::Internal,
     }
 }
 

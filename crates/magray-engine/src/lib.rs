@@ -35,11 +35,10 @@ pub use selection::Outlook;
 pub use worker::{ServeError, serve};
 
 /// What the tests of other crates need of the inside; no promise is made about it.
-#[cfg(unix)]
 #[doc(hidden)]
 pub mod testing {
     pub use crate::faults::*;
     pub use crate::packed::Tokens;
-    pub use crate::simulated_gpu::SimulatedGpu;
-    pub use crate::worker::*;
+    #[cfg(unix)]
+    pub use crate::{simulated_gpu::SimulatedGpu, worker::*};
 }

@@ -17,7 +17,7 @@ fn a_plan_of_everything_is_read() {
         "illegal_address@2s, hang@5s; oom@8s*3,kill@11s,wrong@3s,slow@4s+2s,hot@6s+2s,xid79@9s,\
          poison@id=1234,transient@batch=10; seed=7, random@0.5/s, cuda:0/crash@every=100*4, sim:1/kill@every=1.5s",
     );
-    assert_eq!((plan.entries.len(), plan.seed), (12, 7));
+    assert_eq!((plan.entries.len(), plan.seed), (13, 7));
     assert_eq!(
         plan.entries[2],
         Entry {
@@ -29,7 +29,7 @@ fn a_plan_of_everything_is_read() {
         }
     );
     assert_eq!(plan.entries[5].lasts, Some(Duration::from_secs(2)));
-    assert_eq!(plan.entries[10].trigger, Trigger::EveryBatches(100));
+    assert_eq!(plan.entries[11].trigger, Trigger::EveryBatches(100));
     assert_eq!(plan.devices().collect::<Vec<_>>(), ["cuda:0", "sim:1"]);
 }
 

@@ -1,0 +1,154 @@
+//! The engine with workers that are real processes: simulated GPUs that answer, fail, hang and die.
+//! Times nothing: what must happen is waited for, up to a limit far beyond what it takes.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
+
+use magray_engine::engine::{
+    Allowed, Answer, DeviceState, Engine, EngineError, EngineOptions, Gpus, ModelSource, Options, SimulatedGpu, Work,
+};
+use magray_engine::faults::FaultPlan;
+use magray_engine::health::AlertOptions;
+use magray_engine::{DeviceChoice, DeviceName, Encoder, EncoderOptions, EncoderShape, GpuSelector, LoadError};
+use std::time::Duration;
+
+/// Longer than anything here takes on any machine.
+const LONG: Duration = Duration::from_secs(60);
+
+fn shape() -> EncoderShape {
+    "tiny".parse().unwrap()
+}
+
+fn options(gpus: usize, faults: &str) -> EngineOptions {
+    let plan: FaultPlan = faults.parse().unwrap();
+    EngineOptions {
+        encoder: EncoderOptions { threads: Some(1), ..EncoderOptions::default() },
+        models: vec![ModelSource::Synthetic(shape()).into()],
+        gpus: Gpus::One,
+        schedule: Options::default(),
+        worker_exe: env!("CARGO_BIN_EXE_magray").into(),
+        simulated_gpus: (0..gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() }).collect(),
+        faults: (!plan.is_empty()).then_some(plan),
+        alerts: AlertOptions::default(),
+        monitor_interval: Duration::from_millis(50),
+    }
+}
+
+fn start(options: EngineOptions) -> Engine {
+    let engine = Engine::start(options).unwrap();
+    assert!(engine.wait_until_settled(LONG), "{:?}", engine.status());
+    engine
+}
+
+fn text(seed: u32, tokens: u32) -> Vec<u32> {
+    (0..tokens).map(|at| (seed * 31 + at * 7) % 900 + 1).collect()
+}
+
+/// What the CPU makes of it, without an engine.
+fn expected(texts: &[Vec<u32>]) -> Vec<f32> {
+    let options = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
+    Encoder::synthetic(shape(), &options).unwrap().embed_ids(texts).unwrap().values
+}
+
+fn assert_right(answer: &Answer, texts: &[Vec<u32>]) {
+    let expected = expected(texts);
+    assert_eq!(answer.values.len(), expected.len());
+    let worst = answer.values.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 0.02, "{worst}");
+}
+
+#[test]
+fn a_request_is_answered_by_the_gpu_and_says_so() {
+    let engine = start(options(1, ""));
+    let texts = vec![text(1, 5), text(2, 17)];
+    let answer = engine.process(Work::from_ids(0, texts.clone())).unwrap();
+    assert_right(&answer, &texts);
+    assert_eq!((answer.device, answer.replays, answer.batch_texts), (DeviceName::Simulated(0), 0, 2));
+    assert_eq!(answer.fallback, None);
+    let status = engine.status();
+    assert_eq!(status.devices[1].schedule.state, DeviceState::InRotation);
+    assert!(status.devices[1].pid.is_some() && status.devices[1].memory.is_some_and(|memory| memory.total > 0));
+    engine.shut_down();
+}
+
+#[test]
+fn without_gpus_the_cpu_answers_and_it_is_no_fallback() {
+    let cpu = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
+    let engine = start(EngineOptions { encoder: cpu, ..options(0, "") });
+    let texts = vec![text(3, 9)];
+    let answer = engine.process(Work::from_ids(0, texts.clone())).unwrap();
+    assert_right(&answer, &texts);
+    assert_eq!((answer.device, answer.fallback), (DeviceName::Cpu, None));
+}
+
+#[test]
+fn a_request_larger_than_any_batch_is_answered_in_its_order() {
+    let engine = start(options(2, ""));
+    let texts: Vec<_> = (0..1500).map(|seed| text(seed, 3 + seed % 20)).collect();
+    let answer = engine.process(Work::from_ids(0, texts.clone())).unwrap();
+    assert_right(&answer, &texts);
+}
+
+#[test]
+fn what_a_model_cannot_read_is_refused_at_once() {
+    let engine = start(options(0, ""));
+    let refused = |work: Work| engine.process(work).unwrap_err().to_string();
+    assert!(refused(Work::from_ids(0, vec![vec![1_000_000]])).contains("1000000"));
+    assert!(refused(Work::from_ids(0, vec![vec![]])).contains("0 tokens"));
+    assert!(refused(Work::from_ids(0, vec![])).contains("no text"));
+    assert!(refused(Work::from_ids(7, vec![vec![1]])).contains("7"));
+}
+
+#[test]
+fn whoever_insists_on_a_gpu_is_refused_where_there_is_none() {
+    let device = DeviceChoice::Cuda(GpuSelector::Any);
+    let encoder = EncoderOptions { device, threads: Some(1), ..EncoderOptions::default() };
+    // On a machine with a GPU this engine starts, and there is nothing to see.
+    match Engine::start(EngineOptions { encoder, ..options(0, "") }) {
+        Err(LoadError::Device(refusal)) => assert!(refusal.to_string().contains("cuda"), "{refusal}"),
+        Err(other) => panic!("{other}"),
+        Ok(_) => println!("SKIPPED: this machine has a GPU"),
+    }
+}
+
+#[test]
+fn who_must_have_a_gpu_that_never_works_is_refused_and_others_are_told() {
+    // Every batch fails, so that the device is given up.
+    let engine = start(options(1, "transient@every=1"));
+    let must = Work { allowed: Allowed::Gpu, ..Work::from_ids(0, vec![text(1, 4)]) };
+    match engine.process(must) {
+        Err(EngineError::NoDevice { code, .. }) => assert_eq!(code, "unhealthy"),
+        other => panic!("{other:?}"),
+    }
+    let texts = vec![text(2, 6)];
+    let answer = engine.process(Work::from_ids(0, texts.clone())).unwrap();
+    assert_right(&answer, &texts);
+    assert_eq!(answer.device, DeviceName::Cpu);
+    assert_eq!(answer.fallback.map(|reason| reason.code()), Some("unhealthy"));
+}
+
+#[test]
+fn poison_ends_two_workers_and_is_refused_and_its_neighbours_are_answered() {
+    let engine = start(options(1, "poison@id=999"));
+    let (sender, answers) = std::sync::mpsc::channel();
+    // One after the other and without waiting, so that poison and others share batches.
+    for seed in 0..60u32 {
+        let mut ids = text(seed, 4 + seed % 5);
+        if seed == 17 {
+            ids[2] = 999;
+        }
+        let sender = sender.clone();
+        engine.submit(Work::from_ids(0, vec![ids.clone()]), move |answer| sender.send((seed, ids, answer)).unwrap());
+    }
+    for _ in 0..60 {
+        let (seed, ids, answer) = answers.recv_timeout(LONG).unwrap();
+        match answer {
+            Err(EngineError::Poison) => assert_eq!(seed, 17),
+            Err(other) => panic!("{seed}: {other}"),
+            // Were the CPU to compute it, nothing would be wrong with it; it may be sooner.
+            Ok(answer) => assert_right(&answer, &[ids]),
+        }
+    }
+    let restarts = engine.status().devices[1].schedule.restarts;
+    assert!(restarts <= 2, "{restarts} workers were replaced");
+    engine.shut_down();
+}

@@ -395,9 +395,9 @@ fn the_report_reads_well() {
     expect![[r#"
         synthetic:tiny, texts of a request: 2, 0.1 s a case, seed 7, pid 4711
 
-        load         batching  placement  req/s   texts/s  tokens/s  p50 ms  p90    p99    p99.9  max    queue p50  compute p50  batch  refused  late p99
-        5000/s       adaptive  weighted   4999.5  9999.0   1279872   0.500   1.000  2.500  12.0   150.0  0.250      0.250        3.2    0        0.050
-        clients: 64  32:5      weighted   4999.5  9999.0   1279872   0.500   1.000  2.500  12.0   150.0  0.250      0.250        3.2    6        0.050
+        load         batching  placement  req/s   texts/s  tokens/s  p50 ms  p90    p99    p99.9  max    queue p50  queue mean  compute p50  batch  refused  late p99
+        5000/s       adaptive  weighted   4999.5  9999.0   1279872   0.500   1.000  2.500  12.0   150.0  0.250      0.500       0.250        3.2    0        0.050
+        clients: 64  32:5      weighted   4999.5  9999.0   1279872   0.500   1.000  2.500  12.0   150.0  0.250      0.500       0.250        3.2    6        0.050
 
         5000/s, adaptive, weighted:
           sent 1000, answered 1000, lost 0, answered twice 0, wrong 0, replays 0

@@ -21,9 +21,11 @@ pub(crate) trait Accelerator: Send {
     fn memory_used_bytes(&self) -> u64;
 
     /// Frees all memory of the GPU that passes have taken; the next ones take what they need.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn trim(&mut self) {}
 
     /// Lets the GPU fail on purpose.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn inject(&mut self, _: InjectedFault) -> Result<(), GpuError> {
         Ok(())
     }

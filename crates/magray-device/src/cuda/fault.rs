@@ -1,7 +1,6 @@
 //! Failures of a GPU on purpose, so that recovery can be seen to work on real ones.
 //! Never called unless somebody planned it: what it does cannot be undone in this process.
 
-use super::context::Context;
 use super::device::{Cuda, DeviceError};
 use super::function::LaunchShape;
 use super::memory::PinnedWords;
@@ -18,13 +17,13 @@ pub enum InjectedFault {
     Hang,
 }
 
-/// The last address that a pointer of the kernel can have: no GPU maps it.
-const NOBODYS_ADDRESS: u64 = !0 << 2;
+/// In the first page, which no GPU maps, so that a null pointer is caught.
+const NOBODYS_ADDRESS: u64 = 16;
 
 impl Cuda {
     /// Lets the GPU fail: returns the driver's error, or not at all.
     pub fn inject(&self, fault: InjectedFault) -> Result<(), DeviceError> {
-        let context: &std::sync::Arc<Context> = self.context();
+        let context = self.context();
         let stream = Stream::new(context)?;
         // The kernel waits until a word of its own becomes 1, which nobody ever writes.
         let word = PinnedWords::zeroed(context, 1)?;

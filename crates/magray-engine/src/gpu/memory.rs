@@ -25,6 +25,7 @@ impl MemoryStats {
 }
 
 /// Asks a device for its memory, from any thread and also while it computes.
+#[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
 pub(crate) type MemoryMeter = Arc<dyn Fn() -> MemoryStats + Send + Sync>;
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod survey;
 pub use error::GpuError;
 pub(crate) use hardware::{Hardware, Machine};
 pub use magray_device::cuda::{Declined, GpuInfo, Sample, SearchPath, Throttle, Visible};
+#[cfg(unix)]
 pub(crate) use memory::MemoryMeter;
 pub use memory::MemoryStats;
 pub use survey::{GpuStatus, Survey};

@@ -117,3 +117,52 @@ impl Drop for WorkerReceiver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::Trouble;
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+
+    /// Hears these bytes from a process that then ends as `line` says.
+    fn hear(bytes: &[u8], line: &str) -> (Option<FromWorker>, Exit) {
+        let (here, there) = UnixStream::pair().unwrap();
+        (&there).write_all(bytes).unwrap();
+        drop(there);
+        let child = Command::new("sh").args(["-c", line]).spawn().unwrap();
+        let process = Process::new(child, here.try_clone().unwrap());
+        let mut receiver = WorkerReceiver::new(process, Incoming::new(here));
+        let first = receiver.next();
+        (first.clone().ok(), first.and_then(|_| receiver.next()).unwrap_err())
+    }
+
+    #[test]
+    fn a_worker_that_ends_after_its_device_is_lost_was_not_at_fault() {
+        let mut bytes = Vec::new();
+        let trouble = Trouble { failure: Failure::Lost, code: "lost", message: "it is gone" };
+        ToSupervisor::Failed { batch: 7, slot: 1, trouble }.encode(&mut bytes);
+        let (said, exit) = hear(&bytes, "exit 1");
+        assert!(matches!(said, Some(FromWorker::Failed { batch: 7, slot: 1, kind: Failure::Lost, .. })));
+        assert_eq!(exit, Exit::Lost);
+    }
+
+    #[test]
+    fn a_worker_that_talks_nonsense_is_ended_and_says_which() {
+        let mut bytes = Vec::new();
+        ToSupervisor::Hello { pid: 1 }.encode(&mut bytes);
+        for bytes in [&bytes[..], b"no message at all"] {
+            let (said, exit) = hear(bytes, "exec sleep 1000");
+            assert_eq!(said, None);
+            assert!(matches!(&exit, Exit::Crashed { how } if how.contains("the other process")), "{exit}");
+        }
+    }
+
+    #[test]
+    fn half_a_message_is_the_end() {
+        let mut bytes = Vec::new();
+        ToSupervisor::Heartbeat(MemoryStats::default()).encode(&mut bytes);
+        assert_eq!(hear(&bytes[..bytes.len() - 1], "kill -KILL $$"), (None, Exit::Killed));
+    }
+}

@@ -105,6 +105,8 @@ impl Assembly {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Threads { clock, monitor, strikes }) = threads else { return };
         drop((monitor, strikes));
+        // From here on a worker that ends is no incident.
+        self.desk.close();
         for lane in self.desk.lanes() {
             lane.stop();
         }
@@ -115,7 +117,6 @@ impl Assembly {
                 lane.join(Instant::now() + STOP_MAX);
             }
         }
-        self.desk.close();
         let _ = clock.join();
     }
 }
@@ -167,6 +168,7 @@ fn watch(
     desk: &Arc<Desk>,
     news: Arc<News>,
 ) -> Result<Option<Monitor>, LoadError> {
+    let Some(interval) = options.monitor_interval else { return Ok(None) };
     let real: Vec<_> = gpus.iter().filter_map(Gpu::info).cloned().collect();
     let source: Box<dyn HealthSource> = match NvmlSource::open(&options.encoder.gpu.search, &real) {
         _ if gpus.is_empty() => return Ok(None),
@@ -177,7 +179,7 @@ fn watch(
         Some(plan) => Box::new(Tampered::new(source, plan, gpus, desk.started())),
         None => source,
     };
-    let watched = MonitorOptions { gpus: gpus.len(), interval: options.monitor_interval, ..MonitorOptions::default() };
+    let watched = MonitorOptions { gpus: gpus.len(), interval, ..MonitorOptions::default() };
     let desk = Arc::downgrade(desk);
     let monitor = Monitor::start(source, watched, move |gpu, condition, sample| {
         let Some(desk) = desk.upgrade() else { return };

@@ -59,8 +59,8 @@ pub struct EngineOptions {
     pub faults: Option<FaultPlan>,
     /// Who is told when a device leaves or returns.
     pub alerts: AlertOptions,
-    /// How often GPUs are looked at.
-    pub monitor_interval: Duration,
+    /// From one look at the GPUs to the next; `None`: nobody looks.
+    pub monitor_interval: Option<Duration>,
 }
 
 /// Which GPUs are used.

@@ -3,6 +3,8 @@
 
 #[cfg(test)]
 mod docs;
+#[cfg(unix)]
+mod engine;
 mod file;
 mod gpu;
 mod settled;
@@ -16,6 +18,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+#[cfg(unix)]
+pub(crate) use engine::EngineSettings;
 pub(crate) use settled::ModelSettings;
 pub(crate) use table::Setting;
 pub(crate) use value::Value;

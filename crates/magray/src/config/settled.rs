@@ -1,10 +1,9 @@
 //! The settings that this version uses, as small structs for those who need them.
 //! Checks nothing anew: the table has done so.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
-use magray_engine::health::AlertOptions;
 
 use super::{Config, ConfigError, Value};
 
@@ -32,15 +31,6 @@ pub(crate) struct EmbedSettings {
     pub(crate) precision: PrecisionChoice,
     pub(crate) prompt: Option<String>,
     pub(crate) max_text_bytes: usize,
-}
-
-/// How GPUs are watched, and who is told.
-#[derive(Clone, Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "read where GPUs are watched; no command does so yet"))]
-pub(crate) struct MonitoringSettings {
-    /// From one look to the next; none: nobody looks.
-    pub(crate) interval: Option<Duration>,
-    pub(crate) alerts: AlertOptions,
 }
 
 impl Config {
@@ -76,22 +66,6 @@ impl Config {
             precision: self.precision("embed.precision"),
             prompt: self.text("embed.prompt"),
             max_text_bytes: self.whole("embed.max_text_bytes").unwrap_or(usize::MAX),
-        }
-    }
-
-    /// The settings of monitoring.
-    #[cfg_attr(not(test), expect(dead_code, reason = "read where GPUs are watched; no command does so yet"))]
-    pub(crate) fn monitoring(&self) -> MonitoringSettings {
-        let defaults = AlertOptions::default();
-        let whole = |key| self.whole(key).map(|number| number as u64);
-        let interval = whole("gpu.monitoring.interval_ms").map(Duration::from_millis);
-        MonitoringSettings {
-            interval: interval.filter(|_| self.is_on("gpu.monitoring.enabled")),
-            alerts: AlertOptions {
-                webhook: self.text("gpu.monitoring.alert_webhook"),
-                cooldown: whole("gpu.monitoring.alert_cooldown_s").map_or(defaults.cooldown, Duration::from_secs),
-                ..defaults
-            },
         }
     }
 

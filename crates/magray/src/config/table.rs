@@ -165,6 +165,21 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "The longest text that is accepted, in bytes.",
     )
     .flag("--max-text-bytes"),
+    Setting::new(
+        "queue.requests_max",
+        Kind::Whole { min: 1, max: 10_000_000 },
+        "16384",
+        "Requests that may wait or be computed at once; more are refused.",
+    ),
+    Setting::new(
+        "queue.tokens_max",
+        Kind::Whole { min: 1, max: ANY },
+        "4194304",
+        "Tokens of all requests that may wait or be computed at once; more are refused.",
+    ),
+    Setting::new("faults.plan", Kind::Text, "", "Faults to happen on purpose, for tests; see docs/faults.md.")
+        .env(&["MAGRAY_FAULTS"])
+        .unset_as(""),
     Setting::new("gpu.enabled", Kind::Switch, "true", "Use a GPU where there is one. `false`: none is looked for."),
     Setting::new("gpu.device_id", Kind::Whole { min: 0, max: 1023 }, "0", "The GPU that `auto` and `cuda` mean.")
         .env(&["ONNX_GPU_DEVICE_ID"]),
@@ -228,22 +243,18 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "The arithmetic on the GPU where `embed.precision` is `auto`.",
     ),
     Setting::new("gpu.batch.default_size", Kind::Whole { min: 1, max: 65536 }, "32", "Texts of a batch.")
-        .env(&["MAGRAY_BATCH_SIZE"])
-        .unused(),
-    Setting::new("gpu.batch.max_size", Kind::Whole { min: 1, max: 65536 }, "512", "Texts of a batch at most.").unused(),
+        .env(&["MAGRAY_BATCH_SIZE"]),
+    Setting::new("gpu.batch.max_size", Kind::Whole { min: 1, max: 65536 }, "512", "Texts of a batch at most."),
     Setting::new(
         "gpu.batch.timeout_ms",
         Kind::Whole { min: 0, max: 60_000 },
         "10",
         "Milliseconds that a batch waits for more texts.",
     )
-    .env(&["MAGRAY_BATCH_TIMEOUT_MS"])
-    .unused(),
-    Setting::new("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed.")
-        .unused(),
-    Setting::new("gpu.multi_gpu.enabled", Kind::Switch, "false", "Use several GPUs.").unused(),
-    Setting::new("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones.")
-        .unused(),
+    .env(&["MAGRAY_BATCH_TIMEOUT_MS"]),
+    Setting::new("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed."),
+    Setting::new("gpu.multi_gpu.enabled", Kind::Switch, "false", "Use several GPUs."),
+    Setting::new("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones."),
     Setting::new(
         "gpu.multi_gpu.strategy",
         Kind::Word(STRATEGIES),
@@ -264,15 +275,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::new("gpu.memory.offload_to_cpu", Kind::Switch, "true", "Move idle models to the memory of the host.")
         .unused(),
     Setting::new("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "2", "CUDA streams that work side by side."),
-    Setting::new("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU.")
-        .unused(),
+    Setting::new("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU."),
     Setting::new(
         "gpu.monitoring.interval_ms",
         Kind::Whole { min: 10, max: 3_600_000 },
         "500",
         "Milliseconds between two looks; a GPU that is bad is out after one.",
-    )
-    .unused(),
+    ),
     Setting::new(
         "gpu.monitoring.alert_webhook",
         Kind::Url,
@@ -281,15 +290,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     )
     .env(&["MAGRAY_ALERT_WEBHOOK"])
     .unset_as("none")
-    .secret()
-    .unused(),
+    .secret(),
     Setting::new(
         "gpu.monitoring.alert_cooldown_s",
         Kind::Whole { min: 0, max: 86_400 },
         "60",
         "Seconds in which the same news of the same GPU is told once.",
-    )
-    .unused(),
+    ),
     Setting::new("gpu.state_file", Kind::Path, "", "The file of GPUs that are out of service until they are reset.")
         .env(&["MAGRAY_STATE_FILE"])
         .unset_as(""),

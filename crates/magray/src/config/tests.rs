@@ -281,21 +281,45 @@ fn the_file_of_gpus_that_are_out_follows_xdg_then_home() {
     assert_eq!(config.gpu().state_file, path("/s/out.json"));
 }
 
+#[cfg(unix)]
 #[test]
 fn settings_of_monitoring_arrive_where_they_are_used() {
-    let settings = |file: &str| resolve(Some(("magray.toml", file)), &[], &[]).unwrap().monitoring();
+    let settings = |file: &str| resolve(Some(("magray.toml", file)), &[], &[]).unwrap().engine().unwrap();
     let defaults = settings("");
-    assert_eq!(defaults.interval, Some(Duration::from_millis(500)));
+    assert_eq!(defaults.monitor_interval, Some(Duration::from_millis(500)));
     assert_eq!((defaults.alerts.webhook, defaults.alerts.cooldown), (None, Duration::from_secs(60)));
     let monitoring =
         "[gpu.monitoring]\nenabled = false\nalert_webhook = 'https://a.example/h/'\nalert_cooldown_s = 0\n";
     let set = settings(monitoring);
-    assert_eq!(set.interval, None);
+    assert_eq!(set.monitor_interval, None);
     // A slash at the end is part of an address.
     assert_eq!(set.alerts.webhook.as_deref(), Some("https://a.example/h/"));
     assert_eq!(set.alerts.cooldown, Duration::ZERO);
     let config = resolve(None, &[("MAGRAY_ALERT_WEBHOOK", "https://a.example/secret")], &[]).unwrap();
     assert_eq!(config.entry("gpu.monitoring.alert_webhook").shown(), "(hidden)");
+}
+
+#[cfg(unix)]
+#[test]
+fn settings_of_queue_and_batches_arrive_where_they_are_used() {
+    use magray_engine::engine::{Batching, Gpus, Limits, Sizing};
+    let settings = |file: &str| resolve(Some(("magray.toml", file)), &[], &[]).unwrap().engine().unwrap();
+    let defaults = settings("");
+    assert_eq!((defaults.schedule.batching, defaults.schedule.limits), (Batching::default(), Limits::default()));
+    assert_eq!((defaults.gpus, defaults.faults), (Gpus::One, None));
+    let set = settings(
+        "[gpu.batch]\nadaptive_sizing = false\ndefault_size = 8\nmax_size = 64\ntimeout_ms = 3\n\
+         [gpu.multi_gpu]\nenabled = true\ndevice_ids = [0, 2]\n[queue]\nrequests_max = 5\ntokens_max = 700\n\
+         [faults]\nplan = 'kill@2s'\n",
+    );
+    let sizing = Sizing::Fixed { texts: 8, timeout: Duration::from_millis(3) };
+    assert_eq!(set.schedule.batching, Batching { sizing, texts_max: 64, ..Batching::default() });
+    assert_eq!(set.schedule.limits, Limits { requests_max: 5, tokens_max: 700 });
+    assert_eq!(set.gpus, Gpus::These(vec![0, 2]));
+    assert_eq!(set.faults, Some("kill@2s".parse().unwrap()));
+    assert_eq!(settings("[gpu.multi_gpu]\nenabled = true\n").gpus, Gpus::All);
+    let wrong = resolve(None, &[("MAGRAY_FAULTS", "fire@2s")], &[]).unwrap().engine().unwrap_err().to_string();
+    assert!(wrong.contains("faults.plan") && wrong.contains("fire"), "{wrong}");
 }
 
 #[test]

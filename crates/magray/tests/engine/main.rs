@@ -29,7 +29,7 @@ fn options(gpus: usize, faults: &str) -> EngineOptions {
         simulated_gpus: (0..gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() }).collect(),
         faults: (!plan.is_empty()).then_some(plan),
         alerts: AlertOptions::default(),
-        monitor_interval: Duration::from_millis(50),
+        monitor_interval: Some(Duration::from_millis(50)),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 use magray_engine::{
     DeviceChoice, DeviceName, Encoder, EncoderOptions, GpuSelector,
-    engine::{Allowed, Engine, Options, SimulatedGpu, Work},
+    engine::{Allowed, Engine, SimulatedGpu, Work},
 };
 use serde::Serialize;
 
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     cli::ComputeArgs,
     commands::Context,
+    config::EngineSettings,
     exit::Failure,
     model,
     output::{self, aligned},
@@ -103,9 +104,8 @@ pub(crate) fn run(args: &OverheadArgs, context: &Context) -> Result<(), Failure>
         model: model::source_to_measure(&config, &context.console)?,
         name: config.model()?.name,
         encoder: EncoderOptions { device, ..options },
-        schedule: Options::default(),
+        settings: EngineSettings { faults: None, ..config.engine()? },
         simulated_gpus: if is_simulated { vec![SimulatedGpu::default()] } else { Vec::new() },
-        faults: None,
     };
     let engine = start(&measured, &context.console)?;
     let times = measure(&mut encoder, &engine, &Subject { text, allowed }, args.seconds);

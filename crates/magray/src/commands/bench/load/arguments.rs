@@ -65,8 +65,8 @@ pub(crate) struct LoadArgs {
     /// Texts of many lengths (log-normal, 5 to 256 tokens)
     #[arg(long)]
     pub(super) ragged: bool,
-    /// How batches are formed: adaptive or TEXTS:TIMEOUT_MS; several make several cases
-    #[arg(long, value_name = "HOW,..", value_delimiter = ',', default_value = "adaptive", value_parser = batching)]
+    /// How batches are formed: adaptive or TEXTS:TIMEOUT_MS; several make several cases [default: by the settings]
+    #[arg(long, value_name = "HOW,..", value_delimiter = ',', value_parser = batching)]
     pub(super) batching: Vec<NamedBatching>,
     /// How a device is picked: weighted or round-robin; several make several cases
     #[arg(long, value_name = "HOW,..", value_delimiter = ',', default_value = "weighted", value_parser = placement)]
@@ -107,8 +107,10 @@ pub(super) struct Setting {
 }
 
 impl LoadArgs {
-    /// Every kind of sending with every way to form batches and to pick devices.
-    pub(super) fn settings(&self) -> Vec<Setting> {
+    /// Every kind of sending with every way to form batches and to pick devices; `normal` where no way was named.
+    pub(super) fn settings(&self, normal: Sizing) -> Vec<Setting> {
+        let normal = [NamedBatching(normal)];
+        let batchings = if self.batching.is_empty() { &normal[..] } else { &self.batching };
         let sendings: Vec<Sending> = match self.rate.is_empty() {
             true => self.clients.iter().map(|clients| Sending::Closed { clients: *clients as usize }).collect(),
             false => self.rate.iter().map(|rate| Sending::Open { rate: *rate }).collect(),
@@ -117,7 +119,7 @@ impl LoadArgs {
         for sending in sendings {
             for placement in &self.placement {
                 let each = |batching: &NamedBatching| Setting { sending, batching: *batching, placement: *placement };
-                settings.extend(self.batching.iter().map(each));
+                settings.extend(batchings.iter().map(each));
             }
         }
         settings
@@ -323,7 +325,7 @@ mod tests {
     fn cases(args: &[&str]) -> Vec<String> {
         let setting =
             |Setting { sending, batching, placement }: &Setting| format!("{sending:?} {batching} {placement}");
-        parse(args).unwrap().settings().iter().map(setting).collect()
+        parse(args).unwrap().settings(Sizing::Adaptive).iter().map(setting).collect()
     }
 
     #[test]
@@ -378,7 +380,7 @@ mod tests {
     fn only_a_strict_load_minds_refusals_for_want_of_room() {
         let expected = |args: &[&str]| {
             let args = parse(args).unwrap();
-            args.load(&args.settings()[0]).expected
+            args.load(&args.settings(Sizing::Adaptive)[0]).expected
         };
         assert_eq!(expected(&[]), ["full"]);
         assert_eq!(expected(&["--deadline-ms", "5"]), ["full", "expired"]);

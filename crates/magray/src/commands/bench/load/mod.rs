@@ -17,13 +17,11 @@ mod watch;
 
 use std::time::Duration;
 
-use magray_engine::engine::Options;
-
 use super::{
     super::Context,
     engine_start::{Measured, start},
 };
-use crate::{console::Console, exit::Failure, model, output};
+use crate::{config::EngineSettings, console::Console, exit::Failure, model, output};
 pub(crate) use arguments::LoadArgs;
 use drive::{Load, drive};
 use engine_target::EngineTarget;
@@ -35,20 +33,22 @@ use watch::{Seen, Watch};
 /// Runs `magray bench load`.
 pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&args.compute.flags())?;
-    let faults = args.plan()?;
+    let settings = config.engine()?;
+    let faults = args.plan()?.or_else(|| settings.faults.clone());
     let pool = prepare::pool(args, &config, &context.console)?;
     let mut measured = Measured {
         model: model::source_to_measure(&config, &context.console)?,
         name: config.model()?.name,
         encoder: model::encoder_options(&config),
-        schedule: Options::default(),
+        settings: EngineSettings { faults, ..settings },
         simulated_gpus: args.simulated(),
-        faults,
     };
     let mut reports = Vec::new();
-    for setting in args.settings() {
-        measured.schedule.batching = setting.batching.options();
-        measured.schedule.placement = setting.placement.0;
+    for setting in args.settings(measured.settings.schedule.batching.sizing) {
+        if !args.batching.is_empty() {
+            measured.settings.schedule.batching = setting.batching.options();
+        }
+        measured.settings.schedule.placement = setting.placement.0;
         let (load, case) = (args.load(&setting), args.case(&setting, &measured.name));
         let engine = start(&measured, &context.console)?;
         let target = EngineTarget { engine, deadline: args.deadline_ms.map(Duration::from_millis) };

@@ -33,14 +33,23 @@ pub struct GpuInfo {
 
 /// The GPUs that can be used, or why there is none. Loads and starts the driver; never panics.
 pub fn probe(search: &SearchPath, visible: &Visible) -> Result<Vec<GpuInfo>, Declined> {
-    let started = driver::start(search);
-    if started == Err(Declined::NoDevice)
+    usable(shown(search), visible)
+}
+
+/// All GPUs that the driver shows, or why it shows none. Loads and starts the driver; never panics.
+pub fn shown(search: &SearchPath) -> Result<Vec<GpuInfo>, Declined> {
+    driver::start(search)?;
+    list()
+}
+
+/// Those of the GPUs that may be seen and can be used. Asks nobody.
+pub fn usable(shown: Result<Vec<GpuInfo>, Declined>, visible: &Visible) -> Result<Vec<GpuInfo>, Declined> {
+    if shown == Err(Declined::NoDevice)
         && let Some((by, value)) = visible.culprit(false)
     {
         return Err(Declined::Hidden { by, value });
     }
-    started?;
-    let shown = list()?;
+    let shown = shown?;
     let was_shown = !shown.is_empty();
     let chosen = visible.choose(shown);
     if chosen.is_empty() {

@@ -41,7 +41,7 @@ pub use device::{Cuda, CudaOptions, DeviceError};
 pub use error::CudaError;
 pub use fault::InjectedFault;
 pub use function::{Function, LaunchShape};
-pub use gpu::{GpuInfo, probe, resolve};
+pub use gpu::{GpuInfo, probe, resolve, shown, usable};
 pub use kernels::{KernelError, Kernels};
 pub use layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
 pub use libraries::SearchPath;

@@ -3,9 +3,10 @@
 
 use super::{EngineOptions, Gpus};
 use crate::encoder::LoadError;
-use crate::gpu::{Declined, GpuInfo, Machine};
+use crate::gpu::{Declined, GpuInfo};
 use crate::selection::absent;
 use crate::simulated_gpu::SimulatedGpu;
+use crate::worker;
 use magray_core::schedule::Allowed;
 use magray_core::{DeviceChoice, DeviceName, GpuSelector, Reason, Refusal, rule_out_gpu};
 use magray_device::cuda::resolve;
@@ -84,7 +85,7 @@ pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
 
 /// The GPUs of the machine that the settings mean.
 fn chosen(options: &EngineOptions) -> Result<Vec<Gpu>, Declined> {
-    let gpus = Machine(&options.encoder.gpu).gpus()?;
+    let gpus = worker::survey(&options.worker_exe, &options.encoder.gpu)?;
     let by_index = |index: &usize| resolve(&gpus, &format!("cuda:{index}")).cloned();
     let chosen = match (&options.encoder.device, &options.gpus) {
         (DeviceChoice::Cuda(GpuSelector::Index(_) | GpuSelector::Uuid(_)), _) => {

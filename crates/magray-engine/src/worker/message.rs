@@ -20,6 +20,8 @@ const TEXT_BYTES_MAX: usize = 2048;
 pub(super) enum ToWorker<'a> {
     /// Open this device and these models: a [`super::WorkerSpec`] in JSON.
     Open(&'a [u8]),
+    /// Say which GPUs there are, with the driver in these folders (a JSON list), and end.
+    Survey(&'a [u8]),
     /// Here is the memory for batches and answers; its handle comes along.
     Memory(Layout),
     /// Compute what lies in a slot.
@@ -40,7 +42,9 @@ pub(super) enum ToSupervisor<'a> {
     },
     /// The models are loaded: a [`super::Ready`] in JSON.
     Ready(&'a [u8]),
-    /// They are not, and it ends.
+    /// The GPUs that there are: a [`super::survey::Findings`] in JSON.
+    Surveyed(&'a [u8]),
+    /// The models are not loaded, and it ends.
     NotReady(Trouble<'a>),
     /// The answers lie in the slot.
     Finished { batch: u64, slot: u32, compute: Duration },
@@ -98,12 +102,14 @@ const MEMORY: u8 = 2;
 const BATCH: u8 = 3;
 const TRIM: u8 = 4;
 const STOP: u8 = 5;
+const SURVEY: u8 = 6;
 const HELLO: u8 = 65;
 const READY: u8 = 66;
 const NOT_READY: u8 = 67;
 const FINISHED: u8 = 68;
 const FAILED: u8 = 69;
 const HEARTBEAT: u8 = 70;
+const SURVEYED: u8 = 71;
 
 impl<'a> ToWorker<'a> {
     /// Writes the whole message, header and all, over what the buffer held.
@@ -112,6 +118,10 @@ impl<'a> ToWorker<'a> {
             Self::Open(json) => {
                 to.extend_from_slice(json);
                 OPEN
+            }
+            Self::Survey(json) => {
+                to.extend_from_slice(json);
+                SURVEY
             }
             Self::Memory(layout) => {
                 let Layout { slots, tokens_max, texts_max, outputs_max } = layout;
@@ -134,6 +144,7 @@ impl<'a> ToWorker<'a> {
         let mut fields = Fields(payload);
         let message = match kind {
             OPEN => Self::Open(fields.rest()),
+            SURVEY => Self::Survey(fields.rest()),
             MEMORY => Self::Memory(Layout {
                 slots: fields.u32()?,
                 tokens_max: fields.u32()?,
@@ -167,6 +178,10 @@ impl<'a> ToSupervisor<'a> {
                 to.extend_from_slice(json);
                 READY
             }
+            Self::Surveyed(json) => {
+                to.extend_from_slice(json);
+                SURVEYED
+            }
             Self::NotReady(trouble) => {
                 trouble.put(to);
                 NOT_READY
@@ -196,6 +211,7 @@ impl<'a> ToSupervisor<'a> {
         let message = match kind {
             HELLO => Self::Hello { pid: fields.u32()? },
             READY => Self::Ready(fields.rest()),
+            SURVEYED => Self::Surveyed(fields.rest()),
             NOT_READY => Self::NotReady(Trouble::take(&mut fields)?),
             FINISHED => Self::Finished {
                 batch: fields.u64()?,

@@ -16,6 +16,7 @@ mod serve;
 mod slots;
 mod spawn;
 mod spec;
+mod survey;
 
 pub use channel::ChannelError;
 pub use handle::{Work, WorkerGone, WorkerHandle};
@@ -24,3 +25,4 @@ pub use receiver::{FromWorker, WorkerReceiver};
 pub use serve::{ServeError, serve};
 pub use spawn::{SpawnError, spawn};
 pub use spec::{CudaDevice, ModelSource, Ready, WorkerDevice, WorkerModel, WorkerSpec};
+pub use survey::survey;

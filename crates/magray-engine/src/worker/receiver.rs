@@ -102,7 +102,10 @@ impl WorkerReceiver {
                 }
             }
             ToSupervisor::Heartbeat(memory) => FromWorker::Heartbeat { memory },
-            ToSupervisor::Hello { .. } | ToSupervisor::Ready(_) | ToSupervisor::NotReady(_) => {
+            ToSupervisor::Hello { .. }
+            | ToSupervisor::Ready(_)
+            | ToSupervisor::NotReady(_)
+            | ToSupervisor::Surveyed(_) => {
                 return Err(Garbled("a greeting after it was ready").into());
             }
         })

@@ -8,6 +8,7 @@ use super::message::{Batch, Garbled, ToSupervisor, ToWorker, Trouble};
 use super::mishaps::{Mishaps, Planned};
 use super::slots::{Slots, Staged};
 use super::spec::{ReadyMessage, ReadyModel, WorkerSpec};
+use super::survey;
 use crate::faults::{FaultKind, Place};
 use crate::gpu::{GpuError, MemoryMeter, MemoryStats};
 use magray_core::PrecisionChoice;
@@ -74,8 +75,10 @@ pub fn serve() -> Result<(), ServeError> {
 fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeError> {
     tell(outgoing, ToSupervisor::Hello { pid: std::process::id() })?;
     let frame = incoming.next()?;
-    let ToWorker::Open(json) = ToWorker::decode(frame.kind, frame.payload)? else {
-        return Err(Garbled("something else before what to open").into());
+    let json = match ToWorker::decode(frame.kind, frame.payload)? {
+        ToWorker::Open(json) => json,
+        ToWorker::Survey(json) => return tell(outgoing, ToSupervisor::Surveyed(&survey::look(json)?)),
+        _ => return Err(Garbled("something else before what to open").into()),
     };
     let opened = read_spec(json).and_then(|(spec, faults)| Ok((Host::open(&spec)?, faults)));
     let (host, faults) = match opened {
@@ -101,7 +104,9 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
             ToWorker::Batch(batch) => worker.answer(batch, outgoing)?,
             ToWorker::Trim => worker.host.trim(),
             ToWorker::Stop => return Ok(()),
-            ToWorker::Open(_) | ToWorker::Memory(_) => return Err(Garbled("an opening after the opening").into()),
+            ToWorker::Open(_) | ToWorker::Survey(_) | ToWorker::Memory(_) => {
+                return Err(Garbled("an opening after the opening").into());
+            }
         }
     }
 }

@@ -83,45 +83,49 @@ pub fn spawn(
     if json.len() > PAYLOAD_BYTES_MAX {
         return Err(SpawnError::Spec("it has too many models, or their names are too long".to_owned()));
     }
-    let deadline = Instant::now() + ready_within;
-    let (here, there) = UnixStream::pair().map_err(SpawnError::System)?;
-    here.set_write_timeout(Some(SEND_MAX)).map_err(SpawnError::System)?;
-    let clone = || here.try_clone().map_err(SpawnError::System);
-    let (incoming, outgoing, own) = (Incoming::new(clone()?), Outgoing::new(clone()?), clone()?);
-    let child =
-        command(exe, there.into()).spawn().map_err(|source| SpawnError::Start { exe: exe.to_owned(), source })?;
-    let process = Process::new(child, own);
-    started(process.switch());
-    let mut talk = Handshake { process: &process, incoming, outgoing, deadline };
-    let (ready, slots) = talk.run(&json, spec).map_err(|error| match error {
-        SpawnError::Channel(ChannelError::Closed) => SpawnError::Ended(process.reap()),
-        SpawnError::Channel(ChannelError::Timeout) => SpawnError::Overdue(ready_within),
-        // Dropping the process ends and reaps it.
-        error => error,
-    })?;
-    let Handshake { incoming, outgoing, .. } = talk;
+    let mut meeting = Meeting::new(exe, ready_within)?;
+    started(meeting.process.switch());
+    let (ready, slots) = meeting.hold(|meeting| meeting.open(&json, spec))?;
+    let Meeting { process, incoming, outgoing, .. } = meeting;
     let handle = WorkerHandle::new(Arc::clone(&process), outgoing, slots, spec.models.len());
     Ok((handle, WorkerReceiver::new(process, incoming), ready))
 }
 
-/// The first words.
-struct Handshake<'a> {
-    process: &'a Process,
+/// A process and the first words with it. When it goes, the process is ended and reaped.
+pub(super) struct Meeting {
+    process: Arc<Process>,
     incoming: Incoming,
     outgoing: Outgoing,
+    within: Duration,
     deadline: Instant,
 }
 
-impl Handshake<'_> {
-    fn run(&mut self, json: &[u8], spec: &WorkerSpec) -> Result<(Ready, Slots), SpawnError> {
+impl Meeting {
+    /// Starts a process; all that is said to it must be answered within this time.
+    pub(super) fn new(exe: &Path, within: Duration) -> Result<Self, SpawnError> {
+        let deadline = Instant::now() + within;
+        let (here, there) = UnixStream::pair().map_err(SpawnError::System)?;
+        here.set_write_timeout(Some(SEND_MAX)).map_err(SpawnError::System)?;
+        let clone = || here.try_clone().map_err(SpawnError::System);
+        let (incoming, outgoing, own) = (Incoming::new(clone()?), Outgoing::new(clone()?), clone()?);
+        let child =
+            command(exe, there.into()).spawn().map_err(|source| SpawnError::Start { exe: exe.to_owned(), source })?;
+        Ok(Self { process: Process::new(child, own), incoming, outgoing, within, deadline })
+    }
+
+    /// Has the talk; where the process ended meanwhile, says how.
+    pub(super) fn hold<T>(&mut self, talk: impl FnOnce(&mut Self) -> Result<T, SpawnError>) -> Result<T, SpawnError> {
+        talk(self).map_err(|error| match error {
+            SpawnError::Channel(ChannelError::Closed) => SpawnError::Ended(self.process.reap()),
+            SpawnError::Channel(ChannelError::Timeout) => SpawnError::Overdue(self.within),
+            error => error,
+        })
+    }
+
+    fn open(&mut self, json: &[u8], spec: &WorkerSpec) -> Result<(Ready, Slots), SpawnError> {
+        self.greet()?;
         let pid = self.process.pid();
-        match self.hear()? {
-            ToSupervisor::Hello { pid: said } if said == pid => {}
-            ToSupervisor::Hello { .. } => return Err(garbled("the greeting of another process")),
-            _ => return Err(garbled("no greeting")),
-        }
-        self.outgoing.send(|to| ToWorker::Open(json).encode(to)).map_err(SpawnError::Channel)?;
-        let ready = match self.hear()? {
+        let ready = match self.ask(ToWorker::Open(json))? {
             ToSupervisor::Ready(json) => {
                 let message: Option<ReadyMessage> = serde_json::from_slice(json).ok();
                 message.and_then(|message| message.into_ready(pid))
@@ -145,6 +149,22 @@ impl Handshake<'_> {
         Ok((ready, slots))
     }
 
+    /// Waits for the greeting and sees that it is from the process that was started.
+    pub(super) fn greet(&mut self) -> Result<(), SpawnError> {
+        let pid = self.process.pid();
+        match self.hear()? {
+            ToSupervisor::Hello { pid: said } if said == pid => Ok(()),
+            ToSupervisor::Hello { .. } => Err(garbled("the greeting of another process")),
+            _ => Err(garbled("no greeting")),
+        }
+    }
+
+    /// Says something and waits for the answer.
+    pub(super) fn ask(&mut self, message: ToWorker<'_>) -> Result<ToSupervisor<'_>, SpawnError> {
+        self.outgoing.send(|to| message.encode(to)).map_err(SpawnError::Channel)?;
+        self.hear()
+    }
+
     fn hear(&mut self) -> Result<ToSupervisor<'_>, SpawnError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         self.incoming.set_timeout(Some(left)).map_err(SpawnError::Channel)?;
@@ -153,7 +173,7 @@ impl Handshake<'_> {
     }
 }
 
-fn garbled(what: &'static str) -> SpawnError {
+pub(super) fn garbled(what: &'static str) -> SpawnError {
     SpawnError::Channel(Garbled(what).into())
 }
 

@@ -119,18 +119,19 @@ impl Fallback {
     }
 }
 
+/// A phrase about the GPU: "it ...", "its ...".
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfMemory => f.write_str("the GPU's memory is full"),
-            Self::Unhealthy => f.write_str("the GPU's worker failed and is being replaced, or failed too often"),
-            Self::Ruled(Fault::Lost) | Self::Lost => f.write_str("the GPU is not there any more"),
-            Self::Ruled(Fault::Xid(number)) => write!(f, "the driver reported a fault of the GPU (Xid {number})"),
-            Self::Ruled(Fault::Memory) => f.write_str("the GPU's memory had errors that could not be corrected"),
-            Self::Ruled(Fault::NeedsReset) => f.write_str("the driver asks for a reset of the GPU"),
-            Self::Ruled(Fault::Overheated) => f.write_str("the GPU is hotter than it may be"),
-            Self::WrongAnswers => f.write_str("the GPU returned wrong answers"),
-            Self::Starting => f.write_str("the GPU's worker has not started yet"),
+            Self::OutOfMemory => f.write_str("its memory was full"),
+            Self::Unhealthy => f.write_str("its worker failed"),
+            Self::Ruled(Fault::Lost) | Self::Lost => f.write_str("it is not on the bus any more"),
+            Self::Ruled(Fault::Xid(xid)) => write!(f, "the driver reported Xid {xid}, a fault of the hardware"),
+            Self::Ruled(Fault::Memory) => f.write_str("it has memory errors that could not be corrected"),
+            Self::Ruled(Fault::NeedsReset) => f.write_str("the driver asks for a reset of the GPU or of the machine"),
+            Self::Ruled(Fault::Overheated) => f.write_str("it is hotter than it may be"),
+            Self::WrongAnswers => f.write_str("it returned wrong answers"),
+            Self::Starting => f.write_str("it has not started yet"),
         }
     }
 }

@@ -372,7 +372,10 @@ impl Pending {
 }
 
 fn answer(work: &Work, values: Vec<f32>, report: &Report, lane: &dyn Lane, absent: &Option<Reason>) -> Answer {
-    let failed = |fallback: Fallback| Reason::Failed { code: fallback.code(), message: fallback.to_string() };
+    let failed = |fallback: Fallback| Reason::Failed {
+        code: fallback.code(),
+        message: format!("the GPU could not be used: {fallback}"),
+    };
     Answer {
         dimensions: values.len() / work.texts.len().max(1),
         values,

@@ -6,7 +6,7 @@ mod gate;
 mod tests;
 mod webhook;
 
-use super::words::{explain, utc};
+use super::words::utc;
 use gate::Gate;
 use magray_core::schedule::Change;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -66,12 +66,11 @@ impl Alert {
         let device = &self.device;
         match self.change {
             Change::Left { reason, is_permanent: false } => {
-                format!("{device} left the rotation: {}", explain(reason))
+                format!("{device} left the rotation: {}", reason)
             }
-            Change::Left { reason, is_permanent: true } => format!(
-                "{device} left the rotation: {}; it stays out until `magray gpu reset {device}`",
-                explain(reason)
-            ),
+            Change::Left { reason, is_permanent: true } => {
+                format!("{device} left the rotation: {}; it stays out until `magray gpu reset {device}`", reason)
+            }
             Change::Returned => format!("{device} is back in the rotation"),
         }
     }

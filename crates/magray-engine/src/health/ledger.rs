@@ -1,7 +1,6 @@
 //! Which GPUs are out of service until somebody resets them: a small file that outlives the process.
 //! Never half written, never in the way: what cannot be read counts as empty, with a warning.
 
-use super::words::explain;
 use magray_core::schedule::Fallback;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
@@ -81,7 +80,7 @@ impl Ledger {
                 uuid: uuid.to_owned(),
                 since_unix_s: known.map_or(since_unix_s, |known| known.since_unix_s),
                 code: reason.code().to_owned(),
-                message: explain(reason),
+                message: reason.to_string(),
             });
             let surplus = outages.len().saturating_sub(Self::OUTAGES_MAX);
             outages.drain(..surplus);

@@ -14,7 +14,7 @@ pub use magray_core::health::{HealthRules, HealthSample, Judge, Remark, Throttle
 pub use monitor::{Monitor, MonitorOptions};
 pub use nvml::NvmlSource;
 pub use scripted::{ScriptHandle, ScriptedFault, ScriptedKind, ScriptedSource};
-pub use words::{explain, host_name, utc, utc_of};
+pub use words::{host_name, utc, utc_of};
 
 /// Where samples of GPUs come from.
 pub trait HealthSource: Send {

@@ -1,24 +1,8 @@
-//! What health has to say to people: reasons as sentences, times as dates, the name of this machine.
+//! What health has to say to people: times as dates, the name of this machine.
 //! Decides nothing and never fails.
 
-use magray_core::schedule::{Fallback, Fault};
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Why a GPU is not used, as a phrase.
-pub fn explain(reason: Fallback) -> String {
-    match reason {
-        Fallback::OutOfMemory => "its memory was full".to_owned(),
-        Fallback::Unhealthy => "its worker failed too often".to_owned(),
-        Fallback::Ruled(Fault::Lost) | Fallback::Lost => "it is not on the bus any more".to_owned(),
-        Fallback::Ruled(Fault::Xid(xid)) => format!("the driver reported Xid {xid}, a fault of the hardware"),
-        Fallback::Ruled(Fault::Memory) => "it has memory errors that could not be corrected".to_owned(),
-        Fallback::Ruled(Fault::NeedsReset) => "the driver asks for a reset of the GPU or of the machine".to_owned(),
-        Fallback::Ruled(Fault::Overheated) => "it is hotter than it may be".to_owned(),
-        Fallback::WrongAnswers => "it returned wrong answers".to_owned(),
-        Fallback::Starting => "it has not started yet".to_owned(),
-    }
-}
 
 /// A time as people and programs read it, such as `2026-03-01T12:00:05Z`.
 pub fn utc(time: SystemTime) -> String {

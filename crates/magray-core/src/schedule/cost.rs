@@ -3,8 +3,12 @@
 
 use super::queue::Load;
 
-/// The part of an efficient batch that its fixed cost is at most. Beyond that, larger batches only add waiting.
+/// The part of an efficient batch that its fixed cost is at most. Beyond that, larger batches mostly add waiting.
 const FIXED_PART: f64 = 0.05;
+/// What waits long anyway is better off with batches of up to this part of its waiting, which waste less.
+const WAITING_PART: f64 = 0.125;
+/// But no batch is longer than this many efficient ones: urgent texts that come now wait for its end.
+const LONGEST: f64 = 10.0;
 /// What it costs to hand a batch to a device even where its own fixed cost is nothing, in microseconds.
 const HANDING_US: f64 = 25.0;
 /// A batch of less time than this is never called full: its fixed cost could not be told from noise.
@@ -54,6 +58,12 @@ impl Cost {
     /// The time of a batch from which on larger ones are hardly more efficient.
     pub(super) fn full_us(&self) -> f64 {
         (self.fixed.max(HANDING_US) / FIXED_PART).max(FULL_LEAST_US)
+    }
+
+    /// The time of a batch at most where so much waits for the device.
+    pub(super) fn longest_us(&self, waiting_us: f64) -> f64 {
+        let full_us = self.full_us();
+        (waiting_us * WAITING_PART).max(full_us).min(LONGEST * full_us)
     }
 
     /// The time of a batch below which the fixed cost is most of it: not worth a device of its own.

@@ -58,6 +58,8 @@ pub(super) struct Running {
     pub(super) batch: BatchId,
     pub(super) group: Group,
     pub(super) pieces: Vec<RunningPiece>,
+    /// Whether it holds one request because that was a suspect when it started.
+    pub(super) is_trial: bool,
     pub(super) load: Load,
     pub(super) started: Moment,
     /// When the device began with it: those before it were done.

@@ -80,6 +80,7 @@ impl Machine {
         self.now = now;
         // Neither a sign of life nor a request that leaves is a reason to place anything.
         let is_news = !matches!(event, Event::Heartbeat { .. } | Event::Cancelled(_) | Event::Draining);
+        let is_due = self.placement_wake.is_some_and(|wake| wake <= now);
         let actions_before = actions.len();
         match event {
             Event::Submitted(request) => self.admit(request, now, actions),
@@ -100,7 +101,7 @@ impl Machine {
         for gpu in self.gpus.iter() {
             self.tend(gpu, now, actions);
         }
-        if is_news || actions.len() > actions_before {
+        if is_news || is_due || actions.len() > actions_before {
             self.dispatch(now, actions);
             self.placement_wake = self.placement_wake_after(now);
         }

@@ -1,14 +1,14 @@
 //! Gives waiting texts to devices: each to the one that is expected to be done with it first, or to all in turn.
 //! Never lets a device idle that would help, and never gives it what would be done sooner by waiting for a faster one.
 
-use super::batcher::{Room, Source, choose};
+use super::Sizing;
+use super::batcher::{Batcher, Room, Source};
 use super::cost::Cost;
-use super::device::{NEAR_END_US, Running, RunningPiece, from_micros};
+use super::device::{Device, NEAR_END_US, Running, RunningPiece, from_micros};
 use super::device_set::DeviceSet;
 use super::queue::{LaneKey, Load, Side};
 use super::sabotage::sabotaged;
 use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Group, Machine, Moment, Piece, Placement};
-use super::{RequestId, Sizing};
 use std::time::Duration;
 
 /// A device tries a group with no more than this, and then with no more than a few times what it has computed before:
@@ -41,7 +41,7 @@ impl Offer {
     /// The time for a batch of a lane that all devices together are done with at `level_us`: no longer than that, no
     /// longer than makes it more efficient, and not so short that it is mostly fixed cost.
     fn time_us(&self, level_us: f64) -> f64 {
-        (level_us - self.ready_us).max(self.cost.worthwhile_us()).min(self.cost.full_us())
+        (level_us - self.ready_us).max(self.cost.worthwhile_us()).min(self.cost.longest_us(level_us))
     }
 
     /// When the first text of the lane would be done here.
@@ -52,35 +52,33 @@ impl Offer {
 }
 
 impl Machine {
-    /// Starts every batch that should start now.
+    /// Starts every batch that should start now. After each, others may be first: the order is looked at again.
     pub(super) fn dispatch(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if self.queue.is_empty() || !self.devices.iter().any(|device| device.has_free_slot()) {
-            return;
-        }
-        let mut ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
-        for lane in self.queue.by_rank(self.aging()) {
-            self.serve(lane, &mut ready_us, actions);
+        while !self.queue.is_empty() && self.devices.iter().any(Device::has_free_slot) {
+            let mut ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
+            let lanes = self.queue.by_rank(self.aging());
+            let order = lanes.into_iter().find_map(|lane| Some((lane, self.order_for(lane, &mut ready_us)?)));
+            let Some((lane, order)) = order else { return };
+            self.start(lane, order, actions);
         }
     }
 
-    /// Starts the batches of a lane, and reserves the devices for what is left of it: lanes behind it reckon with that.
-    fn serve(&mut self, lane: LaneKey, ready_us: &mut [f64], actions: &mut Vec<Action>) {
-        while let Some(load) = self.queue.load(lane) {
-            let offers = self.offers(lane, load, ready_us);
-            let order = match self.options.placement {
-                Placement::Weighted => self.least_finish(lane, load, &offers),
-                Placement::RoundRobin => self.in_turn(lane, &offers),
-            };
-            let Some(order) = order else {
-                let level_us = level(offers.iter());
-                for offer in &offers {
-                    let ready = &mut ready_us[usize::from(offer.device.0)];
-                    *ready = ready.max(level_us);
-                }
-                return;
-            };
-            ready_us[usize::from(order.device.0)] += self.start(lane, order, actions);
+    /// The next batch for a lane. If there is none, the devices are reserved for it: lanes behind it reckon with that.
+    fn order_for(&self, lane: LaneKey, ready_us: &mut [f64]) -> Option<Order> {
+        let load = self.queue.load(lane)?;
+        let offers = self.offers(lane, load, ready_us);
+        let order = match self.options.placement {
+            Placement::Weighted => self.least_finish(lane, load, &offers),
+            Placement::RoundRobin => self.in_turn(lane, &offers),
+        };
+        if order.is_none() {
+            let level_us = level(offers.iter());
+            for offer in &offers {
+                let ready = &mut ready_us[usize::from(offer.device.0)];
+                *ready = ready.max(level_us);
+            }
         }
+        order
     }
 
     /// The devices that may compute a lane now, and how long they would take.
@@ -99,8 +97,8 @@ impl Machine {
         let devices = if preferred.is_empty() { may } else { preferred };
         // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
         let is_aged = self.is_aged(lane);
-        let is_known = |device: &DeviceId| {
-            let device = &self.devices[usize::from(device.0)];
+        let is_known = |&device: &DeviceId| {
+            let device = self.device(device);
             device.running.is_empty() || device.is_measured(lane.group) || is_aged
         };
         let known: DeviceSet = devices.iter().filter(is_known).collect();
@@ -108,8 +106,7 @@ impl Machine {
     }
 
     fn in_rotation(&self) -> DeviceSet {
-        let is_used =
-            |device: &DeviceId| self.devices[usize::from(device.0)].is_in_rotation() || sabotaged!(self, PlaceOnOut);
+        let is_used = |&device: &DeviceId| self.device(device).is_in_rotation() || sabotaged!(self, PlaceOnOut);
         self.gpus.union(self.cpus).iter().filter(is_used).collect()
     }
 
@@ -125,14 +122,14 @@ impl Machine {
         // The first text does best to wait for the best device. The last one would wait for all before it as well: an
         // idle device takes it if it is done sooner so, and no more than it does in the time that the others need.
         offers.iter().find_map(|idle| {
-            let device = &self.devices[usize::from(idle.device.0)];
+            let device = self.device(idle.device);
             if idle.device == best.device || !device.running.is_empty() || !self.is_open(idle, lane) {
                 return None;
             }
             let last = self.last_text(lane, idle.device)?;
             let finish_us = idle.ready_us + idle.cost.of(last);
             let others_us = level(offers.iter().filter(|other| other.device != idle.device));
-            let time_max_us = (level_us - idle.ready_us).min(idle.cost.full_us());
+            let time_max_us = (level_us - idle.ready_us).min(idle.cost.longest_us(level_us));
             (finish_us < others_us).then_some(Order { device: idle.device, side: Side::Back, time_max_us })
         })
     }
@@ -140,13 +137,13 @@ impl Machine {
     /// The next device after the last one, if it can take a batch; otherwise the lane waits for it.
     fn in_turn(&self, lane: LaneKey, offers: &[Offer]) -> Option<Order> {
         let next = offers.iter().find(|offer| offer.device > self.last_in_turn).or(offers.first())?;
-        let order = Order { device: next.device, side: Side::Front, time_max_us: next.cost.full_us() };
+        let order = Order { device: next.device, side: Side::Front, time_max_us: next.cost.longest_us(next.all_us) };
         self.is_open(next, lane).then_some(order)
     }
 
     /// Whether a device takes a batch of a lane now.
     fn is_open(&self, offer: &Offer, lane: LaneKey) -> bool {
-        let device = &self.devices[usize::from(offer.device.0)];
+        let device = self.device(offer.device);
         let slots = device.spec.slots.max(1) + usize::from(sabotaged!(self, ExceedSlots));
         if device.running.len() >= slots {
             return false;
@@ -175,7 +172,7 @@ impl Machine {
 
     /// How much a batch may hold.
     fn room(&self, device: DeviceId, lane: LaneKey, cost: Cost, time_max_us: f64) -> Room {
-        let device = &self.devices[usize::from(device.0)];
+        let device = self.device(device);
         let texts_max = u64::from(self.options.batching.texts_max.max(1));
         let mut room = match self.options.batching.sizing {
             Sizing::Fixed { texts, .. } => Room {
@@ -211,13 +208,13 @@ impl Machine {
     /// What batches of a lane cost on a device. What was not measured is guessed from other devices, and rather too
     /// low, so that every device is tried where it could be of use.
     pub(super) fn cost(&self, device: DeviceId, group: Group) -> Cost {
-        let own = &self.devices[usize::from(device.0)];
+        let own = self.device(device);
         let cost = own.measured_cost(group).unwrap_or_else(|| self.prior(device, group));
         cost.scaled(1.0 / own.weight())
     }
 
     pub(super) fn prior(&self, device: DeviceId, group: Group) -> Cost {
-        let kind = self.devices[usize::from(device.0)].spec.kind;
+        let kind = self.device(device).spec.kind;
         let others = self.devices.iter().filter_map(|other| {
             let factor = match (other.spec.kind, kind) {
                 (DeviceKind::Gpu, DeviceKind::Cpu) => 8.0,
@@ -232,20 +229,21 @@ impl Machine {
         })
     }
 
-    /// Forms a batch and starts it. Returns how long it should take.
-    fn start(&mut self, lane: LaneKey, order: Order, actions: &mut Vec<Action>) -> f64 {
+    /// Forms a batch and starts it.
+    fn start(&mut self, lane: LaneKey, order: Order, actions: &mut Vec<Action>) {
         let cost = self.cost(order.device, lane.group);
         let room = self.room(order.device, lane, cost, order.time_max_us);
         let source = Source { lead: lane, device: order.device, side: order.side };
-        let chosen = choose(&self.queue, &self.jobs, source, room, self.aging());
+        let chosen = Batcher { queue: &self.queue, jobs: &self.jobs, room, aging: self.aging() }.choose(source);
         assert!(!chosen.runs.is_empty(), "a lane that has texts gives at least one");
         let mut pieces = Vec::with_capacity(chosen.runs.len());
-        for (ticket, texts) in &chosen.runs {
-            let Some(request) = self.queue.request_at(ticket) else { continue };
-            self.take(ticket, texts);
-            self.jobs.piece_started(request);
-            let fallback = self.fallback_of(request, order.device);
-            pieces.push(RunningPiece { request, texts: texts.clone(), reach: ticket.lane.reach, fallback });
+        let fallen_back = self.fallback_to(order.device);
+        for (ticket, texts) in chosen.runs {
+            let reach = ticket.lane.reach;
+            let Some((request, job)) = self.take(&ticket, &texts) else { continue };
+            let fallback = fallen_back.filter(|_| job.allowed == Allowed::Any);
+            let fallback = fallback.and_then(|general| job.failed.or(general));
+            pieces.push(RunningPiece { request, texts, reach, fallback });
         }
         if lane.is_alone {
             self.hold_the_rest(&pieces);
@@ -262,6 +260,7 @@ impl Machine {
             batch,
             group: lane.group,
             pieces,
+            is_trial: lane.is_alone,
             load: chosen.load,
             started: now,
             computing_since: now,
@@ -269,7 +268,6 @@ impl Machine {
             patience,
         });
         self.last_in_turn = order.device;
-        expected_us
     }
 
     /// A suspect has one batch at a time.
@@ -281,37 +279,34 @@ impl Machine {
         }
     }
 
-    /// Why this device computes a request that should be computed on a GPU.
-    fn fallback_of(&self, request: RequestId, device: DeviceId) -> Option<Fallback> {
-        let job = self.jobs.get(request)?;
-        let first_gpu = self.gpus.iter().next()?;
-        if job.allowed != Allowed::Any || self.gpus.contains(device) {
-            return None;
-        }
-        let are_all_out = self.gpus.iter().all(|gpu| !self.devices[usize::from(gpu.0)].is_in_rotation());
-        let first_reason = || self.devices[usize::from(first_gpu.0)].fallback();
-        job.failed.or_else(|| are_all_out.then(first_reason))
+    /// Whether an answer of this device is one that a GPU should have given, and why no GPU could.
+    fn fallback_to(&self, device: DeviceId) -> Option<Option<Fallback>> {
+        let first_gpu = self.gpus.iter().next().filter(|_| !self.gpus.contains(device))?;
+        let are_all_out = self.gpus.iter().all(|gpu| !self.device(gpu).is_in_rotation());
+        Some(are_all_out.then(|| self.device(first_gpu).fallback()))
     }
 
     /// When what waits must be looked at again although nothing happened.
     pub(super) fn placement_wake_after(&self, now: Moment) -> Option<Moment> {
+        let in_rotation = self.in_rotation();
         let lanes = self.queue.keys().filter_map(|lane| {
-            let candidates = self.candidates(lane);
-            let devices = || candidates.iter().map(|device| &self.devices[usize::from(device.0)]);
-            if !devices().any(|device| device.has_free_slot()) {
+            // Not only the candidates of now: age makes others of them.
+            let devices = || lane.reach.may.and(in_rotation).iter().map(|device| self.device(device));
+            if !devices().any(Device::has_free_slot) {
                 return None;
             }
-            if let Sizing::Fixed { timeout, .. } = self.options.batching.sizing {
-                let due = self.queue.oldest(lane)? + timeout;
-                if due > now {
-                    return Some(due);
-                }
-            }
-            let recheck = devices().filter_map(|device| device.expected_end()).map(|end| {
+            let oldest = self.queue.oldest(lane)?;
+            let timeout = match self.options.batching.sizing {
+                Sizing::Fixed { timeout, .. } => Some(oldest + timeout),
+                Sizing::Adaptive => None,
+            };
+            let aged = Some(oldest + self.aging().age_max);
+            let by_age = [timeout, aged].into_iter().flatten().filter(|&due| due > now);
+            let recheck = devices().filter_map(Device::expected_end).map(|end| {
                 let near_end = end.before(from_micros(NEAR_END_US));
                 if near_end > now { near_end } else { now + now.since(end).max(RECHECK_LEAST) }
             });
-            recheck.min()
+            recheck.chain(by_age).min()
         });
         lanes.min()
     }
@@ -332,4 +327,36 @@ fn level<'a>(offers: impl Iterator<Item = &'a Offer>) -> f64 {
         level_us = (1.0 + head_start) / speed;
     }
     level_us
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn offer(ready_us: f64, all_us: f64) -> Offer {
+        Offer { device: DeviceId(0), cost: Cost::GPU, ready_us, all_us }
+    }
+
+    #[test]
+    fn work_is_poured_over_devices_until_all_end_together() {
+        assert!((level([offer(0.0, 100.0)].iter()) - 100.0).abs() < 1e-9);
+        assert!((level([offer(0.0, 100.0), offer(0.0, 100.0)].iter()) - 50.0).abs() < 1e-9);
+        assert!((level([offer(0.0, 100.0), offer(200.0, 1.0)].iter()) - 100.0).abs() < 1e-9);
+        // The first does 30 % alone, then both share the rest.
+        assert!((level([offer(0.0, 100.0), offer(30.0, 100.0)].iter()) - 65.0).abs() < 1e-9);
+        assert!(level([].iter()).is_infinite());
+    }
+
+    proptest! {
+        #[test]
+        fn all_of_the_work_is_done_when_the_level_is_reached(
+            devices in prop::collection::vec((0.0..1e6, 1.0..1e6), 1..8),
+        ) {
+            let offers: Vec<Offer> = devices.iter().map(|&(ready_us, all_us)| offer(ready_us, all_us)).collect();
+            let level_us = level(offers.iter());
+            let done: f64 = offers.iter().map(|offer| (level_us - offer.ready_us).max(0.0) / offer.all_us).sum();
+            prop_assert!((done - 1.0).abs() < 1e-6, "{done}");
+        }
+    }
 }

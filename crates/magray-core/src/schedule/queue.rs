@@ -127,10 +127,12 @@ impl Queue {
 
     /// Lanes that may give texts to a batch which is led by `lead` and computed on `device`.
     pub(super) fn partners(&self, lead: LaneKey, device: DeviceId) -> impl Iterator<Item = LaneKey> {
-        self.lanes.keys().copied().filter(move |&key| {
-            let is_open = !key.is_alone && !lead.is_alone && key.group == lead.group;
+        let nowhere = Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY };
+        let first = LaneKey { group: lead.group, is_alone: false, reach: nowhere };
+        let of_group = self.lanes.range(first..).map(|(&key, _)| key).take_while(move |key| key.group == lead.group);
+        of_group.filter(move |&key| {
             let suits = key.reach.may.contains(device) && !key.reach.rather_not.contains(device);
-            key == lead || is_open && suits
+            key == lead || !key.is_alone && !lead.is_alone && suits
         })
     }
 
@@ -146,12 +148,6 @@ impl Queue {
     pub(super) fn oldest(&self, lane: LaneKey) -> Option<Moment> {
         let firsts = self.lanes.get(&lane)?.runs.iter().filter_map(|runs| runs.first_key_value());
         firsts.map(|(_, run)| run.arrived).min()
-    }
-
-    /// Whose run stands there.
-    pub(super) fn request_at(&self, ticket: &Ticket) -> Option<RequestId> {
-        let run = self.lanes.get(&ticket.lane)?.runs[rank_of(ticket.priority)].get(&ticket.place)?;
-        Some(run.request)
     }
 
     /// Any request of a lane.
@@ -264,4 +260,93 @@ fn step_from<'a>(runs: &mut btree_map::Iter<'a, Place, Run>, side: Side) -> Opti
         Side::Back => runs.next_back(),
     };
     next.map(|(&place, run)| (place, run))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LANE: LaneKey = LaneKey {
+        group: Group(0),
+        is_alone: false,
+        reach: Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY },
+    };
+
+    fn put(queue: &mut Queue, lane: LaneKey, priority: Priority, arrival: u64) -> Ticket {
+        let ticket = Ticket { lane, priority, place: Place { arrival, first: 0 } };
+        let arrived = Moment::START + Duration::from_millis(arrival);
+        queue.insert(ticket, Run { request: RequestId(arrival), end: 2, tokens: 10, arrived });
+        ticket
+    }
+
+    fn order(queue: &Queue, side: Side, now_ms: u64) -> Vec<u64> {
+        let aging = Aging { now: Moment::START + Duration::from_millis(now_ms), age_max: Duration::from_millis(100) };
+        queue.walk(queue.keys(), side, aging).map(|(ticket, _)| ticket.place.arrival).collect()
+    }
+
+    #[test]
+    fn the_old_go_first_then_the_urgent_then_the_others() {
+        let mut queue = Queue::default();
+        let other = LaneKey { is_alone: true, ..LANE };
+        put(&mut queue, LANE, Priority::Low, 1);
+        put(&mut queue, other, Priority::High, 20);
+        put(&mut queue, LANE, Priority::Normal, 5);
+        put(&mut queue, LANE, Priority::High, 30);
+        assert_eq!(order(&queue, Side::Front, 50), [20, 30, 5, 1]);
+        assert_eq!(order(&queue, Side::Front, 102), [1, 20, 30, 5]);
+        assert_eq!(order(&queue, Side::Front, 110), [1, 5, 20, 30]);
+        assert_eq!(order(&queue, Side::Back, 102), [5, 30, 20, 1]);
+    }
+
+    #[test]
+    fn a_lane_without_runs_is_gone() {
+        let mut queue = Queue::default();
+        let ticket = put(&mut queue, LANE, Priority::Low, 1);
+        assert_eq!(queue.load(LANE), Some(Load { tokens: 10, texts: 2 }));
+        assert!(queue.remove(&ticket).is_some());
+        assert!(queue.is_empty() && queue.remove(&ticket).is_none());
+    }
+
+    #[test]
+    fn a_batch_is_shared_by_lanes_of_its_group_that_may_go_there() {
+        let (here, there) = (DeviceId(1), DeviceId(2));
+        let mut queue = Queue::default();
+        let may = |devices: &[DeviceId]| devices.iter().copied().collect();
+        let reach = |devices: &[DeviceId]| Reach { may: may(devices), rather_not: DeviceSet::EMPTY };
+        let lead = LaneKey { reach: reach(&[here, there]), ..LANE };
+        let joins = LaneKey { reach: reach(&[here]), ..LANE };
+        let avoids = Reach { may: may(&[here, there]), rather_not: may(&[here]) };
+        let strangers = [
+            LaneKey { reach: reach(&[there]), ..LANE },
+            LaneKey { reach: avoids, ..LANE },
+            LaneKey { group: Group(1), ..lead },
+            LaneKey { is_alone: true, ..lead },
+        ];
+        for (arrival, lane) in (1..).zip([lead, joins].into_iter().chain(strangers)) {
+            put(&mut queue, lane, Priority::Normal, arrival);
+        }
+        let mut partners: Vec<LaneKey> = queue.partners(lead, here).collect();
+        partners.sort_unstable_by_key(|lane| lane.reach != lead.reach);
+        assert_eq!(partners, [lead, joins]);
+        assert_eq!(queue.partners(strangers[3], here).collect::<Vec<_>>(), [strangers[3]]);
+    }
+
+    proptest! {
+        #[test]
+        fn both_sides_see_the_same_runs_the_other_way_round(
+            runs in prop::collection::btree_map(0_u64..300, (0_usize..3, any::<bool>()), 0..40),
+            now_ms in 0_u64..500,
+        ) {
+            let mut queue = Queue::default();
+            for (&arrival, &(priority, is_alone)) in &runs {
+                put(&mut queue, LaneKey { is_alone, ..LANE }, PRIORITIES[priority], arrival);
+            }
+            let mut backwards = order(&queue, Side::Back, now_ms);
+            backwards.reverse();
+            prop_assert_eq!(order(&queue, Side::Front, now_ms), backwards);
+            let texts: u64 = queue.keys().filter_map(|lane| queue.load(lane)).map(|load| load.texts).sum();
+            prop_assert_eq!(texts, 2 * u64::try_from(runs.len()).unwrap());
+        }
+    }
 }

@@ -43,13 +43,23 @@ pub(super) struct Blame {
 pub(super) struct Count(u32);
 
 impl Count {
-    /// The first time, others may have been the cause as well: only a request that is alone is blamed once more.
-    fn blame(&mut self, is_alone: bool) -> u32 {
-        if self.0 == 0 || is_alone {
+    /// After the first time, only a batch says more that was started to find out: pieces of a large request may have
+    /// been under way on several devices when trouble came that had nothing to do with it.
+    fn blame(&mut self, is_trial: bool) -> u32 {
+        if self.0 == 0 || is_trial {
             self.0 = self.0.saturating_add(1);
         }
         self.0
     }
+}
+
+/// What the end of a batch says about a request in it.
+#[derive(Clone, Copy, Debug)]
+struct Evidence {
+    /// No other request was in it.
+    is_alone: bool,
+    /// The request was a suspect when it started.
+    is_trial: bool,
 }
 
 /// A batch that was not computed.
@@ -93,9 +103,9 @@ impl Machine {
             return;
         }
         let requests = distinct(&batch.pieces);
-        let is_alone = requests.len() == 1;
+        let evidence = Evidence { is_alone: requests.len() == 1, is_trial: batch.is_trial };
         for &request in &requests {
-            self.note(request, loss, is_alone, actions);
+            self.note(request, loss, evidence, actions);
         }
         for piece in batch.pieces {
             if self.jobs.piece_ended(piece.request).is_none() {
@@ -108,7 +118,7 @@ impl Machine {
     }
 
     /// Writes down what happened to a request, and refuses it if that was once too often.
-    fn note(&mut self, id: RequestId, loss: Loss, is_alone: bool, actions: &mut Vec<Action>) {
+    fn note(&mut self, id: RequestId, loss: Loss, evidence: Evidence, actions: &mut Vec<Action>) {
         let is_gpu = self.gpus.contains(loss.device);
         let poison_kills = self.options.recovery.poison_kills;
         let is_everybody_blamed = sabotaged!(self, BlameEverybody);
@@ -121,12 +131,12 @@ impl Machine {
         let was_suspect = job.is_suspect();
         let blamed = match loss.setback {
             Setback::TooLarge | Setback::NeverFits | Setback::Transient | Setback::Lost => 0,
-            Setback::Fatal => job.blame.workers.blame(is_alone),
-            Setback::FailedOnCpu => job.blame.cpu.blame(is_alone),
+            Setback::Fatal => job.blame.workers.blame(evidence.is_trial),
+            Setback::FailedOnCpu => job.blame.cpu.blame(evidence.is_trial),
         };
         job.transients += u32::from(loss.setback == Setback::Transient);
         job.setbacks += u32::from(!matches!(loss.setback, Setback::TooLarge | Setback::NeverFits));
-        let is_poison = is_alone && blamed >= poison_kills.max(1) && !is_poison_ignored;
+        let is_poison = evidence.is_alone && blamed >= poison_kills.max(1) && !is_poison_ignored;
         if is_poison || (is_everybody_blamed && blamed > 0) {
             return self.refuse(id, Refused::Poison, actions);
         }

@@ -2,6 +2,7 @@
 //! Starts no batch and picks no device.
 
 use super::device_set::DeviceSet;
+use super::jobs::Job;
 use super::queue::{Aging, LaneKey, Place, Reach, Run, Ticket};
 use super::sabotage::sabotaged;
 use super::{Action, Fallback, Group, Machine, Moment, Refused, Report, RequestId};
@@ -43,20 +44,21 @@ impl Machine {
         }
     }
 
-    /// Takes some texts of a run out of the queue; the others of it stay.
-    pub(super) fn take(&mut self, ticket: &Ticket, texts: &Range<u32>) {
-        let Some(run) = self.queue.remove(ticket) else { return };
-        let Some(job) = self.jobs.get_mut(run.request) else { return };
+    /// Takes texts from the front or the back of a run out of the queue and into a batch; the others of it stay.
+    pub(super) fn take(&mut self, ticket: &Ticket, texts: &Range<u32>) -> Option<(RequestId, &Job)> {
+        let run = self.queue.remove(ticket)?;
+        let job = self.jobs.piece_started(run.request)?;
         job.tickets.retain(|other| other != ticket);
-        for rest in [ticket.place.first..texts.start, texts.end..run.end] {
-            if rest.is_empty() {
-                continue;
-            }
+        let rest = if texts.end < run.end { texts.end..run.end } else { ticket.place.first..texts.start };
+        if !rest.is_empty() {
+            // Not counted anew: a long request gives many batches.
+            let tokens = run.tokens - job.tokens_of(texts.clone());
             let place = Place { first: rest.start, ..ticket.place };
             let ticket = Ticket { place, ..*ticket };
-            self.queue.insert(ticket, Run { end: rest.end, tokens: job.tokens_of(rest), ..run });
+            self.queue.insert(ticket, Run { end: rest.end, tokens, ..run });
             job.tickets.push(ticket);
         }
+        Some((run.request, job))
     }
 
     /// Takes all waiting texts of a request out of the queue.
@@ -86,11 +88,10 @@ impl Machine {
         }
     }
 
-    /// Answers a request; one whose deadline has passed gets that for an answer.
+    /// Answers a request. One whose deadline has passed is left to [`Machine::expire`].
     pub(super) fn complete(&mut self, id: RequestId, report: Report, actions: &mut Vec<Action>) {
-        let deadline = self.jobs.get(id).and_then(|job| job.deadline);
-        if deadline.is_some_and(|deadline| deadline <= self.now) && !sabotaged!(self, IgnoreDeadline) {
-            return self.refuse(id, Refused::Expired, actions);
+        if self.deadlines.first().is_some_and(|(deadline, _)| *deadline <= self.now) {
+            self.expire(self.now, actions);
         }
         if self.close(id) {
             if sabotaged!(self, AnswerTwice) {
@@ -102,8 +103,11 @@ impl Machine {
 
     /// Nobody waits for a request any more. False if that was so before.
     pub(super) fn close(&mut self, id: RequestId) -> bool {
-        self.withdraw(id);
         let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return false };
+        job.held.clear();
+        for ticket in std::mem::take(&mut job.tickets) {
+            self.queue.remove(&ticket);
+        }
         if let Some(deadline) = job.deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -155,7 +159,7 @@ impl Machine {
     fn stranded_since(&self, may: DeviceSet) -> Option<Moment> {
         let mut last = Moment::START;
         for device in may.iter() {
-            last = last.max(self.devices[usize::from(device.0)].out_since?);
+            last = last.max(self.device(device).out_since?);
         }
         Some(last)
     }
@@ -173,12 +177,12 @@ impl Machine {
 
     /// Whether one of these devices computes, or may come back by itself.
     pub(super) fn is_reachable(&self, may: DeviceSet) -> bool {
-        may.iter().any(|device| !self.devices[usize::from(device.0)].is_given_up())
+        may.iter().any(|device| !self.device(device).is_given_up())
     }
 
     /// Why these devices do not compute.
     pub(super) fn reason_of(&self, may: DeviceSet) -> Fallback {
-        may.iter().next().map_or(Fallback::Lost, |device| self.devices[usize::from(device.0)].fallback())
+        may.iter().next().map_or(Fallback::Lost, |device| self.device(device).fallback())
     }
 
     pub(super) fn aging(&self) -> Aging {

@@ -133,21 +133,14 @@ fn the_second_slot_takes_a_full_batch_at_once_and_there_is_no_third() {
 
 #[test]
 fn batches_stop_growing_where_the_fixed_cost_is_a_small_part() {
-    let mut bench = Bench::up(0, with_batching(Batching { texts_max: 100_000, ..Batching::default() }));
-    let cost = |texts: u64| Duration::from_micros(400 + 400 * texts);
-    let request = bench.request(2_000);
-    let (_, mut actions) = bench.submit(request);
-    let mut last = 0;
-    while let Some(start) = starts(&actions).pop() {
-        last = start.texts();
-        let compute = cost(u64::try_from(last).unwrap());
-        bench.now = bench.now + compute;
-        actions = bench.step(Event::Finished { batch: start.batch, compute });
-        if bench.machine.view().devices[0].texts_finished > 1_000 {
-            break;
-        }
+    // A batch costs 0.1 ms and 0.1 ms a text: of 20 texts, 5 % are fixed, of 200 texts half a percent.
+    for (texts, wanted) in [(10, 10..=10), (40, 18..=21), (5_000, 180..=210)] {
+        let mut bench = Bench::up(0, with_batching(Batching { texts_max: 100_000, ..Batching::default() }));
+        bench.measure(CPU, 100);
+        let request = bench.request(texts);
+        let taken = only_start(&bench.submit(request).1).texts();
+        assert!(wanted.contains(&taken), "{taken} of {texts}");
     }
-    assert!((15..=25).contains(&last), "{last} texts take {:?} of which 0.4 ms are fixed", cost(20));
 }
 
 #[test]
@@ -166,4 +159,17 @@ fn fixed_batches_wait_for_their_number_or_their_time() {
     assert!(bench.submit(request).1.is_empty());
     assert_eq!(bench.machine.next_wake(), Some(bench.now + Duration::from_millis(5)));
     assert_eq!(only_start(&bench.pass(Duration::from_millis(5))).texts(), 1);
+}
+
+#[test]
+fn nobody_was_woken_when_age_alone_gave_an_unmeasured_group_the_next_slot() {
+    let mut bench = Bench::up(1, Options::default());
+    bench.measure(GPU, 2);
+    let request = bench.gpu_request(1);
+    bench.submit(request);
+    let unmeasured = Request { group: Group(7), ..bench.gpu_request(1) };
+    let (id, actions) = bench.submit(unmeasured);
+    assert!(actions.is_empty(), "its cost is unknown, and the device is busy");
+    let started = only_start(&bench.pass(Duration::from_millis(200)));
+    assert_eq!(started.requests(), [id]);
 }

@@ -123,8 +123,9 @@ impl Bench {
                 let compute = Duration::from_micros(100 + micros_per_text * texts);
                 // No longer than the machine would wait for a batch.
                 self.now = self.now + compute.min(Duration::from_millis(500));
-                self.step(Event::Heartbeat { device: GPU });
-                self.step(Event::Heartbeat { device: GPU2 });
+                for device in [GPU, GPU2] {
+                    open.extend(starts(&self.step(Event::Heartbeat { device })));
+                }
                 open.extend(starts(&self.step(Event::Finished { batch: start.batch, compute })));
             }
         }

@@ -137,3 +137,16 @@ fn a_request_on_which_the_cpu_fails_twice_is_refused() {
     assert_eq!(refusals(&bench.fail(again.batch, Failure::Transient)), [(id, Refused::Poison)]);
     assert!(bench.machine.is_in_rotation(CPU));
 }
+
+#[test]
+fn a_large_request_on_two_workers_that_end_at_once_was_refused_though_innocent() {
+    let mut bench = Bench::up(2, Options::default());
+    bench.measure(GPU, 20);
+    bench.measure(GPU2, 20);
+    let request = bench.gpu_request(4_000);
+    let (id, _) = bench.submit(request);
+    assert!(refusals(&bench.down(GPU, Ending::Crashed)).is_empty());
+    assert!(refusals(&bench.down(GPU2, Ending::Crashed)).is_empty(), "both were under way before anybody suspected it");
+    assert_eq!(only_start(&bench.step(Event::Up { device: GPU })).requests(), [id]);
+    assert_eq!(refusals(&bench.down(GPU, Ending::Crashed)), [(id, Refused::Poison)]);
+}

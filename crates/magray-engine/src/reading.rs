@@ -65,6 +65,21 @@ impl Reader {
         Ok(Reading { texts: self.tokenizer()?.encode_pairs(pairs, threads)?, skip: 0 })
     }
 
+    /// All numbers of leading tokens that may have to be left out of the pooling, each once.
+    pub(crate) fn skips(&self) -> Result<Vec<usize>, LoadError> {
+        let mut skips = vec![0];
+        if let (Task::Embed(task), Some(tokenizer)) = (&self.spec.task, &self.tokenizer)
+            && !task.include_prompt
+        {
+            for prompt in self.spec.prompts.values().filter(|prompt| !prompt.is_empty()) {
+                skips.push(tokenizer.prompt_tokens(prompt)?);
+            }
+        }
+        skips.sort_unstable();
+        skips.dedup();
+        Ok(skips)
+    }
+
     /// Refuses token ids that the model cannot read.
     pub(crate) fn check<'a>(&self, texts: impl Iterator<Item = &'a [u32]>) -> Result<(), EmbedError> {
         let (vocab, max_tokens) = (self.spec.shape.vocab, self.spec.max_tokens);

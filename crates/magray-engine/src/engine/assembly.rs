@@ -2,9 +2,9 @@
 //! Decides nothing about requests.
 
 use super::cpu_lane::CpuLane;
-use super::desk::Desk;
-use super::devices::{self, Devices, Gpu};
-use super::lane::Lane;
+use super::desk::{Desk, is_delivering};
+use super::devices::{self, Gpu, device_of_gpu};
+use super::lane::{Lane, LaneStatus, join_until};
 use super::models::Models;
 use super::news::News;
 use super::tampering::{Strikes, Tampered};
@@ -13,8 +13,7 @@ use super::{EngineOptions, Running};
 use crate::encoder::LoadError;
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
 use crate::worker::{CudaDevice, WorkerDevice, WorkerModel, WorkerSpec};
-use magray_core::DeviceName;
-use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Machine};
+use magray_core::schedule::{DeviceId, DeviceKind, DeviceSpec, Machine};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +26,8 @@ const GPU_BATCH_TOKENS: u32 = 32_768;
 const GPU_SLOTS: usize = 2;
 /// The CPU's lane is the first; GPUs follow.
 const CPU: DeviceId = DeviceId(0);
+/// A reset of a GPU by another process is noticed within this time.
+const LEDGER_INTERVAL: Duration = Duration::from_secs(1);
 /// Workers that were told to stop have this long before they are killed.
 const STOP_MAX: Duration = Duration::from_secs(3);
 
@@ -34,19 +35,15 @@ const STOP_MAX: Duration = Duration::from_secs(3);
 pub(super) struct Assembly {
     pub(super) desk: Arc<Desk>,
     pub(super) news: Arc<News>,
-    threads: Mutex<Option<Threads>>,
+    threads: Mutex<Threads>,
 }
 
 /// What watches and keeps the time.
+#[derive(Default)]
 struct Threads {
-    clock: JoinHandle<()>,
+    clock: Option<JoinHandle<()>>,
     monitor: Option<Monitor>,
     strikes: Option<Strikes>,
-}
-
-/// The device of a GPU, by its place among the GPUs.
-pub(super) fn device_of_gpu(gpu: usize) -> DeviceId {
-    DeviceId(gpu as u16 + 1)
 }
 
 /// Puts everything together and starts it.
@@ -58,66 +55,48 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         let models = Models::load(&sources, &options.encoder);
         (devices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), models)
     });
-    let (Devices { gpus, absent, allowed }, models) = (devices?, models?);
+    let (devices, models) = (devices?, models?);
+    let allowed = devices::assign(options, &devices)?;
+    let (gpus, absent) = (devices.gpus, devices.absent);
+    // The known text rides along, and may not make a pass of its own.
+    let gpu_tokens = GPU_BATCH_TOKENS.saturating_sub(models.known_tokens() as u32).max(1);
     let cpu = DeviceSpec { kind: DeviceKind::Cpu, slots: 1, batch_tokens_max: CPU_BATCH_TOKENS };
-    let gpu = DeviceSpec { kind: DeviceKind::Gpu, slots: GPU_SLOTS, batch_tokens_max: GPU_BATCH_TOKENS };
+    let gpu = DeviceSpec { kind: DeviceKind::Gpu, slots: GPU_SLOTS, batch_tokens_max: gpu_tokens };
     let specs = std::iter::once(cpu).chain(gpus.iter().map(|_| gpu)).collect();
     let machine = Machine::new(specs, options.schedule.clone());
 
     let news = Arc::new(News::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
     let on_change = {
         let news = Arc::clone(&news);
-        Box::new(move |device, change| news.tell(device, change))
+        Box::new(move |device, change, status: LaneStatus| news.tell(device, change, status.blames_device))
     };
     let desk = Arc::new(Desk::new(machine, absent, on_change));
-    let allowed = options.models.iter().map(|model| match model.assigned {
-        Some(DeviceName::Cpu) => Allowed::Cpu,
-        Some(name) => {
-            let at = gpus.iter().position(|gpu| gpu.name() == name);
-            at.map_or(allowed, |at| Allowed::Only(device_of_gpu(at)))
-        }
-        None => allowed,
-    });
-    let allowed = allowed.collect();
     let lanes = lanes(options, &gpus, &models, Arc::downgrade(&desk));
     let mut all: Vec<Box<dyn Lane>> = vec![Box::new(CpuLane::new(CPU, models.on_cpu, Arc::downgrade(&desk))?)];
     all.extend(lanes);
-    desk.open(all);
-    for gpu in news.out_of_service() {
-        desk.give_up(device_of_gpu(gpu));
-    }
-    let threads = Threads {
-        clock: thread("clock", &desk, |desk| desk.keep_time())?,
-        monitor: watch(options, &gpus, &desk, Arc::clone(&news))?,
-        strikes: Strikes::start(options.faults.as_ref(), &desk)?,
-    };
-    Ok(Running {
-        assembly: Assembly { desk, news, threads: Mutex::new(Some(threads)) },
-        readers: models.readers,
-        threads: models.threads,
-        allowed,
-    })
+    let given_up: Vec<_> = news.out_of_service().into_iter().map(device_of_gpu).collect();
+    desk.open(all, &given_up);
+    // From here on it must be taken apart, also where a thread cannot be had.
+    let assembly = Assembly { desk, news, threads: Mutex::default() };
+    let threads = || assembly.threads.lock().unwrap_or_else(PoisonError::into_inner);
+    threads().clock = Some(thread("clock", &assembly.desk, |desk| desk.keep_time())?);
+    threads().monitor = watch(options, &gpus, &assembly)?;
+    threads().strikes = Strikes::start(options.faults.as_ref(), &assembly.desk)?;
+    let (readers, canaries, threads) = (models.readers, models.canaries, models.threads);
+    Ok(Running { assembly, readers, canaries, threads, allowed })
 }
 
 impl Assembly {
     /// Ends everything: the workers, the watch and the clock. A second time it does nothing.
     pub(super) fn end(&self) {
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Threads { clock, monitor, strikes }) = threads else { return };
-        drop((monitor, strikes));
-        // From here on a worker that ends is no incident.
-        self.desk.close();
-        for lane in self.desk.lanes() {
-            lane.stop();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let desk = Arc::clone(&self.desk);
+        if is_delivering() {
+            // A caller let go of the engine in a thread that may belong to it: that cannot wait for itself.
+            let _ = std::thread::Builder::new().name("end".to_owned()).spawn(move || take_apart(&desk, threads));
+        } else {
+            take_apart(&desk, threads);
         }
-        let deadline = Instant::now() + STOP_MAX;
-        for lane in self.desk.lanes() {
-            if !lane.join(deadline) {
-                lane.kill();
-                lane.join(Instant::now() + STOP_MAX);
-            }
-        }
-        let _ = clock.join();
     }
 }
 
@@ -127,11 +106,29 @@ impl Drop for Assembly {
     }
 }
 
+fn take_apart(desk: &Desk, Threads { mut clock, monitor, strikes }: Threads) {
+    // From here on a worker that ends is no incident.
+    desk.close();
+    for lane in desk.lanes() {
+        lane.stop();
+    }
+    // The watch may be inside a driver that does not answer: it is not waited for without end.
+    let watch = std::thread::Builder::new().name("end of watch".to_owned());
+    let mut watch = watch.spawn(move || drop((monitor, strikes))).ok();
+    let deadline = Instant::now() + STOP_MAX;
+    let late: Vec<_> = desk.lanes().iter().filter(|lane| !lane.join(deadline)).collect();
+    late.iter().for_each(|lane| lane.kill());
+    let deadline = Instant::now() + STOP_MAX;
+    for lane in late {
+        lane.join(deadline);
+    }
+    join_until(&mut clock, deadline);
+    join_until(&mut watch, deadline);
+}
+
 /// A lane for each GPU.
 fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk>) -> Vec<Box<dyn Lane>> {
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
-    // The known text rides along, and may not push another out.
-    let known = models.canaries.iter().map(|canary| canary.tokens().ids.len()).max().unwrap_or(0);
     let precision = options.encoder.precision.or(options.encoder.gpu.precision);
     let worker_models = options.models.iter().map(|model| WorkerModel { source: model.source.clone(), precision });
     let worker_models: Vec<_> = worker_models.collect();
@@ -148,7 +145,7 @@ fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk
                 device,
                 models: worker_models.clone(),
                 slots: GPU_SLOTS,
-                slot_tokens_max: longest.max(GPU_BATCH_TOKENS as usize) + known,
+                slot_tokens_max: longest.max(GPU_BATCH_TOKENS as usize) + models.known_tokens(),
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
                 faults: None,
             },
@@ -161,26 +158,25 @@ fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk
     gpus.iter().enumerate().map(lane).collect()
 }
 
-/// Watches over the GPUs, where somebody tells how they are.
-fn watch(
-    options: &EngineOptions,
-    gpus: &[Gpu],
-    desk: &Arc<Desk>,
-    news: Arc<News>,
-) -> Result<Option<Monitor>, LoadError> {
-    let Some(interval) = options.monitor_interval else { return Ok(None) };
+/// Watches over the GPUs: their telemetry, if it is wanted and there is any, and whether somebody has reset one.
+fn watch(options: &EngineOptions, gpus: &[Gpu], assembly: &Assembly) -> Result<Option<Monitor>, LoadError> {
+    if gpus.is_empty() {
+        return Ok(None);
+    }
     let real: Vec<_> = gpus.iter().filter_map(Gpu::info).cloned().collect();
-    let source: Box<dyn HealthSource> = match NvmlSource::open(&options.encoder.gpu.search, &real) {
-        _ if gpus.is_empty() => return Ok(None),
-        Some(source) if !real.is_empty() => Box::new(source),
-        _ => Box::new(ScriptedSource::new(Vec::new())),
+    let is_wanted = options.monitor_interval.is_some() && !real.is_empty();
+    let nvml = is_wanted.then(|| NvmlSource::open(&options.encoder.gpu.search, &real)).flatten();
+    let source: Box<dyn HealthSource> = match nvml {
+        Some(source) => Box::new(source),
+        None => Box::new(ScriptedSource::new(Vec::new())),
     };
     let source = match &options.faults {
-        Some(plan) => Box::new(Tampered::new(source, plan, gpus, desk.started())),
+        Some(plan) => Box::new(Tampered::new(source, plan, gpus, assembly.desk.started())),
         None => source,
     };
+    let interval = options.monitor_interval.unwrap_or(LEDGER_INTERVAL).min(LEDGER_INTERVAL);
     let watched = MonitorOptions { gpus: gpus.len(), interval, ..MonitorOptions::default() };
-    let desk = Arc::downgrade(desk);
+    let (desk, news) = (Arc::downgrade(&assembly.desk), Arc::clone(&assembly.news));
     let monitor = Monitor::start(source, watched, move |gpu, condition, sample| {
         let Some(desk) = desk.upgrade() else { return };
         news.note(gpu, sample);

@@ -7,69 +7,108 @@ use crate::spec::{ModelSpec, Task};
 /// A known text and its answer.
 pub(super) struct Canary {
     ids: Vec<u32>,
-    /// Empty until it is known.
-    expected: Vec<f32>,
-    /// Whether every answer of the model has length 1.
-    has_unit_rows: bool,
+    /// By the number of leading tokens that are not pooled. Empty until it is known.
+    expected: Vec<(usize, Vec<f32>)>,
+    rows: Rows,
 }
 
-/// Tokens of the known text: a few, since every batch pays for them.
+/// What the rows of a model are like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// Directions of length 1.
+    Unit,
+    /// Directions of any length.
+    Vectors,
+    /// Scores, each of which counts by itself.
+    Scores,
+}
+
+/// Tokens of the known text that are pooled: a few, since every batch pays for them.
 const TOKENS: usize = 8;
 /// Between devices and precisions answers differ: the worst that was seen on real texts, in int8, is 0.993.
 const COSINE_LEAST: f64 = 0.97;
 /// Lengths of answers differ by less.
 const LENGTH_PART_MAX: f64 = 0.1;
+/// Scores of one text differ by this between devices and precisions, or by this part of them.
+const SCORE_ERROR_MAX: f32 = 0.25;
+const SCORE_PART_MAX: f32 = 0.15;
 /// A row of length 1, rounded.
 const UNIT_ERROR_MAX: f32 = 0.02;
 
 impl Canary {
-    pub(super) fn new(model: &ModelSpec) -> Self {
+    /// A text that still has tokens to pool where so many are skipped.
+    pub(super) fn new(model: &ModelSpec, skip_most: usize) -> Self {
         let vocab = model.shape.vocab.max(1);
         let ids = (1..).map(|at: usize| (at.wrapping_mul(2_654_435_761) % vocab) as u32);
+        let tokens = (TOKENS + skip_most).min(model.max_tokens);
         // A vocabulary of one word leaves nothing but that word.
-        let ids = ids.filter(|id| *id != model.pad_id || vocab == 1).take(TOKENS.min(model.max_tokens)).collect();
-        let has_unit_rows = matches!(&model.task, Task::Embed(embed) if embed.normalize);
-        Self { ids, expected: Vec::new(), has_unit_rows }
+        let ids = ids.filter(|id| *id != model.pad_id || vocab == 1).take(tokens).collect();
+        let rows = match &model.task {
+            Task::Embed(embed) if embed.normalize => Rows::Unit,
+            Task::Embed(_) => Rows::Vectors,
+            Task::Classify(_) => Rows::Scores,
+        };
+        Self { ids, expected: Vec::new(), rows }
     }
 
     pub(super) fn tokens(&self) -> Tokens<'_> {
         Tokens { ids: &self.ids, types: &[] }
     }
 
-    /// Takes the answer of a device that is trusted.
-    pub(super) fn learn(&mut self, row: &[f32]) {
-        self.expected = row.to_vec();
+    /// Takes the answer of a device that is trusted, with so many tokens skipped.
+    pub(super) fn learn(&mut self, skip: usize, row: &[f32]) {
+        self.expected.push((skip, row.to_vec()));
+    }
+
+    /// Whether its answer is known with so many tokens skipped.
+    pub(super) fn knows(&self, skip: usize) -> bool {
+        self.expected.iter().any(|(known, _)| *known == skip)
     }
 
     /// Numbers of a row.
     pub(super) fn outputs(&self) -> usize {
-        self.expected.len()
+        self.expected.first().map_or(0, |(_, row)| row.len())
     }
 
-    /// Whether this is the known text's answer.
-    pub(super) fn is_right(&self, row: &[f32]) -> bool {
-        assert_eq!(row.len(), self.expected.len(), "rows of one model are equally long");
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-        let (own, known) = (dot(row, row).sqrt(), dot(&self.expected, &self.expected).sqrt());
-        if known == 0.0 {
-            return own == 0.0;
+    /// Whether this is the known text's answer, with so many tokens skipped.
+    pub(super) fn is_right(&self, row: &[f32], skip: usize) -> bool {
+        let Some((_, expected)) = self.expected.iter().find(|(known, _)| *known == skip) else {
+            unreachable!("work skips the tokens of a prompt or none, and all of those were learned");
+        };
+        assert_eq!(row.len(), expected.len(), "rows of one model are equally long");
+        match self.rows {
+            // Comparisons with NaN are false, so that it counts as wrong.
+            Rows::Scores => row
+                .iter()
+                .zip(expected)
+                .all(|(score, known)| (score - known).abs() <= SCORE_ERROR_MAX.max(SCORE_PART_MAX * known.abs())),
+            Rows::Unit | Rows::Vectors => is_near(row, expected),
         }
-        let cosine = dot(row, &self.expected) / (own * known);
-        // Comparisons with NaN are false, so that it counts as wrong.
-        cosine >= COSINE_LEAST && (own / known - 1.0).abs() <= LENGTH_PART_MAX
     }
 
-    /// Whether rows of other texts can be answers at all: finite, and of length 1 where the model says so.
-    pub(super) fn are_plausible(&self, rows: &[f32]) -> bool {
-        rows.chunks_exact(self.outputs().max(1)).all(|row| {
+    /// Whether rows of other texts can be answers at all: finite, and of length 1 where the model says so. A row of
+    /// zeros is the answer to a text with nothing left to pool, and to no other.
+    pub(super) fn are_plausible(&self, rows: &[f32], may_be_zero: impl Iterator<Item = bool>) -> bool {
+        rows.chunks_exact(self.outputs().max(1)).zip(may_be_zero).all(|(row, may_be_zero)| {
             let squares: f32 = row.iter().map(|value| value * value).sum();
-            match self.has_unit_rows {
-                // A text with nothing left to pool has a row of zeros.
-                true => (squares.sqrt() - 1.0).abs() <= UNIT_ERROR_MAX || squares == 0.0,
-                false => squares.is_finite(),
+            match self.rows {
+                Rows::Unit => (squares.sqrt() - 1.0).abs() <= UNIT_ERROR_MAX || (may_be_zero && squares == 0.0),
+                Rows::Vectors | Rows::Scores => squares.is_finite(),
             }
         })
     }
+}
+
+/// Whether two rows have nearly the same direction and length.
+fn is_near(row: &[f32], expected: &[f32]) -> bool {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let (own, known) = (dot(row, row).sqrt(), dot(expected, expected).sqrt());
+    if known == 0.0 {
+        return own == 0.0;
+    }
+    let cosine = dot(row, expected) / (own * known);
+    // Comparisons with NaN are false, so that it counts as wrong.
+    cosine >= COSINE_LEAST && (own / known - 1.0).abs() <= LENGTH_PART_MAX
 }
 
 #[cfg(test)]
@@ -80,37 +119,50 @@ mod tests {
 
     fn canary() -> Canary {
         let shape = EncoderShape { vocab: 50, hidden: 4, layers: 1, heads: 1, ffn: 8, positions: 16 };
-        let mut canary = Canary::new(&synthetic_spec(shape));
-        canary.learn(&[0.5, 0.5, -0.5, 0.5]);
+        let mut canary = Canary::new(&synthetic_spec(shape), 0);
+        canary.learn(0, &[0.5, 0.5, -0.5, 0.5]);
+        canary.learn(3, &[1.0, 0.0, 0.0, 0.0]);
         canary
     }
 
     #[test]
     fn a_near_answer_is_right_and_any_other_is_wrong() {
         let canary = canary();
-        assert!(canary.is_right(&[0.5, 0.5, -0.5, 0.5]));
-        assert!(canary.is_right(&[0.52, 0.49, -0.5, 0.48]));
-        assert!(!canary.is_right(&[0.5, 0.5, 0.5, 0.5]));
-        assert!(!canary.is_right(&[5.0, 5.0, -5.0, 5.0]));
-        assert!(!canary.is_right(&[0.0; 4]));
-        assert!(!canary.is_right(&[f32::NAN, 0.5, -0.5, 0.5]));
+        assert!(canary.is_right(&[0.5, 0.5, -0.5, 0.5], 0));
+        assert!(canary.is_right(&[0.52, 0.49, -0.5, 0.48], 0));
+        assert!(!canary.is_right(&[0.5, 0.5, 0.5, 0.5], 0));
+        assert!(!canary.is_right(&[5.0, 5.0, -5.0, 5.0], 0));
+        assert!(!canary.is_right(&[0.0; 4], 0));
+        assert!(!canary.is_right(&[f32::NAN, 0.5, -0.5, 0.5], 0));
+        assert!(canary.is_right(&[1.0, 0.0, 0.0, 0.0], 3) && !canary.is_right(&[0.5, 0.5, -0.5, 0.5], 3));
     }
 
     #[test]
     fn rows_that_no_model_gives_are_seen() {
         let canary = canary();
-        assert!(canary.are_plausible(&[0.5, 0.5, 0.5, 0.5, 1.0, 0.0, 0.0, 0.0]));
-        assert!(canary.are_plausible(&[0.0; 4]));
-        assert!(!canary.are_plausible(&[0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 0.0, 0.0]));
-        assert!(!canary.are_plausible(&[f32::NAN, 0.0, 0.0, 1.0]));
-        assert!(!canary.are_plausible(&[f32::INFINITY, 0.0, 0.0, 1.0]));
+        let check = |rows: &[f32], may_be_zero: bool| canary.are_plausible(rows, std::iter::repeat(may_be_zero));
+        assert!(check(&[0.5, 0.5, 0.5, 0.5, 1.0, 0.0, 0.0, 0.0], false));
+        assert!(check(&[0.0; 4], true) && !check(&[0.0; 4], false));
+        assert!(!check(&[0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 0.0, 0.0], true));
+        assert!(!check(&[f32::NAN, 0.0, 0.0, 1.0], true));
+        assert!(!check(&[f32::INFINITY, 0.0, 0.0, 1.0], true));
+    }
+
+    #[test]
+    fn a_score_near_zero_may_differ_and_a_large_one_may_not_change_its_sign() {
+        let shape = EncoderShape { vocab: 50, hidden: 4, layers: 1, heads: 1, ffn: 8, positions: 16 };
+        let mut canary = Canary::new(&synthetic_spec(shape), 0);
+        canary.rows = Rows::Scores;
+        canary.learn(0, &[0.04, -6.0]);
+        assert!(canary.is_right(&[0.05, -6.2], 0) && canary.is_right(&[-0.04, -5.8], 0));
+        assert!(!canary.is_right(&[0.04, 6.0], 0) && !canary.is_right(&[f32::NAN, -6.0], 0));
     }
 
     #[test]
     fn the_known_text_fits_any_model() {
         for (vocab, positions) in [(1, 1), (2, 3), (7, 512), (30_522, 512)] {
             let shape = EncoderShape { vocab, hidden: 4, layers: 1, heads: 1, ffn: 8, positions };
-            let canary = Canary::new(&synthetic_spec(shape));
+            let canary = Canary::new(&synthetic_spec(shape), 5);
             let ids = canary.tokens().ids;
             assert!(!ids.is_empty() && ids.len() <= positions && ids.iter().all(|id| (*id as usize) < vocab));
         }

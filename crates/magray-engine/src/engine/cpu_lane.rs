@@ -2,7 +2,7 @@
 //! Never fails: a computation that panics loses its batch and nothing else.
 
 use super::desk::Desk;
-use super::lane::{Batch, Lane, LaneStatus, join_until};
+use super::lane::{Batch, Lane, LaneStatus, Order, What, join_until};
 use crate::executor::OnCpu;
 use crate::packed::Tokens;
 use magray_core::schedule::{DeviceId, Failure};
@@ -41,7 +41,8 @@ impl Lane for CpuLane {
         self.precisions[model]
     }
 
-    fn start(&self, batch: Batch) {
+    fn take(&self, order: Order) {
+        let What::Start(batch) = order.what else { return };
         let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(batches) = &*batches {
             // A lane that has ended has no use for it; nobody waits for it then.

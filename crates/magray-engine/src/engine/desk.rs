@@ -1,15 +1,17 @@
 //! Where requests wait: drives the machine that decides, does what it says, and gives the answers.
-//! Decides nothing itself and computes nothing; its lock is never held while somebody is called.
+//! Decides nothing itself and computes nothing; its lock is never held while a lane or a caller is called.
 
 use super::incident::{Incident, Incidents};
-use super::lane::{Batch, Lane, Part};
+use super::lane::{Batch, Lane, LaneStatus, Order, Part, What};
 use super::work::{Answer, EngineError, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
-    Action, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, Moment, Refused,
-    Report, Request, RequestId, View,
+    Action, Allowed, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, Moment,
+    Refused, Report, Request, RequestId, View,
 };
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,10 @@ use std::time::{Duration, Instant};
 pub(super) type OnAnswer = Box<dyn FnOnce(Result<Answer, EngineError>) + Send>;
 
 /// Called when a device leaves or comes back.
-pub(super) type OnChange = Box<dyn Fn(DeviceId, Change) + Send + Sync>;
+pub(super) type OnChange = Box<dyn Fn(DeviceId, Change, LaneStatus) + Send + Sync>;
+
+/// Longer than anybody waits.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
 pub(super) struct Desk {
     state: Mutex<State>,
@@ -37,6 +42,9 @@ struct State {
     actions: Vec<Action>,
     requests: HashMap<RequestId, Pending>,
     groups: Vec<(usize, usize)>,
+    /// By device: workers that were ordered. An order names the one it is meant for, since orders are carried out
+    /// without the lock and may come late.
+    workers: Vec<u64>,
     incidents: Incidents,
     last_id: u64,
     /// When the clock's thread will wake by itself.
@@ -54,13 +62,9 @@ struct Pending {
 
 /// What is done when the lock is open again.
 enum Effect {
-    Start(DeviceId, Batch),
+    Order(DeviceId, Order),
     Complete(Pending, Report),
     Refuse(Pending, Refused),
-    Kill(DeviceId),
-    Spawn(DeviceId),
-    Trim(DeviceId),
-    Probe(DeviceId),
     Tell(DeviceId, Change),
 }
 
@@ -73,6 +77,7 @@ impl Desk {
                 actions: Vec::new(),
                 requests: HashMap::new(),
                 groups: Vec::new(),
+                workers: vec![0; devices],
                 incidents: Incidents::new(devices),
                 last_id: 0,
                 alarm: None,
@@ -89,8 +94,12 @@ impl Desk {
 
     /// Takes the lanes, one a device of the machine, and begins. They know the desk, so they come after it; until then
     /// nothing is started.
-    pub(super) fn open(&self, lanes: Vec<Box<dyn Lane>>) {
+    /// Devices in `given_up` were given up by an earlier process.
+    pub(super) fn open(&self, lanes: Vec<Box<dyn Lane>>, given_up: &[DeviceId]) {
         assert!(self.lanes.set(lanes).is_ok(), "a desk is opened once");
+        for device in given_up {
+            self.advance(Event::GivenUp { device: *device });
+        }
         self.advance(Event::Tick);
     }
 
@@ -109,6 +118,11 @@ impl Desk {
         let now = self.now();
         state.last_id += 1;
         let id = RequestId(state.last_id);
+        if state.is_closed {
+            drop(state);
+            deliver(on_answer, Err(EngineError::Draining));
+            return id;
+        }
         let group = state.group(work.model, work.skip);
         let (priority, allowed) = (work.priority, work.allowed);
         let deadline = work.deadline.map(|within| now + within);
@@ -121,7 +135,9 @@ impl Desk {
     /// Nobody waits for this request any more.
     pub(super) fn cancel(&self, id: RequestId) {
         let mut state = self.lock();
-        if state.requests.remove(&id).is_some() {
+        // What the caller's closure holds is let go of when the lock is open.
+        let cancelled = state.requests.remove(&id);
+        if cancelled.is_some() {
             self.step(state, Event::Cancelled(id), self.now());
         }
     }
@@ -148,14 +164,17 @@ impl Desk {
                 pending.keep(part, rows, outputs);
             }
         }
-        state.incidents.served(device, now);
+        // A batch that a worker finishes on its way out does not mean that the device serves again.
+        if state.machine.is_in_rotation(device) {
+            state.incidents.served(device, now);
+        }
         self.step(state, Event::Finished { batch: batch.id, compute }, now);
     }
 
     pub(super) fn failed(&self, device: DeviceId, batch: BatchId, failure: Failure) {
         let mut state = self.lock();
         let now = self.now();
-        state.incidents.noticed(device, failure_word(failure), now);
+        state.note(device, failure_word(failure), now);
         self.step(state, Event::Failed { batch, failure }, now);
     }
 
@@ -166,7 +185,7 @@ impl Desk {
     pub(super) fn down(&self, device: DeviceId, ending: Ending) {
         let mut state = self.lock();
         let now = self.now();
-        state.incidents.noticed(device, ending_word(ending), now);
+        state.note(device, ending_word(ending), now);
         self.step(state, Event::Down { device, ending }, now);
     }
 
@@ -182,14 +201,9 @@ impl Desk {
         let mut state = self.lock();
         let now = self.now();
         if let Condition::Bad(_) = condition {
-            state.incidents.noticed(device, "ruled_out", now);
+            state.note(device, "ruled_out", now);
         }
         self.step(state, Event::Judged { device, condition }, now);
-    }
-
-    /// An earlier process gave this device up.
-    pub(super) fn give_up(&self, device: DeviceId) {
-        self.advance(Event::GivenUp { device });
     }
 
     pub(super) fn reset(&self, device: DeviceId) {
@@ -245,7 +259,7 @@ impl Desk {
         self.clock.notify_all();
         self.settled.notify_all();
         for pending in left {
-            (pending.on_answer)(Err(EngineError::Draining));
+            deliver(pending.on_answer, Err(EngineError::Draining));
         }
     }
 
@@ -269,8 +283,11 @@ impl Desk {
             self.clock.notify_one();
         }
         drop(state);
-        let has_changed = effects.iter().any(|effect| !matches!(effect, Effect::Start(..)));
-        for effect in effects {
+        let has_changed = effects.iter().any(|effect| !matches!(effect, Effect::Order(..)));
+        // Devices first: they have work to do while callers read their answers.
+        let (orders, others): (Vec<_>, Vec<_>) =
+            effects.into_iter().partition(|effect| matches!(effect, Effect::Order(..)));
+        for effect in orders.into_iter().chain(others) {
             self.perform(effect);
         }
         if has_changed {
@@ -281,25 +298,32 @@ impl Desk {
     fn perform(&self, effect: Effect) {
         let lane = |device: DeviceId| &self.lanes()[usize::from(device.0)];
         match effect {
-            Effect::Start(device, batch) => lane(device).start(batch),
+            Effect::Order(device, order) => lane(device).take(order),
             Effect::Complete(pending, report) => {
                 let answer = answer(&pending.work, pending.values, &report, lane(report.device).as_ref(), &self.absent);
-                (pending.on_answer)(Ok(answer));
+                deliver(pending.on_answer, Ok(answer));
             }
             Effect::Refuse(pending, refused) => {
-                let last_error = self.lanes().iter().find_map(|lane| lane.status().last_error);
-                (pending.on_answer)(Err(EngineError::from_refused(refused, last_error)));
+                let error = EngineError::from_refused(refused, || self.last_error(pending.work.allowed));
+                deliver(pending.on_answer, Err(error));
             }
-            Effect::Kill(device) => lane(device).kill(),
-            Effect::Spawn(device) => lane(device).spawn(),
-            Effect::Trim(device) => lane(device).trim(),
-            Effect::Probe(device) => lane(device).probe(),
-            Effect::Tell(device, change) => (self.on_change)(device, change),
+            Effect::Tell(device, change) => (self.on_change)(device, change, lane(device).status()),
         }
     }
 
+    /// What went wrong last with a GPU that the work may use.
+    fn last_error(&self, allowed: Allowed) -> Option<String> {
+        let is_meant = |at: usize| match allowed {
+            Allowed::Only(device) => usize::from(device.0) == at,
+            _ => true,
+        };
+        let mut lanes = self.lanes().iter().enumerate().filter(|(at, _)| is_meant(*at));
+        lanes.find_map(|(_, lane)| lane.status().last_error)
+    }
+
     fn wait(&self, most: Duration, is_done: impl Fn(&State) -> bool) -> bool {
-        let until = Instant::now() + most;
+        let now = Instant::now();
+        let until = now.checked_add(most).unwrap_or(now + FOR_EVER);
         let mut state = self.lock();
         while !is_done(&state) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { return false };
@@ -319,7 +343,38 @@ impl Desk {
     }
 }
 
+/// Calls the caller back. What panics there is the caller's and must not take a thread of the engine along.
+fn deliver(on_answer: OnAnswer, answer: Result<Answer, EngineError>) {
+    DELIVERING.set(true);
+    if catch_unwind(AssertUnwindSafe(|| on_answer(answer))).is_err() {
+        tracing::error!(target: "magray::engine", "a caller panicked over its answer");
+    }
+    DELIVERING.set(false);
+}
+
+thread_local! {
+    static DELIVERING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is calling a caller back: it may be one that the engine's end would wait for.
+pub(super) fn is_delivering() -> bool {
+    DELIVERING.get()
+}
+
 impl State {
+    /// Something went wrong with a device.
+    fn note(&mut self, device: DeviceId, code: &'static str, now: Moment) {
+        // An engine that ends ends its workers.
+        if !self.is_closed {
+            self.incidents.noticed(device, code, now);
+        }
+    }
+
+    /// An order for the worker that the device has now.
+    fn order(&self, device: DeviceId, what: What) -> Order {
+        Order { worker: self.workers[usize::from(device.0)], what }
+    }
+
     /// The group of a model that is used with so many tokens that are not pooled.
     fn group(&mut self, model: usize, skip: usize) -> Group {
         let known = self.groups.iter().position(|group| *group == (model, skip));
@@ -343,17 +398,21 @@ impl State {
                     })
                     .collect();
                 let (model, skip) = parts.first().map_or((0, 0), |part| (part.work.model, part.work.skip));
-                Effect::Start(device, Batch { id: batch, model, skip, parts })
+                let what = What::Start(Batch { id: batch, model, skip, parts });
+                Effect::Order(device, self.order(device, what))
             }
             Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
             Action::Refuse { request, refused } => Effect::Refuse(self.requests.remove(&request)?, refused),
             Action::Kill { device, cause } => {
-                self.incidents.noticed(device, cause.code(), now);
-                Effect::Kill(device)
+                self.note(device, cause.code(), now);
+                Effect::Order(device, self.order(device, What::Kill))
             }
-            Action::Spawn { device } => Effect::Spawn(device),
-            Action::Trim { device } => Effect::Trim(device),
-            Action::Probe { device } => Effect::Probe(device),
+            Action::Spawn { device } => {
+                self.workers[usize::from(device.0)] += 1;
+                Effect::Order(device, self.order(device, What::Spawn))
+            }
+            Action::Trim { device } => Effect::Order(device, self.order(device, What::Trim)),
+            Action::Probe { device } => Effect::Order(device, self.order(device, What::Probe)),
             Action::Alert { device, change } => Effect::Tell(device, change),
         })
     }

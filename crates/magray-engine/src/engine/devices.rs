@@ -7,9 +7,10 @@ use crate::gpu::{Declined, GpuInfo};
 use crate::selection::absent;
 use crate::simulated_gpu::SimulatedGpu;
 use crate::worker;
-use magray_core::schedule::Allowed;
+use magray_core::schedule::{Allowed, DeviceId};
 use magray_core::{DeviceChoice, DeviceName, GpuSelector, Reason, Refusal, rule_out_gpu};
 use magray_device::cuda::resolve;
+use std::collections::HashSet;
 
 /// The GPUs to use, in the order of their lanes.
 pub(super) struct Devices {
@@ -83,11 +84,38 @@ pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
     }
 }
 
+/// Where each model may be computed: where it was assigned to, else where work goes that does not say.
+pub(super) fn assign(options: &EngineOptions, devices: &Devices) -> Result<Vec<Allowed>, LoadError> {
+    let place = |assigned: Option<DeviceName>| match assigned {
+        None => Ok(devices.allowed),
+        Some(DeviceName::Cpu) => Ok(Allowed::Cpu),
+        Some(name) => {
+            let at = devices.gpus.iter().position(|gpu| gpu.name() == name);
+            at.map(|at| Allowed::Only(device_of_gpu(at))).ok_or_else(|| not_there(name))
+        }
+    };
+    options.models.iter().map(|model| place(model.assigned)).collect()
+}
+
+fn not_there(name: DeviceName) -> LoadError {
+    let asked = match name {
+        DeviceName::Cuda(index) => DeviceChoice::Cuda(GpuSelector::Index(index)),
+        DeviceName::Cpu | DeviceName::Simulated(_) => DeviceChoice::Auto,
+    };
+    let message = format!("a model is assigned to {name}, which is not there or not used");
+    Refusal { asked, reason: Reason::Absent { code: "unknown_device", message, is_fault: true } }.into()
+}
+
+/// The device of a GPU, by its place among the GPUs: the first device is the CPU.
+pub(super) fn device_of_gpu(gpu: usize) -> DeviceId {
+    DeviceId(gpu as u16 + 1)
+}
+
 /// The GPUs of the machine that the settings mean.
 fn chosen(options: &EngineOptions) -> Result<Vec<Gpu>, Declined> {
     let gpus = worker::survey(&options.worker_exe, &options.encoder.gpu)?;
     let by_index = |index: &usize| resolve(&gpus, &format!("cuda:{index}")).cloned();
-    let chosen = match (&options.encoder.device, &options.gpus) {
+    let mut chosen = match (&options.encoder.device, &options.gpus) {
         (DeviceChoice::Cuda(GpuSelector::Index(_) | GpuSelector::Uuid(_)), _) => {
             vec![resolve(&gpus, &options.encoder.device.to_string())?.clone()]
         }
@@ -95,5 +123,8 @@ fn chosen(options: &EngineOptions) -> Result<Vec<Gpu>, Declined> {
         (_, Gpus::These(indices)) => indices.iter().map(by_index).collect::<Result<_, _>>()?,
         (_, Gpus::One) => vec![by_index(&options.encoder.gpu.device_id)?],
     };
+    // A GPU that is named twice is one GPU.
+    let mut seen = HashSet::new();
+    chosen.retain(|gpu| seen.insert(gpu.uuid.clone()));
     Ok(chosen.into_iter().map(Gpu::Cuda).collect())
 }

@@ -19,23 +19,14 @@ pub(super) trait Lane: Send + Sync {
     /// The arithmetic it has for a model.
     fn precision(&self, model: usize) -> Precision;
 
-    /// Computes a batch.
-    fn start(&self, batch: Batch);
+    /// Does as it is told.
+    fn take(&self, order: Order);
 
-    /// Starts a worker.
-    fn spawn(&self) {}
+    /// Ends for good when what it has is done.
+    fn stop(&self);
 
-    /// Ends the worker at once.
+    /// Ends for good, at once.
     fn kill(&self) {}
-
-    /// Asks the worker to end when it is done.
-    fn stop(&self) {}
-
-    /// Frees memory of the device.
-    fn trim(&self) {}
-
-    /// Computes the known text alone.
-    fn probe(&self) {}
 
     /// Ends the worker as a stranger would, for tests.
     fn strike(&self) {}
@@ -56,6 +47,29 @@ pub(super) struct LaneStatus {
     pub(super) memory: Option<MemoryStats>,
     /// What went wrong last.
     pub(super) last_error: Option<String>,
+    /// Whether that says anything of the device, as against this program, its files or its neighbours.
+    pub(super) blames_device: bool,
+}
+
+/// What a lane is told.
+pub(super) struct Order {
+    /// The worker that is meant, counted from 1; one that has been replaced takes no orders. The CPU has none: 0.
+    pub(super) worker: u64,
+    pub(super) what: What,
+}
+
+/// What is to be done.
+pub(super) enum What {
+    /// Compute a batch.
+    Start(Batch),
+    /// Start this worker.
+    Spawn,
+    /// End it at once.
+    Kill,
+    /// Free memory of the device.
+    Trim,
+    /// Compute the known text alone.
+    Probe,
 }
 
 /// Texts to compute together.

@@ -31,7 +31,9 @@ use crate::encoder::{EncoderOptions, LoadError};
 use crate::faults::FaultPlan;
 use crate::health::AlertOptions;
 use crate::reading::Reader;
+use crate::tokenize::Encoded;
 use assembly::Assembly;
+use canary::Canary;
 use desk::Desk;
 use magray_core::DeviceName;
 use magray_core::schedule::DeviceId;
@@ -97,6 +99,7 @@ pub struct Engine(Arc<Running>);
 struct Running {
     assembly: Assembly,
     readers: Vec<Reader>,
+    canaries: Arc<[Canary]>,
     /// Threads that read texts.
     threads: usize,
     /// By model: where work goes that does not say.
@@ -117,8 +120,8 @@ impl Engine {
         self.desk().wait_until_settled(most)
     }
 
-    /// Takes work; `on_answer` is called exactly once, by a thread of the engine that has other things to do, or by this
-    /// one if the work is refused at once.
+    /// Takes work; `on_answer` is called exactly once, by a thread of the engine or, if the work is refused at once, by
+    /// this one. It must not wait for anything: a thread that waits hears no heartbeats.
     pub fn submit(
         &self,
         mut work: Work,
@@ -134,7 +137,7 @@ impl Engine {
         Some(self.desk().submit(work, Box::new(on_answer)))
     }
 
-    /// Nobody waits for this work any more: `on_answer` is not called if it was not yet.
+    /// Nobody waits for this work any more: `on_answer` is not called, unless that is just happening.
     pub fn cancel(&self, id: RequestId) {
         self.desk().cancel(id);
     }
@@ -187,6 +190,10 @@ impl Engine {
         let lanes = self.desk().lanes();
         let at = lanes.iter().position(|lane| lane.name() == device);
         if let Some(at) = at {
+            // The first is the CPU, which nobody remembers.
+            if let Some(gpu) = at.checked_sub(1) {
+                self.0.assembly.news.reset(gpu);
+            }
             self.desk().reset(DeviceId(at as u16));
         }
         at.is_some()
@@ -207,6 +214,18 @@ impl Engine {
         if work.texts.is_empty() {
             return Err(EngineError::NoText);
         }
-        Ok(reader.check(work.texts.iter().map(|text| text.ids.as_slice()))?)
+        reader.check(work.texts.iter().map(|text| text.ids.as_slice()))?;
+        if !self.0.canaries[work.model].knows(work.skip) {
+            return Err(EngineError::NoPrompt(work.skip));
+        }
+        let known = reader.spec.type_vocab.max(1);
+        let do_fit = |text: &Encoded| {
+            text.type_ids.is_empty()
+                || (text.type_ids.len() == text.ids.len() && text.type_ids.iter().all(|kind| (*kind as usize) < known))
+        };
+        match work.texts.iter().position(|text| !do_fit(text)) {
+            Some(text) => Err(EngineError::TokenKinds { text, known }),
+            None => Ok(()),
+        }
     }
 }

@@ -28,16 +28,24 @@ impl Models {
         let mut canaries = Vec::new();
         for source in sources {
             let (reader, mut on_cpu) = load(source, options, &cpu)?;
-            let mut canary = Canary::new(&reader.spec);
+            let skips = reader.skips()?;
+            let mut canary = Canary::new(&reader.spec, skips.iter().copied().max().unwrap_or(0));
             let mut row = vec![0.0; on_cpu.executor.outputs()];
-            on_cpu.executor.run(&[canary.tokens()], 0, &mut row);
-            canary.learn(&row);
+            for skip in skips {
+                on_cpu.executor.run(&[canary.tokens()], skip, &mut row);
+                canary.learn(skip, &row);
+            }
             canaries.push(canary);
             models.readers.push(reader);
             models.on_cpu.push(on_cpu);
         }
         models.canaries = canaries.into();
         Ok(models)
+    }
+
+    /// Tokens of the longest known text.
+    pub(super) fn known_tokens(&self) -> usize {
+        self.canaries.iter().map(|canary| canary.tokens().ids.len()).max().unwrap_or(0)
     }
 }
 

@@ -1,5 +1,5 @@
 //! What people learn of GPUs: alerts when one leaves or returns, and the ledger of those that were given up.
-//! Never in the way of a request: what cannot be written is logged.
+//! Never fails a request: what cannot be written is logged.
 
 use super::devices::Gpu;
 use crate::health::{Alert, AlertOptions, Alerts, HealthSample, Ledger, host_name};
@@ -55,11 +55,24 @@ impl News {
         returned
     }
 
-    /// A device left or came back. The CPU never does.
-    pub(super) fn tell(&self, device: DeviceId, change: Change) {
+    /// Somebody says that a GPU is in order: it is so for later processes too.
+    pub(super) fn reset(&self, gpu: usize) {
+        let (name, uuid) = &self.gpus[gpu];
+        let mut state = self.lock();
+        state.is_out[gpu] = false;
+        if let Err(error) = state.ledger.reset(Some(uuid)) {
+            tracing::warn!(target: "magray::engine", device = name, %error, "a GPU stays out for later processes");
+        }
+    }
+
+    /// A device left or came back. The CPU never does. What does not say anything of the device itself is not held
+    /// against it after this process.
+    pub(super) fn tell(&self, device: DeviceId, change: Change, blames_device: bool) {
         let Some(gpu) = usize::from(device.0).checked_sub(1) else { return };
         let (name, uuid) = &self.gpus[gpu];
-        if let Change::Left { reason, is_permanent: true } = change {
+        if let Change::Left { reason, is_permanent: true } = change
+            && blames_device
+        {
             let mut state = self.lock();
             state.is_out[gpu] = true;
             if let Err(error) = state.ledger.give_up(uuid, reason) {

@@ -14,7 +14,7 @@ pub struct Work {
     pub model: usize,
     /// The texts, as the model reads them.
     pub texts: Vec<Encoded>,
-    /// Leading tokens of each text that are not pooled.
+    /// Leading tokens of each text that are not pooled: those of a prompt that the model leaves out.
     pub skip: usize,
     /// How urgent it is.
     pub priority: Priority,
@@ -81,6 +81,17 @@ pub enum EngineError {
     /// The texts cannot be read by the model.
     #[error(transparent)]
     Text(#[from] EmbedError),
+    /// Kinds of tokens that do not fit the text or the model.
+    #[error("text {text} has kinds of tokens that do not fit: one a token, each below {known}, or none")]
+    TokenKinds {
+        /// Index of the text.
+        text: usize,
+        /// Kinds that the model knows.
+        known: usize,
+    },
+    /// Leading tokens are to be left out, and no prompt of the model has as many.
+    #[error("{0} leading tokens are to be left out, and no prompt of the model has as many")]
+    NoPrompt(usize),
     /// Too much is waiting.
     #[error("too much is waiting: try again in {} ms", retry_after.as_millis())]
     Full {
@@ -110,8 +121,8 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// What a refusal means to the caller; `last_error` is what the device said last, if anything.
-    pub(super) fn from_refused(refused: Refused, last_error: Option<String>) -> Self {
+    /// What a refusal means to the caller; `last_error` tells what the device said last, if anything.
+    pub(super) fn from_refused(refused: Refused, last_error: impl FnOnce() -> Option<String>) -> Self {
         match refused {
             Refused::Full { retry_after } => Self::Full { retry_after },
             Refused::TooLarge => Self::TooLarge,
@@ -119,7 +130,7 @@ impl EngineError {
             Refused::Poison => Self::Poison,
             Refused::Draining => Self::Draining,
             Refused::NoDevice(fallback) => {
-                Self::NoDevice { code: fallback.code(), message: last_error.unwrap_or_else(|| fallback.to_string()) }
+                Self::NoDevice { code: fallback.code(), message: last_error().unwrap_or_else(|| fallback.to_string()) }
             }
         }
     }

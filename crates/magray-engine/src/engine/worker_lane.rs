@@ -3,13 +3,14 @@
 
 use super::canary::Canary;
 use super::desk::Desk;
-use super::lane::{Batch, Lane, LaneStatus, join_until};
+use super::lane::{Batch, Lane, LaneStatus, Order, What, join_until};
 use crate::faults::{FaultOrder, FaultPlan};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
 use crate::worker::{self, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
 use magray_core::schedule::{DeviceId, Ending, Failure};
 use magray_core::{DeviceName, Precision};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -38,16 +39,19 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
+    /// The worker that there is, or was last.
+    worker: u64,
+    /// The last worker that was ordered to end; its process may not have been there yet.
+    killed: u64,
     /// There from the moment the process is until it is gone.
     switch: Option<KillSwitch>,
-    /// An order to end a worker whose process was not there yet.
-    is_kill_due: bool,
     /// There while the worker takes batches.
     handle: Option<WorkerHandle>,
     slots: Vec<Slot>,
     precisions: Vec<Precision>,
     memory: Option<MemoryStats>,
     last_error: Option<String>,
+    blames_device: bool,
     /// Batches that were given to workers, and when the last worker ended, since the desk was opened.
     batches: u64,
     ended: Duration,
@@ -79,64 +83,35 @@ impl Lane for WorkerLane {
         self.0.lock().precisions.get(model).copied().unwrap_or(Precision::F32)
     }
 
-    fn start(&self, batch: Batch) {
-        let mut state = self.0.lock();
-        // The worker ended meanwhile: its end is reported, and the batch with it.
-        let Some(handle) = state.handle.clone() else { return };
-        let Some(slot) = state.slots.iter().position(|slot| matches!(slot, Slot::Free)) else {
-            // An order for the worker before this one came late and took a place: the batch is tried again.
-            drop(state);
-            if let Some(desk) = self.0.desk.upgrade() {
-                desk.failed(self.0.spec.id, batch.id, Failure::Transient);
+    fn take(&self, Order { worker, what }: Order) {
+        match what {
+            What::Spawn => self.spawn(worker),
+            What::Kill => self.0.kill(worker),
+            What::Start(batch) => self.0.submit(worker, Slot::Batch(batch)),
+            What::Probe => self.0.submit(worker, Slot::Probe),
+            What::Trim => {
+                let state = self.0.lock();
+                if let Some(handle) = state.handle.as_ref().filter(|_| state.worker == worker) {
+                    // One that is gone has freed everything.
+                    let _ = handle.trim();
+                }
             }
-            return;
-        };
-        let canary = &self.0.spec.canaries[batch.model];
-        let texts: Vec<Tokens<'_>> = batch.texts().chain([canary.tokens()]).collect();
-        let work = worker::Work { batch: batch.id.0, slot, model: batch.model, skip: batch.skip, texts: &texts };
-        let sent = handle.submit(work);
-        drop(texts);
-        if sent.is_ok() {
-            state.batches += 1;
-            state.slots[slot] = Slot::Batch(batch);
-        }
-    }
-
-    fn spawn(&self) {
-        let mut state = self.0.lock();
-        if state.is_closed {
-            return;
-        }
-        state.is_kill_due = false;
-        let inner = Arc::clone(&self.0);
-        // The thread lives as long as the worker.
-        let thread = std::thread::Builder::new().name(format!("worker {}", self.0.spec.name));
-        match thread.spawn(move || inner.run()) {
-            Ok(thread) => state.thread = Some(thread),
-            Err(error) => {
-                state.last_error = Some(format!("no thread for a worker: {error}"));
-                drop(state);
-                self.0.report_down(Ending::NotStarted);
-            }
-        }
-    }
-
-    fn kill(&self) {
-        let mut state = self.0.lock();
-        match &state.switch {
-            Some(switch) => switch.kill(),
-            None => state.is_kill_due = true,
         }
     }
 
     fn stop(&self) {
         let mut state = self.0.lock();
         state.is_closed = true;
-        match (&state.handle, &state.switch) {
-            (Some(handle), _) => handle.stop(),
-            (None, Some(switch)) => switch.kill(),
-            (None, None) => state.is_kill_due = true,
+        match &state.handle {
+            Some(handle) => handle.stop(),
+            None => state.kill(),
         }
+    }
+
+    fn kill(&self) {
+        let mut state = self.0.lock();
+        state.is_closed = true;
+        state.kill();
     }
 
     fn join(&self, deadline: Instant) -> bool {
@@ -153,29 +128,13 @@ impl Lane for WorkerLane {
         }
     }
 
-    fn trim(&self) {
-        if let Some(handle) = &self.0.lock().handle {
-            // One that is gone has freed everything.
-            let _ = handle.trim();
-        }
-    }
-
-    fn probe(&self) {
-        let mut state = self.0.lock();
-        let Some(handle) = state.handle.clone() else { return };
-        let texts = [self.0.spec.canaries[0].tokens()];
-        let sent = handle.submit(worker::Work { batch: PROBE, slot: 0, model: 0, skip: 0, texts: &texts });
-        if sent.is_ok() {
-            state.slots[0] = Slot::Probe;
-        }
-    }
-
     fn status(&self) -> LaneStatus {
         let state = self.0.lock();
         LaneStatus {
             pid: state.handle.as_ref().map(WorkerHandle::pid),
             memory: state.memory,
             last_error: state.last_error.clone(),
+            blames_device: state.blames_device,
         }
     }
 }
@@ -183,12 +142,81 @@ impl Lane for WorkerLane {
 /// The name of the batch that a probe is; the machine counts from 0 and never gets there.
 const PROBE: u64 = u64::MAX;
 
+impl WorkerLane {
+    /// Starts a worker; its thread lives as long as it does.
+    fn spawn(&self, worker: u64) {
+        let mut state = self.0.lock();
+        if state.is_closed {
+            return;
+        }
+        state.worker = worker;
+        let inner = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name(format!("worker {}", self.0.spec.name));
+        let spawned = thread.spawn(move || {
+            // Whatever happens to this thread, the end of its worker is told: nobody else could.
+            let ending = catch_unwind(AssertUnwindSafe(|| inner.run()));
+            inner.clear();
+            inner.report_down(ending.unwrap_or(Ending::NotStarted));
+        });
+        match spawned {
+            Ok(thread) => state.thread = Some(thread),
+            Err(error) => {
+                state.fail(format!("no thread for a worker: {error}"), false);
+                drop(state);
+                self.0.report_down(Ending::NotStarted);
+            }
+        }
+    }
+}
+
 impl Inner {
+    fn kill(&self, worker: u64) {
+        let mut state = self.lock();
+        state.killed = state.killed.max(worker);
+        if state.worker == worker {
+            state.kill();
+        }
+    }
+
+    /// Hands a batch, or the known text alone, to a worker.
+    fn submit(&self, worker: u64, what: Slot) {
+        let mut state = self.lock();
+        // The worker ended meanwhile: its end is reported, and the batch with it.
+        let Some(handle) = state.handle.clone().filter(|_| state.worker == worker) else { return };
+        let (batch, model, skip) = match &what {
+            Slot::Batch(batch) => (batch.id.0, batch.model, batch.skip),
+            Slot::Probe | Slot::Free => (PROBE, 0, 0),
+        };
+        let Some(slot) = state.slots.iter().position(|slot| matches!(slot, Slot::Free)) else {
+            unreachable!("the machine starts no more batches than a worker has slots");
+        };
+        let known = self.spec.canaries[model].tokens();
+        let texts: Vec<Tokens<'_>> = what.texts().chain([known]).collect();
+        let sent = handle.submit(worker::Work { batch, slot, model, skip, texts: &texts });
+        drop(texts);
+        if sent.is_ok() {
+            state.batches += 1;
+            state.slots[slot] = what;
+        }
+    }
+
+    /// Forgets a worker that has ended.
+    fn clear(&self) {
+        let ended = self.desk.upgrade().map_or(Duration::ZERO, |desk| desk.started().elapsed());
+        let mut state = self.lock();
+        state.slots.clear();
+        state.ended = ended;
+        let held = (state.handle.take(), state.switch.take());
+        drop(state);
+        // The last to let go of a process waits for its end, which may take a while.
+        drop(held);
+    }
+
     /// The life of a worker, from its start to its end.
-    fn run(&self) {
+    fn run(&self) -> Ending {
         let started = |switch: KillSwitch| {
             let mut state = self.lock();
-            if state.is_kill_due {
+            if state.killed >= state.worker || state.is_closed {
                 switch.kill();
             }
             state.switch = Some(switch);
@@ -198,14 +226,17 @@ impl Inner {
         let (handle, receiver, ready) = match spawned {
             Ok(spawned) => spawned,
             Err(error) => {
-                let mut state = self.lock();
-                state.switch = None;
-                state.last_error = Some(error.to_string());
-                drop(state);
+                self.lock().fail(error.to_string(), error.blames_device());
                 tracing::warn!(target: "magray::engine", device = %self.spec.name, %error, "a worker did not start");
-                return self.report_down(error.ending());
+                return error.ending();
             }
         };
+        let known: Vec<_> = self.spec.canaries.iter().map(Canary::outputs).collect();
+        if ready.outputs != known {
+            let problem = "a model on the GPU answers with other lengths than on the CPU: was its folder changed?";
+            self.lock().fail(problem.to_owned(), false);
+            return Ending::NotStarted;
+        }
         let mut state = self.lock();
         state.slots = (0..self.spec.worker.slots).map(|_| Slot::Free).collect();
         state.precisions = ready.precisions;
@@ -220,17 +251,10 @@ impl Inner {
             desk.up(self.spec.id);
         }
         let ending = self.listen(&handle, receiver);
-        let mut state = self.lock();
-        state.handle = None;
-        state.switch = None;
-        state.slots.clear();
-        state.ended = self.desk.upgrade().map_or(Duration::ZERO, |desk| desk.started().elapsed());
-        let is_closed = state.is_closed;
-        drop(state);
-        if !is_closed {
+        if !self.lock().is_closed {
             tracing::warn!(target: "magray::engine", device = %self.spec.name, ?ending, "a worker ended");
         }
-        self.report_down(ending);
+        ending
     }
 
     /// What is to go wrong with a worker that starts now.
@@ -247,7 +271,7 @@ impl Inner {
             let message = match receiver.next() {
                 Ok(message) => message,
                 Err(exit) => {
-                    self.lock().last_error = Some(format!("its worker is gone: {exit}"));
+                    self.lock().fail(format!("its worker is gone: {exit}"), true);
                     return exit.ending();
                 }
             };
@@ -263,9 +287,9 @@ impl Inner {
                 }
                 FromWorker::Finished { slot, compute, .. } => self.finish(&desk, handle, slot, compute, &mut rows),
                 FromWorker::Failed { slot, kind, code, message, .. } => {
-                    tracing::warn!(target: "magray::engine", device = %self.spec.name, code, message, "a batch failed");
+                    tracing::warn!(target: "magray::engine", device = %self.spec.name, code, error = message, "a batch failed");
                     let mut state = self.lock();
-                    state.last_error = Some(message);
+                    state.fail(message, kind != Failure::OutOfMemory);
                     let held = state.free(slot);
                     drop(state);
                     self.fail(&desk, held, kind);
@@ -276,21 +300,18 @@ impl Inner {
 
     /// Gives the rows of a place to those who asked for them, if they are right.
     fn finish(&self, desk: &Desk, handle: &WorkerHandle, slot: usize, compute: Duration, rows: &mut Vec<f32>) {
-        let mut state = self.lock();
-        let (model, texts) = match state.slots.get(slot) {
-            Some(Slot::Batch(batch)) => (batch.model, batch.texts_count()),
-            Some(Slot::Probe) => (0, 0),
-            Some(Slot::Free) | None => return,
-        };
+        let held = self.lock().look(slot);
+        let Some((model, skip, texts)) = held else { return };
         let canary = &self.spec.canaries[model];
         rows.resize((texts + 1) * canary.outputs(), 0.0);
+        // Nobody else uses the place before it is free.
         handle.read_rows(slot, rows);
-        let held = state.free(slot);
-        drop(state);
+        let held = self.lock().free(slot);
         let (answers, known) = rows.split_at(texts * canary.outputs());
-        if !canary.is_right(known) || !canary.are_plausible(answers) {
+        let are_plausible = canary.are_plausible(answers, held.texts().map(|text| text.ids.len() <= skip));
+        if !are_plausible || !canary.is_right(known, skip) {
             tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned wrong answers");
-            self.lock().last_error = Some("it returned wrong answers".to_owned());
+            self.lock().fail("it returned wrong answers".to_owned(), true);
             return self.fail(desk, held, Failure::WrongAnswer);
         }
         match held {
@@ -319,7 +340,41 @@ impl Inner {
     }
 }
 
+impl Slot {
+    /// The texts of a batch; a probe has none but the known one.
+    fn texts(&self) -> impl Iterator<Item = Tokens<'_>> {
+        let batch = match self {
+            Self::Batch(batch) => Some(batch),
+            Self::Probe | Self::Free => None,
+        };
+        batch.into_iter().flat_map(Batch::texts)
+    }
+}
+
 impl State {
+    /// Ends the worker, now or as soon as there is a process.
+    fn kill(&mut self) {
+        self.killed = self.killed.max(self.worker);
+        if let Some(switch) = &self.switch {
+            switch.kill();
+        }
+    }
+
+    /// Keeps what went wrong, and whether it says anything of the device.
+    fn fail(&mut self, error: String, blames_device: bool) {
+        self.last_error = Some(error);
+        self.blames_device = blames_device;
+    }
+
+    /// Model, skipped tokens and number of texts of what lies in a place.
+    fn look(&self, slot: usize) -> Option<(usize, usize, usize)> {
+        match self.slots.get(slot)? {
+            Slot::Batch(batch) => Some((batch.model, batch.skip, batch.texts_count())),
+            Slot::Probe => Some((0, 0, 0)),
+            Slot::Free => None,
+        }
+    }
+
     /// Frees a place and gives what it held.
     fn free(&mut self, slot: usize) -> Slot {
         self.slots.get_mut(slot).map_or(Slot::Free, |slot| std::mem::replace(slot, Slot::Free))

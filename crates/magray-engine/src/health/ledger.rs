@@ -114,6 +114,7 @@ impl Ledger {
         let disk = |reason| LedgerError::Disk { path: file.clone(), reason };
         fs::create_dir_all(folder_of(&file)).map_err(disk)?;
         let _lock = lock(&beside(&file, "lock"))?;
+        let was_seen = self.seen == self.stamp();
         let content = read(&file);
         if content == Content::Damaged {
             // Somebody may want to look at it.
@@ -122,8 +123,11 @@ impl Ledger {
         let mut outages = content.outages();
         change(&mut outages);
         write(&file, &outages).map_err(disk)?;
-        // Still locked: what is seen now is what was written here.
-        self.seen = self.stamp();
+        // Still locked: what is there now is what was written here. A change of somebody else's before it, which nobody
+        // has asked for yet, stays to be noticed.
+        if was_seen {
+            self.seen = self.stamp();
+        }
         Ok(())
     }
 }

@@ -62,8 +62,16 @@ impl SpawnError {
     pub fn ending(&self) -> Ending {
         match self {
             Self::NotReady { kind: Failure::Lost, .. } => Ending::Lost,
-            Self::Ended(Exit::Ordered) => Ending::Ordered,
             _ => Ending::NotStarted,
+        }
+    }
+
+    /// Whether it says anything of the device, as against this program, its files, or what else is on the device.
+    pub fn blames_device(&self) -> bool {
+        match self {
+            Self::NotReady { code, kind, .. } => *kind != Failure::OutOfMemory && code != "model_broken",
+            Self::Overdue(_) | Self::Ended(Exit::Crashed { .. } | Exit::Lost) => true,
+            Self::Ended(_) | Self::Start { .. } | Self::System(_) | Self::Spec(_) | Self::Channel(_) => false,
         }
     }
 }

@@ -152,3 +152,102 @@ fn poison_ends_two_workers_and_is_refused_and_its_neighbours_are_answered() {
     assert!(restarts <= 2, "{restarts} workers were replaced");
     engine.shut_down();
 }
+
+/// A tiny model of the engine's fixtures, copied so that it can be changed.
+fn fixture(name: &str) -> tempfile::TempDir {
+    let from = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../magray-engine/tests/fixtures").join(name);
+    let to = tempfile::tempdir().unwrap();
+    copy(&from, to.path());
+    to
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, to) = {
+            let entry = entry.unwrap();
+            (entry.path(), to.join(entry.file_name()))
+        };
+        match path.is_dir() {
+            true => copy(&path, &to),
+            false => assert!(std::fs::copy(&path, &to).is_ok()),
+        }
+    }
+}
+
+fn with_model(folder: &std::path::Path) -> EngineOptions {
+    EngineOptions { models: vec![ModelSource::Folder(folder.to_owned()).into()], ..options(1, "") }
+}
+
+#[test]
+fn a_prompt_that_is_not_pooled_does_not_make_the_gpu_look_wrong() {
+    let model = fixture("bert");
+    let prompts = r#"{"prompts": {"query": "what is this and that: "}, "default_prompt_name": null}"#;
+    std::fs::write(model.path().join("config_sentence_transformers.json"), prompts).unwrap();
+    let pooling = model.path().join("1_Pooling/config.json");
+    let mut settings: serde_json::Value = serde_json::from_slice(&std::fs::read(&pooling).unwrap()).unwrap();
+    settings["include_prompt"] = false.into();
+    std::fs::write(&pooling, settings.to_string()).unwrap();
+    let engine = start(with_model(model.path()));
+    let cpu = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
+    let mut encoder = Encoder::open(model.path(), &cpu).unwrap();
+    for prompt in [Some("query"), None] {
+        let answer = engine.embed(0, &["the cat", "a dog and a mat"], prompt).unwrap();
+        assert_eq!((answer.device, answer.replays), (DeviceName::Simulated(0), 0), "{prompt:?}");
+        let expected = encoder.embed(&["the cat", "a dog and a mat"], prompt).unwrap().values;
+        assert!(answer.values.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.02), "{prompt:?}");
+    }
+    assert_eq!(engine.incidents(), []);
+}
+
+#[test]
+fn a_classifier_scores_pairs_on_the_gpu() {
+    let model = fixture("bert-classify");
+    let engine = start(with_model(model.path()));
+    let pairs = [("the cat", "a dog"), ("a mat", "the cat sat on the mat")];
+    let answer = engine.score_pairs(0, &pairs).unwrap();
+    assert_eq!((answer.device, answer.replays), (DeviceName::Simulated(0), 0));
+    let cpu = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
+    let expected = Encoder::open(model.path(), &cpu).unwrap().score_pairs(&pairs).unwrap().values;
+    assert!(answer.values.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.05), "{:?} {expected:?}", answer.values);
+}
+
+#[test]
+fn work_for_an_engine_that_has_ended_is_refused() {
+    let engine = start(options(0, ""));
+    let other = engine.clone();
+    engine.shut_down();
+    assert!(matches!(other.process(Work::from_ids(0, vec![text(1, 3)])), Err(EngineError::Draining)));
+}
+
+#[test]
+fn a_caller_that_panics_over_its_answer_harms_nobody() {
+    let engine = start(options(1, ""));
+    for allowed in [Allowed::Cpu, Allowed::Gpu] {
+        let work = || Work { allowed, ..Work::from_ids(0, vec![text(1, 3)]) };
+        engine.submit(work(), |_| panic!("a caller's own business"));
+        assert!(engine.process(work()).is_ok(), "{allowed:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_is_let_go_of_by_its_own_thread_ends() {
+    for allowed in [Allowed::Cpu, Allowed::Gpu] {
+        let engine = start(options(1, ""));
+        let pid = engine.status().devices[1].pid.unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let own = engine.clone();
+        engine.submit(Work { allowed, ..Work::from_ids(0, vec![text(1, 3)]) }, move |answer| {
+            drop(own);
+            sender.send(answer.is_ok()).unwrap();
+        });
+        drop(engine);
+        // Which of the two went last is chance; the worker is gone after either.
+        let _ = receiver.recv_timeout(LONG);
+        let ended = (0..6000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            !std::path::Path::new(&format!("/proc/{pid}")).exists()
+        });
+        assert!(ended || !cfg!(target_os = "linux"), "the worker {pid} is still there");
+    }
+}

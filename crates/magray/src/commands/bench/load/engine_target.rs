@@ -74,7 +74,11 @@ fn code(error: &EngineError) -> &'static str {
         EngineError::NoDevice { .. } => "no_device",
         EngineError::TooLarge => "too_large",
         EngineError::Draining => "draining",
-        EngineError::NoModel(_) | EngineError::NoText | EngineError::Text(_) => "bad_request",
+        EngineError::NoModel(_)
+        | EngineError::NoText
+        | EngineError::Text(_)
+        | EngineError::TokenKinds { .. }
+        | EngineError::NoPrompt(_) => "bad_request",
     }
 }
 

@@ -9,13 +9,17 @@ const LAYERS: [&str; 4] = ["magray-core", "magray-device", "magray-engine", "mag
 /// Chores: leans on none of the layers, and none leans on it.
 const APART: &str = "xtask";
 
+/// Tries the decisions: leans on the lowest layer alone, and none leans on it.
+const SIMULATOR: &str = "magray-simulator";
+
 /// Checks one file; only manifests of crates have layers.
 pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
     let Some(owner) = file.path.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml")) else {
         return Vec::new();
     };
     let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
-    let Some(own_rank) = rank(owner).or((owner == APART).then_some(0)) else {
+    let apart = [(APART, 0), (SIMULATOR, 1)].into_iter().find(|(name, _)| *name == owner);
+    let Some(own_rank) = rank(owner).or(apart.map(|(_, rank)| rank)) else {
         return vec![Finding::new(file, 0, "layers", format!("'{owner}' has no layer: give it one in LAYERS"))];
     };
     let mut findings = Vec::new();
@@ -76,6 +80,13 @@ mod tests {
         assert_eq!(lines("magray-core", "[target.'cfg(unix)'.build-dependencies]\n\"magray\" = \"1\"\n"), [2]);
         assert_eq!(lines("magray-device", "[dependencies.magray-engine]\nworkspace = true\n"), [1]);
         assert_eq!(lines("magray", "[dependencies]\nxtask = \"1\"\n# magray = 1\n\n[lints]\nmagray = true\n"), [2]);
+    }
+
+    #[test]
+    fn the_simulator_leans_on_the_decisions_alone() {
+        let manifest = "[dependencies]\nmagray-core = \"1\"\nmagray-device = \"1\"\n";
+        assert_eq!(lines("magray-simulator", manifest), [3]);
+        assert_eq!(lines("magray", "[dev-dependencies]\nmagray-simulator = \"1\"\n"), [2]);
     }
 
     #[test]

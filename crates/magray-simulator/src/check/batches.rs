@@ -1,0 +1,269 @@
+//! The book of batches: what is in them, where they run, and what became of their texts.
+//! Judges their bounds; whether a device may be used is another book's.
+
+use super::requests::{Last, Ledger};
+use super::rule::{Broken, Rule, Verdict, holds};
+use super::workers::Workers;
+use magray_core::schedule::{
+    BatchId, Batching, DeviceId, DeviceKind, DeviceSpec, DeviceState, Failure, Group, KillCause, Moment, Piece, View,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Good batches after which a device whose memory was full is trusted with more again.
+const CAP_LASTS: u32 = 8;
+
+/// All batches that run.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    running: BTreeMap<BatchId, Batch>,
+    used: BTreeSet<BatchId>,
+    specs: Vec<DeviceSpec>,
+    caps: Vec<Cap>,
+    batching: Batching,
+    /// Whether a GPU was in rotation after the step before.
+    gpu_in_rotation: bool,
+    /// Batches of this step.
+    fresh: Vec<BatchId>,
+    /// What each device has computed of which groups.
+    measured: BTreeSet<(DeviceId, Group)>,
+}
+
+/// What a device may get after its memory was full.
+#[derive(Clone, Copy, Debug)]
+struct Cap {
+    tokens: u64,
+    good: u32,
+}
+
+/// A batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    pub(crate) device: DeviceId,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) group: Group,
+    pub(crate) tokens: u64,
+    pub(crate) texts: u32,
+    pub(crate) started: Moment,
+    /// Its worker is being ended for a reason that lets the machine give it up at once.
+    is_doubtful: bool,
+    gpu_in_rotation: Option<bool>,
+}
+
+/// A batch that the machine wants started.
+#[derive(Clone, Copy)]
+pub(crate) struct New<'a> {
+    pub(crate) device: DeviceId,
+    pub(crate) batch: BatchId,
+    pub(crate) pieces: &'a [Piece],
+}
+
+impl Batches {
+    pub(crate) fn new(specs: Vec<DeviceSpec>, batching: Batching) -> Self {
+        Self {
+            running: BTreeMap::new(),
+            used: BTreeSet::new(),
+            caps: vec![Cap { tokens: u64::MAX, good: 0 }; specs.len()],
+            specs,
+            batching,
+            gpu_in_rotation: false,
+            fresh: Vec::new(),
+            measured: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn get(&self, batch: BatchId) -> Option<&Batch> {
+        self.running.get(&batch)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// The batches of a device, the oldest first.
+    pub(crate) fn on(&self, device: DeviceId) -> impl Iterator<Item = (BatchId, &Batch)> {
+        self.running.iter().filter(move |(_, batch)| batch.device == device).map(|(id, batch)| (*id, batch))
+    }
+
+    /// The batch that a device has had for the longest time.
+    pub(crate) fn oldest(&self, device: DeviceId) -> Option<&Batch> {
+        self.on(device).next().map(|(_, batch)| batch)
+    }
+
+    pub(crate) fn is_cpu(&self, device: DeviceId) -> bool {
+        self.specs[usize::from(device.0)].kind == DeviceKind::Cpu
+    }
+
+    /// Whether a device is computing a group for the first time: how long that takes is not known to anybody.
+    pub(crate) fn is_trying(&self, device: DeviceId, group: Group) -> bool {
+        !self.measured.contains(&(device, group)) && self.on(device).any(|(_, batch)| batch.group == group)
+    }
+
+    pub(crate) fn start(&mut self, new: New<'_>, ledger: &mut Ledger, now: Moment) -> Verdict {
+        let New { device, batch, pieces } = new;
+        holds(self.used.insert(batch), Rule::TextsOnce, || format!("the name of batch {} is used twice", batch.0))?;
+        let mut entry = Batch {
+            device,
+            pieces: pieces.to_vec(),
+            group: Group(0),
+            tokens: 0,
+            texts: 0,
+            started: now,
+            is_doubtful: false,
+            gpu_in_rotation: None,
+        };
+        holds(!pieces.is_empty(), Rule::BatchBounds, || format!("batch {} is empty", batch.0))?;
+        for (at, piece) in pieces.iter().enumerate() {
+            let group = self.start_piece(piece, batch, ledger, &mut entry)?;
+            holds(at == 0 || group == entry.group, Rule::BatchBounds, || {
+                format!("batch {} has texts of the groups {} and {}", batch.0, group.0, entry.group.0)
+            })?;
+            entry.group = group;
+        }
+        self.judge_bounds(batch, &entry)?;
+        self.running.insert(batch, entry);
+        self.fresh.push(batch);
+        let slots = self.specs[usize::from(device.0)].slots;
+        holds(self.on(device).count() <= slots, Rule::Slots, || {
+            format!("device {} has more batches than its {slots} slots", device.0)
+        })
+    }
+
+    fn start_piece(
+        &self,
+        piece: &Piece,
+        batch: BatchId,
+        ledger: &mut Ledger,
+        into: &mut Batch,
+    ) -> Result<Group, Broken> {
+        let at = usize::from(into.device.0);
+        let entry = ledger.entry(piece.request)?;
+        holds(ledger.is_live(piece.request), Rule::AnsweredOnce, || {
+            format!("request {} is started in batch {} after its end", piece.request.0, batch.0)
+        })?;
+        holds(entry.may_use(at, self.specs[at].kind), Rule::Allowed, || {
+            format!("request {} may be computed on {:?}, not on device {at}", piece.request.0, entry.request.allowed)
+        })?;
+        let is_inside = piece.texts.start < piece.texts.end && piece.texts.end as usize <= entry.texts.len();
+        holds(is_inside, Rule::TextsOnce, || format!("{piece:?} of batch {} is no piece", batch.0))?;
+        let entry = ledger.entry_mut(piece.request).expect("it was there above");
+        for text in piece.texts.start as usize..piece.texts.end as usize {
+            let is_doubtful = match entry.texts[text] {
+                super::requests::Text::Running(before) => self.running.get(&before).is_some_and(|b| b.is_doubtful),
+                _ => false,
+            };
+            entry.start(text, batch, is_doubtful)?;
+            into.tokens += u64::from(entry.request.tokens[text]);
+        }
+        entry.running += 1;
+        into.texts += piece.texts.end - piece.texts.start;
+        Ok(entry.request.group)
+    }
+
+    fn judge_bounds(&self, id: BatchId, batch: &Batch) -> Verdict {
+        holds(batch.texts <= self.batching.texts_max, Rule::BatchBounds, || {
+            format!("batch {} has {} texts, more than {}", id.0, batch.texts, self.batching.texts_max)
+        })?;
+        let at = usize::from(batch.device.0);
+        let most = u64::from(self.specs[at].batch_tokens_max);
+        holds(batch.texts == 1 || batch.tokens <= most, Rule::BatchBounds, || {
+            format!("batch {} has {} texts of {} tokens, more than {most}", id.0, batch.texts, batch.tokens)
+        })?;
+        let cap = self.caps[at].tokens;
+        holds(batch.texts == 1 || batch.tokens <= cap, Rule::MemoryCap, || {
+            format!("batch {} has {} tokens, and device {at} had no memory for twice {cap}", id.0, batch.tokens)
+        })
+    }
+
+    pub(crate) fn finish(&mut self, batch: BatchId, ledger: &mut Ledger, _now: Moment) {
+        let Some(done) = self.running.remove(&batch) else { return };
+        let at = usize::from(done.device.0);
+        self.measured.insert((done.device, done.group));
+        if self.caps[at].tokens != u64::MAX {
+            self.caps[at].good += 1;
+            if self.caps[at].good >= CAP_LASTS {
+                self.caps[at] = Cap { tokens: u64::MAX, good: 0 };
+            }
+        }
+        let last = Last {
+            device: done.device,
+            texts: done.texts,
+            started: done.started,
+            is_cpu: self.specs[at].kind == DeviceKind::Cpu,
+            gpu_in_rotation: done.gpu_in_rotation,
+            gpu_exists: self.specs.iter().any(|spec| spec.kind == DeviceKind::Gpu),
+        };
+        for piece in &done.pieces {
+            let entry = ledger.entry_mut(piece.request).expect("pieces are of known requests");
+            for text in piece.texts.clone() {
+                entry.finish(text as usize, batch, done.is_doubtful);
+            }
+            entry.note_last(last);
+            ledger.piece_ended(piece.request);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, batch: BatchId, failure: Failure, ledger: &mut Ledger) {
+        let Some(failed) = self.running.remove(&batch) else { return };
+        if failure == Failure::OutOfMemory && !failed.is_doubtful {
+            let cap = &mut self.caps[usize::from(failed.device.0)];
+            // A batch that was placed before the last one failed says nothing new where it was smaller.
+            *cap = Cap { tokens: cap.tokens.min((failed.tokens / 2).max(1)), good: 0 };
+        }
+        self.put_back(batch, &failed, Some(failure), ledger);
+    }
+
+    pub(crate) fn lose(&mut self, device: DeviceId, ledger: &mut Ledger) {
+        let lost: Vec<BatchId> = self.on(device).map(|(id, _)| id).collect();
+        for id in lost {
+            let batch = self.running.remove(&id).expect("it was there above");
+            self.put_back(id, &batch, None, ledger);
+        }
+    }
+
+    /// The machine may give up the batches of a worker that it ends for such a reason, or wait for its end.
+    pub(crate) fn doubt(&mut self, device: DeviceId, cause: KillCause, ledger: &mut Ledger) {
+        let is_doubtful = matches!(cause, KillCause::Sticky | KillCause::RuledOut);
+        for batch in self.running.values_mut().filter(|batch| batch.device == device) {
+            batch.is_doubtful = is_doubtful;
+            for piece in &batch.pieces {
+                ledger.entry_mut(piece.request).expect("pieces are of known requests").note_kill(is_doubtful);
+            }
+        }
+    }
+
+    fn put_back(&self, id: BatchId, batch: &Batch, failure: Option<Failure>, ledger: &mut Ledger) {
+        let is_gpu = self.specs[usize::from(batch.device.0)].kind == DeviceKind::Gpu;
+        for piece in &batch.pieces {
+            let entry = ledger.entry_mut(piece.request).expect("pieces are of known requests");
+            for text in piece.texts.clone() {
+                entry.put_back(text as usize, id);
+            }
+            entry.note_failure(failure, is_gpu);
+            ledger.piece_ended(piece.request);
+        }
+    }
+
+    pub(crate) fn settle(&mut self, view: &View, workers: &Workers) -> Verdict {
+        for (at, device) in view.devices.iter().enumerate() {
+            let id = DeviceId(at as u16);
+            let ours = self.on(id).count();
+            let is_so = device.batches == ours || (workers.is_being_ended(id) && device.batches <= ours);
+            holds(is_so, Rule::HonestView, || {
+                format!("the view has {} batches on device {at}, and there are {ours}", device.batches)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Notes for the batches of this step whether they were placed while a GPU was in rotation.
+    pub(crate) fn note_rotation(&mut self, view: &View) {
+        let mut gpus = view.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);
+        let after = gpus.any(|device| device.state == DeviceState::InRotation);
+        for id in std::mem::take(&mut self.fresh) {
+            if let Some(batch) = self.running.get_mut(&id) {
+                batch.gpu_in_rotation = (after == self.gpu_in_rotation).then_some(after);
+            }
+        }
+        self.gpu_in_rotation = after;
+    }
+}

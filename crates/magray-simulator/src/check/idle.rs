@@ -1,0 +1,119 @@
+//! Judges waiting: nothing waits for an idle device, and nobody who waited long is overtaken.
+//! Leaves out cases in which waiting may be right: a faster device that is busy, a request that failed before.
+
+use super::batches::Batches;
+use super::requests::{Entry, Ledger};
+use super::rule::{Rule, Verdict, holds};
+use magray_core::schedule::{DeviceId, DeviceSpec, DeviceState, Moment, Options, Piece, RequestId, Sizing, View};
+use std::time::Duration;
+
+/// Requests that are looked at after each step, the oldest first: in a long queue the others are in the same case.
+const LOOKED_AT: usize = 100;
+
+/// What waiting is judged by.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    specs: Vec<DeviceSpec>,
+    is_adaptive: bool,
+    age_max: Duration,
+    in_rotation: Vec<bool>,
+}
+
+/// A batch that the machine wants started.
+#[derive(Clone, Copy)]
+pub(crate) struct Start<'a> {
+    pub(crate) device: DeviceId,
+    pub(crate) pieces: &'a [Piece],
+}
+
+impl Idle {
+    pub(crate) fn new(options: &Options, specs: Vec<DeviceSpec>) -> Self {
+        Self {
+            in_rotation: vec![false; specs.len()],
+            specs,
+            is_adaptive: options.batching.sizing == Sizing::Adaptive,
+            age_max: match options.batching.sizing {
+                Sizing::Adaptive => options.batching.age_max,
+                // Before its timeout a batch waits for more, whoever is in it.
+                Sizing::Fixed { timeout, .. } => options.batching.age_max.max(timeout),
+            },
+        }
+    }
+
+    /// A batch with none of the texts of a request that is older than the bound, and that waits for this device alone, must
+    /// not be led by a later one; and later ones of its group must not fill a batch past it.
+    pub(crate) fn keeps_order(&self, start: &Start<'_>, ledger: &Ledger, batches: &Batches, now: Moment) -> Verdict {
+        let Start { device, pieces } = *start;
+        let at = usize::from(device.0);
+        let aged = ledger
+            .live()
+            .take_while(|entry| now.since(entry.arrived) > self.age_max)
+            .filter(|entry| !batches.is_trying(device, entry.request.group))
+            .find(|entry| entry.waiting > 0 && entry.is_untouched() && self.is_only_choice(entry, at));
+        let Some(aged) = aged else { return Ok(()) };
+        let is_there = |id: RequestId| pieces.iter().any(|piece| piece.request == id);
+        if is_there(aged.request.id) {
+            return Ok(());
+        }
+        let leader = ledger.entry(pieces[0].request)?;
+        // Requests that may go elsewhere, too, have their turn with the oldest of their group. It may do best to wait for a
+        // faster device while the youngest of them do best here.
+        let is_flexible = |entry: &Entry| !self.is_only_choice(entry, at);
+        let mut elders = ledger.live().take_while(|entry| entry.arrived <= aged.arrived);
+        let group = leader.request.group;
+        if elders.any(|elder| elder.request.group == group && elder.waiting > 0 && is_flexible(elder)) {
+            return Ok(());
+        }
+        // What failed before is started again before all others.
+        let is_earlier = |entry: &Entry| entry.arrived <= aged.arrived || !entry.is_untouched();
+        holds(is_earlier(leader), Rule::Ages, || {
+            format!(
+                "request {} waits since {:?} for device {at}, and the later request {} is started before it",
+                aged.request.id.0, aged.arrived, leader.request.id.0
+            )
+        })?;
+        if leader.request.group != aged.request.group {
+            return Ok(());
+        }
+        for piece in pieces {
+            let entry = ledger.entry(piece.request)?;
+            holds(is_earlier(entry), Rule::Ages, || {
+                format!(
+                    "request {} waits since {:?} for device {at}, and the later request {} fills a batch before it",
+                    aged.request.id.0, aged.arrived, entry.request.id.0
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn settle(&mut self, view: &View, ledger: &Ledger, batches: &Batches) -> Verdict {
+        for (seen, device) in self.in_rotation.iter_mut().zip(&view.devices) {
+            *seen = device.state == DeviceState::InRotation;
+        }
+        if !self.is_adaptive {
+            return Ok(());
+        }
+        let is_busy: Vec<bool> =
+            (0..self.specs.len()).map(|at| batches.oldest(DeviceId(at as u16)).is_some()).collect();
+        if is_busy.iter().zip(&self.in_rotation).all(|(busy, inside)| *busy || !inside) {
+            return Ok(());
+        }
+        for entry in ledger.live().take(LOOKED_AT).filter(|entry| entry.waiting > 0 && entry.is_untouched()) {
+            let mut choices = (0..self.specs.len())
+                .filter(|at| self.in_rotation[*at] && entry.may_use(*at, self.specs[*at].kind))
+                .peekable();
+            let is_waiting_for_nothing = choices.peek().is_some() && choices.all(|at| !is_busy[at]);
+            holds(!is_waiting_for_nothing, Rule::NoIdling, || {
+                format!("request {} waits, and all devices that may compute it are idle", entry.request.id.0)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn is_only_choice(&self, entry: &Entry, at: usize) -> bool {
+        let mut choices =
+            (0..self.specs.len()).filter(|at| self.in_rotation[*at] && entry.may_use(*at, self.specs[*at].kind));
+        choices.next() == Some(at) && choices.next().is_none()
+    }
+}

@@ -1,0 +1,148 @@
+//! Checks each thing the machine does against what it was told, with books of its own.
+//! Never looks into the machine: only at its actions, its view and when it wants to be woken.
+
+mod batches;
+mod idle;
+mod ladder;
+mod patience;
+mod poison;
+mod requests;
+mod rule;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+pub use rule::{Broken, Rule};
+
+use crate::load::Demand;
+use crate::scenario::Scenario;
+use batches::Batches;
+use idle::Idle;
+use ladder::Ladder;
+use magray_core::schedule::{Action, BatchId, Condition, DeviceId, Event, Failure, KillCause, Moment, RequestId, View};
+use patience::Patience;
+use poison::Suspects;
+use requests::Ledger;
+use rule::Verdict;
+use workers::Workers;
+
+/// All books.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    pub(crate) ledger: Ledger,
+    pub(crate) batches: Batches,
+    pub(crate) workers: Workers,
+    suspects: Suspects,
+    ladder: Ladder,
+    idle: Idle,
+    patience: Patience,
+}
+
+impl Checks {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let specs: Vec<_> = scenario.devices.iter().map(|device| device.spec).collect();
+        Self {
+            ledger: Ledger::new(&scenario.options),
+            batches: Batches::new(specs.clone(), scenario.options.batching),
+            workers: Workers::new(&specs, scenario.options.recovery),
+            suspects: Suspects::new(scenario.options.recovery.poison_kills),
+            ladder: Ladder::new(specs.len(), scenario.options.recovery),
+            idle: Idle::new(&scenario.options, specs),
+            patience: Patience::new(scenario),
+        }
+    }
+
+    /// A request that is about to be told to the machine.
+    pub(crate) fn expect(&mut self, demand: &Demand) {
+        self.ledger.expect(demand);
+    }
+
+    /// Takes down what the machine is about to be told.
+    pub(crate) fn heard(&mut self, event: &Event, now: Moment) {
+        // The ladder and the suspects look at what was so before this event.
+        self.ladder.heard(event, &self.workers, &self.batches, now);
+        self.suspects.heard(event, &self.workers, &self.batches, now);
+        self.workers.heard(event, &self.batches, now);
+        self.patience.heard(event, now);
+        if let Some(device) = self.given_up_at_once(event) {
+            self.batches.doubt(device, KillCause::RuledOut, &mut self.ledger);
+        }
+        match event {
+            Event::Finished { batch, .. } => self.batches.finish(*batch, &mut self.ledger, now),
+            Event::Failed { batch, failure } => self.batches.fail(*batch, *failure, &mut self.ledger),
+            Event::Down { device, .. } => self.batches.lose(*device, &mut self.ledger),
+            event => self.ledger.heard(event, now),
+        }
+    }
+
+    /// The device whose batches the machine may give up at this event, although their worker is not gone yet.
+    fn given_up_at_once(&self, event: &Event) -> Option<DeviceId> {
+        match event {
+            Event::Judged { device, condition: Condition::Bad(_) } => Some(*device),
+            Event::Failed { batch, failure: Failure::Sticky | Failure::WrongAnswer | Failure::Lost } => {
+                self.batches.get(*batch).map(|batch| batch.device)
+            }
+            _ => None,
+        }
+    }
+
+    /// Judges one thing that the machine wants done.
+    pub(crate) fn told(&mut self, action: &Action, now: Moment) -> Verdict {
+        match action {
+            Action::Start { device, batch, pieces } => {
+                self.workers.may_start(*device)?;
+                self.suspects.may_share(pieces, &self.ledger)?;
+                let start = idle::Start { device: *device, pieces };
+                self.idle.keeps_order(&start, &self.ledger, &self.batches, now)?;
+                self.batches.start(batches::New { device: *device, batch: *batch, pieces }, &mut self.ledger, now)
+            }
+            Action::Complete { request, report } => {
+                self.suspects.forget(*request);
+                self.ledger.complete(*request, report, now)
+            }
+            Action::Refuse { request, refused } => {
+                self.suspects.may_refuse(*request, *refused)?;
+                self.ledger.refuse(*request, *refused, now)
+            }
+            Action::Kill { device, cause } => {
+                self.workers.kill(*device, *cause, self.batches.oldest(*device), now)?;
+                self.suspects.killed(*device, *cause, &self.batches, now);
+                self.batches.doubt(*device, *cause, &mut self.ledger);
+                Ok(())
+            }
+            Action::Spawn { device } => {
+                self.ladder.spawned(*device, now)?;
+                self.workers.spawn(*device, now)
+            }
+            Action::Trim { device } => self.workers.trim(*device),
+            Action::Probe { device } => self.workers.probe(*device, &self.batches, now),
+            Action::Alert { device, change } => {
+                self.ladder.alerted(*device, *change);
+                self.workers.alert(*device, *change)
+            }
+        }
+    }
+
+    /// Judges how things stand after all that the machine wanted at this event.
+    pub(crate) fn settle(&mut self, view: &View, now: Moment) -> Verdict {
+        self.ledger.settle(view, now)?;
+        self.batches.settle(view, &self.workers)?;
+        self.workers.settle(view, &self.batches, now)?;
+        self.ladder.settle(&self.workers)?;
+        self.suspects.settle(&self.ledger)?;
+        self.idle.settle(view, &self.ledger, &self.batches)?;
+        self.patience.settle(&self.ledger, &self.batches, now)?;
+        self.batches.note_rotation(view);
+        Ok(())
+    }
+
+    /// Whether something of this request may still be answered by a batch that runs.
+    pub(crate) fn is_live(&self, request: RequestId) -> bool {
+        self.ledger.is_live(request)
+    }
+
+    /// What a batch is made of, for the world to compute.
+    pub(crate) fn batch(&self, batch: BatchId) -> Option<&batches::Batch> {
+        self.batches.get(batch)
+    }
+}

@@ -1,0 +1,85 @@
+//! Judges that nobody starves: where nothing goes wrong, a request waits no longer than the work before it takes.
+//! Leaves worlds with troubles to the other rules: there, waiting has other reasons.
+
+use super::batches::Batches;
+use super::requests::Ledger;
+use super::rule::{Rule, Verdict, holds};
+use crate::scenario::{Cost, Scenario};
+use magray_core::schedule::{Event, Moment, Sizing};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// What waiting is measured by.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    is_calm: bool,
+    /// The slowest device: nothing takes longer than there, text by text.
+    slowest: Cost,
+    /// What time alone may cost: workers that start, and a request that is overtaken until it is old.
+    allowance: Duration,
+    age_max: Duration,
+    /// Work that has come since nothing waited, by the time it came.
+    came: VecDeque<(Moment, Duration)>,
+    came_in_all: Duration,
+}
+
+impl Patience {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let devices = || scenario.devices.iter().map(|device| device.cost);
+        let most = |part: fn(Cost) -> f64| devices().map(part).fold(0.0, f64::max);
+        let starts = scenario.devices.iter().map(|device| device.start * 2).max();
+        let batching = scenario.options.batching;
+        Self {
+            is_calm: scenario.troubles.is_empty()
+                && scenario.given_up.is_empty()
+                && scenario.load.shape.poison == 0.0
+                && batching.sizing == Sizing::Adaptive,
+            slowest: Cost {
+                // Each batch has its way there and back, which is long now and then.
+                fixed_us: most(|cost| cost.fixed_us) + scenario.latency.as_secs_f64() * 3e6,
+                token_us: most(|cost| cost.token_us),
+                text_us: most(|cost| cost.text_us),
+            },
+            allowance: batching.age_max + starts.unwrap_or_default() + Duration::from_millis(50),
+            age_max: batching.age_max,
+            came: VecDeque::new(),
+            came_in_all: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn heard(&mut self, event: &Event, now: Moment) {
+        if let Event::Submitted(request) = event
+            && self.is_calm
+        {
+            let texts = request.tokens.iter().map(|tokens| self.slowest.of(u64::from(*tokens), 1));
+            self.came_in_all += texts.sum::<Duration>();
+            self.came.push_back((now, self.came_in_all));
+        }
+    }
+
+    /// The oldest request may wait for what was there before it and for what came until it was old. That is no more than
+    /// everything that came since nothing waited; it is counted three times, for noise.
+    pub(crate) fn settle(&mut self, ledger: &Ledger, batches: &Batches, now: Moment) -> Verdict {
+        if !self.is_calm {
+            return Ok(());
+        }
+        if ledger.live_count() == 0 {
+            // What nobody wants any more may still be computed; when that is over, too, whatever comes waits for nothing.
+            if batches.is_empty() {
+                self.came.clear();
+                self.came_in_all = Duration::ZERO;
+            }
+            return Ok(());
+        }
+        // Once it is started it waits for nobody but its batch.
+        let Some(oldest) = ledger.live().find(|entry| entry.waiting > 0) else { return Ok(()) };
+        let old_at = oldest.arrived + self.age_max;
+        let before =
+            self.came.iter().take_while(|(at, _)| *at <= old_at).last().map_or(Duration::ZERO, |(_, sum)| *sum);
+        let bound = self.allowance + before * 3;
+        holds(now.since(oldest.arrived) <= bound, Rule::Starves, || {
+            let waited = now.since(oldest.arrived);
+            format!("request {} waits for {waited:?}, and the work before it takes {before:?}", oldest.request.id.0)
+        })
+    }
+}

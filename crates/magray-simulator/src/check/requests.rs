@@ -1,0 +1,448 @@
+//! The book of requests: what was asked, which of its texts wait, run or are done, and how it ended.
+//! Knows devices by name only.
+
+use super::rule::{Broken, Rule, Verdict, holds};
+use crate::load::{Demand, Poison};
+use magray_core::schedule::{
+    BatchId, DeviceId, DeviceState, Event, Failure, Fallback, Limits, Moment, Options, Refused, Report, Request,
+    RequestId, View,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// When a caller is told to come again, at least and at most.
+const RETRY_AFTER: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(5);
+
+/// All requests.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    entries: BTreeMap<RequestId, Entry>,
+    live: BTreeSet<RequestId>,
+    deadlines: BTreeSet<(Moment, RequestId)>,
+    /// Requests that may wait for a device that is out.
+    choosy: BTreeSet<RequestId>,
+    /// Ended, and something of them is still computed.
+    lingering: BTreeSet<RequestId>,
+    room: Room,
+    lingering_room: Room,
+    limits: Limits,
+    start_max: Duration,
+    is_draining: bool,
+    was_any_out: bool,
+    /// Refused at this step for want of a device, to be compared with the view after it.
+    without_device: Vec<(RequestId, Fallback)>,
+}
+
+/// What takes part of the limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Room {
+    requests: usize,
+    tokens: u64,
+}
+
+impl Room {
+    fn take(&mut self, tokens: u64) {
+        self.requests += 1;
+        self.tokens += tokens;
+    }
+
+    fn free(&mut self, tokens: u64) {
+        self.requests -= 1;
+        self.tokens -= tokens;
+    }
+}
+
+/// A request and what became of it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) request: Request,
+    pub(crate) poison: Option<Poison>,
+    pub(crate) arrived: Moment,
+    pub(crate) tokens: u64,
+    pub(crate) fate: Fate,
+    pub(crate) texts: Vec<Text>,
+    /// Texts of it that nobody computes and that are not done.
+    pub(crate) waiting: usize,
+    /// Pieces of it in batches that run.
+    pub(crate) running: usize,
+    /// Its texts failed on a GPU.
+    pub(crate) failed_on_gpu: bool,
+    /// It was in a batch whose device had no memory left.
+    pub(crate) out_of_memory: bool,
+    /// Failures that leave the worker alive.
+    pub(crate) transients: u32,
+    /// Whether it was in a batch that may count or not: its worker was ended while it was computed.
+    is_doubtful: bool,
+    /// Whether a worker was ended while it was computed there.
+    is_shaken: bool,
+    restarted: bool,
+    stranded_since: Option<Moment>,
+    last: Option<Last>,
+}
+
+/// How a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Expected,
+    Live,
+    Cancelled,
+    Answered,
+    Refused(Refused),
+}
+
+/// How a text stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Text {
+    Waiting,
+    Running(BatchId),
+    Done,
+    /// Computed by a worker that was being ended: the machine may count it or compute it again.
+    PerhapsDone,
+}
+
+/// The batch that computed a request's last texts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Last {
+    pub(crate) device: DeviceId,
+    pub(crate) texts: u32,
+    pub(crate) started: Moment,
+    pub(crate) is_cpu: bool,
+    /// Whether a GPU was in rotation when it was placed; not known where that changed at the same step.
+    pub(crate) gpu_in_rotation: Option<bool>,
+    pub(crate) gpu_exists: bool,
+}
+
+impl Ledger {
+    pub(crate) fn new(options: &Options) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            live: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            choosy: BTreeSet::new(),
+            lingering: BTreeSet::new(),
+            room: Room::default(),
+            lingering_room: Room::default(),
+            limits: options.limits,
+            start_max: options.recovery.start_max,
+            is_draining: false,
+            was_any_out: true,
+            without_device: Vec::new(),
+        }
+    }
+
+    pub(crate) fn expect(&mut self, demand: &Demand) {
+        let request = demand.request.clone();
+        let entry = Entry {
+            poison: demand.poison,
+            arrived: Moment::START,
+            tokens: request.tokens.iter().map(|tokens| u64::from(*tokens)).sum(),
+            fate: Fate::Expected,
+            texts: vec![Text::Waiting; request.tokens.len()],
+            waiting: request.tokens.len(),
+            running: 0,
+            failed_on_gpu: false,
+            out_of_memory: false,
+            transients: 0,
+            is_doubtful: false,
+            is_shaken: false,
+            restarted: false,
+            stranded_since: None,
+            last: None,
+            request,
+        };
+        let before = self.entries.insert(entry.request.id, entry);
+        assert!(before.is_none(), "the world used the name of a request twice");
+    }
+
+    pub(crate) fn heard(&mut self, event: &Event, now: Moment) {
+        match event {
+            Event::Submitted(request) => {
+                let entry = self.entries.get_mut(&request.id).expect("the world announces what it submits");
+                entry.fate = Fate::Live;
+                entry.arrived = now;
+                self.room.take(entry.tokens);
+                self.live.insert(request.id);
+                if let Some(deadline) = request.deadline {
+                    self.deadlines.insert((deadline, request.id));
+                }
+                if !matches!(request.allowed, magray_core::schedule::Allowed::Any) {
+                    self.choosy.insert(request.id);
+                }
+            }
+            Event::Cancelled(request) if self.is_live(*request) => self.end(*request, Fate::Cancelled),
+            Event::Draining => self.is_draining = true,
+            _ => {}
+        }
+    }
+
+    pub(crate) fn is_live(&self, request: RequestId) -> bool {
+        self.live.contains(&request)
+    }
+
+    pub(crate) fn live_count(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Requests that are not answered yet.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Entry> {
+        self.live.iter().map(|id| &self.entries[id])
+    }
+
+    pub(crate) fn entry(&self, request: RequestId) -> Result<&Entry, Broken> {
+        let entry = self.entries.get(&request).filter(|entry| entry.fate != Fate::Expected);
+        entry.ok_or_else(|| Broken {
+            rule: Rule::AskedOnly,
+            message: format!("request {} is named and was never submitted", request.0),
+        })
+    }
+
+    pub(crate) fn entry_mut(&mut self, request: RequestId) -> Option<&mut Entry> {
+        self.entries.get_mut(&request)
+    }
+
+    pub(crate) fn complete(&mut self, request: RequestId, report: &Report, now: Moment) -> Verdict {
+        let entry = self.answerable(request, "completed")?;
+        let open = entry.texts.iter().position(|text| !matches!(text, Text::Done | Text::PerhapsDone));
+        holds(open.is_none(), Rule::Complete, || {
+            format!("request {} is completed, and its text {} is not computed", request.0, open.unwrap_or_default())
+        })?;
+        holds(entry.request.deadline.is_none_or(|deadline| now <= deadline), Rule::Deadlines, || {
+            format!("request {} is answered after its deadline", request.0)
+        })?;
+        entry.judge_report(report, now)?;
+        self.end(request, Fate::Answered);
+        Ok(())
+    }
+
+    pub(crate) fn refuse(&mut self, request: RequestId, refused: Refused, now: Moment) -> Verdict {
+        let entry = self.answerable(request, "refused")?;
+        let is_new = entry.arrived == now && entry.running == 0;
+        let others = Room {
+            requests: self.room.requests - 1 + self.lingering_room.requests,
+            tokens: self.room.tokens - entry.tokens + self.lingering_room.tokens,
+        };
+        let is_honest = match refused {
+            Refused::Full { retry_after } => {
+                let is_full = others.requests + 1 > self.limits.requests_max
+                    || others.tokens + entry.tokens > self.limits.tokens_max;
+                is_new && is_full && RETRY_AFTER.contains(&retry_after)
+            }
+            Refused::TooLarge => is_new && entry.tokens > self.limits.tokens_max,
+            Refused::Expired => entry.request.deadline.is_some_and(|deadline| deadline <= now),
+            Refused::Draining => is_new && self.is_draining,
+            Refused::NoDevice(fallback) => {
+                self.without_device.push((request, fallback));
+                true
+            }
+            // The book of suspects judges it.
+            Refused::Poison => true,
+        };
+        holds(is_honest, Rule::HonestRefusal, || {
+            let tokens = self.entries[&request].tokens;
+            format!("request {} of {tokens} tokens is refused as {refused:?} beside {others:?}", request.0)
+        })?;
+        self.end(request, Fate::Refused(refused));
+        Ok(())
+    }
+
+    pub(crate) fn settle(&mut self, view: &View, now: Moment) -> Verdict {
+        if let Some((deadline, request)) = self.deadlines.first().filter(|(deadline, _)| *deadline + WAKE_LEAST <= now)
+        {
+            let message = format!("request {} still waits, and its deadline was {deadline:?}", request.0);
+            return Err(Broken { rule: Rule::Deadlines, message });
+        }
+        holds(
+            self.room.requests <= self.limits.requests_max && self.room.tokens <= self.limits.tokens_max,
+            Rule::Limits,
+            || format!("taken are {:?}, and the limits are {:?}", self.room, self.limits),
+        )?;
+        let most = Room {
+            requests: self.room.requests + self.lingering_room.requests,
+            tokens: self.room.tokens + self.lingering_room.tokens,
+        };
+        let is_so = (self.room.requests..=most.requests).contains(&view.requests)
+            && (self.room.tokens..=most.tokens).contains(&view.tokens);
+        holds(is_so, Rule::HonestView, || {
+            format!("the view has {} requests and {} tokens, and there are {:?}", view.requests, view.tokens, self.room)
+        })?;
+        self.judge_without_device(view, now)?;
+        self.judge_stranded(view, now)
+    }
+
+    /// A request refused for want of a device must have had none, or no memory on it.
+    fn judge_without_device(&mut self, view: &View, now: Moment) -> Verdict {
+        for (request, fallback) in std::mem::take(&mut self.without_device) {
+            let entry = &self.entries[&request];
+            let is_hopeless = entry.states(view).all(|state| match state {
+                DeviceState::InRotation => false,
+                DeviceState::Out(_) => true,
+                DeviceState::Starting | DeviceState::Recovering(_) => now.since(entry.arrived) >= self.start_max,
+            });
+            // Where its memory did not do, a device does not count any more.
+            let had_no_memory = entry.out_of_memory;
+            holds(is_hopeless || had_no_memory, Rule::HonestRefusal, || {
+                format!("request {} is refused for want of a device ({fallback:?}), and there is one", request.0)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A request waits for a device that is out for a bounded time.
+    fn judge_stranded(&mut self, view: &View, now: Moment) -> Verdict {
+        // Where all devices are used nobody is stranded, and long queues need not be looked through.
+        let is_any_out = view.devices.iter().any(|device| device.state != DeviceState::InRotation);
+        if !is_any_out && !std::mem::replace(&mut self.was_any_out, is_any_out) {
+            return Ok(());
+        }
+        self.was_any_out = is_any_out;
+        for id in &self.choosy {
+            let entry = self.entries.get_mut(id).expect("choosy requests are in the book");
+            let states: Vec<DeviceState> = entry.states(view).collect();
+            if states.contains(&DeviceState::InRotation) || entry.running > 0 {
+                entry.stranded_since = None;
+                continue;
+            }
+            let is_hopeless = states.iter().all(|state| matches!(state, DeviceState::Out(_)));
+            holds(!is_hopeless, Rule::AllAnswered, || {
+                format!("request {} waits for devices that were all given up", id.0)
+            })?;
+            let since = *entry.stranded_since.get_or_insert(now);
+            let is_bounded = entry.request.deadline.is_some() || now.since(since) <= self.start_max + SLACK;
+            holds(is_bounded, Rule::AllAnswered, || {
+                format!("request {} waits for a device that is out, since {since:?}", id.0)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn answerable(&self, request: RequestId, how: &str) -> Result<&Entry, Broken> {
+        let entry = self.entry(request)?;
+        holds(entry.fate == Fate::Live, Rule::AnsweredOnce, || {
+            format!("request {} is {how}, and it was {:?} before", request.0, entry.fate)
+        })?;
+        Ok(entry)
+    }
+
+    fn end(&mut self, request: RequestId, fate: Fate) {
+        let entry = self.entries.get_mut(&request).expect("it was live");
+        entry.fate = fate;
+        self.room.free(entry.tokens);
+        self.live.remove(&request);
+        self.choosy.remove(&request);
+        if let Some(deadline) = entry.request.deadline {
+            self.deadlines.remove(&(deadline, request));
+        }
+        if entry.running > 0 {
+            self.lingering.insert(request);
+            self.lingering_room.take(entry.tokens);
+        }
+    }
+
+    /// A piece of the request does not run any more.
+    pub(crate) fn piece_ended(&mut self, request: RequestId) {
+        let entry = self.entries.get_mut(&request).expect("pieces are of known requests");
+        entry.running -= 1;
+        if entry.running == 0 && self.lingering.remove(&request) {
+            self.lingering_room.free(entry.tokens);
+        }
+    }
+}
+
+/// The machine does not want to be woken for less than this.
+const WAKE_LEAST: Duration = Duration::from_micros(20);
+
+/// How late the shell may be, and a little more.
+pub(crate) const SLACK: Duration = Duration::from_millis(5);
+
+impl Entry {
+    /// Whether the request may be computed on the device at this place.
+    pub(crate) fn may_use(&self, at: usize, kind: magray_core::schedule::DeviceKind) -> bool {
+        use magray_core::schedule::{Allowed, DeviceKind};
+        match self.request.allowed {
+            Allowed::Any => true,
+            Allowed::Gpu => kind == DeviceKind::Gpu,
+            Allowed::Cpu => kind == DeviceKind::Cpu,
+            Allowed::Only(device) => usize::from(device.0) == at,
+        }
+    }
+
+    /// How the devices are that may compute it.
+    fn states(&self, view: &View) -> impl Iterator<Item = DeviceState> {
+        let mine = view.devices.iter().enumerate().filter(|(at, device)| self.may_use(*at, device.kind));
+        mine.map(|(_, device)| device.state)
+    }
+
+    pub(crate) fn start(&mut self, text: usize, batch: BatchId, is_doubtful: bool) -> Verdict {
+        let id = self.request.id.0;
+        match self.texts[text] {
+            Text::Waiting => self.waiting -= 1,
+            Text::PerhapsDone => {}
+            Text::Running(_) if is_doubtful => {}
+            before => {
+                let message = format!("text {text} of request {id} is started in batch {}: it was {before:?}", batch.0);
+                return Err(Broken { rule: Rule::TextsOnce, message });
+            }
+        }
+        self.texts[text] = Text::Running(batch);
+        Ok(())
+    }
+
+    pub(crate) fn finish(&mut self, text: usize, batch: BatchId, is_doubtful: bool) {
+        if self.texts[text] == Text::Running(batch) {
+            self.texts[text] = if is_doubtful { Text::PerhapsDone } else { Text::Done };
+        }
+    }
+
+    pub(crate) fn put_back(&mut self, text: usize, batch: BatchId) {
+        if self.texts[text] == Text::Running(batch) {
+            self.texts[text] = Text::Waiting;
+            self.waiting += 1;
+            self.restarted = true;
+        }
+    }
+
+    pub(crate) fn note_failure(&mut self, failure: Option<Failure>, is_gpu: bool) {
+        self.failed_on_gpu |= is_gpu;
+        self.out_of_memory |= failure == Some(Failure::OutOfMemory);
+        self.transients += u32::from(failure == Some(Failure::Transient));
+    }
+
+    pub(crate) fn note_last(&mut self, last: Last) {
+        self.last = Some(last);
+    }
+
+    /// A worker that computes it is being ended.
+    pub(crate) fn note_kill(&mut self, is_doubtful: bool) {
+        self.is_shaken = true;
+        self.is_doubtful |= is_doubtful;
+    }
+
+    /// Whether nothing has gone wrong with it: only then is it clear how it must be treated.
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.restarted && !self.is_shaken
+    }
+
+    fn judge_report(&self, report: &Report, now: Moment) -> Verdict {
+        let Some(last) = self.last.filter(|_| !self.is_doubtful) else { return Ok(()) };
+        let is_so = report.device == last.device
+            && report.batch_texts == last.texts
+            && report.queued == last.started.since(self.arrived)
+            && report.computed == now.since(last.started)
+            && (report.replays > 0) == self.restarted;
+        let needs_gpu = self.request.allowed == magray_core::schedule::Allowed::Any && last.is_cpu && last.gpu_exists;
+        let is_fallback_honest = match (report.fallback, last.gpu_in_rotation) {
+            (Some(_), Some(true)) => needs_gpu && self.failed_on_gpu,
+            (Some(_), _) => needs_gpu,
+            (None, Some(false)) => !needs_gpu,
+            (None, _) => !needs_gpu || !self.failed_on_gpu || self.texts.len() > 1,
+        };
+        holds(is_so && is_fallback_honest, Rule::HonestReport, || {
+            format!(
+                "request {} is completed with {report:?}; its last batch was {last:?}, it arrived {:?}, was it started \
+                 again: {}, did a GPU fail it: {}",
+                self.request.id.0, self.arrived, self.restarted, self.failed_on_gpu
+            )
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! The rules that always hold, by name.
+//! Says what each means; the books beside it say whether it holds.
+
+use std::fmt;
+
+/// A rule that the machine broke.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Which.
+    pub rule: Rule,
+    /// How.
+    pub message: String,
+}
+
+pub(crate) type Verdict = Result<(), Broken>;
+
+/// A verdict from whether it holds.
+pub(crate) fn holds(is_so: bool, rule: Rule, message: impl FnOnce() -> String) -> Verdict {
+    if is_so { Ok(()) } else { Err(Broken { rule, message: message() }) }
+}
+
+/// What always holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// The machine does not panic.
+    NoPanic,
+    /// Only requests that were asked are named.
+    AskedOnly,
+    /// A request is answered once, and not after it was cancelled.
+    AnsweredOnce,
+    /// With all faults over, everything is answered.
+    AllAnswered,
+    /// A request is complete when all its texts are computed, and not before.
+    Complete,
+    /// A text is in one batch at a time, and never computed again after it was.
+    TextsOnce,
+    /// The report of an answer says what happened.
+    HonestReport,
+    /// Not more is taken than the limits say.
+    Limits,
+    /// A request is refused for a reason that is there.
+    HonestRefusal,
+    /// No answer and no waiting after a deadline.
+    Deadlines,
+    /// Batches have one group, and not more texts and tokens than they may.
+    BatchBounds,
+    /// After a device's memory was full, it gets less at a time.
+    MemoryCap,
+    /// A request is computed only where it may be.
+    Allowed,
+    /// Nothing is started on a device that is not in rotation.
+    InRotation,
+    /// A device has not more batches than slots.
+    Slots,
+    /// Nothing waits while all devices that may compute it are idle.
+    NoIdling,
+    /// A request that waited long enough goes before later ones.
+    Ages,
+    /// Where nothing goes wrong, nobody waits longer than the work before takes.
+    Starves,
+    /// No request is refused as poison unless workers were lost with it, the last one with it alone.
+    Innocent,
+    /// One that was there when a worker was lost is computed alone.
+    SuspectsAlone,
+    /// A poison is refused after it ended as many workers as it may.
+    PoisonStopped,
+    /// A worker that hangs is ended in time.
+    HangsEnd,
+    /// A worker is ended for a reason that is there.
+    HonestKill,
+    /// What is ruled out is ended at once.
+    RuledOut,
+    /// Workers are started, probed and trimmed when they can be.
+    WorkerOrder,
+    /// A device that fails is not started again and again without a pause.
+    CrashLoop,
+    /// A device is given up only after so many failures.
+    NotGivenUp,
+    /// A device that is in order comes back.
+    ComesBack,
+    /// People are told when a device leaves and when it returns.
+    Alerts,
+    /// Nothing is done by time alone before the machine wants to be woken, and waking it moves on.
+    HonestWake,
+    /// What the machine says of itself is so.
+    HonestView,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.rule, self.message)
+    }
+}
+
+impl std::error::Error for Broken {}

@@ -1,0 +1,365 @@
+//! The book of workers: which device has one, what it was told to be, and what the machine may do with it.
+//! Knows only what the machine was told, not how the device truly is.
+
+use super::batches::{Batch, Batches};
+use super::requests::SLACK;
+use super::rule::{Broken, Rule, Verdict, holds};
+use magray_core::schedule::{
+    Change, Condition, DeviceId, DeviceKind, DeviceSpec, DeviceState, Ending, Event, Failure, Fault, KillCause, Moment,
+    Recovery, View,
+};
+use std::time::Duration;
+
+/// All devices, as the machine was told of them.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    known: Vec<Known>,
+    recovery: Recovery,
+}
+
+/// A device, as the machine was told of it.
+#[derive(Debug)]
+struct Known {
+    kind: DeviceKind,
+    worker: Worker,
+    killed: Option<KillCause>,
+    /// Telemetry rules it out.
+    ruled: Option<Fault>,
+    /// It must answer a probe before it gets work.
+    must_probe: bool,
+    probing: Option<Moment>,
+    /// Its worker failed in a way that wants a new worker.
+    is_broken: bool,
+    /// It did not answer a probe as it should.
+    has_failed_probe: bool,
+    /// A batch failed for want of memory at this step, and the machine must trim.
+    must_trim: bool,
+    /// People were told that it left.
+    has_left: bool,
+    is_permanent: bool,
+    was_in_rotation: bool,
+    /// Something was started on it at this step.
+    is_started: bool,
+    last_sign: Moment,
+    /// Since when the batch that is now its oldest has been that.
+    head: Option<(Moment, Moment)>,
+    /// Cost of its slowest batch so far.
+    slowest: Duration,
+}
+
+/// A worker, as the machine was told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Worker {
+    Absent,
+    Starting { since: Moment },
+    Up,
+}
+
+impl Workers {
+    pub(crate) fn new(specs: &[DeviceSpec], recovery: Recovery) -> Self {
+        let known = |spec: &DeviceSpec| Known {
+            kind: spec.kind,
+            worker: Worker::Absent,
+            killed: None,
+            ruled: None,
+            must_probe: false,
+            probing: None,
+            is_broken: false,
+            has_failed_probe: false,
+            must_trim: false,
+            has_left: false,
+            is_permanent: false,
+            was_in_rotation: false,
+            is_started: false,
+            last_sign: Moment::START,
+            head: None,
+            slowest: Duration::ZERO,
+        };
+        Self { known: specs.iter().map(known).collect(), recovery }
+    }
+
+    /// What the world knows that the machine must find out: how long a batch of this device may truly take.
+    pub(crate) fn note_cost(&mut self, device: DeviceId, cost: Duration) {
+        let known = self.at_mut(device);
+        known.slowest = known.slowest.max(cost);
+    }
+
+    pub(crate) fn heard(&mut self, event: &Event, batches: &Batches, now: Moment) {
+        match event {
+            Event::Up { device } => {
+                let known = self.at_mut(*device);
+                if let Worker::Starting { .. } = known.worker {
+                    known.worker = Worker::Up;
+                    known.last_sign = now;
+                }
+            }
+            Event::Down { device, ending } => {
+                let known = self.at_mut(*device);
+                if known.worker != Worker::Absent {
+                    known.worker = Worker::Absent;
+                    known.killed = None;
+                    known.probing = None;
+                    known.is_broken = false;
+                    known.has_failed_probe = false;
+                    known.must_trim = false;
+                    known.must_probe |= *ending == Ending::Lost;
+                }
+            }
+            Event::Heartbeat { device } => self.at_mut(*device).last_sign = now,
+            Event::Finished { batch, .. } => {
+                if let Some(device) = batches.get(*batch).map(|batch| batch.device) {
+                    self.at_mut(device).last_sign = now;
+                }
+            }
+            Event::Failed { batch, failure } => {
+                if let Some(device) = batches.get(*batch).map(|batch| batch.device) {
+                    self.at_mut(device).last_sign = now;
+                    self.failed(device, *failure);
+                }
+            }
+            Event::Judged { device, condition } => {
+                let known = self.at_mut(*device);
+                known.ruled = match condition {
+                    Condition::Bad(fault) => Some(*fault),
+                    Condition::Fine | Condition::Hot { .. } => None,
+                };
+                known.must_probe |= known.ruled.is_some();
+            }
+            Event::Probed { device, passed } => {
+                let known = self.at_mut(*device);
+                if known.probing.take().is_some() {
+                    known.last_sign = now;
+                    known.must_probe &= !*passed;
+                    known.has_failed_probe = !*passed;
+                }
+            }
+            Event::Reset { device } => {
+                let known = self.at_mut(*device);
+                known.must_probe &= known.ruled.is_some();
+                // That it is given up again is news again.
+                known.is_permanent = false;
+            }
+            Event::GivenUp { device } => {
+                // An earlier process told people.
+                let known = self.at_mut(*device);
+                (known.has_left, known.is_permanent) = (true, true);
+            }
+            Event::Submitted(_) | Event::Cancelled(_) | Event::Draining | Event::Tick => {}
+        }
+    }
+
+    fn failed(&mut self, device: DeviceId, failure: Failure) {
+        let known = self.at_mut(device);
+        match failure {
+            Failure::OutOfMemory => known.must_trim = known.killed.is_none(),
+            Failure::Transient => {}
+            Failure::Sticky => known.is_broken = true,
+            Failure::WrongAnswer | Failure::Lost => {
+                known.is_broken = true;
+                known.must_probe = true;
+            }
+        }
+    }
+
+    /// Whether the device's worker is on its way out or gone.
+    pub(crate) fn is_being_ended(&self, device: DeviceId) -> bool {
+        let known = self.at(device);
+        known.kind == DeviceKind::Gpu && (known.killed.is_some() || known.worker == Worker::Absent || known.is_broken)
+    }
+
+    /// Whether there is a reason, apart from counted failures, why the device should not be used.
+    pub(crate) fn has_reason_to_leave(&self, device: DeviceId) -> bool {
+        let known = self.at(device);
+        known.ruled.is_some() || known.must_probe || known.worker != Worker::Up || self.is_being_ended(device)
+    }
+
+    /// Whether the device has a worker, ready or not.
+    pub(crate) fn has_worker(&self, device: DeviceId) -> bool {
+        self.at(device).worker != Worker::Absent
+    }
+
+    /// Whether the device has a worker that is ready, as far as was told.
+    pub(crate) fn is_up(&self, device: DeviceId) -> bool {
+        self.at(device).worker == Worker::Up
+    }
+
+    /// The cost of the slowest batch of all devices.
+    pub(crate) fn slowest(&self) -> Duration {
+        self.known.iter().map(|known| known.slowest).max().unwrap_or_default()
+    }
+
+    /// Whether a probe was asked and not answered.
+    pub(crate) fn is_probing(&self, device: DeviceId) -> bool {
+        self.at(device).probing.is_some()
+    }
+
+    /// Why the device's worker was ordered to end.
+    pub(crate) fn kill_cause(&self, device: DeviceId) -> Option<KillCause> {
+        self.at(device).killed
+    }
+
+    pub(crate) fn may_start(&mut self, device: DeviceId) -> Verdict {
+        let known = self.at_mut(device);
+        known.is_started = true;
+        let is_usable = known.kind == DeviceKind::Cpu
+            || (known.worker == Worker::Up
+                && known.killed.is_none()
+                && !known.is_broken
+                && !known.must_probe
+                && known.ruled.is_none_or(|fault| fault == Fault::Lost));
+        holds(is_usable, Rule::InRotation, || format!("a batch is started on device {}: {known:?}", device.0))
+    }
+
+    pub(crate) fn kill(&mut self, device: DeviceId, cause: KillCause, oldest: Option<&Batch>, now: Moment) -> Verdict {
+        let recovery = self.recovery;
+        let known = self.at_mut(device);
+        let is_possible = known.worker != Worker::Absent && known.killed.is_none();
+        holds(is_possible, Rule::WorkerOrder, || {
+            format!("the worker of device {} is to be ended: it has none, or it was said before", device.0)
+        })?;
+        let begun = oldest.map(|batch| batch.started).or(known.probing);
+        let is_honest = match cause {
+            KillCause::Overdue => begun.is_some_and(|begun| now.since(begun) >= recovery.overdue_least),
+            KillCause::Silent => now.since(known.last_sign) >= recovery.silence_max,
+            KillCause::Sticky => known.is_broken || known.has_failed_probe,
+            KillCause::RuledOut => known.ruled.is_some() || known.must_probe || known.has_left,
+            KillCause::StartOverdue => {
+                matches!(known.worker, Worker::Starting { since } if now.since(since) >= recovery.start_max)
+            }
+        };
+        holds(is_honest, Rule::HonestKill, || {
+            format!("the worker of device {} is ended as {cause:?}, and there is no such reason: {known:?}", device.0)
+        })?;
+        known.killed = Some(cause);
+        Ok(())
+    }
+
+    pub(crate) fn spawn(&mut self, device: DeviceId, now: Moment) -> Verdict {
+        let known = self.at_mut(device);
+        let is_possible = known.kind == DeviceKind::Gpu
+            && known.worker == Worker::Absent
+            && known.ruled.is_none_or(|fault| fault == Fault::Lost);
+        holds(is_possible, Rule::WorkerOrder, || {
+            format!("a worker of device {} is to be started, and it has one or may have none: {known:?}", device.0)
+        })?;
+        known.worker = Worker::Starting { since: now };
+        Ok(())
+    }
+
+    pub(crate) fn trim(&mut self, device: DeviceId) -> Verdict {
+        let known = self.at_mut(device);
+        let was_wanted = std::mem::take(&mut known.must_trim);
+        holds(was_wanted, Rule::WorkerOrder, || {
+            format!("device {} is to trim, and has not run out of memory", device.0)
+        })
+    }
+
+    pub(crate) fn probe(&mut self, device: DeviceId, batches: &Batches, now: Moment) -> Verdict {
+        let known = self.at_mut(device);
+        let is_possible = known.worker == Worker::Up && known.killed.is_none() && known.probing.is_none();
+        holds(is_possible && batches.oldest(device).is_none(), Rule::WorkerOrder, || {
+            format!("device {} is to be probed and cannot be now: {known:?}", device.0)
+        })?;
+        known.probing = Some(now);
+        Ok(())
+    }
+
+    pub(crate) fn alert(&mut self, device: DeviceId, change: Change) -> Verdict {
+        let known = self.at_mut(device);
+        let (is_news, has_left, is_permanent) = match change {
+            // That it stays out is news even where it is out already.
+            Change::Left { is_permanent, .. } => {
+                (!known.has_left || (is_permanent && !known.is_permanent), true, is_permanent)
+            }
+            Change::Returned => (known.has_left, false, false),
+        };
+        holds(is_news, Rule::Alerts, || format!("{change:?} of device {} is no news", device.0))?;
+        known.has_left = has_left;
+        known.is_permanent = is_permanent;
+        Ok(())
+    }
+
+    pub(crate) fn settle(&mut self, view: &View, batches: &Batches, now: Moment) -> Verdict {
+        let recovery = self.recovery;
+        for (at, known) in self.known.iter_mut().enumerate() {
+            let device = DeviceId(at as u16);
+            known.judge_state(at, view.devices[at].state)?;
+            known.judge_end(at)?;
+            if known.worker != Worker::Up || known.killed.is_some() {
+                known.head = None;
+                continue;
+            }
+            holds(now.since(known.last_sign) <= recovery.silence_max + SLACK, Rule::HangsEnd, || {
+                format!("device {at} is silent since {:?}, and its worker is not ended", known.last_sign)
+            })?;
+            known.judge_progress(at, batches.oldest(device), &recovery, now)?;
+        }
+        Ok(())
+    }
+
+    fn at(&self, device: DeviceId) -> &Known {
+        &self.known[usize::from(device.0)]
+    }
+
+    fn at_mut(&mut self, device: DeviceId) -> &mut Known {
+        &mut self.known[usize::from(device.0)]
+    }
+}
+
+impl Known {
+    /// Compares what the machine says of the device with what it did and told people.
+    fn judge_state(&mut self, at: usize, state: DeviceState) -> Verdict {
+        let is_in = state == DeviceState::InRotation;
+        let is_started = std::mem::take(&mut self.is_started);
+        holds(is_in || !is_started, Rule::InRotation, || {
+            format!("a batch was started on device {at}, which is {state:?}")
+        })?;
+        if self.kind == DeviceKind::Cpu {
+            return holds(is_in, Rule::HonestView, || format!("the CPU is {state:?}"));
+        }
+        holds(!is_in || (self.worker == Worker::Up && self.killed.is_none()), Rule::HonestView, || {
+            format!("device {at} is said to be in rotation: {self:?}")
+        })?;
+        self.was_in_rotation |= is_in;
+        let is_told = if is_in { !self.has_left } else { self.has_left || !self.was_in_rotation };
+        let is_out = matches!(state, DeviceState::Out(_));
+        holds(is_told && (!is_out || self.is_permanent), Rule::Alerts, || {
+            format!("device {at} is {state:?}, and people think that it left: {}", self.has_left)
+        })
+    }
+
+    /// What must follow at once.
+    fn judge_end(&mut self, at: usize) -> Verdict {
+        let is_ended = self.worker == Worker::Absent || self.killed.is_some();
+        let is_ruled = self.ruled.is_some_and(|fault| fault != Fault::Lost);
+        holds(is_ended || !is_ruled, Rule::RuledOut, || {
+            format!("device {at} is ruled out ({:?}) and its worker is not ended", self.ruled)
+        })?;
+        let must_trim = std::mem::take(&mut self.must_trim);
+        holds(!must_trim || is_ended, Rule::WorkerOrder, || {
+            format!("device {at} ran out of memory and is not asked to free any")
+        })
+    }
+
+    /// A worker that lives and does not answer is ended. How long is too long depends on what the machine expected, which
+    /// this book does not know: it allows for 10 times what the slowest batch of the device truly cost, and for 10 times the
+    /// least time where the machine had nothing to expect by.
+    fn judge_progress(&mut self, at: usize, oldest: Option<&Batch>, recovery: &Recovery, now: Moment) -> Verdict {
+        let begun = oldest.map(|batch| batch.started).or(self.probing);
+        let Some(begun) = begun else {
+            self.head = None;
+            return Ok(());
+        };
+        let since = match self.head {
+            Some((head, since)) if head == begun => since,
+            _ => now,
+        };
+        self.head = Some((begun, since));
+        let most = (recovery.overdue_least * 10).max(self.slowest.mul_f64(10.0 * recovery.overdue_factor)) + SLACK;
+        if now.since(since) > most {
+            let message = format!("device {at} has not answered since {since:?}, and its worker is not ended");
+            return Err(Broken { rule: Rule::HangsEnd, message });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Draws a world from a seed: small ones, in which much happens.
+//! Knows nothing of how the world is run or checked.
+
+use crate::chance::Chance;
+use crate::load::{Arrivals, Load, Shape};
+use crate::scenario::{Cost, Device, Scenario};
+use crate::trouble;
+use magray_core::schedule::{
+    Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Limits, Moment, Options, Placement, Recovery, Sizing,
+};
+use std::time::Duration;
+
+impl Scenario {
+    /// The world of this seed.
+    pub fn draw(seed: u64) -> Self {
+        let mut chance = Chance::new(seed);
+        let gpus = chance.whole(0, 4) as usize;
+        let cpu_at = chance.whole(0, gpus as u64) as usize;
+        let requests = chance.magnitude(30.0, 250.0) as usize;
+        // Everything is relative to how long the load takes: a fault of a second is nothing to one and all to another.
+        let span = Duration::from_secs_f64(chance.magnitude(0.02, 10.0));
+        let shape = draw_shape(gpus + 1, span, &mut chance);
+        let mean = typical(&shape);
+        let cost = draw_cost(mean, &mut chance);
+        let work = cost.of(mean.tokens, mean.texts).as_secs_f64() * requests as f64;
+        let load_factor = chance.magnitude(0.05, 3.0);
+        let fastest = cost.slower(load_factor * span.as_secs_f64() / work);
+        let options = draw_options(&mut chance);
+        let mut devices: Vec<Device> = (0..=gpus).map(|at| draw_device(at == cpu_at, fastest, &mut chance)).collect();
+        devices.iter_mut().for_each(|device| device.keep_below_overdue(&options, &shape));
+        let gpu_places: Vec<usize> = (0..=gpus).filter(|at| *at != cpu_at).collect();
+        let trouble_span = span.mul_f64(chance.between(0.5, 2.0)).max(Duration::from_millis(100));
+        let calm_at = Moment::START + trouble_span + Duration::from_nanos(2);
+        Self {
+            seed: chance.bits(),
+            devices,
+            options,
+            load: Load { requests, arrivals: draw_arrivals(requests, span, &mut chance), shape },
+            troubles: trouble::draw(&gpu_places, trouble_span, &mut chance),
+            given_up: gpu_places.iter().filter(|_| chance.is(0.03)).map(|at| DeviceId(*at as u16)).collect(),
+            calm_at,
+            noise: if chance.is(0.2) { 0.0 } else { chance.between(0.0, 0.5) },
+            latency: Duration::from_secs_f64(chance.magnitude(1e-6, 1e-3)),
+            lateness: if chance.is(0.7) { Duration::ZERO } else { Duration::from_micros(chance.whole(1, 2000)) },
+            stale: if chance.is(0.5) { 0.0 } else { chance.magnitude(0.001, 0.1) },
+            early: 0.03,
+            drain_after: if chance.is(0.7) { requests } else { chance.whole(1, requests as u64) as usize },
+        }
+    }
+}
+
+impl Device {
+    /// A device whose largest batches take longer than the settings call a hang cannot be used with them. That is a wrong
+    /// setting and no fault, so such worlds are not drawn.
+    fn keep_below_overdue(&mut self, options: &Options, shape: &Shape) {
+        let tokens = u64::from(self.spec.batch_tokens_max).max(shape.tokens.1).max(shape.overlong_tokens);
+        let longest = self.cost.of(tokens, u64::from(options.batching.texts_max)).as_secs_f64();
+        let most = options.recovery.overdue_least.as_secs_f64() / 2.0;
+        if self.spec.kind == DeviceKind::Gpu && longest > most {
+            self.cost = self.cost.slower(most / longest);
+        }
+    }
+}
+
+/// Tokens and texts of a request of the middle.
+#[derive(Clone, Copy)]
+struct Typical {
+    tokens: u64,
+    texts: u64,
+}
+
+fn typical(shape: &Shape) -> Typical {
+    let texts = (shape.texts.0 + shape.texts.1).div_ceil(2);
+    let tokens = (shape.tokens.0 as f64 * shape.tokens.1 as f64).sqrt();
+    Typical { tokens: (texts as f64 * tokens) as u64 + 1, texts }
+}
+
+/// Some devices cost mostly by the batch, others by the token or by the text.
+fn draw_cost(mean: Typical, chance: &mut Chance) -> Cost {
+    Cost {
+        fixed_us: chance.magnitude(0.1, 10.0),
+        token_us: chance.magnitude(0.1, 10.0) / mean.tokens as f64,
+        text_us: if chance.is(0.5) { 0.0 } else { chance.magnitude(0.01, 1.0) / mean.texts as f64 },
+    }
+}
+
+fn draw_device(is_cpu: bool, fastest: Cost, chance: &mut Chance) -> Device {
+    let times = if chance.is(0.3) { 1.0 } else { chance.magnitude(1.0, 50.0) };
+    Device {
+        spec: DeviceSpec {
+            kind: if is_cpu { DeviceKind::Cpu } else { DeviceKind::Gpu },
+            slots: chance.whole(1, 3) as usize,
+            batch_tokens_max: chance.magnitude(64.0, 16_384.0) as u32,
+        },
+        cost: fastest.slower(times),
+        start: Duration::from_secs_f64(chance.magnitude(0.001, 0.4)),
+    }
+}
+
+fn draw_shape(devices: usize, span: Duration, chance: &mut Chance) -> Shape {
+    let sometimes = |part: f64, chance: &mut Chance| if chance.is(part) { chance.magnitude(0.01, 0.5) } else { 0.0 };
+    let patience = span.mul_f64(chance.magnitude(0.01, 2.0)).max(Duration::from_millis(1));
+    Shape {
+        groups: chance.whole(1, 3) as u32,
+        texts: (1, chance.magnitude(1.0, 16.0) as u64),
+        tokens: (1, chance.magnitude(2.0, 512.0) as u64),
+        huge: sometimes(0.3, chance) * 0.2,
+        huge_texts: chance.magnitude(10.0, 1000.0) as u64,
+        overlong: sometimes(0.3, chance) * 0.2,
+        overlong_tokens: chance.magnitude(100.0, 20_000.0) as u64,
+        urgent: sometimes(0.5, chance),
+        deadlines: (sometimes(0.5, chance), patience),
+        cancels: (sometimes(0.4, chance), patience),
+        allowed: Allowed::Any,
+        choosy: sometimes(0.5, chance),
+        poison: sometimes(0.3, chance) * 0.2,
+        devices,
+    }
+}
+
+fn draw_arrivals(requests: usize, span: Duration, chance: &mut Chance) -> Arrivals {
+    let gap = span.div_f64(requests as f64);
+    match chance.whole(0, 3) {
+        0 | 1 => Arrivals::Stream { gap },
+        2 => {
+            let size = chance.whole(2, 60) as usize;
+            Arrivals::Bursts { size, gap: gap.mul_f64(size as f64) }
+        }
+        _ => {
+            let count = chance.magnitude(1.0, 64.0) as usize;
+            Arrivals::Clients { count, think: gap.mul_f64(count as f64 * chance.unit()) }
+        }
+    }
+}
+
+fn draw_options(chance: &mut Chance) -> Options {
+    let defaults = Options::default();
+    Options {
+        limits: match chance.is(0.5) {
+            true => defaults.limits,
+            false => Limits {
+                requests_max: chance.magnitude(2.0, 200.0) as usize,
+                tokens_max: chance.magnitude(100.0, 100_000.0) as u64,
+            },
+        },
+        batching: Batching {
+            sizing: match chance.is(0.8) {
+                true => Sizing::Adaptive,
+                false => Sizing::Fixed {
+                    texts: chance.magnitude(1.0, 64.0) as u32,
+                    timeout: Duration::from_micros(chance.whole(0, 20_000)),
+                },
+            },
+            texts_max: chance.magnitude(1.0, 512.0) as u32,
+            age_max: Duration::from_secs_f64(chance.magnitude(0.001, 0.5)),
+        },
+        placement: if chance.is(0.85) { Placement::Weighted } else { Placement::RoundRobin },
+        recovery: if chance.is(0.3) { defaults.recovery } else { draw_recovery(chance) },
+    }
+}
+
+fn draw_recovery(chance: &mut Chance) -> Recovery {
+    let seconds = |low: f64, high: f64, chance: &mut Chance| Duration::from_secs_f64(chance.magnitude(low, high));
+    let retries_max = chance.whole(0, 5) as u32;
+    let probe_after = seconds(0.005, 0.5, chance);
+    Recovery {
+        overdue_factor: chance.magnitude(3.0, 50.0),
+        overdue_least: seconds(0.05, 1.0, chance),
+        // Heartbeats come every fifth of a second: less than two of them would kill the living.
+        silence_max: seconds(0.5, 1.5, chance),
+        start_max: seconds(0.6, 60.0, chance),
+        retries_max,
+        temporary_max: retries_max + chance.whole(0, 5) as u32,
+        decay: seconds(0.05, 60.0, chance),
+        probe_after,
+        probe_after_max: probe_after.mul_f64(chance.magnitude(1.0, 60.0)),
+        poison_kills: if chance.is(0.8) { 2 } else { chance.whole(1, 3) as u32 },
+    }
+}

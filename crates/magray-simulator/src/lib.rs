@@ -1,0 +1,28 @@
+//! Tries the scheduler: drives it with made-up load and faults in virtual time, from a seed, and checks every step.
+//! Never reads a clock and never computes a text; the same seed gives the same world on every machine.
+
+#![forbid(unsafe_code)]
+
+mod agenda;
+mod chance;
+mod check;
+mod draw;
+mod experiment;
+mod load;
+mod measure;
+mod scenario;
+mod shell;
+mod trail;
+mod trial;
+mod trouble;
+mod worker;
+mod world;
+
+pub use chance::Chance;
+pub use check::{Broken, Rule};
+pub use experiment::{ExperimentError, Output, batching, placement};
+pub use load::{Arrivals, Load, Shape};
+pub use measure::{Answer, Measured};
+pub use scenario::{Cost, Device, Scenario};
+pub use trial::{Failed, Totals, replay, try_sabotaged, try_scenario, try_seed, try_seeds};
+pub use trouble::{Kind, Told, Trouble};

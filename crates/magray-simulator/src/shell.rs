@@ -1,0 +1,264 @@
+//! The world's side of devices: workers start, compute, fail, hang and die, and the machine is told of it.
+//! Does what a real supervisor does, with the same races: what is told arrives later, in order for each device.
+
+use crate::check::Broken;
+use crate::trouble::{Kind, Told};
+use crate::worker::{Fortune, Job, Phase, Sky, Work};
+use crate::world::{Due, World};
+use magray_core::schedule::{BatchId, Condition, DeviceId, DeviceKind, Ending, Event, Failure, Fault, RequestId};
+use std::time::Duration;
+
+/// Workers say this often that they live.
+const HEARTBEAT: Duration = Duration::from_millis(200);
+
+/// Tokens of the known text that a probe computes.
+const PROBE_TOKENS: u64 = 8;
+
+impl World {
+    /// Makes happen what is due.
+    pub(crate) fn happen(&mut self, due: Due) -> Result<(), Broken> {
+        match due {
+            Due::Arrive => self.arrive(),
+            Due::Ask(client) => self.ask(client),
+            Due::Cancel(request) => self.cancel(request),
+            Due::Tell(event) => {
+                self.tell(event)?;
+                self.tell_stale()
+            }
+            Due::Ready { device, generation } => {
+                self.ready(device, generation);
+                Ok(())
+            }
+            Due::JobEnds { device, generation, fortune, time } => {
+                if self.executors[device].generation == generation {
+                    self.end_job(device, fortune, time);
+                }
+                Ok(())
+            }
+            Due::Dies { device, generation, ending } => {
+                if self.executors[device].generation == generation {
+                    self.die(device, ending);
+                }
+                Ok(())
+            }
+            Due::Beat { device, generation } => {
+                self.beat(device, generation);
+                Ok(())
+            }
+            Due::TroubleBegins(at) => {
+                self.begin_trouble(at);
+                Ok(())
+            }
+            Due::TroubleEnds(at) => {
+                self.end_trouble(at);
+                Ok(())
+            }
+        }
+    }
+
+    /// What a device says is told later, and in order.
+    fn report(&mut self, device: usize, event: Event) {
+        let mut delay = self.scenario.latency.mul_f64(self.chance.unit());
+        if self.scenario.stale > 0.0 && self.chance.is(0.02) {
+            delay *= 50;
+        }
+        let executor = &mut self.executors[device];
+        executor.told_until = executor.told_until.max(self.now + delay);
+        self.agenda.plan(executor.told_until, Due::Tell(event));
+    }
+
+    fn sky(&self, device: usize) -> Sky<'_> {
+        Sky { troubles: &self.scenario.troubles, device, now: self.now }
+    }
+
+    pub(crate) fn spawn(&mut self, device: usize) {
+        let start = self.executors[device].device.start.mul_f64(self.chance.between(0.5, 1.5));
+        let (has_vanished, no_start) = (self.sky(device).has_vanished(), self.sky(device).no_start());
+        let executor = &mut self.executors[device];
+        assert_eq!(executor.phase, Phase::Absent, "the books allow a worker only where there is none");
+        executor.phase = Phase::Starting;
+        executor.generation += 1;
+        let generation = executor.generation;
+        let dies = |ending| Due::Dies { device, generation, ending };
+        match (has_vanished, no_start) {
+            (true, _) => self.agenda.plan(self.now + start / 10, dies(Ending::Lost)),
+            (false, Some(false)) => self.agenda.plan(self.now + start / 2, dies(Ending::NotStarted)),
+            // Never heard of until somebody ends it.
+            (false, Some(true)) => {}
+            (false, None) => self.agenda.plan(self.now + start, Due::Ready { device, generation }),
+        }
+    }
+
+    fn ready(&mut self, device: usize, generation: u64) {
+        let executor = &mut self.executors[device];
+        if executor.generation != generation || executor.phase != Phase::Starting {
+            return;
+        }
+        executor.phase = Phase::Ready;
+        executor.is_beating = true;
+        self.report(device, Event::Up { device: DeviceId(device as u16) });
+        self.agenda.plan(self.now + HEARTBEAT, Due::Beat { device, generation });
+    }
+
+    fn beat(&mut self, device: usize, generation: u64) {
+        let executor = &self.executors[device];
+        if executor.generation == generation && executor.is_beating {
+            self.report(device, Event::Heartbeat { device: DeviceId(device as u16) });
+            let pause = HEARTBEAT.mul_f64(self.chance.between(0.9, 1.1));
+            self.agenda.plan(self.now + pause, Due::Beat { device, generation });
+        }
+    }
+
+    pub(crate) fn start_batch(&mut self, device: usize, batch: BatchId) {
+        let Some(entry) = self.checks.batch(batch) else { return };
+        let poison = entry.pieces.iter().find_map(|piece| {
+            let poison = self.checks.ledger.entry(piece.request).ok()?.poison?;
+            piece.texts.contains(&poison.text).then_some(poison)
+        });
+        let (tokens, texts) = (entry.tokens, u64::from(entry.texts));
+        self.enqueue(device, Job { what: Work::Batch(batch), tokens, texts, poison });
+    }
+
+    pub(crate) fn start_probe(&mut self, device: usize) {
+        self.enqueue(device, Job { what: Work::Probe, tokens: PROBE_TOKENS, texts: 1, poison: None });
+    }
+
+    fn enqueue(&mut self, device: usize, job: Job) {
+        // A worker that is gone, and the machine does not know yet, gets nothing more.
+        if self.executors[device].phase != Phase::Absent {
+            self.executors[device].jobs.push_back(job);
+            self.begin_job(device);
+        }
+    }
+
+    fn begin_job(&mut self, device: usize) {
+        let executor = &self.executors[device];
+        let can_compute = matches!(executor.phase, Phase::Ready | Phase::Broken) && !executor.is_computing;
+        let Some(job) = executor.jobs.front().copied().filter(|_| can_compute) else { return };
+        let sky = Sky { troubles: &self.scenario.troubles, device, now: self.now };
+        let (fortune, time) = executor.fortune(&job, &sky, self.scenario.noise, &mut self.chance);
+        let generation = executor.generation;
+        self.checks
+            .workers
+            .note_cost(DeviceId(device as u16), time.max(executor.device.cost.of(job.tokens, job.texts)));
+        if let Work::Batch(batch) = job.what {
+            self.begun.insert(batch, self.now);
+        }
+        self.executors[device].is_computing = true;
+        self.agenda.plan(self.now + time, Due::JobEnds { device, generation, fortune, time });
+    }
+
+    fn end_job(&mut self, device: usize, fortune: Fortune, time: Duration) {
+        match fortune {
+            Fortune::Crash => return self.die(device, Ending::Crashed),
+            Fortune::Hang { is_silent } => {
+                self.executors[device].phase = Phase::Stuck;
+                self.executors[device].is_beating &= !is_silent;
+                return;
+            }
+            Fortune::Fail(Failure::Sticky) => self.executors[device].phase = Phase::Broken,
+            Fortune::Fail(_) | Fortune::Finish => {}
+        }
+        let executor = &mut self.executors[device];
+        executor.is_computing = false;
+        let Some(job) = executor.jobs.pop_front() else { return };
+        let event = match (job.what, fortune) {
+            (Work::Probe, fortune) => {
+                Event::Probed { device: DeviceId(device as u16), passed: fortune == Fortune::Finish }
+            }
+            (Work::Batch(batch), Fortune::Fail(failure)) => Event::Failed { batch, failure },
+            (Work::Batch(batch), _) => {
+                executor.busy += time;
+                Event::Finished { batch, compute: time }
+            }
+        };
+        self.report(device, event);
+        self.begin_job(device);
+    }
+
+    pub(crate) fn kill(&mut self, device: usize) {
+        let executor = &self.executors[device];
+        // One that is gone already is told of anyway.
+        if executor.phase != Phase::Absent {
+            let generation = executor.generation;
+            let pause = Duration::from_secs_f64(self.chance.magnitude(1e-5, 5e-3));
+            self.agenda.plan(self.now + pause, Due::Dies { device, generation, ending: Ending::Ordered });
+        }
+    }
+
+    fn die(&mut self, device: usize, ending: Ending) {
+        let lost = self.executors[device].end();
+        self.report(device, Event::Down { device: DeviceId(device as u16), ending });
+        for job in lost {
+            let Work::Batch(batch) = job.what else { continue };
+            self.begun.remove(&batch);
+            // An answer that was in the pipe when its worker ended.
+            if self.chance.is((self.scenario.stale * 5.0).min(0.5)) {
+                self.report(device, Event::Finished { batch, compute: Duration::from_micros(100) });
+            }
+        }
+    }
+
+    fn begin_trouble(&mut self, at: usize) {
+        let trouble = self.scenario.troubles[at];
+        let phase = self.executors[trouble.device].phase;
+        match trouble.kind {
+            Kind::Killed if phase == Phase::Starting => self.die(trouble.device, Ending::NotStarted),
+            Kind::Killed if phase != Phase::Absent => self.die(trouble.device, Ending::Killed),
+            Kind::Vanished { told: Told::ByEnding } if phase != Phase::Absent => self.die(trouble.device, Ending::Lost),
+            Kind::Hot { .. } | Kind::Ruled { .. } | Kind::Vanished { told: Told::ByTelemetry } => {
+                self.judge(trouble.device);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_trouble(&mut self, at: usize) {
+        let trouble = self.scenario.troubles[at];
+        if let Kind::Hot { .. } | Kind::Ruled { .. } | Kind::Vanished { told: Told::ByTelemetry } = trouble.kind {
+            self.judge(trouble.device);
+        }
+    }
+
+    /// Tells what telemetry says of a device now.
+    fn judge(&mut self, device: usize) {
+        let mut condition = Condition::Fine;
+        for kind in self.sky(device).kinds() {
+            condition = match (condition, kind) {
+                (Condition::Bad(fault), _) => Condition::Bad(fault),
+                (_, Kind::Ruled { fault }) => Condition::Bad(fault),
+                (_, Kind::Vanished { told: Told::ByTelemetry }) => Condition::Bad(Fault::Lost),
+                (_, Kind::Hot { weight }) => Condition::Hot { weight },
+                (before, _) => before,
+            };
+        }
+        self.report(device, Event::Judged { device: DeviceId(device as u16), condition });
+    }
+
+    /// Now and then something is told that is not true any more, or was never asked: nothing may come of it.
+    fn tell_stale(&mut self) -> Result<(), Broken> {
+        if self.scenario.stale == 0.0 || !self.chance.is(self.scenario.stale) {
+            return Ok(());
+        }
+        let device = DeviceId(self.chance.whole(0, self.executors.len() as u64 - 1) as u16);
+        let is_gpu = self.executors[usize::from(device.0)].device.spec.kind == DeviceKind::Gpu;
+        let workers = &self.checks.workers;
+        let batch = if self.spent.is_empty() { BatchId(u64::MAX) } else { *self.chance.pick(&self.spent) };
+        let event = match self.chance.whole(0, 8) {
+            0 => Event::Finished { batch, compute: Duration::from_millis(1) },
+            1 => Event::Failed { batch, failure: Failure::Transient },
+            2 => Event::Failed { batch, failure: Failure::Sticky },
+            3 if is_gpu && workers.is_up(device) => Event::Up { device },
+            4 if is_gpu && !workers.has_worker(device) => Event::Down { device, ending: Ending::Crashed },
+            5 if is_gpu && !workers.has_worker(device) => Event::Heartbeat { device },
+            6 if is_gpu && !workers.is_probing(device) => Event::Probed { device, passed: self.chance.is(0.5) },
+            7 => {
+                let request = RequestId(self.chance.bits());
+                Event::Cancelled(request)
+            }
+            8 if is_gpu => Event::Reset { device },
+            _ => Event::Tick,
+        };
+        self.tell(event)
+    }
+}

@@ -1,0 +1,83 @@
+//! Remembers what was told to the machine and what it answered, in words.
+//! Is only filled when a seed is run again to see what went wrong.
+
+use magray_core::schedule::{Action, Event, Moment, Piece};
+use std::collections::VecDeque;
+
+/// The last lines of what happened.
+#[derive(Debug, Default)]
+pub(crate) struct Trail {
+    lines: VecDeque<String>,
+    most: usize,
+    /// A sign of life, written only if something comes of it: there are very many.
+    sign: Option<String>,
+}
+
+impl Trail {
+    /// A trail of at most this many lines; none are written where that is 0.
+    pub(crate) fn of(most: usize) -> Self {
+        Self { lines: VecDeque::new(), most, sign: None }
+    }
+
+    pub(crate) fn event(&mut self, now: Moment, event: &Event) {
+        if self.most == 0 {
+            return;
+        }
+        let line = format!("{} -> {}", time(now), event_words(event));
+        self.sign = None;
+        match event {
+            Event::Heartbeat { .. } => self.sign = Some(line),
+            _ => self.push(line),
+        }
+    }
+
+    pub(crate) fn action(&mut self, now: Moment, action: &Action) {
+        if self.most > 0 {
+            if let Some(sign) = self.sign.take() {
+                self.push(sign);
+            }
+            self.push(format!("{}    <- {}", time(now), action_words(action)));
+        }
+    }
+
+    pub(crate) fn into_lines(self) -> Vec<String> {
+        self.lines.into()
+    }
+
+    fn push(&mut self, line: String) {
+        if self.lines.len() == self.most {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+}
+
+/// Milliseconds since the start, in columns.
+pub(crate) fn time(at: Moment) -> String {
+    format!("{:>14.6} ms", at.as_nanos() as f64 / 1e6)
+}
+
+fn event_words(event: &Event) -> String {
+    match event {
+        Event::Submitted(request) => {
+            let tokens: u64 = request.tokens.iter().map(|t| u64::from(*t)).sum();
+            format!(
+                "Submitted {}: group {}, {} texts, {tokens} tokens, {:?}, deadline {}, allowed {:?}",
+                request.id.0,
+                request.group.0,
+                request.tokens.len(),
+                request.priority,
+                request.deadline.map_or("none".to_owned(), |at| time(at).trim().to_owned()),
+                request.allowed
+            )
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn action_words(action: &Action) -> String {
+    let Action::Start { device, batch, pieces } = action else { return format!("{action:?}") };
+    let words = |piece: &Piece| format!("{}[{}..{}]", piece.request.0, piece.texts.start, piece.texts.end);
+    let pieces: Vec<String> = pieces.iter().map(words).collect();
+    format!("Start batch {} on device {}: {}", batch.0, device.0, pieces.join(" "))
+}

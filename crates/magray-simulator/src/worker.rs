@@ -1,0 +1,169 @@
+//! A simulated device: a queue of batches, a worker that may be sick, and what becomes of the batch at its head.
+//! Decides by the scripted troubles and chance alone; what follows is told to the machine by the world.
+
+use crate::chance::Chance;
+use crate::load::{Effect, Poison};
+use crate::scenario::Device;
+use crate::trouble::{Kind, Told, Trouble};
+use magray_core::schedule::{BatchId, DeviceKind, Failure, Moment};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A device and its worker.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) device: Device,
+    pub(crate) phase: Phase,
+    /// Counts workers, so that what was due for one does not happen to the next.
+    pub(crate) generation: u64,
+    pub(crate) jobs: VecDeque<Job>,
+    /// Whether the first job is being computed.
+    pub(crate) is_computing: bool,
+    pub(crate) is_beating: bool,
+    /// What is told of this device arrives in the order in which it was told.
+    pub(crate) told_until: Moment,
+    pub(crate) busy: Duration,
+}
+
+/// How a worker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Absent,
+    Starting,
+    Ready,
+    /// Every batch fails from now on.
+    Broken,
+    /// It computes nothing any more and does not know it.
+    Stuck,
+}
+
+/// Something to compute.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub(crate) what: Work,
+    pub(crate) tokens: u64,
+    pub(crate) texts: u64,
+    pub(crate) poison: Option<Poison>,
+}
+
+/// What is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Batch(BatchId),
+    Probe,
+}
+
+/// What becomes of the job at the head of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fortune {
+    Finish,
+    Fail(Failure),
+    Crash,
+    Hang { is_silent: bool },
+}
+
+/// What a device's troubles are decided by.
+pub(crate) struct Sky<'a> {
+    pub(crate) troubles: &'a [Trouble],
+    pub(crate) device: usize,
+    pub(crate) now: Moment,
+}
+
+impl Sky<'_> {
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = Kind> {
+        self.troubles.iter().filter(|trouble| trouble.is_on(self.device, self.now)).map(|trouble| trouble.kind)
+    }
+
+    pub(crate) fn has_vanished(&self) -> bool {
+        self.kinds().any(|kind| matches!(kind, Kind::Vanished { .. }))
+    }
+
+    /// Whether workers become ready, and if not, whether they say so.
+    pub(crate) fn no_start(&self) -> Option<bool> {
+        self.kinds().find_map(|kind| match kind {
+            Kind::NoStart { is_silent } => Some(is_silent),
+            _ => None,
+        })
+    }
+}
+
+impl Executor {
+    pub(crate) fn new(device: Device) -> Self {
+        let is_cpu = device.spec.kind == DeviceKind::Cpu;
+        Self {
+            device,
+            phase: if is_cpu { Phase::Ready } else { Phase::Absent },
+            generation: 0,
+            jobs: VecDeque::new(),
+            is_computing: false,
+            is_beating: false,
+            told_until: Moment::START,
+            busy: Duration::ZERO,
+        }
+    }
+
+    /// The worker is gone, and all it had.
+    pub(crate) fn end(&mut self) -> VecDeque<Job> {
+        self.phase = Phase::Absent;
+        self.generation += 1;
+        self.is_computing = false;
+        self.is_beating = false;
+        std::mem::take(&mut self.jobs)
+    }
+
+    /// What becomes of the first job, and how long that takes.
+    pub(crate) fn fortune(&self, job: &Job, sky: &Sky<'_>, noise: f64, chance: &mut Chance) -> (Fortune, Duration) {
+        let mut time = self.device.cost.of(job.tokens, job.texts).mul_f64(1.0 + noise * chance.between(-1.0, 1.0));
+        if self.device.spec.kind == DeviceKind::Cpu {
+            // What goes wrong there is caught: the batch fails and the CPU stays.
+            let is_broken = job.poison.is_some_and(|poison| poison.breaks_cpu);
+            return (if is_broken { Fortune::Fail(Failure::Transient) } else { Fortune::Finish }, time);
+        }
+        for kind in sky.kinds() {
+            match kind {
+                Kind::Slow { times } => time = time.mul_f64(times),
+                Kind::Hot { weight } => time = time.div_f64(weight),
+                _ => {}
+            }
+        }
+        if self.phase == Phase::Broken {
+            return (Fortune::Fail(Failure::Sticky), Duration::from_micros(30));
+        }
+        let fortune = job
+            .poison
+            .map(|poison| of_poison(poison.effect))
+            .or_else(|| sky.kinds().find_map(|kind| of_trouble(kind, job, chance)));
+        match fortune.unwrap_or(Fortune::Finish) {
+            Fortune::Finish => (Fortune::Finish, time),
+            // Whatever goes wrong does so somewhere on the way.
+            bad => (bad, time.mul_f64(chance.unit())),
+        }
+    }
+}
+
+fn of_poison(effect: Effect) -> Fortune {
+    match effect {
+        Effect::Crash => Fortune::Crash,
+        Effect::Sticky => Fortune::Fail(Failure::Sticky),
+        Effect::Hang => Fortune::Hang { is_silent: false },
+    }
+}
+
+fn of_trouble(kind: Kind, job: &Job, chance: &mut Chance) -> Option<Fortune> {
+    let happens = |part: f64, fortune: Fortune, chance: &mut Chance| chance.is(part).then_some(fortune);
+    match kind {
+        Kind::Transient { part } => happens(part, Fortune::Fail(Failure::Transient), chance),
+        Kind::Sticky { part } => happens(part, Fortune::Fail(Failure::Sticky), chance),
+        Kind::Crash { part } => happens(part, Fortune::Crash, chance),
+        Kind::Hang { part, is_silent } => happens(part, Fortune::Hang { is_silent }, chance),
+        Kind::Lies { part } => happens(part, Fortune::Fail(Failure::WrongAnswer), chance),
+        Kind::Memory { tokens } => (job.tokens > tokens).then_some(Fortune::Fail(Failure::OutOfMemory)),
+        Kind::Vanished { told: Told::ByFailure | Told::ByTelemetry } => Some(Fortune::Fail(Failure::Lost)),
+        Kind::Vanished { told: Told::ByEnding }
+        | Kind::Slow { .. }
+        | Kind::Hot { .. }
+        | Kind::Killed
+        | Kind::NoStart { .. }
+        | Kind::Ruled { .. } => None,
+    }
+}

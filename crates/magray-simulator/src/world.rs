@@ -1,0 +1,372 @@
+//! Runs a world: tells the machine what happens, does what it says, and has every step checked.
+//! Owns the time; nothing here reads a clock or waits.
+
+use crate::agenda::Agenda;
+use crate::chance::Chance;
+use crate::check::{Broken, Checks, Rule};
+use crate::load::Arrivals;
+use crate::measure::{Answer, Measured};
+use crate::scenario::Scenario;
+use crate::trail::Trail;
+use crate::worker::{Executor, Fortune};
+use magray_core::schedule::{
+    Action, BatchId, DeviceKind, DeviceState, Ending, Event, Machine, Moment, Report, RequestId, View,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// More steps than any world needs: a machine that wants to be woken for ever without doing anything is found by this.
+const STEPS_MAX: u64 = 20_000_000;
+
+/// Where the work is done first changes by and by, as batches take longer or shorter than expected. A machine may look at it
+/// again from time to time; it must do so within this time, or within that of two slow batches if that is longer.
+const RECONSIDERED_WITHIN: Duration = Duration::from_millis(20);
+
+/// A wake that is nearer than this may stand for something that is due even sooner.
+const PRESSING: Duration = Duration::from_micros(50);
+
+/// A world under way.
+pub(crate) struct World {
+    pub(crate) scenario: Scenario,
+    pub(crate) machine: Machine,
+    pub(crate) now: Moment,
+    pub(crate) agenda: Agenda<Due>,
+    pub(crate) executors: Vec<Executor>,
+    pub(crate) chance: Chance,
+    pub(crate) checks: Checks,
+    pub(crate) trail: Trail,
+    pub(crate) measured: Measured,
+    /// Batches that are over: to be told of again.
+    pub(crate) spent: Vec<BatchId>,
+    /// When the device began with batches that it has done.
+    pub(crate) begun: BTreeMap<BatchId, Moment>,
+    /// What the machine said of itself after the last step.
+    view: View,
+    owners: BTreeMap<RequestId, usize>,
+    submitted: usize,
+    /// Chance of the load alone: what devices draw does not change what is asked.
+    load_chance: Chance,
+    is_drained: bool,
+    /// Since everything was asked and nothing goes wrong any more, this is when all must be settled.
+    end_by: Option<Moment>,
+    wakes_in_place: u32,
+}
+
+/// Something that is going to happen.
+#[derive(Clone, Debug)]
+pub(crate) enum Due {
+    /// Requests of the stream or of a burst come.
+    Arrive,
+    /// A client asks.
+    Ask(usize),
+    Cancel(RequestId),
+    /// The machine is told.
+    Tell(Event),
+    Ready {
+        device: usize,
+        generation: u64,
+    },
+    JobEnds {
+        device: usize,
+        generation: u64,
+        fortune: Fortune,
+        time: Duration,
+    },
+    Dies {
+        device: usize,
+        generation: u64,
+        ending: Ending,
+    },
+    Beat {
+        device: usize,
+        generation: u64,
+    },
+    TroubleBegins(usize),
+    TroubleEnds(usize),
+}
+
+impl World {
+    pub(crate) fn new(scenario: Scenario, machine: Machine, trail: Trail) -> Self {
+        let mut chance = Chance::new(scenario.seed);
+        let load_chance = chance.fork();
+        Self {
+            checks: Checks::new(&scenario),
+            executors: scenario.devices.iter().cloned().map(Executor::new).collect(),
+            view: machine.view(),
+            measured: Measured::default(),
+            now: Moment::START,
+            agenda: Agenda::new(),
+            spent: Vec::new(),
+            begun: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            submitted: 0,
+            is_drained: false,
+            end_by: None,
+            wakes_in_place: 0,
+            scenario,
+            machine,
+            chance,
+            load_chance,
+            trail,
+        }
+    }
+
+    /// Runs until everything is answered and every device is back.
+    pub(crate) fn run(&mut self) -> Result<(), Broken> {
+        self.plan_load();
+        for (at, trouble) in self.scenario.troubles.iter().enumerate() {
+            self.agenda.plan(trouble.from, Due::TroubleBegins(at));
+            self.agenda.plan(trouble.until, Due::TroubleEnds(at));
+        }
+        // Something is due when nothing goes wrong any more, so that the world gets there.
+        self.agenda.plan(self.scenario.calm_at, Due::Tell(Event::Tick));
+        for device in self.scenario.given_up.clone() {
+            self.tell(Event::GivenUp { device })?;
+        }
+        self.tell(Event::Tick)?;
+        while !self.is_over()? {
+            self.advance()?;
+            if self.measured.steps > STEPS_MAX {
+                let message = format!("the world does not end: {} steps", self.measured.steps);
+                return Err(Broken { rule: Rule::HonestWake, message });
+            }
+        }
+        self.measured.ended = self.now;
+        self.measured.busy = self.executors.iter().map(|executor| executor.busy).collect();
+        Ok(())
+    }
+
+    fn plan_load(&mut self) {
+        match self.scenario.load.arrivals {
+            Arrivals::Stream { .. } | Arrivals::Bursts { .. } => self.agenda.plan(Moment::START, Due::Arrive),
+            Arrivals::Clients { count, .. } => {
+                (0..count).for_each(|client| self.agenda.plan(Moment::START, Due::Ask(client)));
+            }
+        }
+    }
+
+    /// Goes to the next moment at which anything happens.
+    fn advance(&mut self) -> Result<(), Broken> {
+        self.think_early(self.agenda.next_at(), self.machine.next_wake())?;
+        let (due, wake) = (self.agenda.next_at(), self.machine.next_wake());
+        let woken = wake.map(|wake| (wake + self.scenario.lateness).max(self.now));
+        let Some(next) = [due, woken].into_iter().flatten().min() else {
+            let message = "nothing is due, and the machine does not want to be woken".to_owned();
+            return Err(Broken { rule: self.unsettled(), message });
+        };
+        if self.end_by.is_some_and(|end_by| next > end_by) {
+            let message = format!("nothing goes wrong any more, and still: {}", self.state_words());
+            return Err(Broken { rule: self.unsettled(), message });
+        }
+        if woken == Some(next) && due.is_none_or(|due| next <= due) {
+            self.wakes_in_place = if next == self.now { self.wakes_in_place + 1 } else { 0 };
+            if self.wakes_in_place > 10 {
+                let message = format!("it wants to be woken at {wake:?}, is, and wants it again");
+                return Err(Broken { rule: Rule::HonestWake, message });
+            }
+            self.now = next;
+            return self.tell(Event::Tick);
+        }
+        let Some((at, due)) = self.agenda.take() else { return Ok(()) };
+        assert!(at >= self.now, "time does not go back");
+        self.now = at;
+        self.happen(due)
+    }
+
+    /// Now and then makes the machine think before it wants to be woken, by something that means nothing: if it then finds
+    /// anything to do, it would have been told too late by time alone.
+    fn think_early(&mut self, due: Option<Moment>, wake: Option<Moment>) -> Result<(), Broken> {
+        let Some(next) = [due, wake].into_iter().flatten().min() else { return Ok(()) };
+        let gap = next.since(self.now).as_nanos() as u64;
+        // A machine may ask for no wake within the next few microseconds; then it may have something to do before.
+        let is_pressing = wake.is_some_and(|wake| wake.since(self.now) < PRESSING);
+        if gap < 2 || is_pressing || !self.chance.is(self.scenario.early) {
+            return Ok(());
+        }
+        self.now = Moment::from_nanos(self.now.as_nanos() + self.chance.whole(1, gap - 1));
+        let event = Event::Finished { batch: BatchId(u64::MAX), compute: Duration::ZERO };
+        let actions = self.step(event);
+        let patience = RECONSIDERED_WITHIN.max(self.checks.workers.slowest() * 2);
+        let is_soon = wake.is_some_and(|wake| wake.since(self.now) < patience);
+        let is_placement = actions.iter().all(|action| matches!(action, Action::Start { .. }));
+        if actions.is_empty() || (is_soon && is_placement) {
+            return self.follow(actions, None);
+        }
+        let message = format!("it wanted to be woken at {wake:?}, and finds this to do before: {actions:?}");
+        Err(Broken { rule: Rule::HonestWake, message })
+    }
+
+    /// Tells the machine, and does what it wants.
+    pub(crate) fn tell(&mut self, event: Event) -> Result<(), Broken> {
+        self.checks.heard(&event, self.now);
+        let finished = match event {
+            Event::Finished { batch, .. } => self.begun.remove(&batch),
+            _ => None,
+        };
+        if let Event::Finished { batch, .. } | Event::Failed { batch, .. } = event {
+            self.spent.push(batch);
+        }
+        let actions = self.step(event);
+        self.follow(actions, finished)
+    }
+
+    fn step(&mut self, event: Event) -> Vec<Action> {
+        self.trail.event(self.now, &event);
+        let mut actions = Vec::new();
+        self.machine.step(event, self.now, &mut actions);
+        self.measured.steps += 1;
+        for action in &actions {
+            self.trail.action(self.now, action);
+        }
+        actions
+    }
+
+    /// Checks what the machine wants, and does it.
+    fn follow(&mut self, actions: Vec<Action>, begun: Option<Moment>) -> Result<(), Broken> {
+        for action in &actions {
+            self.checks.told(action, self.now)?;
+        }
+        self.view = self.machine.view();
+        self.checks.settle(&self.view, self.now)?;
+        for action in actions {
+            self.perform(action, begun);
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, action: Action, begun: Option<Moment>) {
+        match action {
+            Action::Start { device, batch, .. } => self.start_batch(usize::from(device.0), batch),
+            Action::Complete { request, report } => self.answered(request, &report, begun.unwrap_or(self.now)),
+            Action::Refuse { request, .. } => {
+                self.measured.refused += 1;
+                self.ask_again(request);
+            }
+            Action::Kill { device, .. } => self.kill(usize::from(device.0)),
+            Action::Spawn { device } => self.spawn(usize::from(device.0)),
+            Action::Probe { device } => self.start_probe(usize::from(device.0)),
+            Action::Trim { .. } | Action::Alert { .. } => {}
+        }
+    }
+
+    fn answered(&mut self, request: RequestId, report: &Report, begun: Moment) {
+        let Ok(entry) = self.checks.ledger.entry(request) else { return };
+        self.measured.answers.push(Answer {
+            arrived: entry.arrived,
+            begun,
+            answered: self.now,
+            texts: entry.request.tokens.len(),
+            device: usize::from(report.device.0),
+        });
+        self.ask_again(request);
+    }
+
+    /// The client of a request asks the next one.
+    fn ask_again(&mut self, request: RequestId) {
+        if let (Some(client), Arrivals::Clients { think, .. }) =
+            (self.owners.remove(&request), self.scenario.load.arrivals)
+        {
+            // One that is refused asks a little later at the earliest, as a client of ours would.
+            let pause = Duration::from_micros(10) + think.mul_f64(self.load_chance.unit() * 2.0);
+            self.agenda.plan(self.now + pause, Due::Ask(client));
+        }
+    }
+
+    pub(crate) fn arrive(&mut self) -> Result<(), Broken> {
+        let (count, gap) = match self.scenario.load.arrivals {
+            Arrivals::Stream { gap } => (1, gap),
+            Arrivals::Bursts { size, gap } => (size, gap),
+            Arrivals::Clients { .. } => return Ok(()),
+        };
+        for _ in 0..count {
+            self.submit()?;
+        }
+        if self.submitted < self.scenario.load.requests {
+            let gap = Duration::from_secs_f64(self.load_chance.exponential(gap.as_secs_f64()));
+            self.agenda.plan(self.now + gap, Due::Arrive);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn ask(&mut self, client: usize) -> Result<(), Broken> {
+        self.owners.insert(RequestId(self.submitted as u64), client);
+        self.submit()
+    }
+
+    fn submit(&mut self) -> Result<(), Broken> {
+        if self.submitted == self.scenario.load.requests {
+            return Ok(());
+        }
+        let id = RequestId(self.submitted as u64);
+        self.submitted += 1;
+        let demand = self.scenario.load.shape.demand(id, self.now, &mut self.load_chance);
+        if let Some(after) = demand.cancel_after {
+            self.agenda.plan(self.now + after, Due::Cancel(id));
+        }
+        self.checks.expect(&demand);
+        self.tell(Event::Submitted(demand.request))?;
+        if self.submitted == self.scenario.drain_after {
+            self.is_drained = true;
+            self.tell(Event::Draining)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cancel(&mut self, request: RequestId) -> Result<(), Broken> {
+        let was_live = self.checks.is_live(request);
+        self.tell(Event::Cancelled(request))?;
+        if was_live {
+            self.ask_again(request);
+        }
+        Ok(())
+    }
+
+    /// Whether everything was asked, answered and mended. Resets the devices that were given up, and waits for them too.
+    fn is_over(&mut self) -> Result<bool, Broken> {
+        let is_asked = self.submitted == self.scenario.load.requests && self.is_drained;
+        if !is_asked || self.now < self.scenario.calm_at {
+            return Ok(false);
+        }
+        if self.end_by.is_none() {
+            self.end_by = Some(self.now + self.grace());
+        }
+        let is_idle = self.view.devices.iter().all(|device| device.batches == 0);
+        if self.checks.ledger.live_count() > 0 || !is_idle {
+            return Ok(false);
+        }
+        for at in 0..self.view.devices.len() {
+            if let DeviceState::Out(_) = self.view.devices[at].state {
+                self.tell(Event::Reset { device: magray_core::schedule::DeviceId(at as u16) })?;
+            }
+        }
+        Ok(self.view.devices.iter().all(|device| device.state == DeviceState::InRotation))
+    }
+
+    /// How long it may take, with nothing going wrong any more, until all is answered and every device is back.
+    fn grace(&self) -> Duration {
+        let recovery = self.scenario.options.recovery;
+        // What waits may all have to be computed one by one, on the slowest device.
+        let slowest = |tokens: u64| self.executors.iter().map(|at| at.device.cost.of(tokens, 1)).max();
+        let texts = self.checks.ledger.live().flat_map(|entry| &entry.request.tokens);
+        let work: Duration = texts.filter_map(|tokens| slowest(u64::from(*tokens))).sum();
+        let slowest_batch = self.checks.workers.slowest();
+        // A hang that is found now, a start that is given up, a pause, a start that succeeds, and a probe.
+        (recovery.overdue_least * 10).max(slowest_batch.mul_f64(10.0 * recovery.overdue_factor))
+            + (recovery.silence_max + recovery.start_max + recovery.probe_after_max) * 3
+            + work * 3
+            + Duration::from_secs(5)
+    }
+
+    /// What is not as it should be at the end.
+    fn unsettled(&self) -> Rule {
+        let is_answered = self.checks.ledger.live_count() == 0;
+        if is_answered { Rule::ComesBack } else { Rule::AllAnswered }
+    }
+
+    fn state_words(&self) -> String {
+        let waiting: Vec<u64> = self.checks.ledger.live().map(|entry| entry.request.id.0).take(10).collect();
+        let gpus = self.view.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);
+        let states: Vec<DeviceState> = gpus.map(|device| device.state).collect();
+        format!("requests {waiting:?} are not answered (the first 10), GPUs are {states:?}")
+    }
+}

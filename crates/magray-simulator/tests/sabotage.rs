@@ -1,0 +1,78 @@
+//! Tests of the test: each way to break the machine on purpose is found, and for what it is.
+
+use magray_core::schedule::Sabotage;
+use magray_simulator::{Rule, try_sabotaged, try_seed};
+
+/// Each must be found within so many seeds. CI runs many more.
+const SEEDS: u64 = 2_000;
+
+/// What to break, and the rule that must notice.
+const CASES: [(Sabotage, Rule); 19] = [
+    (Sabotage::ForgetReplay, Rule::AllAnswered),
+    (Sabotage::AnswerTwice, Rule::AnsweredOnce),
+    (Sabotage::AnswerCancelled, Rule::AnsweredOnce),
+    (Sabotage::SkipLastText, Rule::Complete),
+    (Sabotage::IgnoreAge, Rule::Ages),
+    (Sabotage::IgnoreLimits, Rule::Limits),
+    (Sabotage::IgnoreDeadline, Rule::Deadlines),
+    (Sabotage::PlaceOnOut, Rule::InRotation),
+    (Sabotage::IgnoreBad, Rule::RuledOut),
+    (Sabotage::GpuWorkOnCpu, Rule::Allowed),
+    (Sabotage::MixGroups, Rule::BatchBounds),
+    (Sabotage::OverfillBatch, Rule::BatchBounds),
+    (Sabotage::ExceedSlots, Rule::Slots),
+    (Sabotage::KeepSuspectsTogether, Rule::SuspectsAlone),
+    (Sabotage::IgnorePoison, Rule::PoisonStopped),
+    (Sabotage::BlameEverybody, Rule::Innocent),
+    (Sabotage::SkipHangCheck, Rule::HangsEnd),
+    (Sabotage::NeverReturn, Rule::ComesBack),
+    (Sabotage::ForgetWake, Rule::HonestWake),
+];
+
+#[test]
+fn whatever_is_broken_on_purpose_is_found() {
+    for (sabotage, rule) in CASES {
+        let mut others = Vec::new();
+        let found = (0..SEEDS)
+            .filter_map(|seed| try_sabotaged(seed, sabotage).err())
+            .filter(|f| try_seed(f.seed).is_ok())
+            .find(|failed| {
+                if failed.broken.rule != rule {
+                    others.push((failed.seed, failed.broken.rule));
+                }
+                failed.broken.rule == rule
+            });
+        let found =
+            found.unwrap_or_else(|| panic!("{sabotage:?} does not break {rule:?} in {SEEDS} seeds: {others:?}"));
+        println!("{sabotage:?}: {} after {others:?} {}", found.seed, found.broken);
+        // The same world without the sabotage is in order: it is the sabotage that was found.
+        assert!(try_seed(found.seed).is_ok(), "seed {} fails without {sabotage:?}", found.seed);
+    }
+}
+
+#[test]
+fn no_way_to_break_it_is_left_out() {
+    // A new variant must be given a rule here: the compiler says so.
+    let is_listed = |sabotage: Sabotage| match sabotage {
+        Sabotage::ForgetReplay
+        | Sabotage::AnswerTwice
+        | Sabotage::AnswerCancelled
+        | Sabotage::SkipLastText
+        | Sabotage::IgnoreAge
+        | Sabotage::IgnoreLimits
+        | Sabotage::IgnoreDeadline
+        | Sabotage::PlaceOnOut
+        | Sabotage::IgnoreBad
+        | Sabotage::GpuWorkOnCpu
+        | Sabotage::MixGroups
+        | Sabotage::OverfillBatch
+        | Sabotage::ExceedSlots
+        | Sabotage::KeepSuspectsTogether
+        | Sabotage::IgnorePoison
+        | Sabotage::BlameEverybody
+        | Sabotage::SkipHangCheck
+        | Sabotage::NeverReturn
+        | Sabotage::ForgetWake => CASES.iter().any(|(listed, _)| *listed == sabotage),
+    };
+    assert!(CASES.iter().all(|(sabotage, _)| is_listed(*sabotage)));
+}

@@ -1,4 +1,5 @@
 //! How an engine is, for people and metrics.
+//! Words and figures only: what follows from them is decided elsewhere.
 
 use super::assembly::Assembly;
 use crate::gpu::MemoryStats;

@@ -28,6 +28,9 @@ fn values_show_where_they_came_from() {
         embed.precision int8 file HOME/here/magray.yaml:2
         embed.prompt default default
         embed.max_text_bytes 1048576 default
+        queue.requests_max 16384 default
+        queue.tokens_max 4194304 default
+        faults.plan none default
         log.level warn default"#]]
     .assert_eq(&lines.join("\n"));
 }

@@ -19,29 +19,28 @@ OUTPUT is any of: --markdown FILE.md, --plot FILE.svg, --date DAY";
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let number = |text: &str| text.parse::<u64>().ok();
-    match arguments[..] {
-        ["seeds"] => seeds(10_000, 0),
-        ["seeds", count] if number(count).is_some() => seeds(number(count).unwrap_or_default(), 0),
-        ["seeds", count, first] if number(count).is_some() && number(first).is_some() => {
-            seeds(number(count).unwrap_or_default(), number(first).unwrap_or_default())
-        }
-        ["survey", count] if number(count).is_some() => survey(number(count).unwrap_or_default()),
-        ["replay", seed] if number(seed).is_some() => show(number(seed).unwrap_or_default(), 40),
-        ["replay", seed, lines] if number(seed).is_some() && number(lines).is_some() => {
-            show(number(seed).unwrap_or_default(), number(lines).unwrap_or_default() as usize)
-        }
-        ["placement", ..] => experiment(placement, &arguments[1..]),
-        ["batching", ..] => experiment(batching, &arguments[1..]),
-        _ => {
-            eprintln!("{USAGE}");
-            ExitCode::from(2)
-        }
+    let Some((command, rest)) = arguments.split_first() else { return explain() };
+    let numbers: Option<Vec<u64>> = rest.iter().map(|text| text.parse().ok()).collect();
+    match (*command, numbers.as_deref()) {
+        ("seeds", Some([])) => seeds(10_000, 0),
+        ("seeds", Some([count])) => seeds(*count, 0),
+        ("seeds", Some([count, first])) => seeds(*count, *first),
+        ("survey", Some([count])) => survey(*count),
+        ("replay", Some([seed])) => show(*seed, 40),
+        ("replay", Some([seed, lines])) => show(*seed, usize::try_from(*lines).unwrap_or(usize::MAX)),
+        ("placement", _) => experiment(placement, rest),
+        ("batching", _) => experiment(batching, rest),
+        _ => explain(),
     }
 }
 
+fn explain() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
+}
+
 fn seeds(count: u64, first: u64) -> ExitCode {
-    match try_seeds(first..first + count) {
+    match try_seeds(first..first.saturating_add(count)) {
         Ok(totals) => {
             println!("{totals:?}");
             ExitCode::SUCCESS
@@ -72,10 +71,7 @@ fn experiment(run: fn(&Output) -> Result<String, ExperimentError>, arguments: &[
             ["--markdown", file] => output.markdown = Some(file.into()),
             ["--plot", file] => output.plot = Some(file.into()),
             ["--date", day] => output.date = Some((*day).to_owned()),
-            _ => {
-                eprintln!("{USAGE}");
-                return ExitCode::from(2);
-            }
+            _ => return explain(),
         }
     }
     match run(&output) {

@@ -3,8 +3,8 @@
 use magray_core::schedule::Sabotage;
 use magray_simulator::{Rule, try_sabotaged, try_seed};
 
-/// Each must be found within so many seeds. CI runs many more.
-const SEEDS: u64 = 2_000;
+/// Each must be found within so many seeds, a part of those that every change must pass.
+const SEEDS: u64 = 200;
 
 /// What to break, and the rule that must notice.
 const CASES: [(Sabotage, Rule); 19] = [
@@ -29,22 +29,19 @@ const CASES: [(Sabotage, Rule); 19] = [
     (Sabotage::ForgetWake, Rule::HonestWake),
 ];
 
+/// What else a sabotage breaks, for a reason that is understood.
+fn is_side_effect(sabotage: Sabotage, rule: Rule) -> bool {
+    // The machine still wants to be woken to end the worker that hangs, and then leaves it alone, again and again.
+    sabotage == Sabotage::SkipHangCheck && rule == Rule::HonestWake
+}
+
 #[test]
 fn whatever_is_broken_on_purpose_is_found() {
     for (sabotage, rule) in CASES {
-        let mut others = Vec::new();
-        let found = (0..SEEDS)
-            .filter_map(|seed| try_sabotaged(seed, sabotage).err())
-            .filter(|f| try_seed(f.seed).is_ok())
-            .find(|failed| {
-                if failed.broken.rule != rule {
-                    others.push((failed.seed, failed.broken.rule));
-                }
-                failed.broken.rule == rule
-            });
-        let found =
-            found.unwrap_or_else(|| panic!("{sabotage:?} does not break {rule:?} in {SEEDS} seeds: {others:?}"));
-        println!("{sabotage:?}: {} after {others:?} {}", found.seed, found.broken);
+        let broken = (0..SEEDS).filter_map(|seed| try_sabotaged(seed, sabotage).err());
+        let mut relevant = broken.filter(|failed| !is_side_effect(sabotage, failed.broken.rule));
+        let Some(found) = relevant.next() else { panic!("{sabotage:?} does not break {rule:?} in {SEEDS} seeds") };
+        assert_eq!(found.broken.rule, rule, "{sabotage:?} in seed {}: {}", found.seed, found.broken);
         // The same world without the sabotage is in order: it is the sabotage that was found.
         assert!(try_seed(found.seed).is_ok(), "seed {} fails without {sabotage:?}", found.seed);
     }

@@ -36,7 +36,8 @@ impl Ladder {
         Self { records: vec![Record::default(); devices], recovery, left: Vec::new() }
     }
 
-    /// Takes down a failure. Is asked before the other books know of it.
+    /// Takes down a failure. Is asked before the other books know of it. What happens to a worker that was to be ended
+    /// anyway need not count.
     pub(crate) fn heard(&mut self, event: &Event, workers: &Workers, batches: &Batches, now: Moment) {
         let decay = self.recovery.decay;
         match event {
@@ -55,13 +56,15 @@ impl Ladder {
             }
             Event::Down { device, ending } if workers.has_worker(*device) => {
                 let is_ordered = workers.kill_cause(*device).is_some();
+                // That a device which is not there starts no worker says nothing new.
+                let is_lost = workers.is_lost(*device);
                 let record = self.at(*device);
                 match ending {
-                    Ending::NotStarted => record.fails_certainly(now, decay),
+                    Ending::NotStarted if !is_ordered && !is_lost => record.fails_certainly(now, decay),
                     Ending::Crashed | Ending::Killed if !record.has_worked && !is_ordered => {
                         record.fails_certainly(now, decay);
                     }
-                    Ending::Crashed | Ending::Killed | Ending::Ordered | Ending::Lost => record.most += 1,
+                    _ => record.most += 1,
                 }
             }
             Event::Probed { device, passed } if workers.is_probing(*device) => {

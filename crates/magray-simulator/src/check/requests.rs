@@ -30,6 +30,8 @@ pub(crate) struct Ledger {
     start_max: Duration,
     is_draining: bool,
     was_any_out: bool,
+    /// Which devices were in rotation after the step before.
+    was_in_rotation: Vec<bool>,
     /// Refused at this step for want of a device, to be compared with the view after it.
     without_device: Vec<(RequestId, Fallback)>,
 }
@@ -127,6 +129,7 @@ impl Ledger {
             start_max: options.recovery.start_max,
             is_draining: false,
             was_any_out: true,
+            was_in_rotation: Vec::new(),
             without_device: Vec::new(),
         }
     }
@@ -267,6 +270,7 @@ impl Ledger {
             format!("the view has {} requests and {} tokens, and there are {:?}", view.requests, view.tokens, self.room)
         })?;
         self.judge_without_device(view, now)?;
+        self.was_in_rotation = view.devices.iter().map(|device| device.state == DeviceState::InRotation).collect();
         self.judge_stranded(view, now)
     }
 
@@ -274,10 +278,15 @@ impl Ledger {
     fn judge_without_device(&mut self, view: &View, now: Moment) -> Verdict {
         for (request, fallback) in std::mem::take(&mut self.without_device) {
             let entry = &self.entries[&request];
-            let is_hopeless = entry.states(view).all(|state| match state {
-                DeviceState::InRotation => false,
+            let waited = now.since(entry.arrived);
+            let mut mine = view.devices.iter().enumerate().filter(|(at, device)| entry.may_use(*at, device.kind));
+            let is_hopeless = mine.all(|(at, device)| match device.state {
+                // One that came back at this very step may have come too late.
+                DeviceState::InRotation => {
+                    !self.was_in_rotation.get(at).is_some_and(|was_in| *was_in) && waited >= self.start_max
+                }
                 DeviceState::Out(_) => true,
-                DeviceState::Starting | DeviceState::Recovering(_) => now.since(entry.arrived) >= self.start_max,
+                DeviceState::Starting | DeviceState::Recovering(_) => waited >= self.start_max,
             });
             // Where its memory did not do, a device does not count any more.
             let had_no_memory = entry.out_of_memory;

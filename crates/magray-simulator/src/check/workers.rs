@@ -28,6 +28,8 @@ struct Known {
     /// It must answer a probe before it gets work.
     must_probe: bool,
     probing: Option<Moment>,
+    /// It was not there, and has not shown that it is.
+    is_lost: bool,
     /// Its worker failed in a way that wants a new worker.
     is_broken: bool,
     /// It did not answer a probe as it should.
@@ -64,6 +66,7 @@ impl Workers {
             ruled: None,
             must_probe: false,
             probing: None,
+            is_lost: false,
             is_broken: false,
             has_failed_probe: false,
             must_trim: false,
@@ -103,6 +106,7 @@ impl Workers {
                     known.has_failed_probe = false;
                     known.must_trim = false;
                     known.must_probe |= *ending == Ending::Lost;
+                    known.is_lost |= *ending == Ending::Lost;
                 }
             }
             Event::Heartbeat { device } => self.at_mut(*device).last_sign = now,
@@ -124,12 +128,14 @@ impl Workers {
                     Condition::Fine | Condition::Hot { .. } => None,
                 };
                 known.must_probe |= known.ruled.is_some();
+                known.is_lost |= known.ruled == Some(Fault::Lost);
             }
             Event::Probed { device, passed } => {
                 let known = self.at_mut(*device);
                 if known.probing.take().is_some() {
                     known.last_sign = now;
                     known.must_probe &= !*passed;
+                    known.is_lost &= !*passed;
                     known.has_failed_probe = !*passed;
                 }
             }
@@ -157,6 +163,7 @@ impl Workers {
             Failure::WrongAnswer | Failure::Lost => {
                 known.is_broken = true;
                 known.must_probe = true;
+                known.is_lost |= failure == Failure::Lost;
             }
         }
     }
@@ -186,6 +193,11 @@ impl Workers {
     /// The cost of the slowest batch of all devices.
     pub(crate) fn slowest(&self) -> Duration {
         self.known.iter().map(|known| known.slowest).max().unwrap_or_default()
+    }
+
+    /// Whether the device was not there when it was last heard of.
+    pub(crate) fn is_lost(&self, device: DeviceId) -> bool {
+        self.at(device).is_lost
     }
 
     /// Whether a probe was asked and not answered.

@@ -12,6 +12,7 @@ mod pooling;
 mod precision;
 pub mod schedule;
 mod shape;
+mod split_mix;
 
 pub use activation::{Activation, UnknownActivation};
 pub use cpu_path::{CpuPath, UnknownCpuPath};
@@ -21,3 +22,4 @@ pub use packing::{ChunkLimits, Schedule, plan_chunks, plan_passes};
 pub use pooling::{Pooling, UnknownPooling};
 pub use precision::{Precision, PrecisionChoice, UnknownPrecision};
 pub use shape::{EncoderShape, UnknownShape};
+pub use split_mix::SplitMix64;

@@ -1,30 +1,26 @@
 //! Chance from a seed: the same seed gives the same world on every machine.
 //! Never asks the system for randomness.
 
-/// A source of numbers that look random (SplitMix64: small, fast, and every seed is a good one).
+use magray_core::SplitMix64;
+
+/// A source of numbers that look random.
 #[derive(Clone, Debug)]
-pub struct Chance {
-    state: u64,
-}
+pub struct Chance(SplitMix64);
 
 impl Chance {
     /// A source for this seed.
     pub fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self(SplitMix64::new(seed))
     }
 
     /// Another source, so that what one part of a world draws does not shift what the others draw.
     pub fn fork(&mut self) -> Self {
-        Self { state: self.bits() }
+        Self::new(self.bits())
     }
 
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.bits()
     }
 
     /// From 0 up to, not including, 1.

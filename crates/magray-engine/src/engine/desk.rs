@@ -92,9 +92,8 @@ impl Desk {
         }
     }
 
-    /// Takes the lanes, one a device of the machine, and begins. They know the desk, so they come after it; until then
-    /// nothing is started.
-    /// Devices in `given_up` were given up by an earlier process.
+    /// Takes the lanes, one a device of the machine, and begins. They know the desk, so they come after it. Devices in
+    /// `given_up` were given up by an earlier process.
     pub(super) fn open(&self, lanes: Vec<Box<dyn Lane>>, given_up: &[DeviceId]) {
         assert!(self.lanes.set(lanes).is_ok(), "a desk is opened once");
         for device in given_up {

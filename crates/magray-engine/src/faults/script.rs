@@ -3,6 +3,7 @@
 
 use super::kind::{FaultKind, Place};
 use super::plan::{Entry, FaultPlan, Trigger};
+use magray_core::SplitMix64;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -145,7 +146,7 @@ struct Times {
 
 impl Times {
     fn new(entry: &Entry, seed: u64) -> Self {
-        let mut chance = Chance(seed);
+        let mut chance = Chance(SplitMix64::new(seed));
         let next = match entry.trigger {
             Trigger::At(time) | Trigger::Every(time) => Some(time),
             Trigger::Rate(rate) => Some(chance.gap(rate)),
@@ -159,7 +160,7 @@ impl Times {
     fn take_until(&mut self, now: Duration, kind: Option<FaultKind>) -> Option<(Duration, FaultKind)> {
         let at = self.next.filter(|next| *next <= now)?;
         let kind =
-            kind.unwrap_or_else(|| FaultKind::RANDOM[(self.chance.next() % FaultKind::RANDOM.len() as u64) as usize]);
+            kind.unwrap_or_else(|| FaultKind::RANDOM[(self.chance.0.bits() % FaultKind::RANDOM.len() as u64) as usize]);
         self.left -= 1;
         let gap = match self.trigger {
             Trigger::Every(time) => Some(time),
@@ -171,23 +172,15 @@ impl Times {
     }
 }
 
-/// SplitMix64: enough for chances, and the same everywhere.
+/// Chances that are the same everywhere.
 #[derive(Clone, Debug)]
-struct Chance(u64);
+struct Chance(SplitMix64);
 
 impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        bits ^ (bits >> 31)
-    }
-
     /// The time to the next of events that come so often a second, independent of each other.
     fn gap(&mut self, rate: f64) -> Duration {
         // Above 0, up to 1.
-        let unit = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        let unit = ((self.0.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         Duration::from_secs_f64((-unit.ln() / rate).clamp(1e-6, 1e9))
     }
 }

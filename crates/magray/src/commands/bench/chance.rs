@@ -1,21 +1,19 @@
-//! Numbers by chance that a seed repeats: SplitMix64, enough for made-up texts and arrivals.
+//! Numbers by chance that a seed repeats, for made-up texts and arrivals.
 //! Never reads a clock or the system's randomness.
+
+use magray_core::SplitMix64;
 
 /// A stream of numbers; the same seed gives the same ones.
 #[derive(Clone, Debug)]
-pub(in crate::commands) struct Chance(u64);
+pub(in crate::commands) struct Chance(SplitMix64);
 
 impl Chance {
     pub(in crate::commands) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     pub(in crate::commands) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        bits ^ (bits >> 31)
+        self.0.bits()
     }
 
     /// Below `end`, which is not 0.

@@ -8,6 +8,7 @@ mod device_choice;
 mod device_name;
 pub mod health;
 mod packing;
+pub mod pool;
 mod pooling;
 mod precision;
 pub mod schedule;

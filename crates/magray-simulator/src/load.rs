@@ -2,7 +2,7 @@
 //! Only makes requests up; whether they are taken is the machine's decision.
 
 use crate::chance::Chance;
-use magray_core::schedule::{Allowed, DeviceId, Group, Moment, Priority, Request, RequestId};
+use magray_core::schedule::{Allowed, DeviceId, Group, ModelId, Moment, Priority, Request, RequestId};
 use std::time::Duration;
 
 /// Everything that is asked in a world.
@@ -111,7 +111,7 @@ impl Shape {
         };
         let request = Request {
             id,
-            group: Group(chance.whole(1, u64::from(self.groups)) as u32),
+            group: Group { model: ModelId(0), way: chance.whole(1, u64::from(self.groups)) as u32 },
             tokens,
             priority: match chance.is(self.urgent) {
                 true => *chance.pick(&[Priority::Low, Priority::High]),

@@ -111,7 +111,7 @@ pub fn try_seeds(seeds: Range<u64>) -> Result<Totals, Box<Failed>> {
 
 fn run(scenario: Scenario, sabotage: Option<Sabotage>, lines: usize) -> Result<Measured, (Broken, Vec<String>)> {
     let devices = scenario.devices.iter().map(|device| device.spec).collect();
-    let mut machine = Machine::new(devices, scenario.options.clone());
+    let mut machine = Machine::new(devices, vec![ModelPlan::default()], scenario.options.clone());
     if let Some(sabotage) = sabotage {
         machine.sabotage(sabotage);
     }

@@ -1,6 +1,6 @@
 //! What the machine wants done. Whoever drives it does exactly this, and reports what came of it as events.
 
-use super::{BatchId, DeviceId, Fault, RequestId};
+use super::{BatchId, DeviceId, Fault, ModelId, RequestId};
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
@@ -45,6 +45,33 @@ pub enum Action {
     },
     /// Free all memory of the device that can be freed. Not answered.
     Trim {
+        /// Whose.
+        device: DeviceId,
+    },
+    /// Put a model's weights on a device: from the host's memory where they are there, else from its files. Batches of
+    /// other models go on meanwhile. Answered by `Loaded` or `NotLoaded`, or by `Down`.
+    Load {
+        /// Where.
+        device: DeviceId,
+        /// Which.
+        model: ModelId,
+    },
+    /// Take a model's weights off a device and keep them in the host's memory. No batch of it is at the device. Answered
+    /// by `Offloaded`, or by `Down`. For the CPU: let go of its form of the weights.
+    Offload {
+        /// Where from.
+        device: DeviceId,
+        /// Which.
+        model: ModelId,
+    },
+    /// Let go of a model's weights in the host's memory; no device has them. Not answered.
+    Forget {
+        /// Which.
+        model: ModelId,
+    },
+    /// End a device's worker gently: it has neither batches nor weights, and nobody needs it for now. Answered by `Down`,
+    /// with [`super::Ending::Rested`].
+    Rest {
         /// Whose.
         device: DeviceId,
     },
@@ -103,6 +130,10 @@ pub enum Fallback {
     Lost,
     /// It has not started yet.
     Starting,
+    /// It did not have the model's weights yet.
+    Waking,
+    /// The model's weights could not be put on it.
+    NotLoaded,
 }
 
 impl Fallback {
@@ -115,6 +146,8 @@ impl Fallback {
             Self::WrongAnswers => "wrong_answers",
             Self::Lost | Self::Ruled(Fault::Lost) => "lost",
             Self::Starting => "starting",
+            Self::Waking => "waking",
+            Self::NotLoaded => "not_loaded",
         }
     }
 }
@@ -132,6 +165,8 @@ impl fmt::Display for Fallback {
             Self::Ruled(Fault::Overheated) => f.write_str("it is hotter than it may be"),
             Self::WrongAnswers => f.write_str("it returned wrong answers"),
             Self::Starting => f.write_str("it has not started yet"),
+            Self::Waking => f.write_str("it did not have the model's weights yet"),
+            Self::NotLoaded => f.write_str("the model's weights could not be put on it"),
         }
     }
 }

@@ -124,7 +124,7 @@ mod tests {
     fn waiting(requests: &[(Vec<u32>, bool)]) -> (Queue, Jobs, LaneKey) {
         let (mut queue, mut jobs) = (Queue::default(), Jobs::default());
         let reach = Reach { may: DeviceSet::one(DEVICE), rather_not: DeviceSet::EMPTY };
-        let lane = LaneKey { group: Group(0), is_alone: false, reach };
+        let lane = LaneKey { group: Group { model: crate::schedule::ModelId(0), way: 0 }, is_alone: false, reach };
         for (arrival, (tokens, is_aged)) in (1..).zip(requests) {
             let id = RequestId(arrival);
             let request = Request {

@@ -166,6 +166,7 @@ impl Device {
         match self.state {
             DeviceState::Starting => Fallback::Starting,
             DeviceState::Recovering(reason) | DeviceState::Out(reason) => reason,
+            DeviceState::Resting => Fallback::Waking,
             DeviceState::InRotation => Fallback::Unhealthy,
         }
     }

@@ -1,7 +1,7 @@
 //! What happens to the machine: requests that come, batches that end, devices that change.
 //! Carries no texts and no vectors: the machine decides by counts.
 
-use super::{BatchId, DeviceId, Group, Moment, RequestId};
+use super::{BatchId, DeviceId, Group, ModelId, Moment, RequestId};
 use std::time::Duration;
 
 /// Something that happened.
@@ -66,10 +66,70 @@ pub enum Event {
         /// Which.
         device: DeviceId,
     },
+    /// A model's weights are on a device: batches of it may start there.
+    Loaded {
+        /// Where.
+        device: DeviceId,
+        /// Which.
+        model: ModelId,
+        /// What they take of the device's memory.
+        bytes: u64,
+        /// How long it took, from the order on.
+        took: Duration,
+    },
+    /// A model's weights are not on a device although that was ordered; what was taken for them is free again.
+    NotLoaded {
+        /// Where.
+        device: DeviceId,
+        /// Which.
+        model: ModelId,
+        /// What went wrong. `OutOfMemory` says nothing against the model, `Transient` says nothing against the device.
+        failure: Failure,
+    },
+    /// A model's weights have left a device.
+    Offloaded {
+        /// Where from.
+        device: DeviceId,
+        /// Which.
+        model: ModelId,
+    },
+    /// What the weights of all models together may take of a device's memory.
+    Room {
+        /// Whose.
+        device: DeviceId,
+        /// How much; what they take already is part of it.
+        bytes: u64,
+    },
+    /// Somebody wants a model to come, go or stay.
+    Wished {
+        /// Which.
+        model: ModelId,
+        /// What is wanted.
+        wish: Wish,
+    },
     /// No request is taken any more; those that were are still answered.
     Draining,
     /// Nothing but time has passed.
     Tick,
+}
+
+/// What somebody wants of a model. None of it is done under a running batch, and none makes a request fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Off the GPUs, into the memory of the host.
+    Offload,
+    /// Out of all memory. A worker whose device has no weights left goes too.
+    Release,
+    /// Onto a GPU before anybody asks.
+    Preheat,
+    /// Off the GPUs when it was not used for this long; `None`: never by itself.
+    IdleTimeout(Option<Duration>),
+    /// Off the GPUs whenever nothing of it waits or runs.
+    OffloadAfterUse(bool),
+    /// Not to be pushed out by other models, nor by idleness.
+    Pin(bool),
+    /// How much it counts when models compete for memory.
+    Priority(Priority),
 }
 
 /// Texts of one caller.
@@ -139,6 +199,8 @@ pub enum Ending {
     Killed,
     /// It was ended by [`super::Action::Kill`].
     Ordered,
+    /// It was ended by [`super::Action::Rest`].
+    Rested,
     /// It never became ready.
     NotStarted,
     /// Its device is not there.

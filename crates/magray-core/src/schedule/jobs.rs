@@ -201,7 +201,7 @@ mod tests {
     fn request(id: u64, tokens: Vec<u32>) -> Request {
         Request {
             id: RequestId(id),
-            group: Group(0),
+            group: Group { model: crate::schedule::ModelId(0), way: 0 },
             tokens,
             priority: Priority::Normal,
             deadline: None,

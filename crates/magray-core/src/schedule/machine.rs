@@ -6,7 +6,7 @@ use super::device_set::{DEVICES_MAX, DeviceSet};
 use super::jobs::Jobs;
 use super::queue::Queue;
 use super::sabotage::sabotaged;
-use super::{Action, DeviceId, DeviceKind, DeviceSpec, Event, Moment, Options, RequestId, View};
+use super::{Action, DeviceId, DeviceKind, DeviceSpec, Event, ModelPlan, Moment, Options, RequestId, View};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ const WAKE_LEAST: Duration = Duration::from_micros(10);
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub(super) options: Options,
+    pub(super) models: Vec<ModelPlan>,
     pub(super) devices: Vec<Device>,
     pub(super) cpus: DeviceSet,
     pub(super) gpus: DeviceSet,
@@ -43,8 +44,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine for these devices, 64 at most. GPUs are asked for by `Spawn` at the first step.
-    pub fn new(devices: Vec<DeviceSpec>, options: Options) -> Self {
+    /// A machine for these devices, 64 at most, and models. GPUs are asked for by `Spawn` at the first step.
+    pub fn new(devices: Vec<DeviceSpec>, models: Vec<ModelPlan>, options: Options) -> Self {
         assert!(devices.len() <= DEVICES_MAX, "a machine has at most {DEVICES_MAX} devices");
         let of_kind = |kind: DeviceKind| -> DeviceSet {
             let ids = (0_u16..).zip(&devices).filter(|(_, spec)| spec.kind == kind);
@@ -54,6 +55,7 @@ impl Machine {
             cpus: of_kind(DeviceKind::Cpu),
             gpus: of_kind(DeviceKind::Gpu),
             devices: devices.iter().map(|&spec| Device::new(spec, &options.recovery)).collect(),
+            models,
             options,
             jobs: Jobs::default(),
             queue: Queue::default(),
@@ -94,6 +96,11 @@ impl Machine {
             Event::Probed { device, passed } => self.on_probed(device, passed, now, actions),
             Event::Reset { device } => self.on_reset(device, now),
             Event::GivenUp { device } => self.on_given_up(device, now, actions),
+            Event::Loaded { .. }
+            | Event::NotLoaded { .. }
+            | Event::Offloaded { .. }
+            | Event::Room { .. }
+            | Event::Wished { .. } => {}
             Event::Draining => self.is_draining = true,
             Event::Tick => {}
         }
@@ -120,6 +127,7 @@ impl Machine {
             tokens: self.jobs.tokens(),
             waiting: self.jobs.waiting(),
             devices: self.devices.iter().map(Device::view).collect(),
+            models: Vec::new(),
         }
     }
 

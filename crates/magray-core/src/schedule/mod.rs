@@ -24,13 +24,13 @@ mod view;
 mod waiting;
 
 pub use action::{Action, Change, Fallback, KillCause, Piece, Refused, Report};
-pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request};
+pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request, Wish};
 pub use machine::Machine;
 pub use moment::Moment;
-pub use options::{Batching, DeviceKind, DeviceSpec, Limits, Options, Placement, Recovery, Sizing};
+pub use options::{Batching, DeviceKind, DeviceSpec, Keeping, Limits, ModelPlan, Options, Placement, Recovery, Sizing};
 #[cfg(feature = "sabotage")]
 pub use sabotage::Sabotage;
-pub use view::{DeviceState, DeviceView, View};
+pub use view::{DeviceState, DeviceView, ModelView, Residency, View};
 
 /// Names a request; the caller chooses it and never uses it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +44,15 @@ pub struct BatchId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
 
+/// A model's place in the list that the machine was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelId(pub u32);
+
 /// Requests of one group may share a batch: the same model, used in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Group(pub u32);
+pub struct Group {
+    /// The model.
+    pub model: ModelId,
+    /// Tells ways apart in which it is used; what the number means is the caller's.
+    pub way: u32,
+}

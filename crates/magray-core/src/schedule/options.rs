@@ -1,6 +1,7 @@
 //! What the decisions may be told: bounds, batches, placement, recovery.
 //! Every number has a default that needs no tuning.
 
+use super::Priority;
 use std::time::Duration;
 
 /// A device, as the decisions see it.
@@ -12,6 +13,8 @@ pub struct DeviceSpec {
     pub slots: usize,
     /// Tokens of a batch at most. A longer text is a batch of its own.
     pub batch_tokens_max: u32,
+    /// What the weights of all models together may take of its memory, until [`super::Event::Room`] says otherwise.
+    pub weights_max: u64,
 }
 
 /// What a device is.
@@ -21,6 +24,54 @@ pub enum DeviceKind {
     Cpu,
     /// Behind a worker process.
     Gpu,
+}
+
+/// A model, as the decisions see it, and how it comes and goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelPlan {
+    /// What its weights are expected to take of a device's memory; what they took is learned when they are there.
+    pub bytes: u64,
+    /// Whether it is put on the devices before anybody asks. The CPU has it from the start then.
+    pub is_preloaded: bool,
+    /// It leaves a GPU when it was not used for this long; `None`: never by itself.
+    pub idle_timeout: Option<Duration>,
+    /// It leaves the GPUs whenever nothing of it waits or runs.
+    pub offload_after_use: bool,
+    /// Neither idleness nor other models push it out.
+    pub is_pinned: bool,
+    /// How much it counts when models compete for memory.
+    pub priority: Priority,
+}
+
+impl Default for ModelPlan {
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            is_preloaded: true,
+            idle_timeout: Some(Duration::from_secs(60)),
+            offload_after_use: false,
+            is_pinned: false,
+            priority: Priority::Normal,
+        }
+    }
+}
+
+/// How long things are kept that nobody uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keeping {
+    /// A worker whose device has had no weights for this long is ended, so that it holds no memory of the GPU at all;
+    /// `None`: never.
+    pub worker: Option<Duration>,
+    /// Weights in the host's memory that no GPU has used for this long are let go of; `None`: never.
+    pub host: Option<Duration>,
+    /// Weights must be on their device within this time, or its worker is replaced.
+    pub load_max: Duration,
+}
+
+impl Default for Keeping {
+    fn default() -> Self {
+        Self { worker: Some(Duration::from_secs(300)), host: None, load_max: Duration::from_secs(120) }
+    }
 }
 
 /// All that can be told.
@@ -34,6 +85,8 @@ pub struct Options {
     pub placement: Placement,
     /// When devices are given up and taken back.
     pub recovery: Recovery,
+    /// How long things are kept that nobody uses.
+    pub keeping: Keeping,
 }
 
 /// What may wait or be computed at once; more is refused.

@@ -268,7 +268,7 @@ mod tests {
     use proptest::prelude::*;
 
     const LANE: LaneKey = LaneKey {
-        group: Group(0),
+        group: Group { model: crate::schedule::ModelId(0), way: 0 },
         is_alone: false,
         reach: Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY },
     };
@@ -320,7 +320,7 @@ mod tests {
         let strangers = [
             LaneKey { reach: reach(&[there]), ..LANE },
             LaneKey { reach: avoids, ..LANE },
-            LaneKey { group: Group(1), ..lead },
+            LaneKey { group: Group { model: crate::schedule::ModelId(0), way: 1 }, ..lead },
             LaneKey { is_alone: true, ..lead },
         ];
         for (arrival, lane) in (1..).zip([lead, joins].into_iter().chain(strangers)) {

@@ -187,7 +187,7 @@ impl Machine {
         let Some(device) = self.devices.get_mut(usize::from(id.0)) else { return };
         device.ladder.reset(&recovery);
         match device.state {
-            DeviceState::Starting | DeviceState::InRotation => return,
+            DeviceState::Starting | DeviceState::InRotation | DeviceState::Resting => return,
             DeviceState::Recovering(_) => {}
             DeviceState::Out(reason) => {
                 device.state = DeviceState::Recovering(reason);

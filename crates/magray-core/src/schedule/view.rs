@@ -1,7 +1,7 @@
 //! What the machine tells of itself to people and metrics.
 //! Numbers of one moment: nothing here decides anything.
 
-use super::{DeviceKind, Fallback};
+use super::{DeviceKind, Fallback, ModelPlan};
 use std::time::Duration;
 
 /// How everything is.
@@ -15,6 +15,56 @@ pub struct View {
     pub waiting: usize,
     /// The devices, in their order.
     pub devices: Vec<DeviceView>,
+    /// The models, in their order.
+    pub models: Vec<ModelView>,
+}
+
+/// How a model is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelView {
+    /// How it comes and goes now; its size is the one that was measured last.
+    pub plan: ModelPlan,
+    /// How long ago it was used last, or asked for; zero while something of it waits or runs.
+    pub idle: Duration,
+    /// Requests that wait for it or are computed.
+    pub requests: usize,
+    /// Where its weights are, by device.
+    pub residency: Vec<Residency>,
+    /// How often its weights were put on a GPU.
+    pub loads: u64,
+    /// How often they left one.
+    pub offloads: u64,
+}
+
+/// Where a model's weights are, seen from one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Residency {
+    /// In no memory.
+    Unloaded,
+    /// On their way to the device.
+    Loading,
+    /// On the device.
+    OnDevice,
+    /// On their way off the device.
+    Leaving,
+    /// In the host's memory, and the device's worker is there.
+    OnCpu,
+    /// In the host's memory, and the device has no worker: nothing of its memory is taken.
+    OnCpuCold,
+}
+
+impl Residency {
+    /// One word for programs; it never changes its meaning.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Unloaded => "unloaded",
+            Self::Loading => "loading",
+            Self::OnDevice => "on_device",
+            Self::Leaving => "leaving",
+            Self::OnCpu => "on_cpu",
+            Self::OnCpuCold => "on_cpu_cold",
+        }
+    }
 }
 
 /// How a device is.
@@ -51,6 +101,8 @@ pub enum DeviceState {
     Starting,
     /// It is in rotation.
     InRotation,
+    /// Its worker was ended because nobody needed it; the next request that does starts one.
+    Resting,
     /// It is out and a worker or a probe is under way to bring it back.
     Recovering(Fallback),
     /// It is out until somebody resets it.
@@ -58,8 +110,8 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    /// Whether it stays so by itself: in rotation, or out until somebody resets it.
+    /// Whether it stays so by itself: in rotation, at rest, or out until somebody resets it.
     pub fn is_settled(self) -> bool {
-        matches!(self, Self::InRotation | Self::Out(_))
+        matches!(self, Self::InRotation | Self::Resting | Self::Out(_))
     }
 }

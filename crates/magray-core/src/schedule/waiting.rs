@@ -28,7 +28,7 @@ impl Machine {
             return job.held.push((texts, reach));
         }
         let lane = LaneKey {
-            group: if is_mixed { Group(0) } else { job.group },
+            group: if is_mixed { Group { model: crate::schedule::ModelId(0), way: 0 } } else { job.group },
             is_alone: job.is_suspect() && is_kept_apart,
             reach,
         };

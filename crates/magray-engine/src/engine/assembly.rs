@@ -60,10 +60,12 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let (gpus, absent) = (devices.gpus, devices.absent);
     // The known text rides along, and may not make a pass of its own.
     let gpu_tokens = GPU_BATCH_TOKENS.saturating_sub(models.known_tokens() as u32).max(1);
-    let cpu = DeviceSpec { kind: DeviceKind::Cpu, slots: 1, batch_tokens_max: CPU_BATCH_TOKENS };
-    let gpu = DeviceSpec { kind: DeviceKind::Gpu, slots: GPU_SLOTS, batch_tokens_max: gpu_tokens };
+    let cpu = DeviceSpec { kind: DeviceKind::Cpu, slots: 1, batch_tokens_max: CPU_BATCH_TOKENS, weights_max: u64::MAX };
+    let gpu =
+        DeviceSpec { kind: DeviceKind::Gpu, slots: GPU_SLOTS, batch_tokens_max: gpu_tokens, weights_max: u64::MAX };
     let specs = std::iter::once(cpu).chain(gpus.iter().map(|_| gpu)).collect();
-    let machine = Machine::new(specs, options.schedule.clone());
+    let plans = options.models.iter().map(|model| model.plan).collect();
+    let machine = Machine::new(specs, plans, options.schedule.clone());
 
     let news = Arc::new(News::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
     let on_change = {

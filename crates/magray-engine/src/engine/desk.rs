@@ -6,8 +6,8 @@ use super::lane::{Batch, Lane, LaneStatus, Order, Part, What};
 use super::work::{Answer, EngineError, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
-    Action, Allowed, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, Moment,
-    Refused, Report, Request, RequestId, View,
+    Action, Allowed, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, ModelId,
+    Moment, Refused, Report, Request, RequestId, View,
 };
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -41,7 +41,6 @@ struct State {
     machine: Machine,
     actions: Vec<Action>,
     requests: HashMap<RequestId, Pending>,
-    groups: Vec<(usize, usize)>,
     /// By device: workers that were ordered. An order names the one it is meant for, since orders are carried out
     /// without the lock and may come late.
     workers: Vec<u64>,
@@ -76,7 +75,6 @@ impl Desk {
                 machine,
                 actions: Vec::new(),
                 requests: HashMap::new(),
-                groups: Vec::new(),
                 workers: vec![0; devices],
                 incidents: Incidents::new(devices),
                 last_id: 0,
@@ -122,7 +120,7 @@ impl Desk {
             deliver(on_answer, Err(EngineError::Draining));
             return id;
         }
-        let group = state.group(work.model, work.skip);
+        let group = Group { model: ModelId(work.model as u32), way: work.skip as u32 };
         let (priority, allowed) = (work.priority, work.allowed);
         let deadline = work.deadline.map(|within| now + within);
         state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer });
@@ -374,16 +372,6 @@ impl State {
         Order { worker: self.workers[usize::from(device.0)], what }
     }
 
-    /// The group of a model that is used with so many tokens that are not pooled.
-    fn group(&mut self, model: usize, skip: usize) -> Group {
-        let known = self.groups.iter().position(|group| *group == (model, skip));
-        let at = known.unwrap_or_else(|| {
-            self.groups.push((model, skip));
-            self.groups.len() - 1
-        });
-        Group(at as u32)
-    }
-
     /// Makes of an action what is needed to do it without the lock.
     fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
         Some(match action {
@@ -412,6 +400,7 @@ impl State {
             }
             Action::Trim { device } => Effect::Order(device, self.order(device, What::Trim)),
             Action::Probe { device } => Effect::Order(device, self.order(device, What::Probe)),
+            Action::Load { .. } | Action::Offload { .. } | Action::Forget { .. } | Action::Rest { .. } => return None,
             Action::Alert { device, change } => Effect::Tell(device, change),
         })
     }
@@ -463,6 +452,7 @@ fn ending_word(ending: Ending) -> &'static str {
         Ending::Crashed => "crashed",
         Ending::Killed => "killed",
         Ending::Ordered => "replaced",
+        Ending::Rested => "rested",
         Ending::NotStarted => "not_started",
         Ending::Lost => "lost",
     }

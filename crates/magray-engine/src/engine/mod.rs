@@ -23,8 +23,8 @@ pub use crate::gpu::MemoryStats;
 pub use crate::simulated_gpu::SimulatedGpu;
 pub use crate::worker::ModelSource;
 pub use magray_core::schedule::{
-    Allowed, Batching, DeviceState, DeviceView, Limits, Moment, Options, Placement, Priority, Recovery, RequestId,
-    Sizing,
+    Allowed, Batching, DeviceState, DeviceView, Keeping, Limits, ModelPlan, ModelView, Moment, Options, Placement,
+    Priority, Recovery, RequestId, Residency, Sizing,
 };
 
 use crate::encoder::{EncoderOptions, LoadError};
@@ -84,11 +84,21 @@ pub struct EngineModel {
     pub source: ModelSource,
     /// The device that it is assigned to by hand; `None`: wherever it is done first.
     pub assigned: Option<DeviceName>,
+    /// What people call it.
+    pub name: String,
+    /// How it comes and goes. Its size is filled in when its files are read.
+    pub plan: ModelPlan,
 }
 
 impl From<ModelSource> for EngineModel {
     fn from(source: ModelSource) -> Self {
-        Self { source, assigned: None }
+        let name = match &source {
+            ModelSource::Folder(folder) => {
+                folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
+            }
+            ModelSource::Synthetic(shape) => format!("synthetic:{}x{}", shape.layers, shape.hidden),
+        };
+        Self { source, assigned: None, name, plan: ModelPlan::default() }
     }
 }
 

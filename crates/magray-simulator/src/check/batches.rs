@@ -5,7 +5,8 @@ use super::requests::{Last, Ledger};
 use super::rule::{Broken, Rule, Verdict, holds};
 use super::workers::Workers;
 use magray_core::schedule::{
-    BatchId, Batching, DeviceId, DeviceKind, DeviceSpec, DeviceState, Failure, Group, KillCause, Moment, Piece, View,
+    BatchId, Batching, DeviceId, DeviceKind, DeviceSpec, DeviceState, Failure, Group, KillCause, ModelId, Moment,
+    Piece, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -104,7 +105,7 @@ impl Batches {
         let mut entry = Batch {
             device,
             pieces: pieces.to_vec(),
-            group: Group(0),
+            group: Group { model: ModelId(0), way: 0 },
             tokens: 0,
             texts: 0,
             started: now,

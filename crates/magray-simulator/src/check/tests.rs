@@ -6,8 +6,8 @@ use crate::load::{Arrivals, Demand, Load, Shape};
 use crate::scenario::{Cost, Device, Scenario};
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, DeviceId, DeviceKind, DeviceSpec, DeviceState, DeviceView, Ending, Event,
-    Failure, Fallback, Group, KillCause, Limits, Moment, Options, Piece, Priority, Refused, Report, Request, RequestId,
-    View,
+    Failure, Fallback, Group, KillCause, Limits, ModelId, Moment, Options, Piece, Priority, Refused, Report, Request,
+    RequestId, View,
 };
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ struct Books {
 impl Books {
     fn new() -> Self {
         let device = |kind| Device {
-            spec: DeviceSpec { kind, slots: 2, batch_tokens_max: 100 },
+            spec: DeviceSpec { kind, slots: 2, batch_tokens_max: 100, weights_max: u64::MAX },
             cost: Cost { fixed_us: 1.0, token_us: 1.0, text_us: 1.0 },
             start: Duration::ZERO,
         };
@@ -65,7 +65,7 @@ impl Books {
     fn submit(&mut self, id: u64, tokens: &[u32]) {
         let request = Request {
             id: RequestId(id),
-            group: Group(1),
+            group: Group { model: ModelId(0), way: 1 },
             tokens: tokens.to_vec(),
             priority: Priority::Normal,
             deadline: None,

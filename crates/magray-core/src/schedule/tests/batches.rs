@@ -32,7 +32,9 @@ fn what_came_while_the_device_was_busy_goes_together() {
 #[test]
 fn groups_do_not_mix() {
     let (mut bench, batch) = busy(Options::default());
-    let requests: Vec<Request> = (0..4).map(|nth| Request { group: Group(nth % 2), ..bench.request(1) }).collect();
+    let requests: Vec<Request> = (0..4)
+        .map(|nth| Request { group: Group { model: crate::schedule::ModelId(0), way: nth % 2 }, ..bench.request(1) })
+        .collect();
     requests.into_iter().for_each(|request| drop(bench.submit(request)));
     let first = only_start(&bench.finish(batch));
     let second = only_start(&bench.finish(first.batch));
@@ -167,7 +169,7 @@ fn nobody_was_woken_when_age_alone_gave_an_unmeasured_group_the_next_slot() {
     bench.measure(GPU, 2);
     let request = bench.gpu_request(1);
     bench.submit(request);
-    let unmeasured = Request { group: Group(7), ..bench.gpu_request(1) };
+    let unmeasured = Request { group: Group { model: crate::schedule::ModelId(0), way: 7 }, ..bench.gpu_request(1) };
     let (id, actions) = bench.submit(unmeasured);
     assert!(actions.is_empty(), "its cost is unknown, and the device is busy");
     let started = only_start(&bench.pass(Duration::from_millis(200)));

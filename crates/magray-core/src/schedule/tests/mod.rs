@@ -26,9 +26,22 @@ struct Bench {
 impl Bench {
     /// A CPU and some GPUs of two slots, their workers asked for but not up.
     fn starting(gpus: usize, options: Options) -> (Self, Vec<Action>) {
-        let mut specs = vec![DeviceSpec { kind: DeviceKind::Cpu, slots: 1, batch_tokens_max: 4_096 }];
-        specs.extend(vec![DeviceSpec { kind: DeviceKind::Gpu, slots: 2, batch_tokens_max: 16_384 }; gpus]);
-        let mut bench = Self { machine: Machine::new(specs, options), now: Moment::START, next_request: 0 };
+        let mut specs =
+            vec![DeviceSpec { kind: DeviceKind::Cpu, slots: 1, batch_tokens_max: 4_096, weights_max: u64::MAX }];
+        specs.extend(vec![
+            DeviceSpec {
+                kind: DeviceKind::Gpu,
+                slots: 2,
+                batch_tokens_max: 16_384,
+                weights_max: u64::MAX
+            };
+            gpus
+        ]);
+        let mut bench = Self {
+            machine: Machine::new(specs, vec![ModelPlan::default()], options),
+            now: Moment::START,
+            next_request: 0,
+        };
         let actions = bench.step(Event::Tick);
         (bench, actions)
     }
@@ -83,7 +96,7 @@ impl Bench {
         self.next_request += 1;
         Request {
             id: RequestId(self.next_request),
-            group: Group(0),
+            group: Group { model: crate::schedule::ModelId(0), way: 0 },
             tokens: vec![20; texts],
             priority: Priority::Normal,
             deadline: None,

@@ -87,7 +87,7 @@ fn apply(bench: &mut Bench, outside: &mut Outside, deed: Deed) {
     let actions = match deed {
         Deed::Submit { tokens, group, allowed, priority, deadline_ms } => {
             let request = Request {
-                group: Group(group),
+                group: Group { model: crate::schedule::ModelId(0), way: group },
                 tokens,
                 priority: [Priority::Low, Priority::Normal, Priority::High][usize::from(priority)],
                 deadline: deadline_ms.map(|ms| bench.now + Duration::from_millis(ms)),

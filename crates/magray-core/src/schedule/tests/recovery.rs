@@ -314,8 +314,8 @@ fn a_probe_that_hangs_ends_the_worker() {
 
 #[test]
 fn a_device_given_up_by_an_earlier_process_is_not_started_before_a_reset() {
-    let specs = vec![DeviceSpec { kind: DeviceKind::Gpu, slots: 2, batch_tokens_max: 16_384 }];
-    let mut machine = Machine::new(specs, Options::default());
+    let specs = vec![DeviceSpec { kind: DeviceKind::Gpu, slots: 2, batch_tokens_max: 16_384, weights_max: u64::MAX }];
+    let mut machine = Machine::new(specs, vec![ModelPlan::default()], Options::default());
     let device = DeviceId(0);
     let mut actions = Vec::new();
     machine.step(Event::GivenUp { device }, Moment::START, &mut actions);

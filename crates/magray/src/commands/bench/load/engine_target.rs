@@ -88,6 +88,7 @@ fn word(state: DeviceState) -> String {
         DeviceState::Starting => "starting".to_owned(),
         DeviceState::InRotation => "in rotation".to_owned(),
         DeviceState::Recovering(reason) => format!("recovering ({})", reason.code()),
+        DeviceState::Resting => "resting".to_owned(),
         DeviceState::Out(reason) => format!("out ({})", reason.code()),
     }
 }

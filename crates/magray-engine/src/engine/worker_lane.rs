@@ -89,6 +89,7 @@ impl Lane for WorkerLane {
             What::Kill => self.0.kill(worker),
             What::Start(batch) => self.0.submit(worker, Slot::Batch(batch)),
             What::Probe => self.0.submit(worker, Slot::Probe),
+            What::Load(_) | What::Offload(_) | What::Forget(_) | What::Rest => {}
             What::Trim => {
                 let state = self.0.lock();
                 if let Some(handle) = state.handle.as_ref().filter(|_| state.worker == worker) {

@@ -7,7 +7,13 @@ use crate::encoder::{EmbedError, LoadError};
 use crate::gpu::{GpuError, GpuInfo};
 use crate::packed::Tokens;
 use magray_core::{DeviceName, Precision, Reason};
-use magray_device::cuda::InjectedFault;
+#[cfg(unix)]
+use magray_device::SharedMemory;
+use magray_device::cuda::{CudaError, InjectedFault};
+
+/// Told how much of an image the weights take, or why they are not in it.
+#[cfg(unix)]
+pub(crate) type OnFilled = Box<dyn FnOnce(Result<u64, GpuError>) + Send>;
 
 /// A model on a GPU.
 pub(crate) trait Accelerator: Send {
@@ -16,6 +22,39 @@ pub(crate) trait Accelerator: Send {
 
     /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
     fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError>;
+
+    /// Whether the weights are on the GPU. Without them nothing is computed.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn is_resident(&self) -> bool {
+        true
+    }
+
+    /// What the weights take of the GPU's memory when they are there.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn weight_bytes(&self) -> u64 {
+        self.memory_used_bytes()
+    }
+
+    /// Keeps the weights in this memory too, so that they can leave the GPU and come back. Returns at once; `on_filled` is
+    /// told when they are there, from any thread and exactly once.
+    #[cfg(unix)]
+    fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
+        drop(image);
+        on_filled(Err(CudaError::Other { code: 0, name: "no_image".to_owned() }.into()));
+    }
+
+    /// Takes the weights off the GPU, where they can come back from somewhere: else they stay, and the executor should
+    /// go. Called between passes.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn offload(&mut self) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    /// Brings weights back that have left.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn wake(&mut self) -> Result<(), GpuError> {
+        Ok(())
+    }
 
     /// Memory of the GPU that the model and its passes hold.
     fn memory_used_bytes(&self) -> u64;

@@ -7,7 +7,7 @@ use super::work::{Answer, EngineError, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, ModelId,
-    ModelView, Moment, Refused, Report, Request, RequestId, View, Wish,
+    ModelView, Moment, Refused, Report, Request, RequestId, Residency, View, Wish,
 };
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -257,9 +257,13 @@ impl Desk {
         self.wait(most, |state| state.requests.is_empty())
     }
 
-    /// Waits until every device is in rotation or given up; `false` if that takes longer than `most`.
+    /// Waits until every device is in rotation, at rest or given up, and no model is on its way; `false` if that takes longer than `most`.
     pub(super) fn wait_until_settled(&self, most: Duration) -> bool {
-        self.wait(most, |state| state.machine.view().devices.iter().all(|device| device.state.is_settled()))
+        self.wait(most, |state| {
+            let view = state.machine.view();
+            let is_loading = |model: &ModelView| model.residency.contains(&Residency::Loading);
+            view.devices.iter().all(|device| device.state.is_settled()) && !view.models.iter().any(is_loading)
+        })
     }
 
     pub(super) fn view(&self) -> View {

@@ -1,6 +1,7 @@
 //! The engine: models behind a queue, computed by the CPU and by GPUs that may fail without losing a request.
 //! Never loads CUDA into this process: a GPU is used by a worker process, which can die and be replaced.
 
+mod asking;
 mod assembly;
 mod canary;
 mod cpu_lane;
@@ -17,6 +18,7 @@ mod tampering;
 mod work;
 mod worker_lane;
 
+pub use asking::Asking;
 pub use incident::Incident;
 pub use moves::Moved;
 pub use status::{DeviceStatus, ModelStatus, Status};

@@ -55,7 +55,9 @@ pub enum DeviceError {
     #[error("the model's weights cannot be brought to the GPU: {0}")]
     System(String),
     /// Weights in shared memory are not those of the model: load it from its files.
-    #[error("the weights in shared memory have {found} bytes where the model has {expected}: load the model from its files")]
+    #[error(
+        "the weights in shared memory have {found} bytes where the model has {expected}: load the model from its files"
+    )]
     WrongImage {
         /// What the model's layers need.
         expected: u64,

@@ -42,10 +42,18 @@ pub(super) struct DeviceMemory {
     trace: Option<Trace>,
 }
 
-#[derive(Debug)]
 enum Backing {
     Mapped { base: u64, pool: Box<Pool<Vmm>> },
     Driver(DriverPool),
+}
+
+impl std::fmt::Debug for Backing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Mapped { pool, .. } => write!(f, "Mapped({:?})", pool.stats()),
+            Self::Driver(pool) => write!(f, "{pool:?}"),
+        }
+    }
 }
 
 /// Memory that was handed out.
@@ -91,7 +99,7 @@ impl DeviceMemory {
         trace: Option<Trace>,
     ) -> Result<Self, CudaError> {
         let backing = if plan.by_driver || !Vmm::is_supported(device) {
-            Backing::Driver(DriverPool::open(device, plan.limit_bytes)?)
+            Backing::Driver(DriverPool::open(context, device, plan.limit_bytes)?)
         } else {
             let vmm = Vmm::reserve(context, device, plan.total_bytes)?;
             let options = PoolOptions {
@@ -261,6 +269,7 @@ fn meaning(error: AllocateError<CudaError>) -> CudaError {
 /// The driver's own pool, for GPUs whose memory cannot be mapped. Models cannot leave it and come back to their places.
 #[derive(Debug)]
 struct DriverPool {
+    context: sys::CUcontext,
     raw: sys::CUmemoryPool,
     limit_bytes: u64,
     taken: HashMap<u64, u64>,
@@ -271,7 +280,7 @@ struct DriverPool {
 unsafe impl Send for DriverPool {}
 
 impl DriverPool {
-    fn open(device: sys::CUdevice, limit_bytes: u64) -> Result<Self, CudaError> {
+    fn open(context: sys::CUcontext, device: sys::CUdevice, limit_bytes: u64) -> Result<Self, CudaError> {
         let kind = sys::CUmemPoolProps {
             allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
@@ -284,7 +293,7 @@ impl DriverPool {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the description outlives the call; writes one handle, destroyed in `drop`.
         CudaError::check(unsafe { sys::cuMemPoolCreate(&mut raw, &kind) })?;
-        let pool = Self { raw, limit_bytes, taken: HashMap::new(), stats: PoolStats::default() };
+        let pool = Self { context, raw, limit_bytes, taken: HashMap::new(), stats: PoolStats::default() };
         // Kept until it is trimmed: a pool that gives back at every wait would ask the driver all the time.
         let mut keep = u64::MAX;
         let which = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
@@ -293,7 +302,13 @@ impl DriverPool {
         Ok(pool)
     }
 
+    fn bind(&self) -> Result<(), CudaError> {
+        // SAFETY: the context outlives its pool.
+        CudaError::check(unsafe { sys::cuCtxSetCurrent(self.context) })
+    }
+
     fn take(&mut self, bytes: u64) -> Result<u64, CudaError> {
+        self.bind()?;
         if self.stats.used + bytes > self.limit_bytes {
             return Err(CudaError::OutOfMemory);
         }
@@ -320,8 +335,10 @@ impl DriverPool {
         self.stats.used -= bytes;
         self.stats.blocks -= 1;
         self.stats.driver_calls += 1;
-        // SAFETY: taken once above; all streams that used it are known to be done. A failure means a lost context.
-        let _ = unsafe { sys::cuMemFreeAsync(address, std::ptr::null_mut()) };
+        if self.bind().is_ok() {
+            // SAFETY: taken once above; all streams that used it are known to be done. A failure means a lost context.
+            let _ = unsafe { sys::cuMemFreeAsync(address, std::ptr::null_mut()) };
+        }
     }
 
     fn trim(&mut self) {

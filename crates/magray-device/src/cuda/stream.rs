@@ -219,7 +219,8 @@ impl Mark {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         context.bind()?;
         let mut raw = std::ptr::null_mut();
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+        let flags =
+            sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         // SAFETY: a context is current; writes one handle, destroyed in `drop`.
         CudaError::check(unsafe { sys::cuEventCreate(&mut raw, flags) })?;
         Ok(Self { context: Arc::clone(context), raw, behind: None })

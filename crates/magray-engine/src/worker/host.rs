@@ -2,7 +2,7 @@
 //! Computes nothing and speaks to nobody.
 
 use super::spec::{CudaDevice, ModelSource, WorkerDevice, WorkerModel, WorkerSpec};
-use crate::cuda_executor::{CudaExecutor, open_device};
+use crate::cuda_executor::{CudaExecutor, WeightsFrom, open_device};
 use crate::encoder::{LoadError, synthetic_spec};
 use crate::executor::Accelerator;
 use crate::gpu::{GpuError, MemoryMeter, MemoryStats};
@@ -63,7 +63,8 @@ fn open_cuda(device: &CudaDevice, models: &[WorkerModel]) -> Result<Host, NotOpe
     let load = |model: &WorkerModel| {
         let (spec, source) = parts(&model.source)?;
         let precision = model.precision.settle_gpu(gpu.capability);
-        let executor = CudaExecutor::load(Arc::clone(&cuda), options.streams, &spec, &*source, precision)?;
+        let from = WeightsFrom::Files(&*source);
+        let executor = CudaExecutor::load(Arc::clone(&cuda), options.streams, &spec, from, precision)?;
         Ok(Hosted { accelerator: Box::new(executor), precision })
     };
     let models = models.iter().map(load).collect::<Result<_, NotOpen>>()?;

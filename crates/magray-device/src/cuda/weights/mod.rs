@@ -176,8 +176,12 @@ impl WeightsBlock {
         self.image.as_ref().is_some_and(|image| image.is_filled())
     }
 
-    /// Fills an image in the background, from the GPU; takes the place of one that was there.
+    /// Fills an image in the background, from the GPU; takes the place of one that was there. Weights that are away fill
+    /// none.
     pub fn keep_image(&mut self, memory: SharedMemory, on_filled: OnFilled) {
+        if !self.is_resident() {
+            return on_filled(Err(DeviceError::Away));
+        }
         self.forget_image();
         let started = Image::new(&self.ground.context, memory, self.ground.bytes(), false).map(Arc::new);
         let image = match started {
@@ -262,7 +266,8 @@ impl WeightsBlock {
     /// Does something beside the caller.
     fn begin(&mut self, name: &str, act: impl FnOnce(&AtomicBool) + Send + 'static) {
         let cancel = Arc::new(AtomicBool::new(false));
-        let waiting: Arc<Mutex<Option<Box<dyn FnOnce(&AtomicBool) + Send>>>> = Arc::new(Mutex::new(Some(Box::new(act))));
+        let waiting: Arc<Mutex<Option<Box<dyn FnOnce(&AtomicBool) + Send>>>> =
+            Arc::new(Mutex::new(Some(Box::new(act))));
         let run = {
             let (waiting, cancel) = (Arc::clone(&waiting), Arc::clone(&cancel));
             move || {

@@ -211,7 +211,10 @@ mod tests {
         let read = |at: usize| f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!(read(32 * 4), floats(34)[17]);
         assert_eq!(read(64 * 4), floats(17)[0]);
-        assert_eq!((read(17 * 4), read(31 * 4), read(384), read(512 + 16), read(512 + 20)), (0.0, 0.0, 0.0, floats(5)[4], 0.0));
+        assert_eq!(
+            (read(17 * 4), read(31 * 4), read(384), read(512 + 16), read(512 + 20)),
+            (0.0, 0.0, 0.0, floats(5)[4], 0.0)
+        );
     }
 
     #[test]

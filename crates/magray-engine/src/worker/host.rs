@@ -3,7 +3,7 @@
 
 use super::message::Origin;
 use super::spec::{CudaDevice, ModelSource, WorkerDevice, WorkerModel, WorkerSpec};
-use crate::cuda_executor::{CudaExecutor, open_device};
+use crate::cuda_executor::{CudaExecutor, WeightsFrom, open_device};
 use crate::encoder::{LoadError, synthetic_spec};
 use crate::executor::{Accelerator, OnFilled};
 use crate::gpu::{GpuError, GpuInfo, MemoryMeter, MemoryStats};
@@ -12,7 +12,6 @@ use crate::simulated_gpu::{LoadOnSimulated, SimulatedDevice};
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 use magray_core::Precision;
-use magray_core::pool::PoolStats;
 use magray_core::schedule::Failure;
 use magray_device::SharedMemory;
 use magray_device::cuda::{Context, Cuda, Visible, probe, resolve};
@@ -212,7 +211,8 @@ impl Device {
         match self {
             Self::Cuda { cuda, gpu, streams } => {
                 let precision = model.precision.settle_gpu(gpu.capability);
-                let executor = CudaExecutor::load(Arc::clone(cuda), *streams, &spec, &*source, precision)?;
+                let executor =
+                    CudaExecutor::load(Arc::clone(cuda), *streams, &spec, WeightsFrom::Files(&*source), precision)?;
                 Ok(Hosted { accelerator: Box::new(executor), precision })
             }
             Self::Simulated(device) => {
@@ -224,7 +224,13 @@ impl Device {
 
     fn load_from_image(&self, model: &WorkerModel, memory: SharedMemory, bytes: u64) -> Result<Hosted, Refused> {
         match self {
-            Self::Cuda { .. } => self.load_from_files(model),
+            Self::Cuda { cuda, gpu, streams } => {
+                let spec = spec_of(&model.source)?;
+                let precision = model.precision.settle_gpu(gpu.capability);
+                let from = WeightsFrom::Image { memory, bytes };
+                let executor = CudaExecutor::load(Arc::clone(cuda), *streams, &spec, from, precision)?;
+                Ok(Hosted { accelerator: Box::new(executor), precision })
+            }
             Self::Simulated(device) => {
                 let (spec, source) = parts(&model.source)?;
                 let (model, precision) = device.load_from_image(&spec, &*source, model.precision, (memory, bytes))?;
@@ -256,20 +262,25 @@ fn cuda_meter(context: Arc<Context>) -> MemoryMeter {
             peak_allocated: context.peak_allocated_bytes(),
             free,
             total,
-            pool: PoolStats::default(),
+            pool: context.device_pool_stats(),
         }
     })
 }
 
 /// What a model is, and where its numbers come from.
 fn parts(source: &ModelSource) -> Result<(ModelSpec, Box<dyn TensorSource>), Refused> {
+    let spec = spec_of(source)?;
+    let numbers: Box<dyn TensorSource> = match source {
+        ModelSource::Synthetic(_) => Box::new(Synthetic),
+        ModelSource::Folder(_) => Box::new(Weights::open(&spec.encoder_folder).map_err(LoadError::from)?),
+    };
+    Ok((spec, numbers))
+}
+
+fn spec_of(source: &ModelSource) -> Result<ModelSpec, Refused> {
     match source {
-        ModelSource::Synthetic(shape) => Ok((synthetic_spec(*shape), Box::new(Synthetic))),
-        ModelSource::Folder(folder) => {
-            let spec = ModelSpec::read(folder).map_err(LoadError::from)?;
-            let weights = Weights::open(&spec.encoder_folder).map_err(LoadError::from)?;
-            Ok((spec, Box::new(weights)))
-        }
+        ModelSource::Synthetic(shape) => Ok(synthetic_spec(*shape)),
+        ModelSource::Folder(folder) => Ok(ModelSpec::read(folder).map_err(LoadError::from)?),
     }
 }
 

@@ -4,16 +4,19 @@
 use super::cpu_lane::CpuLane;
 use super::desk::{Desk, is_delivering};
 use super::devices::{self, Gpu, device_of_gpu};
+use super::images::Images;
 use super::lane::{Lane, LaneStatus, join_until};
 use super::models::Models;
 use super::news::News;
 use super::tampering::{Strikes, Tampered};
 use super::worker_lane::{LaneSpec, WorkerLane};
-use super::{EngineOptions, Running};
+use super::{EngineModel, EngineOptions, Running};
 use crate::encoder::LoadError;
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
+use crate::spec::ModelSpec;
 use crate::worker::{CudaDevice, WorkerDevice, WorkerModel, WorkerSpec};
-use magray_core::schedule::{DeviceId, DeviceKind, DeviceSpec, Machine};
+use magray_core::schedule::{DeviceId, DeviceKind, DeviceSpec, Machine, ModelPlan};
+use magray_core::{Precision, PrecisionChoice};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -48,11 +51,10 @@ struct Threads {
 
 /// Puts everything together and starts it.
 pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
-    let sources: Vec<_> = options.models.iter().map(|model| model.source.clone()).collect();
     // GPUs are looked for while the CPU reads the weights.
     let (devices, models) = std::thread::scope(|scope| {
         let devices = scope.spawn(|| devices::find(options));
-        let models = Models::load(&sources, &options.encoder);
+        let models = Models::open(&options.models, &options.encoder);
         (devices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), models)
     });
     let (devices, models) = (devices?, models?);
@@ -61,10 +63,14 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     // The known text rides along, and may not make a pass of its own.
     let gpu_tokens = GPU_BATCH_TOKENS.saturating_sub(models.known_tokens() as u32).max(1);
     let cpu = DeviceSpec { kind: DeviceKind::Cpu, slots: 1, batch_tokens_max: CPU_BATCH_TOKENS, weights_max: u64::MAX };
-    let gpu =
-        DeviceSpec { kind: DeviceKind::Gpu, slots: GPU_SLOTS, batch_tokens_max: gpu_tokens, weights_max: u64::MAX };
-    let specs = std::iter::once(cpu).chain(gpus.iter().map(|_| gpu)).collect();
-    let plans = options.models.iter().map(|model| model.plan).collect();
+    let gpu = |gpu: &Gpu| DeviceSpec {
+        kind: DeviceKind::Gpu,
+        slots: GPU_SLOTS,
+        batch_tokens_max: gpu_tokens,
+        weights_max: weights_max(gpu, options.encoder.gpu.rules.memory_limit_bytes),
+    };
+    let specs = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
+    let plans = plans(options, &models);
     let machine = Machine::new(specs, plans, options.schedule.clone());
 
     let news = Arc::new(News::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
@@ -74,7 +80,8 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     };
     let desk = Arc::new(Desk::new(machine, absent, on_change));
     let lanes = lanes(options, &gpus, &models, Arc::downgrade(&desk));
-    let mut all: Vec<Box<dyn Lane>> = vec![Box::new(CpuLane::new(CPU, models.on_cpu, Arc::downgrade(&desk))?)];
+    let cpu = CpuLane::new(CPU, Arc::clone(&models.packer), models.on_cpu, Arc::downgrade(&desk))?;
+    let mut all: Vec<Box<dyn Lane>> = vec![Box::new(cpu)];
     all.extend(lanes);
     let given_up: Vec<_> = news.out_of_service().into_iter().map(device_of_gpu).collect();
     desk.open(all, &given_up);
@@ -84,8 +91,10 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     threads().clock = Some(thread("clock", &assembly.desk, |desk| desk.keep_time())?);
     threads().monitor = watch(options, &gpus, &assembly)?;
     threads().strikes = Strikes::start(options.faults.as_ref(), &assembly.desk)?;
-    let (readers, canaries, threads) = (models.readers, models.canaries, models.threads);
-    Ok(Running { assembly, readers, canaries, threads, allowed })
+    let canaries = Arc::clone(&models.packer.canaries);
+    let (readers, threads) = (models.readers, models.threads);
+    let names = options.models.iter().map(|model| model.name.clone()).collect();
+    Ok(Running { assembly, readers, canaries, threads, allowed, names })
 }
 
 impl Assembly {
@@ -128,12 +137,42 @@ fn take_apart(desk: &Desk, Threads { mut clock, monitor, strikes }: Threads) {
     join_until(&mut watch, deadline);
 }
 
+/// How the models come and go, with what their weights will take of a GPU.
+fn plans(options: &EngineOptions, models: &Models) -> Vec<ModelPlan> {
+    // What a GPU makes of it is known when the weights are there; 16 bits are what it does most.
+    let precision = match options.encoder.precision.or(options.encoder.gpu.precision) {
+        PrecisionChoice::Exactly(precision) => precision,
+        PrecisionChoice::Auto => Precision::Bf16,
+    };
+    let plan =
+        |(at, model): (usize, &EngineModel)| ModelPlan { bytes: models.packer.bytes(at, precision), ..model.plan };
+    options.models.iter().enumerate().map(plan).collect()
+}
+
+/// What weights may take of a GPU before its worker has told: what is allowed, less what contexts and passes take.
+fn weights_max(gpu: &Gpu, limit: Option<u64>) -> u64 {
+    const CONTEXT_BYTES: u64 = 600 << 20;
+    let (total, context) = match gpu {
+        Gpu::Cuda(gpu) => (gpu.memory_bytes, CONTEXT_BYTES),
+        Gpu::Simulated(gpu) => (gpu.memory_bytes, 0),
+    };
+    let allowed = limit.map_or(total, |limit| limit.min(total)).saturating_sub(context);
+    allowed - allowed / 16
+}
+
+/// Room for a model's weights as they lie on any device: padding included, and what belongs to no layer.
+fn image_bytes_max(spec: &ModelSpec) -> u64 {
+    2 * spec.shape.weight_bytes(Precision::F32) + (64 << 20)
+}
+
 /// A lane for each GPU.
 fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk>) -> Vec<Box<dyn Lane>> {
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
     let precision = options.encoder.precision.or(options.encoder.gpu.precision);
     let worker_models = options.models.iter().map(|model| WorkerModel { source: model.source.clone(), precision });
     let worker_models: Vec<_> = worker_models.collect();
+    let names: Arc<[String]> = options.models.iter().map(|model| model.name.clone()).collect();
+    let images = Arc::new(Images::new(models.readers.iter().map(|reader| image_bytes_max(&reader.spec)).collect()));
     let lane = |(at, gpu): (usize, &Gpu)| {
         let device = match gpu {
             Gpu::Cuda(gpu) => WorkerDevice::Cuda(CudaDevice::new(gpu, &options.encoder.gpu)),
@@ -149,10 +188,13 @@ fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk
                 slots: GPU_SLOTS,
                 slot_tokens_max: longest.max(GPU_BATCH_TOKENS as usize) + models.known_tokens(),
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
+                outputs_max: models.outputs_max(),
                 faults: None,
             },
             faults: options.faults.as_ref().map(|plan| plan.of_device(&gpu.name().to_string())),
-            canaries: Arc::clone(&models.canaries),
+            canaries: Arc::clone(&models.packer.canaries),
+            names: Arc::clone(&names),
+            images: Arc::clone(&images),
             ready_within: options.schedule.recovery.start_max,
         };
         Box::new(WorkerLane::new(spec, desk.clone())) as Box<dyn Lane>

@@ -3,12 +3,16 @@
 
 use crate::packed::Tokens;
 use crate::spec::{ModelSpec, Task};
+use std::sync::OnceLock;
 
 /// A known text and its answer.
 pub(super) struct Canary {
     ids: Vec<u32>,
-    /// By the number of leading tokens that are not pooled. Empty until it is known.
-    expected: Vec<(usize, Vec<f32>)>,
+    /// All numbers of leading tokens that may be skipped.
+    skips: Vec<usize>,
+    /// By the number of leading tokens that are not pooled; told by the CPU when it first has the model.
+    expected: OnceLock<Vec<Vec<f32>>>,
+    outputs: usize,
     rows: Rows,
 }
 
@@ -36,8 +40,9 @@ const SCORE_PART_MAX: f32 = 0.15;
 const UNIT_ERROR_MAX: f32 = 0.02;
 
 impl Canary {
-    /// A text that still has tokens to pool where so many are skipped.
-    pub(super) fn new(model: &ModelSpec, skip_most: usize) -> Self {
+    /// A text that still has tokens to pool where as many are skipped as in any of these ways.
+    pub(super) fn new(model: &ModelSpec, skips: Vec<usize>) -> Self {
+        let skip_most = skips.iter().copied().max().unwrap_or(0);
         let vocab = model.shape.vocab.max(1);
         let ids = (1..).map(|at: usize| (at.wrapping_mul(2_654_435_761) % vocab) as u32);
         let tokens = (TOKENS + skip_most).min(model.max_tokens);
@@ -48,33 +53,42 @@ impl Canary {
             Task::Embed(_) => Rows::Vectors,
             Task::Classify(_) => Rows::Scores,
         };
-        Self { ids, expected: Vec::new(), rows }
+        Self { ids, skips, expected: OnceLock::new(), outputs: model.outputs(), rows }
     }
 
     pub(super) fn tokens(&self) -> Tokens<'_> {
         Tokens { ids: &self.ids, types: &[] }
     }
 
-    /// Takes the answer of a device that is trusted, with so many tokens skipped.
-    pub(super) fn learn(&mut self, skip: usize, row: &[f32]) {
-        self.expected.push((skip, row.to_vec()));
+    /// Takes the answers of a device that is trusted, unless they are known already.
+    pub(super) fn learn(&self, mut compute: impl FnMut(Tokens<'_>, usize, &mut [f32])) {
+        self.expected.get_or_init(|| {
+            let answer = |skip: &usize| {
+                let mut row = vec![0.0; self.outputs];
+                compute(self.tokens(), *skip, &mut row);
+                row
+            };
+            self.skips.iter().map(answer).collect()
+        });
     }
 
-    /// Whether its answer is known with so many tokens skipped.
-    pub(super) fn knows(&self, skip: usize) -> bool {
-        self.expected.iter().any(|(known, _)| *known == skip)
+    /// Whether a prompt of the model has so many tokens.
+    pub(super) fn may_skip(&self, skip: usize) -> bool {
+        self.skips.contains(&skip)
     }
 
     /// Numbers of a row.
     pub(super) fn outputs(&self) -> usize {
-        self.expected.first().map_or(0, |(_, row)| row.len())
+        self.outputs
     }
 
-    /// Whether this is the known text's answer, with so many tokens skipped.
+    /// Whether this is the known text's answer, with so many tokens skipped. Before the CPU has told the answer, any is.
     pub(super) fn is_right(&self, row: &[f32], skip: usize) -> bool {
-        let Some((_, expected)) = self.expected.iter().find(|(known, _)| *known == skip) else {
-            unreachable!("work skips the tokens of a prompt or none, and all of those were learned");
+        let Some(expected) = self.expected.get() else { return true };
+        let Some(at) = self.skips.iter().position(|known| *known == skip) else {
+            unreachable!("work skips the tokens of a prompt or none");
         };
+        let expected = &expected[at];
         assert_eq!(row.len(), expected.len(), "rows of one model are equally long");
         match self.rows {
             // Comparisons with NaN are false, so that it counts as wrong.
@@ -119,15 +133,27 @@ mod tests {
 
     fn canary() -> Canary {
         let shape = EncoderShape { vocab: 50, hidden: 4, layers: 1, heads: 1, ffn: 8, positions: 16 };
-        let mut canary = Canary::new(&synthetic_spec(shape), 0);
-        canary.learn(0, &[0.5, 0.5, -0.5, 0.5]);
-        canary.learn(3, &[1.0, 0.0, 0.0, 0.0]);
+        Canary::new(&synthetic_spec(shape), vec![0, 3])
+    }
+
+    fn learned() -> Canary {
+        let canary = canary();
+        canary.learn(|_, skip, row| {
+            row.copy_from_slice(if skip == 0 { &[0.5, 0.5, -0.5, 0.5] } else { &[1.0, 0.0, 0.0, 0.0] });
+        });
         canary
     }
 
     #[test]
-    fn a_near_answer_is_right_and_any_other_is_wrong() {
+    fn before_anybody_told_the_answer_none_is_called_wrong() {
         let canary = canary();
+        assert!(canary.is_right(&[9.0, 0.0, 0.0, 0.0], 0) && canary.outputs() == 4);
+        assert!(canary.may_skip(3) && !canary.may_skip(2));
+    }
+
+    #[test]
+    fn a_near_answer_is_right_and_any_other_is_wrong() {
+        let canary = learned();
         assert!(canary.is_right(&[0.5, 0.5, -0.5, 0.5], 0));
         assert!(canary.is_right(&[0.52, 0.49, -0.5, 0.48], 0));
         assert!(!canary.is_right(&[0.5, 0.5, 0.5, 0.5], 0));
@@ -150,19 +176,18 @@ mod tests {
 
     #[test]
     fn a_score_near_zero_may_differ_and_a_large_one_may_not_change_its_sign() {
-        let shape = EncoderShape { vocab: 50, hidden: 4, layers: 1, heads: 1, ffn: 8, positions: 16 };
-        let mut canary = Canary::new(&synthetic_spec(shape), 0);
+        let mut canary = canary();
         canary.rows = Rows::Scores;
-        canary.learn(0, &[0.04, -6.0]);
-        assert!(canary.is_right(&[0.05, -6.2], 0) && canary.is_right(&[-0.04, -5.8], 0));
-        assert!(!canary.is_right(&[0.04, 6.0], 0) && !canary.is_right(&[f32::NAN, -6.0], 0));
+        canary.learn(|_, _, row| row.copy_from_slice(&[0.04, -6.0, 0.0, 0.0]));
+        assert!(canary.is_right(&[0.05, -6.2, 0.0, 0.0], 0) && canary.is_right(&[-0.04, -5.8, 0.0, 0.0], 0));
+        assert!(!canary.is_right(&[0.04, 6.0, 0.0, 0.0], 0) && !canary.is_right(&[f32::NAN, -6.0, 0.0, 0.0], 0));
     }
 
     #[test]
     fn the_known_text_fits_any_model() {
         for (vocab, positions) in [(1, 1), (2, 3), (7, 512), (30_522, 512)] {
             let shape = EncoderShape { vocab, hidden: 4, layers: 1, heads: 1, ffn: 8, positions };
-            let canary = Canary::new(&synthetic_spec(shape), 5);
+            let canary = Canary::new(&synthetic_spec(shape), vec![0, 5]);
             let ids = canary.tokens().ids;
             assert!(!ids.is_empty() && ids.len() <= positions && ids.iter().all(|id| (*id as usize) < vocab));
         }

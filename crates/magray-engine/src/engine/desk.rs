@@ -7,7 +7,7 @@ use super::work::{Answer, EngineError, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, ModelId,
-    Moment, Refused, Report, Request, RequestId, View,
+    ModelView, Moment, Refused, Report, Request, RequestId, Residency, View, Wish,
 };
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -45,6 +45,8 @@ struct State {
     /// without the lock and may come late.
     workers: Vec<u64>,
     incidents: Incidents,
+    /// By model: how often its weights were let go of.
+    forgotten: Vec<u64>,
     last_id: u64,
     /// When the clock's thread will wake by itself.
     alarm: Option<Moment>,
@@ -65,11 +67,13 @@ enum Effect {
     Complete(Pending, Report),
     Refuse(Pending, Refused),
     Tell(DeviceId, Change),
+    Forget(usize),
 }
 
 impl Desk {
     pub(super) fn new(machine: Machine, absent: Option<Reason>, on_change: OnChange) -> Self {
-        let devices = machine.view().devices.len();
+        let view = machine.view();
+        let (devices, models) = (view.devices.len(), view.models.len());
         Self {
             state: Mutex::new(State {
                 machine,
@@ -77,6 +81,7 @@ impl Desk {
                 requests: HashMap::new(),
                 workers: vec![0; devices],
                 incidents: Incidents::new(devices),
+                forgotten: vec![0; models],
                 last_id: 0,
                 alarm: None,
                 is_closed: false,
@@ -190,6 +195,45 @@ impl Desk {
         self.advance(Event::Heartbeat { device });
     }
 
+    /// A model's weights are on a device.
+    pub(super) fn loaded(&self, device: DeviceId, model: usize, bytes: u64, took: Duration) {
+        self.advance(Event::Loaded { device, model: ModelId(model as u32), bytes, took });
+    }
+
+    /// A model's weights could not be put on a device.
+    pub(super) fn not_loaded(&self, device: DeviceId, model: usize, failure: Failure) {
+        self.advance(Event::NotLoaded { device, model: ModelId(model as u32), failure });
+    }
+
+    /// A model's weights have left a device.
+    pub(super) fn offloaded(&self, device: DeviceId, model: usize) {
+        self.advance(Event::Offloaded { device, model: ModelId(model as u32) });
+    }
+
+    /// What weights may take of a device's memory has changed.
+    pub(super) fn room(&self, device: DeviceId, bytes: u64) {
+        self.advance(Event::Room { device, bytes });
+    }
+
+    /// Somebody wants a model to come, go or stay. Waits until `is_done`, which sees how the model was before, how it is,
+    /// and whether it was forgotten meanwhile; `None` if that takes longer than `most`.
+    pub(super) fn wished(
+        &self,
+        model: usize,
+        wish: Wish,
+        most: Duration,
+        is_done: impl Fn(&ModelView, &ModelView, bool) -> bool,
+    ) -> Option<ModelView> {
+        let state = self.lock();
+        let view = |state: &State| state.machine.view().models.into_iter().nth(model);
+        let (before, forgotten) = (view(&state)?, state.forgotten[model]);
+        let now = self.now();
+        self.step(state, Event::Wished { model: ModelId(model as u32), wish }, now);
+        let is_so =
+            |state: &State| view(state).is_some_and(|now| is_done(&before, &now, state.forgotten[model] > forgotten));
+        self.wait(most, is_so).then(|| view(&self.lock())).flatten()
+    }
+
     pub(super) fn probed(&self, device: DeviceId, passed: bool) {
         self.advance(Event::Probed { device, passed });
     }
@@ -213,9 +257,13 @@ impl Desk {
         self.wait(most, |state| state.requests.is_empty())
     }
 
-    /// Waits until every device is in rotation or given up; `false` if that takes longer than `most`.
+    /// Waits until every device is in rotation, at rest or given up, and no model is on its way; `false` if that takes longer than `most`.
     pub(super) fn wait_until_settled(&self, most: Duration) -> bool {
-        self.wait(most, |state| state.machine.view().devices.iter().all(|device| device.state.is_settled()))
+        self.wait(most, |state| {
+            let view = state.machine.view();
+            let is_loading = |model: &ModelView| model.residency.contains(&Residency::Loading);
+            view.devices.iter().all(|device| device.state.is_settled()) && !view.models.iter().any(is_loading)
+        })
     }
 
     pub(super) fn view(&self) -> View {
@@ -303,6 +351,10 @@ impl Desk {
             Effect::Refuse(pending, refused) => {
                 let error = EngineError::from_refused(refused, || self.last_error(pending.work.allowed));
                 deliver(pending.on_answer, Err(error));
+            }
+            // Whichever worker a lane has: what no device uses, none needs.
+            Effect::Forget(model) => {
+                self.lanes().iter().for_each(|lane| lane.take(Order { worker: 0, what: What::Forget(model) }));
             }
             Effect::Tell(device, change) => (self.on_change)(device, change, lane(device).status()),
         }
@@ -400,7 +452,15 @@ impl State {
             }
             Action::Trim { device } => Effect::Order(device, self.order(device, What::Trim)),
             Action::Probe { device } => Effect::Order(device, self.order(device, What::Probe)),
-            Action::Load { .. } | Action::Offload { .. } | Action::Forget { .. } | Action::Rest { .. } => return None,
+            Action::Load { device, model } => Effect::Order(device, self.order(device, What::Load(model.0 as usize))),
+            Action::Offload { device, model } => {
+                Effect::Order(device, self.order(device, What::Offload(model.0 as usize)))
+            }
+            Action::Rest { device } => Effect::Order(device, self.order(device, What::Rest)),
+            Action::Forget { model } => {
+                self.forgotten[model.0 as usize] += 1;
+                Effect::Forget(model.0 as usize)
+            }
             Action::Alert { device, change } => Effect::Tell(device, change),
         })
     }

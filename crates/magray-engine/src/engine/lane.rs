@@ -70,6 +70,14 @@ pub(super) enum What {
     Trim,
     /// Compute the known text alone.
     Probe,
+    /// Bring a model's weights to the device.
+    Load(usize),
+    /// Take a model's weights off the device.
+    Offload(usize),
+    /// Let go of a model's weights in the host's memory.
+    Forget(usize),
+    /// End this worker gently.
+    Rest,
 }
 
 /// Texts to compute together.

@@ -1,22 +1,27 @@
 //! The engine: models behind a queue, computed by the CPU and by GPUs that may fail without losing a request.
 //! Never loads CUDA into this process: a GPU is used by a worker process, which can die and be replaced.
 
+mod asking;
 mod assembly;
 mod canary;
 mod cpu_lane;
 mod desk;
 mod devices;
+pub(crate) mod images;
 mod incident;
 mod lane;
 mod models;
+mod moves;
 mod news;
 mod status;
 mod tampering;
 mod work;
 mod worker_lane;
 
+pub use asking::Asking;
 pub use incident::Incident;
-pub use status::{DeviceStatus, Status};
+pub use moves::Moved;
+pub use status::{DeviceStatus, ModelStatus, Status};
 pub use work::{Answer, EngineError, Work};
 
 pub use crate::gpu::MemoryStats;
@@ -114,13 +119,16 @@ struct Running {
     threads: usize,
     /// By model: where work goes that does not say.
     allowed: Vec<Allowed>,
+    /// By model: what people call it.
+    names: Vec<String>,
 }
 
 impl Engine {
     /// How long requests may take to end when the engine is shut down.
     const DRAIN_MAX: Duration = Duration::from_secs(30);
 
-    /// Loads the models for the CPU and starts the workers. The CPU answers at once; GPUs join when they are ready.
+    /// Starts the workers, and loads the models that are to be preloaded for the CPU. It answers at once; GPUs join when
+    /// they are ready. The other models are loaded when somebody asks for them.
     pub fn start(options: EngineOptions) -> Result<Self, LoadError> {
         assembly::start(&options).map(|running| Self(Arc::new(running)))
     }
@@ -187,7 +195,7 @@ impl Engine {
 
     /// How everything is.
     pub fn status(&self) -> Status {
-        Status::of(&self.0.assembly)
+        Status::of(&self.0.assembly, &self.0.names)
     }
 
     /// What went wrong with devices, the oldest first; the last 256 are kept.
@@ -225,7 +233,7 @@ impl Engine {
             return Err(EngineError::NoText);
         }
         reader.check(work.texts.iter().map(|text| text.ids.as_slice()))?;
-        if !self.0.canaries[work.model].knows(work.skip) {
+        if !self.0.canaries[work.model].may_skip(work.skip) {
             return Err(EngineError::NoPrompt(work.skip));
         }
         let known = reader.spec.type_vocab.max(1);

@@ -1,73 +1,117 @@
-//! The models of an engine: what they say of themselves, their weights on the CPU, and the texts whose answers are known.
-//! Loads everything that is needed to answer from the CPU; knows no GPU.
+//! The models of an engine: what they say of themselves, how the CPU gets their weights, and the texts whose answers are
+//! known. Reads no weights before it is asked to; knows no GPU.
 
+use super::EngineModel;
 use super::canary::Canary;
 use crate::encoder::{EncoderOptions, LoadError, pack_cpu, synthetic_spec};
 use crate::executor::OnCpu;
-use crate::model::{Synthetic, TensorSource};
+use crate::model::Synthetic;
 use crate::reading::Reader;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 use crate::worker::ModelSource;
+use magray_core::Precision;
 use magray_device::cpu::Cpu;
 use std::sync::Arc;
 
-/// All models, ready on the CPU.
+/// All models.
 pub(super) struct Models {
     pub(super) readers: Vec<Reader>,
-    pub(super) on_cpu: Vec<OnCpu>,
-    pub(super) canaries: Arc<[Canary]>,
+    pub(super) packer: Arc<CpuPacker>,
+    /// Those that are on the CPU from the start.
+    pub(super) on_cpu: Vec<Option<OnCpu>>,
     pub(super) threads: usize,
 }
 
+/// Brings models to the CPU.
+pub(super) struct CpuPacker {
+    cpu: Arc<Cpu>,
+    precision: Precision,
+    models: Vec<(ModelSource, ModelSpec)>,
+    pub(super) canaries: Arc<[Canary]>,
+}
+
 impl Models {
-    pub(super) fn load(sources: &[ModelSource], options: &EncoderOptions) -> Result<Self, LoadError> {
+    /// Reads what the models say of themselves and their tokenizers, and the weights of those that are preloaded.
+    pub(super) fn open(models: &[EngineModel], options: &EncoderOptions) -> Result<Self, LoadError> {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
-        let mut models =
-            Self { readers: Vec::new(), on_cpu: Vec::new(), canaries: Arc::new([]), threads: cpu.pool().threads() };
-        let mut canaries = Vec::new();
-        for source in sources {
-            let (reader, mut on_cpu) = load(source, options, &cpu)?;
-            let skips = reader.skips()?;
-            let mut canary = Canary::new(&reader.spec, skips.iter().copied().max().unwrap_or(0));
-            let mut row = vec![0.0; on_cpu.executor.outputs()];
-            for skip in skips {
-                on_cpu.executor.run(&[canary.tokens()], skip, &mut row);
-                canary.learn(skip, &row);
-            }
-            canaries.push(canary);
-            models.readers.push(reader);
-            models.on_cpu.push(on_cpu);
+        let specs = models.iter().map(|model| read(&model.source)).collect::<Result<Vec<_>, _>>()?;
+        let mut packer = CpuPacker {
+            precision: options.precision.settle_cpu(cpu.has_fast_bf16()),
+            models: models.iter().map(|model| model.source.clone()).zip(specs).collect(),
+            canaries: Arc::new([]),
+            cpu,
+        };
+        // The tokenizers are read on one core while the others pack weights.
+        let (readers, mut on_cpu) = std::thread::scope(|scope| {
+            let readers = scope.spawn(|| packer.models.iter().map(reader).collect::<Result<Vec<_>, _>>());
+            let pack =
+                |(at, model): (usize, &EngineModel)| model.plan.is_preloaded.then(|| packer.weights(at)).transpose();
+            let on_cpu: Result<Vec<_>, LoadError> = models.iter().enumerate().map(pack).collect();
+            (readers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), on_cpu)
+        });
+        let readers = readers?;
+        let canary = |reader: &Reader| Ok(Canary::new(&reader.spec, reader.skips()?));
+        packer.canaries = readers.iter().map(canary).collect::<Result<Vec<_>, LoadError>>()?.into();
+        for (model, on_cpu) in on_cpu.iter_mut().flatten().enumerate() {
+            on_cpu.iter_mut().for_each(|on_cpu| packer.teach(model, on_cpu));
         }
-        models.canaries = canaries.into();
-        Ok(models)
+        let threads = packer.cpu.pool().threads();
+        Ok(Self { readers, on_cpu: on_cpu?, threads, packer: Arc::new(packer) })
     }
 
     /// Tokens of the longest known text.
     pub(super) fn known_tokens(&self) -> usize {
-        self.canaries.iter().map(|canary| canary.tokens().ids.len()).max().unwrap_or(0)
+        self.packer.canaries.iter().map(|canary| canary.tokens().ids.len()).max().unwrap_or(0)
+    }
+
+    /// Numbers of the longest answer of a text.
+    pub(super) fn outputs_max(&self) -> usize {
+        self.packer.canaries.iter().map(Canary::outputs).max().unwrap_or(0)
     }
 }
 
-fn load(source: &ModelSource, options: &EncoderOptions, cpu: &Arc<Cpu>) -> Result<(Reader, OnCpu), LoadError> {
-    let precision = options.precision.settle_cpu(cpu.has_fast_bf16());
-    let pack = |spec: &ModelSpec, weights: &dyn TensorSource| pack_cpu(cpu, spec, weights, precision);
+impl CpuPacker {
+    /// The arithmetic of all models on the CPU.
+    pub(super) fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Packs a model's weights for the CPU. The first time, the known text's answer is learned too.
+    pub(super) fn pack(&self, model: usize) -> Result<OnCpu, LoadError> {
+        let mut on_cpu = self.weights(model)?;
+        self.teach(model, &mut on_cpu);
+        Ok(on_cpu)
+    }
+
+    fn weights(&self, model: usize) -> Result<OnCpu, LoadError> {
+        let (source, spec) = &self.models[model];
+        match source {
+            ModelSource::Synthetic(_) => pack_cpu(&self.cpu, spec, &Synthetic, self.precision),
+            ModelSource::Folder(_) => pack_cpu(&self.cpu, spec, &Weights::open(&spec.encoder_folder)?, self.precision),
+        }
+    }
+
+    fn teach(&self, model: usize, on_cpu: &mut OnCpu) {
+        self.canaries[model].learn(|text, skip, row| on_cpu.executor.run(&[text], skip, row));
+    }
+
+    /// What a model's weights take of a device's memory in this precision, about.
+    pub(super) fn bytes(&self, model: usize, precision: Precision) -> u64 {
+        self.models[model].1.shape.weight_bytes(precision)
+    }
+}
+
+fn read(source: &ModelSource) -> Result<ModelSpec, LoadError> {
     match source {
-        ModelSource::Synthetic(shape) => {
-            let spec = synthetic_spec(*shape);
-            let on_cpu = pack(&spec, &Synthetic)?;
-            Ok((Reader::without_tokenizer(spec), on_cpu))
-        }
-        ModelSource::Folder(folder) => {
-            let spec = ModelSpec::read(folder)?;
-            let weights = Weights::open(&spec.encoder_folder)?;
-            // The tokenizer is read on one core while the others pack weights.
-            std::thread::scope(|scope| {
-                let reader = scope.spawn(|| Reader::open(spec.clone()));
-                let on_cpu = pack(&spec, &weights)?;
-                let reader = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                Ok((reader?, on_cpu))
-            })
-        }
+        ModelSource::Synthetic(shape) => Ok(synthetic_spec(*shape)),
+        ModelSource::Folder(folder) => Ok(ModelSpec::read(folder)?),
+    }
+}
+
+fn reader((source, spec): &(ModelSource, ModelSpec)) -> Result<Reader, LoadError> {
+    match source {
+        ModelSource::Synthetic(_) => Ok(Reader::without_tokenizer(spec.clone())),
+        ModelSource::Folder(_) => Reader::open(spec.clone()),
     }
 }

@@ -5,7 +5,7 @@ use super::assembly::Assembly;
 use crate::gpu::MemoryStats;
 use crate::health::HealthSample;
 use magray_core::DeviceName;
-use magray_core::schedule::DeviceView;
+use magray_core::schedule::{DeviceView, ModelView};
 use std::time::Duration;
 
 /// How everything is.
@@ -21,6 +21,17 @@ pub struct Status {
     pub waiting: usize,
     /// The devices; the CPU is the first.
     pub devices: Vec<DeviceStatus>,
+    /// The models, in their order.
+    pub models: Vec<ModelStatus>,
+}
+
+/// How a model is.
+#[derive(Clone, Debug)]
+pub struct ModelStatus {
+    /// What people call it.
+    pub name: String,
+    /// What the scheduler knows of it; where its weights are is told by device, in the order of the devices.
+    pub view: ModelView,
 }
 
 /// How a device is.
@@ -41,7 +52,7 @@ pub struct DeviceStatus {
 }
 
 impl Status {
-    pub(super) fn of(assembly: &Assembly) -> Self {
+    pub(super) fn of(assembly: &Assembly, names: &[String]) -> Self {
         let desk = &assembly.desk;
         let view = desk.view();
         let devices = desk.lanes().iter().zip(view.devices).enumerate().map(|(at, (lane, schedule))| {
@@ -57,6 +68,7 @@ impl Status {
             tokens: view.tokens,
             waiting: view.waiting,
             devices: devices.collect(),
+            models: names.iter().cloned().zip(view.models).map(|(name, view)| ModelStatus { name, view }).collect(),
         }
     }
 }

@@ -115,6 +115,12 @@ pub enum EngineError {
         /// What is known of it.
         message: String,
     },
+    /// What was asked for has not come about in the time that was given for it; it may still.
+    #[error("it is not done after {} s, and goes on", within.as_secs_f32())]
+    NotYet {
+        /// The time that was given.
+        within: Duration,
+    },
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     Draining,

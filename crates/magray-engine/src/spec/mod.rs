@@ -49,6 +49,18 @@ pub struct ModelSpec {
     pub default_prompt: Option<String>,
 }
 
+impl ModelSpec {
+    /// Numbers in a text's answer: the vector's dimensions, or the labels.
+    pub fn outputs(&self) -> usize {
+        match &self.task {
+            Task::Classify(classify) => classify.labels.len(),
+            Task::Embed(embed) => {
+                embed.dense.last().map_or(self.shape.hidden * embed.pooling.len(), |dense| dense.out_features)
+            }
+        }
+    }
+}
+
 /// The encoders that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {

@@ -3,6 +3,8 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
+mod residency;
+
 use magray_engine::engine::{
     Allowed, Answer, DeviceState, Engine, EngineError, EngineOptions, Gpus, ModelSource, Options, SimulatedGpu, Work,
 };
@@ -150,6 +152,35 @@ fn poison_ends_two_workers_and_is_refused_and_its_neighbours_are_answered() {
     }
     let restarts = engine.status().devices[1].schedule.restarts;
     assert!(restarts <= 2, "{restarts} workers were replaced");
+    engine.shut_down();
+}
+
+#[test]
+fn an_answer_can_be_awaited_and_one_that_nobody_awaits_is_not_computed() {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Wake, Waker};
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let engine = start(options(1, ""));
+    let texts = vec![text(1, 5)];
+    let mut asking = engine.ask(Work::from_ids(0, texts.clone()));
+    let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+    let answer = loop {
+        match Pin::new(&mut asking).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(answer) => break answer.unwrap(),
+            Poll::Pending => std::thread::park_timeout(LONG),
+        }
+    };
+    assert_right(&answer, &texts);
+    for seed in 0..200 {
+        drop(engine.ask(Work::from_ids(0, vec![text(seed, 40)])));
+    }
+    assert!(engine.process(Work::from_ids(0, texts)).is_ok());
+    assert_eq!(engine.status().requests, 0);
     engine.shut_down();
 }
 

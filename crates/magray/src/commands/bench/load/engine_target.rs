@@ -74,6 +74,7 @@ fn code(error: &EngineError) -> &'static str {
         EngineError::NoDevice { .. } => "no_device",
         EngineError::TooLarge => "too_large",
         EngineError::Draining => "draining",
+        EngineError::NotYet { .. } => "not_yet",
         EngineError::NoModel(_)
         | EngineError::NoText
         | EngineError::Text(_)

@@ -154,6 +154,21 @@ impl Host {
         }
     }
 
+    /// Time goes on, about a second: memory that no batch of late needed is given back. Models that compute just now are
+    /// left alone, and nobody waits for this.
+    pub(super) fn tend(&self) {
+        for known in &self.models {
+            if let Ok(mut place) = known.place.try_lock()
+                && let Some(hosted) = &mut *place
+            {
+                hosted.accelerator.tend();
+            }
+        }
+        if let Device::Cuda { cuda, .. } = &self.device {
+            cuda.tend();
+        }
+    }
+
     fn wake(&self, model: usize, mut hosted: Hosted) -> Result<Hosted, Refused> {
         match hosted.accelerator.wake() {
             Ok(()) => Ok(hosted),

@@ -120,6 +120,18 @@ fn a_model_of_2_gb_survives_offload_and_wake_on_cuda() {
 }
 
 #[test]
+#[ignore = "takes 16 GB of the GPU and of the host: for figures"]
+fn a_model_of_16_gb_comes_and_goes_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            come_and_go(cuda, Shape::huge(), &made, 3);
+            cold_start(cuda, Shape::huge());
+        },
+    );
+}
+
+#[test]
 fn a_cold_start_from_an_image_answers_the_same_on_cuda() {
     with_gpu(
         |options| options,

@@ -36,6 +36,11 @@ impl Shape {
         Self { vocab: 300, hidden: 4096, ffn: 16_384, layers: 1, precision }
     }
 
+    /// About 16 GB in 16 bits.
+    pub(crate) fn huge() -> Self {
+        Self { layers: 40, ..Self::wide(Precision::Bf16) }
+    }
+
     /// About 2 GB in 16 bits.
     pub(crate) fn large() -> Self {
         Self { vocab: 1000, hidden: 2048, ffn: 8192, layers: 20, precision: Precision::Bf16 }

@@ -1,6 +1,7 @@
 //! Runs a model on a GPU: divides texts into passes and keeps several streams busy with them.
 //! Never computes on another device in its place.
 
+#[cfg(unix)]
 use crate::executor::OnFilled;
 use crate::gpu::{GpuError, GpuInfo, GpuOptions};
 use crate::model::{Model, PackError, TensorSource, Unread, Workspace};

@@ -136,6 +136,11 @@ impl WeightsBlock {
         self.ground.arrival.wait()
     }
 
+    /// The weights on their way, to be waited for while others compute with them; `None`: all are there.
+    pub fn on_their_way(&self) -> Option<Arriving> {
+        self.is_arriving().then(|| Arriving(Arc::clone(&self.ground)))
+    }
+
     pub(super) fn ground(&self) -> &Arc<Ground> {
         &self.ground
     }
@@ -158,6 +163,17 @@ impl WeightsBlock {
             // What a thread has to tell it has told by the arrival or the callback.
             let _ = task.thread.join();
         }
+    }
+}
+
+/// Weights on their way.
+#[derive(Debug)]
+pub struct Arriving(Arc<Ground>);
+
+impl Arriving {
+    /// Waits until all weights are there, or have been taken away again.
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        self.0.arrival.wait()
     }
 }
 

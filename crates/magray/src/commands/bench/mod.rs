@@ -195,7 +195,7 @@ fn table(reports: &[Report], on: &str) -> String {
     format!("{} on {on}\n\n{}", first.model, aligned(&rows))
 }
 
-pub(super) fn seconds(text: &str) -> Result<f64, String> {
+pub(in crate::commands) fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
     if (0.0..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("use 0 to 3600 seconds".to_owned()) }
 }

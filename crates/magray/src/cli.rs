@@ -21,7 +21,7 @@ use crate::{
 
 #[cfg(unix)]
 use crate::commands::{
-    bench::{load::LoadArgs, overhead::OverheadArgs},
+    bench::{load::LoadArgs, overhead::OverheadArgs, residency::ResidencyArgs},
     gpu::{
         moves::{OffloadArgs, PinArgs, PreheatArgs, ReleaseArgs, TimeoutArgs},
         status::GpuStatusArgs,
@@ -100,6 +100,9 @@ pub(crate) enum BenchCommand {
     /// Measure what queue and worker add to the bare pass of one text
     #[cfg(unix)]
     Overhead(OverheadArgs),
+    /// Measure how fast models come and go, and what is left after them
+    #[cfg(unix)]
+    Residency(ResidencyArgs),
 }
 
 /// What can be done with GPUs.

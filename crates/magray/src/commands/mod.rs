@@ -57,6 +57,8 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Bench(BenchCommand::Load(args)) => bench::load::run(&args, context),
         #[cfg(unix)]
         Command::Bench(BenchCommand::Overhead(args)) => bench::overhead::run(&args, context),
+        #[cfg(unix)]
+        Command::Bench(BenchCommand::Residency(args)) => bench::residency::run(&args, context),
         Command::Gpu(GpuCommand::Info(args)) => gpu::info::run(&args, context),
         #[cfg(unix)]
         Command::Gpu(GpuCommand::Status(args)) => gpu::status::run(&args, context),

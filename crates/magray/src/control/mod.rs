@@ -12,7 +12,9 @@ mod tests;
 mod wire;
 
 pub(crate) use client::{AskError, Running, running};
-pub(crate) use report::{DeviceReport, EngineReport, ModelReport, PoolReport, Whereabouts};
+#[cfg(test)]
+pub(crate) use report::Whereabouts;
+pub(crate) use report::{DeviceReport, EngineReport, ModelReport, PoolReport};
 pub(crate) use server::ControlSocket;
 pub(crate) use subject::EngineSubject;
 pub(crate) use wire::{Done, Idle, ModelDone, RefusalCode, Reply, Request};

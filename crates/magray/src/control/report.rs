@@ -129,7 +129,7 @@ impl DeviceReport {
             memory_used_bytes: is_gpu.then(|| memory.map_or(0, |memory| memory.allocated)),
             memory_limit_bytes: total.map(limit),
             memory_used_by_all_bytes: device.health.as_ref().and_then(|health| health.memory_used_bytes),
-            pool: None,
+            pool: memory.as_ref().map(|memory| PoolReport::of(&memory.pool)),
             last_error: device.last_error.clone(),
         }
     }

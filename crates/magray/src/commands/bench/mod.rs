@@ -9,6 +9,8 @@ mod engine_start;
 pub(crate) mod load;
 #[cfg(unix)]
 pub(crate) mod overhead;
+#[cfg(unix)]
+pub(crate) mod residency;
 pub(super) mod timing;
 
 use std::path::PathBuf;

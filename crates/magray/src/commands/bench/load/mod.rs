@@ -6,7 +6,7 @@ mod arrivals;
 mod drive;
 mod engine_target;
 pub(super) mod histogram;
-mod pool;
+pub(super) mod pool;
 mod prepare;
 mod report;
 mod tally;

@@ -260,8 +260,13 @@ impl Part {
     }
 
     /// The largest free block.
+    pub(super) fn largest_free_block(&self) -> Option<u32> {
+        self.free.largest(&self.records)
+    }
+
+    /// The bytes of the largest free block.
     pub(super) fn largest_free(&self) -> u64 {
-        self.bytes_of(self.free.largest(&self.records))
+        self.largest_free_block().map_or(0, |block| self.bytes(block))
     }
 
     /// What a block is now.

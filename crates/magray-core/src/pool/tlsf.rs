@@ -121,23 +121,17 @@ impl SizeIndex {
         found
     }
 
-    /// The size of the largest block, 0 for none; of a long list in the highest class only the first are looked at.
-    pub(super) fn largest(&self, slab: &impl Slab) -> u32 {
+    /// The largest block; of a long list in the highest class only the first are looked at.
+    pub(super) fn largest(&self, slab: &impl Slab) -> Option<u32> {
         if self.rows == 0 {
-            return 0;
+            return None;
         }
         let row = (31 - self.rows.leading_zeros()) as usize;
         let class = (31 - self.classes[row].leading_zeros()) as usize;
-        let mut index = self.heads[row][class];
-        let mut largest = 0;
-        for _ in 0..MANY {
-            if index == NONE {
-                break;
-            }
-            largest = largest.max(slab.units(index));
-            index = slab.after(index);
-        }
-        largest
+        let is_block = |index: &u32| *index != NONE;
+        let list =
+            std::iter::successors(Some(self.heads[row][class]), |index| Some(slab.after(*index)).filter(is_block));
+        list.take(MANY).max_by_key(|index| slab.units(*index))
     }
 
     /// The head of the first list above a class.
@@ -236,12 +230,12 @@ mod tests {
     fn removed_blocks_are_not_found() {
         let sizes = [10, 10, 10, 500, 501];
         let (mut index, mut slab) = indexed(&sizes);
-        assert_eq!(index.largest(&slab), 501);
+        assert_eq!(index.largest(&slab), Some(4));
         for block in [1, 4, 2, 0, 3] {
             index.remove(&mut slab, block);
             assert!(!index.all_from(&slab, 1).contains(&block));
         }
-        assert_eq!((index.rows, index.largest(&slab), index.find(&slab, 1, FEW)), (0, 0, None));
+        assert_eq!((index.rows, index.largest(&slab), index.find(&slab, 1, FEW)), (0, None, None));
         assert_eq!(index.classes, [0; FIRST_LEVEL]);
     }
 

@@ -56,5 +56,5 @@ pub use ops::CudaOps;
 pub use telemetry::{Sample, Telemetry, Throttle};
 pub use variants::{all_specs, covering_specs};
 pub use visible::Visible;
-pub use weights::{OnFilled, Site, WeightsBlock};
+pub use weights::{Arriving, OnFilled, Site, WeightsBlock};
 pub use xids::XidWatch;

@@ -49,6 +49,8 @@ impl From<Garbled> for ServeError {
 
 /// How often a worker says that it lives.
 const HEARTBEAT: Duration = Duration::from_millis(200);
+/// How often a device looks after its memory.
+const TEND: Duration = Duration::from_secs(1);
 /// How many times as long a slow device takes.
 const SLOW_FACTOR: u32 = 8;
 
@@ -94,6 +96,7 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
     let fd = incoming.take_fd().ok_or(Garbled("no memory with the message that announced it"))?;
     let slots = Slots::take_over(fd, layout)?;
     start_heartbeats(Arc::clone(outgoing), Arc::clone(&host.meter), Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
+    start_tending(Arc::clone(&host))?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Load);
     let movers = Movers::start(Arc::clone(&host), Arc::clone(outgoing), mishaps)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
@@ -111,6 +114,8 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
             ToWorker::Forget { model } => movers.forget(model)?,
             ToWorker::Stop => {
                 movers.finish();
+                // The end of the process frees everything at once; the driver would take its time for each model.
+                std::mem::forget(Arc::clone(&worker.host));
                 return Ok(());
             }
             ToWorker::Open(_) | ToWorker::Survey(_) | ToWorker::Memory(_) => {
@@ -151,6 +156,19 @@ fn start_heartbeats(outgoing: SharedOutgoing, meter: MemoryMeter, mut mishaps: M
         }
     };
     std::thread::Builder::new().name("heartbeat".to_owned()).spawn(beat)?;
+    Ok(())
+}
+
+/// Starts the thread that lets the device give back memory that nobody has used for a while.
+fn start_tending(host: Arc<Host>) -> io::Result<()> {
+    let tend = move || {
+        loop {
+            std::thread::sleep(TEND);
+            host.tend();
+        }
+    };
+    // Apart from heartbeats: the driver may keep whoever calls it waiting.
+    std::thread::Builder::new().name("tend".to_owned()).spawn(tend)?;
     Ok(())
 }
 

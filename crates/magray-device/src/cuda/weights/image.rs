@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the driver is told of at once: a longer piece would keep its locks for long, and others waiting.
 const CHUNK_BYTES: usize = 256 << 20;
-/// Threads that touch and register chunks: the system's part of it goes on beside the driver's.
-const REGISTRARS: usize = 4;
+/// Threads that give an empty image its pages, which is the system's work.
+const FILLERS: usize = 4;
 
 /// An image of weights.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(super) struct Image {
     /// For each chunk, whether the driver knows it: copies then need no buffer.
     registered: Vec<AtomicBool>,
     is_filled: AtomicBool,
+    /// One chunk at a time: the driver's part takes longer where several threads ask.
+    registering: Mutex<()>,
 }
 
 impl Image {
@@ -41,7 +43,8 @@ impl Image {
         }
         let registered = (0..bytes.div_ceil(CHUNK_BYTES)).map(|_| AtomicBool::new(false)).collect();
         let is_filled = AtomicBool::new(is_filled);
-        Ok(Self { context: Arc::clone(context), memory, bytes, registered, is_filled })
+        let registering = Mutex::new(());
+        Ok(Self { context: Arc::clone(context), memory, bytes, registered, is_filled, registering })
     }
 
     pub(super) fn is_filled(&self) -> bool {
@@ -70,13 +73,13 @@ impl Image {
     /// Tells the driver of all chunks, so that the next copies need no buffer. What it refuses stays as it is.
     pub(super) fn register(&self, cancel: &AtomicBool) {
         // A chunk that is refused goes through buffers for ever; nothing else is lost.
-        let _ = self.each_chunk(cancel, |_| Ok(()));
+        let _ = self.each_chunk(1, cancel, |_| Ok(()));
     }
 
     /// Takes the weights from the GPU, chunk by chunk, in a stream that comes after all others.
     pub(super) fn fill(&self, ground: &Ground, cancel: &AtomicBool) -> Result<(), DeviceError> {
         let stream = Mutex::new(Stream::new(&self.context, Urgency::Background)?);
-        let filled = self.each_chunk(cancel, |range| {
+        let filled = self.each_chunk(FILLERS, cancel, |range| {
             // SAFETY: the mapping holds the range and lives until the wait below; nobody else writes to an image that is
             // not filled. The weights stay in place as long as they are being copied: who parks them waits for this.
             let copy = |stream: &Stream| unsafe {
@@ -98,6 +101,7 @@ impl Image {
     /// Registers every chunk that is not yet, on several threads, and does something with each.
     fn each_chunk(
         &self,
+        threads: usize,
         cancel: &AtomicBool,
         act: impl Fn(Range<usize>) -> Result<(), DeviceError> + Sync,
     ) -> Result<(), DeviceError> {
@@ -118,8 +122,7 @@ impl Image {
             Ok(())
         };
         std::thread::scope(|scope| {
-            let threads = REGISTRARS.min(self.registered.len());
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let others: Vec<_> = (1..threads.min(self.registered.len())).map(|_| scope.spawn(work)).collect();
             let own = work();
             others.into_iter().fold(own, |before, other| match other.join() {
                 Ok(result) => before.and(result),
@@ -132,6 +135,7 @@ impl Image {
         // The driver would touch page after page; the system does it faster when asked for all.
         self.memory.populate(range.clone());
         let address = self.memory.address().wrapping_add(range.start);
+        let _alone = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the range lies in the mapping, which lives until `drop` has unregistered it.
         let result =
             unsafe { sys::cuMemHostRegister_v2(address.cast(), range.len(), sys::CU_MEMHOSTREGISTER_PORTABLE) };

@@ -136,6 +136,11 @@ impl WeightsBlock {
         self.ground.arrival.wait()
     }
 
+    /// The weights on their way, to be waited for while others compute with them; `None`: all are there.
+    pub fn on_their_way(&self) -> Option<Arriving> {
+        self.is_arriving().then(|| Arriving(Arc::clone(&self.ground)))
+    }
+
     pub(super) fn ground(&self) -> &Arc<Ground> {
         &self.ground
     }
@@ -158,6 +163,17 @@ impl WeightsBlock {
             // What a thread has to tell it has told by the arrival or the callback.
             let _ = task.thread.join();
         }
+    }
+}
+
+/// Weights on their way.
+#[derive(Debug)]
+pub struct Arriving(Arc<Ground>);
+
+impl Arriving {
+    /// Waits until all weights are there, or have been taken away again.
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        self.0.arrival.wait()
     }
 }
 
@@ -266,27 +282,24 @@ impl WeightsBlock {
     /// Does something beside the caller.
     fn begin(&mut self, name: &str, act: impl FnOnce(&AtomicBool) + Send + 'static) {
         let cancel = Arc::new(AtomicBool::new(false));
-        let waiting: Arc<Mutex<Option<Box<dyn FnOnce(&AtomicBool) + Send>>>> =
-            Arc::new(Mutex::new(Some(Box::new(act))));
-        let run = {
-            let (waiting, cancel) = (Arc::clone(&waiting), Arc::clone(&cancel));
-            move || {
-                let act = waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(act) = act {
-                    act(&cancel);
-                }
-            }
-        };
-        match std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+        let waiting = Arc::new(Mutex::new(Some(Box::new(act) as Act)));
+        let (for_thread, heeds) = (Arc::clone(&waiting), Arc::clone(&cancel));
+        match std::thread::Builder::new().name(name.to_owned()).spawn(move || take_and_do(&for_thread, &heeds)) {
             Ok(thread) => self.task = Some(Task { cancel, thread }),
             // A system that has no thread left gets it done all the same, only not beside the caller.
-            Err(_) => {
-                let act = waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(act) = act {
-                    act(&cancel);
-                }
-            }
+            Err(_) => take_and_do(&waiting, &cancel),
         }
+    }
+}
+
+#[cfg(unix)]
+type Act = Box<dyn FnOnce(&AtomicBool) + Send>;
+
+#[cfg(unix)]
+fn take_and_do(waiting: &Mutex<Option<Act>>, cancel: &AtomicBool) {
+    let act = waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(act) = act {
+        act(cancel);
     }
 }
 

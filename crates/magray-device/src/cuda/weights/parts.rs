@@ -35,7 +35,7 @@ impl Matrix {
     fn rows(&self) -> usize {
         let numbers: usize = self.numbers.iter().map(Numbers::len).sum();
         // A vector of nothing is a row of padding.
-        if self.columns == 0 { 1 } else { numbers / self.columns }
+        numbers.checked_div(self.columns).unwrap_or(1)
     }
 
     /// Bytes that it takes in a form.

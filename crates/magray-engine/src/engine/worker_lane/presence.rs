@@ -53,6 +53,13 @@ impl Presence {
         Self { models: vec![State::Away; models], quiet_beats: 0, told: None }
     }
 
+    /// Takes the memory of a worker that has just opened its device: the room for weights.
+    pub(super) fn opened(&mut self, memory: &MemoryStats, limit: Option<u64>) -> u64 {
+        let room = room(memory, limit, 0);
+        self.told = Some(room);
+        room
+    }
+
     /// It was told to load a model, with this image to fill.
     pub(super) fn load_ordered(&mut self, model: usize, image: Option<u64>) {
         self.set(model, State::Loading { since: Instant::now(), image });
@@ -184,7 +191,7 @@ mod tests {
     #[test]
     fn weights_on_their_way_are_not_taken_for_a_loss_of_room() {
         let mut presence = Presence::new(1);
-        assert_eq!(beats(&mut presence, &memory(0, 0)), Some(15 * GIB));
+        assert_eq!(presence.opened(&memory(0, 0), None), 15 * GIB);
         presence.load_ordered(0, Some(7));
         for _ in 0..3 {
             assert_eq!(presence.beat(&memory(8 * GIB, 0), None), None, "it is being loaded");

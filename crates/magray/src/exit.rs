@@ -10,6 +10,8 @@ use magray_engine::{
     store::{NameError, PullError, StoreError},
 };
 
+#[cfg(unix)]
+use crate::control::{AskError, RefusalCode};
 use crate::{config::ConfigError, input::InputError, output::OutputError};
 
 /// How a command ends when it does not succeed. The codes are a promise to scripts: they never change their meaning.
@@ -22,12 +24,14 @@ pub(crate) enum Exit {
     Pull,
     Disk,
     Device,
+    NoEngine,
+    NotDone,
     Interrupted,
 }
 
 impl Exit {
     /// Every code, in the order of its number.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Internal,
         Self::Usage,
         Self::Input,
@@ -35,6 +39,8 @@ impl Exit {
         Self::Pull,
         Self::Disk,
         Self::Device,
+        Self::NoEngine,
+        Self::NotDone,
         Self::Interrupted,
     ];
 
@@ -48,6 +54,8 @@ impl Exit {
             Self::Pull => 5,
             Self::Disk => 6,
             Self::Device => 7,
+            Self::NoEngine => 8,
+            Self::NotDone => 9,
             Self::Interrupted => 130,
         }
     }
@@ -62,6 +70,8 @@ impl Exit {
             Self::Pull => "a model could not be pulled: network, hub or pip",
             Self::Disk => "the disk or the output refused a write",
             Self::Device => "the device or CPU path asked for is not available, or failed",
+            Self::NoEngine => "no magray is running that could do it",
+            Self::NotDone => "a magray that runs did not do it, or not in time",
             Self::Interrupted => "interrupted (Ctrl-C or a termination signal); no half-written output is left",
         }
     }
@@ -115,6 +125,12 @@ pub(crate) enum Failure {
     #[cfg(unix)]
     #[error("cannot find this program's own file to start workers from: {0}")]
     OwnProgram(std::io::Error),
+    #[cfg(unix)]
+    #[error("no magray is running{}: there is no model to move", pid.map(|pid| format!(" with pid {pid}")).unwrap_or_default())]
+    NoEngine { pid: Option<u32> },
+    #[cfg(unix)]
+    #[error(transparent)]
+    Ask(#[from] AskError),
     /// A check of magray by itself that it did not pass.
     #[cfg(unix)]
     #[error("{0}")]
@@ -142,6 +158,10 @@ impl Failure {
             #[cfg(unix)]
             Self::Worker(_) => Exit::Internal,
             #[cfg(unix)]
+            Self::NoEngine { .. } => Exit::NoEngine,
+            #[cfg(unix)]
+            Self::Ask(error) => exit_of_ask(error),
+            #[cfg(unix)]
             Self::OwnProgram(_) | Self::Broken(_) => Exit::Internal,
         })
     }
@@ -152,6 +172,15 @@ fn exit_of_store(error: &StoreError) -> Exit {
         StoreError::Disk(_) => Exit::Disk,
         StoreError::Name(_) | StoreError::FolderMissing { .. } | StoreError::NotStored { .. } => Exit::Model,
         StoreError::Damaged { .. } | StoreError::Busy { .. } => Exit::Model,
+    }
+}
+
+#[cfg(unix)]
+fn exit_of_ask(error: &AskError) -> Exit {
+    match error {
+        AskError::Refused { refusal, .. } if refusal.code == RefusalCode::UnknownModel => Exit::Model,
+        AskError::Gone { .. } => Exit::NoEngine,
+        AskError::Refused { .. } | AskError::Silent { .. } | AskError::Unreachable { .. } => Exit::NotDone,
     }
 }
 

@@ -45,9 +45,6 @@ pub(super) struct Hosted {
     precision: Precision,
 }
 
-/// Memory of the device that was not used for so long goes back: longer than the pauses between bursts of requests, and
-/// not so long that other programs miss it.
-
 /// What came along with an order to load.
 pub(super) enum Offered {
     None,

@@ -33,6 +33,10 @@ pub(crate) trait Accelerator: Send {
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn trim(&mut self) {}
 
+    /// Time goes on, about a second, and no batch runs: what no batch of late needed is given back.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn tend(&mut self) {}
+
     /// Lets the GPU fail on purpose.
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn inject(&mut self, _: InjectedFault) -> Result<(), GpuError> {
@@ -92,6 +96,10 @@ impl Accelerator for CudaExecutor {
 
     fn trim(&mut self) {
         Self::trim(self);
+    }
+
+    fn tend(&mut self) {
+        Self::tend(self);
     }
 
     fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {

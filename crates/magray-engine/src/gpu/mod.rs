@@ -45,6 +45,8 @@ pub struct GpuOptions {
     pub score_cache: Option<PathBuf>,
     /// The file of GPUs that are out of service; without it none is.
     pub state_file: Option<PathBuf>,
+    /// A file to write down what memory of the GPU is taken and given back, for comparisons of allocators.
+    pub memory_trace: Option<PathBuf>,
 }
 
 impl Default for GpuOptions {
@@ -60,6 +62,7 @@ impl Default for GpuOptions {
             kernel_cache: None,
             score_cache: None,
             state_file: None,
+            memory_trace: None,
         }
     }
 }

@@ -67,6 +67,7 @@ impl Config {
             kernel_cache: cached("kernels"),
             score_cache: cached("scores.json"),
             state_file: self.path("gpu.state_file"),
+            memory_trace: None,
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct EngineSettings {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ModelPlans {
     /// For those of which nothing else is said.
-    pub(crate) normal: ModelPlan,
+    normal: ModelPlan,
     /// Whether models leave by themselves at all.
     may_leave: bool,
     idle_timeouts: Vec<(String, Option<Duration>)>,
@@ -38,6 +38,11 @@ pub(crate) struct ModelPlans {
 }
 
 impl ModelPlans {
+    /// The same plan for all models.
+    pub(crate) fn all(normal: ModelPlan) -> Self {
+        Self { normal, ..Self::default() }
+    }
+
     /// The plan of a model.
     pub(crate) fn of(&self, name: &str) -> ModelPlan {
         let timeout = find(&self.idle_timeouts, name).map(|timeout| with_timeout(self.normal, timeout));

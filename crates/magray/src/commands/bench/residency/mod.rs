@@ -42,7 +42,7 @@ fn measured(args: &ResidencyArgs, config: &Config, models: Vec<(String, ModelSou
     settings.faults = None;
     // What leaves by itself would spoil the times.
     let plan = ModelPlan { is_preloaded: false, idle_timeout: None, ..ModelPlan::default() };
-    settings.plans = ModelPlans { normal: plan, ..ModelPlans::default() };
+    settings.plans = ModelPlans::all(plan);
     settings.schedule.keeping = Keeping { worker: Some(args.worker_kept()), ..settings.schedule.keeping };
     let encoder = encoder(args, config);
     let simulated_gpus = if args.is_simulated() { vec![SimulatedGpu::default()] } else { Vec::new() };

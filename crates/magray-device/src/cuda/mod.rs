@@ -42,7 +42,7 @@ mod xids;
 pub(crate) use cudarc::driver::sys;
 
 pub use compile::{Arch, KernelSpec, Needs, compile};
-pub use context::{Context, MemoryOptions};
+pub use context::{CONTEXT_BYTES, Context, MemoryOptions};
 pub use cubin_cache::{CubinCache, CubinKey};
 pub use declined::{Declined, LEAST_CAPABILITY, LEAST_DRIVER};
 pub use device::{Cuda, CudaOptions, DeviceError};

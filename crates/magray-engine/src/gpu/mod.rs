@@ -9,7 +9,8 @@ mod survey;
 pub use error::GpuError;
 pub(crate) use hardware::{Hardware, Machine};
 pub use magray_device::cuda::{
-    CudaError, Declined, GpuInfo, MemoryOptions, MemoryProbe, Probed, Sample, SearchPath, Throttle, Visible,
+    CONTEXT_BYTES, CudaError, Declined, GpuInfo, MemoryOptions, MemoryProbe, Probed, Sample, SearchPath, Throttle,
+    Visible,
 };
 #[cfg(unix)]
 pub(crate) use memory::MemoryMeter;

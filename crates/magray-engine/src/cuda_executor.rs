@@ -2,7 +2,7 @@
 //! Never computes on another device in its place.
 
 #[cfg(unix)]
-use crate::executor::OnFilled;
+use crate::executor::{Arriving, OnFilled};
 use crate::gpu::{GpuError, GpuInfo, GpuOptions};
 use crate::model::{Model, PackError, TensorSource, Unread, Workspace};
 use crate::packed::{Packed, Tokens};
@@ -170,6 +170,12 @@ impl CudaExecutor {
 
 #[cfg(unix)]
 impl CudaExecutor {
+    /// Waits, when it is called, for weights that are on their way.
+    pub(crate) fn arriving(&self) -> Option<Arriving> {
+        let arriving = self.weights.on_their_way()?;
+        Some(Box::new(move || Ok(arriving.wait()?)))
+    }
+
     /// Fills an image of the weights beside other work.
     pub(crate) fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
         self.weights.keep_image(image, Box::new(|filled| on_filled(filled.map_err(GpuError::from))));

@@ -15,6 +15,10 @@ use magray_device::cuda::{DeviceError, InjectedFault};
 #[cfg(unix)]
 pub(crate) type OnFilled = Box<dyn FnOnce(Result<u64, GpuError>) + Send>;
 
+/// Waits until weights that were on their way are there.
+#[cfg(unix)]
+pub(crate) type Arriving = Box<dyn FnOnce() -> Result<(), GpuError> + Send>;
+
 /// A model on a GPU.
 pub(crate) trait Accelerator: Send {
     /// Numbers in a text's answer.
@@ -50,6 +54,12 @@ pub(crate) trait Accelerator: Send {
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn is_resident(&self) -> bool {
         true
+    }
+
+    /// Waits, when it is called, for weights that are on their way, while others compute. `None`: all are there.
+    #[cfg(unix)]
+    fn arriving(&self) -> Option<Arriving> {
+        None
     }
 
     /// Fills an image of the weights beside other work, and tells once how that went. Who cannot do so says so at once.
@@ -103,6 +113,11 @@ impl Accelerator for CudaExecutor {
 
     fn is_resident(&self) -> bool {
         Self::is_resident(self)
+    }
+
+    #[cfg(unix)]
+    fn arriving(&self) -> Option<Arriving> {
+        Self::arriving(self)
     }
 
     #[cfg(unix)]

@@ -295,7 +295,7 @@ impl Drop for SimulatedModel {
 
 /// What moving so many bytes takes.
 fn duration(bytes: u64, us_per_mib: u64) -> Duration {
-    let us = u128::from(bytes) * u128::from(us_per_mib) >> 20;
+    let us = (u128::from(bytes) * u128::from(us_per_mib)) >> 20;
     Duration::from_micros(u64::try_from(us).unwrap_or(u64::MAX))
 }
 

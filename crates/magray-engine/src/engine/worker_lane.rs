@@ -278,6 +278,7 @@ impl Inner {
         state.slots = (0..self.spec.worker.slots).map(|_| Slot::Free).collect();
         state.presence = Presence::new(self.spec.worker.models.len());
         state.precisions.resize(self.spec.worker.models.len(), None);
+        let room = state.presence.opened(&ready.memory, self.spec.worker.memory_limit_bytes());
         state.memory = Some(ready.memory);
         state.handle = Some(handle.clone());
         if state.is_closed {
@@ -286,6 +287,8 @@ impl Inner {
         drop(state);
         tracing::info!(target: "magray::engine", device = %self.spec.name, pid = handle.pid(), "a worker is ready");
         if let Some(desk) = self.desk.upgrade() {
+            // Loads are ordered as soon as it is up: by then the room is known.
+            desk.room(self.spec.id, room);
             desk.up(self.spec.id);
         }
         let ending = self.listen(worker, &handle, receiver);

@@ -5,7 +5,7 @@ use super::message::Origin;
 use super::spec::{CudaDevice, ModelSource, WorkerDevice, WorkerModel, WorkerSpec};
 use crate::cuda_executor::{CudaExecutor, WeightsFrom, open_device};
 use crate::encoder::{LoadError, synthetic_spec};
-use crate::executor::{Accelerator, OnFilled};
+use crate::executor::{Accelerator, Arriving, OnFilled};
 use crate::gpu::{GpuError, GpuInfo, MemoryMeter, MemoryStats};
 use crate::model::{Synthetic, TensorSource};
 use crate::simulated_gpu::{LoadOnSimulated, SimulatedDevice};
@@ -62,12 +62,13 @@ pub(super) enum Offered {
 }
 
 /// How a model came to be on the device.
-#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Came {
     pub(super) precision: Precision,
     pub(super) outputs: usize,
     pub(super) bytes: u64,
     pub(super) origin: Origin,
+    /// Where weights are still on their way: waits for them. Batches may be computed meanwhile.
+    pub(super) arriving: Option<Arriving>,
 }
 
 /// Why a device did not do what it was to.
@@ -120,7 +121,8 @@ impl Host {
         };
         let Hosted { accelerator, precision } = &hosted;
         let (outputs, bytes) = (accelerator.outputs(), accelerator.weight_bytes());
-        let came = Came { precision: *precision, outputs, bytes, origin };
+        let arriving = accelerator.arriving();
+        let came = Came { precision: *precision, outputs, bytes, origin, arriving };
         *self.place(model) = Some(hosted);
         Ok(came)
     }

@@ -7,14 +7,17 @@ use super::jobs::{Job, Jobs, Way};
 use super::message::{Arrival, Image, ToSupervisor, Trouble};
 use super::mishaps::Mishaps;
 use super::wire::Garbled;
+use crate::executor::Arriving;
 use crate::faults::FaultKind;
+use crate::gpu::GpuError;
 use magray_core::schedule::Failure;
 use magray_device::SharedMemory;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The orders of models that come and go.
 pub(super) struct Movers {
@@ -34,12 +37,18 @@ struct Crew {
     host: Arc<Host>,
     outgoing: Arc<Mutex<Outgoing>>,
     mishaps: Mutex<Mishaps>,
+    /// Bytes a second at which weights last came from the host's memory; 0: not measured yet.
+    speed: AtomicU64,
 }
+
+/// Weights that come within this time are said to be there when they have set out: layers wait for theirs, and the first
+/// batch is answered sooner. A batch that waited much longer would be taken for one that hangs.
+const EAGER_MAX: Duration = Duration::from_millis(500);
 
 impl Movers {
     pub(super) fn start(host: Arc<Host>, outgoing: Arc<Mutex<Outgoing>>, mishaps: Mishaps) -> io::Result<Self> {
         let models = host.models();
-        let crew = Crew { host, outgoing, mishaps: Mutex::new(mishaps) };
+        let crew = Crew { host, outgoing, mishaps: Mutex::new(mishaps), speed: AtomicU64::new(0) };
         let jobs = Jobs::start(move |model, what| {
             // The thread that computes would end the process by a panic; so does this one.
             if catch_unwind(AssertUnwindSafe(|| crew.work(model, what))).is_err() {
@@ -92,15 +101,54 @@ impl Crew {
             Some(fault) => Err(befall(fault)),
             None => self.host.load(model, self.offered(model as u32, image, fd)),
         };
-        let model = model as u32;
+        let came = came.and_then(|mut came| match came.arriving.take() {
+            Some(arriving) => self.arrive(model, came, began, arriving).inspect_err(|problem| {
+                if let Image::Filled { image, .. } = image {
+                    // Whatever is wrong with it: the next load reads the files.
+                    spoilt(&self.outgoing, model as u32, image, problem);
+                }
+            }),
+            None => Ok(Some(came)),
+        });
         match came {
-            Ok(Came { precision, outputs, bytes, origin }) => {
-                let (outputs, took, memory) = (outputs as u32, began.elapsed(), (self.host.meter)());
-                let arrival = Arrival { model, precision, outputs, bytes, took, origin, memory };
-                self.tell(ToSupervisor::Loaded(arrival));
+            Ok(Some(came)) => self.tell_loaded(model, &came, began.elapsed()),
+            Ok(None) => {}
+            Err(problem) => {
+                self.tell(ToSupervisor::NotLoaded { model: model as u32, trouble: problem.trouble() });
             }
-            Err(problem) => self.tell(ToSupervisor::NotLoaded { model, trouble: problem.trouble() }),
         }
+    }
+
+    /// Waits for weights that have set out; gives what is still to be told.
+    fn arrive(&self, model: usize, came: Came, began: Instant, arriving: Arriving) -> Result<Option<Came>, Refused> {
+        let speed = self.speed.load(Ordering::Relaxed);
+        let takes = came.bytes.checked_mul(1_000_000).and_then(|bytes| bytes.checked_div(speed));
+        let soon = takes.map(Duration::from_micros).filter(|takes| *takes <= EAGER_MAX);
+        if let Some(soon) = soon {
+            self.tell_loaded(model, &came, began.elapsed() + soon);
+        }
+        let set_out = Instant::now();
+        let there = arriving();
+        let micros = set_out.elapsed().as_micros().max(1) as u64;
+        match (there, soon) {
+            (Ok(()), _) => {
+                self.speed.store(came.bytes.saturating_mul(1_000_000) / micros, Ordering::Relaxed);
+                Ok(soon.is_none().then_some(came))
+            }
+            (Err(error), None) => {
+                self.host.forget(model);
+                Err(error.into())
+            }
+            // They were said to be there, and batches wait for them: a new worker begins from the start.
+            (Err(_), Some(_)) => std::process::abort(),
+        }
+    }
+
+    fn tell_loaded(&self, model: usize, came: &Came, took: Duration) {
+        let Came { precision, outputs, bytes, origin, .. } = *came;
+        let (model, outputs, memory) = (model as u32, outputs as u32, (self.host.meter)());
+        let arrival = Arrival { model, precision, outputs, bytes, took, origin, memory };
+        self.tell(ToSupervisor::Loaded(arrival));
     }
 
     fn offload(&self, model: usize) {
@@ -124,7 +172,7 @@ impl Crew {
             Image::Empty { image, bytes_max } => match map(image, bytes_max) {
                 None => Offered::None,
                 Some(memory) => {
-                    let on_filled = move |filled: Result<u64, crate::gpu::GpuError>| match filled {
+                    let on_filled = move |filled: Result<u64, GpuError>| match filled {
                         Ok(bytes) => tell(&outgoing, ToSupervisor::ImageFilled { model, image, bytes }),
                         Err(error) => spoilt(&outgoing, model, image, &error.into()),
                     };

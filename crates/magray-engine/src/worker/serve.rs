@@ -114,6 +114,8 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
             ToWorker::Forget { model } => movers.forget(model)?,
             ToWorker::Stop => {
                 movers.finish();
+                // The end of the process frees everything at once; the driver would take its time for each model.
+                std::mem::forget(Arc::clone(&worker.host));
                 return Ok(());
             }
             ToWorker::Open(_) | ToWorker::Survey(_) | ToWorker::Memory(_) => {

@@ -30,7 +30,7 @@ fn rounds() {
         let texts = texts(2, number);
         assert_eq!(rig.compute(1, &texts).unwrap(), expected(&texts));
         let pid = rig.handle.pid();
-        assert!(number % 2 == 0 || rig.offload(0) == 0);
+        assert!(number.is_multiple_of(2) || rig.offload(0) == 0);
         // Of the supervisor's files it has one end of one socket, the memory of batches and the image, and no other.
         let files = open_files(&pid.to_string());
         let of = |kind: &str| files.iter().filter(|file| file.starts_with(kind)).collect::<BTreeSet<_>>().len();

@@ -112,7 +112,8 @@ impl Inner {
             memory_free = memory.free,
             "a model is on its device"
         );
-        desk.loaded(self.spec.id, model, bytes, ordered.map_or(took, |ordered| ordered.took));
+        // Weights may still be on their way, which the worker counts in.
+        desk.loaded(self.spec.id, model, bytes, ordered.map_or(took, |ordered| ordered.took.max(took)));
     }
 
     fn not_loaded(&self, desk: &Desk, worker: u64, model: usize, problem: Problem) {

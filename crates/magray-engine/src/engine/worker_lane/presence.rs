@@ -1,7 +1,7 @@
 //! Which models a worker has on its device, by what it was told and what it said, and the room that is left for others.
 //! Orders nothing and decides nothing.
 
-use crate::gpu::MemoryStats;
+use crate::gpu::{CONTEXT_BYTES, MemoryStats};
 use std::time::{Duration, Instant};
 
 /// The models of one worker.
@@ -42,8 +42,6 @@ pub(super) struct Ordered {
 
 /// Changes of the room that are not worth a word.
 const ROOM_STEP: u64 = 64 << 20;
-/// What the driver takes for a context, of what may be taken at all.
-const CONTEXT_BYTES: u64 = 600 << 20;
 /// The part of the memory that is kept for passes, where they do not take more.
 const PASSES_PART: u64 = 16;
 
@@ -51,6 +49,13 @@ impl Presence {
     /// A worker that knows so many models and has none of them.
     pub(super) fn new(models: usize) -> Self {
         Self { models: vec![State::Away; models], quiet_beats: 0, told: None }
+    }
+
+    /// Takes the memory of a worker that has just opened its device: the room for weights.
+    pub(super) fn opened(&mut self, memory: &MemoryStats, limit: Option<u64>) -> u64 {
+        let room = room(memory, limit, 0);
+        self.told = Some(room);
+        room
     }
 
     /// It was told to load a model, with this image to fill.
@@ -184,7 +189,7 @@ mod tests {
     #[test]
     fn weights_on_their_way_are_not_taken_for_a_loss_of_room() {
         let mut presence = Presence::new(1);
-        assert_eq!(beats(&mut presence, &memory(0, 0)), Some(15 * GIB));
+        assert_eq!(presence.opened(&memory(0, 0), None), 15 * GIB);
         presence.load_ordered(0, Some(7));
         for _ in 0..3 {
             assert_eq!(presence.beat(&memory(8 * GIB, 0), None), None, "it is being loaded");

@@ -122,6 +122,11 @@ impl WeightsBlock {
         self.ground.arrival.wait()
     }
 
+    /// The weights on their way, to be waited for while others compute with them; `None`: all are there.
+    pub fn on_their_way(&self) -> Option<Arriving> {
+        self.is_arriving().then(|| Arriving(Arc::clone(&self.ground)))
+    }
+
     pub(super) fn ground(&self) -> &Arc<Ground> {
         &self.ground
     }
@@ -135,5 +140,16 @@ impl WeightsBlock {
             keeping: leaving::Keeping::nothing(copies),
             ground,
         }
+    }
+}
+
+/// Weights on their way.
+#[derive(Debug)]
+pub struct Arriving(Arc<Ground>);
+
+impl Arriving {
+    /// Waits until all weights are there, or have been taken away again.
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        self.0.arrival.wait()
     }
 }

@@ -12,6 +12,7 @@ use magray_device::SharedMemory;
 use magray_device::cuda::{DeviceError, InjectedFault};
 
 /// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.
+#[cfg(unix)]
 pub(crate) type OnFilled = Box<dyn FnOnce(Result<u64, GpuError>) + Send>;
 
 /// Waits until weights that were on their way are there.
@@ -32,6 +33,10 @@ pub(crate) trait Accelerator: Send {
     /// Frees all memory of the GPU that passes have taken; the next ones take what they need.
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn trim(&mut self) {}
+
+    /// Time goes on, about a second, and no batch runs: what no batch of late needed is given back.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn tend(&mut self) {}
 
     /// Lets the GPU fail on purpose.
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
@@ -92,6 +97,10 @@ impl Accelerator for CudaExecutor {
 
     fn trim(&mut self) {
         Self::trim(self);
+    }
+
+    fn tend(&mut self) {
+        Self::tend(self);
     }
 
     fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {

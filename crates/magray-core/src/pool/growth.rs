@@ -9,7 +9,10 @@ use super::{
 };
 
 /// A small miss reserves this part of what is reserved already, so that little more is reserved than used.
-const SMALL_GROWTH: u64 = 32;
+const SMALL_GROWTH: u64 = 64;
+/// A handle of large blocks is this part of what is reserved: a block that stays keeps the rest of the two handles at
+/// its ends from going elsewhere. More parts cost more calls to the driver when memory is first mapped.
+const LARGE_HANDLES: u64 = 256;
 
 /// A handle that lies wholly in a free block.
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +29,22 @@ pub(super) struct Spare {
 /// What memory is wanted for a place.
 #[derive(Clone, Copy, Debug)]
 struct Want {
+    kind: Kind,
     /// Whole grains.
     bytes: u64,
     /// What may lie there at most; more than wanted where the rest can be free memory.
     room: u64,
-    /// The least that is made when something must be made.
+    /// What is made when something must be made: what is missing, or this if it is more.
     fresh_bytes: u64,
-    /// A larger handle is not moved unless there is no other way.
-    moved_max: u64,
+    /// The largest handle that is made.
+    handle_bytes: u64,
+}
+
+impl Want {
+    /// A small block that stays must not hold a large handle.
+    fn may_move(&self, spare: &Spare) -> bool {
+        self.kind == Kind::Large || spare.bytes <= self.fresh_bytes
+    }
 }
 
 /// Where memory for a place comes from.
@@ -71,6 +82,7 @@ impl<U: Upstream> Pool<U> {
     pub fn reserve(&mut self, bytes: u64) -> Result<(), AllocateError<U::Error>> {
         let kind = if bytes < self.options.large_bytes { Kind::Small } else { Kind::Large };
         let Some(units) = self.part(kind).units_for(bytes) else { return Err(self.beyond_limit(bytes)) };
+        self.join_kept();
         if self.part(kind).find_patiently(units).is_none() {
             self.grow(kind, units)?;
         }
@@ -86,20 +98,30 @@ impl<U: Upstream> Pool<U> {
         if bytes == 0 {
             return Ok(place.free_block.unwrap_or_else(|| unreachable!("it has the bytes")));
         }
-        let fresh_bytes = match kind {
+        let handle_max = self.options.handle_bytes;
+        let share = |parts: u64| {
+            let share = (self.handles.reserved + bytes) / parts;
+            share.next_multiple_of(grain).clamp(grain, handle_max)
+        };
+        let want = match kind {
             Kind::Small => {
-                let share = (self.handles.reserved / SMALL_GROWTH).next_multiple_of(grain);
-                share.clamp(grain, self.options.handle_bytes).max(bytes).min(place.room)
+                let fresh_bytes = share(SMALL_GROWTH).max(bytes).min(place.room);
+                Want { kind, bytes, room: place.room, fresh_bytes, handle_bytes: handle_max }
             }
-            Kind::Large => bytes,
+            Kind::Large => {
+                let handle_bytes = share(LARGE_HANDLES);
+                Want { kind, bytes, room: place.room, fresh_bytes: 0, handle_bytes }
+            }
         };
-        let moved_max = match kind {
-            // A small block that stays must not hold a large handle.
-            Kind::Small => fresh_bytes,
-            Kind::Large => self.options.handle_bytes,
+        // Small blocks leave the largest free block of the large part whole: it may have been mapped ahead.
+        let left_whole = match kind {
+            Kind::Small => self.part(Kind::Large).largest_free_block(),
+            Kind::Large => None,
         };
-        let spares = self.spares(|spare| Some(spare.block) != place.free_block || spare.kind != kind);
-        let want = Want { bytes, room: place.room, fresh_bytes, moved_max };
+        let spares = self.spares(|spare| match spare.kind {
+            of if of == kind => Some(spare.block) != place.free_block,
+            _ => Some(spare.block) != left_whole || self.handles.budget() < bytes,
+        });
         let gathered = self.gather(want, spares)?;
         let hole = match place.free_block {
             // What was moved may have made the hole larger, but not moved its beginning.
@@ -125,12 +147,14 @@ impl<U: Upstream> Pool<U> {
 
     /// Memory of exactly so many bytes, on its way to a place.
     pub(super) fn gather_exactly(&mut self, bytes: u64) -> Result<Gathered<U::Handle>, AllocateError<U::Error>> {
-        let want = Want { bytes, room: bytes, fresh_bytes: bytes, moved_max: self.options.handle_bytes };
+        self.join_kept();
+        let handle_bytes = self.options.handle_bytes;
+        let want = Want { kind: Kind::Large, bytes, room: bytes, fresh_bytes: 0, handle_bytes };
         let spares = self.spares(|_| true);
         self.gather(want, spares)
     }
 
-    /// The handles that nobody uses, of those that the caller wants.
+    /// The handles that nobody uses, of those that the caller wants. Blocks that are kept must be joined before.
     pub(super) fn spares(&self, is_wanted: impl Fn(&Spare) -> bool) -> Vec<Spare> {
         let mut spares = Vec::new();
         for kind in [Kind::Small, Kind::Large] {
@@ -243,7 +267,7 @@ impl<U: Upstream> Pool<U> {
         let mut plan = Plan::default();
         let mut missing = want.bytes;
         spares.retain(|spare| {
-            let fits = spare.bytes <= missing && spare.bytes <= want.moved_max;
+            let fits = spare.bytes <= missing && want.may_move(spare);
             if fits {
                 missing -= spare.bytes;
                 plan.moved.push(*spare);
@@ -265,7 +289,7 @@ impl<U: Upstream> Pool<U> {
         }
         let taken = want.bytes - missing;
         let fresh = want.fresh_bytes.min(budget).min(want.room - taken).max(missing);
-        plan.created = cut(fresh, self.options.handle_bytes);
+        plan.created = cut(fresh, want.handle_bytes);
         Some(plan)
     }
 
@@ -298,8 +322,7 @@ impl Plan {
     /// leaves out what that makes needless. Tells what is still missing.
     fn overshoot(&mut self, want: Want, missing: u64, spares: &mut Vec<Spare>) -> u64 {
         let taken = want.bytes - missing;
-        let fits =
-            |spare: &Spare| spare.bytes >= missing && spare.bytes <= want.moved_max && taken + spare.bytes <= want.room;
+        let fits = |spare: &Spare| spare.bytes >= missing && want.may_move(spare) && taken + spare.bytes <= want.room;
         // They are sorted, the largest first.
         let Some(position) = spares.iter().rposition(fits) else { return missing };
         let chosen = spares.remove(position);

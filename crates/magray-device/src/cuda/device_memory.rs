@@ -39,7 +39,16 @@ pub(super) struct DeviceMemory {
     resting: Vec<Resting<Taken>>,
     /// For each block that rests in the pool, the stream and the point that it waits for.
     resting_in_pool: Vec<(StreamId, u64)>,
+    workspaces: Workspaces,
     trace: Option<Trace>,
+}
+
+/// How much is taken but for weights, which come and go as a whole.
+#[derive(Debug, Default)]
+struct Workspaces {
+    bytes: u64,
+    /// The most since the pool's time last went on.
+    peak: u64,
 }
 
 enum Backing {
@@ -61,6 +70,8 @@ impl std::fmt::Debug for Backing {
 pub(super) struct Taken {
     place: Place,
     address: u64,
+    /// Bytes, if it is a workspace.
+    workspace: u64,
     /// Its name in the trace.
     number: u64,
 }
@@ -112,12 +123,16 @@ impl DeviceMemory {
             };
             Backing::Mapped { base: vmm.base(), pool: Box::new(Pool::new(options, vmm)) }
         };
-        Ok(Self { backing, resting: Vec::new(), resting_in_pool: Vec::new(), trace })
+        Ok(Self { backing, resting: Vec::new(), resting_in_pool: Vec::new(), workspaces: Workspaces::default(), trace })
     }
 
     /// Takes memory for work in a stream. Nothing is known of what it holds.
     pub(super) fn take(&mut self, bytes: u64, stream: StreamId) -> Result<Taken, CudaError> {
-        self.take_by(bytes, |pool| pool.allocate(bytes, stream))
+        let mut taken = self.take_by(bytes, |pool| pool.allocate(bytes, stream))?;
+        taken.workspace = bytes;
+        self.workspaces.bytes += bytes;
+        self.workspaces.peak = self.workspaces.peak.max(self.workspaces.bytes);
+        Ok(taken)
     }
 
     /// Takes memory that can be taken from under its addresses as a whole.
@@ -140,11 +155,12 @@ impl DeviceMemory {
             Backing::Driver(pool) => (Place::Driver, pool.take(bytes)?),
         };
         let number = self.trace.as_mut().map_or(0, |trace| trace.take(bytes));
-        Ok(Taken { place, address, number })
+        Ok(Taken { place, address, workspace: 0, number })
     }
 
     /// Takes memory back. `until` are the streams that may still use it, each up to a point.
     pub(super) fn give_back(&mut self, taken: Taken, until: Vec<(Arc<Progress>, u64)>) {
+        self.workspaces.bytes -= taken.workspace;
         if let Some(trace) = &mut self.trace {
             trace.give_back(taken.number);
         }
@@ -222,6 +238,9 @@ impl DeviceMemory {
     pub(super) fn tend(&mut self, keep_epochs: u32) {
         match &mut self.backing {
             Backing::Mapped { pool, .. } => {
+                // What was needed at once is expected to be needed again, and not given back for some time.
+                pool.note(0, 0, self.workspaces.peak);
+                self.workspaces.peak = self.workspaces.bytes;
                 pool.age();
                 pool.trim(keep_epochs);
                 // What cannot be joined now stays as it was.

@@ -4,10 +4,12 @@
 mod passes;
 mod products;
 
-use super::batch::{Bucket, Layout};
+use super::batch::{Bucket, Layout, padded_rows};
 use super::compile::KernelSpec;
 use super::device::{Cuda, DeviceError};
+use super::error::CudaError;
 use super::function::LaunchShape;
+use super::history::History;
 use super::layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
 use super::matrix::{Acts, TensorMap};
 use super::memory::{DeviceBuffer, Number};
@@ -48,6 +50,8 @@ pub struct CudaOps {
     answer_len: usize,
     answer_columns: usize,
     recordings: HashMap<Bucket, Recording>,
+    /// How large passes were.
+    history: History,
     /// The weights that passes use: while they are on their way nothing is recorded.
     weights: Option<Arc<Ground>>,
     /// Whether the stream may hold work.
@@ -135,6 +139,7 @@ impl CudaOps {
             answer_len: 0,
             answer_columns: 0,
             recordings: HashMap::new(),
+            history: History::default(),
             weights: None,
             busy: false,
             failure: None,
@@ -163,14 +168,32 @@ impl CudaOps {
 
     /// Gives back what the largest batch so far has left behind; it grows again as it is needed. Activations are not among
     /// it: they belong to who made them, and must be dropped after this, because recordings name them.
-    pub fn trim(&mut self) {
-        if self.busy {
-            // A stream that fails says so again with its next batch.
-            self.busy = self.stream.wait().is_err();
-        }
+    pub fn release(&mut self) {
+        // A stream that fails says so again with its next batch.
+        let _ = self.settle();
         self.recordings.clear();
         for scratch in [&mut self.sums, &mut self.bytes, &mut self.scales] {
             scratch.0 = DeviceBuffer::empty(self.cuda.context());
+        }
+    }
+
+    /// As [`CudaOps::release`], where memory is short: what comes takes no more than it needs.
+    pub fn trim(&mut self) {
+        self.history.forget();
+        self.release();
+    }
+
+    /// Time goes on, about a second. Says whether memory should be [released](CudaOps::release), because no pass of late
+    /// needed nearly as much.
+    pub fn age(&mut self) -> bool {
+        self.history.age()
+    }
+
+    /// What to make room for where a pass needs so much of something.
+    fn roomy(&self, size: usize) -> usize {
+        match self.mode {
+            Mode::List(_) => self.history.roomy(size, self.bucket.tokens),
+            Mode::Eager | Mode::Pass { .. } | Mode::Plan(_) => size,
         }
     }
 
@@ -264,7 +287,14 @@ impl CudaOps {
             }
             // The old memory goes first: there may not be room for both.
             which(self).0 = DeviceBuffer::empty(self.cuda.context());
-            match DeviceBuffer::private(&self.stream, bytes.next_power_of_two()) {
+            let grown = |bytes: usize| DeviceBuffer::private(&self.stream, bytes.next_power_of_two());
+            let expected = self.roomy(bytes);
+            // What is only expected is no reason to fail.
+            let grown = match grown(expected) {
+                Err(CudaError::OutOfMemory) if expected > bytes => grown(bytes),
+                result => result,
+            };
+            match grown {
                 Ok(buffer) => which(self).0 = buffer,
                 Err(error) => self.fail(error.into()),
             }
@@ -290,7 +320,7 @@ impl Ops for CudaOps {
         if self.is_planning() && acts.has_room() {
             return acts.pretend(rows);
         }
-        match acts.resize(rows, &self.stream) {
+        match acts.resize(rows, self.roomy(padded_rows(rows)), &self.stream) {
             Ok(false) => {}
             // It moved: no recording may use the old place.
             Ok(true) => self.recordings.clear(),

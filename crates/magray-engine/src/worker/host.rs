@@ -45,10 +45,6 @@ pub(super) struct Hosted {
     precision: Precision,
 }
 
-/// Memory of the device that was not used for so long goes back: longer than the pauses between bursts of requests, and
-/// not so long that other programs miss it.
-const UNUSED_SECONDS_MAX: u32 = 10;
-
 /// What came along with an order to load.
 pub(super) enum Offered {
     None,
@@ -160,12 +156,18 @@ impl Host {
         }
     }
 
-    /// Looks after the device's memory. Called about once a second.
+    /// Time goes on, about a second: memory that no batch of late needed is given back. Models that compute just now are
+    /// left alone, and nobody waits for this.
     pub(super) fn tend(&self) {
-        match &self.device {
-            Device::Cuda { cuda, .. } => cuda.context().tend(UNUSED_SECONDS_MAX),
-            // It has no more than its models use.
-            Device::Simulated(_) => {}
+        for known in &self.models {
+            if let Ok(mut place) = known.place.try_lock()
+                && let Some(hosted) = &mut *place
+            {
+                hosted.accelerator.tend();
+            }
+        }
+        if let Device::Cuda { cuda, .. } = &self.device {
+            cuda.tend();
         }
     }
 

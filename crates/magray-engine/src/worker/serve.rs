@@ -49,8 +49,8 @@ impl From<Garbled> for ServeError {
 
 /// How often a worker says that it lives.
 const HEARTBEAT: Duration = Duration::from_millis(200);
-/// How often a device looks after its memory.
-const TEND: Duration = Duration::from_secs(1);
+/// How often memory that is not needed any more is looked for.
+const TENDING: Duration = Duration::from_secs(1);
 /// How many times as long a slow device takes.
 const SLOW_FACTOR: u32 = 8;
 
@@ -96,7 +96,7 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
     let fd = incoming.take_fd().ok_or(Garbled("no memory with the message that announced it"))?;
     let slots = Slots::take_over(fd, layout)?;
     start_heartbeats(Arc::clone(outgoing), Arc::clone(&host.meter), Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
-    start_tending(Arc::clone(&host))?;
+    start_tending(&host)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Load);
     let movers = Movers::start(Arc::clone(&host), Arc::clone(outgoing), mishaps)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
@@ -159,15 +159,16 @@ fn start_heartbeats(outgoing: SharedOutgoing, meter: MemoryMeter, mut mishaps: M
     Ok(())
 }
 
-/// Starts the thread that lets the device give back memory that nobody has used for a while.
-fn start_tending(host: Arc<Host>) -> io::Result<()> {
+/// Starts the thread that gives back what is not needed any more, now and then.
+fn start_tending(host: &Arc<Host>) -> io::Result<()> {
+    let host = Arc::downgrade(host);
     let tend = move || {
-        loop {
-            std::thread::sleep(TEND);
+        while let Some(host) = host.upgrade() {
             host.tend();
+            drop(host);
+            std::thread::sleep(TENDING);
         }
     };
-    // Apart from heartbeats: the driver may keep whoever calls it waiting.
     std::thread::Builder::new().name("tend".to_owned()).spawn(tend)?;
     Ok(())
 }

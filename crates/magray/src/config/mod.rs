@@ -19,7 +19,7 @@ use std::{
 };
 
 #[cfg(unix)]
-pub(crate) use engine::EngineSettings;
+pub(crate) use engine::{EngineSettings, ModelPlans};
 pub(crate) use settled::ModelSettings;
 pub(crate) use table::Setting;
 pub(crate) use value::Value;

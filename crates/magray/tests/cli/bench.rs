@@ -142,7 +142,7 @@ fn loads_that_cannot_be_sent() {
         &["bench", "load", "--model", "synthetic:gpt"],
         2,
         expect![[r#"
-        error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large tiny
+        error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large huge-16gb tiny
     "#]],
     );
     home.check_refused(

@@ -2,7 +2,7 @@
 //! Decides nothing: it says what is wanted and waits until it is so.
 
 use super::desk::Seen;
-use super::{DeviceStatus, Engine, EngineError};
+use super::{Engine, EngineError, Status};
 use magray_core::DeviceName;
 use magray_core::schedule::{DeviceState, ModelView, Priority, Residency, Wish};
 use std::time::{Duration, Instant};
@@ -37,8 +37,7 @@ impl Engine {
         let mut moved = self.wish(model, Wish::Release, most, is_released)?;
         let started = Instant::now();
         // The memory of a GPU is free when its worker is gone, and not when that was told to go.
-        let is_ending = |device: &DeviceStatus| device.schedule.state == DeviceState::Resting && device.pid.is_some();
-        while self.status().devices.iter().any(is_ending) {
+        while self.has_idle_worker() {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(EngineError::NotYet { within: most });
             }
@@ -76,6 +75,16 @@ impl Engine {
     /// How much a model counts when models compete for the memory of a GPU.
     pub fn set_priority(&self, model: usize, priority: Priority) -> Result<(), EngineError> {
         self.change(model, Wish::Priority(priority))
+    }
+
+    /// Whether a GPU that is used, and has no weights, still has a worker.
+    fn has_idle_worker(&self) -> bool {
+        let Status { devices, models, .. } = self.status();
+        devices.iter().enumerate().skip(1).any(|(at, device)| {
+            let is_used = matches!(device.schedule.state, DeviceState::InRotation | DeviceState::Resting);
+            let has_weights = models.iter().any(|model| model.view.residency.get(at).is_some_and(|r| is_held(*r)));
+            is_used && device.pid.is_some() && !has_weights
+        })
     }
 
     fn change(&self, model: usize, wish: Wish) -> Result<(), EngineError> {

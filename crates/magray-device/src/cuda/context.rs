@@ -185,9 +185,13 @@ impl Context {
 
     /// Takes memory back. Its owner alone may still use it, or any stream if it has none.
     pub(super) fn give_back(&self, taken: Taken, owner: Option<&Arc<Progress>>) {
-        let rest = |until| {
+        let rest = |until: Vec<_>| {
             self.with_memory(|memory| {
+                let is_free = until.is_empty();
                 memory.give_back(taken, until);
+                if is_free {
+                    return;
+                }
                 // Said before it is looked at once more: a stream that comes further meanwhile sees one or the other.
                 self.memory_rests.swap(true, Ordering::SeqCst);
                 memory.reached();

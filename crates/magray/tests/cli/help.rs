@@ -63,6 +63,7 @@ fn every_command_has_examples() {
         &["bench", "embed"],
         &["bench", "load"],
         &["bench", "overhead"],
+        &["bench", "residency"],
         &["gpu", "info"],
         &["gpu", "status"],
         &["gpu", "offload"],

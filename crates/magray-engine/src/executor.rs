@@ -12,6 +12,7 @@ use magray_device::SharedMemory;
 use magray_device::cuda::{DeviceError, InjectedFault};
 
 /// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.
+#[cfg(unix)]
 pub(crate) type OnFilled = Box<dyn FnOnce(Result<u64, GpuError>) + Send>;
 
 /// Waits until weights that were on their way are there.

@@ -382,6 +382,51 @@ mod tests {
     }
 
     #[test]
+    fn weights_that_leave_give_their_memory_back_and_answer_as_before_when_they_return() {
+        let mut model = model(room_for(100));
+        let meter = model.device.meter();
+        let before = run(&mut model, 50).unwrap();
+        assert!(model.offload().is_ok() && model.offload().is_ok());
+        assert_eq!((model.is_resident(), meter().allocated, meter().free), (false, 0, room_for(100)));
+        assert!(model.wake().is_ok() && model.wake().is_ok());
+        assert_eq!((model.is_resident(), meter().allocated), (true, model.weight_bytes()));
+        assert_eq!(run(&mut model, 50).unwrap(), before);
+        model.offload().unwrap();
+        drop(model);
+        assert_eq!(meter().allocated, 0);
+    }
+
+    #[test]
+    fn weights_that_find_no_room_stay_away_until_there_is_some() {
+        let mut first = model(room_for(0));
+        first.offload().unwrap();
+        let spec = synthetic_spec("tiny".parse().unwrap());
+        let second = first.device.load(&spec, &Synthetic, PrecisionChoice::Exactly(Precision::F32)).unwrap().0;
+        assert_eq!(first.wake().unwrap_err().code(), "out_of_memory");
+        assert!(!first.is_resident());
+        drop(second);
+        assert!(first.wake().is_ok() && first.is_resident());
+    }
+
+    #[test]
+    fn a_broken_device_wakes_and_loads_nothing() {
+        let mut model = model(1 << 30);
+        model.offload().unwrap();
+        assert!(model.inject(InjectedFault::IllegalAddress).is_err());
+        assert_eq!(model.wake().unwrap_err().code(), "gpu_fault");
+        let spec = synthetic_spec("tiny".parse().unwrap());
+        let loaded = model.device.load(&spec, &Synthetic, PrecisionChoice::Auto).map(|_| ());
+        assert!(matches!(loaded, Err(LoadOnSimulated::Gpu(error)) if error.code() == "gpu_fault"));
+    }
+
+    #[test]
+    fn moves_take_the_time_that_they_are_given() {
+        assert_eq!(duration(3 << 20, 7), Duration::from_micros(21));
+        assert_eq!(duration(u64::MAX, u64::MAX), Duration::from_micros(u64::MAX));
+        assert_eq!(duration(1 << 40, 0), Duration::ZERO);
+    }
+
+    #[test]
     fn a_model_larger_than_the_memory_is_refused() {
         let gpu = SimulatedGpu { memory_bytes: 1000, ..SimulatedGpu::default() };
         let spec = synthetic_spec("tiny".parse().unwrap());

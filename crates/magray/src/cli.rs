@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
     commands::{
-        bench::BenchArgs,
+        bench::{BenchArgs, alloc::AllocArgs},
         config::ConfigArgs,
         embed::EmbedArgs,
         gpu::{benchmark::GpuBenchmarkArgs, info::GpuInfoArgs, reset::GpuResetArgs},
@@ -94,6 +94,8 @@ impl Command {
 pub(crate) enum BenchCommand {
     /// Measure embeddings: time a batch, texts and tokens a second
     Embed(BenchArgs),
+    /// Measure how fast GPU memory is handed out, and how much of it is wasted
+    Alloc(AllocArgs),
     /// Put load on queue and workers, and check every answer
     #[cfg(unix)]
     Load(LoadArgs),

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use magray_engine::{
     EmbedError, LoadError, Refusal,
-    gpu::Declined,
+    gpu::{CudaError, Declined},
     health::LedgerError,
     store::{NameError, PullError, StoreError},
 };
 
 #[cfg(unix)]
 use crate::control::{AskError, RefusalCode};
-use crate::{config::ConfigError, input::InputError, output::OutputError};
+use crate::{commands::bench::alloc::TraceError, config::ConfigError, input::InputError, output::OutputError};
 
 /// How a command ends when it does not succeed. The codes are a promise to scripts: they never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +119,12 @@ pub(crate) enum Failure {
     Ledger(#[from] LedgerError),
     #[error(transparent)]
     Embed(#[from] EmbedError),
+    #[error("there is no GPU whose memory could be measured: {0}; `--device simulated` measures the pool without one")]
+    NoGpuToMeasure(Declined),
+    #[error("the GPU gave no memory: {0}")]
+    Memory(CudaError),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     #[cfg(unix)]
     #[error(transparent)]
     Worker(#[from] magray_engine::ServeError),
@@ -153,6 +159,8 @@ impl Failure {
             Self::Device(_) | Self::NoSuchGpu(_) => Exit::Device,
             Self::Ledger(_) => Exit::Disk,
             Self::Embed(error) => exit_of_embed(error),
+            Self::NoGpuToMeasure(_) | Self::Memory(_) => Exit::Device,
+            Self::Trace(_) => Exit::Input,
             #[cfg(unix)]
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
             #[cfg(unix)]

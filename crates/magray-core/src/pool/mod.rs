@@ -12,6 +12,7 @@ mod growth;
 mod handles;
 mod parking;
 mod part;
+mod quick;
 mod simulated;
 #[cfg(test)]
 mod tests;
@@ -97,7 +98,10 @@ impl PoolOptions {
 pub struct Block {
     at: u64,
     bytes: u64,
+    /// Of the record.
     index: u32,
+    /// What it takes, in units of its part.
+    units: u32,
     pool: u32,
     is_apart: bool,
 }

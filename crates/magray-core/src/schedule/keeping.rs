@@ -100,6 +100,9 @@ impl Machine {
     pub(super) fn offload(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         let now = self.now;
         self.device_mut(id).shelf.set(model, Stage::Leaving { since: now });
+        if self.cpus.contains(id) {
+            self.lose_cpu(model);
+        }
         actions.push(Action::Offload { device: id, model });
     }
 
@@ -189,6 +192,9 @@ impl Machine {
                 }
                 if is_usable && place.is_loading() {
                     loading = loading.with(device);
+                }
+                if is_usable && (place.is_present() || place.is_loading()) {
+                    self.device_mut(device).shelf.place_mut(id).lost_since = None;
                 }
             }
             let model = self.model_mut(id);

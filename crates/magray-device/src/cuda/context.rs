@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a context and the kernels in it take of a GPU beside the memory that is handed out. Measured on an H200: 527 MiB
 /// for the context alone.
-const CONTEXT_BYTES: u64 = 600 << 20;
+pub const CONTEXT_BYTES: u64 = 600 << 20;
 
 /// How a context's memory may be used.
 #[derive(Debug, Default)]

@@ -216,6 +216,21 @@ fn an_image_that_is_dropped_while_it_is_filled_is_told_on_cuda() {
 }
 
 #[test]
+fn weights_whose_image_was_forgotten_stay_away_and_say_so_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let mut stack = Stack::load(cuda, Shape::small(precisions(cuda)[0]), &made).expect("the model fits");
+            stack.weights.offload().expect("the weights leave");
+            stack.weights.forget_image();
+            assert!(matches!(stack.weights.wake(), Err(DeviceError::System(_))));
+            assert!(!stack.weights.is_resident());
+            assert_eq!(stack.run(TEXTS).err(), Some(DeviceError::Away));
+        },
+    );
+}
+
+#[test]
 fn a_model_beyond_the_limit_is_refused_and_leaves_nothing_on_cuda() {
     let limited = |options| CudaOptions { memory_limit_bytes: Some(700 * MIB), ..options };
     with_gpu(limited, |cuda| {

@@ -206,7 +206,13 @@ impl Inner {
 
     /// Computes the known text of a model that the worker has.
     fn probe(&self, worker: u64) {
-        let model = self.lock().presence.any();
+        let state = self.lock();
+        if state.handle_of(worker).is_none() {
+            // It ended meanwhile, which answers the probe.
+            return;
+        }
+        let model = state.presence.any();
+        drop(state);
         match model {
             Some(model) => self.submit(worker, Slot::Probe(model)),
             None => {

@@ -8,7 +8,10 @@ mod survey;
 
 pub use error::GpuError;
 pub(crate) use hardware::{Hardware, Machine};
-pub use magray_device::cuda::{Declined, GpuInfo, Sample, SearchPath, Throttle, Visible};
+pub use magray_device::cuda::{
+    CONTEXT_BYTES, CudaError, Declined, GpuInfo, MemoryOptions, MemoryProbe, Probed, Sample, SearchPath, Throttle,
+    Visible,
+};
 #[cfg(unix)]
 pub(crate) use memory::MemoryMeter;
 pub use memory::MemoryStats;

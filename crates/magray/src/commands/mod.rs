@@ -53,6 +53,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Embed(args) => embed::run(args, context),
         Command::Similarity(args) => similarity::run(&args, context),
         Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
+        Command::Bench(BenchCommand::Alloc(args)) => bench::alloc::run(&args, context),
         #[cfg(unix)]
         Command::Bench(BenchCommand::Load(args)) => bench::load::run(&args, context),
         #[cfg(unix)]

@@ -61,6 +61,7 @@ fn every_command_has_examples() {
         &["embed"][..],
         &["similarity"],
         &["bench", "embed"],
+        &["bench", "alloc"],
         &["bench", "load"],
         &["bench", "overhead"],
         &["bench", "residency"],

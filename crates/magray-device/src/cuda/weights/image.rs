@@ -72,7 +72,7 @@ impl Image {
 
     /// Tells the driver of all chunks, so that the next copies need no buffer. What it refuses stays as it is.
     pub(super) fn register(&self, cancel: &AtomicBool) {
-        // A chunk that is refused goes through buffers for ever; nothing else is lost.
+        // What is not known to the driver goes through buffers; nothing else is lost.
         let _ = self.each_chunk(1, cancel, |_| Ok(()));
     }
 
@@ -115,7 +115,7 @@ impl Image {
                 }
                 let range = chunk * CHUNK_BYTES..((chunk + 1) * CHUNK_BYTES).min(self.bytes);
                 if !self.registered[chunk].load(Ordering::Acquire) {
-                    self.register_chunk(chunk, range.clone());
+                    self.register_chunk(chunk, range.clone())?;
                 }
                 act(range)?;
             }
@@ -131,17 +131,20 @@ impl Image {
         })
     }
 
-    fn register_chunk(&self, chunk: usize, range: Range<usize>) {
+    /// Gives a chunk its pages, which can fail, and tells the driver of it, which may refuse.
+    fn register_chunk(&self, chunk: usize, range: Range<usize>) -> Result<(), DeviceError> {
         // The driver would touch page after page; the system does it faster when asked for all.
-        self.memory.populate(range.clone());
+        self.memory.populate(range.clone())?;
         let address = self.memory.address().wrapping_add(range.start);
         let _alone = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the range lies in the mapping, which lives until `drop` has unregistered it.
         let result =
             unsafe { sys::cuMemHostRegister_v2(address.cast(), range.len(), sys::CU_MEMHOSTREGISTER_PORTABLE) };
+        // A chunk that is refused goes through buffers; nothing else is lost.
         if CudaError::check(result).is_ok() {
             self.registered[chunk].store(true, Ordering::Release);
         }
+        Ok(())
     }
 }
 

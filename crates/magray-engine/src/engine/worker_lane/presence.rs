@@ -1,7 +1,7 @@
 //! Which models a worker has on its device, by what it was told and what it said, and the room that is left for others.
 //! Orders nothing and decides nothing.
 
-use crate::gpu::MemoryStats;
+use crate::gpu::{CONTEXT_BYTES, MemoryStats};
 use std::time::{Duration, Instant};
 
 /// The models of one worker.
@@ -42,8 +42,6 @@ pub(super) struct Ordered {
 
 /// Changes of the room that are not worth a word.
 const ROOM_STEP: u64 = 64 << 20;
-/// What the driver takes for a context, of what may be taken at all.
-const CONTEXT_BYTES: u64 = 600 << 20;
 /// The part of the memory that is kept for passes, where they do not take more.
 const PASSES_PART: u64 = 16;
 

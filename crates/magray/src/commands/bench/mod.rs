@@ -1,6 +1,7 @@
 //! `magray bench embed`: how fast this machine embeds.
 //! Measures the model alone: no tokenizer, no files, no start-up.
 
+pub(crate) mod alloc;
 pub(super) mod batches;
 mod chance;
 #[cfg(unix)]

@@ -19,10 +19,10 @@ use super::{
     print_json,
     subjects::{self, Subject},
 };
+use magray_engine::gpu::CONTEXT_BYTES;
+
 use crate::{commands::Context, config::Config, exit::Failure, model, output};
 
-/// What a context takes of a real GPU's memory, and what the engine leaves for it.
-const CONTEXT_BYTES: u64 = 600 << 20;
 /// Threads and workers of an engine that was shut down are gone by then.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 

@@ -203,6 +203,7 @@ pub(crate) fn open_device(gpu: &GpuInfo, options: &GpuOptions) -> Result<Arc<Cud
         kernel_cache: options.kernel_cache.clone(),
         search: options.search.clone(),
         memory_limit_bytes: options.rules.memory_limit_bytes,
+        trace: options.memory_trace.clone(),
         ..CudaOptions::default()
     };
     Ok(Cuda::open(gpu, options)?)

@@ -43,6 +43,8 @@ pub struct GpuOptions {
     pub visible_by: Option<&'static str>,
     /// The folder of compiled kernels; without it they are compiled in every process.
     pub kernel_cache: Option<PathBuf>,
+    /// Where to write down what is taken of a GPU's memory and given back; for one GPU at a time.
+    pub memory_trace: Option<PathBuf>,
     /// The file of measured speeds; without it they are measured in every process.
     pub score_cache: Option<PathBuf>,
     /// The file of GPUs that are out of service; without it none is.
@@ -60,6 +62,7 @@ impl Default for GpuOptions {
             visible: Visible::all(),
             visible_by: None,
             kernel_cache: None,
+            memory_trace: None,
             score_cache: None,
             state_file: None,
         }

@@ -75,6 +75,7 @@ pub struct CudaDevice {
     /// Where the libraries are.
     folders: Vec<PathBuf>,
     kernel_cache: Option<PathBuf>,
+    memory_trace: Option<PathBuf>,
 }
 
 /// A model that may be loaded.
@@ -120,6 +121,7 @@ impl CudaDevice {
             // A name that JSON cannot carry belongs to no folder that anybody keeps libraries in.
             folders: options.search.folders().into_iter().filter(|folder| folder.to_str().is_some()).collect(),
             kernel_cache: options.kernel_cache.clone(),
+            memory_trace: options.memory_trace.clone(),
         }
     }
 
@@ -135,6 +137,7 @@ impl CudaDevice {
             streams: self.streams,
             search: SearchPath::of_folders(self.folders.clone()),
             kernel_cache: self.kernel_cache.clone(),
+            memory_trace: self.memory_trace.clone(),
             ..GpuOptions::default()
         }
     }
@@ -194,6 +197,7 @@ mod tests {
                 memory_limit_bytes: Some(1 << 33),
                 folders: vec!["/usr/lib".into()],
                 kernel_cache: Some("cache".into()),
+                memory_trace: Some("a.trace".into()),
             }),
             models: vec![
                 WorkerModel { source: ModelSource::Folder("a model".into()), precision: PrecisionChoice::Auto },

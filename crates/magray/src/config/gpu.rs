@@ -62,6 +62,7 @@ impl Config {
             visible,
             visible_by,
             kernel_cache: cached("kernels"),
+            memory_trace: None,
             score_cache: cached("scores.json"),
             state_file: self.path("gpu.state_file"),
         }

@@ -43,6 +43,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<(), Failure> {
         settings: EngineSettings { faults, ..settings },
         simulated_gpus: args.simulated(),
     };
+    measured.encoder.gpu.memory_trace.clone_from(&args.memory_trace);
     let mut reports = Vec::new();
     for setting in args.settings(measured.settings.schedule.batching.sizing) {
         if !args.batching.is_empty() {

@@ -50,6 +50,12 @@ pub(crate) trait Accelerator: Send {
         self.memory_used_bytes()
     }
 
+    /// Memory of passes that is held, also while the weights are away.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn workspace_bytes(&self) -> u64 {
+        0
+    }
+
     /// Whether the weights have memory on the GPU; they may still be on their way there.
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn is_resident(&self) -> bool {

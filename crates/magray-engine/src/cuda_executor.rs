@@ -144,6 +144,11 @@ impl CudaExecutor {
         self.weights.bytes()
     }
 
+    /// Memory of the GPU that passes hold.
+    pub(crate) fn workspace_bytes(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.ops.scratch_bytes() + lane.work.bytes()).sum()
+    }
+
     /// Whether the weights have memory on the GPU.
     pub(crate) fn is_resident(&self) -> bool {
         self.weights.is_resident()

@@ -50,7 +50,7 @@ pub(crate) trait Accelerator: Send {
         self.memory_used_bytes()
     }
 
-    /// Memory of passes that is held, also while the weights are away.
+    /// Memory of the GPU that passes hold, also while the weights are away.
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn workspace_bytes(&self) -> u64 {
         0
@@ -115,6 +115,10 @@ impl Accelerator for CudaExecutor {
 
     fn weight_bytes(&self) -> u64 {
         Self::weight_bytes(self)
+    }
+
+    fn workspace_bytes(&self) -> u64 {
+        Self::workspace_bytes(self)
     }
 
     fn is_resident(&self) -> bool {

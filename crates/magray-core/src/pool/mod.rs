@@ -88,7 +88,7 @@ impl PoolOptions {
         let wanted = self.limit_bytes.saturating_mul(2).max(grain);
         // Blocks are counted in 32 bits.
         let countable = (u64::from(u32::MAX) - 1).saturating_mul(self.align_bytes);
-        wanted.min(self.range_bytes / 2).min(countable) & !(grain - 1)
+        wanted.min(self.range_bytes / 4).min(countable) & !(grain - 1)
     }
 }
 

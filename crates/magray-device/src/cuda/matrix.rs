@@ -82,6 +82,16 @@ impl Acts {
         self.address
     }
 
+    /// A stream is about to use it. Usually it is the one that made room for it.
+    pub(super) fn used_by(&self, stream: &Stream) {
+        self.memory.room.lock().unwrap_or_else(PoisonError::into_inner).buffer.share_with(stream);
+    }
+
+    /// Bytes of the memory that it lies in, which two may share.
+    pub(super) fn room_bytes(&self) -> usize {
+        self.memory.room.lock().unwrap_or_else(PoisonError::into_inner).buffer.bytes()
+    }
+
     pub(super) fn stride(&self) -> usize {
         stride_of(self.columns)
     }
@@ -114,7 +124,7 @@ impl Acts {
             room.rows = 0;
             let grown = |rows: usize| {
                 let rows = roomy_rows(rows);
-                DeviceBuffer::zeroed(stream, rows * memory.row_bytes).map(|buffer| (buffer, rows))
+                DeviceBuffer::private(stream, rows * memory.row_bytes).map(|buffer| (buffer, rows))
             };
             // What is only expected is no reason to fail.
             (room.buffer, room.rows) = match grown(expected.max(rows)) {

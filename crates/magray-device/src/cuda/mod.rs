@@ -31,6 +31,7 @@ mod pool_probe;
 mod sources;
 mod stream;
 mod telemetry;
+mod threads;
 mod tiles;
 mod trace;
 mod variants;

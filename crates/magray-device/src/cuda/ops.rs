@@ -161,6 +161,12 @@ impl CudaOps {
         Ok(())
     }
 
+    /// Memory of the GPU that these operations hold beside activations.
+    pub fn scratch_bytes(&self) -> u64 {
+        let buffers = [&self.batch, &self.sums.0, &self.bytes.0, &self.scales.0];
+        buffers.iter().map(|buffer| buffer.bytes() as u64).sum()
+    }
+
     /// How many sizes of batches have recorded passes.
     pub fn recorded(&self) -> usize {
         self.recordings.len()
@@ -332,7 +338,12 @@ impl Ops for CudaOps {
         }
     }
 
+    fn room_bytes(acts: &Acts) -> u64 {
+        acts.room_bytes() as u64
+    }
+
     fn embed(&mut self, batch: &TokenBatch<'_>, tables: &DeviceEmbedding, out: &mut Acts) {
+        out.used_by(&self.stream);
         assert_eq!(tables.norm.columns, out.columns(), "vectors as wide as the model");
         assert_rows(out, batch.tokens());
         self.bring(batch, 0);
@@ -357,6 +368,7 @@ impl Ops for CudaOps {
     }
 
     fn linear(&mut self, x: &Acts, weights: &Linear, activation: Activation, out: &mut Acts) {
+        [x, out].iter().for_each(|acts| acts.used_by(&self.stream));
         assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
         assert_eq!(out.columns(), weights.outputs, "room for the layer's outputs");
         assert_rows(out, x.rows());
@@ -368,6 +380,7 @@ impl Ops for CudaOps {
     }
 
     fn linear_add_norm(&mut self, x: &Acts, weights: &Linear, norm: &DeviceNorm, hidden: &mut Acts) {
+        [x, hidden].iter().for_each(|acts| acts.used_by(&self.stream));
         assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
         assert_eq!(hidden.columns(), weights.outputs, "the layer gives back what it adds to");
         assert_eq!(hidden.columns(), norm.columns, "the norm is as wide");
@@ -399,6 +412,7 @@ impl Ops for CudaOps {
     }
 
     fn attention(&mut self, qkv: &Acts, batch: &TokenBatch<'_>, shape: AttentionShape<'_, DeviceBias>, out: &mut Acts) {
+        [qkv, out].iter().for_each(|acts| acts.used_by(&self.stream));
         assert_rows(qkv, batch.tokens());
         assert_rows(out, batch.tokens());
         assert_eq!(qkv.columns(), 3 * out.columns(), "queries, keys and values");
@@ -438,6 +452,7 @@ impl Ops for CudaOps {
     }
 
     fn pool(&mut self, hidden: &Acts, batch: &TokenBatch<'_>, shape: PoolShape<'_>, out: &mut Acts) {
+        [hidden, out].iter().for_each(|acts| acts.used_by(&self.stream));
         let columns = hidden.columns();
         assert_eq!(out.columns(), columns * shape.ways.len(), "room for each way");
         assert_rows(hidden, batch.tokens());
@@ -462,6 +477,7 @@ impl Ops for CudaOps {
     }
 
     fn finish(&mut self, acts: &Acts, normalize: bool) {
+        acts.used_by(&self.stream);
         assert_eq!(acts.number, Number::F32, "answers are of 32-bit rows");
         // Alone, it brings a batch of as many texts as there are rows; in a pass there is one.
         if matches!(self.mode, Mode::Eager) {
@@ -491,10 +507,11 @@ impl Ops for CudaOps {
 
     fn answer(&mut self) -> Result<&[f32], DeviceError> {
         // Told once: memory may be free the next time; a broken context fails again by itself.
+        let settled = self.settle();
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
-        self.settle()?;
+        settled?;
         Ok(self.answer.floats(self.answer_len))
     }
 }

@@ -24,7 +24,7 @@ pub struct ProbeBlock(Taken);
 impl Cuda {
     /// A probe of this GPU's pool.
     pub fn pool_probe(&self) -> PoolProbe {
-        PoolProbe { context: Arc::clone(self.context()), progress: self.context().new_progress() }
+        PoolProbe { context: Arc::clone(self.context()), progress: self.context().new_progress(std::ptr::null_mut()) }
     }
 }
 
@@ -52,6 +52,6 @@ impl PoolProbe {
 
 impl Drop for PoolProbe {
     fn drop(&mut self) {
-        self.context.ended(&self.progress);
+        self.context.ended(&self.progress, || {});
     }
 }

@@ -231,6 +231,47 @@ fn weights_whose_image_was_forgotten_stay_away_and_say_so_on_cuda() {
 }
 
 #[test]
+fn a_source_that_panics_leaves_no_memory_taken_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let shape = Shape::small(precisions(cuda)[0]);
+            let broken =
+                |_: u64, count: usize| Numbers::made(count, Arc::new(|_: usize, _: &mut [f32]| panic!("a bug")));
+            let load = std::panic::AssertUnwindSafe(|| Stack::load(cuda, shape, &broken).is_ok());
+            assert!(std::panic::catch_unwind(load).is_err());
+            assert_eq!(cuda.context().device_pool_stats().used, 0);
+            let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");
+            stack.run(TEXTS).expect("an answer");
+        },
+    );
+}
+
+#[test]
+fn old_activations_are_free_for_new_ones_while_another_stream_is_busy_on_cuda() {
+    // Room for the weights, for activations of one large pass, and not for two.
+    let limited = |options| CudaOptions { memory_limit_bytes: Some((600 + 110) * MIB), ..options };
+    with_gpu(limited, |cuda| {
+        let shape = Shape::small(precisions(cuda)[0]);
+        let mut growing = Stack::load(cuda, shape, &made).expect("the model fits");
+        let mut busy = Stack::load(cuda, shape, &made).expect("the model fits");
+        let bits = busy.run(TEXTS).expect("an answer").0;
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                for _ in 0..200 {
+                    assert_eq!(busy.run(TEXTS).expect("an answer").0, bits);
+                }
+            });
+            for texts in [60, 70, 80, 90, 100] {
+                growing.run(&vec![128; texts]).expect("the old room is free for the new");
+                growing.ops.trim();
+            }
+            other.join().expect("the other is not disturbed");
+        });
+    });
+}
+
+#[test]
 fn a_model_beyond_the_limit_is_refused_and_leaves_nothing_on_cuda() {
     let limited = |options| CudaOptions { memory_limit_bytes: Some(700 * MIB), ..options };
     with_gpu(limited, |cuda| {

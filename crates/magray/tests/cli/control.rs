@@ -151,3 +151,28 @@ fn watching_goes_on_until_it_is_ended() {
     watch.kill().unwrap();
     watch.wait().unwrap();
 }
+
+#[test]
+fn an_engine_without_a_gpu_moves_its_models_on_the_host() {
+    let home = Home::new();
+    let engine = Engine::start(&home);
+    let pid = engine.pid().to_string();
+    for args in [
+        &["gpu", "offload"][..],
+        &["gpu", "offload", "synthetic:tiny", "--pid", &pid],
+        &["gpu", "release", "--all"],
+        &["gpu", "preheat", "synthetic:tiny"],
+        &["gpu", "timeout", "5"],
+        &["gpu", "pin", "synthetic:tiny"],
+    ] {
+        let answer = home.call(args).run().success();
+        assert!(answer.stdout.contains("'synthetic:tiny'") && answer.stdout.lines().count() == 1, "{}", answer.stdout);
+    }
+    let done = json_of(&home, &["gpu", "timeout", "never", "--json"]);
+    assert_eq!((&done["pid"], &done["models"][0]["model"]), (&json!(engine.pid()), &json!("synthetic:tiny")));
+    let model = &done["status"]["models"][0];
+    assert_eq!((&model["idle_timeout_s"], &model["pinned"]), (&Value::Null, &json!(true)));
+    let answer = home.call(&["gpu", "preheat", "nobody"]).run();
+    let message = format!("error: magray (pid {pid}): there is no model 'nobody': it has synthetic:tiny\n");
+    assert_eq!((answer.code, answer.stderr), (4, message));
+}

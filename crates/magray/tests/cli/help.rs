@@ -64,6 +64,7 @@ fn every_command_has_examples() {
         &["bench", "alloc"],
         &["bench", "load"],
         &["bench", "overhead"],
+        &["bench", "residency"],
         &["gpu", "info"],
         &["gpu", "status"],
         &["gpu", "offload"],

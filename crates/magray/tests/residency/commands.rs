@@ -101,14 +101,14 @@ fn sentences_tell_what_was_done_and_what_memory_is_left() {
     };
     let offload = said(&["gpu", "offload"]);
     assert!(offload.starts_with("'synthetic:tiny' is off the GPU after "), "{offload}");
-    assert!(offload.contains("simulated:0 holds ") && offload.ends_with(" left\n"), "{offload}");
+    assert!(offload.contains("sim:0 holds ") && offload.ends_with(" left\n"), "{offload}");
     let preheat = said(&["gpu", "preheat", "synthetic:tiny"]);
-    assert!(preheat.starts_with("'synthetic:tiny' is on simulated:0 after "), "{preheat}");
+    assert!(preheat.starts_with("'synthetic:tiny' is on sim:0 after "), "{preheat}");
     assert_eq!(said(&["gpu", "timeout", "45"]), "'synthetic:tiny' leaves the GPU after 45 s without work\n");
     assert_eq!(said(&["gpu", "pin", "synthetic:tiny"]), "'synthetic:tiny' stays on its GPU whatever others need\n");
     let status = home.json(&["gpu", "status", "--json"]);
     let model = &status["engines"][0]["models"][0];
     assert_eq!((&model["idle_timeout_s"], &model["pinned"]), (&json!(45.0), &json!(true)));
     let table = said(&["gpu", "status"]);
-    assert!(table.contains("simulated:0") && table.contains("pinned") && !table.contains("there is no GPU"), "{table}");
+    assert!(table.contains("sim:0") && table.contains("pinned") && !table.contains("there is no GPU"), "{table}");
 }

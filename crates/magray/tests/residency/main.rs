@@ -89,7 +89,7 @@ fn two_hundred_random_rounds_lose_nothing_and_leave_nothing() {
     let number = |key: &str| report[key].as_u64().unwrap();
     assert!(number("requests") == 200 * 6 * 4 && number("loads") > 50 && number("offloads") > 50, "{report:#}");
     assert!((2..=3).contains(&number("resident_max")), "{report:#}");
-    assert!(report["by_device"]["simulated:0"].as_u64().unwrap() > 500, "{report:#}");
+    assert!(report["by_device"]["sim:0"].as_u64().unwrap() > 500, "{report:#}");
     for what in ["preheat", "offload", "release", "timeout", "after_use", "favour"] {
         assert!(report["moves"][what].as_u64().unwrap() > 5, "{what}:\n{report:#}");
     }

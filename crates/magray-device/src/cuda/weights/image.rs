@@ -8,6 +8,7 @@ use crate::cuda::device::DeviceError;
 use crate::cuda::error::CudaError;
 use crate::cuda::stream::{Stream, Urgency};
 use crate::cuda::sys;
+use crate::cuda::threads::on_threads;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,14 +122,7 @@ impl Image {
             }
             Ok(())
         };
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.min(self.registered.len())).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            others.into_iter().fold(own, |before, other| match other.join() {
-                Ok(result) => before.and(result),
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        })
+        on_threads(threads.min(self.registered.len()), work)
     }
 
     /// Gives a chunk its pages, which can fail, and tells the driver of it, which may refuse.

@@ -70,12 +70,17 @@ impl WeightsBlock {
         if !self.is_resident() {
             return Ok(());
         }
+        let arrived = self.ground.arrival.wait();
+        // What is only registered for the next time is not worth waiting for; an image that is being filled is, also
+        // where the weights cannot be parked: it is what they come back from.
+        self.keeping.settle(self.image_is_filled());
         if !self.ground.context.can_park() {
             return Err(DeviceError::CannotPark);
         }
-        let arrived = self.ground.arrival.wait();
-        // What is only registered for the next time is not worth waiting for; an image that is being filled is.
-        self.keeping.settle(self.image_is_filled());
+        if arrived.is_err() {
+            // Copies may be under way still; memory that the driver may write to is not taken away.
+            self.keeping.copies.lock().unwrap_or_else(PoisonError::into_inner).wait()?;
+        }
         if !self.image_is_filled() {
             arrived?;
             let memory = SharedMemory::of_bytes(self.bytes())?;

@@ -8,6 +8,7 @@ use super::parts::{self, Part};
 use crate::cuda::device::DeviceError;
 use crate::cuda::pinned::PinnedBytes;
 use crate::cuda::stream::{Mark, Stream};
+use crate::cuda::threads::on_threads;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -138,17 +139,10 @@ impl<'a> Upload<'a> {
 
     fn run(&self) -> Result<(), DeviceError> {
         let threads = self.origin.threads();
-        let worked = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.min(self.units)).map(|_| scope.spawn(|| self.work())).collect();
-            let own = self.work();
-            others.into_iter().fold(own, |before, other| match other.join() {
-                Ok(result) => before.and(result),
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        });
+        let worked = on_threads(threads.min(self.units), || self.work());
         // Also after a failure: nothing may be under way when the memory goes.
-        let end = self.stream(|stream| stream.mark())?;
-        end.wait()?;
+        let end = self.stream(Stream::mark).and_then(|mark| Ok(mark.wait()?));
+        end.or_else(|_| self.stream(Stream::wait))?;
         worked
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use magray_engine::{
     DeviceName,
     engine::{Allowed, DeviceState, Engine, EngineError, ModelSource, Moved, Work},
+    gpu::GpuOptions,
 };
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
     },
     arguments::ResidencyArgs,
     bits::{FirstAnswers, Question},
-    device_memory::{StateMemory, gpu_of},
+    device_memory::{StateMemory, WholeGpus, gpu_of},
     measured, no_gpu, print_json,
     report::{Cycle, Phase, cycle_table},
     written,
@@ -43,14 +44,20 @@ pub(super) fn run(args: &ResidencyArgs, config: &Config, context: &Context) -> R
     };
     let text = text_for(&source, args.tokens as usize)?;
     let measured = measured(args, config, vec![(name.clone(), source)])?;
+    let options = &measured.encoder.gpu;
+    let gpus_before = WholeGpus::look(options);
     let started = start(&measured, &context.console)?;
-    let gpu = gpu_of(&started.engine).ok_or_else(no_gpu)?;
-    let device = gpu.name;
+    let Some(device) = gpu_of(&started.engine).map(|gpu| gpu.name) else {
+        started.shut_down();
+        return Err(no_gpu());
+    };
     let subject = Subject { engine: started.engine.clone(), device, text };
     let mut cycle = Cycle::new(name, device, args.write_model.is_some());
-    let ran = subject.run(args.rounds, &mut cycle, &measured.encoder.gpu);
+    cycle.memory.push(StateMemory::without_engine("before", gpus_before.used_of(device)));
+    let ran = subject.run(args.rounds, &mut cycle, options);
     drop(subject);
     started.shut_down();
+    cycle.memory.push(StateMemory::without_engine("after", WholeGpus::look(options).used_of(device)));
     if let Err(error) = ran {
         cycle.failed += 1;
         cycle.complaints.push(error);
@@ -85,10 +92,10 @@ struct Subject {
 
 impl Subject {
     /// All rounds; the words of what stopped them, where something did.
-    fn run(&self, rounds: u32, cycle: &mut Cycle, options: &magray_engine::gpu::GpuOptions) -> Result<(), String> {
+    fn run(&self, rounds: u32, cycle: &mut Cycle, options: &GpuOptions) -> Result<(), String> {
         let mut first = FirstAnswers::default();
         let look = |state| StateMemory::look(state, &self.engine, options);
-        cycle.memory.push(look("before"));
+        cycle.memory.push(look("empty"));
         self.answer(Phase::FirstLoad, cycle, &mut first)?;
         // The first passes record what later ones use.
         for _ in 0..3 {
@@ -119,9 +126,6 @@ impl Subject {
             }
             self.answer(Phase::Reload, cycle, &mut first)?;
         }
-        self.engine.release(0, LONG).map_err(|error| error.to_string())?;
-        self.wait_for_rest()?;
-        cycle.memory.push(look("after"));
         Ok(())
     }
 

@@ -52,8 +52,8 @@ fn measured(args: &ResidencyArgs, config: &Config, models: Vec<(String, ModelSou
 fn encoder(args: &ResidencyArgs, config: &Config) -> EncoderOptions {
     let options = model::encoder_options(config);
     match args.is_simulated() {
-        // A real GPU beside the simulated one would be used too.
-        true => EncoderOptions { device: DeviceChoice::Cpu, ..options },
+        // Simulated GPUs are used in place of real ones.
+        true => EncoderOptions { device: DeviceChoice::Auto, ..options },
         false => options,
     }
 }

@@ -4,16 +4,15 @@
 use std::time::{Duration, Instant};
 
 use magray_engine::{
-    DeviceName, Encoder, EncoderOptions, Precision, PrecisionChoice,
+    DeviceChoice, Encoder, EncoderOptions, Precision, PrecisionChoice,
     engine::{DeviceState, Engine, ModelSource},
-    gpu::Survey,
 };
 use serde::Serialize;
 
 use super::{
     super::engine_start::{Measured, start},
     arguments::ResidencyArgs,
-    device_memory::gpu_of,
+    device_memory::{WholeGpus, gpu_of},
     held::{Held, Left},
     measured, no_gpu,
     play::{Counts, MOVE_MAX, Play},
@@ -44,7 +43,7 @@ pub(super) fn run(args: &ResidencyArgs, rounds: u32, config: &Config, context: &
     let mut measured = measured(args, config, sources)?;
     let limit = set_limit(args, &subjects, &mut measured)?;
     // Before anything is held: what telemetry opens once stays open.
-    let gpus_before = used_by_all(&measured);
+    let gpus_before = WholeGpus::look(&measured.encoder.gpu);
     let before = Held::now();
     let started = start(&measured, &context.console)?;
     let Some(gpu) = gpu_of(&started.engine) else {
@@ -62,10 +61,9 @@ pub(super) fn run(args: &ResidencyArgs, rounds: u32, config: &Config, context: &
     let views = started.engine.status().models;
     started.shut_down();
     let system = before.left(GONE_WITHIN);
-    let whole_gpu_bytes = match (used_of(gpu.name, &gpus_before), used_of(gpu.name, &used_by_all(&measured))) {
-        (Some(before), Some(after)) => Some(after.saturating_sub(before)),
-        _ => None,
-    };
+    let gpus_after = WholeGpus::look(&measured.encoder.gpu);
+    let grown = gpus_after.used_of(gpu.name).zip(gpus_before.used_of(gpu.name));
+    let whole_gpu_bytes = grown.map(|(after, before)| after.saturating_sub(before));
     let report = Report {
         model: name,
         device: gpu.name.to_string(),
@@ -115,24 +113,12 @@ fn settled_precision(args: &ResidencyArgs, subjects: &[Subject], asked: &Encoder
         (PrecisionChoice::Exactly(precision), _) => Ok(precision),
         // A simulated GPU computes as the CPU does.
         (PrecisionChoice::Auto, Some(subject)) if args.is_simulated() => {
-            let encoder = Encoder::synthetic(subject.shape, asked);
+            let on_cpu = EncoderOptions { device: DeviceChoice::Cpu, ..asked.clone() };
+            let encoder = Encoder::synthetic(subject.shape, &on_cpu);
             Ok(encoder.map_err(|reason| model::load_failure(&subject.name, reason))?.precision())
         }
         (PrecisionChoice::Auto, _) => Ok(Precision::Bf16),
     }
-}
-
-/// Memory of every GPU that is in use by all processes, by its number.
-fn used_by_all(measured: &Measured) -> Vec<(usize, u64)> {
-    if !measured.simulated_gpus.is_empty() {
-        return Vec::new();
-    }
-    let gpus = Survey::take(&measured.encoder.gpu).gpus.unwrap_or_default();
-    gpus.iter().filter_map(|gpu| Some((gpu.info.index, gpu.sample.memory_used_bytes?))).collect()
-}
-
-fn used_of(name: DeviceName, gpus: &[(usize, u64)]) -> Option<u64> {
-    gpus.iter().find(|(index, _)| name == DeviceName::Cuda(*index)).map(|(_, bytes)| *bytes)
 }
 
 /// Waits until the GPU, which has no model any more, has no worker either; says what is taken of it.
@@ -277,7 +263,7 @@ mod tests {
         let at_rest = AtRest { is_resting: true, ..AtRest::default() };
         Report {
             model: "synthetic:tiny".to_owned(),
-            device: "simulated:0".to_owned(),
+            device: "sim:0".to_owned(),
             rounds: 200,
             models: 6,
             fit: 3,
@@ -290,7 +276,7 @@ mod tests {
                 requests: 100,
                 answered: 100,
                 moves: BTreeMap::from([("offload", 4)]),
-                by_device: BTreeMap::from([("cpu".to_owned(), 40), ("simulated:0".to_owned(), 60)]),
+                by_device: BTreeMap::from([("cpu".to_owned(), 40), ("sim:0".to_owned(), 60)]),
                 resident_max: 3,
                 compared: 50,
                 ..Counts::default()
@@ -302,7 +288,15 @@ mod tests {
     #[test]
     fn a_run_without_fault_says_so() {
         assert_eq!(report().fault(true), None);
-        expect![[r#""#]].assert_eq(&report().text());
+        expect![[r#"
+            200 rounds over 6 models like synthetic:tiny on sim:0, 30.0 MB for 3 of them, seed 7, 12.0 s
+            requests 100: answered 100, refused 0, failed 0, wrong 0; other bits 0 in 50 questions
+            answered by: cpu 40, sim:0 60
+            moves: offload 4; not done 0
+            loads 90, offloads 87, at most 3 models on the GPU at once
+            left: nothing
+        "#]]
+        .assert_eq(&report().text());
     }
 
     #[test]

@@ -228,7 +228,19 @@ mod tests {
 
     #[test]
     fn times_and_memory_line_up() {
-        expect![[r#""#]].assert_eq(&cycle_table(&cycle()));
+        expect![[r#"
+            synthetic:x on sim:0, 2.00 GB of weights
+
+            step            runs  median ms  min    max     GB/s
+            offload         1     7.00       7.00   7.00
+            wake to answer  3     100.00     90.00  110.00  20.0
+
+            state        whole GPU MB  magray MB  pool reserved  used  peak  parked  driver calls  worker
+            on_cpu_cold  0.0           0.0        -              -     -     -       -             no
+
+            failed 0, answers with other bits 0
+        "#]]
+        .assert_eq(&cycle_table(&cycle()));
     }
 
     #[test]

@@ -96,7 +96,9 @@ impl Lane for CpuLane {
 
     fn join(&self, deadline: Instant) -> bool {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.iter_mut().fold(true, |all, thread| join_until(thread, deadline) && all)
+        // Both are waited for, also where the first is late.
+        let late = threads.iter_mut().filter(|thread| !join_until(thread, deadline)).count();
+        late == 0
     }
 
     fn status(&self) -> LaneStatus {

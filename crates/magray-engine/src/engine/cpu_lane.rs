@@ -97,8 +97,8 @@ impl Lane for CpuLane {
     fn join(&self, deadline: Instant) -> bool {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // Both are waited for, also where the first is late.
-        let late = threads.iter_mut().filter(|thread| !join_until(thread, deadline)).count();
-        late == 0
+        let [computing, keeping] = threads.each_mut().map(|thread| join_until(thread, deadline));
+        computing && keeping
     }
 
     fn status(&self) -> LaneStatus {

@@ -111,6 +111,16 @@ impl SharedMemory {
         }
     }
 
+    /// Lets this process forget where these bytes lie, which costs time when it ends; they keep what they hold.
+    pub(crate) fn unmap_pages(&self, range: Range<usize>) {
+        // SAFETY: the mapping is shared: its pages belong to the memory behind it and come back, as they are, when they
+        // are touched. Nobody holds a reference into it.
+        let forgotten =
+            unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+        // Nothing but time depends on it.
+        let _ = forgotten;
+    }
+
     /// Copies words in, from the word `at` on. Words that do not fit are a bug.
     pub fn write(&self, at: usize, words: &[u32]) {
         let to = self.place(at, words.len());

@@ -20,7 +20,8 @@ use std::time::Duration;
 const IDLE_WAKES_MAX: u32 = 2_000;
 
 /// More steps than any world needs for each request: a machine that takes more turns in circles.
-const STEPS_PER_REQUEST: u64 = 50_000;
+const STEPS_PER_REQUEST: u64 = 1_000;
+const STEPS_AT_LEAST: u64 = 100_000;
 
 /// Where the work is done first changes by and by, as batches take longer or shorter than expected. A machine may look at it
 /// again from time to time; it must do so within this time, or within that of four slow batches if that is longer.
@@ -170,9 +171,10 @@ impl World {
             let message = "nothing is due, and the machine does not want to be woken".to_owned();
             return Err(Broken { rule: self.unsettled(), message });
         };
-        if self.measured.steps > STEPS_PER_REQUEST * (self.scenario.load.requests as u64 + 10) {
+        if self.measured.steps > STEPS_AT_LEAST + STEPS_PER_REQUEST * self.scenario.load.requests as u64 {
             let message = format!("it takes step after step without an end: {}", self.state_words());
-            return Err(Broken { rule: Rule::HonestWake, message });
+            let rule = if self.end_by.is_some() { self.unsettled() } else { Rule::HonestWake };
+            return Err(Broken { rule, message });
         }
         if self.end_by.is_some_and(|end_by| next > end_by) {
             let message = format!("nothing goes wrong any more, and still: {}", self.state_words());

@@ -5,6 +5,10 @@
 //! and unmapped again; a handle is a multiple of the grain. Blocks are handed out of what is mapped, each in constant
 //! time whatever the number of blocks. Small blocks and large ones live in different parts of the range, so that a small
 //! one that stays cannot keep a large one's memory from going.
+//!
+//! Where nothing fits, handles that nobody uses are moved side by side before new ones are made, so what is reserved stays
+//! near what is used. Handles that were unused for some epochs are given back. A block with handles of its own can be
+//! parked: its memory goes, its addresses stay.
 
 mod allocate;
 mod forecast;

@@ -155,14 +155,17 @@ impl Machine {
         let kept = self.options.keeping.worker;
         for id in self.gpus.iter() {
             let is_awaited = self.models.iter().any(|model| model.coming.contains(id));
+            let is_careless = sabotaged!(self, RestWithWeights);
+            let is_kept = sabotaged!(self, NeverRest);
             let device = self.device_mut(id);
             let is_well = device.worker == Worker::Ready && device.is_in_rotation() && !device.needs_probe;
             let shelf = &mut device.shelf;
-            if !shelf.is_empty() || shelf.places.iter().any(|place| place.is_owed) || is_awaited {
+            let is_empty = shelf.is_empty() || is_careless;
+            if !is_empty || shelf.places.iter().any(|place| place.is_owed) || is_awaited {
                 shelf.empty_since = None;
                 continue;
             }
-            if !is_well {
+            if !is_well || is_kept {
                 continue;
             }
             let since = *shelf.empty_since.get_or_insert(now);

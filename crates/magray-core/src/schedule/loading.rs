@@ -281,6 +281,9 @@ impl Machine {
         shelf.set(model, Stage::Loading { since: now, source, was_owed });
         shelf.place_mut(model).ready_at = Some(ready_at);
         shelf.rests_at_once = false;
+        if sabotaged!(self, LoadTwice) {
+            actions.push(Action::Load { device: id, model });
+        }
         actions.push(Action::Load { device: id, model });
     }
 

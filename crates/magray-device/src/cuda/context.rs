@@ -26,6 +26,8 @@ pub struct MemoryOptions {
     pub by_driver: bool,
     /// Where to write down what is taken and given back, for comparisons.
     pub trace: Option<std::path::PathBuf>,
+    /// Whether the driver keeps knowing weights in host memory; `None`: where that pays.
+    pub keeps_registered: Option<bool>,
 }
 
 /// A GPU ready for work. Costs some hundred MiB of its memory while it lives.
@@ -34,6 +36,7 @@ pub struct Context {
     device: sys::CUdevice,
     raw: sys::CUcontext,
     gpu: GpuInfo,
+    keeps_registered: Option<bool>,
     /// Gone only while the context is dropped.
     memory: Mutex<Option<DeviceMemory>>,
     pinned: Mutex<PinnedMemory>,
@@ -81,6 +84,7 @@ impl Context {
             device,
             raw,
             gpu: gpu.clone(),
+            keeps_registered: options.keeps_registered,
             memory: Mutex::new(None),
             pinned: Mutex::new(PinnedMemory::new()),
             streams: Mutex::default(),
@@ -104,6 +108,12 @@ impl Context {
     pub fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained as long as `self` lives.
         CudaError::check(unsafe { sys::cuCtxSetCurrent(self.raw) })
+    }
+
+    /// Whether the driver is to keep knowing weights in host memory; `None`: where that pays.
+    #[cfg(unix)]
+    pub(super) fn keeps_registered(&self) -> Option<bool> {
+        self.keeps_registered
     }
 
     /// The GPU.

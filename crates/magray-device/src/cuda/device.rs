@@ -43,6 +43,8 @@ pub struct CudaOptions {
     pub memory_by_driver: bool,
     /// A file to write down what memory is taken and given back, for comparisons.
     pub trace: Option<PathBuf>,
+    /// Whether the driver keeps knowing weights in host memory; `None`: where that pays.
+    pub keeps_registered: Option<bool>,
 }
 
 /// Why a GPU did not do what was asked.
@@ -103,6 +105,7 @@ impl Cuda {
             limit_bytes: options.memory_limit_bytes,
             by_driver: options.memory_by_driver,
             trace: options.trace,
+            keeps_registered: options.keeps_registered,
         };
         let context = Context::open_with(gpu, &memory)?;
         let copies = Arc::new(Mutex::new(Stream::new(&context, Urgency::Usual)?));

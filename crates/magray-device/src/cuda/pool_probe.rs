@@ -1,10 +1,11 @@
 //! The pool of a GPU's memory for those who measure it: takes and gives back, and does nothing else.
 //! What it hands out must not be computed with.
 
-use super::context::Context;
+use super::context::{Context, MemoryOptions};
 use super::device::Cuda;
 use super::device_memory::Taken;
 use super::error::CudaError;
+use super::gpu::GpuInfo;
 use super::stream::Progress;
 use magray_core::pool::PoolStats;
 use std::sync::Arc;
@@ -29,6 +30,12 @@ impl Cuda {
 }
 
 impl PoolProbe {
+    /// Opens a GPU that [`super::probe`] found, for its memory alone.
+    pub fn open(gpu: &GpuInfo, options: &MemoryOptions) -> Result<Self, CudaError> {
+        let context = Context::open_with(gpu, options)?;
+        Ok(Self { progress: context.new_progress(std::ptr::null_mut()), context })
+    }
+
     /// Takes so many bytes, at least one.
     pub fn take(&self, bytes: usize) -> Result<ProbeBlock, CudaError> {
         self.context.take(bytes.max(1), self.progress.id()).map(ProbeBlock)

@@ -93,30 +93,43 @@ fn come_and_go(cuda: &Arc<Cuda>, shape: Shape, source: Source<'_>, rounds: usize
     }
 }
 
+/// Both ways to keep images: known to the driver, and not.
+fn with_gpu_both_ways(test: impl Fn(&Arc<Cuda>)) {
+    for is_kept in [true, false] {
+        with_gpu(|options| CudaOptions { keeps_registered: Some(is_kept), ..options }, &test);
+    }
+}
+
 #[test]
 fn answers_and_recordings_survive_offload_and_wake_on_cuda() {
-    with_gpu(
-        |options| options,
-        |cuda| {
-            for precision in precisions(cuda) {
-                come_and_go(cuda, Shape::small(precision), &made, 3);
-            }
-            let stats = cuda.context().device_pool_stats();
-            assert_eq!((stats.used, stats.blocks, stats.parked), (0, 0, 0), "nothing is left");
-        },
-    );
+    with_gpu_both_ways(|cuda| {
+        for precision in precisions(cuda) {
+            come_and_go(cuda, Shape::small(precision), &made, 3);
+        }
+        let stats = cuda.context().device_pool_stats();
+        assert_eq!((stats.used, stats.blocks, stats.parked), (0, 0, 0), "nothing is left");
+    });
 }
 
 #[test]
 fn a_model_of_2_gb_survives_offload_and_wake_on_cuda() {
-    with_gpu(
-        |options| options,
-        |cuda| {
-            if precisions(cuda).contains(&Precision::Bf16) {
-                come_and_go(cuda, Shape::large(), &made, 3);
-            }
-        },
-    );
+    with_gpu_both_ways(|cuda| {
+        if precisions(cuda).contains(&Precision::Bf16) {
+            come_and_go(cuda, Shape::large(), &made, 3);
+        }
+    });
+}
+
+#[test]
+fn a_cold_start_from_an_image_answers_the_same_on_cuda() {
+    with_gpu_both_ways(|first| {
+        for precision in precisions(first) {
+            cold_start(first, Shape::small(precision));
+        }
+        if precisions(first).contains(&Precision::Bf16) {
+            cold_start(first, Shape::large());
+        }
+    });
 }
 
 #[test]
@@ -127,21 +140,6 @@ fn a_model_of_16_gb_comes_and_goes_on_cuda() {
         |cuda| {
             come_and_go(cuda, Shape::huge(), &made, 3);
             cold_start(cuda, Shape::huge());
-        },
-    );
-}
-
-#[test]
-fn a_cold_start_from_an_image_answers_the_same_on_cuda() {
-    with_gpu(
-        |options| options,
-        |first| {
-            for precision in precisions(first) {
-                cold_start(first, Shape::small(precision));
-            }
-            if precisions(first).contains(&Precision::Bf16) {
-                cold_start(first, Shape::large());
-            }
         },
     );
 }

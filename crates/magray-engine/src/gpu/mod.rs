@@ -9,7 +9,7 @@ mod survey;
 pub use error::GpuError;
 pub(crate) use hardware::{Hardware, Machine};
 pub use magray_device::cuda::{
-    CONTEXT_BYTES, CudaError, Declined, GpuInfo, MemoryOptions, MemoryProbe, Probed, Sample, SearchPath, Throttle,
+    CONTEXT_BYTES, CudaError, Declined, GpuInfo, MemoryOptions, PoolProbe, ProbeBlock, Sample, SearchPath, Throttle,
     Visible,
 };
 #[cfg(unix)]

@@ -154,7 +154,7 @@ impl Checks {
         self.ledger.settle(view, &self.weights, now)?;
         self.batches.settle(view, &self.workers)?;
         self.workers.settle(view, &self.batches, now)?;
-        self.weights.settle(view, &self.workers, now)?;
+        self.weights.settle(view, &self.workers, &self.ledger, now)?;
         self.ladder.settle(&self.workers)?;
         self.suspects.settle(&self.ledger)?;
         self.idle.settle(view, &self.ledger, &self.batches, &self.weights)?;

@@ -289,7 +289,7 @@ impl Weights {
         self.shelf(device).moving_since().is_some_and(|since| now.since(since) >= self.keeping.load_max)
     }
 
-    pub(crate) fn settle(&mut self, view: &View, workers: &Workers, now: Moment) -> Verdict {
+    pub(crate) fn settle(&mut self, view: &View, workers: &Workers, ledger: &Ledger, now: Moment) -> Verdict {
         let requests: usize = view.models.iter().map(|model| model.requests).sum();
         holds(requests == view.requests, Rule::HonestView, || {
             format!("the models of the view have {requests} requests, and there are {}", view.requests)
@@ -316,7 +316,11 @@ impl Weights {
             }
         }
         for (at, seen) in view.devices.iter().enumerate() {
-            self.judge_device(DeviceId(at as u16), seen.state, view, workers, now)?;
+            let device = DeviceId(at as u16);
+            self.judge_device(device, seen.state, view, workers, now)?;
+            if seen.state == DeviceState::Resting && !workers.has_worker(device) {
+                self.judge_wake(device, ledger, now)?;
+            }
         }
         Ok(())
     }
@@ -329,6 +333,21 @@ impl Weights {
         let idle = now.since(known.used);
         holds(is_kept || idle <= timeout + SLACK, Rule::Idles, || {
             format!("model {} stays on device {} for {idle:?} unused, and its time is {timeout:?}", model.0, device.0)
+        })
+    }
+
+    /// A worker that rests is started by who needs it, and that one alone.
+    fn judge_wake(&self, device: DeviceId, ledger: &Ledger, now: Moment) -> Verdict {
+        let needs_it = |entry: &&super::requests::Entry| {
+            let model = entry.request.group.model;
+            let known = self.known(model);
+            let is_kept_off = self.is_hopeless(device, model, now) || self.spot(device, model).failures > 0;
+            self.waits_only_for(entry, device, model) && !known.is_released && !is_kept_off
+        };
+        let waiting = ledger.live().find(needs_it);
+        holds(waiting.is_none(), Rule::Rests, || {
+            let id = waiting.map_or(0, |entry| entry.request.id.0);
+            format!("device {} rests, and request {id} can be computed nowhere else", device.0)
         })
     }
 

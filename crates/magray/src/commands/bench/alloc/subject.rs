@@ -2,7 +2,7 @@
 //! Measures nothing itself.
 
 use magray_core::pool::{AllocateError, Block, Pool, PoolOptions, PoolStats, SimulatedMemory, StreamId};
-use magray_engine::gpu::{CudaError, GpuInfo, MemoryOptions, MemoryProbe, Probed};
+use magray_engine::gpu::{CudaError, GpuInfo, MemoryOptions, PoolProbe, ProbeBlock};
 
 use crate::exit::Failure;
 
@@ -32,26 +32,26 @@ pub(super) struct OnGpu {
 }
 
 impl Device for OnGpu {
-    type Subject = MemoryProbe;
+    type Subject = PoolProbe;
 
     fn name(&self) -> String {
         self.gpu.name.clone()
     }
 
-    fn open(&self) -> Result<MemoryProbe, Failure> {
-        MemoryProbe::open(&self.gpu, &MemoryOptions::default()).map_err(Failure::Memory)
+    fn open(&self) -> Result<PoolProbe, Failure> {
+        PoolProbe::open(&self.gpu, &MemoryOptions::default()).map_err(Failure::Memory)
     }
 }
 
-impl Subject for MemoryProbe {
-    type Block = Probed;
+impl Subject for PoolProbe {
+    type Block = ProbeBlock;
 
-    fn allocate(&mut self, bytes: u64) -> Result<Probed, Failure> {
+    fn allocate(&mut self, bytes: u64) -> Result<ProbeBlock, Failure> {
         let bytes = usize::try_from(bytes).map_err(|_| Failure::Memory(CudaError::OutOfMemory))?;
         self.take(bytes).map_err(Failure::Memory)
     }
 
-    fn free(&mut self, block: Probed) {
+    fn free(&mut self, block: ProbeBlock) {
         self.give_back(block);
     }
 

@@ -43,6 +43,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<(), Failure> {
         simulated_gpus: args.simulated(),
         control_folders: config.control_folders(),
     };
+    measured.encoder.gpu.memory_trace.clone_from(&args.memory_trace);
     let mut reports = Vec::new();
     for setting in args.settings(measured.settings.schedule.batching.sizing) {
         if !args.batching.is_empty() {

@@ -14,6 +14,7 @@ COLD_MOST_BYTES = 0
 WORDS = {
     "first_load": "first load to answer",
     "warm": "answer while it is there",
+    "first_offload": "first offload after a load (waits for the copy on the host)",
     "offload": "offload",
     "wake": "wake to answer",
     "preheat": "preheat",

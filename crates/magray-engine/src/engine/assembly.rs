@@ -189,6 +189,7 @@ fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk
                 slot_tokens_max: longest.max(GPU_BATCH_TOKENS as usize) + models.known_tokens(),
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
                 outputs_max: models.outputs_max(),
+                memory_limit_bytes: options.encoder.gpu.rules.memory_limit_bytes,
                 faults: None,
             },
             faults: options.faults.as_ref().map(|plan| plan.of_device(&gpu.name().to_string())),

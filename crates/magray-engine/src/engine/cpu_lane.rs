@@ -96,7 +96,9 @@ impl Lane for CpuLane {
 
     fn join(&self, deadline: Instant) -> bool {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.iter_mut().fold(true, |all, thread| join_until(thread, deadline) && all)
+        // Both are waited for, also where the first is late.
+        let [computing, keeping] = threads.each_mut().map(|thread| join_until(thread, deadline));
+        computing && keeping
     }
 
     fn status(&self) -> LaneStatus {

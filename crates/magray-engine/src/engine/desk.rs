@@ -332,6 +332,14 @@ impl Desk {
         if state.is_closed {
             return;
         }
+        let is_move = matches!(
+            event,
+            Event::Loaded { .. }
+                | Event::NotLoaded { .. }
+                | Event::Offloaded { .. }
+                | Event::Up { .. }
+                | Event::Down { .. }
+        );
         let mut actions = std::mem::take(&mut state.actions);
         state.machine.step(event, now, &mut actions);
         let effects: Vec<Effect> = actions.drain(..).filter_map(|action| state.prepare(action, now)).collect();
@@ -341,7 +349,7 @@ impl Desk {
             self.clock.notify_one();
         }
         drop(state);
-        let has_changed = effects.iter().any(|effect| !matches!(effect, Effect::Order(..)));
+        let has_changed = is_move || effects.iter().any(|effect| !matches!(effect, Effect::Order(..)));
         // Devices first: they have work to do while callers read their answers. What is forgotten is forgotten before what
         // comes after it is loaded.
         let (orders, others): (Vec<_>, Vec<_>) =

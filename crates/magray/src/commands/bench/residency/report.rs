@@ -16,6 +16,8 @@ pub(super) enum Phase {
     FirstLoad,
     /// An answer while the model is there.
     Warm,
+    /// The first after a load: it waits for the copy in the memory of the host.
+    FirstOffload,
     Offload,
     /// From the memory of the host to an answer.
     Wake,
@@ -30,9 +32,10 @@ pub(super) enum Phase {
 
 impl Phase {
     /// All, in the order in which they are shown.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::FirstLoad,
         Self::Warm,
+        Self::FirstOffload,
         Self::Offload,
         Self::Wake,
         Self::Preheat,
@@ -46,6 +49,7 @@ impl Phase {
         match self {
             Self::FirstLoad => "first_load",
             Self::Warm => "warm",
+            Self::FirstOffload => "first_offload",
             Self::Offload => "offload",
             Self::Wake => "wake",
             Self::Preheat => "preheat",
@@ -59,6 +63,7 @@ impl Phase {
         match self {
             Self::FirstLoad => "first load to answer",
             Self::Warm => "answer while it is there",
+            Self::FirstOffload => "first offload after a load",
             Self::Offload => "offload",
             Self::Wake => "wake to answer",
             Self::Preheat => "preheat",

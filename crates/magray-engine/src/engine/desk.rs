@@ -53,6 +53,15 @@ struct State {
     is_closed: bool,
 }
 
+/// Weights that came to a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) bytes: u64,
+    pub(super) took: Duration,
+    /// From memory, and not from files.
+    pub(super) from_host: bool,
+}
+
 /// How a model is after somebody wanted something of it.
 pub(super) struct Seen<'a> {
     pub(super) before: &'a ModelView,
@@ -208,8 +217,14 @@ impl Desk {
     }
 
     /// A model's weights are on a device.
-    pub(super) fn loaded(&self, device: DeviceId, model: usize, bytes: u64, took: Duration) {
-        self.advance(Event::Loaded { device, model: ModelId(model as u32), bytes, took });
+    pub(super) fn loaded(&self, device: DeviceId, model: usize, load: Load) {
+        let Load { bytes, took, from_host } = load;
+        self.advance(Event::Loaded { device, model: ModelId(model as u32), bytes, took, from_host });
+    }
+
+    /// The form of a model's weights that GPUs load is in the host's memory, or is there no more.
+    pub(super) fn imaged(&self, model: usize, is_there: bool) {
+        self.advance(Event::Imaged { model: ModelId(model as u32), is_there });
     }
 
     /// A model's weights could not be put on a device.
@@ -354,8 +369,15 @@ impl Desk {
         // comes after it is loaded.
         let (orders, others): (Vec<_>, Vec<_>) =
             effects.into_iter().partition(|effect| matches!(effect, Effect::Order(..) | Effect::Forget(_)));
+        let mut forgotten = Vec::new();
         for effect in orders.into_iter().chain(others) {
+            if let Effect::Forget(model) = effect {
+                forgotten.push(ModelId(model as u32));
+            }
             self.perform(effect);
+        }
+        for model in forgotten {
+            self.advance(Event::Forgotten { model });
         }
         if has_changed {
             self.settled.notify_all();

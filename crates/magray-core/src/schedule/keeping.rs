@@ -111,8 +111,13 @@ impl Machine {
         let host = self.options.keeping.host;
         for at in 0..self.models.len() {
             let id = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
-            let is_absent = |device: &Device| device.shelf.place(id).stage == Stage::Absent;
-            let is_off_gpus = self.devices.iter().filter(|device| device.is_gpu()).all(is_absent);
+            // What is on its way to the CPU has its time when it is there.
+            let is_idle = |device: &Device| match device.shelf.place(id).stage {
+                Stage::Absent => true,
+                Stage::Present { .. } => !device.is_gpu(),
+                Stage::Loading { .. } | Stage::Leaving { .. } => false,
+            };
+            let is_off_gpus = self.devices.iter().all(is_idle);
             let model = self.model(id);
             let is_needed = model.want.is_some() || model.plan.is_pinned || self.jobs.of(id).all > 0;
             let is_kept = !model.is_in_host || !is_off_gpus || is_needed || model.is_forgetting;

@@ -56,6 +56,7 @@ impl Machine {
             }
             self.meet(&demand, choice, &mut promised, actions);
         }
+        self.is_blocked = self.devices.iter().any(|device| device.shelf.is_blocked);
         self.spare(counted_on);
         // What was owed may have turned out not to fit: then something else is.
         self.is_unsettled |= self.owe_for_probes();

@@ -40,6 +40,8 @@ pub struct Machine {
     pub(super) now: Moment,
     /// Something has happened that may move weights.
     pub(super) is_unsettled: bool,
+    /// Some device has no room for weights that a batch, or a request that ends, may make.
+    pub(super) is_blocked: bool,
     /// When they may have to move although nothing happens.
     pub(super) weights_wake: Option<Moment>,
     wake: Option<Moment>,
@@ -72,6 +74,7 @@ impl Machine {
             last_in_turn: DeviceId(u16::MAX),
             now: Moment::START,
             is_unsettled: true,
+            is_blocked: false,
             weights_wake: None,
             models,
             options,

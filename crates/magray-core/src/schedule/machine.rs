@@ -133,6 +133,8 @@ impl Machine {
             self.dispatch(now, actions);
             self.placement_wake = self.placement_wake_after(now);
         }
+        // What was refused meanwhile may have been the last of its model.
+        self.note_quiet(now);
         self.wake = self.earliest_wake(now);
     }
 

@@ -79,6 +79,22 @@ fn a_worker_that_cannot_be_woken_is_trouble_like_any() {
 }
 
 #[test]
+fn a_model_whose_last_request_is_refused_for_want_of_it_still_leaves_in_time() {
+    let mut bench = bench_of(2, 2, &[plan()], Options::default());
+    bench.step(Event::Up { device: GPU });
+    bench.step(Event::Up { device: GPU2 });
+    bench.use_once(A);
+    let (_, actions) = bench.ask(A, Allowed::Only(GPU2));
+    assert_eq!(moves(&actions), [Action::Load { device: GPU2, model: A }]);
+    bench.pass(Duration::from_secs(30));
+    bench.step(Event::Room { device: GPU2, bytes: 1 });
+    let broken = Event::NotLoaded { device: GPU2, model: A, failure: Failure::OutOfMemory };
+    assert_eq!(refusals(&bench.step(broken)).len(), 1, "it is found out of reach when weights are looked at");
+    assert!(bench.pass(Duration::from_secs(59)).is_empty());
+    assert_eq!(bench.pass(Duration::from_secs(1)), [offload(A)]);
+}
+
+#[test]
 fn an_offload_waits_for_the_batch_and_what_waits_brings_the_model_back() {
     let mut bench = bench(2, &[plan()]);
     bench.use_once(A);

@@ -108,9 +108,13 @@ impl Machine {
             Event::Probed { device, passed } => self.on_probed(device, passed, now, actions),
             Event::Reset { device } => self.on_reset(device, now),
             Event::GivenUp { device } => self.on_given_up(device, now, actions),
-            Event::Loaded { device, model, bytes, took } => self.on_loaded(device, Load { model, bytes, took }, now),
+            Event::Loaded { device, model, bytes, took, from_host } => {
+                self.on_loaded(device, Load { model, bytes, took, from_host }, now);
+            }
             Event::NotLoaded { device, model, failure } => self.on_not_loaded(device, model, failure, now, actions),
             Event::Offloaded { device, model } => self.on_offloaded(device, model, now),
+            Event::Imaged { model, is_there } => self.on_imaged(model, is_there),
+            Event::Forgotten { model } => self.on_forgotten(model),
             Event::Room { device, bytes } => self.on_room(device, bytes),
             Event::Wished { model, wish } => self.on_wished(model, wish, now),
             Event::Draining => self.is_draining = true,

@@ -180,6 +180,9 @@ impl Machine {
             self.stranded_since(may, model).map(|since| (since.max(job.arrived) + start_max, may))
         });
         let first = stranded.min();
+        // The CPU has it: that does not go away unseen.
+        let on_cpus = self.cpus.and(self.model(model).present);
+        let is_safe = job.tickets.iter().all(|ticket| !ticket.lane.reach.may.and(on_cpus).is_empty());
         if let Some((due, may)) = first
             && due <= now
         {
@@ -190,6 +193,10 @@ impl Machine {
             };
             self.refuse(id, Refused::NoDevice(reason), actions);
         } else if let Some(job) = self.jobs.get_mut(id) {
+            if is_safe {
+                job.patience = None;
+                return;
+            }
             let due = first.map_or(now + start_max.max(Duration::from_millis(1)), |(due, _)| due);
             job.patience = Some(due);
             self.patience.insert((due, id));

@@ -29,6 +29,8 @@ pub(crate) struct Weights {
 struct Shelf {
     kind: DeviceKind,
     room: u64,
+    /// What it is as long as no worker has told.
+    room_untold: u64,
     spots: Vec<Spot>,
     /// When anything of weights, or of its worker, changed last.
     changed: Moment,
@@ -47,6 +49,8 @@ struct Known {
     preheat: bool,
     /// Somebody wants it gone from everywhere.
     is_released: bool,
+    /// It is being taken out of the host's memory.
+    is_forgetting: bool,
 }
 
 /// A model on a device.
@@ -85,7 +89,8 @@ impl Weights {
                 failures: 0,
             };
             let spots = scenario.models.iter().map(spot).collect();
-            Shelf { kind, room: device.spec.weights_max, spots, changed: Moment::START }
+            let room = device.spec.weights_max;
+            Shelf { kind, room, room_untold: room, spots, changed: Moment::START }
         };
         let known = |model: &crate::scenario::Model| Known {
             plan: model.plan,
@@ -94,6 +99,7 @@ impl Weights {
             was_busy: false,
             preheat: false,
             is_released: false,
+            is_forgetting: false,
         };
         let all: u64 = scenario.models.iter().map(|model| model.bytes.max(model.plan.bytes)).sum();
         let has_wishes = scenario.interventions.iter().any(|(_, what)| matches!(what, Intervention::Wish(..)));
@@ -114,7 +120,6 @@ impl Weights {
             Event::Loaded { device, model, bytes, .. } if self.is_loading(*device, *model) => {
                 let is_gpu = self.shelf(*device).kind == DeviceKind::Gpu;
                 let known = self.known_mut(*model);
-                known.has_image |= is_gpu;
                 known.preheat &= !is_gpu;
                 known.used = now;
                 let spot = self.spot_mut(*device, *model);
@@ -146,6 +151,7 @@ impl Weights {
             Event::Down { device, .. } => {
                 let shelf = self.shelf_mut(*device);
                 shelf.changed = now;
+                shelf.room = shelf.room_untold;
                 for spot in &mut shelf.spots {
                     spot.failures += u32::from(matches!(spot.stage, Stage::Loading { .. }));
                     spot.stage = Stage::Absent;
@@ -163,6 +169,13 @@ impl Weights {
                 }
             }
             Event::Submitted(request) => self.known_mut(request.group.model).used = now,
+            Event::Imaged { model, is_there } => self.known_mut(*model).has_image = *is_there,
+            Event::Forgotten { model } if self.is_forgetting(*model) => {
+                let known = self.known_mut(*model);
+                known.is_forgetting = false;
+                known.has_image = false;
+                known.used = now;
+            }
             Event::Wished { model, wish } => self.wished(*model, *wish, now),
             _ => {}
         }
@@ -208,7 +221,8 @@ impl Weights {
     pub(crate) fn load(&mut self, device: DeviceId, model: ModelId, workers: &Workers, now: Moment) -> Verdict {
         let spot = *self.spot(device, model);
         let is_ready = self.shelf(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
-        holds(spot.stage == Stage::Absent && is_ready, Rule::WeightsOrder, || {
+        let is_kept_off = self.is_forgetting(model);
+        holds(spot.stage == Stage::Absent && is_ready && !is_kept_off, Rule::WeightsOrder, || {
             format!("model {} is to be loaded on device {}: it is {spot:?}", model.0, device.0)
         })?;
         let shelf = self.shelf(device);
@@ -271,9 +285,10 @@ impl Weights {
             format!("model {} is to be forgotten, and device {holder:?} has it", model.0)
         })?;
         let known = self.known_mut(model);
+        let is_twice = std::mem::replace(&mut known.is_forgetting, true);
         known.has_image = false;
         known.is_released = false;
-        Ok(())
+        holds(!is_twice, Rule::WeightsOrder, || format!("model {} is to be forgotten twice at once", model.0))
     }
 
     /// A worker is to rest.
@@ -342,7 +357,8 @@ impl Weights {
             let model = entry.request.group.model;
             let known = self.known(model);
             let is_kept_off = self.is_hopeless(device, model, now) || self.spot(device, model).failures > 0;
-            self.waits_only_for(entry, device, model) && !known.is_released && !is_kept_off
+            let is_going = known.is_released || known.is_forgetting;
+            self.waits_only_for(entry, device, model) && !is_going && !is_kept_off
         };
         let waiting = ledger.live().find(needs_it);
         holds(waiting.is_none(), Rule::Rests, || {
@@ -370,7 +386,8 @@ impl Weights {
         let Some(kept) = self.keeping.worker else { return Ok(()) };
         let is_empty = shelf.spots.iter().all(|spot| spot.stage == Stage::Absent);
         let has_failed = shelf.spots.iter().any(|spot| spot.failures > 0);
-        let is_awaited = view.requests > 0 || self.models.iter().any(|model| model.preheat || model.is_released);
+        let is_awaited = view.requests > 0
+            || self.models.iter().any(|model| model.preheat || model.is_released || model.is_forgetting);
         let used = self.models.iter().map(|model| model.used).fold(shelf.changed, Moment::max);
         let must_rest = state == DeviceState::InRotation && is_empty && !has_failed && !is_awaited;
         let idle = now.since(used);
@@ -386,7 +403,7 @@ impl Weights {
             Stage::Present { .. } => Residency::OnDevice,
             Stage::Leaving { .. } => Residency::Leaving,
             Stage::Absent if !self.known(model).has_image => Residency::Unloaded,
-            Stage::Absent if is_cpu || workers.takes_orders(device) => Residency::OnCpu,
+            Stage::Absent if is_cpu || workers.has_worker(device) => Residency::OnCpu,
             Stage::Absent => Residency::OnCpuCold,
         }
     }
@@ -435,6 +452,10 @@ impl Weights {
 
     pub(crate) fn is_loading(&self, device: DeviceId, model: ModelId) -> bool {
         matches!(self.spot(device, model).stage, Stage::Loading { .. })
+    }
+
+    pub(crate) fn is_forgetting(&self, model: ModelId) -> bool {
+        self.known(model).is_forgetting
     }
 
     pub(crate) fn is_leaving(&self, device: DeviceId, model: ModelId) -> bool {

@@ -48,8 +48,16 @@ fn offload(model: ModelId) -> Action {
 }
 
 impl Bench {
+    /// Weights have come, and where a GPU has them, the host keeps its form of them.
     fn loaded(&mut self, device: DeviceId, model: ModelId) -> Vec<Action> {
-        self.step(Event::Loaded { device, model, bytes: GIB, took: Duration::from_millis(100) })
+        if device != CPU {
+            self.step(Event::Imaged { model, is_there: true });
+        }
+        self.step(Event::Loaded { device, model, bytes: GIB, took: Duration::from_millis(100), from_host: true })
+    }
+
+    fn forgotten(&mut self, model: ModelId) -> Vec<Action> {
+        self.step(Event::Forgotten { model })
     }
 
     fn offloaded(&mut self, device: DeviceId, model: ModelId) -> Vec<Action> {
@@ -73,6 +81,14 @@ impl Bench {
         }
         let start = only_start(&actions);
         self.finish(start.batch);
+    }
+
+    /// Lets the GPU compute some batches of a model, so that nothing of it is tried or guessed any more.
+    fn measure_model(&mut self, model: ModelId) {
+        for _ in 0..4 {
+            let start = only_start(&self.ask(model, Allowed::Gpu).1);
+            self.finish(start.batch);
+        }
     }
 
     fn at(&self, model: ModelId, device: DeviceId) -> Residency {
@@ -333,7 +349,6 @@ fn a_worker_without_weights_rests_and_the_next_request_wakes_it_without_counting
     let (_, actions) = bench.ask(A, Allowed::Gpu);
     assert!(actions.is_empty(), "the old one is not gone yet: {actions:?}");
     assert_eq!(bench.down(GPU, Ending::Rested), [Action::Spawn { device: GPU }]);
-    assert_eq!(bench.at(A, GPU), Residency::OnCpuCold);
     assert_eq!(bench.step(Event::Up { device: GPU }), [load(A)]);
     assert_eq!(starts(&bench.loaded(GPU, A)).len(), 1);
     let view = &bench.machine.view().devices[1];
@@ -388,6 +403,7 @@ fn a_release_takes_a_model_out_of_all_memory_and_its_worker_rests() {
     assert_eq!(actions, [Action::Forget { model: A }, Action::Rest { device: GPU }]);
     assert_eq!((bench.at(A, CPU), bench.at(A, GPU)), (Residency::Unloaded, Residency::Unloaded));
     bench.down(GPU, Ending::Rested);
+    bench.forgotten(A);
     let (_, actions) = bench.ask(A, Allowed::Any);
     assert!(actions.contains(&Action::Spawn { device: GPU }), "{actions:?}");
 }
@@ -398,7 +414,10 @@ fn a_release_during_a_load_is_done_when_that_is_over() {
     bench.ask(A, Allowed::Gpu);
     assert!(bench.wish(A, Wish::Release).is_empty());
     assert_eq!(bench.loaded(GPU, A), [offload(A)]);
-    assert_eq!(bench.offloaded(GPU, A), [Action::Forget { model: A }, load(A)], "somebody waits for it");
+    assert_eq!(bench.offloaded(GPU, A), [Action::Forget { model: A }]);
+    assert!(bench.wish(A, Wish::Preheat).is_empty(), "not before it is forgotten, whoever wants it");
+    assert_eq!(bench.forgotten(A), [load(A)], "somebody waits for it");
+    assert!(bench.forgotten(A).is_empty(), "once is enough");
 }
 
 #[test]
@@ -436,7 +455,7 @@ fn after_a_crash_the_models_come_back_with_the_next_worker() {
     let actions = bench.down(GPU, Ending::Crashed);
     assert!(actions.contains(&Action::Spawn { device: GPU }));
     let stages = [A, B, C].map(|model| bench.at(model, GPU));
-    assert_eq!(stages, [Residency::OnCpuCold, Residency::OnCpuCold, Residency::Unloaded]);
+    assert_eq!(stages, [Residency::OnCpu, Residency::OnCpu, Residency::Unloaded], "the next worker is on its way");
     assert_eq!(moves(&bench.step(Event::Up { device: GPU })), [load(C)], "somebody waits for that one");
     assert_eq!(moves(&bench.loaded(GPU, C)), [load(A)]);
     assert!(moves(&bench.loaded(GPU, A)).is_empty(), "the other one was wished away");
@@ -481,7 +500,94 @@ fn the_hosts_memory_is_let_go_of_after_its_time() {
     assert!(bench.pass(Duration::from_secs(39)).is_empty());
     assert_eq!(bench.pass(Duration::from_secs(1)), [Action::Offload { device: CPU, model: A }]);
     assert_eq!(bench.offloaded(CPU, A), [Action::Forget { model: A }]);
+    bench.forgotten(A);
     assert!(bench.pass(Duration::from_secs(1_000)).is_empty());
+}
+
+#[test]
+fn a_device_at_rest_is_not_thought_full_because_of_what_its_last_worker_told() {
+    let mut bench = bench(4, &[plan(), ModelPlan { bytes: 3 * GIB, ..plan() }]);
+    bench.step(Event::Room { device: GPU, bytes: GIB });
+    assert_eq!(refusals(&bench.ask(B, Allowed::Gpu).1).len(), 1);
+    bench.wish(A, Wish::Release);
+    bench.down(GPU, Ending::Rested);
+    assert_eq!(bench.ask(B, Allowed::Gpu).1, [Action::Spawn { device: GPU }]);
+}
+
+#[test]
+fn weights_are_cold_only_when_the_worker_is_gone() {
+    let mut bench = bench(4, &[plan()]);
+    bench.use_once(A);
+    bench.pass(Duration::from_secs(60));
+    bench.offloaded(GPU, A);
+    assert_eq!(bench.pass(Duration::from_secs(300)), [Action::Rest { device: GPU }]);
+    assert_eq!(bench.at(A, GPU), Residency::OnCpu, "it has not ended yet");
+    bench.down(GPU, Ending::Rested);
+    assert_eq!(bench.at(A, GPU), Residency::OnCpuCold);
+}
+
+#[test]
+fn weights_are_in_the_hosts_memory_when_that_is_told_and_not_before() {
+    let mut bench = bench(4, &[plan()]);
+    bench.ask(A, Allowed::Gpu);
+    let loaded = |from_host| Event::Loaded {
+        device: GPU,
+        model: A,
+        bytes: GIB,
+        took: Duration::from_millis(if from_host { 20 } else { 4_000 }),
+        from_host,
+    };
+    let start = only_start(&bench.step(loaded(false)));
+    bench.finish(start.batch);
+    bench.wish(A, Wish::Offload);
+    bench.offloaded(GPU, A);
+    assert_eq!(bench.at(A, GPU), Residency::Unloaded, "nobody has said that an image was made");
+    bench.step(Event::Imaged { model: A, is_there: true });
+    assert_eq!(bench.at(A, GPU), Residency::OnCpu);
+    bench.step(Event::Imaged { model: A, is_there: false });
+    assert_eq!(bench.at(A, GPU), Residency::Unloaded);
+    assert!(bench.step(Event::Imaged { model: ModelId(9), is_there: true }).is_empty());
+}
+
+#[test]
+fn the_first_batch_after_a_load_may_wait_for_its_weights_and_is_blamed_only_the_second_time() {
+    let mut bench = bench(4, &[plan()]);
+    bench.use_once(A);
+    bench.measure_model(A);
+    bench.wish(A, Wish::Offload);
+    bench.offloaded(GPU, A);
+    let (id, _) = bench.ask(A, Allowed::Gpu);
+    let mut blamed = 0;
+    for round in 1..=4 {
+        bench.loaded(GPU, A);
+        assert!(
+            starts(&bench.pass(Duration::from_millis(1_990))).is_empty() && bench.state(GPU) == DeviceState::InRotation
+        );
+        let actions = bench.pass(Duration::from_millis(20));
+        assert!(actions.contains(&Action::Kill { device: GPU, cause: KillCause::Overdue }), "{actions:?}");
+        let refused = refusals(&bench.down(GPU, Ending::Ordered));
+        if !refused.is_empty() {
+            assert_eq!(refused, [(id, Refused::Poison)]);
+            blamed = round;
+            break;
+        }
+        bench.pass(Duration::from_secs(40));
+        bench.step(Event::Up { device: GPU });
+    }
+    assert_eq!(blamed, 3, "one worker more than usual");
+}
+
+#[test]
+fn a_release_of_one_model_does_not_hurry_a_worker_that_others_use() {
+    let mut bench = bench(4, &[plan(), plan()]);
+    bench.use_once(A);
+    bench.use_once(B);
+    bench.wish(A, Wish::Release);
+    bench.offloaded(GPU, A);
+    bench.forgotten(A);
+    assert_eq!(bench.pass(Duration::from_secs(60)), [offload(B)]);
+    assert!(bench.offloaded(GPU, B).is_empty(), "it rests when it has had no weights for its time");
+    assert_eq!(bench.pass(Duration::from_secs(300)), [Action::Rest { device: GPU }]);
 }
 
 #[test]
@@ -516,10 +622,11 @@ fn models_in_turn_over_room_for_one_are_all_answered() {
 #[test]
 fn news_that_nobody_asked_for_changes_nothing() {
     let mut bench = bench(1, &[plan()]);
-    assert!(bench.loaded(GPU, A).is_empty());
-    assert!(bench.offloaded(GPU, A).is_empty());
+    let loaded = |device, model| Event::Loaded { device, model, bytes: 1, took: Duration::ZERO, from_host: false };
+    assert!(bench.step(loaded(GPU, A)).is_empty());
+    assert!(bench.offloaded(GPU, A).is_empty() && bench.forgotten(A).is_empty());
     assert!(bench.step(Event::NotLoaded { device: GPU, model: A, failure: Failure::Sticky }).is_empty());
-    assert!(bench.loaded(DeviceId(9), A).is_empty() && bench.loaded(GPU, ModelId(9)).is_empty());
+    assert!(bench.step(loaded(DeviceId(9), A)).is_empty() && bench.step(loaded(GPU, ModelId(9))).is_empty());
     assert!(bench.wish(ModelId(9), Wish::Release).is_empty());
     assert_eq!(bench.at(A, GPU), Residency::Unloaded);
 }

@@ -1,8 +1,8 @@
 //! The CPU's lane: one thread that computes batch after batch on the pool of threads, and one beside it that packs weights.
 //! Never fails: a computation that panics loses its batch and nothing else.
 
-use super::desk::{Desk, Load};
-use super::lane::{Batch, Lane, LaneStatus, Order, What, join_until};
+use super::desk::Desk;
+use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
 use crate::executor::OnCpu;
 use crate::packed::Tokens;
@@ -159,7 +159,7 @@ impl State {
                     self.log(model, started, "a model is on its device");
                     let (bytes, took) = (self.packer.bytes(model, self.packer.precision()), started.elapsed());
                     if let Some(desk) = self.desk.upgrade() {
-                        desk.loaded(self.id, model, Load { bytes, took, from_host: false });
+                        desk.loaded(self.id, model, Loaded { bytes, took, from_host: false });
                     }
                     continue;
                 }

@@ -1,7 +1,8 @@
 //! The models of a lane's worker: orders for them, and what comes of these.
 //! Reports every move once, with its time and its memory, to the desk and to the log.
 
-use super::super::desk::{Desk, Load};
+use super::super::desk::Desk;
+use super::super::lane::Loaded;
 use super::Inner;
 use crate::gpu::MemoryStats;
 use crate::worker::{Arrived, FromWorker, Offer, Origin, Problem, WorkerHandle};
@@ -120,7 +121,7 @@ impl Inner {
         // Weights may still be on their way, which the worker counts in.
         let took = ordered.map_or(took, |ordered| ordered.took.max(took));
         let from_host = origin != Origin::Files;
-        desk.loaded(self.spec.id, model, Load { bytes, took, from_host });
+        desk.loaded(self.spec.id, model, Loaded { bytes, took, from_host });
     }
 
     fn not_loaded(&self, desk: &Desk, worker: u64, model: usize, problem: Problem) {

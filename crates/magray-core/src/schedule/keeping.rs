@@ -196,6 +196,7 @@ impl Machine {
 
     /// Writes down for each model which devices have it, and which it is coming to.
     pub(super) fn note_presence(&mut self) {
+        let now = self.now;
         for at in 0..self.models.len() {
             let id = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
             let (mut present, mut loading) = (DeviceSet::EMPTY, DeviceSet::EMPTY);
@@ -209,8 +210,11 @@ impl Machine {
                 if is_usable && place.is_loading() {
                     loading = loading.with(device);
                 }
-                if is_usable && (place.is_present() || place.is_loading()) {
-                    self.device_mut(device).shelf.place_mut(id).lost_since = None;
+                let is_served = is_usable && (place.is_present() || place.is_loading());
+                if is_served != place.is_served {
+                    let place = self.device_mut(device).shelf.place_mut(id);
+                    place.is_served = is_served;
+                    place.lost_since = (!is_served).then_some(now);
                 }
             }
             let model = self.model_mut(id);

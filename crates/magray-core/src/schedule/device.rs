@@ -95,8 +95,6 @@ pub(super) struct Device {
     pub(super) spec: DeviceSpec,
     pub(super) worker: Worker,
     pub(super) state: DeviceState,
-    /// Since when it is out of rotation.
-    pub(super) out_since: Option<Moment>,
     pub(super) condition: Condition,
     pub(super) ladder: Ladder,
     /// Whether a known text must come back right before it is used.
@@ -136,15 +134,14 @@ pub(super) struct Tally {
 
 impl Device {
     pub(super) fn new(spec: DeviceSpec, models: &[Model], options: &Options) -> Self {
-        let (state, out_since) = match spec.kind {
-            DeviceKind::Cpu => (DeviceState::InRotation, None),
-            DeviceKind::Gpu => (DeviceState::Starting, Some(Moment::START)),
+        let state = match spec.kind {
+            DeviceKind::Cpu => DeviceState::InRotation,
+            DeviceKind::Gpu => DeviceState::Starting,
         };
         Self {
             spec,
             worker: Worker::Absent,
             state,
-            out_since,
             condition: Condition::Fine,
             ladder: Ladder::new(&options.recovery),
             needs_probe: false,

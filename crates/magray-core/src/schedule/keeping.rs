@@ -22,7 +22,24 @@ impl Machine {
         self.bring(now, actions);
         self.rest(now, actions);
         self.note_presence();
+        self.note_service(now);
         true
+    }
+
+    /// Writes down since when devices are of no use for a model. What was there only between two decisions of one moment
+    /// was of no use to anybody.
+    fn note_service(&mut self, now: Moment) {
+        for device in &mut self.devices {
+            let is_used = device.is_in_rotation();
+            for place in &mut device.shelf.places {
+                let has_it = (place.is_present() || place.is_loading()) && place.leave.is_none();
+                let is_served = is_used && has_it;
+                if is_served != place.is_served {
+                    place.is_served = is_served;
+                    place.lost_since = (!is_served).then_some(now);
+                }
+            }
+        }
     }
 
     /// Sends off what is to leave, has been idle for too long, or has no room any more.
@@ -208,9 +225,6 @@ impl Machine {
                 }
                 if is_usable && place.is_loading() {
                     loading = loading.with(device);
-                }
-                if is_usable && (place.is_present() || place.is_loading()) {
-                    self.device_mut(device).shelf.place_mut(id).lost_since = None;
                 }
             }
             let model = self.model_mut(id);

@@ -110,7 +110,7 @@ impl Machine {
             Event::Judged { device, condition } => self.on_judged(device, condition, actions),
             Event::Probed { device, passed } => self.on_probed(device, passed, now, actions),
             Event::Reset { device } => self.on_reset(device, now),
-            Event::GivenUp { device } => self.on_given_up(device, now, actions),
+            Event::GivenUp { device } => self.on_given_up(device, actions),
             Event::Loaded { device, model, bytes, took, from_host } => {
                 self.on_loaded(device, Load { model, bytes, took, from_host }, now);
             }

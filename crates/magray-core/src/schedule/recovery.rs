@@ -153,8 +153,7 @@ impl Machine {
         if let Some(model) = device.shelf.loading.filter(|_| is_load_to_blame) {
             device.shelf.place_mut(model).tries.fail_with_worker(now);
         }
-        let out_since = device.out_since.unwrap_or(now);
-        device.shelf.clear(out_since);
+        device.shelf.clear();
         if ending == Ending::Lost {
             self.lose(id, now, actions);
         } else if !is_settled {
@@ -252,10 +251,9 @@ impl Machine {
     }
 
     /// An earlier process gave the device up.
-    pub(super) fn on_given_up(&mut self, id: DeviceId, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn on_given_up(&mut self, id: DeviceId, actions: &mut Vec<Action>) {
         let Some(device) = self.gpu_mut(id) else { return };
         device.state = DeviceState::Out(Fallback::Unhealthy);
-        device.out_since = device.out_since.or(Some(now));
         // Whoever told this knows it: no alert, but its return is one.
         device.is_known = true;
         self.is_unsettled = true;
@@ -349,15 +347,11 @@ impl Machine {
 
     /// Takes a device out of rotation, or says why it still is.
     fn leave(&mut self, id: DeviceId, reason: Fallback, actions: &mut Vec<Action>) {
-        let now = self.now;
         let device = self.device_mut(id);
         if device.is_given_up() {
             return;
         }
         let was_in_rotation = matches!(device.state, DeviceState::InRotation | DeviceState::Resting);
-        if was_in_rotation {
-            device.out_since = Some(now);
-        }
         // A cause that is known is the better reason than what followed from it.
         let reason = match (device.condition, device.state) {
             (Condition::Bad(fault), _) => reason_of_fault(fault),
@@ -374,13 +368,11 @@ impl Machine {
 
     /// Takes a device out until somebody resets it.
     fn give_up(&mut self, id: DeviceId, reason: Fallback, actions: &mut Vec<Action>) {
-        let now = self.now;
         let device = self.device_mut(id);
         if device.is_given_up() {
             return;
         }
         device.state = DeviceState::Out(reason);
-        device.out_since = device.out_since.or(Some(now));
         device.is_known = true;
         self.is_unsettled = true;
         actions.push(Action::Alert { device: id, change: Change::Left { reason, is_permanent: true } });
@@ -391,7 +383,6 @@ impl Machine {
     fn enter(&mut self, id: DeviceId, actions: &mut Vec<Action>) {
         let device = self.device_mut(id);
         let has_rested = std::mem::replace(&mut device.state, DeviceState::InRotation) == DeviceState::Resting;
-        device.out_since = None;
         self.is_unsettled = true;
         let device = self.device_mut(id);
         if std::mem::replace(&mut device.is_known, true) && !has_rested {

@@ -217,9 +217,7 @@ impl Machine {
             if is_used && has_it {
                 return None;
             }
-            // A device that is out and did not have it is no reason to wait any longer than one that is not.
-            let since = place.lost_since.or(device.out_since.filter(|_| has_it));
-            last = last.max(since.unwrap_or(Moment::START));
+            last = last.max(place.lost_since.unwrap_or(Moment::START));
         }
         Some(last)
     }

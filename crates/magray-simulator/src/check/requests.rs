@@ -315,9 +315,9 @@ impl Ledger {
 
     /// A request waits for a device that is out for a bounded time.
     fn judge_stranded(&mut self, view: &View, weights: &Weights, now: Moment) -> Verdict {
-        // Where all devices are used nobody is stranded, and long queues need not be looked through.
+        // Where all devices are used and have everything nobody is stranded, and long queues need not be looked through.
         let is_any_out =
-            weights.is_crowded() || view.devices.iter().any(|device| device.state != DeviceState::InRotation);
+            !weights.are_all_there() || view.devices.iter().any(|device| device.state != DeviceState::InRotation);
         if !is_any_out && !std::mem::replace(&mut self.was_any_out, is_any_out) {
             return Ok(());
         }

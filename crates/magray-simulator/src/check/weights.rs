@@ -335,6 +335,12 @@ impl Weights {
         matches!(self.spot(device, model).stage, Stage::Present { .. } | Stage::Loading { .. })
     }
 
+    /// Whether every device has every model.
+    pub(crate) fn are_all_there(&self) -> bool {
+        let mut spots = self.shelves.iter().flat_map(|shelf| &shelf.spots);
+        spots.all(|spot| matches!(spot.stage, Stage::Present { .. }))
+    }
+
     /// Whether a device has a model.
     pub(crate) fn is_there(&self, device: DeviceId, model: ModelId) -> bool {
         matches!(self.spot(device, model).stage, Stage::Present { .. })

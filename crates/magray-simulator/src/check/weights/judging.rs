@@ -61,7 +61,12 @@ impl Weights {
             let model = entry.request.group.model;
             let known = self.known(model);
             let is_kept_off = self.is_hopeless(device, model, now) || self.spot(device, model).failures > 0;
-            let is_going = known.is_released || known.is_forgetting;
+            // What leaves the CPU leaves the host, and comes back after that.
+            let leaves_cpu = self.shelves.iter().any(|shelf| {
+                let stage = shelf.spots[model.0 as usize].stage;
+                shelf.kind == DeviceKind::Cpu && matches!(stage, Stage::Leaving { .. })
+            });
+            let is_going = known.is_released || known.is_forgetting || leaves_cpu;
             self.waits_only_for(entry, device, model) && !is_going && !is_kept_off
         };
         let waiting = ledger.live().find(needs_it);

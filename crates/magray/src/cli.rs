@@ -20,7 +20,10 @@ use crate::{
 };
 
 #[cfg(unix)]
-use crate::commands::bench::{load::LoadArgs, overhead::OverheadArgs};
+use crate::commands::{
+    bench::{load::LoadArgs, overhead::OverheadArgs},
+    serve::ServeArgs,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,6 +56,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Turn texts into vectors
     Embed(EmbedArgs),
+    /// Serve embeddings and reranking through HTTP
+    #[cfg(unix)]
+    Serve(ServeArgs),
     /// Compare two texts: the cosine of their vectors
     Similarity(SimilarityArgs),
     /// Measure the speed of this machine
@@ -77,7 +83,7 @@ impl Command {
     /// Whether it settles itself what a signal does.
     pub(crate) fn minds_its_own_signals(&self) -> bool {
         #[cfg(unix)]
-        return matches!(self, Self::Worker);
+        return matches!(self, Self::Worker | Self::Serve(_));
         #[cfg(not(unix))]
         false
     }

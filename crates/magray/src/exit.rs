@@ -115,6 +115,9 @@ pub(crate) enum Failure {
     #[cfg(unix)]
     #[error("cannot find this program's own file to start workers from: {0}")]
     OwnProgram(std::io::Error),
+    #[cfg(unix)]
+    #[error(transparent)]
+    Serve(#[from] crate::server::StartError),
     /// A check of magray by itself that it did not pass.
     #[cfg(unix)]
     #[error("{0}")]
@@ -141,6 +144,10 @@ impl Failure {
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
             #[cfg(unix)]
             Self::Worker(_) => Exit::Internal,
+            #[cfg(unix)]
+            Self::Serve(crate::server::StartError::System(_)) => Exit::Internal,
+            #[cfg(unix)]
+            Self::Serve(_) => Exit::Usage,
             #[cfg(unix)]
             Self::OwnProgram(_) | Self::Broken(_) => Exit::Internal,
         })

@@ -1,6 +1,6 @@
 //! The layers of a model as they come from its files, before a device packs them. Belongs to no device.
 
-use crate::Table;
+use crate::{Numbers, Table};
 
 /// A linear layer as it comes from a file.
 #[derive(Clone, Copy)]
@@ -11,6 +11,24 @@ pub struct LinearSource<'a> {
     pub inputs: usize,
     /// One for each row, or empty for none.
     pub bias: &'a [f32],
+}
+
+/// A linear layer whose numbers are read when a device wants them.
+pub struct LinearNumbers {
+    /// Layers of equal inputs whose outputs stand side by side, as query, key and value do. Each has rows of `inputs`
+    /// numbers.
+    pub weights: Vec<Numbers>,
+    /// Length of a row.
+    pub inputs: usize,
+    /// One for each row of all layers, or empty for none.
+    pub bias: Vec<f32>,
+}
+
+impl LinearNumbers {
+    /// Rows of all layers.
+    pub fn outputs(&self) -> usize {
+        self.weights.iter().map(|weights| weights.len() / self.inputs.max(1)).sum()
+    }
 }
 
 /// Gain and shift of a layer norm.

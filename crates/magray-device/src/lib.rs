@@ -5,13 +5,15 @@ pub mod cpu;
 pub mod cuda;
 mod layers;
 mod mapped;
+mod numbers;
 mod ops;
 #[cfg(unix)]
 mod shared_memory;
 mod table;
 
-pub use layers::{Embedding, LinearSource, Norm};
+pub use layers::{Embedding, LinearNumbers, LinearSource, Norm};
 pub use mapped::MappedFile;
+pub use numbers::{Generator, Numbers};
 pub use ops::{ActsPair, AttentionShape, Device, DistanceBias, Ops, PoolShape, Rows, TokenBatch};
 #[cfg(unix)]
 pub use shared_memory::SharedMemory;

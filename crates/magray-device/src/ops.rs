@@ -1,6 +1,6 @@
 //! The fused operations an encoder is made of, and what they take. Says nothing of how a device does them.
 
-use crate::{Embedding, LinearSource, Norm};
+use crate::{Embedding, LinearNumbers, LinearSource, Norm};
 use magray_core::{Activation, Pooling, Precision};
 
 /// Token ids of several texts end to end. Nothing is padded.
@@ -166,6 +166,21 @@ pub trait Device {
     /// Packs a linear layer.
     fn linear(&self, source: LinearSource<'_>, precision: Precision)
     -> Result<<Self::Ops as Ops>::Linear, Self::Error>;
+
+    /// Packs a linear layer whose numbers are read as they are packed.
+    fn linear_of(
+        &self,
+        source: LinearNumbers,
+        precision: Precision,
+    ) -> Result<<Self::Ops as Ops>::Linear, Self::Error> {
+        let mut weights = Vec::with_capacity(source.outputs() * source.inputs);
+        for numbers in &source.weights {
+            numbers.append_to(&mut weights);
+            // They are packed elsewhere soon; the file's pages would only double the memory in use.
+            numbers.release_pages();
+        }
+        self.linear(LinearSource { weights: &weights, inputs: source.inputs, bias: &source.bias }, precision)
+    }
 
     /// Takes over a layer norm.
     fn norm(&self, norm: Norm) -> Result<<Self::Ops as Ops>::Norm, Self::Error>;

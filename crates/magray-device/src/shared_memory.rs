@@ -3,6 +3,7 @@
 
 use memmap2::{MmapOptions, MmapRaw};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Words of 32 bits, all zero at first. The system gives them memory when they are first touched, and takes it back when
@@ -23,6 +24,18 @@ impl SharedMemory {
             .checked_mul(WORD_BYTES)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "more shared memory than can be addressed"))?;
         Self::map(nameless(bytes)?, bytes)
+    }
+
+    /// Makes memory of at least so many bytes, which cost nothing before they are touched.
+    pub fn of_bytes(bytes: u64) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Self::create(bytes.div_ceil(WORD_BYTES))
+    }
+
+    /// Takes memory over that another process made, as long as it is.
+    pub fn from_fd_whole(fd: OwnedFd) -> io::Result<Self> {
+        let bytes = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+        Self::from_fd(fd, usize::try_from(bytes).unwrap_or(0) / WORD_BYTES)
     }
 
     /// Takes memory over that another process made; it must hold so many words.
@@ -49,6 +62,45 @@ impl SharedMemory {
     /// How many words there are.
     pub fn words(&self) -> usize {
         self.map.len() / WORD_BYTES
+    }
+
+    /// How many bytes there are.
+    pub fn bytes(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Copies bytes out, from the byte `at` on. Faster than through the map where many are wanted once: no page has to be
+    /// brought into this process's memory first.
+    pub fn read_at(&self, at: usize, mut out: &mut [u8]) -> io::Result<()> {
+        let mut at = at as u64;
+        while !out.is_empty() {
+            match rustix::io::pread(&self.fd, &mut *out, at) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    at += count as u64;
+                    out = &mut out[count..];
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it lies in this process, for a device that reads and writes it by itself.
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    /// Gives these bytes memory now, all at once. Only advice: without it they get it when they are touched.
+    pub(crate) fn populate(&self, range: Range<usize>) {
+        #[cfg(target_os = "linux")]
+        {
+            // A refusal costs time and no correctness.
+            let _ = self.map.advise_range(memmap2::Advice::PopulateWrite, range.start, range.len());
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = range;
     }
 
     /// Copies words in, from the word `at` on. Words that do not fit are a bug.
@@ -135,6 +187,20 @@ mod tests {
         let mut floats = [0.0; 2];
         made.read_floats(0, &mut floats);
         assert_eq!(floats, [0.5, -2.0]);
+    }
+
+    #[test]
+    fn bytes_are_read_through_the_descriptor_as_through_the_map() {
+        let made = SharedMemory::of_bytes(1 << 20).unwrap();
+        assert_eq!(made.bytes(), 1 << 20);
+        made.populate(0..1 << 16);
+        made.write(1000, &[0x0403_0201, 0x0807_0605]);
+        let taken = SharedMemory::from_fd_whole(made.fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(taken.bytes(), 1 << 20);
+        let mut bytes = [9; 10];
+        taken.read_at(4001, &mut bytes).unwrap();
+        assert_eq!(bytes, [2, 3, 4, 5, 6, 7, 8, 0, 0, 0]);
+        assert!(taken.read_at((1 << 20) - 5, &mut bytes).is_err());
     }
 
     #[test]

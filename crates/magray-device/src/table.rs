@@ -1,7 +1,7 @@
 //! A table of vectors that ids are looked up in: in memory, or in a mapped file from which rows are read as they are asked for.
 //! Never converts more than the rows asked for.
 
-use crate::MappedFile;
+use crate::{MappedFile, Numbers};
 use half::{f16, slice::HalfFloatSliceExt};
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,29 +57,30 @@ impl NumberFormat {
 
 /// Rows of equal length.
 pub struct Table {
-    source: Source,
+    numbers: Numbers,
     rows: usize,
     columns: usize,
-}
-
-enum Source {
-    Memory(Vec<f32>),
-    Mapped { file: Arc<MappedFile>, start: usize, format: NumberFormat },
 }
 
 impl Table {
     /// A table in memory.
     pub fn new(values: Vec<f32>, columns: usize) -> Self {
-        assert!(columns > 0 && values.len().is_multiple_of(columns), "whole rows");
-        Self { rows: values.len() / columns, columns, source: Source::Memory(values) }
+        Self::of(Numbers::new(values), columns)
+    }
+
+    /// A table of numbers wherever they are.
+    pub fn of(numbers: Numbers, columns: usize) -> Self {
+        assert!(columns > 0 && numbers.len().is_multiple_of(columns), "whole rows");
+        Self { rows: numbers.len() / columns, columns, numbers }
     }
 
     /// A table that stays in its file.
     pub fn mapped(file: Arc<MappedFile>, range: Range<usize>, format: NumberFormat, columns: usize) -> Self {
-        assert!(range.end <= file.len(), "the table lies inside the file");
-        assert!(columns > 0 && range.len().is_multiple_of(columns * format.size()), "whole rows");
-        let rows = range.len() / (columns * format.size());
-        Self { source: Source::Mapped { file, start: range.start, format }, rows, columns }
+        Self::of(Numbers::mapped(file, range, format), columns)
+    }
+
+    pub(crate) fn numbers(&self) -> &Numbers {
+        &self.numbers
     }
 
     /// How many rows there are.
@@ -95,12 +96,11 @@ impl Table {
     /// Adds a row to `out`; `spare` is as long and is overwritten.
     pub(crate) fn add_row(&self, row: usize, out: &mut [f32], spare: &mut [f32]) {
         assert!(row < self.rows, "id {row} in a table of {} rows: ids are checked at the door", self.rows);
-        let values: &[f32] = match &self.source {
-            Source::Memory(values) => &values[row * self.columns..(row + 1) * self.columns],
-            Source::Mapped { file, start, format } => {
-                let bytes = self.columns * format.size();
-                let at = start + row * bytes;
-                format.widen(&file[at..at + bytes], spare);
+        let start = row * self.columns;
+        let values: &[f32] = match self.numbers.in_memory() {
+            Some(values) => &values[start..start + self.columns],
+            None => {
+                self.numbers.read(start, spare);
                 spare
             }
         };

@@ -1,13 +1,17 @@
 //! Runs a model on a GPU: divides texts into passes and keeps several streams busy with them.
 //! Never computes on another device in its place.
 
+#[cfg(unix)]
+use crate::executor::{Arriving, OnFilled};
 use crate::gpu::{GpuError, GpuInfo, GpuOptions};
-use crate::model::{Model, PackError, TensorSource, Workspace};
+use crate::model::{Model, PackError, TensorSource, Unread, Workspace};
 use crate::packed::{Packed, Tokens};
 use crate::spec::ModelSpec;
 use magray_core::{Precision, plan_passes};
 use magray_device::Ops;
-use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault};
+#[cfg(unix)]
+use magray_device::SharedMemory;
+use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault, Site, WeightsBlock};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,11 +27,21 @@ pub(crate) fn tokens_a_pass(precision: Precision) -> usize {
     }
 }
 
+/// Where a model's weights come from.
+pub(crate) enum WeightsFrom<'a> {
+    /// Its numbers, which are made ready for this GPU.
+    Files(&'a dyn TensorSource),
+    /// An image that was filled from the same model on such a GPU, of so many bytes.
+    #[cfg(unix)]
+    Image { memory: SharedMemory, bytes: u64 },
+}
+
 /// A model on a GPU.
 pub(crate) struct CudaExecutor {
     cuda: Arc<Cuda>,
-    model: Model<Cuda>,
     lanes: Vec<Lane>,
+    model: Model<Cuda>,
+    weights: WeightsBlock,
     tokens_a_pass: usize,
     /// Of the whole GPU, before the model came.
     free_bytes_before: u64,
@@ -51,23 +65,24 @@ impl CudaExecutor {
         source: &dyn TensorSource,
         precision: Precision,
     ) -> Result<Self, GpuError> {
-        Self::load(open_device(gpu, options)?, options.streams, spec, source, precision)
+        Self::load(open_device(gpu, options)?, options.streams, spec, WeightsFrom::Files(source), precision)
     }
 
-    /// Puts a model on a GPU that is open already.
+    /// Puts a model on a GPU that is open already. From an image, weights may still be on their way when this returns.
     pub(crate) fn load(
         cuda: Arc<Cuda>,
         streams: usize,
         spec: &ModelSpec,
-        source: &dyn TensorSource,
+        from: WeightsFrom<'_>,
         precision: Precision,
     ) -> Result<Self, GpuError> {
         let (free_bytes_before, _) = cuda.context().memory_bytes()?;
-        let model = Model::pack(&*cuda, spec, source, precision)?;
+        let (model, weights) = place(&cuda, spec, from, precision)?;
         let tokens_a_pass = tokens_a_pass(precision);
         let mut lanes = (0..streams.max(1))
             .map(|_| {
-                let (ops, work) = (cuda.ops()?, model.workspace(&cuda));
+                let (mut ops, work) = (cuda.ops()?, model.workspace(&cuda));
+                ops.rely_on(&weights);
                 Ok(Lane { ops, work, packed: Packed::default(), texts: None })
             })
             .collect::<Result<Vec<_>, GpuError>>()?;
@@ -76,7 +91,7 @@ impl CudaExecutor {
             let specs = ops.plan(tokens_a_pass, |ops, batch| model.forward(ops, work, batch, 0));
             cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))?;
         }
-        Ok(Self { cuda, model, lanes, tokens_a_pass, free_bytes_before })
+        Ok(Self { cuda, lanes, model, weights, tokens_a_pass, free_bytes_before })
     }
 
     /// Numbers in a text's answer.
@@ -86,6 +101,9 @@ impl CudaExecutor {
 
     /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
     pub(crate) fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
+        if !self.weights.is_resident() {
+            return Err(DeviceError::Away.into());
+        }
         let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
         let outputs = self.outputs();
         let mut result = Ok(());
@@ -109,6 +127,24 @@ impl CudaExecutor {
         }
     }
 
+    /// Bytes of the weights, wherever they are.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.weights.bytes()
+    }
+
+    /// Whether the weights have memory on the GPU.
+    pub(crate) fn is_resident(&self) -> bool {
+        self.weights.is_resident()
+    }
+
+    /// Waits until nothing is under way in any lane.
+    fn settle(&mut self) -> Result<(), GpuError> {
+        for lane in &mut self.lanes {
+            lane.ops.settle()?;
+        }
+        Ok(())
+    }
+
     /// Lets the GPU fail on purpose.
     pub(crate) fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
         Ok(self.cuda.inject(fault)?)
@@ -120,12 +156,61 @@ impl CudaExecutor {
     }
 }
 
+#[cfg(unix)]
+impl CudaExecutor {
+    /// Waits, when it is called, for weights that are on their way.
+    pub(crate) fn arriving(&self) -> Option<Arriving> {
+        let arriving = self.weights.on_their_way()?;
+        Some(Box::new(move || Ok(arriving.wait()?)))
+    }
+
+    /// Fills an image of the weights beside other work.
+    pub(crate) fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
+        self.weights.keep_image(image, Box::new(|filled| on_filled(filled.map_err(GpuError::from))));
+    }
+
+    /// Takes the weights from the GPU; recorded passes stay, for the weights come back to their places.
+    pub(crate) fn offload(&mut self) -> Result<(), GpuError> {
+        self.settle()?;
+        Ok(self.weights.offload()?)
+    }
+
+    /// Brings the weights back; returns when they are on their way, and passes may begin.
+    pub(crate) fn wake(&mut self) -> Result<(), GpuError> {
+        Ok(self.weights.wake()?)
+    }
+}
+
+/// Puts a model's layers into one block of the GPU's memory: measured first, so that it is exactly as long as they need.
+fn place(
+    cuda: &Cuda,
+    spec: &ModelSpec,
+    from: WeightsFrom<'_>,
+    precision: Precision,
+) -> Result<(Model<Cuda>, WeightsBlock), GpuError> {
+    let measured = Site::measuring(cuda);
+    Model::<Cuda>::pack(&measured, spec, &Unread, precision)?;
+    let site = Site::of_bytes(cuda, measured.bytes())?;
+    match from {
+        WeightsFrom::Files(source) => {
+            let model = Model::pack(&site, spec, source, precision)?;
+            Ok((model, site.fill()?))
+        }
+        #[cfg(unix)]
+        WeightsFrom::Image { memory, bytes } => {
+            let model = Model::pack(&site, spec, &Unread, precision)?;
+            Ok((model, site.fill_from(memory, bytes)?))
+        }
+    }
+}
+
 /// Opens a GPU for the models that will be on it.
 pub(crate) fn open_device(gpu: &GpuInfo, options: &GpuOptions) -> Result<Arc<Cuda>, GpuError> {
     let options = CudaOptions {
         kernel_cache: options.kernel_cache.clone(),
         search: options.search.clone(),
-        portable_kernels: false,
+        memory_limit_bytes: options.rules.memory_limit_bytes,
+        ..CudaOptions::default()
     };
     Ok(Cuda::open(gpu, options)?)
 }
@@ -163,6 +248,10 @@ impl From<DeviceError> for GpuError {
         match error {
             DeviceError::Cuda(error) => Self::Cuda(error),
             DeviceError::Kernel(error) => Self::Kernel(error),
+            error @ (DeviceError::System(_)
+            | DeviceError::WrongImage { .. }
+            | DeviceError::CannotPark
+            | DeviceError::Away) => Self::Residency(error),
         }
     }
 }

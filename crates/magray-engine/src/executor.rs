@@ -7,7 +7,16 @@ use crate::encoder::{EmbedError, LoadError};
 use crate::gpu::{GpuError, GpuInfo};
 use crate::packed::Tokens;
 use magray_core::{DeviceName, Precision, Reason};
-use magray_device::cuda::InjectedFault;
+#[cfg(unix)]
+use magray_device::SharedMemory;
+use magray_device::cuda::{DeviceError, InjectedFault};
+
+/// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.
+pub(crate) type OnFilled = Box<dyn FnOnce(Result<u64, GpuError>) + Send>;
+
+/// Waits until weights that were on their way are there.
+#[cfg(unix)]
+pub(crate) type Arriving = Box<dyn FnOnce() -> Result<(), GpuError> + Send>;
 
 /// A model on a GPU.
 pub(crate) trait Accelerator: Send {
@@ -27,6 +36,43 @@ pub(crate) trait Accelerator: Send {
     /// Lets the GPU fail on purpose.
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn inject(&mut self, _: InjectedFault) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    /// Bytes of the weights, wherever they are.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn weight_bytes(&self) -> u64 {
+        self.memory_used_bytes()
+    }
+
+    /// Whether the weights have memory on the GPU; they may still be on their way there.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn is_resident(&self) -> bool {
+        true
+    }
+
+    /// Waits, when it is called, for weights that are on their way, while others compute. `None`: all are there.
+    #[cfg(unix)]
+    fn arriving(&self) -> Option<Arriving> {
+        None
+    }
+
+    /// Fills an image of the weights beside other work, and tells once how that went. Who cannot do so says so at once.
+    #[cfg(unix)]
+    fn keep_image(&mut self, _: SharedMemory, on_filled: OnFilled) {
+        on_filled(Err(GpuError::Residency(DeviceError::CannotPark)));
+    }
+
+    /// Takes the weights from the GPU and keeps everything else. Waits for passes and for an image that is being filled.
+    #[cfg(unix)]
+    fn offload(&mut self) -> Result<(), GpuError> {
+        Err(GpuError::Residency(DeviceError::CannotPark))
+    }
+
+    /// Brings the weights back; returns when texts may be given, while weights may still be on their way. Without memory
+    /// for them they stay away.
+    #[cfg(unix)]
+    fn wake(&mut self) -> Result<(), GpuError> {
         Ok(())
     }
 }
@@ -50,6 +96,34 @@ impl Accelerator for CudaExecutor {
 
     fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
         Self::inject(self, fault)
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        Self::weight_bytes(self)
+    }
+
+    fn is_resident(&self) -> bool {
+        Self::is_resident(self)
+    }
+
+    #[cfg(unix)]
+    fn arriving(&self) -> Option<Arriving> {
+        Self::arriving(self)
+    }
+
+    #[cfg(unix)]
+    fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
+        Self::keep_image(self, image, on_filled);
+    }
+
+    #[cfg(unix)]
+    fn offload(&mut self) -> Result<(), GpuError> {
+        Self::offload(self)
+    }
+
+    #[cfg(unix)]
+    fn wake(&mut self) -> Result<(), GpuError> {
+        Self::wake(self)
     }
 }
 

@@ -40,5 +40,9 @@ pub mod testing {
     pub use crate::faults::*;
     pub use crate::packed::Tokens;
     #[cfg(unix)]
-    pub use crate::{simulated_gpu::SimulatedGpu, worker::*};
+    pub use crate::{
+        engine::images::{Handed, Holder, Images},
+        simulated_gpu::SimulatedGpu,
+        worker::*,
+    };
 }

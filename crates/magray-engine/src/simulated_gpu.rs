@@ -3,18 +3,23 @@
 
 use crate::cpu_executor::CpuExecutor;
 use crate::encoder::LoadError;
-use crate::executor::Accelerator;
+use crate::executor::{Accelerator, OnFilled};
 use crate::gpu::{GpuError, MemoryMeter, MemoryStats};
 use crate::model::{Model, TensorSource};
 use crate::packed::Tokens;
 use crate::spec::ModelSpec;
+use filling::{Filling, Mark};
+use magray_core::pool::PoolStats;
 use magray_core::{EncoderShape, Precision, PrecisionChoice};
+use magray_device::SharedMemory;
 use magray_device::cpu::Cpu;
 use magray_device::cuda::{CudaError, InjectedFault};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+mod filling;
 
 /// What a simulated GPU is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,11 +32,28 @@ pub struct SimulatedGpu {
     pub batch_us: u64,
     /// What every token adds to that. Where the CPU is slower, a batch takes as long as the CPU needs.
     pub token_ns: u64,
+    /// What weights take to come from files, for each MiB.
+    pub load_us_per_mib: u64,
+    /// What weights take to come from the host's memory, for each MiB.
+    pub wake_us_per_mib: u64,
+    /// What weights take to leave, for each MiB.
+    pub offload_us_per_mib: u64,
+    /// What it takes to keep weights in the host's memory too, for each MiB.
+    pub fill_us_per_mib: u64,
 }
 
 impl Default for SimulatedGpu {
     fn default() -> Self {
-        Self { index: 0, memory_bytes: 8 << 30, batch_us: 0, token_ns: 0 }
+        Self {
+            index: 0,
+            memory_bytes: 8 << 30,
+            batch_us: 0,
+            token_ns: 0,
+            load_us_per_mib: 0,
+            wake_us_per_mib: 0,
+            offload_us_per_mib: 0,
+            fill_us_per_mib: 0,
+        }
     }
 }
 
@@ -51,6 +73,10 @@ pub(crate) struct SimulatedModel {
     shape: EncoderShape,
     precision: Precision,
     weight_bytes: u64,
+    /// Whether the weights take their part of the device's memory; the numbers themselves never leave this process.
+    is_resident: bool,
+    /// The image that the weights are kept in, whole or on its way.
+    filling: Option<Filling>,
     /// The largest batch that there is room for.
     room_tokens: usize,
     /// What the room takes. Room that was outgrown stays taken until it is trimmed, as in a heap full of holes.
@@ -87,24 +113,71 @@ impl SimulatedDevice {
         Arc::new(move || memory.stats())
     }
 
-    /// Puts a model on it.
+    /// Puts a model on it, from its files.
     pub(crate) fn load(
         self: &Arc<Self>,
         spec: &ModelSpec,
         source: &dyn TensorSource,
         precision: PrecisionChoice,
     ) -> Result<(SimulatedModel, Precision), LoadOnSimulated> {
+        self.place(spec, source, precision, self.gpu.load_us_per_mib)
+    }
+
+    /// Puts a model on it from an image, of which so many bytes are in use. The numbers come from the files all the same:
+    /// what an image of a simulated GPU holds is a mark, by which one that is not whole is known.
+    pub(crate) fn load_from_image(
+        self: &Arc<Self>,
+        spec: &ModelSpec,
+        source: &dyn TensorSource,
+        precision: PrecisionChoice,
+        (memory, bytes): (SharedMemory, u64),
+    ) -> Result<(SimulatedModel, Precision), LoadOnSimulated> {
+        if Mark::read(&memory) != Some(Mark { bytes }) {
+            return Err(LoadOnSimulated::Gpu(image_error("image_not_whole").into()));
+        }
+        let (mut model, precision) = self.place(spec, source, precision, self.gpu.wake_us_per_mib)?;
+        model.filling = Some(Filling::whole(memory));
+        Ok((model, precision))
+    }
+
+    fn place(
+        self: &Arc<Self>,
+        spec: &ModelSpec,
+        source: &dyn TensorSource,
+        precision: PrecisionChoice,
+        us_per_mib: u64,
+    ) -> Result<(SimulatedModel, Precision), LoadOnSimulated> {
+        self.check().map_err(LoadOnSimulated::Gpu)?;
         let precision = precision.settle_cpu(self.cpu.has_fast_bf16());
         let weight_bytes = spec.shape.weight_bytes(precision);
         self.memory.take(weight_bytes).map_err(|error| LoadOnSimulated::Gpu(error.into()))?;
+        std::thread::sleep(duration(weight_bytes, us_per_mib));
         let packed = Model::pack(&*self.cpu, spec, source, precision).map_err(|error| {
             self.memory.give_back(weight_bytes);
             LoadOnSimulated::Load(error.into())
         })?;
         let executor = CpuExecutor::new(Arc::clone(&self.cpu), packed);
         let (device, shape) = (Arc::clone(self), spec.shape);
-        let model = SimulatedModel { device, executor, shape, precision, weight_bytes, room_tokens: 0, room_bytes: 0 };
+        let model = SimulatedModel {
+            device,
+            executor,
+            shape,
+            precision,
+            weight_bytes,
+            is_resident: true,
+            filling: None,
+            room_tokens: 0,
+            room_bytes: 0,
+        };
         Ok((model, precision))
+    }
+
+    /// Whether it still works.
+    fn check(&self) -> Result<(), GpuError> {
+        match &*self.broken() {
+            Some(error) => Err(error.clone().into()),
+            None => Ok(()),
+        }
     }
 
     fn broken(&self) -> MutexGuard<'_, Option<CudaError>> {
@@ -141,9 +214,8 @@ impl Accelerator for SimulatedModel {
 
     fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
         let began = Instant::now();
-        if let Some(error) = &*self.device.broken() {
-            return Err(error.clone().into());
-        }
+        self.device.check()?;
+        assert!(self.is_resident, "who gives it batches knows that its weights are there");
         let tokens = texts.iter().map(|text| text.ids.len()).sum();
         self.make_room(tokens)?;
         self.executor.run(texts, skip, out);
@@ -154,8 +226,45 @@ impl Accelerator for SimulatedModel {
         Ok(())
     }
 
+    fn is_resident(&self) -> bool {
+        self.is_resident
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
+        let mark = Mark { bytes: self.weight_bytes };
+        let takes = duration(self.weight_bytes, self.device.gpu.fill_us_per_mib);
+        self.filling = Some(Filling::begin(image, mark, takes, on_filled));
+    }
+
+    fn offload(&mut self) -> Result<(), GpuError> {
+        if self.is_resident {
+            if let Some(filling) = &mut self.filling {
+                filling.wait();
+            }
+            std::thread::sleep(duration(self.weight_bytes, self.device.gpu.offload_us_per_mib));
+            self.trim();
+            self.device.memory.give_back(self.weight_bytes);
+            self.is_resident = false;
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self) -> Result<(), GpuError> {
+        if !self.is_resident {
+            self.device.check()?;
+            self.device.memory.take(self.weight_bytes)?;
+            std::thread::sleep(duration(self.weight_bytes, self.device.gpu.wake_us_per_mib));
+            self.is_resident = true;
+        }
+        Ok(())
+    }
+
     fn memory_used_bytes(&self) -> u64 {
-        self.weight_bytes + self.room_bytes
+        if self.is_resident { self.weight_bytes + self.room_bytes } else { self.room_bytes }
     }
 
     fn trim(&mut self) {
@@ -180,8 +289,18 @@ impl Accelerator for SimulatedModel {
 
 impl Drop for SimulatedModel {
     fn drop(&mut self) {
-        self.device.memory.give_back(self.weight_bytes + self.room_bytes);
+        self.device.memory.give_back(self.memory_used_bytes());
     }
+}
+
+/// What moving so many bytes takes.
+fn duration(bytes: u64, us_per_mib: u64) -> Duration {
+    let us = (u128::from(bytes) * u128::from(us_per_mib)) >> 20;
+    Duration::from_micros(u64::try_from(us).unwrap_or(u64::MAX))
+}
+
+fn image_error(name: &str) -> CudaError {
+    CudaError::Other { code: 0, name: name.to_owned() }
 }
 
 impl Memory {
@@ -201,7 +320,17 @@ impl Memory {
     fn stats(&self) -> MemoryStats {
         let allocated = self.allocated.load(Ordering::Acquire);
         let peak_allocated = self.peak.load(Ordering::Acquire).max(allocated);
-        MemoryStats { allocated, reserved: allocated, peak_allocated, total: self.total }
+        let (total, free) = (self.total, self.total - allocated);
+        // A pool without holes: what is used is all that it has.
+        let pool = PoolStats {
+            reserved: allocated,
+            used: allocated,
+            peak_reserved: peak_allocated,
+            peak_used: peak_allocated,
+            largest_free: free,
+            ..PoolStats::default()
+        };
+        MemoryStats { allocated, reserved: allocated, peak_allocated, free, total, pool }
     }
 }
 

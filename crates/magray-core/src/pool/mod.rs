@@ -6,6 +6,22 @@
 //! time whatever the number of blocks. Small blocks and large ones live in different parts of the range, so that a small
 //! one that stays cannot keep a large one's memory from going.
 
+mod allocate;
+mod forecast;
+mod growth;
+mod handles;
+mod parking;
+mod part;
+mod simulated;
+#[cfg(test)]
+mod tests;
+mod tlsf;
+mod trim;
+
+pub use allocate::Pool;
+pub use forecast::Forecast;
+pub use simulated::{SimulatedFailure, SimulatedHandle, SimulatedMemory};
+
 /// Where a pool's memory comes from: a driver, or a test.
 pub trait Upstream {
     /// Memory that is not mapped anywhere, or at one place.
@@ -26,7 +42,7 @@ pub trait Upstream {
     fn release(&mut self, handle: Self::Handle);
 }
 
-/// How a pool is made.
+/// How a pool is made. Grain and alignment are powers of two, and each size is a multiple of the one below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Bytes of the range of addresses; far more than there is memory, so that it never runs out of places.
@@ -41,6 +57,98 @@ pub struct PoolOptions {
     pub large_bytes: u64,
     /// What small blocks begin at multiples of.
     pub align_bytes: u64,
+}
+
+impl PoolOptions {
+    /// The options with sizes rounded to grains.
+    ///
+    /// # Panics
+    /// If they contradict each other.
+    fn checked(self) -> Self {
+        let Self { grain_bytes: grain, align_bytes: align, .. } = self;
+        assert!(grain.is_power_of_two() && align.is_power_of_two() && align <= grain, "{self:?}: grain, alignment");
+        let whole = |bytes: u64| bytes & !(grain - 1);
+        let options = Self {
+            range_bytes: whole(self.range_bytes),
+            limit_bytes: whole(self.limit_bytes),
+            handle_bytes: whole(self.handle_bytes),
+            ..self
+        };
+        assert!(options.handle_bytes >= grain, "{self:?}: a handle is a grain at least");
+        assert!(options.large_bytes >= grain, "{self:?}: a large block is a grain at least");
+        assert!(options.range_bytes >= 4 * grain, "{self:?}: the range is too short for two parts");
+        options
+    }
+
+    /// The low part of the range, where small blocks live. Twice the limit: then there is a place even if what is
+    /// trimmed leaves holes everywhere.
+    fn small_part_bytes(&self) -> u64 {
+        let grain = self.grain_bytes;
+        let wanted = self.limit_bytes.saturating_mul(2).max(grain);
+        // Blocks are counted in 32 bits.
+        let countable = (u64::from(u32::MAX) - 1).saturating_mul(self.align_bytes);
+        wanted.min(self.range_bytes / 2).min(countable) & !(grain - 1)
+    }
+}
+
+/// A piece of a pool's memory that a caller has. It is given back by value, so it cannot be given back twice.
+#[derive(Debug)]
+#[must_use = "a block that is dropped stays used: give it back with `free`"]
+pub struct Block {
+    at: u64,
+    bytes: u64,
+    index: u32,
+    pool: u32,
+    is_apart: bool,
+}
+
+impl Block {
+    /// Where it begins, from the start of the range.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// What was asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Why there is no block; callers have what they had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateError<E> {
+    /// The pool may not map so much, or has no place for it: free or park something, then try again.
+    Limit {
+        /// What was asked for.
+        wanted: u64,
+        /// What is reserved.
+        reserved: u64,
+        /// What may be.
+        limit: u64,
+    },
+    /// The driver has no more memory: trim this pool or others, then try again.
+    Upstream(E),
+}
+
+impl<E: std::fmt::Display> std::fmt::Display for AllocateError<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Limit { wanted, reserved, limit } => write!(
+                f,
+                "no room for {wanted} bytes: {reserved} of at most {limit} are reserved; free memory or raise the limit"
+            ),
+            Self::Upstream(error) => write!(f, "the driver gave no memory: {error}"),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for AllocateError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Limit { .. } => None,
+            Self::Upstream(error) => Some(error),
+        }
+    }
 }
 
 /// A stream of work that uses blocks in order.

@@ -204,6 +204,8 @@ pub enum KillCause {
     RuledOut,
     /// It did not become ready.
     StartOverdue,
+    /// Weights did not come to its device, or did not leave it, in time.
+    LoadOverdue,
 }
 
 impl KillCause {
@@ -215,6 +217,7 @@ impl KillCause {
             Self::Sticky => "gpu_fault",
             Self::RuledOut => "ruled_out",
             Self::StartOverdue => "start_overdue",
+            Self::LoadOverdue => "load_overdue",
         }
     }
 }

@@ -6,7 +6,7 @@ use super::device_set::DeviceSet;
 use super::jobs::{Job, total};
 use super::queue::Reach;
 use super::sabotage::sabotaged;
-use super::{Action, Allowed, Machine, Moment, Refused, Request};
+use super::{Action, Allowed, Fallback, Machine, Moment, Refused, Request};
 use std::time::Duration;
 
 /// A caller that was refused is told to wait at least and at most this long.
@@ -29,6 +29,12 @@ impl Machine {
             Err(refused) => return actions.push(Action::Refuse { request: id, refused }),
         };
         let mut job = Job::new(request, may, now);
+        job.is_for_gpus = !may.and(self.gpus).is_empty();
+        let model = self.model_mut(job.group.model);
+        model.used = now;
+        if job.is_for_gpus {
+            model.gpu_used = now;
+        }
         if job.unanswered > 1 && sabotaged!(self, SkipLastText) {
             job.unanswered -= 1;
         }
@@ -51,9 +57,13 @@ impl Machine {
         if tokens > limits.tokens_max {
             return Err(Refused::TooLarge);
         }
+        let model = request.group.model;
+        if model.0 as usize >= self.models.len() {
+            return Err(Refused::NoDevice(Fallback::NotLoaded));
+        }
         let may = self.devices_for(request.allowed);
-        if !self.is_reachable(may) {
-            return Err(Refused::NoDevice(self.reason_of(may)));
+        if !self.is_reachable(may, model) {
+            return Err(Refused::NoDevice(self.reason_of(may, model)));
         }
         let has_room = self.jobs.len() < limits.requests_max && self.jobs.tokens() + tokens <= limits.tokens_max;
         if !has_room && !sabotaged!(self, IgnoreLimits) {

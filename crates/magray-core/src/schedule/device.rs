@@ -4,8 +4,9 @@
 use super::cost::{Cost, CostModel, Sample};
 use super::ladder::Ladder;
 use super::queue::{Load, Reach};
+use super::residency::{Model, Shelf};
 use super::{BatchId, Condition, DeviceKind, DeviceSpec, DeviceState, DeviceView, Fallback};
-use super::{Group, KillCause, Moment, Recovery, RequestId};
+use super::{Group, KillCause, ModelId, Moment, Options, Recovery, RequestId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
@@ -19,6 +20,8 @@ const FIRST_BATCH_GRACE: u32 = 5;
 const GOOD_BATCHES: u32 = 8;
 /// Groups whose costs are remembered. Beyond that, one is forgotten: its next batch measures it anew.
 const GROUPS_MAX: usize = 1024;
+/// How long a worker is expected to take to start before one has.
+const START: Duration = Duration::from_secs(2);
 /// How much of the measured speed is kept with each further batch.
 const SPEED_KEPT: f64 = 0.9;
 
@@ -31,6 +34,8 @@ pub(super) enum Worker {
     Starting { since: Moment },
     /// It takes batches.
     Ready,
+    /// Asked to end because nobody needs it.
+    Resting { since: Moment },
     /// Ordered to end.
     Ending {
         cause: KillCause,
@@ -102,6 +107,10 @@ pub(super) struct Device {
     /// The one that it computes first, then those at hand.
     pub(super) running: VecDeque<Running>,
     pub(super) tally: Tally,
+    /// The weights on it.
+    pub(super) shelf: Shelf,
+    /// How long its last worker took to start.
+    pub(super) start_time: Duration,
     /// Tokens of a batch at most, after its memory was full.
     cap: Option<u64>,
     good_batches: u32,
@@ -120,7 +129,7 @@ pub(super) struct Tally {
 }
 
 impl Device {
-    pub(super) fn new(spec: DeviceSpec, recovery: &Recovery) -> Self {
+    pub(super) fn new(spec: DeviceSpec, models: &[Model], options: &Options) -> Self {
         let (state, out_since) = match spec.kind {
             DeviceKind::Cpu => (DeviceState::InRotation, None),
             DeviceKind::Gpu => (DeviceState::Starting, Some(Moment::START)),
@@ -131,7 +140,7 @@ impl Device {
             state,
             out_since,
             condition: Condition::Fine,
-            ladder: Ladder::new(recovery),
+            ladder: Ladder::new(&options.recovery),
             needs_probe: false,
             probing_since: None,
             spawn_at: Moment::START,
@@ -141,6 +150,8 @@ impl Device {
             last_sign: Moment::START,
             running: VecDeque::new(),
             tally: Tally::default(),
+            shelf: Shelf::new(&spec, models, options.keeping.load_max),
+            start_time: START,
             cap: None,
             good_batches: 0,
             costs: BTreeMap::new(),
@@ -159,6 +170,16 @@ impl Device {
     /// Whether it is out until somebody resets it.
     pub(super) fn is_given_up(&self) -> bool {
         matches!(self.state, DeviceState::Out(_))
+    }
+
+    /// Whether weights can be brought to it and taken off it.
+    pub(super) fn takes_orders(&self) -> bool {
+        !self.is_gpu() || self.worker == Worker::Ready
+    }
+
+    /// Whether it has a batch of a model.
+    pub(super) fn is_running(&self, model: ModelId) -> bool {
+        self.running.iter().any(|batch| batch.group.model == model)
     }
 
     /// Why it does not compute, in the words of an answer.
@@ -224,11 +245,16 @@ impl Device {
                     Some(Need::End(KillCause::Silent))
                 } else if is_due(self.overdue_at()) || is_due(self.probe_overdue_at(recovery)) {
                     Some(Need::End(KillCause::Overdue))
+                } else if is_due(self.shelf.overdue_at()) {
+                    Some(Need::End(KillCause::LoadOverdue))
                 } else if self.needs_probe {
                     is_due(self.next_probe()).then_some(Need::Probe)
                 } else {
                     (!self.is_in_rotation()).then_some(Need::Rotation)
                 }
+            }
+            Worker::Resting { .. } => {
+                self.rest_overdue_at(recovery).filter(|&due| due <= now).map(|_| Need::End(KillCause::Overdue))
             }
             Worker::Ending { .. } => None,
         }
@@ -241,17 +267,20 @@ impl Device {
             Worker::Starting { since } => Some(since + recovery.start_max),
             Worker::Ready => {
                 let silence = self.last_sign + recovery.silence_max;
-                let others = [self.overdue_at(), self.probe_overdue_at(recovery), self.next_probe()];
-                Some(others.into_iter().flatten().fold(silence, Moment::min))
+                let overdue = [self.overdue_at(), self.probe_overdue_at(recovery), self.shelf.overdue_at()];
+                let others = overdue.into_iter().chain([self.next_probe()]);
+                Some(others.flatten().fold(silence, Moment::min))
             }
+            Worker::Resting { .. } => self.rest_overdue_at(recovery),
             Worker::Ending { .. } => None,
         }
     }
 
-    /// When the next probe goes out. It computes nothing else meanwhile, so batches end before.
+    /// When the next probe goes out. It needs the weights of some model, and the device computes nothing else
+    /// meanwhile, so batches end before.
     fn next_probe(&self) -> Option<Moment> {
         let is_next = self.needs_probe && self.probing_since.is_none() && self.running.is_empty();
-        is_next.then_some(self.probe_at)
+        (is_next && self.shelf.has_weights()).then_some(self.probe_at)
     }
 
     /// When the probe under way is overdue.
@@ -259,9 +288,16 @@ impl Device {
         self.probing_since.map(|since| since + recovery.overdue_least.saturating_mul(FIRST_BATCH_GRACE))
     }
 
+    /// When a worker that was asked to end is ended by force.
+    fn rest_overdue_at(&self, recovery: &Recovery) -> Option<Moment> {
+        let Worker::Resting { since } = self.worker else { return None };
+        Some(since + recovery.overdue_least.saturating_mul(FIRST_BATCH_GRACE))
+    }
+
     /// Whether a worker should be started for it.
     fn wants_worker(&self) -> bool {
-        self.is_gpu() && !self.is_given_up() && !matches!(self.condition, Condition::Bad(_))
+        let is_asleep = self.state == DeviceState::Resting && !self.shelf.is_woken;
+        self.is_gpu() && !is_asleep && !self.is_given_up() && !matches!(self.condition, Condition::Bad(_))
     }
 
     pub(super) fn batch_tokens_max(&self) -> u64 {

@@ -4,7 +4,7 @@
 use super::device_set::DeviceSet;
 use super::queue::{Reach, Ticket};
 use super::replay::Blame;
-use super::{Allowed, Fallback, Group, Moment, Priority, Request, RequestId};
+use super::{Allowed, Fallback, Group, ModelId, Moment, Priority, Request, RequestId};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -21,6 +21,8 @@ pub(super) struct Job {
     pub(super) allowed: Allowed,
     /// Where its texts go if nothing has happened to them.
     pub(super) may: DeviceSet,
+    /// Whether a GPU is among these.
+    pub(super) is_for_gpus: bool,
     /// Its number in the order of arrival.
     pub(super) arrival: u64,
     pub(super) arrived: Moment,
@@ -59,6 +61,7 @@ impl Job {
             deadline: request.deadline,
             allowed: request.allowed,
             may,
+            is_for_gpus: false,
             arrival: 0,
             arrived: now,
             running: 0,
@@ -101,9 +104,35 @@ pub(super) struct Jobs {
     tokens: u64,
     arrivals: u64,
     busy: usize,
+    /// By model.
+    counts: Vec<Count>,
+    /// Models of which the last request is gone, or the last one for a GPU.
+    quiet: Vec<ModelId>,
+}
+
+/// Requests of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) all: usize,
+    /// Those that a GPU may compute.
+    pub(super) gpu: usize,
 }
 
 impl Jobs {
+    pub(super) fn new(models: usize) -> Self {
+        Self { counts: vec![Count::default(); models], ..Self::default() }
+    }
+
+    /// How many requests of a model there are.
+    pub(super) fn of(&self, model: ModelId) -> Count {
+        self.counts.get(model.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// A model that became quiet since this was asked last.
+    pub(super) fn pop_quiet(&mut self) -> Option<ModelId> {
+        self.quiet.pop()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.jobs.len()
     }
@@ -125,6 +154,10 @@ impl Jobs {
         self.arrivals += 1;
         job.arrival = self.arrivals;
         self.tokens += job.tokens_total;
+        if let Some(count) = self.counts.get_mut(job.group.model.0 as usize) {
+            count.all += 1;
+            count.gpu += usize::from(job.is_for_gpus);
+        }
         let before = self.jobs.insert(request, job);
         assert!(before.is_none(), "the name of a request is used once: {request:?}");
     }
@@ -164,8 +197,19 @@ impl Jobs {
             assert!(entry.get().tickets.is_empty(), "what is over waits nowhere: {request:?}");
             entry.get_mut().is_over = true;
             if entry.get().running == 0 {
-                self.tokens -= entry.remove().tokens_total;
+                let job = entry.remove();
+                self.tokens -= job.tokens_total;
+                self.discount(&job);
             }
+        }
+    }
+
+    fn discount(&mut self, job: &Job) {
+        let Some(count) = self.counts.get_mut(job.group.model.0 as usize) else { return };
+        count.all -= 1;
+        count.gpu -= usize::from(job.is_for_gpus);
+        if count.all == 0 || job.is_for_gpus && count.gpu == 0 {
+            self.quiet.push(job.group.model);
         }
     }
 }

@@ -5,7 +5,9 @@ use super::device::Device;
 use super::device_set::{DEVICES_MAX, DeviceSet};
 use super::jobs::Jobs;
 use super::queue::Queue;
+use super::residency::Model;
 use super::sabotage::sabotaged;
+use super::weights::Load;
 use super::{Action, DeviceId, DeviceKind, DeviceSpec, Event, ModelPlan, Moment, Options, RequestId, View};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +23,7 @@ const WAKE_LEAST: Duration = Duration::from_micros(10);
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub(super) options: Options,
-    pub(super) models: Vec<ModelPlan>,
+    pub(super) models: Vec<Model>,
     pub(super) devices: Vec<Device>,
     pub(super) cpus: DeviceSet,
     pub(super) gpus: DeviceSet,
@@ -36,6 +38,10 @@ pub struct Machine {
     pub(super) batches: u64,
     pub(super) last_in_turn: DeviceId,
     pub(super) now: Moment,
+    /// Something has happened that may move weights.
+    pub(super) is_unsettled: bool,
+    /// When they may have to move although nothing happens.
+    pub(super) weights_wake: Option<Moment>,
     wake: Option<Moment>,
     /// When what waits is looked at again although nothing happens.
     placement_wake: Option<Moment>,
@@ -51,13 +57,13 @@ impl Machine {
             let ids = (0_u16..).zip(&devices).filter(|(_, spec)| spec.kind == kind);
             ids.map(|(id, _)| DeviceId(id)).collect()
         };
-        Self {
+        let models: Vec<Model> = models.into_iter().map(Model::new).collect();
+        let device = |&spec: &DeviceSpec| Device::new(spec, &models, &options);
+        let mut machine = Self {
             cpus: of_kind(DeviceKind::Cpu),
             gpus: of_kind(DeviceKind::Gpu),
-            devices: devices.iter().map(|&spec| Device::new(spec, &options.recovery)).collect(),
-            models,
-            options,
-            jobs: Jobs::default(),
+            devices: devices.iter().map(device).collect(),
+            jobs: Jobs::new(models.len()),
             queue: Queue::default(),
             deadlines: BTreeSet::new(),
             patience: BTreeSet::new(),
@@ -65,11 +71,17 @@ impl Machine {
             batches: 0,
             last_in_turn: DeviceId(u16::MAX),
             now: Moment::START,
+            is_unsettled: true,
+            weights_wake: None,
+            models,
+            options,
             wake: Some(Moment::START),
             placement_wake: None,
             #[cfg(feature = "sabotage")]
             sabotage: None,
-        }
+        };
+        machine.note_presence();
+        machine
     }
 
     /// Takes what happened and appends what to do. Time never goes back.
@@ -96,11 +108,11 @@ impl Machine {
             Event::Probed { device, passed } => self.on_probed(device, passed, now, actions),
             Event::Reset { device } => self.on_reset(device, now),
             Event::GivenUp { device } => self.on_given_up(device, now, actions),
-            Event::Loaded { .. }
-            | Event::NotLoaded { .. }
-            | Event::Offloaded { .. }
-            | Event::Room { .. }
-            | Event::Wished { .. } => {}
+            Event::Loaded { device, model, bytes, took } => self.on_loaded(device, Load { model, bytes, took }, now),
+            Event::NotLoaded { device, model, failure } => self.on_not_loaded(device, model, failure, now, actions),
+            Event::Offloaded { device, model } => self.on_offloaded(device, model, now),
+            Event::Room { device, bytes } => self.on_room(device, bytes),
+            Event::Wished { model, wish } => self.on_wished(model, wish, now),
             Event::Draining => self.is_draining = true,
             Event::Tick => {}
         }
@@ -108,7 +120,9 @@ impl Machine {
         for gpu in self.gpus.iter() {
             self.tend(gpu, now, actions);
         }
-        if is_news || is_due || actions.len() > actions_before {
+        self.note_quiet(now);
+        let is_looked_at = self.settle_weights(now, actions);
+        if is_news || is_due || is_looked_at || actions.len() > actions_before {
             self.dispatch(now, actions);
             self.placement_wake = self.placement_wake_after(now);
         }
@@ -127,7 +141,7 @@ impl Machine {
             tokens: self.jobs.tokens(),
             waiting: self.jobs.waiting(),
             devices: self.devices.iter().map(Device::view).collect(),
-            models: Vec::new(),
+            models: self.model_views(),
         }
     }
 
@@ -157,6 +171,7 @@ impl Machine {
         for device in self.devices.iter_mut().filter(|device| device.is_gpu()) {
             device.last_sign = excused(device.last_sign);
             device.probing_since = device.probing_since.map(excused);
+            device.shelf.excuse(excused);
             if let Some(front) = device.running.front_mut() {
                 front.computing_since = excused(front.computing_since);
             }
@@ -167,7 +182,8 @@ impl Machine {
         let gpus = self.devices.iter().filter(|device| device.is_gpu());
         let devices = gpus.filter_map(|device| device.wake(&self.options.recovery));
         let requests = [self.deadlines.first(), self.patience.first()].into_iter().flatten().map(|&(due, _)| due);
-        let first = devices.chain(requests).chain(self.placement_wake).min()?;
+        let weights = if self.is_unsettled { Some(now) } else { self.weights_wake };
+        let first = devices.chain(requests).chain(self.placement_wake).chain(weights).min()?;
         Some(first.max(now + WAKE_LEAST))
     }
 }

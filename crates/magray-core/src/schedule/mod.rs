@@ -8,8 +8,12 @@ mod cost;
 mod device;
 mod device_set;
 mod event;
+mod eviction;
 mod jobs;
+mod keeping;
 mod ladder;
+mod load_time;
+mod loading;
 mod machine;
 mod moment;
 mod options;
@@ -17,11 +21,14 @@ mod placement;
 mod queue;
 mod recovery;
 mod replay;
+mod residency;
 mod sabotage;
 #[cfg(test)]
 mod tests;
 mod view;
 mod waiting;
+mod weights;
+mod wishes;
 
 pub use action::{Action, Change, Fallback, KillCause, Piece, Refused, Report};
 pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request, Wish};

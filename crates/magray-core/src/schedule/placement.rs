@@ -1,6 +1,7 @@
 //! Gives waiting texts to devices: each to the one that is expected to be done with it first, or to all in turn.
 //! Never lets a device idle that would help, and never gives it what would be done sooner by waiting for a faster one.
 
+use super::Placement;
 use super::Sizing;
 use super::batcher::{Batcher, Room, Source};
 use super::cost::Cost;
@@ -8,7 +9,7 @@ use super::device::{Device, NEAR_END_US, Running, RunningPiece, from_micros};
 use super::device_set::DeviceSet;
 use super::queue::{LaneKey, Load, Side};
 use super::sabotage::sabotaged;
-use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Group, Machine, Moment, Piece, Placement};
+use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Group, Machine, ModelId, Moment, Piece};
 use std::time::Duration;
 
 /// A device tries a group with no more than this, and then with no more than a few times what it has computed before:
@@ -35,6 +36,8 @@ struct Offer {
     ready_us: f64,
     /// How long the whole lane would take it.
     all_us: f64,
+    /// Whether it has the weights.
+    is_loaded: bool,
 }
 
 impl Offer {
@@ -83,16 +86,31 @@ impl Machine {
 
     /// The devices that may compute a lane now, and how long they would take.
     fn offers(&self, lane: LaneKey, load: Load, ready_us: &[f64]) -> Vec<Offer> {
+        let present = self.model(lane.group.model).present;
         let offer = |device: DeviceId| {
             let cost = self.cost(device, lane.group);
-            Offer { device, cost, ready_us: ready_us[usize::from(device.0)], all_us: cost.of_all(load) }
+            let is_loaded = present.contains(device);
+            let mut ready_us = ready_us[usize::from(device.0)];
+            if !is_loaded {
+                ready_us = ready_us.max(self.arrival_us(device, lane.group.model));
+            }
+            Offer { device, cost, ready_us, all_us: cost.of_all(load), is_loaded }
         };
         self.candidates(lane).iter().map(offer).collect()
     }
 
-    /// Devices in rotation that a lane may go to. Those it should avoid count only if there is no other.
+    /// When the first text of a lane is expected to be done by the devices that have or get its model.
+    pub(super) fn first_finish_us(&self, lane: LaneKey, load: Load, ready_us: &[f64]) -> Option<f64> {
+        let offers = self.offers(lane, load, ready_us);
+        let level_us = level(offers.iter());
+        offers.iter().map(|offer| offer.finish_us(load, level_us)).min_by(f64::total_cmp)
+    }
+
+    /// Devices that have a lane's model, or will have it, and that the lane may go to. Those it should avoid count only
+    /// if there is no other.
     fn candidates(&self, lane: LaneKey) -> DeviceSet {
-        let may = lane.reach.may.and(self.in_rotation());
+        let model = self.model(lane.group.model);
+        let may = lane.reach.may.and(model.present.union(model.coming));
         let preferred = may.without(lane.reach.rather_not);
         let devices = if preferred.is_empty() { may } else { preferred };
         // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
@@ -103,11 +121,6 @@ impl Machine {
         };
         let known: DeviceSet = devices.iter().filter(is_known).collect();
         if self.options.placement == Placement::Weighted { known } else { devices }
-    }
-
-    fn in_rotation(&self) -> DeviceSet {
-        let is_used = |&device: &DeviceId| self.device(device).is_in_rotation() || sabotaged!(self, PlaceOnOut);
-        self.gpus.union(self.cpus).iter().filter(is_used).collect()
     }
 
     /// The batch by which the lane is expected to be done first.
@@ -136,7 +149,9 @@ impl Machine {
 
     /// The next device after the last one, if it can take a batch; otherwise the lane waits for it.
     fn in_turn(&self, lane: LaneKey, offers: &[Offer]) -> Option<Order> {
-        let next = offers.iter().find(|offer| offer.device > self.last_in_turn).or(offers.first())?;
+        // A device without the weights takes part as soon as it has them.
+        let loaded = || offers.iter().filter(|offer| offer.is_loaded);
+        let next = loaded().find(|offer| offer.device > self.last_in_turn).or(loaded().next())?;
         let order = Order { device: next.device, side: Side::Front, time_max_us: next.cost.longest_us(next.all_us) };
         self.is_open(next, lane).then_some(order)
     }
@@ -145,7 +160,8 @@ impl Machine {
     fn is_open(&self, offer: &Offer, lane: LaneKey) -> bool {
         let device = self.device(offer.device);
         let slots = device.spec.slots.max(1) + usize::from(sabotaged!(self, ExceedSlots));
-        if device.running.len() >= slots {
+        let has_weights = offer.is_loaded || sabotaged!(self, StartWithoutWeights);
+        if device.running.len() >= slots || !has_weights {
             return false;
         }
         let room = self.room(offer.device, lane, offer.cost, offer.cost.full_us());
@@ -237,7 +253,7 @@ impl Machine {
         let chosen = Batcher { queue: &self.queue, jobs: &self.jobs, room, aging: self.aging() }.choose(source);
         assert!(!chosen.runs.is_empty(), "a lane that has texts gives at least one");
         let mut pieces = Vec::with_capacity(chosen.runs.len());
-        let fallen_back = self.fallback_to(order.device);
+        let fallen_back = self.fallback_to(order.device, lane.group.model);
         for (ticket, texts) in chosen.runs {
             let reach = ticket.lane.reach;
             let Some((request, job)) = self.take(&ticket, &texts) else { continue };
@@ -280,18 +296,21 @@ impl Machine {
     }
 
     /// Whether an answer of this device is one that a GPU should have given, and why no GPU could.
-    fn fallback_to(&self, device: DeviceId) -> Option<Option<Fallback>> {
+    fn fallback_to(&self, device: DeviceId, model: ModelId) -> Option<Option<Fallback>> {
         let first_gpu = self.gpus.iter().next().filter(|_| !self.gpus.contains(device))?;
-        let are_all_out = self.gpus.iter().all(|gpu| !self.device(gpu).is_in_rotation());
-        Some(are_all_out.then(|| self.device(first_gpu).fallback()))
+        if !self.model(model).present.and(self.gpus).is_empty() {
+            return Some(None);
+        }
+        let without_weights = self.gpus.iter().find_map(|gpu| self.weights_reason(gpu, model));
+        Some(Some(without_weights.unwrap_or_else(|| self.device(first_gpu).fallback())))
     }
 
     /// When what waits must be looked at again although nothing happened.
     pub(super) fn placement_wake_after(&self, now: Moment) -> Option<Moment> {
-        let in_rotation = self.in_rotation();
         let lanes = self.queue.keys().filter_map(|lane| {
             // Not only the candidates of now: age makes others of them.
-            let devices = || lane.reach.may.and(in_rotation).iter().map(|device| self.device(device));
+            let model = self.model(lane.group.model);
+            let devices = || lane.reach.may.and(model.present).iter().map(|device| self.device(device));
             if !devices().any(Device::has_free_slot) {
                 return None;
             }
@@ -302,10 +321,11 @@ impl Machine {
             };
             let aged = Some(oldest + self.aging().age_max);
             let by_age = [timeout, aged].into_iter().flatten().filter(|&due| due > now);
-            let recheck = devices().filter_map(Device::expected_end).map(|end| {
-                let near_end = end.before(from_micros(NEAR_END_US));
-                if near_end > now { near_end } else { now + now.since(end).max(RECHECK_LEAST) }
-            });
+            let ends = devices().filter_map(Device::expected_end).map(|end| end.before(from_micros(NEAR_END_US)));
+            let coming = lane.reach.may.and(model.coming).iter();
+            let loads = coming.filter_map(|device| self.device(device).shelf.place(lane.group.model).ready_at);
+            let recheck =
+                ends.chain(loads).map(|end| if end > now { end } else { now + now.since(end).max(RECHECK_LEAST) });
             recheck.chain(by_age).min()
         });
         lanes.min()
@@ -335,7 +355,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn offer(ready_us: f64, all_us: f64) -> Offer {
-        Offer { device: DeviceId(0), cost: Cost::GPU, ready_us, all_us }
+        Offer { device: DeviceId(0), cost: Cost::GPU, ready_us, all_us, is_loaded: true }
     }
 
     #[test]

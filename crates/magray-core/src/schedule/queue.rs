@@ -2,7 +2,7 @@
 //! Knows neither devices nor costs, and never walks through everything to answer.
 
 use super::device_set::DeviceSet;
-use super::{DeviceId, Group, Moment, Priority, RequestId};
+use super::{DeviceId, Group, ModelId, Moment, Priority, RequestId};
 use std::collections::{BTreeMap, btree_map};
 use std::time::Duration;
 
@@ -123,6 +123,13 @@ impl Queue {
 
     pub(super) fn keys(&self) -> impl Iterator<Item = LaneKey> {
         self.lanes.keys().copied()
+    }
+
+    /// The lanes of a model.
+    pub(super) fn keys_of(&self, model: ModelId) -> impl Iterator<Item = LaneKey> {
+        let nowhere = Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY };
+        let first = LaneKey { group: Group { model, way: 0 }, is_alone: false, reach: nowhere };
+        self.lanes.range(first..).map(|(&key, _)| key).take_while(move |key| key.group.model == model)
     }
 
     /// Lanes that may give texts to a batch which is led by `lead` and computed on `device`.

@@ -20,18 +20,48 @@ enum WorkerEnd {
     Proven,
 }
 
+/// What can be wrong with a worker after which it is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// It can do nothing any more.
+    Sticky,
+    /// What it said was wrong.
+    WrongAnswer,
+    /// Its device is gone.
+    Lost,
+}
+
+impl Trouble {
+    fn reason(self) -> Fallback {
+        match self {
+            Self::Sticky => Fallback::Unhealthy,
+            Self::WrongAnswer => Fallback::WrongAnswers,
+            Self::Lost => Fallback::Lost,
+        }
+    }
+
+    fn setback(self) -> Setback {
+        match self {
+            Self::Sticky => Setback::Fatal,
+            Self::WrongAnswer | Self::Lost => Setback::Lost,
+        }
+    }
+}
+
 impl Machine {
     /// A batch was computed.
     pub(super) fn on_finished(&mut self, batch: BatchId, compute: Duration, now: Moment, actions: &mut Vec<Action>) {
         let Some((id, batch)) = self.take_batch(batch, now) else { return };
         let prior = self.prior(id, batch.group);
         self.device_mut(id).finished(&batch, compute, prior);
+        self.batch_left(id, batch.group, true, now);
         self.answer(id, batch, now, actions);
     }
 
     /// A batch was not computed.
     pub(super) fn on_failed(&mut self, batch: BatchId, failure: Failure, now: Moment, actions: &mut Vec<Action>) {
         let Some((id, batch)) = self.take_batch(batch, now) else { return };
+        self.batch_left(id, batch.group, false, now);
         let loss = |setback, reason| Loss { device: id, setback, reason };
         if failure == Failure::OutOfMemory {
             actions.push(Action::Trim { device: id });
@@ -42,43 +72,52 @@ impl Machine {
         if !self.gpus.contains(id) {
             return self.replay(batch, loss(Setback::FailedOnCpu, Fallback::Unhealthy), actions);
         }
-        match failure {
-            Failure::OutOfMemory => {}
+        let trouble = match failure {
+            Failure::OutOfMemory => return,
             Failure::Transient => {
                 let was_waiting = self.device(id).needs_probe;
                 let rung = self.climb(id, Fallback::Unhealthy, now, actions);
                 if rung == Rung::Temporary && !was_waiting {
                     self.device_mut(id).probe_at = now + self.next_delay(id);
                 }
-                self.replay(batch, loss(Setback::Transient, Fallback::Unhealthy), actions);
+                return self.replay(batch, loss(Setback::Transient, Fallback::Unhealthy), actions);
             }
-            Failure::Sticky => {
-                self.leave(id, Fallback::Unhealthy, actions);
-                self.replay(batch, loss(Setback::Fatal, Fallback::Unhealthy), actions);
-                self.abandon(id, KillCause::Sticky, false, actions);
-            }
-            Failure::WrongAnswer => {
-                self.leave(id, Fallback::WrongAnswers, actions);
+            Failure::Sticky => Trouble::Sticky,
+            Failure::WrongAnswer => Trouble::WrongAnswer,
+            Failure::Lost => Trouble::Lost,
+        };
+        self.take_out(id, trouble, now, actions);
+        self.replay(batch, loss(trouble.setback(), trouble.reason()), actions);
+        self.drop_worker(id, trouble, actions);
+    }
+
+    /// Takes a device out of rotation whose worker is to be replaced.
+    pub(super) fn take_out(&mut self, id: DeviceId, trouble: Trouble, now: Moment, actions: &mut Vec<Action>) {
+        match trouble {
+            Trouble::Sticky => self.leave(id, trouble.reason(), actions),
+            Trouble::WrongAnswer => {
+                self.leave(id, trouble.reason(), actions);
                 self.device_mut(id).needs_probe = true;
                 self.device_mut(id).probe_at = now + self.next_delay(id);
-                self.climb(id, Fallback::WrongAnswers, now, actions);
-                self.replay(batch, loss(Setback::Lost, Fallback::WrongAnswers), actions);
-                self.abandon(id, KillCause::Sticky, true, actions);
+                self.climb(id, trouble.reason(), now, actions);
             }
-            Failure::Lost => {
-                self.lose(id, now, actions);
-                self.replay(batch, loss(Setback::Lost, Fallback::Lost), actions);
-                self.abandon(id, KillCause::Sticky, true, actions);
-            }
+            Trouble::Lost => self.lose(id, now, actions),
         }
+    }
+
+    /// Ends a worker after such trouble. What a sticky failure means is found when it is gone.
+    pub(super) fn drop_worker(&mut self, id: DeviceId, trouble: Trouble, actions: &mut Vec<Action>) {
+        self.abandon(id, KillCause::Sticky, trouble != Trouble::Sticky, actions);
     }
 
     pub(super) fn on_up(&mut self, id: DeviceId, now: Moment) {
         let Some(device) = self.gpu_mut(id) else { return };
-        if matches!(device.worker, Worker::Starting { .. }) {
+        if let Worker::Starting { since } = device.worker {
+            device.start_time = now.since(since);
             device.worker = Worker::Ready;
             device.has_worked = false;
             device.last_sign = now;
+            self.is_unsettled = true;
         }
     }
 
@@ -96,7 +135,7 @@ impl Machine {
             Worker::Absent => true,
             // Nobody ordered this one to end: the news is of the worker before it.
             Worker::Starting { .. } => ending == Ending::Ordered,
-            Worker::Ready | Worker::Ending { .. } => false,
+            Worker::Ready | Worker::Resting { .. } | Worker::Ending { .. } => false,
         };
         if is_stale {
             return;
@@ -107,8 +146,14 @@ impl Machine {
         let batches = std::mem::take(&mut device.running);
         let (cause, is_settled) = match worker {
             Worker::Ending { cause, is_settled } => (Some(cause), is_settled),
+            Worker::Resting { .. } => (None, true),
             _ => (None, false),
         };
+        let is_load_to_blame = ending == Ending::Crashed || cause == Some(KillCause::LoadOverdue);
+        if let Some(model) = device.shelf.loading.filter(|_| is_load_to_blame) {
+            device.shelf.place_mut(model).tries.fail_with_worker(now);
+        }
+        device.shelf.clear();
         if ending == Ending::Lost {
             self.lose(id, now, actions);
         } else if !is_settled {
@@ -128,6 +173,7 @@ impl Machine {
             let setback = if is_to_blame && nth == 0 { Setback::Fatal } else { Setback::Lost };
             self.replay(batch, Loss { device: id, setback, reason }, actions);
         }
+        self.is_unsettled = true;
     }
 
     /// Telemetry has spoken.
@@ -196,6 +242,7 @@ impl Machine {
         }
         device.spawn_at = now;
         device.probe_at = now;
+        self.is_unsettled = true;
     }
 
     /// An earlier process gave the device up.
@@ -221,10 +268,15 @@ impl Machine {
                 let device = self.device_mut(id);
                 device.worker = Worker::Starting { since: now };
                 device.has_worked = false;
-                device.tally.spawns += 1;
+                // One that is woken has not failed.
+                device.tally.spawns += u64::from(device.state != DeviceState::Resting);
                 actions.push(Action::Spawn { device: id });
             }
             Some(Need::End(_)) if sabotaged!(self, SkipHangCheck) => {}
+            // That it does not even end says nothing of how it worked.
+            Some(Need::End(cause)) if matches!(self.device(id).worker, Worker::Resting { .. }) => {
+                self.kill(id, cause, true, actions);
+            }
             Some(Need::End(cause)) => {
                 self.leave(id, Fallback::Unhealthy, actions);
                 self.kill(id, cause, false, actions);
@@ -295,7 +347,7 @@ impl Machine {
         if device.is_given_up() {
             return;
         }
-        let was_in_rotation = device.is_in_rotation();
+        let was_in_rotation = matches!(device.state, DeviceState::InRotation | DeviceState::Resting);
         if was_in_rotation {
             device.out_since = Some(now);
         }
@@ -310,6 +362,7 @@ impl Machine {
             device.is_known = true;
             actions.push(Action::Alert { device: id, change: Change::Left { reason, is_permanent: false } });
         }
+        self.is_unsettled = true;
     }
 
     /// Takes a device out until somebody resets it.
@@ -329,9 +382,11 @@ impl Machine {
 
     fn enter(&mut self, id: DeviceId, actions: &mut Vec<Action>) {
         let device = self.device_mut(id);
-        device.state = DeviceState::InRotation;
+        let has_rested = std::mem::replace(&mut device.state, DeviceState::InRotation) == DeviceState::Resting;
         device.out_since = None;
-        if std::mem::replace(&mut device.is_known, true) {
+        self.is_unsettled = true;
+        let device = self.device_mut(id);
+        if std::mem::replace(&mut device.is_known, true) && !has_rested {
             actions.push(Action::Alert { device: id, change: Change::Returned });
         }
     }
@@ -352,7 +407,7 @@ impl Machine {
         match &mut device.worker {
             Worker::Absent => {}
             Worker::Ending { is_settled: settled, .. } => *settled |= is_settled,
-            Worker::Starting { .. } | Worker::Ready => {
+            Worker::Starting { .. } | Worker::Ready | Worker::Resting { .. } => {
                 device.worker = Worker::Ending { cause, is_settled };
                 actions.push(Action::Kill { device: id, cause });
             }

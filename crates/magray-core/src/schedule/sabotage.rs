@@ -43,6 +43,18 @@ pub enum Sabotage {
     AnswerCancelled,
     /// The last text of a request is never computed, and the request is answered all the same.
     SkipLastText,
+    /// Batches start where the weights are not.
+    StartWithoutWeights,
+    /// Weights leave under a running batch.
+    OffloadUnderBatch,
+    /// More weights are put on a device than there is room for.
+    IgnoreRoom,
+    /// Models that are pinned are pushed out like others.
+    PushPinned,
+    /// A model that nobody uses stays.
+    IgnoreIdle,
+    /// A worker that rests is not woken by those who need it.
+    LetRest,
 }
 
 #[cfg(feature = "sabotage")]

@@ -4,15 +4,17 @@
 use super::device_set::DeviceSet;
 use super::jobs::Job;
 use super::queue::{Aging, LaneKey, Place, Reach, Run, Ticket};
+use super::residency::Want;
 use super::sabotage::sabotaged;
-use super::{Action, Fallback, Group, Machine, Moment, Refused, Report, RequestId};
+use super::{Action, DeviceId, DeviceState, Fallback, Group, Machine, ModelId, Moment, Refused, Report, RequestId};
 use std::ops::Range;
 use std::time::Duration;
 
 impl Machine {
     /// Lets texts of a request wait for a device. A request that no device can ever compute is refused instead.
     pub(super) fn enqueue(&mut self, id: RequestId, texts: Range<u32>, reach: Reach, actions: &mut Vec<Action>) {
-        let is_reachable = self.is_reachable(reach.may);
+        let Some(model) = self.jobs.get(id).map(|job| job.group.model) else { return };
+        let is_reachable = self.is_reachable(reach.may, model);
         let has_cpu = !reach.may.and(self.cpus).is_empty();
         let start_max = self.options.recovery.start_max;
         let is_kept_apart = !sabotaged!(self, KeepSuspectsTogether);
@@ -20,7 +22,7 @@ impl Machine {
         let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return };
         if !is_reachable {
             let own = (reach.may != job.may).then_some(job.failed).flatten();
-            let reason = own.unwrap_or_else(|| self.reason_of(reach.may));
+            let reason = own.unwrap_or_else(|| self.reason_of(reach.may, model));
             return self.refuse(id, Refused::NoDevice(reason), actions);
         }
         // Two batches of a suspect at once could end two workers where one is enough to know.
@@ -28,19 +30,37 @@ impl Machine {
             return job.held.push((texts, reach));
         }
         let lane = LaneKey {
-            group: if is_mixed { Group { model: crate::schedule::ModelId(0), way: 0 } } else { job.group },
+            group: if is_mixed { Group { model: ModelId(0), way: 0 } } else { job.group },
             is_alone: job.is_suspect() && is_kept_apart,
             reach,
         };
         let place = Place { arrival: job.arrival, first: texts.start };
         let ticket = Ticket { lane, priority: job.priority, place };
         let tokens = job.tokens_of(texts.clone());
+        let is_new = self.queue.load(lane).is_none();
         self.queue.insert(ticket, Run { request: id, end: texts.end, tokens, arrived: job.arrived });
         job.tickets.push(ticket);
         if !has_cpu && job.deadline.is_none() && job.patience.is_none() {
             let patience = self.now + start_max;
             job.patience = Some(patience);
             self.patience.insert((patience, id));
+        }
+        self.ask_for_weights(lane, is_new);
+    }
+
+    /// Notes that a lane may wait for weights that nobody brings yet.
+    fn ask_for_weights(&mut self, lane: LaneKey, is_new: bool) {
+        let now = self.now;
+        let (gpus, cpus) = (lane.reach.may.and(self.gpus), lane.reach.may.and(self.cpus));
+        let model = &mut self.models[lane.group.model.0 as usize];
+        let near = model.present.union(model.coming);
+        if !gpus.is_empty() && gpus.and(near).is_empty() {
+            // Also where the CPU computes it at once: the next one finds it on a GPU.
+            let is_news = model.want.is_none();
+            model.want.get_or_insert(Want { since: now, is_preheat: false });
+            self.is_unsettled |= is_news || is_new;
+        } else if is_new && !cpus.is_empty() && cpus.and(near).is_empty() && gpus.and(model.present).is_empty() {
+            self.is_unsettled = true;
         }
     }
 
@@ -115,6 +135,8 @@ impl Machine {
             self.patience.remove(&(patience, id));
         }
         self.jobs.end(id);
+        // What was kept for it may leave now.
+        self.is_unsettled |= self.devices.iter().any(|device| device.shelf.is_blocked);
         true
     }
 
@@ -138,15 +160,16 @@ impl Machine {
     fn lose_patience(&mut self, id: RequestId, now: Moment, actions: &mut Vec<Action>) {
         let start_max = self.options.recovery.start_max;
         let Some(job) = self.jobs.get(id) else { return };
+        let model = job.group.model;
         let stranded = job.tickets.iter().filter_map(|ticket| {
             let may = ticket.lane.reach.may;
-            self.stranded_since(may).map(|since| (since.max(job.arrived) + start_max, may))
+            self.stranded_since(may, model).map(|since| (since.max(job.arrived) + start_max, may))
         });
         let first = stranded.min();
         if let Some((due, may)) = first
             && due <= now
         {
-            let reason = self.reason_of(may);
+            let reason = self.reason_of(may, model);
             self.refuse(id, Refused::NoDevice(reason), actions);
         } else if let Some(job) = self.jobs.get_mut(id) {
             let due = first.map_or(now + start_max.max(Duration::from_millis(1)), |(due, _)| due);
@@ -155,34 +178,53 @@ impl Machine {
         }
     }
 
-    /// Since when none of these devices is in rotation, if so.
-    fn stranded_since(&self, may: DeviceSet) -> Option<Moment> {
+    /// Since when none of these devices computes a model, if so: it is out of rotation, or does not even begin to load.
+    fn stranded_since(&self, may: DeviceSet, model: ModelId) -> Option<Moment> {
         let mut last = Moment::START;
         for device in may.iter() {
-            last = last.max(self.device(device).out_since?);
+            let device = self.device(device);
+            let place = device.shelf.place(model);
+            let is_used = matches!(device.state, DeviceState::InRotation | DeviceState::Resting);
+            if is_used && (place.is_present() || place.is_loading()) {
+                return None;
+            }
+            last = last.max(device.out_since.unwrap_or(Moment::START));
         }
         Some(last)
     }
 
     /// Refuses every request that waits for devices which were all given up.
     pub(super) fn refuse_unreachable(&mut self, actions: &mut Vec<Action>) {
-        let dead: Vec<LaneKey> = self.queue.keys().filter(|lane| !self.is_reachable(lane.reach.may)).collect();
+        let dead: Vec<LaneKey> =
+            self.queue.keys().filter(|lane| !self.is_reachable(lane.reach.may, lane.group.model)).collect();
         for lane in dead {
-            let reason = self.reason_of(lane.reach.may);
+            let reason = self.reason_of(lane.reach.may, lane.group.model);
             while let Some(id) = self.queue.first_request(lane) {
                 self.refuse(id, Refused::NoDevice(reason), actions);
             }
         }
     }
 
-    /// Whether one of these devices computes, or may come back by itself.
-    pub(super) fn is_reachable(&self, may: DeviceSet) -> bool {
-        may.iter().any(|device| !self.device(device).is_given_up())
+    /// Whether one of these devices computes a model, or may do so without anybody's help.
+    pub(super) fn is_reachable(&self, may: DeviceSet, model: ModelId) -> bool {
+        may.iter().any(|device| !self.device(device).is_given_up() && self.obstacle(device, model).is_none())
     }
 
-    /// Why these devices do not compute.
-    pub(super) fn reason_of(&self, may: DeviceSet) -> Fallback {
-        may.iter().next().map_or(Fallback::Lost, |device| self.device(device).fallback())
+    /// Why these devices do not compute a model.
+    pub(super) fn reason_of(&self, may: DeviceSet, model: ModelId) -> Fallback {
+        let is_left = |&device: &DeviceId| !self.device(device).is_given_up();
+        let Some(device) = may.iter().find(is_left).or(may.iter().next()) else { return Fallback::Lost };
+        self.weights_reason(device, model).unwrap_or_else(|| self.device(device).fallback())
+    }
+
+    /// Why a device that is used, or rests, does not compute a model; none if it is neither.
+    pub(super) fn weights_reason(&self, device: DeviceId, model: ModelId) -> Option<Fallback> {
+        let own = self.device(device);
+        if !matches!(own.state, DeviceState::InRotation | DeviceState::Resting) {
+            return None;
+        }
+        let failed = self.obstacle(device, model).or(own.shelf.place(model).tries.reason);
+        Some(failed.unwrap_or(Fallback::Waking))
     }
 
     pub(super) fn aging(&self) -> Aging {

@@ -1,12 +1,32 @@
-//! The primary context of one GPU, held as long as anything needs it.
-//! Owns no memory, no stream, no kernel.
+//! The primary context of one GPU, and all memory that is handed out in it.
+//! Owns no stream and no kernel.
 
+use super::device_memory::{DeviceMemory, MemoryPlan, Taken};
 use super::driver;
 use super::error::CudaError;
 use super::gpu::GpuInfo;
+use super::pinned::{self, PinnedMemory};
+use super::stream::Progress;
 use super::sys::{self, CUresult};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::trace::Trace;
+use magray_core::pool::{PoolStats, StreamId};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a context and the kernels in it take of a GPU beside the memory that is handed out. Measured on an H200: 527 MiB
+/// for the context alone.
+const CONTEXT_BYTES: u64 = 600 << 20;
+
+/// How a context's memory may be used.
+#[derive(Debug, Default)]
+pub struct MemoryOptions {
+    /// The most that this process may take of the GPU, the context included; `None`: all there is.
+    pub limit_bytes: Option<u64>,
+    /// Leaves memory to the driver's pool also where it could be mapped: for tests and comparisons.
+    pub by_driver: bool,
+    /// Where to write down what is taken and given back, for comparisons.
+    pub trace: Option<std::path::PathBuf>,
+}
 
 /// A GPU ready for work. Costs some hundred MiB of its memory while it lives.
 #[derive(Debug)]
@@ -14,19 +34,36 @@ pub struct Context {
     device: sys::CUdevice,
     raw: sys::CUcontext,
     gpu: GpuInfo,
-    /// Memory of the GPU that was taken and not given back, and the most that ever was.
-    allocated_bytes: AtomicU64,
-    peak_bytes: AtomicU64,
+    /// Gone only while the context is dropped.
+    memory: Mutex<Option<DeviceMemory>>,
+    pinned: Mutex<PinnedMemory>,
+    streams: Mutex<Streams>,
+    /// Whether memory may wait for a stream: if not, nobody has to be told how far streams are.
+    may_rest: AtomicBool,
+}
+
+/// Every stream that there is, by how far it has come.
+#[derive(Debug, Default)]
+struct Streams {
+    live: Vec<Arc<Progress>>,
+    /// Names of streams that are gone, with the points they had come to: the next to bear a name goes on from there.
+    spare: Vec<(StreamId, u64)>,
+    named: u32,
 }
 
 // SAFETY: a context may be used from any thread that has made it current; the driver locks what it shares.
 unsafe impl Send for Context {}
-// SAFETY: as above; what changes after `open` is atomic.
+// SAFETY: as above; what changes after `open` is atomic or locked.
 unsafe impl Sync for Context {}
 
 impl Context {
     /// Takes the primary context of a GPU that [`super::probe`] found, and makes it current on this thread.
     pub fn open(gpu: &GpuInfo) -> Result<Arc<Self>, CudaError> {
+        Self::open_with(gpu, &MemoryOptions::default())
+    }
+
+    /// As [`Context::open`], with bounds for its memory. A trace that cannot be written is left out.
+    pub fn open_with(gpu: &GpuInfo, options: &MemoryOptions) -> Result<Arc<Self>, CudaError> {
         // Without a driver the bindings would panic; a GPU that was not probed can only be a wrong one.
         if !driver::is_started() {
             CudaError::check(CUresult::CUDA_ERROR_NOT_INITIALIZED)?;
@@ -38,15 +75,26 @@ impl Context {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the device is one of the driver's; writes one handle, given back in `drop`.
         CudaError::check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
-        let context = Arc::new(Self {
+        let context = Self {
             device,
             raw,
             gpu: gpu.clone(),
-            allocated_bytes: AtomicU64::new(0),
-            peak_bytes: AtomicU64::new(0),
-        });
+            memory: Mutex::new(None),
+            pinned: Mutex::new(PinnedMemory::new()),
+            streams: Mutex::default(),
+            may_rest: AtomicBool::new(false),
+        };
         context.bind()?;
-        Ok(context)
+        let limit = options.limit_bytes.map(|limit| limit.saturating_sub(CONTEXT_BYTES));
+        let plan = MemoryPlan {
+            limit_bytes: limit.unwrap_or(gpu.memory_bytes).min(gpu.memory_bytes),
+            total_bytes: gpu.memory_bytes,
+            by_driver: options.by_driver,
+        };
+        let trace = options.trace.as_deref().and_then(|path| Trace::create(path).ok());
+        let memory = DeviceMemory::open(raw, device, plan, trace)?;
+        *context.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
+        Ok(Arc::new(context))
     }
 
     /// Makes this context current on the calling thread; cheap when it is already.
@@ -69,28 +117,166 @@ impl Context {
         Ok((free as u64, total as u64))
     }
 
-    /// Memory of the GPU that buffers of this context hold.
+    /// Memory of the GPU that buffers of this context hold; weights that were taken away are not counted.
     pub fn allocated_bytes(&self) -> u64 {
-        self.allocated_bytes.load(Ordering::Relaxed)
+        let stats = self.device_pool_stats();
+        stats.used.saturating_sub(stats.parked)
     }
 
     /// The most that they ever held at once.
     pub fn peak_allocated_bytes(&self) -> u64 {
-        self.peak_bytes.load(Ordering::Relaxed)
+        self.device_pool_stats().peak_used
     }
 
-    pub(super) fn note_taken(&self, bytes: usize) {
-        let before = self.allocated_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.peak_bytes.fetch_max(before + bytes as u64, Ordering::Relaxed);
+    /// How the pool of the GPU's memory is.
+    pub fn device_pool_stats(&self) -> PoolStats {
+        self.with_memory(|memory| memory.stats())
     }
 
-    pub(super) fn note_given_back(&self, bytes: usize) {
-        self.allocated_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    /// How the pool of pinned host memory is.
+    pub fn pinned_pool_stats(&self) -> PoolStats {
+        self.pinned().stats()
     }
+
+    /// Gives back all memory that nobody uses.
+    pub fn trim(&self) {
+        self.with_memory(|memory| memory.trim_all());
+        if self.bind().is_ok() {
+            self.pinned().trim_all();
+        }
+    }
+
+    /// What is to be done now and then, best about once a second: gives back what was unused for so many calls of this,
+    /// and joins scattered memory. Cheap where there is nothing to do.
+    pub fn tend(&self, keep_epochs: u32) {
+        self.with_memory(|memory| memory.tend(keep_epochs));
+        if self.bind().is_ok() {
+            self.pinned().tend(keep_epochs);
+        }
+    }
+
+    /// Takes memory of the GPU for work in a stream.
+    pub(super) fn take(&self, bytes: usize, stream: StreamId) -> Result<Taken, CudaError> {
+        self.with_memory(|memory| memory.take(bytes as u64, stream))
+    }
+
+    /// Takes memory of the GPU that can be taken from under its addresses as a whole.
+    pub(super) fn take_parkable(&self, bytes: usize) -> Result<Taken, CudaError> {
+        self.with_memory(|memory| memory.take_parkable(bytes as u64))
+    }
+
+    /// Takes memory back. Its owner alone may still use it, or any stream if it has none.
+    pub(super) fn give_back(&self, taken: Taken, owner: Option<&Arc<Progress>>) {
+        match owner {
+            Some(owner) => {
+                let until = until_point(owner).into_iter().collect();
+                self.with_memory(|memory| {
+                    memory.give_back(taken, until);
+                    self.note_rest(memory.rests());
+                });
+            }
+            None => {
+                // Held until the memory rests: a stream that ends meanwhile must find it.
+                let streams = self.streams();
+                let until = streams.live.iter().filter_map(until_point).collect();
+                self.with_memory(|memory| {
+                    memory.give_back(taken, until);
+                    self.note_rest(memory.rests());
+                });
+            }
+        }
+    }
+
+    pub(super) fn give_back_pinned(&self, piece: pinned::Piece) {
+        let streams = self.streams();
+        let until = streams.live.iter().filter_map(until_point).collect();
+        let mut pinned = self.pinned();
+        pinned.give_back(piece, until);
+        self.note_rest(pinned.rests());
+    }
+
+    fn note_rest(&self, rests: bool) {
+        if rests {
+            self.may_rest.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether memory can be taken from under its addresses.
+    pub(super) fn can_park(&self) -> bool {
+        self.with_memory(|memory| memory.can_park())
+    }
+
+    /// Takes the memory away and leaves the addresses. Nobody uses it.
+    pub(super) fn park(&self, taken: &Taken) {
+        self.with_memory(|memory| memory.park(taken));
+    }
+
+    /// Puts memory behind the addresses again.
+    pub(super) fn restore(&self, taken: &Taken) -> Result<(), CudaError> {
+        self.with_memory(|memory| memory.restore(taken))
+    }
+
+    /// Counts a stream in.
+    pub(super) fn new_progress(&self) -> Arc<Progress> {
+        let mut streams = self.streams();
+        let (id, point) = streams.spare.pop().unwrap_or_else(|| {
+            streams.named += 1;
+            (StreamId(streams.named), 0)
+        });
+        let progress = Arc::new(Progress::new(id, point));
+        streams.live.push(Arc::clone(&progress));
+        progress
+    }
+
+    /// A stream has come to a point.
+    pub(super) fn reached(&self, progress: &Progress, point: u64) {
+        progress.note_reached(point);
+        if !self.may_rest.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let rests_in_memory = self.with_memory(|memory| {
+            memory.reached(progress.id(), point);
+            memory.rests()
+        });
+        let mut pinned = self.pinned();
+        pinned.reached();
+        self.note_rest(rests_in_memory || pinned.rests());
+    }
+
+    /// A stream is gone, and nothing of it runs any more.
+    pub(super) fn ended(&self, progress: &Arc<Progress>) {
+        self.streams().live.retain(|known| !Arc::ptr_eq(known, progress));
+        let last = progress.last();
+        self.reached(progress, last);
+        self.streams().spare.push((progress.id(), last));
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn pinned(&self) -> MutexGuard<'_, PinnedMemory> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_memory<T>(&self, act: impl FnOnce(&mut DeviceMemory) -> T) -> T {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        act(memory.as_mut().expect("a context has memory as long as it lives"))
+    }
+}
+
+/// A stream and the point that it must reach before it is done, if it is not.
+fn until_point(progress: &Arc<Progress>) -> Option<(Arc<Progress>, u64)> {
+    progress.pending().map(|point| (Arc::clone(progress), point))
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
+        // Memory goes before the context that it is mapped in; whatever used it held an `Arc` of this.
+        if self.bind().is_ok() {
+            self.pinned().close();
+        }
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = None;
         // SAFETY: retained once in `open`; whatever was made in the context holds an `Arc` of it, so nothing is left.
         // A failure means that the context is gone already.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };

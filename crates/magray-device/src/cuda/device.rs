@@ -2,7 +2,7 @@
 //! Computes nothing itself.
 
 use super::compile::KernelSpec;
-use super::context::Context;
+use super::context::{Context, MemoryOptions};
 use super::cubin_cache::CubinCache;
 use super::driver;
 use super::error::CudaError;
@@ -14,11 +14,13 @@ use super::libraries::SearchPath;
 use super::matrix::Acts;
 use super::memory::Number;
 use super::ops::CudaOps;
+use super::stream::{Stream, Urgency};
 use super::variants::{self, CLUSTERS};
-use crate::{Device, DistanceBias, Embedding, LinearSource, Norm};
+use super::weights::Site;
+use crate::{Device, DistanceBias, Embedding, LinearNumbers, LinearSource, Norm, Numbers};
 use magray_core::Precision;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Shared memory that leaves no room for a second block on a multiprocessor.
 const FILLING_BYTES: u32 = 160 * 1024;
@@ -32,6 +34,12 @@ pub struct CudaOptions {
     pub search: SearchPath,
     /// Uses the kernels that run on every GPU also where faster ones exist: for tests and comparisons.
     pub portable_kernels: bool,
+    /// The most that this process may take of the GPU's memory, its context included; `None`: all there is.
+    pub memory_limit_bytes: Option<u64>,
+    /// Leaves memory to the driver's pool also where it could be mapped: for tests and comparisons.
+    pub memory_by_driver: bool,
+    /// A file to write down what memory is taken and given back, for comparisons.
+    pub trace: Option<PathBuf>,
 }
 
 /// Why a GPU did not do what was asked.
@@ -43,12 +51,39 @@ pub enum DeviceError {
     /// A kernel is not there.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// The system refused what weights need: a file cannot be read, or there is no memory to share.
+    #[error("the model's weights cannot be brought to the GPU: {0}")]
+    System(String),
+    /// Weights in shared memory are not those of the model: load it from its files.
+    #[error(
+        "the weights in shared memory have {found} bytes where the model has {expected}: load the model from its files"
+    )]
+    WrongImage {
+        /// What the model's layers need.
+        expected: u64,
+        /// What is there.
+        found: u64,
+    },
+    /// This GPU's memory cannot be taken from under its addresses: drop the model instead.
+    #[error("this GPU cannot take a model's memory away and keep its place: release the model instead")]
+    CannotPark,
+    /// The weights are not on the GPU: wake the model first.
+    #[error("the model's weights are not on the GPU at the moment: wake the model first")]
+    Away,
+}
+
+impl From<std::io::Error> for DeviceError {
+    fn from(error: std::io::Error) -> Self {
+        Self::System(error.to_string())
+    }
 }
 
 /// A GPU.
 #[derive(Debug)]
 pub struct Cuda {
     context: Arc<Context>,
+    /// Brings weights to the GPU, beside all passes.
+    copies: Arc<Mutex<Stream>>,
     kernels: Kernels,
     has_wgmma: bool,
     overlaps: bool,
@@ -61,14 +96,20 @@ pub struct Cuda {
 impl Cuda {
     /// Opens a GPU that [`super::probe`] found. Nothing is compiled yet.
     pub fn open(gpu: &GpuInfo, options: CudaOptions) -> Result<Arc<Self>, DeviceError> {
-        let context = Context::open(gpu)?;
+        let memory = MemoryOptions {
+            limit_bytes: options.memory_limit_bytes,
+            by_driver: options.memory_by_driver,
+            trace: options.trace,
+        };
+        let context = Context::open_with(gpu, &memory)?;
+        let copies = Arc::new(Mutex::new(Stream::new(&context, Urgency::Usual)?));
         let cache = options.kernel_cache.map(CubinCache::new);
         // Recordings know such an order since this driver.
         let overlaps = gpu.capability >= (9, 0) && driver::start(&options.search).is_ok_and(|found| found >= (12, 3));
         let kernels = Kernels::new(Arc::clone(&context), options.search, cache);
         let has_wgmma = gpu.capability == (9, 0) && !options.portable_kernels;
         let sixteen = if gpu.capability >= (8, 0) { Number::Bf16 } else { Number::F16 };
-        Ok(Arc::new(Self { context, kernels, has_wgmma, overlaps, clusters_at_once: OnceLock::new(), sixteen }))
+        Ok(Arc::new(Self { context, copies, kernels, has_wgmma, overlaps, clusters_at_once: OnceLock::new(), sixteen }))
     }
 
     /// The GPU.
@@ -89,6 +130,21 @@ impl Cuda {
     /// Compiles and loads kernels on so many threads.
     pub fn prepare(&self, specs: &[KernelSpec], threads: usize) -> Result<(), DeviceError> {
         Ok(self.kernels.prepare(specs, threads)?)
+    }
+
+    /// The stream that weights are brought in.
+    pub(super) fn copies(&self) -> &Arc<Mutex<Stream>> {
+        &self.copies
+    }
+
+    /// Puts a few layers into a block of their own.
+    fn once<T>(&self, put: impl Fn(&Site<'_>) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
+        let measured = Site::measuring(self);
+        put(&measured)?;
+        let site = Site::small(self, measured.bytes())?;
+        let layers = put(&site)?;
+        site.fill()?;
+        Ok(layers)
     }
 
     pub(super) fn function(&self, spec: &KernelSpec) -> Result<Function, KernelError> {
@@ -127,7 +183,7 @@ impl Cuda {
     }
 
     /// How the activations of a model of this precision lie in memory.
-    fn number(&self, precision: Precision) -> Number {
+    pub(super) fn number(&self, precision: Precision) -> Number {
         match precision {
             Precision::F32 | Precision::Tf32 => Number::F32,
             Precision::F16 => Number::F16,
@@ -141,19 +197,24 @@ impl Device for Cuda {
     type Ops = CudaOps;
 
     fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Result<Linear, DeviceError> {
-        Ok(Linear::pack(&self.context, source, precision, self.number(precision), self.has_wgmma)?)
+        let weights = Numbers::new(source.weights);
+        self.once(|site| {
+            let weights = vec![weights.clone()];
+            let numbers = LinearNumbers { weights, inputs: source.inputs, bias: source.bias.to_vec() };
+            site.linear_of(numbers, precision)
+        })
     }
 
     fn norm(&self, norm: Norm) -> Result<DeviceNorm, DeviceError> {
-        Ok(DeviceNorm::pack(&self.context, &norm)?)
+        self.once(|site| Ok(DeviceNorm::put(site, &norm)))
     }
 
     fn embedding(&self, embedding: Embedding, precision: Precision) -> Result<DeviceEmbedding, DeviceError> {
-        Ok(DeviceEmbedding::pack(&self.context, &embedding, self.number(precision))?)
+        self.once(|site| Ok(DeviceEmbedding::put(site, &embedding, precision)))
     }
 
     fn bias(&self, bias: DistanceBias) -> Result<DeviceBias, DeviceError> {
-        Ok(DeviceBias::pack(&self.context, &bias)?)
+        self.once(|site| Ok(DeviceBias::put(site, &bias)))
     }
 
     fn acts(&self, precision: Precision, columns: usize) -> Acts {

@@ -3,8 +3,8 @@
 
 use super::device::{Cuda, DeviceError};
 use super::function::LaunchShape;
-use super::memory::PinnedWords;
-use super::stream::Stream;
+use super::pinned::PinnedWords;
+use super::stream::{Stream, Urgency};
 use super::variants;
 use std::ffi::c_void;
 
@@ -24,7 +24,7 @@ impl Cuda {
     /// Lets the GPU fail: returns the driver's error, or not at all.
     pub fn inject(&self, fault: InjectedFault) -> Result<(), DeviceError> {
         let context = self.context();
-        let stream = Stream::new(context)?;
+        let stream = Stream::new(context, Urgency::Usual)?;
         // The kernel waits until a word of its own becomes 1, which nobody ever writes.
         let word = PinnedWords::zeroed(context, 1)?;
         let (mut address, mut waits) = match fault {
@@ -37,7 +37,7 @@ impl Cuda {
         context.bind()?;
         // SAFETY: the stream is of the same context, and the arguments are the kernel's: an address and a number. The word
         // that it reads outlives the wait below. An address that nobody has is the point: the GPU stops the kernel.
-        unsafe { function.launch(stream.raw(), &LaunchShape::new([1, 1, 1], [1, 1, 1]), &mut arguments) }?;
+        unsafe { function.launch(stream.put(), &LaunchShape::new([1, 1, 1], [1, 1, 1]), &mut arguments) }?;
         Ok(stream.wait()?)
     }
 }

@@ -5,6 +5,7 @@ use super::batch::{padded_rows, roomy_rows};
 use super::context::Context;
 use super::error::CudaError;
 use super::memory::{DeviceBuffer, Number};
+use super::stream::Stream;
 use super::sys;
 use crate::Rows;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,7 +103,7 @@ impl Acts {
 
     /// Sets the rows in use; two matrices that share memory are resized together. Says whether the matrix had to move:
     /// recordings that use it are void then.
-    pub(super) fn resize(&mut self, rows: usize) -> Result<bool, CudaError> {
+    pub(super) fn resize(&mut self, rows: usize, stream: &Stream) -> Result<bool, CudaError> {
         self.rows = rows;
         let memory = &self.memory;
         let mut room = memory.room.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +112,7 @@ impl Acts {
             // little larger fits without asking the driver again.
             room.buffer = DeviceBuffer::empty(&memory.context);
             room.rows = 0;
-            room.buffer = DeviceBuffer::zeroed(&memory.context, roomy_rows(rows) * memory.row_bytes)?;
+            room.buffer = DeviceBuffer::zeroed(stream, roomy_rows(rows) * memory.row_bytes)?;
             room.rows = roomy_rows(rows);
             room.place += 1;
         }

@@ -1,9 +1,11 @@
-//! Memory of the GPU, and memory of the host that the GPU reads and writes itself.
+//! Buffers in the GPU's memory, and the forms of the numbers in them.
 //! Never grows by itself: who holds it decides when.
 
 use super::context::Context;
+use super::device_memory::Taken;
 use super::error::CudaError;
-use super::sys;
+use super::stream::{Progress, Stream};
+use crate::NumberFormat;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -33,160 +35,126 @@ impl Number {
         }
     }
 
-    /// Appends floats in this form.
-    pub(super) fn append(self, floats: &[f32], bytes: &mut Vec<u8>) {
+    /// Writes floats in this form; there is room for exactly as many.
+    pub(super) fn write(self, floats: &[f32], bytes: &mut [u8]) {
         const BLOCK: usize = 1024;
+        assert_eq!(bytes.len(), floats.len() * self.size(), "as many numbers on both sides");
         match self {
-            Self::F32 => floats.iter().for_each(|x| bytes.extend(x.to_le_bytes())),
+            Self::F32 => {
+                for (x, to) in floats.iter().zip(bytes.as_chunks_mut::<4>().0) {
+                    *to = x.to_le_bytes();
+                }
+            }
             // Whole slices at once, because the CPU's instruction is asked for once a slice.
-            Self::F16 => floats.chunks(BLOCK).for_each(|floats| {
+            Self::F16 => {
                 let mut block = [f16::ZERO; BLOCK];
-                block[..floats.len()].convert_from_f32_slice(floats);
-                block[..floats.len()].iter().for_each(|x| bytes.extend(x.to_le_bytes()));
-            }),
-            Self::Bf16 => floats.iter().for_each(|&x| bytes.extend(bf16::from_f32(x).to_le_bytes())),
+                for (floats, bytes) in floats.chunks(BLOCK).zip(bytes.chunks_mut(2 * BLOCK)) {
+                    block[..floats.len()].convert_from_f32_slice(floats);
+                    for (x, to) in block.iter().zip(bytes.as_chunks_mut::<2>().0) {
+                        *to = x.to_le_bytes();
+                    }
+                }
+            }
+            Self::Bf16 => {
+                for (x, to) in floats.iter().zip(bytes.as_chunks_mut::<2>().0) {
+                    *to = bf16::from_f32(*x).to_le_bytes();
+                }
+            }
         }
     }
-}
 
-/// Waits for what the driver does by itself: such work may go on after its call, and other streams do not wait for it.
-fn settle() -> Result<(), CudaError> {
-    // SAFETY: the stream is the driver's own, of the current context.
-    CudaError::check(unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
+    /// Whether a file's numbers of this format are numbers of this form as they stand.
+    pub(super) fn is(self, format: NumberFormat) -> bool {
+        matches!(
+            (self, format),
+            (Self::F32, NumberFormat::F32) | (Self::F16, NumberFormat::F16) | (Self::Bf16, NumberFormat::Bf16)
+        )
+    }
 }
 
 /// A range of the GPU's memory.
 #[derive(Debug)]
 pub(super) struct DeviceBuffer {
     context: Arc<Context>,
-    address: sys::CUdeviceptr,
+    /// There where it has bytes, until `drop`.
+    taken: Option<Taken>,
     bytes: usize,
+    /// The stream that alone uses it; without one any may.
+    owner: Option<Arc<Progress>>,
 }
 
 impl DeviceBuffer {
     /// No memory.
     pub(super) fn empty(context: &Arc<Context>) -> Self {
-        Self { context: Arc::clone(context), address: 0, bytes: 0 }
+        Self { context: Arc::clone(context), taken: None, bytes: 0, owner: None }
     }
 
-    /// Memory full of zeros; of no bytes, none is taken.
-    pub(super) fn zeroed(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
-        context.bind()?;
-        let mut buffer = Self::empty(context);
-        buffer.bytes = bytes;
+    /// Memory that holds anything, for work that begins in this stream; of no bytes, none is taken.
+    pub(super) fn uncertain(stream: &Stream, bytes: usize) -> Result<Self, CudaError> {
+        let mut buffer = Self::empty(stream.context());
         if bytes > 0 {
-            // SAFETY: a context is current; writes one address, freed in `drop`.
-            CudaError::check(unsafe { sys::cuMemAlloc_v2(&mut buffer.address, bytes) })?;
-            context.note_taken(bytes);
-            // SAFETY: the range was allocated above.
-            CudaError::check(unsafe { sys::cuMemsetD8_v2(buffer.address, 0, bytes) })?;
-            settle()?;
+            buffer.taken = Some(stream.context().take(bytes, stream.progress().id())?);
+            buffer.bytes = bytes;
         }
         Ok(buffer)
     }
 
-    /// Memory that holds these bytes.
-    pub(super) fn holding(context: &Arc<Context>, bytes: &[u8]) -> Result<Self, CudaError> {
-        let buffer = Self::zeroed(context, bytes.len())?;
-        buffer.write(0, bytes)?;
+    /// Memory that holds anything, and that can be taken from under its address.
+    pub(super) fn parkable(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
+        let mut buffer = Self::empty(context);
+        if bytes > 0 {
+            buffer.taken = Some(context.take_parkable(bytes)?);
+            buffer.bytes = bytes;
+        }
         Ok(buffer)
     }
 
-    /// Overwrites a part; done when this returns.
-    pub(super) fn write(&self, at: usize, bytes: &[u8]) -> Result<(), CudaError> {
-        assert!(at + bytes.len() <= self.bytes, "inside the buffer");
-        if bytes.is_empty() {
-            return Ok(());
+    /// Memory full of zeros, for any stream; waits until they are there.
+    pub(super) fn zeroed(stream: &Stream, bytes: usize) -> Result<Self, CudaError> {
+        let buffer = Self::uncertain(stream, bytes)?;
+        if bytes > 0 {
+            stream.context().bind()?;
+            // SAFETY: the range was taken above and is as long; should the wait fail, the buffer rests until the stream is
+            // done, like any other.
+            unsafe { stream.zero(buffer.address(), bytes) }?;
+            stream.wait()?;
         }
-        self.context.bind()?;
-        let to = self.address + at as u64;
-        // SAFETY: both ranges are as long, as was checked above.
-        CudaError::check(unsafe { sys::cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()) })?;
-        settle()
+        Ok(buffer)
     }
 
-    /// Memory that holds these floats.
-    pub(super) fn of_floats(context: &Arc<Context>, floats: &[f32]) -> Result<Self, CudaError> {
-        let mut bytes = Vec::with_capacity(floats.len() * 4);
-        Number::F32.append(floats, &mut bytes);
-        Self::holding(context, &bytes)
+    /// Memory full of zeros that this stream alone will use.
+    pub(super) fn private(stream: &Stream, bytes: usize) -> Result<Self, CudaError> {
+        let mut buffer = Self::zeroed(stream, bytes)?;
+        buffer.owner = Some(Arc::clone(stream.progress()));
+        Ok(buffer)
     }
 
+    /// 0 without memory.
     pub(super) fn address(&self) -> u64 {
-        self.address
+        self.taken.as_ref().map_or(0, Taken::address)
     }
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// Takes the memory away and leaves the address. No stream uses it, and none will before it is back.
+    pub(super) fn park(&self) {
+        if let Some(taken) = &self.taken {
+            self.context.park(taken);
+        }
+    }
+
+    /// Puts memory behind the address again, which holds anything.
+    pub(super) fn restore(&self) -> Result<(), CudaError> {
+        self.taken.as_ref().map_or(Ok(()), |taken| self.context.restore(taken))
+    }
 }
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if self.address == 0 {
-            return;
-        }
-        // What cannot be freed is gone with its context, which nobody can use any more.
-        self.context.note_given_back(self.bytes);
-        if self.context.bind().is_ok() {
-            // SAFETY: allocated once in `zeroed`. The driver waits for work that uses it; a failure has nobody to tell.
-            let _ = unsafe { sys::cuMemFree_v2(self.address) };
-        }
-    }
-}
-
-/// Words of the host's memory that never move, which the GPU reaches by the same address.
-#[derive(Debug)]
-pub(super) struct PinnedWords {
-    context: Arc<Context>,
-    address: *mut u32,
-    words: usize,
-}
-
-// SAFETY: the memory belongs to this value alone, and may be freed from any thread.
-unsafe impl Send for PinnedWords {}
-
-impl PinnedWords {
-    pub(super) fn zeroed(context: &Arc<Context>, words: usize) -> Result<Self, CudaError> {
-        context.bind()?;
-        let mut address = std::ptr::null_mut();
-        let words = words.max(1);
-        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-        // SAFETY: a context is current; writes one address, freed in `drop`.
-        CudaError::check(unsafe { sys::cuMemHostAlloc(&mut address, words * 4, flags) })?;
-        let address = address.cast::<u32>();
-        // SAFETY: the range was allocated above, and nobody else has it yet.
-        unsafe { address.write_bytes(0, words) };
-        Ok(Self { context: Arc::clone(context), address, words })
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.words
-    }
-
-    pub(super) fn address(&self) -> u64 {
-        self.address as u64
-    }
-
-    /// The words, while the GPU does not touch them.
-    pub(super) fn as_mut_slice(&mut self) -> &mut [u32] {
-        // SAFETY: allocated with this length; who calls has waited for the GPU.
-        unsafe { std::slice::from_raw_parts_mut(self.address, self.words) }
-    }
-
-    /// The words as floats, while the GPU does not touch them.
-    pub(super) fn floats(&self, count: usize) -> &[f32] {
-        assert!(count <= self.words, "no more than there are");
-        // SAFETY: as above; every word is a float.
-        unsafe { std::slice::from_raw_parts(self.address.cast::<f32>(), count) }
-    }
-}
-
-impl Drop for PinnedWords {
-    fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: allocated once in `zeroed`; a failure has nobody to tell.
-            let _ = unsafe { sys::cuMemFreeHost(self.address.cast()) };
+        if let Some(taken) = self.taken.take() {
+            self.context.give_back(taken, self.owner.as_ref());
         }
     }
 }
@@ -196,19 +164,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_appended_in_their_form() {
+    fn numbers_are_written_in_their_form() {
         let floats: Vec<f32> = (0..3000).map(|i| i as f32 * 0.25 - 100.0).collect();
-        for number in [Number::F32, Number::F16, Number::Bf16] {
-            let mut bytes = vec![7];
-            number.append(&floats, &mut bytes);
-            assert_eq!(bytes.len(), 1 + floats.len() * number.size());
-            let last = &bytes[bytes.len() - number.size()..];
-            let last = match number {
-                Number::F32 => f32::from_le_bytes([last[0], last[1], last[2], last[3]]),
-                Number::F16 => f16::from_le_bytes([last[0], last[1]]).to_f32(),
-                Number::Bf16 => bf16::from_le_bytes([last[0], last[1]]).to_f32(),
-            };
-            assert!((last - floats[2999]).abs() < 4.0, "{number:?} {last}");
+        for (number, format) in
+            [(Number::F32, NumberFormat::F32), (Number::F16, NumberFormat::F16), (Number::Bf16, NumberFormat::Bf16)]
+        {
+            let mut bytes = vec![7; floats.len() * number.size()];
+            number.write(&floats, &mut bytes);
+            let mut back = vec![0.0; floats.len()];
+            format.widen(&bytes, &mut back);
+            assert!(floats.iter().zip(&back).all(|(a, b)| (a - b).abs() <= a.abs() / 128.0), "{number:?}");
+            assert!(number.is(format) && !number.is(NumberFormat::F32) | (number == Number::F32));
         }
     }
 }

@@ -1,18 +1,21 @@
 //! The GPU's operations: each puts kernels into a stream. A whole pass can be recorded and started as one.
 //! What goes wrong is kept and told by `answer`; after it nothing more is put into the stream.
 
+mod passes;
 mod products;
 
-use super::batch::{self, Bucket, Layout};
+use super::batch::{Bucket, Layout};
 use super::compile::KernelSpec;
 use super::device::{Cuda, DeviceError};
 use super::function::LaunchShape;
 use super::layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
 use super::matrix::{Acts, TensorMap};
-use super::memory::{DeviceBuffer, Number, PinnedWords};
-use super::stream::{Graph, Stream};
+use super::memory::{DeviceBuffer, Number};
+use super::pinned::PinnedWords;
+use super::stream::{Graph, Stream, Urgency};
 use super::tiles::Product;
 use super::variants::{self, HEAD_SIZES, Leaves};
+use super::weights::{Ground, Place, WeightsBlock};
 use crate::{AttentionShape, Ops, PoolShape, Rows, TokenBatch};
 use magray_core::{Activation, Pooling};
 use std::collections::{BTreeSet, HashMap};
@@ -45,6 +48,8 @@ pub struct CudaOps {
     answer_len: usize,
     answer_columns: usize,
     recordings: HashMap<Bucket, Recording>,
+    /// The weights that passes use: while they are on their way nothing is recorded.
+    weights: Option<Arc<Ground>>,
     /// Whether the stream may hold work.
     busy: bool,
     failure: Option<DeviceError>,
@@ -62,12 +67,23 @@ struct Recording {
 enum Mode {
     /// Goes into the stream; each operation brings its batch along.
     Eager,
-    /// As part of a pass, whose batch is staged; whether a kernel of it was launched before.
-    Pass { has_begun: bool },
+    /// As part of a pass, whose batch is staged; whether the next kernel may begin before the one ahead of it has ended.
+    Pass { order: Order },
     /// Only its kernel is noted; buffers grow as they would.
     List(Vec<KernelSpec>),
     /// Only its kernel is noted, and nothing grows.
     Plan(BTreeSet<KernelSpec>),
+}
+
+/// How the kernels of a pass follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// None was launched yet: the first waits for the copy of the batch, which does not know the order below.
+    First,
+    /// Each may be brought onto the GPU while the one ahead of it still runs.
+    Overlapping,
+    /// One after the other: some wait for weights as well.
+    Strict,
 }
 
 /// Memory that grows to the largest need.
@@ -105,7 +121,7 @@ impl CudaOps {
         let bucket = Bucket::of(&TokenBatch { ids: &[], types: &[], offsets: &[0] });
         let scratch = || Scratch(DeviceBuffer::empty(context));
         Ok(Self {
-            stream: Stream::new(context)?,
+            stream: Stream::new(context, Urgency::Usual)?,
             mode: Mode::Eager,
             staged: PinnedWords::zeroed(context, 0)?,
             batch: DeviceBuffer::empty(context),
@@ -119,19 +135,30 @@ impl CudaOps {
             answer_len: 0,
             answer_columns: 0,
             recordings: HashMap::new(),
+            weights: None,
             busy: false,
             failure: None,
             cuda,
         })
     }
 
-    /// Runs one pass over a batch, which `work` puts together of operations on that batch. The first time that a batch of
-    /// about this size comes, the work is recorded; later it is not called, the recording is started. So `work` must be
-    /// the same for all batches of these operations. The answer is asked for with [`Ops::answer`].
-    pub fn pass(&mut self, batch: &TokenBatch<'_>, skip: usize, work: impl FnMut(&mut Self)) {
-        if let Err(error) = self.try_pass(batch, skip, work) {
-            self.fail(error);
+    /// Passes will use these weights: one that begins while they are still on their way waits for them layer by layer.
+    pub fn rely_on(&mut self, weights: &WeightsBlock) {
+        self.weights = Some(Arc::clone(weights.ground()));
+    }
+
+    /// Waits until nothing is under way.
+    pub fn settle(&mut self) -> Result<(), DeviceError> {
+        if self.busy {
+            self.stream.wait()?;
+            self.busy = false;
         }
+        Ok(())
+    }
+
+    /// How many sizes of batches have recorded passes.
+    pub fn recorded(&self) -> usize {
+        self.recordings.len()
     }
 
     /// Gives back what the largest batch so far has left behind; it grows again as it is needed. Activations are not among
@@ -147,95 +174,6 @@ impl CudaOps {
         }
     }
 
-    /// The kernels that passes of this work use, over batches of any size up to so many tokens.
-    pub fn plan(&mut self, tokens_most: usize, mut work: impl FnMut(&mut Self, &TokenBatch<'_>)) -> Vec<KernelSpec> {
-        let bucket = self.bucket;
-        self.mode = Mode::Plan(BTreeSet::new());
-        let mut tokens = 1;
-        while tokens <= tokens_most {
-            // Texts of one token: as many rows behind the pooling as before it, and none longer than a bias was made for.
-            let (ids, offsets) = (vec![0; tokens], (0..=tokens).collect::<Vec<_>>());
-            let batch = TokenBatch { ids: &ids, types: &[], offsets: &offsets };
-            self.bucket = Bucket::of(&batch);
-            work(self, &batch);
-            tokens = self.bucket.tokens + 1;
-        }
-        self.bucket = bucket;
-        match std::mem::replace(&mut self.mode, Mode::Eager) {
-            Mode::Plan(specs) => specs.into_iter().collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    fn try_pass(
-        &mut self,
-        batch: &TokenBatch<'_>,
-        skip: usize,
-        mut work: impl FnMut(&mut Self),
-    ) -> Result<(), DeviceError> {
-        self.stage(batch, skip)?;
-        if !self.recordings.contains_key(&self.bucket) {
-            // What has to grow grows before the recording, and the kernels are made on all cores.
-            self.mode = Mode::List(Vec::new());
-            work(self);
-            let listed = std::mem::replace(&mut self.mode, Mode::Pass { has_begun: false });
-            let recorded = match listed {
-                Mode::List(specs) if self.failure.is_none() => self.record(&specs, work),
-                _ => Ok(()),
-            };
-            self.mode = Mode::Eager;
-            recorded?;
-        }
-        // None if the work failed: the failure is kept.
-        if let Some(recording) = self.recordings.get(&self.bucket) {
-            self.stream.launch(&recording.graph)?;
-            self.answer_len = batch.texts() * recording.columns;
-            self.busy = true;
-        }
-        Ok(())
-    }
-
-    fn record(&mut self, specs: &[KernelSpec], mut work: impl FnMut(&mut Self)) -> Result<(), DeviceError> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        self.cuda.prepare(specs, threads)?;
-        if self.recordings.len() >= MOST_RECORDINGS {
-            self.recordings.clear();
-        }
-        self.stream.begin_recording()?;
-        // SAFETY: both buffers have room for the bucket, and stay where they are as long as there are recordings.
-        let copied = unsafe { self.stream.copy_in(self.batch.address(), self.staged.address(), self.layout.words) };
-        work(self);
-        let graph = self.stream.end_recording();
-        copied?;
-        let graph = graph?;
-        if self.failure.is_none() {
-            self.recordings.insert(self.bucket, Recording { graph, columns: self.answer_columns });
-        }
-        Ok(())
-    }
-
-    /// Writes a batch where it is copied to the GPU from.
-    fn stage(&mut self, batch: &TokenBatch<'_>, skip: usize) -> Result<(), DeviceError> {
-        batch.check();
-        if self.busy {
-            self.stream.wait()?;
-            self.busy = false;
-        }
-        self.bucket = Bucket::of(batch);
-        self.layout = self.bucket.layout();
-        self.skip = skip;
-        if self.layout.words > self.staged.len() {
-            let words = self.layout.words.next_power_of_two();
-            // Both or none: a batch that fits one must fit the other.
-            let batch = DeviceBuffer::zeroed(self.cuda.context(), words * 4)?;
-            let staged = PinnedWords::zeroed(self.cuda.context(), words)?;
-            self.recordings.clear();
-            (self.batch, self.staged) = (batch, staged);
-        }
-        batch::stage(batch, skip, self.staged.as_mut_slice());
-        Ok(())
-    }
-
     /// Brings an operation's batch to the GPU, unless it is part of a pass.
     fn bring(&mut self, batch: &TokenBatch<'_>, skip: usize) {
         if self.failure.is_some() {
@@ -243,11 +181,7 @@ impl CudaOps {
         }
         match self.mode {
             Mode::Eager => {
-                let staged = self.stage(batch, skip).and_then(|()| {
-                    let (to, from) = (self.batch.address(), self.staged.address());
-                    // SAFETY: both have room for the bucket; `stage` waits before either is written again.
-                    Ok(unsafe { self.stream.copy_in(to, from, self.layout.words) }?)
-                });
+                let staged = self.stage(batch, skip).and_then(|()| self.copy_batch());
                 self.busy = true;
                 staged.unwrap_or_else(|error| self.fail(error));
             }
@@ -295,18 +229,29 @@ impl CudaOps {
         mut arguments: Vec<Arg>,
     ) -> Result<(), DeviceError> {
         let function = self.cuda.function(spec)?;
-        if let Mode::Pass { has_begun } = &mut self.mode {
-            // Not the first: it waits for the copy of the batch, which does not know this order.
-            shape.overlaps = self.cuda.overlaps() && *has_begun;
-            *has_begun = true;
+        if let Mode::Pass { order } = &mut self.mode {
+            shape.overlaps = self.cuda.overlaps() && *order == Order::Overlapping;
+            if *order == Order::First {
+                *order = Order::Overlapping;
+            }
         }
         let mut pointers: Vec<*mut c_void> = arguments.iter_mut().map(Arg::pointer).collect();
         self.cuda.context().bind()?;
         // SAFETY: the stream is of the same context; each operation gives its kernel's arguments in order, and addresses
         // of buffers that were checked to be large enough and live until the stream was waited for.
-        unsafe { function.launch(self.stream.raw(), &shape, &mut pointers) }?;
+        unsafe { function.launch(self.stream.put(), &shape, &mut pointers) }?;
         self.busy = true;
         Ok(())
+    }
+
+    /// Lets the stream wait for weights that are still on their way, and all before them.
+    fn hold(&mut self, last: &Place) {
+        if self.failure.is_none()
+            && matches!(self.mode, Mode::Eager | Mode::Pass { .. })
+            && let Err(error) = last.hold(&self.stream)
+        {
+            self.fail(error);
+        }
     }
 
     /// Makes room in scratch memory; recordings that use it are void if it moves.
@@ -317,10 +262,9 @@ impl CudaOps {
                 let waited = self.stream.wait();
                 waited.unwrap_or_else(|error| self.fail(error.into()));
             }
-            let context = Arc::clone(self.cuda.context());
             // The old memory goes first: there may not be room for both.
-            which(self).0 = DeviceBuffer::empty(&context);
-            match DeviceBuffer::zeroed(&context, bytes.next_power_of_two()) {
+            which(self).0 = DeviceBuffer::empty(self.cuda.context());
+            match DeviceBuffer::private(&self.stream, bytes.next_power_of_two()) {
                 Ok(buffer) => which(self).0 = buffer,
                 Err(error) => self.fail(error.into()),
             }
@@ -346,7 +290,7 @@ impl Ops for CudaOps {
         if self.is_planning() && acts.has_room() {
             return acts.pretend(rows);
         }
-        match acts.resize(rows) {
+        match acts.resize(rows, &self.stream) {
             Ok(false) => {}
             // It moved: no recording may use the old place.
             Ok(true) => self.recordings.clear(),
@@ -362,6 +306,7 @@ impl Ops for CudaOps {
         assert_eq!(tables.norm.columns, out.columns(), "vectors as wide as the model");
         assert_rows(out, batch.tokens());
         self.bring(batch, 0);
+        self.hold(&tables.norm.shift);
         let rows = out.padded_rows();
         let arguments = vec![
             self.part(0),
@@ -369,7 +314,7 @@ impl Ops for CudaOps {
             self.part(self.layout.places),
             Arg::Address(tables.words.address()),
             Arg::Address(tables.positions.address() + tables.first_position_bytes),
-            Arg::Address(tables.types.as_ref().map_or(0, DeviceBuffer::address)),
+            Arg::Address(tables.types.as_ref().map_or(0, Place::address)),
             Arg::Address(tables.norm.gain.address()),
             Arg::Address(tables.norm.shift.address()),
             Arg::Float(tables.norm.epsilon),
@@ -385,6 +330,7 @@ impl Ops for CudaOps {
         assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
         assert_eq!(out.columns(), weights.outputs, "room for the layer's outputs");
         assert_rows(out, x.rows());
+        self.hold(&weights.bias);
         if !self.hopper_product(x, weights, activation, out) {
             let to = out.address();
             self.portable_product(x, weights, Leaves::Results(activation), out.number, to);
@@ -396,6 +342,8 @@ impl Ops for CudaOps {
         assert_eq!(hidden.columns(), weights.outputs, "the layer gives back what it adds to");
         assert_eq!(hidden.columns(), norm.columns, "the norm is as wide");
         assert_rows(hidden, x.rows());
+        self.hold(&weights.bias);
+        self.hold(&norm.shift);
         if self.hopper_norm_product(x, weights, norm, hidden) {
             return;
         }
@@ -431,6 +379,9 @@ impl Ops for CudaOps {
             "a text is longer than the bias was made for"
         );
         self.bring(batch, 0);
+        if let Some(bias) = shape.bias {
+            self.hold(&bias.values);
+        }
         let size = out.columns() / shape.heads;
         let mut arguments = vec![
             Arg::Address(qkv.address()),
@@ -513,8 +464,7 @@ impl Ops for CudaOps {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
-        self.stream.wait()?;
-        self.busy = false;
+        self.settle()?;
         Ok(self.answer.floats(self.answer_len))
     }
 }

@@ -1,49 +1,161 @@
-//! A queue of work for the GPU, and recordings of such work that are started as one.
+//! A queue of work for the GPU, recordings of such work that are started as one, and marks in it that others wait for.
 //! Knows no kernel.
 
 use super::context::Context;
 use super::error::CudaError;
 use super::sys;
+use magray_core::pool::StreamId;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How far a stream has come: what was put into it is counted, and so is what is known to be done.
+#[derive(Debug)]
+pub(super) struct Progress {
+    id: StreamId,
+    put: AtomicU64,
+    reached: AtomicU64,
+}
+
+impl Progress {
+    /// Of a stream without work, whose points go on from this one.
+    pub(super) fn new(id: StreamId, point: u64) -> Self {
+        Self { id, put: AtomicU64::new(point), reached: AtomicU64::new(point) }
+    }
+
+    /// The point behind everything that was put in so far.
+    pub(super) fn last(&self) -> u64 {
+        self.put.load(Ordering::Acquire)
+    }
+
+    pub(super) fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// The point behind everything that was put in so far, if it is not known to be reached.
+    pub(super) fn pending(&self) -> Option<u64> {
+        let put = self.last();
+        (put > self.reached.load(Ordering::Acquire)).then_some(put)
+    }
+
+    /// Whether everything up to a point is done.
+    pub(super) fn has_reached(&self, point: u64) -> bool {
+        self.reached.load(Ordering::Acquire) >= point
+    }
+
+    pub(super) fn note_reached(&self, point: u64) {
+        self.reached.fetch_max(point, Ordering::AcqRel);
+    }
+}
+
+/// How soon the GPU turns to a stream's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// As the work of every pass.
+    Usual,
+    /// After all other.
+    Background,
+}
 
 /// Work in order, beside that of other streams.
 #[derive(Debug)]
 pub(super) struct Stream {
     context: Arc<Context>,
     raw: sys::CUstream,
+    progress: Arc<Progress>,
 }
 
 // SAFETY: a stream may be used from every thread where its context is current, one at a time.
 unsafe impl Send for Stream {}
 
 impl Stream {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+    pub(super) fn new(context: &Arc<Context>, urgency: Urgency) -> Result<Self, CudaError> {
         context.bind()?;
         let mut raw = std::ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // The lowest priority is 0, which is also that of streams made without one; passes stand above it.
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: a context is current; writes two numbers.
+        CudaError::check(unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) })?;
+        let priority = if urgency == Urgency::Background { least } else { greatest };
         // SAFETY: a context is current; writes one handle, destroyed in `drop`.
-        CudaError::check(unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
-        Ok(Self { context: Arc::clone(context), raw })
+        CudaError::check(unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, priority) })?;
+        Ok(Self { context: Arc::clone(context), raw, progress: context.new_progress() })
     }
 
-    pub(super) fn raw(&self) -> sys::CUstream {
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The stream for something that is about to be put into it, which is counted by this.
+    pub(super) fn put(&self) -> sys::CUstream {
+        self.progress.put.fetch_add(1, Ordering::AcqRel);
         self.raw
+    }
+
+    pub(super) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
     }
 
     /// Waits until all work is done; reports what went wrong in it.
     pub(super) fn wait(&self) -> Result<(), CudaError> {
         self.context.bind()?;
+        let point = self.progress.last();
         // SAFETY: the stream lives as long as `self`.
-        CudaError::check(unsafe { sys::cuStreamSynchronize(self.raw) })
+        CudaError::check(unsafe { sys::cuStreamSynchronize(self.raw) })?;
+        self.context.reached(&self.progress, point);
+        Ok(())
     }
 
     /// Copies words of pinned memory to the GPU.
     ///
     /// # Safety
-    /// Both ranges hold so many words until the copy has run.
-    pub(super) unsafe fn copy_in(&self, to: u64, from: u64, words: usize) -> Result<(), CudaError> {
+    /// Both ranges hold so many bytes until the copy has run; the context is current.
+    pub(super) unsafe fn copy_in(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
-        CudaError::check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from as *const _, words * 4, self.raw) })
+        CudaError::check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from as *const _, bytes, self.put()) })
+    }
+
+    /// Copies memory of the GPU to the host.
+    ///
+    /// # Safety
+    /// Both ranges hold so many bytes until the copy has run, and nobody reads or writes the host's meanwhile; the context
+    /// is current.
+    pub(super) unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        CudaError::check(unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.put()) })
+    }
+
+    /// Fills memory of the GPU with zeros.
+    ///
+    /// # Safety
+    /// The range holds so many bytes until that is done; the context is current.
+    pub(super) unsafe fn zero(&self, address: u64, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        CudaError::check(unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.put()) })
+    }
+
+    /// A mark behind everything that was put in so far.
+    pub(super) fn mark(&self) -> Result<Mark, CudaError> {
+        let mut mark = Mark::new(&self.context)?;
+        self.mark_again(&mut mark)?;
+        Ok(mark)
+    }
+
+    /// Moves a mark behind everything that was put in so far.
+    pub(super) fn mark_again(&self, mark: &mut Mark) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: both live and are of the same context.
+        CudaError::check(unsafe { sys::cuEventRecord(mark.raw, self.put()) })?;
+        let point = self.progress.last();
+        mark.behind = Some((Arc::clone(&self.progress), point));
+        Ok(())
+    }
+
+    /// What is put in from now on waits for what lies before the mark, whatever stream that is in.
+    pub(super) fn wait_for(&self, mark: &Mark) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: both live and are of the same context; the driver keeps what it needs of the event.
+        CudaError::check(unsafe { sys::cuStreamWaitEvent(self.put(), mark.raw, 0) })
     }
 
     /// From now on what is put into this stream is recorded instead of done.
@@ -73,7 +185,7 @@ impl Stream {
     pub(super) fn launch(&self, graph: &Graph) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: both live; what the recording uses stays in place as long as its owner keeps the recording.
-        CudaError::check(unsafe { sys::cuGraphLaunch(graph.raw, self.raw) })
+        CudaError::check(unsafe { sys::cuGraphLaunch(graph.raw, self.put()) })
     }
 }
 
@@ -85,6 +197,52 @@ impl Drop for Stream {
                 let _ = sys::cuStreamSynchronize(self.raw);
                 let _ = sys::cuStreamDestroy_v2(self.raw);
             }
+        }
+        // After a failure nothing runs any more either: the context is lost.
+        self.context.ended(&self.progress);
+    }
+}
+
+/// A place in a stream's work.
+#[derive(Debug)]
+pub(super) struct Mark {
+    context: Arc<Context>,
+    raw: sys::CUevent,
+    behind: Option<(Arc<Progress>, u64)>,
+}
+
+// SAFETY: an event may be used from every thread where its context is current.
+unsafe impl Send for Mark {}
+
+impl Mark {
+    /// A mark that is nowhere yet: nobody has to wait for it.
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        context.bind()?;
+        let mut raw = std::ptr::null_mut();
+        let flags =
+            sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+        // SAFETY: a context is current; writes one handle, destroyed in `drop`.
+        CudaError::check(unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        Ok(Self { context: Arc::clone(context), raw, behind: None })
+    }
+
+    /// Waits until everything before the mark is done.
+    pub(super) fn wait(&self) -> Result<(), CudaError> {
+        let Some((progress, point)) = &self.behind else { return Ok(()) };
+        self.context.bind()?;
+        // SAFETY: the event lives as long as `self`.
+        CudaError::check(unsafe { sys::cuEventSynchronize(self.raw) })?;
+        self.context.reached(progress, *point);
+        Ok(())
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: made once in `new`; the driver keeps an event that a stream still waits for. A failure has nobody to
+            // tell.
+            let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
         }
     }
 }
@@ -102,7 +260,7 @@ unsafe impl Send for Graph {}
 impl Drop for Graph {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: made once in `record`; a failure has nobody to tell.
+            // SAFETY: made once in `end_recording`; a failure has nobody to tell.
             let _ = unsafe { sys::cuGraphExecDestroy(self.raw) };
         }
     }

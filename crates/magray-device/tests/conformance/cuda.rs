@@ -4,7 +4,7 @@
 use crate::rig::{Rig, Stored, Subject};
 use crate::variables;
 use magray_core::{Precision, PrecisionChoice};
-use magray_device::cuda::{Arch, Cuda, CudaOps, CudaOptions, DeviceError, KernelError, all_specs, probe};
+use magray_device::cuda::{Arch, Cuda, CudaOps, CudaOptions, DeviceError, GpuInfo, KernelError, all_specs, probe};
 use std::sync::{Arc, LazyLock};
 
 /// The first compute capability that stores bf16.
@@ -19,7 +19,7 @@ pub(crate) struct CudaSubject {
 }
 
 /// The GPU with each set of kernels, opened once for all tests; or the code of the reason why there is none.
-static OPENED: LazyLock<Result<Vec<Opened>, &'static str>> = LazyLock::new(open);
+static OPENED: LazyLock<Result<Vec<Opened>, &'static str>> = LazyLock::new(open_all);
 
 struct Opened {
     kernels: &'static str,
@@ -27,9 +27,29 @@ struct Opened {
     precisions: Vec<Precision>,
 }
 
-fn open() -> Result<Vec<Opened>, &'static str> {
+/// The GPU that is tested, or why there is none.
+fn find() -> Result<GpuInfo, &'static str> {
     let gpus = probe(&variables::search_path(), &variables::visible()).map_err(|declined| declined.code())?;
-    let capability = gpus[0].capability;
+    Ok(gpus[0].clone())
+}
+
+/// The GPU that is tested; none where there is none, which is told.
+#[cfg(unix)]
+pub(crate) fn first_gpu() -> Option<GpuInfo> {
+    // A machine without a compiler of kernels cannot run any.
+    (!opened().is_empty()).then(|| find().expect("it was there"))
+}
+
+/// The GPU, opened once more.
+#[cfg(unix)]
+pub(crate) fn open(gpu: &GpuInfo, options: CudaOptions) -> Arc<Cuda> {
+    let (kernel_cache, search) = (variables::kernel_cache(), variables::search_path());
+    Cuda::open(gpu, CudaOptions { kernel_cache, search, ..options }).expect("the GPU opens")
+}
+
+fn open_all() -> Result<Vec<Opened>, &'static str> {
+    let gpu = find()?;
+    let capability = gpu.capability;
     let has = |precision: &Precision| PrecisionChoice::Exactly(*precision).settle_gpu(capability) == *precision;
     let all: Vec<Precision> = Precision::ALL.into_iter().filter(has).collect();
     // Hopper's own kernels multiply 16-bit numbers, which a model in bytes has too.
@@ -38,8 +58,9 @@ fn open() -> Result<Vec<Opened>, &'static str> {
     let sets = if capability == HOPPER { vec![("own", all), ("portable", with_sixteen)] } else { vec![("own", all)] };
     let open_with = |(kernels, precisions): (&'static str, Vec<Precision>)| {
         let (kernel_cache, search) = (variables::kernel_cache(), variables::search_path());
-        let options = CudaOptions { kernel_cache, search, portable_kernels: kernels == "portable" };
-        let cuda = Cuda::open(&gpus[0], options).expect("the GPU opens");
+        let options =
+            CudaOptions { kernel_cache, search, portable_kernels: kernels == "portable", ..Default::default() };
+        let cuda = Cuda::open(&gpu, options).expect("the GPU opens");
         match cuda.prepare(&all_specs()[..1], 1) {
             Ok(()) => Ok(Opened { kernels, cuda, precisions }),
             // Nothing can be compiled here.

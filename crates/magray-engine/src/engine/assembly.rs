@@ -4,6 +4,7 @@
 use super::cpu_lane::CpuLane;
 use super::desk::{Desk, is_delivering};
 use super::devices::{self, Gpu, device_of_gpu};
+use super::images::Images;
 use super::lane::{Lane, LaneStatus, join_until};
 use super::models::Models;
 use super::news::News;
@@ -12,6 +13,7 @@ use super::worker_lane::{LaneSpec, WorkerLane};
 use super::{EngineModel, EngineOptions, Running};
 use crate::encoder::LoadError;
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
+use crate::spec::ModelSpec;
 use crate::worker::{CudaDevice, WorkerDevice, WorkerModel, WorkerSpec};
 use magray_core::schedule::{DeviceId, DeviceKind, DeviceSpec, Machine, ModelPlan};
 use magray_core::{Precision, PrecisionChoice};
@@ -158,12 +160,19 @@ fn weights_max(gpu: &Gpu, limit: Option<u64>) -> u64 {
     allowed - allowed / 16
 }
 
+/// Room for a model's weights as they lie on any device: padding included, and what belongs to no layer.
+fn image_bytes_max(spec: &ModelSpec) -> u64 {
+    2 * spec.shape.weight_bytes(Precision::F32) + (64 << 20)
+}
+
 /// A lane for each GPU.
 fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk>) -> Vec<Box<dyn Lane>> {
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
     let precision = options.encoder.precision.or(options.encoder.gpu.precision);
     let worker_models = options.models.iter().map(|model| WorkerModel { source: model.source.clone(), precision });
     let worker_models: Vec<_> = worker_models.collect();
+    let names: Arc<[String]> = options.models.iter().map(|model| model.name.clone()).collect();
+    let images = Arc::new(Images::new(models.readers.iter().map(|reader| image_bytes_max(&reader.spec)).collect()));
     let lane = |(at, gpu): (usize, &Gpu)| {
         let device = match gpu {
             Gpu::Cuda(gpu) => WorkerDevice::Cuda(CudaDevice::new(gpu, &options.encoder.gpu)),
@@ -179,10 +188,13 @@ fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk
                 slots: GPU_SLOTS,
                 slot_tokens_max: longest.max(GPU_BATCH_TOKENS as usize) + models.known_tokens(),
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
+                outputs_max: models.outputs_max(),
                 faults: None,
             },
             faults: options.faults.as_ref().map(|plan| plan.of_device(&gpu.name().to_string())),
             canaries: Arc::clone(&models.packer.canaries),
+            names: Arc::clone(&names),
+            images: Arc::clone(&images),
             ready_within: options.schedule.recovery.start_max,
         };
         Box::new(WorkerLane::new(spec, desk.clone())) as Box<dyn Lane>

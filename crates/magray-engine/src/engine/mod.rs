@@ -7,6 +7,7 @@ mod canary;
 mod cpu_lane;
 mod desk;
 mod devices;
+pub(crate) mod images;
 mod incident;
 mod lane;
 mod models;

@@ -1,15 +1,20 @@
-//! A GPU's lane: starts its worker process, sends it batches, checks what comes back, and tells how it ended.
-//! Never restarts anything by itself.
+//! A GPU's lane: starts its worker process, sends it models and batches, checks what comes back, and tells how it ended.
+//! Never restarts anything by itself, and moves no model unless it is told to.
+
+mod moves;
+mod presence;
 
 use super::canary::Canary;
 use super::desk::Desk;
+use super::images::{Holder, Images};
 use super::lane::{Batch, Lane, LaneStatus, Order, What, join_until};
 use crate::faults::{FaultOrder, FaultPlan};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
-use crate::worker::{self, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
+use crate::worker::{self, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
 use magray_core::schedule::{DeviceId, Ending, Failure};
 use magray_core::{DeviceName, Precision};
+use presence::Presence;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,6 +31,10 @@ pub(super) struct LaneSpec {
     /// What is to go wrong with it, for tests.
     pub(super) faults: Option<FaultPlan>,
     pub(super) canaries: Arc<[Canary]>,
+    /// What people call the models.
+    pub(super) names: Arc<[String]>,
+    /// The weights in the host's memory, which all lanes share.
+    pub(super) images: Arc<Images>,
     pub(super) ready_within: Duration,
 }
 
@@ -43,12 +52,16 @@ struct State {
     worker: u64,
     /// The last worker that was ordered to end; its process may not have been there yet.
     killed: u64,
+    /// The last worker that was ordered to rest.
+    rested: u64,
     /// There from the moment the process is until it is gone.
     switch: Option<KillSwitch>,
     /// There while the worker takes batches.
     handle: Option<WorkerHandle>,
     slots: Vec<Slot>,
-    precisions: Vec<Precision>,
+    presence: Presence,
+    /// By model: the arithmetic that a worker had for it last.
+    precisions: Vec<Option<Precision>>,
     memory: Option<MemoryStats>,
     last_error: Option<String>,
     blames_device: bool,
@@ -64,7 +77,8 @@ struct State {
 enum Slot {
     Free,
     Batch(Batch),
-    Probe,
+    /// The known text of this model alone.
+    Probe(usize),
 }
 
 impl WorkerLane {
@@ -80,7 +94,7 @@ impl Lane for WorkerLane {
 
     fn precision(&self, model: usize) -> Precision {
         // Nobody has an answer of a worker that has not told.
-        self.0.lock().precisions.get(model).copied().unwrap_or(Precision::F32)
+        self.0.lock().precisions.get(model).copied().flatten().unwrap_or(Precision::F32)
     }
 
     fn take(&self, Order { worker, what }: Order) {
@@ -88,11 +102,13 @@ impl Lane for WorkerLane {
             What::Spawn => self.spawn(worker),
             What::Kill => self.0.kill(worker),
             What::Start(batch) => self.0.submit(worker, Slot::Batch(batch)),
-            What::Probe => self.0.submit(worker, Slot::Probe),
-            What::Load(_) | What::Offload(_) | What::Forget(_) | What::Rest => {}
+            What::Probe => self.0.probe(worker),
+            What::Load(model) => self.0.load(worker, model),
+            What::Offload(model) => self.0.offload(worker, model),
+            What::Forget(model) => self.0.forget(worker, model),
+            What::Rest => self.0.rest(worker),
             What::Trim => {
-                let state = self.0.lock();
-                if let Some(handle) = state.handle.as_ref().filter(|_| state.worker == worker) {
+                if let Some(handle) = self.0.lock().handle_of(worker) {
                     // One that is gone has freed everything.
                     let _ = handle.trim();
                 }
@@ -155,8 +171,8 @@ impl WorkerLane {
         let thread = std::thread::Builder::new().name(format!("worker {}", self.0.spec.name));
         let spawned = thread.spawn(move || {
             // Whatever happens to this thread, the end of its worker is told: nobody else could.
-            let ending = catch_unwind(AssertUnwindSafe(|| inner.run()));
-            inner.clear();
+            let ending = catch_unwind(AssertUnwindSafe(|| inner.run(worker)));
+            inner.clear(worker);
             inner.report_down(ending.unwrap_or(Ending::NotStarted));
         });
         match spawned {
@@ -179,14 +195,38 @@ impl Inner {
         }
     }
 
+    /// Ends a worker that has nothing to do, gently.
+    fn rest(&self, worker: u64) {
+        let mut state = self.lock();
+        if let Some(handle) = state.handle_of(worker) {
+            state.rested = worker;
+            handle.stop();
+        }
+    }
+
+    /// Computes the known text of a model that the worker has.
+    fn probe(&self, worker: u64) {
+        let model = self.lock().presence.any();
+        match model {
+            Some(model) => self.submit(worker, Slot::Probe(model)),
+            None => {
+                tracing::error!(target: "magray::engine", device = %self.spec.name, "a probe without a model");
+                if let Some(desk) = self.desk.upgrade() {
+                    desk.probed(self.spec.id, false);
+                }
+            }
+        }
+    }
+
     /// Hands a batch, or the known text alone, to a worker.
     fn submit(&self, worker: u64, what: Slot) {
         let mut state = self.lock();
         // The worker ended meanwhile: its end is reported, and the batch with it.
-        let Some(handle) = state.handle.clone().filter(|_| state.worker == worker) else { return };
+        let Some(handle) = state.handle_of(worker) else { return };
         let (batch, model, skip) = match &what {
             Slot::Batch(batch) => (batch.id.0, batch.model, batch.skip),
-            Slot::Probe | Slot::Free => (PROBE, 0, 0),
+            Slot::Probe(model) => (PROBE, *model, 0),
+            Slot::Free => return,
         };
         let Some(slot) = state.slots.iter().position(|slot| matches!(slot, Slot::Free)) else {
             unreachable!("the machine starts no more batches than a worker has slots");
@@ -202,10 +242,12 @@ impl Inner {
     }
 
     /// Forgets a worker that has ended.
-    fn clear(&self) {
+    fn clear(&self, worker: u64) {
+        self.spec.images.gone(self.holder(worker));
         let ended = self.desk.upgrade().map_or(Duration::ZERO, |desk| desk.started().elapsed());
         let mut state = self.lock();
         state.slots.clear();
+        state.presence = Presence::default();
         state.ended = ended;
         let held = (state.handle.take(), state.switch.take());
         drop(state);
@@ -214,7 +256,7 @@ impl Inner {
     }
 
     /// The life of a worker, from its start to its end.
-    fn run(&self) -> Ending {
+    fn run(&self, worker: u64) -> Ending {
         let started = |switch: KillSwitch| {
             let mut state = self.lock();
             if state.killed >= state.worker || state.is_closed {
@@ -232,15 +274,11 @@ impl Inner {
                 return error.ending();
             }
         };
-        let known: Vec<_> = self.spec.canaries.iter().map(Canary::outputs).collect();
-        if ready.outputs != known {
-            let problem = "a model on the GPU answers with other lengths than on the CPU: was its folder changed?";
-            self.lock().fail(problem.to_owned(), false);
-            return Ending::NotStarted;
-        }
         let mut state = self.lock();
         state.slots = (0..self.spec.worker.slots).map(|_| Slot::Free).collect();
-        state.precisions = ready.precisions;
+        state.presence = Presence::new(self.spec.worker.models.len());
+        state.precisions.resize(self.spec.worker.models.len(), None);
+        let room = state.presence.opened(&ready.memory, self.spec.worker.memory_limit_bytes());
         state.memory = Some(ready.memory);
         state.handle = Some(handle.clone());
         if state.is_closed {
@@ -249,11 +287,17 @@ impl Inner {
         drop(state);
         tracing::info!(target: "magray::engine", device = %self.spec.name, pid = handle.pid(), "a worker is ready");
         if let Some(desk) = self.desk.upgrade() {
+            // Loads are ordered as soon as it is up: by then the room is known.
+            desk.room(self.spec.id, room);
             desk.up(self.spec.id);
         }
-        let ending = self.listen(&handle, receiver);
-        if !self.lock().is_closed {
-            tracing::warn!(target: "magray::engine", device = %self.spec.name, ?ending, "a worker ended");
+        let ending = self.listen(worker, &handle, receiver);
+        match ending {
+            Ending::Rested => {
+                tracing::info!(target: "magray::engine", device = %self.spec.name, "a worker rests: it holds no memory");
+            }
+            _ if self.lock().is_closed => {}
+            _ => tracing::warn!(target: "magray::engine", device = %self.spec.name, ?ending, "a worker ended"),
         }
         ending
     }
@@ -266,11 +310,12 @@ impl Inner {
     }
 
     /// Takes what the worker says until it is gone.
-    fn listen(&self, handle: &WorkerHandle, mut receiver: WorkerReceiver) -> Ending {
+    fn listen(&self, worker: u64, handle: &WorkerHandle, mut receiver: WorkerReceiver) -> Ending {
         let mut rows = Vec::new();
         loop {
             let message = match receiver.next() {
                 Ok(message) => message,
+                Err(Exit::Stopped) if self.lock().rested == worker => return Ending::Rested,
                 Err(exit) => {
                     self.lock().fail(format!("its worker is gone: {exit}"), true);
                     return exit.ending();
@@ -283,11 +328,15 @@ impl Inner {
             };
             match message {
                 FromWorker::Heartbeat { memory } => {
-                    self.lock().memory = Some(memory);
+                    let room = self.beat(memory);
                     desk.heartbeat(self.spec.id);
+                    if let Some(room) = room {
+                        desk.room(self.spec.id, room);
+                    }
                 }
                 FromWorker::Finished { slot, compute, .. } => self.finish(&desk, handle, slot, compute, &mut rows),
-                FromWorker::Failed { slot, kind, code, message, .. } => {
+                FromWorker::Failed { slot, problem, .. } => {
+                    let worker::Problem { kind, code, message } = problem;
                     tracing::warn!(target: "magray::engine", device = %self.spec.name, code, error = message, "a batch failed");
                     let mut state = self.lock();
                     state.fail(message, kind != Failure::OutOfMemory);
@@ -295,6 +344,7 @@ impl Inner {
                     drop(state);
                     self.fail(&desk, held, kind);
                 }
+                moved => self.hear_of_models(&desk, worker, handle, moved),
             }
         }
     }
@@ -317,7 +367,7 @@ impl Inner {
         }
         match held {
             Slot::Batch(batch) => desk.finished(self.spec.id, &batch, answers, compute),
-            Slot::Probe => desk.probed(self.spec.id, true),
+            Slot::Probe(_) => desk.probed(self.spec.id, true),
             Slot::Free => {}
         }
     }
@@ -325,9 +375,13 @@ impl Inner {
     fn fail(&self, desk: &Desk, held: Slot, failure: Failure) {
         match held {
             Slot::Batch(batch) => desk.failed(self.spec.id, batch.id, failure),
-            Slot::Probe => desk.probed(self.spec.id, false),
+            Slot::Probe(_) => desk.probed(self.spec.id, false),
             Slot::Free => {}
         }
+    }
+
+    fn holder(&self, worker: u64) -> Holder {
+        Holder { device: self.spec.id, worker }
     }
 
     fn report_down(&self, ending: Ending) {
@@ -346,13 +400,18 @@ impl Slot {
     fn texts(&self) -> impl Iterator<Item = Tokens<'_>> {
         let batch = match self {
             Self::Batch(batch) => Some(batch),
-            Self::Probe | Self::Free => None,
+            Self::Probe(_) | Self::Free => None,
         };
         batch.into_iter().flat_map(Batch::texts)
     }
 }
 
 impl State {
+    /// The worker of this number, if it is the one that takes orders.
+    fn handle_of(&self, worker: u64) -> Option<WorkerHandle> {
+        self.handle.clone().filter(|_| self.worker == worker)
+    }
+
     /// Ends the worker, now or as soon as there is a process.
     fn kill(&mut self) {
         self.killed = self.killed.max(self.worker);
@@ -371,7 +430,7 @@ impl State {
     fn look(&self, slot: usize) -> Option<(usize, usize, usize)> {
         match self.slots.get(slot)? {
             Slot::Batch(batch) => Some((batch.model, batch.skip, batch.texts_count())),
-            Slot::Probe => Some((0, 0, 0)),
+            Slot::Probe(model) => Some((*model, 0, 0)),
             Slot::Free => None,
         }
     }

@@ -22,6 +22,14 @@ pub enum FaultKind {
     Wrong,
     /// Batches take several times as long.
     Slow,
+    /// A load finds the device's memory full.
+    LoadOutOfMemory,
+    /// A load fails; the next one works.
+    LoadFails,
+    /// The worker's process ends by itself while it loads a model.
+    LoadCrash,
+    /// A load never ends.
+    LoadHang,
     /// The worker sends no heartbeats.
     Freeze,
     /// The worker's process is killed from outside.
@@ -37,6 +45,8 @@ pub enum FaultKind {
 pub enum Place {
     /// The worker, with a batch.
     Batch,
+    /// The worker, with a model that it loads.
+    Load,
     /// The worker, where it sends heartbeats.
     Heartbeat,
     /// The supervisor.
@@ -46,7 +56,7 @@ pub enum Place {
 }
 
 /// Kinds with a name of their own.
-const NAMED: [(&str, FaultKind); 11] = [
+const NAMED: [(&str, FaultKind); 15] = [
     ("illegal_address", FaultKind::IllegalAddress),
     ("oom", FaultKind::OutOfMemory),
     ("hang", FaultKind::Hang),
@@ -55,13 +65,18 @@ const NAMED: [(&str, FaultKind); 11] = [
     ("poison", FaultKind::Poison),
     ("wrong", FaultKind::Wrong),
     ("slow", FaultKind::Slow),
+    ("load_oom", FaultKind::LoadOutOfMemory),
+    ("load_fails", FaultKind::LoadFails),
+    ("load_crash", FaultKind::LoadCrash),
+    ("load_hang", FaultKind::LoadHang),
     ("freeze", FaultKind::Freeze),
     ("kill", FaultKind::Kill),
     ("hot", FaultKind::Hot),
 ];
 
 impl FaultKind {
-    /// What `random` picks from: all that comes by itself and passes.
+    /// What `random` picks from: all that comes by itself, passes, and has not to wait for a load, of which there may be
+    /// none for hours.
     pub(super) const RANDOM: [Self; 11] = [
         Self::IllegalAddress,
         Self::OutOfMemory,
@@ -87,6 +102,7 @@ impl FaultKind {
             | Self::Poison
             | Self::Wrong
             | Self::Slow => Place::Batch,
+            Self::LoadOutOfMemory | Self::LoadFails | Self::LoadCrash | Self::LoadHang => Place::Load,
             Self::Freeze => Place::Heartbeat,
             Self::Kill => Place::Supervisor,
             Self::Hot | Self::Xid(_) => Place::Telemetry,
@@ -100,7 +116,8 @@ impl FaultKind {
 
     /// Whether a worker is replaced after it.
     pub(super) fn ends_worker(self) -> bool {
-        matches!(self, Self::IllegalAddress | Self::Hang | Self::Crash | Self::Poison | Self::Kill)
+        use FaultKind::{Crash, Hang, IllegalAddress, Kill, LoadCrash, LoadHang, Poison};
+        matches!(self, IllegalAddress | Hang | Crash | Poison | Kill | LoadCrash | LoadHang)
     }
 
     pub(super) fn parse(word: &str) -> Option<Self> {

@@ -4,7 +4,7 @@
 use crate::weights::WeightsError;
 use magray_core::Reason;
 use magray_core::schedule::Failure;
-use magray_device::cuda::{CudaError, Declined, KernelError};
+use magray_device::cuda::{CudaError, Declined, DeviceError, KernelError};
 
 /// A failure of a GPU.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +21,9 @@ pub enum GpuError {
     /// The model's files are wrong: no device can load them.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// Weights could not be brought to the GPU or taken from it: load the model again.
+    #[error("{0}")]
+    Residency(DeviceError),
 }
 
 impl GpuError {
@@ -31,6 +34,7 @@ impl GpuError {
             Self::Cuda(error) | Self::Kernel(KernelError::Load { source: error, .. }) => code_of(error),
             Self::Kernel(KernelError::Compile(_)) => "kernel_refused",
             Self::Weights(_) => "model_broken",
+            Self::Residency(_) => "weights_away",
         }
     }
 
@@ -39,6 +43,7 @@ impl GpuError {
         match self {
             Self::Cuda(error) | Self::Kernel(KernelError::Load { source: error, .. }) => error.needs_new_process(),
             Self::Declined(_) | Self::Kernel(_) | Self::Weights(_) => true,
+            Self::Residency(_) => false,
         }
     }
 
@@ -52,7 +57,7 @@ impl GpuError {
                 CudaError::Other { .. } => Failure::Transient,
             },
             // A new process would fail the same way: these count, and a device that goes on like this is left alone.
-            Self::Declined(_) | Self::Kernel(_) | Self::Weights(_) => Failure::Transient,
+            Self::Declined(_) | Self::Kernel(_) | Self::Weights(_) | Self::Residency(_) => Failure::Transient,
         }
     }
 

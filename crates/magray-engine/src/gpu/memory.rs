@@ -1,6 +1,7 @@
 //! How much memory of a device is in use, and by whom it can be asked.
 //! Frees nothing.
 
+use magray_core::pool::PoolStats;
 use std::sync::Arc;
 
 /// Memory of a device, in bytes.
@@ -13,8 +14,12 @@ pub struct MemoryStats {
     pub reserved: u64,
     /// The most that was ever allocated at once.
     pub peak_allocated: u64,
+    /// What nobody has taken, neither this program nor another.
+    pub free: u64,
     /// All that the device has.
     pub total: u64,
+    /// How the pool is that models and passes have their memory from.
+    pub pool: PoolStats,
 }
 
 impl MemoryStats {
@@ -34,7 +39,8 @@ mod tests {
 
     #[test]
     fn utilisation_is_a_part_of_the_whole() {
-        let stats = MemoryStats { allocated: 25, reserved: 30, peak_allocated: 40, total: 200 };
+        let stats =
+            MemoryStats { allocated: 25, reserved: 30, peak_allocated: 40, total: 200, ..MemoryStats::default() };
         assert_eq!(stats.utilisation_percent(), 12.5);
         assert_eq!(MemoryStats::default().utilisation_percent(), 0.0);
     }

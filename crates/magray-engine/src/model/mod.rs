@@ -4,12 +4,12 @@ mod names;
 mod relative;
 mod source;
 
-pub(crate) use source::{Synthetic, TensorSource};
+pub(crate) use source::{Synthetic, TensorSource, Unread};
 
 use crate::spec::{Architecture, ClassifyHead, ModelSpec, Task};
-use crate::weights::{Weights, WeightsError};
+use crate::weights::WeightsError;
 use magray_core::{Activation, Pooling, Precision};
-use magray_device::{AttentionShape, Device, DistanceBias, Embedding, LinearSource, Norm, Ops, PoolShape, TokenBatch};
+use magray_device::{AttentionShape, Device, DistanceBias, Embedding, LinearNumbers, Norm, Ops, PoolShape, TokenBatch};
 use names::LayerNames;
 
 type Packed<D> = <<D as Device>::Ops as Ops>::Linear;
@@ -73,9 +73,10 @@ pub(crate) struct Workspace<D: Device> {
 }
 
 impl<D: Device> Model<D> {
-    /// Packs the tensors that the spec asks for.
-    pub(crate) fn pack(
-        device: &D,
+    /// Packs the tensors that the spec asks for, in the order in which a pass uses them. `device` packs for the operations
+    /// of the device that the model will run on.
+    pub(crate) fn pack<P: Device<Ops = D::Ops, Error = D::Error>>(
+        device: &P,
         spec: &ModelSpec,
         source: &dyn TensorSource,
         precision: Precision,
@@ -94,12 +95,12 @@ impl<D: Device> Model<D> {
             first_position: spec.architecture.first_position(spec.pad_id),
         };
         let embedding = device.embedding(tables, precision).map_err(PackError::Device)?;
-        let layer = |i| packer.layer(&LayerNames::of(spec.architecture, i), shape.hidden, shape.ffn);
-        let layers = (0..shape.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
         let bias = match spec.architecture {
             Architecture::MpNet => Some(device.bias(packer.distance_bias(spec)?).map_err(PackError::Device)?),
             _ => None,
         };
+        let layer = |i| packer.layer(&LayerNames::of(spec.architecture, i), shape.hidden, shape.ffn);
+        let layers = (0..shape.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
         let head = packer.head(spec)?;
         Ok(Self {
             embedding,
@@ -169,15 +170,16 @@ struct Packer<'a, D> {
     epsilon: f32,
 }
 
-impl<D: Device> Packer<'_, D> {
-    fn layer(&self, names: &LayerNames, hidden: usize, ffn: usize) -> Result<Layer<D>, PackError<D::Error>> {
+impl<P: Device> Packer<'_, P> {
+    fn layer<D: Device<Ops = P::Ops>>(
+        &self,
+        names: &LayerNames,
+        hidden: usize,
+        ffn: usize,
+    ) -> Result<Layer<D>, PackError<P::Error>> {
+        let qkv = [&*names.query, &names.key, &names.value];
         Ok(Layer {
-            qkv: self.linear(
-                &[&names.query, &names.key, &names.value],
-                hidden,
-                hidden,
-                before_softmax(self.precision),
-            )?,
+            qkv: self.linear(&qkv, hidden, hidden, before_softmax(self.precision))?,
             attention_out: self.linear(&[&names.attention_out], hidden, hidden, self.precision)?,
             attention_norm: self.norm(&names.attention_norm, hidden)?,
             up: self.linear(&[&names.up], ffn, hidden, self.precision)?,
@@ -193,17 +195,16 @@ impl<D: Device> Packer<'_, D> {
         outputs: usize,
         inputs: usize,
         precision: Precision,
-    ) -> Result<Packed<D>, PackError<D::Error>> {
+    ) -> Result<Packed<P>, PackError<P::Error>> {
         let (mut weights, mut bias) = (Vec::new(), Vec::new());
         for name in names {
-            self.source.append(&format!("{name}.weight"), &[outputs, inputs], &mut weights)?;
+            weights.push(self.source.numbers(&format!("{name}.weight"), &[outputs, inputs])?);
             self.source.append(&format!("{name}.bias"), &[outputs], &mut bias)?;
         }
-        let source = LinearSource { weights: &weights, inputs, bias: &bias };
-        self.device.linear(source, precision).map_err(PackError::Device)
+        self.device.linear_of(LinearNumbers { weights, inputs, bias }, precision).map_err(PackError::Device)
     }
 
-    fn norm(&self, name: &str, columns: usize) -> Result<<D::Ops as Ops>::Norm, PackError<D::Error>> {
+    fn norm(&self, name: &str, columns: usize) -> Result<<P::Ops as Ops>::Norm, PackError<P::Error>> {
         self.device.norm(self.norm_source(name, columns)?).map_err(PackError::Device)
     }
 
@@ -222,11 +223,11 @@ impl<D: Device> Packer<'_, D> {
         Ok(DistanceBias::tabulate(heads, spec.max_tokens, bias))
     }
 
-    fn head(&self, spec: &ModelSpec) -> Result<HeadLayers<D>, PackError<D::Error>> {
+    fn head<D: Device<Ops = P::Ops>>(&self, spec: &ModelSpec) -> Result<HeadLayers<D>, PackError<P::Error>> {
         let hidden = spec.shape.hidden;
         let dense = |name: &str, outputs, activation| {
             let linear = self.linear(&[name], outputs, hidden, Precision::F32)?;
-            Ok::<_, PackError<D::Error>>(Dense { linear, activation, outputs })
+            Ok::<_, PackError<P::Error>>(Dense { linear, activation, outputs })
         };
         match &spec.task {
             Task::Classify(classify) => {
@@ -242,15 +243,15 @@ impl<D: Device> Packer<'_, D> {
             Task::Embed(embed) => {
                 let mut layers = Vec::new();
                 for layer in &embed.dense {
-                    let weights = Weights::open(&layer.folder)?;
-                    let (mut weight, mut bias) = (Vec::new(), Vec::new());
+                    let weights = self.source.beside(&layer.folder)?;
                     let shape = [layer.out_features, layer.in_features];
-                    TensorSource::append(&weights, "linear.weight", &shape, &mut weight)?;
+                    let numbers = vec![weights.numbers("linear.weight", &shape)?];
+                    let mut bias = Vec::new();
                     if layer.bias {
-                        TensorSource::append(&weights, "linear.bias", &[layer.out_features], &mut bias)?;
+                        weights.append("linear.bias", &[layer.out_features], &mut bias)?;
                     }
-                    let source = LinearSource { weights: &weight, inputs: layer.in_features, bias: &bias };
-                    let linear = self.device.linear(source, Precision::F32).map_err(PackError::Device)?;
+                    let source = LinearNumbers { weights: numbers, inputs: layer.in_features, bias };
+                    let linear = self.device.linear_of(source, Precision::F32).map_err(PackError::Device)?;
                     layers.push(Dense { linear, activation: layer.activation, outputs: layer.out_features });
                 }
                 Ok(HeadLayers { pooling: embed.pooling.clone(), dense: layers, normalize: embed.normalize })

@@ -1,12 +1,13 @@
 //! Whole messages over a socket between two processes, and the handle of shared memory along with one of them.
 //! Knows no message's meaning; gives up at the first byte that makes no sense.
 
-use super::message::{Garbled, HEADER_BYTES, PAYLOAD_BYTES_MAX, PROTOCOL};
+use super::wire::{Garbled, HEADER_BYTES, PAYLOAD_BYTES_MAX, PROTOCOL};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -60,7 +61,8 @@ pub(super) struct Incoming {
     buffer: Vec<u8>,
     /// What has arrived and was not handed out.
     unread: Range<usize>,
-    fd: Option<OwnedFd>,
+    /// Handles that came along with messages, in their order.
+    fds: VecDeque<OwnedFd>,
     spin: Duration,
 }
 
@@ -74,7 +76,7 @@ impl Incoming {
         // Where there are few cores, whoever is waited for needs this one.
         let has_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 2);
         let spin = if has_cores { SPIN } else { Duration::ZERO };
-        Self { stream, buffer: vec![0; BUFFER_BYTES], unread: 0..0, fd: None, spin }
+        Self { stream, buffer: vec![0; BUFFER_BYTES], unread: 0..0, fds: VecDeque::new(), spin }
     }
 
     /// The next message; waits for it. The receiving timeout of the socket holds for every part of it.
@@ -94,9 +96,10 @@ impl Incoming {
         Ok(self.stream.set_read_timeout(timeout.map(|timeout| timeout.max(Duration::from_millis(1))))?)
     }
 
-    /// The handle that came along with a message.
+    /// The handle that came along with the message that was handed out. Every message that has one is asked for it, or
+    /// the next would get the wrong one.
     pub(super) fn take_fd(&mut self) -> Option<OwnedFd> {
-        self.fd.take()
+        self.fds.pop_front()
     }
 
     /// Kind and place of the first message, if all of it is there.
@@ -160,8 +163,12 @@ impl Incoming {
         let received = recvmsg(&self.stream, &mut [IoSliceMut::new(room)], &mut along, flags | CLOSE_ON_EXEC)?;
         for message in along.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fd = fds.last().or(self.fd.take());
+                self.fds.extend(fds);
             }
+        }
+        // More than messages fit into the buffer that have one: somebody sends handles that nobody takes.
+        if self.fds.len() > BUFFER_BYTES / HEADER_BYTES {
+            return Err(Errno::TOOMANYREFS);
         }
         Ok(received.bytes)
     }
@@ -303,6 +310,32 @@ mod tests {
         there.read(0, &mut words);
         assert_eq!(words, [4, 5, 6]);
         assert!(incoming.take_fd().is_none());
+    }
+
+    #[test]
+    fn handles_that_arrive_together_belong_to_their_messages() {
+        let (mut out, mut incoming) = pair();
+        let memories: Vec<SharedMemory> = (1..=3).map(|words| SharedMemory::create(words).unwrap()).collect();
+        for memory in &memories {
+            memory.write(0, &[memory.words() as u32]);
+            out.send(|to| ToWorker::Trim.encode(to)).unwrap();
+            out.send_along(memory.fd(), |to| ToWorker::Stop.encode(to)).unwrap();
+        }
+        // Everything that has arrived is taken in before the first message is looked at.
+        for _ in 0..6 {
+            incoming.fill().unwrap_or_else(|error| panic!("{error}"));
+            if incoming.unread.len() == 6 * HEADER_BYTES {
+                break;
+            }
+        }
+        for memory in &memories {
+            incoming.next().unwrap();
+            incoming.next().unwrap();
+            let there = SharedMemory::from_fd(incoming.take_fd().unwrap(), memory.words()).unwrap();
+            let mut words = [0];
+            there.read(0, &mut words);
+            assert_eq!(words, [memory.words() as u32]);
+        }
     }
 
     #[test]

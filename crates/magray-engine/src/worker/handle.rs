@@ -2,10 +2,11 @@
 //! Never waits for the worker; what it says comes through the receiver.
 
 use super::channel::{ChannelError, Outgoing};
-use super::message::{Batch, ToWorker};
+use super::message::{Batch, Image, ToWorker};
 use super::process::Process;
 use super::slots::Slots;
 use crate::packed::Tokens;
+use magray_device::SharedMemory;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Gives work to a worker, from any thread. When the last clone goes, a worker that was not stopped is killed.
@@ -25,6 +26,29 @@ pub struct Work<'a> {
     pub skip: usize,
     /// The texts; they fit the slot.
     pub texts: &'a [Tokens<'a>],
+}
+
+/// Memory for a model's weights that outlives the worker. The worker that gets an empty one fills it.
+#[derive(Clone, Copy, Debug)]
+pub enum Offer<'a> {
+    /// There is none: what leaves the device is read from the model's files again.
+    None,
+    /// Nothing is in it yet.
+    Empty {
+        /// Its name, which comes back when it is full.
+        image: u64,
+        /// It; what is not touched costs nothing.
+        memory: &'a SharedMemory,
+    },
+    /// A worker has filled it.
+    Filled {
+        /// Its name.
+        image: u64,
+        /// It.
+        memory: &'a SharedMemory,
+        /// How much of it is in use.
+        bytes: u64,
+    },
 }
 
 /// The worker cannot be reached any more; the receiver tells how it ended.
@@ -47,15 +71,38 @@ impl WorkerHandle {
 
     /// Hands a batch over. Its answer, or its failure, is told by the receiver.
     pub fn submit(&self, work: Work<'_>) -> Result<(), WorkerGone> {
-        assert!(work.model < self.0.models, "model {} of {}", work.model, self.0.models);
+        let model = self.number(work.model);
         let extent = self.0.slots.put(work.slot, work.texts);
-        let [slot, model, skip] = [work.slot, work.model, work.skip].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let [slot, skip] = [work.slot, work.skip].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         self.send(ToWorker::Batch(Batch { batch: work.batch, slot, model, skip, extent }))
     }
 
     /// Copies the answer of a batch that has finished out of its slot.
     pub fn read_rows(&self, slot: usize, out: &mut [f32]) {
         self.0.slots.read_rows(slot, out);
+    }
+
+    /// Lets it put a model's weights on the device. What comes of it is told by the receiver.
+    pub fn load(&self, model: usize, offer: Offer<'_>) -> Result<(), WorkerGone> {
+        let model = self.number(model);
+        let (image, memory) = match offer {
+            Offer::None => (Image::None, None),
+            Offer::Empty { image, memory } => {
+                (Image::Empty { image, bytes_max: memory.words() as u64 * 4 }, Some(memory))
+            }
+            Offer::Filled { image, memory, bytes } => (Image::Filled { image, bytes }, Some(memory)),
+        };
+        self.send_along(memory, ToWorker::Load { model, image })
+    }
+
+    /// Lets it take a model's weights off the device, after what it was given before. The receiver tells when they are.
+    pub fn offload(&self, model: usize) -> Result<(), WorkerGone> {
+        self.send(ToWorker::Offload { model: self.number(model) })
+    }
+
+    /// Lets it let go of a model altogether, after what it was given before. Not answered.
+    pub fn forget(&self, model: usize) -> Result<(), WorkerGone> {
+        self.send(ToWorker::Forget { model: self.number(model) })
     }
 
     /// Lets it free all memory of the device that it can, after what it was given before.
@@ -85,9 +132,23 @@ impl WorkerHandle {
         self.0.process.pid()
     }
 
+    /// A model by its number; one that the worker does not know is a bug.
+    fn number(&self, model: usize) -> u32 {
+        assert!(model < self.0.models, "model {model} of {}", self.0.models);
+        u32::try_from(model).unwrap_or(u32::MAX)
+    }
+
     fn send(&self, message: ToWorker<'_>) -> Result<(), WorkerGone> {
+        self.send_along(None, message)
+    }
+
+    fn send_along(&self, memory: Option<&SharedMemory>, message: ToWorker<'_>) -> Result<(), WorkerGone> {
         let mut outgoing = self.0.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-        outgoing.send(|to| message.encode(to)).map_err(|error| {
+        let sent = match memory {
+            Some(memory) => outgoing.send_along(memory.fd(), |to| message.encode(to)),
+            None => outgoing.send(|to| message.encode(to)),
+        };
+        sent.map_err(|error| {
             if !matches!(error, ChannelError::Closed) {
                 // Half a message may be on its way: nothing that follows would be understood.
                 self.0.process.strike();

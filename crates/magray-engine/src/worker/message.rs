@@ -1,24 +1,17 @@
 //! The messages between supervisor and worker, and their bytes.
 //! Sends and receives nothing; bytes that make no sense are an error, never a panic.
 
+use super::wire::{Fields, Garbled, frame, put_known, put_text, put_time, put_u32, put_u64};
 use crate::gpu::MemoryStats;
+use magray_core::Precision;
+use magray_core::pool::PoolStats;
 use magray_core::schedule::Failure;
 use std::time::Duration;
-
-/// Counts up with every change of the messages. Both sides are the same program, but its file may be replaced while it
-/// runs.
-pub(super) const PROTOCOL: u8 = 1;
-/// Length of what follows the header, protocol, kind.
-pub(super) const HEADER_BYTES: usize = 6;
-/// No message is longer than this; the longest is the one that names models and folders.
-pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
-/// Texts for people are cut to this.
-const TEXT_BYTES_MAX: usize = 2048;
 
 /// What a supervisor says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ToWorker<'a> {
-    /// Open this device and these models: a [`super::WorkerSpec`] in JSON.
+    /// Open this device and know these models: a [`super::WorkerSpec`] in JSON.
     Open(&'a [u8]),
     /// Say which GPUs there are, with the driver in these folders (a JSON list), and end.
     Survey(&'a [u8]),
@@ -26,6 +19,12 @@ pub(super) enum ToWorker<'a> {
     Memory(Layout),
     /// Compute what lies in a slot.
     Batch(Batch),
+    /// Put a model's weights on the device. Where there is an image, its handle comes along.
+    Load { model: u32, image: Image },
+    /// Take a model's weights off the device.
+    Offload { model: u32 },
+    /// Let go of a model altogether.
+    Forget { model: u32 },
     /// Free what can be freed.
     Trim,
     /// Answer what came before, then end.
@@ -40,18 +39,85 @@ pub(super) enum ToSupervisor<'a> {
         /// Its process.
         pid: u32,
     },
-    /// The models are loaded: a [`super::Ready`] in JSON.
-    Ready(&'a [u8]),
+    /// The device is open: its memory, and a [`super::spec::ReadyMessage`] in JSON.
+    Ready { memory: MemoryStats, json: &'a [u8] },
     /// The GPUs that there are: a [`super::survey::Findings`] in JSON.
     Surveyed(&'a [u8]),
-    /// The models are not loaded, and it ends.
+    /// The device is not open, and it ends.
     NotReady(Trouble<'a>),
+    /// A model's weights are on the device.
+    Loaded(Arrival),
+    /// They are not, and what was taken for them is free again.
+    NotLoaded { model: u32, trouble: Trouble<'a> },
+    /// A model's weights are not on the device any more.
+    Offloaded { model: u32, took: Duration, memory: MemoryStats },
+    /// An image holds all of a model's weights.
+    ImageFilled { model: u32, image: u64, bytes: u64 },
+    /// An image does not, and never will.
+    ImageSpoilt { model: u32, image: u64, trouble: Trouble<'a> },
     /// The answers lie in the slot.
     Finished { batch: u64, slot: u32, compute: Duration },
     /// There are no answers.
     Failed { batch: u64, slot: u32, trouble: Trouble<'a> },
     /// It lives.
     Heartbeat(MemoryStats),
+}
+
+/// What a worker gets along with the order to load a model: memory that outlives it, for the weights as they lie on the
+/// device. The number names the memory in what the worker says of it later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Image {
+    None,
+    /// Nothing is in it yet; it has room for so many bytes.
+    Empty {
+        image: u64,
+        bytes_max: u64,
+    },
+    /// The weights are in it and have so many bytes.
+    Filled {
+        image: u64,
+        bytes: u64,
+    },
+}
+
+/// A model whose weights are on the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Arrival {
+    pub(super) model: u32,
+    pub(super) precision: Precision,
+    /// Numbers in a text's answer.
+    pub(super) outputs: u32,
+    /// What the weights take of the device's memory.
+    pub(super) bytes: u64,
+    pub(super) took: Duration,
+    pub(super) origin: Origin,
+    /// The device's memory now.
+    pub(super) memory: MemoryStats,
+}
+
+/// Where a model's weights came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// Its files.
+    Files,
+    /// Shared memory that another worker had filled.
+    Image,
+    /// Shared memory of this worker, which had them on the device before.
+    Parked,
+    /// They were there.
+    Device,
+}
+
+impl Origin {
+    /// One word for programs; it never changes its meaning.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Image => "image",
+            Self::Parked => "parked",
+            Self::Device => "device",
+        }
+    }
 }
 
 /// What went wrong.
@@ -93,16 +159,15 @@ pub(super) struct Extent {
     pub(super) has_types: bool,
 }
 
-/// Bytes that make no sense; says what is wrong with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Garbled(pub(super) &'static str);
-
 const OPEN: u8 = 1;
 const MEMORY: u8 = 2;
 const BATCH: u8 = 3;
 const TRIM: u8 = 4;
 const STOP: u8 = 5;
 const SURVEY: u8 = 6;
+const LOAD: u8 = 7;
+const OFFLOAD: u8 = 8;
+const FORGET: u8 = 9;
 const HELLO: u8 = 65;
 const READY: u8 = 66;
 const NOT_READY: u8 = 67;
@@ -110,6 +175,11 @@ const FINISHED: u8 = 68;
 const FAILED: u8 = 69;
 const HEARTBEAT: u8 = 70;
 const SURVEYED: u8 = 71;
+const LOADED: u8 = 72;
+const NOT_LOADED: u8 = 73;
+const OFFLOADED: u8 = 74;
+const IMAGE_FILLED: u8 = 75;
+const IMAGE_SPOILT: u8 = 76;
 
 impl<'a> ToWorker<'a> {
     /// Writes the whole message, header and all, over what the buffer held.
@@ -133,6 +203,19 @@ impl<'a> ToWorker<'a> {
                 [slot, model, skip, extent.texts, extent.tokens].into_iter().for_each(|number| put_u32(to, number));
                 to.push(extent.has_types.into());
                 BATCH
+            }
+            Self::Load { model, image } => {
+                put_u32(to, model);
+                image.put(to);
+                LOAD
+            }
+            Self::Offload { model } => {
+                put_u32(to, model);
+                OFFLOAD
+            }
+            Self::Forget { model } => {
+                put_u32(to, model);
+                FORGET
             }
             Self::Trim => TRIM,
             Self::Stop => STOP,
@@ -158,6 +241,9 @@ impl<'a> ToWorker<'a> {
                 skip: fields.u32()?,
                 extent: Extent { texts: fields.u32()?, tokens: fields.u32()?, has_types: fields.flag()? },
             }),
+            LOAD => Self::Load { model: fields.u32()?, image: Image::take(&mut fields)? },
+            OFFLOAD => Self::Offload { model: fields.u32()? },
+            FORGET => Self::Forget { model: fields.u32()? },
             TRIM => Self::Trim,
             STOP => Self::Stop,
             _ => return Err(Garbled("a kind of message that no supervisor sends")),
@@ -174,7 +260,8 @@ impl<'a> ToSupervisor<'a> {
                 put_u32(to, pid);
                 HELLO
             }
-            Self::Ready(json) => {
+            Self::Ready { memory, json } => {
+                put_memory(to, &memory);
                 to.extend_from_slice(json);
                 READY
             }
@@ -186,10 +273,36 @@ impl<'a> ToSupervisor<'a> {
                 trouble.put(to);
                 NOT_READY
             }
+            Self::Loaded(arrival) => {
+                arrival.put(to);
+                LOADED
+            }
+            Self::NotLoaded { model, trouble } => {
+                put_u32(to, model);
+                trouble.put(to);
+                NOT_LOADED
+            }
+            Self::Offloaded { model, took, memory } => {
+                put_u32(to, model);
+                put_time(to, took);
+                put_memory(to, &memory);
+                OFFLOADED
+            }
+            Self::ImageFilled { model, image, bytes } => {
+                put_u32(to, model);
+                [image, bytes].into_iter().for_each(|number| put_u64(to, number));
+                IMAGE_FILLED
+            }
+            Self::ImageSpoilt { model, image, trouble } => {
+                put_u32(to, model);
+                put_u64(to, image);
+                trouble.put(to);
+                IMAGE_SPOILT
+            }
             Self::Finished { batch, slot, compute } => {
                 put_u64(to, batch);
                 put_u32(to, slot);
-                put_u64(to, u64::try_from(compute.as_nanos()).unwrap_or(u64::MAX));
+                put_time(to, compute);
                 FINISHED
             }
             Self::Failed { batch, slot, trouble } => {
@@ -198,8 +311,8 @@ impl<'a> ToSupervisor<'a> {
                 trouble.put(to);
                 FAILED
             }
-            Self::Heartbeat(MemoryStats { allocated, reserved, peak_allocated, total }) => {
-                [allocated, reserved, peak_allocated, total].into_iter().for_each(|number| put_u64(to, number));
+            Self::Heartbeat(memory) => {
+                put_memory(to, &memory);
                 HEARTBEAT
             }
         });
@@ -210,24 +323,25 @@ impl<'a> ToSupervisor<'a> {
         let mut fields = Fields(payload);
         let message = match kind {
             HELLO => Self::Hello { pid: fields.u32()? },
-            READY => Self::Ready(fields.rest()),
+            READY => Self::Ready { memory: take_memory(&mut fields)?, json: fields.rest() },
             SURVEYED => Self::Surveyed(fields.rest()),
             NOT_READY => Self::NotReady(Trouble::take(&mut fields)?),
-            FINISHED => Self::Finished {
-                batch: fields.u64()?,
-                slot: fields.u32()?,
-                compute: Duration::from_nanos(fields.u64()?),
-            },
+            LOADED => Self::Loaded(Arrival::take(&mut fields)?),
+            NOT_LOADED => Self::NotLoaded { model: fields.u32()?, trouble: Trouble::take(&mut fields)? },
+            OFFLOADED => {
+                Self::Offloaded { model: fields.u32()?, took: fields.time()?, memory: take_memory(&mut fields)? }
+            }
+            IMAGE_FILLED => Self::ImageFilled { model: fields.u32()?, image: fields.u64()?, bytes: fields.u64()? },
+            IMAGE_SPOILT => {
+                let (model, image) = (fields.u32()?, fields.u64()?);
+                Self::ImageSpoilt { model, image, trouble: Trouble::take(&mut fields)? }
+            }
+            FINISHED => Self::Finished { batch: fields.u64()?, slot: fields.u32()?, compute: fields.time()? },
             FAILED => {
                 let (batch, slot) = (fields.u64()?, fields.u32()?);
                 Self::Failed { batch, slot, trouble: Trouble::take(&mut fields)? }
             }
-            HEARTBEAT => Self::Heartbeat(MemoryStats {
-                allocated: fields.u64()?,
-                reserved: fields.u64()?,
-                peak_allocated: fields.u64()?,
-                total: fields.u64()?,
-            }),
+            HEARTBEAT => Self::Heartbeat(take_memory(&mut fields)?),
             _ => return Err(Garbled("a kind of message that no worker sends")),
         };
         fields.end().map(|()| message)
@@ -240,174 +354,98 @@ const FAILURES: [Failure; 5] =
 
 impl<'a> Trouble<'a> {
     fn put(&self, to: &mut Vec<u8>) {
-        let failure = FAILURES.iter().position(|known| *known == self.failure);
-        to.push(failure.map_or(u8::MAX, |at| at as u8));
+        put_known(to, &FAILURES, &self.failure);
         put_text(to, self.code);
         put_text(to, self.message);
     }
 
     fn take(fields: &mut Fields<'a>) -> Result<Self, Garbled> {
-        let failure = FAILURES.get(fields.u8()? as usize).copied().ok_or(Garbled("an unknown failure"))?;
-        Ok(Self { failure, code: fields.text()?, message: fields.text()? })
+        Ok(Self { failure: fields.known(&FAILURES)?, code: fields.text()?, message: fields.text()? })
     }
 }
 
-/// Puts a header before what `fill` writes; `fill` returns the kind.
-fn frame(to: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>) -> u8) {
-    to.clear();
-    to.resize(HEADER_BYTES, 0);
-    let kind = fill(to);
-    let length = u32::try_from(to.len() - HEADER_BYTES).unwrap_or(u32::MAX);
-    to[..4].copy_from_slice(&length.to_le_bytes());
-    to[4..HEADER_BYTES].copy_from_slice(&[PROTOCOL, kind]);
-}
-
-fn put_u32(to: &mut Vec<u8>, number: u32) {
-    to.extend_from_slice(&number.to_le_bytes());
-}
-
-fn put_u64(to: &mut Vec<u8>, number: u64) {
-    to.extend_from_slice(&number.to_le_bytes());
-}
-
-fn put_text(to: &mut Vec<u8>, text: &str) {
-    let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
-    put_u32(to, text.len() as u32);
-    to.extend_from_slice(text.as_bytes());
-}
-
-/// What is left of a message.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Garbled> {
-        let (bytes, rest) = self.0.split_first_chunk().ok_or(Garbled("a message that is cut short"))?;
-        self.0 = rest;
-        Ok(*bytes)
+impl Image {
+    fn put(self, to: &mut Vec<u8>) {
+        let (kind, numbers) = match self {
+            Self::None => (0, None),
+            Self::Empty { image, bytes_max } => (1, Some([image, bytes_max])),
+            Self::Filled { image, bytes } => (2, Some([image, bytes])),
+        };
+        to.push(kind);
+        numbers.into_iter().flatten().for_each(|number| put_u64(to, number));
     }
 
-    fn u8(&mut self) -> Result<u8, Garbled> {
-        self.bytes().map(|[byte]| byte)
-    }
-
-    fn u32(&mut self) -> Result<u32, Garbled> {
-        self.bytes().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, Garbled> {
-        self.bytes().map(u64::from_le_bytes)
-    }
-
-    fn flag(&mut self) -> Result<bool, Garbled> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(Garbled("a yes or no that is neither")),
+    fn take(fields: &mut Fields<'_>) -> Result<Self, Garbled> {
+        match fields.u8()? {
+            0 => Ok(Self::None),
+            1 => Ok(Self::Empty { image: fields.u64()?, bytes_max: fields.u64()? }),
+            2 => Ok(Self::Filled { image: fields.u64()?, bytes: fields.u64()? }),
+            _ => Err(Garbled("an image that is neither empty nor filled")),
         }
     }
+}
 
-    fn text(&mut self) -> Result<&'a str, Garbled> {
-        let length = self.u32()? as usize;
-        let (text, rest) = self.0.split_at_checked(length).ok_or(Garbled("a text that is cut short"))?;
-        self.0 = rest;
-        std::str::from_utf8(text).map_err(|_| Garbled("a text that is not UTF-8"))
+/// The origins and their bytes.
+const ORIGINS: [Origin; 4] = [Origin::Files, Origin::Image, Origin::Parked, Origin::Device];
+
+impl Arrival {
+    fn put(&self, to: &mut Vec<u8>) {
+        let Self { model, precision, outputs, bytes, took, origin, memory } = self;
+        put_u32(to, *model);
+        put_known(to, &Precision::ALL, precision);
+        put_u32(to, *outputs);
+        put_u64(to, *bytes);
+        put_time(to, *took);
+        put_known(to, &ORIGINS, origin);
+        put_memory(to, memory);
     }
 
-    fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
+    fn take(fields: &mut Fields<'_>) -> Result<Self, Garbled> {
+        Ok(Self {
+            model: fields.u32()?,
+            precision: fields.known(&Precision::ALL)?,
+            outputs: fields.u32()?,
+            bytes: fields.u64()?,
+            took: fields.time()?,
+            origin: fields.known(&ORIGINS)?,
+            memory: take_memory(fields)?,
+        })
     }
+}
 
-    fn end(self) -> Result<(), Garbled> {
-        if self.0.is_empty() { Ok(()) } else { Err(Garbled("a message with more in it than it should have")) }
-    }
+fn put_memory(to: &mut Vec<u8>, memory: &MemoryStats) {
+    let MemoryStats { allocated, reserved, peak_allocated, free, total, pool } = *memory;
+    [allocated, reserved, peak_allocated, free, total].into_iter().for_each(|number| put_u64(to, number));
+    let PoolStats { reserved, used, peak_reserved, peak_used, parked, largest_free, blocks, .. } = pool;
+    let PoolStats { hits, misses, driver_calls, trims, stitches, predicted, .. } = pool;
+    [reserved, used, peak_reserved, peak_used, parked, largest_free, blocks].iter().for_each(|n| put_u64(to, *n));
+    [hits, misses, driver_calls, trims, stitches, predicted].into_iter().for_each(|number| put_u64(to, number));
+}
+
+fn take_memory(fields: &mut Fields<'_>) -> Result<MemoryStats, Garbled> {
+    Ok(MemoryStats {
+        allocated: fields.u64()?,
+        reserved: fields.u64()?,
+        peak_allocated: fields.u64()?,
+        free: fields.u64()?,
+        total: fields.u64()?,
+        pool: PoolStats {
+            reserved: fields.u64()?,
+            used: fields.u64()?,
+            peak_reserved: fields.u64()?,
+            peak_used: fields.u64()?,
+            parked: fields.u64()?,
+            largest_free: fields.u64()?,
+            blocks: fields.u64()?,
+            hits: fields.u64()?,
+            misses: fields.u64()?,
+            driver_calls: fields.u64()?,
+            trims: fields.u64()?,
+            stitches: fields.u64()?,
+            predicted: fields.u64()?,
+        },
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const STATS: MemoryStats = MemoryStats { allocated: 1, reserved: 2, peak_allocated: 3, total: u64::MAX };
-    const TROUBLE: Trouble<'_> = Trouble { failure: Failure::Lost, code: "lost", message: "the GPU is gone \u{2713}" };
-    const EXTENT: Extent = Extent { texts: 3, tokens: 70_000, has_types: true };
-
-    fn to_worker() -> Vec<ToWorker<'static>> {
-        vec![
-            ToWorker::Open(b"{}"),
-            ToWorker::Memory(Layout { slots: 1, tokens_max: 2, texts_max: 3, outputs_max: 4 }),
-            ToWorker::Batch(Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, extent: EXTENT }),
-            ToWorker::Trim,
-            ToWorker::Stop,
-        ]
-    }
-
-    fn to_supervisor() -> Vec<ToSupervisor<'static>> {
-        let mut messages = vec![
-            ToSupervisor::Hello { pid: 4711 },
-            ToSupervisor::Ready(b"[1]"),
-            ToSupervisor::NotReady(TROUBLE),
-            ToSupervisor::Finished { batch: 9, slot: 1, compute: Duration::from_nanos(12_345) },
-            ToSupervisor::Heartbeat(STATS),
-        ];
-        messages.extend(FAILURES.map(|failure| {
-            let trouble = Trouble { failure, ..TROUBLE };
-            ToSupervisor::Failed { batch: 9, slot: 1, trouble }
-        }));
-        messages
-    }
-
-    /// Kind and payload, as the channel hands them over.
-    fn parts(bytes: &[u8]) -> (u8, &[u8]) {
-        let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
-        assert_eq!((length, bytes[4]), (bytes.len() - HEADER_BYTES, PROTOCOL));
-        (bytes[5], &bytes[HEADER_BYTES..])
-    }
-
-    #[test]
-    fn every_message_arrives_as_it_was_sent() {
-        let mut bytes = vec![99; 10];
-        for message in to_worker() {
-            message.encode(&mut bytes);
-            let (kind, payload) = parts(&bytes);
-            assert_eq!(ToWorker::decode(kind, payload), Ok(message));
-            assert!(ToSupervisor::decode(kind, payload).is_err(), "{message:?} taken for an answer");
-        }
-        for message in to_supervisor() {
-            message.encode(&mut bytes);
-            let (kind, payload) = parts(&bytes);
-            assert_eq!(ToSupervisor::decode(kind, payload), Ok(message));
-            assert!(ToWorker::decode(kind, payload).is_err(), "{message:?} taken for an order");
-        }
-    }
-
-    #[test]
-    fn a_message_cut_short_or_too_long_is_an_error() {
-        let mut bytes = Vec::new();
-        for message in to_supervisor() {
-            message.encode(&mut bytes);
-            let (kind, payload) = parts(&bytes);
-            if !matches!(message, ToSupervisor::Ready(_)) {
-                assert!(ToSupervisor::decode(kind, &payload[..payload.len() - 1]).is_err(), "{message:?}");
-                assert!(ToSupervisor::decode(kind, &[payload, &[0]].concat()).is_err(), "{message:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_message_for_people_is_cut_between_letters() {
-        let long = "\u{e9}".repeat(5000);
-        let mut bytes = Vec::new();
-        ToSupervisor::NotReady(Trouble { message: &long, ..TROUBLE }).encode(&mut bytes);
-        let (kind, payload) = parts(&bytes);
-        let Ok(ToSupervisor::NotReady(trouble)) = ToSupervisor::decode(kind, payload) else { panic!("{kind}") };
-        assert_eq!(trouble.message, &long[..TEXT_BYTES_MAX]);
-    }
-
-    proptest! {
-        #[test]
-        fn garbage_is_never_a_panic(kind: u8, bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = ToWorker::decode(kind, &bytes);
-            let _ = ToSupervisor::decode(kind, &bytes);
-        }
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! What befalls the batches and heartbeats of this worker by plan. Without a plan nothing does.
+//! What befalls the batches, loads and heartbeats of this worker by plan. Without a plan nothing does.
 //! Says what; the worker does it.
 
 use crate::faults::{Clock, FaultKind, FaultOrder, FaultPlan, FaultPlanError, Place, Script};
@@ -54,6 +54,13 @@ impl Mishaps {
     /// Whether a fault of this kind goes on.
     pub(super) fn is_on(&mut self, kind: FaultKind) -> bool {
         self.0.as_mut().is_some_and(|running| running.script.is_on(kind, running.now()))
+    }
+
+    /// What befalls the next load. Asked once a load.
+    pub(super) fn befall_load(&mut self) -> Option<FaultKind> {
+        let running = self.0.as_mut()?;
+        let now = running.now();
+        running.script.next_due(Clock { now, batch: 0 })
     }
 
     /// What befalls the next batch, which holds these tokens. Asked once a batch.

@@ -1,17 +1,18 @@
-//! The worker process: opens what it is told to, then answers one batch after the other.
+//! The worker process: opens its device, then answers one batch after the other while models come and go beside it.
 //! Decides nothing about failures: it reports them, and waits for what the supervisor makes of it.
 
 use super::channel::{ChannelError, Incoming, Outgoing};
 use super::confine;
-use super::host::{Host, NotOpen};
-use super::message::{Batch, Garbled, ToSupervisor, ToWorker, Trouble};
+use super::host::{Host, Refused};
+use super::message::{Batch, Image, ToSupervisor, ToWorker};
 use super::mishaps::{Mishaps, Planned};
+use super::movers::Movers;
 use super::slots::{Slots, Staged};
-use super::spec::{ReadyMessage, ReadyModel, WorkerSpec};
+use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
+use super::wire::Garbled;
 use crate::faults::{FaultKind, Place};
-use crate::gpu::{GpuError, MemoryMeter, MemoryStats};
-use magray_core::PrecisionChoice;
+use crate::gpu::MemoryMeter;
 use magray_core::schedule::Failure;
 use magray_device::cuda::{CudaError, InjectedFault};
 use std::io;
@@ -48,6 +49,8 @@ impl From<Garbled> for ServeError {
 
 /// How often a worker says that it lives.
 const HEARTBEAT: Duration = Duration::from_millis(200);
+/// How often a device looks after its memory.
+const TEND: Duration = Duration::from_secs(1);
 /// How many times as long a slow device takes.
 const SLOW_FACTOR: u32 = 8;
 
@@ -82,13 +85,10 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
     };
     let opened = read_spec(json).and_then(|(spec, faults)| Ok((Host::open(&spec)?, faults)));
     let (host, faults) = match opened {
-        Ok(opened) => opened,
-        Err(NotOpen { failure, code, message }) => {
-            let trouble = Trouble { failure, code, message: &message };
-            return tell(outgoing, ToSupervisor::NotReady(trouble));
-        }
+        Ok((host, faults)) => (Arc::new(host), faults),
+        Err(problem) => return tell(outgoing, ToSupervisor::NotReady(problem.trouble())),
     };
-    tell(outgoing, ToSupervisor::Ready(&ready(&host)))?;
+    tell(outgoing, ToSupervisor::Ready { memory: (host.meter)(), json: &ready(&host) })?;
     let frame = incoming.next()?;
     let ToWorker::Memory(layout) = ToWorker::decode(frame.kind, frame.payload)? else {
         return Err(Garbled("something else before the memory").into());
@@ -96,6 +96,9 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
     let fd = incoming.take_fd().ok_or(Garbled("no memory with the message that announced it"))?;
     let slots = Slots::take_over(fd, layout)?;
     start_heartbeats(Arc::clone(outgoing), Arc::clone(&host.meter), Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
+    start_tending(Arc::clone(&host))?;
+    let mishaps = Mishaps::new(faults.as_ref(), Place::Load);
+    let movers = Movers::start(Arc::clone(&host), Arc::clone(outgoing), mishaps)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
     let mut worker = Worker { host, slots, staged: Staged::default(), rows: Vec::new(), mishaps };
     loop {
@@ -103,7 +106,18 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
         match ToWorker::decode(frame.kind, frame.payload)? {
             ToWorker::Batch(batch) => worker.answer(batch, outgoing)?,
             ToWorker::Trim => worker.host.trim(),
-            ToWorker::Stop => return Ok(()),
+            ToWorker::Load { model, image } => {
+                let fd = if image == Image::None { None } else { incoming.take_fd() };
+                movers.load(model, image, fd)?;
+            }
+            ToWorker::Offload { model } => movers.offload(model)?,
+            ToWorker::Forget { model } => movers.forget(model)?,
+            ToWorker::Stop => {
+                movers.finish();
+                // The end of the process frees everything at once; the driver would take its time for each model.
+                std::mem::forget(Arc::clone(&worker.host));
+                return Ok(());
+            }
             ToWorker::Open(_) | ToWorker::Survey(_) | ToWorker::Memory(_) => {
                 return Err(Garbled("an opening after the opening").into());
             }
@@ -111,8 +125,8 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
     }
 }
 
-fn read_spec(json: &[u8]) -> Result<(WorkerSpec, Option<Planned>), NotOpen> {
-    let refuse = |message: String| NotOpen { failure: Failure::Transient, code: "not_understood", message };
+fn read_spec(json: &[u8]) -> Result<(WorkerSpec, Option<Planned>), Refused> {
+    let refuse = |message: String| Refused { failure: Failure::Transient, code: "not_understood", message };
     let spec: WorkerSpec =
         serde_json::from_slice(json).map_err(|error| refuse(format!("the worker was told nonsense: {error}")))?;
     let plan = spec.faults.as_ref().map(Planned::read).transpose();
@@ -121,18 +135,8 @@ fn read_spec(json: &[u8]) -> Result<(WorkerSpec, Option<Planned>), NotOpen> {
 }
 
 fn ready(host: &Host) -> Vec<u8> {
-    let model = |hosted: &super::host::Hosted| ReadyModel {
-        precision: PrecisionChoice::Exactly(hosted.precision),
-        outputs: hosted.accelerator.outputs(),
-    };
-    let MemoryStats { allocated, reserved, peak_allocated, total } = (host.meter)();
-    let message = ReadyMessage {
-        name: host.name.clone(),
-        uuid: host.uuid.clone(),
-        models: host.models.iter().map(model).collect(),
-        memory: [allocated, reserved, peak_allocated, total],
-    };
-    serde_json::to_vec(&message).unwrap_or_else(|error| unreachable!("texts and numbers: {error}"))
+    let message = ReadyMessage { name: host.name.clone(), uuid: host.uuid.clone() };
+    serde_json::to_vec(&message).unwrap_or_else(|error| unreachable!("texts: {error}"))
 }
 
 fn tell(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) -> Result<(), ServeError> {
@@ -155,9 +159,22 @@ fn start_heartbeats(outgoing: SharedOutgoing, meter: MemoryMeter, mut mishaps: M
     Ok(())
 }
 
+/// Starts the thread that lets the device give back memory that nobody has used for a while.
+fn start_tending(host: Arc<Host>) -> io::Result<()> {
+    let tend = move || {
+        loop {
+            std::thread::sleep(TEND);
+            host.tend();
+        }
+    };
+    // Apart from heartbeats: the driver may keep whoever calls it waiting.
+    std::thread::Builder::new().name("tend".to_owned()).spawn(tend)?;
+    Ok(())
+}
+
 /// What answers batches.
 struct Worker {
-    host: Host,
+    host: Arc<Host>,
     slots: Slots,
     staged: Staged,
     rows: Vec<f32>,
@@ -175,19 +192,24 @@ impl Worker {
                 self.slots.put_rows(slot as usize, &self.rows);
                 tell(outgoing, ToSupervisor::Finished { batch: name, slot, compute })
             }
-            Err(error) => {
-                let message = error.to_string();
-                let trouble = Trouble { failure: error.failure(), code: error.code(), message: &message };
+            Err(refused) => {
+                let trouble = refused.trouble();
                 tell(outgoing, ToSupervisor::Failed { batch: name, slot, trouble })
             }
         }
     }
 
     /// Computes the staged batch; the inner error is the device's.
-    fn compute(&mut self, batch: Batch) -> Result<Result<(), GpuError>, ServeError> {
+    fn compute(&mut self, batch: Batch) -> Result<Result<(), Refused>, ServeError> {
         let Self { host, staged, rows, mishaps, .. } = self;
-        let model =
-            host.models.get_mut(batch.model as usize).ok_or(Garbled("a batch for a model that is not there"))?;
+        let number = batch.model as usize;
+        if number >= host.models() {
+            return Err(Garbled("a batch for a model that is not there").into());
+        }
+        let mut place = host.place(number);
+        let Some(model) = place.as_mut().filter(|model| model.accelerator.is_resident()) else {
+            return Ok(Err(not_loaded()));
+        };
         let began = Instant::now();
         let befalls = mishaps.befall(staged.ids());
         let injected = match befalls.fault {
@@ -198,8 +220,8 @@ impl Worker {
             Some(FaultKind::Hang) => model.accelerator.inject(InjectedFault::Hang),
             _ => Ok(()),
         };
-        if injected.is_err() {
-            return Ok(injected);
+        if let Err(error) = injected {
+            return Ok(Err(error.into()));
         }
         rows.resize(batch.extent.texts as usize * model.accelerator.outputs(), 0.0);
         let ran = model.accelerator.run(&staged.texts(), batch.skip as usize, rows);
@@ -210,6 +232,12 @@ impl Worker {
         if befalls.is_slow {
             std::thread::sleep(began.elapsed() * (SLOW_FACTOR - 1));
         }
-        Ok(ran)
+        Ok(ran.map_err(Refused::from))
     }
+}
+
+/// Not the device's fault, and none of the batch: whoever sent it had not waited for the weights.
+fn not_loaded() -> Refused {
+    let message = "the weights of the model are not on the device".to_owned();
+    Refused { failure: Failure::Transient, code: "not_loaded", message }
 }

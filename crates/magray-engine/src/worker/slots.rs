@@ -1,7 +1,8 @@
 //! How batches and answers lie in the memory that supervisor and worker share.
 //! Who may use a slot at a time is settled by messages, not here.
 
-use super::message::{Extent, Garbled, Layout};
+use super::message::{Extent, Layout};
+use super::wire::Garbled;
 use crate::packed::Tokens;
 use magray_device::SharedMemory;
 use std::io;

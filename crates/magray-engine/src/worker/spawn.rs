@@ -3,11 +3,12 @@
 
 use super::channel::{ChannelError, Incoming, Outgoing};
 use super::handle::WorkerHandle;
-use super::message::{Garbled, Layout, PAYLOAD_BYTES_MAX, ToSupervisor, ToWorker};
+use super::message::{Layout, ToSupervisor, ToWorker};
 use super::process::{Exit, KillSwitch, Process};
 use super::receiver::WorkerReceiver;
 use super::slots::Slots;
 use super::spec::{Ready, ReadyMessage, WorkerSpec};
+use super::wire::{Garbled, PAYLOAD_BYTES_MAX};
 use magray_core::schedule::{Ending, Failure};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -42,7 +43,7 @@ pub enum SpawnError {
     /// It talks nonsense, or is of another version.
     #[error("the worker cannot be talked to: {0}")]
     Channel(#[source] ChannelError),
-    /// It could not open its device or a model.
+    /// It could not open its device.
     #[error("the worker could not start: {message}")]
     NotReady {
         /// One word for programs.
@@ -69,7 +70,7 @@ impl SpawnError {
     /// Whether it says anything of the device, as against this program, its files, or what else is on the device.
     pub fn blames_device(&self) -> bool {
         match self {
-            Self::NotReady { code, kind, .. } => *kind != Failure::OutOfMemory && code != "model_broken",
+            Self::NotReady { code, kind, .. } => *kind != Failure::OutOfMemory && code != "not_understood",
             Self::Overdue(_) | Self::Ended(Exit::Crashed { .. } | Exit::Lost) => true,
             Self::Ended(_) | Self::Start { .. } | Self::System(_) | Self::Spec(_) | Self::Channel(_) => false,
         }
@@ -79,7 +80,7 @@ impl SpawnError {
 /// A worker that is not heard within this time when it is spoken to is stuck: the messages to it are few and small.
 const SEND_MAX: Duration = Duration::from_secs(1);
 
-/// Starts `exe worker` and waits until its models are loaded. `started` gets a switch as soon as there is a process, so
+/// Starts `exe worker` and waits until its device is open; it has no model then. `started` gets a switch as soon as there is a process, so
 /// that another thread can end a start that hangs.
 pub fn spawn(
     exe: &Path,
@@ -96,7 +97,7 @@ pub fn spawn(
     let (ready, slots) = meeting.hold(|meeting| meeting.open(&json, spec))?;
     let Meeting { process, incoming, outgoing, .. } = meeting;
     let handle = WorkerHandle::new(Arc::clone(&process), outgoing, slots, spec.models.len());
-    Ok((handle, WorkerReceiver::new(process, incoming), ready))
+    Ok((handle, WorkerReceiver::new(process, incoming, spec.models.len()), ready))
 }
 
 /// A process and the first words with it. When it goes, the process is ended and reaped.
@@ -134,9 +135,9 @@ impl Meeting {
         self.greet()?;
         let pid = self.process.pid();
         let ready = match self.ask(ToWorker::Open(json))? {
-            ToSupervisor::Ready(json) => {
+            ToSupervisor::Ready { memory, json } => {
                 let message: Option<ReadyMessage> = serde_json::from_slice(json).ok();
-                message.and_then(|message| message.into_ready(pid))
+                message.map(|ReadyMessage { name, uuid }| Ready { pid, name, uuid, memory })
             }
             ToSupervisor::NotReady(trouble) => {
                 return Err(SpawnError::NotReady {
@@ -147,9 +148,8 @@ impl Meeting {
             }
             _ => None,
         };
-        let ready = ready.filter(|ready| ready.outputs.len() == spec.models.len());
         let ready = ready.ok_or_else(|| garbled("something else than whether it is ready"))?;
-        let slots = Slots::create(layout(spec, &ready)?).map_err(SpawnError::System)?;
+        let slots = Slots::create(layout(spec)?).map_err(SpawnError::System)?;
         let layout = slots.layout();
         let sent = self.outgoing.send_along(slots.memory().fd(), |to| ToWorker::Memory(layout).encode(to));
         sent.map_err(SpawnError::Channel)?;
@@ -185,13 +185,13 @@ pub(super) fn garbled(what: &'static str) -> SpawnError {
     SpawnError::Channel(Garbled(what).into())
 }
 
-fn layout(spec: &WorkerSpec, ready: &Ready) -> Result<Layout, SpawnError> {
+fn layout(spec: &WorkerSpec) -> Result<Layout, SpawnError> {
     let number = |n: usize| u32::try_from(n).map_err(|_| SpawnError::Spec("a slot is larger than can be".to_owned()));
     Ok(Layout {
         slots: number(spec.slots)?,
         tokens_max: number(spec.slot_tokens_max)?,
         texts_max: number(spec.slot_texts_max)?,
-        outputs_max: number(ready.outputs.iter().copied().max().unwrap_or(0))?,
+        outputs_max: number(spec.outputs_max)?,
     })
 }
 

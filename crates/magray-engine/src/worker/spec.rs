@@ -4,7 +4,7 @@
 use crate::faults::FaultOrder;
 use crate::gpu::{GpuInfo, GpuOptions, MemoryStats, SearchPath};
 use crate::simulated_gpu::SimulatedGpu;
-use magray_core::{EncoderShape, Precision, PrecisionChoice};
+use magray_core::{EncoderShape, PrecisionChoice, Rules};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub struct WorkerSpec {
     /// What computes.
     pub device: WorkerDevice,
-    /// The models to load. A batch names one by its place in this list.
+    /// The models that it may be told to load. Batches and orders name one by its place in this list.
     pub models: Vec<WorkerModel>,
     /// Batches that may be at the worker at once.
     pub slots: usize,
@@ -21,6 +21,8 @@ pub struct WorkerSpec {
     pub slot_tokens_max: usize,
     /// Texts of a batch at most.
     pub slot_texts_max: usize,
+    /// Numbers in the longest answer of a text, whatever the model.
+    pub outputs_max: usize,
     /// What is to go wrong, for tests.
     pub faults: Option<FaultOrder>,
 }
@@ -34,18 +36,48 @@ pub enum WorkerDevice {
     Simulated(SimulatedGpu),
 }
 
+/// What a model's bytes on a device depend on, beside the model itself: workers whose forms are equal can share them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Form {
+    precision: PrecisionChoice,
+    /// The compute capability; `None`: simulated.
+    capability: Option<(u32, u32)>,
+}
+
+impl WorkerSpec {
+    /// The form that a model has on this worker's device. A model that is not there is a bug.
+    pub fn form(&self, model: usize) -> Form {
+        let capability = match &self.device {
+            WorkerDevice::Cuda(device) => Some(device.capability),
+            WorkerDevice::Simulated(_) => None,
+        };
+        Form { precision: self.models[model].precision, capability }
+    }
+
+    /// What may be taken of the device's memory, where there is less than all of it.
+    pub fn memory_limit_bytes(&self) -> Option<u64> {
+        match &self.device {
+            WorkerDevice::Cuda(device) => device.memory_limit_bytes,
+            WorkerDevice::Simulated(_) => None,
+        }
+    }
+}
+
 /// An NVIDIA GPU and how it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaDevice {
     /// Names it in every process alike, whatever order the driver counts in.
     uuid: String,
+    capability: (u32, u32),
     streams: usize,
+    /// What may be taken of its memory.
+    memory_limit_bytes: Option<u64>,
     /// Where the libraries are.
     folders: Vec<PathBuf>,
     kernel_cache: Option<PathBuf>,
 }
 
-/// A model to load.
+/// A model that may be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerModel {
     /// Where it comes from.
@@ -64,7 +96,7 @@ pub enum ModelSource {
     Synthetic(#[serde(with = "shape_numbers")] EncoderShape),
 }
 
-/// What a worker says when its models are loaded.
+/// What a worker says when its device is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// Its process.
@@ -73,11 +105,7 @@ pub struct Ready {
     pub name: String,
     /// The device's UUID.
     pub uuid: String,
-    /// The arithmetic of each model.
-    pub precisions: Vec<Precision>,
-    /// Numbers in a text's answer, of each model.
-    pub outputs: Vec<usize>,
-    /// The device's memory with all models loaded.
+    /// The device's memory, without any model.
     pub memory: MemoryStats,
 }
 
@@ -86,7 +114,9 @@ impl CudaDevice {
     pub fn new(gpu: &GpuInfo, options: &GpuOptions) -> Self {
         Self {
             uuid: gpu.uuid.clone(),
+            capability: gpu.capability,
             streams: options.streams,
+            memory_limit_bytes: options.rules.memory_limit_bytes,
             // A name that JSON cannot carry belongs to no folder that anybody keeps libraries in.
             folders: options.search.folders().into_iter().filter(|folder| folder.to_str().is_some()).collect(),
             kernel_cache: options.kernel_cache.clone(),
@@ -101,6 +131,7 @@ impl CudaDevice {
     /// As executors take it. Which GPUs may be seen was settled by who chose this one.
     pub(super) fn options(&self) -> GpuOptions {
         GpuOptions {
+            rules: Rules { memory_limit_bytes: self.memory_limit_bytes, ..Rules::default() },
             streams: self.streams,
             search: SearchPath::of_folders(self.folders.clone()),
             kernel_cache: self.kernel_cache.clone(),
@@ -109,39 +140,11 @@ impl CudaDevice {
     }
 }
 
-/// [`Ready`] as it travels; the process tells its number by itself.
+/// The words of a [`Ready`] as they travel; the process tells its number by itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ReadyMessage {
     pub(super) name: String,
     pub(super) uuid: String,
-    pub(super) models: Vec<ReadyModel>,
-    pub(super) memory: [u64; 4],
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct ReadyModel {
-    #[serde(with = "as_text")]
-    pub(super) precision: PrecisionChoice,
-    pub(super) outputs: usize,
-}
-
-impl ReadyMessage {
-    /// What the supervisor makes of it; `None` where it makes no sense.
-    pub(super) fn into_ready(self, pid: u32) -> Option<Ready> {
-        let [allocated, reserved, peak_allocated, total] = self.memory;
-        let settled = |model: &ReadyModel| match model.precision {
-            PrecisionChoice::Exactly(precision) => Some(precision),
-            PrecisionChoice::Auto => None,
-        };
-        Some(Ready {
-            pid,
-            precisions: self.models.iter().map(settled).collect::<Option<_>>()?,
-            outputs: self.models.iter().map(|model| model.outputs).collect(),
-            memory: MemoryStats { allocated, reserved, peak_allocated, total },
-            name: self.name,
-            uuid: self.uuid,
-        })
-    }
 }
 
 /// Things that have a word.
@@ -179,13 +182,16 @@ mod shape_numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use magray_core::Precision;
 
     #[test]
     fn a_worker_reads_what_the_supervisor_wrote() {
         let spec = WorkerSpec {
             device: WorkerDevice::Cuda(CudaDevice {
                 uuid: "GPU-1".to_owned(),
+                capability: (9, 0),
                 streams: 3,
+                memory_limit_bytes: Some(1 << 33),
                 folders: vec!["/usr/lib".into()],
                 kernel_cache: Some("cache".into()),
             }),
@@ -199,10 +205,13 @@ mod tests {
             slots: 2,
             slot_tokens_max: 8192,
             slot_texts_max: 64,
+            outputs_max: 384,
             faults: None,
         };
         let read: WorkerSpec = serde_json::from_slice(&serde_json::to_vec(&spec).unwrap()).unwrap();
-        assert_eq!(read.models, spec.models);
+        assert_eq!((&read.models, read.outputs_max), (&spec.models, 384));
+        assert_eq!((read.form(1), read.memory_limit_bytes()), (spec.form(1), Some(1 << 33)));
+        assert_ne!(read.form(0), read.form(1), "other numbers in other bytes");
         let WorkerDevice::Cuda(cuda) = read.device else { panic!("another device") };
         assert_eq!((cuda.uuid(), cuda.options().streams), ("GPU-1", 3));
         assert_eq!(cuda.options().search.folders(), [PathBuf::from("/usr/lib")]);
@@ -213,8 +222,5 @@ mod tests {
         for json in ["[1000, 64, 2, 0, 128, 512]", "[1000, 64, 2, 5, 128, 512]", "[1]"] {
             assert!(serde_json::from_str::<ModelSource>(&format!("{{\"Synthetic\": {json}}}")).is_err(), "{json}");
         }
-        let unsettled = ReadyModel { precision: PrecisionChoice::Auto, outputs: 3 };
-        let ready = ReadyMessage { name: String::new(), uuid: String::new(), models: vec![unsettled], memory: [0; 4] };
-        assert_eq!(ready.into_ready(1), None);
     }
 }

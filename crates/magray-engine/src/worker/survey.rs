@@ -1,8 +1,9 @@
 //! Asks a child process which GPUs there are, so that this one never loads the driver.
 //! Chooses none of them.
 
-use super::message::{Garbled, ToSupervisor, ToWorker};
+use super::message::{ToSupervisor, ToWorker};
 use super::spawn::{Meeting, SpawnError, garbled};
+use super::wire::Garbled;
 use crate::gpu::{Declined, GpuInfo, GpuOptions, SearchPath};
 use magray_device::cuda::{shown, usable};
 use serde::{Deserialize, Serialize};

@@ -52,7 +52,7 @@ fn signals_that_ask_politely_are_left_to_the_supervisor() {
 
 #[test]
 fn a_worker_is_gone_when_its_handle_or_its_receiver_is() {
-    let Rig { handle, mut receiver, .. } = Rig::start(&spec());
+    let Rig { handle, mut receiver, .. } = Rig::open(&spec());
     let other = handle.clone();
     drop(handle);
     assert!(matches!(receiver.next(), Ok(FromWorker::Heartbeat { .. })), "a clone of the handle is left");

@@ -2,13 +2,13 @@
 
 use crate::rig::{Rig, WIDTH, expected, spec, spec_with_faults, texts};
 use magray_core::schedule::{Ending, Failure};
-use magray_engine::testing::{Exit, FaultOrder, FromWorker, SimulatedGpu, WorkerDevice, WorkerSpec};
+use magray_engine::testing::{Exit, FaultOrder, FromWorker, Offer, SimulatedGpu, WorkerDevice, WorkerSpec};
 use std::time::Duration;
 
 /// How the batch under way failed.
 fn failure(rig: &mut Rig) -> Failure {
     match rig.hear().unwrap() {
-        FromWorker::Failed { kind, .. } => kind,
+        FromWorker::Failed { problem, .. } => problem.kind,
         other => panic!("{other:?}"),
     }
 }
@@ -30,7 +30,7 @@ fn out_of_memory_and_a_transient_error_pass() {
 #[test]
 fn memory_that_is_full_is_flow_control() {
     let tiny: magray_engine::EncoderShape = "tiny".parse().unwrap();
-    let precision = Rig::start(&spec()).ready.precisions[0];
+    let precision = Rig::open(&spec()).load(0, Offer::None).unwrap().precision;
     let memory_bytes = tiny.weight_bytes(precision) + tiny.activation_bytes(precision, 100);
     let device = WorkerDevice::Simulated(SimulatedGpu { memory_bytes, ..SimulatedGpu::default() });
     let mut rig = Rig::start(&WorkerSpec { device, ..spec() });
@@ -110,6 +110,33 @@ fn wrong_answers_are_wrong_and_still_of_length_one() {
         assert!(cosine < 0.9 && (length - 1.0).abs() < 1e-3, "{cosine} {length}");
     }
     assert_eq!(rig.compute(2, &texts).unwrap(), right);
+}
+
+#[test]
+fn loads_fail_by_plan_and_the_next_ones_do_not() {
+    let mut rig = Rig::open(&spec_with_faults("load_oom@0s*2, load_fails@0s"));
+    let mut failure = || rig.load(0, Offer::None).map_err(|problem| (problem.kind, problem.code));
+    for _ in 0..2 {
+        assert_eq!(failure(), Err((Failure::OutOfMemory, "out_of_memory".to_owned())));
+    }
+    assert_eq!(failure(), Err((Failure::Transient, "load_failed".to_owned())));
+    assert!(failure().is_ok());
+    let texts = texts(2, 1);
+    assert_eq!(rig.compute(1, &texts).unwrap(), expected(&texts));
+}
+
+#[test]
+fn a_load_that_crashes_or_hangs_is_known_by_its_worker() {
+    let mut rig = Rig::open(&spec_with_faults("load_crash@0s"));
+    rig.handle.load(0, Offer::None).unwrap();
+    assert_eq!(rig.end().ending(), Ending::Crashed);
+    let mut rig = Rig::open(&spec_with_faults("load_hang@0s"));
+    rig.handle.load(0, Offer::None).unwrap();
+    for _ in 0..3 {
+        assert!(matches!(rig.receiver.next().unwrap(), FromWorker::Heartbeat { .. }));
+    }
+    rig.handle.kill();
+    assert_eq!(rig.end().ending(), Ending::Ordered);
 }
 
 #[test]

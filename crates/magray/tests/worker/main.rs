@@ -6,5 +6,6 @@ mod batches;
 mod endings;
 mod faults;
 mod leftovers;
+mod models;
 mod rig;
 mod starts;

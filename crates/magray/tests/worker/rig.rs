@@ -1,8 +1,9 @@
 //! A worker for a test, and what the CPU of this process would have answered.
 
+use magray_core::schedule::DeviceId;
 use magray_engine::testing::{
-    Exit, FaultOrder, FromWorker, ModelSource, Ready, SimulatedGpu, SpawnError, Tokens, Work, WorkerDevice,
-    WorkerHandle, WorkerModel, WorkerReceiver, WorkerSpec, spawn,
+    Arrived, Exit, FaultOrder, FromWorker, Holder, Images, ModelSource, Offer, Problem, Ready, SimulatedGpu,
+    SpawnError, Tokens, Work, WorkerDevice, WorkerHandle, WorkerModel, WorkerReceiver, WorkerSpec, spawn,
 };
 use magray_engine::{CpuPath, DeviceChoice, Encoder, EncoderOptions, PrecisionChoice};
 use std::path::Path;
@@ -19,7 +20,13 @@ pub(crate) struct Rig {
     pub(crate) handle: WorkerHandle,
     pub(crate) receiver: WorkerReceiver,
     pub(crate) ready: Ready,
+    spec: WorkerSpec,
+    /// An image that was filled while something else was waited for, and its bytes.
+    filled: Option<(u64, u64)>,
 }
+
+/// The worker of a test that has one.
+pub(crate) const HOLDER: Holder = Holder { device: DeviceId(1), worker: 1 };
 
 pub(crate) fn spec() -> WorkerSpec {
     WorkerSpec {
@@ -31,6 +38,7 @@ pub(crate) fn spec() -> WorkerSpec {
         slots: 4,
         slot_tokens_max: 1024,
         slot_texts_max: 16,
+        outputs_max: WIDTH,
         faults: None,
     }
 }
@@ -41,12 +49,83 @@ pub(crate) fn spec_with_faults(plan: &str) -> WorkerSpec {
 }
 
 pub(crate) fn try_start(spec: &WorkerSpec) -> Result<Rig, SpawnError> {
-    spawn(Path::new(EXE), spec, LONG, |_| ()).map(|(handle, receiver, ready)| Rig { handle, receiver, ready })
+    let (handle, receiver, ready) = spawn(Path::new(EXE), spec, LONG, |_| ())?;
+    Ok(Rig { handle, receiver, ready, spec: spec.clone(), filled: None })
+}
+
+/// Room for the image of every model of a worker.
+pub(crate) fn images(models: usize) -> Images {
+    Images::new(vec![16 << 20; models])
 }
 
 impl Rig {
-    pub(crate) fn start(spec: &WorkerSpec) -> Self {
+    /// A worker that has no model.
+    pub(crate) fn open(spec: &WorkerSpec) -> Self {
         try_start(spec).unwrap()
+    }
+
+    /// A worker that has all its models.
+    pub(crate) fn start(spec: &WorkerSpec) -> Self {
+        let mut rig = Self::open(spec);
+        for model in 0..spec.models.len() {
+            rig.load(model, Offer::None).unwrap();
+        }
+        rig
+    }
+
+    /// Loads a model and waits for it.
+    pub(crate) fn load(&mut self, model: usize, offer: Offer<'_>) -> Result<Arrived, Problem> {
+        self.handle.load(model, offer).unwrap();
+        self.hear_load(model)
+    }
+
+    /// Loads a model with the image that there is for it.
+    pub(crate) fn load_with(&mut self, images: &Images, holder: Holder, model: usize) -> Result<Arrived, Problem> {
+        self.order_with(images, holder, model);
+        self.hear_load(model)
+    }
+
+    /// Orders a model with the image that there is for it.
+    pub(crate) fn order_with(&mut self, images: &Images, holder: Holder, model: usize) {
+        let handed = images.hand_out(model, self.spec.form(model), holder).unwrap();
+        let offer = handed.as_ref().map_or(Offer::None, |handed| handed.offer());
+        self.handle.load(model, offer).unwrap();
+    }
+
+    /// What came of an order to load.
+    pub(crate) fn hear_load(&mut self, model: usize) -> Result<Arrived, Problem> {
+        loop {
+            match self.hear().unwrap() {
+                FromWorker::Loaded { model: said, arrived } if said == model => return Ok(arrived),
+                FromWorker::NotLoaded { model: said, problem } if said == model => return Err(problem),
+                // Filling begins while the worker still says that the model is there.
+                FromWorker::ImageFilled { image, bytes, .. } => self.filled = Some((image, bytes)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Waits until the worker says that an image is whole.
+    pub(crate) fn hear_filled(&mut self, images: &Images, holder: Holder) {
+        let (image, bytes) = self.filled.take().unwrap_or_else(|| match self.hear().unwrap() {
+            FromWorker::ImageFilled { image, bytes, .. } => (image, bytes),
+            other => panic!("{other:?}"),
+        });
+        assert!(images.filled(holder, image, bytes));
+    }
+
+    /// Offloads a model and waits for it; the memory that is in use then.
+    pub(crate) fn offload(&mut self, model: usize) -> u64 {
+        self.handle.offload(model).unwrap();
+        match self.hear().unwrap() {
+            FromWorker::Offloaded { model: said, memory, .. } if said == model => memory.allocated,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until the worker has no memory of its device in use.
+    pub(crate) fn wait_until_empty(&mut self) {
+        while !matches!(self.receiver.next().unwrap(), FromWorker::Heartbeat { memory } if memory.allocated == 0) {}
     }
 
     pub(crate) fn submit(&self, batch: u64, slot: usize, texts: &[Vec<u32>]) {
@@ -72,11 +151,11 @@ impl Rig {
                 assert_eq!((finished, slot), (batch, 0));
                 Ok(self.rows(0, texts.len()))
             }
-            FromWorker::Failed { batch: failed, code, .. } => {
+            FromWorker::Failed { batch: failed, problem, .. } => {
                 assert_eq!(failed, batch);
-                Err(code)
+                Err(problem.code)
             }
-            FromWorker::Heartbeat { .. } => unreachable!("left out above"),
+            other => panic!("{other:?}"),
         }
     }
 

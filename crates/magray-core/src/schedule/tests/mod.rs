@@ -7,6 +7,7 @@ mod poison;
 mod properties;
 mod recovery;
 mod requests;
+mod residency;
 
 use super::*;
 use std::collections::VecDeque;
@@ -21,6 +22,8 @@ struct Bench {
     machine: Machine,
     now: Moment,
     next_request: u64,
+    /// Whether weights come and go at once, without a word of it in the actions.
+    is_obliging: bool,
 }
 
 impl Bench {
@@ -41,6 +44,7 @@ impl Bench {
             machine: Machine::new(specs, vec![ModelPlan::default()], options),
             now: Moment::START,
             next_request: 0,
+            is_obliging: true,
         };
         let actions = bench.step(Event::Tick);
         (bench, actions)
@@ -58,7 +62,25 @@ impl Bench {
     fn step(&mut self, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         self.machine.step(event, self.now, &mut actions);
+        self.oblige(&mut actions);
         actions
+    }
+
+    /// Brings and takes away weights at once.
+    fn oblige(&mut self, actions: &mut Vec<Action>) {
+        let mut at = 0;
+        while self.is_obliging && at < actions.len() {
+            let event = match actions[at] {
+                Action::Load { device, model } => Event::Loaded { device, model, bytes: 0, took: Duration::ZERO },
+                Action::Offload { device, model } => Event::Offloaded { device, model },
+                _ => {
+                    at += 1;
+                    continue;
+                }
+            };
+            actions.remove(at);
+            self.machine.step(event, self.now, actions);
+        }
     }
 
     /// Lets time pass, calling whenever the machine asks for it. GPUs give signs of life meanwhile.
@@ -78,8 +100,10 @@ impl Bench {
                 for device in [GPU, GPU2] {
                     self.machine.step(Event::Heartbeat { device }, self.now, &mut actions);
                 }
+                self.oblige(&mut actions);
             }
             self.machine.step(Event::Tick, self.now, &mut actions);
+            self.oblige(&mut actions);
             if self.now >= end {
                 return actions;
             }

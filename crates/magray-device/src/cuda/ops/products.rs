@@ -6,9 +6,10 @@ use crate::Rows;
 use crate::cuda::function::LaunchShape;
 use crate::cuda::layers::{Arithmetic, DeviceNorm, Linear};
 use crate::cuda::matrix::{Acts, TensorMap, stride_of};
-use crate::cuda::memory::{DeviceBuffer, Number};
+use crate::cuda::memory::Number;
 use crate::cuda::tiles::Product;
 use crate::cuda::variants::{self, Leaves};
+use crate::cuda::weights::Place;
 use magray_core::Activation;
 
 impl CudaOps {
@@ -90,7 +91,7 @@ impl CudaOps {
             Arg::Address(weights.weights.address()),
             int(stride_of(weights.inputs)),
             Arg::Address(from_scales),
-            Arg::Address(weights.scales.as_ref().map_or(0, DeviceBuffer::address)),
+            Arg::Address(weights.scales.as_ref().map_or(0, Place::address)),
             Arg::Address(weights.bias.address()),
             Arg::Address(out),
             int(out_stride),

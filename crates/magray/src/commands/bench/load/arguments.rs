@@ -242,6 +242,7 @@ impl Simulated {
             memory_bytes: self.memory_mb.map_or(normal.memory_bytes, |mb| mb.saturating_mul(1_000_000)),
             batch_us: self.speed.map_or(normal.batch_us, |speed| (1_000.0 / speed) as u64),
             token_ns: self.speed.map_or(normal.token_ns, |speed| (10_000.0 / speed) as u64),
+            ..normal
         }
     }
 }

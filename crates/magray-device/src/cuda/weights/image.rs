@@ -1,0 +1,161 @@
+//! A model's weights in host memory that processes share, byte for byte as they lie on the GPU.
+//! Shares nothing itself: who made the memory hands it on.
+
+use super::Ground;
+use crate::SharedMemory;
+use crate::cuda::context::Context;
+use crate::cuda::device::DeviceError;
+use crate::cuda::error::CudaError;
+use crate::cuda::stream::{Stream, Urgency};
+use crate::cuda::sys;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the driver is told of at once: a longer piece would keep its locks for long, and others waiting.
+const CHUNK_BYTES: usize = 256 << 20;
+/// Threads that give an empty image its pages, which is the system's work.
+const FILLERS: usize = 4;
+
+/// An image of weights.
+#[derive(Debug)]
+pub(super) struct Image {
+    context: Arc<Context>,
+    memory: SharedMemory,
+    bytes: usize,
+    /// For each chunk, whether the driver knows it: copies then need no buffer.
+    registered: Vec<AtomicBool>,
+    is_filled: AtomicBool,
+    /// One chunk at a time: the driver's part takes longer where several threads ask.
+    registering: Mutex<()>,
+}
+
+impl Image {
+    /// An image for weights of so many bytes in this memory, which may be longer.
+    pub(super) fn new(
+        context: &Arc<Context>,
+        memory: SharedMemory,
+        bytes: usize,
+        is_filled: bool,
+    ) -> Result<Self, DeviceError> {
+        if memory.bytes() < bytes {
+            return Err(DeviceError::WrongImage { expected: bytes as u64, found: memory.bytes() as u64 });
+        }
+        let registered = (0..bytes.div_ceil(CHUNK_BYTES)).map(|_| AtomicBool::new(false)).collect();
+        let is_filled = AtomicBool::new(is_filled);
+        let registering = Mutex::new(());
+        Ok(Self { context: Arc::clone(context), memory, bytes, registered, is_filled, registering })
+    }
+
+    pub(super) fn is_filled(&self) -> bool {
+        self.is_filled.load(Ordering::Acquire)
+    }
+
+    /// Whether the driver knows all of it.
+    pub(super) fn is_registered(&self) -> bool {
+        self.registered.iter().all(|chunk| chunk.load(Ordering::Acquire))
+    }
+
+    /// The address of bytes that can be copied without a buffer. They lie in one chunk.
+    pub(super) fn registered(&self, range: Range<usize>) -> Option<u64> {
+        let chunk = range.start / CHUNK_BYTES;
+        assert!(range.end <= self.bytes && range.end <= (chunk + 1) * CHUNK_BYTES, "inside one chunk");
+        let is_known = self.registered[chunk].load(Ordering::Acquire);
+        is_known.then(|| self.memory.address() as u64 + range.start as u64)
+    }
+
+    /// Copies bytes out.
+    pub(super) fn read(&self, at: usize, out: &mut [u8]) -> Result<(), DeviceError> {
+        assert!(at + out.len() <= self.bytes, "inside the image");
+        Ok(self.memory.read_at(at, out)?)
+    }
+
+    /// Tells the driver of all chunks, so that the next copies need no buffer. What it refuses stays as it is.
+    pub(super) fn register(&self, cancel: &AtomicBool) {
+        // A chunk that is refused goes through buffers for ever; nothing else is lost.
+        let _ = self.each_chunk(1, cancel, |_| Ok(()));
+    }
+
+    /// Takes the weights from the GPU, chunk by chunk, in a stream that comes after all others.
+    pub(super) fn fill(&self, ground: &Ground, cancel: &AtomicBool) -> Result<(), DeviceError> {
+        let stream = Mutex::new(Stream::new(&self.context, Urgency::Background)?);
+        let filled = self.each_chunk(FILLERS, cancel, |range| {
+            // SAFETY: the mapping holds the range and lives until the wait below; nobody else writes to an image that is
+            // not filled. The weights stay in place as long as they are being copied: who parks them waits for this.
+            let copy = |stream: &Stream| unsafe {
+                let to = self.memory.address().wrapping_add(range.start);
+                stream.copy_out(to, ground.address() + range.start as u64, range.len())
+            };
+            Ok(copy(&stream.lock().unwrap_or_else(PoisonError::into_inner))?)
+        });
+        // Also after a failure: a copy may be under way.
+        stream.lock().unwrap_or_else(PoisonError::into_inner).wait()?;
+        filled?;
+        if cancel.load(Ordering::Relaxed) {
+            return Err(DeviceError::System("the image was given up before it was filled".to_owned()));
+        }
+        self.is_filled.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Registers every chunk that is not yet, on several threads, and does something with each.
+    fn each_chunk(
+        &self,
+        threads: usize,
+        cancel: &AtomicBool,
+        act: impl Fn(Range<usize>) -> Result<(), DeviceError> + Sync,
+    ) -> Result<(), DeviceError> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            self.context.bind()?;
+            while !cancel.load(Ordering::Relaxed) {
+                let chunk = next.fetch_add(1, Ordering::Relaxed);
+                if chunk >= self.registered.len() {
+                    break;
+                }
+                let range = chunk * CHUNK_BYTES..((chunk + 1) * CHUNK_BYTES).min(self.bytes);
+                if !self.registered[chunk].load(Ordering::Acquire) {
+                    self.register_chunk(chunk, range.clone());
+                }
+                act(range)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads.min(self.registered.len())).map(|_| scope.spawn(work)).collect();
+            let own = work();
+            others.into_iter().fold(own, |before, other| match other.join() {
+                Ok(result) => before.and(result),
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+
+    fn register_chunk(&self, chunk: usize, range: Range<usize>) {
+        // The driver would touch page after page; the system does it faster when asked for all.
+        self.memory.populate(range.clone());
+        let address = self.memory.address().wrapping_add(range.start);
+        let _alone = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the range lies in the mapping, which lives until `drop` has unregistered it.
+        let result =
+            unsafe { sys::cuMemHostRegister_v2(address.cast(), range.len(), sys::CU_MEMHOSTREGISTER_PORTABLE) };
+        if CudaError::check(result).is_ok() {
+            self.registered[chunk].store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if self.context.bind().is_err() {
+            return;
+        }
+        for (chunk, registered) in self.registered.iter().enumerate() {
+            if registered.load(Ordering::Acquire) {
+                let address = self.memory.address().wrapping_add(chunk * CHUNK_BYTES);
+                // SAFETY: registered once; whoever copied from it has waited. A failure means a lost context.
+                let _ = unsafe { sys::cuMemHostUnregister(address.cast()) };
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Weights that leave the GPU and come back: to the same addresses, with the same answers, in this process or another.
+//! A GPU alone has such weights. Figures are printed and never asserted.
+
+use crate::cuda::{first_gpu, open};
+use crate::stack::{Shape, Source, Stack, made};
+use half::bf16;
+use magray_core::Precision;
+use magray_device::cuda::{Cuda, CudaError, CudaOptions, DeviceError};
+use magray_device::{MappedFile, NumberFormat, Numbers, SharedMemory};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+const TEXTS: &[usize] = &[40, 3, 20, 100];
+const OTHER_TEXTS: &[usize] = &[9, 9];
+const MIB: u64 = 1 << 20;
+
+/// The figures are worth something only if one is taken at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs a test with a GPU that is opened for it, or says that there is none.
+fn with_gpu(options: impl Fn(CudaOptions) -> CudaOptions, test: impl FnOnce(&Arc<Cuda>)) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(gpu) = first_gpu() {
+        test(&open(&gpu, options(CudaOptions::default())));
+    }
+}
+
+fn precisions(cuda: &Cuda) -> Vec<Precision> {
+    match cuda.gpu().capability >= (8, 0) {
+        true => vec![Precision::Bf16, Precision::F32, Precision::Int8],
+        false => vec![Precision::F16, Precision::F32],
+    }
+}
+
+fn free_bytes(cuda: &Cuda) -> u64 {
+    cuda.context().memory_bytes().expect("the driver tells").0
+}
+
+#[expect(clippy::print_stdout, reason = "figures are the test's to tell, and captured as such")]
+fn tell(what: &str, bytes: u64, since: Instant) {
+    let seconds = since.elapsed().as_secs_f64();
+    println!("{what}: {:.1} ms, {:.1} GB/s", seconds * 1e3, bytes as f64 / 1e9 / seconds);
+}
+
+/// Fills an image and waits for it.
+fn fill(stack: &mut Stack) -> (SharedMemory, u64) {
+    let memory = SharedMemory::of_bytes(2 * stack.weights.bytes() + MIB).expect("memory to share");
+    let kept = SharedMemory::from_fd_whole(memory.fd().try_clone_to_owned().expect("a second descriptor"))
+        .expect("the same memory");
+    let (told, hears) = channel();
+    stack.weights.keep_image(memory, Box::new(move |filled| told.send(filled).expect("somebody hears")));
+    let bytes = hears.recv().expect("it is told").expect("the image is filled");
+    assert!(stack.weights.image_is_filled());
+    assert_eq!(bytes, stack.weights.bytes());
+    (kept, bytes)
+}
+
+/// Record, run, offload, wake, run: equal bits, the recordings are still there, and the memory was gone in between.
+fn come_and_go(cuda: &Arc<Cuda>, shape: Shape, source: Source<'_>, rounds: usize) {
+    let began = Instant::now();
+    let mut stack = Stack::load(cuda, shape, source).expect("the model fits");
+    let bytes = stack.weights.bytes();
+    tell("load", bytes, began);
+    assert!(stack.weights.is_resident() && !stack.weights.is_arriving());
+    let (bits, asked) = stack.run(TEXTS).expect("an answer");
+    assert!(asked > 0 && bits.iter().any(|&x| x != bits[0]), "an answer");
+    let other = stack.run(OTHER_TEXTS).expect("an answer").0;
+    assert_eq!(stack.run(TEXTS).expect("an answer"), (bits.clone(), 0), "recorded");
+    let recorded = stack.ops.recorded();
+    for round in 0..rounds {
+        let (free, reserved) = (free_bytes(cuda), cuda.context().device_pool_stats().reserved);
+        let began = Instant::now();
+        stack.weights.offload().expect("the weights leave");
+        tell("offload", bytes, began);
+        assert!(!stack.weights.is_resident());
+        let stats = cuda.context().device_pool_stats();
+        assert_eq!(stats.parked, bytes);
+        assert_eq!(reserved - stats.reserved, bytes.next_multiple_of(2 * MIB), "exactly the weights' memory is gone");
+        // Other tests take and give meanwhile, but no gigabytes.
+        assert!(bytes < 1 << 30 || free_bytes(cuda) >= free + bytes / 2, "the driver has it");
+        assert_eq!(stack.run(TEXTS).err(), Some(DeviceError::Away), "round {round}");
+        let began = Instant::now();
+        stack.weights.wake().expect("the weights come back");
+        tell("wake: mapped", bytes, began);
+        // Perhaps before they are all there.
+        assert_eq!(stack.run(TEXTS).expect("an answer").0, bits, "round {round}: the first after waking");
+        tell("wake: first answer", bytes, began);
+        stack.weights.wait().expect("the weights are there");
+        assert_eq!(stack.ops.recorded(), recorded);
+        assert_eq!(stack.run(TEXTS).expect("an answer"), (bits.clone(), 0), "round {round}: still recorded");
+        assert_eq!(stack.run(OTHER_TEXTS).expect("an answer"), (other.clone(), 0), "round {round}: still recorded");
+    }
+}
+
+#[test]
+fn answers_and_recordings_survive_offload_and_wake_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            for precision in precisions(cuda) {
+                come_and_go(cuda, Shape::small(precision), &made, 3);
+            }
+            let stats = cuda.context().device_pool_stats();
+            assert_eq!((stats.used, stats.blocks, stats.parked), (0, 0, 0), "nothing is left");
+        },
+    );
+}
+
+#[test]
+fn a_model_of_2_gb_survives_offload_and_wake_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            if precisions(cuda).contains(&Precision::Bf16) {
+                come_and_go(cuda, Shape::large(), &made, 3);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_cold_start_from_an_image_answers_the_same_on_cuda() {
+    with_gpu(
+        |options| options,
+        |first| {
+            for precision in precisions(first) {
+                cold_start(first, Shape::small(precision));
+            }
+            if precisions(first).contains(&Precision::Bf16) {
+                cold_start(first, Shape::large());
+            }
+        },
+    );
+}
+
+fn cold_start(first: &Arc<Cuda>, shape: Shape) {
+    let gpu = first.gpu().clone();
+    let mut stack = Stack::load(first, shape, &made).expect("the model fits");
+    let bits = stack.run(TEXTS).expect("an answer").0;
+    let began = Instant::now();
+    let (memory, bytes) = fill(&mut stack);
+    tell("fill the image", bytes, began);
+    drop(stack);
+    let second = open(&gpu, CudaOptions::default());
+    // Kernels are loaded in each context's own time.
+    let mut other = Stack::load(&second, Shape::small(shape.precision), &made).expect("the model fits");
+    other.run(TEXTS).expect("an answer");
+    let began = Instant::now();
+    let mut stack = Stack::from_image(&second, shape, memory, bytes).expect("the model fits");
+    assert_eq!(stack.run(TEXTS).expect("an answer").0, bits, "{shape:?}: perhaps before all weights are there");
+    tell("cold start: first answer", bytes, began);
+    stack.weights.wait().expect("the weights are there");
+    tell("cold start: all there", bytes, began);
+    assert_eq!(stack.run(TEXTS).expect("an answer").0, bits, "{shape:?}: recorded");
+    for _ in 0..2 {
+        stack.weights.offload().expect("the weights leave");
+        let began = Instant::now();
+        stack.weights.wake().expect("the weights come back");
+        stack.weights.wait().expect("the weights are there");
+        tell("wake", bytes, began);
+        assert_eq!(stack.run(TEXTS).expect("an answer"), (bits.clone(), 0), "{shape:?}: after waking");
+    }
+    stack.weights.forget_image();
+    assert!(!stack.weights.image_is_filled());
+    assert_eq!(stack.run(TEXTS).expect("an answer"), (bits, 0), "{shape:?}: the image is not needed to compute");
+}
+
+#[test]
+fn an_image_of_another_model_is_refused_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let shape = Shape::small(precisions(cuda)[0]);
+            let memory = || SharedMemory::of_bytes(64 * MIB).unwrap();
+            let used = cuda.context().device_pool_stats().used;
+            let refused = Stack::from_image(cuda, shape, memory(), 12_345).err();
+            assert!(matches!(refused, Some(DeviceError::WrongImage { found: 12_345, .. })), "{refused:?}");
+            let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");
+            let (told, hears) = channel();
+            let short = SharedMemory::of_bytes(4096).unwrap();
+            stack.weights.keep_image(short, Box::new(move |filled| told.send(filled).expect("somebody hears")));
+            assert!(matches!(hears.recv().unwrap(), Err(DeviceError::WrongImage { found: 4096, .. })));
+            drop(stack);
+            assert_eq!(cuda.context().device_pool_stats().used, used, "nothing is left");
+        },
+    );
+}
+
+#[test]
+fn an_image_that_is_dropped_while_it_is_filled_is_told_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let mut stack = Stack::load(cuda, Shape::small(precisions(cuda)[0]), &made).expect("the model fits");
+            let memory = SharedMemory::of_bytes(stack.weights.bytes()).unwrap();
+            let (told, hears) = channel();
+            stack.weights.keep_image(memory, Box::new(move |filled| told.send(filled.is_ok()).unwrap()));
+            drop(stack);
+            // Whether it was in time or not: once, and before the drop has ended.
+            assert_eq!(hears.try_iter().count(), 1);
+        },
+    );
+}
+
+#[test]
+fn a_model_beyond_the_limit_is_refused_and_leaves_nothing_on_cuda() {
+    let limited = |options| CudaOptions { memory_limit_bytes: Some(700 * MIB), ..options };
+    with_gpu(limited, |cuda| {
+        let shape = Shape::small(precisions(cuda)[0]);
+        let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");
+        let bits = stack.run(TEXTS).expect("an answer").0;
+        let before = cuda.context().device_pool_stats();
+        let refused = Stack::load(cuda, Shape::large(), &made).err();
+        assert_eq!(refused, Some(DeviceError::Cuda(CudaError::OutOfMemory)));
+        let after = cuda.context().device_pool_stats();
+        assert_eq!((after.used, after.blocks), (before.used, before.blocks));
+        assert!(after.reserved <= 100 * MIB, "the limit holds: {after:?}");
+        assert_eq!(stack.run(TEXTS).expect("an answer"), (bits, 0), "who was there is not disturbed");
+    });
+}
+
+#[test]
+fn a_wake_without_memory_leaves_the_weights_away_on_cuda() {
+    let limited = |options| CudaOptions { memory_limit_bytes: Some(600 * MIB + 2 * MIB * 30), ..options };
+    with_gpu(limited, |cuda| {
+        let shape = Shape::small(precisions(cuda)[0]);
+        let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");
+        let bits = stack.run(TEXTS).expect("an answer").0;
+        stack.weights.offload().expect("the weights leave");
+        let mut others = Vec::new();
+        let refusal = loop {
+            match Stack::load(cuda, shape, &made) {
+                Ok(other) => others.push(other),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refusal, DeviceError::Cuda(CudaError::OutOfMemory));
+        assert_eq!(stack.weights.wake(), Err(DeviceError::Cuda(CudaError::OutOfMemory)));
+        assert!(!stack.weights.is_resident());
+        drop(others);
+        stack.weights.wake().expect("the weights come back");
+        assert_eq!(stack.run(TEXTS).expect("an answer").0, bits);
+    });
+}
+
+#[test]
+fn one_model_comes_and_goes_while_another_computes_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let shape = Shape::small(precisions(cuda)[0]);
+            let mut busy = Stack::load(cuda, shape, &made).expect("the model fits");
+            let bits = busy.run(TEXTS).expect("an answer").0;
+            std::thread::scope(|scope| {
+                let roaming = scope.spawn(|| come_and_go(cuda, shape, &made, 20));
+                while !roaming.is_finished() {
+                    assert_eq!(busy.run(TEXTS).expect("an answer").0, bits);
+                }
+                roaming.join().unwrap();
+            });
+        },
+    );
+}
+
+#[test]
+fn a_steady_load_asks_the_driver_for_no_memory_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let mut stack = Stack::load(cuda, Shape::small(precisions(cuda)[0]), &made).expect("the model fits");
+            for texts in [TEXTS, OTHER_TEXTS, TEXTS] {
+                stack.run(texts).expect("an answer");
+            }
+            let calls = || {
+                let (device, pinned) = (cuda.context().device_pool_stats(), cuda.context().pinned_pool_stats());
+                (device.driver_calls, pinned.driver_calls, device.blocks, pinned.blocks)
+            };
+            let before = calls();
+            for _ in 0..50 {
+                stack.run(TEXTS).expect("an answer");
+                stack.run(OTHER_TEXTS).expect("an answer");
+            }
+            assert_eq!(calls(), before);
+        },
+    );
+}
+
+#[test]
+fn memory_goes_back_to_the_driver_when_it_is_trimmed_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let stack = Stack::load(cuda, Shape::small(precisions(cuda)[0]), &made).expect("the model fits");
+            drop(stack);
+            cuda.context().trim();
+            let (device, pinned) = (cuda.context().device_pool_stats(), cuda.context().pinned_pool_stats());
+            assert_eq!((device.reserved, device.used), (0, 0), "{device:?}");
+            assert_eq!((pinned.reserved, pinned.used), (0, 0), "{pinned:?}");
+        },
+    );
+}
+
+#[test]
+fn the_drivers_pool_gives_the_same_answers_and_says_that_it_cannot_park_on_cuda() {
+    let by_driver = |options| CudaOptions { memory_by_driver: true, ..options };
+    let mut answers = Vec::new();
+    for options in [|options| options, by_driver] {
+        with_gpu(options, |cuda| {
+            let mut stack = Stack::load(cuda, Shape::small(precisions(cuda)[0]), &made).expect("the model fits");
+            answers.push(stack.run(TEXTS).expect("an answer").0);
+            assert_eq!(stack.run(TEXTS).expect("an answer"), (answers[0].clone(), 0));
+            if answers.len() == 2 {
+                assert_eq!(stack.weights.offload(), Err(DeviceError::CannotPark));
+                assert_eq!(stack.run(TEXTS).expect("an answer"), (answers[0].clone(), 0));
+            }
+        });
+    }
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn numbers_of_a_file_in_the_right_form_are_taken_as_they_are_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            if !precisions(cuda).contains(&Precision::Bf16) {
+                return;
+            }
+            // One run of numbers as long as the largest tensor, which all tensors begin in.
+            let shape = Shape::large();
+            let longest = 2048 * 8192;
+            let mut values = Vec::new();
+            made(1, longest).append_to(&mut values);
+            let dir = tempfile::tempdir().unwrap();
+            let bytes: Vec<u8> = values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect();
+            std::fs::write(dir.path().join("numbers"), &bytes).unwrap();
+            let file = Arc::new(MappedFile::open(&dir.path().join("numbers")).unwrap());
+            let of_file = |_: u64, count: usize| Numbers::mapped(Arc::clone(&file), 0..2 * count, NumberFormat::Bf16);
+            let of_memory = |_: u64, count: usize| {
+                Numbers::made(count, Arc::new(move |start: usize, out: &mut [f32]| made(1, longest).read(start, out)))
+            };
+            let mut from_file = Stack::load(cuda, shape, &of_file).expect("the model fits");
+            let began = Instant::now();
+            drop(from_file);
+            tell("drop", 1, began);
+            let began = Instant::now();
+            from_file = Stack::load(cuda, shape, &of_file).expect("the model fits");
+            tell("from the file's cache", from_file.weights.bytes(), began);
+            let bits = from_file.run(TEXTS).expect("an answer").0;
+            drop(from_file);
+            assert_eq!(
+                Stack::load(cuda, shape, &of_memory).expect("the model fits").run(TEXTS).expect("an answer").0,
+                bits
+            );
+        },
+    );
+}

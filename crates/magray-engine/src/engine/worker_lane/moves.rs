@@ -1,0 +1,155 @@
+//! The models of a lane's worker: orders for them, and what comes of these.
+//! Reports every move once, with its time and its memory, to the desk and to the log.
+
+use super::super::desk::Desk;
+use super::Inner;
+use crate::gpu::MemoryStats;
+use crate::worker::{Arrived, FromWorker, Offer, Origin, Problem, WorkerHandle};
+use magray_core::schedule::Failure;
+use std::time::Duration;
+
+impl Inner {
+    /// Lets a worker load a model, from the host's memory where it is there.
+    pub(super) fn load(&self, worker: u64, model: usize) {
+        let mut state = self.lock();
+        // The worker ended meanwhile: its end is reported, and the load with it.
+        let Some(handle) = state.handle_of(worker) else { return };
+        let handed = self.spec.images.hand_out(model, self.spec.worker.form(model), self.holder(worker));
+        let handed = handed.unwrap_or_else(|error| {
+            let (device, model) = (self.spec.name, &self.spec.names[model]);
+            tracing::warn!(target: "magray::engine", %device, model, %error, "no memory to keep a model's weights in");
+            None
+        });
+        let offer = handed.as_ref().map_or(Offer::None, |handed| handed.offer());
+        let image = match offer {
+            Offer::Empty { image, .. } => Some(image),
+            Offer::None | Offer::Filled { .. } => None,
+        };
+        state.presence.load_ordered(model, image);
+        // One that is gone says so by its end.
+        let _ = handle.load(model, offer);
+    }
+
+    /// Lets a worker take a model's weights off the device.
+    pub(super) fn offload(&self, worker: u64, model: usize) {
+        let mut state = self.lock();
+        if let Some(handle) = state.handle_of(worker) {
+            state.presence.offload_ordered(model);
+            let _ = handle.offload(model);
+        }
+    }
+
+    /// Lets go of a model's weights in the host's memory, whether there is a worker or not.
+    pub(super) fn forget(&self, worker: u64, model: usize) {
+        self.spec.images.forget(model);
+        if let Some(handle) = self.lock().handle_of(worker) {
+            let _ = handle.forget(model);
+        }
+    }
+
+    /// Takes the figures of a heartbeat; the room for weights, where that has changed.
+    pub(super) fn beat(&self, memory: MemoryStats) -> Option<u64> {
+        let mut state = self.lock();
+        state.memory = Some(memory);
+        state.presence.beat(&memory, self.spec.worker.memory_limit_bytes())
+    }
+
+    /// What a worker says of models.
+    pub(super) fn hear_of_models(&self, desk: &Desk, worker: u64, handle: &WorkerHandle, message: FromWorker) {
+        let images = &self.spec.images;
+        match message {
+            FromWorker::Loaded { model, arrived } if arrived.outputs == self.spec.canaries[model].outputs() => {
+                self.loaded(desk, worker, model, arrived);
+            }
+            FromWorker::Loaded { model, .. } => {
+                // What it has is of no use to anybody.
+                let _ = handle.forget(model);
+                let message = "a model on the GPU answers with other lengths than on the CPU: was its folder changed?";
+                let code = "model_changed".to_owned();
+                let problem = Problem { kind: Failure::Transient, code, message: message.to_owned() };
+                self.not_loaded(desk, worker, model, problem);
+            }
+            FromWorker::NotLoaded { model, problem } => self.not_loaded(desk, worker, model, problem),
+            FromWorker::Offloaded { model, took, memory } => self.offloaded(desk, model, took, memory),
+            FromWorker::ImageFilled { model, image, bytes } => {
+                if images.filled(self.holder(worker), image, bytes) {
+                    let (device, model) = (self.spec.name, &self.spec.names[model]);
+                    tracing::info!(target: "magray::engine", %device, model, bytes, "weights are in the host's memory");
+                }
+            }
+            FromWorker::ImageSpoilt { model, image, problem: Problem { code, message, .. } } => {
+                images.spoilt(image);
+                let (device, model) = (self.spec.name, &self.spec.names[model]);
+                tracing::warn!(target: "magray::engine", %device, model, code, error = message, "weights are not kept in the host's memory");
+            }
+            FromWorker::Finished { .. } | FromWorker::Failed { .. } | FromWorker::Heartbeat { .. } => {
+                unreachable!("these are no moves")
+            }
+        }
+    }
+
+    fn loaded(&self, desk: &Desk, worker: u64, model: usize, arrived: Arrived) {
+        let Arrived { precision, bytes, took, origin, memory, .. } = arrived;
+        let mut state = self.lock();
+        let ordered = state.presence.loaded(model, bytes);
+        state.memory = Some(memory);
+        state.precisions[model] = Some(precision);
+        drop(state);
+        let image = ordered.and_then(|ordered| ordered.image);
+        if let Some(image) = image.filter(|_| matches!(origin, Origin::Parked | Origin::Device)) {
+            // It had no use for it, and will never fill it.
+            self.spec.images.not_taken(self.holder(worker), image);
+        }
+        tracing::info!(
+            target: "magray::engine",
+            device = %self.spec.name,
+            model = self.spec.names[model],
+            from = origin.code(),
+            %precision,
+            took_ms = milliseconds(took),
+            bytes,
+            memory_used = memory.allocated,
+            memory_free = memory.free,
+            "a model is on its device"
+        );
+        // Weights may still be on their way, which the worker counts in.
+        desk.loaded(self.spec.id, model, bytes, ordered.map_or(took, |ordered| ordered.took.max(took)));
+    }
+
+    fn not_loaded(&self, desk: &Desk, worker: u64, model: usize, problem: Problem) {
+        let Problem { kind, code, message } = problem;
+        let mut state = self.lock();
+        let ordered = state.presence.not_loaded(model);
+        state.fail(message.clone(), !matches!(kind, Failure::OutOfMemory | Failure::Transient));
+        drop(state);
+        if let Some(image) = ordered.and_then(|ordered| ordered.image) {
+            self.spec.images.not_taken(self.holder(worker), image);
+        }
+        let (device, model_name) = (self.spec.name, &self.spec.names[model]);
+        let took_ms = ordered.map(|ordered| milliseconds(ordered.took));
+        tracing::warn!(target: "magray::engine", %device, model = model_name, took_ms, code, error = message, "a model is not on its device");
+        desk.not_loaded(self.spec.id, model, kind);
+    }
+
+    fn offloaded(&self, desk: &Desk, model: usize, took: Duration, memory: MemoryStats) {
+        let mut state = self.lock();
+        let bytes = state.presence.offloaded(model);
+        state.memory = Some(memory);
+        drop(state);
+        tracing::info!(
+            target: "magray::engine",
+            device = %self.spec.name,
+            model = self.spec.names[model],
+            took_ms = milliseconds(took),
+            bytes,
+            memory_used = memory.allocated,
+            memory_free = memory.free,
+            "a model has left its device"
+        );
+        desk.offloaded(self.spec.id, model);
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1000.0
+}

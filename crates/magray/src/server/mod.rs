@@ -81,6 +81,7 @@ const PRELOAD_MAX: Duration = Duration::from_secs(600);
 
 /// Runs the server until it is told to stop.
 pub(crate) fn run(start: Start) -> Result<(), Failure> {
+    allow_connections(start.settings.connections_max);
     let runtime = runtime().map_err(StartError::from)?;
     let ended = runtime.block_on(serve(start));
     // Threads that still read for somebody who has left are not waited for.
@@ -135,6 +136,19 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
     let until = signals.watch(app, console);
     let was_drained = listen::serve(listener, listening, site, until, settings.drain_within).await;
     Ok((engine, was_drained))
+}
+
+/// A connection is an open file, and systems allow few by default: as many as may be had are asked for.
+fn allow_connections(connections: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    /// Files, pipes and workers beside the connections.
+    const OTHERS: u64 = 256;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.unwrap_or(u64::MAX).min(connections as u64 + OTHERS);
+    if current.is_some_and(|current| current < wanted) {
+        // Where the system refuses, connections wait until there is a file again.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    }
 }
 
 fn runtime() -> io::Result<Runtime> {

@@ -27,8 +27,33 @@ pub(crate) struct Model {
 /// What a model makes of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Does {
+    /// A vector.
     Embed,
-    Score,
+    /// One number for a pair of texts: how well they fit.
+    Rank,
+    /// One number for each of several labels.
+    Classify,
+}
+
+impl Does {
+    /// One word for programs; it never changes its meaning.
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::Rank => "rank",
+            Self::Classify => "classify",
+        }
+    }
+
+    /// What else will do where there is no model that does this.
+    fn next_best(self) -> Self {
+        match self {
+            // The vectors of texts can be compared too; and a score is a class of its own.
+            Self::Rank => Self::Embed,
+            Self::Classify => Self::Rank,
+            Self::Embed => Self::Embed,
+        }
+    }
 }
 
 impl Models {
@@ -36,7 +61,11 @@ impl Models {
     pub(crate) fn new(engine: &Engine, aliases: &[(String, String)]) -> Result<Self, String> {
         let model = |(at, name): (usize, &String)| {
             let spec = engine.spec(at)?;
-            let does = if matches!(spec.task, Task::Embed(_)) { Does::Embed } else { Does::Score };
+            let does = match &spec.task {
+                Task::Embed(_) => Does::Embed,
+                Task::Classify(classify) if classify.labels.len() == 1 => Does::Rank,
+                Task::Classify(_) => Does::Classify,
+            };
             Some(Model { name: name.clone(), does, max_tokens: spec.max_tokens, outputs: spec.outputs() })
         };
         let models: Vec<Model> = engine.model_names().iter().enumerate().filter_map(model).collect();
@@ -57,10 +86,12 @@ impl Models {
         &self.models[place]
     }
 
-    /// The place of the model of this name; without one, of the first that does what is wanted, else of the first.
+    /// The place of the model of this name; without one, of the first that does what is wanted, or what
+    /// comes next to it.
     pub(crate) fn find(&self, name: Option<&str>, wanted: Does) -> Result<usize, Problem> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
-            return Ok(self.models.iter().position(|model| model.does == wanted).unwrap_or(0));
+            let first = |wanted: Does| self.models.iter().position(|model| model.does == wanted);
+            return Ok(first(wanted).or_else(|| first(wanted.next_best())).unwrap_or(0));
         };
         self.named(name)
     }
@@ -95,7 +126,7 @@ mod tests {
     fn models() -> Models {
         let model = |name: &str, does| Model { name: name.to_owned(), does, max_tokens: 256, outputs: 384 };
         Models {
-            models: vec![model("all-MiniLM-L6-v2", Does::Embed), model("cross/encoder", Does::Score)],
+            models: vec![model("all-MiniLM-L6-v2", Does::Embed), model("cross/encoder", Does::Rank)],
             aliases: vec![("text-embedding-3-small".to_owned(), 0)],
         }
     }
@@ -110,7 +141,7 @@ mod tests {
             "all-minilm-l6-v2:latest",
             "text-embedding-3-small",
         ] {
-            assert_eq!(models.find(Some(name), Does::Score).unwrap(), 0, "{name}");
+            assert_eq!(models.find(Some(name), Does::Rank).unwrap(), 0, "{name}");
         }
         assert_eq!(models.find(Some("encoder"), Does::Embed).unwrap(), 1);
     }
@@ -119,7 +150,7 @@ mod tests {
     fn without_a_name_the_task_decides() {
         let models = models();
         assert_eq!(models.find(None, Does::Embed).unwrap(), 0);
-        assert_eq!(models.find(Some(""), Does::Score).unwrap(), 1);
+        assert_eq!(models.find(Some(""), Does::Rank).unwrap(), 1);
     }
 
     #[test]

@@ -33,7 +33,13 @@ impl App {
         limits.check_texts(how.param, texts.iter().map(|text| text.as_ref()))?;
         let does = self.models().get(how.model).does;
         let read = match does {
-            Does::Score => {
+            Does::Classify => {
+                return Err(Problem::invalid(
+                    "model",
+                    "this model knows several labels and ranks nothing: use /predict",
+                ));
+            }
+            Does::Rank => {
                 let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query.as_ref(), text.as_ref())).collect();
                 self.check_work(self.engine().read_pairs(how.model, &pairs)?, how, started)?
             }
@@ -52,9 +58,8 @@ impl App {
         let computed = self.compute(read).await?;
         let mut rows = computed.answer.rows();
         let scores = match does {
-            // The last label is the one that says yes; most rerankers have one alone.
-            Does::Score => {
-                let score = |row: &[f32]| row.last().copied().unwrap_or_default();
+            Does::Rank | Does::Classify => {
+                let score = |row: &[f32]| row.first().copied().unwrap_or_default();
                 rows.map(|row| if wants_raw { score(row) } else { sigmoid(score(row)) }).collect()
             }
             Does::Embed => {

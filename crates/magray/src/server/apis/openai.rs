@@ -143,8 +143,7 @@ async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Respo
 
 fn write_model(json: &mut Json, model: &Model) {
     json.raw(r#"{"id":"#).text(&model.name).raw(r#","object":"model","created":0,"owned_by":"magray","#);
-    let does = if model.does == Does::Embed { "embed" } else { "score" };
-    json.raw(r#""does":"#).text(does).raw(r#","max_tokens":"#).whole(model.max_tokens);
+    json.raw(r#""does":"#).text(model.does.code()).raw(r#","max_tokens":"#).whole(model.max_tokens);
     json.raw(r#","outputs":"#).whole(model.outputs).raw("}");
 }
 
@@ -185,7 +184,7 @@ async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem>
         if request.top_n == Some(0) {
             return Err(Problem::invalid("top_n", "top_n is at least 1"));
         }
-        let model = app.models().find(request.model.as_deref(), Does::Score)?;
+        let model = app.models().find(request.model.as_deref(), Does::Rank)?;
         let Documents(texts) = request.documents;
         let returned = request.return_documents == Some(true);
         let returned = returned.then(|| texts.iter().map(|text| text.to_string()).collect::<Vec<_>>());
@@ -258,7 +257,7 @@ mod doc {
         object: String,
         created: u64,
         owned_by: String,
-        /// `embed` or `score`.
+        /// `embed`, `rank` or `classify`.
         does: String,
         max_tokens: usize,
         /// Dimensions of a vector, or labels.

@@ -168,7 +168,7 @@ async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem>
     let own = Arc::clone(&body);
     let read = move |app: &App| {
         let request: RerankRequest<'_> = own.json()?;
-        let model = app.models().find(request.model.as_deref(), Does::Score)?;
+        let model = app.models().find(request.model.as_deref(), Does::Rank)?;
         let returned = request.return_text == Some(true);
         let Documents(texts) = request.texts;
         let returned = returned.then(|| texts.iter().map(|text| text.to_string()).collect::<Vec<_>>());
@@ -229,7 +229,7 @@ async fn predict(State(app): State<App>, body: Body) -> Result<Response, Problem
 
 fn read_predict(app: &App, request: PredictRequest<'_>) -> Result<(ReadWork, Classes), Problem> {
     let started = Instant::now();
-    let model = app.models().find(request.model.as_deref(), Does::Score)?;
+    let model = app.models().find(request.model.as_deref(), Does::Classify)?;
     let labels = match app.engine().spec(model).map(|spec| &spec.task) {
         Some(Task::Classify(classify)) => classify.labels.clone(),
         _ => return Err(Problem::invalid("model", "this model embeds texts and knows no classes: use /embed")),
@@ -287,9 +287,10 @@ async fn answer_predict(app: &App, read: ReadWork, classes: &Classes) -> Result<
         });
     };
     let mut json = Json::for_numbers(computed.answer.values.len() * 4);
-    match classes.is_single {
-        true => write(&mut json, computed.answer.rows().next().unwrap_or_default()),
-        false => drop(json.list(computed.answer.rows(), write)),
+    if classes.is_single {
+        write(&mut json, computed.answer.rows().next().unwrap_or_default());
+    } else {
+        json.list(computed.answer.rows(), write);
     }
     Ok(computed.tell(json.into_response()))
 }
@@ -341,7 +342,7 @@ async fn similarity(State(app): State<App>, body: Body) -> Result<Response, Prob
         let request: SimilarityRequest<'_> = own.json()?;
         let model = app.models().find(request.model.as_deref(), Does::Embed)?;
         if app.models().get(model).does != Does::Embed {
-            return Err(Problem::invalid("model", "this model scores texts and makes no vectors: use /rerank"));
+            return Err(Problem::invalid("model", "this model makes no vectors: use one that embeds"));
         }
         let parameters = request.parameters.as_ref();
         let how = Reading {
@@ -382,7 +383,7 @@ async fn root(state: State<App>, body: Body) -> Result<Response, Problem> {
     }
     match state.models().get(0).does {
         Does::Embed => embed(state, body).await,
-        Does::Score => predict(state, body).await,
+        Does::Rank | Does::Classify => predict(state, body).await,
     }
 }
 

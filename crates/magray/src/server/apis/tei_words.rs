@@ -108,7 +108,9 @@ async fn decode(State(app): State<App>, body: Body) -> Result<Response, Problem>
         let decode = |ids: &Vec<u32>| Ok(app.engine().decode(model, ids, skip_special)?);
         let decoded = texts.iter().map(decode).collect::<Result<Vec<_>, Problem>>()?;
         let mut json = Json::default();
-        json.list(&decoded, |json, text| drop(json.text(text)));
+        json.list(&decoded, |json, text| {
+            json.text(text);
+        });
         Ok(json)
     };
     Ok(app.read(body.len(), read).await?.into_response())

@@ -30,11 +30,12 @@ Examples:
   magray embed \"hello world\"                    the model is pulled on first use
   magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
   magray similarity \"a cat\" \"a kitten\"
+  magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
   magray bench embed --batch 1,32 --tokens 128
   magray gpu info                               GPUs, and which device is chosen and why
   magray config                                 every setting and where it came from";
 
-/// Embeddings from the command line, computed on the CPU or on an NVIDIA GPU
+/// Embeddings from the command line and through HTTP, computed on the CPU or on an NVIDIA GPU
 #[derive(Debug, Parser)]
 #[command(name = "magray", version, max_term_width = 110)]
 pub(crate) struct Cli {

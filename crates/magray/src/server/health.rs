@@ -103,8 +103,10 @@ impl App {
         match self.pass().await {
             Ok(answer) => {
                 self.health().passed(&answer);
-                // A worker that came or went meanwhile is proved by the next.
-                self.health().prove(before);
+                let after = now();
+                // A device that came up for it is proved by it; a worker that was replaced meanwhile may not be.
+                let workers = |devices: &Devices| devices.iter().map(|(_, workers)| *workers).collect::<Vec<_>>();
+                self.health().prove(if workers(&before) == workers(&after) { after } else { before });
             }
             // Too much to do is no illness.
             Err(EngineError::Full { .. }) => {}

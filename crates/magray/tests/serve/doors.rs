@@ -33,7 +33,7 @@ fn a_server_whose_device_cannot_compute_is_not_healthy() {
 fn metrics_count_what_happened_and_keep_the_rules_of_names() {
     let server = Setup::embedder().start();
     server.post("/embed", r#"{"inputs":["river","cat"]}"#).ok();
-    server.post("/embed", "{").status;
+    assert_eq!(server.post("/embed", "{").status, 400);
     let reply = server.get("/metrics").ok();
     assert!(reply.header("content-type").unwrap().starts_with("text/plain"));
     let text = reply.text();

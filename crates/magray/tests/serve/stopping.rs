@@ -18,7 +18,8 @@ fn all_requests_that_were_taken_are_answered_before_it_ends() {
         let clients: Vec<_> = (0..16)
             .map(|client| {
                 let path = if client % 2 == 0 { "/embed" } else { "/v1/embeddings" };
-                let body = json!({"inputs": ["river"; 5], "input": ["river"; 5]}).to_string();
+                let texts = vec!["river"; 5];
+                let body = json!({"inputs": texts, "input": texts}).to_string();
                 server.request("POST", path).body(body).begin()
             })
             .collect();

@@ -401,7 +401,7 @@ mod doc {
     }
 
     #[derive(ToSchema)]
-    struct Prediction {
+    pub(super) struct Prediction {
         score: f32,
         label: String,
     }

@@ -20,6 +20,7 @@ pub(crate) struct ServerSettings {
     /// Other names, each with the model that it means.
     pub(crate) aliases: Vec<(String, String)>,
     pub(crate) is_preloading: bool,
+    pub(crate) openai_token_file: Option<PathBuf>,
     /// The certificate chain and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) cors_origins: Vec<String>,
@@ -53,6 +54,7 @@ impl Config {
             port: self.whole("server.port").and_then(|port| u16::try_from(port).ok()).unwrap_or_default(),
             models: if named.is_empty() { self.text("model.name").into_iter().collect() } else { named },
             aliases: self.aliases()?,
+            openai_token_file: self.path("server.openai_token_file"),
             is_preloading: self.is_on("server.preload"),
             tls,
             cors_origins: self.texts("server.cors_origins"),

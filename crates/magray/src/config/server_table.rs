@@ -5,7 +5,7 @@ use super::table::Setting;
 use super::value::Kind;
 
 /// All settings of the server, in the order in which they are shown.
-pub(super) const SERVER: [Setting; 24] = [
+pub(super) const SERVER: [Setting; 25] = [
     Setting::new("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
         .env(&["MAGRAY_HOST"])
         .flag("--host"),
@@ -25,6 +25,14 @@ pub(super) const SERVER: [Setting; 24] = [
         Kind::Text,
         "",
         "Other names of models, as `alias=model`, with commas between: what clients ask for that know no other name.",
+    )
+    .unset_as("none"),
+    Setting::new(
+        "server.openai_token_file",
+        Kind::Path,
+        "",
+        "A file of OpenAI's tokens (such as `cl100k_base.tiktoken`): token ids of `/v1/embeddings` are then turned back \
+         into texts by it, as clients need that count tokens for OpenAI's models. `none`: ids are the model's own.",
     )
     .unset_as("none"),
     Setting::new(

@@ -18,6 +18,8 @@ pub(crate) struct Admission {
     held: AtomicU64,
     /// The room that a request was refused for; 0 while nobody was.
     wanted: AtomicU64,
+    /// The queue is full until then, in nanoseconds since the server started.
+    full_until: AtomicU64,
 }
 
 /// A part of the room, given back when it is dropped.
@@ -32,9 +34,17 @@ const LEAST_BYTES: u64 = 512;
 /// What callers are told to wait who are refused here.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
+/// The queue tells when a quarter of it should be done. A small part of that time cannot empty it.
+const FULL_PART: u32 = 8;
+const FULL_MAX: Duration = Duration::from_millis(25);
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Admission {
     pub(crate) fn new(bytes_max: u64) -> Self {
-        Self { most: bytes_max.into(), held: 0.into(), wanted: 0.into() }
+        Self { most: bytes_max.into(), held: 0.into(), wanted: 0.into(), full_until: 0.into() }
     }
 
     /// From now on so much may be held; what is held already stays.
@@ -45,6 +55,21 @@ impl Admission {
     /// Bytes that are held.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// The queue was full: for a part of the time until it has room, requests are refused before they are read, so that
+    /// those that are not taken cost those that are next to nothing.
+    pub(crate) fn note_full(&self, now: Duration, retry_after: Duration) {
+        let until = now + (retry_after / FULL_PART).min(FULL_MAX);
+        self.full_until.fetch_max(nanos(until), Ordering::Relaxed);
+    }
+
+    /// Refuses while the queue is known to be full.
+    pub(crate) fn check_room(&self, now: Duration) -> Result<(), Problem> {
+        if nanos(now) >= self.full_until.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(Problem::busy(Kind::Busy, "too much is waiting: try again later", RETRY_AFTER))
     }
 
     /// Takes room for a request of so many bytes.
@@ -126,6 +151,19 @@ mod tests {
         }
         assert!(admission.enter(4_000).is_ok());
         assert!(admission.enter(500).is_ok());
+    }
+
+    #[test]
+    fn a_full_queue_is_asked_again_after_a_while() {
+        let admission = Admission::new(1);
+        let (now, ms) = (Duration::from_secs(1), Duration::from_millis(1));
+        assert!(admission.check_room(now).is_ok());
+        admission.note_full(now, ms * 80);
+        assert!(admission.check_room(now + ms * 9).is_err());
+        assert!(admission.check_room(now + ms * 10).is_ok());
+        admission.note_full(now, Duration::from_secs(5));
+        assert!(admission.check_room(now + ms * 24).is_err());
+        assert!(admission.check_room(now + FULL_MAX).is_ok());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Reads a request's body: once, into one piece, within its limits of bytes and time.
 //! Never holds more than the server has room for, and copies nothing that came in one piece.
 
+use std::time::Duration;
+
 use axum::{
     body::HttpBody,
     extract::{FromRequest, Request},
@@ -44,10 +46,17 @@ impl FromRequest<App> for Body {
         let body = request.into_body();
         let told = body.size_hint().exact();
         let most = limits.body_bytes_max as u64;
-        if told.is_some_and(|bytes| bytes > most) {
-            return Err(too_large(most));
-        }
-        let mut place = app.admission().enter(told.unwrap_or(0))?;
+        let entered = match told.filter(|bytes| *bytes > most) {
+            Some(_) => Err(too_large(most)),
+            None => app.admission().enter(told.unwrap_or(0)),
+        };
+        let mut place = match entered {
+            Ok(place) => place,
+            Err(problem) => {
+                discard(body).await;
+                return Err(problem);
+            }
+        };
         let read = read(body, told, most, &mut place);
         let Ok(read) = tokio::time::timeout(limits.body_within, read).await else {
             return Err(Problem::new(Kind::TooSlow, "the body of the request did not arrive in time"));
@@ -80,6 +89,24 @@ async fn read(mut body: axum::body::Body, told: Option<u64>, most: u64, place: &
         whole.extend_from_slice(&data);
     }
     Ok(if whole.is_empty() { first } else { whole.freeze() })
+}
+
+/// Reads what is on its way of a body that nobody wants, up to a bound. A client that is still sending when the connection
+/// is closed would not see why it was refused.
+pub(crate) async fn discard(mut body: axum::body::Body) {
+    const BYTES_MAX: usize = 1 << 20;
+    const WITHIN: Duration = Duration::from_millis(100);
+    let reading = async {
+        let mut bytes = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes += frame.data_ref().map_or(0, Bytes::len);
+            if bytes > BYTES_MAX {
+                break;
+            }
+        }
+    };
+    // What does not come in that time is not waited for.
+    let _ = tokio::time::timeout(WITHIN, reading).await;
 }
 
 fn too_large(most: u64) -> Problem {

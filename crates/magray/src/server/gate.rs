@@ -9,7 +9,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
+use http::Method;
+
 use super::{
+    body,
     errors::{Kind, Problem, Shape},
     keys::Access,
     request_id,
@@ -21,9 +24,15 @@ pub(crate) async fn admit(State((app, access)): State<(App, Access)>, request: R
     let live = app.live();
     let admitted = live.keys.admit(request.headers(), access);
     let admitted = admitted.and_then(|caller| live.rates.take(caller.key, app.uptime()));
+    // Only what computes is posted by users.
+    let computes = access == Access::User && request.method() == Method::POST;
+    let admitted = admitted.and_then(|()| if computes { app.admission().check_room(app.uptime()) } else { Ok(()) });
     match admitted {
         Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+        Err(problem) => {
+            body::discard(request.into_body()).await;
+            problem.into_response()
+        }
     }
 }
 

@@ -20,11 +20,11 @@ use hyper_util::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
 };
 use tower::ServiceExt;
 
-use super::{patience::Patient, state::App, tls::Tls};
+use super::{patience::Patient, state::App, tls::Tls, waiting_room::WaitingRoom};
 
 /// How connections are taken.
 #[derive(Clone)]
@@ -61,6 +61,7 @@ pub(crate) async fn serve(
     let graceful = GracefulShutdown::new();
     let (stopping, is_stopping) = watch::channel(false);
     let places = Arc::new(Semaphore::new(listening.connections_max));
+    let mut room = WaitingRoom::default();
     tokio::pin!(stop);
     loop {
         let taken = tokio::select! {
@@ -75,11 +76,12 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        // One too many is closed at once: a client that waits for nothing would not know why.
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let Some(place) = place(&places, &mut room).await else {
+            // One too many is closed at once: a client that waits for nothing would not know why.
             site.app.metrics().turned_away();
             continue;
         };
+        let shown_out = room.enter();
         let (watcher, mut is_stopping) = (graceful.watcher(), is_stopping.clone());
         let (listening, site) = (listening.clone(), site.clone());
         tokio::spawn(async move {
@@ -87,6 +89,7 @@ pub(crate) async fn serve(
             let greeted = tokio::select! {
                 greeted = greet(stream, &listening) => greeted,
                 // Nothing was asked yet.
+                Ok(()) = shown_out => Ok(None),
                 _ = is_stopping.wait_for(|is_stopping| *is_stopping) => Ok(None),
             };
             let spoken = match greeted {
@@ -105,6 +108,19 @@ pub(crate) async fn serve(
     drop(listener);
     stopping.send_replace(true);
     tokio::time::timeout(drain_within, graceful.shutdown()).await.is_ok()
+}
+
+/// A place for a connection, if need be that of one who has not asked anything.
+async fn place(places: &Arc<Semaphore>, room: &mut WaitingRoom) -> Option<OwnedSemaphorePermit> {
+    /// Whoever is shown out is gone at once, unless the machine is very busy.
+    const GONE_WITHIN: Duration = Duration::from_millis(100);
+    if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+        return Some(place);
+    }
+    if !room.show_out() {
+        return None;
+    }
+    tokio::time::timeout(GONE_WITHIN, Arc::clone(places).acquire_owned()).await.ok()?.ok()
 }
 
 /// What is shown to those who connect.

@@ -142,6 +142,10 @@ fn observe(status: &Status) {
             gauge!("magray_device_memory_allocated_bytes", of_device()).set(memory.allocated as f64);
             gauge!("magray_device_memory_reserved_bytes", of_device()).set(memory.reserved as f64);
             gauge!("magray_device_memory_total_bytes", of_device()).set(memory.total as f64);
+            gauge!("magray_pool_reserved_bytes", of_device()).set(memory.pool.reserved as f64);
+            gauge!("magray_pool_used_bytes", of_device()).set(memory.pool.used as f64);
+            counter!("magray_pool_hits_total", of_device()).absolute(memory.pool.hits);
+            counter!("magray_pool_misses_total", of_device()).absolute(memory.pool.misses);
         }
         if let Some(celsius) = device.health.as_ref().and_then(|health| health.temperature_celsius) {
             gauge!("magray_device_temperature_celsius", of_device()).set(celsius);
@@ -190,6 +194,10 @@ fn describe() {
     describe_gauge!("magray_device_memory_allocated_bytes", "Memory of a device that is used.");
     describe_gauge!("magray_device_memory_reserved_bytes", "Memory of a device that is held.");
     describe_gauge!("magray_device_memory_total_bytes", "All memory of a device.");
+    describe_gauge!("magray_pool_reserved_bytes", "Memory of a device that its pool holds.");
+    describe_gauge!("magray_pool_used_bytes", "Memory of the pool that is used.");
+    describe_counter!("magray_pool_hits_total", "Requests for memory that the pool had.");
+    describe_counter!("magray_pool_misses_total", "Requests for memory that the driver was asked for.");
     describe_gauge!("magray_device_temperature_celsius", "Temperature of a device.");
     describe_gauge!("magray_model_idle_seconds", "Time since a model was used.");
     describe_counter!("magray_model_loads_total", "Times that a model was put on a GPU.");

@@ -13,6 +13,7 @@ mod limits;
 mod listen;
 mod metrics;
 mod models;
+mod openai_tokens;
 mod openapi;
 mod patience;
 mod ranking;
@@ -25,13 +26,14 @@ mod state;
 mod stopping;
 mod tls;
 mod vectors;
+mod waiting_room;
 mod writing;
 
 pub(crate) use keys::{Keys, read_keys};
 pub(crate) use limits::Limits;
 pub(crate) use tls::TlsError;
 
-use std::{io, net::ToSocketAddrs, thread, time::Duration};
+use std::{io, net::ToSocketAddrs, path::PathBuf, thread, time::Duration};
 
 use magray_engine::engine::{Engine, EngineOptions};
 use tokio::{net::TcpListener, runtime::Runtime};
@@ -40,6 +42,7 @@ use self::{
     listen::{Listening, Site},
     metrics::Metrics,
     models::Models,
+    openai_tokens::OpenAiTokens,
     reload::Reloader,
     state::{App, Parts},
     tls::Tls,
@@ -68,6 +71,8 @@ pub(crate) enum StartError {
     Listen { address: String, reason: io::Error },
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error("'{}' is not a file of tokens: {reason}", path.display())]
+    TokenFile { path: PathBuf, reason: String },
     #[error("server.aliases: {0}")]
     Alias(String),
     #[error("the system refused what a server needs: {0}")]
@@ -99,6 +104,7 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
     // The port is taken before models are read: a mistake shows at once, and clients that come early wait.
     let listener = bind(&settings.host, settings.port)?;
     let tls = settings.tls.as_ref().map(|(cert, key)| Tls::open(cert, key)).transpose().map_err(StartError::from)?;
+    let openai_tokens = settings.openai_token_file.as_deref().map(OpenAiTokens::open).transpose()?;
     let mut signals = stopping::Signals::install().map_err(StartError::from)?;
     let names: Vec<String> = engine.models.iter().map(|model| model.name.clone()).collect();
     let engine_limits = engine.schedule.limits;
@@ -116,6 +122,7 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
         engine: engine.clone(),
         models,
         engine_limits,
+        openai_tokens,
         live: settings.live.clone(),
         metrics: Metrics::new(),
         reloader: Reloader::new(&config, tls.clone(), settle),

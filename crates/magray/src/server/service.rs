@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::response::Response;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use magray_engine::engine::{Answer, Work};
+use magray_engine::engine::{Answer, EngineError, Work};
 
 use super::{
     errors::{Kind, Problem},
@@ -99,7 +99,11 @@ impl App {
         let ReadWork { mut work, truncated, took: reading } = read;
         let (model, texts) = (work.model, work.texts.len());
         work.deadline.get_or_insert(self.live().limits.answer_within);
-        let answer = self.engine().ask(work).await?;
+        let answer = self.engine().ask(work).await.inspect_err(|error| {
+            if let EngineError::Full { retry_after } = error {
+                self.admission().note_full(self.uptime(), *retry_after);
+            }
+        })?;
         self.health().passed(&answer);
         self.metrics().computed(&self.models().get(model).name, texts, &answer, reading);
         Ok(Computed { answer, truncated, reading })

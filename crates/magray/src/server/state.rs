@@ -13,8 +13,8 @@ use magray_engine::engine::{self, Engine};
 use tokio::sync::Semaphore;
 
 use super::{
-    admission::Admission, health::Health, keys::Keys, limits::Limits, metrics::Metrics, models::Models, rate::Rates,
-    reload::Reloader,
+    admission::Admission, health::Health, keys::Keys, limits::Limits, metrics::Metrics, models::Models,
+    openai_tokens::OpenAiTokens, rate::Rates, reload::Reloader,
 };
 use crate::config::LiveSettings;
 
@@ -26,6 +26,7 @@ struct Inner {
     engine: Engine,
     models: Models,
     engine_limits: engine::Limits,
+    openai_tokens: Option<OpenAiTokens>,
     live: RwLock<Arc<Live>>,
     admission: Arc<Admission>,
     health: Health,
@@ -52,6 +53,7 @@ pub(crate) struct Parts {
     pub(crate) engine: Engine,
     pub(crate) models: Models,
     pub(crate) engine_limits: engine::Limits,
+    pub(crate) openai_tokens: Option<OpenAiTokens>,
     pub(crate) live: LiveSettings,
     pub(crate) metrics: Metrics,
     pub(crate) reloader: Reloader,
@@ -67,6 +69,7 @@ impl App {
             engine: parts.engine,
             models: parts.models,
             engine_limits: parts.engine_limits,
+            openai_tokens: parts.openai_tokens,
             admission: Arc::new(Admission::new(parts.live.held_bytes_max)),
             live: RwLock::new(Arc::new(Live::of(parts.live))),
             health: Health::default(),
@@ -115,6 +118,11 @@ impl App {
     /// What the queue takes at most.
     pub(crate) fn engine_limits(&self) -> engine::Limits {
         self.0.engine_limits
+    }
+
+    /// The tokens of OpenAI's own tokenizer, where the user has given them.
+    pub(crate) fn openai_tokens(&self) -> Option<&OpenAiTokens> {
+        self.0.openai_tokens.as_ref()
     }
 
     /// What holds now.

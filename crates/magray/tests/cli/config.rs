@@ -36,6 +36,7 @@ fn values_show_where_they_came_from() {
         server.port 7860 default
         server.models none default
         server.aliases none default
+        server.openai_token_file none default
         server.preload false default
         server.api_keys none default
         server.api_keys_file none default

@@ -34,6 +34,14 @@ fn a_key_is_needed_where_keys_are_set() {
 }
 
 #[test]
+fn a_client_without_a_key_that_sends_much_still_hears_why() {
+    let server = Setup::embedder().env("MAGRAY_API_KEYS", "one").start();
+    let much = format!("{{\"inputs\":\"{}\"}}", "a".repeat(900_000));
+    let reply = server.post("/embed", &much);
+    assert_eq!(reply.status, 401, "{}", reply.text());
+}
+
+#[test]
 fn each_api_says_in_its_own_way_that_a_key_is_missing() {
     let server = Setup::embedder().env("MAGRAY_API_KEYS", "one").start();
     let openai = server.post("/v1/embeddings", EMBED);

@@ -14,3 +14,4 @@ mod rig;
 mod rough;
 mod stopping;
 mod tei;
+mod tls;

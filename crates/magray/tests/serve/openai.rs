@@ -55,6 +55,17 @@ fn vectors_are_those_of_the_model_in_every_form() {
 }
 
 #[test]
+fn ids_of_openais_tokens_become_texts_where_their_file_is_given() {
+    let setup = Setup::embedder();
+    // "riv" and "er", as ids that the model does not have.
+    let file = setup.file("tokens", "cml2 70000\nZXI= 70001\n");
+    let server = setup.settings(&format!("[server]\nopenai_token_file = {file:?}\n")).start();
+    let by_ids = embed(&server, json!({"input": [[70000, 70001]]}));
+    assert_near(&vectors(&by_ids), &expected(&["river"]));
+    server.check_refused("/v1/embeddings", r#"{"input":[1]}"#, 422, "no token of the file");
+}
+
+#[test]
 fn base64_holds_the_same_numbers() {
     let server = Setup::embedder().start();
     let floats = vectors(&embed(&server, json!({"input": "river"})));

@@ -140,6 +140,17 @@ fn one_connection_too_many_is_closed_and_the_others_go_on() {
 }
 
 #[test]
+fn silent_connections_keep_nobody_out() {
+    let server = Setup::embedder().settings("[server]\nconnections_max = 2\n").start();
+    let mut silent: Vec<TcpStream> = (0..2).map(|_| connect(server.address)).collect();
+    server.get("/health/live").ok();
+    // The oldest had to go for it.
+    let mut rest = Vec::new();
+    let _ = silent[0].read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+}
+
+#[test]
 fn paths_lead_nowhere_but_where_they_should() {
     let server = Setup::embedder().start();
     for path in [

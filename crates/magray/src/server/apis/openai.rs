@@ -77,7 +77,14 @@ async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Prob
         let model = app.models().find(request.model.as_deref(), Does::Embed)?;
         check_dimensions(request.dimensions, app.models().get(model))?;
         let how = Reading { model, param: "input", prompt: request.prompt_name.as_deref(), truncate: None };
-        let read = app.read_input(request.input, how)?;
+        let input = match (request.input, app.openai_tokens()) {
+            (Input::Ids { texts, is_single }, Some(tokens)) => {
+                let decode = |ids: &Vec<u32>| Ok(Cow::Owned(tokens.decode(ids)?));
+                Input::Texts { texts: texts.iter().map(decode).collect::<Result<_, Problem>>()?, is_single }
+            }
+            (input, _) => input,
+        };
+        let read = app.read_input(input, how)?;
         Ok((read, model, request.encoding_format.unwrap_or_default(), request.dimensions))
     };
     let (read, model, format, dimensions) = app.read(body.len(), read).await?;

@@ -20,12 +20,14 @@ pub struct EncoderShape {
     pub positions: usize,
 }
 
-/// Published shapes, for benchmarks with synthetic weights.
-const NAMED: [(&str, EncoderShape); 5] = [
+/// Published shapes, for benchmarks with synthetic weights, and one as large as language models are: its weights take
+/// 16 GB in 16 bits.
+const NAMED: [(&str, EncoderShape); 6] = [
     ("minilm-l6", EncoderShape { vocab: 30522, hidden: 384, layers: 6, heads: 12, ffn: 1536, positions: 512 }),
     ("minilm-l12", EncoderShape { vocab: 30522, hidden: 384, layers: 12, heads: 12, ffn: 1536, positions: 512 }),
     ("bge-base", EncoderShape { vocab: 30522, hidden: 768, layers: 12, heads: 12, ffn: 3072, positions: 512 }),
     ("bge-large", EncoderShape { vocab: 30522, hidden: 1024, layers: 24, heads: 16, ffn: 4096, positions: 512 }),
+    ("huge-16gb", EncoderShape { vocab: 30522, hidden: 4096, layers: 40, heads: 64, ffn: 16384, positions: 512 }),
     ("tiny", EncoderShape { vocab: 1000, hidden: 64, layers: 2, heads: 4, ffn: 128, positions: 512 }),
 ];
 
@@ -112,6 +114,13 @@ mod tests {
         assert_eq!((mb(Precision::F16), mb(Precision::Bf16)), (45, 45));
         assert_eq!(mb(Precision::Int8), 34);
         assert_eq!(shape.activation_bytes(Precision::Bf16, 2), 2 * ((5 * 384 + 1536) * 2 + 384 * 4));
+    }
+
+    #[test]
+    fn the_huge_shape_takes_16_gb() {
+        let shape: EncoderShape = "huge-16gb".parse().unwrap();
+        let bytes = shape.weight_bytes(Precision::Bf16);
+        assert!((16_000_000_000..16_500_000_000).contains(&bytes), "{bytes}");
     }
 
     #[test]

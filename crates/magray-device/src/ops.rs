@@ -117,6 +117,11 @@ pub trait Ops {
     /// Sets how many rows are in use, making room where there is too little.
     fn resize(&mut self, acts: &mut Self::Acts, rows: usize);
 
+    /// Memory of the device that activations hold, where it is not the host's.
+    fn room_bytes(_acts: &Self::Acts) -> u64 {
+        0
+    }
+
     /// The sum of word, position and type vectors, normalised.
     fn embed(&mut self, batch: &TokenBatch<'_>, tables: &Self::Embedding, out: &mut Self::Acts);
 

@@ -92,15 +92,33 @@ impl SharedMemory {
         self.map.as_mut_ptr()
     }
 
-    /// Gives these bytes memory now, all at once. Only advice: without it they get it when they are touched.
-    pub(crate) fn populate(&self, range: Range<usize>) {
+    /// Gives these bytes memory now, all at once. Without it they get it when they are touched, and where there is none
+    /// left then, the system kills who touches them.
+    pub(crate) fn populate(&self, range: Range<usize>) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        {
-            // A refusal costs time and no correctness.
-            let _ = self.map.advise_range(memmap2::Advice::PopulateWrite, range.start, range.len());
+        match self.map.advise_range(memmap2::Advice::PopulateWrite, range.start, range.len()) {
+            // A system that does not know the call can still be asked for the memory alone.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                let (at, bytes) = (range.start as u64, range.len() as u64);
+                Ok(rustix::fs::fallocate(&self.fd, rustix::fs::FallocateFlags::empty(), at, bytes)?)
+            }
+            done => done,
         }
         #[cfg(not(target_os = "linux"))]
-        let _ = range;
+        {
+            let _ = range;
+            Ok(())
+        }
+    }
+
+    /// Lets this process forget where these bytes lie, which costs time when it ends; they keep what they hold.
+    pub(crate) fn unmap_pages(&self, range: Range<usize>) {
+        // SAFETY: the mapping is shared: its pages belong to the memory behind it and come back, as they are, when they
+        // are touched. Nobody holds a reference into it.
+        let forgotten =
+            unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+        // Nothing but time depends on it.
+        let _ = forgotten;
     }
 
     /// Copies words in, from the word `at` on. Words that do not fit are a bug.
@@ -193,7 +211,7 @@ mod tests {
     fn bytes_are_read_through_the_descriptor_as_through_the_map() {
         let made = SharedMemory::of_bytes(1 << 20).unwrap();
         assert_eq!(made.bytes(), 1 << 20);
-        made.populate(0..1 << 16);
+        made.populate(0..1 << 16).unwrap();
         made.write(1000, &[0x0403_0201, 0x0807_0605]);
         let taken = SharedMemory::from_fd_whole(made.fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(taken.bytes(), 1 << 20);

@@ -125,11 +125,28 @@ impl CudaExecutor {
             lane.ops.trim();
             lane.work = self.model.workspace(&self.cuda);
         }
+        // Their memory lies idle in the pool now, where others want it.
+        self.cuda.context().trim();
+    }
+
+    /// Time goes on, about a second: memory of a burst that is long over goes back to the pool.
+    pub(crate) fn tend(&mut self) {
+        for lane in &mut self.lanes {
+            if lane.ops.age() {
+                lane.ops.release();
+                lane.work = self.model.workspace(&self.cuda);
+            }
+        }
     }
 
     /// Bytes of the weights, wherever they are.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
+    }
+
+    /// Memory of the GPU that passes hold.
+    pub(crate) fn workspace_bytes(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.ops.scratch_bytes() + lane.work.bytes()).sum()
     }
 
     /// Whether the weights have memory on the GPU.
@@ -210,6 +227,7 @@ pub(crate) fn open_device(gpu: &GpuInfo, options: &GpuOptions) -> Result<Arc<Cud
         kernel_cache: options.kernel_cache.clone(),
         search: options.search.clone(),
         memory_limit_bytes: options.rules.memory_limit_bytes,
+        trace: options.memory_trace.clone(),
         ..CudaOptions::default()
     };
     Ok(Cuda::open(gpu, options)?)

@@ -12,6 +12,7 @@ use magray_device::SharedMemory;
 use magray_device::cuda::{DeviceError, InjectedFault};
 
 /// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.
+#[cfg(unix)]
 pub(crate) type OnFilled = Box<dyn FnOnce(Result<u64, GpuError>) + Send>;
 
 /// Waits until weights that were on their way are there.
@@ -33,6 +34,10 @@ pub(crate) trait Accelerator: Send {
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn trim(&mut self) {}
 
+    /// Time goes on, about a second, and no batch runs: what no batch of late needed is given back.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn tend(&mut self) {}
+
     /// Lets the GPU fail on purpose.
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn inject(&mut self, _: InjectedFault) -> Result<(), GpuError> {
@@ -43,6 +48,12 @@ pub(crate) trait Accelerator: Send {
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
     fn weight_bytes(&self) -> u64 {
         self.memory_used_bytes()
+    }
+
+    /// Memory of the GPU that passes hold, also while the weights are away.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn workspace_bytes(&self) -> u64 {
+        0
     }
 
     /// Whether the weights have memory on the GPU; they may still be on their way there.
@@ -94,12 +105,20 @@ impl Accelerator for CudaExecutor {
         Self::trim(self);
     }
 
+    fn tend(&mut self) {
+        Self::tend(self);
+    }
+
     fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
         Self::inject(self, fault)
     }
 
     fn weight_bytes(&self) -> u64 {
         Self::weight_bytes(self)
+    }
+
+    fn workspace_bytes(&self) -> u64 {
+        Self::workspace_bytes(self)
     }
 
     fn is_resident(&self) -> bool {

@@ -5,7 +5,7 @@ use crate::calibration::{self, Key, ScoreCache};
 use crate::cuda_executor::tokens_a_pass;
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executor::{Executor, OnCpu, OnGpu, Runner};
-use crate::gpu::{Declined, GpuError, GpuInfo, Hardware};
+use crate::gpu::{CONTEXT_BYTES, Declined, GpuError, GpuInfo, Hardware};
 use crate::health::{Ledger, utc_of};
 use crate::model::TensorSource;
 use crate::spec::ModelSpec;
@@ -14,9 +14,6 @@ use magray_core::{
     rule_out_gpu,
 };
 use magray_device::cpu::Cpu;
-
-/// What a context of the driver takes before anything is in it: 527 MiB were measured on an H200.
-const CONTEXT_BYTES: u64 = 600 << 20;
 
 /// The choice of a device and all that led to it.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use magray_core::pool::PoolStats;
 use magray_core::{EncoderShape, Precision, PrecisionChoice};
 use magray_device::SharedMemory;
 use magray_device::cpu::Cpu;
-use magray_device::cuda::{CudaError, InjectedFault};
+use magray_device::cuda::{CudaError, DeviceError, InjectedFault};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,14 +86,18 @@ pub(crate) struct SimulatedModel {
 #[derive(Debug)]
 struct Memory {
     total: u64,
+    /// What may be taken of it.
+    limit: u64,
     allocated: AtomicU64,
     peak: AtomicU64,
 }
 
 impl SimulatedDevice {
-    pub(crate) fn open(gpu: SimulatedGpu) -> Result<Arc<Self>, LoadError> {
-        let memory =
-            Arc::new(Memory { total: gpu.memory_bytes, allocated: AtomicU64::new(0), peak: AtomicU64::new(0) });
+    /// Opens it; of its memory no more is taken than the limit allows.
+    pub(crate) fn open(gpu: SimulatedGpu, limit: Option<u64>) -> Result<Arc<Self>, LoadError> {
+        let total = gpu.memory_bytes;
+        let limit = limit.map_or(total, |limit| limit.min(total));
+        let memory = Arc::new(Memory { total, limit, allocated: AtomicU64::new(0), peak: AtomicU64::new(0) });
         let cpu = Arc::new(Cpu::new(None, Some(1))?);
         Ok(Arc::new(Self { gpu, cpu, memory, broken: Mutex::new(None) }))
     }
@@ -133,7 +137,8 @@ impl SimulatedDevice {
         (memory, bytes): (SharedMemory, u64),
     ) -> Result<(SimulatedModel, Precision), LoadOnSimulated> {
         if Mark::read(&memory) != Some(Mark { bytes }) {
-            return Err(LoadOnSimulated::Gpu(image_error("image_not_whole").into()));
+            let expected = spec.shape.weight_bytes(precision.settle_cpu(self.cpu.has_fast_bf16()));
+            return Err(LoadOnSimulated::Gpu(DeviceError::WrongImage { expected, found: 0 }.into()));
         }
         let (mut model, precision) = self.place(spec, source, precision, self.gpu.wake_us_per_mib)?;
         model.filling = Some(Filling::whole(memory));
@@ -234,6 +239,10 @@ impl Accelerator for SimulatedModel {
         self.weight_bytes
     }
 
+    fn workspace_bytes(&self) -> u64 {
+        self.room_bytes
+    }
+
     fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
         let mark = Mark { bytes: self.weight_bytes };
         let takes = duration(self.weight_bytes, self.device.gpu.fill_us_per_mib);
@@ -246,7 +255,6 @@ impl Accelerator for SimulatedModel {
                 filling.wait();
             }
             std::thread::sleep(duration(self.weight_bytes, self.device.gpu.offload_us_per_mib));
-            self.trim();
             self.device.memory.give_back(self.weight_bytes);
             self.is_resident = false;
         }
@@ -299,13 +307,9 @@ fn duration(bytes: u64, us_per_mib: u64) -> Duration {
     Duration::from_micros(u64::try_from(us).unwrap_or(u64::MAX))
 }
 
-fn image_error(name: &str) -> CudaError {
-    CudaError::Other { code: 0, name: name.to_owned() }
-}
-
 impl Memory {
     fn take(&self, bytes: u64) -> Result<(), CudaError> {
-        let fits = |allocated: u64| allocated.checked_add(bytes).filter(|sum| *sum <= self.total);
+        let fits = |allocated: u64| allocated.checked_add(bytes).filter(|sum| *sum <= self.limit);
         let before = self.allocated.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
         let before = before.map_err(|_| CudaError::OutOfMemory)?;
         self.peak.fetch_max(before + bytes, Ordering::AcqRel);
@@ -330,7 +334,7 @@ impl Memory {
             largest_free: free,
             ..PoolStats::default()
         };
-        MemoryStats { allocated, reserved: allocated, peak_allocated, free, total, pool }
+        MemoryStats { allocated, reserved: allocated, spare: 0, peak_allocated, free, total, pool }
     }
 }
 
@@ -343,7 +347,7 @@ mod tests {
     fn model(memory_bytes: u64) -> SimulatedModel {
         let gpu = SimulatedGpu { memory_bytes, ..SimulatedGpu::default() };
         let spec = synthetic_spec("tiny".parse().unwrap());
-        let device = SimulatedDevice::open(gpu).unwrap();
+        let device = SimulatedDevice::open(gpu, None).unwrap();
         device.load(&spec, &Synthetic, PrecisionChoice::Exactly(Precision::F32)).unwrap().0
     }
 
@@ -382,11 +386,71 @@ mod tests {
     }
 
     #[test]
+    fn weights_that_leave_give_their_memory_back_and_answer_as_before_when_they_return() {
+        let mut model = model(room_for(100));
+        let meter = model.device.meter();
+        let before = run(&mut model, 50).unwrap();
+        assert!(model.offload().is_ok() && model.offload().is_ok());
+        // What passes had taken stays, as recordings of a real one need it.
+        assert!(!model.is_resident() && model.workspace_bytes() > 0);
+        assert_eq!(meter().allocated, model.workspace_bytes());
+        assert!(model.wake().is_ok() && model.wake().is_ok());
+        assert_eq!((model.is_resident(), meter().allocated), (true, room_for(50)));
+        assert_eq!(run(&mut model, 50).unwrap(), before);
+        model.offload().unwrap();
+        model.trim();
+        assert_eq!((meter().allocated, meter().free), (0, room_for(100)));
+        model.wake().unwrap();
+        model.offload().unwrap();
+        drop(model);
+        assert_eq!(meter().allocated, 0);
+    }
+
+    #[test]
+    fn weights_that_find_no_room_stay_away_until_there_is_some() {
+        let mut first = model(room_for(0));
+        first.offload().unwrap();
+        let spec = synthetic_spec("tiny".parse().unwrap());
+        let second = first.device.load(&spec, &Synthetic, PrecisionChoice::Exactly(Precision::F32)).unwrap().0;
+        assert_eq!(first.wake().unwrap_err().code(), "out_of_memory");
+        assert!(!first.is_resident());
+        drop(second);
+        assert!(first.wake().is_ok() && first.is_resident());
+    }
+
+    #[test]
+    fn a_broken_device_wakes_and_loads_nothing() {
+        let mut model = model(1 << 30);
+        model.offload().unwrap();
+        assert!(model.inject(InjectedFault::IllegalAddress).is_err());
+        assert_eq!(model.wake().unwrap_err().code(), "gpu_fault");
+        let spec = synthetic_spec("tiny".parse().unwrap());
+        let loaded = model.device.load(&spec, &Synthetic, PrecisionChoice::Auto).map(|_| ());
+        assert!(matches!(loaded, Err(LoadOnSimulated::Gpu(error)) if error.code() == "gpu_fault"));
+    }
+
+    #[test]
+    fn moves_take_the_time_that_they_are_given() {
+        assert_eq!(duration(3 << 20, 7), Duration::from_micros(21));
+        assert_eq!(duration(u64::MAX, u64::MAX), Duration::from_micros(u64::MAX));
+        assert_eq!(duration(1 << 40, 0), Duration::ZERO);
+    }
+
+    #[test]
     fn a_model_larger_than_the_memory_is_refused() {
         let gpu = SimulatedGpu { memory_bytes: 1000, ..SimulatedGpu::default() };
         let spec = synthetic_spec("tiny".parse().unwrap());
-        let loaded = SimulatedDevice::open(gpu).unwrap().load(&spec, &Synthetic, PrecisionChoice::Auto);
+        let loaded = SimulatedDevice::open(gpu, None).unwrap().load(&spec, &Synthetic, PrecisionChoice::Auto);
         assert!(matches!(loaded.map(|_| ()), Err(LoadOnSimulated::Gpu(error)) if error.code() == "out_of_memory"));
+    }
+
+    #[test]
+    fn a_limit_holds_whatever_memory_there_is() {
+        let spec = synthetic_spec("tiny".parse().unwrap());
+        let device = SimulatedDevice::open(SimulatedGpu::default(), Some(1000)).unwrap();
+        let loaded = device.load(&spec, &Synthetic, PrecisionChoice::Auto);
+        assert!(matches!(loaded.map(|_| ()), Err(LoadOnSimulated::Gpu(error)) if error.code() == "out_of_memory"));
+        assert_eq!(device.meter()().total, SimulatedGpu::default().memory_bytes);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 
 use crate::chance::Chance;
 use crate::load::{Arrivals, Load, Shape};
-use crate::scenario::{Cost, Device, Scenario};
+use crate::scenario::{Cost, Device, Intervention, Loads, Model, Scenario};
 use crate::trouble;
 use magray_core::schedule::{
-    Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Limits, Moment, Options, Placement, Recovery, Sizing,
+    Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Keeping, Limits, ModelId, ModelPlan, Moment, Options,
+    Placement, Priority, Recovery, Sizing, Wish,
 };
 use std::time::Duration;
 
@@ -19,24 +20,35 @@ impl Scenario {
         let requests = chance.magnitude(30.0, 250.0) as usize;
         // Everything is relative to how long the load takes: a fault of a second is nothing to one and all to another.
         let span = Duration::from_secs_f64(chance.magnitude(0.02, 10.0));
-        let shape = draw_shape(gpus + 1, span, &mut chance);
+        let models = draw_models(span, &mut chance);
+        let shape = Shape { models: models.len() as u32, ..draw_shape(gpus + 1, span, &mut chance) };
         let mean = typical(&shape);
         let cost = draw_cost(mean, &mut chance);
         let work = cost.of(mean.tokens, mean.texts).as_secs_f64() * requests as f64;
         let load_factor = chance.magnitude(0.05, 3.0);
         let fastest = cost.slower(load_factor * span.as_secs_f64() / work);
-        let options = draw_options(&mut chance);
-        let mut devices: Vec<Device> = (0..=gpus).map(|at| draw_device(at == cpu_at, fastest, &mut chance)).collect();
+        let mut options = draw_options(&mut chance);
+        let mut devices: Vec<Device> =
+            (0..=gpus).map(|at| draw_device(at == cpu_at, fastest, &models, &mut chance)).collect();
+        // A load takes as long as the load of the world allows for, from a blink to a third of everything.
+        let load_us = chance.magnitude(1e-4, 0.3) * span.as_secs_f64();
+        devices.iter_mut().for_each(|device| device.loads = draw_loads(load_us, &models, &mut chance));
+        options.keeping = draw_keeping(span, &devices, &models, &mut chance);
         devices.iter_mut().for_each(|device| device.keep_below_overdue(&options, &shape));
         let gpu_places: Vec<usize> = (0..=gpus).filter(|at| *at != cpu_at).collect();
         let trouble_span = span.mul_f64(chance.between(0.5, 2.0)).max(Duration::from_millis(100));
         let calm_at = Moment::START + trouble_span + Duration::from_nanos(2);
+        let mut troubles = trouble::draw(&gpu_places, trouble_span, &mut chance);
+        troubles.extend(trouble::draw_for_cpu(cpu_at, trouble_span, &mut chance));
+        let interventions = draw_interventions(&devices, &models, trouble_span, &mut chance);
         Self {
             seed: chance.bits(),
             devices,
             options,
             load: Load { requests, arrivals: draw_arrivals(requests, span, &mut chance), shape },
-            troubles: trouble::draw(&gpu_places, trouble_span, &mut chance),
+            troubles,
+            interventions,
+            models,
             given_up: gpu_places.iter().filter(|_| chance.is(0.03)).map(|at| DeviceId(*at as u16)).collect(),
             calm_at,
             noise: if chance.is(0.2) { 0.0 } else { chance.between(0.0, 0.5) },
@@ -45,6 +57,7 @@ impl Scenario {
             stale: if chance.is(0.5) { 0.0 } else { chance.magnitude(0.001, 0.1) },
             early: 0.03,
             drain_after: if chance.is(0.7) { requests } else { chance.whole(1, requests as u64) as usize },
+            afterglow: if chance.is(0.7) { Duration::ZERO } else { span.mul_f64(chance.unit()) },
         }
     }
 }
@@ -84,16 +97,117 @@ fn draw_cost(mean: Typical, chance: &mut Chance) -> Cost {
     }
 }
 
-fn draw_device(is_cpu: bool, fastest: Cost, chance: &mut Chance) -> Device {
+fn draw_device(is_cpu: bool, fastest: Cost, models: &[Model], chance: &mut Chance) -> Device {
     let times = if chance.is(0.3) { 1.0 } else { chance.magnitude(1.0, 50.0) };
     Device {
         spec: DeviceSpec {
             kind: if is_cpu { DeviceKind::Cpu } else { DeviceKind::Gpu },
             slots: chance.whole(1, 3) as usize,
             batch_tokens_max: chance.magnitude(64.0, 16_384.0) as u32,
+            weights_max: draw_room(is_cpu, models, chance),
         },
         cost: fastest.slower(times),
         start: Duration::from_secs_f64(chance.magnitude(0.001, 0.4)),
+        loads: Loads::QUICK,
+    }
+}
+
+/// One model or a few, of different sizes.
+fn draw_models(span: Duration, chance: &mut Chance) -> Vec<Model> {
+    let count = if chance.is(0.4) { 1 } else { chance.whole(2, 5) };
+    let model = |chance: &mut Chance| {
+        let told = chance.magnitude(1e6, 1e8);
+        // What weights take is known only when they are there.
+        let truly = if chance.is(0.5) { told } else { told * chance.between(0.9, 1.1) };
+        let plan = ModelPlan {
+            bytes: told as u64,
+            is_preloaded: chance.is(0.6),
+            idle_timeout: chance.is(0.7).then(|| span.mul_f64(chance.magnitude(0.01, 2.0))),
+            offload_after_use: chance.is(0.1),
+            is_pinned: chance.is(0.05),
+            priority: draw_priority(chance),
+        };
+        Model { plan, bytes: truly as u64 }
+    };
+    (0..count).map(|_| model(chance)).collect()
+}
+
+fn draw_priority(chance: &mut Chance) -> Priority {
+    if chance.is(0.7) { Priority::Normal } else { *chance.pick(&[Priority::Low, Priority::High]) }
+}
+
+/// Room for everything, or for some models; at least for the smallest one, so that each device can be probed.
+fn draw_room(is_cpu: bool, models: &[Model], chance: &mut Chance) -> u64 {
+    if chance.is(if is_cpu { 0.95 } else { 0.3 }) {
+        return u64::MAX;
+    }
+    let all: u64 = models.iter().map(|model| model.bytes).sum();
+    let least = models.iter().map(|model| model.bytes).min().unwrap_or(0);
+    let least = least as f64 * 1.3;
+    (least + chance.unit() * (all as f64 * 1.1 - least).max(0.0)) as u64
+}
+
+fn draw_loads(load_s: f64, models: &[Model], chance: &mut Chance) -> Loads {
+    let mean = models.iter().map(|model| model.bytes as f64).sum::<f64>() / models.len() as f64;
+    let load_s = load_s * chance.magnitude(0.3, 3.0);
+    let fixed = chance.unit();
+    Loads {
+        fixed: Duration::from_secs_f64(load_s * fixed + 1e-6),
+        bytes_per_s: mean / (load_s * (1.0 - fixed)).max(1e-9),
+        files: chance.magnitude(1.0, 10.0),
+        offload: Duration::from_secs_f64(load_s * chance.magnitude(0.01, 0.5) + 1e-6),
+    }
+}
+
+fn draw_keeping(span: Duration, devices: &[Device], models: &[Model], chance: &mut Chance) -> Keeping {
+    let of_span = |chance: &mut Chance| span.mul_f64(chance.magnitude(0.01, 2.0));
+    let loads = devices.iter().flat_map(|device| models.iter().map(|model| device.loads.of(model.bytes, false)));
+    let longest = loads.max().unwrap_or_default();
+    Keeping {
+        worker: chance.is(0.6).then(|| of_span(chance)),
+        host: chance.is(0.3).then(|| of_span(chance)),
+        // Noise makes a load half as long again, and the way there and back takes its time.
+        load_max: longest.mul_f64(2.0 * chance.magnitude(1.0, 10.0)) + Duration::from_millis(200),
+    }
+}
+
+/// What people do to models, and what other programs do to the memory of devices. In the end there is as much as before.
+fn draw_interventions(
+    devices: &[Device],
+    models: &[Model],
+    span: Duration,
+    chance: &mut Chance,
+) -> Vec<(Moment, Intervention)> {
+    let mut interventions = Vec::new();
+    let at = |chance: &mut Chance| Moment::from_nanos((span.as_nanos() as f64 * chance.unit()) as u64);
+    if chance.is(0.4) {
+        for _ in 0..chance.whole(1, 10) {
+            let model = ModelId(chance.whole(0, models.len() as u64 - 1) as u32);
+            interventions.push((at(chance), Intervention::Wish(model, draw_wish(span, chance))));
+        }
+    }
+    if chance.is(0.2) {
+        for (place, device) in devices.iter().enumerate().filter(|(_, device)| device.spec.kind == DeviceKind::Gpu) {
+            let id = DeviceId(place as u16);
+            for _ in 0..chance.whole(1, 3) {
+                let room = draw_room(false, models, chance).min(device.spec.weights_max);
+                interventions.push((at(chance), Intervention::Room(id, room)));
+            }
+            interventions.push((Moment::START + span, Intervention::Room(id, device.spec.weights_max)));
+        }
+    }
+    interventions
+}
+
+fn draw_wish(span: Duration, chance: &mut Chance) -> Wish {
+    match chance.whole(0, 9) {
+        0 | 1 => Wish::Offload,
+        2 | 3 => Wish::Release,
+        4 | 5 => Wish::Preheat,
+        6 => Wish::IdleTimeout(chance.is(0.8).then(|| span.mul_f64(chance.magnitude(0.01, 1.0)))),
+        7 => Wish::OffloadAfterUse(chance.is(0.5)),
+        8 => Wish::Pin(chance.is(0.5)),
+        _ => Wish::Priority(draw_priority(chance)),
     }
 }
 
@@ -101,6 +215,7 @@ fn draw_shape(devices: usize, span: Duration, chance: &mut Chance) -> Shape {
     let sometimes = |part: f64, chance: &mut Chance| if chance.is(part) { chance.magnitude(0.01, 0.5) } else { 0.0 };
     let patience = span.mul_f64(chance.magnitude(0.01, 2.0)).max(Duration::from_millis(1));
     Shape {
+        models: 1,
         groups: chance.whole(1, 3) as u32,
         texts: (1, chance.magnitude(1.0, 16.0) as u64),
         tokens: (1, chance.magnitude(2.0, 512.0) as u64),
@@ -156,6 +271,7 @@ fn draw_options(chance: &mut Chance) -> Options {
         },
         placement: if chance.is(0.85) { Placement::Weighted } else { Placement::RoundRobin },
         recovery: if chance.is(0.3) { defaults.recovery } else { draw_recovery(chance) },
+        keeping: defaults.keeping,
     }
 }
 

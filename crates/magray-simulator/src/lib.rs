@@ -15,6 +15,7 @@ mod shell;
 mod trail;
 mod trial;
 mod trouble;
+mod weights;
 mod worker;
 mod world;
 
@@ -23,6 +24,6 @@ pub use check::{Broken, Rule};
 pub use experiment::{ExperimentError, Output, batching, placement};
 pub use load::{Arrivals, Load, Shape};
 pub use measure::{Answer, Measured};
-pub use scenario::{Cost, Device, Scenario};
+pub use scenario::{Cost, Device, Intervention, Loads, Model, Scenario};
 pub use trial::{Failed, Totals, replay, try_sabotaged, try_scenario, try_seed, try_seeds};
 pub use trouble::{Kind, Told, Trouble};

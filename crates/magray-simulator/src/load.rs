@@ -43,7 +43,9 @@ pub enum Arrivals {
 /// What requests are like.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Requests are of this many groups.
+    /// Models that requests are for.
+    pub models: u32,
+    /// Ways in which each is used.
     pub groups: u32,
     /// Texts of most requests, at least and at most.
     pub texts: (u64, u64),
@@ -77,6 +79,7 @@ impl Shape {
     /// Requests of one kind, which nobody regrets: for measurements.
     pub fn plain(texts: (u64, u64), tokens: (u64, u64)) -> Self {
         Self {
+            models: 1,
             groups: 1,
             texts,
             tokens,
@@ -111,7 +114,10 @@ impl Shape {
         };
         let request = Request {
             id,
-            group: Group { model: ModelId(0), way: chance.whole(1, u64::from(self.groups)) as u32 },
+            group: Group {
+                model: ModelId(chance.whole(0, u64::from(self.models) - 1) as u32),
+                way: chance.whole(1, u64::from(self.groups)) as u32,
+            },
             tokens,
             priority: match chance.is(self.urgent) {
                 true => *chance.pick(&[Priority::Low, Priority::High]),

@@ -3,7 +3,7 @@
 
 use crate::load::Load;
 use crate::trouble::Trouble;
-use magray_core::schedule::{DeviceId, DeviceSpec, Moment, Options};
+use magray_core::schedule::{DeviceId, DeviceSpec, ModelId, ModelPlan, Moment, Options, Wish};
 use std::time::Duration;
 
 /// A world before it begins.
@@ -13,12 +13,16 @@ pub struct Scenario {
     pub seed: u64,
     /// The devices; the first of them need not be the CPU.
     pub devices: Vec<Device>,
+    /// The models that are asked for.
+    pub models: Vec<Model>,
     /// What the machine is told.
     pub options: Options,
     /// Who asks for what.
     pub load: Load,
     /// What goes wrong, and when.
     pub troubles: Vec<Trouble>,
+    /// What people and other programs do, and when.
+    pub interventions: Vec<(Moment, Intervention)>,
     /// GPUs that an earlier process gave up.
     pub given_up: Vec<DeviceId>,
     /// From here on nothing goes wrong any more.
@@ -35,6 +39,33 @@ pub struct Scenario {
     pub early: f64,
     /// Requests that come before nothing is taken any more; the rest comes after and is refused.
     pub drain_after: usize,
+    /// How long the world goes on after everything is answered, to see what is done about what nobody uses.
+    pub afterglow: Duration,
+}
+
+/// A model as it truly is.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    /// What the machine is told of it.
+    pub plan: ModelPlan,
+    /// What its weights take of a device's memory.
+    pub bytes: u64,
+}
+
+impl Model {
+    /// One that is there from the start and stays: for measurements.
+    pub fn resident() -> Self {
+        Self { plan: ModelPlan { idle_timeout: None, ..ModelPlan::default() }, bytes: 0 }
+    }
+}
+
+/// Something that happens to models or devices from outside.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Intervention {
+    /// Somebody wants a model to come, go or stay.
+    Wish(ModelId, Wish),
+    /// The room for weights on a device changes.
+    Room(DeviceId, u64),
 }
 
 /// A device as it truly is; the machine must find out.
@@ -46,6 +77,33 @@ pub struct Device {
     pub cost: Cost,
     /// How long a worker needs to be ready.
     pub start: Duration,
+    /// How weights come and go.
+    pub loads: Loads,
+}
+
+/// How weights come to a device and leave it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Loads {
+    /// However few there are.
+    pub fixed: Duration,
+    /// From the host's memory.
+    pub bytes_per_s: f64,
+    /// How many times longer it takes from files.
+    pub files: f64,
+    /// How long it takes to let go of them.
+    pub offload: Duration,
+}
+
+impl Loads {
+    /// At once, nearly: for measurements of other things.
+    pub const QUICK: Self =
+        Self { fixed: Duration::from_micros(10), bytes_per_s: 1e12, files: 1.0, offload: Duration::from_micros(10) };
+
+    /// How long so many bytes take.
+    pub fn of(self, bytes: u64, is_in_host: bool) -> Duration {
+        let from_host = self.fixed + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s);
+        if is_in_host { from_host } else { from_host.mul_f64(self.files) }
+    }
 }
 
 /// What a batch costs: something however small it is, and something for each token and text.

@@ -2,10 +2,13 @@
 //! Does what a real supervisor does, with the same races: what is told arrives later, in order for each device.
 
 use crate::check::Broken;
+use crate::scenario::Intervention;
 use crate::trouble::{Kind, Told};
 use crate::worker::{Fortune, Job, Phase, Sky, Work};
 use crate::world::{Due, World};
-use magray_core::schedule::{BatchId, Condition, DeviceId, DeviceKind, Ending, Event, Failure, Fault, RequestId};
+use magray_core::schedule::{
+    BatchId, Condition, DeviceId, DeviceKind, Ending, Event, Failure, Fault, ModelId, RequestId,
+};
 use std::time::Duration;
 
 /// Workers say this often that they live.
@@ -53,11 +56,21 @@ impl World {
                 self.end_trouble(at);
                 Ok(())
             }
+            Due::LoadEnds { order, end } => {
+                self.end_load(order, end);
+                Ok(())
+            }
+            Due::OffloadEnds(order) => {
+                self.end_offload(order);
+                Ok(())
+            }
+            Due::Intervene(Intervention::Wish(model, wish)) => self.tell(Event::Wished { model, wish }),
+            Due::Intervene(Intervention::Room(device, bytes)) => self.tell(Event::Room { device, bytes }),
         }
     }
 
     /// What a device says is told later, and in order.
-    fn report(&mut self, device: usize, event: Event) {
+    pub(crate) fn report(&mut self, device: usize, event: Event) {
         let mut delay = self.scenario.latency.mul_f64(self.chance.unit());
         if self.scenario.stale > 0.0 && self.chance.is(0.02) {
             delay *= 50;
@@ -67,7 +80,7 @@ impl World {
         self.agenda.plan(executor.told_until, Due::Tell(event));
     }
 
-    fn sky(&self, device: usize) -> Sky<'_> {
+    pub(crate) fn sky(&self, device: usize) -> Sky<'_> {
         Sky { troubles: &self.scenario.troubles, device, now: self.now }
     }
 
@@ -186,7 +199,7 @@ impl World {
         }
     }
 
-    fn die(&mut self, device: usize, ending: Ending) {
+    pub(crate) fn die(&mut self, device: usize, ending: Ending) {
         let lost = self.executors[device].end();
         self.report(device, Event::Down { device: DeviceId(device as u16), ending });
         for job in lost {
@@ -244,7 +257,9 @@ impl World {
         let is_gpu = self.executors[usize::from(device.0)].device.spec.kind == DeviceKind::Gpu;
         let workers = &self.checks.workers;
         let batch = if self.spent.is_empty() { BatchId(u64::MAX) } else { *self.chance.pick(&self.spent) };
-        let event = match self.chance.whole(0, 8) {
+        let model = ModelId(self.chance.whole(0, self.scenario.models.len() as u64 - 1) as u32);
+        let weights = &self.checks.weights;
+        let event = match self.chance.whole(0, 12) {
             0 => Event::Finished { batch, compute: Duration::from_millis(1) },
             1 => Event::Failed { batch, failure: Failure::Transient },
             2 => Event::Failed { batch, failure: Failure::Sticky },
@@ -257,6 +272,12 @@ impl World {
                 Event::Cancelled(request)
             }
             8 if is_gpu => Event::Reset { device },
+            9 if !weights.is_loading(device, model) => {
+                Event::Loaded { device, model, bytes: 1, took: Duration::from_millis(1) }
+            }
+            10 if !weights.is_loading(device, model) => Event::NotLoaded { device, model, failure: Failure::Sticky },
+            11 if !weights.is_leaving(device, model) => Event::Offloaded { device, model },
+            12 => Event::Room { device, bytes: weights.room(device) },
             _ => Event::Tick,
         };
         self.tell(event)

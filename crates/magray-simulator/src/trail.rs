@@ -62,9 +62,10 @@ fn event_words(event: &Event) -> String {
         Event::Submitted(request) => {
             let tokens: u64 = request.tokens.iter().map(|t| u64::from(*t)).sum();
             format!(
-                "Submitted {}: group {}, {} texts, {tokens} tokens, {:?}, deadline {}, allowed {:?}",
+                "Submitted {}: model {}, way {}, {} texts, {tokens} tokens, {:?}, deadline {}, allowed {:?}",
                 request.id.0,
-                request.group.0,
+                request.group.model.0,
+                request.group.way,
                 request.tokens.len(),
                 request.priority,
                 request.deadline.map_or("none".to_owned(), |at| time(at).trim().to_owned()),

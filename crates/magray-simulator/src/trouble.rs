@@ -2,7 +2,7 @@
 //! Only scripts: the world makes it happen.
 
 use crate::chance::Chance;
-use magray_core::schedule::{Fault, Moment};
+use magray_core::schedule::{Failure, Fault, Moment};
 use std::time::Duration;
 
 /// Something that goes wrong with a GPU for a while.
@@ -81,6 +81,25 @@ pub enum Kind {
         /// Whether they say so, or are never heard of.
         is_silent: bool,
     },
+    /// Weights do not come.
+    NoLoad {
+        /// How many of them; here and below, of loads.
+        part: f64,
+        /// What is said of it.
+        failure: Failure,
+    },
+    /// The worker ends while weights come.
+    LoadCrash {
+        /// How many of them.
+        part: f64,
+    },
+    /// Weights are never heard of again.
+    LoadHang {
+        /// How many of them. Where it is all, those that go are not heard of either.
+        part: f64,
+    },
+    /// Workers do not end when they are asked to.
+    Restless,
     /// Telemetry rules the device out.
     Ruled {
         /// Why.
@@ -102,7 +121,7 @@ pub enum Told {
 impl Kind {
     fn draw(chance: &mut Chance) -> Self {
         let part = if chance.is(0.3) { 1.0 } else { chance.magnitude(0.01, 1.0) };
-        match chance.whole(0, 12) {
+        match chance.whole(0, 18) {
             0 => Self::Slow { times: chance.magnitude(2.0, 20.0) },
             1 => Self::Hot { weight: chance.between(0.1, 0.9) },
             2 | 3 => Self::Transient { part },
@@ -114,12 +133,37 @@ impl Kind {
             9 => Self::Memory { tokens: chance.magnitude(20.0, 5000.0) as u64 },
             10 => Self::Lies { part },
             11 => Self::NoStart { is_silent: chance.is(0.5) },
+            12..=14 => Self::NoLoad { part, failure: draw_failure(chance) },
+            15 => Self::LoadCrash { part },
+            16 => Self::LoadHang { part },
+            17 => Self::Restless,
             _ => {
                 let faults = [Fault::Lost, Fault::Xid(79), Fault::Memory, Fault::NeedsReset, Fault::Overheated];
                 Self::Ruled { fault: *chance.pick(&faults) }
             }
         }
     }
+}
+
+/// Mostly what says nothing against the device.
+fn draw_failure(chance: &mut Chance) -> Failure {
+    let failures = [
+        Failure::OutOfMemory,
+        Failure::OutOfMemory,
+        Failure::Transient,
+        Failure::Transient,
+        Failure::Sticky,
+        Failure::WrongAnswer,
+        Failure::Lost,
+    ];
+    *chance.pick(&failures)
+}
+
+/// The CPU is never in trouble but for files that cannot be read.
+pub(crate) fn draw_for_cpu(cpu: usize, span: Duration, chance: &mut Chance) -> Option<Trouble> {
+    let until = Moment::from_nanos((span.as_nanos() as f64 * chance.unit()) as u64 + 1);
+    let kind = Kind::NoLoad { part: chance.magnitude(0.1, 1.0), failure: draw_failure(chance) };
+    chance.is(0.1).then_some(Trouble { device: cpu, from: Moment::START, until, kind })
 }
 
 /// Draws troubles for these devices, all over after `span`.

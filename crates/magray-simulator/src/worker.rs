@@ -163,6 +163,10 @@ fn of_trouble(kind: Kind, job: &Job, chance: &mut Chance) -> Option<Fortune> {
         | Kind::Slow { .. }
         | Kind::Hot { .. }
         | Kind::Killed
+        | Kind::NoLoad { .. }
+        | Kind::LoadCrash { .. }
+        | Kind::LoadHang { .. }
+        | Kind::Restless
         | Kind::NoStart { .. }
         | Kind::Ruled { .. } => None,
     }

@@ -6,17 +6,22 @@ use crate::chance::Chance;
 use crate::check::{Broken, Checks, Rule};
 use crate::load::Arrivals;
 use crate::measure::{Answer, Measured};
-use crate::scenario::Scenario;
+use crate::scenario::{Intervention, Scenario};
 use crate::trail::Trail;
+use crate::weights::{LoadEnd, Move};
 use crate::worker::{Executor, Fortune};
 use magray_core::schedule::{
-    Action, BatchId, DeviceKind, DeviceState, Ending, Event, Machine, Moment, Report, RequestId, View,
+    Action, BatchId, DeviceKind, DeviceState, Ending, Event, Keeping, Machine, Moment, Report, RequestId, View,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A machine that wants to be woken so often, while nothing else happens, and does nothing then, wastes its wakes.
 const IDLE_WAKES_MAX: u32 = 2_000;
+
+/// More steps than any world needs for each request: a machine that takes more turns in circles.
+const STEPS_PER_REQUEST: u64 = 1_000;
+const STEPS_AT_LEAST: u64 = 100_000;
 
 /// Where the work is done first changes by and by, as batches take longer or shorter than expected. A machine may look at it
 /// again from time to time; it must do so within this time, or within that of four slow batches if that is longer.
@@ -40,6 +45,8 @@ pub(crate) struct World {
     pub(crate) spent: Vec<BatchId>,
     /// When the device began with batches that it has done.
     pub(crate) begun: BTreeMap<BatchId, Moment>,
+    /// By model, whether the form that GPUs load is in the host's memory.
+    pub(crate) images: Vec<bool>,
     /// What the machine said of itself after the last step.
     view: View,
     owners: BTreeMap<RequestId, usize>,
@@ -49,6 +56,8 @@ pub(crate) struct World {
     is_drained: bool,
     /// Since everything was asked and nothing goes wrong any more, this is when all must be settled.
     end_by: Option<Moment>,
+    /// All is answered; the world goes on for a while and ends at this moment.
+    fades_at: Option<Moment>,
     /// Wakes of which nothing came, one after the other.
     idle_wakes: u32,
 }
@@ -84,6 +93,12 @@ pub(crate) enum Due {
     },
     TroubleBegins(usize),
     TroubleEnds(usize),
+    LoadEnds {
+        order: Move,
+        end: LoadEnd,
+    },
+    OffloadEnds(Move),
+    Intervene(Intervention),
 }
 
 impl World {
@@ -99,10 +114,12 @@ impl World {
             agenda: Agenda::new(),
             spent: Vec::new(),
             begun: BTreeMap::new(),
+            images: vec![false; scenario.models.len()],
             owners: BTreeMap::new(),
             submitted: 0,
             is_drained: false,
             end_by: None,
+            fades_at: None,
             idle_wakes: 0,
             scenario,
             machine,
@@ -118,6 +135,9 @@ impl World {
         for (at, trouble) in self.scenario.troubles.iter().enumerate() {
             self.agenda.plan(trouble.from, Due::TroubleBegins(at));
             self.agenda.plan(trouble.until, Due::TroubleEnds(at));
+        }
+        for &(at, intervention) in &self.scenario.interventions {
+            self.agenda.plan(at, Due::Intervene(intervention));
         }
         // Something is due when nothing goes wrong any more, so that the world gets there.
         self.agenda.plan(self.scenario.calm_at, Due::Tell(Event::Tick));
@@ -151,6 +171,11 @@ impl World {
             let message = "nothing is due, and the machine does not want to be woken".to_owned();
             return Err(Broken { rule: self.unsettled(), message });
         };
+        if self.measured.steps > STEPS_AT_LEAST + STEPS_PER_REQUEST * self.scenario.load.requests as u64 {
+            let message = format!("it takes step after step without an end: {}", self.state_words());
+            let rule = if self.end_by.is_some() { self.unsettled() } else { Rule::HonestWake };
+            return Err(Broken { rule, message });
+        }
         if self.end_by.is_some_and(|end_by| next > end_by) {
             let message = format!("nothing goes wrong any more, and still: {}", self.state_words());
             return Err(Broken { rule: self.unsettled(), message });
@@ -182,7 +207,7 @@ impl World {
         self.now = Moment::from_nanos(self.now.as_nanos() + self.chance.whole(1, gap - 1));
         let event = Event::Finished { batch: BatchId(u64::MAX), compute: Duration::ZERO };
         let actions = self.step(event);
-        let patience = RECONSIDERED_WITHIN.max(self.checks.workers.slowest() * 4);
+        let patience = RECONSIDERED_WITHIN.max(self.checks.workers.slowest() * 4).max(self.slowest_load() * 4);
         let is_soon = wake.is_some_and(|wake| wake.since(self.now) < patience);
         let is_placement = actions.iter().all(|action| matches!(action, Action::Start { .. }));
         if actions.is_empty() || (is_soon && is_placement) {
@@ -190,6 +215,13 @@ impl World {
         }
         let message = format!("it wanted to be woken at {wake:?}, and finds this to do before: {actions:?}");
         Err(Broken { rule: Rule::HonestWake, message })
+    }
+
+    /// How long the slowest load of all takes.
+    fn slowest_load(&self) -> Duration {
+        let bytes = self.scenario.models.iter().map(|model| model.bytes).max().unwrap_or(0);
+        let loads = self.executors.iter().map(|executor| executor.device.loads.of(bytes, false));
+        loads.max().unwrap_or_default()
     }
 
     /// Tells the machine, and does what it wants.
@@ -243,6 +275,10 @@ impl World {
             Action::Kill { device, .. } => self.kill(usize::from(device.0)),
             Action::Spawn { device } => self.spawn(usize::from(device.0)),
             Action::Probe { device } => self.start_probe(usize::from(device.0)),
+            Action::Load { device, model } => self.load(usize::from(device.0), model),
+            Action::Offload { device, model } => self.offload(usize::from(device.0), model),
+            Action::Forget { model } => self.forget(model),
+            Action::Rest { device } => self.rest(usize::from(device.0)),
             Action::Trim { .. } | Action::Alert { .. } => {}
         }
     }
@@ -337,7 +373,19 @@ impl World {
                 self.tell(Event::Reset { device: magray_core::schedule::DeviceId(at as u16) })?;
             }
         }
-        Ok(self.view.devices.iter().all(|device| device.state == DeviceState::InRotation))
+        let is_back = |state: DeviceState| matches!(state, DeviceState::InRotation | DeviceState::Resting);
+        let is_settled = self.view.devices.iter().all(|device| is_back(device.state));
+        if !is_settled || self.checks.weights.is_awaited() {
+            return Ok(false);
+        }
+        if self.fades_at.is_none() {
+            // Something is due then, so that the world gets there.
+            let fades_at = self.now + self.scenario.afterglow;
+            self.agenda.plan(fades_at, Due::Tell(Event::Tick));
+            self.fades_at = Some(fades_at);
+            self.end_by = self.end_by.map(|end_by| end_by + self.scenario.afterglow);
+        }
+        Ok(self.fades_at.is_some_and(|fades_at| fades_at <= self.now))
     }
 
     /// How long it may take, with nothing going wrong any more, until all is answered and every device is back.
@@ -352,13 +400,30 @@ impl World {
         (recovery.overdue_least * 10).max(slowest_batch.mul_f64(10.0 * recovery.overdue_factor))
             + (recovery.silence_max + recovery.start_max + recovery.probe_after_max) * 3
             + work * 3
+            + self.weights_grace()
             + Duration::from_secs(5)
+    }
+
+    /// How long it may take until all weights that are wanted are where they should be: each load may have failed before
+    /// and be tried again after a pause, and each request may have to wait until others have had their turn.
+    fn weights_grace(&self) -> Duration {
+        let slowest = |bytes| self.executors.iter().map(|at| at.device.loads.of(bytes, false).mul_f64(1.5)).max();
+        let loads: Duration = self.scenario.models.iter().filter_map(|model| slowest(model.bytes)).sum();
+        let turns = (self.checks.ledger.live_count() as u32 + 4).min(40);
+        let Keeping { load_max, .. } = self.scenario.options.keeping;
+        loads * 4 * turns + self.scenario.options.batching.age_max * turns + load_max * 3 + Duration::from_secs(70)
     }
 
     /// What is not as it should be at the end.
     fn unsettled(&self) -> Rule {
         let is_answered = self.checks.ledger.live_count() == 0;
-        if is_answered { Rule::ComesBack } else { Rule::AllAnswered }
+        let is_back = |state: DeviceState| matches!(state, DeviceState::InRotation | DeviceState::Resting);
+        let are_back = self.view.devices.iter().all(|device| is_back(device.state));
+        match (is_answered, are_back) {
+            (false, _) => Rule::AllAnswered,
+            (true, false) => Rule::ComesBack,
+            (true, true) => Rule::Preheats,
+        }
     }
 
     fn state_words(&self) -> String {

@@ -7,7 +7,7 @@ use magray_simulator::{Rule, try_sabotaged, try_seed};
 const SEEDS: u64 = 200;
 
 /// What to break, and the rule that must notice.
-const CASES: [(Sabotage, Rule); 19] = [
+const CASES: [(Sabotage, Rule); 30] = [
     (Sabotage::ForgetReplay, Rule::AllAnswered),
     (Sabotage::AnswerTwice, Rule::AnsweredOnce),
     (Sabotage::AnswerCancelled, Rule::AnsweredOnce),
@@ -27,12 +27,32 @@ const CASES: [(Sabotage, Rule); 19] = [
     (Sabotage::SkipHangCheck, Rule::HangsEnd),
     (Sabotage::NeverReturn, Rule::ComesBack),
     (Sabotage::ForgetWake, Rule::HonestWake),
+    (Sabotage::StartWithoutWeights, Rule::HasWeights),
+    (Sabotage::LoadTwice, Rule::WeightsOrder),
+    (Sabotage::OffloadUnderBatch, Rule::NotUnderBatch),
+    (Sabotage::RestWithWeights, Rule::NotUnderBatch),
+    (Sabotage::IgnoreRoom, Rule::Room),
+    (Sabotage::PushPinned, Rule::Pinned),
+    (Sabotage::PushAtOnce, Rule::TakesTurns),
+    (Sabotage::IgnoreIdle, Rule::Idles),
+    (Sabotage::NeverRest, Rule::Rests),
+    (Sabotage::LetRest, Rule::Rests),
+    (Sabotage::IgnorePreheat, Rule::Preheats),
 ];
 
 /// What else a sabotage breaks, for a reason that is understood.
 fn is_side_effect(sabotage: Sabotage, rule: Rule) -> bool {
-    // The machine still wants to be woken to end the worker that hangs, and then leaves it alone, again and again.
-    sabotage == Sabotage::SkipHangCheck && rule == Rule::HonestWake
+    match sabotage {
+        // The machine still wants to be woken to end the worker that hangs, and then leaves it alone, again and again.
+        Sabotage::SkipHangCheck => rule == Rule::HonestWake,
+        // What was cancelled while its batch ran is kept as well.
+        Sabotage::ForgetReplay => rule == Rule::HonestView,
+        // A poison that is never alone is never found out, and its client waits without an end.
+        Sabotage::KeepSuspectsTogether => {
+            matches!(rule, Rule::PoisonStopped | Rule::AllAnswered | Rule::HonestWake)
+        }
+        _ => false,
+    }
 }
 
 #[test]
@@ -69,7 +89,18 @@ fn no_way_to_break_it_is_left_out() {
         | Sabotage::BlameEverybody
         | Sabotage::SkipHangCheck
         | Sabotage::NeverReturn
-        | Sabotage::ForgetWake => CASES.iter().any(|(listed, _)| *listed == sabotage),
+        | Sabotage::ForgetWake
+        | Sabotage::StartWithoutWeights
+        | Sabotage::LoadTwice
+        | Sabotage::OffloadUnderBatch
+        | Sabotage::RestWithWeights
+        | Sabotage::IgnoreRoom
+        | Sabotage::PushPinned
+        | Sabotage::PushAtOnce
+        | Sabotage::IgnoreIdle
+        | Sabotage::NeverRest
+        | Sabotage::LetRest
+        | Sabotage::IgnorePreheat => CASES.iter().any(|(listed, _)| *listed == sabotage),
     };
     assert!(CASES.iter().all(|(sabotage, _)| is_listed(*sabotage)));
 }

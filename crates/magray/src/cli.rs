@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
     commands::{
-        bench::BenchArgs,
+        bench::{BenchArgs, alloc::AllocArgs},
         config::ConfigArgs,
         embed::EmbedArgs,
         gpu::{benchmark::GpuBenchmarkArgs, info::GpuInfoArgs, reset::GpuResetArgs},
@@ -21,7 +21,11 @@ use crate::{
 
 #[cfg(unix)]
 use crate::commands::{
-    bench::{load::LoadArgs, overhead::OverheadArgs},
+    bench::{load::LoadArgs, overhead::OverheadArgs, residency::ResidencyArgs},
+    gpu::{
+        moves::{OffloadArgs, PinArgs, PreheatArgs, ReleaseArgs, TimeoutArgs},
+        status::GpuStatusArgs,
+    },
     serve::ServeArgs,
 };
 
@@ -65,7 +69,7 @@ pub(crate) enum Command {
     /// Measure the speed of this machine
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Look at the GPUs, measure one against the CPU, or return one to service
+    /// Look at GPUs and the models on them, move models, measure or reset a GPU
     #[command(subcommand)]
     Gpu(GpuCommand),
     /// Bring a model into the store
@@ -95,12 +99,17 @@ impl Command {
 pub(crate) enum BenchCommand {
     /// Measure embeddings: time a batch, texts and tokens a second
     Embed(BenchArgs),
+    /// Measure how fast GPU memory is handed out, and how much of it is wasted
+    Alloc(AllocArgs),
     /// Put load on queue and workers, and check every answer
     #[cfg(unix)]
     Load(LoadArgs),
     /// Measure what queue and worker add to the bare pass of one text
     #[cfg(unix)]
     Overhead(OverheadArgs),
+    /// Measure how fast models come and go, and what is left after them
+    #[cfg(unix)]
+    Residency(ResidencyArgs),
 }
 
 /// What can be done with GPUs.
@@ -108,6 +117,24 @@ pub(crate) enum BenchCommand {
 pub(crate) enum GpuCommand {
     /// Show the GPUs, how they are, and which device is chosen and why
     Info(GpuInfoArgs),
+    /// Show the engines that run: their devices, memory and models
+    #[cfg(unix)]
+    Status(GpuStatusArgs),
+    /// Take models off the GPUs into the memory of the host
+    #[cfg(unix)]
+    Offload(OffloadArgs),
+    /// Take models out of all memory
+    #[cfg(unix)]
+    Release(ReleaseArgs),
+    /// Bring a model to a GPU before anybody asks
+    #[cfg(unix)]
+    Preheat(PreheatArgs),
+    /// Set how long models stay on a GPU without work
+    #[cfg(unix)]
+    Timeout(TimeoutArgs),
+    /// Keep a model on its GPU whatever others need
+    #[cfg(unix)]
+    Pin(PinArgs),
     /// Return a GPU that was given up to service
     Reset(GpuResetArgs),
     /// Measure CPU and GPU with a model: latency, throughput and speed-up

@@ -5,12 +5,14 @@ use std::process::ExitCode;
 
 use magray_engine::{
     EmbedError, LoadError, Refusal,
-    gpu::Declined,
+    gpu::{CudaError, Declined},
     health::LedgerError,
     store::{NameError, PullError, StoreError},
 };
 
-use crate::{config::ConfigError, input::InputError, output::OutputError};
+#[cfg(unix)]
+use crate::control::{AskError, RefusalCode};
+use crate::{commands::bench::alloc::TraceError, config::ConfigError, input::InputError, output::OutputError};
 
 /// How a command ends when it does not succeed. The codes are a promise to scripts: they never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +24,14 @@ pub(crate) enum Exit {
     Pull,
     Disk,
     Device,
+    NoEngine,
+    NotDone,
     Interrupted,
 }
 
 impl Exit {
     /// Every code, in the order of its number.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Internal,
         Self::Usage,
         Self::Input,
@@ -35,6 +39,8 @@ impl Exit {
         Self::Pull,
         Self::Disk,
         Self::Device,
+        Self::NoEngine,
+        Self::NotDone,
         Self::Interrupted,
     ];
 
@@ -48,6 +54,8 @@ impl Exit {
             Self::Pull => 5,
             Self::Disk => 6,
             Self::Device => 7,
+            Self::NoEngine => 8,
+            Self::NotDone => 9,
             Self::Interrupted => 130,
         }
     }
@@ -62,6 +70,8 @@ impl Exit {
             Self::Pull => "a model could not be pulled: network, hub or pip",
             Self::Disk => "the disk or the output refused a write",
             Self::Device => "the device or CPU path asked for is not available, or failed",
+            Self::NoEngine => "no magray is running that could do it",
+            Self::NotDone => "a magray that runs did not do it, or not in time",
             Self::Interrupted => "interrupted (Ctrl-C or a termination signal); no half-written output is left",
         }
     }
@@ -109,6 +119,12 @@ pub(crate) enum Failure {
     Ledger(#[from] LedgerError),
     #[error(transparent)]
     Embed(#[from] EmbedError),
+    #[error("there is no GPU whose memory could be measured: {0}; `--device simulated` measures the pool without one")]
+    NoGpuToMeasure(Declined),
+    #[error("the GPU gave no memory: {0}")]
+    Memory(CudaError),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     #[cfg(unix)]
     #[error(transparent)]
     Worker(#[from] magray_engine::ServeError),
@@ -118,6 +134,12 @@ pub(crate) enum Failure {
     #[cfg(unix)]
     #[error(transparent)]
     Serve(#[from] crate::server::StartError),
+    #[cfg(unix)]
+    #[error("no magray is running{}: there is no model to move", pid.map(|pid| format!(" with pid {pid}")).unwrap_or_default())]
+    NoEngine { pid: Option<u32> },
+    #[cfg(unix)]
+    #[error(transparent)]
+    Ask(#[from] AskError),
     /// A check of magray by itself that it did not pass.
     #[cfg(unix)]
     #[error("{0}")]
@@ -140,6 +162,8 @@ impl Failure {
             Self::Device(_) | Self::NoSuchGpu(_) => Exit::Device,
             Self::Ledger(_) => Exit::Disk,
             Self::Embed(error) => exit_of_embed(error),
+            Self::NoGpuToMeasure(_) | Self::Memory(_) => Exit::Device,
+            Self::Trace(_) => Exit::Input,
             #[cfg(unix)]
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
             #[cfg(unix)]
@@ -148,6 +172,10 @@ impl Failure {
             Self::Serve(crate::server::StartError::System(_)) => Exit::Internal,
             #[cfg(unix)]
             Self::Serve(_) => Exit::Usage,
+            #[cfg(unix)]
+            Self::NoEngine { .. } => Exit::NoEngine,
+            #[cfg(unix)]
+            Self::Ask(error) => exit_of_ask(error),
             #[cfg(unix)]
             Self::OwnProgram(_) | Self::Broken(_) => Exit::Internal,
         })
@@ -159,6 +187,15 @@ fn exit_of_store(error: &StoreError) -> Exit {
         StoreError::Disk(_) => Exit::Disk,
         StoreError::Name(_) | StoreError::FolderMissing { .. } | StoreError::NotStored { .. } => Exit::Model,
         StoreError::Damaged { .. } | StoreError::Busy { .. } => Exit::Model,
+    }
+}
+
+#[cfg(unix)]
+fn exit_of_ask(error: &AskError) -> Exit {
+    match error {
+        AskError::Refused { refusal, .. } if refusal.code == RefusalCode::UnknownModel => Exit::Model,
+        AskError::Gone { .. } => Exit::NoEngine,
+        AskError::Refused { .. } | AskError::Silent { .. } | AskError::Unreachable { .. } => Exit::NotDone,
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn ignore() {
 }
 
 /// Removes a file on interruption, until this is dropped.
+#[derive(Debug)]
 pub(crate) struct RemoveOnInterrupt(PathBuf);
 
 impl RemoveOnInterrupt {

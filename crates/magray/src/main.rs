@@ -6,6 +6,8 @@ mod cli;
 mod commands;
 mod config;
 mod console;
+#[cfg(unix)]
+mod control;
 mod exit;
 mod input;
 mod interrupt;

@@ -54,8 +54,8 @@ pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Re
     }
 }
 
-/// The shape that a name of a model of random weights stands for.
-fn synthetic_shape(name: &str) -> Result<Option<EncoderShape>, Failure> {
+/// The shape that a name of a model of random weights stands for; `None` for other models.
+pub(crate) fn synthetic_shape(name: &str) -> Result<Option<EncoderShape>, Failure> {
     let parse = |shape: &str| shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")));
     name.strip_prefix(SYNTHETIC).map(parse).transpose()
 }

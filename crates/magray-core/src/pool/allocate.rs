@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::{
     AllocateError, Block, Forecast, PoolOptions, PoolStats, StreamId, Upstream,
     handles::Handles,
-    part::{Measure, Part, State},
+    part::{Measure, Part, Piece, State},
+    quick::{Kept, Quick},
 };
 
 /// The two parts of a range.
@@ -18,6 +19,9 @@ pub(super) enum Kind {
 
 /// Streams that may have resting blocks at once.
 const STREAMS_MAX: usize = 1024;
+
+/// Of what is reserved, the part that may be kept for whoever asks next without being joined.
+const QUICK_PART: u64 = 128;
 
 /// A stream that has, or had, blocks that rest.
 struct StreamSlot {
@@ -34,6 +38,8 @@ pub struct Pool<U: Upstream> {
     split: u64,
     small: Part,
     large: Part,
+    /// Blocks of the small part that were freed a moment ago; their records say that they are used.
+    quick: Quick,
     pub(super) handles: Handles<U>,
     streams: Vec<StreamSlot>,
     pub(super) forecast: Forecast,
@@ -70,6 +76,7 @@ impl<U: Upstream> Pool<U> {
             split,
             small: part(0, split, options.align_bytes),
             large: part(split, options.range_bytes - split, options.grain_bytes),
+            quick: Quick::new(),
             handles: Handles::new(upstream, options.limit_bytes),
             streams: Vec::new(),
             forecast: Forecast::default(),
@@ -90,9 +97,14 @@ impl<U: Upstream> Pool<U> {
     /// Where it fails, callers have what they had.
     pub fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Block, AllocateError<U::Error>> {
         let kind = if bytes < self.options.large_bytes { Kind::Small } else { Kind::Large };
-        let slot = self.slot_of(stream);
         let Some(units) = self.part(kind).units_for(bytes) else { return Err(self.beyond_limit(bytes)) };
-        let index = match self.part(kind).find(units, slot) {
+        if kind == Kind::Small
+            && let Some(kept) = self.quick.take(units)
+        {
+            self.hits += 1;
+            return Ok(self.hand_out(kind, kept, bytes));
+        }
+        let index = match self.part(kind).find(units, self.slot_of(stream)) {
             Some(index) => {
                 self.hits += 1;
                 index
@@ -100,7 +112,8 @@ impl<U: Upstream> Pool<U> {
             None => self.miss(kind, units)?,
         };
         self.part_mut(kind).take(index, units);
-        Ok(self.hand_out(kind, index, bytes))
+        let Piece { at, units } = self.part(kind).piece(index);
+        Ok(self.hand_out(kind, Kept { index, at, units }, bytes))
     }
 
     /// A block with handles of its own, so that [`park`](Self::park) can give back all its memory: for what comes and
@@ -110,13 +123,17 @@ impl<U: Upstream> Pool<U> {
         let index = self.grow_apart(units)?;
         self.misses += 1;
         self.apart += self.large.bytes(index);
-        let mut block = self.hand_out(Kind::Large, index, bytes);
+        let Piece { at, units } = self.large.piece(index);
+        let mut block = self.hand_out(Kind::Large, Kept { index, at, units }, bytes);
         block.is_apart = true;
         Ok(block)
     }
 
     /// Takes back a block that nobody uses any more.
     pub fn free(&mut self, block: Block) {
+        if self.keep(&block) {
+            return;
+        }
         let (kind, index) = self.find_block(&block);
         self.forget_block(&block, kind, index);
         if self.part(kind).state(index) == State::Parked {
@@ -177,7 +194,7 @@ impl<U: Upstream> Pool<U> {
         self.forecast.predicted()
     }
 
-    /// How the pool is.
+    /// How the pool is. Small blocks that were freed a moment ago are not yet part of the largest free one.
     pub fn stats(&self) -> PoolStats {
         // What is free in the small part serves small blocks only.
         let largest_small = self.options.large_bytes - self.options.align_bytes;
@@ -248,6 +265,7 @@ impl<U: Upstream> Pool<U> {
     /// Nothing that was looked at fits: looks at all, then asks the driver.
     #[cold]
     fn miss(&mut self, kind: Kind, units: u32) -> Result<u32, AllocateError<U::Error>> {
+        self.join_kept();
         if let Some(index) = self.part(kind).find_patiently(units) {
             self.hits += 1;
             return Ok(index);
@@ -257,12 +275,38 @@ impl<U: Upstream> Pool<U> {
         Ok(index)
     }
 
+    /// Keeps a small block for whoever asks next, if there is a place for it.
     #[inline]
-    fn hand_out(&mut self, kind: Kind, index: u32, bytes: u64) -> Block {
+    fn keep(&mut self, block: &Block) -> bool {
+        assert_eq!(block.pool, self.id, "a block of another pool");
+        if block.at >= self.split {
+            return false;
+        }
+        let Piece { at, units } = self.small.piece_of(block.at, self.small.bytes_of(block.units));
+        let units_max = self.small.units_in(self.handles.reserved / QUICK_PART);
+        let is_kept = self.quick.put(Kept { index: block.index, at, units }, units_max);
+        if is_kept {
+            self.small.touch(Piece { at, units }, self.epoch);
+            self.blocks -= 1;
+            self.used -= block.bytes;
+        }
+        is_kept
+    }
+
+    /// Joins the blocks that were kept with their neighbours: for when all that is free must be seen.
+    pub(super) fn join_kept(&mut self) {
+        for kept in self.quick.drain() {
+            self.small.join(kept.index);
+        }
+    }
+
+    #[inline]
+    fn hand_out(&mut self, kind: Kind, kept: Kept, bytes: u64) -> Block {
         self.used += bytes;
         self.blocks += 1;
         self.note_peak();
-        Block { at: self.part(kind).at(index), bytes, index, pool: self.id, is_apart: false }
+        let Kept { index, at, units } = kept;
+        Block { at: self.part(kind).place_of(at), bytes, index, units, pool: self.id, is_apart: false }
     }
 
     /// A caller has a block no more.

@@ -82,6 +82,7 @@ impl<U: Upstream> Pool<U> {
     pub fn reserve(&mut self, bytes: u64) -> Result<(), AllocateError<U::Error>> {
         let kind = if bytes < self.options.large_bytes { Kind::Small } else { Kind::Large };
         let Some(units) = self.part(kind).units_for(bytes) else { return Err(self.beyond_limit(bytes)) };
+        self.join_kept();
         if self.part(kind).find_patiently(units).is_none() {
             self.grow(kind, units)?;
         }
@@ -146,13 +147,14 @@ impl<U: Upstream> Pool<U> {
 
     /// Memory of exactly so many bytes, on its way to a place.
     pub(super) fn gather_exactly(&mut self, bytes: u64) -> Result<Gathered<U::Handle>, AllocateError<U::Error>> {
+        self.join_kept();
         let handle_bytes = self.options.handle_bytes;
         let want = Want { kind: Kind::Large, bytes, room: bytes, fresh_bytes: 0, handle_bytes };
         let spares = self.spares(|_| true);
         self.gather(want, spares)
     }
 
-    /// The handles that nobody uses, of those that the caller wants.
+    /// The handles that nobody uses, of those that the caller wants. Blocks that are kept must be joined before.
     pub(super) fn spares(&self, is_wanted: impl Fn(&Spare) -> bool) -> Vec<Spare> {
         let mut spares = Vec::new();
         for kind in [Kind::Small, Kind::Large] {

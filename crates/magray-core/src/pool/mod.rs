@@ -5,6 +5,10 @@
 //! and unmapped again; a handle is a multiple of the grain. Blocks are handed out of what is mapped, each in constant
 //! time whatever the number of blocks. Small blocks and large ones live in different parts of the range, so that a small
 //! one that stays cannot keep a large one's memory from going.
+//!
+//! Where nothing fits, handles that nobody uses are moved side by side before new ones are made, so what is reserved stays
+//! near what is used. Handles that were unused for some epochs are given back. A block with handles of its own can be
+//! parked: its memory goes, its addresses stay.
 
 mod allocate;
 mod forecast;
@@ -12,6 +16,7 @@ mod growth;
 mod handles;
 mod parking;
 mod part;
+mod quick;
 mod simulated;
 #[cfg(test)]
 mod tests;
@@ -87,7 +92,7 @@ impl PoolOptions {
         let wanted = self.limit_bytes.saturating_mul(2).max(grain);
         // Blocks are counted in 32 bits.
         let countable = (u64::from(u32::MAX) - 1).saturating_mul(self.align_bytes);
-        wanted.min(self.range_bytes / 2).min(countable) & !(grain - 1)
+        wanted.min(self.range_bytes / 4).min(countable) & !(grain - 1)
     }
 }
 
@@ -97,7 +102,10 @@ impl PoolOptions {
 pub struct Block {
     at: u64,
     bytes: u64,
+    /// Of the record.
     index: u32,
+    /// What it takes, in units of its part.
+    units: u32,
     pool: u32,
     is_apart: bool,
 }

@@ -179,6 +179,12 @@ impl Part {
         self.become_one(index, State::Free);
     }
 
+    /// The same for a block whose grains were marked when it was freed.
+    pub(super) fn join(&mut self, index: u32) {
+        debug_assert_eq!(self.state(index), State::Used);
+        self.become_one(index, State::Free);
+    }
+
     /// Lets a block rest until its stream has reached a point.
     pub(super) fn rest(&mut self, index: u32, slot: u16, point: u64) {
         while self.resting.len() <= usize::from(slot) {
@@ -304,7 +310,13 @@ impl Part {
     /// Where a block begins, in bytes of the range.
     #[inline]
     pub(super) fn at(&self, index: u32) -> u64 {
-        self.measure.base + (u64::from(self.records.at(index).at) << self.measure.unit_log2)
+        self.place_of(self.records.at(index).at)
+    }
+
+    /// Where a unit begins, in bytes of the range.
+    #[inline]
+    pub(super) fn place_of(&self, unit: u32) -> u64 {
+        self.measure.base + (u64::from(unit) << self.measure.unit_log2)
     }
 
     /// The bytes of a block.
@@ -315,6 +327,12 @@ impl Part {
     /// So many units in bytes.
     pub(super) fn bytes_of(&self, units: u32) -> u64 {
         u64::from(units) << self.measure.unit_log2
+    }
+
+    /// How many whole units are in so many bytes.
+    #[inline]
+    pub(super) fn units_in(&self, bytes: u64) -> u64 {
+        bytes >> self.measure.unit_log2
     }
 
     /// How many units hold so many bytes; `None` if no part could.

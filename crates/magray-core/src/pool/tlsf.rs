@@ -8,10 +8,10 @@
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Classes of each power of two.
-const SECOND_LEVEL: usize = 32;
-const SECOND_LEVEL_LOG2: u32 = SECOND_LEVEL.trailing_zeros();
+pub(super) const CLASSES: usize = 32;
+const CLASSES_LOG2: u32 = CLASSES.trailing_zeros();
 /// Sizes below 32 units share the first row; each further power of two that 32 bits hold has a row of its own.
-const FIRST_LEVEL: usize = 32 - SECOND_LEVEL_LOG2 as usize + 1;
+const ROWS: usize = 32 - CLASSES_LOG2 as usize + 1;
 
 /// Blocks of the wanted size's own class that are looked at on the hot path: some may be too small.
 pub(super) const FEW: usize = 4;
@@ -41,13 +41,13 @@ pub(super) struct SizeIndex {
     /// A bit for each row that has a block.
     rows: u32,
     /// A bit for each class that has a block.
-    classes: [u32; FIRST_LEVEL],
-    heads: Box<[[u32; SECOND_LEVEL]; FIRST_LEVEL]>,
+    classes: [u32; ROWS],
+    heads: Box<[[u32; CLASSES]; ROWS]>,
 }
 
 impl SizeIndex {
     pub(super) fn new() -> Self {
-        Self { rows: 0, classes: [0; FIRST_LEVEL], heads: Box::new([[NONE; SECOND_LEVEL]; FIRST_LEVEL]) }
+        Self { rows: 0, classes: [0; ROWS], heads: Box::new([[NONE; CLASSES]; ROWS]) }
     }
 
     /// Puts a block that is in no list at the head of its class: what was freed last is likely in the cache.
@@ -107,7 +107,7 @@ impl SizeIndex {
     pub(super) fn all_from(&self, slab: &impl Slab, units: u32) -> Vec<u32> {
         let (first_row, first_class) = class_of(units);
         let mut found = Vec::new();
-        for row in first_row..FIRST_LEVEL {
+        for row in first_row..ROWS {
             let from = if row == first_row { first_class } else { 0 };
             for mut index in self.heads[row].iter().copied().skip(from) {
                 while index != NONE {
@@ -161,13 +161,13 @@ fn above(bit: u32) -> u32 {
 
 /// The row and class of a size.
 #[inline]
-fn class_of(units: u32) -> (usize, usize) {
-    if units < SECOND_LEVEL as u32 {
+pub(super) const fn class_of(units: u32) -> (usize, usize) {
+    if units < CLASSES as u32 {
         return (0, units as usize);
     }
     let log2 = 31 - units.leading_zeros();
-    let row = log2 - SECOND_LEVEL_LOG2 + 1;
-    let class = (units >> (log2 - SECOND_LEVEL_LOG2)) as usize % SECOND_LEVEL;
+    let row = log2 - CLASSES_LOG2 + 1;
+    let class = (units >> (log2 - CLASSES_LOG2)) as usize % CLASSES;
     (row as usize, class)
 }
 
@@ -210,7 +210,7 @@ mod tests {
             }
             assert!((units - first_of_class) as f64 <= first_of_class as f64 / 32.0, "{units}");
         }
-        assert_eq!(class_of(u32::MAX), (FIRST_LEVEL - 1, SECOND_LEVEL - 1));
+        assert_eq!(class_of(u32::MAX), (ROWS - 1, CLASSES - 1));
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
             assert!(!index.all_from(&slab, 1).contains(&block));
         }
         assert_eq!((index.rows, index.largest(&slab), index.find(&slab, 1, FEW)), (0, None, None));
-        assert_eq!(index.classes, [0; FIRST_LEVEL]);
+        assert_eq!(index.classes, [0; ROWS]);
     }
 
     #[test]

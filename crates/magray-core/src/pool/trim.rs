@@ -12,6 +12,7 @@ impl<U: Upstream> Pool<U> {
     /// Releases handles that nobody used for so many epochs, those unused for longest first, but keeps what history
     /// says is needed. Tells how many bytes were given back.
     pub fn trim(&mut self, keep_epochs: u32) -> u64 {
+        self.join_kept();
         let epoch = self.epoch;
         let mut spares = self.spares(|spare| epoch.wrapping_sub(spare.touched) >= keep_epochs);
         spares.sort_unstable_by_key(|spare| std::cmp::Reverse(epoch.wrapping_sub(spare.touched)));
@@ -30,6 +31,7 @@ impl<U: Upstream> Pool<U> {
 
     /// Releases every handle that nobody uses: for when memory is short. Tells how many bytes were given back.
     pub fn trim_all(&mut self) -> u64 {
+        self.join_kept();
         let spares = self.spares(|_| true);
         self.release_spares(&spares)
     }

@@ -100,6 +100,9 @@ impl Machine {
     pub(super) fn offload(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         let now = self.now;
         self.device_mut(id).shelf.set(model, Stage::Leaving { since: now });
+        if self.cpus.contains(id) {
+            self.lose_cpu(model);
+        }
         actions.push(Action::Offload { device: id, model });
     }
 
@@ -152,14 +155,17 @@ impl Machine {
         let kept = self.options.keeping.worker;
         for id in self.gpus.iter() {
             let is_awaited = self.models.iter().any(|model| model.coming.contains(id));
+            let is_careless = sabotaged!(self, RestWithWeights);
+            let is_kept = sabotaged!(self, NeverRest);
             let device = self.device_mut(id);
             let is_well = device.worker == Worker::Ready && device.is_in_rotation() && !device.needs_probe;
             let shelf = &mut device.shelf;
-            if !shelf.is_empty() || shelf.places.iter().any(|place| place.is_owed) || is_awaited {
+            let is_empty = shelf.is_empty() || is_careless;
+            if !is_empty || shelf.places.iter().any(|place| place.is_owed) || is_awaited {
                 shelf.empty_since = None;
                 continue;
             }
-            if !is_well {
+            if !is_well || is_kept {
                 continue;
             }
             let since = *shelf.empty_since.get_or_insert(now);
@@ -189,6 +195,9 @@ impl Machine {
                 }
                 if is_usable && place.is_loading() {
                     loading = loading.with(device);
+                }
+                if is_usable && (place.is_present() || place.is_loading()) {
+                    self.device_mut(device).shelf.place_mut(id).lost_since = None;
                 }
             }
             let model = self.model_mut(id);

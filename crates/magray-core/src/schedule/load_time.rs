@@ -51,6 +51,11 @@ impl LoadTimes {
         from_micros(us.max(LEAST_US))
     }
 
+    /// Whether anything was measured.
+    pub(super) fn is_measured(&self) -> bool {
+        self.host.is_some() || self.files.is_some()
+    }
+
     /// A load of so many bytes took so long.
     pub(super) fn learn(&mut self, source: Source, bytes: u64, took: Duration) {
         let measured = match source {

@@ -45,6 +45,7 @@ impl Machine {
             model.coming = DeviceSet::EMPTY;
         }
         self.note_presence();
+        self.drop_old_debts(now);
         self.owe_for_probes();
         let mut promised = vec![0_u64; self.devices.len()];
         let mut counted_on = DeviceSet::EMPTY;
@@ -56,6 +57,8 @@ impl Machine {
             self.meet(&demand, choice, &mut promised, actions);
         }
         self.spare(counted_on);
+        // What was owed may have turned out not to fit: then something else is.
+        self.is_unsettled |= self.owe_for_probes();
         self.bring_to_cpus(now, actions);
         for gpu in self.gpus.iter() {
             if self.device(gpu).shelf.is_woken {
@@ -64,9 +67,34 @@ impl Machine {
         }
     }
 
+    /// What was there before and is there again is not owed any more, nor is what nobody has used for long and does not
+    /// come. Only where a device needs weights to be probed, it is tried again and again.
+    fn drop_old_debts(&mut self, now: Moment) {
+        for at in 0..self.models.len() {
+            let id = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
+            let is_over = self.is_unused(id, now);
+            for gpu in self.gpus.iter() {
+                let device = self.device_mut(gpu);
+                let needs_probe = device.needs_probe;
+                let place = device.shelf.place_mut(id);
+                let is_there = place.is_present() || place.is_loading();
+                let is_given_up = is_over && place.tries.has_failed() && !needs_probe;
+                place.is_owed &= !is_there && !is_given_up;
+            }
+        }
+    }
+
+    /// Whether nobody needs a model on a GPU any more.
+    fn is_unused(&self, id: ModelId, now: Moment) -> bool {
+        let model = self.model(id);
+        let is_over = model.idle_at().is_some_and(|idle| idle <= now) || model.plan.offload_after_use;
+        self.jobs.of(id).gpu == 0 && is_over
+    }
+
     /// A device can only be probed with the weights of some model: the smallest that is there from the start, or the
-    /// one that was used last.
-    fn owe_for_probes(&mut self) {
+    /// one that was used last. Returns whether one was found.
+    fn owe_for_probes(&mut self) -> bool {
+        let mut is_any_owed = false;
         for id in self.gpus.iter() {
             let device = self.device(id);
             let shelf = &device.shelf;
@@ -83,12 +111,14 @@ impl Machine {
             });
             if let Some((model, _)) = best {
                 self.device_mut(id).shelf.place_mut(model).is_owed = true;
+                is_any_owed = true;
             } else {
                 let pauses = shelf.places.iter().filter(|place| place.tries.is_pausing(self.now));
                 let next = pauses.map(|place| place.tries.next_at).min();
                 self.wake_weights_by(next);
             }
         }
+        is_any_owed
     }
 
     /// All that should be on GPUs and may not be there, the most important first.
@@ -107,13 +137,10 @@ impl Machine {
         }
         for at in 0..self.models.len() {
             let id = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
-            let is_used = self.jobs.of(id).gpu > 0;
             let model = self.model(id);
-            let idle_at = model.idle_at();
-            let is_over = !is_used && (idle_at.is_some_and(|idle| idle <= now) || model.plan.offload_after_use);
             let priority = model.plan.priority;
             if let Some(want) = model.want {
-                if is_over && !want.is_preheat {
+                if self.is_unused(id, now) && !want.is_preheat {
                     self.model_mut(id).want = None;
                 } else {
                     let newcomer = newcomer(id, want.since, want.is_preheat);
@@ -121,12 +148,7 @@ impl Machine {
                 }
             }
             for gpu in self.gpus.iter() {
-                let place = self.device_mut(gpu).shelf.place_mut(id);
-                // What nobody has used for long is not tried again and again.
-                let is_there = place.is_present() || place.is_loading();
-                let is_given_up = is_over && place.tries.has_failed();
-                place.is_owed &= !is_there && !is_given_up;
-                if place.is_owed {
+                if self.device(gpu).shelf.place(id).is_owed {
                     let newcomer = newcomer(id, Moment::START, false);
                     demands.push(Demand { newcomer, may: DeviceSet::one(gpu), is_owed: true, priority });
                 }
@@ -188,8 +210,7 @@ impl Machine {
             ready_at = ready_at + device.start_time;
         }
         if let Some(other) = device.shelf.loading {
-            let other_at = device.shelf.place(other).ready_at.unwrap_or(now);
-            ready_at = ready_at + other_at.since(now);
+            ready_at = ready_at + super::device::from_micros(self.arrival_us(gpu, other));
         }
         ready_at = ready_at + place.tries.next_at.since(now);
         ready_at = match &plan {
@@ -212,7 +233,8 @@ impl Machine {
         let rests = device.state == DeviceState::Resting;
         let place = device.shelf.place(id);
         let (bytes, tries, stage) = (place.bytes, place.tries, place.stage);
-        let is_certain = !matches!(choice.plan, RoomPlan::Wait(None));
+        // Nobody waits for a device that is out of rotation, nor for room that may never be.
+        let is_certain = (rests || device.is_in_rotation()) && !matches!(choice.plan, RoomPlan::Wait(None));
         if is_certain {
             device.shelf.place_mut(id).ready_at = Some(choice.ready_at);
             self.models[id.0 as usize].coming = self.models[id.0 as usize].coming.with(gpu);
@@ -259,6 +281,9 @@ impl Machine {
         shelf.set(model, Stage::Loading { since: now, source, was_owed });
         shelf.place_mut(model).ready_at = Some(ready_at);
         shelf.rests_at_once = false;
+        if sabotaged!(self, LoadTwice) {
+            actions.push(Action::Load { device: id, model });
+        }
         actions.push(Action::Load { device: id, model });
     }
 
@@ -324,7 +349,7 @@ impl Machine {
             let next = place.tries.next_at;
             return self.wake_weights_by(Some(next));
         }
-        let is_possible = place.stage == Stage::Absent && self.obstacle(cpu, id).is_none();
+        let is_possible = place.stage == Stage::Absent && shelf.has_room(shelf.used(), place.bytes, now);
         if is_possible && shelf.loading.is_none() && !self.model(id).is_releasing {
             self.load(cpu, id, actions);
         }

@@ -153,7 +153,8 @@ impl Machine {
         if let Some(model) = device.shelf.loading.filter(|_| is_load_to_blame) {
             device.shelf.place_mut(model).tries.fail_with_worker(now);
         }
-        device.shelf.clear();
+        let out_since = device.out_since.unwrap_or(now);
+        device.shelf.clear(out_since);
         if ending == Ending::Lost {
             self.lose(id, now, actions);
         } else if !is_settled {
@@ -252,6 +253,7 @@ impl Machine {
         device.out_since = device.out_since.or(Some(now));
         // Whoever told this knows it: no alert, but its return is one.
         device.is_known = true;
+        self.is_unsettled = true;
         self.abandon(id, KillCause::RuledOut, true, actions);
         self.refuse_unreachable(actions);
     }
@@ -375,6 +377,7 @@ impl Machine {
         device.state = DeviceState::Out(reason);
         device.out_since = device.out_since.or(Some(now));
         device.is_known = true;
+        self.is_unsettled = true;
         actions.push(Action::Alert { device: id, change: Change::Left { reason, is_permanent: true } });
         self.abandon(id, KillCause::RuledOut, true, actions);
         self.refuse_unreachable(actions);

@@ -160,7 +160,8 @@ impl Machine {
             }
             _ => {}
         }
-        let cpus = reach.may.and(self.cpus);
+        let can_have = |&cpu: &DeviceId| self.obstacle(cpu, job.group.model).is_none();
+        let cpus: DeviceSet = reach.may.and(self.cpus).iter().filter(can_have).collect();
         if job.allowed == Allowed::Any && job.setbacks >= SETBACKS_MAX && !cpus.is_empty() {
             reach = Reach { may: cpus, rather_not: DeviceSet::EMPTY };
         }

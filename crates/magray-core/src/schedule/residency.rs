@@ -114,6 +114,8 @@ pub(super) struct Place {
     pub(super) leave: Option<Leave>,
     /// It comes as soon as the device's worker is ready, if there is room: nobody is pushed out for it.
     pub(super) is_owed: bool,
+    /// Since when the device cannot be used that had it; none if it never had, or has it again.
+    pub(super) lost_since: Option<Moment>,
     /// When it is expected to be there, if it is coming.
     pub(super) ready_at: Option<Moment>,
     /// When a batch of it ended last.
@@ -220,6 +222,7 @@ impl Shelf {
             bytes: model.plan.bytes,
             leave: None,
             is_owed: !is_cpu && model.plan.is_preloaded,
+            lost_since: None,
             ready_at: None,
             used: Moment::START,
             tries: Tries::default(),
@@ -279,11 +282,15 @@ impl Shelf {
         }
     }
 
-    /// Its worker is gone, and all that it had. What was there, or came, comes again with the next one.
-    pub(super) fn clear(&mut self) {
+    /// Its worker is gone, and all that it had; it could not be used since then. What was there, or came, comes again
+    /// with the next one.
+    pub(super) fn clear(&mut self, since: Moment) {
         for place in &mut self.places {
             let was_wanted = matches!(place.stage, Stage::Loading { .. } | Stage::Present { .. });
             place.is_owed |= was_wanted && place.leave.is_none();
+            if was_wanted {
+                place.lost_since.get_or_insert(since);
+            }
             place.stage = Stage::Absent;
             place.leave = None;
             place.ready_at = None;

@@ -55,6 +55,16 @@ pub enum Sabotage {
     IgnoreIdle,
     /// A worker that rests is not woken by those who need it.
     LetRest,
+    /// A worker without weights is kept.
+    NeverRest,
+    /// A worker rests although it has weights.
+    RestWithWeights,
+    /// Models are pushed out before they have computed anything.
+    PushAtOnce,
+    /// A model that is wanted on a GPU before anybody asks is not brought there.
+    IgnorePreheat,
+    /// Weights that are on their way are ordered again.
+    LoadTwice,
 }
 
 #[cfg(feature = "sabotage")]

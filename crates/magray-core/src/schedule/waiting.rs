@@ -3,7 +3,7 @@
 
 use super::device_set::DeviceSet;
 use super::jobs::Job;
-use super::queue::{Aging, LaneKey, Place, Reach, Run, Ticket};
+use super::queue::{Aging, LaneKey, Place, Reach, Run, Side, Ticket};
 use super::residency::Want;
 use super::sabotage::sabotaged;
 use super::{Action, DeviceId, DeviceState, Fallback, Group, Machine, ModelId, Moment, Refused, Report, RequestId};
@@ -15,7 +15,8 @@ impl Machine {
     pub(super) fn enqueue(&mut self, id: RequestId, texts: Range<u32>, reach: Reach, actions: &mut Vec<Action>) {
         let Some(model) = self.jobs.get(id).map(|job| job.group.model) else { return };
         let is_reachable = self.is_reachable(reach.may, model);
-        let has_cpu = !reach.may.and(self.cpus).is_empty();
+        // The CPU does not go away, but it may not have the weights.
+        let has_cpu = !reach.may.and(self.cpus).and(self.model(model).present).is_empty();
         let start_max = self.options.recovery.start_max;
         let is_kept_apart = !sabotaged!(self, KeepSuspectsTogether);
         let is_mixed = sabotaged!(self, MixGroups);
@@ -46,6 +47,19 @@ impl Machine {
             self.patience.insert((patience, id));
         }
         self.ask_for_weights(lane, is_new);
+    }
+
+    /// The CPU does not have a model, or will not have it: who counted on that waits with an end.
+    pub(super) fn lose_cpu(&mut self, model: ModelId) {
+        let due = self.now + self.options.recovery.start_max;
+        let aging = self.aging();
+        for (_, run) in self.queue.walk(self.queue.keys_of(model), Side::Front, aging) {
+            let Some(job) = self.jobs.get_mut(run.request) else { continue };
+            if job.deadline.is_none() && job.patience.is_none() {
+                job.patience = Some(due);
+                self.patience.insert((due, run.request));
+            }
+        }
     }
 
     /// Notes that a lane may wait for weights that nobody brings yet.
@@ -169,7 +183,11 @@ impl Machine {
         if let Some((due, may)) = first
             && due <= now
         {
-            let reason = self.reason_of(may, model);
+            let reason = match self.reason_of(may, model) {
+                // All this time there was no room for it.
+                Fallback::Waking => Fallback::OutOfMemory,
+                reason => reason,
+            };
             self.refuse(id, Refused::NoDevice(reason), actions);
         } else if let Some(job) = self.jobs.get_mut(id) {
             let due = first.map_or(now + start_max.max(Duration::from_millis(1)), |(due, _)| due);
@@ -185,10 +203,13 @@ impl Machine {
             let device = self.device(device);
             let place = device.shelf.place(model);
             let is_used = matches!(device.state, DeviceState::InRotation | DeviceState::Resting);
-            if is_used && (place.is_present() || place.is_loading()) {
+            let has_it = place.is_present() || place.is_loading();
+            if is_used && has_it {
                 return None;
             }
-            last = last.max(device.out_since.unwrap_or(Moment::START));
+            // A device that is out and did not have it is no reason to wait any longer than one that is not.
+            let since = place.lost_since.or(device.out_since.filter(|_| has_it));
+            last = last.max(since.unwrap_or(Moment::START));
         }
         Some(last)
     }

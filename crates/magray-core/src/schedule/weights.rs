@@ -2,6 +2,7 @@
 //! Orders nothing itself: it writes down what happened, and what is to be done is found right after.
 
 use super::device::{Device, Worker};
+use super::device_set::DeviceSet;
 use super::load_time::Source;
 use super::recovery::Trouble;
 use super::residency::{Model, Place, Stage};
@@ -40,7 +41,21 @@ impl Machine {
         place.times.learn(source, load.bytes, load.took);
         let stage = Stage::Present { since: now, took: load.took, has_computed: false, is_preheated };
         device.shelf.set(load.model, stage);
+        self.expect_bytes(id, load);
         self.is_unsettled = true;
+    }
+
+    /// What a model takes on one GPU, it is expected to take on others that have not told yet.
+    fn expect_bytes(&mut self, from: DeviceId, load: Load) {
+        if !self.gpus.contains(from) {
+            return;
+        }
+        for gpu in self.gpus.without(DeviceSet::one(from)).iter() {
+            let place = self.device_mut(gpu).shelf.place_mut(load.model);
+            if place.stage == Stage::Absent && !place.times.is_measured() {
+                place.bytes = load.bytes;
+            }
+        }
     }
 
     /// Weights are not on their device although that was ordered.
@@ -65,8 +80,9 @@ impl Machine {
         match failure {
             Failure::OutOfMemory => {
                 place.tries.fail(Fallback::OutOfMemory, now);
-                shelf.doubt = Some((there, shelf.place(model).tries.next_at + DOUBT));
+                // Nobody is made to leave the CPU, so there it changes nothing.
                 if is_gpu {
+                    shelf.doubt = Some((there, shelf.place(model).tries.next_at + DOUBT));
                     actions.push(Action::Trim { device: id });
                 }
             }
@@ -83,6 +99,9 @@ impl Machine {
                 self.take_out(id, trouble, now, actions);
                 self.drop_worker(id, trouble, actions);
             }
+        }
+        if !is_gpu {
+            self.lose_cpu(model);
         }
         self.is_unsettled = true;
     }

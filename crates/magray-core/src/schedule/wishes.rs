@@ -3,6 +3,7 @@
 
 use super::device_set::DeviceSet;
 use super::residency::{Leave, Stage, Want};
+use super::sabotage::sabotaged;
 use super::{DeviceId, Machine, ModelId, Moment, Wish};
 
 impl Machine {
@@ -58,7 +59,7 @@ impl Machine {
                 is_there |= is_in_rotation;
             }
         }
-        if !is_there {
+        if !is_there && !sabotaged!(self, IgnorePreheat) {
             self.model_mut(id).want = Some(Want { since: now, is_preheat: true });
         }
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a context and the kernels in it take of a GPU beside the memory that is handed out. Measured on an H200: 527 MiB
 /// for the context alone.
-const CONTEXT_BYTES: u64 = 600 << 20;
+pub const CONTEXT_BYTES: u64 = 600 << 20;
 
 /// How a context's memory may be used.
 #[derive(Debug, Default)]
@@ -26,6 +26,8 @@ pub struct MemoryOptions {
     pub by_driver: bool,
     /// Where to write down what is taken and given back, for comparisons.
     pub trace: Option<std::path::PathBuf>,
+    /// Whether the driver keeps knowing weights in host memory; `None`: where that pays.
+    pub keeps_registered: Option<bool>,
 }
 
 /// A GPU ready for work. Costs some hundred MiB of its memory while it lives.
@@ -34,12 +36,15 @@ pub struct Context {
     device: sys::CUdevice,
     raw: sys::CUcontext,
     gpu: GpuInfo,
+    keeps_registered: Option<bool>,
     /// Gone only while the context is dropped.
     memory: Mutex<Option<DeviceMemory>>,
     pinned: Mutex<PinnedMemory>,
     streams: Mutex<Streams>,
-    /// Whether memory may wait for a stream: if not, nobody has to be told how far streams are.
-    may_rest: AtomicBool,
+    /// Whether memory waits for a stream: if not, nobody has to be told how far streams are. Changed under the memory's
+    /// own lock alone.
+    memory_rests: AtomicBool,
+    pinned_rests: AtomicBool,
 }
 
 /// Every stream that there is, by how far it has come.
@@ -79,10 +84,12 @@ impl Context {
             device,
             raw,
             gpu: gpu.clone(),
+            keeps_registered: options.keeps_registered,
             memory: Mutex::new(None),
             pinned: Mutex::new(PinnedMemory::new()),
             streams: Mutex::default(),
-            may_rest: AtomicBool::new(false),
+            memory_rests: AtomicBool::new(false),
+            pinned_rests: AtomicBool::new(false),
         };
         context.bind()?;
         let limit = options.limit_bytes.map(|limit| limit.saturating_sub(CONTEXT_BYTES));
@@ -101,6 +108,12 @@ impl Context {
     pub fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained as long as `self` lives.
         CudaError::check(unsafe { sys::cuCtxSetCurrent(self.raw) })
+    }
+
+    /// Whether the driver is to keep knowing weights in host memory; `None`: where that pays.
+    #[cfg(unix)]
+    pub(super) fn keeps_registered(&self) -> Option<bool> {
+        self.keeps_registered
     }
 
     /// The GPU.
@@ -157,32 +170,49 @@ impl Context {
 
     /// Takes memory of the GPU for work in a stream.
     pub(super) fn take(&self, bytes: usize, stream: StreamId) -> Result<Taken, CudaError> {
-        self.with_memory(|memory| memory.take(bytes as u64, stream))
+        self.or_after_a_look(|memory| memory.take(bytes as u64, stream))
     }
 
     /// Takes memory of the GPU that can be taken from under its addresses as a whole.
     pub(super) fn take_parkable(&self, bytes: usize) -> Result<Taken, CudaError> {
-        self.with_memory(|memory| memory.take_parkable(bytes as u64))
+        self.or_after_a_look(|memory| memory.take_parkable(bytes as u64))
+    }
+
+    /// Tries it; where there is no memory but some rests, looks how far the streams are and tries once more.
+    fn or_after_a_look<T>(&self, attempt: impl Fn(&mut DeviceMemory) -> Result<T, CudaError>) -> Result<T, CudaError> {
+        match self.with_memory(&attempt) {
+            Err(CudaError::OutOfMemory) if self.memory_rests.load(Ordering::SeqCst) => {
+                self.bind()?;
+                for progress in &self.streams().live {
+                    progress.look();
+                }
+                self.wake_memory();
+                self.with_memory(attempt)
+            }
+            result => result,
+        }
     }
 
     /// Takes memory back. Its owner alone may still use it, or any stream if it has none.
     pub(super) fn give_back(&self, taken: Taken, owner: Option<&Arc<Progress>>) {
+        let rest = |until: Vec<_>| {
+            self.with_memory(|memory| {
+                let is_free = until.is_empty();
+                memory.give_back(taken, until);
+                if is_free {
+                    return;
+                }
+                // Said before it is looked at once more: a stream that comes further meanwhile sees one or the other.
+                self.memory_rests.swap(true, Ordering::SeqCst);
+                memory.reached();
+                self.memory_rests.swap(memory.rests(), Ordering::SeqCst);
+            });
+        };
         match owner {
-            Some(owner) => {
-                let until = until_point(owner).into_iter().collect();
-                self.with_memory(|memory| {
-                    memory.give_back(taken, until);
-                    self.note_rest(memory.rests());
-                });
-            }
+            Some(owner) => rest(until_point(owner).into_iter().collect()),
             None => {
-                // Held until the memory rests: a stream that ends meanwhile must find it.
                 let streams = self.streams();
-                let until = streams.live.iter().filter_map(until_point).collect();
-                self.with_memory(|memory| {
-                    memory.give_back(taken, until);
-                    self.note_rest(memory.rests());
-                });
+                rest(streams.live.iter().filter_map(until_point).collect());
             }
         }
     }
@@ -192,13 +222,18 @@ impl Context {
         let until = streams.live.iter().filter_map(until_point).collect();
         let mut pinned = self.pinned();
         pinned.give_back(piece, until);
-        self.note_rest(pinned.rests());
+        // As above.
+        self.pinned_rests.swap(true, Ordering::SeqCst);
+        pinned.reached();
+        self.pinned_rests.swap(pinned.rests(), Ordering::SeqCst);
     }
 
-    fn note_rest(&self, rests: bool) {
-        if rests {
-            self.may_rest.store(true, Ordering::Release);
-        }
+    /// Frees what rested for streams that have come far enough.
+    fn wake_memory(&self) {
+        self.with_memory(|memory| {
+            memory.reached();
+            self.memory_rests.swap(memory.rests(), Ordering::SeqCst);
+        });
     }
 
     /// Whether memory can be taken from under its addresses.
@@ -216,14 +251,14 @@ impl Context {
         self.with_memory(|memory| memory.restore(taken))
     }
 
-    /// Counts a stream in.
-    pub(super) fn new_progress(&self) -> Arc<Progress> {
+    /// Counts a stream in; `raw` is null where nothing is ever put into it.
+    pub(super) fn new_progress(&self, raw: sys::CUstream) -> Arc<Progress> {
         let mut streams = self.streams();
         let (id, point) = streams.spare.pop().unwrap_or_else(|| {
             streams.named += 1;
             (StreamId(streams.named), 0)
         });
-        let progress = Arc::new(Progress::new(id, point));
+        let progress = Arc::new(Progress::new(id, point, raw));
         streams.live.push(Arc::clone(&progress));
         progress
     }
@@ -231,21 +266,28 @@ impl Context {
     /// A stream has come to a point.
     pub(super) fn reached(&self, progress: &Progress, point: u64) {
         progress.note_reached(point);
-        if !self.may_rest.swap(false, Ordering::AcqRel) {
-            return;
+        if self.memory_rests.load(Ordering::SeqCst) {
+            self.wake_memory();
         }
-        let rests_in_memory = self.with_memory(|memory| {
-            memory.reached(progress.id(), point);
-            memory.rests()
-        });
-        let mut pinned = self.pinned();
-        pinned.reached();
-        self.note_rest(rests_in_memory || pinned.rests());
+        if self.pinned_rests.load(Ordering::SeqCst) {
+            let mut pinned = self.pinned();
+            pinned.reached();
+            self.pinned_rests.swap(pinned.rests(), Ordering::SeqCst);
+        }
     }
 
-    /// A stream is gone, and nothing of it runs any more.
-    pub(super) fn ended(&self, progress: &Arc<Progress>) {
-        self.streams().live.retain(|known| !Arc::ptr_eq(known, progress));
+    /// A stream records from now on, or does not any more: it must not be looked at meanwhile.
+    pub(super) fn records(&self, progress: &Progress, records: bool) {
+        let _alone = self.streams();
+        progress.note_recording(records);
+    }
+
+    /// A stream goes, and nothing of it runs any more. `destroy` is called while nobody can look at it.
+    pub(super) fn ended(&self, progress: &Arc<Progress>, destroy: impl FnOnce()) {
+        let mut streams = self.streams();
+        streams.live.retain(|known| !Arc::ptr_eq(known, progress));
+        destroy();
+        drop(streams);
         let last = progress.last();
         self.reached(progress, last);
         self.streams().spare.push((progress.id(), last));

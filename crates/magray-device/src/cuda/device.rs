@@ -25,6 +25,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Shared memory that leaves no room for a second block on a multiprocessor.
 const FILLING_BYTES: u32 = 160 * 1024;
 
+/// Unused memory is kept for so many calls of [`Cuda::tend`]: half a minute.
+const KEEP_EPOCHS: u32 = 30;
+
 /// How a GPU is used.
 #[derive(Clone, Debug, Default)]
 pub struct CudaOptions {
@@ -40,6 +43,8 @@ pub struct CudaOptions {
     pub memory_by_driver: bool,
     /// A file to write down what memory is taken and given back, for comparisons.
     pub trace: Option<PathBuf>,
+    /// Whether the driver keeps knowing weights in host memory; `None`: where that pays.
+    pub keeps_registered: Option<bool>,
 }
 
 /// Why a GPU did not do what was asked.
@@ -100,6 +105,7 @@ impl Cuda {
             limit_bytes: options.memory_limit_bytes,
             by_driver: options.memory_by_driver,
             trace: options.trace,
+            keeps_registered: options.keeps_registered,
         };
         let context = Context::open_with(gpu, &memory)?;
         let copies = Arc::new(Mutex::new(Stream::new(&context, Urgency::Usual)?));
@@ -125,6 +131,12 @@ impl Cuda {
     /// Operations with a stream of their own: those of two streams overlap.
     pub fn ops(self: &Arc<Self>) -> Result<CudaOps, DeviceError> {
         CudaOps::new(Arc::clone(self))
+    }
+
+    /// What is to be done about once a second: memory that nobody used for a while goes back to the driver, and what is
+    /// scattered is joined. Cheap where there is nothing to do; may be called beside all other work.
+    pub fn tend(&self) {
+        self.context.tend(KEEP_EPOCHS);
     }
 
     /// Compiles and loads kernels on so many threads.

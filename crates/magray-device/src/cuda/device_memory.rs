@@ -38,8 +38,17 @@ pub(super) struct DeviceMemory {
     /// What more than one stream may still use.
     resting: Vec<Resting<Taken>>,
     /// For each block that rests in the pool, the stream and the point that it waits for.
-    resting_in_pool: Vec<(StreamId, u64)>,
+    resting_in_pool: Vec<(Arc<Progress>, u64)>,
+    workspaces: Workspaces,
     trace: Option<Trace>,
+}
+
+/// How much is taken but for weights, which come and go as a whole.
+#[derive(Debug, Default)]
+struct Workspaces {
+    bytes: u64,
+    /// The most since the pool's time last went on.
+    peak: u64,
 }
 
 enum Backing {
@@ -61,6 +70,8 @@ impl std::fmt::Debug for Backing {
 pub(super) struct Taken {
     place: Place,
     address: u64,
+    /// Bytes, if it is a workspace.
+    workspace: u64,
     /// Its name in the trace.
     number: u64,
 }
@@ -98,10 +109,10 @@ impl DeviceMemory {
         plan: MemoryPlan,
         trace: Option<Trace>,
     ) -> Result<Self, CudaError> {
-        let backing = if plan.by_driver || !Vmm::is_supported(device) {
-            Backing::Driver(DriverPool::open(context, device, plan.limit_bytes)?)
-        } else {
-            let vmm = Vmm::reserve(context, device, plan.total_bytes)?;
+        let maps = !plan.by_driver && Vmm::is_supported(device);
+        // A system that gives no addresses still gives memory.
+        let vmm = if maps { Vmm::reserve(context, device, plan.total_bytes).ok() } else { None };
+        let backing = if let Some(vmm) = vmm {
             let options = PoolOptions {
                 range_bytes: vmm.range_bytes(),
                 limit_bytes: plan.limit_bytes,
@@ -111,13 +122,19 @@ impl DeviceMemory {
                 align_bytes: ALIGN_BYTES,
             };
             Backing::Mapped { base: vmm.base(), pool: Box::new(Pool::new(options, vmm)) }
+        } else {
+            Backing::Driver(DriverPool::open(context, device, plan.limit_bytes)?)
         };
-        Ok(Self { backing, resting: Vec::new(), resting_in_pool: Vec::new(), trace })
+        Ok(Self { backing, resting: Vec::new(), resting_in_pool: Vec::new(), workspaces: Workspaces::default(), trace })
     }
 
     /// Takes memory for work in a stream. Nothing is known of what it holds.
     pub(super) fn take(&mut self, bytes: u64, stream: StreamId) -> Result<Taken, CudaError> {
-        self.take_by(bytes, |pool| pool.allocate(bytes, stream))
+        let mut taken = self.take_by(bytes, |pool| pool.allocate(bytes, stream))?;
+        taken.workspace = bytes;
+        self.workspaces.bytes += bytes;
+        self.workspaces.peak = self.workspaces.peak.max(self.workspaces.bytes);
+        Ok(taken)
     }
 
     /// Takes memory that can be taken from under its addresses as a whole.
@@ -140,11 +157,12 @@ impl DeviceMemory {
             Backing::Driver(pool) => (Place::Driver, pool.take(bytes)?),
         };
         let number = self.trace.as_mut().map_or(0, |trace| trace.take(bytes));
-        Ok(Taken { place, address, number })
+        Ok(Taken { place, address, workspace: 0, number })
     }
 
     /// Takes memory back. `until` are the streams that may still use it, each up to a point.
     pub(super) fn give_back(&mut self, taken: Taken, until: Vec<(Arc<Progress>, u64)>) {
+        self.workspaces.bytes -= taken.workspace;
         if let Some(trace) = &mut self.trace {
             trace.give_back(taken.number);
         }
@@ -153,7 +171,7 @@ impl DeviceMemory {
                 [] => pool.free(block),
                 [(progress, point)] => {
                     pool.free_after(block, progress.id(), *point);
-                    self.resting_in_pool.push((progress.id(), *point));
+                    self.resting_in_pool.push((Arc::clone(progress), *point));
                 }
                 _ => self.resting.push(Resting { what: Taken { place: Place::Pool(block), ..taken }, until }),
             },
@@ -167,12 +185,16 @@ impl DeviceMemory {
         !self.resting.is_empty() || !self.resting_in_pool.is_empty()
     }
 
-    /// A stream has come to a point: what rested for it alone is free.
-    pub(super) fn reached(&mut self, stream: StreamId, point: u64) {
-        if let Backing::Mapped { pool, .. } = &mut self.backing {
-            pool.reached(stream, point);
-        }
-        self.resting_in_pool.retain(|&(of, until)| of != stream || until > point);
+    /// Some streams have come further: what rested for them is free.
+    pub(super) fn reached(&mut self) {
+        let Self { backing, resting_in_pool, .. } = self;
+        resting_in_pool.retain(|(progress, point)| {
+            let is_over = progress.has_reached(*point);
+            if let (true, Backing::Mapped { pool, .. }) = (is_over, &mut *backing) {
+                pool.reached(progress.id(), *point);
+            }
+            !is_over
+        });
         let mut at = 0;
         while at < self.resting.len() {
             if !self.resting[at].is_over() {
@@ -222,12 +244,15 @@ impl DeviceMemory {
     pub(super) fn tend(&mut self, keep_epochs: u32) {
         match &mut self.backing {
             Backing::Mapped { pool, .. } => {
+                // What was needed at once is expected to be needed again, and not given back for some time.
+                pool.note(0, 0, self.workspaces.peak);
+                self.workspaces.peak = self.workspaces.bytes;
                 pool.age();
                 pool.trim(keep_epochs);
                 // What cannot be joined now stays as it was.
                 let _ = pool.stitch(STITCH_EPOCHS);
             }
-            Backing::Driver(pool) => pool.trim(),
+            Backing::Driver(pool) => pool.tend(keep_epochs),
         }
         if let Some(trace) = &mut self.trace {
             trace.flush();
@@ -273,6 +298,8 @@ struct DriverPool {
     raw: sys::CUmemoryPool,
     limit_bytes: u64,
     taken: HashMap<u64, u64>,
+    /// Epochs since memory was last taken.
+    quiet: u32,
     stats: PoolStats,
 }
 
@@ -293,7 +320,7 @@ impl DriverPool {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the description outlives the call; writes one handle, destroyed in `drop`.
         CudaError::check(unsafe { sys::cuMemPoolCreate(&mut raw, &kind) })?;
-        let pool = Self { context, raw, limit_bytes, taken: HashMap::new(), stats: PoolStats::default() };
+        let pool = Self { context, raw, limit_bytes, taken: HashMap::new(), quiet: 0, stats: PoolStats::default() };
         // Kept until it is trimmed: a pool that gives back at every wait would ask the driver all the time.
         let mut keep = u64::MAX;
         let which = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
@@ -320,6 +347,7 @@ impl DriverPool {
         // SAFETY: as above.
         CudaError::check(unsafe { sys::cuStreamSynchronize(stream) })?;
         self.taken.insert(address, bytes);
+        self.quiet = 0;
         self.stats.used += bytes;
         self.stats.blocks += 1;
         self.stats.misses += 1;
@@ -346,6 +374,14 @@ impl DriverPool {
         self.stats.reserved = self.stats.used;
         // SAFETY: the pool lives; a failure leaves the memory where it is.
         let _ = unsafe { sys::cuMemPoolTrimTo(self.raw, 0) };
+    }
+
+    /// Time goes on: what was not needed for so long goes back, once.
+    fn tend(&mut self, keep_epochs: u32) {
+        self.quiet = self.quiet.saturating_add(1);
+        if self.quiet == keep_epochs {
+            self.trim();
+        }
     }
 
     fn stats(&self) -> PoolStats {

@@ -126,6 +126,7 @@ mod tests {
         "cuStreamCreateWithPriority",
         "cuStreamDestroy_v2",
         "cuStreamEndCapture",
+        "cuStreamQuery",
         "cuStreamSynchronize",
         "cuStreamWaitEvent",
         "cuTensorMapEncodeTiled",

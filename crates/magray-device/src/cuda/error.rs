@@ -8,7 +8,9 @@ use std::ffi::CStr;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
     /// Free memory or use less, then try again.
-    #[error("the GPU's memory is full: use a smaller batch, or end other programs that use this GPU")]
+    #[error(
+        "the GPU's memory, or the part of it that may be used, is full: use a smaller batch, raise the limit, or end other programs that use this GPU"
+    )]
     OutOfMemory,
     /// This process cannot use the GPU any more: every later call fails. A new process can.
     #[error("the GPU stopped this program's work ({name}, code {code}): start the program again")]

@@ -10,6 +10,7 @@ use super::error::CudaError;
 use super::function::Function;
 use super::libraries::SearchPath;
 use super::nvrtc::{CompileError, Nvrtc};
+use super::threads::on_threads;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -82,14 +83,7 @@ impl Kernels {
             }
             Ok(())
         };
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (1..threads.min(specs.len())).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            workers.into_iter().fold(own, |before, worker| match worker.join() {
-                Ok(result) => before.and(result),
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        })
+        on_threads(threads.min(specs.len()), work)
     }
 
     fn known(&self, spec: &KernelSpec) -> Option<Function> {

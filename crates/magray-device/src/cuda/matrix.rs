@@ -82,6 +82,16 @@ impl Acts {
         self.address
     }
 
+    /// A stream is about to use it. Usually it is the one that made room for it.
+    pub(super) fn used_by(&self, stream: &Stream) {
+        self.memory.room.lock().unwrap_or_else(PoisonError::into_inner).buffer.share_with(stream);
+    }
+
+    /// Bytes of the memory that it lies in, which two may share.
+    pub(super) fn room_bytes(&self) -> usize {
+        self.memory.room.lock().unwrap_or_else(PoisonError::into_inner).buffer.bytes()
+    }
+
     pub(super) fn stride(&self) -> usize {
         stride_of(self.columns)
     }
@@ -101,9 +111,9 @@ impl Acts {
         self.rows = rows;
     }
 
-    /// Sets the rows in use; two matrices that share memory are resized together. Says whether the matrix had to move:
-    /// recordings that use it are void then.
-    pub(super) fn resize(&mut self, rows: usize, stream: &Stream) -> Result<bool, CudaError> {
+    /// Sets the rows in use; two matrices that share memory are resized together. Room is made for `expected` rows where
+    /// it has to be made. Says whether the matrix had to move: recordings that use it are void then.
+    pub(super) fn resize(&mut self, rows: usize, expected: usize, stream: &Stream) -> Result<bool, CudaError> {
         self.rows = rows;
         let memory = &self.memory;
         let mut room = memory.room.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,8 +122,15 @@ impl Acts {
             // little larger fits without asking the driver again.
             room.buffer = DeviceBuffer::empty(&memory.context);
             room.rows = 0;
-            room.buffer = DeviceBuffer::zeroed(stream, roomy_rows(rows) * memory.row_bytes)?;
-            room.rows = roomy_rows(rows);
+            let grown = |rows: usize| {
+                let rows = roomy_rows(rows);
+                DeviceBuffer::private(stream, rows * memory.row_bytes).map(|buffer| (buffer, rows))
+            };
+            // What is only expected is no reason to fail.
+            (room.buffer, room.rows) = match grown(expected.max(rows)) {
+                Err(CudaError::OutOfMemory) if expected > rows => grown(rows),
+                result => result,
+            }?;
             room.place += 1;
         }
         if self.place == room.place {

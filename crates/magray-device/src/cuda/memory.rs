@@ -129,6 +129,13 @@ impl DeviceBuffer {
         Ok(buffer)
     }
 
+    /// Another stream uses it too: from now on any may.
+    pub(super) fn share_with(&mut self, stream: &Stream) {
+        if self.owner.as_ref().is_some_and(|owner| !Arc::ptr_eq(owner, stream.progress())) {
+            self.owner = None;
+        }
+    }
+
     /// 0 without memory.
     pub(super) fn address(&self) -> u64 {
         self.taken.as_ref().map_or(0, Taken::address)

@@ -4,10 +4,12 @@
 mod passes;
 mod products;
 
-use super::batch::{Bucket, Layout};
+use super::batch::{Bucket, Layout, padded_rows};
 use super::compile::KernelSpec;
 use super::device::{Cuda, DeviceError};
+use super::error::CudaError;
 use super::function::LaunchShape;
+use super::history::History;
 use super::layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
 use super::matrix::{Acts, TensorMap};
 use super::memory::{DeviceBuffer, Number};
@@ -48,6 +50,8 @@ pub struct CudaOps {
     answer_len: usize,
     answer_columns: usize,
     recordings: HashMap<Bucket, Recording>,
+    /// How large passes were.
+    history: History,
     /// The weights that passes use: while they are on their way nothing is recorded.
     weights: Option<Arc<Ground>>,
     /// Whether the stream may hold work.
@@ -135,6 +139,7 @@ impl CudaOps {
             answer_len: 0,
             answer_columns: 0,
             recordings: HashMap::new(),
+            history: History::default(),
             weights: None,
             busy: false,
             failure: None,
@@ -156,6 +161,12 @@ impl CudaOps {
         Ok(())
     }
 
+    /// Memory of the GPU that these operations hold beside activations.
+    pub fn scratch_bytes(&self) -> u64 {
+        let buffers = [&self.batch, &self.sums.0, &self.bytes.0, &self.scales.0];
+        buffers.iter().map(|buffer| buffer.bytes() as u64).sum()
+    }
+
     /// How many sizes of batches have recorded passes.
     pub fn recorded(&self) -> usize {
         self.recordings.len()
@@ -163,14 +174,32 @@ impl CudaOps {
 
     /// Gives back what the largest batch so far has left behind; it grows again as it is needed. Activations are not among
     /// it: they belong to who made them, and must be dropped after this, because recordings name them.
-    pub fn trim(&mut self) {
-        if self.busy {
-            // A stream that fails says so again with its next batch.
-            self.busy = self.stream.wait().is_err();
-        }
+    pub fn release(&mut self) {
+        // A stream that fails says so again with its next batch.
+        let _ = self.settle();
         self.recordings.clear();
         for scratch in [&mut self.sums, &mut self.bytes, &mut self.scales] {
             scratch.0 = DeviceBuffer::empty(self.cuda.context());
+        }
+    }
+
+    /// As [`CudaOps::release`], where memory is short: what comes takes no more than it needs.
+    pub fn trim(&mut self) {
+        self.history.forget();
+        self.release();
+    }
+
+    /// Time goes on, about a second. Says whether memory should be [released](CudaOps::release), because no pass of late
+    /// needed nearly as much.
+    pub fn age(&mut self) -> bool {
+        self.history.age()
+    }
+
+    /// What to make room for where a pass needs so much of something.
+    fn roomy(&self, size: usize) -> usize {
+        match self.mode {
+            Mode::List(_) => self.history.roomy(size, self.bucket.tokens),
+            Mode::Eager | Mode::Pass { .. } | Mode::Plan(_) => size,
         }
     }
 
@@ -264,7 +293,14 @@ impl CudaOps {
             }
             // The old memory goes first: there may not be room for both.
             which(self).0 = DeviceBuffer::empty(self.cuda.context());
-            match DeviceBuffer::private(&self.stream, bytes.next_power_of_two()) {
+            let grown = |bytes: usize| DeviceBuffer::private(&self.stream, bytes.next_power_of_two());
+            let expected = self.roomy(bytes);
+            // What is only expected is no reason to fail.
+            let grown = match grown(expected) {
+                Err(CudaError::OutOfMemory) if expected > bytes => grown(bytes),
+                result => result,
+            };
+            match grown {
                 Ok(buffer) => which(self).0 = buffer,
                 Err(error) => self.fail(error.into()),
             }
@@ -290,7 +326,7 @@ impl Ops for CudaOps {
         if self.is_planning() && acts.has_room() {
             return acts.pretend(rows);
         }
-        match acts.resize(rows, &self.stream) {
+        match acts.resize(rows, self.roomy(padded_rows(rows)), &self.stream) {
             Ok(false) => {}
             // It moved: no recording may use the old place.
             Ok(true) => self.recordings.clear(),
@@ -302,7 +338,12 @@ impl Ops for CudaOps {
         }
     }
 
+    fn room_bytes(acts: &Acts) -> u64 {
+        acts.room_bytes() as u64
+    }
+
     fn embed(&mut self, batch: &TokenBatch<'_>, tables: &DeviceEmbedding, out: &mut Acts) {
+        out.used_by(&self.stream);
         assert_eq!(tables.norm.columns, out.columns(), "vectors as wide as the model");
         assert_rows(out, batch.tokens());
         self.bring(batch, 0);
@@ -327,6 +368,7 @@ impl Ops for CudaOps {
     }
 
     fn linear(&mut self, x: &Acts, weights: &Linear, activation: Activation, out: &mut Acts) {
+        [x, out].iter().for_each(|acts| acts.used_by(&self.stream));
         assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
         assert_eq!(out.columns(), weights.outputs, "room for the layer's outputs");
         assert_rows(out, x.rows());
@@ -338,6 +380,7 @@ impl Ops for CudaOps {
     }
 
     fn linear_add_norm(&mut self, x: &Acts, weights: &Linear, norm: &DeviceNorm, hidden: &mut Acts) {
+        [x, hidden].iter().for_each(|acts| acts.used_by(&self.stream));
         assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
         assert_eq!(hidden.columns(), weights.outputs, "the layer gives back what it adds to");
         assert_eq!(hidden.columns(), norm.columns, "the norm is as wide");
@@ -369,6 +412,7 @@ impl Ops for CudaOps {
     }
 
     fn attention(&mut self, qkv: &Acts, batch: &TokenBatch<'_>, shape: AttentionShape<'_, DeviceBias>, out: &mut Acts) {
+        [qkv, out].iter().for_each(|acts| acts.used_by(&self.stream));
         assert_rows(qkv, batch.tokens());
         assert_rows(out, batch.tokens());
         assert_eq!(qkv.columns(), 3 * out.columns(), "queries, keys and values");
@@ -408,6 +452,7 @@ impl Ops for CudaOps {
     }
 
     fn pool(&mut self, hidden: &Acts, batch: &TokenBatch<'_>, shape: PoolShape<'_>, out: &mut Acts) {
+        [hidden, out].iter().for_each(|acts| acts.used_by(&self.stream));
         let columns = hidden.columns();
         assert_eq!(out.columns(), columns * shape.ways.len(), "room for each way");
         assert_rows(hidden, batch.tokens());
@@ -432,6 +477,7 @@ impl Ops for CudaOps {
     }
 
     fn finish(&mut self, acts: &Acts, normalize: bool) {
+        acts.used_by(&self.stream);
         assert_eq!(acts.number, Number::F32, "answers are of 32-bit rows");
         // Alone, it brings a batch of as many texts as there are rows; in a pass there is one.
         if matches!(self.mode, Mode::Eager) {
@@ -461,10 +507,11 @@ impl Ops for CudaOps {
 
     fn answer(&mut self) -> Result<&[f32], DeviceError> {
         // Told once: memory may be free the next time; a broken context fails again by itself.
+        let settled = self.settle();
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
-        self.settle()?;
+        settled?;
         Ok(self.answer.floats(self.answer_len))
     }
 }

@@ -6,7 +6,7 @@ use super::error::CudaError;
 use super::sys;
 use magray_core::pool::StreamId;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How far a stream has come: what was put into it is counted, and so is what is known to be done.
 #[derive(Debug)]
@@ -14,12 +14,37 @@ pub(super) struct Progress {
     id: StreamId,
     put: AtomicU64,
     reached: AtomicU64,
+    /// As long as the context counts it.
+    raw: sys::CUstream,
+    is_recording: AtomicBool,
 }
+
+// SAFETY: the stream is only asked how far it is, which any thread may do.
+unsafe impl Send for Progress {}
+// SAFETY: as above.
+unsafe impl Sync for Progress {}
 
 impl Progress {
     /// Of a stream without work, whose points go on from this one.
-    pub(super) fn new(id: StreamId, point: u64) -> Self {
-        Self { id, put: AtomicU64::new(point), reached: AtomicU64::new(point) }
+    pub(super) fn new(id: StreamId, point: u64, raw: sys::CUstream) -> Self {
+        let (put, reached) = (AtomicU64::new(point), AtomicU64::new(point));
+        Self { id, put, reached, raw, is_recording: AtomicBool::new(false) }
+    }
+
+    /// Asks how far the stream is, without waiting. The context is current, and counts the stream.
+    pub(super) fn look(&self) {
+        let Some(point) = self.pending() else { return };
+        if self.raw.is_null() || self.is_recording.load(Ordering::SeqCst) {
+            return;
+        }
+        // SAFETY: a stream that is counted lives, and one that records is not asked.
+        if unsafe { sys::cuStreamQuery(self.raw) } == sys::CUresult::CUDA_SUCCESS {
+            self.note_reached(point);
+        }
+    }
+
+    pub(super) fn note_recording(&self, records: bool) {
+        self.is_recording.store(records, Ordering::SeqCst);
     }
 
     /// The point behind everything that was put in so far.
@@ -39,11 +64,11 @@ impl Progress {
 
     /// Whether everything up to a point is done.
     pub(super) fn has_reached(&self, point: u64) -> bool {
-        self.reached.load(Ordering::Acquire) >= point
+        self.reached.load(Ordering::SeqCst) >= point
     }
 
     pub(super) fn note_reached(&self, point: u64) {
-        self.reached.fetch_max(point, Ordering::AcqRel);
+        self.reached.fetch_max(point, Ordering::SeqCst);
     }
 }
 
@@ -79,7 +104,7 @@ impl Stream {
         let priority = if urgency == Urgency::Background { least } else { greatest };
         // SAFETY: a context is current; writes one handle, destroyed in `drop`.
         CudaError::check(unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, priority) })?;
-        Ok(Self { context: Arc::clone(context), raw, progress: context.new_progress() })
+        Ok(Self { context: Arc::clone(context), raw, progress: context.new_progress(raw) })
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {
@@ -163,15 +188,22 @@ impl Stream {
         self.context.bind()?;
         // Other streams of this process go on meanwhile.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        self.context.records(&self.progress, true);
         // SAFETY: the stream lives as long as `self`; one that records already refuses.
-        CudaError::check(unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) })
+        let begun = CudaError::check(unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) });
+        if begun.is_err() {
+            self.context.records(&self.progress, false);
+        }
+        begun
     }
 
     /// What was recorded.
     pub(super) fn end_recording(&self) -> Result<Graph, CudaError> {
         let mut graph = std::ptr::null_mut();
         // SAFETY: a stream that does not record refuses; writes one handle, destroyed below.
-        CudaError::check(unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) })?;
+        let ended = CudaError::check(unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) });
+        self.context.records(&self.progress, false);
+        ended?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the graph is whole; writes one handle, destroyed in `drop`.
         let made = CudaError::check(unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0) });
@@ -191,15 +223,18 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: made once in `new`. Work still in it is finished first; a failure has nobody to tell.
-            unsafe {
-                let _ = sys::cuStreamSynchronize(self.raw);
-                let _ = sys::cuStreamDestroy_v2(self.raw);
-            }
+        let is_bound = self.context.bind().is_ok();
+        if is_bound {
+            // SAFETY: the stream lives. Work still in it is finished first; a failure has nobody to tell, and after one
+            // nothing runs any more either: the context is lost.
+            let _ = unsafe { sys::cuStreamSynchronize(self.raw) };
         }
-        // After a failure nothing runs any more either: the context is lost.
-        self.context.ended(&self.progress);
+        self.context.ended(&self.progress, || {
+            if is_bound {
+                // SAFETY: made once in `new`, and nobody uses it any more.
+                let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
+            }
+        });
     }
 }
 

@@ -93,43 +93,53 @@ fn come_and_go(cuda: &Arc<Cuda>, shape: Shape, source: Source<'_>, rounds: usize
     }
 }
 
+/// Both ways to keep images: known to the driver, and not.
+fn with_gpu_both_ways(test: impl Fn(&Arc<Cuda>)) {
+    for is_kept in [true, false] {
+        with_gpu(|options| CudaOptions { keeps_registered: Some(is_kept), ..options }, &test);
+    }
+}
+
 #[test]
 fn answers_and_recordings_survive_offload_and_wake_on_cuda() {
-    with_gpu(
-        |options| options,
-        |cuda| {
-            for precision in precisions(cuda) {
-                come_and_go(cuda, Shape::small(precision), &made, 3);
-            }
-            let stats = cuda.context().device_pool_stats();
-            assert_eq!((stats.used, stats.blocks, stats.parked), (0, 0, 0), "nothing is left");
-        },
-    );
+    with_gpu_both_ways(|cuda| {
+        for precision in precisions(cuda) {
+            come_and_go(cuda, Shape::small(precision), &made, 3);
+        }
+        let stats = cuda.context().device_pool_stats();
+        assert_eq!((stats.used, stats.blocks, stats.parked), (0, 0, 0), "nothing is left");
+    });
 }
 
 #[test]
 fn a_model_of_2_gb_survives_offload_and_wake_on_cuda() {
-    with_gpu(
-        |options| options,
-        |cuda| {
-            if precisions(cuda).contains(&Precision::Bf16) {
-                come_and_go(cuda, Shape::large(), &made, 3);
-            }
-        },
-    );
+    with_gpu_both_ways(|cuda| {
+        if precisions(cuda).contains(&Precision::Bf16) {
+            come_and_go(cuda, Shape::large(), &made, 3);
+        }
+    });
 }
 
 #[test]
 fn a_cold_start_from_an_image_answers_the_same_on_cuda() {
+    with_gpu_both_ways(|first| {
+        for precision in precisions(first) {
+            cold_start(first, Shape::small(precision));
+        }
+        if precisions(first).contains(&Precision::Bf16) {
+            cold_start(first, Shape::large());
+        }
+    });
+}
+
+#[test]
+#[ignore = "takes 16 GB of the GPU and of the host: for figures"]
+fn a_model_of_16_gb_comes_and_goes_on_cuda() {
     with_gpu(
         |options| options,
-        |first| {
-            for precision in precisions(first) {
-                cold_start(first, Shape::small(precision));
-            }
-            if precisions(first).contains(&Precision::Bf16) {
-                cold_start(first, Shape::large());
-            }
+        |cuda| {
+            come_and_go(cuda, Shape::huge(), &made, 3);
+            cold_start(cuda, Shape::huge());
         },
     );
 }
@@ -201,6 +211,62 @@ fn an_image_that_is_dropped_while_it_is_filled_is_told_on_cuda() {
             assert_eq!(hears.try_iter().count(), 1);
         },
     );
+}
+
+#[test]
+fn weights_whose_image_was_forgotten_stay_away_and_say_so_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let mut stack = Stack::load(cuda, Shape::small(precisions(cuda)[0]), &made).expect("the model fits");
+            stack.weights.offload().expect("the weights leave");
+            stack.weights.forget_image();
+            assert!(matches!(stack.weights.wake(), Err(DeviceError::System(_))));
+            assert!(!stack.weights.is_resident());
+            assert_eq!(stack.run(TEXTS).err(), Some(DeviceError::Away));
+        },
+    );
+}
+
+#[test]
+fn a_source_that_panics_leaves_no_memory_taken_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let shape = Shape::small(precisions(cuda)[0]);
+            let broken =
+                |_: u64, count: usize| Numbers::made(count, Arc::new(|_: usize, _: &mut [f32]| panic!("a bug")));
+            let load = std::panic::AssertUnwindSafe(|| Stack::load(cuda, shape, &broken).is_ok());
+            assert!(std::panic::catch_unwind(load).is_err());
+            assert_eq!(cuda.context().device_pool_stats().used, 0);
+            let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");
+            stack.run(TEXTS).expect("an answer");
+        },
+    );
+}
+
+#[test]
+fn old_activations_are_free_for_new_ones_while_another_stream_is_busy_on_cuda() {
+    // Room for the weights, for activations of one large pass, and not for two.
+    let limited = |options| CudaOptions { memory_limit_bytes: Some((600 + 110) * MIB), ..options };
+    with_gpu(limited, |cuda| {
+        let shape = Shape::small(precisions(cuda)[0]);
+        let mut growing = Stack::load(cuda, shape, &made).expect("the model fits");
+        let mut busy = Stack::load(cuda, shape, &made).expect("the model fits");
+        let bits = busy.run(TEXTS).expect("an answer").0;
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                for _ in 0..200 {
+                    assert_eq!(busy.run(TEXTS).expect("an answer").0, bits);
+                }
+            });
+            for texts in [60, 70, 80, 90, 100] {
+                growing.run(&vec![128; texts]).expect("the old room is free for the new");
+                growing.ops.trim();
+            }
+            other.join().expect("the other is not disturbed");
+        });
+    });
 }
 
 #[test]
@@ -353,6 +419,104 @@ fn numbers_of_a_file_in_the_right_form_are_taken_as_they_are_on_cuda() {
                 Stack::load(cuda, shape, &of_memory).expect("the model fits").run(TEXTS).expect("an answer").0,
                 bits
             );
+        },
+    );
+}
+
+#[test]
+fn memory_of_a_burst_goes_back_and_what_is_expected_is_made_room_for_at_once_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let shape = Shape::small(precisions(cuda)[0]);
+            let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");
+            let used = || cuda.context().device_pool_stats().used;
+            let (bits, _) = stack.run(TEXTS).expect("an answer");
+            let usual = used();
+            stack.run(&[128; 200]).expect("an answer");
+            let burst = used();
+            assert!(burst > usual + 10 * MIB, "{usual} {burst}");
+            let seconds = (0..1000).position(|_| {
+                stack.run(TEXTS).expect("an answer");
+                stack.ops.age()
+            });
+            assert!(seconds.is_some_and(|seconds| seconds > 60), "{seconds:?}");
+            stack.release(cuda, shape);
+            assert_eq!(stack.run(TEXTS).expect("an answer").0, bits);
+            assert!(used() < burst, "some of it went");
+            // Small ones first: what was usual of late is there at once, so nothing is recorded twice.
+            let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");
+            stack.run(TEXTS).expect("an answer");
+            stack.release(cuda, shape);
+            stack.run(OTHER_TEXTS).expect("an answer");
+            let recorded = stack.ops.recorded();
+            assert_eq!(stack.run(TEXTS).expect("an answer").0, bits);
+            assert_eq!(stack.ops.recorded(), recorded + 1, "nothing had to move");
+        },
+    );
+}
+
+#[test]
+fn a_probe_takes_and_gives_back_without_the_driver_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let probe = cuda.pool_probe();
+            let sizes = [1, 4096, 100_000, 3 << 20, 20 << 20];
+            let round = || {
+                let blocks = sizes.map(|bytes| probe.take(bytes).expect("there is memory"));
+                blocks.into_iter().for_each(|block| probe.give_back(block));
+            };
+            round();
+            let before = probe.stats();
+            let began = Instant::now();
+            (0..1000).for_each(|_| round());
+            tell("5000 blocks taken and given back", 1, began);
+            let after = probe.stats();
+            assert_eq!((after.driver_calls, after.used, after.misses), (before.driver_calls, 0, before.misses));
+            probe.trim();
+            assert_eq!(probe.stats().reserved, 0);
+        },
+    );
+}
+
+#[test]
+fn layers_as_wide_as_those_of_language_models_are_computed_on_cuda() {
+    with_gpu(
+        |options| options,
+        |cuda| {
+            let answer = |precision| {
+                let mut stack = Stack::load(cuda, Shape::wide(precision), &made).expect("the model fits");
+                let bits = stack.run(TEXTS).expect("an answer").0;
+                bits.into_iter().map(f32::from_bits).collect::<Vec<_>>()
+            };
+            let exact = answer(Precision::F32);
+            for precision in precisions(cuda) {
+                for (row, (a, b)) in exact.chunks(4096).zip(answer(precision).chunks(4096)).enumerate() {
+                    let cosine: f32 = a.iter().zip(b).map(|(x, y)| x * y).sum();
+                    assert!(cosine > 0.98 && cosine < 1.001, "{precision} text {row}: {cosine}");
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn a_trace_tells_what_was_taken_on_cuda() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    with_gpu(
+        |options| CudaOptions { trace: Some(path.clone()), ..options },
+        |cuda| {
+            let mut stack = Stack::load(cuda, Shape::small(precisions(cuda)[0]), &made).expect("the model fits");
+            stack.run(TEXTS).expect("an answer");
+            let bytes = stack.weights.bytes();
+            drop(stack);
+            cuda.tend();
+            let trace = std::fs::read_to_string(&path).expect("a trace");
+            let count = |start: &str| trace.lines().filter(|line| line.starts_with(start)).count();
+            assert!(count("a ") > 3 && count("a ") == count("f "), "{trace}");
+            assert!(trace.contains(&format!(" {bytes}\n")), "{trace}");
         },
     );
 }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 /// Tokens of the longest text.
 const LONGEST: usize = 128;
-const HEADS: usize = 4;
+/// Numbers of an attention head.
+const HEAD: usize = 64;
 
 /// The sizes of a model.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,16 @@ impl Shape {
     /// Some megabytes, with rows that need padding.
     pub(crate) fn small(precision: Precision) -> Self {
         Self { vocab: 300, hidden: 256, ffn: 1100, layers: 5, precision }
+    }
+
+    /// One layer as wide as those of large language models.
+    pub(crate) fn wide(precision: Precision) -> Self {
+        Self { vocab: 300, hidden: 4096, ffn: 16_384, layers: 1, precision }
+    }
+
+    /// About 16 GB in 16 bits.
+    pub(crate) fn huge() -> Self {
+        Self { layers: 40, ..Self::wide(Precision::Bf16) }
     }
 
     /// About 2 GB in 16 bits.
@@ -57,6 +68,7 @@ pub(crate) fn unread(_: u64, count: usize) -> Numbers {
 
 /// A model's layers.
 struct Layers {
+    heads: usize,
     embedding: DeviceEmbedding,
     bias: DeviceBias,
     layers: Vec<Layer>,
@@ -102,8 +114,9 @@ fn put(site: &Site<'_>, shape: Shape, source: Source<'_>) -> Result<Layers, Devi
         })
     };
     Ok(Layers {
+        heads: hidden / HEAD,
         embedding: site.embedding(tables, precision)?,
-        bias: site.bias(DistanceBias::tabulate(HEADS, LONGEST, bent))?,
+        bias: site.bias(DistanceBias::tabulate(hidden / HEAD, LONGEST, bent))?,
         layers: (0..layers).map(|_| layer()).collect::<Result<_, DeviceError>>()?,
     })
 }
@@ -153,15 +166,13 @@ impl Stack {
         let weights = fill(site)?;
         let mut ops = cuda.ops()?;
         ops.rely_on(&weights);
-        let acts = |columns| cuda.acts(shape.precision, columns);
-        let room = Room {
-            hidden: acts(shape.hidden),
-            qkv: acts(3 * shape.hidden),
-            context: acts(shape.hidden),
-            up: acts(shape.ffn),
-            pooled: cuda.acts(Precision::F32, shape.hidden),
-        };
-        Ok(Self { ops, room, layers, weights })
+        Ok(Self { ops, room: Room::new(cuda, shape), layers, weights })
+    }
+
+    /// Frees what passes have taken, as an owner does that was told to.
+    pub(crate) fn release(&mut self, cuda: &Cuda, shape: Shape) {
+        self.ops.release();
+        self.room = Room::new(cuda, shape);
     }
 
     /// The bits of the answer to some texts, and how often the pass was put together anew.
@@ -183,13 +194,26 @@ impl Stack {
     }
 }
 
+impl Room {
+    fn new(cuda: &Cuda, shape: Shape) -> Self {
+        let acts = |columns| cuda.acts(shape.precision, columns);
+        Self {
+            hidden: acts(shape.hidden),
+            qkv: acts(3 * shape.hidden),
+            context: acts(shape.hidden),
+            up: acts(shape.ffn),
+            pooled: cuda.acts(Precision::F32, shape.hidden),
+        }
+    }
+}
+
 impl Layers {
     fn forward(&self, ops: &mut CudaOps, room: &mut Room, batch: &TokenBatch<'_>) {
         for acts in [&mut room.hidden, &mut room.qkv, &mut room.context, &mut room.up] {
             ops.resize(acts, batch.tokens());
         }
         ops.resize(&mut room.pooled, batch.texts());
-        let attention = AttentionShape { heads: HEADS, bias: Some(&self.bias) };
+        let attention = AttentionShape { heads: self.heads, bias: Some(&self.bias) };
         ops.embed(batch, &self.embedding, &mut room.hidden);
         for layer in &self.layers {
             ops.linear(&room.hidden, &layer.qkv, Activation::Identity, &mut room.qkv);

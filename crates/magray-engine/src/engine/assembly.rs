@@ -12,6 +12,7 @@ use super::tampering::{Strikes, Tampered};
 use super::worker_lane::{LaneSpec, WorkerLane};
 use super::{EngineModel, EngineOptions, Running};
 use crate::encoder::LoadError;
+use crate::gpu::CONTEXT_BYTES;
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
 use crate::spec::ModelSpec;
 use crate::worker::{CudaDevice, WorkerDevice, WorkerModel, WorkerSpec};
@@ -151,7 +152,6 @@ fn plans(options: &EngineOptions, models: &Models) -> Vec<ModelPlan> {
 
 /// What weights may take of a GPU before its worker has told: what is allowed, less what contexts and passes take.
 fn weights_max(gpu: &Gpu, limit: Option<u64>) -> u64 {
-    const CONTEXT_BYTES: u64 = 600 << 20;
     let (total, context) = match gpu {
         Gpu::Cuda(gpu) => (gpu.memory_bytes, CONTEXT_BYTES),
         Gpu::Simulated(gpu) => (gpu.memory_bytes, 0),
@@ -189,6 +189,7 @@ fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk
                 slot_tokens_max: longest.max(GPU_BATCH_TOKENS as usize) + models.known_tokens(),
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
                 outputs_max: models.outputs_max(),
+                memory_limit_bytes: options.encoder.gpu.rules.memory_limit_bytes,
                 faults: None,
             },
             faults: options.faults.as_ref().map(|plan| plan.of_device(&gpu.name().to_string())),

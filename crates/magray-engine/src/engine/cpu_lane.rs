@@ -96,7 +96,9 @@ impl Lane for CpuLane {
 
     fn join(&self, deadline: Instant) -> bool {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.iter_mut().fold(true, |all, thread| join_until(thread, deadline) && all)
+        // Both are waited for, also where the first is late.
+        let [computing, keeping] = threads.each_mut().map(|thread| join_until(thread, deadline));
+        computing && keeping
     }
 
     fn status(&self) -> LaneStatus {
@@ -146,6 +148,7 @@ impl State {
                 // The machine has seen to it that no batch needs them.
                 None => {
                     put(None);
+                    self.log(model, started, "a model has left its device");
                     if let Some(desk) = self.desk.upgrade() {
                         desk.offloaded(self.id, model);
                     }
@@ -153,6 +156,7 @@ impl State {
                 }
                 Some(Ok(Ok(on_cpu))) => {
                     put(Some(on_cpu));
+                    self.log(model, started, "a model is on its device");
                     let (bytes, took) = (self.packer.bytes(model, self.packer.precision()), started.elapsed());
                     if let Some(desk) = self.desk.upgrade() {
                         desk.loaded(self.id, model, bytes, took);
@@ -162,11 +166,26 @@ impl State {
                 Some(Ok(Err(error))) => error.to_string(),
                 Some(Err(_)) => "packing its weights panicked".to_owned(),
             };
-            tracing::error!(target: "magray::engine", model, error = problem, "a model cannot be put on the CPU");
+            let name = self.packer.name(model);
+            tracing::error!(target: "magray::engine", device = "cpu", model = name, error = problem, "a model is not on its device");
             *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
             if let Some(desk) = self.desk.upgrade() {
                 desk.not_loaded(self.id, model, Failure::Transient);
             }
         }
     }
+
+    fn log(&self, model: usize, started: Instant, what: &str) {
+        let (name, bytes) = (self.packer.name(model), self.packer.bytes(model, self.packer.precision()));
+        let took_ms = started.elapsed().as_micros() as f64 / 1000.0;
+        let memory_free = host_memory_free();
+        tracing::info!(target: "magray::engine", device = "cpu", model = name, took_ms, bytes, memory_free, "{what}");
+    }
+}
+
+/// What programs may still take of the host's memory, where the system tells.
+fn host_memory_free() -> Option<u64> {
+    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

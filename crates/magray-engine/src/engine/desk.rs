@@ -6,8 +6,8 @@ use super::lane::{Batch, Lane, LaneStatus, Order, Part, What};
 use super::work::{Answer, EngineError, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
-    Action, Allowed, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, ModelId,
-    ModelView, Moment, Refused, Report, Request, RequestId, Residency, View, Wish,
+    Action, Allowed, BatchId, Change, Condition, DeviceId, DeviceView, Ending, Event, Failure, Fallback, Group,
+    Machine, ModelId, ModelView, Moment, Refused, Report, Request, RequestId, Residency, View, Wish,
 };
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -51,6 +51,15 @@ struct State {
     /// When the clock's thread will wake by itself.
     alarm: Option<Moment>,
     is_closed: bool,
+}
+
+/// How a model is after somebody wanted something of it.
+pub(super) struct Seen<'a> {
+    pub(super) before: &'a ModelView,
+    pub(super) now: &'a ModelView,
+    pub(super) devices: &'a [DeviceView],
+    /// Whether its weights were let go of meanwhile.
+    pub(super) is_forgotten: bool,
 }
 
 /// A request that is not answered yet.
@@ -187,7 +196,10 @@ impl Desk {
     pub(super) fn down(&self, device: DeviceId, ending: Ending) {
         let mut state = self.lock();
         let now = self.now();
-        state.note(device, ending_word(ending), now);
+        // One that rests was not needed: nothing went wrong.
+        if ending != Ending::Rested {
+            state.note(device, ending_word(ending), now);
+        }
         self.step(state, Event::Down { device, ending }, now);
     }
 
@@ -215,23 +227,24 @@ impl Desk {
         self.advance(Event::Room { device, bytes });
     }
 
-    /// Somebody wants a model to come, go or stay. Waits until `is_done`, which sees how the model was before, how it is,
-    /// and whether it was forgotten meanwhile; `None` if that takes longer than `most`.
+    /// Somebody wants a model to come, go or stay. Waits until that is so; `None` if it takes longer than `most`.
     pub(super) fn wished(
         &self,
         model: usize,
         wish: Wish,
         most: Duration,
-        is_done: impl Fn(&ModelView, &ModelView, bool) -> bool,
+        is_done: impl Fn(Seen<'_>) -> bool,
     ) -> Option<ModelView> {
         let state = self.lock();
-        let view = |state: &State| state.machine.view().models.into_iter().nth(model);
-        let (before, forgotten) = (view(&state)?, state.forgotten[model]);
+        let (before, forgotten) = (state.machine.view().models.into_iter().nth(model)?, state.forgotten[model]);
         let now = self.now();
         self.step(state, Event::Wished { model: ModelId(model as u32), wish }, now);
-        let is_so =
-            |state: &State| view(state).is_some_and(|now| is_done(&before, &now, state.forgotten[model] > forgotten));
-        self.wait(most, is_so).then(|| view(&self.lock())).flatten()
+        let is_so = |state: &State| {
+            let view = state.machine.view();
+            let (now, is_forgotten) = (&view.models[model], state.forgotten[model] > forgotten);
+            is_done(Seen { before: &before, now, devices: &view.devices, is_forgotten })
+        };
+        self.wait(most, is_so).then(|| self.view().models.into_iter().nth(model)).flatten()
     }
 
     pub(super) fn probed(&self, device: DeviceId, passed: bool) {
@@ -319,6 +332,14 @@ impl Desk {
         if state.is_closed {
             return;
         }
+        let is_move = matches!(
+            event,
+            Event::Loaded { .. }
+                | Event::NotLoaded { .. }
+                | Event::Offloaded { .. }
+                | Event::Up { .. }
+                | Event::Down { .. }
+        );
         let mut actions = std::mem::take(&mut state.actions);
         state.machine.step(event, now, &mut actions);
         let effects: Vec<Effect> = actions.drain(..).filter_map(|action| state.prepare(action, now)).collect();
@@ -328,10 +349,11 @@ impl Desk {
             self.clock.notify_one();
         }
         drop(state);
-        let has_changed = effects.iter().any(|effect| !matches!(effect, Effect::Order(..)));
-        // Devices first: they have work to do while callers read their answers.
+        let has_changed = is_move || effects.iter().any(|effect| !matches!(effect, Effect::Order(..)));
+        // Devices first: they have work to do while callers read their answers. What is forgotten is forgotten before what
+        // comes after it is loaded.
         let (orders, others): (Vec<_>, Vec<_>) =
-            effects.into_iter().partition(|effect| matches!(effect, Effect::Order(..)));
+            effects.into_iter().partition(|effect| matches!(effect, Effect::Order(..) | Effect::Forget(_)));
         for effect in orders.into_iter().chain(others) {
             self.perform(effect);
         }

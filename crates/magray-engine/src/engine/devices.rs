@@ -3,12 +3,12 @@
 
 use super::{EngineOptions, Gpus};
 use crate::encoder::LoadError;
-use crate::gpu::{Declined, GpuInfo};
+use crate::gpu::{CONTEXT_BYTES, Declined, GpuInfo};
 use crate::selection::absent;
 use crate::simulated_gpu::SimulatedGpu;
 use crate::worker;
 use magray_core::schedule::{Allowed, DeviceId};
-use magray_core::{DeviceChoice, DeviceName, GpuSelector, Reason, Refusal, rule_out_gpu};
+use magray_core::{DeviceChoice, DeviceName, GpuSelector, Reason, Refusal, Rules, rule_out_gpu};
 use magray_device::cuda::resolve;
 use std::collections::HashSet;
 
@@ -66,6 +66,9 @@ pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
     let (found, reason) = match rule_out_gpu(choice, rules) {
         Some(reason) => (Vec::new(), Some(reason)),
         None if !options.simulated_gpus.is_empty() => (simulated.collect(), None),
+        None if rules.memory_limit_bytes.is_some_and(|limit| limit <= CONTEXT_BYTES) => {
+            (Vec::new(), Some(no_room(rules)))
+        }
         None => match chosen(options) {
             Ok(gpus) => (gpus, None),
             Err(declined) => (Vec::new(), Some(absent(declined, rules.expects_gpu))),
@@ -95,6 +98,12 @@ pub(super) fn assign(options: &EngineOptions, devices: &Devices) -> Result<Vec<A
         }
     };
     options.models.iter().map(|model| place(model.assigned)).collect()
+}
+
+/// A GPU may be used, and by so little that not even a context fits.
+fn no_room(rules: &Rules) -> Reason {
+    let available_bytes = rules.memory_limit_bytes.unwrap_or(0);
+    Reason::NotEnoughMemory { need_bytes: CONTEXT_BYTES, available_bytes, is_limit: true }
 }
 
 fn not_there(name: DeviceName) -> LoadError {

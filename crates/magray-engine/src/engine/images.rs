@@ -7,6 +7,12 @@ use magray_device::SharedMemory;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Pages that nobody has any more are given back by whoever had them last, which takes 0.07 s a GiB. So that this is no
+/// worker on its way out, for which somebody waits, large images are held a little longer than workers need to end.
+const LARGE_BYTES: u64 = 1 << 30;
+const LET_GO_AFTER: Duration = Duration::from_secs(2);
 
 /// All images of an engine. Each exists from the first load of its model until the model is forgotten.
 pub struct Images {
@@ -27,6 +33,16 @@ struct Image {
     name: u64,
     memory: Arc<SharedMemory>,
     content: Content,
+}
+
+impl Image {
+    /// What is in it.
+    fn bytes(&self) -> u64 {
+        match self.content {
+            Content::Filled(bytes) => bytes,
+            Content::Filling(_) => 0,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,48 +125,53 @@ impl Images {
         true
     }
 
-    /// An image is of no use: it is let go of, and the next load gets another.
-    pub fn spoilt(&self, image: u64) {
-        let mut state = self.lock();
-        let spoilt = state.images.iter().find(|(_, known)| known.name == image).map(|(key, _)| *key);
-        let gone = spoilt.and_then(|key| state.images.remove(&key));
-        drop(state);
-        drop(gone);
+    /// An image is of no use, as a worker found that has it: it is let go of, and the next load gets another. Whether it
+    /// was taken for whole.
+    pub fn spoilt(&self, image: u64) -> bool {
+        self.remove(|_, known| known.name == image) > 0
+    }
+
+    /// Whether an image of a model is whole, in any form.
+    pub fn has(&self, model: usize) -> bool {
+        let state = self.lock();
+        state.images.iter().any(|((of, _), image)| *of == model && matches!(image.content, Content::Filled(_)))
     }
 
     /// A worker did not take the image that it was handed to fill.
     pub fn not_taken(&self, holder: Holder, image: u64) {
-        self.remove(|known| known.name == image && known.content == Content::Filling(holder));
+        self.remove(|_, known| known.name == image && known.content == Content::Filling(holder));
     }
 
     /// A worker is gone: what it was filling never gets whole.
     pub fn gone(&self, holder: Holder) {
-        self.remove(|known| known.content == Content::Filling(holder));
+        self.remove(|_, known| known.content == Content::Filling(holder));
     }
 
-    /// Lets go of a model's images. Workers that have them keep them until they are told to forget the model too.
-    pub fn forget(&self, model: usize) {
-        let mut state = self.lock();
-        let gone: Vec<_> = state.images.extract_if(|(of, _), _| *of == model).collect();
-        drop(state);
-        drop(gone);
+    /// Lets go of a model's images, and says what was in them. Workers that have them keep them until they are told to
+    /// forget the model too.
+    pub fn forget(&self, model: usize) -> u64 {
+        self.remove(|of, _| of == model)
     }
 
     /// What the filled images take of the host's memory.
     pub fn bytes(&self) -> u64 {
-        let filled = |image: &Image| match image.content {
-            Content::Filled(bytes) => bytes,
-            Content::Filling(_) => 0,
-        };
-        self.lock().images.values().map(filled).sum()
+        self.lock().images.values().map(Image::bytes).sum()
     }
 
-    fn remove(&self, is_gone: impl Fn(&Image) -> bool) {
+    /// Lets go of some images, and says what was in them.
+    fn remove(&self, is_gone: impl Fn(usize, &Image) -> bool) -> u64 {
         let mut state = self.lock();
-        let gone: Vec<_> = state.images.extract_if(|_, image| is_gone(image)).collect();
+        let gone: Vec<_> = state.images.extract_if(|(model, _), image| is_gone(*model, image)).collect();
         drop(state);
-        // Unmapping gigabytes takes a while, and nobody waits for it.
-        drop(gone);
+        let bytes = gone.iter().map(|(_, image)| image.bytes()).sum();
+        if bytes >= LARGE_BYTES {
+            // Where there is no thread to be had, it is done at once.
+            let _ = std::thread::Builder::new().name("let go".to_owned()).spawn(move || {
+                std::thread::sleep(LET_GO_AFTER);
+                drop(gone);
+            });
+        }
+        bytes
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -178,6 +199,7 @@ mod tests {
             slot_tokens_max: 1,
             slot_texts_max: 1,
             outputs_max: 1,
+            memory_limit_bytes: None,
             faults: None,
         };
         spec.form(0)
@@ -203,7 +225,9 @@ mod tests {
         assert_eq!(hand(&images, 0, SECOND), Some((1, Some(4000))));
         images.gone(FIRST);
         assert_eq!(hand(&images, 0, FIRST), Some((1, Some(4000))), "it outlives who filled it");
-        assert_eq!(images.bytes(), 4000);
+        assert_eq!((images.bytes(), images.has(0), images.has(1)), (4000, true, false));
+        assert_eq!((images.forget(1), images.forget(0), images.forget(0)), (0, 4000, 0), "only what was whole counts");
+        assert!(!images.has(0));
     }
 
     #[test]
@@ -247,14 +271,14 @@ mod tests {
         images.forget(0);
         assert_eq!(hand(&images, 0, FIRST), Some((2, None)));
         assert!(!images.filled(FIRST, 1, 4096));
-        images.spoilt(1);
+        assert!(!images.spoilt(1));
         assert_eq!(hand(&images, 0, SECOND), None, "the new one is still being filled");
         images.not_taken(SECOND, 2);
         assert_eq!(hand(&images, 0, SECOND), None, "it was not handed to this worker");
         images.not_taken(FIRST, 2);
         assert_eq!(hand(&images, 0, SECOND), Some((3, None)));
         assert!(images.filled(SECOND, 3, 1));
-        images.spoilt(3);
+        assert!(images.spoilt(3) && !images.spoilt(3));
         assert_eq!(hand(&images, 0, SECOND), Some((4, None)));
     }
 

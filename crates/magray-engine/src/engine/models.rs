@@ -28,6 +28,7 @@ pub(super) struct CpuPacker {
     cpu: Arc<Cpu>,
     precision: Precision,
     models: Vec<(ModelSource, ModelSpec)>,
+    names: Vec<String>,
     pub(super) canaries: Arc<[Canary]>,
 }
 
@@ -39,6 +40,7 @@ impl Models {
         let mut packer = CpuPacker {
             precision: options.precision.settle_cpu(cpu.has_fast_bf16()),
             models: models.iter().map(|model| model.source.clone()).zip(specs).collect(),
+            names: models.iter().map(|model| model.name.clone()).collect(),
             canaries: Arc::new([]),
             cpu,
         };
@@ -72,6 +74,11 @@ impl Models {
 }
 
 impl CpuPacker {
+    /// What people call a model.
+    pub(super) fn name(&self, model: usize) -> &str {
+        &self.names[model]
+    }
+
     /// The arithmetic of all models on the CPU.
     pub(super) fn precision(&self) -> Precision {
         self.precision

@@ -1,10 +1,14 @@
 //! Models that come and go by hand: offload, release, preheat, and how long they stay by themselves.
 //! Decides nothing: it says what is wanted and waits until it is so.
 
-use super::{Engine, EngineError};
+use super::desk::Seen;
+use super::{Engine, EngineError, Status};
 use magray_core::DeviceName;
-use magray_core::schedule::{ModelView, Priority, Residency, Wish};
+use magray_core::schedule::{DeviceState, ModelView, Priority, Residency, Wish};
 use std::time::{Duration, Instant};
+
+/// From one look at a worker that is about to end to the next.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What came of a wish.
 #[derive(Clone, Debug)]
@@ -19,24 +23,37 @@ impl Engine {
     /// Takes a model off the GPUs; its weights stay in the memory of the host. Batches that run end first, and no request
     /// fails: one that comes meanwhile brings the model back.
     pub fn offload(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
-        self.wish(model, Wish::Offload, most, |before, now, _| {
-            now.offloads > before.offloads || !gpus(now).any(is_held)
+        self.wish(model, Wish::Offload, most, |seen| {
+            let held = gpus(seen.before).filter(|residency| is_held(*residency)).count() as u64;
+            seen.now.offloads >= seen.before.offloads + held.max(1) || !gpus(seen.now).any(is_held)
         })
     }
 
     /// Takes a model out of all memory, and ends workers whose GPUs have no model left. The next request loads it again.
     pub fn release(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
-        self.wish(model, Wish::Release, most, |_, now, is_forgotten| {
-            is_forgotten || now.residency.iter().all(|residency| *residency == Residency::Unloaded)
-        })
+        let until = Instant::now().checked_add(most);
+        let is_unloaded = |residency: &Residency| *residency == Residency::Unloaded;
+        let is_released = |seen: Seen<'_>| seen.is_forgotten || seen.now.residency.iter().all(is_unloaded);
+        let mut moved = self.wish(model, Wish::Release, most, is_released)?;
+        let started = Instant::now();
+        // The memory of a GPU is free when its worker is gone, and not when that was told to go.
+        while self.has_idle_worker() {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(EngineError::NotYet { within: most });
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        moved.took += started.elapsed();
+        Ok(moved)
     }
 
     /// Brings a model to a GPU before anybody asks; to the CPU where there is no GPU.
     pub fn preheat(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
-        self.wish(model, Wish::Preheat, most, |before, now, _| {
-            let on_device = |residency| residency == Residency::OnDevice;
-            let has_gpu = now.residency.len() > 1;
-            now.loads > before.loads || if has_gpu { gpus(now).any(on_device) } else { on_device(now.residency[0]) }
+        self.wish(model, Wish::Preheat, most, |seen| {
+            let is_there = |residency| residency == Residency::OnDevice;
+            let has_gpu = seen.devices.iter().skip(1).any(|gpu| !matches!(gpu.state, DeviceState::Out(_)));
+            let is_done = if has_gpu { gpus(seen.now).any(is_there) } else { is_there(seen.now.residency[0]) };
+            is_done || seen.now.loads > seen.before.loads
         })
     }
 
@@ -60,8 +77,18 @@ impl Engine {
         self.change(model, Wish::Priority(priority))
     }
 
+    /// Whether a GPU that is used, and has no weights, still has a worker.
+    fn has_idle_worker(&self) -> bool {
+        let Status { devices, models, .. } = self.status();
+        devices.iter().enumerate().skip(1).any(|(at, device)| {
+            let is_used = matches!(device.schedule.state, DeviceState::InRotation | DeviceState::Resting);
+            let has_weights = models.iter().any(|model| model.view.residency.get(at).is_some_and(|r| is_held(*r)));
+            is_used && device.pid.is_some() && !has_weights
+        })
+    }
+
     fn change(&self, model: usize, wish: Wish) -> Result<(), EngineError> {
-        self.wish(model, wish, Duration::ZERO, |_, _, _| true).map(drop)
+        self.wish(model, wish, Duration::ZERO, |_| true).map(drop)
     }
 
     fn wish(
@@ -69,7 +96,7 @@ impl Engine {
         model: usize,
         wish: Wish,
         most: Duration,
-        is_done: impl Fn(&ModelView, &ModelView, bool) -> bool,
+        is_done: impl Fn(Seen<'_>) -> bool,
     ) -> Result<Moved, EngineError> {
         if model >= self.0.readers.len() {
             return Err(EngineError::NoModel(model));

@@ -11,9 +11,10 @@ use super::lane::{Batch, Lane, LaneStatus, Order, What, join_until};
 use crate::faults::{FaultOrder, FaultPlan};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
-use crate::worker::{self, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
+use crate::worker::{self, Exit, FromWorker, KillSwitch, NOT_LOADED, WorkerHandle, WorkerReceiver, WorkerSpec};
 use magray_core::schedule::{DeviceId, Ending, Failure};
 use magray_core::{DeviceName, Precision};
+use moves::milliseconds;
 use presence::Presence;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -52,8 +53,8 @@ struct State {
     worker: u64,
     /// The last worker that was ordered to end; its process may not have been there yet.
     killed: u64,
-    /// The last worker that was ordered to rest.
-    rested: u64,
+    /// The last worker that was ordered to rest, and when.
+    rested: Option<(u64, Instant)>,
     /// There from the moment the process is until it is gone.
     switch: Option<KillSwitch>,
     /// There while the worker takes batches.
@@ -105,7 +106,7 @@ impl Lane for WorkerLane {
             What::Probe => self.0.probe(worker),
             What::Load(model) => self.0.load(worker, model),
             What::Offload(model) => self.0.offload(worker, model),
-            What::Forget(model) => self.0.forget(worker, model),
+            What::Forget(model) => self.0.forget(model),
             What::Rest => self.0.rest(worker),
             What::Trim => {
                 if let Some(handle) = self.0.lock().handle_of(worker) {
@@ -199,14 +200,20 @@ impl Inner {
     fn rest(&self, worker: u64) {
         let mut state = self.lock();
         if let Some(handle) = state.handle_of(worker) {
-            state.rested = worker;
+            state.rested = Some((worker, Instant::now()));
             handle.stop();
         }
     }
 
     /// Computes the known text of a model that the worker has.
     fn probe(&self, worker: u64) {
-        let model = self.lock().presence.any();
+        let state = self.lock();
+        if state.handle_of(worker).is_none() {
+            // It ended meanwhile, which answers the probe.
+            return;
+        }
+        let model = state.presence.any();
+        drop(state);
         match model {
             Some(model) => self.submit(worker, Slot::Probe(model)),
             None => {
@@ -248,6 +255,8 @@ impl Inner {
         let mut state = self.lock();
         state.slots.clear();
         state.presence = Presence::default();
+        // With its process all its memory went.
+        state.memory = None;
         state.ended = ended;
         let held = (state.handle.take(), state.switch.take());
         drop(state);
@@ -278,7 +287,7 @@ impl Inner {
         state.slots = (0..self.spec.worker.slots).map(|_| Slot::Free).collect();
         state.presence = Presence::new(self.spec.worker.models.len());
         state.precisions.resize(self.spec.worker.models.len(), None);
-        let room = state.presence.opened(&ready.memory, self.spec.worker.memory_limit_bytes());
+        let room = state.presence.opened(&ready.memory, self.spec.worker.memory_allowed_bytes());
         state.memory = Some(ready.memory);
         state.handle = Some(handle.clone());
         if state.is_closed {
@@ -294,7 +303,8 @@ impl Inner {
         let ending = self.listen(worker, &handle, receiver);
         match ending {
             Ending::Rested => {
-                tracing::info!(target: "magray::engine", device = %self.spec.name, "a worker rests: it holds no memory");
+                let took_ms = self.lock().rested.map(|(_, since)| milliseconds(since.elapsed()));
+                tracing::info!(target: "magray::engine", device = %self.spec.name, took_ms, memory_used = 0, "a worker rests");
             }
             _ if self.lock().is_closed => {}
             _ => tracing::warn!(target: "magray::engine", device = %self.spec.name, ?ending, "a worker ended"),
@@ -315,7 +325,9 @@ impl Inner {
         loop {
             let message = match receiver.next() {
                 Ok(message) => message,
-                Err(Exit::Stopped) if self.lock().rested == worker => return Ending::Rested,
+                Err(Exit::Stopped) if self.lock().rested.is_some_and(|(rested, _)| rested == worker) => {
+                    return Ending::Rested;
+                }
                 Err(exit) => {
                     self.lock().fail(format!("its worker is gone: {exit}"), true);
                     return exit.ending();
@@ -343,6 +355,11 @@ impl Inner {
                     let held = state.free(slot);
                     drop(state);
                     self.fail(&desk, held, kind);
+                    if code == NOT_LOADED {
+                        // The worker has not what it is believed to have: only a new one is sure to agree.
+                        tracing::error!(target: "magray::engine", device = %self.spec.name, "a worker lost a model");
+                        handle.strike();
+                    }
                 }
                 moved => self.hear_of_models(&desk, worker, handle, moved),
             }

@@ -12,6 +12,8 @@ pub struct MemoryStats {
     /// Taken from the device since it was opened. What other programs took meanwhile is counted too: the driver does not
     /// tell them apart.
     pub reserved: u64,
+    /// Of what is allocated, what models hold that are not on the device: it is given up when others need it.
+    pub spare: u64,
     /// The most that was ever allocated at once.
     pub peak_allocated: u64,
     /// What nobody has taken, neither this program nor another.

@@ -8,7 +8,10 @@ mod survey;
 
 pub use error::GpuError;
 pub(crate) use hardware::{Hardware, Machine};
-pub use magray_device::cuda::{Declined, GpuInfo, Sample, SearchPath, Throttle, Visible};
+pub use magray_device::cuda::{
+    CONTEXT_BYTES, CudaError, Declined, GpuInfo, MemoryOptions, PoolProbe, ProbeBlock, Sample, SearchPath, Throttle,
+    Visible,
+};
 #[cfg(unix)]
 pub(crate) use memory::MemoryMeter;
 pub use memory::MemoryStats;
@@ -45,6 +48,8 @@ pub struct GpuOptions {
     pub score_cache: Option<PathBuf>,
     /// The file of GPUs that are out of service; without it none is.
     pub state_file: Option<PathBuf>,
+    /// A file to write down what memory of the GPU is taken and given back, for comparisons of allocators.
+    pub memory_trace: Option<PathBuf>,
 }
 
 impl Default for GpuOptions {
@@ -60,6 +65,7 @@ impl Default for GpuOptions {
             kernel_cache: None,
             score_cache: None,
             state_file: None,
+            memory_trace: None,
         }
     }
 }

@@ -162,6 +162,16 @@ impl<D: Device> Model<D> {
     }
 }
 
+impl<D: Device> Workspace<D> {
+    /// Memory of the device that it holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        // The feed-forward layer's may be that of queries, keys and values: the larger counts for both.
+        let in_turn = D::Ops::room_bytes(&self.qkv).max(D::Ops::room_bytes(&self.up));
+        let others = [&self.hidden, &self.context, &self.pooled].into_iter().chain(&self.dense);
+        in_turn + others.map(D::Ops::room_bytes).sum::<u64>()
+    }
+}
+
 /// Reads and packs a model's parts.
 struct Packer<'a, D> {
     device: &'a D,

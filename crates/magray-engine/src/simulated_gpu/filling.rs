@@ -1,9 +1,9 @@
 //! How the weights of a simulated GPU get into an image: a mark in it, after the time that it would take.
 //! Copies no weights.
 
-use super::image_error;
 use crate::executor::OnFilled;
 use magray_device::SharedMemory;
+use magray_device::cuda::DeviceError;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -34,16 +34,16 @@ impl Filling {
         let (stop, stopped) = channel::<()>();
         let fill = move || {
             let filled = match mark.begin(&memory) {
-                false => Err("image_too_small"),
+                false => Err(DeviceError::WrongImage { expected: mark.bytes, found: memory.bytes() as u64 }),
                 true => match stopped.recv_timeout(takes) {
                     Err(RecvTimeoutError::Timeout) => {
                         mark.complete(&memory);
                         Ok(mark.bytes)
                     }
-                    _ => Err("let_go_of"),
+                    _ => Err(DeviceError::System("the image was let go of before it was filled".to_owned())),
                 },
             };
-            on_filled(filled.map_err(|name| image_error(name).into()));
+            on_filled(filled.map_err(DeviceError::into));
         };
         let thread = std::thread::Builder::new().name("fill".to_owned()).spawn(fill).ok();
         Self { stop: Some(stop), thread, _memory: None }

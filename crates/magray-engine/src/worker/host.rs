@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Host {
     pub(super) name: String,
     pub(super) uuid: String,
-    pub(super) meter: MemoryMeter,
+    meter: MemoryMeter,
     device: Device,
     models: Vec<Known>,
     outputs_max: usize,
@@ -44,10 +44,6 @@ pub(super) struct Hosted {
     pub(super) accelerator: Box<dyn Accelerator>,
     precision: Precision,
 }
-
-/// Memory of the device that was not used for so long goes back: longer than the pauses between bursts of requests, and
-/// not so long that other programs miss it.
-const UNUSED_SECONDS_MAX: u32 = 10;
 
 /// What came along with an order to load.
 pub(super) enum Offered {
@@ -91,14 +87,14 @@ impl Host {
         let outputs_max = spec.outputs_max;
         match &spec.device {
             WorkerDevice::Cuda(device) => {
-                let (cuda, gpu) = open_cuda(device)?;
+                let (cuda, gpu) = open_cuda(device, spec.memory_limit_bytes)?;
                 let meter = cuda_meter(Arc::clone(cuda.context()));
                 let (name, uuid) = (gpu.name.clone(), gpu.uuid.clone());
-                let device = Device::Cuda { cuda, gpu, streams: device.options().streams };
+                let device = Device::Cuda { cuda, gpu, streams: device.options(None).streams };
                 Ok(Self { name, uuid, meter, device, models, outputs_max })
             }
             WorkerDevice::Simulated(gpu) => {
-                let device = SimulatedDevice::open(*gpu)?;
+                let device = SimulatedDevice::open(*gpu, spec.memory_limit_bytes)?;
                 let (name, uuid, meter) = (device.name(), device.uuid(), device.meter());
                 Ok(Self { name, uuid, meter, device: Device::Simulated(device), models, outputs_max })
             }
@@ -114,15 +110,26 @@ impl Host {
         self.models[model].place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The device's memory. Keeps nobody waiting.
+    pub(super) fn memory(&self) -> MemoryStats {
+        let mut memory = (self.meter)();
+        self.for_parked(|accelerator| memory.spare = memory.spare.saturating_add(accelerator.workspace_bytes()));
+        memory.spare = memory.spare.min(memory.allocated);
+        memory
+    }
+
     /// Brings a model's weights to the device. Meanwhile its place is empty, and nobody waits for it.
     pub(super) fn load(&self, model: usize, offered: Offered) -> Result<Came, Refused> {
         self.device.bind()?;
         let there = self.place(model).take();
-        let (hosted, origin) = match there {
-            Some(hosted) if hosted.accelerator.is_resident() => (hosted, Origin::Device),
-            Some(hosted) => (self.wake(model, hosted)?, Origin::Parked),
+        let (mut hosted, origin, offered) = match there {
+            Some(hosted) if hosted.accelerator.is_resident() => (hosted, Origin::Device, offered),
+            Some(hosted) => (self.wake(model, hosted)?, Origin::Parked, offered),
             None => self.load_new(model, offered)?,
         };
+        if let Offered::Empty { memory, on_filled } = offered {
+            hosted.accelerator.keep_image(memory, on_filled);
+        }
         let Hosted { accelerator, precision } = &hosted;
         let (outputs, bytes) = (accelerator.outputs(), accelerator.weight_bytes());
         let arriving = accelerator.arriving();
@@ -160,55 +167,85 @@ impl Host {
         }
     }
 
-    /// Looks after the device's memory. Called about once a second.
+    /// Time goes on, about a second: memory that no batch of late needed is given back. Models that compute just now are
+    /// left alone, and nobody waits for this.
     pub(super) fn tend(&self) {
-        match &self.device {
-            Device::Cuda { cuda, .. } => cuda.context().tend(UNUSED_SECONDS_MAX),
-            // It has no more than its models use.
-            Device::Simulated(_) => {}
+        for known in &self.models {
+            if let Ok(mut place) = known.place.try_lock()
+                && let Some(hosted) = &mut *place
+            {
+                hosted.accelerator.tend();
+            }
+        }
+        if let Device::Cuda { cuda, .. } = &self.device {
+            cuda.tend();
         }
     }
 
     fn wake(&self, model: usize, mut hosted: Hosted) -> Result<Hosted, Refused> {
-        match hosted.accelerator.wake() {
+        match self.make_room_for(|| Ok(hosted.accelerator.wake()?)) {
             Ok(()) => Ok(hosted),
-            Err(error) => {
+            Err(problem) => {
                 // Room may come: then it wakes. After anything else it is better begun anew.
-                if error.failure() == Failure::OutOfMemory {
+                if problem.failure == Failure::OutOfMemory {
                     *self.place(model) = Some(hosted);
                 }
-                Err(error.into())
+                Err(problem)
             }
         }
     }
 
-    fn load_new(&self, model: usize, offered: Offered) -> Result<(Hosted, Origin), Refused> {
+    /// Does something that takes memory. Where there is too little, models that are away give up what their passes had
+    /// taken, and it is tried once more.
+    fn make_room_for<T>(&self, mut act: impl FnMut() -> Result<T, Refused>) -> Result<T, Refused> {
+        let mut has_more = false;
+        match act() {
+            Err(problem) if problem.failure == Failure::OutOfMemory => {
+                self.for_parked(|accelerator| {
+                    has_more |= accelerator.workspace_bytes() > 0;
+                    accelerator.trim();
+                });
+                if has_more { act() } else { Err(problem) }
+            }
+            done => done,
+        }
+    }
+
+    /// Looks at every model that was loaded and is away; those that somebody has in hand are left out.
+    fn for_parked(&self, mut look: impl FnMut(&mut dyn Accelerator)) {
+        for known in &self.models {
+            if let Ok(mut place) = known.place.try_lock()
+                && let Some(hosted) = place.as_mut().filter(|hosted| !hosted.accelerator.is_resident())
+            {
+                look(&mut *hosted.accelerator);
+            }
+        }
+    }
+
+    /// Loads a model that was not there before; gives what was offered and is still of use.
+    fn load_new(&self, model: usize, offered: Offered) -> Result<(Hosted, Origin, Offered), Refused> {
         let source = &self.models[model].model;
-        let (hosted, origin) = match offered {
+        let from_files = || self.make_room_for(|| self.device.load_from_files(source));
+        let (hosted, origin, offered) = match offered {
             Offered::Filled { memory, bytes, on_spoilt } => {
-                match self.device.load_from_image(source, memory, bytes) {
-                    Ok(hosted) => (hosted, Origin::Image),
-                    Err(problem) if problem.failure == Failure::Transient => {
+                match self.make_room_for(|| self.device.load_from_image(source, &memory, bytes)) {
+                    Ok(hosted) => (hosted, Origin::Image, Offered::None),
+                    Err(problem) if problem.code == IMAGE_SPOILT => {
                         // The files are still there.
                         on_spoilt(&problem);
-                        (self.device.load_from_files(source)?, Origin::Files)
+                        (from_files()?, Origin::Files, Offered::None)
                     }
                     Err(problem) => return Err(problem),
                 }
             }
-            Offered::Empty { memory, on_filled } => {
-                let mut hosted = self.device.load_from_files(source)?;
-                hosted.accelerator.keep_image(memory, on_filled);
-                (hosted, Origin::Files)
-            }
-            Offered::None => (self.device.load_from_files(source)?, Origin::Files),
+            offered => (from_files()?, Origin::Files, offered),
         };
         let outputs = hosted.accelerator.outputs();
         if outputs > self.outputs_max {
             let message = format!("the model answers with {outputs} numbers: was its folder changed? Restart magray");
             return Err(Refused { failure: Failure::Transient, code: "model_changed", message });
         }
-        Ok((hosted, origin))
+        Ok((hosted, origin, offered))
     }
 }
 
@@ -237,26 +274,34 @@ impl Device {
         }
     }
 
-    fn load_from_image(&self, model: &WorkerModel, memory: SharedMemory, bytes: u64) -> Result<Hosted, Refused> {
+    fn load_from_image(&self, model: &WorkerModel, memory: &SharedMemory, bytes: u64) -> Result<Hosted, Refused> {
+        // Mapped anew for every try: whoever loads it keeps it.
+        let memory = memory.fd().try_clone_to_owned().and_then(SharedMemory::from_fd_whole);
+        let memory = memory.map_err(|error| Refused::image(error.to_string()))?;
         match self {
             Self::Cuda { cuda, gpu, streams } => {
                 let spec = spec_of(&model.source)?;
                 let precision = model.precision.settle_gpu(gpu.capability);
                 let from = WeightsFrom::Image { memory, bytes };
-                let executor = CudaExecutor::load(Arc::clone(cuda), *streams, &spec, from, precision)?;
+                let executor = CudaExecutor::load(Arc::clone(cuda), *streams, &spec, from, precision);
+                let executor = executor.map_err(Refused::of_image)?;
                 Ok(Hosted { accelerator: Box::new(executor), precision })
             }
             Self::Simulated(device) => {
                 let (spec, source) = parts(&model.source)?;
-                let (model, precision) = device.load_from_image(&spec, &*source, model.precision, (memory, bytes))?;
+                let loaded = device.load_from_image(&spec, &*source, model.precision, (memory, bytes));
+                let (model, precision) = loaded.map_err(|error| match error {
+                    LoadOnSimulated::Gpu(error) => Refused::of_image(error),
+                    LoadOnSimulated::Load(error) => error.into(),
+                })?;
                 Ok(Hosted { accelerator: Box::new(model), precision })
             }
         }
     }
 }
 
-fn open_cuda(device: &CudaDevice) -> Result<(Arc<Cuda>, GpuInfo), Refused> {
-    let options = device.options();
+fn open_cuda(device: &CudaDevice, limit: Option<u64>) -> Result<(Arc<Cuda>, GpuInfo), Refused> {
+    let options = device.options(limit);
     let gpus = probe(&options.search, &Visible::all()).map_err(GpuError::from)?;
     let gpu = resolve(&gpus, &format!("cuda:{}", device.uuid())).map_err(|declined| {
         // It was there when the supervisor chose it.
@@ -274,6 +319,7 @@ fn cuda_meter(context: Arc<Context>) -> MemoryMeter {
         MemoryStats {
             allocated,
             reserved: free_at_first.saturating_sub(free).max(allocated),
+            spare: 0,
             peak_allocated: context.peak_allocated_bytes(),
             free,
             total,
@@ -296,6 +342,23 @@ fn spec_of(source: &ModelSource) -> Result<ModelSpec, Refused> {
     match source {
         ModelSource::Synthetic(shape) => Ok(synthetic_spec(*shape)),
         ModelSource::Folder(folder) => Ok(ModelSpec::read(folder).map_err(LoadError::from)?),
+    }
+}
+
+/// The code of what is wrong with an image, and with nothing else.
+const IMAGE_SPOILT: &str = "image_spoilt";
+
+impl Refused {
+    fn image(message: String) -> Self {
+        Self { failure: Failure::Transient, code: IMAGE_SPOILT, message }
+    }
+
+    /// Why weights did not come from an image: for its own sake, or as they would not have come from anywhere.
+    fn of_image(error: GpuError) -> Self {
+        match error {
+            GpuError::Residency(error) => Self::image(error.to_string()),
+            error => error.into(),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Job<T> {
     pub(super) what: T,
 }
 
-/// The two threads and what waits for them.
+/// The two threads and what waits for them. When it goes, what was begun is waited for and the rest is dropped.
 pub(super) struct Jobs<T> {
     shared: Arc<Shared<T>>,
     threads: Vec<JoinHandle<()>>,
@@ -75,11 +75,6 @@ impl<T: Send + 'static> Jobs<T> {
         drop(state);
         self.shared.changed.notify_all();
         Ok(())
-    }
-
-    /// Ends when what was begun is done; the rest is dropped.
-    pub(super) fn finish(self) {
-        drop(self);
     }
 }
 
@@ -228,7 +223,7 @@ mod tests {
         // Whether the second has begun or not: nobody keeps it when the threads have ended.
         drop(second);
         let Rig { jobs, begun } = rig;
-        jobs.finish();
+        drop(jobs);
         assert!(begun.iter().all(|name| name == "second"));
     }
 

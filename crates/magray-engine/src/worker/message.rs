@@ -414,8 +414,8 @@ impl Arrival {
 }
 
 fn put_memory(to: &mut Vec<u8>, memory: &MemoryStats) {
-    let MemoryStats { allocated, reserved, peak_allocated, free, total, pool } = *memory;
-    [allocated, reserved, peak_allocated, free, total].into_iter().for_each(|number| put_u64(to, number));
+    let MemoryStats { allocated, reserved, spare, peak_allocated, free, total, pool } = *memory;
+    [allocated, reserved, spare, peak_allocated, free, total].into_iter().for_each(|number| put_u64(to, number));
     let PoolStats { reserved, used, peak_reserved, peak_used, parked, largest_free, blocks, .. } = pool;
     let PoolStats { hits, misses, driver_calls, trims, stitches, predicted, .. } = pool;
     [reserved, used, peak_reserved, peak_used, parked, largest_free, blocks].iter().for_each(|n| put_u64(to, *n));
@@ -426,6 +426,7 @@ fn take_memory(fields: &mut Fields<'_>) -> Result<MemoryStats, Garbled> {
     Ok(MemoryStats {
         allocated: fields.u64()?,
         reserved: fields.u64()?,
+        spare: fields.u64()?,
         peak_allocated: fields.u64()?,
         free: fields.u64()?,
         total: fields.u64()?,

@@ -26,7 +26,7 @@ pub use handle::{Offer, Work, WorkerGone, WorkerHandle};
 pub use message::Origin;
 pub use process::{Exit, KillSwitch};
 pub use receiver::{Arrived, FromWorker, Problem, WorkerReceiver};
-pub use serve::{ServeError, serve};
+pub use serve::{NOT_LOADED, ServeError, serve};
 pub use spawn::{SpawnError, spawn};
 pub use spec::{CudaDevice, Form, ModelSource, Ready, WorkerDevice, WorkerModel, WorkerSpec};
 pub use survey::survey;

@@ -6,6 +6,7 @@ use super::host::{Came, Host, Offered, Refused};
 use super::jobs::{Job, Jobs, Way};
 use super::message::{Arrival, Image, ToSupervisor, Trouble};
 use super::mishaps::Mishaps;
+use super::serve::tell;
 use super::wire::Garbled;
 use crate::executor::Arriving;
 use crate::faults::FaultKind;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The orders of models that come and go.
+/// The orders of models that come and go. When it goes, the moves under way are waited for and the others dropped.
 pub(super) struct Movers {
     jobs: Jobs<Move>,
     models: usize,
@@ -69,11 +70,6 @@ impl Movers {
 
     pub(super) fn forget(&self, model: u32) -> Result<(), Garbled> {
         self.push(model, Way::Out, Move::Forget)
-    }
-
-    /// Ends when the moves under way are done.
-    pub(super) fn finish(self) {
-        self.jobs.finish();
     }
 
     fn push(&self, model: u32, way: Way, what: Move) -> Result<(), Garbled> {
@@ -146,7 +142,7 @@ impl Crew {
 
     fn tell_loaded(&self, model: usize, came: &Came, took: Duration) {
         let Came { precision, outputs, bytes, origin, .. } = *came;
-        let (model, outputs, memory) = (model as u32, outputs as u32, (self.host.meter)());
+        let (model, outputs, memory) = (model as u32, outputs as u32, self.host.memory());
         let arrival = Arrival { model, precision, outputs, bytes, took, origin, memory };
         self.tell(ToSupervisor::Loaded(arrival));
     }
@@ -154,7 +150,7 @@ impl Crew {
     fn offload(&self, model: usize) {
         let began = Instant::now();
         self.host.offload(model);
-        let (took, memory, model) = (began.elapsed(), (self.host.meter)(), model as u32);
+        let (took, memory, model) = (began.elapsed(), self.host.memory(), model as u32);
         self.tell(ToSupervisor::Offloaded { model, took, memory });
     }
 
@@ -173,7 +169,7 @@ impl Crew {
                 None => Offered::None,
                 Some(memory) => {
                     let on_filled = move |filled: Result<u64, GpuError>| match filled {
-                        Ok(bytes) => tell(&outgoing, ToSupervisor::ImageFilled { model, image, bytes }),
+                        Ok(bytes) => say(&outgoing, ToSupervisor::ImageFilled { model, image, bytes }),
                         Err(error) => spoilt(&outgoing, model, image, &error.into()),
                     };
                     Offered::Empty { memory, on_filled: Box::new(on_filled) }
@@ -190,18 +186,17 @@ impl Crew {
     }
 
     fn tell(&self, message: ToSupervisor<'_>) {
-        tell(&self.outgoing, message);
+        say(&self.outgoing, message);
     }
 }
 
-fn spoilt(outgoing: &Mutex<Outgoing>, model: u32, image: u64, problem: &Refused) {
-    tell(outgoing, ToSupervisor::ImageSpoilt { model, image, trouble: problem.trouble() });
+/// Says something. A supervisor that cannot be told is gone, and then the watcher ends the process.
+fn say(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) {
+    let _ = tell(outgoing, message);
 }
 
-/// Says something. A supervisor that cannot be told is gone, and then the watcher ends the process.
-fn tell(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) {
-    let mut outgoing = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-    let _ = outgoing.send(|to| message.encode(to));
+fn spoilt(outgoing: &Mutex<Outgoing>, model: u32, image: u64, problem: &Refused) {
+    say(outgoing, ToSupervisor::ImageSpoilt { model, image, trouble: problem.trouble() });
 }
 
 /// What a load becomes by plan.

@@ -11,8 +11,8 @@ use super::slots::{Slots, Staged};
 use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
 use super::wire::Garbled;
+use crate::executor::Arriving;
 use crate::faults::{FaultKind, Place};
-use crate::gpu::MemoryMeter;
 use magray_core::schedule::Failure;
 use magray_device::cuda::{CudaError, InjectedFault};
 use std::io;
@@ -49,8 +49,10 @@ impl From<Garbled> for ServeError {
 
 /// How often a worker says that it lives.
 const HEARTBEAT: Duration = Duration::from_millis(200);
-/// How often a device looks after its memory.
-const TEND: Duration = Duration::from_secs(1);
+/// How often memory that is not needed any more is looked for.
+const TENDING: Duration = Duration::from_secs(1);
+/// The code of a batch whose model is not on the device.
+pub const NOT_LOADED: &str = "not_loaded";
 /// How many times as long a slow device takes.
 const SLOW_FACTOR: u32 = 8;
 
@@ -88,15 +90,15 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
         Ok((host, faults)) => (Arc::new(host), faults),
         Err(problem) => return tell(outgoing, ToSupervisor::NotReady(problem.trouble())),
     };
-    tell(outgoing, ToSupervisor::Ready { memory: (host.meter)(), json: &ready(&host) })?;
+    tell(outgoing, ToSupervisor::Ready { memory: host.memory(), json: &ready(&host) })?;
     let frame = incoming.next()?;
     let ToWorker::Memory(layout) = ToWorker::decode(frame.kind, frame.payload)? else {
         return Err(Garbled("something else before the memory").into());
     };
     let fd = incoming.take_fd().ok_or(Garbled("no memory with the message that announced it"))?;
     let slots = Slots::take_over(fd, layout)?;
-    start_heartbeats(Arc::clone(outgoing), Arc::clone(&host.meter), Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
-    start_tending(Arc::clone(&host))?;
+    start_heartbeats(Arc::clone(outgoing), &host, Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
+    start_tending(&host)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Load);
     let movers = Movers::start(Arc::clone(&host), Arc::clone(outgoing), mishaps)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
@@ -113,7 +115,7 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
             ToWorker::Offload { model } => movers.offload(model)?,
             ToWorker::Forget { model } => movers.forget(model)?,
             ToWorker::Stop => {
-                movers.finish();
+                drop(movers);
                 // The end of the process frees everything at once; the driver would take its time for each model.
                 std::mem::forget(Arc::clone(&worker.host));
                 return Ok(());
@@ -139,16 +141,17 @@ fn ready(host: &Host) -> Vec<u8> {
     serde_json::to_vec(&message).unwrap_or_else(|error| unreachable!("texts: {error}"))
 }
 
-fn tell(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) -> Result<(), ServeError> {
+pub(super) fn tell(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) -> Result<(), ServeError> {
     let mut outgoing = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(outgoing.send(|to| message.encode(to))?)
 }
 
 /// Starts the thread that says that the process lives. That it computes is said by its answers.
-fn start_heartbeats(outgoing: SharedOutgoing, meter: MemoryMeter, mut mishaps: Mishaps) -> io::Result<()> {
+fn start_heartbeats(outgoing: SharedOutgoing, host: &Arc<Host>, mut mishaps: Mishaps) -> io::Result<()> {
+    let host = Arc::downgrade(host);
     let beat = move || {
-        loop {
-            if !mishaps.is_on(FaultKind::Freeze) && tell(&outgoing, ToSupervisor::Heartbeat(meter())).is_err() {
+        while let Some(memory) = host.upgrade().map(|host| host.memory()) {
+            if !mishaps.is_on(FaultKind::Freeze) && tell(&outgoing, ToSupervisor::Heartbeat(memory)).is_err() {
                 // Nobody hears it any more: the watcher ends the process.
                 return;
             }
@@ -159,15 +162,16 @@ fn start_heartbeats(outgoing: SharedOutgoing, meter: MemoryMeter, mut mishaps: M
     Ok(())
 }
 
-/// Starts the thread that lets the device give back memory that nobody has used for a while.
-fn start_tending(host: Arc<Host>) -> io::Result<()> {
+/// Starts the thread that gives back what is not needed any more, now and then.
+fn start_tending(host: &Arc<Host>) -> io::Result<()> {
+    let host = Arc::downgrade(host);
     let tend = move || {
-        loop {
-            std::thread::sleep(TEND);
+        while let Some(host) = host.upgrade() {
             host.tend();
+            drop(host);
+            std::thread::sleep(TENDING);
         }
     };
-    // Apart from heartbeats: the driver may keep whoever calls it waiting.
     std::thread::Builder::new().name("tend".to_owned()).spawn(tend)?;
     Ok(())
 }
@@ -185,10 +189,8 @@ impl Worker {
     fn answer(&mut self, batch: Batch, outgoing: &Mutex<Outgoing>) -> Result<(), ServeError> {
         let (name, slot) = (batch.batch, batch.slot);
         self.slots.stage(slot, batch.extent, &mut self.staged)?;
-        let began = Instant::now();
         match self.compute(batch)? {
-            Ok(()) => {
-                let compute = began.elapsed();
+            Ok(compute) => {
                 self.slots.put_rows(slot as usize, &self.rows);
                 tell(outgoing, ToSupervisor::Finished { batch: name, slot, compute })
             }
@@ -199,8 +201,8 @@ impl Worker {
         }
     }
 
-    /// Computes the staged batch; the inner error is the device's.
-    fn compute(&mut self, batch: Batch) -> Result<Result<(), Refused>, ServeError> {
+    /// Computes the staged batch and says how long that took; the inner error is the device's.
+    fn compute(&mut self, batch: Batch) -> Result<Result<Duration, Refused>, ServeError> {
         let Self { host, staged, rows, mishaps, .. } = self;
         let number = batch.model as usize;
         if number >= host.models() {
@@ -224,7 +226,10 @@ impl Worker {
             return Ok(Err(error.into()));
         }
         rows.resize(batch.extent.texts as usize * model.accelerator.outputs(), 0.0);
-        let ran = model.accelerator.run(&staged.texts(), batch.skip as usize, rows);
+        let arriving = model.accelerator.arriving();
+        let (texts, skip) = (staged.texts(), batch.skip as usize);
+        // The wait for weights on their way belongs to their load.
+        let (ran, waited) = while_arriving(arriving, || model.accelerator.run(&texts, skip, rows));
         if befalls.is_wrong {
             // Still of length 1, as a broken device's may be.
             rows.iter_mut().step_by(2).for_each(|number| *number = -*number);
@@ -232,12 +237,51 @@ impl Worker {
         if befalls.is_slow {
             std::thread::sleep(began.elapsed() * (SLOW_FACTOR - 1));
         }
-        Ok(ran.map_err(Refused::from))
+        Ok(ran.map(|()| began.elapsed().saturating_sub(waited)).map_err(Refused::from))
     }
+}
+
+/// Does something while weights are on their way, if they are; says how long they were.
+fn while_arriving<T>(arriving: Option<Arriving>, act: impl FnOnce() -> T) -> (T, Duration) {
+    let Some(arriving) = arriving else { return (act(), Duration::ZERO) };
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || {
+            // Whoever needs the weights is told why they do not come.
+            let _ = arriving();
+            began.elapsed()
+        });
+        let done = act();
+        (done, waiting.join().unwrap_or_default())
+    })
 }
 
 /// Not the device's fault, and none of the batch: whoever sent it had not waited for the weights.
 fn not_loaded() -> Refused {
     let message = "the weights of the model are not on the device".to_owned();
-    Refused { failure: Failure::Transient, code: "not_loaded", message }
+    Refused { failure: Failure::Transient, code: NOT_LOADED, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn the_wait_for_weights_is_told_apart() {
+        assert_eq!(while_arriving(None, || 7), (7, Duration::ZERO));
+        let (arrive, arrives) = channel::<()>();
+        let arriving: Arriving = Box::new(move || {
+            let _ = arrives.recv();
+            Ok(())
+        });
+        let (_, waited) = while_arriving(Some(arriving), || {
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(2) {
+                std::thread::yield_now();
+            }
+            drop(arrive);
+        });
+        assert!(waited >= Duration::from_millis(2), "{waited:?}");
+    }
 }

@@ -2,7 +2,7 @@
 //! Opens nothing.
 
 use crate::faults::FaultOrder;
-use crate::gpu::{GpuInfo, GpuOptions, MemoryStats, SearchPath};
+use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, MemoryStats, SearchPath};
 use crate::simulated_gpu::SimulatedGpu;
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -23,6 +23,8 @@ pub struct WorkerSpec {
     pub slot_texts_max: usize,
     /// Numbers in the longest answer of a text, whatever the model.
     pub outputs_max: usize,
+    /// What may be taken of the device's memory.
+    pub memory_limit_bytes: Option<u64>,
     /// What is to go wrong, for tests.
     pub faults: Option<FaultOrder>,
 }
@@ -54,12 +56,13 @@ impl WorkerSpec {
         Form { precision: self.models[model].precision, capability }
     }
 
-    /// What may be taken of the device's memory, where there is less than all of it.
-    pub fn memory_limit_bytes(&self) -> Option<u64> {
-        match &self.device {
-            WorkerDevice::Cuda(device) => device.memory_limit_bytes,
-            WorkerDevice::Simulated(_) => None,
-        }
+    /// What models and passes may take of the device's memory, where there is a limit: the driver has its part of it.
+    pub fn memory_allowed_bytes(&self) -> Option<u64> {
+        let context = match &self.device {
+            WorkerDevice::Cuda(_) => CONTEXT_BYTES,
+            WorkerDevice::Simulated(_) => 0,
+        };
+        self.memory_limit_bytes.map(|limit| limit.saturating_sub(context))
     }
 }
 
@@ -70,11 +73,12 @@ pub struct CudaDevice {
     uuid: String,
     capability: (u32, u32),
     streams: usize,
-    /// What may be taken of its memory.
-    memory_limit_bytes: Option<u64>,
     /// Where the libraries are.
     folders: Vec<PathBuf>,
     kernel_cache: Option<PathBuf>,
+    /// Where to write down what memory is taken and given back.
+    #[serde(default)]
+    memory_trace: Option<PathBuf>,
 }
 
 /// A model that may be loaded.
@@ -116,10 +120,10 @@ impl CudaDevice {
             uuid: gpu.uuid.clone(),
             capability: gpu.capability,
             streams: options.streams,
-            memory_limit_bytes: options.rules.memory_limit_bytes,
             // A name that JSON cannot carry belongs to no folder that anybody keeps libraries in.
             folders: options.search.folders().into_iter().filter(|folder| folder.to_str().is_some()).collect(),
             kernel_cache: options.kernel_cache.clone(),
+            memory_trace: options.memory_trace.clone(),
         }
     }
 
@@ -129,12 +133,13 @@ impl CudaDevice {
     }
 
     /// As executors take it. Which GPUs may be seen was settled by who chose this one.
-    pub(super) fn options(&self) -> GpuOptions {
+    pub(super) fn options(&self, memory_limit_bytes: Option<u64>) -> GpuOptions {
         GpuOptions {
-            rules: Rules { memory_limit_bytes: self.memory_limit_bytes, ..Rules::default() },
+            rules: Rules { memory_limit_bytes, ..Rules::default() },
             streams: self.streams,
             search: SearchPath::of_folders(self.folders.clone()),
             kernel_cache: self.kernel_cache.clone(),
+            memory_trace: self.memory_trace.clone(),
             ..GpuOptions::default()
         }
     }
@@ -191,9 +196,9 @@ mod tests {
                 uuid: "GPU-1".to_owned(),
                 capability: (9, 0),
                 streams: 3,
-                memory_limit_bytes: Some(1 << 33),
                 folders: vec!["/usr/lib".into()],
                 kernel_cache: Some("cache".into()),
+                memory_trace: None,
             }),
             models: vec![
                 WorkerModel { source: ModelSource::Folder("a model".into()), precision: PrecisionChoice::Auto },
@@ -206,15 +211,17 @@ mod tests {
             slot_tokens_max: 8192,
             slot_texts_max: 64,
             outputs_max: 384,
+            memory_limit_bytes: Some(1 << 33),
             faults: None,
         };
         let read: WorkerSpec = serde_json::from_slice(&serde_json::to_vec(&spec).unwrap()).unwrap();
         assert_eq!((&read.models, read.outputs_max), (&spec.models, 384));
-        assert_eq!((read.form(1), read.memory_limit_bytes()), (spec.form(1), Some(1 << 33)));
+        assert_eq!((read.form(1), read.memory_allowed_bytes()), (spec.form(1), Some((1 << 33) - CONTEXT_BYTES)));
         assert_ne!(read.form(0), read.form(1), "other numbers in other bytes");
         let WorkerDevice::Cuda(cuda) = read.device else { panic!("another device") };
-        assert_eq!((cuda.uuid(), cuda.options().streams), ("GPU-1", 3));
-        assert_eq!(cuda.options().search.folders(), [PathBuf::from("/usr/lib")]);
+        assert_eq!((cuda.uuid(), cuda.options(None).streams), ("GPU-1", 3));
+        assert_eq!(cuda.options(Some(7)).rules.memory_limit_bytes, Some(7));
+        assert_eq!(cuda.options(None).search.folders(), [PathBuf::from("/usr/lib")]);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use super::requests::{Last, Ledger};
 use super::rule::{Broken, Rule, Verdict, holds};
 use super::workers::Workers;
 use magray_core::schedule::{
-    BatchId, Batching, DeviceId, DeviceKind, DeviceSpec, DeviceState, Failure, Group, KillCause, ModelId, Moment,
-    Piece, View,
+    BatchId, Batching, DeviceId, DeviceKind, DeviceSpec, DeviceState, Failure, Group, KillCause, ModelId, ModelView,
+    Moment, Piece, Residency, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +21,9 @@ pub(crate) struct Batches {
     specs: Vec<DeviceSpec>,
     caps: Vec<Cap>,
     batching: Batching,
-    /// Whether a GPU was in rotation after the step before.
-    gpu_in_rotation: bool,
+    /// By model, whether a GPU in rotation had it after the step before.
+    on_gpus: Vec<bool>,
+    is_crowded: bool,
     /// Batches of this step.
     fresh: Vec<BatchId>,
     /// What each device has computed of which groups.
@@ -66,7 +67,8 @@ impl Batches {
             caps: vec![Cap { tokens: u64::MAX, good: 0 }; specs.len()],
             specs,
             batching,
-            gpu_in_rotation: false,
+            on_gpus: Vec::new(),
+            is_crowded: false,
             fresh: Vec::new(),
             measured: BTreeSet::new(),
         }
@@ -116,7 +118,7 @@ impl Batches {
         for (at, piece) in pieces.iter().enumerate() {
             let group = self.start_piece(piece, batch, ledger, &mut entry)?;
             holds(at == 0 || group == entry.group, Rule::BatchBounds, || {
-                format!("batch {} has texts of the groups {} and {}", batch.0, group.0, entry.group.0)
+                format!("batch {} has texts of {group:?} and {:?}", batch.0, entry.group)
             })?;
             entry.group = group;
         }
@@ -192,6 +194,7 @@ impl Batches {
             is_cpu: self.specs[at].kind == DeviceKind::Cpu,
             gpu_in_rotation: done.gpu_in_rotation,
             gpu_exists: self.specs.iter().any(|spec| spec.kind == DeviceKind::Gpu),
+            is_crowded: self.is_crowded,
         };
         for piece in &done.pieces {
             let entry = ledger.entry_mut(piece.request).expect("pieces are of known requests");
@@ -256,15 +259,24 @@ impl Batches {
         Ok(())
     }
 
-    /// Notes for the batches of this step whether they were placed while a GPU was in rotation.
-    pub(crate) fn note_rotation(&mut self, view: &View) {
-        let mut gpus = view.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);
-        let after = gpus.any(|device| device.state == DeviceState::InRotation);
+    /// Notes for the batches of this step whether they were placed while a GPU in rotation had their model.
+    pub(crate) fn note_rotation(&mut self, view: &View, is_crowded: bool) {
+        let has_gpu = |model: &ModelView| {
+            let mut there = view.devices.iter().zip(&model.residency);
+            there.any(|(device, residency)| {
+                let is_used = device.kind == DeviceKind::Gpu && device.state == DeviceState::InRotation;
+                is_used && *residency == Residency::OnDevice
+            })
+        };
+        let after: Vec<bool> = view.models.iter().map(has_gpu).collect();
         for id in std::mem::take(&mut self.fresh) {
             if let Some(batch) = self.running.get_mut(&id) {
-                batch.gpu_in_rotation = (after == self.gpu_in_rotation).then_some(after);
+                let at = batch.group.model.0 as usize;
+                let before = self.on_gpus.get(at).copied().unwrap_or(false);
+                batch.gpu_in_rotation = (after[at] == before).then_some(before);
             }
         }
-        self.gpu_in_rotation = after;
+        self.on_gpus = after;
+        self.is_crowded = is_crowded;
     }
 }

@@ -4,6 +4,7 @@
 use super::batches::Batches;
 use super::requests::{Entry, Ledger};
 use super::rule::{Rule, Verdict, holds};
+use super::weights::Weights;
 use magray_core::schedule::{DeviceId, DeviceSpec, DeviceState, Moment, Options, Piece, RequestId, Sizing, View};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub(crate) struct Idle {
     is_adaptive: bool,
     age_max: Duration,
     in_rotation: Vec<bool>,
+    /// Workers that rest: somebody may do best to wait until they are woken.
+    at_rest: Vec<bool>,
 }
 
 /// A batch that the machine wants started.
@@ -30,6 +33,7 @@ impl Idle {
     pub(crate) fn new(options: &Options, specs: Vec<DeviceSpec>) -> Self {
         Self {
             in_rotation: vec![false; specs.len()],
+            at_rest: vec![false; specs.len()],
             specs,
             is_adaptive: options.batching.sizing == Sizing::Adaptive,
             age_max: match options.batching.sizing {
@@ -42,7 +46,14 @@ impl Idle {
 
     /// A batch with none of the texts of a request that is older than the bound, and that waits for this device alone, must
     /// not be led by a later one; and later ones of its group must not fill a batch past it.
-    pub(crate) fn keeps_order(&self, start: &Start<'_>, ledger: &Ledger, batches: &Batches, now: Moment) -> Verdict {
+    pub(crate) fn keeps_order(
+        &self,
+        start: &Start<'_>,
+        ledger: &Ledger,
+        batches: &Batches,
+        weights: &Weights,
+        now: Moment,
+    ) -> Verdict {
         let Start { device, pieces } = *start;
         let at = usize::from(device.0);
         let aged = ledger
@@ -56,6 +67,11 @@ impl Idle {
             return Ok(());
         }
         let leader = ledger.entry(pieces[0].request)?;
+        // Its model may not be there, or be on its way out: that is not to be seen from outside.
+        let (model, other) = (aged.request.group.model, leader.request.group.model);
+        if model != other && (weights.is_crowded() || !weights.is_there(device, model)) {
+            return Ok(());
+        }
         // Requests that may go elsewhere, too, have their turn with the oldest of their group. It may do best to wait for a
         // faster device while the youngest of them do best here.
         let is_flexible = |entry: &Entry| !self.is_only_choice(entry, at);
@@ -87,9 +103,12 @@ impl Idle {
         Ok(())
     }
 
-    pub(crate) fn settle(&mut self, view: &View, ledger: &Ledger, batches: &Batches) -> Verdict {
+    pub(crate) fn settle(&mut self, view: &View, ledger: &Ledger, batches: &Batches, weights: &Weights) -> Verdict {
         for (seen, device) in self.in_rotation.iter_mut().zip(&view.devices) {
             *seen = device.state == DeviceState::InRotation;
+        }
+        for (seen, device) in self.at_rest.iter_mut().zip(&view.devices) {
+            *seen = device.state == DeviceState::Resting;
         }
         if !self.is_adaptive {
             return Ok(());
@@ -101,9 +120,12 @@ impl Idle {
         }
         for entry in ledger.live().take(LOOKED_AT).filter(|entry| entry.waiting > 0 && entry.is_untouched()) {
             let mut choices = (0..self.specs.len())
-                .filter(|at| self.in_rotation[*at] && entry.may_use(*at, self.specs[*at].kind))
+                .filter(|at| self.in_rotation[*at] || self.at_rest[*at])
+                .filter(|at| entry.may_use(*at, self.specs[*at].kind))
                 .peekable();
-            let is_waiting_for_nothing = choices.peek().is_some() && choices.all(|at| !is_busy[at]);
+            let model = entry.request.group.model;
+            let is_ready = |at: usize| !is_busy[at] && weights.is_there(DeviceId(at as u16), model);
+            let is_waiting_for_nothing = choices.peek().is_some() && choices.all(is_ready);
             holds(!is_waiting_for_nothing, Rule::NoIdling, || {
                 format!("request {} waits, and all devices that may compute it are idle", entry.request.id.0)
             })?;
@@ -112,8 +134,8 @@ impl Idle {
     }
 
     fn is_only_choice(&self, entry: &Entry, at: usize) -> bool {
-        let mut choices =
-            (0..self.specs.len()).filter(|at| self.in_rotation[*at] && entry.may_use(*at, self.specs[*at].kind));
+        let is_used = |at: &usize| self.in_rotation[*at] || self.at_rest[*at];
+        let mut choices = (0..self.specs.len()).filter(is_used).filter(|at| entry.may_use(*at, self.specs[*at].kind));
         choices.next() == Some(at) && choices.next().is_none()
     }
 }

@@ -54,6 +54,14 @@ impl Ladder {
                     Failure::OutOfMemory => {}
                 }
             }
+            Event::NotLoaded { device, failure, .. } => match failure {
+                Failure::WrongAnswer | Failure::Sticky | Failure::Lost => self.at(*device).most += 1,
+                Failure::Transient | Failure::OutOfMemory => {}
+            },
+            // A worker that rests has not failed.
+            Event::Down { device, ending } if workers.is_resting(*device) && *ending != Ending::Lost => {
+                self.at(*device).is_invited = true;
+            }
             Event::Down { device, ending } if workers.has_worker(*device) => {
                 let is_ordered = workers.kill_cause(*device).is_some();
                 // That a device which is not there starts no worker says nothing new.

@@ -10,6 +10,7 @@ mod requests;
 mod rule;
 #[cfg(test)]
 mod tests;
+mod weights;
 mod workers;
 
 pub use rule::{Broken, Rule};
@@ -24,6 +25,7 @@ use patience::Patience;
 use poison::Suspects;
 use requests::Ledger;
 use rule::Verdict;
+use weights::Weights;
 use workers::Workers;
 
 /// All books.
@@ -32,6 +34,7 @@ pub(crate) struct Checks {
     pub(crate) ledger: Ledger,
     pub(crate) batches: Batches,
     pub(crate) workers: Workers,
+    pub(crate) weights: Weights,
     suspects: Suspects,
     ladder: Ladder,
     idle: Idle,
@@ -41,6 +44,7 @@ pub(crate) struct Checks {
 impl Checks {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let specs: Vec<_> = scenario.devices.iter().map(|device| device.spec).collect();
+        let weights = Weights::new(scenario);
         Self {
             ledger: Ledger::new(&scenario.options),
             batches: Batches::new(specs.clone(), scenario.options.batching),
@@ -48,7 +52,8 @@ impl Checks {
             suspects: Suspects::new(scenario.options.recovery.poison_kills),
             ladder: Ladder::new(specs.len(), scenario.options.recovery),
             idle: Idle::new(&scenario.options, specs),
-            patience: Patience::new(scenario),
+            patience: Patience::new(scenario, weights.is_crowded()),
+            weights,
         }
     }
 
@@ -62,9 +67,11 @@ impl Checks {
         // The ladder and the suspects look at what was so before this event.
         self.ladder.heard(event, &self.workers, &self.batches, now);
         self.suspects.heard(event, &self.workers, &self.batches, now);
-        self.workers.heard(event, &self.batches, now);
+        let given_up = self.given_up_at_once(event);
+        self.workers.heard(event, &self.batches, &self.weights, now);
+        self.weights.heard(event, &self.batches, now);
         self.patience.heard(event, now);
-        if let Some(device) = self.given_up_at_once(event) {
+        if let Some(device) = given_up {
             self.batches.doubt(device, KillCause::RuledOut, &mut self.ledger);
         }
         match event {
@@ -82,6 +89,9 @@ impl Checks {
             Event::Failed { batch, failure: Failure::Sticky | Failure::WrongAnswer | Failure::Lost } => {
                 self.batches.get(*batch).map(|batch| batch.device)
             }
+            Event::NotLoaded { device, model, failure: Failure::Sticky | Failure::WrongAnswer | Failure::Lost } => {
+                Some(*device).filter(|device| self.weights.is_loading(*device, *model))
+            }
             _ => None,
         }
     }
@@ -93,8 +103,9 @@ impl Checks {
                 self.workers.may_start(*device)?;
                 self.suspects.may_share(pieces, &self.ledger)?;
                 let start = idle::Start { device: *device, pieces };
-                self.idle.keeps_order(&start, &self.ledger, &self.batches, now)?;
-                self.batches.start(batches::New { device: *device, batch: *batch, pieces }, &mut self.ledger, now)
+                self.idle.keeps_order(&start, &self.ledger, &self.batches, &self.weights, now)?;
+                self.batches.start(batches::New { device: *device, batch: *batch, pieces }, &mut self.ledger, now)?;
+                self.weights.may_start(*device, pieces, &self.ledger)
             }
             Action::Complete { request, report } => {
                 self.suspects.forget(*request);
@@ -105,6 +116,10 @@ impl Checks {
                 self.ledger.refuse(*request, *refused, now)
             }
             Action::Kill { device, cause } => {
+                let is_honest = *cause != KillCause::LoadOverdue || self.weights.is_overdue(*device, now);
+                rule::holds(is_honest, Rule::HonestKill, || {
+                    format!("the worker of device {} is ended as {cause:?}, and no weights are late", device.0)
+                })?;
                 self.workers.kill(*device, *cause, self.batches.oldest(*device), now)?;
                 self.suspects.killed(*device, *cause, &self.batches, now);
                 self.batches.doubt(*device, *cause, &mut self.ledger);
@@ -113,6 +128,17 @@ impl Checks {
             Action::Spawn { device } => {
                 self.ladder.spawned(*device, now)?;
                 self.workers.spawn(*device, now)
+            }
+            Action::Load { device, model } => self.weights.load(*device, *model, &self.workers, now),
+            Action::Offload { device, model } => {
+                let Self { ledger, batches, workers, .. } = self;
+                let order = weights::Order { device: *device, model: *model, batches, workers, ledger };
+                self.weights.offload(order, now)
+            }
+            Action::Forget { model } => self.weights.forget(*model),
+            Action::Rest { device } => {
+                self.weights.rest(*device, &self.batches)?;
+                self.workers.rest(*device, now)
             }
             Action::Trim { device } => self.workers.trim(*device),
             Action::Probe { device } => self.workers.probe(*device, &self.batches, now),
@@ -125,14 +151,15 @@ impl Checks {
 
     /// Judges how things stand after all that the machine wanted at this event.
     pub(crate) fn settle(&mut self, view: &View, now: Moment) -> Verdict {
-        self.ledger.settle(view, now)?;
+        self.ledger.settle(view, &self.weights, now)?;
         self.batches.settle(view, &self.workers)?;
         self.workers.settle(view, &self.batches, now)?;
+        self.weights.settle(view, &self.workers, &self.ledger, now)?;
         self.ladder.settle(&self.workers)?;
         self.suspects.settle(&self.ledger)?;
-        self.idle.settle(view, &self.ledger, &self.batches)?;
+        self.idle.settle(view, &self.ledger, &self.batches, &self.weights)?;
         self.patience.settle(&self.ledger, &self.batches, now)?;
-        self.batches.note_rotation(view);
+        self.batches.note_rotation(view, self.weights.is_crowded());
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use super::batches::Batches;
 use super::requests::Ledger;
 use super::rule::{Rule, Verdict, holds};
-use crate::scenario::{Cost, Scenario};
+use crate::scenario::{Cost, Model, Scenario};
 use magray_core::schedule::{Event, Moment, Sizing};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,21 +18,27 @@ pub(crate) struct Patience {
     /// What time alone may cost: workers that start, and a request that is overtaken until it is old.
     allowance: Duration,
     age_max: Duration,
+    /// Whether there are several models: what comes later for one may be computed while an earlier one waits for its own.
+    are_several: bool,
     /// Work that has come since nothing waited, by the time it came.
     came: VecDeque<(Moment, Duration)>,
     came_in_all: Duration,
 }
 
 impl Patience {
-    pub(crate) fn new(scenario: &Scenario) -> Self {
+    pub(crate) fn new(scenario: &Scenario, is_crowded: bool) -> Self {
         let devices = || scenario.devices.iter().map(|device| device.cost);
         let most = |part: fn(Cost) -> f64| devices().map(part).fold(0.0, f64::max);
         let starts = scenario.devices.iter().map(|device| device.start * 2).max();
         let batching = scenario.options.batching;
+        // A model may come to each device it is tried on, one after the other, and from its files.
+        let load = |model: &Model| scenario.devices.iter().map(|device| device.loads.of(model.bytes, false) * 3).max();
+        let loads: Duration = scenario.models.iter().filter_map(load).sum();
         Self {
             is_calm: scenario.troubles.is_empty()
                 && scenario.given_up.is_empty()
                 && scenario.load.shape.poison == 0.0
+                && !is_crowded
                 && batching.sizing == Sizing::Adaptive,
             slowest: Cost {
                 // Each batch has its way there and back, which is long now and then.
@@ -40,8 +46,9 @@ impl Patience {
                 token_us: most(|cost| cost.token_us),
                 text_us: most(|cost| cost.text_us),
             },
-            allowance: batching.age_max + starts.unwrap_or_default() + Duration::from_millis(50),
+            allowance: batching.age_max + starts.unwrap_or_default() + loads + Duration::from_millis(50),
             age_max: batching.age_max,
+            are_several: scenario.models.len() > 1,
             came: VecDeque::new(),
             came_in_all: Duration::ZERO,
         }
@@ -74,8 +81,9 @@ impl Patience {
         // Once it is started it waits for nobody but its batch.
         let Some(oldest) = ledger.live().find(|entry| entry.waiting > 0) else { return Ok(()) };
         let old_at = oldest.arrived + self.age_max;
+        let is_before = |at: Moment| at <= old_at || self.are_several;
         let before =
-            self.came.iter().take_while(|(at, _)| *at <= old_at).last().map_or(Duration::ZERO, |(_, sum)| *sum);
+            self.came.iter().take_while(|(at, _)| is_before(*at)).last().map_or(Duration::ZERO, |(_, sum)| *sum);
         let bound = self.allowance + before * 3;
         holds(now.since(oldest.arrived) <= bound, Rule::Starves, || {
             let waited = now.since(oldest.arrived);

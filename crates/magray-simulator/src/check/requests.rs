@@ -2,10 +2,11 @@
 //! Knows devices by name only.
 
 use super::rule::{Broken, Rule, Verdict, holds};
+use super::weights::Weights;
 use crate::load::{Demand, Poison};
 use magray_core::schedule::{
-    BatchId, DeviceId, DeviceState, Event, Failure, Fallback, Limits, Moment, Options, Refused, Report, Request,
-    RequestId, View,
+    BatchId, DeviceId, DeviceKind, DeviceState, Event, Failure, Fallback, Limits, Moment, Options, Refused, Report,
+    Request, RequestId, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -113,6 +114,8 @@ pub(crate) struct Last {
     /// Whether a GPU was in rotation when it was placed; not known where that changed at the same step.
     pub(crate) gpu_in_rotation: Option<bool>,
     pub(crate) gpu_exists: bool,
+    /// Whether a GPU that had the weights may have been about to lose them.
+    pub(crate) is_crowded: bool,
 }
 
 impl Ledger {
@@ -249,7 +252,7 @@ impl Ledger {
         Ok(())
     }
 
-    pub(crate) fn settle(&mut self, view: &View, now: Moment) -> Verdict {
+    pub(crate) fn settle(&mut self, view: &View, weights: &Weights, now: Moment) -> Verdict {
         if let Some((deadline, request)) = self.deadlines.first().filter(|(deadline, _)| *deadline + WAKE_LEAST <= now)
         {
             let message = format!("request {} still waits, and its deadline was {deadline:?}", request.0);
@@ -269,28 +272,38 @@ impl Ledger {
         holds(is_so, Rule::HonestView, || {
             format!("the view has {} requests and {} tokens, and there are {:?}", view.requests, view.tokens, self.room)
         })?;
-        self.judge_without_device(view, now)?;
+        self.judge_without_device(view, weights, now)?;
         self.was_in_rotation = view.devices.iter().map(|device| device.state == DeviceState::InRotation).collect();
-        self.judge_stranded(view, now)
+        self.judge_stranded(view, weights, now)
     }
 
     /// A request refused for want of a device must have had none, or no memory on it.
-    fn judge_without_device(&mut self, view: &View, now: Moment) -> Verdict {
+    fn judge_without_device(&mut self, view: &View, weights: &Weights, now: Moment) -> Verdict {
         for (request, fallback) in std::mem::take(&mut self.without_device) {
             let entry = &self.entries[&request];
             let waited = now.since(entry.arrived);
             let mut mine = view.devices.iter().enumerate().filter(|(at, device)| entry.may_use(*at, device.kind));
-            let is_hopeless = mine.all(|(at, device)| match device.state {
-                // One that came back at this very step may have come too late.
-                DeviceState::InRotation => {
-                    !self.was_in_rotation.get(at).is_some_and(|was_in| *was_in) && waited >= self.start_max
-                }
-                DeviceState::Out(_) => true,
-                DeviceState::Starting | DeviceState::Recovering(_) => waited >= self.start_max,
+            let model = entry.request.group.model;
+            let is_hopeless = mine.all(|(at, device)| {
+                let id = DeviceId(at as u16);
+                let is_late = match device.state {
+                    // One that came back at this very step may have come too late.
+                    DeviceState::InRotation => {
+                        let was_in = self.was_in_rotation.get(at).is_some_and(|was_in| *was_in);
+                        !was_in || !weights.is_near(id, model, now)
+                    }
+                    DeviceState::Out(_) => return true,
+                    DeviceState::Starting | DeviceState::Recovering(_) | DeviceState::Resting => true,
+                };
+                is_late && waited >= self.start_max || weights.is_hopeless(id, model, now)
             });
             // Where its memory did not do, a device does not count any more.
             let had_no_memory = entry.out_of_memory;
-            holds(is_hopeless || had_no_memory, Rule::HonestRefusal, || {
+            // What failed too often goes to the CPU alone, and that may not have room for the model any more.
+            let mut cpus = view.devices.iter().enumerate().filter(|(_, device)| device.kind == DeviceKind::Cpu);
+            let has_no_cpu = cpus.all(|(at, _)| weights.is_hopeless(DeviceId(at as u16), model, now));
+            let is_left_alone = has_no_cpu && !entry.is_untouched();
+            holds(is_hopeless || had_no_memory || is_left_alone, Rule::HonestRefusal, || {
                 format!("request {} is refused for want of a device ({fallback:?}), and there is one", request.0)
             })?;
         }
@@ -298,9 +311,10 @@ impl Ledger {
     }
 
     /// A request waits for a device that is out for a bounded time.
-    fn judge_stranded(&mut self, view: &View, now: Moment) -> Verdict {
+    fn judge_stranded(&mut self, view: &View, weights: &Weights, now: Moment) -> Verdict {
         // Where all devices are used nobody is stranded, and long queues need not be looked through.
-        let is_any_out = view.devices.iter().any(|device| device.state != DeviceState::InRotation);
+        let is_any_out =
+            weights.is_crowded() || view.devices.iter().any(|device| device.state != DeviceState::InRotation);
         if !is_any_out && !std::mem::replace(&mut self.was_any_out, is_any_out) {
             return Ok(());
         }
@@ -308,7 +322,12 @@ impl Ledger {
         for id in &self.choosy {
             let entry = self.entries.get_mut(id).expect("choosy requests are in the book");
             let states: Vec<DeviceState> = entry.states(view).collect();
-            if states.contains(&DeviceState::InRotation) || entry.running > 0 {
+            let model = entry.request.group.model;
+            let mut mine = view.devices.iter().enumerate().filter(|(at, device)| entry.may_use(*at, device.kind));
+            let is_served = mine.any(|(at, device)| {
+                device.state == DeviceState::InRotation && weights.is_served(DeviceId(at as u16), model)
+            });
+            if is_served || entry.running > 0 {
                 entry.stranded_since = None;
                 continue;
             }
@@ -441,6 +460,9 @@ impl Entry {
             && (report.replays > 0) == self.restarted;
         let needs_gpu = self.request.allowed == magray_core::schedule::Allowed::Any && last.is_cpu && last.gpu_exists;
         let is_fallback_honest = match (report.fallback, last.gpu_in_rotation) {
+            (Some(Fallback::Waking | Fallback::NotLoaded | Fallback::OutOfMemory), Some(true)) if last.is_crowded => {
+                needs_gpu
+            }
             (Some(_), Some(true)) => needs_gpu && self.failed_on_gpu,
             (Some(_), _) => needs_gpu,
             (None, Some(false)) => !needs_gpu,

@@ -84,6 +84,24 @@ pub enum Rule {
     HonestWake,
     /// What the machine says of itself is so.
     HonestView,
+    /// No batch starts where its model's weights are not.
+    HasWeights,
+    /// Weights are loaded where they are not, and leave where they are, by workers that are there.
+    WeightsOrder,
+    /// Nothing leaves under a batch or a probe, no worker rests with weights, nothing is forgotten that a device has.
+    NotUnderBatch,
+    /// No more weights are put on a device than there is room for.
+    Room,
+    /// A pinned model leaves by a wish alone, and nothing leaves the CPU to make room.
+    Pinned,
+    /// A model that was brought for somebody computes before others of its priority push it out.
+    TakesTurns,
+    /// A model that nobody uses leaves in time.
+    Idles,
+    /// A worker without weights rests in time, and one that rests is gone.
+    Rests,
+    /// A model that is wanted on a GPU, and fits, gets there.
+    Preheats,
 }
 
 impl fmt::Display for Broken {

@@ -4,6 +4,7 @@
 use super::batches::{Batch, Batches};
 use super::requests::SLACK;
 use super::rule::{Broken, Rule, Verdict, holds};
+use super::weights::Weights;
 use magray_core::schedule::{
     Change, Condition, DeviceId, DeviceKind, DeviceSpec, DeviceState, Ending, Event, Failure, Fault, KillCause, Moment,
     Recovery, View,
@@ -23,6 +24,8 @@ struct Known {
     kind: DeviceKind,
     worker: Worker,
     killed: Option<KillCause>,
+    /// Since when it was asked to end because nobody needs it.
+    resting: Option<Moment>,
     /// Telemetry rules it out.
     ruled: Option<Fault>,
     /// It must answer a probe before it gets work.
@@ -63,6 +66,7 @@ impl Workers {
             kind: spec.kind,
             worker: Worker::Absent,
             killed: None,
+            resting: None,
             ruled: None,
             must_probe: false,
             probing: None,
@@ -87,7 +91,7 @@ impl Workers {
         known.slowest = known.slowest.max(cost);
     }
 
-    pub(crate) fn heard(&mut self, event: &Event, batches: &Batches, now: Moment) {
+    pub(crate) fn heard(&mut self, event: &Event, batches: &Batches, weights: &Weights, now: Moment) {
         match event {
             Event::Up { device } => {
                 let known = self.at_mut(*device);
@@ -101,6 +105,7 @@ impl Workers {
                 if known.worker != Worker::Absent {
                     known.worker = Worker::Absent;
                     known.killed = None;
+                    known.resting = None;
                     known.probing = None;
                     known.is_broken = false;
                     known.has_failed_probe = false;
@@ -150,6 +155,21 @@ impl Workers {
                 let known = self.at_mut(*device);
                 (known.has_left, known.is_permanent) = (true, true);
             }
+            Event::Loaded { device, model, .. } if weights.is_loading(*device, *model) => {
+                self.at_mut(*device).last_sign = now;
+            }
+            Event::NotLoaded { device, model, failure } if weights.is_loading(*device, *model) => {
+                let known = self.at_mut(*device);
+                known.last_sign = now;
+                if known.kind == DeviceKind::Gpu {
+                    self.failed(*device, *failure);
+                }
+            }
+            Event::Offloaded { device, model } if weights.is_leaving(*device, *model) => {
+                self.at_mut(*device).last_sign = now;
+            }
+            Event::Loaded { .. } | Event::NotLoaded { .. } | Event::Offloaded { .. } => {}
+            Event::Room { .. } | Event::Wished { .. } => {}
             Event::Submitted(_) | Event::Cancelled(_) | Event::Draining | Event::Tick => {}
         }
     }
@@ -172,6 +192,26 @@ impl Workers {
     pub(crate) fn is_being_ended(&self, device: DeviceId) -> bool {
         let known = self.at(device);
         known.kind == DeviceKind::Gpu && (known.killed.is_some() || known.worker == Worker::Absent || known.is_broken)
+    }
+
+    /// Whether the device has a worker that is ready and not being ended.
+    pub(crate) fn takes_orders(&self, device: DeviceId) -> bool {
+        let known = self.at(device);
+        known.worker == Worker::Up && known.killed.is_none() && known.resting.is_none()
+    }
+
+    /// The device's worker is to end because nobody needs it.
+    pub(crate) fn rest(&mut self, device: DeviceId, now: Moment) -> Verdict {
+        let is_possible = self.takes_orders(device) && !self.is_probing(device);
+        let known = self.at_mut(device);
+        holds(is_possible, Rule::WorkerOrder, || format!("device {} is to rest and cannot: {known:?}", device.0))?;
+        known.resting = Some(now);
+        Ok(())
+    }
+
+    /// Whether the device's worker was asked to end because nobody needs it.
+    pub(crate) fn is_resting(&self, device: DeviceId) -> bool {
+        self.at(device).resting.is_some()
     }
 
     /// Whether there is a reason, apart from counted failures, why the device should not be used.
@@ -229,11 +269,13 @@ impl Workers {
         holds(is_possible, Rule::WorkerOrder, || {
             format!("the worker of device {} is to be ended: it has none, or it was said before", device.0)
         })?;
-        let begun = oldest.map(|batch| batch.started).or(known.probing);
+        let begun = oldest.map(|batch| batch.started).or(known.probing).or(known.resting);
         let is_honest = match cause {
             KillCause::Overdue => begun.is_some_and(|begun| now.since(begun) >= recovery.overdue_least),
             KillCause::Silent => now.since(known.last_sign) >= recovery.silence_max,
             KillCause::Sticky => known.is_broken || known.has_failed_probe,
+            // The book of weights judges it.
+            KillCause::LoadOverdue => true,
             KillCause::RuledOut => known.ruled.is_some() || known.must_probe || known.has_left,
             KillCause::StartOverdue => {
                 matches!(known.worker, Worker::Starting { since } if now.since(since) >= recovery.start_max)
@@ -297,6 +339,12 @@ impl Workers {
             let device = DeviceId(at as u16);
             known.judge_state(at, view.devices[at].state)?;
             known.judge_end(at)?;
+            if let Some(since) = known.resting.filter(|_| known.killed.is_none()) {
+                holds(now.since(since) <= recovery.overdue_least * 10 + SLACK, Rule::HangsEnd, || {
+                    format!("device {at} should rest since {since:?}, and its worker is not ended")
+                })?;
+                continue;
+            }
             if known.worker != Worker::Up || known.killed.is_some() {
                 known.head = None;
                 continue;
@@ -329,11 +377,18 @@ impl Known {
         if self.kind == DeviceKind::Cpu {
             return holds(is_in, Rule::HonestView, || format!("the CPU is {state:?}"));
         }
-        holds(!is_in || (self.worker == Worker::Up && self.killed.is_none()), Rule::HonestView, || {
-            format!("device {at} is said to be in rotation: {self:?}")
+        let is_gone = self.worker != Worker::Up || self.resting.is_some();
+        holds(state != DeviceState::Resting || is_gone, Rule::Rests, || {
+            format!("device {at} is said to rest: {self:?}")
         })?;
+        let is_ready = self.worker == Worker::Up && self.killed.is_none() && self.resting.is_none();
+        holds(!is_in || is_ready, Rule::HonestView, || format!("device {at} is said to be in rotation: {self:?}"))?;
         self.was_in_rotation |= is_in;
-        let is_told = if is_in { !self.has_left } else { self.has_left || !self.was_in_rotation };
+        let is_told = if is_in || state == DeviceState::Resting {
+            !self.has_left
+        } else {
+            self.has_left || !self.was_in_rotation
+        };
         let is_out = matches!(state, DeviceState::Out(_));
         holds(is_told && (!is_out || self.is_permanent), Rule::Alerts, || {
             format!("device {at} is {state:?}, and people think that it left: {}", self.has_left)

@@ -5,7 +5,7 @@ use super::figures::{Figures, Spread};
 use super::plot::{Frame, Line, Panel, draw};
 use super::{ExperimentError, Output, page, run_all, write};
 use crate::load::{Arrivals, Load, Shape};
-use crate::scenario::{Cost, Device, Scenario};
+use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use crate::trial::try_scenario;
 use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Moment, Options, Sizing};
 use std::time::Duration;
@@ -174,6 +174,7 @@ fn scenario(case: &Case) -> Scenario {
         spec: DeviceSpec { kind, slots, batch_tokens_max: 65_536, weights_max: u64::MAX },
         cost,
         start: Duration::from_millis(1),
+        loads: Loads::QUICK,
     };
     let (devices, allowed) = match case.like {
         // There is always a CPU; here nothing may be computed on it.
@@ -183,6 +184,7 @@ fn scenario(case: &Case) -> Scenario {
     Scenario {
         seed: case.seed,
         devices,
+        models: vec![Model::resident()],
         options: Options { batching: Batching { sizing: case.sizing, ..Batching::default() }, ..Options::default() },
         load: Load {
             requests: case.like.requests(),
@@ -190,6 +192,7 @@ fn scenario(case: &Case) -> Scenario {
             shape: Shape { allowed, ..Shape::plain((1, 1), TOKENS) },
         },
         troubles: Vec::new(),
+        interventions: Vec::new(),
         given_up: Vec::new(),
         calm_at: Moment::START,
         noise: 0.1,
@@ -198,6 +201,7 @@ fn scenario(case: &Case) -> Scenario {
         stale: 0.0,
         early: 0.0,
         drain_after: case.like.requests(),
+        afterglow: Duration::ZERO,
     }
 }
 

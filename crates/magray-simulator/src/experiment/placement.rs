@@ -5,7 +5,7 @@ use super::figures::{Figures, Spread};
 use super::plot::{Frame, Line, Panel, draw};
 use super::{ExperimentError, Output, page, run_all, write};
 use crate::load::{Arrivals, Load, Shape};
-use crate::scenario::{Cost, Device, Scenario};
+use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use crate::trial::try_scenario;
 use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Limits, Moment, Options, Placement};
 use std::time::Duration;
@@ -67,9 +67,15 @@ impl Pair {
     /// The devices, the slower one `ratio` times slower, and which of them count.
     fn devices(self, ratio: f64) -> (Vec<Device>, Vec<usize>) {
         let device = |kind, ratio: f64| Device {
-            spec: DeviceSpec { kind, slots: if kind == DeviceKind::Gpu { 2 } else { 1 }, batch_tokens_max: 16_384 },
+            spec: DeviceSpec {
+                kind,
+                slots: if kind == DeviceKind::Gpu { 2 } else { 1 },
+                batch_tokens_max: 16_384,
+                weights_max: u64::MAX,
+            },
             cost: FAST.slower(ratio),
             start: Duration::from_millis(1),
+            loads: Loads::QUICK,
         };
         match self {
             // There is always a CPU; here nothing may be computed on it.
@@ -177,6 +183,7 @@ fn scenario(case: &Case) -> Scenario {
     Scenario {
         seed: case.seed,
         devices,
+        models: vec![Model::resident()],
         options: Options {
             limits: Limits { requests_max: 4096, ..Limits::default() },
             batching: Batching { texts_max: TEXTS_MAX, ..Batching::default() },
@@ -185,6 +192,7 @@ fn scenario(case: &Case) -> Scenario {
         },
         load: Load { requests, arrivals, shape },
         troubles: Vec::new(),
+        interventions: Vec::new(),
         given_up: Vec::new(),
         calm_at: Moment::START,
         noise: 0.1,
@@ -193,6 +201,7 @@ fn scenario(case: &Case) -> Scenario {
         stale: 0.0,
         early: 0.0,
         drain_after: requests,
+        afterglow: Duration::ZERO,
     }
 }
 

@@ -60,11 +60,26 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args, context),
         Command::Similarity(args) => similarity::run(&args, context),
         Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
+        Command::Bench(BenchCommand::Alloc(args)) => bench::alloc::run(&args, context),
         #[cfg(unix)]
         Command::Bench(BenchCommand::Load(args)) => bench::load::run(&args, context),
         #[cfg(unix)]
         Command::Bench(BenchCommand::Overhead(args)) => bench::overhead::run(&args, context),
+        #[cfg(unix)]
+        Command::Bench(BenchCommand::Residency(args)) => bench::residency::run(&args, context),
         Command::Gpu(GpuCommand::Info(args)) => gpu::info::run(&args, context),
+        #[cfg(unix)]
+        Command::Gpu(GpuCommand::Status(args)) => gpu::status::run(&args, context),
+        #[cfg(unix)]
+        Command::Gpu(GpuCommand::Offload(args)) => gpu::moves::offload(&args, context),
+        #[cfg(unix)]
+        Command::Gpu(GpuCommand::Release(args)) => gpu::moves::release(&args, context),
+        #[cfg(unix)]
+        Command::Gpu(GpuCommand::Preheat(args)) => gpu::moves::preheat(&args, context),
+        #[cfg(unix)]
+        Command::Gpu(GpuCommand::Timeout(args)) => gpu::moves::timeout(&args, context),
+        #[cfg(unix)]
+        Command::Gpu(GpuCommand::Pin(args)) => gpu::moves::pin(&args, context),
         Command::Gpu(GpuCommand::Reset(args)) => gpu::reset::run(&args, context),
         Command::Gpu(GpuCommand::Benchmark(args)) => gpu::benchmark::run(&args, context),
         Command::Pull(args) => pull::run(&args, context),

@@ -116,11 +116,18 @@ fn engine_options(
     let settings = config.engine()?;
     let engine_model = |name: &String| {
         let source = model::source_named(name, config, console)?;
-        let plan = ModelPlan { is_preloaded: false, ..ModelPlan::default() };
-        Ok(EngineModel { name: shown_name(name, &source), assigned: None, source, plan })
+        let shown = shown_name(name, &source);
+        // The server preloads by itself, when it listens.
+        let plan = ModelPlan { is_preloaded: false, ..settings.plans.of(&shown) };
+        Ok(EngineModel { name: shown, assigned: None, source, plan })
     };
+    let mut encoder = model::encoder_options(config);
+    if settings.faults.is_some() {
+        // What is remembered there outlives this process.
+        encoder.gpu.state_file = None;
+    }
     Ok(EngineOptions {
-        encoder: model::encoder_options(config),
+        encoder,
         models: names.iter().map(engine_model).collect::<Result<_, Failure>>()?,
         gpus: settings.gpus,
         schedule: settings.schedule,

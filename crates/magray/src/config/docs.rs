@@ -49,7 +49,8 @@ embed:
 const CACHE: &str = "
 The store is `$XDG_DATA_HOME/magray`, or `~/.local/share/magray`, unless it is set. Compiled kernels and measured speeds
 are kept in `$XDG_CACHE_HOME/magray`, or `~/.cache/magray`; what is deleted there is made again. The file of GPUs that are
-out of service is `$XDG_STATE_HOME/magray/gpus.json`, or `~/.local/state/magray/gpus.json`, unless it is set.
+out of service is `$XDG_STATE_HOME/magray/gpus.json`, or `~/.local/state/magray/gpus.json`, unless it is set. The sockets of
+engines that run are in `$XDG_RUNTIME_DIR/magray`, or in `~/.local/state/magray/run`, unless a folder is set.
 ";
 
 const UNUSED_HEAD: &str = "

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use magray_engine::{
-    engine::{Batching, Gpus, Limits, Options, Sizing},
+    engine::{Batching, Gpus, Keeping, Limits, ModelPlan, Options, Priority, Sizing},
     faults::FaultPlan,
     health::AlertOptions,
 };
 
-use super::{Config, ConfigError, Value};
+use super::{Config, ConfigError, Value, value::NEVER};
 
 /// All that an engine is told by the settings, beside its models and devices.
 #[derive(Clone, Debug)]
@@ -20,12 +20,55 @@ pub(crate) struct EngineSettings {
     pub(crate) monitor_interval: Option<Duration>,
     pub(crate) alerts: AlertOptions,
     pub(crate) faults: Option<FaultPlan>,
+    pub(crate) plans: ModelPlans,
+    /// What may be used of a GPU's memory.
+    pub(crate) memory_limit: Option<u64>,
+}
+
+/// How models come and go, by their names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ModelPlans {
+    /// For those of which nothing else is said.
+    normal: ModelPlan,
+    /// Whether models leave by themselves at all.
+    may_leave: bool,
+    idle_timeouts: Vec<(String, Option<Duration>)>,
+    pinned: Vec<String>,
+    priorities: Vec<(String, Priority)>,
+}
+
+impl ModelPlans {
+    /// The same plan for all models.
+    pub(crate) fn all(normal: ModelPlan) -> Self {
+        Self { normal, ..Self::default() }
+    }
+
+    /// The plan of a model.
+    pub(crate) fn of(&self, name: &str) -> ModelPlan {
+        let timeout = find(&self.idle_timeouts, name).map(|timeout| with_timeout(self.normal, timeout));
+        let plan = timeout.filter(|_| self.may_leave).unwrap_or(self.normal);
+        ModelPlan {
+            is_pinned: self.pinned.iter().any(|pinned| pinned == name),
+            priority: find(&self.priorities, name).unwrap_or(self.normal.priority),
+            ..plan
+        }
+    }
+}
+
+fn find<T: Copy>(rows: &[(String, T)], name: &str) -> Option<T> {
+    rows.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+}
+
+/// A time of zero says that it leaves as soon as it is not used.
+fn with_timeout(plan: ModelPlan, timeout: Option<Duration>) -> ModelPlan {
+    ModelPlan { idle_timeout: timeout, offload_after_use: timeout == Some(Duration::ZERO), ..plan }
 }
 
 impl Config {
     /// The settings of queue, batches, GPUs and their watch.
     pub(crate) fn engine(&self) -> Result<EngineSettings, ConfigError> {
-        let schedule = Options { limits: self.limits(), batching: self.batching(), ..Options::default() };
+        let schedule =
+            Options { limits: self.limits(), batching: self.batching(), keeping: self.keeping(), ..Options::default() };
         let interval = self.whole("gpu.monitoring.interval_ms").map(|ms| Duration::from_millis(ms as u64));
         Ok(EngineSettings {
             schedule,
@@ -33,7 +76,52 @@ impl Config {
             monitor_interval: interval.filter(|_| self.is_on("gpu.monitoring.enabled")),
             alerts: self.alerts(),
             faults: self.faults()?,
+            plans: self.model_plans(),
+            memory_limit: self.gpu_rules().memory_limit_bytes,
         })
+    }
+
+    fn keeping(&self) -> Keeping {
+        Keeping {
+            worker: self.seconds("gpu.memory.worker_kept_s"),
+            host: self.seconds("gpu.memory.host_kept_s"),
+            load_max: self.seconds("gpu.memory.load_max_s").unwrap_or(Keeping::default().load_max),
+        }
+    }
+
+    fn model_plans(&self) -> ModelPlans {
+        let may_leave = self.is_on("gpu.memory.offload_to_cpu");
+        let normal = ModelPlan { is_preloaded: self.is_on("gpu.memory.preload"), ..ModelPlan::default() };
+        let timed = with_timeout(normal, self.seconds("gpu.idle_timeout_s").filter(|_| may_leave));
+        let after_use = timed.offload_after_use || (may_leave && self.is_on("gpu.memory.offload_after_use"));
+        let rows = |key| match &self.entry(key).value {
+            Value::Table(rows) => rows.clone(),
+            _ => Vec::new(),
+        };
+        let timeout = |text: &str| match text {
+            NEVER => None,
+            // Read and checked by the table.
+            seconds => Some(Duration::from_secs(seconds.parse().unwrap_or_default())),
+        };
+        let priority = |word: &str| match word {
+            "low" => Priority::Low,
+            "high" => Priority::High,
+            _ => Priority::Normal,
+        };
+        ModelPlans {
+            normal: ModelPlan { offload_after_use: after_use, ..timed },
+            may_leave,
+            idle_timeouts: named(rows("gpu.models.idle_timeout_s"), timeout),
+            pinned: match &self.entry("gpu.models.pinned").value {
+                Value::List(names) => names.clone(),
+                _ => Vec::new(),
+            },
+            priorities: named(rows("gpu.models.priority"), priority),
+        }
+    }
+
+    fn seconds(&self, key: &str) -> Option<Duration> {
+        self.whole(key).map(|seconds| Duration::from_secs(seconds as u64))
     }
 
     fn limits(&self) -> Limits {
@@ -88,4 +176,8 @@ impl Config {
         };
         text.parse().map(Some).map_err(wrong)
     }
+}
+
+fn named<T>(rows: Vec<(String, String)>, read: impl Fn(&str) -> T) -> Vec<(String, T)> {
+    rows.into_iter().map(|(name, text)| (name, read(&text))).collect()
 }

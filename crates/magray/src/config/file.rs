@@ -61,6 +61,13 @@ pub(super) fn state_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathB
     base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
 }
 
+/// The folders for what lives as long as a process, the best first. The second serves where there is no session, and is
+/// looked into also where there is one.
+pub(super) fn running_homes(env: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let session = absolute(env("XDG_RUNTIME_DIR")).map(|base| base.join("magray"));
+    session.into_iter().chain(state_home(env).map(|home| home.join("run"))).collect()
+}
+
 /// Reads the settings of a file, each with its line.
 pub(super) fn read(found: &Found) -> Result<Vec<(&'static str, Value, usize)>, ConfigError> {
     let path = &found.path;

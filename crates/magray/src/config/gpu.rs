@@ -17,6 +17,8 @@ pub(super) const NVIDIA_VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 #[derive(Clone, Debug, Default)]
 pub(super) struct Surroundings {
     cache: Option<PathBuf>,
+    /// Folders for what lives as long as a process, the best first.
+    pub(super) running: Vec<PathBuf>,
     /// Toolkits, the most trusted last.
     toolkits: Vec<PathBuf>,
     /// Folders that Python is installed in, the most trusted last.
@@ -31,6 +33,7 @@ impl Surroundings {
         let text = |name: &str| env(name).map(|value| value.to_string_lossy().into_owned());
         Self {
             cache: file::cache_home(env),
+            running: file::running_homes(env),
             toolkits: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(folder).collect(),
             pythons: [file::home(env).map(|home| home.join(".local")), folder("CONDA_PREFIX"), folder("VIRTUAL_ENV")]
                 .into_iter()
@@ -64,10 +67,11 @@ impl Config {
             kernel_cache: cached("kernels"),
             score_cache: cached("scores.json"),
             state_file: self.path("gpu.state_file"),
+            memory_trace: None,
         }
     }
 
-    fn gpu_rules(&self) -> Rules {
+    pub(super) fn gpu_rules(&self) -> Rules {
         const MIB: u64 = 1 << 20;
         let preference = match &self.entry("gpu.device_preference").value {
             // Backends that this version does not have are passed over.

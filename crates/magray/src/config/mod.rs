@@ -23,7 +23,7 @@ use std::{
 };
 
 #[cfg(unix)]
-pub(crate) use engine::EngineSettings;
+pub(crate) use engine::{EngineSettings, ModelPlans};
 #[cfg(unix)]
 pub(crate) use server::{LiveSettings, ServerSettings};
 pub(crate) use settled::ModelSettings;

@@ -69,6 +69,15 @@ impl Config {
         }
     }
 
+    /// The folders of the sockets by which engines are controlled; the first that can be used is.
+    #[cfg(unix)]
+    pub(crate) fn control_folders(&self) -> Vec<PathBuf> {
+        match &self.entry("control.folder").value {
+            Value::Path(folder) => vec![folder.clone()],
+            _ => self.surroundings.running.clone(),
+        }
+    }
+
     /// What is logged: a level's name.
     pub(crate) fn log_level(&self) -> String {
         self.text("log.level").unwrap_or_default()

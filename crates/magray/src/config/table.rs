@@ -5,7 +5,7 @@ use magray_engine::store::{DEFAULT_ENDPOINT, DEFAULT_MODEL};
 
 #[cfg(unix)]
 use super::server_table::SERVER;
-use super::value::{Kind, Value, Word};
+use super::value::{Kind, NEVER, Value, Word};
 
 /// One setting.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +52,11 @@ impl Setting {
     /// The default is this word, and it chooses nothing.
     pub(super) const fn unset_as(self, word: &'static str) -> Self {
         Self { default: word, unset_word: Some(word), ..self }
+    }
+
+    /// Also takes the word for what never happens, which may be the default.
+    const fn or_never(self) -> Self {
+        Self { unset_word: Some(NEVER), ..self }
     }
 
     /// Reads a value written as one text.
@@ -102,9 +107,12 @@ const STRATEGIES: &[Word] = &[
     ("pipeline_parallel", &["pipeline-parallel", "pipeline"]),
 ];
 const LEVELS: &[Word] = &[("error", &[]), ("warn", &["warning"]), ("info", &[]), ("debug", &[])];
+const PRIORITIES: &[Word] = &[("low", &[]), ("normal", &[]), ("high", &[])];
 const BITS: &[Word] = &[("8", &[]), ("4", &[])];
 
 const ANY: i64 = i64::MAX;
+/// As long as anybody waits for anything, and short enough to be added up.
+const SECONDS: Kind = Kind::Whole { min: 0, max: 1_000_000_000 };
 
 /// All settings, in the order in which they are shown.
 #[cfg(not(unix))]
@@ -232,12 +240,13 @@ const GENERAL: &[Setting] = &[
         .unused(),
     Setting::new(
         "gpu.idle_timeout_s",
-        Kind::Whole { min: 0, max: ANY },
+        SECONDS,
         "60",
-        "Seconds without work after which a model leaves the GPU; 0: never.",
+        "Seconds without work after which a model leaves the GPU for the memory of the host; 0: as soon as nothing of \
+         it waits or runs; `never`: not by itself.",
     )
     .env(&["GPU_IDLE_TIMEOUT"])
-    .unused(),
+    .or_never(),
     Setting::new("gpu.optimization.use_tensorrt", Kind::Switch, "false", "Let TensorRT build the engines.")
         .env(&["MAGRAY_USE_TENSORRT"])
         .unused(),
@@ -293,8 +302,67 @@ const GENERAL: &[Setting] = &[
     .unused(),
     Setting::new("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights in 8 or 4 bits.").unused(),
     Setting::new("gpu.memory.quantization.bits", Kind::Word(BITS), "8", "Bits of a quantized weight.").unused(),
-    Setting::new("gpu.memory.offload_to_cpu", Kind::Switch, "true", "Move idle models to the memory of the host.")
-        .unused(),
+    Setting::new(
+        "gpu.memory.offload_to_cpu",
+        Kind::Switch,
+        "true",
+        "Move idle models to the memory of the host. `false`: no model leaves a GPU for want of work; one that another \
+         needs the room of still does.",
+    ),
+    Setting::new(
+        "gpu.memory.offload_after_use",
+        Kind::Switch,
+        "false",
+        "Move every model to the memory of the host as soon as nothing of it waits or runs.",
+    )
+    .env(&["MAGRAY_OFFLOAD_AFTER_USE"]),
+    Setting::new(
+        "gpu.memory.preload",
+        Kind::Switch,
+        "true",
+        "Load models when an engine starts. `false`: each is loaded by the first request for it.",
+    )
+    .env(&["MAGRAY_PRELOAD"]),
+    Setting::new(
+        "gpu.memory.worker_kept_s",
+        SECONDS,
+        "300",
+        "Seconds without any model after which the process that holds a GPU ends, so that nothing of the GPU's memory \
+         is taken.",
+    )
+    .env(&["MAGRAY_WORKER_KEPT"])
+    .or_never(),
+    Setting::new(
+        "gpu.memory.host_kept_s",
+        SECONDS,
+        NEVER,
+        "Seconds without use after which a model's weights leave the memory of the host too; the next request reads \
+         them from the disk.",
+    )
+    .env(&["MAGRAY_HOST_KEPT"])
+    .or_never(),
+    Setting::new(
+        "gpu.memory.load_max_s",
+        Kind::Whole { min: 1, max: 86_400 },
+        "120",
+        "Seconds in which a model must be on its GPU; after that the process that holds the GPU is replaced.",
+    ),
+    Setting::new(
+        "gpu.models.idle_timeout_s",
+        Kind::NamedSeconds,
+        "",
+        "Models with a time of their own in place of `gpu.idle_timeout_s`.",
+    )
+    .env(&["MAGRAY_MODEL_IDLE_TIMEOUTS"]),
+    Setting::new("gpu.models.pinned", Kind::Names, "", "Models that neither idleness nor other models push off a GPU.")
+        .env(&["MAGRAY_PINNED_MODELS"]),
+    Setting::new(
+        "gpu.models.priority",
+        Kind::NamedWords(PRIORITIES),
+        "",
+        "How much models count when they compete for the memory of a GPU; `normal` where nothing is said.",
+    )
+    .env(&["MAGRAY_MODEL_PRIORITIES"]),
     Setting::new("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "2", "CUDA streams that work side by side."),
     Setting::new("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU."),
     Setting::new(
@@ -324,6 +392,15 @@ const GENERAL: &[Setting] = &[
     Setting::new("gpu.model_assignments", Kind::Placement, "", "Models placed by hand: role = device.")
         .unset_as("")
         .unused(),
+    Setting::new(
+        "control.folder",
+        Kind::Path,
+        "",
+        "The folder of the sockets by which `magray gpu status` and the like reach engines that run; only its user may \
+         look into it.",
+    )
+    .env(&["MAGRAY_CONTROL_FOLDER"])
+    .unset_as(""),
     Setting::new("log.level", Kind::Word(LEVELS), "warn", "What is logged on stderr: this and what is worse.")
         .env(&["MAGRAY_LOG"]),
 ];

@@ -68,7 +68,16 @@ strategy = 'pipeline_parallel'
 mixed_precision = false
 dtype = 'bf16'
 offload_to_cpu = false
+offload_after_use = true
+preload = false
+worker_kept_s = 10
+host_kept_s = 600
+load_max_s = 30
 quantization = { enabled = true, bits = 4 }
+[gpu.models]
+idle_timeout_s = { 'org/ethics' = 30, safety = 'never' }
+pinned = ['safety']
+priority = { 'org/ethics' = 'high' }
 [gpu.async]
 num_streams = 8
 [gpu.monitoring]
@@ -105,6 +114,15 @@ gpu:
     dtype: bf16
     quantization: {enabled: true, bits: 4}
     offload_to_cpu: false
+    offload_after_use: true
+    preload: no
+    worker_kept_s: 10
+    host_kept_s: 600
+    load_max_s: 30
+  models:
+    idle_timeout_s: {org/ethics: 30, safety: never}
+    pinned: [safety]
+    priority: {org/ethics: high}
   async: {num_streams: 8}
   monitoring: {enabled: false, interval_ms: 250, alert_webhook: https://alerts.example/hook/, alert_cooldown_s: 5}
   model_assignments:
@@ -361,4 +379,69 @@ fn a_path_in_a_file_counts_from_that_file() {
     let config = resolve(Some(("magray.toml", "[model]\nstore = 'models'\n")), &[], &[]).unwrap();
     let Value::Path(path) = &config.entry("model.store").value else { panic!("no path") };
     assert!(path.is_absolute() && path.ends_with("models"));
+}
+
+#[cfg(unix)]
+#[test]
+fn settings_of_residency_arrive_where_they_are_used() {
+    use magray_engine::engine::{Keeping, ModelPlan, Priority};
+    let engine =
+        |file: &str, env: &[(&str, &str)]| resolve(Some(("magray.toml", file)), env, &[]).unwrap().engine().unwrap();
+    let normal = engine("", &[]);
+    assert_eq!((normal.plans.of("any"), normal.schedule.keeping), (ModelPlan::default(), Keeping::default()));
+
+    let file = "
+[gpu]
+idle_timeout_s = 20
+memory_limit_mb = 2
+[gpu.memory]
+worker_kept_s = 0
+host_kept_s = 90
+load_max_s = 7
+preload = false
+[gpu.models]
+idle_timeout_s = { 'org/a' = 5, b = 'never', c = 0 }
+pinned = ['b']
+priority = { c = 'high' }
+";
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let told = engine(file, &[]);
+    let keeping = Keeping { worker: seconds(0), host: seconds(90), load_max: Duration::from_secs(7) };
+    assert_eq!((told.schedule.keeping, told.memory_limit), (keeping, Some(2 << 20)));
+    let plan = ModelPlan { idle_timeout: seconds(20), is_preloaded: false, ..ModelPlan::default() };
+    assert_eq!(told.plans.of("any"), plan);
+    assert_eq!(told.plans.of("org/a"), ModelPlan { idle_timeout: seconds(5), ..plan });
+    assert_eq!(told.plans.of("b"), ModelPlan { idle_timeout: None, is_pinned: true, ..plan });
+    let after_use = ModelPlan { idle_timeout: seconds(0), offload_after_use: true, ..plan };
+    assert_eq!(told.plans.of("c"), ModelPlan { priority: Priority::High, ..after_use });
+
+    // By variables it is the same, and none of it counts where models may not leave.
+    let by_env = [
+        ("GPU_IDLE_TIMEOUT", "0"),
+        ("MAGRAY_MODEL_IDLE_TIMEOUTS", "a=3, b=never"),
+        ("MAGRAY_PINNED_MODELS", "a,b"),
+        ("MAGRAY_MODEL_PRIORITIES", "b=low"),
+        ("MAGRAY_WORKER_KEPT", "never"),
+    ];
+    let told = engine("", &by_env);
+    assert!(told.plans.of("any").offload_after_use && told.plans.of("a").is_pinned);
+    assert_eq!(told.plans.of("a").idle_timeout, seconds(3));
+    assert_eq!((told.plans.of("b").priority, told.schedule.keeping.worker), (Priority::Low, None));
+    let stays = engine("[gpu.memory]\noffload_to_cpu = false\noffload_after_use = true\n", &by_env);
+    for name in ["any", "a", "b"] {
+        let plan = stays.plans.of(name);
+        assert_eq!((plan.idle_timeout, plan.offload_after_use), (None, false), "{name}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn control_sockets_are_where_a_setting_says_else_in_the_session_or_at_home() {
+    let folders = |env: &[(&str, &str)]| resolve(None, env, &[]).unwrap().control_folders();
+    let (session, home) = (("XDG_RUNTIME_DIR", "/run/user/7"), ("HOME", "/users/ada"));
+    let at_home = PathBuf::from("/users/ada/.local/state/magray/run");
+    assert_eq!(folders(&[session, home]), [PathBuf::from("/run/user/7/magray"), at_home.clone()]);
+    assert_eq!(folders(&[("XDG_RUNTIME_DIR", "relative"), home]), [at_home]);
+    assert_eq!(folders(&[session, home, ("MAGRAY_CONTROL_FOLDER", "/x")]), [PathBuf::from("/x")]);
+    assert!(folders(&[]).is_empty());
 }

@@ -32,7 +32,16 @@ pub(crate) enum Kind {
     Device,
     /// A table of names, each with the device it is placed on.
     Placement,
+    /// Several names.
+    Names,
+    /// A table of names, each with one of these words.
+    NamedWords(&'static [Word]),
+    /// A table of names, each with a number of seconds or `never`.
+    NamedSeconds,
 }
+
+/// The seconds that never pass.
+pub(crate) const NEVER: &str = "never";
 
 /// A word and its other spellings.
 pub(crate) type Word = (&'static str, &'static [&'static str]);
@@ -70,7 +79,9 @@ impl Kind {
                 (number.is_finite() && number >= min).then_some(Value::Number(number))
             }
             Self::Word(words) => known_word(words, text).map(Value::Text),
-            Self::Words(_) | Self::Wholes => self.read_list(text.split(',').filter(|item| !item.trim().is_empty())),
+            Self::Words(_) | Self::Wholes | Self::Names => {
+                self.read_list(text.split(',').filter(|item| !item.trim().is_empty()))
+            }
             Self::Text => (!text.is_empty()).then(|| Value::Text(text.to_owned())),
             Self::Url => {
                 let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"))?;
@@ -83,6 +94,12 @@ impl Kind {
             Self::VisibleDevices => visible_devices(text),
             Self::Device => device(text),
             Self::Placement => None,
+            Self::NamedWords(_) | Self::NamedSeconds => {
+                let rows = text.split(',').filter(|row| !row.trim().is_empty());
+                // A name may hold the sign, a value does not.
+                let row = |row: &str| row.rsplit_once('=').and_then(|(name, value)| self.read_row(name, value));
+                rows.map(row).collect::<Option<Vec<_>>>().map(Value::Table)
+            }
         }
     }
 
@@ -91,6 +108,7 @@ impl Kind {
         let item = |item: &str| match *self {
             Self::Words(words) => known_word(words, item.trim()),
             Self::Wholes => item.trim().parse::<u32>().ok().map(|number| number.to_string()),
+            Self::Names => Some(item.trim().to_owned()).filter(|name| is_name(name)),
             _ => None,
         };
         match *self {
@@ -101,11 +119,17 @@ impl Kind {
 
     /// Reads one row of a table.
     pub(crate) fn read_row(&self, name: &str, value: &str) -> Option<(String, String)> {
-        let is_device = match value.strip_prefix("cuda:") {
-            Some(number) => number.parse::<u32>().is_ok(),
-            None => matches!(value, "cpu" | "cuda" | "mps"),
+        let (name, value) = (name.trim(), value.trim());
+        let value = match *self {
+            Self::Placement => is_placement(value).then(|| value.to_owned()),
+            Self::NamedWords(words) => known_word(words, value),
+            Self::NamedSeconds => match value.to_ascii_lowercase().as_str() {
+                NEVER => Some(NEVER.to_owned()),
+                number => number.parse::<u32>().ok().map(|seconds| seconds.to_string()),
+            },
+            _ => None,
         };
-        (matches!(self, Self::Placement) && is_device).then(|| (name.to_owned(), value.to_owned()))
+        value.filter(|_| is_name(name)).map(|value| (name.to_owned(), value))
     }
 
     /// Whether an empty text is a value of its own and not the absence of one.
@@ -115,7 +139,7 @@ impl Kind {
 
     /// Whether a file gives this setting as a table.
     pub(crate) fn is_table(&self) -> bool {
-        matches!(self, Self::Placement)
+        matches!(self, Self::Placement | Self::NamedWords(_) | Self::NamedSeconds)
     }
 }
 
@@ -137,6 +161,13 @@ impl fmt::Display for Kind {
             Self::VisibleDevices => f.write_str("a list of GPU numbers or UUIDs, all, or none"),
             Self::Device => f.write_str(UnknownDevice::KNOWN),
             Self::Placement => f.write_str("a table of names, each with a device: cpu, mps, cuda or cuda:NUMBER"),
+            Self::Names => f.write_str("a list of names"),
+            Self::NamedWords(words) => {
+                write!(f, "a table of names (or NAME=WORD,..), each with one of {}", listed(words))
+            }
+            Self::NamedSeconds => {
+                write!(f, "a table of names (or NAME=SECONDS,..), each with a whole number of seconds or {NEVER}")
+            }
         }
     }
 }
@@ -188,6 +219,17 @@ fn device(text: &str) -> Option<Value> {
     Some(Value::Text(if prefers { DeviceChoice::PREFER_GPU.to_owned() } else { choice.to_string() }))
 }
 
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_control)
+}
+
+fn is_placement(device: &str) -> bool {
+    match device.strip_prefix("cuda:") {
+        Some(number) => number.parse::<u32>().is_ok(),
+        None => matches!(device, "cpu" | "cuda" | "mps"),
+    }
+}
+
 /// The forms that the CUDA driver and the container runtime accept, and the one that batch systems write for "none".
 fn visible_devices(text: &str) -> Option<Value> {
     match text.to_ascii_lowercase().as_str() {
@@ -208,7 +250,10 @@ mod tests {
     #[test]
     fn each_kind_takes_its_own_and_refuses_the_rest() {
         const WORDS: &[Word] = &[("all", &["true"]), ("none", &[])];
-        let cases: [(Kind, &[&str], &[&str]); 8] = [
+        let cases: [(Kind, &[&str], &[&str]); 11] = [
+            (Kind::Names, &["", "a", "org/name, b"], &["a\u{7}"]),
+            (Kind::NamedWords(WORDS), &["", "a=all", "org/a = TRUE, b=none"], &["a", "a=some", "=all", "a=all,b"]),
+            (Kind::NamedSeconds, &["", "a=0", "a=5, b=Never"], &["a", "5", "a=-1", "a=1.5", "a=soon", "=5"]),
             (Kind::Switch, &["true", "OFF", "1", " yes "], &["", "maybe", "2"]),
             (Kind::Whole { min: 1, max: 8 }, &["1", "8"], &["0", "9", "1.5", "x", "99999999999999999999"]),
             (Kind::Number { min: 0.0 }, &["0", "1.5", "1e3"], &["-1", "nan", "inf", "fast"]),

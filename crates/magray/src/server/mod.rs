@@ -33,7 +33,7 @@ pub(crate) use keys::{Keys, read_keys};
 pub(crate) use limits::Limits;
 pub(crate) use tls::TlsError;
 
-use std::{io, net::ToSocketAddrs, path::PathBuf, thread, time::Duration};
+use std::{io, net::ToSocketAddrs, path::PathBuf, sync::Arc, thread, time::Duration};
 
 use magray_engine::engine::{Engine, EngineOptions};
 use tokio::{net::TcpListener, runtime::Runtime};
@@ -50,6 +50,7 @@ use self::{
 use crate::{
     config::{Config, ConfigError, ServerSettings},
     console::Console,
+    control::{ControlSocket, EngineSubject},
     exit::Failure,
     model::load_failure,
 };
@@ -128,6 +129,11 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
         reloader: Reloader::new(&config, tls.clone(), settle),
         readers: cores(),
     });
+    // Other programs of the same user may look at it without a key.
+    let subject = EngineSubject { engine: engine.clone(), memory_limit: config.gpu().rules.memory_limit_bytes };
+    let socket = ControlSocket::open(&config.control_folders(), Arc::new(subject));
+    let _socket =
+        socket.inspect_err(|error| console.detail(format_args!("`gpu status` cannot reach this server: {error}")));
     announce(&settings, &listener, &console);
     tokio::spawn(keep_up(app.clone()));
     if settings.is_preloading {

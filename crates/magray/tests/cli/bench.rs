@@ -135,14 +135,14 @@ fn loads_that_cannot_be_sent() {
     check(
         &["--faults", "fire@2s"],
         expect![[r#"
-        error: --faults: the fault 'fire@2s' cannot be planned: there is no fault 'fire': use illegal_address, oom, hang, transient, crash, poison, wrong, slow, freeze, kill, hot, xid and a number, random
+        error: --faults: the fault 'fire@2s' cannot be planned: there is no fault 'fire': use illegal_address, oom, hang, transient, crash, poison, wrong, slow, load_oom, load_fails, load_crash, load_hang, freeze, kill, hot, xid and a number, random
     "#]],
     );
     home.check_refused(
         &["bench", "load", "--model", "synthetic:gpt"],
         2,
         expect![[r#"
-        error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large tiny
+        error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large huge-16gb tiny
     "#]],
     );
     home.check_refused(

@@ -31,6 +31,7 @@ fn values_show_where_they_came_from() {
         queue.requests_max 16384 default
         queue.tokens_max 4194304 default
         faults.plan none default
+        control.folder none default
         log.level warn default
         server.host 127.0.0.1 default
         server.port 7860 default
@@ -71,7 +72,7 @@ fn json_has_every_setting_and_no_secret() {
     assert_eq!(setting["value"], 4096);
     assert_eq!(setting["source"], "env ONNX_GPU_MEM_LIMIT");
     assert_eq!(setting["used"], true);
-    assert_eq!(json["settings"]["gpu.idle_timeout_s"]["used"], false);
+    assert_eq!(json["settings"]["gpu.multi_gpu.strategy"]["used"], false);
     assert_eq!(json["settings"]["cpu.threads"]["value"], serde_json::Value::Null);
     assert_eq!(json["settings"]["cpu.threads"]["used"], true);
 }
@@ -105,8 +106,8 @@ fn a_bad_setting_stops_every_command() {
         answer.check_refused(
             2,
             expect![[r#"
-            error: GPU_IDLE_TIMEOUT: 'soon' is not allowed; use a whole number, 0 or more
-        "#]],
+                error: GPU_IDLE_TIMEOUT: 'soon' is not allowed; use a whole number from 0 to 1000000000, or never
+            "#]],
         );
     }
 }

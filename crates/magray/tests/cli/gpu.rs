@@ -46,7 +46,8 @@ fn the_benchmark_measures_the_cpu_alone_and_draws_it() {
     let lines: Vec<&str> = answer.stdout.lines().collect();
     assert_eq!(lines[0], "synthetic:tiny, texts of 8 tokens");
     assert!(lines[2].starts_with("no GPU ("), "{}", answer.stdout);
-    assert_eq!(lines[4], "batch  cpu ms  cpu texts/s");
+    // A machine that is busy elsewhere needs wider columns.
+    assert_eq!(lines[4].split_whitespace().collect::<Vec<_>>(), ["batch", "cpu", "ms", "cpu", "texts/s"]);
 }
 
 #[test]

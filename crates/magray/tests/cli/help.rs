@@ -18,7 +18,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           serve       Serve embeddings and reranking through HTTP
           similarity  Compare two texts: the cosine of their vectors
           bench       Measure the speed of this machine
-          gpu         Look at the GPUs, measure one against the CPU, or return one to service
+          gpu         Look at GPUs and the models on them, move models, measure or reset a GPU
           pull        Bring a model into the store
           models      List the models of the store, or remove one
           config      Show every setting, its value and where it came from
@@ -49,6 +49,8 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
             5  a model could not be pulled: network, hub or pip
             6  the disk or the output refused a write
             7  the device or CPU path asked for is not available, or failed
+            8  no magray is running that could do it
+            9  a magray that runs did not do it, or not in time
           130  interrupted (Ctrl-C or a termination signal); no half-written output is left
     "#]]
     .assert_eq(&answer.stdout);
@@ -62,9 +64,17 @@ fn every_command_has_examples() {
         &["serve"],
         &["similarity"],
         &["bench", "embed"],
+        &["bench", "alloc"],
         &["bench", "load"],
         &["bench", "overhead"],
+        &["bench", "residency"],
         &["gpu", "info"],
+        &["gpu", "status"],
+        &["gpu", "offload"],
+        &["gpu", "release"],
+        &["gpu", "preheat"],
+        &["gpu", "timeout"],
+        &["gpu", "pin"],
         &["gpu", "benchmark"],
         &["pull"],
         &["models"],
@@ -95,6 +105,13 @@ fn mistakes_in_the_command_line_end_with_2() {
         &["serve", "--tls-cert", "cert.pem"],
         &["gpu"],
         &["gpu", "benchmark", "--batch", "0"],
+        &["gpu", "offload", "a", "--all"],
+        &["gpu", "offload", "--within", "-1"],
+        &["gpu", "preheat"],
+        &["gpu", "timeout"],
+        &["gpu", "timeout", "soon"],
+        &["gpu", "timeout", "-5"],
+        &["gpu", "status", "--watch", "often"],
         &["embed", "-q", "-v", "x"],
     ] {
         let answer = home.call(args).run();

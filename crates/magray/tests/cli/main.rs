@@ -3,6 +3,8 @@
 
 mod bench;
 mod config;
+#[cfg(unix)]
+mod control;
 mod embed;
 mod gpu;
 mod health;

@@ -56,7 +56,7 @@ fn models_that_are_not_there() {
         &["bench", "embed", "--model", "synthetic:gpt"],
         2,
         expect![[r#"
-        error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large tiny
+        error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large huge-16gb tiny
     "#]],
     );
 }

@@ -3,7 +3,7 @@
 use std::{env, fmt};
 
 /// What goes wrong by chance, and for how long where it goes on for a while.
-const FAULTS: [&str; 10] = [
+const FAULTS: [&str; 13] = [
     "illegal_address@",
     "oom@",
     "hang@",
@@ -14,6 +14,10 @@ const FAULTS: [&str; 10] = [
     "freeze@+2.5s",
     "kill@",
     "hot@+1s",
+    // These wait for the load of a worker that takes the place of another.
+    "load_oom@",
+    "load_fails@",
+    "load_crash@",
 ];
 /// What goes wrong after all that: it takes its device out for so long that it would hide the rest.
 const LAST: &str = "xid79";

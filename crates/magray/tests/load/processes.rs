@@ -104,7 +104,7 @@ pub(crate) fn named_leftovers(home: &Path) -> Vec<String> {
         names(Path::new("/dev/shm")).into_iter().filter(|name| name.contains("magray")).collect();
     let bound = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let home_text = home.display().to_string();
-    left.extend(bound.lines().filter(|line| line.contains(&home_text) || line.contains("magray")).map(str::to_owned));
+    left.extend(bound.lines().filter(|line| line.contains(&home_text)).map(str::to_owned));
     let sockets = files_below(home).into_iter().filter(|path| {
         fs::symlink_metadata(path)
             .is_ok_and(|metadata| metadata.file_type().is_socket() || metadata.file_type().is_fifo())

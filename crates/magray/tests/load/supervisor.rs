@@ -63,6 +63,15 @@ impl Load<'_> {
     }
 }
 
+/// Looks at the engines of a home, of which there are none.
+pub(crate) fn look(home: &Home) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_magray"));
+    let output =
+        command.args(["gpu", "status"]).env_clear().env("HOME", home.path()).output().expect("the binary runs");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.starts_with("no magray is running"), "{told}");
+}
+
 /// A run under way.
 pub(crate) struct Supervisor {
     child: Child,

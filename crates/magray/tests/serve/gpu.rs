@@ -54,6 +54,14 @@ fn the_idle_timeout_is_changed_by_form_and_json() {
 }
 
 #[test]
+fn the_command_line_sees_the_server() {
+    let server = Setup::on_gpu("").start();
+    let told = server.beside(&["gpu", "status", "--json"]);
+    let pid = status(&server)["pid"].as_u64().unwrap();
+    assert!(told.contains(&pid.to_string()) && told.contains("bert"), "{told}");
+}
+
+#[test]
 fn the_devices_are_listed() {
     let server = Setup::on_gpu("").start();
     let devices = server.get("/gpu/devices").ok().json();

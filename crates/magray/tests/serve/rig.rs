@@ -162,6 +162,16 @@ impl Server {
         assert!(reply.text().contains(message), "{path} {body}: {}", reply.text());
     }
 
+    /// What another magray in the same home prints.
+    #[track_caller]
+    pub(crate) fn beside(&self, args: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_magray"));
+        command.args(args).env_clear().current_dir(self.home.path()).env("HOME", self.home.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Writes its settings' file anew.
     pub(crate) fn settings(&self, toml: &str) {
         fs::write(self.home.path().join("magray.toml"), toml).unwrap();

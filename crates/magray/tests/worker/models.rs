@@ -60,7 +60,7 @@ fn weights_that_left_and_came_back_answer_bit_for_bit() {
         assert_eq!(rig.offload(0), 0, "nothing is left on the device");
         assert_eq!(compute(&mut rig, 0, &texts), Err("not_loaded".to_owned()));
         let again = rig.load_with(&images, HOLDER, 0).unwrap();
-        assert_eq!((again.origin, again.bytes, again.memory.allocated), (Origin::Parked, first.bytes, first.bytes));
+        assert_eq!((again.origin, again.bytes, again.memory.spare), (Origin::Parked, first.bytes, 0));
         assert_eq!(rig.compute(2, &texts).unwrap(), before);
     }
     assert_eq!(before, expected(&texts));
@@ -210,6 +210,51 @@ fn memory_that_is_full_refuses_loads_and_wakes_and_loses_nothing() {
     assert_eq!(rig.offload(1), 0);
     assert_eq!(rig.load(0, Offer::None).unwrap().origin, Origin::Parked, "it was kept");
     assert_eq!(compute(&mut rig, 0, &texts).unwrap(), expected(&texts));
+}
+
+#[test]
+fn passes_of_models_that_left_make_room_for_those_that_come() {
+    let mut two = spec_of(2, SimulatedGpu::default());
+    let tiny: EncoderShape = "tiny".parse().unwrap();
+    two.models[1].source = ModelSource::Synthetic(EncoderShape { vocab: 3 * tiny.vocab, ..tiny });
+    let large = Rig::open(&two).load(1, Offer::None).unwrap().bytes;
+    let short = vec![vec![7; 5]];
+    // Room for the large one and a short text, which the small one fills with its passes.
+    let memory_bytes = large + 20_000;
+    two.device = WorkerDevice::Simulated(SimulatedGpu { memory_bytes, ..SimulatedGpu::default() });
+    let mut rig = Rig::open(&two);
+    rig.load(0, Offer::None).unwrap();
+    assert!(compute(&mut rig, 0, &[vec![7; 100]]).is_ok());
+    rig.handle.offload(0).unwrap();
+    let FromWorker::Offloaded { memory, .. } = rig.hear().unwrap() else { panic!("it did not leave") };
+    assert!(memory.spare == memory.allocated && memory.free < large, "{memory:?}");
+    rig.load(1, Offer::None).unwrap();
+    assert!(compute(&mut rig, 1, &short).is_ok());
+    assert_eq!(rig.offload(1), 0);
+    assert_eq!(rig.load(0, Offer::None).unwrap().origin, Origin::Parked);
+    assert_eq!(compute(&mut rig, 0, &short).unwrap(), expected(&short));
+}
+
+#[test]
+fn a_limit_holds_as_if_there_were_no_more_memory() {
+    let limited = WorkerSpec { memory_limit_bytes: Some(tiny_bytes() * 3 / 2), ..spec_of(2, SimulatedGpu::default()) };
+    let mut rig = Rig::open(&limited);
+    assert_eq!(rig.ready.memory.total, SimulatedGpu::default().memory_bytes);
+    rig.load(0, Offer::None).unwrap();
+    assert_eq!(rig.load(1, Offer::None).map_err(|problem| problem.kind), Err(Failure::OutOfMemory));
+}
+
+#[test]
+fn a_model_that_comes_back_fills_the_image_that_it_gets_instead_of_a_spoilt_one() {
+    let (mut rig, images) = (Rig::open(&spec()), images(1));
+    rig.load_with(&images, HOLDER, 0).unwrap();
+    rig.hear_filled(&images, HOLDER);
+    assert!(images.spoilt(1) && rig.offload(0) == 0);
+    assert_eq!(rig.load_with(&images, HOLDER, 0).unwrap().origin, Origin::Parked);
+    rig.hear_filled(&images, HOLDER);
+    assert!(images.has(0));
+    let mut next = Rig::open(&spec());
+    assert_eq!(next.load_with(&images, OTHER, 0).unwrap().origin, Origin::Image);
 }
 
 #[test]

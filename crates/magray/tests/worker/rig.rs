@@ -39,6 +39,7 @@ pub(crate) fn spec() -> WorkerSpec {
         slot_tokens_max: 1024,
         slot_texts_max: 16,
         outputs_max: WIDTH,
+        memory_limit_bytes: None,
         faults: None,
     }
 }
@@ -114,11 +115,11 @@ impl Rig {
         assert!(images.filled(holder, image, bytes));
     }
 
-    /// Offloads a model and waits for it; the memory that is in use then.
+    /// Offloads a model and waits for it; the memory that is in use then, but for what others may have.
     pub(crate) fn offload(&mut self, model: usize) -> u64 {
         self.handle.offload(model).unwrap();
         match self.hear().unwrap() {
-            FromWorker::Offloaded { model: said, memory, .. } if said == model => memory.allocated,
+            FromWorker::Offloaded { model: said, memory, .. } if said == model => memory.allocated - memory.spare,
             other => panic!("{other:?}"),
         }
     }

@@ -47,6 +47,7 @@ impl CudaOps {
         mut work: impl FnMut(&mut Self),
     ) -> Result<(), DeviceError> {
         self.stage(batch, skip)?;
+        self.history.note(self.bucket.tokens);
         let arriving = self.weights.as_ref().is_some_and(|weights| !weights.is_there());
         if arriving || !self.recordings.contains_key(&self.bucket) {
             // What has to grow grows before the recording, and the kernels are made on all cores.

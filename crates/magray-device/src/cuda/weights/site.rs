@@ -63,7 +63,7 @@ impl<'a> Site<'a> {
             // The GPU has them; the files' pages would only take memory.
             part.matrix.numbers.iter().for_each(Numbers::release_pages);
         }
-        Ok(WeightsBlock::there(self.ground, Arc::clone(self.cuda.copies())))
+        Ok(WeightsBlock::there(self.ground, self.cuda.copies()))
     }
 
     /// Brings all layers from an image that was filled from the same layers; returns when they are on their way.
@@ -73,7 +73,7 @@ impl<'a> Site<'a> {
         if bytes != self.bytes() as u64 {
             return Err(DeviceError::WrongImage { expected: self.bytes() as u64, found: bytes });
         }
-        WeightsBlock::arriving(self.ground, Arc::clone(self.cuda.copies()), image)
+        WeightsBlock::arriving(self.ground, self.cuda.copies(), image)
     }
 
     pub(in crate::cuda) fn cuda(&self) -> &Cuda {

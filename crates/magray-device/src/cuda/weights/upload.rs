@@ -2,11 +2,13 @@
 //! Straight from host memory that the driver knows, else through pinned buffers that several threads fill.
 
 use super::Ground;
+#[cfg(unix)]
 use super::image::Image;
 use super::parts::{self, Part};
 use crate::cuda::device::DeviceError;
 use crate::cuda::pinned::PinnedBytes;
 use crate::cuda::stream::{Mark, Stream};
+use crate::cuda::threads::on_threads;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -28,14 +30,68 @@ pub(super) enum Origin<'a> {
     /// Made of a model's numbers.
     Parts(&'a [Part]),
     /// As they once lay on the GPU.
+    #[cfg(unix)]
     Image(&'a Image),
+}
+
+impl Origin<'_> {
+    /// Whether nothing goes through buffers.
+    fn is_direct(&self) -> bool {
+        match self {
+            Self::Parts(_) => false,
+            #[cfg(unix)]
+            Self::Image(image) => image.is_registered(),
+        }
+    }
+
+    /// The address of a stretch that needs no buffer.
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "images alone have such stretches, and they are of Unix"))]
+    fn direct(&self, range: Range<usize>) -> Option<u64> {
+        match self {
+            Self::Parts(_) => None,
+            #[cfg(unix)]
+            Self::Image(image) => image.registered(range),
+        }
+    }
+
+    /// Fills a buffer with the stretch that begins at `start`.
+    fn make(&self, start: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        match self {
+            Self::Parts(parts) => Ok(parts::make(parts, start, bytes)?),
+            #[cfg(unix)]
+            Self::Image(image) => image.read(start, bytes),
+        }
+    }
+
+    /// Threads that are worth having.
+    fn threads(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        match self {
+            // Without a buffer to fill, one thread keeps the bus busy.
+            _ if self.is_direct() => 1,
+            Self::Parts(_) => cores.min(CONVERTERS_MOST),
+            #[cfg(unix)]
+            Self::Image(_) => cores.min(COPIERS_MOST),
+        }
+    }
 }
 
 /// Copies all weights; returns when they are there. `ground` tells those who want to begin before that.
 pub(super) fn upload(ground: &Ground, origin: &Origin<'_>, copies: &Mutex<Stream>) -> Result<(), DeviceError> {
+    let broken = Broken(ground);
     let result = Upload::new(ground, origin, copies).run();
+    std::mem::forget(broken);
     ground.arrival.end(result.clone());
     result
+}
+
+/// Tells those who wait that nothing more will come, should a bug end the upload.
+struct Broken<'a>(&'a Ground);
+
+impl Drop for Broken<'_> {
+    fn drop(&mut self) {
+        self.0.arrival.end(Err(DeviceError::System("the upload ended in the middle".to_owned())));
+    }
 }
 
 struct Upload<'a> {
@@ -69,13 +125,12 @@ struct Bounce {
 impl<'a> Upload<'a> {
     fn new(ground: &'a Ground, origin: &'a Origin<'a>, copies: &'a Mutex<Stream>) -> Self {
         let units = ground.bytes().div_ceil(UNIT_BYTES);
-        let is_direct = matches!(origin, Origin::Image(image) if image.is_registered());
         Self {
             ground,
             origin,
             copies,
             units,
-            taken: if is_direct { UNITS_DIRECT } else { 1 },
+            taken: if origin.is_direct() { UNITS_DIRECT } else { 1 },
             next: AtomicUsize::new(0),
             front: Mutex::new(Front { is_put: vec![false; units], whole: 0, marked: 0 }),
             has_failed: AtomicBool::new(false),
@@ -83,24 +138,11 @@ impl<'a> Upload<'a> {
     }
 
     fn run(&self) -> Result<(), DeviceError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = match self.origin {
-            Origin::Parts(_) => cores.min(CONVERTERS_MOST),
-            // Without a buffer to fill, one thread keeps the bus busy.
-            Origin::Image(_) if self.taken > 1 => 1,
-            Origin::Image(_) => cores.min(COPIERS_MOST),
-        };
-        let worked = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.min(self.units)).map(|_| scope.spawn(|| self.work())).collect();
-            let own = self.work();
-            others.into_iter().fold(own, |before, other| match other.join() {
-                Ok(result) => before.and(result),
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        });
+        let threads = self.origin.threads();
+        let worked = on_threads(threads.min(self.units), || self.work());
         // Also after a failure: nothing may be under way when the memory goes.
-        let end = self.stream(|stream| stream.mark())?;
-        end.wait()?;
+        let end = self.stream(Stream::mark).and_then(|mark| Ok(mark.wait()?));
+        end.or_else(|_| self.stream(Stream::wait))?;
         worked
     }
 
@@ -123,20 +165,13 @@ impl<'a> Upload<'a> {
             }
             let start = unit * UNIT_BYTES;
             let range = start..(start + self.taken * UNIT_BYTES).min(self.ground.bytes());
-            let direct = match self.origin {
-                Origin::Image(image) => image.registered(range.clone()),
-                Origin::Parts(_) => None,
-            };
-            match direct {
+            match self.origin.direct(range.clone()) {
                 Some(from) => self.put(range, from, None)?,
                 None => {
                     let bounce = self.bounce(&mut bounces[turn], range.len())?;
                     turn = 1 - turn;
                     let bytes = &mut bounce.bytes.as_mut_slice()[..range.len()];
-                    match self.origin {
-                        Origin::Parts(parts) => parts::make(parts, start, bytes)?,
-                        Origin::Image(image) => image.read(start, bytes)?,
-                    }
+                    self.origin.make(start, bytes)?;
                     let from = bounce.bytes.address();
                     self.put(range, from, Some(&mut bounce.copied))?;
                 }

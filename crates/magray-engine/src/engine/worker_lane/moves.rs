@@ -4,9 +4,9 @@
 use super::super::desk::Desk;
 use super::Inner;
 use crate::gpu::MemoryStats;
-use crate::worker::{Arrived, FromWorker, Offer, Origin, Problem, WorkerHandle};
+use crate::worker::{Arrived, FromWorker, Offer, Problem, WorkerHandle};
 use magray_core::schedule::Failure;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Inner {
     /// Lets a worker load a model, from the host's memory where it is there.
@@ -39,11 +39,18 @@ impl Inner {
         }
     }
 
-    /// Lets go of a model's weights in the host's memory, whether there is a worker or not.
-    pub(super) fn forget(&self, worker: u64, model: usize) {
-        self.spec.images.forget(model);
-        if let Some(handle) = self.lock().handle_of(worker) {
+    /// Lets go of a model's weights in the host's memory, whether there is a worker or not: any that there is has them.
+    pub(super) fn forget(&self, model: usize) {
+        let began = Instant::now();
+        let bytes = self.spec.images.forget(model);
+        if let Some(handle) = &self.lock().handle {
             let _ = handle.forget(model);
+        }
+        // The lanes share the images: the first to be told has something to tell.
+        if bytes > 0 {
+            let (model, took_ms, images_left) =
+                (&self.spec.names[model], milliseconds(began.elapsed()), self.spec.images.bytes());
+            tracing::info!(target: "magray::engine", model, took_ms, bytes, images_left, "a model is in no memory");
         }
     }
 
@@ -51,7 +58,7 @@ impl Inner {
     pub(super) fn beat(&self, memory: MemoryStats) -> Option<u64> {
         let mut state = self.lock();
         state.memory = Some(memory);
-        state.presence.beat(&memory, self.spec.worker.memory_limit_bytes())
+        state.presence.beat(&memory, self.spec.worker.memory_allowed_bytes())
     }
 
     /// What a worker says of models.
@@ -59,7 +66,7 @@ impl Inner {
         let images = &self.spec.images;
         match message {
             FromWorker::Loaded { model, arrived } if arrived.outputs == self.spec.canaries[model].outputs() => {
-                self.loaded(desk, worker, model, arrived);
+                self.loaded(desk, model, arrived);
             }
             FromWorker::Loaded { model, .. } => {
                 // What it has is of no use to anybody.
@@ -88,18 +95,13 @@ impl Inner {
         }
     }
 
-    fn loaded(&self, desk: &Desk, worker: u64, model: usize, arrived: Arrived) {
+    fn loaded(&self, desk: &Desk, model: usize, arrived: Arrived) {
         let Arrived { precision, bytes, took, origin, memory, .. } = arrived;
         let mut state = self.lock();
         let ordered = state.presence.loaded(model, bytes);
         state.memory = Some(memory);
         state.precisions[model] = Some(precision);
         drop(state);
-        let image = ordered.and_then(|ordered| ordered.image);
-        if let Some(image) = image.filter(|_| matches!(origin, Origin::Parked | Origin::Device)) {
-            // It had no use for it, and will never fill it.
-            self.spec.images.not_taken(self.holder(worker), image);
-        }
         tracing::info!(
             target: "magray::engine",
             device = %self.spec.name,
@@ -113,7 +115,8 @@ impl Inner {
             "a model is on its device"
         );
         // Weights may still be on their way, which the worker counts in.
-        desk.loaded(self.spec.id, model, bytes, ordered.map_or(took, |ordered| ordered.took.max(took)));
+        let took = ordered.map_or(took, |ordered| ordered.took.max(took));
+        desk.loaded(self.spec.id, model, bytes, took);
     }
 
     fn not_loaded(&self, desk: &Desk, worker: u64, model: usize, problem: Problem) {
@@ -150,6 +153,6 @@ impl Inner {
     }
 }
 
-fn milliseconds(time: Duration) -> f64 {
+pub(super) fn milliseconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1000.0
 }

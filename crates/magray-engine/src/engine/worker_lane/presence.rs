@@ -42,8 +42,6 @@ pub(super) struct Ordered {
 
 /// Changes of the room that are not worth a word.
 const ROOM_STEP: u64 = 64 << 20;
-/// What the driver takes for a context, of what may be taken at all.
-const CONTEXT_BYTES: u64 = 600 << 20;
 /// The part of the memory that is kept for passes, where they do not take more.
 const PASSES_PART: u64 = 16;
 
@@ -105,7 +103,8 @@ impl Presence {
             // The first may have been measured before the last model had come or gone, and be said after.
             return None;
         }
-        let weights = (0..self.models.len()).map(|model| self.bytes_of(model)).sum();
+        let all = (0..self.models.len()).map(|model| self.bytes_of(model));
+        let weights = all.fold(0, u64::saturating_add);
         let room = room(memory, limit, weights);
         if self.told.is_some_and(|told| told.abs_diff(room) <= ROOM_STEP && told >= weights) {
             return None;
@@ -139,12 +138,13 @@ impl Presence {
 }
 
 fn room(memory: &MemoryStats, limit: Option<u64>, weights: u64) -> u64 {
-    let MemoryStats { allocated, reserved, free, total, pool, .. } = *memory;
+    let MemoryStats { allocated, reserved, spare, free, total, pool, .. } = *memory;
     let ours = if pool.reserved > 0 { pool.reserved } else { reserved.max(allocated) };
     // What is neither free nor ours belongs to the driver and to other programs.
     let allowed = free.saturating_add(ours).min(total);
-    let allowed = limit.map_or(allowed, |limit| allowed.min(limit.saturating_sub(CONTEXT_BYTES)));
-    let passes = allocated.saturating_sub(weights).max(allowed / PASSES_PART);
+    let allowed = limit.map_or(allowed, |limit| allowed.min(limit));
+    // What models that are away keep for their passes goes when somebody needs it.
+    let passes = allocated.saturating_sub(weights).saturating_sub(spare).max(allowed / PASSES_PART);
     allowed.saturating_sub(passes).max(weights)
 }
 
@@ -180,12 +180,12 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_holds_with_the_context() {
+    fn a_limit_holds() {
         let mut presence = Presence::new(1);
-        let (stats, limit) = (memory(0, 0), Some(8 * GIB + CONTEXT_BYTES));
+        let (stats, limit) = (memory(0, 0), Some(8 * GIB));
         assert_eq!(presence.beat(&stats, limit), None);
         assert_eq!(presence.beat(&stats, limit), Some(8 * GIB - GIB / 2));
-        assert_eq!(room(&stats, Some(CONTEXT_BYTES / 2), 0), 0);
+        assert_eq!(room(&stats, Some(0), 0), 0);
     }
 
     #[test]
@@ -203,6 +203,27 @@ mod tests {
         // Measured before it left, and said after.
         assert_eq!(presence.beat(&memory(8 * GIB, 0), None), None);
         assert_eq!(presence.beat(&memory(0, 0), None), None, "all is as it was");
+    }
+
+    #[test]
+    fn what_models_that_left_keep_for_their_passes_is_room() {
+        let mut presence = Presence::new(1);
+        assert_eq!(presence.opened(&memory(0, 0), None), 15 * GIB);
+        presence.load_ordered(0, None);
+        presence.loaded(0, 12 * GIB);
+        assert_eq!(beats(&mut presence, &memory(15 * GIB, 0)), Some(13 * GIB), "its passes take 3 GiB");
+        presence.offload_ordered(0);
+        presence.offloaded(0);
+        let left = MemoryStats { spare: 3 * GIB, ..memory(3 * GIB, 0) };
+        assert_eq!(beats(&mut presence, &left), Some(15 * GIB), "it can come back");
+    }
+
+    #[test]
+    fn absurd_sizes_are_no_panic() {
+        let mut presence = Presence::new(2);
+        presence.loaded(0, u64::MAX);
+        presence.loaded(1, u64::MAX);
+        assert_eq!(beats(&mut presence, &memory(0, 0)), Some(u64::MAX));
     }
 
     #[test]

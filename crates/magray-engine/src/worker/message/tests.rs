@@ -20,7 +20,7 @@ const POOL: PoolStats = PoolStats {
     predicted: 23,
 };
 const STATS: MemoryStats =
-    MemoryStats { allocated: 1, reserved: 2, peak_allocated: 3, free: 4, total: u64::MAX, pool: POOL };
+    MemoryStats { allocated: 1, reserved: 2, spare: 5, peak_allocated: 3, free: 4, total: u64::MAX, pool: POOL };
 const ARRIVAL: Arrival = Arrival {
     model: 3,
     precision: Precision::Int8,

@@ -17,7 +17,6 @@ impl Chance {
     }
 
     /// Below `end`, which is not 0.
-    #[cfg(unix)]
     pub(in crate::commands) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }

@@ -1,6 +1,7 @@
 //! `magray bench embed`: how fast this machine embeds.
 //! Measures the model alone: no tokenizer, no files, no start-up.
 
+pub(crate) mod alloc;
 pub(super) mod batches;
 mod chance;
 #[cfg(unix)]
@@ -9,6 +10,8 @@ mod engine_start;
 pub(crate) mod load;
 #[cfg(unix)]
 pub(crate) mod overhead;
+#[cfg(unix)]
+pub(crate) mod residency;
 pub(super) mod timing;
 
 use std::path::PathBuf;
@@ -195,7 +198,7 @@ fn table(reports: &[Report], on: &str) -> String {
     format!("{} on {on}\n\n{}", first.model, aligned(&rows))
 }
 
-pub(super) fn seconds(text: &str) -> Result<f64, String> {
+pub(in crate::commands) fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
     if (0.0..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("use 0 to 3600 seconds".to_owned()) }
 }

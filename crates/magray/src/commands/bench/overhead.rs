@@ -101,16 +101,16 @@ pub(crate) fn run(args: &OverheadArgs, context: &Context) -> Result<(), Failure>
         DeviceName::Cpu | DeviceName::Simulated(_) => (DeviceChoice::Cpu, Allowed::Cpu),
     };
     let measured = Measured {
-        model: model::source_to_measure(&config, &context.console)?,
-        name: config.model()?.name,
+        models: vec![(config.model()?.name, model::source_to_measure(&config, &context.console)?)],
         encoder: EncoderOptions { device, ..options },
         settings: EngineSettings { faults: None, ..config.engine()? },
         simulated_gpus: if is_simulated { vec![SimulatedGpu::default()] } else { Vec::new() },
+        control_folders: config.control_folders(),
     };
-    let engine = start(&measured, &context.console)?;
-    let times = measure(&mut encoder, &engine, &Subject { text, allowed }, args.seconds);
-    engine.shut_down();
-    let report = times?.report(measured.name, args.tokens as usize);
+    let started = start(&measured, &context.console)?;
+    let times = measure(&mut encoder, &started.engine, &Subject { text, allowed }, args.seconds);
+    started.shut_down();
+    let report = times?.report(measured.name().to_owned(), args.tokens as usize);
     match args.json {
         true => {
             let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));

@@ -1,7 +1,7 @@
 //! The command line of `magray bench load`: what may be asked for, and the cases that follow from it.
 //! Checks only what needs neither a model nor an engine.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::Args;
 use magray_engine::{
@@ -90,6 +90,9 @@ pub(crate) struct LoadArgs {
     /// Count also requests that were refused for want of room or of time as faults
     #[arg(long)]
     pub(super) strict: bool,
+    /// Write what is taken of the GPU's memory and given back to this file, for `magray bench alloc --trace`
+    #[arg(long, value_name = "FILE")]
+    pub(super) memory_trace: Option<PathBuf>,
     /// Print one JSON object a case
     #[arg(long)]
     pub(super) json: bool,

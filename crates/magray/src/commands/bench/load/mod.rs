@@ -6,7 +6,7 @@ mod arrivals;
 mod drive;
 mod engine_target;
 pub(super) mod histogram;
-mod pool;
+pub(super) mod pool;
 mod prepare;
 mod report;
 mod tally;
@@ -37,23 +37,26 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<(), Failure> {
     let faults = args.plan()?.or_else(|| settings.faults.clone());
     let pool = prepare::pool(args, &config, &context.console)?;
     let mut measured = Measured {
-        model: model::source_to_measure(&config, &context.console)?,
-        name: config.model()?.name,
+        models: vec![(config.model()?.name, model::source_to_measure(&config, &context.console)?)],
         encoder: model::encoder_options(&config),
         settings: EngineSettings { faults, ..settings },
         simulated_gpus: args.simulated(),
+        control_folders: config.control_folders(),
     };
+    measured.encoder.gpu.memory_trace.clone_from(&args.memory_trace);
     let mut reports = Vec::new();
     for setting in args.settings(measured.settings.schedule.batching.sizing) {
         if !args.batching.is_empty() {
             measured.settings.schedule.batching = setting.batching.options();
         }
         measured.settings.schedule.placement = setting.placement.0;
-        let (load, case) = (args.load(&setting), args.case(&setting, &measured.name));
-        let engine = start(&measured, &context.console)?;
-        let target = EngineTarget { engine, deadline: args.deadline_ms.map(Duration::from_millis) };
+        let (load, case) = (args.load(&setting), args.case(&setting, measured.name()));
+        let started = start(&measured, &context.console)?;
+        let target =
+            EngineTarget { engine: started.engine.clone(), deadline: args.deadline_ms.map(Duration::from_millis) };
         let report = measure(&target, &pool, &load, case, context.console);
-        target.engine.shut_down();
+        drop(target);
+        started.shut_down();
         if args.json {
             let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
             output::print(&(line + "\n"))?;

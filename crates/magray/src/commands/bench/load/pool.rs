@@ -5,16 +5,16 @@ use magray_engine::Precision;
 
 /// Texts, told apart by their place.
 #[derive(Clone, Debug)]
-pub(super) struct Pool {
+pub(in super::super) struct Pool {
     texts: Vec<Vec<u32>>,
     right: Option<Right>,
 }
 
 /// Some texts of a pool: one and those that follow it, from the end on to the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) first: usize,
-    pub(super) count: usize,
+pub(in super::super) struct Span {
+    pub(in super::super) first: usize,
+    pub(in super::super) count: usize,
 }
 
 /// The vectors of all texts, scaled to length 1, end to end; and their lengths before.
@@ -28,7 +28,7 @@ struct Right {
 
 /// What is wrong with an answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(super) enum Wrong {
+pub(in super::super) enum Wrong {
     #[error("{found} numbers came instead of {expected}")]
     Size { expected: usize, found: usize },
     #[error(
@@ -51,9 +51,9 @@ pub(super) enum Wrong {
     "only {kept} of {of} texts have vectors that can be told apart: \
      the model does not suit --check; take another one or other lengths"
 )]
-pub(super) struct TooAlike {
-    pub(super) kept: usize,
-    pub(super) of: usize,
+pub(in super::super) struct TooAlike {
+    pub(in super::super) kept: usize,
+    pub(in super::super) of: usize,
 }
 
 /// Fewer would let a mix-up pass by luck too often.
@@ -63,7 +63,7 @@ const RATIO_ERROR_MAX: f32 = 0.05;
 
 /// How near to the right vector an answer must be, as a cosine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Tolerance {
+pub(in super::super) struct Tolerance {
     /// Of answers in 16 or 8 bits.
     rounded: f32,
 }
@@ -76,7 +76,7 @@ impl Tolerance {
 
     /// For arithmetic whose worst answer to the pool, on the CPU, has this cosine. Other devices round in other
     /// places: their answers may be several times as far off.
-    pub(super) fn measured(worst: f32) -> Self {
+    pub(in super::super) fn measured(worst: f32) -> Self {
         let off = 8.0 * (1.0 - worst);
         let (best, worst) = Self::ROUNDED;
         Self { rounded: (1.0 - off).clamp(worst, best) }
@@ -99,7 +99,7 @@ impl Pool {
 
     /// Texts with their right vectors. A text is left out where its vector is so near to that of another one that an
     /// answer could be taken for either.
-    pub(super) fn checked(
+    pub(in super::super) fn checked(
         texts: Vec<Vec<u32>>,
         vectors: &[f32],
         dimensions: usize,
@@ -127,7 +127,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in super::super) fn len(&self) -> usize {
         self.texts.len()
     }
 
@@ -137,7 +137,7 @@ impl Pool {
     }
 
     /// The texts of a request.
-    pub(super) fn take(&self, span: Span) -> Vec<Vec<u32>> {
+    pub(in super::super) fn take(&self, span: Span) -> Vec<Vec<u32>> {
         self.places(span).map(|place| self.texts[place].clone()).collect()
     }
 
@@ -147,7 +147,7 @@ impl Pool {
     }
 
     /// Compares the answer to these texts with what is right, where that is known.
-    pub(super) fn check(&self, span: Span, values: &[f32], precision: Precision) -> Result<(), Wrong> {
+    pub(in super::super) fn check(&self, span: Span, values: &[f32], precision: Precision) -> Result<(), Wrong> {
         let Some(right) = &self.right else { return Ok(()) };
         let expected = span.count * right.dimensions;
         if values.len() != expected {
@@ -191,7 +191,7 @@ impl Right {
 }
 
 /// The cosine of the worst of these answers, of this many numbers a text, to what is right.
-pub(super) fn worst_cosine(right: &[f32], answers: &[f32], dimensions: usize) -> f32 {
+pub(in super::super) fn worst_cosine(right: &[f32], answers: &[f32], dimensions: usize) -> f32 {
     let cosine = |(a, b): (&[f32], &[f32])| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
     right.chunks_exact(dimensions).zip(answers.chunks_exact(dimensions)).map(cosine).fold(1.0, f32::min)
 }

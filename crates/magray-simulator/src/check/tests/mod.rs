@@ -1,18 +1,22 @@
 //! Each rule that no sabotage of the machine breaks is broken here by hand: the books must notice.
 
+mod weights;
+
 use super::rule::Verdict;
 use super::{Checks, Rule};
 use crate::load::{Arrivals, Demand, Load, Shape};
-use crate::scenario::{Cost, Device, Scenario};
+use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, DeviceId, DeviceKind, DeviceSpec, DeviceState, DeviceView, Ending, Event,
-    Failure, Fallback, Group, KillCause, Limits, ModelId, Moment, Options, Piece, Priority, Refused, Report, Request,
-    RequestId, View,
+    Failure, Fallback, Group, KillCause, Limits, ModelId, ModelPlan, ModelView, Moment, Options, Piece, Priority,
+    Refused, Report, Request, RequestId, View,
 };
 use std::time::Duration;
 
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
+const MODEL: ModelId = ModelId(0);
+const OTHER: ModelId = ModelId(1);
 
 /// The books of a small world, one CPU and one GPU, and a clock that the test moves.
 struct Books {
@@ -22,15 +26,24 @@ struct Books {
 
 impl Books {
     fn new() -> Self {
+        Self::with_room(u64::MAX)
+    }
+
+    /// With so much room for weights on the GPU.
+    fn with_room(room: u64) -> Self {
+        let weights_max = |kind| if kind == DeviceKind::Gpu { room } else { u64::MAX };
         let device = |kind| Device {
-            spec: DeviceSpec { kind, slots: 2, batch_tokens_max: 100, weights_max: u64::MAX },
+            spec: DeviceSpec { kind, slots: 2, batch_tokens_max: 100, weights_max: weights_max(kind) },
             cost: Cost { fixed_us: 1.0, token_us: 1.0, text_us: 1.0 },
             start: Duration::ZERO,
+            loads: Loads::QUICK,
         };
+        let plan = ModelPlan { bytes: 60, ..ModelPlan::default() };
         let options = Options { limits: Limits { requests_max: 2, tokens_max: 200 }, ..Options::default() };
         let scenario = Scenario {
             seed: 0,
             devices: vec![device(DeviceKind::Cpu), device(DeviceKind::Gpu)],
+            models: vec![Model { plan, bytes: 60 }, Model { plan, bytes: 60 }],
             options,
             load: Load {
                 requests: 0,
@@ -38,6 +51,7 @@ impl Books {
                 shape: Shape::plain((1, 1), (1, 1)),
             },
             troubles: Vec::new(),
+            interventions: Vec::new(),
             given_up: Vec::new(),
             calm_at: Moment::START,
             noise: 0.0,
@@ -46,6 +60,7 @@ impl Books {
             stale: 0.0,
             early: 0.0,
             drain_after: 0,
+            afterglow: Duration::ZERO,
         };
         Self { checks: Checks::new(&scenario), now: Moment::START }
     }
@@ -55,21 +70,38 @@ impl Books {
         let mut books = Self::new();
         books.told(Action::Spawn { device: GPU }).expect("a first worker is in order");
         books.hear(Event::Up { device: GPU });
+        books.bring(MODEL);
         books
+    }
+
+    /// A model's weights come to the GPU.
+    fn bring(&mut self, model: ModelId) {
+        self.told(Action::Load { device: GPU, model }).expect("there is room");
+        self.hear(Event::Loaded { device: GPU, model, bytes: 60, took: Duration::from_millis(1) });
     }
 
     fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
     }
 
+    /// Time passes, and the GPU's worker says all the while that it lives.
+    fn live_on(&mut self, time: Duration) {
+        self.wait(time);
+        self.hear(Event::Heartbeat { device: GPU });
+    }
+
     fn submit(&mut self, id: u64, tokens: &[u32]) {
+        self.ask(id, tokens, Allowed::Any);
+    }
+
+    fn ask(&mut self, id: u64, tokens: &[u32], allowed: Allowed) {
         let request = Request {
             id: RequestId(id),
-            group: Group { model: ModelId(0), way: 1 },
+            group: Group { model: MODEL, way: 1 },
             tokens: tokens.to_vec(),
             priority: Priority::Normal,
             deadline: None,
-            allowed: Allowed::Any,
+            allowed,
         };
         self.checks.expect(&Demand { request: request.clone(), poison: None, cancel_after: None });
         self.hear(Event::Submitted(request));
@@ -117,11 +149,20 @@ impl Books {
             recovery_attempts: 0,
         };
         let live = || self.checks.ledger.live();
+        let model = |id: ModelId| ModelView {
+            plan: self.checks.weights.plan(id),
+            idle: Duration::ZERO,
+            requests: live().filter(|entry| entry.request.group.model == id).count(),
+            residency: [CPU, GPU].map(|at| self.checks.weights.residency(at, id, &self.checks.workers)).to_vec(),
+            loads: 0,
+            offloads: 0,
+        };
         View {
             requests: live().count(),
             tokens: live().map(|entry| entry.tokens).sum(),
             waiting: 0,
             devices: vec![device(CPU, DeviceKind::Cpu, DeviceState::InRotation), device(GPU, DeviceKind::Gpu, gpu)],
+            models: [MODEL, OTHER].map(model).to_vec(),
         }
     }
 }

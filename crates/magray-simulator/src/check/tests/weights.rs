@@ -1,0 +1,137 @@
+//! The rules about weights, broken by hand.
+
+use super::*;
+use magray_core::schedule::{Residency, Wish};
+
+fn load(model: ModelId) -> Action {
+    Action::Load { device: GPU, model }
+}
+
+fn offload(device: DeviceId, model: ModelId) -> Action {
+    Action::Offload { device, model }
+}
+
+#[test]
+fn a_batch_without_weights_is_found() {
+    let mut books = Books::with_worker();
+    books.submit(0, &[10]);
+    assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
+    breaks(books.start(0, GPU, 0..1), Rule::HasWeights);
+}
+
+#[test]
+fn weights_that_cannot_come_or_go_are_found() {
+    let mut books = Books::with_worker();
+    breaks(books.told(load(MODEL)), Rule::WeightsOrder);
+    breaks(books.told(offload(GPU, OTHER)), Rule::WeightsOrder);
+    assert_eq!(books.told(load(OTHER)), Ok(()));
+    breaks(books.told(offload(GPU, OTHER)), Rule::WeightsOrder);
+    let mut books = Books::new();
+    breaks(books.told(load(MODEL)), Rule::WeightsOrder);
+}
+
+#[test]
+fn weights_that_leave_under_a_batch_are_found() {
+    let mut books = Books::with_worker();
+    books.submit(0, &[10]);
+    assert_eq!(books.start(0, GPU, 0..1), Ok(()));
+    breaks(books.told(offload(GPU, MODEL)), Rule::NotUnderBatch);
+    books.finish(0);
+    assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
+}
+
+#[test]
+fn a_rest_with_weights_and_weights_forgotten_while_in_use_are_found() {
+    let mut books = Books::with_worker();
+    breaks(books.told(Action::Rest { device: GPU }), Rule::NotUnderBatch);
+    breaks(books.told(Action::Forget { model: MODEL }), Rule::NotUnderBatch);
+    assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
+    breaks(books.told(Action::Rest { device: GPU }), Rule::NotUnderBatch);
+    books.hear(Event::Offloaded { device: GPU, model: MODEL });
+    assert_eq!(books.told(Action::Rest { device: GPU }), Ok(()));
+    breaks(books.told(Action::Rest { device: GPU }), Rule::WorkerOrder);
+}
+
+#[test]
+fn more_weights_than_there_is_room_for_are_found() {
+    let mut books = Books::with_worker();
+    books.hear(Event::Room { device: GPU, bytes: 100 });
+    breaks(books.told(load(OTHER)), Rule::Room);
+    assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
+    // What leaves is not gone.
+    breaks(books.told(load(OTHER)), Rule::Room);
+    books.hear(Event::Offloaded { device: GPU, model: MODEL });
+    assert_eq!(books.told(load(OTHER)), Ok(()));
+}
+
+#[test]
+fn a_pinned_model_that_leaves_without_a_wish_is_found() {
+    let mut books = Books::with_worker();
+    books.hear(Event::Wished { model: MODEL, wish: Wish::Pin(true) });
+    breaks(books.told(offload(GPU, MODEL)), Rule::Pinned);
+    breaks(books.told(offload(CPU, OTHER)), Rule::Pinned);
+    books.hear(Event::Wished { model: MODEL, wish: Wish::Offload });
+    assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
+}
+
+#[test]
+fn a_model_that_leaves_before_it_computed_for_who_waits_is_found() {
+    let mut books = Books::with_worker();
+    books.ask(0, &[10], Allowed::Gpu);
+    breaks(books.told(offload(GPU, MODEL)), Rule::TakesTurns);
+    books.hear(Event::Wished { model: MODEL, wish: Wish::Offload });
+    assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
+}
+
+#[test]
+fn a_model_that_stays_unused_is_found() {
+    let mut books = Books::with_worker();
+    assert_eq!(books.settle(DeviceState::InRotation), Ok(()));
+    books.live_on(Duration::from_secs(61));
+    breaks(books.settle(DeviceState::InRotation), Rule::Idles);
+}
+
+#[test]
+fn a_worker_that_does_not_rest_or_only_says_so_is_found() {
+    let mut books = Books::with_worker();
+    breaks(books.settle(DeviceState::Resting), Rule::Rests);
+    assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
+    books.hear(Event::Offloaded { device: GPU, model: MODEL });
+    books.live_on(Duration::from_secs(301));
+    breaks(books.settle(DeviceState::InRotation), Rule::Rests);
+}
+
+#[test]
+fn weights_that_are_never_heard_of_again_are_found() {
+    let mut books = Books::with_worker();
+    assert_eq!(books.told(load(OTHER)), Ok(()));
+    let kill = || Action::Kill { device: GPU, cause: KillCause::LoadOverdue };
+    breaks(books.told(kill()), Rule::HonestKill);
+    books.hear(Event::Wished { model: MODEL, wish: Wish::Pin(true) });
+    books.live_on(Duration::from_secs(121));
+    breaks(books.settle(DeviceState::InRotation), Rule::HangsEnd);
+    assert_eq!(books.told(kill()), Ok(()));
+}
+
+#[test]
+fn a_preheat_that_is_forgotten_is_found() {
+    let mut books = Books::with_room(100);
+    books.told(Action::Spawn { device: GPU }).expect("a first worker is in order");
+    books.hear(Event::Up { device: GPU });
+    assert!(!books.checks.weights.is_awaited());
+    books.hear(Event::Wished { model: OTHER, wish: Wish::Preheat });
+    assert!(books.checks.weights.is_awaited());
+    books.hear(Event::Room { device: GPU, bytes: 50 });
+    assert!(!books.checks.weights.is_awaited(), "it does not fit");
+    books.hear(Event::Room { device: GPU, bytes: 100 });
+    books.bring(OTHER);
+    assert!(!books.checks.weights.is_awaited());
+}
+
+#[test]
+fn a_view_that_has_weights_where_they_are_not_is_found() {
+    let mut books = Books::with_worker();
+    let mut view = books.view(DeviceState::InRotation);
+    view.models[0].residency[1] = Residency::OnCpu;
+    breaks(books.checks.settle(&view, Moment::START), Rule::HonestView);
+}

@@ -1,0 +1,520 @@
+//! The book of weights: which model is where, as far as was told, and what may be done with it.
+//! Knows of rooms and wishes; how long loads truly take is the world's secret.
+
+use super::batches::Batches;
+use super::requests::{Ledger, SLACK};
+use super::rule::{Rule, Verdict, holds};
+use super::workers::Workers;
+use crate::scenario::{Intervention, Scenario};
+use magray_core::schedule::{
+    Allowed, DeviceId, DeviceKind, DeviceState, Event, Keeping, ModelId, ModelPlan, Moment, Piece, Residency, View,
+    Wish,
+};
+
+/// Loads that fail in a row before requests may be refused for it.
+const TRIES: u32 = 3;
+
+/// All models on all devices.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    shelves: Vec<Shelf>,
+    models: Vec<Known>,
+    keeping: Keeping,
+    /// Whether models may have to leave, or be wished away.
+    is_crowded: bool,
+}
+
+/// A device.
+#[derive(Debug)]
+struct Shelf {
+    kind: DeviceKind,
+    room: u64,
+    spots: Vec<Spot>,
+    /// When anything of weights, or of its worker, changed last.
+    changed: Moment,
+}
+
+/// A model.
+#[derive(Debug)]
+struct Known {
+    plan: ModelPlan,
+    has_image: bool,
+    /// When something of it was last seen to be used, or wished for.
+    used: Moment,
+    /// Whether there were requests for it after the step before.
+    was_busy: bool,
+    /// Somebody wants it on a GPU, and it was not seen there since.
+    preheat: bool,
+    /// Somebody wants it gone from everywhere.
+    is_released: bool,
+}
+
+/// A model on a device.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    stage: Stage,
+    bytes: u64,
+    /// Whether this is what was told, or only what is expected.
+    is_measured: bool,
+    /// Somebody wants it gone from here.
+    is_wished_away: bool,
+    /// Loads that failed since the last that did not.
+    failures: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Absent,
+    Loading { since: Moment },
+    Present { has_computed: bool },
+    Leaving { since: Moment },
+}
+
+impl Weights {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let shelf = |device: &crate::scenario::Device| {
+            let kind = device.spec.kind;
+            let spot = |model: &crate::scenario::Model| Spot {
+                stage: match kind == DeviceKind::Cpu && model.plan.is_preloaded {
+                    true => Stage::Present { has_computed: false },
+                    false => Stage::Absent,
+                },
+                bytes: model.plan.bytes,
+                is_measured: false,
+                is_wished_away: false,
+                failures: 0,
+            };
+            let spots = scenario.models.iter().map(spot).collect();
+            Shelf { kind, room: device.spec.weights_max, spots, changed: Moment::START }
+        };
+        let known = |model: &crate::scenario::Model| Known {
+            plan: model.plan,
+            has_image: false,
+            used: Moment::START,
+            was_busy: false,
+            preheat: false,
+            is_released: false,
+        };
+        let all: u64 = scenario.models.iter().map(|model| model.bytes.max(model.plan.bytes)).sum();
+        let has_wishes = scenario.interventions.iter().any(|(_, what)| matches!(what, Intervention::Wish(..)));
+        Self {
+            shelves: scenario.devices.iter().map(shelf).collect(),
+            models: scenario.models.iter().map(known).collect(),
+            keeping: scenario.options.keeping,
+            is_crowded: has_wishes
+                || scenario.interventions.iter().any(|(_, what)| matches!(what, Intervention::Room(..)))
+                || scenario.devices.iter().any(|device| device.spec.weights_max < all)
+                || !scenario.troubles.is_empty(),
+        }
+    }
+
+    /// Takes down what the machine is about to be told.
+    pub(crate) fn heard(&mut self, event: &Event, batches: &Batches, now: Moment) {
+        match event {
+            Event::Loaded { device, model, bytes, .. } if self.is_loading(*device, *model) => {
+                let is_gpu = self.shelf(*device).kind == DeviceKind::Gpu;
+                let known = self.known_mut(*model);
+                known.has_image |= is_gpu;
+                known.preheat &= !is_gpu;
+                known.used = now;
+                let spot = self.spot_mut(*device, *model);
+                spot.stage = Stage::Present { has_computed: false };
+                spot.bytes = *bytes;
+                spot.is_measured = true;
+                spot.failures = 0;
+                for shelf in self.shelves.iter_mut().filter(|shelf| is_gpu && shelf.kind == DeviceKind::Gpu) {
+                    let spot = &mut shelf.spots[model.0 as usize];
+                    if !spot.is_measured && spot.stage == Stage::Absent {
+                        spot.bytes = *bytes;
+                    }
+                }
+                self.shelf_mut(*device).changed = now;
+            }
+            Event::NotLoaded { device, model, .. } if self.is_loading(*device, *model) => {
+                let spot = self.spot_mut(*device, *model);
+                spot.stage = Stage::Absent;
+                spot.failures += 1;
+                spot.is_wished_away = false;
+                self.shelf_mut(*device).changed = now;
+            }
+            Event::Offloaded { device, model } if self.is_leaving(*device, *model) => {
+                let spot = self.spot_mut(*device, *model);
+                spot.stage = Stage::Absent;
+                spot.is_wished_away = false;
+                self.shelf_mut(*device).changed = now;
+            }
+            Event::Down { device, .. } => {
+                let shelf = self.shelf_mut(*device);
+                shelf.changed = now;
+                for spot in &mut shelf.spots {
+                    spot.failures += u32::from(matches!(spot.stage, Stage::Loading { .. }));
+                    spot.stage = Stage::Absent;
+                    spot.is_wished_away = false;
+                }
+            }
+            Event::Up { device } => self.shelf_mut(*device).changed = now,
+            Event::Room { device, bytes } => self.shelf_mut(*device).room = *bytes,
+            Event::Finished { batch, .. } | Event::Failed { batch, .. } => {
+                let Some(batch) = batches.get(*batch) else { return };
+                let is_computed = matches!(event, Event::Finished { .. });
+                self.known_mut(batch.group.model).used = now;
+                if let Stage::Present { has_computed } = &mut self.spot_mut(batch.device, batch.group.model).stage {
+                    *has_computed |= is_computed;
+                }
+            }
+            Event::Submitted(request) => self.known_mut(request.group.model).used = now,
+            Event::Wished { model, wish } => self.wished(*model, *wish, now),
+            _ => {}
+        }
+    }
+
+    fn wished(&mut self, model: ModelId, wish: Wish, now: Moment) {
+        let known = self.known_mut(model);
+        known.used = now;
+        match wish {
+            Wish::Offload | Wish::Release => {
+                let is_release = wish == Wish::Release;
+                known.preheat = false;
+                known.is_released |= is_release;
+                for shelf in &mut self.shelves {
+                    let spot = &mut shelf.spots[model.0 as usize];
+                    spot.is_wished_away |= spot.stage != Stage::Absent && (is_release || shelf.kind == DeviceKind::Gpu);
+                }
+            }
+            Wish::Preheat => {
+                known.preheat = true;
+                known.is_released = false;
+                for shelf in &mut self.shelves {
+                    shelf.spots[model.0 as usize].is_wished_away = false;
+                }
+            }
+            Wish::IdleTimeout(timeout) => known.plan.idle_timeout = timeout,
+            Wish::OffloadAfterUse(is_wanted) => known.plan.offload_after_use = is_wanted,
+            Wish::Pin(is_pinned) => known.plan.is_pinned = is_pinned,
+            Wish::Priority(priority) => known.plan.priority = priority,
+        }
+    }
+
+    /// A batch is to be started.
+    pub(crate) fn may_start(&self, device: DeviceId, pieces: &[Piece], ledger: &Ledger) -> Verdict {
+        let Some(piece) = pieces.first() else { return Ok(()) };
+        let model = ledger.entry(piece.request)?.request.group.model;
+        let stage = self.spot(device, model).stage;
+        holds(matches!(stage, Stage::Present { .. }), Rule::HasWeights, || {
+            format!("a batch of model {} is started on device {}, where its weights are {stage:?}", model.0, device.0)
+        })
+    }
+
+    pub(crate) fn load(&mut self, device: DeviceId, model: ModelId, workers: &Workers, now: Moment) -> Verdict {
+        let spot = *self.spot(device, model);
+        let is_ready = self.shelf(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
+        holds(spot.stage == Stage::Absent && is_ready, Rule::WeightsOrder, || {
+            format!("model {} is to be loaded on device {}: it is {spot:?}", model.0, device.0)
+        })?;
+        let shelf = self.shelf(device);
+        let (taken, room) = (shelf.taken(), shelf.room);
+        holds(taken.saturating_add(spot.bytes) <= room, Rule::Room, || {
+            let bytes = spot.bytes;
+            format!("model {} of {bytes} is loaded on device {} beside {taken} of {room}", model.0, device.0)
+        })?;
+        self.spot_mut(device, model).stage = Stage::Loading { since: now };
+        self.shelf_mut(device).changed = now;
+        Ok(())
+    }
+
+    pub(crate) fn offload(&mut self, order: Order<'_>, now: Moment) -> Verdict {
+        let Order { device, model, .. } = order;
+        let spot = *self.spot(device, model);
+        let Stage::Present { has_computed } = spot.stage else {
+            return holds(false, Rule::WeightsOrder, || {
+                format!("model {} is to leave device {}, and is {spot:?}", model.0, device.0)
+            });
+        };
+        let is_used = order.batches.on(device).any(|(_, batch)| batch.group.model == model);
+        holds(!is_used && !order.workers.is_probing(device), Rule::NotUnderBatch, || {
+            format!("model {} is to leave device {} while that computes", model.0, device.0)
+        })?;
+        let known = self.known(model);
+        holds(!known.plan.is_pinned || spot.is_wished_away, Rule::Pinned, || {
+            format!("model {} is pinned, nobody wants it gone, and it is to leave device {}", model.0, device.0)
+        })?;
+        let is_cpu = self.shelf(device).kind == DeviceKind::Cpu;
+        let may_leave_cpu = spot.is_wished_away || self.keeping.host.is_some();
+        holds(!is_cpu || may_leave_cpu, Rule::Pinned, || {
+            format!("model {} is to leave the CPU, and nobody wants that", model.0)
+        })?;
+        let is_due = spot.is_wished_away || self.shelf(device).taken() > self.shelf(device).room;
+        let is_equal = self.models.iter().all(|other| other.plan.priority <= known.plan.priority);
+        let is_awaited = || order.ledger.live().any(|entry| self.waits_only_for(entry, device, model));
+        holds(has_computed || is_due || !is_equal || is_cpu || !is_awaited(), Rule::TakesTurns, || {
+            format!("model {} is to leave device {}, has computed nothing there, and is awaited", model.0, device.0)
+        })?;
+        self.spot_mut(device, model).stage = Stage::Leaving { since: now };
+        self.shelf_mut(device).changed = now;
+        Ok(())
+    }
+
+    /// Whether a request, to which nothing has happened, can be computed by this device and no other.
+    fn waits_only_for(&self, entry: &super::requests::Entry, device: DeviceId, model: ModelId) -> bool {
+        let gpus = self.shelves.iter().filter(|shelf| shelf.kind == DeviceKind::Gpu).count();
+        let is_only = match entry.request.allowed {
+            Allowed::Only(only) => only == device,
+            Allowed::Gpu => gpus == 1,
+            Allowed::Any | Allowed::Cpu => false,
+        };
+        is_only && entry.request.group.model == model && entry.waiting > 0 && entry.is_untouched()
+    }
+
+    pub(crate) fn forget(&mut self, model: ModelId) -> Verdict {
+        let holder = self.shelves.iter().position(|shelf| shelf.spots[model.0 as usize].stage != Stage::Absent);
+        holds(holder.is_none(), Rule::NotUnderBatch, || {
+            format!("model {} is to be forgotten, and device {holder:?} has it", model.0)
+        })?;
+        let known = self.known_mut(model);
+        known.has_image = false;
+        known.is_released = false;
+        Ok(())
+    }
+
+    /// A worker is to rest.
+    pub(crate) fn rest(&self, device: DeviceId, batches: &Batches) -> Verdict {
+        let is_empty = self.shelf(device).spots.iter().all(|spot| spot.stage == Stage::Absent);
+        holds(is_empty && batches.oldest(device).is_none(), Rule::NotUnderBatch, || {
+            format!("the worker of device {} is to rest, and has weights or batches", device.0)
+        })
+    }
+
+    /// Whether weights of a device have been on their way for as long as they may.
+    pub(crate) fn is_overdue(&self, device: DeviceId, now: Moment) -> bool {
+        self.shelf(device).moving_since().is_some_and(|since| now.since(since) >= self.keeping.load_max)
+    }
+
+    pub(crate) fn settle(&mut self, view: &View, workers: &Workers, ledger: &Ledger, now: Moment) -> Verdict {
+        let requests: usize = view.models.iter().map(|model| model.requests).sum();
+        holds(requests == view.requests, Rule::HonestView, || {
+            format!("the models of the view have {requests} requests, and there are {}", view.requests)
+        })?;
+        for at in 0..self.models.len() {
+            let model = ModelId(at as u32);
+            let seen = &view.models[at];
+            let told = ModelPlan { bytes: seen.plan.bytes, ..self.models[at].plan };
+            holds(seen.plan == told, Rule::HonestView, || format!("the view has {:?}, told was {told:?}", seen.plan))?;
+            if std::mem::replace(&mut self.models[at].was_busy, seen.requests > 0) || seen.requests > 0 {
+                self.models[at].used = now;
+            }
+            for (place, said) in seen.residency.iter().enumerate() {
+                let device = DeviceId(place as u16);
+                let ours = self.residency(device, model, workers);
+                holds(*said == ours, Rule::HonestView, || {
+                    format!("the view has model {at} on device {place} as {said:?}, and it is {ours:?}")
+                })?;
+                let is_gpu = self.shelves[place].kind == DeviceKind::Gpu;
+                if is_gpu && ours == Residency::OnDevice && view.devices[place].state == DeviceState::InRotation {
+                    self.models[at].preheat = false;
+                    self.judge_idle(device, model, workers, now)?;
+                }
+            }
+        }
+        for (at, seen) in view.devices.iter().enumerate() {
+            let device = DeviceId(at as u16);
+            self.judge_device(device, seen.state, view, workers, now)?;
+            if seen.state == DeviceState::Resting && !workers.has_worker(device) {
+                self.judge_wake(device, ledger, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What nobody has used for its time leaves.
+    fn judge_idle(&self, device: DeviceId, model: ModelId, workers: &Workers, now: Moment) -> Verdict {
+        let known = self.known(model);
+        let Some(timeout) = known.plan.idle_timeout.filter(|_| !known.plan.is_pinned) else { return Ok(()) };
+        let is_kept = workers.is_probing(device) || !workers.takes_orders(device);
+        let idle = now.since(known.used);
+        holds(is_kept || idle <= timeout + SLACK, Rule::Idles, || {
+            format!("model {} stays on device {} for {idle:?} unused, and its time is {timeout:?}", model.0, device.0)
+        })
+    }
+
+    /// A worker that rests is started by who needs it, and that one alone.
+    fn judge_wake(&self, device: DeviceId, ledger: &Ledger, now: Moment) -> Verdict {
+        let needs_it = |entry: &&super::requests::Entry| {
+            let model = entry.request.group.model;
+            let known = self.known(model);
+            let is_kept_off = self.is_hopeless(device, model, now) || self.spot(device, model).failures > 0;
+            self.waits_only_for(entry, device, model) && !known.is_released && !is_kept_off
+        };
+        let waiting = ledger.live().find(needs_it);
+        holds(waiting.is_none(), Rule::Rests, || {
+            let id = waiting.map_or(0, |entry| entry.request.id.0);
+            format!("device {} rests, and request {id} can be computed nowhere else", device.0)
+        })
+    }
+
+    fn judge_device(
+        &self,
+        device: DeviceId,
+        state: DeviceState,
+        view: &View,
+        workers: &Workers,
+        now: Moment,
+    ) -> Verdict {
+        let shelf = self.shelf(device);
+        if shelf.kind == DeviceKind::Cpu || !workers.takes_orders(device) {
+            return Ok(());
+        }
+        let since = shelf.moving_since();
+        holds(since.is_none_or(|since| now.since(since) <= self.keeping.load_max + SLACK), Rule::HangsEnd, || {
+            format!("weights of device {} are on their way since {since:?}, and its worker is not ended", device.0)
+        })?;
+        let Some(kept) = self.keeping.worker else { return Ok(()) };
+        let is_empty = shelf.spots.iter().all(|spot| spot.stage == Stage::Absent);
+        let has_failed = shelf.spots.iter().any(|spot| spot.failures > 0);
+        let is_awaited = view.requests > 0 || self.models.iter().any(|model| model.preheat || model.is_released);
+        let used = self.models.iter().map(|model| model.used).fold(shelf.changed, Moment::max);
+        let must_rest = state == DeviceState::InRotation && is_empty && !has_failed && !is_awaited;
+        let idle = now.since(used);
+        holds(!must_rest || idle <= kept + SLACK, Rule::Rests, || {
+            format!("the worker of device {} has no weights for {idle:?} and does not rest", device.0)
+        })
+    }
+
+    pub(crate) fn residency(&self, device: DeviceId, model: ModelId, workers: &Workers) -> Residency {
+        let is_cpu = self.shelf(device).kind == DeviceKind::Cpu;
+        match self.spot(device, model).stage {
+            Stage::Loading { .. } => Residency::Loading,
+            Stage::Present { .. } => Residency::OnDevice,
+            Stage::Leaving { .. } => Residency::Leaving,
+            Stage::Absent if !self.known(model).has_image => Residency::Unloaded,
+            Stage::Absent if is_cpu || workers.takes_orders(device) => Residency::OnCpu,
+            Stage::Absent => Residency::OnCpuCold,
+        }
+    }
+
+    /// Whether a device cannot have a model before long: there is no room, or it was tried often enough.
+    pub(crate) fn is_hopeless(&self, device: DeviceId, model: ModelId, now: Moment) -> bool {
+        let shelf = self.shelf(device);
+        let own = self.spot(device, model);
+        let is_fixed = |at: usize, spot: &Spot| {
+            let stays = match spot.stage {
+                Stage::Absent => false,
+                Stage::Loading { .. } | Stage::Present { .. } => !spot.is_wished_away,
+                // What was ordered off after the request was judged.
+                Stage::Leaving { since } => since == now,
+            };
+            at != model.0 as usize && stays && (shelf.kind == DeviceKind::Cpu || self.models[at].plan.is_pinned)
+        };
+        let fixed = shelf.spots.iter().enumerate().filter(|(at, spot)| is_fixed(*at, spot));
+        let taken = fixed.fold(own.bytes, |sum, (_, spot)| sum.saturating_add(spot.bytes));
+        taken > shelf.room || own.failures >= TRIES
+    }
+
+    /// Whether a device has a model, or has it under way since before this moment.
+    pub(crate) fn is_near(&self, device: DeviceId, model: ModelId, now: Moment) -> bool {
+        match self.spot(device, model).stage {
+            Stage::Present { .. } => true,
+            Stage::Loading { since } => since < now,
+            Stage::Absent | Stage::Leaving { .. } => false,
+        }
+    }
+
+    /// Whether a device has a model, or gets it.
+    pub(crate) fn is_served(&self, device: DeviceId, model: ModelId) -> bool {
+        matches!(self.spot(device, model).stage, Stage::Present { .. } | Stage::Loading { .. })
+    }
+
+    /// Whether a device has a model.
+    pub(crate) fn is_there(&self, device: DeviceId, model: ModelId) -> bool {
+        matches!(self.spot(device, model).stage, Stage::Present { .. })
+    }
+
+    /// Whether models may have to leave, or be wished away: then it cannot be told from outside what is on its way out.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
+
+    pub(crate) fn is_loading(&self, device: DeviceId, model: ModelId) -> bool {
+        matches!(self.spot(device, model).stage, Stage::Loading { .. })
+    }
+
+    pub(crate) fn is_leaving(&self, device: DeviceId, model: ModelId) -> bool {
+        matches!(self.spot(device, model).stage, Stage::Leaving { .. })
+    }
+
+    pub(crate) fn room(&self, device: DeviceId) -> u64 {
+        self.shelf(device).room
+    }
+
+    /// Whether somebody wants a model on a GPU that could have it, and none has.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let could_have = |shelf: &Shelf, at: usize| {
+            let priority = self.models[at].plan.priority;
+            let is_fixed = |other: usize| {
+                let plan = self.models[other].plan;
+                other != at && (plan.is_pinned || plan.priority > priority)
+            };
+            let there = shelf.spots.iter().enumerate();
+            let fixed = there.filter(|(other, spot)| is_fixed(*other) && spot.stage != Stage::Absent);
+            let taken = fixed.fold(shelf.spots[at].bytes, |sum, (_, spot)| sum.saturating_add(spot.bytes));
+            shelf.kind == DeviceKind::Gpu && taken <= shelf.room
+        };
+        (0..self.models.len())
+            .any(|at| self.models[at].preheat && self.shelves.iter().any(|shelf| could_have(shelf, at)))
+    }
+
+    /// A model's plan, as it was told and wished.
+    #[cfg(test)]
+    pub(crate) fn plan(&self, model: ModelId) -> ModelPlan {
+        self.known(model).plan
+    }
+
+    fn shelf(&self, device: DeviceId) -> &Shelf {
+        &self.shelves[usize::from(device.0)]
+    }
+
+    fn shelf_mut(&mut self, device: DeviceId) -> &mut Shelf {
+        &mut self.shelves[usize::from(device.0)]
+    }
+
+    fn spot(&self, device: DeviceId, model: ModelId) -> &Spot {
+        &self.shelf(device).spots[model.0 as usize]
+    }
+
+    fn spot_mut(&mut self, device: DeviceId, model: ModelId) -> &mut Spot {
+        &mut self.shelf_mut(device).spots[model.0 as usize]
+    }
+
+    fn known(&self, model: ModelId) -> &Known {
+        &self.models[model.0 as usize]
+    }
+
+    fn known_mut(&mut self, model: ModelId) -> &mut Known {
+        &mut self.models[model.0 as usize]
+    }
+}
+
+/// A model that is to leave a device, and what that is judged by.
+#[derive(Clone, Copy)]
+pub(crate) struct Order<'a> {
+    pub(crate) device: DeviceId,
+    pub(crate) model: ModelId,
+    pub(crate) batches: &'a Batches,
+    pub(crate) workers: &'a Workers,
+    pub(crate) ledger: &'a Ledger,
+}
+
+impl Shelf {
+    /// Bytes of all that is there, comes or goes.
+    fn taken(&self) -> u64 {
+        let there = self.spots.iter().filter(|spot| spot.stage != Stage::Absent);
+        there.fold(0, |sum, spot| sum.saturating_add(spot.bytes))
+    }
+
+    fn moving_since(&self) -> Option<Moment> {
+        let since = |spot: &Spot| match spot.stage {
+            Stage::Loading { since } | Stage::Leaving { since } => Some(since),
+            Stage::Absent | Stage::Present { .. } => None,
+        };
+        self.spots.iter().filter_map(since).min()
+    }
+}

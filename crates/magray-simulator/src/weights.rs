@@ -1,0 +1,121 @@
+//! The world's side of weights: they come, fail to come, never come, and go; workers rest when they are told to.
+//! Answers each order once, or with the end of the worker that had it.
+
+use crate::trouble::Kind;
+use crate::worker::Phase;
+use crate::world::{Due, World};
+use magray_core::schedule::{DeviceId, DeviceKind, Ending, Event, Failure, ModelId, Moment};
+use std::time::Duration;
+
+/// How an order to load ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoadEnd {
+    Loaded,
+    Failed(Failure),
+    Crash,
+}
+
+/// An order to load or to let go of weights, and whose it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Move {
+    pub(crate) device: usize,
+    pub(crate) generation: u64,
+    pub(crate) model: ModelId,
+    pub(crate) since: Moment,
+}
+
+impl World {
+    pub(crate) fn load(&mut self, device: usize, model: ModelId) {
+        let executor = &self.executors[device];
+        // A worker that is gone, and the machine does not know yet, gets nothing more.
+        if executor.phase == Phase::Absent {
+            return;
+        }
+        let is_in_host = self.images[model.0 as usize];
+        let bytes = self.scenario.models[model.0 as usize].bytes;
+        let noise = 1.0 + self.scenario.noise * self.chance.between(-1.0, 1.0);
+        let time = executor.device.loads.of(bytes, is_in_host).mul_f64(noise);
+        let order = Move { device, generation: executor.generation, model, since: self.now };
+        let is_stuck = executor.phase == Phase::Stuck;
+        let is_broken = executor.phase == Phase::Broken;
+        let (end, time) = match (is_broken, self.load_trouble(device)) {
+            (true, _) => (Some(LoadEnd::Failed(Failure::Sticky)), Duration::from_micros(30)),
+            (false, Some(end)) => (end, time.mul_f64(self.chance.unit())),
+            (false, None) => (Some(LoadEnd::Loaded), time),
+        };
+        // Whoever hangs is heard of no more until somebody ends it.
+        if let Some(end) = end.filter(|_| !is_stuck) {
+            self.agenda.plan(self.now + time, Due::LoadEnds { order, end });
+        }
+    }
+
+    /// What goes wrong with a load that begins now: nothing, or an end, or none ever.
+    fn load_trouble(&mut self, device: usize) -> Option<Option<LoadEnd>> {
+        let kinds: Vec<Kind> = self.sky(device).kinds().collect();
+        kinds.into_iter().find_map(|kind| match kind {
+            Kind::NoLoad { part, failure } if self.chance.is(part) => Some(Some(LoadEnd::Failed(failure))),
+            Kind::LoadCrash { part } if self.chance.is(part) => Some(Some(LoadEnd::Crash)),
+            Kind::LoadHang { part } if self.chance.is(part) => Some(None),
+            Kind::Vanished { .. } => Some(Some(LoadEnd::Failed(Failure::Lost))),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn end_load(&mut self, order: Move, end: LoadEnd) {
+        let executor = &mut self.executors[order.device];
+        if executor.generation != order.generation || executor.phase == Phase::Stuck {
+            return;
+        }
+        let (device, model) = (DeviceId(order.device as u16), order.model);
+        let event = match end {
+            LoadEnd::Loaded => {
+                let truth = self.scenario.models[model.0 as usize];
+                if executor.device.spec.kind == DeviceKind::Gpu {
+                    self.images[model.0 as usize] = true;
+                }
+                Event::Loaded { device, model, bytes: truth.bytes, took: self.now.since(order.since) }
+            }
+            LoadEnd::Failed(failure) => {
+                if failure == Failure::Sticky {
+                    executor.phase = Phase::Broken;
+                }
+                Event::NotLoaded { device, model, failure }
+            }
+            LoadEnd::Crash => return self.die(order.device, Ending::Crashed),
+        };
+        self.report(order.device, event);
+    }
+
+    pub(crate) fn offload(&mut self, device: usize, model: ModelId) {
+        let executor = &self.executors[device];
+        let order = Move { device, generation: executor.generation, model, since: self.now };
+        let is_heard = matches!(executor.phase, Phase::Ready | Phase::Broken);
+        let is_lost = self.sky(device).kinds().any(|kind| matches!(kind, Kind::LoadHang { part } if part == 1.0));
+        if is_heard && !is_lost {
+            let time = self.executors[device].device.loads.offload.mul_f64(self.chance.between(0.5, 1.5));
+            self.agenda.plan(self.now + time, Due::OffloadEnds(order));
+        }
+    }
+
+    pub(crate) fn end_offload(&mut self, order: Move) {
+        let executor = &self.executors[order.device];
+        if executor.generation == order.generation && executor.phase != Phase::Stuck {
+            let (device, model) = (DeviceId(order.device as u16), order.model);
+            self.report(order.device, Event::Offloaded { device, model });
+        }
+    }
+
+    pub(crate) fn forget(&mut self, model: ModelId) {
+        self.images[model.0 as usize] = false;
+    }
+
+    pub(crate) fn rest(&mut self, device: usize) {
+        let executor = &self.executors[device];
+        let generation = executor.generation;
+        let is_deaf = self.sky(device).kinds().any(|kind| matches!(kind, Kind::Restless));
+        if matches!(executor.phase, Phase::Ready | Phase::Broken) && !is_deaf {
+            let pause = Duration::from_secs_f64(self.chance.magnitude(1e-4, 2e-2));
+            self.agenda.plan(self.now + pause, Due::Dies { device, generation, ending: Ending::Rested });
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! `magray gpu status`: every engine that runs, with its devices, their memory and the models on them.
+//! Asks engines alone: it starts none, loads no model and takes no memory of a GPU.
+
+use std::{
+    io::{self, IsTerminal},
+    thread,
+    time::Duration,
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{
+    super::Context,
+    words::{size, span},
+};
+use crate::{
+    config::Config,
+    control::{AskError, DeviceReport, EngineReport, ModelReport, PoolReport, Reply, Request, Running, running},
+    exit::Failure,
+    output::{self, aligned},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray gpu status
+  magray gpu status --watch           again every second, until Ctrl-C
+  magray gpu status --json
+
+Where a model is, seen from a device: on_gpu; on_cpu (in the memory of the host, and the GPU's worker is there); \
+on_cpu_cold (the same without a worker: nothing of the GPU is taken); loading, leaving, unloaded. \
+The CPU itself is ready, or has the model only in the form that the GPUs use.";
+
+/// Flags of `magray gpu status`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct GpuStatusArgs {
+    /// Look again every so many seconds, until the command is ended
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = super::super::bench::seconds)]
+    watch: Option<f64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// An engine that was asked.
+type Asked = (u32, Result<EngineReport, AskError>);
+
+/// Runs `magray gpu status`.
+pub(crate) fn run(args: &GpuStatusArgs, context: &Context) -> Result<(), Failure> {
+    let config = context.settle(&[])?;
+    let mut is_first = true;
+    loop {
+        let asked = ask_all(&config);
+        let text = if args.json { format!("{}\n", json_of(&asked)) } else { text_of(&asked) };
+        output::print(&framed(text, is_first, args))?;
+        is_first = false;
+        match args.watch {
+            Some(seconds) => thread::sleep(Duration::from_secs_f64(seconds)),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// What was printed last makes room for this; in a file, both stay.
+fn framed(text: String, is_first: bool, args: &GpuStatusArgs) -> String {
+    const CLEAR: &str = "\x1b[2J\x1b[H";
+    match args.watch {
+        None => text,
+        Some(_) if args.json => text,
+        Some(_) if io::stdout().is_terminal() => format!("{CLEAR}{text}"),
+        Some(_) => format!("{}{text}", if is_first { "" } else { "\n" }),
+    }
+}
+
+/// How every engine is. Those that have just ended are none.
+pub(super) fn ask_all(config: &Config) -> Vec<Asked> {
+    let asked = running(&config.control_folders()).into_iter().map(|running| (running.pid, report_of(&running)));
+    asked.filter(|(_, report)| !matches!(report, Err(AskError::Gone { .. }))).collect()
+}
+
+/// How an engine is.
+pub(super) fn report_of(running: &Running) -> Result<EngineReport, AskError> {
+    match running.ask(&Request::Status {})? {
+        Reply::Status(report) => Ok(report),
+        other => Err(unexpected(running.pid, &other)),
+    }
+}
+
+/// An answer to another question.
+pub(super) fn unexpected(pid: u32, reply: &Reply) -> AskError {
+    let kind = match reply {
+        Reply::Status(_) => "a status",
+        Reply::Done(_) => "what was done",
+        Reply::Refused(_) => "a refusal",
+    };
+    AskError::Unreachable { pid, reason: format!("it told {kind}, which nobody asked for") }
+}
+
+fn json_of(asked: &[Asked]) -> Value {
+    let engine = |(pid, report): &Asked| match report {
+        Ok(report) => json!(report),
+        Err(error) => json!({ "pid": pid, "error": error.to_string() }),
+    };
+    json!({ "engines": asked.iter().map(engine).collect::<Vec<_>>() })
+}
+
+fn text_of(asked: &[Asked]) -> String {
+    if asked.is_empty() {
+        return "no magray is running: nothing of it holds memory of a GPU\n".to_owned();
+    }
+    let engine = |(_, report): &Asked| match report {
+        Ok(report) => engine_text(report),
+        Err(error) => format!("{error}\n"),
+    };
+    asked.iter().map(engine).collect::<Vec<_>>().join("\n")
+}
+
+fn engine_text(engine: &EngineReport) -> String {
+    let mut text = format!(
+        "magray {} (pid {}), running for {}; requests: {}, of these waiting: {}\n\n{}",
+        engine.magray,
+        engine.pid,
+        span(engine.uptime_s),
+        engine.requests,
+        engine.waiting,
+        table(
+            &["device", "state", "memory used", "limit", "used by all", "worker"],
+            engine.devices.iter().map(device_cells)
+        ),
+    );
+    let pools: Vec<Vec<String>> = engine
+        .devices
+        .iter()
+        .filter_map(|device| device.pool.as_ref().map(|pool| pool_cells(&device.name, pool)))
+        .collect();
+    if !pools.is_empty() {
+        let head = [
+            "pool",
+            "reserved",
+            "used",
+            "peak",
+            "largest free",
+            "fragmentation",
+            "hits",
+            "misses",
+            "driver calls",
+            "trims",
+            "stitches",
+            "predicted",
+        ];
+        text.push_str(&format!("\n{}", table(&head, pools.into_iter())));
+    }
+    let head = ["model", "where", "idle", "size", "requests", "loads", "offloads", "idle timeout", "priority"];
+    text.push_str(&format!("\n{}", table(&head, engine.models.iter().map(model_cells))));
+    for device in &engine.devices {
+        if let Some(error) = device.last_error.as_ref().filter(|_| device.reason.is_some()) {
+            text.push_str(&format!("\n{}: {error}\n", device.name));
+        }
+    }
+    if !engine.has_gpu() {
+        text.push_str("\nthere is no GPU: models are kept in the memory of the host\n");
+    }
+    text
+}
+
+fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let head = head.iter().map(|word| (*word).to_owned()).collect();
+    aligned(&std::iter::once(head).chain(rows).collect::<Vec<Vec<String>>>())
+}
+
+fn device_cells(device: &DeviceReport) -> Vec<String> {
+    let known = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), size);
+    let state = match &device.reason {
+        Some(reason) => format!("{} ({reason})", device.state),
+        None => device.state.clone(),
+    };
+    vec![
+        device.name.clone(),
+        state,
+        known(device.memory_used_bytes),
+        known(device.memory_limit_bytes),
+        known(device.memory_used_by_all_bytes),
+        device.worker_pid.map_or_else(|| "-".to_owned(), |pid| format!("pid {pid}")),
+    ]
+}
+
+fn pool_cells(device: &str, pool: &PoolReport) -> Vec<String> {
+    vec![
+        device.to_owned(),
+        size(pool.reserved_bytes),
+        size(pool.used_bytes),
+        size(pool.peak_used_bytes),
+        size(pool.largest_free_bytes),
+        format!("{:.1} %", pool.fragmentation * 100.0),
+        pool.hits.to_string(),
+        pool.misses.to_string(),
+        pool.driver_calls.to_string(),
+        pool.trims.to_string(),
+        pool.stitches.to_string(),
+        size(pool.predicted_bytes),
+    ]
+}
+
+fn model_cells(model: &ModelReport) -> Vec<String> {
+    let places: Vec<String> = model.residency.iter().map(|at| format!("{} {}", at.device, at.place)).collect();
+    vec![
+        model.name.clone(),
+        places.join(", "),
+        span(model.idle_s),
+        size(model.bytes),
+        model.requests.to_string(),
+        model.loads.to_string(),
+        model.offloads.to_string(),
+        stay(model),
+        model.priority.clone(),
+    ]
+}
+
+/// How long it stays without work.
+pub(super) fn stay(model: &ModelReport) -> String {
+    match model.idle_timeout_s {
+        _ if model.pinned => "pinned".to_owned(),
+        _ if model.offload_after_use => "after use".to_owned(),
+        Some(seconds) => span(seconds),
+        None => "never".to_owned(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

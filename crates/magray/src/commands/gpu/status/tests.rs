@@ -1,0 +1,146 @@
+//! What `magray gpu status` prints for engines that these tests make up.
+
+use super::*;
+use crate::control::Whereabouts;
+use expect_test::expect;
+
+/// An engine with a GPU and two models.
+pub(in crate::commands::gpu) fn engine() -> EngineReport {
+    let cpu = DeviceReport {
+        name: "cpu".to_owned(),
+        is_gpu: false,
+        state: "in_rotation".to_owned(),
+        reason: None,
+        worker_pid: None,
+        memory_used_bytes: None,
+        memory_limit_bytes: None,
+        memory_used_by_all_bytes: None,
+        pool: None,
+        last_error: None,
+    };
+    let pool = PoolReport {
+        reserved_bytes: 128 << 20,
+        used_bytes: 99_000_000,
+        peak_reserved_bytes: 128 << 20,
+        peak_used_bytes: 120_000_000,
+        parked_bytes: 0,
+        largest_free_bytes: 30_000_000,
+        fragmentation: 0.106,
+        blocks: 12,
+        hits: 1000,
+        misses: 3,
+        driver_calls: 7,
+        trims: 1,
+        stitches: 0,
+        predicted_bytes: 110_000_000,
+    };
+    let gpu = DeviceReport {
+        name: "cuda:0".to_owned(),
+        is_gpu: true,
+        worker_pid: Some(4712),
+        memory_used_bytes: Some(99_000_000),
+        memory_limit_bytes: Some(8_000_000_000),
+        memory_used_by_all_bytes: Some(650_000_000),
+        pool: Some(pool),
+        ..cpu.clone()
+    };
+    let at = |device: &str, place: &str| Whereabouts { device: device.to_owned(), place: place.to_owned() };
+    let model = ModelReport {
+        name: "all-MiniLM-L6-v2".to_owned(),
+        requests: 2,
+        idle_s: 0.0,
+        bytes: 45_000_000,
+        loads: 3,
+        offloads: 2,
+        idle_timeout_s: Some(60.0),
+        offload_after_use: false,
+        pinned: false,
+        priority: "normal".to_owned(),
+        residency: vec![at("cpu", "ready"), at("cuda:0", "on_gpu")],
+    };
+    let other = ModelReport {
+        name: "org/other".to_owned(),
+        requests: 0,
+        idle_s: 75.5,
+        pinned: true,
+        priority: "high".to_owned(),
+        residency: vec![at("cpu", "unloaded"), at("cuda:0", "on_cpu")],
+        ..model.clone()
+    };
+    EngineReport {
+        pid: 4711,
+        magray: "0.1.0".to_owned(),
+        uptime_s: 3725.0,
+        requests: 2,
+        waiting: 1,
+        devices: vec![cpu, gpu],
+        models: vec![model, other],
+    }
+}
+
+/// The same without a GPU.
+pub(in crate::commands::gpu) fn without_gpu() -> EngineReport {
+    let mut engine = engine();
+    engine.devices.truncate(1);
+    engine.models.truncate(1);
+    engine.models[0].residency.truncate(1);
+    engine
+}
+
+#[test]
+fn the_tables_line_up() {
+    expect![[r#"
+        magray 0.1.0 (pid 4711), running for 62 min; requests: 2, of these waiting: 1
+
+        device  state        memory used  limit   used by all  worker
+        cpu     in_rotation  -            -       -            -
+        cuda:0  in_rotation  99.0 MB      8.0 GB  650.0 MB     pid 4712
+
+        pool    reserved  used     peak      largest free  fragmentation  hits  misses  driver calls  trims  stitches  predicted
+        cuda:0  134.2 MB  99.0 MB  120.0 MB  30.0 MB       10.6 %         1000  3       7             1      0         110.0 MB
+
+        model             where                        idle    size     requests  loads  offloads  idle timeout  priority
+        all-MiniLM-L6-v2  cpu ready, cuda:0 on_gpu     0.0 ms  45.0 MB  2         3      2         60 s          normal
+        org/other         cpu unloaded, cuda:0 on_cpu  75 s    45.0 MB  0         3      2         pinned        high
+    "#]]
+    .assert_eq(&text_of(&[(4711, Ok(engine()))]));
+}
+
+#[test]
+fn without_a_gpu_it_says_so() {
+    expect![[r#"
+        magray 0.1.0 (pid 4711), running for 62 min; requests: 2, of these waiting: 1
+
+        device  state        memory used  limit  used by all  worker
+        cpu     in_rotation  -            -      -            -
+
+        model             where      idle    size     requests  loads  offloads  idle timeout  priority
+        all-MiniLM-L6-v2  cpu ready  0.0 ms  45.0 MB  2         3      2         60 s          normal
+
+        there is no GPU: models are kept in the memory of the host
+
+        magray (pid 5) does not answer
+    "#]]
+    .assert_eq(&text_of(&[(4711, Ok(without_gpu())), (5, Err(AskError::Silent { pid: 5 }))]));
+}
+
+#[test]
+fn a_gpu_that_is_out_says_why() {
+    let mut engine = engine();
+    engine.devices[1].state = "out".to_owned();
+    engine.devices[1].reason = Some("lost".to_owned());
+    engine.devices[1].last_error = Some("it fell off the bus".to_owned());
+    let text = text_of(&[(4711, Ok(engine))]);
+    assert!(text.contains("out (lost)") && text.contains("\ncuda:0: it fell off the bus\n"), "{text}");
+}
+
+#[test]
+fn programs_get_every_figure_and_an_empty_list_where_nothing_runs() {
+    assert_eq!(json_of(&[]), json!({ "engines": [] }));
+    let value = json_of(&[(4711, Ok(engine())), (5, Err(AskError::Silent { pid: 5 }))]);
+    let engine = &value["engines"][0];
+    assert_eq!((&engine["pid"], &engine["devices"][1]["pool"]["driver_calls"]), (&json!(4711), &json!(7)));
+    assert_eq!(engine["models"][1]["residency"][1], json!({ "device": "cuda:0", "where": "on_cpu" }));
+    assert_eq!(engine["models"][0]["idle_timeout_s"], json!(60.0));
+    assert_eq!(value["engines"][1]["error"], "magray (pid 5) does not answer");
+}

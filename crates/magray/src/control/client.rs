@@ -1,0 +1,82 @@
+//! Asks the engines that run, each by its socket.
+//! Starts none, and waits for none longer than it was asked to.
+
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use super::{
+    folder,
+    line::{self, LineError},
+    wire::{self, Refusal, Reply, Request},
+};
+
+/// An engine has answered by then, beside the time that a model takes to move.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+const REPLY_BYTES_MAX: usize = 8 << 20;
+
+/// A process that listens at its control socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Running {
+    pub(crate) pid: u32,
+    path: PathBuf,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    /// It has ended meanwhile.
+    #[error("magray (pid {pid}) has ended")]
+    Gone { pid: u32 },
+    #[error("magray (pid {pid}) does not answer")]
+    Silent { pid: u32 },
+    #[error("magray (pid {pid}) cannot be asked: {reason}")]
+    Unreachable { pid: u32, reason: String },
+    #[error("magray (pid {pid}): {}", refusal.message)]
+    Refused { pid: u32, refusal: Refusal },
+}
+
+/// Every engine of this user that can be asked, by its number.
+pub(crate) fn running(folders: &[PathBuf]) -> Vec<Running> {
+    let found = folders.iter().flat_map(|folder| folder::list(folder));
+    let mut running: Vec<Running> = found.map(|found| Running { pid: found.pid, path: found.path }).collect();
+    running.sort_by_key(|running| running.pid);
+    running
+}
+
+impl Running {
+    /// Asks and waits for the answer; what is refused is an error.
+    pub(crate) fn ask(&self, request: &Request) -> Result<Reply, AskError> {
+        let pid = self.pid;
+        let until = Instant::now() + ANSWER_MAX + moving_time(request);
+        let unreachable = |error: io::Error| match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => AskError::Gone { pid },
+            _ => AskError::Unreachable { pid, reason: error.to_string() },
+        };
+        let failed = |error: LineError| match error {
+            LineError::Silent => AskError::Silent { pid },
+            LineError::Closed => AskError::Gone { pid },
+            other => AskError::Unreachable { pid, reason: other.to_string() },
+        };
+        let stream = UnixStream::connect(&self.path).map_err(unreachable)?;
+        // One that is asked too much answers before it has heard.
+        let sent = line::write(&stream, &wire::write(request), until);
+        let reply = line::read(&stream, REPLY_BYTES_MAX, until).map_err(|error| failed(sent.err().unwrap_or(error)))?;
+        match wire::read(&reply) {
+            Ok(Reply::Refused(refusal)) | Err(refusal) => Err(AskError::Refused { pid, refusal }),
+            Ok(reply) => Ok(reply),
+        }
+    }
+}
+
+fn moving_time(request: &Request) -> Duration {
+    match request {
+        Request::Offload { within_ms, .. }
+        | Request::Release { within_ms, .. }
+        | Request::Preheat { within_ms, .. } => Duration::from_millis(*within_ms),
+        Request::Status {} | Request::Timeout { .. } | Request::Pin { .. } => Duration::ZERO,
+    }
+}

@@ -1,0 +1,20 @@
+//! Speaks with engines that run in other processes of the same user: a socket that each of them has, and those who ask.
+//! Never waits for a client longer than it said, and lets nobody of another user in.
+
+mod client;
+mod folder;
+mod line;
+mod report;
+mod server;
+mod subject;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub(crate) use client::{AskError, Running, running};
+#[cfg(test)]
+pub(crate) use report::Whereabouts;
+pub(crate) use report::{DeviceReport, EngineReport, ModelReport, PoolReport};
+pub(crate) use server::ControlSocket;
+pub(crate) use subject::EngineSubject;
+pub(crate) use wire::{Done, Idle, ModelDone, RefusalCode, Reply, Request};

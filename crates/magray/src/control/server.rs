@@ -1,0 +1,225 @@
+//! The socket of an engine: hears one request a connection, answers it, and is gone when the engine is.
+//! No client can hold it up: each has a thread of its own, few at a time, and little time to say what it wants.
+
+use std::{
+    fs, io,
+    os::unix::net::{UnixListener, UnixStream},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::{
+    folder::{self, Names},
+    line,
+    subject::{Controlled, answer, change_of},
+    wire::{self, Refusal, RefusalCode, Reply, Request},
+};
+use crate::interrupt::RemoveOnInterrupt;
+
+/// Clients that are heard at once.
+const CLIENTS_MAX: usize = 16;
+/// Of these, the ones that wait for models to move: the others can still ask how things are.
+const WAITING_MAX: usize = 8;
+/// A client must have said what it wants within this time, and take the answer within it.
+const SPEAK_MAX: Duration = Duration::from_secs(5);
+/// No client waits longer for a model.
+pub(super) const WITHIN_MAX: Duration = Duration::from_secs(600);
+const REQUEST_BYTES_MAX: usize = 64 << 10;
+
+/// A control socket. Nobody is heard any more once it is dropped; requests that were heard are still answered.
+#[derive(Debug)]
+pub(crate) struct ControlSocket {
+    path: PathBuf,
+    _removed: RemoveOnInterrupt,
+    /// Closed to end the thread that listens.
+    stop: Option<UnixStream>,
+    listening: Option<JoinHandle<()>>,
+}
+
+/// Why an engine cannot be controlled from outside.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error("there is no folder for its control socket: set XDG_RUNTIME_DIR, HOME or control.folder")]
+    NoFolder,
+    #[error("its control socket cannot be made in {}: {reason}; set control.folder", folder.display())]
+    Refused { folder: PathBuf, reason: io::Error },
+}
+
+impl ControlSocket {
+    /// Opens a socket of this process in the first of these folders that can be used.
+    pub(crate) fn open(folders: &[PathBuf], subject: Arc<dyn Controlled>) -> Result<Self, OpenError> {
+        let mut failure = OpenError::NoFolder;
+        for folder in folders {
+            match listen(folder) {
+                Ok((listener, path)) => {
+                    return Self::hear(listener, path, subject)
+                        .map_err(|reason| OpenError::Refused { folder: folder.clone(), reason });
+                }
+                Err(reason) => failure = OpenError::Refused { folder: folder.clone(), reason },
+            }
+        }
+        Err(failure)
+    }
+
+    fn hear(listener: UnixListener, path: PathBuf, subject: Arc<dyn Controlled>) -> io::Result<Self> {
+        let removed = RemoveOnInterrupt::new(&path);
+        let (stop, stopped) = UnixStream::pair()?;
+        let door = Door { listener, stopped, subject, counts: Counts::default() };
+        let listening = thread::Builder::new().name("control".to_owned()).spawn(move || door.keep())?;
+        Ok(Self { path, _removed: removed, stop: Some(stop), listening: Some(listening) })
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        // The name goes first: whoever still finds it finds somebody who listens.
+        let _ = fs::remove_file(&self.path);
+        self.stop = None;
+        if let Some(listening) = self.listening.take() {
+            // It panicked, if at all, after it had told so.
+            let _ = listening.join();
+        }
+    }
+}
+
+/// A socket that listens, under its name.
+fn listen(folder: &Path) -> io::Result<(UnixListener, PathBuf)> {
+    folder::prepare(folder)?;
+    // Also removes what a process of the same number left behind.
+    folder::list(folder);
+    let Names { coming, listening } = Names::of(folder, std::process::id());
+    let _ = fs::remove_file(&coming);
+    let listener = UnixListener::bind(&coming)?;
+    let named = fs::rename(&coming, &listening);
+    if named.is_err() {
+        let _ = fs::remove_file(&coming);
+    }
+    named?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, listening))
+}
+
+/// The thread that listens.
+struct Door {
+    listener: UnixListener,
+    stopped: UnixStream,
+    subject: Arc<dyn Controlled>,
+    counts: Counts,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    clients: Arc<AtomicUsize>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A place among a limited number.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// `None` where all are taken.
+    fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        // It goes back by itself where it was one too many.
+        let place = Self(Arc::clone(count));
+        (count.fetch_add(1, Ordering::Relaxed) < max).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Door {
+    /// A listener that fails, for want of file descriptors perhaps, may work again.
+    const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+    fn keep(self) {
+        loop {
+            let mut events = [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.stopped, PollFlags::IN)];
+            let told = poll(&mut events, None);
+            let is_stopped = !events[1].revents().is_empty();
+            match (told, is_stopped) {
+                (Ok(_), true) => return,
+                (Ok(_), false) | (Err(rustix::io::Errno::INTR), _) => {}
+                (Err(_), _) => thread::sleep(Self::AGAIN_AFTER),
+            }
+            match self.listener.accept() {
+                Ok((stream, _)) => self.admit(stream),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => thread::sleep(Self::AGAIN_AFTER),
+            }
+        }
+    }
+
+    fn admit(&self, stream: UnixStream) {
+        // On some systems an accepted socket takes this over from the one that listens.
+        if stream.set_nonblocking(false).is_err() {
+            return;
+        }
+        let Some(place) = Place::take(&self.counts.clients, CLIENTS_MAX) else {
+            // So short a line always fits into the buffer of a new connection.
+            return send(&stream, &busy());
+        };
+        let (subject, counts) = (Arc::clone(&self.subject), self.counts.clone());
+        let serve = move || {
+            let _place = place;
+            let reply = respond(&stream, subject.as_ref(), &counts);
+            send(&stream, &reply);
+        };
+        // Without a thread nobody is heard: the client sees that the connection is closed.
+        let _ = thread::Builder::new().name("control-client".to_owned()).spawn(serve);
+    }
+}
+
+fn respond(stream: &UnixStream, subject: &dyn Controlled, counts: &Counts) -> Reply {
+    if !is_same_user(stream) {
+        return Reply::Refused(Refusal::new(RefusalCode::NotYours, "it belongs to another user"));
+    }
+    let request: Request = match hear(stream) {
+        Ok(request) => request,
+        Err(refusal) => return Reply::Refused(refusal),
+    };
+    let is_slow = change_of(&request).is_some_and(|(change, ..)| change.is_slow());
+    let place = if is_slow { Place::take(&counts.waiting, WAITING_MAX).map(Some) } else { Some(None) };
+    match place {
+        Some(_place) => answer(subject, &request, WITHIN_MAX),
+        None => busy(),
+    }
+}
+
+fn hear(stream: &UnixStream) -> Result<Request, Refusal> {
+    let line = line::read(stream, REQUEST_BYTES_MAX, Instant::now() + SPEAK_MAX)
+        .map_err(|error| Refusal::new(RefusalCode::NotUnderstood, error.to_string()))?;
+    wire::read(&line)
+}
+
+fn send(stream: &UnixStream, reply: &Reply) {
+    // A client that has gone, or does not read, gets nothing.
+    let _ = line::write(stream, &wire::write(reply), Instant::now() + SPEAK_MAX);
+}
+
+fn busy() -> Reply {
+    Reply::Refused(Refusal::new(RefusalCode::Busy, "too many ask at once: try again"))
+}
+
+/// The folder lets nobody else in; this is for folders that somebody opened up.
+#[cfg(target_os = "linux")]
+fn is_same_user(stream: &UnixStream) -> bool {
+    let mine = rustix::process::geteuid();
+    rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == mine || peer.uid.is_root())
+}
+
+/// The rights of the folder say so.
+#[cfg(not(target_os = "linux"))]
+fn is_same_user(_: &UnixStream) -> bool {
+    true
+}

@@ -1,0 +1,143 @@
+//! What a control socket controls: an engine, or in tests something like one.
+//! Translates between the names that people use and the engine's own.
+
+use std::time::{Duration, Instant};
+
+use magray_engine::engine::{Engine, EngineError, Moved};
+
+use super::{
+    report::{EngineReport, Whereabouts},
+    wire::{Done, Idle, ModelDone, Refusal, RefusalCode, Reply, Request},
+};
+
+/// Something with models that come and go.
+pub(crate) trait Controlled: Send + Sync + 'static {
+    fn report(&self) -> EngineReport;
+
+    /// Does what was asked with the model of this place, and waits until it is so.
+    fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError>;
+}
+
+/// What is done with a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Offload,
+    Release,
+    Preheat,
+    Idle(Idle),
+    Pin(bool),
+}
+
+impl Change {
+    /// Whether it may take a while.
+    pub(super) fn is_slow(self) -> bool {
+        matches!(self, Self::Offload | Self::Release | Self::Preheat)
+    }
+}
+
+/// An engine of this process.
+pub(crate) struct EngineSubject {
+    pub(crate) engine: Engine,
+    /// What the settings allow of a GPU's memory.
+    pub(crate) memory_limit: Option<u64>,
+}
+
+impl Controlled for EngineSubject {
+    fn report(&self) -> EngineReport {
+        EngineReport::of(&self.engine.status(), self.memory_limit)
+    }
+
+    fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError> {
+        let engine = &self.engine;
+        match change {
+            Change::Offload => return engine.offload(model, within),
+            Change::Release => return engine.release(model, within),
+            Change::Preheat => return engine.preheat(model, within),
+            Change::Pin(pinned) => engine.set_pinned(model, pinned)?,
+            Change::Idle(Idle::Never) => {
+                engine.set_offload_after_use(model, false)?;
+                engine.set_idle_timeout(model, None)?;
+            }
+            Change::Idle(Idle::AfterMs(ms)) => {
+                engine.set_idle_timeout(model, Some(Duration::from_millis(ms)))?;
+                engine.set_offload_after_use(model, ms == 0)?;
+            }
+        }
+        let status = engine.status();
+        let residency = status.models.get(model).map(|model| model.view.residency.clone()).unwrap_or_default();
+        let names = status.devices.iter().map(|device| device.name);
+        Ok(Moved { took: Duration::ZERO, residency: names.zip(residency).collect() })
+    }
+}
+
+/// The change that a request asks for, of which model, and how long it may take; `None`: it only asks how things are.
+pub(super) fn change_of(request: &Request) -> Option<(Change, Option<&str>, Duration)> {
+    let ms = Duration::from_millis;
+    Some(match request {
+        Request::Status {} => return None,
+        Request::Offload { model, within_ms } => (Change::Offload, model.as_deref(), ms(*within_ms)),
+        Request::Release { model, within_ms } => (Change::Release, model.as_deref(), ms(*within_ms)),
+        Request::Preheat { model, within_ms } => (Change::Preheat, model.as_deref(), ms(*within_ms)),
+        Request::Timeout { model, idle } => (Change::Idle(*idle), model.as_deref(), Duration::ZERO),
+        Request::Pin { model, pinned } => (Change::Pin(*pinned), model.as_deref(), Duration::ZERO),
+    })
+}
+
+/// Does what a request asks for.
+pub(super) fn answer(subject: &dyn Controlled, request: &Request, within_max: Duration) -> Reply {
+    let Some((change, model, within)) = change_of(request) else { return Reply::Status(subject.report()) };
+    match change_all(subject, change, model, within.min(within_max)) {
+        Ok(models) => Reply::Done(Done { models, status: subject.report() }),
+        Err(refusal) => Reply::Refused(refusal),
+    }
+}
+
+fn change_all(
+    subject: &dyn Controlled,
+    change: Change,
+    model: Option<&str>,
+    within: Duration,
+) -> Result<Vec<ModelDone>, Refusal> {
+    let names: Vec<String> = subject.report().models.into_iter().map(|model| model.name).collect();
+    let meant: Vec<usize> = match model {
+        None => (0..names.len()).collect(),
+        Some(name) => vec![names.iter().position(|known| known == name).ok_or_else(|| unknown(name, &names))?],
+    };
+    let started = Instant::now();
+    let mut done = Vec::new();
+    for place in meant {
+        // All of them together have the time that was given.
+        let left = within.saturating_sub(started.elapsed());
+        let moved = subject.change(place, change, left).map_err(|error| refusal(&names[place], &error))?;
+        done.push(ModelDone {
+            model: names[place].clone(),
+            took_ms: moved.took.as_secs_f64() * 1e3,
+            residency: moved.residency.iter().map(|(device, place)| Whereabouts::of(*device, *place)).collect(),
+        });
+    }
+    Ok(done)
+}
+
+fn unknown(name: &str, known: &[String]) -> Refusal {
+    // A name of garbage would push the rest of the message off the screen.
+    let shown: String = name.chars().take(80).collect();
+    Refusal::new(RefusalCode::UnknownModel, format!("there is no model '{shown}': it has {}", known.join(", ")))
+}
+
+fn refusal(model: &str, error: &EngineError) -> Refusal {
+    let code = match error {
+        EngineError::NotYet { .. } => RefusalCode::NotYet,
+        EngineError::NoModel(_) => RefusalCode::UnknownModel,
+        EngineError::Full { .. } => RefusalCode::Busy,
+        EngineError::Draining => RefusalCode::Ending,
+        EngineError::NoText
+        | EngineError::Text(_)
+        | EngineError::TokenKinds { .. }
+        | EngineError::NoPrompt(_)
+        | EngineError::TooLarge
+        | EngineError::Expired
+        | EngineError::Poison
+        | EngineError::NoDevice { .. } => RefusalCode::NotYet,
+    };
+    Refusal::new(code, format!("'{model}': {error}"))
+}

@@ -1,0 +1,170 @@
+//! What is asked and answered over a control socket: one JSON object a line, each with the version of this language.
+//! Knows neither sockets nor engines.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::report::{EngineReport, Whereabouts};
+
+/// Goes up when a line of an older magray would be misunderstood.
+pub(super) const VERSION: u64 = 1;
+
+const VERSION_KEY: &str = "version";
+
+/// What a client asks for. Where no model is named, all are meant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// How everything is.
+    Status {},
+    /// Off the GPUs.
+    Offload { model: Option<String>, within_ms: u64 },
+    /// Out of all memory.
+    Release { model: Option<String>, within_ms: u64 },
+    /// Onto a GPU.
+    Preheat { model: Option<String>, within_ms: u64 },
+    /// How long it stays without work.
+    Timeout { model: Option<String>, idle: Idle },
+    /// Whether it stays whatever others need.
+    Pin { model: Option<String>, pinned: bool },
+}
+
+/// How long a model stays on a GPU without work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Idle {
+    Never,
+    /// 0: at once after use.
+    AfterMs(u64),
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reply {
+    Status(EngineReport),
+    Done(Done),
+    Refused(Refusal),
+}
+
+/// What was done, and how everything is after it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Done {
+    pub(crate) models: Vec<ModelDone>,
+    pub(crate) status: EngineReport,
+}
+
+/// What was done with a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ModelDone {
+    pub(crate) model: String,
+    pub(crate) took_ms: f64,
+    /// Where its weights are now.
+    pub(crate) residency: Vec<Whereabouts>,
+}
+
+/// Why a request was not done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    pub(crate) code: RefusalCode,
+    pub(crate) message: String,
+}
+
+/// Why, in one word; it never changes its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RefusalCode {
+    /// Speak the version that the message names.
+    WrongVersion,
+    /// Not a request.
+    NotUnderstood,
+    /// Name one of the models that the message lists.
+    UnknownModel,
+    /// It goes on, but took longer than the client would wait.
+    NotYet,
+    /// Too many ask at once: try again.
+    Busy,
+    /// The engine ends.
+    Ending,
+    /// Somebody of another user.
+    NotYours,
+}
+
+impl Refusal {
+    pub(super) fn new(code: RefusalCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// A line, with its end.
+pub(super) fn write<T: Serialize>(body: &T) -> String {
+    let mut value = serde_json::to_value(body).unwrap_or_else(|error| unreachable!("plain words: {error}"));
+    if let Value::Object(fields) = &mut value {
+        fields.insert(VERSION_KEY.to_owned(), VERSION.into());
+    }
+    format!("{value}\n")
+}
+
+/// Reads a line of this version.
+pub(super) fn read<T: DeserializeOwned>(line: &str) -> Result<T, Refusal> {
+    let not_understood = |error: serde_json::Error| Refusal::new(RefusalCode::NotUnderstood, error.to_string());
+    let mut value: Value = serde_json::from_str(line).map_err(not_understood)?;
+    let Value::Object(fields) = &mut value else {
+        return Err(Refusal::new(RefusalCode::NotUnderstood, "a line is one JSON object"));
+    };
+    match fields.remove(VERSION_KEY).as_ref().and_then(Value::as_u64) {
+        Some(VERSION) => serde_json::from_value(value).map_err(not_understood),
+        other => {
+            let shown = other.map_or_else(|| "none".to_owned(), |version| version.to_string());
+            let message = format!(
+                "this magray speaks version {VERSION} of its control language, the other side {shown}: \
+                 use the same magray for both"
+            );
+            Err(Refusal::new(RefusalCode::WrongVersion, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_survives_the_way() {
+        let requests = [
+            Request::Status {},
+            Request::Offload { model: None, within_ms: 7 },
+            Request::Preheat { model: Some("a \"b\"\nc".to_owned()), within_ms: 7 },
+            Request::Timeout { model: None, idle: Idle::Never },
+            Request::Timeout { model: Some("x".to_owned()), idle: Idle::AfterMs(0) },
+            Request::Pin { model: Some("x".to_owned()), pinned: false },
+        ];
+        for request in requests {
+            let line = write(&request);
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            assert_eq!(read::<Request>(&line), Ok(request));
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_its_reason() {
+        let code = |line: &str| read::<Request>(line).map_err(|refusal| refusal.code);
+        for nonsense in [
+            "",
+            "status",
+            "[]",
+            "null",
+            r#"{"version": 1}"#,
+            r#"{"version": 1, "ask": "explode"}"#,
+            r#"{"version": 1, "ask": "offload", "model": 7, "within_ms": 1}"#,
+            r#"{"version": 1, "ask": "offload", "model": "x", "within_ms": -1}"#,
+            r#"{"version": 1, "ask": "timeout", "model": null}"#,
+            r#"{"version": 1, "ask": "pin", "model": null, "pinned": true, "also": 1}"#,
+        ] {
+            assert_eq!(code(nonsense), Err(RefusalCode::NotUnderstood), "{nonsense}");
+        }
+        for other in [r#"{"ask": "status"}"#, r#"{"version": 2, "ask": "status"}"#, r#"{"version": "1"}"#] {
+            assert_eq!(code(other), Err(RefusalCode::WrongVersion), "{other}");
+        }
+    }
+}

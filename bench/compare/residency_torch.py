@@ -36,8 +36,14 @@ def main():
 def make(total, pinned):
     """Linear layers of this many bytes, in pageable or in pinned memory."""
     each = HIDDEN * WIDE * 2
-    layers = [torch.nn.Linear(HIDDEN, WIDE, bias=False, dtype=torch.bfloat16) for _ in range(max(1, total // each))]
+    # Random starting values would take minutes and change nothing; the memory must have been touched, though.
+    layers = [
+        torch.nn.utils.skip_init(torch.nn.Linear, HIDDEN, WIDE, bias=False, dtype=torch.bfloat16)
+        for _ in range(max(1, total // each))
+    ]
     module = torch.nn.ModuleList(layers).requires_grad_(False)
+    for layer in module:
+        layer.weight.data.fill_(0.01)
     if pinned:
         for layer in module:
             layer.weight.data = layer.weight.data.pin_memory()

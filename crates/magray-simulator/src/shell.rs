@@ -65,7 +65,17 @@ impl World {
                 Ok(())
             }
             Due::Intervene(Intervention::Wish(model, wish)) => self.tell(Event::Wished { model, wish }),
-            Due::Intervene(Intervention::Room(device, bytes)) => self.tell(Event::Room { device, bytes }),
+            Due::Imaged { order, image } => {
+                self.imaged(order, image);
+                Ok(())
+            }
+            Due::Intervene(Intervention::Room(device, bytes)) => {
+                self.rooms[usize::from(device.0)] = bytes;
+                if matches!(self.executors[usize::from(device.0)].phase, Phase::Ready | Phase::Broken) {
+                    self.report(usize::from(device.0), Event::Room { device, bytes });
+                }
+                Ok(())
+            }
         }
     }
 
@@ -109,7 +119,11 @@ impl World {
         }
         executor.phase = Phase::Ready;
         executor.is_beating = true;
-        self.report(device, Event::Up { device: DeviceId(device as u16) });
+        let (id, bytes) = (DeviceId(device as u16), self.rooms[device]);
+        if bytes != self.executors[device].device.spec.weights_max {
+            self.report(device, Event::Room { device: id, bytes });
+        }
+        self.report(device, Event::Up { device: id });
         self.agenda.plan(self.now + HEARTBEAT, Due::Beat { device, generation });
     }
 
@@ -273,10 +287,12 @@ impl World {
             }
             8 if is_gpu => Event::Reset { device },
             9 if !weights.is_loading(device, model) => {
-                Event::Loaded { device, model, bytes: 1, took: Duration::from_millis(1) }
+                Event::Loaded { device, model, bytes: 1, took: Duration::from_millis(1), from_host: true }
             }
             10 if !weights.is_loading(device, model) => Event::NotLoaded { device, model, failure: Failure::Sticky },
             11 if !weights.is_leaving(device, model) => Event::Offloaded { device, model },
+            // Told a second time, and while nobody asked.
+            12 if !weights.is_forgetting(model) => Event::Forgotten { model },
             12 => Event::Room { device, bytes: weights.room(device) },
             _ => Event::Tick,
         };

@@ -15,6 +15,14 @@ pub(crate) enum LoadEnd {
     Crash,
 }
 
+/// The form of a model's weights that GPUs load, in the host's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Image {
+    pub(crate) is_there: bool,
+    /// Counts how often it was let go of, so that one that is being made is not kept after that.
+    pub(crate) generation: u64,
+}
+
 /// An order to load or to let go of weights, and whose it was.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Move {
@@ -22,6 +30,7 @@ pub(crate) struct Move {
     pub(crate) generation: u64,
     pub(crate) model: ModelId,
     pub(crate) since: Moment,
+    pub(crate) from_host: bool,
 }
 
 impl World {
@@ -31,11 +40,12 @@ impl World {
         if executor.phase == Phase::Absent {
             return;
         }
-        let is_in_host = self.images[model.0 as usize];
+        let is_in_host = self.images[model.0 as usize].is_there;
         let bytes = self.scenario.models[model.0 as usize].bytes;
         let noise = 1.0 + self.scenario.noise * self.chance.between(-1.0, 1.0);
         let time = executor.device.loads.of(bytes, is_in_host).mul_f64(noise);
-        let order = Move { device, generation: executor.generation, model, since: self.now };
+        let from_host = is_in_host;
+        let order = Move { device, generation: executor.generation, model, since: self.now, from_host };
         let is_stuck = executor.phase == Phase::Stuck;
         let is_broken = executor.phase == Phase::Broken;
         let (end, time) = match (is_broken, self.load_trouble(device)) {
@@ -70,10 +80,13 @@ impl World {
         let event = match end {
             LoadEnd::Loaded => {
                 let truth = self.scenario.models[model.0 as usize];
-                if executor.device.spec.kind == DeviceKind::Gpu {
-                    self.images[model.0 as usize] = true;
+                let took = self.now.since(order.since);
+                if executor.device.spec.kind == DeviceKind::Gpu && !order.from_host {
+                    let image = self.images[model.0 as usize].generation;
+                    let time = took.mul_f64(self.chance.unit());
+                    self.agenda.plan(self.now + time, Due::Imaged { order, image });
                 }
-                Event::Loaded { device, model, bytes: truth.bytes, took: self.now.since(order.since) }
+                Event::Loaded { device, model, bytes: truth.bytes, took, from_host: order.from_host }
             }
             LoadEnd::Failed(failure) => {
                 if failure == Failure::Sticky {
@@ -86,9 +99,23 @@ impl World {
         self.report(order.device, event);
     }
 
+    /// An image is whole, if its worker still lives and nobody has let go of it. Some are found to be spoilt later.
+    pub(crate) fn imaged(&mut self, order: Move, image: u64) {
+        let known = &mut self.images[order.model.0 as usize];
+        if self.executors[order.device].generation == order.generation && known.generation == image {
+            known.is_there = !known.is_there || !self.chance.is(0.05);
+            let (model, is_there) = (order.model, known.is_there);
+            self.report(order.device, Event::Imaged { model, is_there });
+            if is_there && self.chance.is(0.1) {
+                let time = Duration::from_secs_f64(self.chance.magnitude(1e-3, 1.0));
+                self.agenda.plan(self.now + time, Due::Imaged { order, image });
+            }
+        }
+    }
+
     pub(crate) fn offload(&mut self, device: usize, model: ModelId) {
         let executor = &self.executors[device];
-        let order = Move { device, generation: executor.generation, model, since: self.now };
+        let order = Move { device, generation: executor.generation, model, since: self.now, from_host: true };
         let is_heard = matches!(executor.phase, Phase::Ready | Phase::Broken);
         let is_lost = self.sky(device).kinds().any(|kind| matches!(kind, Kind::LoadHang { part } if part == 1.0));
         if is_heard && !is_lost {
@@ -106,7 +133,10 @@ impl World {
     }
 
     pub(crate) fn forget(&mut self, model: ModelId) {
-        self.images[model.0 as usize] = false;
+        let image = &mut self.images[model.0 as usize];
+        *image = Image { is_there: false, generation: image.generation + 1 };
+        let time = Duration::from_secs_f64(self.chance.magnitude(1e-5, 2e-2));
+        self.agenda.plan(self.now + time, Due::Tell(Event::Forgotten { model }));
     }
 
     pub(crate) fn rest(&mut self, device: usize) {

@@ -8,7 +8,7 @@ use crate::load::Arrivals;
 use crate::measure::{Answer, Measured};
 use crate::scenario::{Intervention, Scenario};
 use crate::trail::Trail;
-use crate::weights::{LoadEnd, Move};
+use crate::weights::{Image, LoadEnd, Move};
 use crate::worker::{Executor, Fortune};
 use magray_core::schedule::{
     Action, BatchId, DeviceKind, DeviceState, Ending, Event, Keeping, Machine, Moment, Report, RequestId, View,
@@ -45,8 +45,10 @@ pub(crate) struct World {
     pub(crate) spent: Vec<BatchId>,
     /// When the device began with batches that it has done.
     pub(crate) begun: BTreeMap<BatchId, Moment>,
-    /// By model, whether the form that GPUs load is in the host's memory.
-    pub(crate) images: Vec<bool>,
+    /// By model.
+    pub(crate) images: Vec<Image>,
+    /// What there truly is for weights, by device; its worker tells.
+    pub(crate) rooms: Vec<u64>,
     /// What the machine said of itself after the last step.
     view: View,
     owners: BTreeMap<RequestId, usize>,
@@ -98,6 +100,10 @@ pub(crate) enum Due {
         end: LoadEnd,
     },
     OffloadEnds(Move),
+    Imaged {
+        order: Move,
+        image: u64,
+    },
     Intervene(Intervention),
 }
 
@@ -114,7 +120,8 @@ impl World {
             agenda: Agenda::new(),
             spent: Vec::new(),
             begun: BTreeMap::new(),
-            images: vec![false; scenario.models.len()],
+            images: vec![Image::default(); scenario.models.len()],
+            rooms: scenario.devices.iter().map(|device| device.spec.weights_max).collect(),
             owners: BTreeMap::new(),
             submitted: 0,
             is_drained: false,

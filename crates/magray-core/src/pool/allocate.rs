@@ -96,24 +96,42 @@ impl<U: Upstream> Pool<U> {
     /// A block of so many bytes for a caller who uses it in this stream first. Large ones begin and end at grains.
     /// Where it fails, callers have what they had.
     pub fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Block, AllocateError<U::Error>> {
-        let kind = if bytes < self.options.large_bytes { Kind::Small } else { Kind::Large };
+        if let Some(block) = self.allocate_at_hand(bytes, stream) {
+            return Ok(block);
+        }
+        let kind = self.kind_of(bytes);
         let Some(units) = self.part(kind).units_for(bytes) else { return Err(self.beyond_limit(bytes)) };
+        let index = self.miss(kind, units)?;
+        Ok(self.hand_out_at(kind, index, units, bytes))
+    }
+
+    /// As [`allocate`](Self::allocate), if that needs nothing of the upstream.
+    #[inline]
+    pub fn allocate_at_hand(&mut self, bytes: u64, stream: StreamId) -> Option<Block> {
+        let kind = self.kind_of(bytes);
+        let units = self.part(kind).units_for(bytes)?;
         if kind == Kind::Small
             && let Some(kept) = self.quick.take(units)
         {
             self.hits += 1;
-            return Ok(self.hand_out(kind, kept, bytes));
+            return Some(self.hand_out(kind, kept, bytes));
         }
-        let index = match self.part(kind).find(units, self.slot_of(stream)) {
-            Some(index) => {
-                self.hits += 1;
-                index
-            }
-            None => self.miss(kind, units)?,
-        };
+        let index = self.part(kind).find(units, self.slot_of(stream))?;
+        self.hits += 1;
+        Some(self.hand_out_at(kind, index, units, bytes))
+    }
+
+    #[inline]
+    fn kind_of(&self, bytes: u64) -> Kind {
+        if bytes < self.options.large_bytes { Kind::Small } else { Kind::Large }
+    }
+
+    /// Hands out the beginning of a free piece.
+    #[inline]
+    fn hand_out_at(&mut self, kind: Kind, index: u32, units: u32, bytes: u64) -> Block {
         self.part_mut(kind).take(index, units);
         let Piece { at, units } = self.part(kind).piece(index);
-        Ok(self.hand_out(kind, Kept { index, at, units }, bytes))
+        self.hand_out(kind, Kept { index, at, units }, bytes)
     }
 
     /// A block with handles of its own, so that [`park`](Self::park) can give back all its memory: for what comes and

@@ -86,7 +86,8 @@ impl PoolOptions {
     }
 
     /// The low part of the range, where small blocks live. Twice the limit: then there is a place even if what is
-    /// trimmed leaves holes everywhere.
+    /// trimmed leaves holes everywhere. But never more than a quarter of the range: a short one must still have a place
+    /// for a block of most of the memory.
     fn small_part_bytes(&self) -> u64 {
         let grain = self.grain_bytes;
         let wanted = self.limit_bytes.saturating_mul(2).max(grain);

@@ -64,7 +64,8 @@ pub enum Action {
         /// Which.
         model: ModelId,
     },
-    /// Let go of a model's weights in the host's memory; no device has them. Not answered.
+    /// Let go of a model's weights in the host's memory; no device has them, and none is told to load them before this is
+    /// answered by `Forgotten`.
     Forget {
         /// Which.
         model: ModelId,

@@ -13,6 +13,10 @@ use std::time::Duration;
 
 /// A batch is about to end when this is left of its expected time: long enough to hand the next one over.
 pub(super) const NEAR_END_US: f64 = 100.0;
+/// A batch that may wait for the last of its weights may take this much longer, or this many times as long as they took
+/// to come.
+const ARRIVAL_GRACE: Duration = Duration::from_secs(1);
+const ARRIVAL_GRACE_TIMES: u32 = 2;
 /// A batch of a group that this device has never computed may take this many times longer before it is overdue: the
 /// device may have to prepare itself for it.
 const FIRST_BATCH_GRACE: u32 = 5;
@@ -72,6 +76,8 @@ pub(super) struct Running {
     pub(super) expected_us: f64,
     /// How long it may take.
     pub(super) patience: Duration,
+    /// Whether the device had computed nothing of the model since its weights came: they may still be arriving.
+    pub(super) is_first: bool,
 }
 
 /// Texts of a request in a batch.
@@ -230,6 +236,12 @@ impl Device {
             return recovery.overdue_least.saturating_mul(FIRST_BATCH_GRACE);
         }
         recovery.overdue_least.max(from_micros(expected_us * recovery.overdue_factor.max(1.0)))
+    }
+
+    /// How much longer than usual a batch of a model may take because its weights may still be arriving.
+    pub(super) fn arrival_grace(&self, model: ModelId) -> Option<Duration> {
+        let took = self.shelf.place(model).unproven()?;
+        Some(ARRIVAL_GRACE.max(took.saturating_mul(ARRIVAL_GRACE_TIMES)))
     }
 
     /// What it needs now.

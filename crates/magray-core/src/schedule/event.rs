@@ -76,6 +76,8 @@ pub enum Event {
         bytes: u64,
         /// How long it took, from the order on.
         took: Duration,
+        /// Whether they came from memory, the host's or the device's own, and not from files.
+        from_host: bool,
     },
     /// A model's weights are not on a device although that was ordered; what was taken for them is free again.
     NotLoaded {
@@ -93,7 +95,20 @@ pub enum Event {
         /// Which.
         model: ModelId,
     },
-    /// What the weights of all models together may take of a device's memory.
+    /// The form of a model's weights that GPUs load is in the host's memory, or is there no more.
+    Imaged {
+        /// Which.
+        model: ModelId,
+        /// Whether it is there.
+        is_there: bool,
+    },
+    /// The answer to [`super::Action::Forget`]: nothing of a model's weights is in the host's memory.
+    Forgotten {
+        /// Which.
+        model: ModelId,
+    },
+    /// What the weights of all models together may take of a device's memory. A worker that ends takes this with it: what
+    /// the device was made with counts until the next one tells, best before it is up.
     Room {
         /// Whose.
         device: DeviceId,

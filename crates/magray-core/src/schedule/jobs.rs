@@ -43,6 +43,8 @@ pub(super) struct Job {
     /// Those of them after which the worker still worked.
     pub(super) transients: u32,
     pub(super) blame: Blame,
+    /// A worker was ended because it took too long while its weights may have been arriving.
+    pub(super) is_excused: bool,
     /// Why a GPU did not compute texts of it.
     pub(super) failed: Option<Fallback>,
     /// Nobody waits for it any more; it is kept while pieces of it run.
@@ -72,6 +74,7 @@ impl Job {
             setbacks: 0,
             transients: 0,
             blame: Blame::default(),
+            is_excused: false,
             failed: None,
             is_over: false,
         }

@@ -111,11 +111,16 @@ impl Machine {
         let host = self.options.keeping.host;
         for at in 0..self.models.len() {
             let id = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
-            let is_absent = |device: &Device| device.shelf.place(id).stage == Stage::Absent;
-            let is_off_gpus = self.devices.iter().filter(|device| device.is_gpu()).all(is_absent);
+            // What is on its way to the CPU has its time when it is there.
+            let is_idle = |device: &Device| match device.shelf.place(id).stage {
+                Stage::Absent => true,
+                Stage::Present { .. } => !device.is_gpu(),
+                Stage::Loading { .. } | Stage::Leaving { .. } => false,
+            };
+            let is_off_gpus = self.devices.iter().all(is_idle);
             let model = self.model(id);
             let is_needed = model.want.is_some() || model.plan.is_pinned || self.jobs.of(id).all > 0;
-            let is_kept = !model.is_in_host || !is_off_gpus || is_needed;
+            let is_kept = !model.is_in_host || !is_off_gpus || is_needed || model.is_forgetting;
             if let Some(due) = host.map(|kept| model.used + kept).filter(|_| !is_kept && !model.is_releasing) {
                 if due > now {
                     self.wake_weights_by(Some(due));
@@ -126,10 +131,11 @@ impl Machine {
             }
             let is_gone = self.devices.iter().all(|device| device.shelf.place(id).stage == Stage::Absent);
             let model = self.model_mut(id);
-            if model.is_releasing && is_gone {
+            if model.is_releasing && is_gone && !model.is_forgetting {
                 model.is_releasing = false;
                 model.has_image = false;
                 if std::mem::take(&mut model.is_in_host) {
+                    model.is_forgetting = true;
                     actions.push(Action::Forget { model: id });
                 }
             }
@@ -155,12 +161,18 @@ impl Machine {
         let kept = self.options.keeping.worker;
         for id in self.gpus.iter() {
             let is_awaited = self.models.iter().any(|model| model.coming.contains(id));
+            // Who waits for a model that is just being released brings it back: then its worker is needed.
+            let is_hurried = !self.queue.keys().any(|lane| lane.reach.may.contains(id));
             let is_careless = sabotaged!(self, RestWithWeights);
             let is_kept = sabotaged!(self, NeverRest);
             let device = self.device_mut(id);
             let is_well = device.worker == Worker::Ready && device.is_in_rotation() && !device.needs_probe;
             let shelf = &mut device.shelf;
             let is_empty = shelf.is_empty() || is_careless;
+            if shelf.places.iter().any(|place| place.stage != Stage::Absent && !place.is_on_its_way_out()) {
+                // Others need it: it rests when they have not for a while.
+                shelf.rests_at_once = false;
+            }
             if !is_empty || shelf.places.iter().any(|place| place.is_owed) || is_awaited {
                 shelf.empty_since = None;
                 continue;
@@ -170,7 +182,8 @@ impl Machine {
             }
             let since = *shelf.empty_since.get_or_insert(now);
             let due = kept.map(|kept| since + kept);
-            if !shelf.rests_at_once && due.is_none_or(|due| due > now) {
+            let is_at_once = shelf.rests_at_once && is_hurried;
+            if !is_at_once && due.is_none_or(|due| due > now) {
                 self.wake_weights_by(due);
                 continue;
             }

@@ -56,6 +56,7 @@ impl Machine {
             }
             self.meet(&demand, choice, &mut promised, actions);
         }
+        self.is_blocked = self.devices.iter().any(|device| device.shelf.is_blocked);
         self.spare(counted_on);
         // What was owed may have turned out not to fit: then something else is.
         self.is_unsettled |= self.owe_for_probes();
@@ -102,8 +103,7 @@ impl Machine {
             if !device.takes_orders() || !device.needs_probe || is_provided {
                 continue;
             }
-            let fits =
-                |&(model, _): &(ModelId, _)| !self.model(model).is_releasing && self.obstacle(id, model).is_none();
+            let fits = |&(model, _): &(ModelId, _)| !self.model(model).is_going() && self.obstacle(id, model).is_none();
             let best = shelf.iter().filter(fits).min_by_key(|(model, place)| {
                 let model = self.model(*model);
                 let bytes = if model.plan.is_preloaded { place.bytes } else { u64::MAX };
@@ -166,7 +166,7 @@ impl Machine {
         let id = demand.newcomer.model;
         let model = self.model(id);
         let is_met = !demand.may.and(model.present.union(model.coming)).is_empty();
-        if is_met || model.is_releasing {
+        if is_met || model.is_going() {
             return None;
         }
         let mut best: Option<Choice> = None;
@@ -275,10 +275,9 @@ impl Machine {
     pub(super) fn load(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         let now = self.now;
         let ready_at = now + self.load_time(id, model);
-        let source = self.model(model).source();
         let shelf = &mut self.device_mut(id).shelf;
         let was_owed = std::mem::take(&mut shelf.place_mut(model).is_owed);
-        shelf.set(model, Stage::Loading { since: now, source, was_owed });
+        shelf.set(model, Stage::Loading { since: now, was_owed });
         shelf.place_mut(model).ready_at = Some(ready_at);
         shelf.rests_at_once = false;
         if sabotaged!(self, LoadTwice) {
@@ -350,7 +349,7 @@ impl Machine {
             return self.wake_weights_by(Some(next));
         }
         let is_possible = place.stage == Stage::Absent && shelf.has_room(shelf.used(), place.bytes, now);
-        if is_possible && shelf.loading.is_none() && !self.model(id).is_releasing {
+        if is_possible && shelf.loading.is_none() && !self.model(id).is_going() {
             self.load(cpu, id, actions);
         }
     }

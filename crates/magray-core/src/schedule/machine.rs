@@ -40,6 +40,8 @@ pub struct Machine {
     pub(super) now: Moment,
     /// Something has happened that may move weights.
     pub(super) is_unsettled: bool,
+    /// Some device has no room for weights that a batch, or a request that ends, may make.
+    pub(super) is_blocked: bool,
     /// When they may have to move although nothing happens.
     pub(super) weights_wake: Option<Moment>,
     wake: Option<Moment>,
@@ -72,6 +74,7 @@ impl Machine {
             last_in_turn: DeviceId(u16::MAX),
             now: Moment::START,
             is_unsettled: true,
+            is_blocked: false,
             weights_wake: None,
             models,
             options,
@@ -108,9 +111,13 @@ impl Machine {
             Event::Probed { device, passed } => self.on_probed(device, passed, now, actions),
             Event::Reset { device } => self.on_reset(device, now),
             Event::GivenUp { device } => self.on_given_up(device, now, actions),
-            Event::Loaded { device, model, bytes, took } => self.on_loaded(device, Load { model, bytes, took }, now),
+            Event::Loaded { device, model, bytes, took, from_host } => {
+                self.on_loaded(device, Load { model, bytes, took, from_host }, now);
+            }
             Event::NotLoaded { device, model, failure } => self.on_not_loaded(device, model, failure, now, actions),
             Event::Offloaded { device, model } => self.on_offloaded(device, model, now),
+            Event::Imaged { model, is_there } => self.on_imaged(model, is_there),
+            Event::Forgotten { model } => self.on_forgotten(model),
             Event::Room { device, bytes } => self.on_room(device, bytes),
             Event::Wished { model, wish } => self.on_wished(model, wish, now),
             Event::Draining => self.is_draining = true,
@@ -126,6 +133,8 @@ impl Machine {
             self.dispatch(now, actions);
             self.placement_wake = self.placement_wake_after(now);
         }
+        // What was refused meanwhile may have been the last of its model.
+        self.note_quiet(now);
         self.wake = self.earliest_wake(now);
     }
 

@@ -271,7 +271,8 @@ impl Machine {
         let expected_us = cost.of(chosen.load);
         let now = self.now;
         let device = &mut self.devices[usize::from(order.device.0)];
-        let patience = device.patience(lane.group, expected_us, &self.options.recovery);
+        let grace = device.arrival_grace(lane.group.model);
+        let patience = device.patience(lane.group, expected_us, &self.options.recovery) + grace.unwrap_or_default();
         device.running.push_back(Running {
             batch,
             group: lane.group,
@@ -282,6 +283,7 @@ impl Machine {
             computing_since: now,
             expected_us,
             patience,
+            is_first: grace.is_some(),
         });
         self.last_in_turn = order.device;
     }

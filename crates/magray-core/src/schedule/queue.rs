@@ -98,11 +98,14 @@ impl Queue {
         self.lanes.is_empty()
     }
 
-    pub(super) fn insert(&mut self, ticket: Ticket, run: Run) {
+    /// Lets a run wait. Returns whether nothing like it waited before.
+    pub(super) fn insert(&mut self, ticket: Ticket, run: Run) -> bool {
         let lane = self.lanes.entry(ticket.lane).or_default();
+        let is_new = lane.load.texts == 0;
         lane.load = lane.load.plus(load_of(ticket.place, &run));
         let before = lane.runs[rank_of(ticket.priority)].insert(ticket.place, run);
         assert!(before.is_none(), "a text waits once: {ticket:?}");
+        is_new
     }
 
     pub(super) fn remove(&mut self, ticket: &Ticket) -> Option<Run> {

@@ -167,11 +167,16 @@ impl Machine {
             };
             self.plan_respawn(id, end, now, actions);
         }
-        let is_to_blame = ending == Ending::Crashed || cause == Some(KillCause::Overdue) && ending == Ending::Ordered;
+        let is_overdue = cause == Some(KillCause::Overdue) && ending == Ending::Ordered;
+        let is_to_blame = ending == Ending::Crashed || is_overdue;
         let reason = self.device(id).fallback();
         for (nth, batch) in batches.into_iter().enumerate() {
             // The worker computed the oldest; those behind it were only at hand.
-            let setback = if is_to_blame && nth == 0 { Setback::Fatal } else { Setback::Lost };
+            let setback = match is_to_blame && nth == 0 {
+                true if is_overdue && batch.is_first => Setback::Unclear,
+                true => Setback::Fatal,
+                false => Setback::Lost,
+            };
             self.replay(batch, Loss { device: id, setback, reason }, actions);
         }
         self.is_unsettled = true;

@@ -25,6 +25,8 @@ pub(super) enum Setback {
     Lost,
     /// The worker was lost while it computed this batch.
     Fatal,
+    /// The worker was ended because this batch took too long, but it may have waited for its weights.
+    Unclear,
     /// The CPU failed on this batch.
     FailedOnCpu,
 }
@@ -131,7 +133,9 @@ impl Machine {
         let was_suspect = job.is_suspect();
         let blamed = match loss.setback {
             Setback::TooLarge | Setback::NeverFits | Setback::Transient | Setback::Lost => 0,
-            Setback::Fatal => job.blame.workers.blame(evidence.is_trial),
+            // Once it may be the weights' fault; twice, or after other trouble, it is not.
+            Setback::Unclear if !was_suspect && !std::mem::replace(&mut job.is_excused, true) => 0,
+            Setback::Fatal | Setback::Unclear => job.blame.workers.blame(evidence.is_trial),
             Setback::FailedOnCpu => job.blame.cpu.blame(evidence.is_trial),
         };
         job.transients += u32::from(loss.setback == Setback::Transient);

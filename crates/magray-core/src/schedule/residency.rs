@@ -25,6 +25,8 @@ pub(super) struct Model {
     pub(super) want: Option<Want>,
     /// It leaves all memory; nothing of it is loaded before that is done.
     pub(super) is_releasing: bool,
+    /// It is being taken out of the host's memory, whatever was wished since.
+    pub(super) is_forgetting: bool,
     /// Some form of its weights is in the host's memory ...
     pub(super) is_in_host: bool,
     /// ... namely the one that GPUs load.
@@ -52,6 +54,7 @@ impl Model {
             gpu_used: Moment::START,
             want: None,
             is_releasing: false,
+            is_forgetting: false,
             is_in_host: plan.is_preloaded,
             has_image: false,
             loads: 0,
@@ -59,6 +62,11 @@ impl Model {
             present: DeviceSet::EMPTY,
             coming: DeviceSet::EMPTY,
         }
+    }
+
+    /// Whether nothing of it may be loaded now.
+    pub(super) fn is_going(&self) -> bool {
+        self.is_releasing || self.is_forgetting
     }
 
     /// Where a device would load it from.
@@ -78,7 +86,6 @@ pub(super) enum Stage {
     Absent,
     Loading {
         since: Moment,
-        source: Source,
         /// Whether it was owed, and still is if it fails.
         was_owed: bool,
     },
@@ -131,6 +138,14 @@ impl Place {
 
     pub(super) fn is_loading(&self) -> bool {
         matches!(self.stage, Stage::Loading { .. })
+    }
+
+    /// How long its weights took to come, if nothing was computed with them yet. The CPU's take no time to arrive.
+    pub(super) fn unproven(&self) -> Option<Duration> {
+        match self.stage {
+            Stage::Present { took, has_computed: false, .. } => Some(took),
+            _ => None,
+        }
     }
 
     /// Whether it takes memory that it is going to give back.
@@ -189,6 +204,8 @@ pub(super) struct Shelf {
     pub(super) places: Vec<Place>,
     /// What they may take, as was told.
     pub(super) room: u64,
+    /// The same as long as no worker has told anything.
+    room_untold: u64,
     /// What they are believed to have room for, and until when, after there was less than was told.
     pub(super) doubt: Option<(u64, Moment)>,
     /// What is on its way to the device or off it, and since when.
@@ -231,6 +248,7 @@ impl Shelf {
         Self {
             places: models.iter().map(place).collect(),
             room: spec.weights_max,
+            room_untold: spec.weights_max,
             doubt: None,
             moving: BTreeMap::new(),
             loading: None,
@@ -299,6 +317,9 @@ impl Shelf {
         self.loading = None;
         self.empty_since = None;
         self.is_woken = false;
+        // What the worker told of the room is gone with it: otherwise a device at rest could be thought full for ever.
+        self.room = self.room_untold;
+        self.doubt = None;
     }
 
     /// When weights have been on their way for too long.
@@ -374,7 +395,7 @@ mod tests {
         let mut shelf = Shelf::new(&spec, &models, Duration::from_secs(1));
         let now = Moment::START;
         let (first, second) = (ModelId(0), ModelId(1));
-        shelf.set(first, Stage::Loading { since: now, source: Source::Files, was_owed: false });
+        shelf.set(first, Stage::Loading { since: now, was_owed: false });
         assert_eq!((shelf.loading, shelf.used(), shelf.outgoing()), (Some(first), 60, 0));
         shelf.set(first, Stage::Leaving { since: now });
         assert_eq!((shelf.loading, shelf.used(), shelf.outgoing()), (None, 60, 60));

@@ -13,19 +13,20 @@ use std::time::Duration;
 impl Machine {
     /// Lets texts of a request wait for a device. A request that no device can ever compute is refused instead.
     pub(super) fn enqueue(&mut self, id: RequestId, texts: Range<u32>, reach: Reach, actions: &mut Vec<Action>) {
-        let Some(model) = self.jobs.get(id).map(|job| job.group.model) else { return };
-        let is_reachable = self.is_reachable(reach.may, model);
-        // The CPU does not go away, but it may not have the weights.
-        let has_cpu = !reach.may.and(self.cpus).and(self.model(model).present).is_empty();
         let start_max = self.options.recovery.start_max;
         let is_kept_apart = !sabotaged!(self, KeepSuspectsTogether);
         let is_mixed = sabotaged!(self, MixGroups);
         let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return };
-        if !is_reachable {
+        let model = job.group.model;
+        let present = self.models[model.0 as usize].present.and(reach.may);
+        if present.is_empty() {
             let own = (reach.may != job.may).then_some(job.failed).flatten();
-            let reason = own.unwrap_or_else(|| self.reason_of(reach.may, model));
-            return self.refuse(id, Refused::NoDevice(reason), actions);
+            if !self.is_reachable(reach.may, model) {
+                let reason = own.unwrap_or_else(|| self.reason_of(reach.may, model));
+                return self.refuse(id, Refused::NoDevice(reason), actions);
+            }
         }
+        let Some(job) = self.jobs.get_mut(id) else { return };
         // Two batches of a suspect at once could end two workers where one is enough to know.
         if job.is_suspect() && job.running > 0 && is_kept_apart {
             return job.held.push((texts, reach));
@@ -38,15 +39,17 @@ impl Machine {
         let place = Place { arrival: job.arrival, first: texts.start };
         let ticket = Ticket { lane, priority: job.priority, place };
         let tokens = job.tokens_of(texts.clone());
-        let is_new = self.queue.load(lane).is_none();
-        self.queue.insert(ticket, Run { request: id, end: texts.end, tokens, arrived: job.arrived });
+        let is_new = self.queue.insert(ticket, Run { request: id, end: texts.end, tokens, arrived: job.arrived });
         job.tickets.push(ticket);
-        if !has_cpu && job.deadline.is_none() && job.patience.is_none() {
+        // The CPU does not go away, but it may not have the weights.
+        if present.and(self.cpus).is_empty() && job.deadline.is_none() && job.patience.is_none() {
             let patience = self.now + start_max;
             job.patience = Some(patience);
             self.patience.insert((patience, id));
         }
-        self.ask_for_weights(lane, is_new);
+        if present.and(self.gpus).is_empty() {
+            self.ask_for_weights(lane, is_new);
+        }
     }
 
     /// The CPU does not have a model, or will not have it: who counted on that waits with an end.
@@ -150,7 +153,7 @@ impl Machine {
         }
         self.jobs.end(id);
         // What was kept for it may leave now.
-        self.is_unsettled |= self.devices.iter().any(|device| device.shelf.is_blocked);
+        self.is_unsettled |= self.is_blocked;
         true
     }
 
@@ -180,6 +183,9 @@ impl Machine {
             self.stranded_since(may, model).map(|since| (since.max(job.arrived) + start_max, may))
         });
         let first = stranded.min();
+        // The CPU has it: that does not go away unseen.
+        let on_cpus = self.cpus.and(self.model(model).present);
+        let is_safe = job.tickets.iter().all(|ticket| !ticket.lane.reach.may.and(on_cpus).is_empty());
         if let Some((due, may)) = first
             && due <= now
         {
@@ -190,6 +196,10 @@ impl Machine {
             };
             self.refuse(id, Refused::NoDevice(reason), actions);
         } else if let Some(job) = self.jobs.get_mut(id) {
+            if is_safe {
+                job.patience = None;
+                return;
+            }
             let due = first.map_or(now + start_max.max(Duration::from_millis(1)), |(due, _)| due);
             job.patience = Some(due);
             self.patience.insert((due, id));
@@ -228,7 +238,8 @@ impl Machine {
 
     /// Whether one of these devices computes a model, or may do so without anybody's help.
     pub(super) fn is_reachable(&self, may: DeviceSet, model: ModelId) -> bool {
-        may.iter().any(|device| !self.device(device).is_given_up() && self.obstacle(device, model).is_none())
+        let is_near = !may.and(self.model(model).present).is_empty();
+        is_near || may.iter().any(|id| !self.device(id).is_given_up() && self.obstacle(id, model).is_none())
     }
 
     /// Why these devices do not compute a model.

@@ -16,14 +16,14 @@ const DOUBT: Duration = Duration::from_secs(10);
 impl Machine {
     /// Weights are on their device.
     pub(super) fn on_loaded(&mut self, id: DeviceId, load: Load, now: Moment) {
-        let Some(Stage::Loading { source, .. }) = self.stage(id, load.model) else { return };
+        let Some(Stage::Loading { .. }) = self.stage(id, load.model) else { return };
+        let source = if load.from_host { Source::Host } else { Source::Files };
         let is_gpu = self.gpus.contains(id);
         let model = &mut self.models[load.model.0 as usize];
         let is_preheated = model.want.is_some_and(|want| want.is_preheat) && is_gpu;
         model.is_in_host = true;
         model.used = model.used.max(now);
         if is_gpu {
-            model.has_image = true;
             model.loads += 1;
             // It has its whole time from here on: before, nobody could use it.
             model.gpu_used = now;
@@ -114,6 +114,23 @@ impl Machine {
         device.last_sign = now;
         device.shelf.set(model, Stage::Absent);
         self.is_unsettled = true;
+    }
+
+    /// The form that GPUs load is in the host's memory, or is not.
+    pub(super) fn on_imaged(&mut self, id: ModelId, is_there: bool) {
+        if let Some(model) = self.models.get_mut(id.0 as usize) {
+            model.has_image = is_there;
+            model.is_in_host |= is_there;
+        }
+    }
+
+    /// Nothing of a model is in the host's memory any more.
+    pub(super) fn on_forgotten(&mut self, id: ModelId) {
+        if let Some(model) = self.models.get_mut(id.0 as usize).filter(|model| model.is_forgetting) {
+            model.is_forgetting = false;
+            model.has_image = false;
+            self.is_unsettled = true;
+        }
     }
 
     /// The room for weights on a device has changed.
@@ -237,6 +254,7 @@ pub(super) struct Load {
     pub(super) model: ModelId,
     pub(super) bytes: u64,
     pub(super) took: Duration,
+    pub(super) from_host: bool,
 }
 
 fn residency(device: &Device, model: ModelId, has_image: bool) -> Residency {
@@ -245,7 +263,7 @@ fn residency(device: &Device, model: ModelId, has_image: bool) -> Residency {
         Stage::Present { .. } => Residency::OnDevice,
         Stage::Leaving { .. } => Residency::Leaving,
         Stage::Absent if !has_image => Residency::Unloaded,
-        Stage::Absent if device.is_gpu() && device.worker != Worker::Ready => Residency::OnCpuCold,
+        Stage::Absent if device.is_gpu() && device.worker == Worker::Absent => Residency::OnCpuCold,
         Stage::Absent => Residency::OnCpu,
     }
 }

@@ -21,7 +21,8 @@ impl Machine {
                 model.is_releasing = true;
                 self.send_away(id, self.gpus.union(self.cpus));
                 for gpu in self.gpus.iter() {
-                    self.device_mut(gpu).shelf.rests_at_once = true;
+                    let is_left = self.is_left_by(gpu, id);
+                    self.device_mut(gpu).shelf.rests_at_once |= is_left;
                 }
             }
             Wish::Preheat => self.preheat(id, now),
@@ -35,6 +36,12 @@ impl Machine {
             }
             Wish::Priority(priority) => model.plan.priority = priority,
         }
+    }
+
+    /// Whether a device has no weights once a model is gone.
+    fn is_left_by(&self, gpu: DeviceId, id: ModelId) -> bool {
+        let mut others = self.device(gpu).shelf.iter().filter(|(model, _)| *model != id);
+        others.all(|(_, place)| (place.stage == Stage::Absent || place.is_on_its_way_out()) && !place.is_owed)
     }
 
     fn preheat(&mut self, id: ModelId, now: Moment) {

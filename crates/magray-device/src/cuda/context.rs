@@ -169,8 +169,13 @@ impl Context {
     }
 
     /// Takes memory of the GPU for work in a stream.
+    #[inline]
     pub(super) fn take(&self, bytes: usize, stream: StreamId) -> Result<Taken, CudaError> {
-        self.or_after_a_look(|memory| memory.take(bytes as u64, stream))
+        // Nearly always there is memory at hand: that way is kept short.
+        match self.with_memory(|memory| memory.take_at_hand(bytes as u64, stream)) {
+            Some(taken) => Ok(taken),
+            None => self.or_after_a_look(|memory| memory.take(bytes as u64, stream)),
+        }
     }
 
     /// Takes memory of the GPU that can be taken from under its addresses as a whole.
@@ -179,6 +184,7 @@ impl Context {
     }
 
     /// Tries it; where there is no memory but some rests, looks how far the streams are and tries once more.
+    #[cold]
     fn or_after_a_look<T>(&self, attempt: impl Fn(&mut DeviceMemory) -> Result<T, CudaError>) -> Result<T, CudaError> {
         match self.with_memory(&attempt) {
             Err(CudaError::OutOfMemory) if self.memory_rests.load(Ordering::SeqCst) => {
@@ -194,7 +200,16 @@ impl Context {
     }
 
     /// Takes memory back. Its owner alone may still use it, or any stream if it has none.
+    #[inline]
     pub(super) fn give_back(&self, taken: Taken, owner: Option<&Arc<Progress>>) {
+        match owner {
+            Some(owner) if owner.pending().is_none() => self.with_memory(|memory| memory.give_back_idle(taken)),
+            owner => self.give_back_later(taken, owner),
+        }
+    }
+
+    /// Takes memory back that somebody may still use.
+    fn give_back_later(&self, taken: Taken, owner: Option<&Arc<Progress>>) {
         let rest = |until: Vec<_>| {
             self.with_memory(|memory| {
                 let is_free = until.is_empty();

@@ -137,6 +137,29 @@ impl DeviceMemory {
         Ok(taken)
     }
 
+    /// Takes memory if the pool can hand it out without a word to anybody.
+    #[inline]
+    pub(super) fn take_at_hand(&mut self, bytes: u64, stream: StreamId) -> Option<Taken> {
+        let (Backing::Mapped { base, pool }, None) = (&mut self.backing, &self.trace) else { return None };
+        let block = pool.allocate_at_hand(bytes, stream)?;
+        let address = *base + block.at();
+        self.workspaces.bytes += bytes;
+        self.workspaces.peak = self.workspaces.peak.max(self.workspaces.bytes);
+        Some(Taken { place: Place::Pool(block), address, workspace: bytes, number: 0 })
+    }
+
+    /// Takes memory back that nobody uses any more.
+    #[inline]
+    pub(super) fn give_back_idle(&mut self, taken: Taken) {
+        match (&mut self.backing, &self.trace, taken) {
+            (Backing::Mapped { pool, .. }, None, Taken { place: Place::Pool(block), workspace, .. }) => {
+                self.workspaces.bytes -= workspace;
+                pool.free(block);
+            }
+            (_, _, taken) => self.give_back(taken, Vec::new()),
+        }
+    }
+
     /// Takes memory that can be taken from under its addresses as a whole.
     pub(super) fn take_parkable(&mut self, bytes: u64) -> Result<Taken, CudaError> {
         self.take_by(bytes, |pool| pool.allocate_parkable(bytes))

@@ -2,7 +2,7 @@
 //! Never fails: a computation that panics loses its batch and nothing else.
 
 use super::desk::Desk;
-use super::lane::{Batch, Lane, LaneStatus, Order, What, join_until};
+use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
 use crate::executor::OnCpu;
 use crate::packed::Tokens;
@@ -159,7 +159,7 @@ impl State {
                     self.log(model, started, "a model is on its device");
                     let (bytes, took) = (self.packer.bytes(model, self.packer.precision()), started.elapsed());
                     if let Some(desk) = self.desk.upgrade() {
-                        desk.loaded(self.id, model, bytes, took);
+                        desk.loaded(self.id, model, Loaded { bytes, took, from_host: false });
                     }
                     continue;
                 }

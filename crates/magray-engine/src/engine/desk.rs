@@ -2,7 +2,7 @@
 //! Decides nothing itself and computes nothing; its lock is never held while a lane or a caller is called.
 
 use super::incident::{Incident, Incidents};
-use super::lane::{Batch, Lane, LaneStatus, Order, Part, What};
+use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, Part, What};
 use super::work::{Answer, EngineError, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
@@ -208,8 +208,9 @@ impl Desk {
     }
 
     /// A model's weights are on a device.
-    pub(super) fn loaded(&self, device: DeviceId, model: usize, bytes: u64, took: Duration) {
-        self.advance(Event::Loaded { device, model: ModelId(model as u32), bytes, took });
+    pub(super) fn loaded(&self, device: DeviceId, model: usize, loaded: Loaded) {
+        let Loaded { bytes, took, from_host } = loaded;
+        self.advance(Event::Loaded { device, model: ModelId(model as u32), bytes, took, from_host });
     }
 
     /// A model's weights could not be put on a device.
@@ -220,6 +221,11 @@ impl Desk {
     /// A model's weights have left a device.
     pub(super) fn offloaded(&self, device: DeviceId, model: usize) {
         self.advance(Event::Offloaded { device, model: ModelId(model as u32) });
+    }
+
+    /// A model's weights are in the host's memory as GPUs load them, or are there no more.
+    pub(super) fn imaged(&self, model: usize, is_there: bool) {
+        self.advance(Event::Imaged { model: ModelId(model as u32), is_there });
     }
 
     /// What weights may take of a device's memory has changed.
@@ -377,6 +383,10 @@ impl Desk {
             // Whichever worker a lane has: what no device uses, none needs.
             Effect::Forget(model) => {
                 self.lanes().iter().for_each(|lane| lane.take(Order { worker: 0, what: What::Forget(model) }));
+                let mut state = self.lock();
+                state.forgotten[model] += 1;
+                let now = self.now();
+                self.step(state, Event::Forgotten { model: ModelId(model as u32) }, now);
             }
             Effect::Tell(device, change) => (self.on_change)(device, change, lane(device).status()),
         }
@@ -479,10 +489,7 @@ impl State {
                 Effect::Order(device, self.order(device, What::Offload(model.0 as usize)))
             }
             Action::Rest { device } => Effect::Order(device, self.order(device, What::Rest)),
-            Action::Forget { model } => {
-                self.forgotten[model.0 as usize] += 1;
-                Effect::Forget(model.0 as usize)
-            }
+            Action::Forget { model } => Effect::Forget(model.0 as usize),
             Action::Alert { device, change } => Effect::Tell(device, change),
         })
     }

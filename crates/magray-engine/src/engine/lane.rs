@@ -80,6 +80,17 @@ pub(super) enum What {
     Rest,
 }
 
+/// How a model's weights came to a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loaded {
+    /// What they take of its memory.
+    pub(super) bytes: u64,
+    /// From the order on.
+    pub(super) took: Duration,
+    /// Whether they came from memory and not from files.
+    pub(super) from_host: bool,
+}
+
 /// Texts to compute together.
 pub(super) struct Batch {
     pub(super) id: BatchId,

@@ -4,6 +4,7 @@
 use crate::executor::OnFilled;
 use magray_device::SharedMemory;
 use magray_device::cuda::DeviceError;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,7 +15,7 @@ pub(super) struct Filling {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     /// Kept as a worker keeps the mapping of a real one.
-    _memory: Option<SharedMemory>,
+    _memory: Arc<SharedMemory>,
 }
 
 /// What stands in an image that is whole, at its beginning and at its end.
@@ -32,6 +33,8 @@ impl Filling {
     /// Begins to fill; `on_filled` is told what came of it.
     pub(super) fn begin(memory: SharedMemory, mark: Mark, takes: Duration, on_filled: OnFilled) -> Self {
         let (stop, stopped) = channel::<()>();
+        let memory = Arc::new(memory);
+        let kept = Arc::clone(&memory);
         let fill = move || {
             let filled = match mark.begin(&memory) {
                 false => Err(DeviceError::WrongImage { expected: mark.bytes, found: memory.bytes() as u64 }),
@@ -46,12 +49,12 @@ impl Filling {
             on_filled(filled.map_err(DeviceError::into));
         };
         let thread = std::thread::Builder::new().name("fill".to_owned()).spawn(fill).ok();
-        Self { stop: Some(stop), thread, _memory: None }
+        Self { stop: Some(stop), thread, _memory: kept }
     }
 
     /// An image that another worker has filled.
     pub(super) fn whole(memory: SharedMemory) -> Self {
-        Self { stop: None, thread: None, _memory: Some(memory) }
+        Self { stop: None, thread: None, _memory: Arc::new(memory) }
     }
 
     /// Waits until the image is whole.

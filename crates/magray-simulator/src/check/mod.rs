@@ -25,6 +25,7 @@ use patience::Patience;
 use poison::Suspects;
 use requests::Ledger;
 use rule::Verdict;
+use std::time::Duration;
 use weights::Weights;
 use workers::Workers;
 
@@ -45,10 +46,16 @@ impl Checks {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let specs: Vec<_> = scenario.devices.iter().map(|device| device.spec).collect();
         let weights = Weights::new(scenario);
+        // Twice as long as the weights took, which noise and the way of the news make longer.
+        let loads = scenario
+            .devices
+            .iter()
+            .flat_map(|device| scenario.models.iter().map(|model| device.loads.of(model.bytes, false) * 4));
+        let arrival_grace = loads.max().unwrap_or_default() + Duration::from_secs(2);
         Self {
             ledger: Ledger::new(&scenario.options),
             batches: Batches::new(specs.clone(), scenario.options.batching),
-            workers: Workers::new(&specs, scenario.options.recovery),
+            workers: Workers::new(&specs, scenario.options.recovery, arrival_grace),
             suspects: Suspects::new(scenario.options.recovery.poison_kills),
             ladder: Ladder::new(specs.len(), scenario.options.recovery),
             idle: Idle::new(&scenario.options, specs),

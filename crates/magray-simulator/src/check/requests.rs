@@ -301,7 +301,10 @@ impl Ledger {
             let had_no_memory = entry.out_of_memory;
             // What failed too often goes to the CPU alone, and that may not have room for the model any more.
             let mut cpus = view.devices.iter().enumerate().filter(|(_, device)| device.kind == DeviceKind::Cpu);
-            let has_no_cpu = cpus.all(|(at, _)| weights.is_hopeless(DeviceId(at as u16), model, now));
+            let has_no_cpu = cpus.all(|(at, _)| {
+                let id = DeviceId(at as u16);
+                weights.is_hopeless(id, model, now) || waited >= self.start_max && !weights.is_near(id, model, now)
+            });
             let is_left_alone = has_no_cpu && !entry.is_untouched();
             holds(is_hopeless || had_no_memory || is_left_alone, Rule::HonestRefusal, || {
                 format!("request {} is refused for want of a device ({fallback:?}), and there is one", request.0)

@@ -1,15 +1,14 @@
 //! The book of weights: which model is where, as far as was told, and what may be done with it.
 //! Knows of rooms and wishes; how long loads truly take is the world's secret.
 
+mod judging;
+
 use super::batches::Batches;
-use super::requests::{Ledger, SLACK};
+use super::requests::Ledger;
 use super::rule::{Rule, Verdict, holds};
 use super::workers::Workers;
 use crate::scenario::{Intervention, Scenario};
-use magray_core::schedule::{
-    Allowed, DeviceId, DeviceKind, DeviceState, Event, Keeping, ModelId, ModelPlan, Moment, Piece, Residency, View,
-    Wish,
-};
+use magray_core::schedule::{Allowed, DeviceId, DeviceKind, Event, Keeping, ModelId, ModelPlan, Moment, Piece, Wish};
 
 /// Loads that fail in a row before requests may be refused for it.
 const TRIES: u32 = 3;
@@ -29,6 +28,8 @@ pub(crate) struct Weights {
 struct Shelf {
     kind: DeviceKind,
     room: u64,
+    /// What it is as long as no worker has told.
+    room_untold: u64,
     spots: Vec<Spot>,
     /// When anything of weights, or of its worker, changed last.
     changed: Moment,
@@ -47,6 +48,8 @@ struct Known {
     preheat: bool,
     /// Somebody wants it gone from everywhere.
     is_released: bool,
+    /// It is being taken out of the host's memory.
+    is_forgetting: bool,
 }
 
 /// A model on a device.
@@ -85,7 +88,8 @@ impl Weights {
                 failures: 0,
             };
             let spots = scenario.models.iter().map(spot).collect();
-            Shelf { kind, room: device.spec.weights_max, spots, changed: Moment::START }
+            let room = device.spec.weights_max;
+            Shelf { kind, room, room_untold: room, spots, changed: Moment::START }
         };
         let known = |model: &crate::scenario::Model| Known {
             plan: model.plan,
@@ -94,6 +98,7 @@ impl Weights {
             was_busy: false,
             preheat: false,
             is_released: false,
+            is_forgetting: false,
         };
         let all: u64 = scenario.models.iter().map(|model| model.bytes.max(model.plan.bytes)).sum();
         let has_wishes = scenario.interventions.iter().any(|(_, what)| matches!(what, Intervention::Wish(..)));
@@ -114,7 +119,6 @@ impl Weights {
             Event::Loaded { device, model, bytes, .. } if self.is_loading(*device, *model) => {
                 let is_gpu = self.shelf(*device).kind == DeviceKind::Gpu;
                 let known = self.known_mut(*model);
-                known.has_image |= is_gpu;
                 known.preheat &= !is_gpu;
                 known.used = now;
                 let spot = self.spot_mut(*device, *model);
@@ -146,6 +150,7 @@ impl Weights {
             Event::Down { device, .. } => {
                 let shelf = self.shelf_mut(*device);
                 shelf.changed = now;
+                shelf.room = shelf.room_untold;
                 for spot in &mut shelf.spots {
                     spot.failures += u32::from(matches!(spot.stage, Stage::Loading { .. }));
                     spot.stage = Stage::Absent;
@@ -163,6 +168,13 @@ impl Weights {
                 }
             }
             Event::Submitted(request) => self.known_mut(request.group.model).used = now,
+            Event::Imaged { model, is_there } => self.known_mut(*model).has_image = *is_there,
+            Event::Forgotten { model } if self.is_forgetting(*model) => {
+                let known = self.known_mut(*model);
+                known.is_forgetting = false;
+                known.has_image = false;
+                known.used = now;
+            }
             Event::Wished { model, wish } => self.wished(*model, *wish, now),
             _ => {}
         }
@@ -208,7 +220,8 @@ impl Weights {
     pub(crate) fn load(&mut self, device: DeviceId, model: ModelId, workers: &Workers, now: Moment) -> Verdict {
         let spot = *self.spot(device, model);
         let is_ready = self.shelf(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
-        holds(spot.stage == Stage::Absent && is_ready, Rule::WeightsOrder, || {
+        let is_kept_off = self.is_forgetting(model);
+        holds(spot.stage == Stage::Absent && is_ready && !is_kept_off, Rule::WeightsOrder, || {
             format!("model {} is to be loaded on device {}: it is {spot:?}", model.0, device.0)
         })?;
         let shelf = self.shelf(device);
@@ -271,9 +284,10 @@ impl Weights {
             format!("model {} is to be forgotten, and device {holder:?} has it", model.0)
         })?;
         let known = self.known_mut(model);
+        let is_twice = std::mem::replace(&mut known.is_forgetting, true);
         known.has_image = false;
         known.is_released = false;
-        Ok(())
+        holds(!is_twice, Rule::WeightsOrder, || format!("model {} is to be forgotten twice at once", model.0))
     }
 
     /// A worker is to rest.
@@ -287,108 +301,6 @@ impl Weights {
     /// Whether weights of a device have been on their way for as long as they may.
     pub(crate) fn is_overdue(&self, device: DeviceId, now: Moment) -> bool {
         self.shelf(device).moving_since().is_some_and(|since| now.since(since) >= self.keeping.load_max)
-    }
-
-    pub(crate) fn settle(&mut self, view: &View, workers: &Workers, ledger: &Ledger, now: Moment) -> Verdict {
-        let requests: usize = view.models.iter().map(|model| model.requests).sum();
-        holds(requests == view.requests, Rule::HonestView, || {
-            format!("the models of the view have {requests} requests, and there are {}", view.requests)
-        })?;
-        for at in 0..self.models.len() {
-            let model = ModelId(at as u32);
-            let seen = &view.models[at];
-            let told = ModelPlan { bytes: seen.plan.bytes, ..self.models[at].plan };
-            holds(seen.plan == told, Rule::HonestView, || format!("the view has {:?}, told was {told:?}", seen.plan))?;
-            if std::mem::replace(&mut self.models[at].was_busy, seen.requests > 0) || seen.requests > 0 {
-                self.models[at].used = now;
-            }
-            for (place, said) in seen.residency.iter().enumerate() {
-                let device = DeviceId(place as u16);
-                let ours = self.residency(device, model, workers);
-                holds(*said == ours, Rule::HonestView, || {
-                    format!("the view has model {at} on device {place} as {said:?}, and it is {ours:?}")
-                })?;
-                let is_gpu = self.shelves[place].kind == DeviceKind::Gpu;
-                if is_gpu && ours == Residency::OnDevice && view.devices[place].state == DeviceState::InRotation {
-                    self.models[at].preheat = false;
-                    self.judge_idle(device, model, workers, now)?;
-                }
-            }
-        }
-        for (at, seen) in view.devices.iter().enumerate() {
-            let device = DeviceId(at as u16);
-            self.judge_device(device, seen.state, view, workers, now)?;
-            if seen.state == DeviceState::Resting && !workers.has_worker(device) {
-                self.judge_wake(device, ledger, now)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What nobody has used for its time leaves.
-    fn judge_idle(&self, device: DeviceId, model: ModelId, workers: &Workers, now: Moment) -> Verdict {
-        let known = self.known(model);
-        let Some(timeout) = known.plan.idle_timeout.filter(|_| !known.plan.is_pinned) else { return Ok(()) };
-        let is_kept = workers.is_probing(device) || !workers.takes_orders(device);
-        let idle = now.since(known.used);
-        holds(is_kept || idle <= timeout + SLACK, Rule::Idles, || {
-            format!("model {} stays on device {} for {idle:?} unused, and its time is {timeout:?}", model.0, device.0)
-        })
-    }
-
-    /// A worker that rests is started by who needs it, and that one alone.
-    fn judge_wake(&self, device: DeviceId, ledger: &Ledger, now: Moment) -> Verdict {
-        let needs_it = |entry: &&super::requests::Entry| {
-            let model = entry.request.group.model;
-            let known = self.known(model);
-            let is_kept_off = self.is_hopeless(device, model, now) || self.spot(device, model).failures > 0;
-            self.waits_only_for(entry, device, model) && !known.is_released && !is_kept_off
-        };
-        let waiting = ledger.live().find(needs_it);
-        holds(waiting.is_none(), Rule::Rests, || {
-            let id = waiting.map_or(0, |entry| entry.request.id.0);
-            format!("device {} rests, and request {id} can be computed nowhere else", device.0)
-        })
-    }
-
-    fn judge_device(
-        &self,
-        device: DeviceId,
-        state: DeviceState,
-        view: &View,
-        workers: &Workers,
-        now: Moment,
-    ) -> Verdict {
-        let shelf = self.shelf(device);
-        if shelf.kind == DeviceKind::Cpu || !workers.takes_orders(device) {
-            return Ok(());
-        }
-        let since = shelf.moving_since();
-        holds(since.is_none_or(|since| now.since(since) <= self.keeping.load_max + SLACK), Rule::HangsEnd, || {
-            format!("weights of device {} are on their way since {since:?}, and its worker is not ended", device.0)
-        })?;
-        let Some(kept) = self.keeping.worker else { return Ok(()) };
-        let is_empty = shelf.spots.iter().all(|spot| spot.stage == Stage::Absent);
-        let has_failed = shelf.spots.iter().any(|spot| spot.failures > 0);
-        let is_awaited = view.requests > 0 || self.models.iter().any(|model| model.preheat || model.is_released);
-        let used = self.models.iter().map(|model| model.used).fold(shelf.changed, Moment::max);
-        let must_rest = state == DeviceState::InRotation && is_empty && !has_failed && !is_awaited;
-        let idle = now.since(used);
-        holds(!must_rest || idle <= kept + SLACK, Rule::Rests, || {
-            format!("the worker of device {} has no weights for {idle:?} and does not rest", device.0)
-        })
-    }
-
-    pub(crate) fn residency(&self, device: DeviceId, model: ModelId, workers: &Workers) -> Residency {
-        let is_cpu = self.shelf(device).kind == DeviceKind::Cpu;
-        match self.spot(device, model).stage {
-            Stage::Loading { .. } => Residency::Loading,
-            Stage::Present { .. } => Residency::OnDevice,
-            Stage::Leaving { .. } => Residency::Leaving,
-            Stage::Absent if !self.known(model).has_image => Residency::Unloaded,
-            Stage::Absent if is_cpu || workers.takes_orders(device) => Residency::OnCpu,
-            Stage::Absent => Residency::OnCpuCold,
-        }
     }
 
     /// Whether a device cannot have a model before long: there is no room, or it was tried often enough.
@@ -435,6 +347,10 @@ impl Weights {
 
     pub(crate) fn is_loading(&self, device: DeviceId, model: ModelId) -> bool {
         matches!(self.spot(device, model).stage, Stage::Loading { .. })
+    }
+
+    pub(crate) fn is_forgetting(&self, model: ModelId) -> bool {
+        self.known(model).is_forgetting
     }
 
     pub(crate) fn is_leaving(&self, device: DeviceId, model: ModelId) -> bool {

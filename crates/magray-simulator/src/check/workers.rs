@@ -50,6 +50,8 @@ struct Known {
     head: Option<(Moment, Moment)>,
     /// Cost of its slowest batch so far.
     slowest: Duration,
+    /// How long a batch may wait for the last of its weights.
+    arrival_grace: Duration,
 }
 
 /// A worker, as the machine was told of it.
@@ -61,7 +63,7 @@ enum Worker {
 }
 
 impl Workers {
-    pub(crate) fn new(specs: &[DeviceSpec], recovery: Recovery) -> Self {
+    pub(crate) fn new(specs: &[DeviceSpec], recovery: Recovery, arrival_grace: Duration) -> Self {
         let known = |spec: &DeviceSpec| Known {
             kind: spec.kind,
             worker: Worker::Absent,
@@ -81,6 +83,7 @@ impl Workers {
             last_sign: Moment::START,
             head: None,
             slowest: Duration::ZERO,
+            arrival_grace,
         };
         Self { known: specs.iter().map(known).collect(), recovery }
     }
@@ -169,7 +172,7 @@ impl Workers {
                 self.at_mut(*device).last_sign = now;
             }
             Event::Loaded { .. } | Event::NotLoaded { .. } | Event::Offloaded { .. } => {}
-            Event::Room { .. } | Event::Wished { .. } => {}
+            Event::Imaged { .. } | Event::Forgotten { .. } | Event::Room { .. } | Event::Wished { .. } => {}
             Event::Submitted(_) | Event::Cancelled(_) | Event::Draining | Event::Tick => {}
         }
     }
@@ -422,7 +425,8 @@ impl Known {
             _ => now,
         };
         self.head = Some((begun, since));
-        let most = (recovery.overdue_least * 10).max(self.slowest.mul_f64(10.0 * recovery.overdue_factor)) + SLACK;
+        let most = (recovery.overdue_least * 10).max(self.slowest.mul_f64(10.0 * recovery.overdue_factor));
+        let most = most + self.arrival_grace + SLACK;
         if now.since(since) > most {
             let message = format!("device {at} has not answered since {since:?}, and its worker is not ended");
             return Err(Broken { rule: Rule::HangsEnd, message });

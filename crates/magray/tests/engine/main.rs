@@ -3,6 +3,7 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
+mod forgetting;
 mod residency;
 
 use magray_engine::engine::{

@@ -8,9 +8,9 @@ use magray_engine::engine::{
 use magray_engine::{DeviceChoice, DeviceName, EncoderOptions, Precision, PrecisionChoice};
 use std::time::{Duration, Instant};
 
-const GPU: usize = 1;
+pub(super) const GPU: usize = 1;
 
-fn on_gpu(engine: &Engine, model: usize, seed: u32) -> Answer {
+pub(super) fn on_gpu(engine: &Engine, model: usize, seed: u32) -> Answer {
     let work = Work { allowed: Allowed::Gpu, ..Work::from_ids(model, vec![text(seed, 9), text(seed + 1, 3)]) };
     let answer = engine.process(work).unwrap();
     assert_eq!(answer.device, DeviceName::Simulated(0));
@@ -21,7 +21,7 @@ fn residency(engine: &Engine, model: usize, device: usize) -> Residency {
     engine.status().models[model].view.residency[device]
 }
 
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + LONG;
     while !is_so() {
         assert!(Instant::now() < until, "{what} did not come about");
@@ -29,7 +29,7 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn models(count: usize, plan: ModelPlan) -> Vec<EngineModel> {
+pub(super) fn models(count: usize, plan: ModelPlan) -> Vec<EngineModel> {
     let model = |at| EngineModel {
         name: format!("model {at}"),
         plan,

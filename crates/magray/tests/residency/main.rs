@@ -114,7 +114,9 @@ fn a_model_that_leaves_and_wakes_answers_the_same_bits_in_every_state() {
         states.iter().find(|state| state["state"] == name).unwrap_or_else(|| panic!("{name}:\n{report:#}")).clone()
     };
     assert!(state("on_gpu")["magray_used_bytes"].as_u64().unwrap() >= report["bytes"].as_u64().unwrap());
-    assert_eq!((&state("on_cpu")["magray_used_bytes"], &state("on_cpu")["has_worker"]), (&0.into(), &true.into()));
+    // What passes had taken stays for the next ones, unless others need it.
+    let left = state("on_cpu")["magray_used_bytes"].as_u64().unwrap();
+    assert!(left < report["bytes"].as_u64().unwrap() / 4 && state("on_cpu")["has_worker"] == true, "{report:#}");
     for name in ["on_cpu_cold", "released", "after"] {
         assert_eq!(
             (&state(name)["magray_used_bytes"], &state(name)["has_worker"]),

@@ -2,6 +2,7 @@
 
 use crate::rig::{HOLDER, Rig, WIDTH, expected, images, spec, texts};
 use magray_core::schedule::{DeviceId, Failure};
+use magray_engine::EncoderShape;
 use magray_engine::testing::{
     Arrived, Exit, FromWorker, Holder, ModelSource, Offer, Origin, SimulatedGpu, Tokens, Work, WorkerDevice,
     WorkerModel, WorkerSpec,

@@ -65,6 +65,16 @@ fn a_grain_that_is_no_power_of_two_is_a_bug() {
 }
 
 #[test]
+fn a_range_no_longer_than_the_memory_has_a_place_for_a_model_larger_than_half_of_it() {
+    let options = PoolOptions { range_bytes: 1 << 30, limit_bytes: 1 << 30, ..LIKE_A_GPU };
+    let mut pool = Pool::new(options, SimulatedMemory::new());
+    let weights = pool.allocate_parkable(700 * MIB).unwrap();
+    let small = pool.take(MIB);
+    assert!(small.at() < weights.at());
+    check(&pool, pool.upstream());
+}
+
+#[test]
 fn the_driver_has_less_than_the_limit_allows() {
     let mut pool = Pool::new(LIKE_A_GPU, SimulatedMemory::with_capacity(100 * MIB));
     let kept = pool.take(80 * MIB);

@@ -71,8 +71,11 @@ impl Bench {
         let mut at = 0;
         while self.is_obliging && at < actions.len() {
             let event = match actions[at] {
-                Action::Load { device, model } => Event::Loaded { device, model, bytes: 0, took: Duration::ZERO },
+                Action::Load { device, model } => {
+                    Event::Loaded { device, model, bytes: 0, took: Duration::ZERO, from_host: true }
+                }
                 Action::Offload { device, model } => Event::Offloaded { device, model },
+                Action::Forget { model } => Event::Forgotten { model },
                 _ => {
                     at += 1;
                     continue;

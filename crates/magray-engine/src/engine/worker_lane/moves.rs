@@ -2,9 +2,10 @@
 //! Reports every move once, with its time and its memory, to the desk and to the log.
 
 use super::super::desk::Desk;
+use super::super::lane::Loaded;
 use super::Inner;
 use crate::gpu::MemoryStats;
-use crate::worker::{Arrived, FromWorker, Offer, Problem, WorkerHandle};
+use crate::worker::{Arrived, FromWorker, Offer, Origin, Problem, WorkerHandle};
 use magray_core::schedule::Failure;
 use std::time::{Duration, Instant};
 
@@ -80,12 +81,15 @@ impl Inner {
             FromWorker::Offloaded { model, took, memory } => self.offloaded(desk, model, took, memory),
             FromWorker::ImageFilled { model, image, bytes } => {
                 if images.filled(self.holder(worker), image, bytes) {
+                    desk.imaged(model, true);
                     let (device, model) = (self.spec.name, &self.spec.names[model]);
                     tracing::info!(target: "magray::engine", %device, model, bytes, "weights are in the host's memory");
                 }
             }
             FromWorker::ImageSpoilt { model, image, problem: Problem { code, message, .. } } => {
-                images.spoilt(image);
+                if images.spoilt(image) {
+                    desk.imaged(model, images.has(model));
+                }
                 let (device, model) = (self.spec.name, &self.spec.names[model]);
                 tracing::warn!(target: "magray::engine", %device, model, code, error = message, "weights are not kept in the host's memory");
             }
@@ -116,7 +120,8 @@ impl Inner {
         );
         // Weights may still be on their way, which the worker counts in.
         let took = ordered.map_or(took, |ordered| ordered.took.max(took));
-        desk.loaded(self.spec.id, model, bytes, took);
+        let from_host = origin != Origin::Files;
+        desk.loaded(self.spec.id, model, Loaded { bytes, took, from_host });
     }
 
     fn not_loaded(&self, desk: &Desk, worker: u64, model: usize, problem: Problem) {

@@ -77,7 +77,7 @@ impl Books {
     /// A model's weights come to the GPU.
     fn bring(&mut self, model: ModelId) {
         self.told(Action::Load { device: GPU, model }).expect("there is room");
-        self.hear(Event::Loaded { device: GPU, model, bytes: 60, took: Duration::from_millis(1) });
+        self.hear(Event::Loaded { device: GPU, model, bytes: 60, took: Duration::from_millis(1), from_host: false });
     }
 
     fn wait(&mut self, time: Duration) {

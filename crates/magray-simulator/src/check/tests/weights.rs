@@ -53,6 +53,18 @@ fn a_rest_with_weights_and_weights_forgotten_while_in_use_are_found() {
 }
 
 #[test]
+fn weights_that_come_back_before_they_are_forgotten_are_found() {
+    let mut books = Books::with_worker();
+    books.hear(Event::Wished { model: OTHER, wish: Wish::Release });
+    assert_eq!(books.told(offload(CPU, OTHER)), Ok(()));
+    books.hear(Event::Offloaded { device: CPU, model: OTHER });
+    assert_eq!(books.told(Action::Forget { model: OTHER }), Ok(()));
+    breaks(books.told(load(OTHER)), Rule::WeightsOrder);
+    books.hear(Event::Forgotten { model: OTHER });
+    assert_eq!(books.told(load(OTHER)), Ok(()));
+}
+
+#[test]
 fn more_weights_than_there_is_room_for_are_found() {
     let mut books = Books::with_worker();
     books.hear(Event::Room { device: GPU, bytes: 100 });

@@ -1,0 +1,224 @@
+//! Models that go: by idleness, by wish, out of all memory; and workers that rest.
+
+use super::*;
+
+#[test]
+fn a_model_leaves_when_nobody_has_used_it_for_its_time() {
+    let mut bench = bench(2, &[plan()]);
+    bench.use_once(A);
+    assert!(bench.pass(Duration::from_secs(59)).is_empty());
+    bench.use_once(A);
+    assert!(bench.pass(Duration::from_secs(59)).is_empty());
+    assert_eq!(bench.pass(Duration::from_secs(1)), [offload(A)]);
+    bench.offloaded(GPU, A);
+    assert_eq!(bench.at(A, GPU), Residency::OnCpu);
+    bench.wish(A, Wish::IdleTimeout(None));
+    bench.use_once(A);
+    assert!(bench.pass(Duration::from_secs(1_000)).is_empty());
+    assert_eq!(bench.wish(A, Wish::IdleTimeout(Some(Duration::from_secs(5)))), [offload(A)]);
+    assert_eq!(bench.machine.view().models[0].plan.idle_timeout, Some(Duration::from_secs(5)));
+}
+
+#[test]
+fn a_model_that_is_not_to_stay_leaves_after_each_use_but_not_before_it_was_used() {
+    let mut bench = bench(2, &[ModelPlan { offload_after_use: true, ..plan() }]);
+    let (_, actions) = bench.ask(A, Allowed::Gpu);
+    assert_eq!(actions, [load(A)]);
+    let start = only_start(&bench.loaded(GPU, A));
+    let (_, _) = bench.ask(A, Allowed::Gpu);
+    let start = only_start(&bench.finish(start.batch));
+    assert_eq!(moves(&bench.finish(start.batch)), [offload(A)]);
+    bench.offloaded(GPU, A);
+    assert_eq!(bench.wish(A, Wish::Preheat), [load(A)]);
+    assert!(bench.loaded(GPU, A).is_empty());
+    let start = only_start(&bench.ask(A, Allowed::Gpu).1);
+    assert_eq!(moves(&bench.finish(start.batch)), [offload(A)]);
+}
+
+#[test]
+fn a_worker_without_weights_rests_and_the_next_request_wakes_it_without_counting_a_failure() {
+    let mut bench = bench(2, &[plan()]);
+    bench.use_once(A);
+    bench.pass(Duration::from_secs(60));
+    bench.offloaded(GPU, A);
+    assert!(bench.pass(Duration::from_secs(299)).is_empty());
+    assert_eq!(bench.pass(Duration::from_secs(1)), [Action::Rest { device: GPU }]);
+    assert_eq!(bench.state(GPU), DeviceState::Resting);
+    let (_, actions) = bench.ask(A, Allowed::Gpu);
+    assert!(actions.is_empty(), "the old one is not gone yet: {actions:?}");
+    assert_eq!(bench.down(GPU, Ending::Rested), [Action::Spawn { device: GPU }]);
+    assert_eq!(bench.step(Event::Up { device: GPU }), [load(A)]);
+    assert_eq!(starts(&bench.loaded(GPU, A)).len(), 1);
+    let view = &bench.machine.view().devices[1];
+    assert_eq!((view.restarts, view.recovery_attempts, view.failures_total), (0, 0, 0));
+}
+
+#[test]
+fn a_worker_that_does_not_end_when_asked_is_ended_by_force_and_rests() {
+    let mut bench = bench(2, &[plan()]);
+    assert_eq!(bench.wish(A, Wish::Release), [Action::Rest { device: GPU }]);
+    let actions = bench.pass(Duration::from_secs(5));
+    assert_eq!(actions, [Action::Kill { device: GPU, cause: KillCause::Overdue }]);
+    assert!(bench.down(GPU, Ending::Ordered).is_empty());
+    assert_eq!(bench.state(GPU), DeviceState::Resting);
+    assert_eq!(bench.wish(A, Wish::Preheat), [Action::Spawn { device: GPU }]);
+}
+
+#[test]
+fn a_worker_that_cannot_be_woken_is_trouble_like_any() {
+    let mut bench = bench(2, &[plan()]);
+    bench.wish(A, Wish::Release);
+    bench.down(GPU, Ending::Rested);
+    assert_eq!(bench.ask(A, Allowed::Gpu).1, [Action::Spawn { device: GPU }]);
+    let actions = bench.down(GPU, Ending::NotStarted);
+    assert_eq!(alerts(&actions), [(GPU, left(Fallback::Unhealthy))]);
+    assert!(bench.pass(Duration::from_millis(500)).contains(&Action::Spawn { device: GPU }));
+    let actions = bench.step(Event::Up { device: GPU });
+    assert_eq!(alerts(&actions), [(GPU, Change::Returned)]);
+    assert_eq!(moves(&actions), [load(A)]);
+}
+
+#[test]
+fn a_model_whose_last_request_is_refused_for_want_of_it_still_leaves_in_time() {
+    let mut bench = bench_of(2, 2, &[plan()], Options::default());
+    bench.step(Event::Up { device: GPU });
+    bench.step(Event::Up { device: GPU2 });
+    bench.use_once(A);
+    let (_, actions) = bench.ask(A, Allowed::Only(GPU2));
+    assert_eq!(moves(&actions), [Action::Load { device: GPU2, model: A }]);
+    bench.pass(Duration::from_secs(30));
+    bench.step(Event::Room { device: GPU2, bytes: 1 });
+    let broken = Event::NotLoaded { device: GPU2, model: A, failure: Failure::OutOfMemory };
+    assert_eq!(refusals(&bench.step(broken)).len(), 1, "it is found out of reach when weights are looked at");
+    assert!(bench.pass(Duration::from_secs(59)).is_empty());
+    assert_eq!(bench.pass(Duration::from_secs(1)), [offload(A)]);
+}
+
+#[test]
+fn an_offload_waits_for_the_batch_and_what_waits_brings_the_model_back() {
+    let mut bench = bench(2, &[plan()]);
+    bench.use_once(A);
+    let running = only_start(&bench.ask(A, Allowed::Gpu).1).batch;
+    assert!(bench.wish(A, Wish::Offload).is_empty());
+    assert!(bench.ask(A, Allowed::Gpu).1.is_empty(), "no batch starts any more");
+    assert_eq!(moves(&bench.finish(running)), [offload(A)]);
+    assert_eq!(bench.offloaded(GPU, A), [load(A)]);
+    assert_eq!(starts(&bench.loaded(GPU, A)).len(), 1);
+}
+
+#[test]
+fn a_release_takes_a_model_out_of_all_memory_and_its_worker_rests() {
+    let mut bench = bench(2, &[ModelPlan { is_preloaded: true, ..plan() }]);
+    bench.loaded(GPU, A);
+    let cpu_offload = Action::Offload { device: CPU, model: A };
+    assert_eq!(bench.wish(A, Wish::Release), [cpu_offload, offload(A)]);
+    assert!(bench.offloaded(CPU, A).is_empty());
+    let actions = bench.offloaded(GPU, A);
+    assert_eq!(actions, [Action::Forget { model: A }, Action::Rest { device: GPU }]);
+    assert_eq!((bench.at(A, CPU), bench.at(A, GPU)), (Residency::Unloaded, Residency::Unloaded));
+    bench.down(GPU, Ending::Rested);
+    bench.forgotten(A);
+    let (_, actions) = bench.ask(A, Allowed::Any);
+    assert!(actions.contains(&Action::Spawn { device: GPU }), "{actions:?}");
+}
+
+#[test]
+fn a_release_during_a_load_is_done_when_that_is_over() {
+    let mut bench = bench(2, &[plan()]);
+    bench.ask(A, Allowed::Gpu);
+    assert!(bench.wish(A, Wish::Release).is_empty());
+    assert_eq!(bench.loaded(GPU, A), [offload(A)]);
+    assert_eq!(bench.offloaded(GPU, A), [Action::Forget { model: A }]);
+    assert!(bench.wish(A, Wish::Preheat).is_empty(), "not before it is forgotten, whoever wants it");
+    assert_eq!(bench.forgotten(A), [load(A)], "somebody waits for it");
+    assert!(bench.forgotten(A).is_empty(), "once is enough");
+}
+
+#[test]
+fn a_preheat_loads_pushes_idle_ones_out_and_wakes() {
+    let mut bench = bench(1, &[plan(), plan()]);
+    bench.use_once(A);
+    bench.pass(Duration::from_secs(10));
+    assert_eq!(bench.wish(B, Wish::Preheat), [offload(A)]);
+    assert_eq!(bench.offloaded(GPU, A), [load(B)]);
+    assert!(bench.loaded(GPU, B).is_empty());
+    assert_eq!(bench.at(B, GPU), Residency::OnDevice);
+    bench.pass(Duration::from_secs(59));
+    assert_eq!(bench.at(B, GPU), Residency::OnDevice);
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(bench.at(B, GPU), Residency::Leaving, "nobody used it");
+}
+
+#[test]
+fn without_a_gpu_wishes_do_what_they_can() {
+    let mut bench = bench_of(0, 1, &[plan()], Options::default());
+    assert_eq!(bench.wish(A, Wish::Preheat), [Action::Load { device: CPU, model: A }]);
+    bench.loaded(CPU, A);
+    assert!(bench.wish(A, Wish::Offload).is_empty());
+    assert_eq!(bench.wish(A, Wish::Release), [Action::Offload { device: CPU, model: A }]);
+    assert_eq!(bench.offloaded(CPU, A), [Action::Forget { model: A }]);
+}
+
+#[test]
+fn the_hosts_memory_is_let_go_of_after_its_time() {
+    let keeping = Keeping { host: Some(Duration::from_secs(100)), worker: None, ..Keeping::default() };
+    let plan = ModelPlan { is_preloaded: true, ..plan() };
+    let mut bench = bench_of(1, 4, &[plan], Options { keeping, ..Options::default() });
+    bench.step(Event::Up { device: GPU });
+    bench.loaded(GPU, A);
+    bench.pass(Duration::from_secs(60));
+    bench.offloaded(GPU, A);
+    assert!(bench.pass(Duration::from_secs(39)).is_empty());
+    assert_eq!(bench.pass(Duration::from_secs(1)), [Action::Offload { device: CPU, model: A }]);
+    assert_eq!(bench.offloaded(CPU, A), [Action::Forget { model: A }]);
+    bench.forgotten(A);
+    assert!(bench.pass(Duration::from_secs(1_000)).is_empty());
+}
+
+#[test]
+fn weights_are_cold_only_when_the_worker_is_gone() {
+    let mut bench = bench(4, &[plan()]);
+    bench.use_once(A);
+    bench.pass(Duration::from_secs(60));
+    bench.offloaded(GPU, A);
+    assert_eq!(bench.pass(Duration::from_secs(300)), [Action::Rest { device: GPU }]);
+    assert_eq!(bench.at(A, GPU), Residency::OnCpu, "it has not ended yet");
+    bench.down(GPU, Ending::Rested);
+    assert_eq!(bench.at(A, GPU), Residency::OnCpuCold);
+}
+
+#[test]
+fn weights_are_in_the_hosts_memory_when_that_is_told_and_not_before() {
+    let mut bench = bench(4, &[plan()]);
+    bench.ask(A, Allowed::Gpu);
+    let loaded = |from_host| Event::Loaded {
+        device: GPU,
+        model: A,
+        bytes: GIB,
+        took: Duration::from_millis(if from_host { 20 } else { 4_000 }),
+        from_host,
+    };
+    let start = only_start(&bench.step(loaded(false)));
+    bench.finish(start.batch);
+    bench.wish(A, Wish::Offload);
+    bench.offloaded(GPU, A);
+    assert_eq!(bench.at(A, GPU), Residency::Unloaded, "nobody has said that an image was made");
+    bench.step(Event::Imaged { model: A, is_there: true });
+    assert_eq!(bench.at(A, GPU), Residency::OnCpu);
+    bench.step(Event::Imaged { model: A, is_there: false });
+    assert_eq!(bench.at(A, GPU), Residency::Unloaded);
+    assert!(bench.step(Event::Imaged { model: ModelId(9), is_there: true }).is_empty());
+}
+
+#[test]
+fn a_release_of_one_model_does_not_hurry_a_worker_that_others_use() {
+    let mut bench = bench(4, &[plan(), plan()]);
+    bench.use_once(A);
+    bench.use_once(B);
+    bench.wish(A, Wish::Release);
+    bench.offloaded(GPU, A);
+    bench.forgotten(A);
+    assert_eq!(bench.pass(Duration::from_secs(60)), [offload(B)]);
+    assert!(bench.offloaded(GPU, B).is_empty(), "it rests when it has had no weights for its time");
+    assert_eq!(bench.pass(Duration::from_secs(300)), [Action::Rest { device: GPU }]);
+}

@@ -94,7 +94,12 @@ impl Reader {
         Ok(())
     }
 
-    fn tokenizer(&self) -> Result<&Tokenizer, EmbedError> {
+    /// `None` for a synthetic model.
+    pub(crate) fn tokenizer_if_any(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    pub(crate) fn tokenizer(&self) -> Result<&Tokenizer, EmbedError> {
         self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)
     }
 

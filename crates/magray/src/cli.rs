@@ -26,6 +26,7 @@ use crate::commands::{
         moves::{OffloadArgs, PinArgs, PreheatArgs, ReleaseArgs, TimeoutArgs},
         status::GpuStatusArgs,
     },
+    serve::ServeArgs,
 };
 
 const EXAMPLES: &str = "\
@@ -33,11 +34,12 @@ Examples:
   magray embed \"hello world\"                    the model is pulled on first use
   magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
   magray similarity \"a cat\" \"a kitten\"
+  magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
   magray bench embed --batch 1,32 --tokens 128
   magray gpu info                               GPUs, and which device is chosen and why
   magray config                                 every setting and where it came from";
 
-/// Embeddings from the command line, computed on the CPU or on an NVIDIA GPU
+/// Embeddings from the command line and through HTTP, computed on the CPU or on an NVIDIA GPU
 #[derive(Debug, Parser)]
 #[command(name = "magray", version, max_term_width = 110)]
 pub(crate) struct Cli {
@@ -59,6 +61,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Turn texts into vectors
     Embed(EmbedArgs),
+    /// Serve embeddings and reranking through HTTP
+    #[cfg(unix)]
+    Serve(ServeArgs),
     /// Compare two texts: the cosine of their vectors
     Similarity(SimilarityArgs),
     /// Measure the speed of this machine
@@ -83,7 +88,7 @@ impl Command {
     /// Whether it settles itself what a signal does.
     pub(crate) fn minds_its_own_signals(&self) -> bool {
         #[cfg(unix)]
-        return matches!(self, Self::Worker);
+        return matches!(self, Self::Worker | Self::Serve(_));
         #[cfg(not(unix))]
         false
     }

@@ -132,6 +132,9 @@ pub(crate) enum Failure {
     #[error("cannot find this program's own file to start workers from: {0}")]
     OwnProgram(std::io::Error),
     #[cfg(unix)]
+    #[error(transparent)]
+    Serve(#[from] crate::server::StartError),
+    #[cfg(unix)]
     #[error("no magray is running{}: there is no model to move", pid.map(|pid| format!(" with pid {pid}")).unwrap_or_default())]
     NoEngine { pid: Option<u32> },
     #[cfg(unix)]
@@ -165,6 +168,10 @@ impl Failure {
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
             #[cfg(unix)]
             Self::Worker(_) => Exit::Internal,
+            #[cfg(unix)]
+            Self::Serve(crate::server::StartError::System(_)) => Exit::Internal,
+            #[cfg(unix)]
+            Self::Serve(_) => Exit::Usage,
             #[cfg(unix)]
             Self::NoEngine { .. } => Exit::NoEngine,
             #[cfg(unix)]

@@ -14,6 +14,8 @@ mod interrupt;
 mod logging;
 mod model;
 mod output;
+#[cfg(unix)]
+mod server;
 
 use std::process::ExitCode;
 

@@ -42,9 +42,15 @@ pub(crate) fn open_to_measure(
 /// Where the model of the settings comes from, for a measurement by an engine.
 #[cfg(unix)]
 pub(crate) fn source_to_measure(config: &Config, console: &Console) -> Result<ModelSource, Failure> {
-    match synthetic_shape(&config.model()?.name)? {
+    source_named(&config.model()?.name, config, console)
+}
+
+/// Where the model of this name comes from, for an engine.
+#[cfg(unix)]
+pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Result<ModelSource, Failure> {
+    match synthetic_shape(name)? {
         Some(shape) => Ok(ModelSource::Synthetic(shape)),
-        None => stored_folder(config, console).map(ModelSource::Folder),
+        None => stored_folder_of(name, config, console).map(ModelSource::Folder),
     }
 }
 
@@ -62,13 +68,18 @@ pub(crate) fn find(config: &Config) -> Result<Option<PathBuf>, Failure> {
 
 /// The folder of the model of the settings, pulled where that may be done without asking.
 fn stored_folder(config: &Config, console: &Console) -> Result<PathBuf, Failure> {
+    stored_folder_of(&config.model()?.name, config, console)
+}
+
+/// The folder of the model of this name, pulled where that may be done without asking.
+fn stored_folder_of(name: &str, config: &Config, console: &Console) -> Result<PathBuf, Failure> {
     let settings = config.model()?;
-    let model = ModelRef::parse(&settings.name)?;
+    let model = ModelRef::parse(name)?;
     let store = Store::open(settings.store.clone());
     match store.find(&model)? {
         Some(folder) => Ok(folder),
         None if model == ModelRef::default_model() => pull(&store, &model, &settings, false, console),
-        None => Err(Failure::NotPulled { model: settings.name }),
+        None => Err(Failure::NotPulled { model: name.to_owned() }),
     }
 }
 

@@ -13,6 +13,7 @@ mod lane;
 mod models;
 mod moves;
 mod news;
+mod reading_room;
 mod status;
 mod tampering;
 mod work;

@@ -2,6 +2,7 @@
 //! Never pads, ignores the truncation that a tokenizer's file asks for, never returns more tokens than the model reads.
 
 mod canonical;
+mod spelling;
 #[cfg(test)]
 mod tests;
 
@@ -10,6 +11,8 @@ use std::{
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
+
+pub use spelling::SpelledToken;
 
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer, Template};
 

@@ -7,11 +7,16 @@ pub(crate) mod embed;
 pub(crate) mod gpu;
 pub(crate) mod models;
 pub(crate) mod pull;
+#[cfg(unix)]
+pub(crate) mod serve;
 pub(crate) mod similarity;
 #[cfg(unix)]
 pub(crate) mod worker;
 
-use std::{env, path::PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     cli::{BenchCommand, Cli, Command, GpuCommand},
@@ -34,23 +39,25 @@ impl Context {
 
     /// Settles all settings, and starts the log as they say; these flags win over the rest.
     pub(crate) fn settle(&self, flags: &[FlagValue]) -> Result<Config, ConfigError> {
-        // Without a current folder (it was removed) there is no file in it either.
-        let folder = env::current_dir().unwrap_or_default();
-        let config = Config::resolve(&Inputs {
-            file: self.config_file.as_deref(),
-            flags,
-            env: &|name| env::var_os(name),
-            folder: &folder,
-        })?;
+        let config = read_settings(self.config_file.as_deref(), flags)?;
         logging::start(&config.log_level());
         Ok(config)
     }
+}
+
+/// Reads all settings anew.
+fn read_settings(file: Option<&Path>, flags: &[FlagValue]) -> Result<Config, ConfigError> {
+    // Without a current folder (it was removed) there is no file in it either.
+    let folder = env::current_dir().unwrap_or_default();
+    Config::resolve(&Inputs { file, flags, env: &|name| env::var_os(name), folder: &folder })
 }
 
 /// Runs a command.
 pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Embed(args) => embed::run(args, context),
+        #[cfg(unix)]
+        Command::Serve(args) => serve::run(&args, context),
         Command::Similarity(args) => similarity::run(&args, context),
         Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
         Command::Bench(BenchCommand::Alloc(args)) => bench::alloc::run(&args, context),

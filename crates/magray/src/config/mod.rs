@@ -7,6 +7,10 @@ mod docs;
 mod engine;
 mod file;
 mod gpu;
+#[cfg(unix)]
+mod server;
+#[cfg(unix)]
+mod server_table;
 mod settled;
 mod table;
 mod tree;
@@ -20,6 +24,8 @@ use std::{
 
 #[cfg(unix)]
 pub(crate) use engine::{EngineSettings, ModelPlans};
+#[cfg(unix)]
+pub(crate) use server::{LiveSettings, ServerSettings};
 pub(crate) use settled::ModelSettings;
 pub(crate) use table::Setting;
 pub(crate) use value::Value;
@@ -102,6 +108,12 @@ pub(crate) enum ConfigError {
     BadValue { place: String, shown: String, allowed: String },
     #[error("{first} is above {second}: lower the first or raise the second")]
     Above { first: String, second: String },
+    #[cfg(unix)]
+    #[error("server.tls_cert and server.tls_key belong together: set both or none")]
+    HalfTls,
+    #[cfg(unix)]
+    #[error("{} holds no key: write one a line, or remove the setting that names it", path.display())]
+    NoKeys { path: PathBuf },
     #[error("no folder for the models: set MAGRAY_HOME, or HOME")]
     NoStore,
 }

@@ -3,6 +3,8 @@
 
 use magray_engine::store::{DEFAULT_ENDPOINT, DEFAULT_MODEL};
 
+#[cfg(unix)]
+use super::server_table::SERVER;
 use super::value::{Kind, NEVER, Value, Word};
 
 /// One setting.
@@ -26,19 +28,19 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    const fn new(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
+    pub(super) const fn new(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
         Self { key, kind, default, unset_word: None, env: &[], flag: None, is_secret: false, is_used: true, help }
     }
 
-    const fn env(self, env: &'static [&'static str]) -> Self {
+    pub(super) const fn env(self, env: &'static [&'static str]) -> Self {
         Self { env, ..self }
     }
 
-    const fn flag(self, flag: &'static str) -> Self {
+    pub(super) const fn flag(self, flag: &'static str) -> Self {
         Self { flag: Some(flag), ..self }
     }
 
-    const fn secret(self) -> Self {
+    pub(super) const fn secret(self) -> Self {
         Self { is_secret: true, ..self }
     }
 
@@ -48,7 +50,7 @@ impl Setting {
     }
 
     /// The default is this word, and it chooses nothing.
-    const fn unset_as(self, word: &'static str) -> Self {
+    pub(super) const fn unset_as(self, word: &'static str) -> Self {
         Self { default: word, unset_word: Some(word), ..self }
     }
 
@@ -113,7 +115,26 @@ const ANY: i64 = i64::MAX;
 const SECONDS: Kind = Kind::Whole { min: 0, max: 1_000_000_000 };
 
 /// All settings, in the order in which they are shown.
-pub(crate) const SETTINGS: &[Setting] = &[
+#[cfg(not(unix))]
+pub(crate) const SETTINGS: &[Setting] = GENERAL;
+/// All settings, in the order in which they are shown.
+#[cfg(unix)]
+pub(crate) const SETTINGS: &[Setting] = &joined::<{ GENERAL.len() + SERVER.len() }>();
+
+/// The server's settings behind the others.
+#[cfg(unix)]
+const fn joined<const ALL: usize>() -> [Setting; ALL] {
+    let mut all = [SERVER[0]; ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < GENERAL.len() { GENERAL[at] } else { SERVER[at - GENERAL.len()] };
+        at += 1;
+    }
+    all
+}
+
+/// The settings that do not belong to the server.
+const GENERAL: &[Setting] = &[
     Setting::new(
         "model.name",
         Kind::Text,

@@ -32,7 +32,32 @@ fn values_show_where_they_came_from() {
         queue.tokens_max 4194304 default
         faults.plan none default
         control.folder none default
-        log.level warn default"#]]
+        log.level warn default
+        server.host 127.0.0.1 default
+        server.port 7860 default
+        server.models none default
+        server.aliases none default
+        server.openai_token_file none default
+        server.preload false default
+        server.api_keys none default
+        server.api_keys_file none default
+        server.admin_keys none default
+        server.admin_keys_file none default
+        server.requests_per_minute none default
+        server.tls_cert none default
+        server.tls_key none default
+        server.cors_origins none default
+        server.body_bytes_max 16777216 default
+        server.held_bytes_max 134217728 default
+        server.texts_max 2048 default
+        server.text_bytes_max 1048576 default
+        server.tokens_max 1048576 default
+        server.truncate true default
+        server.connections_max 4096 default
+        server.head_timeout_s 30 default
+        server.body_timeout_s 30 default
+        server.request_timeout_s 60 default
+        server.drain_timeout_s 30 default"#]]
     .assert_eq(&lines.join("\n"));
 }
 

@@ -9,12 +9,13 @@ use crate::runner::Home;
 fn the_first_page_shows_commands_examples_and_exit_codes() {
     let answer = Home::new().call(&["--help"]).run().success();
     expect![[r#"
-        Embeddings from the command line, computed on the CPU or on an NVIDIA GPU
+        Embeddings from the command line and through HTTP, computed on the CPU or on an NVIDIA GPU
 
         Usage: magray [OPTIONS] <COMMAND>
 
         Commands:
           embed       Turn texts into vectors
+          serve       Serve embeddings and reranking through HTTP
           similarity  Compare two texts: the cosine of their vectors
           bench       Measure the speed of this machine
           gpu         Look at GPUs and the models on them, move models, measure or reset a GPU
@@ -34,6 +35,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           magray embed "hello world"                    the model is pulled on first use
           magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
           magray similarity "a cat" "a kitten"
+          magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
           magray bench embed --batch 1,32 --tokens 128
           magray gpu info                               GPUs, and which device is chosen and why
           magray config                                 every setting and where it came from
@@ -59,6 +61,7 @@ fn every_command_has_examples() {
     let home = Home::new();
     for command in [
         &["embed"][..],
+        &["serve"],
         &["similarity"],
         &["bench", "embed"],
         &["bench", "alloc"],
@@ -98,6 +101,8 @@ fn mistakes_in_the_command_line_end_with_2() {
         &["bench", "embed", "--tokens", "8", "--ragged"],
         &["bench", "embed", "--seconds", "-1"],
         &["bench", "embed", "--vectors", "x.npy"],
+        &["serve", "--port", "99999"],
+        &["serve", "--tls-cert", "cert.pem"],
         &["gpu"],
         &["gpu", "benchmark", "--batch", "0"],
         &["gpu", "offload", "a", "--all"],

@@ -1,0 +1,151 @@
+//! `magray serve`: turns flags and settings into a server's start.
+//! Starts nothing itself; what runs is in `server`.
+
+use std::env;
+
+use clap::Args;
+use magray_engine::engine::{EngineModel, EngineOptions, ModelPlan, ModelSource, SimulatedGpu};
+
+use super::{Context, read_settings};
+use crate::{
+    cli::{ComputeArgs, flag},
+    config::{Config, FlagValue},
+    console::Console,
+    exit::Failure,
+    model,
+    server::{self, Start},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray serve                                     the default model on http://127.0.0.1:7860
+  magray serve --preload --model all-MiniLM-L6-v2 --model ./my-reranker
+  MAGRAY_API_KEYS=secret magray serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+
+  curl -s localhost:7860/v1/embeddings -d '{\"input\": [\"hello world\"]}'
+  curl -s localhost:7860/rerank -d '{\"query\": \"cat\", \"texts\": [\"a kitten\", \"a car\"]}'
+  curl -s localhost:7860/gpu/status
+
+Clients of OpenAI and of text-embeddings-inference work as they are; /docs lists every route. Models are loaded with \
+their first request. SIGTERM and Ctrl-C let requests end first; SIGHUP reads the settings again.";
+
+/// Flags of `magray serve`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServeArgs {
+    /// Model to serve; may be given several times, the first is the default [default: the setting model.name]
+    #[arg(long = "model", value_name = "MODEL")]
+    models: Vec<String>,
+    /// Address to listen on [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    host: Option<String>,
+    /// Port to listen on; 0 for any that is free [default: 7860]
+    #[arg(long, value_name = "PORT")]
+    port: Option<String>,
+    /// Load the models at the start and not with the first request
+    #[arg(long)]
+    preload: bool,
+    /// File of keys of users, one a line
+    #[arg(long, value_name = "FILE")]
+    api_keys_file: Option<String>,
+    /// File of keys of administrators, one a line
+    #[arg(long, value_name = "FILE")]
+    admin_keys_file: Option<String>,
+    /// Certificate chain (PEM); with it the server speaks TLS
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<String>,
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
+    /// Where to compute: auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// Arithmetic: auto, f32, tf32, f16, bf16 or int8
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<String>,
+    /// Threads that compute, or auto for one a core
+    #[arg(long, value_name = "N")]
+    threads: Option<String>,
+    /// Workers that behave like GPUs, for tests
+    #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
+    simulated_gpus: usize,
+}
+
+/// Runs `magray serve`.
+pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
+    let flags = args.flags();
+    let config = context.settle(&flags)?;
+    let settings = config.server()?;
+    let names = if args.models.is_empty() { settings.models.clone() } else { args.models.clone() };
+    let engine = engine_options(&names, args.simulated_gpus, &config, &context.console)?;
+    let file = context.config_file.clone();
+    let settle = Box::new(move || read_settings(file.as_deref(), &flags));
+    server::run(Start { config, settings, settle, engine, console: context.console })
+}
+
+impl ServeArgs {
+    fn flags(&self) -> Vec<FlagValue> {
+        let compute = ComputeArgs {
+            model: self.models.first().cloned(),
+            device: self.device.clone(),
+            precision: self.precision.clone(),
+            threads: self.threads.clone(),
+            cpu_path: None,
+        };
+        let preload = self.preload.then(|| "true".to_owned());
+        let own = [
+            flag("server.host", self.host.as_ref()),
+            flag("server.port", self.port.as_ref()),
+            flag("server.preload", preload.as_ref()),
+            flag("server.api_keys_file", self.api_keys_file.as_ref()),
+            flag("server.admin_keys_file", self.admin_keys_file.as_ref()),
+            flag("server.tls_cert", self.tls_cert.as_ref()),
+            flag("server.tls_key", self.tls_key.as_ref()),
+        ];
+        compute.flags().into_iter().chain(own.into_iter().flatten()).collect()
+    }
+}
+
+/// How the engine of these models is started.
+fn engine_options(
+    names: &[String],
+    simulated_gpus: usize,
+    config: &Config,
+    console: &Console,
+) -> Result<EngineOptions, Failure> {
+    let settings = config.engine()?;
+    let engine_model = |name: &String| {
+        let source = model::source_named(name, config, console)?;
+        let shown = shown_name(name, &source);
+        // The server preloads by itself, when it listens.
+        let plan = ModelPlan { is_preloaded: false, ..settings.plans.of(&shown) };
+        Ok(EngineModel { name: shown, assigned: None, source, plan })
+    };
+    let mut encoder = model::encoder_options(config);
+    if settings.faults.is_some() {
+        // What is remembered there outlives this process.
+        encoder.gpu.state_file = None;
+    }
+    Ok(EngineOptions {
+        encoder,
+        models: names.iter().map(engine_model).collect::<Result<_, Failure>>()?,
+        gpus: settings.gpus,
+        schedule: settings.schedule,
+        worker_exe: env::current_exe().map_err(Failure::OwnProgram)?,
+        simulated_gpus: (0..simulated_gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() }).collect(),
+        faults: settings.faults,
+        alerts: settings.alerts,
+        monitor_interval: settings.monitor_interval,
+    })
+}
+
+/// What clients call a model: the name that was given, but of a path its last part.
+fn shown_name(name: &str, source: &ModelSource) -> String {
+    let is_path = name.starts_with(['/', '.']) || name.ends_with('/');
+    match source {
+        ModelSource::Folder(folder) if is_path => {
+            folder.file_name().map_or_else(|| name.to_owned(), |last| last.to_string_lossy().into_owned())
+        }
+        _ => name.to_owned(),
+    }
+}

@@ -1,0 +1,125 @@
+//! How the settings ask for the server to be run.
+//! Reads the files of keys; opens no socket.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{Config, ConfigError, Value};
+use crate::server::{Keys, Limits, read_keys};
+
+/// All that a server is told by the settings.
+#[derive(Clone)]
+pub(crate) struct ServerSettings {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// As people name them; the first is the default.
+    pub(crate) models: Vec<String>,
+    /// Other names, each with the model that it means.
+    pub(crate) aliases: Vec<(String, String)>,
+    pub(crate) is_preloading: bool,
+    pub(crate) openai_token_file: Option<PathBuf>,
+    /// The certificate chain and its key.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    pub(crate) cors_origins: Vec<String>,
+    pub(crate) connections_max: usize,
+    pub(crate) head_within: Duration,
+    pub(crate) drain_within: Duration,
+    pub(crate) live: LiveSettings,
+}
+
+/// What can change while the server runs.
+#[derive(Clone)]
+pub(crate) struct LiveSettings {
+    pub(crate) keys: Keys,
+    pub(crate) requests_per_minute: Option<u64>,
+    pub(crate) limits: Limits,
+    pub(crate) held_bytes_max: u64,
+}
+
+impl Config {
+    /// The settings of the server.
+    pub(crate) fn server(&self) -> Result<ServerSettings, ConfigError> {
+        let seconds = |key: &str| Duration::from_secs(self.whole(key).unwrap_or_default() as u64);
+        let named = self.texts("server.models");
+        let tls = match (self.path("server.tls_cert"), self.path("server.tls_key")) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err(ConfigError::HalfTls),
+        };
+        Ok(ServerSettings {
+            host: self.text("server.host").unwrap_or_default(),
+            port: self.whole("server.port").and_then(|port| u16::try_from(port).ok()).unwrap_or_default(),
+            models: if named.is_empty() { self.text("model.name").into_iter().collect() } else { named },
+            aliases: self.aliases()?,
+            openai_token_file: self.path("server.openai_token_file"),
+            is_preloading: self.is_on("server.preload"),
+            tls,
+            cors_origins: self.texts("server.cors_origins"),
+            connections_max: self.whole("server.connections_max").unwrap_or(1),
+            head_within: seconds("server.head_timeout_s"),
+            drain_within: seconds("server.drain_timeout_s"),
+            live: LiveSettings {
+                keys: self.keys()?,
+                requests_per_minute: self.whole("server.requests_per_minute").map(|rate| rate as u64),
+                limits: self.request_limits(),
+                held_bytes_max: self.whole("server.held_bytes_max").unwrap_or_default() as u64,
+            },
+        })
+    }
+
+    fn request_limits(&self) -> Limits {
+        let whole = |key: &str| self.whole(key).unwrap_or(usize::MAX);
+        Limits {
+            body_bytes_max: whole("server.body_bytes_max"),
+            texts_max: whole("server.texts_max"),
+            text_bytes_max: whole("server.text_bytes_max"),
+            tokens_max: whole("server.tokens_max"),
+            body_within: Duration::from_secs(whole("server.body_timeout_s") as u64),
+            answer_within: Duration::from_secs(whole("server.request_timeout_s") as u64),
+            is_cutting: self.is_on("server.truncate"),
+        }
+    }
+
+    fn keys(&self) -> Result<Keys, ConfigError> {
+        let read = |setting: &str, file: &'static str| -> Result<Vec<String>, ConfigError> {
+            let mut keys = self.texts(setting);
+            if let Some(path) = self.path(file) {
+                keys.extend(keys_of_file(&path, file)?);
+            }
+            Ok(keys)
+        };
+        let users = read("server.api_keys", "server.api_keys_file")?;
+        let admins = read("server.admin_keys", "server.admin_keys_file")?;
+        Ok(Keys::new(&users, &admins))
+    }
+
+    fn aliases(&self) -> Result<Vec<(String, String)>, ConfigError> {
+        let entry = self.entry("server.aliases");
+        let wrong = |shown: &str| ConfigError::BadValue {
+            place: format!("server.aliases ({})", entry.source),
+            shown: shown.to_owned(),
+            allowed: "alias=model, with commas between".to_owned(),
+        };
+        let pair = |text: String| match text.split_once('=').map(|(alias, model)| (alias.trim(), model.trim())) {
+            Some((alias, model)) if !alias.is_empty() && !model.is_empty() => Ok((alias.to_owned(), model.to_owned())),
+            _ => Err(wrong(&text)),
+        };
+        self.texts("server.aliases").into_iter().map(pair).collect()
+    }
+
+    /// A setting of several texts with commas between.
+    fn texts(&self, key: &str) -> Vec<String> {
+        let Value::Text(text) = &self.entry(key).value else { return Vec::new() };
+        text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+    }
+}
+
+fn keys_of_file(path: &Path, named_by: &'static str) -> Result<Vec<String>, ConfigError> {
+    let unreadable = |reason| ConfigError::Unreadable { path: path.to_owned(), named_by, reason };
+    let keys = read_keys(&fs::read_to_string(path).map_err(unreadable)?);
+    // A file without a key would leave the server open although somebody wanted it closed.
+    if keys.is_empty() { Err(ConfigError::NoKeys { path: path.to_owned() }) } else { Ok(keys) }
+}

@@ -1,0 +1,228 @@
+//! Where the models are and how they come and go: status, offload, release, preheat, timeout.
+//! No request fails because a model moves; those who ask for a move wait until it is done, a few at a time.
+
+use std::time::Duration;
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, header};
+use magray_engine::engine::{Engine, EngineError, Moved};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::server::{
+    body::Body,
+    errors::{Kind, PlainError, PlainProblems, Problem},
+    report::{self, DeviceReport, EngineReport, Whereabouts},
+    state::App,
+};
+
+/// What only tells.
+pub(crate) fn reading_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(status)).routes(routes!(devices))
+}
+
+/// What moves models.
+pub(crate) fn moving_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(offload))
+        .routes(routes!(release))
+        .routes(routes!(preheat))
+        .routes(routes!(timeout))
+}
+
+/// A move is waited for this long; it goes on after it.
+const MOVE_MAX: Duration = Duration::from_secs(30);
+
+/// Tells where the models are, what they hold, and how the devices are.
+#[utoipa::path(
+    get, path = "/gpu/status", tag = "gpu", security(("key" = []), ()),
+    responses(
+        (status = 200, description = "The engine at this moment", body = EngineReport),
+        (status = 401, description = "No key, or a wrong one", body = PlainError),
+        (status = 429, description = "Asked too often: see Retry-After", body = PlainError),
+    )
+)]
+async fn status(State(app): State<App>) -> Response {
+    axum::Json(EngineReport::of(&app.engine().status())).into_response()
+}
+
+/// Tells how the devices are; the CPU is the first.
+#[utoipa::path(
+    get, path = "/gpu/devices", tag = "gpu", security(("key" = []), ()),
+    responses(
+        (status = 200, description = "The devices", body = Vec<DeviceReport>),
+        (status = 401, description = "No key, or a wrong one", body = PlainError),
+        (status = 429, description = "Asked too often: see Retry-After", body = PlainError),
+    )
+)]
+async fn devices(State(app): State<App>) -> Response {
+    axum::Json(report::devices(&app.engine().status())).into_response()
+}
+
+/// Which model is to move; the body may be empty, a form or JSON.
+#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(default)]
+struct MoveRequest {
+    /// Without it, all models.
+    model: Option<String>,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct MovedReport {
+    models: Vec<MovedModel>,
+}
+
+/// A model that was moved.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct MovedModel {
+    name: String,
+    took_s: f64,
+    residency: Vec<Whereabouts>,
+}
+
+/// Takes models off the GPUs; their weights stay in the memory of the host.
+#[utoipa::path(
+    post, path = "/gpu/offload", tag = "gpu", security(("key" = []), ()),
+    request_body(content((MoveRequest = "application/json"), (MoveRequest = "application/x-www-form-urlencoded"))),
+    responses((status = 200, description = "Where the models are now", body = MovedReport), PlainProblems)
+)]
+async fn offload(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    move_models(app, &headers, &body, Engine::offload).await
+}
+
+/// Takes models out of all memory; the next request loads them again.
+#[utoipa::path(
+    post, path = "/gpu/release", tag = "gpu", security(("key" = []), ()),
+    request_body(content((MoveRequest = "application/json"), (MoveRequest = "application/x-www-form-urlencoded"))),
+    responses((status = 200, description = "Where the models are now", body = MovedReport), PlainProblems)
+)]
+async fn release(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    move_models(app, &headers, &body, Engine::release).await
+}
+
+/// Brings models to a GPU before anybody asks; to the CPU where there is no GPU.
+#[utoipa::path(
+    post, path = "/gpu/preheat", tag = "gpu", security(("key" = []), ()),
+    request_body(content((MoveRequest = "application/json"), (MoveRequest = "application/x-www-form-urlencoded"))),
+    responses((status = 200, description = "Where the models are now", body = MovedReport), PlainProblems)
+)]
+async fn preheat(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    move_models(app, &headers, &body, Engine::preheat).await
+}
+
+type Move = fn(&Engine, usize, Duration) -> Result<Moved, EngineError>;
+
+async fn move_models(app: App, headers: &HeaderMap, body: &Body, moving: Move) -> Result<Response, Problem> {
+    let request: MoveRequest = form_or_json(headers, body)?;
+    let places = chosen(&app, request.model.as_deref())?;
+    let Ok(_turn) = app.movers().try_acquire() else {
+        let message = "enough callers wait for models to move: try again later";
+        return Err(Problem::busy(Kind::Busy, message, Duration::from_secs(1)));
+    };
+    let own = app.clone();
+    let moved = tokio::task::spawn_blocking(move || {
+        let one = |place: usize| {
+            let moved = moving(own.engine(), place, MOVE_MAX)?;
+            Ok(MovedModel::of(&own.models().get(place).name, &moved))
+        };
+        places.into_iter().map(one).collect::<Result<Vec<_>, Problem>>()
+    });
+    let models = moved.await.unwrap_or_else(|_| Err(Problem::new(Kind::Internal, "moving the models failed")))?;
+    Ok(axum::Json(MovedReport { models }).into_response())
+}
+
+impl MovedModel {
+    fn of(name: &str, moved: &Moved) -> Self {
+        let whereabouts = moved
+            .residency
+            .iter()
+            .map(|(device, residency)| Whereabouts { device: device.to_string(), place: residency.code() });
+        Self { name: name.to_owned(), took_s: moved.took.as_secs_f64(), residency: whereabouts.collect() }
+    }
+}
+
+/// How long models stay on a GPU without being used.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+struct TimeoutRequest {
+    /// Seconds; 0: as soon as nothing of it waits or runs; `never`: until somebody takes it off.
+    #[serde(alias = "timeout_seconds")]
+    timeout: Timeout,
+    /// Without it, all models.
+    #[serde(default)]
+    model: Option<String>,
+}
+
+/// Seconds, or `never`. A form knows texts alone.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(untagged)]
+enum Timeout {
+    Seconds(f64),
+    Text(String),
+}
+
+/// What holds now.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct TimeoutReport {
+    models: Vec<String>,
+    /// Null: never.
+    timeout: Option<f64>,
+}
+
+/// Changes how long models stay on a GPU without being used.
+#[utoipa::path(
+    post, path = "/gpu/timeout", tag = "gpu", security(("key" = []), ()),
+    request_body(content((TimeoutRequest = "application/json"), (TimeoutRequest = "application/x-www-form-urlencoded"))),
+    responses((status = 200, description = "It is changed", body = TimeoutReport), PlainProblems)
+)]
+async fn timeout(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    let request: TimeoutRequest = form_or_json(&headers, &body)?;
+    let timeout = request.timeout.read()?;
+    let places = chosen(&app, request.model.as_deref())?;
+    for place in &places {
+        app.engine().set_idle_timeout(*place, timeout)?;
+        app.engine().set_offload_after_use(*place, timeout == Some(Duration::ZERO))?;
+    }
+    let models = places.iter().map(|place| app.models().get(*place).name.clone()).collect();
+    Ok(axum::Json(TimeoutReport { models, timeout: timeout.map(|timeout| timeout.as_secs_f64()) }).into_response())
+}
+
+impl Timeout {
+    /// More than this is no timeout but `never`.
+    const SECONDS_MAX: f64 = 1e9;
+
+    fn read(&self) -> Result<Option<Duration>, Problem> {
+        let seconds = match self {
+            Self::Seconds(seconds) => Some(*seconds),
+            Self::Text(text) if text.trim().eq_ignore_ascii_case("never") => return Ok(None),
+            Self::Text(text) => text.trim().parse().ok(),
+        };
+        let seconds = seconds.filter(|seconds: &f64| (0.0..=Self::SECONDS_MAX).contains(seconds));
+        let wrong = || Problem::invalid("timeout", "timeout is seconds from 0 on, or the word never");
+        seconds.map(|seconds| Some(Duration::from_secs_f64(seconds))).ok_or_else(wrong)
+    }
+}
+
+/// The places of the models that are meant.
+fn chosen(app: &App, name: Option<&str>) -> Result<Vec<usize>, Problem> {
+    match name.filter(|name| !name.is_empty()) {
+        Some(name) => Ok(vec![app.models().named(name)?]),
+        None => Ok((0..app.models().iter().len()).collect()),
+    }
+}
+
+/// A body that is a form, JSON, or nothing at all.
+fn form_or_json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &Body) -> Result<T, Problem> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let bytes = body.bytes();
+    // Some clients name the form although they send JSON: an object starts with a brace, and no form of ours does.
+    let is_json = bytes.trim_ascii_start().starts_with(b"{") || kind.starts_with("application/json");
+    if is_json && !bytes.is_empty() {
+        return body.json();
+    }
+    let wrong = |error| Problem::new(Kind::Invalid, format!("the form does not fit: {error}"));
+    serde_urlencoded::from_bytes(bytes).map_err(wrong)
+}

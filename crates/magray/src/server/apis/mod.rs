@@ -1,0 +1,8 @@
+//! The APIs that clients speak, one file each: they turn requests into texts and answers into JSON.
+//! None of them computes, queues or checks keys.
+
+pub(super) mod admin;
+pub(super) mod gpu;
+pub(super) mod openai;
+pub(super) mod tei;
+mod tei_words;

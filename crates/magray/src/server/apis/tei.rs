@@ -1,0 +1,431 @@
+//! The API of text-embeddings-inference: embeddings, reranking, classes, similarity, tokens.
+//! Gives no vectors of single tokens, and says so; never cuts from the left.
+
+use std::{borrow::Cow, sync::Arc, time::Instant};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use magray_engine::spec::Task;
+use serde::Deserialize;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::openai::check_dimensions;
+use crate::server::{
+    body::Body,
+    errors::{Kind, Problem, TeiError, TeiProblems},
+    inputs::{Documents, Input, Sequence, Sequences},
+    models::Does,
+    ranking::Ranking,
+    service::{ReadWork, Reading},
+    state::App,
+    vectors::{cut, ranked, sigmoid, softmax, unit},
+    writing::Json,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(root))
+        .routes(routes!(embed))
+        .routes(routes!(embed_all))
+        .routes(routes!(rerank))
+        .routes(routes!(predict))
+        .routes(routes!(similarity))
+        .merge(super::tei_words::routes())
+}
+
+/// Texts to embed.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = EmbedRequest)]
+struct EmbedRequest<'a> {
+    /// A text, texts, or token ids of the model.
+    #[serde(borrow)]
+    inputs: Input<'a>,
+    /// Without it, the first model that embeds.
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+    /// Cut texts that are longer than the model reads; without it, as the server is set.
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Option<Direction>,
+    /// Scale vectors to length 1. `false` is refused for models that do so themselves.
+    #[serde(default)]
+    normalize: Option<bool>,
+    #[serde(borrow, default)]
+    prompt_name: Option<Cow<'a, str>>,
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    dimensions: Option<usize>,
+}
+
+/// Where texts that are too long are cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+enum Direction {
+    #[serde(alias = "left")]
+    Left,
+    #[default]
+    #[serde(alias = "right")]
+    Right,
+}
+
+/// What becomes of vectors before they are written.
+#[derive(Clone, Copy)]
+struct Finish {
+    is_scaled: bool,
+    dimensions: Option<usize>,
+}
+
+/// Turns texts into vectors.
+#[utoipa::path(
+    post, path = "/embed", tag = "tei", security(("key" = []), ()),
+    request_body = EmbedRequest<'_>,
+    responses(
+        (status = 200, description = "One vector a text", body = Vec<Vec<f32>>),
+        TeiProblems,
+    )
+)]
+async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = Arc::new(body);
+    let own = Arc::clone(&body);
+    let (read, finish) = app.read(body.len(), move |app| read_embed(app, own.json()?)).await?;
+    answer_embed(&app, read, finish).await
+}
+
+fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish), Problem> {
+    let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+    check_dimensions(request.dimensions, app.models().get(model))?;
+    if request.truncation_direction == Some(Direction::Left) {
+        return Err(Problem::invalid("truncation_direction", "texts are cut at their end only: use Right"));
+    }
+    let has_unit_length = match app.engine().spec(model).map(|spec| &spec.task) {
+        Some(Task::Embed(embed)) => embed.normalize,
+        _ => false,
+    };
+    if request.normalize == Some(false) && has_unit_length {
+        return Err(Problem::invalid("normalize", "this model's vectors have length 1; others are not to be had"));
+    }
+    let how = Reading { model, param: "inputs", prompt: request.prompt_name.as_deref(), truncate: request.truncate };
+    let is_scaled = request.normalize.unwrap_or(true) && !has_unit_length;
+    Ok((app.read_input(request.inputs, how)?, Finish { is_scaled, dimensions: request.dimensions }))
+}
+
+async fn answer_embed(app: &App, read: ReadWork, finish: Finish) -> Result<Response, Problem> {
+    let computed = app.compute(read).await?;
+    let mut json = Json::for_numbers(computed.answer.values.len());
+    json.list(computed.answer.rows(), |json, row| {
+        let row = if finish.is_scaled { Cow::Owned(unit(row)) } else { Cow::Borrowed(row) };
+        json.numbers(&cut(&row, finish.dimensions));
+    });
+    Ok(computed.tell(json.into_response()))
+}
+
+/// Vectors of single tokens: this server has none.
+#[utoipa::path(
+    post, path = "/embed_all", tag = "tei", security(("key" = []), ()),
+    responses(
+        (status = 401, description = "No key, or a wrong one", body = TeiError),
+        (status = 501, description = "Only vectors of whole texts are computed", body = TeiError),
+    )
+)]
+async fn embed_all() -> Problem {
+    Problem::new(Kind::NotImplemented, "vectors of single tokens are not computed here; /embed gives one a text")
+}
+
+/// A query, and texts to put in order.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = TeiRerankRequest)]
+struct RerankRequest<'a> {
+    #[serde(borrow)]
+    query: Cow<'a, str>,
+    #[serde(borrow)]
+    #[schema(value_type = Vec<String>, min_items = 1)]
+    texts: Documents<'a>,
+    /// Without it, the first model that scores pairs; where there is none, vectors are compared.
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+    /// The model's own numbers, not brought between 0 and 1.
+    #[serde(default)]
+    raw_scores: Option<bool>,
+    #[serde(default)]
+    return_text: Option<bool>,
+    #[serde(default)]
+    truncate: Option<bool>,
+}
+
+/// Puts texts in the order of how well they fit a query.
+#[utoipa::path(
+    post, path = "/rerank", tag = "tei", security(("key" = []), ()),
+    request_body = RerankRequest<'_>,
+    responses(
+        (status = 200, description = "The texts' places and scores, the best first", body = Vec<doc::Rank>),
+        TeiProblems,
+    )
+)]
+async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = Arc::new(body);
+    let own = Arc::clone(&body);
+    let read = move |app: &App| {
+        let request: RerankRequest<'_> = own.json()?;
+        let model = app.models().find(request.model.as_deref(), Does::Rank)?;
+        let returned = request.return_text == Some(true);
+        let Documents(texts) = request.texts;
+        let returned = returned.then(|| texts.iter().map(|text| text.to_string()).collect::<Vec<_>>());
+        let how = Reading { model, param: "texts", prompt: None, truncate: request.truncate };
+        let ranking = app.read_ranking(Ranking { query: request.query, texts }, how)?;
+        Ok((ranking, returned, request.raw_scores.unwrap_or(false)))
+    };
+    let (ranking, returned, wants_raw) = app.read(body.len(), read).await?;
+    let (scores, computed) = app.rank(ranking, wants_raw).await?;
+    let mut json = Json::for_numbers(scores.len() * 4);
+    json.list(ranked(&scores), |json, place| {
+        json.raw(r#"{"index":"#).whole(place);
+        if let Some(returned) = &returned {
+            json.raw(r#","text":"#).text(&returned[place]);
+        }
+        json.raw(r#","score":"#).number(scores[place]).raw("}");
+    });
+    Ok(computed.tell(json.into_response()))
+}
+
+/// Texts or pairs of texts to classify.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = PredictRequest)]
+struct PredictRequest<'a> {
+    #[serde(borrow)]
+    inputs: Sequences<'a>,
+    /// Without it, the first model that classifies.
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+    #[serde(default)]
+    raw_scores: Option<bool>,
+    #[serde(default)]
+    truncate: Option<bool>,
+}
+
+/// What is written of classes.
+struct Classes {
+    labels: Vec<String>,
+    is_single: bool,
+    wants_raw: bool,
+}
+
+/// Tells which classes texts belong to.
+#[utoipa::path(
+    post, path = "/predict", tag = "tei", security(("key" = []), ()),
+    request_body = PredictRequest<'_>,
+    responses(
+        (status = 200, description = "The classes of a text, or of each of several, the likeliest first", body = doc::Predicted),
+        TeiProblems,
+    )
+)]
+async fn predict(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = Arc::new(body);
+    let own = Arc::clone(&body);
+    let (read, classes) = app.read(body.len(), move |app| read_predict(app, own.json()?)).await?;
+    answer_predict(&app, read, &classes).await
+}
+
+fn read_predict(app: &App, request: PredictRequest<'_>) -> Result<(ReadWork, Classes), Problem> {
+    let started = Instant::now();
+    let model = app.models().find(request.model.as_deref(), Does::Classify)?;
+    let labels = match app.engine().spec(model).map(|spec| &spec.task) {
+        Some(Task::Classify(classify)) => classify.labels.clone(),
+        _ => return Err(Problem::invalid("model", "this model embeds texts and knows no classes: use /embed")),
+    };
+    let (sequences, is_single) = match request.inputs {
+        Sequences::Single(sequence) => (vec![sequence], true),
+        Sequences::Batch(sequences) => (sequences, false),
+    };
+    let limits = app.live().limits;
+    limits.check_count("inputs", sequences.len())?;
+    for sequence in &sequences {
+        match sequence {
+            Sequence::One(text) => limits.check_texts("inputs", std::iter::once(text.as_ref()))?,
+            Sequence::Pair(a, b) => limits.check_texts("inputs", [a.as_ref(), b.as_ref()].into_iter())?,
+        }
+    }
+    let how = Reading { model, param: "inputs", prompt: None, truncate: request.truncate };
+    let work = read_sequences(app, model, &sequences)?;
+    let classes = Classes { labels, is_single, wants_raw: request.raw_scores.unwrap_or(false) };
+    Ok((app.check_work(work, how, started)?, classes))
+}
+
+/// Texts and pairs may be mixed; the tokenizer reads them by kind, and the order is kept.
+fn read_sequences(app: &App, model: usize, sequences: &[Sequence<'_>]) -> Result<magray_engine::engine::Work, Problem> {
+    let one = |sequence: &Sequence<'_>| matches!(sequence, Sequence::One(_));
+    if sequences.iter().all(one) {
+        let texts = sequences.iter().filter_map(|sequence| match sequence {
+            Sequence::One(text) => Some(text.as_ref()),
+            Sequence::Pair(..) => None,
+        });
+        return Ok(app.engine().read_scored(model, &texts.collect::<Vec<_>>())?);
+    }
+    let mut work = magray_engine::engine::Work { model, ..Default::default() };
+    for sequence in sequences {
+        let read = match sequence {
+            Sequence::One(text) => app.engine().read_scored(model, &[text.as_ref()])?,
+            Sequence::Pair(a, b) => app.engine().read_pairs(model, &[(a.as_ref(), b.as_ref())])?,
+        };
+        work.texts.extend(read.texts);
+    }
+    Ok(work)
+}
+
+async fn answer_predict(app: &App, read: ReadWork, classes: &Classes) -> Result<Response, Problem> {
+    let computed = app.compute(read).await?;
+    let write = |json: &mut Json, row: &[f32]| {
+        let scores = match row {
+            _ if classes.wants_raw => row.to_vec(),
+            [one] => vec![sigmoid(*one)],
+            row => softmax(row),
+        };
+        json.list(ranked(&scores), |json, place| {
+            let label = classes.labels.get(place).map_or("", String::as_str);
+            json.raw(r#"{"score":"#).number(scores[place]).raw(r#","label":"#).text(label).raw("}");
+        });
+    };
+    let mut json = Json::for_numbers(computed.answer.values.len() * 4);
+    if classes.is_single {
+        write(&mut json, computed.answer.rows().next().unwrap_or_default());
+    } else {
+        json.list(computed.answer.rows(), write);
+    }
+    Ok(computed.tell(json.into_response()))
+}
+
+/// A sentence, and others to compare it with.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = SimilarityRequest)]
+struct SimilarityRequest<'a> {
+    #[serde(borrow)]
+    inputs: SimilarityInputs<'a>,
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    parameters: Option<SimilarityParameters<'a>>,
+}
+
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = SimilarityInputs)]
+struct SimilarityInputs<'a> {
+    #[serde(borrow)]
+    source_sentence: Cow<'a, str>,
+    #[serde(borrow)]
+    #[schema(value_type = Vec<String>, min_items = 1)]
+    sentences: Documents<'a>,
+}
+
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = SimilarityParameters)]
+struct SimilarityParameters<'a> {
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(borrow, default)]
+    prompt_name: Option<Cow<'a, str>>,
+}
+
+/// Tells how near sentences are to one: the cosines of their vectors.
+#[utoipa::path(
+    post, path = "/similarity", tag = "tei", security(("key" = []), ()),
+    request_body = SimilarityRequest<'_>,
+    responses(
+        (status = 200, description = "One cosine a sentence", body = Vec<f32>),
+        TeiProblems,
+    )
+)]
+async fn similarity(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = Arc::new(body);
+    let own = Arc::clone(&body);
+    let read = move |app: &App| {
+        let request: SimilarityRequest<'_> = own.json()?;
+        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+        if app.models().get(model).does != Does::Embed {
+            return Err(Problem::invalid("model", "this model makes no vectors: use one that embeds"));
+        }
+        let parameters = request.parameters.as_ref();
+        let how = Reading {
+            model,
+            param: "inputs",
+            prompt: parameters.and_then(|parameters| parameters.prompt_name.as_deref()),
+            truncate: parameters.and_then(|parameters| parameters.truncate),
+        };
+        let SimilarityInputs { source_sentence: query, sentences: Documents(texts) } = request.inputs;
+        app.read_ranking(Ranking { query, texts }, how)
+    };
+    let ranking = app.read(body.len(), read).await?;
+    let (scores, computed) = app.rank(ranking, false).await?;
+    let mut json = Json::for_numbers(scores.len());
+    json.numbers(&scores);
+    Ok(computed.tell(json.into_response()))
+}
+
+/// Does what the first model does: embeds, or classifies. A sentence with others to compare is compared.
+#[utoipa::path(
+    post, path = "/", tag = "tei", security(("key" = []), ()),
+    request_body(content = doc::AnyRequest),
+    responses(
+        (status = 200, description = "As /embed, /predict or /similarity", body = doc::AnyAnswer),
+        TeiProblems,
+    )
+)]
+async fn root(state: State<App>, body: Body) -> Result<Response, Problem> {
+    /// Which form it is: looked at without keeping anything.
+    #[derive(Deserialize)]
+    struct Glance<'a> {
+        #[serde(borrow)]
+        inputs: &'a serde_json::value::RawValue,
+    }
+    let glance: Glance<'_> = body.json()?;
+    if glance.inputs.get().starts_with('{') {
+        return similarity(state, body).await;
+    }
+    match state.models().get(0).does {
+        Does::Embed => embed(state, body).await,
+        Does::Rank | Does::Classify => predict(state, body).await,
+    }
+}
+
+/// The answers as the document describes them; they are written by hand.
+#[expect(dead_code, reason = "only their descriptions are used")]
+mod doc {
+    use utoipa::ToSchema;
+
+    #[derive(ToSchema)]
+    pub(super) struct Rank {
+        index: usize,
+        #[schema(nullable = false)]
+        text: Option<String>,
+        score: f32,
+    }
+
+    #[derive(ToSchema)]
+    pub(super) struct Prediction {
+        score: f32,
+        label: String,
+    }
+
+    #[derive(ToSchema)]
+    #[serde(untagged)]
+    pub(super) enum Predicted {
+        Single(Vec<Prediction>),
+        Batch(Vec<Vec<Prediction>>),
+    }
+
+    #[derive(ToSchema)]
+    #[serde(untagged)]
+    pub(super) enum AnyRequest {
+        Embed(super::EmbedRequest<'static>),
+        Predict(super::PredictRequest<'static>),
+        Similarity(super::SimilarityRequest<'static>),
+    }
+
+    #[derive(ToSchema)]
+    #[serde(untagged)]
+    pub(super) enum AnyAnswer {
+        Vectors(Vec<Vec<f32>>),
+        Classes(Predicted),
+        Cosines(Vec<f32>),
+    }
+}

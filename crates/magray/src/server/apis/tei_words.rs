@@ -1,0 +1,207 @@
+//! The part of text-embeddings-inference's API that computes nothing: tokens, texts of tokens, what is served.
+//! Does not tell where in a text a token stood.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use magray_engine::spec::{Pooling, Task};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::server::{
+    body::Body,
+    errors::{Problem, TeiError, TeiProblems},
+    inputs::{Input, Texts},
+    models::Does,
+    state::App,
+    writing::Json,
+};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(tokenize)).routes(routes!(decode)).routes(routes!(info))
+}
+
+/// Texts to turn into tokens.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = TokenizeRequest)]
+struct TokenizeRequest<'a> {
+    #[serde(borrow)]
+    inputs: Texts<'a>,
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+    #[serde(default)]
+    add_special_tokens: Option<bool>,
+}
+
+/// Turns texts into tokens, cut to what the model reads. `start` and `stop` are not known, so they are always null.
+#[utoipa::path(
+    post, path = "/tokenize", tag = "tei", security(("key" = []), ()),
+    request_body = TokenizeRequest<'_>,
+    responses(
+        (status = 200, description = "The tokens of each text", body = Vec<Vec<doc::Token>>),
+        TeiProblems,
+    )
+)]
+async fn tokenize(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = Arc::new(body);
+    let own = Arc::clone(&body);
+    let read = move |app: &App| {
+        let request: TokenizeRequest<'_> = own.json()?;
+        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+        let texts = &request.inputs.texts;
+        app.live().limits.check_texts("inputs", texts.iter().map(|text| text.as_ref()))?;
+        let with_special = request.add_special_tokens.unwrap_or(true);
+        let spell = |text: &Cow<'_, str>| Ok(app.engine().spell(model, text, with_special)?);
+        let spelled = texts.iter().map(spell).collect::<Result<Vec<_>, Problem>>()?;
+        let mut json = Json::default();
+        json.list(&spelled, |json, tokens| {
+            json.list(tokens, |json, token| {
+                json.raw(r#"{"id":"#).whole(token.id as usize).raw(r#","text":"#).text(&token.text);
+                let special = if token.is_special { "true" } else { "false" };
+                json.raw(r#","special":"#).raw(special).raw(r#","start":null,"stop":null}"#);
+            });
+        });
+        Ok(json)
+    };
+    Ok(app.read(body.len(), read).await?.into_response())
+}
+
+/// Token ids to turn into texts.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = DecodeRequest)]
+struct DecodeRequest<'a> {
+    /// Token ids of a text, or of several.
+    #[serde(borrow)]
+    #[schema(value_type = doc::Ids)]
+    ids: Input<'a>,
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+    #[serde(default)]
+    skip_special_tokens: Option<bool>,
+}
+
+/// Turns token ids into texts.
+#[utoipa::path(
+    post, path = "/decode", tag = "tei", security(("key" = []), ()),
+    request_body = DecodeRequest<'_>,
+    responses(
+        (status = 200, description = "One text for each array of ids", body = Vec<String>),
+        TeiProblems,
+    )
+)]
+async fn decode(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = Arc::new(body);
+    let own = Arc::clone(&body);
+    let read = move |app: &App| {
+        let request: DecodeRequest<'_> = own.json()?;
+        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+        let limits = app.live().limits;
+        limits.check_count("ids", request.ids.len())?;
+        let Input::Ids { texts, .. } = &request.ids else {
+            return Err(Problem::invalid("ids", "ids are an array of token ids, or an array of such arrays"));
+        };
+        limits.check_tokens("ids", texts.iter().map(Vec::len).sum())?;
+        let skip_special = request.skip_special_tokens.unwrap_or(true);
+        let decode = |ids: &Vec<u32>| Ok(app.engine().decode(model, ids, skip_special)?);
+        let decoded = texts.iter().map(decode).collect::<Result<Vec<_>, Problem>>()?;
+        let mut json = Json::default();
+        json.list(&decoded, |json, text| {
+            json.text(text);
+        });
+        Ok(json)
+    };
+    Ok(app.read(body.len(), read).await?.into_response())
+}
+
+/// What is served; of several models, the first.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct Info {
+    model_id: String,
+    model_sha: Option<String>,
+    model_dtype: String,
+    model_type: ModelType,
+    max_concurrent_requests: usize,
+    max_input_length: usize,
+    max_batch_tokens: usize,
+    max_batch_requests: Option<usize>,
+    max_client_batch_size: usize,
+    auto_truncate: bool,
+    version: String,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum ModelType {
+    Embedding { pooling: String },
+    Reranker { id2label: Vec<String> },
+    Classifier { id2label: Vec<String> },
+}
+
+/// Tells what is served.
+#[utoipa::path(
+    get, path = "/info", tag = "tei", security(("key" = []), ()),
+    responses(
+        (status = 200, description = "The first model and the limits", body = Info),
+        (status = 401, description = "No key, or a wrong one", body = TeiError),
+    )
+)]
+async fn info(State(app): State<App>) -> Response {
+    let model = app.models().get(0);
+    let limits = app.live().limits;
+    let model_type = match app.engine().spec(0).map(|spec| &spec.task) {
+        Some(Task::Classify(classify)) if classify.labels.len() == 1 => {
+            ModelType::Reranker { id2label: classify.labels.clone() }
+        }
+        Some(Task::Classify(classify)) => ModelType::Classifier { id2label: classify.labels.clone() },
+        Some(Task::Embed(embed)) => ModelType::Embedding { pooling: pooling_word(&embed.pooling).to_owned() },
+        None => ModelType::Embedding { pooling: String::new() },
+    };
+    axum::Json(Info {
+        model_id: model.name.clone(),
+        model_sha: None,
+        model_dtype: "auto".to_owned(),
+        model_type,
+        max_concurrent_requests: app.engine_limits().requests_max,
+        max_input_length: model.max_tokens,
+        max_batch_tokens: limits.tokens_max,
+        max_batch_requests: None,
+        max_client_batch_size: limits.texts_max,
+        auto_truncate: limits.is_cutting,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+    .into_response()
+}
+
+fn pooling_word(pooling: &[Pooling]) -> &'static str {
+    match pooling {
+        [Pooling::Mean] => "mean",
+        [Pooling::Cls] => "cls",
+        _ => "other",
+    }
+}
+
+/// The answers as the document describes them; they are written by hand.
+#[expect(dead_code, reason = "only their descriptions are used")]
+mod doc {
+    use utoipa::ToSchema;
+
+    #[derive(ToSchema)]
+    pub(super) struct Token {
+        id: u32,
+        text: String,
+        /// Put there by the tokenizer.
+        special: bool,
+        start: Option<usize>,
+        stop: Option<usize>,
+    }
+
+    #[derive(ToSchema)]
+    #[serde(untagged)]
+    pub(super) enum Ids {
+        One(Vec<u32>),
+        Several(Vec<Vec<u32>>),
+    }
+}

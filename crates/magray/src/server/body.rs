@@ -1,0 +1,114 @@
+//! Reads a request's body: once, into one piece, within its limits of bytes and time.
+//! Never holds more than the server has room for, and copies nothing that came in one piece.
+
+use std::time::Duration;
+
+use axum::{
+    body::HttpBody,
+    extract::{FromRequest, Request},
+};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use serde::Deserialize;
+
+use super::{
+    admission::Place,
+    errors::{Kind, Problem},
+    state::App,
+};
+
+/// A body that was read. It holds its place among the server's work until it is dropped.
+pub(crate) struct Body {
+    bytes: Bytes,
+    _place: Place,
+}
+
+impl Body {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The body as JSON of this form; its texts may point into the body.
+    pub(crate) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
+        Ok(serde_json::from_slice(&self.bytes)?)
+    }
+}
+
+impl FromRequest<App> for Body {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let limits = app.live().limits;
+        let body = request.into_body();
+        let told = body.size_hint().exact();
+        let most = limits.body_bytes_max as u64;
+        let entered = match told.filter(|bytes| *bytes > most) {
+            Some(_) => Err(too_large(most)),
+            None => app.admission().enter(told.unwrap_or(0)),
+        };
+        let mut place = match entered {
+            Ok(place) => place,
+            Err(problem) => {
+                discard(body).await;
+                return Err(problem);
+            }
+        };
+        let read = read(body, told, most, &mut place);
+        let Ok(read) = tokio::time::timeout(limits.body_within, read).await else {
+            return Err(Problem::new(Kind::TooSlow, "the body of the request did not arrive in time"));
+        };
+        Ok(Self { bytes: read?, _place: place })
+    }
+}
+
+async fn read(mut body: axum::body::Body, told: Option<u64>, most: u64, place: &mut Place) -> Result<Bytes, Problem> {
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let broken = |error| Problem::new(Kind::Malformed, format!("the body of the request broke off: {error}"));
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        let so_far = (first.len() + whole.len() + data.len()) as u64;
+        if so_far > most {
+            return Err(too_large(most));
+        }
+        if told.is_none() {
+            place.grow(data.len() as u64)?;
+        }
+        if first.is_empty() && whole.is_empty() {
+            first = data;
+            continue;
+        }
+        if whole.is_empty() {
+            whole.reserve(told.unwrap_or(so_far * 2).min(most) as usize);
+            whole.extend_from_slice(&std::mem::take(&mut first));
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(if whole.is_empty() { first } else { whole.freeze() })
+}
+
+/// Reads what is on its way of a body that nobody wants, up to a bound. A client that is still sending when the connection
+/// is closed would not see why it was refused.
+pub(crate) async fn discard(mut body: axum::body::Body) {
+    const BYTES_MAX: usize = 1 << 20;
+    const WITHIN: Duration = Duration::from_millis(100);
+    let reading = async {
+        let mut bytes = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes += frame.data_ref().map_or(0, Bytes::len);
+            if bytes > BYTES_MAX {
+                break;
+            }
+        }
+    };
+    // What does not come in that time is not waited for.
+    let _ = tokio::time::timeout(WITHIN, reading).await;
+}
+
+fn too_large(most: u64) -> Problem {
+    Problem::new(Kind::TooLarge, format!("the body of the request is larger than {most} bytes: send fewer texts"))
+}

@@ -1,0 +1,416 @@
+//! What can go wrong with a request, and how each API tells it to its clients.
+//! Decides no shape inside a handler: the path of the request does, so that a wrong key and a wrong body look alike.
+
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use magray_engine::{EmbedError, engine::EngineError};
+use serde::Serialize;
+
+/// A request that is not answered, and why. As a response it is a status without a body; [`Problem::render`] gives it the
+/// shape of the API that was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Problem {
+    pub(crate) kind: Kind,
+    /// For the client: what is wrong and what to do.
+    pub(crate) message: String,
+    /// The field of the request that is meant.
+    pub(crate) param: Option<&'static str>,
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// What a client can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// No JSON, or no UTF-8.
+    Malformed,
+    /// JSON that says something else than it should.
+    Invalid,
+    /// More than is taken: of bytes, texts or tokens.
+    TooLarge,
+    Unauthorised,
+    Forbidden,
+    NoRoute,
+    NoSuchModel,
+    WrongMethod,
+    /// The server has more to do than it takes.
+    Busy,
+    /// The key has asked more often than it may.
+    TooOften,
+    /// The client was too slow with its request.
+    TooSlow,
+    /// Not computed in the time that a request has.
+    Expired,
+    /// No device can compute it now, or the server is on its way out.
+    Unavailable,
+    /// Not something that this server does.
+    NotImplemented,
+    /// A fault of ours.
+    Internal,
+}
+
+impl Kind {
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            Self::Malformed => StatusCode::BAD_REQUEST,
+            Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Unauthorised => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::NoRoute | Self::NoSuchModel => StatusCode::NOT_FOUND,
+            Self::WrongMethod => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Busy | Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::Expired | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// One word for programs and metrics; it never changes its meaning.
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Invalid => "invalid",
+            Self::TooLarge => "too_large",
+            Self::Unauthorised => "invalid_api_key",
+            Self::Forbidden => "forbidden",
+            Self::NoRoute => "not_found",
+            Self::NoSuchModel => "model_not_found",
+            Self::WrongMethod => "method_not_allowed",
+            Self::Busy => "overloaded",
+            Self::TooOften => "rate_limit_exceeded",
+            Self::TooSlow => "request_timeout",
+            Self::Expired => "timeout",
+            Self::Unavailable => "unavailable",
+            Self::NotImplemented => "not_implemented",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The word of OpenAI's API.
+    fn openai_type(self) -> &'static str {
+        match self {
+            Self::Unauthorised => "authentication_error",
+            Self::Forbidden => "permission_error",
+            Self::Busy | Self::TooOften => "rate_limit_error",
+            Self::Expired | Self::Unavailable | Self::Internal | Self::NotImplemented => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// The word of TEI's API.
+    fn tei_type(self) -> &'static str {
+        match self {
+            Self::Busy | Self::TooOften => "overloaded",
+            Self::Expired | Self::Internal | Self::NotImplemented => "backend",
+            Self::Unavailable => "unhealthy",
+            _ => "validation",
+        }
+    }
+}
+
+impl Problem {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), param: None, retry_after: None }
+    }
+
+    pub(crate) fn invalid(param: &'static str, message: impl Into<String>) -> Self {
+        Self { param: Some(param), ..Self::new(Kind::Invalid, message) }
+    }
+
+    pub(crate) fn too_large(param: &'static str, message: impl Into<String>) -> Self {
+        Self { param: Some(param), ..Self::new(Kind::TooLarge, message) }
+    }
+
+    pub(crate) fn busy(kind: Kind, message: impl Into<String>, retry_after: Duration) -> Self {
+        Self { retry_after: Some(retry_after), ..Self::new(kind, message) }
+    }
+
+    /// The answer in the shape of this API.
+    pub(crate) fn render(&self, shape: Shape) -> Response {
+        let body = match shape {
+            Shape::OpenAi => json(&OpenAiError::from(self)),
+            Shape::Tei => json(&TeiError { error: self.message.clone(), error_type: self.kind.tei_type().into() }),
+            Shape::Cohere => json(&CohereError { message: self.message.clone() }),
+            Shape::Ollama => json(&OllamaError { error: self.message.clone() }),
+            Shape::Plain => json(&PlainError { error: self.message.clone(), code: self.kind.code().into() }),
+        };
+        let mut response = (self.kind.status(), [(header::CONTENT_TYPE, JSON)], body).into_response();
+        let headers = response.headers_mut();
+        if let Some(after) = self.retry_after {
+            // Whole seconds are all that the header knows; the milliseconds stand beside it for those who read them.
+            let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(millis.div_ceil(1000).max(1)));
+            headers.insert("retry-after-ms", HeaderValue::from(millis));
+        }
+        if self.kind == Kind::Unauthorised {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+fn json(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).unwrap_or_else(|error| unreachable!("texts alone: {error}"))
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.kind.status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// What a client is told of a fault of ours; the panic itself has told the log.
+pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    Problem::new(Kind::Internal, "the server failed to answer this request: report it as a defect").into_response()
+}
+
+/// The API that a path belongs to, as far as errors go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    OpenAi,
+    Tei,
+    Cohere,
+    Ollama,
+    Plain,
+}
+
+impl Shape {
+    pub(crate) fn of(path: &str) -> Self {
+        const TEI: [&str; 8] =
+            ["/", "/embed", "/embed_all", "/rerank", "/predict", "/similarity", "/tokenize", "/decode"];
+        match path {
+            "/info" => Self::Tei,
+            _ if TEI.contains(&path) => Self::Tei,
+            _ if path.starts_with("/v1/") => Self::OpenAi,
+            _ if path.starts_with("/v2/") => Self::Cohere,
+            _ if path.starts_with("/api/") => Self::Ollama,
+            _ => Self::Plain,
+        }
+    }
+}
+
+impl From<EngineError> for Problem {
+    fn from(error: EngineError) -> Self {
+        let message = error.to_string();
+        match error {
+            EngineError::Full { retry_after } => Self::busy(Kind::Busy, message, retry_after),
+            EngineError::TooLarge => Self::new(Kind::TooLarge, message),
+            EngineError::Expired => Self::new(Kind::Expired, message),
+            EngineError::Text(error) => error.into(),
+            EngineError::NoText | EngineError::TokenKinds { .. } | EngineError::NoPrompt(_) => {
+                Self::new(Kind::Invalid, message)
+            }
+            EngineError::NoDevice { .. } | EngineError::Draining => {
+                Self::busy(Kind::Unavailable, message, Duration::from_secs(1))
+            }
+            EngineError::NotYet { .. } => Self::busy(Kind::Expired, message, Duration::from_secs(1)),
+            EngineError::NoModel(_) | EngineError::Poison => Self::new(Kind::Internal, message),
+        }
+    }
+}
+
+impl From<EmbedError> for Problem {
+    fn from(error: EmbedError) -> Self {
+        let kind = match error {
+            EmbedError::Gpu(_) | EmbedError::NoSpare { .. } => Kind::Unavailable,
+            EmbedError::UnknownPrompt { .. } => return Self::invalid("prompt_name", error.to_string()),
+            _ => Kind::Invalid,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Problem {
+    fn from(error: serde_json::Error) -> Self {
+        match error.classify() {
+            serde_json::error::Category::Data => Self::new(Kind::Invalid, format!("the request does not fit: {error}")),
+            _ => Self::new(Kind::Malformed, format!("the request is not JSON: {error}")),
+        }
+    }
+}
+
+/// An error in the shape of OpenAI's API.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct OpenAiError {
+    error: OpenAiErrorBody,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct OpenAiErrorBody {
+    message: String,
+    r#type: String,
+    param: Option<String>,
+    code: Option<String>,
+}
+
+impl From<&Problem> for OpenAiError {
+    fn from(problem: &Problem) -> Self {
+        Self {
+            error: OpenAiErrorBody {
+                message: problem.message.clone(),
+                r#type: problem.kind.openai_type().to_owned(),
+                param: problem.param.map(str::to_owned),
+                code: Some(problem.kind.code().to_owned()),
+            },
+        }
+    }
+}
+
+/// An error in the shape of TEI's API.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct TeiError {
+    error: String,
+    error_type: String,
+}
+
+/// An error in the shape of Cohere's API.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct CohereError {
+    message: String,
+}
+
+/// An error in the shape of Ollama's API.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct OllamaError {
+    error: String,
+}
+
+/// An error of magray's own routes.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct PlainError {
+    error: String,
+    /// One word for programs.
+    code: String,
+}
+
+/// How requests to compute can be refused, in the shape of OpenAI's API.
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "only its description is used")]
+pub(crate) enum OpenAiProblems {
+    /// The body is no JSON.
+    #[response(status = 400)]
+    Malformed(OpenAiError),
+    /// There is no key, or a wrong one.
+    #[response(status = 401)]
+    Unauthorised(OpenAiError),
+    /// There is no such model.
+    #[response(status = 404)]
+    NoSuchModel(OpenAiError),
+    /// The body came too slowly.
+    #[response(status = 408)]
+    TooSlow(OpenAiError),
+    /// It is too much for one request.
+    #[response(status = 413)]
+    TooLarge(OpenAiError),
+    /// A field is wrong, or the model does something else.
+    #[response(status = 422)]
+    Invalid(OpenAiError),
+    /// There is too much to do, or the key asked too often: see Retry-After.
+    #[response(status = 429)]
+    Busy(OpenAiError),
+    /// No device computes, or not in time.
+    #[response(status = 503)]
+    Unavailable(OpenAiError),
+}
+
+/// How requests to compute can be refused, in the shape of TEI's API.
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "only its description is used")]
+pub(crate) enum TeiProblems {
+    /// The body is no JSON.
+    #[response(status = 400)]
+    Malformed(TeiError),
+    /// There is no key, or a wrong one.
+    #[response(status = 401)]
+    Unauthorised(TeiError),
+    /// There is no such model.
+    #[response(status = 404)]
+    NoSuchModel(TeiError),
+    /// The body came too slowly.
+    #[response(status = 408)]
+    TooSlow(TeiError),
+    /// It is too much for one request.
+    #[response(status = 413)]
+    TooLarge(TeiError),
+    /// A field is wrong, or the model does something else.
+    #[response(status = 422)]
+    Invalid(TeiError),
+    /// There is too much to do, or the key asked too often: see Retry-After.
+    #[response(status = 429)]
+    Busy(TeiError),
+    /// No device computes, or not in time.
+    #[response(status = 503)]
+    Unavailable(TeiError),
+}
+
+/// How requests that change something can be refused.
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "only its description is used")]
+pub(crate) enum PlainProblems {
+    /// The body is no JSON.
+    #[response(status = 400)]
+    Malformed(PlainError),
+    /// There is no key, or a wrong one.
+    #[response(status = 401)]
+    Unauthorised(PlainError),
+    /// The key is not an administrator's.
+    #[response(status = 403)]
+    Forbidden(PlainError),
+    /// There is no such model.
+    #[response(status = 404)]
+    NoSuchModel(PlainError),
+    /// The body came too slowly.
+    #[response(status = 408)]
+    TooSlow(PlainError),
+    /// It is too much for one request.
+    #[response(status = 413)]
+    TooLarge(PlainError),
+    /// A field is wrong, or the model does something else.
+    #[response(status = 422)]
+    Invalid(PlainError),
+    /// There is too much to do, or the key asked too often: see Retry-After.
+    #[response(status = 429)]
+    Busy(PlainError),
+    /// No device computes, or not in time.
+    #[response(status = 503)]
+    Unavailable(PlainError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_tells_the_shape_of_its_errors() {
+        let cases = [
+            ("/v1/embeddings", Shape::OpenAi),
+            ("/v1/nothing", Shape::OpenAi),
+            ("/", Shape::Tei),
+            ("/embed", Shape::Tei),
+            ("/embedded", Shape::Plain),
+            ("/v2/rerank", Shape::Cohere),
+            ("/api/embed", Shape::Ollama),
+            ("/gpu/status", Shape::Plain),
+        ];
+        for (path, shape) in cases {
+            assert_eq!(Shape::of(path), shape, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_may_retry_is_told_when() {
+        let problem = Problem::busy(Kind::Busy, "later", Duration::from_millis(120));
+        let response = problem.render(Shape::OpenAi);
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "1");
+        assert_eq!(response.headers()["retry-after-ms"], "120");
+    }
+}

@@ -1,0 +1,204 @@
+//! Takes connections and speaks HTTP/1.1 and HTTP/2 on them, until the server is told to stop.
+//! No client can hold it up: each has limited time to speak, and there are only so many.
+
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{Router, body::Body};
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::graceful::{GracefulShutdown, Watcher},
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+};
+use tower::ServiceExt;
+
+use super::{patience::Patient, state::App, tls::Tls, waiting_room::WaitingRoom};
+
+/// How connections are taken.
+#[derive(Clone)]
+pub(crate) struct Listening {
+    pub(crate) tls: Option<Tls>,
+    pub(crate) connections_max: usize,
+    /// From the start of a connection, or the end of an answer, to the whole head of the next request.
+    pub(crate) head_within: Duration,
+    /// A client must take some of its answer within this time.
+    pub(crate) write_within: Duration,
+}
+
+/// Bytes of a request's head at most.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+const HEADERS_MAX: usize = 100;
+/// Requests at once on one connection of HTTP/2.
+const STREAMS_MAX: u32 = 128;
+/// A connection of HTTP/2 that says nothing is asked whether it is there.
+const PING_AFTER: Duration = Duration::from_secs(20);
+/// After a failure to take a connection: there are no files left, most often.
+const PAUSE: Duration = Duration::from_millis(50);
+/// What a connection of HTTP/2 says first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Takes connections until `stop` is done, then lets requests end that were begun; `false` if some took longer than
+/// `drain_within`.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    listening: Listening,
+    site: Site,
+    stop: impl Future<Output = ()>,
+    drain_within: Duration,
+) -> bool {
+    let graceful = GracefulShutdown::new();
+    let (stopping, is_stopping) = watch::channel(false);
+    let places = Arc::new(Semaphore::new(listening.connections_max));
+    let mut room = WaitingRoom::default();
+    tokio::pin!(stop);
+    loop {
+        let taken = tokio::select! {
+            () = &mut stop => break,
+            taken = listener.accept() => taken,
+        };
+        let stream = match taken {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(target: "magray::server", %error, "a connection was not taken");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let Some(place) = place(&places, &mut room).await else {
+            // One too many is closed at once: a client that waits for nothing would not know why.
+            site.app.metrics().turned_away();
+            continue;
+        };
+        let shown_out = room.enter();
+        let (watcher, mut is_stopping) = (graceful.watcher(), is_stopping.clone());
+        let (listening, site) = (listening.clone(), site.clone());
+        tokio::spawn(async move {
+            site.app.connections().fetch_add(1, Ordering::Relaxed);
+            let greeted = tokio::select! {
+                greeted = greet(stream, &listening) => greeted,
+                // Nothing was asked yet.
+                Ok(()) = shown_out => Ok(None),
+                _ = is_stopping.wait_for(|is_stopping| *is_stopping) => Ok(None),
+            };
+            let spoken = match greeted {
+                Ok(Some(greeted)) => speak(greeted, &listening, site.router, watcher).await,
+                Ok(None) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = spoken {
+                tracing::debug!(target: "magray::server", error, "a connection ended early");
+            }
+            site.app.connections().fetch_sub(1, Ordering::Relaxed);
+            drop(place);
+        });
+    }
+    // New clients are refused by the system from here on.
+    drop(listener);
+    stopping.send_replace(true);
+    tokio::time::timeout(drain_within, graceful.shutdown()).await.is_ok()
+}
+
+/// A place for a connection, if need be that of one who has not asked anything.
+async fn place(places: &Arc<Semaphore>, room: &mut WaitingRoom) -> Option<OwnedSemaphorePermit> {
+    /// Whoever is shown out is gone at once, unless the machine is very busy.
+    const GONE_WITHIN: Duration = Duration::from_millis(100);
+    if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+        return Some(place);
+    }
+    if !room.show_out() {
+        return None;
+    }
+    tokio::time::timeout(GONE_WITHIN, Arc::clone(places).acquire_owned()).await.ok()?.ok()
+}
+
+/// What is shown to those who connect.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) router: Router,
+    pub(crate) app: App,
+}
+
+/// A connection of which it is known what it speaks.
+struct Greeted {
+    stream: Box<dyn Stream>,
+    is_http2: bool,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Shakes hands and finds out which HTTP it is; `None` for a client that says nothing in its time.
+async fn greet(stream: TcpStream, listening: &Listening) -> io::Result<Option<Greeted>> {
+    // Answers are written whole: waiting to fill a packet would only delay their end.
+    stream.set_nodelay(true)?;
+    let greeting = async {
+        let Some(tls) = &listening.tls else {
+            let is_http2 = speaks_http2(&stream).await?;
+            return Ok(Greeted { stream: Box::new(Patient::new(stream, listening.write_within)), is_http2 });
+        };
+        let stream = tls.acceptor().accept(Patient::new(stream, listening.write_within)).await?;
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        Ok(Greeted { stream: Box::new(stream), is_http2 })
+    };
+    tokio::time::timeout(listening.head_within, greeting).await.ok().transpose()
+}
+
+/// Looks at the first bytes without taking them.
+async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
+    /// More bytes of a beginning that came in pieces are looked for so often.
+    const LOOK_AGAIN: Duration = Duration::from_millis(10);
+    let mut first = [0; PREFACE.len()];
+    loop {
+        let seen = stream.peek(&mut first).await?;
+        if seen == 0 || !PREFACE.starts_with(&first[..seen]) {
+            return Ok(false);
+        }
+        if seen == PREFACE.len() {
+            return Ok(true);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Speaks HTTP until the client leaves, is too slow, or the server stops.
+async fn speak(
+    greeted: Greeted,
+    listening: &Listening,
+    router: Router,
+    watcher: Watcher,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let stream = TokioIo::new(greeted.stream);
+    let service =
+        TowerToHyperService::new(router.map_request(|request: http::Request<Incoming>| request.map(Body::new)));
+    if greeted.is_http2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(listening.head_within)
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(HEAD_BYTES_MAX as u32);
+        watcher.watch(builder.serve_connection(stream, service)).await?;
+    } else {
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(listening.head_within)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .max_headers(HEADERS_MAX);
+        watcher.watch(builder.serve_connection(stream, service)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! `magray serve`: the engine behind HTTP, for the clients that people already have.
+//! Holds no model or device code; what it takes it answers, also when it is told to stop.
+
+mod admission;
+mod apis;
+mod body;
+mod errors;
+mod gate;
+mod health;
+mod inputs;
+mod keys;
+mod limits;
+mod listen;
+mod metrics;
+mod models;
+mod openai_tokens;
+mod openapi;
+mod patience;
+mod ranking;
+mod rate;
+mod reload;
+mod report;
+mod request_id;
+mod service;
+mod state;
+mod stopping;
+mod tls;
+mod vectors;
+mod waiting_room;
+mod writing;
+
+pub(crate) use keys::{Keys, read_keys};
+pub(crate) use limits::Limits;
+pub(crate) use tls::TlsError;
+
+use std::{io, net::ToSocketAddrs, path::PathBuf, sync::Arc, thread, time::Duration};
+
+use magray_engine::engine::{Engine, EngineOptions};
+use tokio::{net::TcpListener, runtime::Runtime};
+
+use self::{
+    listen::{Listening, Site},
+    metrics::Metrics,
+    models::Models,
+    openai_tokens::OpenAiTokens,
+    reload::Reloader,
+    state::{App, Parts},
+    tls::Tls,
+};
+use crate::{
+    config::{Config, ConfigError, ServerSettings},
+    console::Console,
+    control::{ControlSocket, EngineSubject},
+    exit::Failure,
+    model::load_failure,
+};
+
+/// All that a server is started with.
+pub(crate) struct Start {
+    pub(crate) config: Config,
+    pub(crate) settings: ServerSettings,
+    /// Reads the settings again.
+    pub(crate) settle: Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>,
+    pub(crate) engine: EngineOptions,
+    pub(crate) console: Console,
+}
+
+/// Why the server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("cannot listen on {address}: {reason}; choose another with --host and --port")]
+    Listen { address: String, reason: io::Error },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("'{}' is not a file of tokens: {reason}", path.display())]
+    TokenFile { path: PathBuf, reason: String },
+    #[error("server.aliases: {0}")]
+    Alias(String),
+    #[error("the system refused what a server needs: {0}")]
+    System(#[from] io::Error),
+}
+
+/// How often the samples of metrics are summed up.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// Models that are preloaded have this long before it is given up; the next request tries again.
+const PRELOAD_MAX: Duration = Duration::from_secs(600);
+
+/// Runs the server until it is told to stop.
+pub(crate) fn run(start: Start) -> Result<(), Failure> {
+    allow_connections(start.settings.connections_max);
+    let runtime = runtime().map_err(StartError::from)?;
+    let ended = runtime.block_on(serve(start));
+    // Threads that still read for somebody who has left are not waited for.
+    runtime.shutdown_background();
+    let (engine, was_drained) = ended?;
+    engine.shut_down();
+    if !was_drained {
+        tracing::warn!(target: "magray::server", "some requests were not answered in the time for it");
+    }
+    Ok(())
+}
+
+async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
+    let Start { config, settings, settle, engine, console } = start;
+    // The port is taken before models are read: a mistake shows at once, and clients that come early wait.
+    let listener = bind(&settings.host, settings.port)?;
+    let tls = settings.tls.as_ref().map(|(cert, key)| Tls::open(cert, key)).transpose().map_err(StartError::from)?;
+    let openai_tokens = settings.openai_token_file.as_deref().map(OpenAiTokens::open).transpose()?;
+    let mut signals = stopping::Signals::install().map_err(StartError::from)?;
+    let names: Vec<String> = engine.models.iter().map(|model| model.name.clone()).collect();
+    let engine_limits = engine.schedule.limits;
+    let starting = tokio::task::spawn_blocking(move || Engine::start(engine));
+    let engine = tokio::select! {
+        started = starting => match started {
+            Ok(started) => started.map_err(|reason| load_failure(&names.join(", "), reason))?,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        },
+        // Nothing was promised to anybody yet.
+        () = signals.stopped() => std::process::exit(crate::exit::Exit::Interrupted.code().into()),
+    };
+    let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
+    let app = App::new(Parts {
+        engine: engine.clone(),
+        models,
+        engine_limits,
+        openai_tokens,
+        live: settings.live.clone(),
+        metrics: Metrics::new(),
+        reloader: Reloader::new(&config, tls.clone(), settle),
+        readers: cores(),
+    });
+    // Other programs of the same user may look at it without a key.
+    let subject = EngineSubject { engine: engine.clone(), memory_limit: config.gpu().rules.memory_limit_bytes };
+    let socket = ControlSocket::open(&config.control_folders(), Arc::new(subject));
+    let _socket =
+        socket.inspect_err(|error| console.detail(format_args!("`gpu status` cannot reach this server: {error}")));
+    announce(&settings, &listener, &console);
+    tokio::spawn(keep_up(app.clone()));
+    if settings.is_preloading {
+        tokio::spawn(preload(app.clone()));
+    }
+    let site = Site { router: openapi::router(&app, &settings.cors_origins), app: app.clone() };
+    let listening = Listening {
+        tls,
+        connections_max: settings.connections_max,
+        head_within: settings.head_within,
+        write_within: settings.live.limits.body_within,
+    };
+    let until = signals.watch(app, console);
+    let was_drained = listen::serve(listener, listening, site, until, settings.drain_within).await;
+    Ok((engine, was_drained))
+}
+
+/// A connection is an open file, and systems allow few by default: as many as may be had are asked for.
+fn allow_connections(connections: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    /// Files, pipes and workers beside the connections.
+    const OTHERS: u64 = 256;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.unwrap_or(u64::MAX).min(connections as u64 + OTHERS);
+    if current.is_some_and(|current| current < wanted) {
+        // Where the system refuses, connections wait until there is a file again.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    }
+}
+
+fn runtime() -> io::Result<Runtime> {
+    /// Callers that wait for models to move, the settings that are read again, the start of the engine.
+    const OTHERS: usize = 12;
+    tokio::runtime::Builder::new_multi_thread()
+        .thread_name("serve")
+        .max_blocking_threads(cores() + OTHERS)
+        .enable_all()
+        .build()
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn bind(host: &str, port: u16) -> Result<TcpListener, StartError> {
+    let refused = |reason| StartError::Listen { address: format!("{host}:{port}"), reason };
+    let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(refused)?.collect();
+    let listener = std::net::TcpListener::bind(&addresses[..]).map_err(refused)?;
+    listener.set_nonblocking(true).map_err(refused)?;
+    TcpListener::from_std(listener).map_err(refused)
+}
+
+/// Says where the server is, and warns where anybody can use it.
+fn announce(settings: &ServerSettings, listener: &TcpListener, console: &Console) {
+    let Ok(address) = listener.local_addr() else { return };
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    console.note(format_args!("listening on {scheme}://{address} (API: /docs)"));
+    if address.ip().is_loopback() {
+        return;
+    }
+    if settings.live.keys.is_open() {
+        console.warn("everybody who reaches this address may compute: set server.api_keys_file or MAGRAY_API_KEYS");
+    } else if settings.tls.is_none() {
+        console.warn("keys travel in the clear: set server.tls_cert and server.tls_key, or put a proxy before it");
+    }
+}
+
+async fn keep_up(app: App) {
+    let mut often = tokio::time::interval(UPKEEP);
+    loop {
+        often.tick().await;
+        app.metrics().upkeep();
+    }
+}
+
+/// Brings all models to their devices and proves that they compute.
+async fn preload(app: App) {
+    let own = app.clone();
+    let loading = tokio::task::spawn_blocking(move || {
+        for (place, model) in own.models().iter().enumerate() {
+            if let Err(error) = own.engine().preheat(place, PRELOAD_MAX) {
+                tracing::warn!(target: "magray::server", model = model.name, %error, "a model was not preloaded");
+            }
+        }
+    });
+    if loading.await.is_ok()
+        && let Err(problem) = app.check_health().await
+    {
+        tracing::warn!(target: "magray::server", error = problem.message, "the first pass failed");
+    }
+}

@@ -1,0 +1,94 @@
+//! All routes and the document that describes them, made from the same list.
+//! A route that is not described here does not exist.
+
+use axum::{Router, middleware};
+use http::{HeaderValue, Method, header};
+use tower_http::{catch_panic::CatchPanicLayer, cors::CorsLayer};
+use utoipa::{
+    Modify, OpenApi,
+    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_swagger_ui::SwaggerUi;
+
+use super::{apis, errors, gate, health, keys::Access, metrics, state::App};
+
+/// The head of the document.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "magray",
+        description = "Embeddings and reranking on CPU and GPU, through the APIs that clients already speak.",
+        license(name = "MIT OR Apache-2.0"),
+    ),
+    modifiers(&Secured),
+    tags(
+        (name = "openai", description = "What OpenAI's clients ask."),
+        (name = "tei", description = "What clients of text-embeddings-inference ask."),
+        (name = "gpu", description = "Where the models are, and how they come and go."),
+        (name = "admin", description = "The server itself."),
+        (name = "health", description = "Whether it works, and how well."),
+    )
+)]
+struct Document;
+
+struct Secured;
+
+impl Modify for Secured {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
+        document.components.get_or_insert_default().add_security_scheme("key", scheme);
+    }
+}
+
+/// All routes, by what they ask of their callers.
+fn described(app: &App) -> (Router<App>, utoipa::openapi::OpenApi) {
+    let open = OpenApiRouter::new()
+        .routes(routes!(health::health))
+        .routes(routes!(health::ping))
+        .routes(routes!(health::live));
+    let guarded = |routes: OpenApiRouter<App>, access: Access| {
+        routes.route_layer(middleware::from_fn_with_state((app.clone(), access), gate::admit))
+    };
+    let users = OpenApiRouter::new()
+        .merge(apis::openai::routes())
+        .merge(apis::tei::routes())
+        .merge(apis::gpu::reading_routes())
+        .routes(routes!(metrics::metrics));
+    let admins = OpenApiRouter::new().merge(apis::gpu::moving_routes()).merge(apis::admin::routes());
+    OpenApiRouter::with_openapi(Document::openapi())
+        .merge(open)
+        .merge(guarded(users, Access::User))
+        .merge(guarded(admins, Access::Admin))
+        .split_for_parts()
+}
+
+/// The whole site.
+pub(crate) fn router(app: &App, cors_origins: &[String]) -> Router {
+    let (routes, document) = described(app);
+    let mut router = routes
+        .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
+        .fallback(gate::no_route)
+        .method_not_allowed_fallback(gate::wrong_method)
+        .layer(CatchPanicLayer::custom(errors::panicked))
+        .layer(middleware::from_fn_with_state(app.clone(), gate::watch))
+        .with_state(app.clone());
+    if let Some(cors) = cors(cors_origins) {
+        router = router.layer(cors);
+    }
+    router
+}
+
+/// Which web pages may ask; `None`: those of no other origin.
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    let layer = match origins {
+        [] => return None,
+        [all] if all == "*" => CorsLayer::new().allow_origin(tower_http::cors::Any),
+        some => {
+            let known: Vec<HeaderValue> = some.iter().filter_map(|origin| origin.parse().ok()).collect();
+            CorsLayer::new().allow_origin(known)
+        }
+    };
+    let headers = [header::AUTHORIZATION, header::CONTENT_TYPE];
+    Some(layer.allow_methods([Method::GET, Method::POST]).allow_headers(headers))
+}

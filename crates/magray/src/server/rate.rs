@@ -1,0 +1,76 @@
+//! How often each key may ask: one clock a key that runs ahead with every request.
+//! Counts requests of keys alone; callers without a key are bounded by the queue.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use super::errors::{Kind, Problem};
+
+/// The clocks of all keys.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    /// What one request costs, in nanoseconds; 0: no limit.
+    interval: u64,
+    /// How far a clock may run ahead: what may come at once.
+    ahead_max: u64,
+    /// By key: until when it has spent its requests, in nanoseconds since the server started.
+    spent: Vec<AtomicU64>,
+}
+
+/// What a key may ask at once, as a part of a minute's requests.
+const BURST_PART: u64 = 6;
+
+impl Rates {
+    pub(crate) fn new(keys: usize, requests_per_minute: Option<u64>) -> Self {
+        let Some(rate) = requests_per_minute.filter(|rate| *rate > 0) else { return Self::default() };
+        let interval = Duration::from_secs(60).as_nanos() as u64 / rate;
+        let ahead_max = interval * (rate / BURST_PART).max(1);
+        Self { interval, ahead_max, spent: (0..keys).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Takes one request of a key's share, or says when there is one again.
+    pub(crate) fn take(&self, key: Option<usize>, since_start: Duration) -> Result<(), Problem> {
+        let Some(spent) = key.and_then(|key| self.spent.get(key)) else { return Ok(()) };
+        let now = u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX);
+        let mut before = spent.load(Ordering::Relaxed);
+        loop {
+            let after = before.max(now).saturating_add(self.interval);
+            let ahead = after - now;
+            if ahead > self.ahead_max {
+                let wait = Duration::from_nanos(ahead - self.ahead_max);
+                return Err(Problem::busy(Kind::TooOften, "this key has asked too often: wait and try again", wait));
+            }
+            match spent.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(other) => before = other,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_taken_then_the_rate_holds() {
+        let rates = Rates::new(2, Some(60));
+        let second = Duration::from_secs(1);
+        let taken = (0..100).take_while(|_| rates.take(Some(0), second).is_ok()).count();
+        assert_eq!(taken, 10);
+        let refused = rates.take(Some(0), second).unwrap_err();
+        assert_eq!((refused.kind, refused.retry_after), (Kind::TooOften, Some(second)));
+        assert!(rates.take(Some(0), second * 2).is_ok());
+        assert!(rates.take(Some(0), second * 2).is_err());
+        assert!(rates.take(Some(1), second).is_ok(), "one key does not spend another's share");
+    }
+
+    #[test]
+    fn without_a_limit_or_a_key_nothing_is_refused() {
+        assert!((0..1000).all(|_| Rates::new(1, None).take(Some(0), Duration::ZERO).is_ok()));
+        let rates = Rates::new(1, Some(1));
+        assert!((0..1000).all(|_| rates.take(None, Duration::ZERO).is_ok()));
+    }
+}

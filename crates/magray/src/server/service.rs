@@ -1,0 +1,146 @@
+//! The way of a request through the engine: texts are read beside the runtime, queued, computed, and told of.
+//! Knows no API: those turn requests into texts and answers into JSON.
+
+use std::time::{Duration, Instant};
+
+use axum::response::Response;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use magray_engine::engine::{Answer, EngineError, Work};
+
+use super::{
+    errors::{Kind, Problem},
+    inputs::Input,
+    state::App,
+};
+
+/// Requests that are read where they arrive: to hand over less takes longer than to read it.
+const INLINE_BYTES_MAX: usize = 8 << 10;
+
+/// Work that was read, and how it went.
+#[derive(Debug)]
+pub(crate) struct ReadWork {
+    pub(crate) work: Work,
+    /// Texts that were longer than the model reads and were cut.
+    pub(crate) truncated: usize,
+    pub(crate) took: Duration,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Computed {
+    pub(crate) answer: Answer,
+    truncated: usize,
+    reading: Duration,
+}
+
+/// How texts are to be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading<'a> {
+    pub(crate) model: usize,
+    /// The field of the request that holds them.
+    pub(crate) param: &'static str,
+    pub(crate) prompt: Option<&'a str>,
+    /// Whether too long ones are cut; `None`: as the settings say.
+    pub(crate) truncate: Option<bool>,
+}
+
+impl App {
+    /// Reads a request of so many bytes: short ones here, long ones on a thread beside the runtime, a few at a time.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        read: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        if bytes <= INLINE_BYTES_MAX {
+            return read(self);
+        }
+        let Ok(_turn) = self.readers().acquire().await else { return Err(stopping()) };
+        let app = self.clone();
+        let read = tokio::task::spawn_blocking(move || read(&app));
+        read.await.unwrap_or_else(|_| Err(Problem::new(Kind::Internal, "reading the request failed")))
+    }
+
+    /// Texts or token ids as work to embed. Blocks as long as the tokenizer takes.
+    pub(crate) fn read_input(&self, input: Input<'_>, how: Reading<'_>) -> Result<ReadWork, Problem> {
+        let started = Instant::now();
+        let limits = self.live().limits;
+        let work = match input {
+            Input::Texts { texts, .. } => {
+                limits.check_texts(how.param, texts.iter().map(|text| text.as_ref()))?;
+                self.engine().read(how.model, &texts, how.prompt)?
+            }
+            Input::Ids { texts, .. } => {
+                limits.check_count(how.param, texts.len())?;
+                if let Some(at) = texts.iter().position(Vec::is_empty) {
+                    return Err(Problem::invalid(how.param, format!("text {at} has no token ids")));
+                }
+                self.engine().read_ids(how.model, texts)?
+            }
+        };
+        self.check_work(work, how, started)
+    }
+
+    /// Checks work that was read: what was cut, and how many tokens there are.
+    pub(crate) fn check_work(&self, work: Work, how: Reading<'_>, started: Instant) -> Result<ReadWork, Problem> {
+        let limits = self.live().limits;
+        let truncated = work.texts.iter().filter(|text| text.truncated).count();
+        if truncated > 0 && !how.truncate.unwrap_or(limits.is_cutting) {
+            let (first, most) =
+                (work.texts.iter().position(|text| text.truncated), self.models().get(how.model).max_tokens);
+            let message = format!("text {} has more than the {most} tokens that the model reads", first.unwrap_or(0));
+            return Err(Problem::too_large(how.param, message));
+        }
+        limits.check_tokens(how.param, work.tokens())?;
+        Ok(ReadWork { work, truncated, took: started.elapsed() })
+    }
+
+    /// Queues work and waits for what comes of it. Whoever stops waiting takes the work back.
+    pub(crate) async fn compute(&self, read: ReadWork) -> Result<Computed, Problem> {
+        let ReadWork { mut work, truncated, took: reading } = read;
+        let (model, texts) = (work.model, work.texts.len());
+        work.deadline.get_or_insert(self.live().limits.answer_within);
+        let answer = self.engine().ask(work).await.inspect_err(|error| {
+            if let EngineError::Full { retry_after } = error {
+                self.admission().note_full(self.uptime(), *retry_after);
+            }
+        })?;
+        self.health().passed(&answer);
+        self.metrics().computed(&self.models().get(model).name, texts, &answer, reading);
+        Ok(Computed { answer, truncated, reading })
+    }
+}
+
+fn stopping() -> Problem {
+    Problem::busy(Kind::Unavailable, "the server is stopping", Duration::from_secs(1))
+}
+
+impl Computed {
+    /// Says in the head of a response which device computed it, how long that took, and what was cut.
+    pub(crate) fn tell(&self, mut response: Response) -> Response {
+        self.tell_in(response.headers_mut());
+        response
+    }
+
+    fn tell_in(&self, headers: &mut HeaderMap) {
+        const DEVICE: HeaderName = HeaderName::from_static("x-magray-device");
+        const FALLBACK: HeaderName = HeaderName::from_static("x-magray-fallback");
+        const TRUNCATED: HeaderName = HeaderName::from_static("x-magray-truncated");
+        const TIMING: HeaderName = HeaderName::from_static("server-timing");
+        let mut tell = |name: HeaderName, text: &str| {
+            if let Ok(value) = HeaderValue::from_str(text) {
+                headers.insert(name, value);
+            }
+        };
+        let answer = &self.answer;
+        tell(DEVICE, &answer.device.to_string());
+        if let Some(reason) = &answer.fallback {
+            tell(FALLBACK, reason.code());
+        }
+        if self.truncated > 0 {
+            tell(TRUNCATED, &self.truncated.to_string());
+        }
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let (read, queued, computed) = (ms(self.reading), ms(answer.queued), ms(answer.computed));
+        tell(TIMING, &format!("read;dur={read:.3}, queue;dur={queued:.3}, compute;dur={computed:.3}"));
+    }
+}

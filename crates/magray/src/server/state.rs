@@ -1,0 +1,163 @@
+//! What every handler is given: the engine, the models by name, and what can change while the server runs.
+//! Cheap to clone, and never locked while anything is computed.
+
+use std::{
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use magray_engine::engine::{self, Engine};
+use tokio::sync::Semaphore;
+
+use super::{
+    admission::Admission, health::Health, keys::Keys, limits::Limits, metrics::Metrics, models::Models,
+    openai_tokens::OpenAiTokens, rate::Rates, reload::Reloader,
+};
+use crate::config::LiveSettings;
+
+/// The server's state. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    models: Models,
+    engine_limits: engine::Limits,
+    openai_tokens: Option<OpenAiTokens>,
+    live: RwLock<Arc<Live>>,
+    admission: Arc<Admission>,
+    health: Health,
+    metrics: Metrics,
+    reloader: Reloader,
+    /// How many large requests are read at once.
+    readers: Semaphore,
+    /// How many callers wait at once for models to move.
+    movers: Semaphore,
+    connections: AtomicUsize,
+    is_draining: AtomicBool,
+    started: Instant,
+}
+
+/// What can change while the server runs; a request sees one version from its start to its end.
+pub(crate) struct Live {
+    pub(crate) keys: Keys,
+    pub(crate) rates: Rates,
+    pub(crate) limits: Limits,
+}
+
+/// What the state is made of.
+pub(crate) struct Parts {
+    pub(crate) engine: Engine,
+    pub(crate) models: Models,
+    pub(crate) engine_limits: engine::Limits,
+    pub(crate) openai_tokens: Option<OpenAiTokens>,
+    pub(crate) live: LiveSettings,
+    pub(crate) metrics: Metrics,
+    pub(crate) reloader: Reloader,
+    pub(crate) readers: usize,
+}
+
+/// Callers that wait for models to move; more are refused.
+const MOVERS_MAX: usize = 8;
+
+impl App {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self(Arc::new(Inner {
+            engine: parts.engine,
+            models: parts.models,
+            engine_limits: parts.engine_limits,
+            openai_tokens: parts.openai_tokens,
+            admission: Arc::new(Admission::new(parts.live.held_bytes_max)),
+            live: RwLock::new(Arc::new(Live::of(parts.live))),
+            health: Health::default(),
+            metrics: parts.metrics,
+            reloader: parts.reloader,
+            readers: Semaphore::new(parts.readers.max(1)),
+            movers: Semaphore::new(MOVERS_MAX),
+            connections: AtomicUsize::new(0),
+            is_draining: AtomicBool::new(false),
+            started: Instant::now(),
+        }))
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    pub(crate) fn models(&self) -> &Models {
+        &self.0.models
+    }
+
+    pub(crate) fn health(&self) -> &Health {
+        &self.0.health
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    pub(crate) fn admission(&self) -> &Arc<Admission> {
+        &self.0.admission
+    }
+
+    pub(crate) fn reloader(&self) -> &Reloader {
+        &self.0.reloader
+    }
+
+    pub(super) fn readers(&self) -> &Semaphore {
+        &self.0.readers
+    }
+
+    pub(super) fn movers(&self) -> &Semaphore {
+        &self.0.movers
+    }
+
+    /// What the queue takes at most.
+    pub(crate) fn engine_limits(&self) -> engine::Limits {
+        self.0.engine_limits
+    }
+
+    /// The tokens of OpenAI's own tokenizer, where the user has given them.
+    pub(crate) fn openai_tokens(&self) -> Option<&OpenAiTokens> {
+        self.0.openai_tokens.as_ref()
+    }
+
+    /// What holds now.
+    pub(crate) fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.0.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on this holds.
+    pub(crate) fn change(&self, live: LiveSettings) {
+        self.0.admission.set_most(live.held_bytes_max);
+        *self.0.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Live::of(live));
+    }
+
+    /// Connections that are open.
+    pub(crate) fn connections(&self) -> &AtomicUsize {
+        &self.0.connections
+    }
+
+    pub(crate) fn uptime(&self) -> Duration {
+        self.0.started.elapsed()
+    }
+
+    /// Whether the server is on its way out.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.0.is_draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn start_draining(&self) {
+        self.0.is_draining.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Live {
+    fn of(settings: LiveSettings) -> Self {
+        let rates = Rates::new(settings.keys.len(), settings.requests_per_minute);
+        Self { keys: settings.keys, rates, limits: settings.limits }
+    }
+}

@@ -1,0 +1,60 @@
+//! Signals: SIGTERM and SIGINT stop the server, SIGHUP reads its settings again.
+//! The first signal lets requests end; the second ends the process at once.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::state::App;
+use crate::{console::Console, exit::Exit};
+
+/// The signals that the server hears.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    pub(super) fn install() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Done when the server is told to stop.
+    pub(super) async fn stopped(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Done when the server is told to stop; from then on another such signal ends the process.
+    pub(super) async fn watch(mut self, app: App, console: Console) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => break,
+                _ = self.interrupt.recv() => break,
+                _ = self.hangup.recv() => reload(&app, &console).await,
+            }
+        }
+        console.note("stopping: requests that were taken are still answered");
+        app.start_draining();
+        tokio::spawn(async move {
+            self.stopped().await;
+            std::process::exit(Exit::Interrupted.code().into());
+        });
+    }
+}
+
+async fn reload(app: &App, console: &Console) {
+    let own = app.clone();
+    match tokio::task::spawn_blocking(move || own.reload()).await {
+        Ok(Ok(reloaded)) => console.note(reloaded),
+        Ok(Err(problem)) => console.warn(problem),
+        Err(_) => console.warn("reading the settings again failed"),
+    }
+}

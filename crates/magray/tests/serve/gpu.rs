@@ -1,0 +1,94 @@
+//! GPU control through HTTP: where models are, how they come and go, and workers that die under load.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::rig::{Server, Setup, wait_for};
+
+fn status(server: &Server) -> Value {
+    server.get("/gpu/status").ok().json()
+}
+
+fn location(server: &Server) -> String {
+    status(server)["models"][0]["location"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_model_comes_with_its_first_request_and_moves_as_it_is_told() {
+    let server = Setup::on_gpu("").start();
+    assert_eq!(location(&server), "unloaded");
+    let reply = server.post("/v1/embeddings", r#"{"input":"river"}"#).ok();
+    assert_eq!(reply.header("x-magray-device"), Some("sim:0"));
+    assert_eq!(location(&server), "gpu");
+    assert!(status(&server)["gpu_memory_allocated_gb"].as_f64().unwrap() > 0.0);
+
+    let moved = server.post("/gpu/offload", "").ok().json();
+    assert_eq!(moved["models"][0]["name"], json!("bert"));
+    assert_eq!(location(&server), "cpu");
+    server.post("/gpu/preheat", r#"{"model":"bert"}"#).ok();
+    assert_eq!(location(&server), "gpu");
+    server.request("POST", "/gpu/release").body("model=bert").send().ok();
+    assert_eq!(location(&server), "unloaded");
+    server.post("/v1/embeddings", r#"{"input":"river"}"#).ok();
+    server.check_refused("/gpu/offload", r#"{"model":"nothing"}"#, 404, "no model 'nothing'");
+}
+
+#[test]
+fn the_idle_timeout_is_changed_by_form_and_json() {
+    let server = Setup::embedder().start();
+    let timeout = || status(&server)["models"][0]["idle_timeout_s"].clone();
+    assert_eq!(timeout(), json!(60.0));
+    let form = server.request("POST", "/gpu/timeout").header("content-type", "application/x-www-form-urlencoded");
+    assert_eq!(form.body("timeout=30").send().ok().json(), json!({"models": ["bert"], "timeout": 30.0}));
+    assert_eq!(timeout(), json!(30.0));
+    server.post("/gpu/timeout", r#"{"timeout":2.5,"model":"bert"}"#).ok();
+    assert_eq!(timeout(), json!(2.5));
+    server.post("/gpu/timeout", r#"{"timeout":"never"}"#).ok();
+    assert_eq!(timeout(), Value::Null);
+    server.post("/gpu/timeout", r#"{"timeout_seconds":0}"#).ok();
+    assert_eq!(status(&server)["models"][0]["offload_after_use"], json!(true));
+    for wrong in ["", "{}", r#"{"timeout":-1}"#, r#"{"timeout":"soon"}"#, r#"{"timeout":1e300}"#] {
+        server.check_refused("/gpu/timeout", wrong, 422, "timeout");
+    }
+    assert_eq!(server.request("POST", "/gpu/timeout").body("timeout=x").send().status, 422);
+}
+
+#[test]
+fn the_command_line_sees_the_server() {
+    let server = Setup::on_gpu("").start();
+    let told = server.beside(&["gpu", "status", "--json"]);
+    let pid = status(&server)["pid"].as_u64().unwrap();
+    assert!(told.contains(&pid.to_string()) && told.contains("bert"), "{told}");
+}
+
+#[test]
+fn the_devices_are_listed() {
+    let server = Setup::on_gpu("").start();
+    let devices = server.get("/gpu/devices").ok().json();
+    let names: Vec<&str> = devices.as_array().unwrap().iter().map(|device| device["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["cpu", "sim:0"]);
+}
+
+#[test]
+fn a_worker_that_is_killed_under_64_clients_costs_no_answer() {
+    // The first batch never ends by itself, so that all 64 are there when the worker is killed.
+    let server = Setup::on_gpu("hang@batch=2").start();
+    let right = server.post("/embed", r#"{"inputs":"river"}"#).ok().json();
+    let clients: Vec<_> = (0..64)
+        .map(|client| {
+            let inputs = json!({"inputs": ["river", format!("text {client}")]}).to_string();
+            server.request("POST", "/embed").body(inputs).begin()
+        })
+        .collect();
+    wait_for("all 64 requests", || status(&server)["requests"] == json!(64));
+    let pid = status(&server)["devices"][1]["worker_pid"].as_i64().expect("a worker computes");
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    for mut client in clients {
+        let reply = crate::http::Reply::read(&mut client).expect("an answer").ok().json();
+        let vectors: Vec<Vec<f32>> = serde_json::from_value(reply).unwrap();
+        let right: Vec<f32> = serde_json::from_value(right[0].clone()).unwrap();
+        let worst = vectors[0].iter().zip(&right).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(vectors.len() == 2 && worst < 0.01, "{worst}");
+    }
+    assert!(status(&server)["devices"][1]["worker_restarts"].as_u64().unwrap() >= 1);
+}

@@ -1,0 +1,95 @@
+//! Keys: who may compute, who may administer, how often; and what clients of each API are told.
+
+use serde_json::json;
+
+use crate::rig::Setup;
+
+const EMBED: &str = r#"{"input":"river"}"#;
+
+#[test]
+fn a_key_is_needed_where_keys_are_set() {
+    let setup = Setup::embedder().env("MAGRAY_API_KEYS", "one,two");
+    let file = setup.file("admins", "# those who may\nboss\n");
+    let server = setup.arg("--admin-keys-file").arg(file).start();
+    let post = |path: &str, key: &str| server.request("POST", path).key(key).body(EMBED).send().status;
+    for key in ["one", "two", "boss"] {
+        assert_eq!(post("/v1/embeddings", key), 200, "{key}");
+    }
+    for key in ["", "on", "one,two", "boss2"] {
+        assert_eq!(post("/v1/embeddings", key), 401, "{key}");
+    }
+    let by_header = server.request("POST", "/v1/embeddings").header("x-api-key", "two").body(EMBED).send();
+    assert_eq!(by_header.status, 200);
+    // Those who compute may look, and those who administer may change.
+    let get = |path: &str, key: &str| server.request("GET", path).key(key).send().status;
+    assert_eq!((get("/gpu/status", "one"), get("/metrics", "one"), get("/gpu/status", "no")), (200, 200, 401));
+    for path in ["/gpu/offload", "/gpu/release", "/gpu/preheat", "/gpu/timeout", "/admin/reload"] {
+        assert_eq!((post(path, "one"), post(path, "no")), (403, 401), "{path}");
+        assert_ne!(post(path, "boss"), 403, "{path}");
+    }
+    // What tells nothing needs no key.
+    for path in ["/health", "/health/live", "/ping"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn a_client_without_a_key_that_sends_much_still_hears_why() {
+    let server = Setup::embedder().env("MAGRAY_API_KEYS", "one").start();
+    let much = format!("{{\"inputs\":\"{}\"}}", "a".repeat(900_000));
+    let reply = server.post("/embed", &much);
+    assert_eq!(reply.status, 401, "{}", reply.text());
+}
+
+#[test]
+fn each_api_says_in_its_own_way_that_a_key_is_missing() {
+    let server = Setup::embedder().env("MAGRAY_API_KEYS", "one").start();
+    let openai = server.post("/v1/embeddings", EMBED);
+    assert_eq!((openai.status, openai.header("www-authenticate")), (401, Some("bearer")));
+    assert_eq!(openai.json()["error"]["type"], json!("authentication_error"));
+    let tei = server.post("/embed", r#"{"inputs":"a"}"#);
+    assert_eq!((tei.status, &tei.json()["error_type"]), (401, &json!("validation")));
+    let plain = server.get("/gpu/status");
+    assert_eq!((plain.status, &plain.json()["code"]), (401, &json!("invalid_api_key")));
+}
+
+#[test]
+fn a_key_that_asks_too_often_is_told_when_to_come_back() {
+    let setup = Setup::embedder().env("MAGRAY_API_KEYS", "one,two");
+    let server = setup.settings("[server]\nrequests_per_minute = 6\n").start();
+    let ask = |key: &str| server.request("GET", "/v1/models").key(key).send();
+    assert_eq!(ask("one").status, 200);
+    let refused = ask("one");
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("rate_limit_exceeded")));
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=10).contains(&seconds), "{seconds}");
+    assert_eq!(ask("two").status, 200);
+}
+
+#[test]
+fn an_open_server_warns_and_one_on_loopback_does_not() {
+    let open = Setup::embedder().arg("--host").arg("0.0.0.0").start();
+    assert!(crate::rig::said_soon(&open, "everybody who reaches this address may compute"), "{}", open.said());
+    let home = Setup::embedder().start();
+    home.get("/health/live").ok();
+    assert!(!home.said().contains("warning"), "{}", home.said());
+}
+
+#[test]
+fn a_file_without_keys_does_not_leave_the_server_open() {
+    let setup = Setup::embedder();
+    let file = setup.file("keys", "# nothing\n");
+    let (code, said) = setup.arg("--api-keys-file").arg(file).refused();
+    assert!(code == 2 && said.contains("holds no key"), "{code}: {said}");
+    let (code, said) = Setup::embedder().arg("--api-keys-file").arg("absent").refused();
+    assert!(code == 2 && said.contains("cannot read"), "{code}: {said}");
+}
+
+#[test]
+fn keys_are_not_shown() {
+    let server = Setup::embedder().env("MAGRAY_API_KEYS", "open-sesame").env("MAGRAY_LOG", "debug").start();
+    server.request("POST", "/v1/embeddings").key("open-sesame").body(EMBED).send().ok();
+    server.request("POST", "/v1/embeddings").key("guess-me").body(EMBED).send();
+    let said = server.said();
+    assert!(!said.contains("open-sesame") && !said.contains("guess-me"), "{said}");
+}

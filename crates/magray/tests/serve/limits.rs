@@ -1,0 +1,89 @@
+//! Limits of a request: bytes, texts, tokens; and what is too much for all requests together.
+
+use std::io::Write;
+
+use serde_json::json;
+
+use crate::{
+    http::{Reply, connect},
+    rig::{Setup, wait_for},
+};
+
+#[test]
+fn what_is_too_large_is_refused_with_413() {
+    let setup = Setup::embedder();
+    let server = setup
+        .settings("[server]\nbody_bytes_max = 4096\ntexts_max = 3\ntext_bytes_max = 100\ntokens_max = 40\n")
+        .start();
+    let inputs = |texts: &[&str]| json!({"inputs": texts}).to_string();
+    server.check_refused("/embed", &inputs(&["a"; 4]), 413, "4 texts; 3 are allowed");
+    server.check_refused("/embed", &inputs(&["a", &"b".repeat(101)]), 413, "text 1 has 101 bytes; 100 are allowed");
+    let wordy = "a b c d e f g h i j k l m n o p q r s t";
+    server.check_refused("/embed", &inputs(&[wordy, wordy]), 413, "tokens; 40 are allowed");
+    server.check_refused("/embed", &inputs(&["a".repeat(5000).as_str()]), 413, "larger than 4096 bytes");
+    server.check_refused("/rerank", &json!({"query": "b".repeat(101), "texts": ["a"]}).to_string(), 413, "101 bytes");
+    server.check_refused("/tokenize", &inputs(&["a"; 4]), 413, "4 texts");
+    server.post("/embed", &inputs(&["a"; 3])).ok();
+}
+
+#[test]
+fn a_body_of_unknown_length_is_cut_off_at_the_limit() {
+    let server = Setup::embedder().settings("[server]\nbody_bytes_max = 4096\n").start();
+    let mut stream = connect(server.address);
+    let head = "POST /embed HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let chunk = format!("400\r\n{}\r\n", "a".repeat(1024));
+    // The server may have closed before all of it was sent.
+    for _ in 0..64 {
+        if stream.write_all(chunk.as_bytes()).is_err() {
+            break;
+        }
+    }
+    let reply = Reply::read(&mut stream);
+    assert!(reply.is_none_or(|reply| reply.status == 413));
+    let mut stream = connect(server.address);
+    let head = "POST /embed HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(format!("{head}12\r\n{}\r\n0\r\n\r\n", r#"{"inputs":"river"}"#).as_bytes()).unwrap();
+    Reply::read(&mut stream).unwrap().ok();
+}
+
+#[test]
+fn more_work_than_there_is_room_for_gets_429_at_once_and_the_rest_is_answered() {
+    // The device hangs with its first batch, so that what comes waits.
+    let setup = Setup::on_gpu("hang@batch=1");
+    let server = setup.settings("[queue]\ntokens_max = 100\n").start();
+    let request = json!({"inputs": vec!["river"; 10]}).to_string();
+    let mut waiting = server.request("POST", "/embed").body(&request).begin();
+    wait_for("the request", || server.get("/gpu/status").ok().json()["requests"] == json!(1));
+    let refused = server.post("/embed", &request);
+    assert_eq!((refused.status, &refused.json()["error_type"]), (429, &json!("overloaded")), "{}", refused.text());
+    assert!(refused.header("retry-after").is_some());
+    let openai = server.post("/v1/embeddings", &json!({"input": vec!["river"; 10]}).to_string());
+    assert_eq!((openai.status, &openai.json()["error"]["code"]), (429, &json!("overloaded")));
+    Reply::read(&mut waiting).unwrap().ok();
+    server.check_refused("/embed", &json!({"inputs": vec!["river"; 100]}).to_string(), 413, "fewer texts");
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_work_back() {
+    let server = Setup::on_gpu("hang@batch=1").start();
+    let status = || server.get("/gpu/status").ok().json();
+    let mut first = server.request("POST", "/embed").body(r#"{"inputs":"river"}"#).begin();
+    wait_for("the first request", || status()["requests"] == json!(1));
+    let many = json!({"inputs": vec!["river"; 100]}).to_string();
+    let second = server.request("POST", "/embed").body(many).begin();
+    wait_for("the second request", || status()["requests"] == json!(2));
+    drop(second);
+    wait_for("its end", || status()["requests"].as_u64().unwrap() < 2);
+    Reply::read(&mut first).unwrap().ok();
+    let finished: u64 =
+        status()["devices"].as_array().unwrap().iter().map(|d| d["texts_finished"].as_u64().unwrap()).sum();
+    assert!(finished < 100, "work that nobody waited for was computed: {finished} texts");
+}
+
+#[test]
+fn a_request_that_is_not_computed_in_time_gets_503() {
+    let server = Setup::on_gpu("hang@batch=1, hang@batch=2").settings("[server]\nrequest_timeout_s = 1\n").start();
+    let reply = server.post("/v1/embeddings", r#"{"input":"river"}"#);
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("timeout")), "{}", reply.text());
+}

@@ -1,0 +1,183 @@
+//! Clients that no server wants: broken, slow, greedy, or out to do harm. Each gets a clear answer or a closed door.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+};
+
+use crate::{
+    http::{Reply, connect},
+    rig::{Server, Setup},
+};
+
+/// Sends these bytes and reads what comes until the server closes.
+fn raw(server: &Server, bytes: &[u8]) -> Option<Reply> {
+    let mut stream = connect(server.address);
+    let _ = stream.write_all(bytes);
+    Reply::read(&mut stream)
+}
+
+/// The server is as well as before.
+#[track_caller]
+fn assert_well(server: &Server) {
+    server.post("/embed", r#"{"inputs":"river"}"#).ok();
+}
+
+#[test]
+fn bytes_that_are_no_http_get_400_or_a_closed_door() {
+    let server = Setup::embedder().start();
+    let long_line = [b"GET /".to_vec(), vec![b'a'; 100_000], b" HTTP/1.1\r\n\r\n".to_vec()].concat();
+    let cases: [&[u8]; 7] = [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"hello\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: -5\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+        b"GET / HTTP/1.1\r\nhost\x00: a\r\n\r\n",
+        &long_line,
+    ];
+    for bytes in cases {
+        let reply = raw(&server, &[bytes, b"\r\n\r\n"].concat());
+        let status = reply.map_or(400, |reply| reply.status);
+        assert!(
+            (400..500).contains(&status),
+            "{status} for {:?}",
+            String::from_utf8_lossy(&bytes[..bytes.len().min(60)])
+        );
+    }
+    assert_well(&server);
+}
+
+#[test]
+fn bodies_that_are_no_texts_are_refused() {
+    let server = Setup::embedder().start();
+    let deep = "[".repeat(100_000);
+    let cases: [(&[u8], u16); 6] = [
+        (b"{\"inputs\":\"\xff\xfe\"}", 400),
+        (b"{\"inputs\":\"\\ud800\"}", 400),
+        (b"\x00\x01\x02", 400),
+        (deep.as_bytes(), 422),
+        (b"{\"inputs\":\"a\",\"inputs\":\"b\"}", 422),
+        (b"{\"inputs\":1e999}", 400),
+    ];
+    for (body, status) in cases {
+        let reply = server.request("POST", "/embed").body(body).send();
+        assert!((400..500).contains(&reply.status), "{}", reply.text());
+        assert_eq!(reply.status, status, "{}", reply.text());
+    }
+    let nested = format!("{{\"inputs\":{}", "[".repeat(100_000));
+    let reply = server.request("POST", "/embed").body(nested).send();
+    assert!(matches!(reply.status, 400 | 422), "{}", reply.text());
+    assert_well(&server);
+}
+
+#[test]
+fn a_body_that_is_far_too_large_is_refused_before_it_is_read() {
+    let server = Setup::embedder().start();
+    let head = "POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 1073741824\r\nconnection: close\r\n\r\n";
+    let reply = raw(&server, head.as_bytes()).expect("an answer");
+    assert_eq!(reply.status, 413, "{}", reply.text());
+    assert_well(&server);
+}
+
+#[test]
+fn a_flood_of_headers_is_refused() {
+    let server = Setup::embedder().start();
+    let many: String = (0..5_000).map(|number| format!("x-{number}: a\r\n")).collect();
+    let large = format!("x-large: {}\r\n", "a".repeat(1 << 20));
+    for headers in [many, large] {
+        let reply = raw(&server, format!("GET /health/live HTTP/1.1\r\nhost: a\r\n{headers}\r\n").as_bytes());
+        assert!(reply.is_none_or(|reply| (400..500).contains(&reply.status)));
+    }
+    assert_well(&server);
+}
+
+#[test]
+fn clients_that_do_not_speak_in_their_time_are_shown_out() {
+    let server = Setup::embedder().settings("[server]\nhead_timeout_s = 1\nbody_timeout_s = 1\n").start();
+    let beginnings: [&[u8]; 4] = [b"", b"GET /hea", b"PRI * HT", b"POST /embed HTTP/1.1\r\nhost: a\r\nx-slow: "];
+    let mut slow: Vec<TcpStream> = beginnings
+        .iter()
+        .map(|bytes| {
+            let mut stream = connect(server.address);
+            stream.write_all(bytes).unwrap();
+            stream
+        })
+        .collect();
+    for stream in &mut slow {
+        let mut rest = Vec::new();
+        // Reads to the end: the test would fail by its own limit if the server waited for ever.
+        let ended = stream.read_to_end(&mut rest);
+        assert!(ended.is_ok() || rest.is_empty(), "{ended:?}");
+    }
+    let body = b"POST /embed HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{\"inputs\":";
+    let reply = raw(&server, body).expect("an answer");
+    assert_eq!(reply.status, 408, "{}", reply.text());
+    assert_well(&server);
+}
+
+#[test]
+fn one_connection_too_many_is_closed_and_the_others_go_on() {
+    let server = Setup::embedder().settings("[server]\nconnections_max = 2\n").start();
+    let mut kept: Vec<TcpStream> = (0..2).map(|_| connect(server.address)).collect();
+    // Only when both have been greeted are they sure to be those that count.
+    for stream in &mut kept {
+        stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
+    let mut rest = Vec::new();
+    let mut extra = connect(server.address);
+    let _ = extra.read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+    drop(kept);
+    crate::rig::wait_for("a free place", || {
+        let mut stream = connect(server.address);
+        let _ = stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        Reply::read(&mut stream).is_some_and(|reply| reply.status == 200)
+    });
+}
+
+#[test]
+fn silent_connections_keep_nobody_out() {
+    let server = Setup::embedder().settings("[server]\nconnections_max = 2\n").start();
+    let mut silent: Vec<TcpStream> = (0..2).map(|_| connect(server.address)).collect();
+    server.get("/health/live").ok();
+    // The oldest had to go for it.
+    let mut rest = Vec::new();
+    let _ = silent[0].read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+}
+
+#[test]
+fn paths_lead_nowhere_but_where_they_should() {
+    let server = Setup::embedder().start();
+    for path in [
+        "/../../etc/passwd",
+        "/docs/../../etc/passwd",
+        "/docs/..%2f..%2fetc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//v1/models",
+        "/v1/models/../../gpu/status",
+        "/v1/%00",
+        "/embed/",
+    ] {
+        let reply = server.get(path);
+        assert!(matches!(reply.status, 400 | 404), "{path}: {} {}", reply.status, reply.text());
+    }
+    assert_eq!(server.get("*").status, 404);
+    assert_well(&server);
+}
+
+#[test]
+fn http_2_is_spoken_without_being_asked_twice() {
+    let server = Setup::embedder().start();
+    let mut stream = connect(server.address);
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    stream.write_all(&settings).unwrap();
+    let mut frame = [0; 9];
+    stream.read_exact(&mut frame).unwrap();
+    assert_eq!(frame[3], 4, "the first frame of a server is its settings");
+}

@@ -25,6 +25,8 @@ use super::{apis, errors, gate, health, keys::Access, metrics, state::App};
     tags(
         (name = "openai", description = "What OpenAI's clients ask."),
         (name = "tei", description = "What clients of text-embeddings-inference ask."),
+        (name = "cohere", description = "What Cohere's clients ask."),
+        (name = "ollama", description = "What Ollama's clients ask."),
         (name = "gpu", description = "Where the models are, and how they come and go."),
         (name = "admin", description = "The server itself."),
         (name = "health", description = "Whether it works, and how well."),
@@ -53,6 +55,8 @@ fn described(app: &App) -> (Router<App>, utoipa::openapi::OpenApi) {
     let users = OpenApiRouter::new()
         .merge(apis::openai::routes())
         .merge(apis::tei::routes())
+        .merge(apis::cohere::routes())
+        .merge(apis::ollama::routes())
         .merge(apis::gpu::reading_routes())
         .routes(routes!(metrics::metrics));
     let admins = OpenApiRouter::new().merge(apis::gpu::moving_routes()).merge(apis::admin::routes());

@@ -76,6 +76,11 @@ pub(crate) struct Whereabouts {
 }
 
 impl EngineReport {
+    /// The models, in the order of the engine.
+    pub(crate) fn models(&self) -> &[ModelReport] {
+        &self.models
+    }
+
     pub(crate) fn of(status: &Status) -> Self {
         let allocated: u64 = status.devices.iter().filter_map(memory_used).sum();
         Self {
@@ -132,6 +137,11 @@ impl DeviceReport {
 }
 
 impl ModelReport {
+    /// Where it is now, in one word.
+    pub(crate) fn location(&self) -> &'static str {
+        self.location
+    }
+
     fn of(model: &ModelStatus, status: &Status) -> Self {
         let view = &model.view;
         let whereabouts = |(device, residency): (&DeviceStatus, &magray_engine::engine::Residency)| Whereabouts {

@@ -3,11 +3,13 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
+mod cohere;
 mod doors;
 mod gpu;
 mod http;
 mod keys;
 mod limits;
+mod ollama;
 mod openai;
 mod reload;
 mod rig;

@@ -22,6 +22,7 @@ use crate::{
 #[cfg(unix)]
 use crate::commands::{
     bench::{load::LoadArgs, overhead::OverheadArgs},
+    mcp::McpArgs,
     serve::ServeArgs,
 };
 
@@ -60,6 +61,9 @@ pub(crate) enum Command {
     /// Serve embeddings and reranking through HTTP
     #[cfg(unix)]
     Serve(ServeArgs),
+    /// Give agents tools to embed, rerank and control the GPUs: the model context protocol on stdin and stdout
+    #[cfg(unix)]
+    Mcp(McpArgs),
     /// Compare two texts: the cosine of their vectors
     Similarity(SimilarityArgs),
     /// Measure the speed of this machine
@@ -84,7 +88,7 @@ impl Command {
     /// Whether it settles itself what a signal does.
     pub(crate) fn minds_its_own_signals(&self) -> bool {
         #[cfg(unix)]
-        return matches!(self, Self::Worker | Self::Serve(_));
+        return matches!(self, Self::Worker | Self::Serve(_) | Self::Mcp(_));
         #[cfg(not(unix))]
         false
     }

@@ -9,6 +9,7 @@ mod gpu;
 mod http;
 mod keys;
 mod limits;
+mod mcp;
 mod ollama;
 mod openai;
 mod reload;

@@ -1,5 +1,8 @@
 //! Runs: model store, weights, tokenizer, model architectures, executors.
 //! Never prints, knows no HTTP types.
+//!
+//! Programs use it by [`engine::Engine`]: models behind a queue on the CPU and on GPUs. [`Encoder`] is one model on one
+//! device, for those who want nothing between.
 #![forbid(unsafe_code)]
 
 mod calibration;

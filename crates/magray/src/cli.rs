@@ -26,6 +26,7 @@ use crate::commands::{
         moves::{OffloadArgs, PinArgs, PreheatArgs, ReleaseArgs, TimeoutArgs},
         status::GpuStatusArgs,
     },
+    mcp::McpArgs,
     serve::ServeArgs,
 };
 
@@ -64,6 +65,9 @@ pub(crate) enum Command {
     /// Serve embeddings and reranking through HTTP
     #[cfg(unix)]
     Serve(ServeArgs),
+    /// Give agents tools to embed, rerank and control the GPUs: the model context protocol on stdin and stdout
+    #[cfg(unix)]
+    Mcp(McpArgs),
     /// Compare two texts: the cosine of their vectors
     Similarity(SimilarityArgs),
     /// Measure the speed of this machine
@@ -88,7 +92,7 @@ impl Command {
     /// Whether it settles itself what a signal does.
     pub(crate) fn minds_its_own_signals(&self) -> bool {
         #[cfg(unix)]
-        return matches!(self, Self::Worker | Self::Serve(_));
+        return matches!(self, Self::Worker | Self::Serve(_) | Self::Mcp(_));
         #[cfg(not(unix))]
         false
     }

@@ -1,5 +1,69 @@
 //! The engine: models behind a queue, computed by the CPU and by GPUs that may fail without losing a request.
 //! Never loads CUDA into this process: a GPU is used by a worker process, which can die and be replaced.
+//!
+//! A Rust program starts an engine, hands it texts, and shuts it down:
+//!
+//! ```
+//! use magray_engine::engine::{Engine, EngineOptions, ModelSource};
+//!
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/bert");
+//! let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Folder(folder.into()).into()]))?;
+//! let answer = engine.embed(0, &["a river", "a cat"], None)?;
+//! assert_eq!(answer.rows().len(), 2);
+//! println!("{} numbers a text, computed on {}", answer.dimensions, answer.device);
+//! engine.shut_down();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! With [`Engine::ask`] the answer is awaited, in any runtime; whoever stops waiting takes the work back. To read texts
+//! and to compute them are two steps there, so that a server can bound both:
+//!
+//! ```
+//! # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Work};
+//! # use std::{pin::pin, sync::Arc, task::{Context, Poll, Wake}, thread::{self, Thread}, time::Duration};
+//! # struct Unpark(Thread);
+//! # impl Wake for Unpark {
+//! #     fn wake(self: Arc<Self>) {
+//! #         self.0.unpark();
+//! #     }
+//! # }
+//! # fn block_on<F: Future>(future: F) -> F::Output {
+//! #     let waker = Arc::new(Unpark(thread::current())).into();
+//! #     let mut future = pin!(future);
+//! #     loop {
+//! #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+//! #             Poll::Ready(output) => return output,
+//! #             Poll::Pending => thread::park(),
+//! #         }
+//! #     }
+//! # }
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/bert");
+//! # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Folder(folder.into()).into()]))?;
+//! # block_on(async {
+//! let work = engine.read(0, &["a river"], None)?;
+//! let answer = engine.ask(Work { deadline: Some(Duration::from_secs(60)), ..work }).await?;
+//! assert_eq!(answer.values.len(), answer.dimensions);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })
+//! ```
+//!
+//! Models come when they are needed and go when they are not. Both can be done by hand, and no request fails by it:
+//!
+//! ```
+//! # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Residency};
+//! # use std::time::Duration;
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/bert");
+//! # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Folder(folder.into()).into()]))?;
+//! let most = Duration::from_secs(60);
+//! engine.preheat(0, most)?;
+//! engine.set_idle_timeout(0, Some(Duration::from_secs(300)))?;
+//! engine.offload(0, most)?;
+//! let moved = engine.release(0, most)?;
+//! assert!(moved.residency.iter().all(|(_, residency)| *residency == Residency::Unloaded));
+//! // The next request loads it again.
+//! engine.embed(0, &["a river"], None)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod asking;
 mod assembly;
@@ -41,8 +105,8 @@ use crate::tokenize::Encoded;
 use assembly::Assembly;
 use canary::Canary;
 use desk::Desk;
-use magray_core::DeviceName;
 use magray_core::schedule::DeviceId;
+use magray_core::{DeviceChoice, DeviceName};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -69,6 +133,24 @@ pub struct EngineOptions {
     pub alerts: AlertOptions,
     /// From one look at the GPUs to the next; `None`: nobody looks.
     pub monitor_interval: Option<Duration>,
+}
+
+impl EngineOptions {
+    /// These models on the CPU alone, all else as it is by default. For GPUs, name them in `encoder.device`, and in
+    /// `worker_exe` a program that holds them: `magray`, or any whose command `worker` calls [`crate::serve`].
+    pub fn on_cpu(models: Vec<EngineModel>) -> Self {
+        Self {
+            encoder: EncoderOptions { device: DeviceChoice::Cpu, ..EncoderOptions::default() },
+            models,
+            gpus: Gpus::One,
+            schedule: Options::default(),
+            worker_exe: PathBuf::new(),
+            simulated_gpus: Vec::new(),
+            faults: None,
+            alerts: AlertOptions::default(),
+            monitor_interval: None,
+        }
+    }
 }
 
 /// Which GPUs are used.
@@ -162,6 +244,17 @@ impl Engine {
     }
 
     /// Computes and waits for the answer.
+    ///
+    /// ```
+    /// use magray_engine::engine::{Engine, EngineOptions, ModelSource, Priority, Work};
+    ///
+    /// // A model of random weights, which reads token ids alone.
+    /// let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Synthetic("tiny".parse()?).into()]))?;
+    /// let work = Work { priority: Priority::High, ..Work::from_ids(0, vec![vec![5, 6, 7], vec![8, 9]]) };
+    /// let answer = engine.process(work)?;
+    /// assert_eq!((answer.rows().len(), answer.tokens), (2, 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn process(&self, work: Work) -> Result<Answer, EngineError> {
         let (sender, receiver) = sync_channel(1);
         self.submit(work, move |answer| {
@@ -183,7 +276,18 @@ impl Engine {
         self.process(Work { model, texts: reading.texts, skip: reading.skip, ..Work::default() })
     }
 
-    /// Scores pairs of texts with a classifier: one row of logits a pair.
+    /// Scores pairs of texts with a classifier: one row of logits a pair. With a model of one label this ranks texts.
+    ///
+    /// ```
+    /// # use magray_engine::engine::{Engine, EngineOptions, ModelSource};
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/xlm-roberta-classify");
+    /// # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Folder(folder.into()).into()]))?;
+    /// let (query, texts) = ("a cat", ["a kitten", "a car"]);
+    /// let scores = engine.score_pairs(0, &texts.map(|text| (query, text)))?;
+    /// let best = (0..texts.len()).max_by(|a, b| scores.values[*a].total_cmp(&scores.values[*b]));
+    /// println!("{} fits best", texts[best.unwrap_or(0)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn score_pairs<A, B>(&self, model: usize, pairs: &[(A, B)]) -> Result<Answer, EngineError>
     where
         A: AsRef<str> + Sync,
@@ -194,7 +298,21 @@ impl Engine {
         self.process(Work { model, texts: reading.texts, skip: reading.skip, ..Work::default() })
     }
 
-    /// How everything is.
+    /// How everything is: the devices with their memory and health, the models with where they are, the queue.
+    ///
+    /// ```
+    /// # use magray_engine::engine::{DeviceState, Engine, EngineOptions, ModelSource};
+    /// # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Synthetic("tiny".parse()?).into()]))?;
+    /// let status = engine.status();
+    /// for device in &status.devices {
+    ///     println!("{}: {:?}, {} texts", device.name, device.schedule.state, device.schedule.texts_finished);
+    /// }
+    /// for model in &status.models {
+    ///     println!("{}: {:?}, unused for {:?}", model.name, model.view.residency, model.view.idle);
+    /// }
+    /// assert_eq!(status.devices[0].schedule.state, DeviceState::InRotation);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn status(&self) -> Status {
         Status::of(&self.0.assembly, &self.0.names)
     }

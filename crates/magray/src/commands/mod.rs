@@ -5,6 +5,8 @@ pub(crate) mod bench;
 pub(crate) mod config;
 pub(crate) mod embed;
 pub(crate) mod gpu;
+#[cfg(unix)]
+pub(crate) mod mcp;
 pub(crate) mod models;
 pub(crate) mod pull;
 #[cfg(unix)]
@@ -58,6 +60,8 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Embed(args) => embed::run(args, context),
         #[cfg(unix)]
         Command::Serve(args) => serve::run(&args, context),
+        #[cfg(unix)]
+        Command::Mcp(args) => mcp::run(&args, context),
         Command::Similarity(args) => similarity::run(&args, context),
         Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
         Command::Bench(BenchCommand::Alloc(args)) => bench::alloc::run(&args, context),

@@ -107,7 +107,7 @@ impl ServeArgs {
 }
 
 /// How the engine of these models is started.
-fn engine_options(
+pub(super) fn engine_options(
     names: &[String],
     simulated_gpus: usize,
     config: &Config,

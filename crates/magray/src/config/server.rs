@@ -24,6 +24,8 @@ pub(crate) struct ServerSettings {
     /// The certificate chain and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) cors_origins: Vec<String>,
+    /// Names of this machine by which agents may ask; `*`: any.
+    pub(crate) mcp_hosts: Vec<String>,
     pub(crate) connections_max: usize,
     pub(crate) head_within: Duration,
     pub(crate) drain_within: Duration,
@@ -58,6 +60,7 @@ impl Config {
             is_preloading: self.is_on("server.preload"),
             tls,
             cors_origins: self.texts("server.cors_origins"),
+            mcp_hosts: self.texts("server.mcp_hosts"),
             connections_max: self.whole("server.connections_max").unwrap_or(1),
             head_within: seconds("server.head_timeout_s"),
             drain_within: seconds("server.drain_timeout_s"),

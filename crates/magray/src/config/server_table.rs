@@ -5,7 +5,7 @@ use super::table::Setting;
 use super::value::Kind;
 
 /// All settings of the server, in the order in which they are shown.
-pub(super) const SERVER: [Setting; 25] = [
+pub(super) const SERVER: [Setting; 26] = [
     Setting::new("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
         .env(&["MAGRAY_HOST"])
         .flag("--host"),
@@ -76,6 +76,13 @@ pub(super) const SERVER: [Setting; 25] = [
         "Web origins whose pages may ask, with commas between, or `*` for all.",
     )
     .unset_as("none"),
+    Setting::new(
+        "server.mcp_hosts",
+        Kind::Text,
+        "localhost,127.0.0.1,::1",
+        "Names of this machine by which `/mcp` may be asked, with commas between, or `*` for any: a web page that \
+         makes its own name lead here is turned away.",
+    ),
     Setting::new(
         "server.body_bytes_max",
         Kind::Whole { min: 1, max: 1 << 30 },

@@ -32,6 +32,11 @@ impl Body {
         &self.bytes
     }
 
+    /// The bytes for somebody who keeps them; nothing is copied.
+    pub(crate) fn shared(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
     /// The body as JSON of this form; its texts may point into the body.
     pub(crate) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
         Ok(serde_json::from_slice(&self.bytes)?)

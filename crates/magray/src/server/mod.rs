@@ -11,6 +11,7 @@ mod inputs;
 mod keys;
 mod limits;
 mod listen;
+mod mcp;
 mod metrics;
 mod models;
 mod openai_tokens;
@@ -31,6 +32,7 @@ mod writing;
 
 pub(crate) use keys::{Keys, read_keys};
 pub(crate) use limits::Limits;
+pub(crate) use mcp::run_stdio;
 pub(crate) use tls::TlsError;
 
 use std::{io, net::ToSocketAddrs, path::PathBuf, sync::Arc, thread, time::Duration};
@@ -45,6 +47,7 @@ use self::{
     openai_tokens::OpenAiTokens,
     reload::Reloader,
     state::{App, Parts},
+    stopping::Signals,
     tls::Tls,
 };
 use crate::{
@@ -106,18 +109,9 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
     let listener = bind(&settings.host, settings.port)?;
     let tls = settings.tls.as_ref().map(|(cert, key)| Tls::open(cert, key)).transpose().map_err(StartError::from)?;
     let openai_tokens = settings.openai_token_file.as_deref().map(OpenAiTokens::open).transpose()?;
-    let mut signals = stopping::Signals::install().map_err(StartError::from)?;
-    let names: Vec<String> = engine.models.iter().map(|model| model.name.clone()).collect();
+    let mut signals = Signals::install().map_err(StartError::from)?;
     let engine_limits = engine.schedule.limits;
-    let starting = tokio::task::spawn_blocking(move || Engine::start(engine));
-    let engine = tokio::select! {
-        started = starting => match started {
-            Ok(started) => started.map_err(|reason| load_failure(&names.join(", "), reason))?,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        },
-        // Nothing was promised to anybody yet.
-        () = signals.stopped() => std::process::exit(crate::exit::Exit::Interrupted.code().into()),
-    };
+    let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
     let app = App::new(Parts {
         engine: engine.clone(),
@@ -139,7 +133,7 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
     if settings.is_preloading {
         tokio::spawn(preload(app.clone()));
     }
-    let site = Site { router: openapi::router(&app, &settings.cors_origins), app: app.clone() };
+    let site = Site { router: openapi::router(&app, &settings), app: app.clone() };
     let listening = Listening {
         tls,
         connections_max: settings.connections_max,
@@ -149,6 +143,20 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
     let until = signals.watch(app, console);
     let was_drained = listen::serve(listener, listening, site, until, settings.drain_within).await;
     Ok((engine, was_drained))
+}
+
+/// Starts the engine beside the runtime, unless the process is told to stop meanwhile.
+async fn start_engine(options: EngineOptions, signals: &mut Signals) -> Result<Engine, Failure> {
+    let names: Vec<String> = options.models.iter().map(|model| model.name.clone()).collect();
+    let starting = tokio::task::spawn_blocking(move || Engine::start(options));
+    tokio::select! {
+        started = starting => match started {
+            Ok(started) => Ok(started.map_err(|reason| load_failure(&names.join(", "), reason))?),
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        },
+        // Nothing was promised to anybody yet.
+        () = signals.stopped() => std::process::exit(crate::exit::Exit::Interrupted.code().into()),
+    }
 }
 
 /// A connection is an open file, and systems allow few by default: as many as may be had are asked for.

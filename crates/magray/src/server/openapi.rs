@@ -11,7 +11,8 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::{apis, errors, gate, health, keys::Access, metrics, state::App};
+use super::{apis, errors, gate, health, keys::Access, mcp, metrics, state::App};
+use crate::config::ServerSettings;
 
 /// The head of the document.
 #[derive(OpenApi)]
@@ -25,6 +26,9 @@ use super::{apis, errors, gate, health, keys::Access, metrics, state::App};
     tags(
         (name = "openai", description = "What OpenAI's clients ask."),
         (name = "tei", description = "What clients of text-embeddings-inference ask."),
+        (name = "cohere", description = "What Cohere's clients ask."),
+        (name = "ollama", description = "What Ollama's clients ask."),
+        (name = "mcp", description = "What agents ask, by the model context protocol."),
         (name = "gpu", description = "Where the models are, and how they come and go."),
         (name = "admin", description = "The server itself."),
         (name = "health", description = "Whether it works, and how well."),
@@ -42,7 +46,7 @@ impl Modify for Secured {
 }
 
 /// All routes, by what they ask of their callers.
-fn described(app: &App) -> (Router<App>, utoipa::openapi::OpenApi) {
+fn described(app: &App, settings: &ServerSettings) -> (Router<App>, utoipa::openapi::OpenApi) {
     let open = OpenApiRouter::new()
         .routes(routes!(health::health))
         .routes(routes!(health::ping))
@@ -53,6 +57,9 @@ fn described(app: &App) -> (Router<App>, utoipa::openapi::OpenApi) {
     let users = OpenApiRouter::new()
         .merge(apis::openai::routes())
         .merge(apis::tei::routes())
+        .merge(apis::cohere::routes())
+        .merge(apis::ollama::routes())
+        .merge(mcp::routes(app, settings))
         .merge(apis::gpu::reading_routes())
         .routes(routes!(metrics::metrics));
     let admins = OpenApiRouter::new().merge(apis::gpu::moving_routes()).merge(apis::admin::routes());
@@ -64,8 +71,8 @@ fn described(app: &App) -> (Router<App>, utoipa::openapi::OpenApi) {
 }
 
 /// The whole site.
-pub(crate) fn router(app: &App, cors_origins: &[String]) -> Router {
-    let (routes, document) = described(app);
+pub(crate) fn router(app: &App, settings: &ServerSettings) -> Router {
+    let (routes, document) = described(app, settings);
     let mut router = routes
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
         .fallback(gate::no_route)
@@ -73,7 +80,7 @@ pub(crate) fn router(app: &App, cors_origins: &[String]) -> Router {
         .layer(CatchPanicLayer::custom(errors::panicked))
         .layer(middleware::from_fn_with_state(app.clone(), gate::watch))
         .with_state(app.clone());
-    if let Some(cors) = cors(cors_origins) {
+    if let Some(cors) = cors(&settings.cors_origins) {
         router = router.layer(cors);
     }
     router

@@ -2,10 +2,12 @@
 //! Takes over figures and words; judges nothing.
 
 use magray_engine::engine::{DeviceState, DeviceStatus, ModelStatus, Priority, Status};
+use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 
 /// The engine.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
 pub(crate) struct EngineReport {
     /// Of the program.
     magray: &'static str,
@@ -22,7 +24,8 @@ pub(crate) struct EngineReport {
 }
 
 /// A device of it.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
 pub(crate) struct DeviceReport {
     name: String,
     is_gpu: bool,
@@ -45,7 +48,8 @@ pub(crate) struct DeviceReport {
 }
 
 /// A model of it.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
 pub(crate) struct ModelReport {
     name: String,
     /// Where it is now, in one word: `gpu`, `loading`, `cpu` or `unloaded`.
@@ -67,7 +71,8 @@ pub(crate) struct ModelReport {
 }
 
 /// Where a model's weights are, seen from one device.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
 pub(crate) struct Whereabouts {
     pub(crate) device: String,
     /// `unloaded`, `loading`, `on_device`, `leaving`, `on_cpu` or `on_cpu_cold`.
@@ -76,6 +81,11 @@ pub(crate) struct Whereabouts {
 }
 
 impl EngineReport {
+    /// The models, in the order of the engine.
+    pub(crate) fn models(&self) -> &[ModelReport] {
+        &self.models
+    }
+
     pub(crate) fn of(status: &Status) -> Self {
         let allocated: u64 = status.devices.iter().filter_map(memory_used).sum();
         Self {
@@ -132,6 +142,11 @@ impl DeviceReport {
 }
 
 impl ModelReport {
+    /// Where it is now, in one word.
+    pub(crate) fn location(&self) -> &'static str {
+        self.location
+    }
+
     fn of(model: &ModelStatus, status: &Status) -> Self {
         let view = &model.view;
         let whereabouts = |(device, residency): (&DeviceStatus, &magray_engine::engine::Residency)| Whereabouts {

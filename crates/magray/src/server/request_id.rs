@@ -24,7 +24,8 @@ pub(crate) fn name(headers: &HeaderMap) -> HeaderValue {
     headers.get(HEADER).filter(is_harmless).cloned().unwrap_or_else(new)
 }
 
-fn new() -> HeaderValue {
+/// A name that no other request has.
+pub(crate) fn new() -> HeaderValue {
     // Two servers behind one door must not use the same names; the hasher of the standard library is seeded by chance.
     static SERVER: LazyLock<u32> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()) as u32);
     static LAST: AtomicU64 = AtomicU64::new(0);

@@ -115,6 +115,11 @@ fn stopping() -> Problem {
 }
 
 impl Computed {
+    /// How many texts were longer than the model reads and were cut.
+    pub(crate) fn truncated(&self) -> usize {
+        self.truncated
+    }
+
     /// Says in the head of a response which device computed it, how long that took, and what was cut.
     pub(crate) fn tell(&self, mut response: Response) -> Response {
         self.tell_in(response.headers_mut());

@@ -36,6 +36,13 @@ pub(crate) fn softmax(logits: &[f32]) -> Vec<f32> {
     shares.iter().map(|share| (share / sum) as f32).collect()
 }
 
+/// The signs of numbers, eight a byte, the first in the highest bit: 1 for those above 0.
+pub(crate) fn signs(row: &[f32]) -> impl Iterator<Item = u8> {
+    row.chunks(8).map(|eight| {
+        eight.iter().enumerate().fold(0, |byte, (at, number)| if *number > 0.0 { byte | 0x80 >> at } else { byte })
+    })
+}
+
 /// The places of the largest scores, the largest first; equal ones in their order, and what is no number last.
 pub(crate) fn ranked(scores: &[f32]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..scores.len()).collect();
@@ -66,6 +73,12 @@ mod tests {
         let shares = softmax(&[1000.0, 1000.0, -1000.0]);
         assert_eq!(shares, [0.5, 0.5, 0.0]);
         assert_eq!(ranked(&[0.1, f32::NAN, 0.9, 0.1]), [2, 0, 3, 1]);
+    }
+
+    #[test]
+    fn signs_fill_bytes_from_their_highest_bit() {
+        let row = [0.5, -0.5, 0.0, 1.0, -1.0, -1.0, -1.0, 0.1, 2.0];
+        assert_eq!(signs(&row).collect::<Vec<_>>(), [0b1001_0001, 0b1000_0000]);
     }
 
     #[test]

@@ -3,11 +3,14 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
+mod cohere;
 mod doors;
 mod gpu;
 mod http;
 mod keys;
 mod limits;
+mod mcp;
+mod ollama;
 mod openai;
 mod reload;
 mod rig;

@@ -9,6 +9,7 @@ use axum::{
 };
 use http::{HeaderMap, header};
 use magray_engine::engine::{Engine, EngineError, Moved};
+use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -71,14 +72,16 @@ struct MoveRequest {
 }
 
 /// What came of it.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct MovedReport {
+#[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct MovedReport {
     models: Vec<MovedModel>,
 }
 
 /// A model that was moved.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct MovedModel {
+#[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct MovedModel {
     name: String,
     took_s: f64,
     residency: Vec<Whereabouts>,
@@ -114,11 +117,17 @@ async fn preheat(State(app): State<App>, headers: HeaderMap, body: Body) -> Resu
     move_models(app, &headers, &body, Engine::preheat).await
 }
 
-type Move = fn(&Engine, usize, Duration) -> Result<Moved, EngineError>;
+/// What is done with a model.
+pub(crate) type Move = fn(&Engine, usize, Duration) -> Result<Moved, EngineError>;
 
 async fn move_models(app: App, headers: &HeaderMap, body: &Body, moving: Move) -> Result<Response, Problem> {
     let request: MoveRequest = form_or_json(headers, body)?;
-    let places = chosen(&app, request.model.as_deref())?;
+    Ok(axum::Json(moved(&app, request.model.as_deref(), moving).await?).into_response())
+}
+
+/// Moves the model of this name, or all, and waits until that is done.
+pub(crate) async fn moved(app: &App, model: Option<&str>, moving: Move) -> Result<MovedReport, Problem> {
+    let places = chosen(app, model)?;
     let Ok(_turn) = app.movers().try_acquire() else {
         let message = "enough callers wait for models to move: try again later";
         return Err(Problem::busy(Kind::Busy, message, Duration::from_secs(1)));
@@ -132,7 +141,7 @@ async fn move_models(app: App, headers: &HeaderMap, body: &Body, moving: Move) -
         places.into_iter().map(one).collect::<Result<Vec<_>, Problem>>()
     });
     let models = moved.await.unwrap_or_else(|_| Err(Problem::new(Kind::Internal, "moving the models failed")))?;
-    Ok(axum::Json(MovedReport { models }).into_response())
+    Ok(MovedReport { models })
 }
 
 impl MovedModel {
@@ -157,16 +166,18 @@ struct TimeoutRequest {
 }
 
 /// Seconds, or `never`. A form knows texts alone.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Deserialize, JsonSchema, utoipa::ToSchema)]
 #[serde(untagged)]
-enum Timeout {
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) enum Timeout {
     Seconds(f64),
     Text(String),
 }
 
 /// What holds now.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct TimeoutReport {
+#[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct TimeoutReport {
     models: Vec<String>,
     /// Null: never.
     timeout: Option<f64>,
@@ -180,14 +191,19 @@ struct TimeoutReport {
 )]
 async fn timeout(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
     let request: TimeoutRequest = form_or_json(&headers, &body)?;
-    let timeout = request.timeout.read()?;
-    let places = chosen(&app, request.model.as_deref())?;
+    Ok(axum::Json(set_timeout(&app, request.model.as_deref(), &request.timeout)?).into_response())
+}
+
+/// Changes how long the model of this name, or all, stay on a GPU without being used.
+pub(crate) fn set_timeout(app: &App, model: Option<&str>, timeout: &Timeout) -> Result<TimeoutReport, Problem> {
+    let timeout = timeout.read()?;
+    let places = chosen(app, model)?;
     for place in &places {
         app.engine().set_idle_timeout(*place, timeout)?;
         app.engine().set_offload_after_use(*place, timeout == Some(Duration::ZERO))?;
     }
     let models = places.iter().map(|place| app.models().get(*place).name.clone()).collect();
-    Ok(axum::Json(TimeoutReport { models, timeout: timeout.map(|timeout| timeout.as_secs_f64()) }).into_response())
+    Ok(TimeoutReport { models, timeout: timeout.map(|timeout| timeout.as_secs_f64()) })
 }
 
 impl Timeout {

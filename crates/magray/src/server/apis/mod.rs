@@ -2,7 +2,9 @@
 //! None of them computes, queues or checks keys.
 
 pub(super) mod admin;
+pub(super) mod cohere;
 pub(super) mod gpu;
+pub(super) mod ollama;
 pub(super) mod openai;
 pub(super) mod tei;
 mod tei_words;

@@ -1,0 +1,403 @@
+//! Ollama's API, as far as it is about embeddings: vectors, and which models there are.
+//! Takes the options of text generation and does nothing with them; pulls and makes no models.
+
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use magray_engine::{
+    engine::ModelStatus,
+    health::utc,
+    spec::{Architecture, ModelSpec},
+};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::openai::check_dimensions;
+use crate::server::{
+    body::Body,
+    errors::{OllamaError, Problem},
+    inputs::{Input, Texts},
+    models::Does,
+    report::EngineReport,
+    service::Reading,
+    state::App,
+    vectors::cut,
+    writing::Json,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(embed))
+        .routes(routes!(embeddings))
+        .routes(routes!(tags))
+        .routes(routes!(ps))
+        .routes(routes!(show))
+        .routes(routes!(version))
+}
+
+/// Texts to embed. `options` and `keep_alive` are taken and have no effect.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = OllamaEmbedRequest)]
+struct EmbedRequest<'a> {
+    /// Without it, the first model that embeds.
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+    /// A text or texts; without any, the answer has no vectors.
+    #[serde(borrow, default)]
+    input: Option<Texts<'a>>,
+    /// Cut texts that are longer than the model reads; without it, they are cut.
+    #[serde(default)]
+    truncate: Option<bool>,
+    /// The first so many numbers of each vector, scaled to length 1 again.
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    dimensions: Option<usize>,
+}
+
+/// Turns texts into vectors.
+#[utoipa::path(
+    post, path = "/api/embed", tag = "ollama", security(("key" = []), ()),
+    request_body = EmbedRequest<'_>,
+    responses((status = 200, description = "The vectors", body = doc::Embedded), OllamaProblems)
+)]
+async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let started = Instant::now();
+    let body = Arc::new(body);
+    let own = Arc::clone(&body);
+    let read = move |app: &App| {
+        let request: EmbedRequest<'_> = own.json()?;
+        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+        check_dimensions(request.dimensions, app.models().get(model))?;
+        let how = Reading { model, param: "input", prompt: None, truncate: Some(request.truncate.unwrap_or(true)) };
+        let read = match request.input.filter(|input| !input.texts.is_empty()) {
+            Some(Texts { texts, is_single }) => Some(app.read_input(Input::Texts { texts, is_single }, how)?),
+            None => None,
+        };
+        Ok((read, model, request.dimensions))
+    };
+    let (read, model, dimensions) = app.read(body.len(), read).await?;
+    let name = &app.models().get(model).name;
+    let Some(read) = read else {
+        let mut json = Json::default();
+        json.raw(r#"{"model":"#).text(name).raw(r#","embeddings":[]}"#);
+        return Ok(json.into_response());
+    };
+    let computed = app.compute(read).await?;
+    let answer = &computed.answer;
+    let mut json = Json::for_numbers(answer.values.len());
+    json.raw(r#"{"model":"#).text(name).raw(r#","embeddings":"#);
+    json.list(answer.rows(), |json, row| {
+        json.numbers(&cut(row, dimensions));
+    });
+    // A model that is not there yet is waited for.
+    json.raw(r#","total_duration":"#).whole(started.elapsed().as_nanos() as usize);
+    json.raw(r#","load_duration":"#).whole(answer.queued.as_nanos() as usize);
+    json.raw(r#","prompt_eval_count":"#).whole(answer.tokens).raw("}");
+    Ok(computed.tell(json.into_response()))
+}
+
+/// A text to embed. `options` and `keep_alive` are taken and have no effect.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = OllamaEmbeddingsRequest)]
+struct EmbeddingsRequest<'a> {
+    /// Without it, the first model that embeds.
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+    /// Without it, the answer has no numbers.
+    #[serde(borrow, default)]
+    prompt: Option<Cow<'a, str>>,
+}
+
+/// Turns one text into a vector: the older way to ask.
+#[utoipa::path(
+    post, path = "/api/embeddings", tag = "ollama", security(("key" = []), ()),
+    request_body = EmbeddingsRequest<'_>,
+    responses((status = 200, description = "The vector", body = doc::Embedding), OllamaProblems)
+)]
+async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = Arc::new(body);
+    let own = Arc::clone(&body);
+    let read = move |app: &App| {
+        let request: EmbeddingsRequest<'_> = own.json()?;
+        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+        let how = Reading { model, param: "prompt", prompt: None, truncate: Some(true) };
+        let Some(text) = request.prompt.filter(|prompt| !prompt.is_empty()) else { return Ok(None) };
+        app.read_input(Input::Texts { texts: vec![text], is_single: true }, how).map(Some)
+    };
+    let mut json = Json::default();
+    let Some(read) = app.read(body.len(), read).await? else {
+        json.raw(r#"{"embedding":[]}"#);
+        return Ok(json.into_response());
+    };
+    let computed = app.compute(read).await?;
+    json.raw(r#"{"embedding":"#).numbers(computed.answer.rows().next().unwrap_or_default()).raw("}");
+    Ok(computed.tell(json.into_response()))
+}
+
+/// A model, as Ollama's clients see it.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaModel)]
+struct Listed {
+    name: String,
+    model: String,
+    /// Not known: a date long ago.
+    modified_at: &'static str,
+    /// Bytes of its weights.
+    size: u64,
+    /// Not known.
+    digest: &'static str,
+    details: Details,
+    /// When it leaves its GPU if nobody uses it; null: not by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_at: Option<String>,
+    /// Bytes of its weights on GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    size_vram: Option<u64>,
+}
+
+/// What a model is.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaDetails)]
+struct Details {
+    parent_model: &'static str,
+    /// `safetensors`.
+    format: &'static str,
+    /// Whose layers it has.
+    family: &'static str,
+    families: Vec<&'static str>,
+    parameter_size: &'static str,
+    quantization_level: &'static str,
+}
+
+/// All models, or those that are in memory.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaModels)]
+struct ModelList {
+    models: Vec<Listed>,
+}
+
+const LONG_AGO: &str = "1970-01-01T00:00:00Z";
+
+impl Listed {
+    fn of(status: &ModelStatus, spec: &ModelSpec) -> Self {
+        Self {
+            name: status.name.clone(),
+            model: status.name.clone(),
+            modified_at: LONG_AGO,
+            size: status.view.plan.bytes,
+            digest: "",
+            details: Details::of(spec),
+            expires_at: None,
+            size_vram: None,
+        }
+    }
+}
+
+impl Details {
+    fn of(spec: &ModelSpec) -> Self {
+        let family = family(spec);
+        Self {
+            parent_model: "",
+            format: "safetensors",
+            family,
+            families: vec![family],
+            parameter_size: "",
+            quantization_level: "",
+        }
+    }
+}
+
+fn family(spec: &ModelSpec) -> &'static str {
+    match spec.architecture {
+        Architecture::Bert => "bert",
+        Architecture::Roberta => "roberta",
+        Architecture::DistilBert => "distilbert",
+        Architecture::MpNet => "mpnet",
+    }
+}
+
+/// Lists the models.
+#[utoipa::path(
+    get, path = "/api/tags", tag = "ollama", security(("key" = []), ()),
+    responses(
+        (status = 200, description = "The models", body = ModelList),
+        (status = 401, description = "No key, or a wrong one", body = OllamaError),
+        (status = 429, description = "Asked too often: see Retry-After", body = OllamaError),
+    )
+)]
+async fn tags(State(app): State<App>) -> Response {
+    let status = app.engine().status();
+    let listed = |(at, model): (usize, &ModelStatus)| Some(Listed::of(model, app.engine().spec(at)?));
+    let models = status.models.iter().enumerate().filter_map(listed).collect();
+    axum::Json(ModelList { models }).into_response()
+}
+
+/// Lists the models that are in memory.
+#[utoipa::path(
+    get, path = "/api/ps", tag = "ollama", security(("key" = []), ()),
+    responses(
+        (status = 200, description = "The models that are in memory", body = ModelList),
+        (status = 401, description = "No key, or a wrong one", body = OllamaError),
+        (status = 429, description = "Asked too often: see Retry-After", body = OllamaError),
+    )
+)]
+async fn ps(State(app): State<App>) -> Response {
+    let status = app.engine().status();
+    let report = EngineReport::of(&status);
+    let listed = |(at, model): (usize, &ModelStatus)| {
+        let location = report.models().get(at)?.location();
+        if location == "unloaded" {
+            return None;
+        }
+        let is_on_gpu = location == "gpu";
+        let left = model.view.plan.idle_timeout.map(|timeout| timeout.saturating_sub(model.view.idle));
+        let leaves = left.filter(|_| is_on_gpu).and_then(|left| SystemTime::now().checked_add(left));
+        Some(Listed {
+            expires_at: leaves.map(utc),
+            size_vram: Some(if is_on_gpu { model.view.plan.bytes } else { 0 }),
+            ..Listed::of(model, app.engine().spec(at)?)
+        })
+    };
+    let models = status.models.iter().enumerate().filter_map(listed).collect();
+    axum::Json(ModelList { models }).into_response()
+}
+
+/// Which model is to be shown.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = OllamaShowRequest)]
+struct ShowRequest {
+    /// The older `name` does too.
+    #[serde(alias = "name")]
+    model: String,
+}
+
+/// Shows what a model is.
+#[utoipa::path(
+    post, path = "/api/show", tag = "ollama", security(("key" = []), ()),
+    request_body = ShowRequest,
+    responses((status = 200, description = "The model", body = doc::Shown), OllamaProblems)
+)]
+async fn show(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let request: ShowRequest = body.json()?;
+    let place = app.models().named(&request.model)?;
+    let model = app.models().get(place);
+    let Some(spec) = app.engine().spec(place) else { unreachable!("every model has a specification") };
+    let family = family(spec);
+    let capability = if model.does == Does::Embed { "embedding" } else { model.does.code() };
+    let shown = serde_json::json!({
+        "modelfile": "",
+        "parameters": "",
+        "template": "",
+        "modified_at": LONG_AGO,
+        "details": Details::of(spec),
+        "model_info": {
+            "general.architecture": family,
+            "general.basename": model.name,
+            (format!("{family}.context_length")): spec.max_tokens,
+            (format!("{family}.embedding_length")): model.outputs,
+            (format!("{family}.block_count")): spec.shape.layers,
+            (format!("{family}.attention.head_count")): spec.shape.heads,
+        },
+        "capabilities": [capability],
+    });
+    Ok(axum::Json(shown).into_response())
+}
+
+/// The version of magray.
+#[utoipa::path(
+    get, path = "/api/version", tag = "ollama", security(("key" = []), ()),
+    responses(
+        (status = 200, description = "The version of magray", body = doc::Version),
+        (status = 401, description = "No key, or a wrong one", body = OllamaError),
+        (status = 429, description = "Asked too often: see Retry-After", body = OllamaError),
+    )
+)]
+async fn version() -> Response {
+    axum::Json(serde_json::json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
+}
+
+/// How requests can be refused, in the shape of Ollama's API.
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "only its description is used")]
+enum OllamaProblems {
+    /// The body is no JSON.
+    #[response(status = 400)]
+    Malformed(OllamaError),
+    /// There is no key, or a wrong one.
+    #[response(status = 401)]
+    Unauthorised(OllamaError),
+    /// There is no such model.
+    #[response(status = 404)]
+    NoSuchModel(OllamaError),
+    /// The body came too slowly.
+    #[response(status = 408)]
+    TooSlow(OllamaError),
+    /// It is too much for one request.
+    #[response(status = 413)]
+    TooLarge(OllamaError),
+    /// A field is wrong, or the model does something else.
+    #[response(status = 422)]
+    Invalid(OllamaError),
+    /// There is too much to do, or the key asked too often: see Retry-After.
+    #[response(status = 429)]
+    Busy(OllamaError),
+    /// No device computes, or not in time.
+    #[response(status = 503)]
+    Unavailable(OllamaError),
+}
+
+/// The answers as the document describes them; they are written by hand.
+#[expect(dead_code, reason = "only their descriptions are used")]
+mod doc {
+    use utoipa::ToSchema;
+
+    #[derive(ToSchema)]
+    #[schema(as = OllamaEmbedded)]
+    pub(super) struct Embedded {
+        model: String,
+        embeddings: Vec<Vec<f32>>,
+        /// Nanoseconds.
+        #[schema(nullable = false)]
+        total_duration: Option<u64>,
+        /// Nanoseconds that it waited.
+        #[schema(nullable = false)]
+        load_duration: Option<u64>,
+        /// Tokens.
+        #[schema(nullable = false)]
+        prompt_eval_count: Option<usize>,
+    }
+
+    #[derive(ToSchema)]
+    #[schema(as = OllamaEmbedding)]
+    pub(super) struct Embedding {
+        embedding: Vec<f32>,
+    }
+
+    #[derive(ToSchema)]
+    #[schema(as = OllamaShown)]
+    pub(super) struct Shown {
+        modelfile: String,
+        parameters: String,
+        template: String,
+        modified_at: String,
+        details: super::Details,
+        model_info: serde_json::Value,
+        /// `embedding`, `rank` or `classify`.
+        capabilities: Vec<String>,
+    }
+
+    #[derive(ToSchema)]
+    #[schema(as = OllamaVersion)]
+    pub(super) struct Version {
+        version: String,
+    }
+}

@@ -1,0 +1,89 @@
+//! Carries the model context protocol through HTTP: one request, one answer, at `/mcp`.
+//! Keeps no sessions, so that nobody can pile them up, and turns away web pages of elsewhere.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{FromRequest, Request, State},
+    response::Response,
+};
+use http_body_util::Full;
+use rmcp::transport::streamable_http_server::{
+    StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Door, Tools};
+use crate::{
+    config::ServerSettings,
+    server::{
+        body::Body,
+        errors::{PlainError, Problem},
+        state::App,
+    },
+};
+
+type Service = StreamableHttpService<Tools, NeverSessionManager>;
+
+/// Requests of agents are read into a tree, which takes many times their bytes.
+const BODY_BYTES_MAX: usize = 4 << 20;
+
+pub(in crate::server) fn routes(app: &App, settings: &ServerSettings) -> OpenApiRouter<App> {
+    let tools = Tools::new(app.clone(), Door::Http);
+    let service: Service = StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config(settings));
+    OpenApiRouter::new().routes(routes!(mcp)).layer(Extension(service))
+}
+
+fn config(settings: &ServerSettings) -> StreamableHttpServerConfig {
+    let is_any = |names: &[String]| names.iter().any(|name| name == "*");
+    let config = StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_json_response(true)
+        .with_max_request_body_bytes(BODY_BYTES_MAX);
+    let config = match &settings.mcp_hosts[..] {
+        hosts if is_any(hosts) => config.disable_allowed_hosts(),
+        // No names at all would mean any; the names of loopback stay.
+        [] => config,
+        hosts => config.with_allowed_hosts(hosts),
+    };
+    if is_any(&settings.cors_origins) {
+        return config;
+    }
+    // A page of this machine may ask, such as an inspector or the page of the routes.
+    let own = ["http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "https://127.0.0.1:*"];
+    let own = own.into_iter().map(str::to_owned);
+    config.with_allowed_origins(own.chain(settings.cors_origins.iter().cloned())).enforce_origin_validation()
+}
+
+/// Takes a message of the model context protocol: tools to embed, compare, rerank and control the GPUs. The tools that
+/// change something need a key of an administrator where there is any key.
+#[utoipa::path(
+    post, path = "/mcp", tag = "mcp", security(("key" = []), ()),
+    request_body(content = serde_json::Value, description = "A message of JSON-RPC 2.0"),
+    responses(
+        (status = 200, description = "The answer, a message of JSON-RPC 2.0", body = serde_json::Value),
+        (status = 202, description = "The notification was taken"),
+        (status = 400, description = "No message of the protocol, or of a version that is not known"),
+        (status = 401, description = "No key, or a wrong one", body = PlainError),
+        (status = 403, description = "A name of the server or an origin that may not ask"),
+        (status = 406, description = "The client must accept application/json and text/event-stream"),
+        (status = 408, description = "The body came too slowly", body = PlainError),
+        (status = 413, description = "It is too much for one request", body = PlainError),
+        (status = 415, description = "The content must be application/json"),
+        (status = 422, description = "JSON that is no message"),
+        (status = 429, description = "There is too much to do, or the key asked too often", body = PlainError),
+        (status = 503, description = "Not answered in time", body = PlainError),
+    )
+)]
+async fn mcp(
+    State(app): State<App>,
+    Extension(service): Extension<Service>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    // Read by our own rules of size, time and room; its place is held until it is answered.
+    let held = Body::from_request(Request::from_parts(parts.clone(), body), &app).await?;
+    let answer = service.handle(Request::from_parts(parts, Full::new(held.shared()))).await;
+    Ok(answer.map(axum::body::Body::new))
+}

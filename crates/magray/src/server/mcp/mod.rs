@@ -1,0 +1,88 @@
+//! The model context protocol: what the server computes, and its GPUs, as tools for agents.
+//! Knows no transport: `http` and `stdio` carry what is said here.
+
+mod http;
+mod stdio;
+mod tools;
+mod words;
+
+pub(super) use self::http::routes;
+pub(crate) use stdio::run_stdio;
+
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    handler::server::{router::tool::ToolRouter, tool::ToolCallContext},
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ServerCapabilities,
+        ServerConfig,
+    },
+    service::RequestContext,
+    tool_handler,
+};
+
+use super::{errors::Problem, keys::Access, state::App};
+
+const INSTRUCTIONS: &str = "\
+Embeddings and reranking, computed on this machine, and control of the GPUs that compute them. Without a model's name \
+the first that fits is used; list_models names them. A model that is not loaded is loaded by the first call that needs \
+it, so nothing has to be prepared; offload_gpu and release_gpu give memory back to other programs.";
+
+/// The tools, as one caller has them.
+#[derive(Clone)]
+pub(super) struct Tools {
+    app: App,
+    door: Door,
+    router: ToolRouter<Self>,
+}
+
+/// How callers came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Door {
+    /// They started this process, and may do what it may.
+    Stdio,
+    /// Their requests carry keys, or none.
+    Http,
+}
+
+impl Tools {
+    pub(super) fn new(app: App, door: Door) -> Self {
+        Self { app, door, router: Self::tools() }
+    }
+
+    /// Whether this caller may use this tool: what changes something is for administrators.
+    fn admit(&self, tool: &str, context: &RequestContext<RoleServer>) -> Result<(), Problem> {
+        let annotations = self.router.get(tool).and_then(|tool| tool.annotations.as_ref());
+        let only_reads = annotations.is_some_and(|annotations| annotations.read_only_hint == Some(true));
+        if only_reads || self.door == Door::Stdio {
+            return Ok(());
+        }
+        let parts = context.extensions.get::<::http::request::Parts>();
+        let headers = parts.map(|parts| parts.headers.clone()).unwrap_or_default();
+        self.app.live().keys.admit(&headers, Access::Admin).map(drop)
+    }
+}
+
+#[tool_handler(router = self.router)]
+impl ServerHandler for Tools {
+    fn get_info(&self) -> ServerConfig {
+        let server = Implementation::new("magray", env!("CARGO_PKG_VERSION")).with_title("magray");
+        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        ServerConfig::new(capabilities).with_server_info(server).with_instructions(INSTRUCTIONS)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if let Err(problem) = self.admit(&request.name, &context) {
+            return Ok(CallToolResult::error(vec![ContentBlock::text(problem.message)]).into());
+        }
+        let cancelled = context.ct.clone();
+        tokio::select! {
+            done = self.router.call(ToolCallContext::new(self, request, context)) => done,
+            // Whoever left takes their work back.
+            () = cancelled.cancelled() => Err(ErrorData::internal_error("the call was cancelled", None)),
+        }
+    }
+}

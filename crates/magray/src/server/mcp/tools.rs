@@ -1,0 +1,238 @@
+//! The tools themselves: thin callers of what the other APIs call too.
+//! What is wrong with a call is told as the tool's own error, so that the agent reads it.
+
+use std::borrow::Cow;
+
+use magray_engine::engine::Engine;
+use rmcp::{Json, handler::server::wrapper::Parameters, tool, tool_router};
+
+use super::{
+    Tools,
+    words::{
+        Compared, Embedded, ListedModel, ModelList, OneOrAll, Query, Ranked, Reranked, Sentences, Texts, TimeoutChange,
+        short,
+    },
+};
+use crate::server::{
+    apis::{
+        gpu::{self, MovedReport, TimeoutReport},
+        openai::check_dimensions,
+    },
+    errors::Problem,
+    inputs::Input,
+    models::Does,
+    ranking::Ranking,
+    report::EngineReport,
+    service::{Computed, Reading},
+    vectors::{cut, ranked},
+};
+
+#[tool_router(router = tools, vis = "pub(super)")]
+impl Tools {
+    /// Tells where the models are, how much GPU memory they hold, and how the devices are.
+    #[tool(annotations(
+        title = "GPU status",
+        read_only_hint = true,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn get_gpu_status(&self) -> Result<Json<EngineReport>, String> {
+        Ok(Json(EngineReport::of(&self.app.engine().status())))
+    }
+
+    /// Takes models off the GPUs and gives the memory back; their weights stay in the memory of the host, so that they
+    /// return fast. Calls that run end first, and later ones bring the model back.
+    #[tool(annotations(
+        title = "Offload models from the GPU",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn offload_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
+        told(gpu::moved(&self.app, which.model.as_deref(), Engine::offload).await)
+    }
+
+    /// Takes models out of all memory, of the GPUs and of the host. The next call that needs one loads it from disk.
+    #[tool(annotations(
+        title = "Release models from all memory",
+        read_only_hint = false,
+        destructive_hint = true,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn release_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
+        told(gpu::moved(&self.app, which.model.as_deref(), Engine::release).await)
+    }
+
+    /// Brings models to a GPU before anybody needs them; to the CPU where there is no GPU.
+    #[tool(annotations(
+        title = "Preheat models on the GPU",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn preheat_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
+        told(gpu::moved(&self.app, which.model.as_deref(), Engine::preheat).await)
+    }
+
+    /// Changes how long models stay on a GPU without being used.
+    #[tool(annotations(
+        title = "Change the idle timeout",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn update_gpu_timeout(
+        &self,
+        Parameters(change): Parameters<TimeoutChange>,
+    ) -> Result<Json<TimeoutReport>, String> {
+        told(gpu::set_timeout(&self.app, change.model.as_deref(), &change.timeout_seconds))
+    }
+
+    /// Turns texts into vectors, one a text: texts of like meaning have vectors that are near each other.
+    #[tool(annotations(
+        title = "Embed texts",
+        read_only_hint = true,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn embed_texts(&self, Parameters(texts): Parameters<Texts>) -> Result<Json<Embedded>, String> {
+        told(self.embed(texts).await)
+    }
+
+    /// Tells how near sentences are to one in their meaning: the cosines of their vectors, 1 for the same.
+    #[tool(annotations(
+        title = "Compare sentences",
+        read_only_hint = true,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn similarity(&self, Parameters(sentences): Parameters<Sentences>) -> Result<Json<Compared>, String> {
+        told(self.compare(sentences).await)
+    }
+
+    /// Puts documents in the order of how well they fit a query, the best first.
+    #[tool(annotations(
+        title = "Rerank documents",
+        read_only_hint = true,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn rerank(&self, Parameters(query): Parameters<Query>) -> Result<Json<Reranked>, String> {
+        told(self.order(query).await)
+    }
+
+    /// Lists the models: what each does, how long its texts may be, and where it is now.
+    #[tool(annotations(
+        title = "List models",
+        read_only_hint = true,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn list_models(&self) -> Result<Json<ModelList>, String> {
+        let report = EngineReport::of(&self.app.engine().status());
+        let models = self.app.models().iter().zip(report.models()).map(|(model, reported)| ListedModel {
+            name: model.name.clone(),
+            does: model.does.code(),
+            max_tokens: model.max_tokens,
+            outputs: model.outputs,
+            location: reported.location(),
+        });
+        Ok(Json(ModelList { models: models.collect() }))
+    }
+}
+
+impl Tools {
+    async fn embed(&self, request: Texts) -> Result<Embedded, Problem> {
+        let app = &self.app;
+        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+        check_embeds(self, model)?;
+        check_dimensions(request.dimensions, app.models().get(model))?;
+        let bytes = request.texts.iter().map(String::len).sum();
+        let dimensions = request.dimensions;
+        let read = app.read(bytes, move |app| {
+            let how = Reading { model, param: "texts", prompt: request.prompt_name.as_deref(), truncate: None };
+            let texts = request.texts.into_iter().map(Cow::Owned).collect();
+            app.read_input(Input::Texts { texts, is_single: false }, how)
+        });
+        let computed = app.compute(read.await?).await?;
+        let answer = &computed.answer;
+        let rows = answer.rows().map(|row| cut(row, dimensions).iter().map(|number| short(*number)).collect());
+        Ok(Embedded {
+            model: self.name(model),
+            dimensions: dimensions.unwrap_or(answer.dimensions),
+            embeddings: rows.collect(),
+            tokens: answer.tokens,
+            truncated: computed.truncated(),
+            device: device(&computed),
+        })
+    }
+
+    async fn compare(&self, request: Sentences) -> Result<Compared, Problem> {
+        let model = self.app.models().find(request.model.as_deref(), Does::Embed)?;
+        check_embeds(self, model)?;
+        let (scores, computed) = self.score(model, "sentences", request.source_sentence, request.sentences).await?;
+        let similarities = scores.into_iter().map(short).collect();
+        Ok(Compared { model: self.name(model), similarities, device: device(&computed) })
+    }
+
+    async fn order(&self, request: Query) -> Result<Reranked, Problem> {
+        if request.top_n == Some(0) {
+            return Err(Problem::invalid("top_n", "top_n is at least 1"));
+        }
+        let model = self.app.models().find(request.model.as_deref(), Does::Rank)?;
+        let documents = request.documents.clone();
+        let (scores, computed) = self.score(model, "documents", request.query, request.documents).await?;
+        let best = ranked(&scores).into_iter().take(request.top_n.unwrap_or(usize::MAX));
+        let results = best.map(|index| Ranked {
+            index,
+            relevance_score: short(scores[index]),
+            document: documents[index].clone(),
+        });
+        Ok(Reranked { model: self.name(model), results: results.collect(), device: device(&computed) })
+    }
+
+    /// The scores of texts against a query, in the order of the texts.
+    async fn score(
+        &self,
+        model: usize,
+        param: &'static str,
+        query: String,
+        texts: Vec<String>,
+    ) -> Result<(Vec<f32>, Computed), Problem> {
+        let bytes = query.len() + texts.iter().map(String::len).sum::<usize>();
+        let read = self.app.read(bytes, move |app| {
+            let how = Reading { model, param, prompt: None, truncate: None };
+            let texts = texts.into_iter().map(Cow::Owned).collect();
+            app.read_ranking(Ranking { query: Cow::Owned(query), texts }, how)
+        });
+        self.app.rank(read.await?, false).await
+    }
+
+    fn name(&self, model: usize) -> String {
+        self.app.models().get(model).name.clone()
+    }
+}
+
+fn check_embeds(tools: &Tools, model: usize) -> Result<(), Problem> {
+    match tools.app.models().get(model).does {
+        Does::Embed => Ok(()),
+        _ => Err(Problem::invalid("model", "this model makes no vectors: use one that embeds")),
+    }
+}
+
+fn device(computed: &Computed) -> String {
+    computed.answer.device.to_string()
+}
+
+fn told<T>(done: Result<T, Problem>) -> Result<Json<T>, String> {
+    done.map(Json).map_err(|problem| problem.message)
+}

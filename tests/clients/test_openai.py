@@ -53,6 +53,8 @@ class Sync(Served):
 
 class Async(Served, unittest.IsolatedAsyncioTestCase):
     async def test_many_at_once(self):
+        # The debug mode of such tests tells of every task that is slow.
+        asyncio.get_running_loop().set_debug(False)
         async with openai.AsyncOpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0) as client:
             asked = [client.embeddings.create(model=EMBEDDER, input=text) for text in TEXTS * 4]
             answers = await asyncio.gather(*asked)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MODEL = "all-MiniLM-L6-v2"
-START_WITHIN_S = 180
+# infinity-emb measures itself first.
+START_WITHIN_S = 600
 # Room for every case that is no overload (4 requests of 32 texts of 128 tokens), and for not much more: what is queued
 # behind that would be answered late, and is refused.
 QUEUE_TOKENS_MAX = 24_576

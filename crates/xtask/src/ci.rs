@@ -20,7 +20,7 @@ type Step = (&'static str, fn(&Path) -> Outcome);
 
 // Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
 // clippy, once built for the tests.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("tools", check_tools),
     ("formatting", |root| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
     ("tidy", check_tidy),
@@ -31,6 +31,7 @@ const STEPS: [Step; 8] = [
     ("kernels", |root| kernels::check(root, kernels::Forms::Covering)),
     ("default model", pull_default_model),
     ("tests", run_tests),
+    ("clients", test_clients),
 ];
 
 /// Runs all steps; the exit code says whether all of them passed.
@@ -111,6 +112,24 @@ fn run_tests(root: &Path) -> Outcome {
     let mut tests = Command::new(cargo_program());
     tests.current_dir(root).args(["test", "--workspace"]).env("MAGRAY_REQUIRE_MODEL", "1");
     passes(&mut tests, "mend the tests named above")
+}
+
+/// Other people's clients against the built server; pip fetches them once into the build folder.
+fn test_clients(root: &Path) -> Outcome {
+    /// What the program answers where it cannot fetch them.
+    const CANNOT_FETCH: i32 = 77;
+    let Some(python) = python().filter(|_| cfg!(unix)) else {
+        return Outcome::LeftOut("no python3, or not Unix");
+    };
+    let mut clients = Command::new(python);
+    clients.current_dir(root).args(["-B", "tests/clients/run", "--binary"]).arg(built_binary(root));
+    clients.arg("--keep").arg(target_folder(root).join("clients"));
+    println!("   {clients:?}");
+    match clients.status().map(|status| status.code()) {
+        Ok(Some(0)) => Outcome::Done,
+        Ok(Some(CANNOT_FETCH)) => Outcome::LeftOut("the clients need Python 3.11 with pip and venv"),
+        _ => Outcome::Failed("mend what the clients' tests name above (tests/clients)".to_owned()),
+    }
 }
 
 fn cargo(root: &Path, arguments: &[&str], advice: &str) -> Outcome {

@@ -15,7 +15,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   tidy   checks what the compiler does not: file sizes, first lines, names, layers, links
   kernels [--all]
          compiles the CUDA kernels without a GPU, in the forms that cover all others, or in all forms
-  ci     runs everything a change must pass: formatting, lints, tidy, kernels, the default model, all tests";
+  ci     runs everything a change must pass: formatting, lints, tidy, kernels, the default model, all tests, clients";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

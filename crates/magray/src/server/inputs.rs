@@ -356,6 +356,9 @@ impl utoipa::PartialSchema for Sequences<'_> {
 impl utoipa::ToSchema for Sequences<'_> {}
 
 #[cfg(test)]
+mod properties;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

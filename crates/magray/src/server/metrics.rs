@@ -135,7 +135,8 @@ fn observe(status: &Status) {
         gauge!("magray_device_batches", of_device()).set(schedule.batches as f64);
         counter!("magray_device_batches_total", of_device()).absolute(schedule.batches_finished);
         counter!("magray_device_texts_total", of_device()).absolute(schedule.texts_finished);
-        counter!("magray_device_busy_milliseconds_total", of_device()).absolute(schedule.busy.as_millis() as u64);
+        // It only grows, but counters are whole numbers here, and seconds are the unit to use.
+        gauge!("magray_device_busy_seconds", of_device()).set(schedule.busy.as_secs_f64());
         counter!("magray_device_failures_total", of_device()).absolute(schedule.failures_total);
         counter!("magray_worker_restarts_total", of_device()).absolute(schedule.restarts);
         if let Some(memory) = device.memory {
@@ -188,7 +189,7 @@ fn describe() {
     describe_gauge!("magray_device_batches", "Batches that a device has now.");
     describe_counter!("magray_device_batches_total", "Batches that a device finished.");
     describe_counter!("magray_device_texts_total", "Texts of the batches that a device finished.");
-    describe_counter!("magray_device_busy_milliseconds_total", "Time that a device computed.");
+    describe_gauge!("magray_device_busy_seconds", "Time that a device computed.");
     describe_counter!("magray_device_failures_total", "Failures of a device.");
     describe_counter!("magray_worker_restarts_total", "Workers of a device that were started after the first.");
     describe_gauge!("magray_device_memory_allocated_bytes", "Memory of a device that is used.");

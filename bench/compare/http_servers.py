@@ -1,0 +1,168 @@
+"""The servers of the comparison through HTTP, and the load that is put on them. Judges nothing.
+
+An idle server is stopped (SIGSTOP), so that it takes nothing from the one that is measured.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MODEL = "all-MiniLM-L6-v2"
+# infinity-emb measures itself first.
+START_WITHIN_S = 600
+# Room for every case that is no overload (4 requests of 32 texts of 128 tokens), and for not much more: what is queued
+# behind that would be answered late, and is refused.
+QUEUE_TOKENS_MAX = 24_576
+
+
+class Unavailable(Exception):
+    """A server that does not start or does not answer; the message says why."""
+
+
+@dataclass
+class Server:
+    """A server that answers OpenAI's /embeddings."""
+
+    name: str
+    command: list
+    path: str
+    port: int
+    log: Path
+    environment: dict = field(default_factory=dict)
+    process: subprocess.Popen = None
+
+    def start(self):
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, env=os.environ | self.environment, start_new_session=True
+            )
+        until = time.monotonic() + START_WITHIN_S
+        while True:
+            try:
+                self.vectors(["ready"])
+                break
+            except OSError as reason:
+                if self.process.poll() is not None:
+                    raise Unavailable(f"it ended at its start: {last_line(self.log)}") from None
+                if time.monotonic() > until:
+                    raise Unavailable(f"it does not answer: {reason}") from None
+                time.sleep(0.2)
+        self.rest()
+
+    def rest(self):
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def wake(self):
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.wake()
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+    def vectors(self, texts):
+        body = json.dumps({"model": MODEL, "input": texts}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{self.path}", body, {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return [item["embedding"] for item in json.load(reply)["data"]]
+
+    def memory_peak_mb(self):
+        """The most memory that its main process has held."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+
+def magray(binary, model_dir, scratch, threads):
+    port = free_port()
+    settings = scratch / "magray.toml"
+    settings.write_text(f"[queue]\ntokens_max = {QUEUE_TOKENS_MAX}\n")
+    command = [binary, "--config", str(settings), "serve", "--device", "cpu", "--preload", "--quiet"]
+    command += ["--port", str(port), "--threads", str(threads)]
+    return Server("magray", [*command, "--model", str(model_dir)], "/v1/embeddings", port, scratch / "magray.log")
+
+
+def infinity(python, engine, model_dir, scratch, threads):
+    port = free_port()
+    program = "import sys; from infinity_emb.cli import cli; sys.argv[0] = 'infinity_emb'; cli()"
+    options = ["--model-id", str(model_dir), "--served-model-name", MODEL, "--engine", engine, "--device", "cpu"]
+    command = [python, "-c", program, "v2", *options, "--host", "127.0.0.1", "--port", str(port)]
+    quiet = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    return Server(
+        f"infinity-emb {engine}",
+        command,
+        "/embeddings",
+        port,
+        scratch / f"infinity-{engine}.log",
+        quiet | {"OMP_NUM_THREADS": str(threads), "INFINITY_LOG_LEVEL": "warning"},
+    )
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the generator sends: `rate` 0 is a closed loop."""
+
+    bodies: Path
+    connections: int
+    seconds: float
+    warmup: float
+    rate: float = 0.0
+
+
+def put_load(generator, server, load):
+    """Runs the generator against a server; its figures."""
+    words = [server.port, server.path, load.bodies, load.connections, load.seconds, load.warmup, load.rate, 1]
+    server.wake()
+    done = subprocess.run([str(generator), *map(str, words)], capture_output=True, text=True)
+    if server.process.poll() is None:
+        server.rest()
+    if done.returncode:
+        raise Unavailable(done.stderr.strip() or "the generator failed")
+    return json.loads(done.stdout)
+
+
+def bare_engine(binary, model_dir, threads, case, load):
+    """The same load on the engine without HTTP and without a tokenizer, by the binary's own generator."""
+    length = ["--tokens", str(case.tokens)] if case.tokens else ["--ragged"]
+    command = [binary, "bench", "load", "--json", "--quiet", "--device", "cpu", "--threads", str(threads)]
+    command += ["--model", str(model_dir), "--texts", str(case.texts), *length, "--clients", str(case.connections)]
+    # The model is loaded with the first request.
+    command += ["--seconds", f"{load.seconds:g}", "--warmup", f"{max(load.warmup, 3.0):g}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Unavailable(done.stderr.strip()[-200:])
+    return json.loads(done.stdout)
+
+
+def built_generator(root, scratch):
+    """The generator, compiled."""
+    program = scratch / "http_load"
+    built = subprocess.run(["cc", "-O2", "-o", str(program), str(root / "bench" / "http_load.c"), "-lm"])
+    if built.returncode:
+        raise Unavailable("bench/http_load.c did not compile: a C compiler on Linux is needed")
+    return program
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def last_line(log):
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][-300:] if lines else "it said nothing"

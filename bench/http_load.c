@@ -1,0 +1,313 @@
+// Puts load on an HTTP server of this machine and prints what came of it as JSON. One thread that waits for many
+// connections, so that it takes as little as possible of the cores that the server computes on.
+// Understands only answers with a content-length, and looks at nothing in them but the status.
+//
+//   http_load PORT PATH BODIES CONNECTIONS SECONDS WARMUP RATE SEED
+//
+// BODIES is a file with a body a line; they are sent in turn. RATE 0: a closed loop, in which each connection sends again
+// as soon as it is answered, also where it was refused. Otherwise so many requests a second by a schedule (Poisson),
+// whatever the answers do; their latency counts from the moment of the schedule, also while no connection is free.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CONNECTIONS_MAX = 4096, BODIES_MAX = 4096, HEAD_MAX = 16384, STATUSES = 600, SAMPLES_MAX = 1 << 22 };
+
+typedef struct {
+    char *bytes;
+    size_t length;
+} Text;
+
+typedef struct {
+    int fd, is_busy;
+    Text sending;
+    size_t sent;
+    char head[HEAD_MAX];
+    size_t head_length, body_left;
+    int status, in_body;
+    double due;
+} Connection;
+
+typedef struct {
+    float *ms;
+    size_t count;
+    uint64_t total;
+} Samples;
+
+static Connection connections[CONNECTIONS_MAX];
+static int connection_count, idle[CONNECTIONS_MAX], idle_count;
+static Text requests[BODIES_MAX];
+static size_t request_count, next_request;
+static Samples by_status[STATUSES];
+static Samples lateness;
+static uint64_t broken, in_time, seed;
+static double began, ends;
+static int poll_fd, port, is_open;
+
+static void fail(const char *what) {
+    fprintf(stderr, "http_load: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+// SplitMix64, above 0 and up to 1.
+static double chance(void) {
+    uint64_t z = (seed += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (double)(((z ^ (z >> 31)) >> 11) + 1) / 9007199254740992.0;
+}
+
+static void record(Samples *samples, double seconds) {
+    samples->total++;
+    if (!samples->ms && !(samples->ms = malloc(sizeof(float) * SAMPLES_MAX))) fail("memory");
+    if (samples->count < SAMPLES_MAX) samples->ms[samples->count++] = (float)(seconds * 1e3);
+}
+
+static void read_bodies(const char *path, const char *route) {
+    FILE *file = fopen(path, "r");
+    if (!file) fail(path);
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    while ((length = getline(&line, &room, file)) > 0 && request_count < BODIES_MAX) {
+        if (line[length - 1] == '\n') length--;
+        Text *request = &requests[request_count++];
+        int head = asprintf(&request->bytes,
+                            "POST %s HTTP/1.1\r\nhost: 127.0.0.1:%d\r\ncontent-type: application/json\r\n"
+                            "accept: application/json\r\ncontent-length: %zd\r\n\r\n%.*s",
+                            route, port, length, (int)length, line);
+        if (head < 0) fail("memory");
+        request->length = (size_t)head;
+    }
+    free(line);
+    fclose(file);
+    if (!request_count) {
+        fprintf(stderr, "http_load: %s holds no bodies\n", path);
+        exit(1);
+    }
+}
+
+static void watch(int at, int operation, uint32_t events) {
+    struct epoll_event event = {.events = events, .data.u32 = (uint32_t)at};
+    if (epoll_ctl(poll_fd, operation, connections[at].fd, &event)) fail("epoll_ctl");
+}
+
+static void open_connection(int at) {
+    Connection *connection = &connections[at];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int one = 1;
+    connection->fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connection->fd < 0) fail("socket");
+    if (connect(connection->fd, (struct sockaddr *)&address, sizeof address)) fail("connect");
+    setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    fcntl(connection->fd, F_SETFL, O_NONBLOCK);
+    watch(at, EPOLL_CTL_ADD, EPOLLIN);
+}
+
+// Ends a connection and opens it anew; its request is lost.
+static void reopen(int at) {
+    if (connections[at].is_busy) broken++;
+    close(connections[at].fd);
+    connections[at].is_busy = 0;
+    open_connection(at);
+}
+
+static int send_more(int at) {
+    Connection *connection = &connections[at];
+    while (connection->sent < connection->sending.length) {
+        ssize_t count = send(connection->fd, connection->sending.bytes + connection->sent,
+                             connection->sending.length - connection->sent, MSG_NOSIGNAL);
+        if (count < 0 && errno == EAGAIN) {
+            watch(at, EPOLL_CTL_MOD, EPOLLIN | EPOLLOUT);
+            return 1;
+        }
+        if (count < 0) return 0;
+        connection->sent += (size_t)count;
+    }
+    return 1;
+}
+
+static void send_request(int at, double due) {
+    Connection *connection = &connections[at];
+    connection->sending = requests[next_request++ % request_count];
+    connection->sent = connection->head_length = connection->body_left = 0;
+    connection->in_body = 0;
+    connection->is_busy = 1;
+    connection->due = due;
+    double at_now = now();
+    if (at_now >= began) record(&lateness, at_now - due);
+    if (!send_more(at)) reopen(at);
+}
+
+static void answered(int at) {
+    Connection *connection = &connections[at];
+    double moment = now();
+    connection->is_busy = 0;
+    if (connection->due >= began && connection->due < ends) record(&by_status[connection->status], moment - connection->due);
+    if (moment >= began && moment < ends && connection->status == 200) in_time++;
+}
+
+// Reads the head that has come; 0 where it is none that is understood.
+static int read_head(Connection *connection, char *end) {
+    *end = 0;
+    char *length = strcasestr(connection->head, "\r\ncontent-length:");
+    if (sscanf(connection->head, "HTTP/1.%*d %d", &connection->status) != 1 || !length) return 0;
+    if (connection->status < 100 || connection->status >= STATUSES) return 0;
+    connection->body_left = strtoull(length + 17, NULL, 10);
+    connection->in_body = 1;
+    return 1;
+}
+
+// Takes what has come. 1: the answer is whole, 0: not yet, -1: the connection is of no use any more.
+static int receive(Connection *connection) {
+    static char scrap[1 << 18];
+    for (;;) {
+        if (!connection->in_body) {
+            ssize_t count = recv(connection->fd, connection->head + connection->head_length,
+                                 HEAD_MAX - 1 - connection->head_length, 0);
+            if (count < 0 && errno == EAGAIN) return 0;
+            if (count <= 0) return -1;
+            connection->head_length += (size_t)count;
+            char *end = memmem(connection->head, connection->head_length, "\r\n\r\n", 4);
+            if (!end && connection->head_length == HEAD_MAX - 1) return -1;
+            if (!end) continue;
+            size_t beyond = connection->head_length - (size_t)(end + 4 - connection->head);
+            if (!read_head(connection, end) || beyond > connection->body_left) return -1;
+            connection->body_left -= beyond;
+        } else {
+            size_t most = connection->body_left < sizeof scrap ? connection->body_left : sizeof scrap;
+            ssize_t count = recv(connection->fd, scrap, most, 0);
+            if (count < 0 && errno == EAGAIN) return 0;
+            if (count <= 0) return -1;
+            connection->body_left -= (size_t)count;
+        }
+        if (connection->in_body && !connection->body_left) return 1;
+    }
+}
+
+static int by_size(const void *one, const void *other) {
+    float a = *(const float *)one, b = *(const float *)other;
+    return (a > b) - (a < b);
+}
+
+static void print_samples(Samples *samples) {
+    qsort(samples->ms, samples->count, sizeof(float), by_size);
+    const double shares[] = {0.5, 0.9, 0.99, 0.999, 1.0};
+    const char *names[] = {"p50", "p90", "p99", "p999", "max"};
+    printf("{\"count\": %lu", samples->total);
+    for (int n = 0; n < 5; n++) {
+        size_t place = (size_t)ceil(shares[n] * (double)samples->count);
+        printf(", \"%s_ms\": %.4f", names[n], samples->count ? (double)samples->ms[place ? place - 1 : 0] : 0.0);
+    }
+    printf("}");
+}
+
+static void print_all(double seconds, uint64_t unsent) {
+    printf("{\"seconds\": %g, \"answered_in_time\": %lu, \"broken\": %lu, \"unsent\": %lu, \"statuses\": {", seconds,
+           in_time, broken, unsent);
+    const char *comma = "";
+    for (int status = 0; status < STATUSES; status++) {
+        if (!by_status[status].total) continue;
+        printf("%s\"%d\": ", comma, status);
+        print_samples(&by_status[status]);
+        comma = ", ";
+    }
+    printf("}, \"lateness\": ");
+    print_samples(&lateness);
+    printf("}\n");
+}
+
+int main(int argc, char **argv) {
+    if (argc != 9) {
+        fprintf(stderr, "usage: http_load PORT PATH BODIES CONNECTIONS SECONDS WARMUP RATE SEED\n");
+        return 2;
+    }
+    port = atoi(argv[1]);
+    read_bodies(argv[3], argv[2]);
+    connection_count = atoi(argv[4]);
+    double seconds = atof(argv[5]), warmup = atof(argv[6]), rate = atof(argv[7]);
+    seed = strtoull(argv[8], NULL, 10);
+    is_open = rate > 0;
+    if (connection_count < 1 || connection_count > CONNECTIONS_MAX || seconds <= 0) {
+        fprintf(stderr, "http_load: 1 to %d connections, and more than 0 seconds\n", CONNECTIONS_MAX);
+        return 2;
+    }
+    poll_fd = epoll_create1(0);
+    if (poll_fd < 0) fail("epoll_create1");
+    for (int at = 0; at < connection_count; at++) open_connection(at);
+
+    double start = now(), next = start;
+    began = start + warmup;
+    ends = began + seconds;
+    int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    struct epoll_event tick = {.events = EPOLLIN, .data.u32 = CONNECTIONS_MAX};
+    if (timer < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, timer, &tick)) fail("timerfd");
+    for (int at = connection_count - 1; at >= 0; at--) idle[idle_count++] = at;
+
+    struct epoll_event events[256];
+    // Answers that come more than ten seconds after the end are not waited for.
+    while (now() < ends + 10) {
+        double moment = now();
+        while (idle_count && moment < ends && (!is_open || next <= moment)) {
+            send_request(idle[--idle_count], is_open ? next : moment);
+            if (!connections[idle[idle_count]].is_busy) {
+                // The server hung up: look at the time before trying again.
+                idle_count++;
+                break;
+            }
+            if (is_open) next += -log(chance()) / rate;
+        }
+        if (moment >= ends && idle_count == connection_count) break;
+        if (is_open && idle_count && next < ends) {
+            double due = next > moment ? next : moment + 1e-6;
+            struct itimerspec at = {.it_value = {(time_t)due, (long)((due - floor(due)) * 1e9) + 1}};
+            timerfd_settime(timer, TFD_TIMER_ABSTIME, &at, NULL);
+        }
+        int count = epoll_wait(poll_fd, events, 256, 100);
+        for (int n = 0; n < count; n++) {
+            int at = (int)events[n].data.u32;
+            if (at == CONNECTIONS_MAX) {
+                uint64_t ticks;
+                if (read(timer, &ticks, sizeof ticks) < 0 && errno != EAGAIN) fail("timer");
+                continue;
+            }
+            Connection *connection = &connections[at];
+            int was_busy = connection->is_busy, came = receive(connection);
+            if (came > 0 && was_busy) {
+                answered(at);
+            } else if (came < 0 || (came > 0 && !was_busy)) {
+                reopen(at);
+            } else if (events[n].events & EPOLLOUT) {
+                if (!send_more(at)) reopen(at);
+                else if (connection->sent == connection->sending.length) watch(at, EPOLL_CTL_MOD, EPOLLIN);
+            }
+            if (was_busy && !connection->is_busy) idle[idle_count++] = at;
+        }
+    }
+    uint64_t unsent = 0;
+    while (is_open && next < ends) {
+        unsent++;
+        next += -log(chance()) / rate;
+    }
+    for (int at = 0; at < connection_count; at++) broken += (uint64_t)connections[at].is_busy;
+    print_all(seconds, unsent);
+    return 0;
+}

@@ -1,0 +1,90 @@
+"""Tests of the comparison through HTTP: its bodies, its figures and its verdicts. Needs no server and no peer."""
+
+import json
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from compare import http_report
+from compare.http_cases import CASES, LONG, OVERLOADS, SHORT, Case, bodies, words_of
+from compare.http_report import Figures, Results
+
+WORDS = ["cat", "dog", "river", "stone"]
+
+
+def answer(answered, seconds=2.0, broken=0, **statuses):
+    times = lambda count, p99: {"count": count, "p50_ms": 1.0, "p99_ms": p99}
+    return {
+        "seconds": seconds,
+        "answered_in_time": answered,
+        "broken": broken,
+        "statuses": {status.lstrip("s"): times(*found) for status, found in statuses.items()},
+    }
+
+
+class Bodies(unittest.TestCase):
+    def test_texts_have_the_tokens_they_are_to_have(self):
+        lines = bodies(Case(32, LONG, 4), WORDS, "m").splitlines()
+        texts = json.loads(lines[0])["input"]
+        self.assertEqual((len(texts), {len(text.split()) for text in texts}), (32, {LONG - 2}))
+        self.assertGreater(len(set(lines)), 1)
+
+    def test_a_case_has_the_same_bodies_in_every_run_and_at_any_number_of_connections(self):
+        self.assertEqual(bodies(Case(1, SHORT, 1), WORDS, "m"), bodies(Case(1, SHORT, 64), WORDS, "m"))
+
+    def test_only_whole_plain_words_are_used(self):
+        vocabulary = {"[CLS]": 0, "##ing": 1, "an": 2, "cat": 3, "Dog": 4, "x1y": 5, "été": 6}
+        self.assertEqual(words_of({"model": {"vocab": vocabulary}}), ["cat"])
+
+    def test_names_tell_cases_apart(self):
+        names = [case.name for case in CASES] + [overload.name for overload in OVERLOADS]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertLessEqual({overload.kind.name for overload in OVERLOADS}, set(names))
+
+
+class Report(unittest.TestCase):
+    def test_throughput_counts_answers_of_the_measured_time(self):
+        found = http_report.figures_of(answer(50, s200=(60, 9.0)), 32)
+        self.assertEqual(found, Figures(800.0, 1.0, 9.0))
+
+    def results(self, ours, engine, peer):
+        results = Results()
+        for name, figures in [("magray", ours), ("bare engine", engine), ("infinity-emb torch", peer)]:
+            results.add(name, "32 short, 1 conn.", Figures(figures, 1.0, 2.0))
+        return results
+
+    def test_what_holds_is_not_complained_of(self):
+        results = self.results(950.0, 1000.0, 100.0)
+        self.assertEqual(http_report.verdicts(results), [])
+        self.assertIn("9.5 x infinity-emb torch", http_report.ratio_table(results))
+
+    def test_what_does_not_hold_is_named(self):
+        found = http_report.verdicts(self.results(800.0, 1000.0, 400.0))
+        self.assertEqual(
+            found,
+            [
+                "32 short, 1 conn.: 80% of the bare engine, not 90%",
+                "32 short, 1 conn.: 2.0 times infinity-emb torch, not 5",
+            ],
+        )
+
+    def test_overload_is_judged_by_goodput_refusals_and_other_answers(self):
+        results = Results()
+        strained = answer(10, broken=1, s200=(10, 50.0), s429=(90, 7.0), s503=(2, 1.0))
+        results.strains["load"] = http_report.strain_of(strained, 32, 200.0, 64.0)
+        found = http_report.verdicts(results)
+        self.assertEqual(
+            found,
+            [
+                "load: 80% of the peak, not 95%",
+                "load: refusals within 7.0 ms, not 5",
+                "load: 3 answers that were neither vectors nor refusals",
+            ],
+        )
+        self.assertIn("160 (80%)", http_report.strain_table(results))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,100 @@
+"""The Python SDK of MCP, over stdio and over HTTP: the same tools, schemas and results through both."""
+
+import tempfile
+import unittest
+from contextlib import asynccontextmanager
+
+from mcp import ClientSession, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from served import (
+    BINARY,
+    COMPUTING,
+    EMBEDDER,
+    FIXTURES,
+    QUERY,
+    RANKER,
+    TEXTS,
+    Served,
+    bare_environment,
+    embedded,
+    ranked,
+)
+
+READING = {"get_gpu_status", "list_models", "embed_texts", "similarity", "rerank"}
+CHANGING = {"offload_gpu", "release_gpu", "update_gpu_timeout", "preheat_gpu"}
+
+
+class Door:
+    """What both doors must do; how a session is opened is told by each."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.skip_without("/mcp")
+
+    async def call(self, name, **arguments):
+        async with self.session() as session:
+            result = await session.call_tool(name, arguments)
+        self.assertFalse(result.is_error, result)
+        return result.structured_content
+
+    async def test_the_tools_are_described(self):
+        async with self.session() as session:
+            tools = {tool.name: tool for tool in (await session.list_tools()).tools}
+        self.assertEqual(set(tools), READING | CHANGING)
+        for name, tool in tools.items():
+            self.assertTrue(tool.description, name)
+            self.assertEqual(tool.input_schema["type"], "object", name)
+            self.assertEqual(tool.output_schema["type"], "object", name)
+            self.assertEqual(tool.annotations.read_only_hint, name in READING, name)
+
+    async def test_vectors_are_those_of_the_command(self):
+        found = await self.call("embed_texts", texts=TEXTS)
+        self.assert_near(found["embeddings"], embedded(TEXTS))
+
+    async def test_similarity(self):
+        found = await self.call("similarity", source_sentence="river", sentences=TEXTS)
+        first, *others = embedded(["river", *TEXTS])
+        expected = [sum(a * b for a, b in zip(first, other)) for other in others]
+        self.assert_near([found["similarities"]], [expected])
+
+    async def test_ranks_are_those_of_the_server(self):
+        found = await self.call("rerank", query=QUERY, documents=TEXTS)
+        self.assertEqual([result["index"] for result in found["results"]], ranked(self.server)[0])
+
+    async def test_models_and_devices(self):
+        names = {model["name"] for model in (await self.call("list_models"))["models"]}
+        self.assertLessEqual({EMBEDDER, RANKER}, names)
+        self.assertTrue(await self.call("get_gpu_status"))
+
+    async def test_a_wrong_argument_is_told_and_ends_nothing(self):
+        async with self.session() as session:
+            try:
+                refused = (await session.call_tool("embed_texts", {"texts": 5})).is_error
+            except MCPError:
+                refused = True
+            self.assertTrue(refused)
+            self.assertFalse((await session.call_tool("get_gpu_status", {})).is_error)
+
+
+class Http(Door, Served, unittest.IsolatedAsyncioTestCase):
+    @asynccontextmanager
+    async def session(self):
+        async with streamable_http_client(self.url + "/mcp") as streams, ClientSession(*streams[:2]) as session:
+            await session.initialize()
+            yield session
+
+
+class Stdio(Door, Served, unittest.IsolatedAsyncioTestCase):
+    @asynccontextmanager
+    async def session(self):
+        models = [word for name in (EMBEDDER, RANKER) for word in ("--model", str(FIXTURES / name))]
+        with tempfile.TemporaryDirectory() as home:
+            program = StdioServerParameters(
+                command=BINARY, args=["mcp", *COMPUTING, *models], env=bare_environment(home), cwd=home
+            )
+            async with stdio_client(program) as streams, ClientSession(*streams[:2]) as session:
+                await session.initialize()
+                yield session
+

@@ -1,0 +1,60 @@
+"""Schemathesis reads the document of the server and asks every route, rightly and wrongly.
+
+No answer may be a fault of the server, and none may be one that the document does not tell of.
+"""
+
+import hypothesis
+import schemathesis
+from schemathesis import GenerationMode, checks
+from served import Served
+
+# Of each route, rightly and wrongly; the seed is fixed, so that a failure can be repeated.
+EXAMPLES = 25
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+]
+# Its client is a protocol of its own, and is tested by it.
+LEFT_OUT = {"/mcp"}
+# Where 501 is the answer to everything, and said so.
+NOT_THERE = {"/embed_all"}
+
+
+class Document(Served):
+    def test_every_route_answers_as_the_document_says(self):
+        document = schemathesis.openapi.from_url(self.url + "/openapi.json")
+        asked = set()
+        for operation in (found.ok() for found in document.get_all_operations()):
+            if operation.path in LEFT_OUT:
+                continue
+            with self.subTest(method=operation.method, path=operation.path):
+                ask(operation)
+            asked.add(operation.path)
+        self.assertLessEqual({"/v1/embeddings", "/embed", "/rerank", "/gpu/status", "/metrics"}, asked)
+
+
+def ask(operation):
+    wanted = [check for check in CHECKS if operation.path not in NOT_THERE or check is not checks.not_a_server_error]
+    for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+
+        @hypothesis.seed(1)
+        @hypothesis.settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+            # Without making failures smaller: the first is told.
+            phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+        )
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        def run(case):
+            case.validate_response(case.call(), checks=wanted)
+
+        try:
+            run()
+        except hypothesis.errors.Unsatisfiable:
+            # A route without parameters cannot be asked wrongly.
+            if mode is GenerationMode.POSITIVE:
+                raise

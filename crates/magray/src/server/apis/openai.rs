@@ -107,7 +107,7 @@ async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Prob
 }
 
 /// Refuses dimensions that a model's vectors do not have.
-pub(super) fn check_dimensions(dimensions: Option<usize>, model: &Model) -> Result<(), Problem> {
+pub(in crate::server) fn check_dimensions(dimensions: Option<usize>, model: &Model) -> Result<(), Problem> {
     match dimensions {
         Some(wanted) if wanted == 0 || wanted > model.outputs => {
             let message = format!("the vectors of '{}' have {} dimensions, not {wanted}", model.name, model.outputs);

@@ -121,6 +121,9 @@ pub enum EngineError {
         /// The time that was given.
         within: Duration,
     },
+    /// Somebody else wanted the opposite after it, and the last wish counts.
+    #[error("somebody wanted the opposite meanwhile: ask again if it is still wanted")]
+    Overruled,
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     Draining,

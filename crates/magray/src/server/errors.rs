@@ -212,7 +212,7 @@ impl From<EngineError> for Problem {
                 Self::busy(Kind::Unavailable, message, Duration::from_secs(1))
             }
             EngineError::NotYet { .. } => Self::busy(Kind::Expired, message, Duration::from_secs(1)),
-            EngineError::NoModel(_) | EngineError::Poison => Self::new(Kind::Internal, message),
+            EngineError::NoModel(_) | EngineError::Poison | EngineError::Panicked => Self::new(Kind::Internal, message),
         }
     }
 }

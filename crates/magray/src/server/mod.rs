@@ -26,7 +26,6 @@ mod service;
 mod state;
 mod stopping;
 mod tls;
-mod vectors;
 mod waiting_room;
 mod writing;
 
@@ -37,7 +36,10 @@ pub(crate) use tls::TlsError;
 
 use std::{io, net::ToSocketAddrs, path::PathBuf, sync::Arc, thread, time::Duration};
 
-use magray_engine::engine::{Engine, EngineOptions};
+use magray_engine::{
+    engine::{Engine, EngineOptions},
+    vectors,
+};
 use tokio::{net::TcpListener, runtime::Runtime};
 
 use self::{
@@ -121,7 +123,6 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
         live: settings.live.clone(),
         metrics: Metrics::new(),
         reloader: Reloader::new(&config, tls.clone(), settle),
-        readers: cores(),
     });
     // Other programs of the same user may look at it without a key.
     let subject = EngineSubject { engine: engine.clone(), memory_limit: config.gpu().rules.memory_limit_bytes };
@@ -173,7 +174,8 @@ fn allow_connections(connections: usize) {
 }
 
 fn runtime() -> io::Result<Runtime> {
-    /// Callers that wait for models to move, the settings that are read again, the start of the engine.
+    /// Callers that wait for models to move, the settings that are read again, the start of the engine; the cores
+    /// themselves are for large answers that are written.
     const OTHERS: usize = 12;
     tokio::runtime::Builder::new_multi_thread()
         .thread_name("serve")

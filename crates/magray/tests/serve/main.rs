@@ -18,3 +18,4 @@ mod rough;
 mod stopping;
 mod tei;
 mod tls;
+mod tokens;

@@ -12,7 +12,7 @@ use super::{Door, Tools};
 use crate::{
     exit::Failure,
     server::{
-        Start, StartError, cores,
+        Start, StartError,
         metrics::Metrics,
         models::Models,
         reload::Reloader,
@@ -46,7 +46,6 @@ async fn serve(start: Start) -> Result<Engine, Failure> {
         live: settings.live,
         metrics: Metrics::new(),
         reloader: Reloader::new(&config, None, settle),
-        readers: cores(),
     });
     console.detail("waiting for an agent on stdin");
     tokio::select! {

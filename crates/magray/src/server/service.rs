@@ -1,20 +1,27 @@
 //! The way of a request through the engine: texts are read beside the runtime, queued, computed, and told of.
 //! Knows no API: those turn requests into texts and answers into JSON.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::response::Response;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use magray_engine::engine::{Answer, EngineError, Work};
+use magray_engine::engine::{Answer, Work};
 
 use super::{
     errors::{Kind, Problem},
     inputs::Input,
     state::App,
+    visit,
 };
 
 /// Requests that are read where they arrive: to hand over less takes longer than to read it.
 const INLINE_BYTES_MAX: usize = 8 << 10;
+
+/// What a number takes of an answer, about.
+const NUMBER_BYTES: usize = 12;
 
 /// Work that was read, and how it went.
 #[derive(Debug)]
@@ -54,9 +61,13 @@ impl App {
         if bytes <= INLINE_BYTES_MAX {
             return read(self);
         }
-        let Ok(_turn) = self.readers().acquire().await else { return Err(stopping()) };
+        let Ok(turn) = Arc::clone(self.readers()).acquire_owned().await else { return Err(stopping()) };
         let app = self.clone();
-        let read = tokio::task::spawn_blocking(move || read(&app));
+        let read = tokio::task::spawn_blocking(move || {
+            // The turn ends with the reading, also where nobody waits for it any more.
+            let _turn = turn;
+            read(&app)
+        });
         read.await.unwrap_or_else(|_| Err(Problem::new(Kind::Internal, "reading the request failed")))
     }
 
@@ -99,11 +110,15 @@ impl App {
         let ReadWork { mut work, truncated, took: reading } = read;
         let (model, texts) = (work.model, work.texts.len());
         work.deadline.get_or_insert(self.live().limits.answer_within);
-        let answer = self.engine().ask(work).await.inspect_err(|error| {
-            if let EngineError::Full { retry_after } = error {
-                self.admission().note_full(self.uptime(), *retry_after);
-            }
-        })?;
+        // An answer that there is no room for is not computed.
+        let numbers = texts * self.models().get(model).outputs;
+        visit::keep_answer(self.admission().hold((numbers * NUMBER_BYTES) as u64)?);
+        let (coming, tokens) = (visit::take_coming(), work.tokens());
+        let asking = self.engine().ask(work);
+        if let Some(coming) = coming {
+            coming.has_come(tokens);
+        }
+        let answer = asking.await?;
         self.health().passed(&answer);
         self.metrics().computed(&self.models().get(model).name, texts, &answer, reading);
         Ok(Computed { answer, truncated, reading })

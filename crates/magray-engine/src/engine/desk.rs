@@ -7,7 +7,7 @@ use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, Condition, DeviceId, DeviceView, Ending, Event, Failure, Fallback, Group,
-    Machine, ModelId, ModelView, Moment, Refused, Report, Request, RequestId, Residency, View, Wish,
+    Machine, ModelId, ModelView, Moment, Refused, Report, Request, RequestId, Residency, Sketch, View, Wish,
 };
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -141,6 +141,13 @@ impl Desk {
         let request = Request { id, group, tokens, priority, deadline, allowed };
         self.step(state, Event::Submitted(request), now);
         id
+    }
+
+    /// Whether a request of which this is known would be taken.
+    pub(super) fn would_take(&self, sketch: &Sketch) -> Result<(), Refused> {
+        let mut state = self.lock();
+        let now = self.now();
+        state.machine.would_take(sketch, now)
     }
 
     /// Nobody waits for this request any more.

@@ -95,7 +95,7 @@ pub use crate::simulated_gpu::SimulatedGpu;
 pub use crate::worker::ModelSource;
 pub use magray_core::schedule::{
     Allowed, Batching, DeviceState, DeviceView, Keeping, Limits, ModelPlan, ModelView, Moment, Options, Placement,
-    Priority, Recovery, RequestId, Residency, Sizing,
+    Priority, Recovery, RequestId, Residency, Sizing, Sketch,
 };
 
 use crate::encoder::{EncoderOptions, LoadError};
@@ -261,6 +261,17 @@ impl Engine {
             on_answer(answer);
         };
         Some(self.desk().submit(work, Box::new(on_answer)))
+    }
+
+    /// Whether work of about so many tokens would be taken now: a server asks before it reads a request. Work that may be
+    /// computed anywhere goes where all models may.
+    pub fn would_take(&self, sketch: Sketch) -> Result<(), EngineError> {
+        let allowed = match (sketch.allowed, &self.0.allowed[..]) {
+            (Allowed::Any, [first, others @ ..]) if others.iter().all(|other| other == first) => *first,
+            (allowed, _) => allowed,
+        };
+        let would = self.desk().would_take(&Sketch { allowed, ..sketch });
+        would.map_err(|refused| EngineError::from_refused(refused, || None))
     }
 
     /// Nobody waits for this work any more: `on_answer` is not called, unless that is just happening.

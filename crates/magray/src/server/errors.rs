@@ -203,7 +203,7 @@ impl From<EngineError> for Problem {
         match error {
             EngineError::Full { retry_after } => Self::busy(Kind::Busy, message, retry_after),
             EngineError::TooLarge => Self::new(Kind::TooLarge, message),
-            EngineError::Expired => Self::new(Kind::Expired, message),
+            EngineError::Expired => Self::busy(Kind::Expired, message, Duration::from_secs(1)),
             EngineError::Text(error) => error.into(),
             EngineError::NoText | EngineError::TokenKinds { .. } | EngineError::NoPrompt(_) => {
                 Self::new(Kind::Invalid, message)

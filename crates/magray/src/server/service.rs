@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use magray_engine::engine::{Answer, EngineError, Work};
+use magray_engine::engine::{Answer, Output, Work};
 
 use super::{
     errors::{Kind, Problem},
     inputs::Input,
     state::App,
+    visit,
     writing::Json,
 };
 
@@ -19,6 +20,9 @@ const INLINE_BYTES_MAX: usize = 8 << 10;
 
 /// Answers of so many numbers are written where they are: it takes less than a millisecond.
 const INLINE_NUMBERS_MAX: usize = 32 << 10;
+
+/// What a number takes of an answer, about.
+const NUMBER_BYTES: usize = 12;
 
 /// Work that was read, and how it went.
 #[derive(Debug)]
@@ -106,13 +110,25 @@ impl App {
         let ReadWork { mut work, truncated, took: reading } = read;
         let (model, texts) = (work.model, work.texts.len());
         work.deadline.get_or_insert(self.live().limits.answer_within);
-        let answer = self.engine().ask(work).await.inspect_err(|error| {
-            if let EngineError::Full { retry_after } = error {
-                self.admission().note_full(self.uptime(), *retry_after);
-            }
-        })?;
+        // An answer that there is no room for is not computed.
+        let numbers = self.numbers(&work);
+        visit::keep_answer(self.admission().hold((numbers * NUMBER_BYTES) as u64)?);
+        let (coming, tokens) = (visit::take_coming(), work.tokens());
+        let asking = self.engine().ask(work);
+        if let Some(coming) = coming {
+            coming.has_come(tokens);
+        }
+        let answer = asking.await?;
         self.metrics().computed(&self.models().get(model).name, texts, &answer, reading);
         Ok(Computed { answer, truncated, reading })
+    }
+
+    /// How many numbers the answer to this work has.
+    fn numbers(&self, work: &Work) -> usize {
+        match work.output {
+            Output::Texts => work.texts.len() * self.models().get(work.model).outputs,
+            Output::Tokens => work.tokens() * self.engine().spec(work.model).map_or(0, |spec| spec.shape.hidden),
+        }
     }
 }
 

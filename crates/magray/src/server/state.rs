@@ -34,7 +34,7 @@ struct Inner {
     metrics: Metrics,
     reloader: Reloader,
     /// How many callers wait at once for models to move.
-    movers: Semaphore,
+    movers: Arc<Semaphore>,
     connections: AtomicUsize,
     is_draining: AtomicBool,
     started: Instant,
@@ -73,7 +73,7 @@ impl App {
             proving: tokio::sync::Mutex::default(),
             metrics: parts.metrics,
             reloader: parts.reloader,
-            movers: Semaphore::new(MOVERS_MAX),
+            movers: Arc::new(Semaphore::new(MOVERS_MAX)),
             connections: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
             started: Instant::now(),
@@ -104,7 +104,7 @@ impl App {
         &self.0.reloader
     }
 
-    pub(super) fn movers(&self) -> &Semaphore {
+    pub(super) fn movers(&self) -> &Arc<Semaphore> {
         &self.0.movers
     }
 
@@ -126,7 +126,14 @@ impl App {
     /// From now on this holds.
     pub(crate) fn change(&self, live: LiveSettings) {
         self.0.admission.set_most(live.held_bytes_max);
-        *self.0.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Live::of(live));
+        let mut own = self.0.live.write().unwrap_or_else(PoisonError::into_inner);
+        let next = Live::of(live);
+        for (place, place_before) in next.keys.also_in(&own.keys) {
+            if let Some(spent) = own.rates.spent(place_before) {
+                next.rates.go_on(place, spent);
+            }
+        }
+        *own = Arc::new(next);
     }
 
     /// Connections that are open.

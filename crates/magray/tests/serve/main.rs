@@ -7,6 +7,7 @@ mod cohere;
 mod doors;
 mod gpu;
 mod http;
+mod http2;
 mod keys;
 mod limits;
 mod mcp;

@@ -1,7 +1,7 @@
 //! Where the models are and how they come and go: status, offload, release, preheat, timeout.
 //! No request fails because a model moves; those who ask for a move wait until it is done, a few at a time.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
@@ -128,12 +128,14 @@ async fn move_models(app: App, headers: &HeaderMap, body: &Body, moving: Move) -
 /// Moves the model of this name, or all, and waits until that is done.
 pub(crate) async fn moved(app: &App, model: Option<&str>, moving: Move) -> Result<MovedReport, Problem> {
     let places = chosen(app, model)?;
-    let Ok(_turn) = app.movers().try_acquire() else {
+    let Ok(turn) = Arc::clone(app.movers()).try_acquire_owned() else {
         let message = "enough callers wait for models to move: try again later";
         return Err(Problem::busy(Kind::Busy, message, Duration::from_secs(1)));
     };
     let own = app.clone();
     let moved = tokio::task::spawn_blocking(move || {
+        // Also where nobody waits for it any more.
+        let _turn = turn;
         let one = |place: usize| {
             let moved = moving(own.engine(), place, MOVE_MAX)?;
             Ok(MovedModel::of(&own.models().get(place).name, &moved))

@@ -1,10 +1,9 @@
 """OpenAI's own client, sync and async, with what it sends by default: vectors come as base64."""
 
 import asyncio
-import unittest
 
 import openai
-from served import EMBEDDER, TEXTS, Served, embedded
+from served import EMBEDDER, TEXTS, AsyncServed, Served, embedded
 
 
 class Sync(Served):
@@ -51,10 +50,8 @@ class Sync(Served):
         self.assertEqual(caught.exception.param, "dimensions")
 
 
-class Async(Served, unittest.IsolatedAsyncioTestCase):
+class Async(AsyncServed):
     async def test_many_at_once(self):
-        # The debug mode of such tests tells of every task that is slow.
-        asyncio.get_running_loop().set_debug(False)
         async with openai.AsyncOpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0) as client:
             asked = [client.embeddings.create(model=EMBEDDER, input=text) for text in TEXTS * 4]
             answers = await asyncio.gather(*asked)

@@ -38,6 +38,7 @@ class Sync(Served):
         names = [model.id for model in self.client().models.list()]
         self.assertIn(EMBEDDER, names)
         self.assertEqual(self.client().models.retrieve(EMBEDDER).id, EMBEDDER)
+        self.assertEqual(self.client().models.retrieve(f"sentence-transformers/{EMBEDDER}").id, EMBEDDER)
 
     def test_errors_are_those_that_the_client_knows(self):
         with self.assertRaises(openai.AuthenticationError):

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use super::{
     admission::Place,
     errors::{Kind, Problem},
+    requests,
     state::App,
 };
 
@@ -39,7 +40,7 @@ impl Body {
 
     /// The body as JSON of this form; its texts may point into the body.
     pub(crate) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
-        Ok(serde_json::from_slice(&self.bytes)?)
+        Ok(requests::read(&self.bytes)?)
     }
 }
 

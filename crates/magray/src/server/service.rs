@@ -71,6 +71,10 @@ impl App {
             }
             Input::Ids { texts, .. } => {
                 limits.check_count(how.param, texts.len())?;
+                if how.prompt.is_some() {
+                    let message = "token ids are taken as they are: a prompt goes before texts alone";
+                    return Err(Problem::invalid("prompt_name", message));
+                }
                 if let Some(at) = texts.iter().position(Vec::is_empty) {
                     return Err(Problem::invalid(how.param, format!("text {at} has no token ids")));
                 }

@@ -12,7 +12,7 @@ use super::{Door, Tools};
 use crate::{
     exit::Failure,
     server::{
-        Start, StartError, cores,
+        Start, StartError, cores, keep_up,
         metrics::Metrics,
         models::Models,
         reload::Reloader,
@@ -48,6 +48,7 @@ async fn serve(start: Start) -> Result<Engine, Failure> {
         reloader: Reloader::new(&config, None, settle),
         readers: cores(),
     });
+    tokio::spawn(keep_up(app.clone()));
     console.detail("waiting for an agent on stdin");
     tokio::select! {
         talked = talk(Tools::new(app, Door::Stdio)) => {

@@ -70,6 +70,17 @@ impl Models {
         self.named(name)
     }
 
+    /// The place of the model of this name, or of the first that embeds. One that makes no vectors is refused.
+    pub(crate) fn embedder(&self, name: Option<&str>) -> Result<usize, Problem> {
+        let place = self.find(name, Does::Embed)?;
+        match self.get(place).does {
+            Does::Embed => Ok(place),
+            Does::Rank | Does::Classify => {
+                Err(Problem::invalid("model", "this model makes no vectors: use one that embeds"))
+            }
+        }
+    }
+
     /// The place of the model of this name.
     pub(crate) fn named(&self, name: &str) -> Result<usize, Problem> {
         self.place(name).ok_or_else(|| {

@@ -79,7 +79,7 @@ impl App {
             Input::Ids { texts, .. } => {
                 limits.check_count(how.param, texts.len())?;
                 if how.prompt.is_some() {
-                    let message = "a prompt stands before texts: send texts, or put its token ids before the others";
+                    let message = "token ids are taken as they are: a prompt goes before texts alone";
                     return Err(Problem::invalid("prompt_name", message));
                 }
                 if let Some(at) = texts.iter().position(Vec::is_empty) {

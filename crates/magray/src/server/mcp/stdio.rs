@@ -12,7 +12,7 @@ use super::{Door, Tools};
 use crate::{
     exit::Failure,
     server::{
-        Start, StartError,
+        Start, StartError, keep_up,
         metrics::Metrics,
         models::Models,
         reload::Reloader,
@@ -47,6 +47,7 @@ async fn serve(start: Start) -> Result<Engine, Failure> {
         metrics: Metrics::new(),
         reloader: Reloader::new(&config, None, settle),
     });
+    tokio::spawn(keep_up(app.clone()));
     console.detail("waiting for an agent on stdin");
     tokio::select! {
         talked = talk(Tools::new(app, Door::Stdio)) => {

@@ -1,6 +1,7 @@
 //! The machine: takes an event and the time, says what to do.
 //! Branches only: what an event means stands in the files beside it.
 
+use super::admission::TurnedAway;
 use super::device::Device;
 use super::device_set::{DEVICES_MAX, DeviceSet};
 use super::jobs::Jobs;
@@ -34,6 +35,8 @@ pub struct Machine {
     /// When to look after requests without one that need devices which may be away.
     pub(super) patience: BTreeSet<(Moment, RequestId)>,
     pub(super) is_draining: bool,
+    /// Who was refused lately and comes next.
+    pub(super) turned_away: TurnedAway,
     /// Batches ever started: the next one's name.
     pub(super) batches: u64,
     pub(super) last_in_turn: DeviceId,
@@ -72,6 +75,7 @@ impl Machine {
             deadlines: BTreeSet::new(),
             patience: BTreeSet::new(),
             is_draining: false,
+            turned_away: TurnedAway::default(),
             batches: 0,
             last_in_turn: DeviceId(u16::MAX),
             now: Moment::START,

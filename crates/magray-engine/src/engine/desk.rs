@@ -3,11 +3,11 @@
 
 use super::incident::{Incident, Incidents};
 use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, Part, What};
-use super::work::{Answer, EngineError, Work};
+use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, Condition, DeviceId, DeviceView, Ending, Event, Failure, Fallback, Group,
-    Machine, ModelId, ModelView, Moment, Refused, Report, Request, RequestId, Residency, View, Wish,
+    Machine, ModelId, ModelView, Moment, Refused, Report, Request, RequestId, Residency, Sketch, View, Wish,
 };
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -169,13 +169,20 @@ impl Desk {
             deliver(on_answer, Err(EngineError::Draining));
             return id;
         }
-        let group = Group { model: ModelId(work.model as u32), way: work.skip as u32 };
+        let group = Group { model: ModelId(work.model as u32), way: way(&work) };
         let (priority, allowed) = (work.priority, work.allowed);
         let deadline = work.deadline.map(|within| now + within);
         state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer });
         let request = Request { id, group, tokens, priority, deadline, allowed };
         self.step(state, Event::Submitted(request), now);
         id
+    }
+
+    /// Whether a request of which this is known would be taken.
+    pub(super) fn would_take(&self, sketch: &Sketch) -> Result<(), Refused> {
+        let mut state = self.lock();
+        let now = self.now();
+        state.machine.would_take(sketch, now)
     }
 
     /// Nobody waits for this request any more.
@@ -188,16 +195,16 @@ impl Desk {
         }
     }
 
-    /// A batch was computed; `rows` has one row a text.
+    /// A batch was computed; `rows` has one row a text, or one a token where those were wanted.
     pub(super) fn finished(&self, device: DeviceId, batch: &Batch, rows: &[f32], compute: Duration) {
-        let outputs = rows.len() / batch.texts_count().max(1);
+        let outputs = rows.len() / batch.rows().max(1);
         // Memory for the answers is taken, and they are copied, before the lock is.
         let mut from = 0;
         let computed: Vec<Vec<f32>> = batch
             .parts
             .iter()
             .map(|part| {
-                let to = from + part.texts.len() * outputs;
+                let to = from + part.rows() * outputs;
                 let rows = rows[from..to].to_vec();
                 from = to;
                 rows
@@ -509,8 +516,10 @@ impl State {
                         Some(Part { request: piece.request, work, texts })
                     })
                     .collect();
-                let (model, skip) = parts.first().map_or((0, 0), |part| (part.work.model, part.work.skip));
-                let what = What::Start(Batch { id: batch, model, skip, parts });
+                let none = (0, 0, Output::Texts);
+                let (model, skip, output) =
+                    parts.first().map_or(none, |part| (part.work.model, part.work.skip, part.work.output));
+                let what = What::Start(Batch { id: batch, model, skip, output, parts });
                 Effect::Order(device, self.order(device, what))
             }
             Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
@@ -543,8 +552,18 @@ impl Pending {
             self.values = rows;
             return;
         }
-        self.values.resize(self.work.texts.len() * outputs, 0.0);
-        self.values[part.texts.start * outputs..part.texts.end * outputs].copy_from_slice(&rows);
+        self.values.resize(self.work.rows(0..self.work.texts.len()) * outputs, 0.0);
+        let from = self.work.rows(0..part.texts.start) * outputs;
+        self.values[from..from + rows.len()].copy_from_slice(&rows);
+    }
+}
+
+/// Work of different ways cannot share a batch.
+fn way(work: &Work) -> u32 {
+    match work.output {
+        // No text has so many tokens to skip.
+        Output::Tokens => u32::MAX,
+        Output::Texts => work.skip as u32,
     }
 }
 
@@ -554,7 +573,7 @@ fn answer(work: &Work, values: Vec<f32>, report: &Report, lane: &dyn Lane, absen
         message: format!("the GPU could not be used: {fallback}"),
     };
     Answer {
-        dimensions: values.len() / work.texts.len().max(1),
+        dimensions: values.len() / work.rows(0..work.texts.len()).max(1),
         values,
         tokens: work.tokens(),
         device: lane.name(),

@@ -1,10 +1,13 @@
 //! Models that come and go by hand: offload, release, preheat, and how long they stay by themselves.
 //! Decides nothing: it says what is wanted and waits until it is so.
 
+use super::aside::Aside;
 use super::desk::{Seen, Unmet};
 use super::{Engine, EngineError};
 use magray_core::DeviceName;
 use magray_core::schedule::{DeviceState, ModelView, Priority, Residency, Wish};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// From one look at a worker that is about to end to the next.
@@ -19,7 +22,50 @@ pub struct Moved {
     pub residency: Vec<(DeviceName, Residency)>,
 }
 
+/// How a model can be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// As [`Engine::offload`] does.
+    Offload,
+    /// As [`Engine::release`] does.
+    Release,
+    /// As [`Engine::preheat`] does.
+    Preheat,
+}
+
+/// Callers that await moves at a time.
+const MOVERS_MAX: usize = 8;
+
 impl Engine {
+    /// Moves a model and awaits that it is done, in any runtime. A caller that stops waiting does not stop the move. A few
+    /// callers may wait at a time; more are refused.
+    ///
+    /// ```
+    /// # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Move, Residency};
+    /// # use std::time::Duration;
+    /// # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Synthetic("tiny".parse()?).into()]))?;
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let moved = engine.move_model(0, Move::Preheat, Duration::from_secs(60)).await?;
+    /// assert_eq!(moved.residency[0].1, Residency::OnDevice);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn move_model(&self, model: usize, how: Move, most: Duration) -> Result<Moved, EngineError> {
+        let refused = || EngineError::Full { retry_after: Duration::from_secs(1) };
+        let turn = Turn::take(&self.0.movers).ok_or_else(refused)?;
+        let own = self.clone();
+        let moving = Aside::on_own_thread(move || {
+            let _turn = turn;
+            match how {
+                Move::Offload => own.offload(model, most),
+                Move::Release => own.release(model, most),
+                Move::Preheat => own.preheat(model, most),
+            }
+        });
+        moving.map_err(|_| refused())?.await?
+    }
+
     /// Takes a model off the GPUs; its weights stay in the memory of the host. Batches that run end first, and no request
     /// fails: one that comes meanwhile brings the model back.
     pub fn offload(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
@@ -93,6 +139,23 @@ impl Engine {
         })?;
         let names = self.desk().lanes().iter().map(|lane| lane.name());
         Ok(Moved { took: started.elapsed(), residency: names.zip(view.residency).collect() })
+    }
+}
+
+/// One of the callers that may await a move; given back when it is dropped.
+struct Turn(Arc<AtomicUsize>);
+
+impl Turn {
+    fn take(movers: &Arc<AtomicUsize>) -> Option<Self> {
+        let more = |waiting: usize| (waiting < MOVERS_MAX).then_some(waiting + 1);
+        movers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self(Arc::clone(movers)))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -39,7 +39,8 @@ impl Books {
             loads: Loads::QUICK,
         };
         let plan = ModelPlan { bytes: 60, ..ModelPlan::default() };
-        let options = Options { limits: Limits { requests_max: 2, tokens_max: 200 }, ..Options::default() };
+        let options =
+            Options { limits: Limits { requests_max: 2, tokens_max: 200, wait_max: None }, ..Options::default() };
         let scenario = Scenario {
             seed: 0,
             devices: vec![device(DeviceKind::Cpu), device(DeviceKind::Gpu)],

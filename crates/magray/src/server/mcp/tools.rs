@@ -153,8 +153,7 @@ impl Tools {
 impl Tools {
     async fn embed(&self, request: Texts) -> Result<Embedded, Problem> {
         let app = &self.app;
-        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
-        check_embeds(self, model)?;
+        let model = app.models().embedder(request.model.as_deref())?;
         check_dimensions(request.dimensions, app.models().get(model))?;
         let bytes = request.texts.iter().map(String::len).sum();
         let dimensions = request.dimensions;
@@ -177,8 +176,7 @@ impl Tools {
     }
 
     async fn compare(&self, request: Sentences) -> Result<Compared, Problem> {
-        let model = self.app.models().find(request.model.as_deref(), Does::Embed)?;
-        check_embeds(self, model)?;
+        let model = self.app.models().embedder(request.model.as_deref())?;
         let (scores, computed) = self.score(model, "sentences", request.source_sentence, request.sentences).await?;
         let similarities = scores.into_iter().map(short).collect();
         Ok(Compared { model: self.name(model), similarities, device: device(&computed) })
@@ -219,13 +217,6 @@ impl Tools {
 
     fn name(&self, model: usize) -> String {
         self.app.models().get(model).name.clone()
-    }
-}
-
-fn check_embeds(tools: &Tools, model: usize) -> Result<(), Problem> {
-    match tools.app.models().get(model).does {
-        Does::Embed => Ok(()),
-        _ => Err(Problem::invalid("model", "this model makes no vectors: use one that embeds")),
     }
 }
 

@@ -44,10 +44,10 @@ impl Proof {
         self.lock().last.map(|(at, device)| Health { device, since: at.elapsed() })
     }
 
-    /// What is known without a new pass: the devices are those that were proved, and work that waits is being done.
-    fn holds(&self, status: &Status) -> Option<Health> {
-        let is_proved = self.lock().proved.as_ref() == Some(&devices(status));
-        let is_moving = |health: &Health| status.requests == 0 || health.since < FRESH_MAX;
+    /// What is known without a new pass: the devices are those that were proved, and if requests wait they are being done.
+    fn holds(&self, devices: &Devices, requests: usize) -> Option<Health> {
+        let is_proved = self.lock().proved.as_ref() == Some(devices);
+        let is_moving = |health: &Health| requests == 0 || health.since < FRESH_MAX;
         self.health().filter(|health| is_proved && is_moving(health))
     }
 
@@ -74,7 +74,7 @@ impl Engine {
     pub async fn health(&self) -> Result<Health, EngineError> {
         let proof = &self.0.proof;
         let before = self.status();
-        if let Some(health) = proof.holds(&before) {
+        if let Some(health) = proof.holds(&devices(&before), before.requests) {
             return Ok(health);
         }
         for model in to_prove(&before) {
@@ -114,4 +114,23 @@ fn to_prove(status: &Status) -> Vec<usize> {
 fn devices(status: &Status) -> Devices {
     let is_used = |state: DeviceState| matches!(state, DeviceState::InRotation | DeviceState::Resting);
     status.devices.iter().map(|device| (is_used(device.schedule.state), device.schedule.restarts)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_said_ok_with_work_that_nobody_computed() {
+        let (proof, devices) = (Proof::default(), vec![(true, 0), (true, 1)]);
+        proof.lock().proved = Some(devices.clone());
+        assert!(proof.holds(&devices, 0).is_none(), "nothing was ever computed");
+        proof.lock().last = Some((Instant::now(), DeviceName::Cpu));
+        assert!(proof.holds(&devices, 5).is_some());
+        assert!(proof.holds(&vec![(true, 0), (true, 2)], 5).is_none(), "a worker was replaced");
+        let Some(long_ago) = Instant::now().checked_sub(FRESH_MAX) else { return };
+        proof.lock().last = Some((long_ago, DeviceName::Cpu));
+        assert!(proof.holds(&devices, 5).is_none(), "work waits and nothing is computed");
+        assert!(proof.holds(&devices, 0).is_some(), "nobody asked for anything");
+    }
 }

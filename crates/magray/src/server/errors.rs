@@ -47,8 +47,6 @@ pub(crate) enum Kind {
     Expired,
     /// No device can compute it now, or the server is on its way out.
     Unavailable,
-    /// Not something that this server does.
-    NotImplemented,
     /// A fault of ours.
     Internal,
 }
@@ -66,7 +64,6 @@ impl Kind {
             Self::Busy | Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Expired | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -88,7 +85,6 @@ impl Kind {
             Self::TooSlow => "request_timeout",
             Self::Expired => "timeout",
             Self::Unavailable => "unavailable",
-            Self::NotImplemented => "not_implemented",
             Self::Internal => "internal",
         }
     }
@@ -99,7 +95,7 @@ impl Kind {
             Self::Unauthorised => "authentication_error",
             Self::Forbidden => "permission_error",
             Self::Busy | Self::TooOften => "rate_limit_error",
-            Self::Expired | Self::Unavailable | Self::Internal | Self::NotImplemented => "server_error",
+            Self::Expired | Self::Unavailable | Self::Internal => "server_error",
             _ => "invalid_request_error",
         }
     }
@@ -108,7 +104,7 @@ impl Kind {
     fn tei_type(self) -> &'static str {
         match self {
             Self::Busy | Self::TooOften => "overloaded",
-            Self::Expired | Self::Internal | Self::NotImplemented => "backend",
+            Self::Expired | Self::Internal => "backend",
             Self::Unavailable => "unhealthy",
             Self::Empty => "empty",
             _ => "validation",

@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use magray_engine::{
-    engine::ModelStatus,
+    engine::{Answer, ModelStatus},
     health::utc,
     spec::{Architecture, ModelSpec},
 };
@@ -72,18 +72,20 @@ async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> 
         json.raw(r#"{"model":"#).text(name).raw(r#","embeddings":[]}"#);
         return Ok(json.into_response());
     };
-    let computed = app.compute(read).await?;
-    let answer = &computed.answer;
-    let mut json = Json::for_numbers(answer.values.len());
-    json.raw(r#"{"model":"#).text(name).raw(r#","embeddings":"#);
-    json.list(answer.rows(), |json, row| {
-        json.numbers(&cut(row, dimensions));
-    });
-    // A model that is not there yet is waited for.
-    json.raw(r#","total_duration":"#).whole(started.elapsed().as_nanos() as usize);
-    json.raw(r#","load_duration":"#).whole(answer.queued.as_nanos() as usize);
-    json.raw(r#","prompt_eval_count":"#).whole(answer.tokens).raw("}");
-    Ok(computed.tell(json.into_response()))
+    let (name, computed) = (name.clone(), app.compute(read).await?);
+    let write = move |answer: &Answer| {
+        let mut json = Json::for_numbers(answer.values.len());
+        json.raw(r#"{"model":"#).text(&name).raw(r#","embeddings":"#);
+        json.list(answer.rows(), |json, row| {
+            json.numbers(&cut(row, dimensions));
+        });
+        // A model that is not there yet is waited for.
+        json.raw(r#","total_duration":"#).whole(started.elapsed().as_nanos() as usize);
+        json.raw(r#","load_duration":"#).whole(answer.queued.as_nanos() as usize);
+        json.raw(r#","prompt_eval_count":"#).whole(answer.tokens).raw("}");
+        json
+    };
+    computed.written(write).await
 }
 
 /// Turns one text into a vector: the older way to ask.

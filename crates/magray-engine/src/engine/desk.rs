@@ -1,19 +1,24 @@
 //! Where requests wait: drives the machine that decides, does what it says, and gives the answers.
 //! Decides nothing itself and computes nothing; its lock is never held while a lane or a caller is called.
 
+mod wishes;
+
+pub(super) use wishes::{Seen, Unmet};
+
 use super::incident::{Incident, Incidents};
 use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, Part, What};
 use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
-    Action, Allowed, BatchId, Change, Condition, DeviceId, DeviceView, Ending, Event, Failure, Fallback, Group,
-    Machine, ModelId, ModelView, Moment, Refused, Report, Request, RequestId, Residency, Sketch, View, Wish,
+    Action, Allowed, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, ModelId,
+    ModelView, Moment, Refused, Report, Request, RequestId, Residency, Sketch, View,
 };
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use wishes::Wishes;
 
 /// Called exactly once with what came of a request.
 pub(super) type OnAnswer = Box<dyn FnOnce(Result<Answer, EngineError>) + Send>;
@@ -51,50 +56,6 @@ struct State {
     /// When the clock's thread will wake by itself.
     alarm: Option<Moment>,
     is_closed: bool,
-}
-
-/// How a model is after somebody wanted something of it, and how it was just before. Whoever waits may look late: what
-/// came and went meanwhile shows in what is counted, and nowhere else.
-#[derive(Clone, Copy)]
-pub(super) struct Seen<'a> {
-    pub(super) before: &'a ModelView,
-    pub(super) now: &'a ModelView,
-    pub(super) devices: &'a [DeviceView],
-}
-
-/// Why a wish did not come true.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unmet {
-    /// Not in the time that was given; it may still.
-    Late,
-    /// Somebody wanted the opposite after it.
-    Overruled,
-}
-
-/// How often a model was wanted to come, and to go.
-#[derive(Clone, Copy, Default)]
-struct Wishes {
-    to_come: u64,
-    to_go: u64,
-}
-
-impl Wishes {
-    fn take(&mut self, wish: Wish) {
-        match wish {
-            Wish::Preheat => self.to_come += 1,
-            Wish::Offload | Wish::Release => self.to_go += 1,
-            Wish::IdleTimeout(_) | Wish::OffloadAfterUse(_) | Wish::Pin(_) | Wish::Priority(_) => {}
-        }
-    }
-
-    /// How often the opposite of a wish was wanted: the last one counts.
-    fn against(self, wish: Wish) -> u64 {
-        match wish {
-            Wish::Preheat => self.to_go,
-            Wish::Offload | Wish::Release => self.to_come,
-            Wish::IdleTimeout(_) | Wish::OffloadAfterUse(_) | Wish::Pin(_) | Wish::Priority(_) => 0,
-        }
-    }
 }
 
 /// A request that is not answered yet.
@@ -273,35 +234,6 @@ impl Desk {
     /// What weights may take of a device's memory has changed.
     pub(super) fn room(&self, device: DeviceId, bytes: u64) {
         self.advance(Event::Room { device, bytes });
-    }
-
-    /// Somebody wants a model to come, go or stay. Waits until that is so, for `most` at most. A model that is not there is
-    /// a bug.
-    pub(super) fn wished(
-        &self,
-        model: usize,
-        wish: Wish,
-        most: Duration,
-        is_done: impl Fn(Seen<'_>) -> bool,
-    ) -> Result<ModelView, Unmet> {
-        let mut state = self.lock();
-        let before = state.machine.view().models.swap_remove(model);
-        let against = state.wishes[model].against(wish);
-        state.wishes[model].take(wish);
-        let now = self.now();
-        self.step(state, Event::Wished { model: ModelId(model as u32), wish }, now);
-        let outcome = Cell::new(Err(Unmet::Late));
-        self.wait(most, |state| {
-            let View { models, devices, .. } = state.machine.view();
-            if is_done(Seen { before: &before, now: &models[model], devices: &devices }) {
-                outcome.set(Ok(()));
-            } else if state.wishes[model].against(wish) > against {
-                // Nothing is under way for it any more: whoever waits would wait in vain.
-                outcome.set(Err(Unmet::Overruled));
-            }
-            outcome.get() != Err(Unmet::Late)
-        });
-        outcome.get().map(|()| self.view().models.swap_remove(model))
     }
 
     pub(super) fn probed(&self, device: DeviceId, passed: bool) {

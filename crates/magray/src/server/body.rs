@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::{
     admission::Place,
     errors::{Kind, Problem},
-    gate,
+    gate, requests,
     state::App,
     visit,
 };
@@ -42,7 +42,7 @@ impl Body {
 
     /// The body as JSON of this form; its texts may point into the body.
     pub(crate) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
-        Ok(serde_json::from_slice(&self.bytes)?)
+        Ok(requests::read(&self.bytes)?)
     }
 }
 

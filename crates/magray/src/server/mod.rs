@@ -21,14 +21,15 @@ mod origin;
 mod patience;
 mod ranking;
 mod rate;
+mod refusals;
 mod reload;
 mod report;
 mod request_id;
+mod requests;
 mod service;
 mod state;
 mod stopping;
 mod tls;
-mod vectors;
 mod visit;
 mod writing;
 
@@ -46,7 +47,10 @@ use std::{
     time::Duration,
 };
 
-use magray_engine::engine::{Engine, EngineOptions};
+use magray_engine::{
+    engine::{Engine, EngineOptions},
+    vectors,
+};
 use tokio::{
     net::{TcpListener, TcpSocket},
     runtime::Runtime,
@@ -135,7 +139,6 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
         live: settings.live.clone(),
         metrics: Metrics::new(),
         reloader: Reloader::new(&config, tls.clone(), settle),
-        readers: cores(),
     });
     // Other programs of the same user may look at it without a key.
     let subject = EngineSubject { engine: engine.clone(), memory_limit: config.gpu().rules.memory_limit_bytes };
@@ -187,7 +190,8 @@ fn allow_connections(connections: usize) {
 }
 
 fn runtime() -> io::Result<Runtime> {
-    /// Callers that wait for models to move, the settings that are read again, the start of the engine.
+    /// Callers that wait for models to move, the settings that are read again, the start of the engine; the cores
+    /// themselves are for large answers that are written.
     const OTHERS: usize = 12;
     tokio::runtime::Builder::new_multi_thread()
         .thread_name("serve")

@@ -13,8 +13,8 @@ use magray_engine::engine::{self, Engine};
 use tokio::sync::Semaphore;
 
 use super::{
-    admission::Admission, health::Health, keys::Keys, limits::Limits, metrics::Metrics, models::Models,
-    openai_tokens::OpenAiTokens, rate::Rates, reload::Reloader,
+    admission::Admission, keys::Keys, limits::Limits, metrics::Metrics, models::Models, openai_tokens::OpenAiTokens,
+    rate::Rates, reload::Reloader,
 };
 use crate::config::LiveSettings;
 
@@ -29,11 +29,10 @@ struct Inner {
     openai_tokens: Option<OpenAiTokens>,
     live: RwLock<Arc<Live>>,
     admission: Arc<Admission>,
-    health: Health,
+    /// Whoever proves that the devices compute.
+    proving: tokio::sync::Mutex<()>,
     metrics: Metrics,
     reloader: Reloader,
-    /// How many large requests are read at once.
-    readers: Arc<Semaphore>,
     /// How many callers wait at once for models to move.
     movers: Arc<Semaphore>,
     connections: AtomicUsize,
@@ -57,7 +56,6 @@ pub(crate) struct Parts {
     pub(crate) live: LiveSettings,
     pub(crate) metrics: Metrics,
     pub(crate) reloader: Reloader,
-    pub(crate) readers: usize,
 }
 
 /// Callers that wait for models to move; more are refused.
@@ -72,10 +70,9 @@ impl App {
             openai_tokens: parts.openai_tokens,
             admission: Arc::new(Admission::new(parts.live.held_bytes_max)),
             live: RwLock::new(Arc::new(Live::of(parts.live))),
-            health: Health::default(),
+            proving: tokio::sync::Mutex::default(),
             metrics: parts.metrics,
             reloader: parts.reloader,
-            readers: Arc::new(Semaphore::new(parts.readers.max(1))),
             movers: Arc::new(Semaphore::new(MOVERS_MAX)),
             connections: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
@@ -91,8 +88,8 @@ impl App {
         &self.0.models
     }
 
-    pub(crate) fn health(&self) -> &Health {
-        &self.0.health
+    pub(super) fn proving(&self) -> &tokio::sync::Mutex<()> {
+        &self.0.proving
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -105,10 +102,6 @@ impl App {
 
     pub(crate) fn reloader(&self) -> &Reloader {
         &self.0.reloader
-    }
-
-    pub(super) fn readers(&self) -> &Arc<Semaphore> {
-        &self.0.readers
     }
 
     pub(super) fn movers(&self) -> &Arc<Semaphore> {

@@ -19,3 +19,4 @@ mod rough;
 mod stopping;
 mod tei;
 mod tls;
+mod tokens;

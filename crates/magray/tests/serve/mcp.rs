@@ -149,7 +149,11 @@ fn what_is_wrong_with_a_call_is_told_to_the_agent() {
     {
         assert_eq!(ask(&server, &message)["error"]["code"], json!(-32602), "{message}");
     }
-    assert_eq!(ask(&server, &json!({"jsonrpc": "2.0", "id": 3, "method": "no/such"}))["error"]["code"], json!(-32601));
+    // There are tools alone: what is not declared is not answered, not even with an empty list.
+    for method in ["no/such", "prompts/list", "resources/list", "resources/templates/list"] {
+        let reply = ask(&server, &json!({"jsonrpc": "2.0", "id": 3, "method": method}));
+        assert_eq!(reply["error"]["code"], json!(-32601), "{method}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{Door, Tools};
 use crate::{
     exit::Failure,
     server::{
-        Start, StartError, cores,
+        Start, StartError, keep_up,
         metrics::Metrics,
         models::Models,
         reload::Reloader,
@@ -46,8 +46,8 @@ async fn serve(start: Start) -> Result<Engine, Failure> {
         live: settings.live,
         metrics: Metrics::new(),
         reloader: Reloader::new(&config, None, settle),
-        readers: cores(),
     });
+    tokio::spawn(keep_up(app.clone()));
     console.detail("waiting for an agent on stdin");
     tokio::select! {
         talked = talk(Tools::new(app, Door::Stdio)) => {

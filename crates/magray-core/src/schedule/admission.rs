@@ -40,7 +40,7 @@ impl TurnedAway {
     /// would hold up everybody else for one, and let devices run dry.
     fn kept_from(self, tokens: u64, room: u64, now: Moment) -> u64 {
         let kept = self.tokens.min(room / 2);
-        if tokens < kept && now < self.until { kept } else { 0 }
+        if is_smaller(tokens, kept) && now < self.until { kept } else { 0 }
     }
 
     fn note_refused(&mut self, tokens: u64, now: Moment) {
@@ -50,10 +50,16 @@ impl TurnedAway {
     }
 
     fn note_taken(&mut self, tokens: u64) {
-        if tokens >= self.tokens {
+        if !is_smaller(tokens, self.tokens) {
             *self = Self::default();
         }
     }
+}
+
+/// Whether a request has to wait for another. Those of about one size do not: they come in turn anyway, and how many
+/// tokens one has is only guessed before it is read.
+fn is_smaller(tokens: u64, other: u64) -> bool {
+    tokens < other / 2
 }
 
 impl Machine {

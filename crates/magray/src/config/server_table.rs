@@ -98,7 +98,7 @@ pub(super) const SERVER: [Setting; 27] = [
     Setting::new(
         "server.queue_wait_ms_max",
         Kind::Whole { min: 1, max: 86_400_000 },
-        "500",
+        "2000",
         "Milliseconds that the devices may need for what lies ahead of a request, by the speed measured lately; behind \
          more, requests are refused with 429.",
     ),

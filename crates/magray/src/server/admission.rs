@@ -139,6 +139,12 @@ impl App {
 }
 
 impl Coming {
+    /// Takes room for its answer, whatever that takes where there is no request but this one.
+    pub(crate) fn hold_answer(&self, bytes: u64) -> Result<Place, Problem> {
+        self.admission.take(bytes, self.body_bytes.saturating_add(LEAST_BYTES))?;
+        Ok(Place { admission: Arc::clone(&self.admission), bytes })
+    }
+
     /// The request was read and is submitted: it had so many tokens.
     pub(crate) fn has_come(self, tokens: usize) {
         self.admission.learn(self.body_bytes, tokens as u64);
@@ -208,6 +214,19 @@ mod tests {
         assert!(admission.enter().is_err());
         drop(alone);
         assert!(admission.hold(1_000).is_ok());
+    }
+
+    #[test]
+    fn an_answer_of_a_request_that_is_alone_is_taken_whatever_its_size() {
+        let admission = admission(1_000);
+        let mut body = admission.enter().unwrap();
+        body.grow(100).unwrap();
+        let coming = Coming { admission: Arc::clone(&admission), body_bytes: 100, tokens: 0 };
+        let answer = coming.hold_answer(10_000).unwrap();
+        assert!(admission.enter().is_err());
+        drop((body, answer));
+        let _other = admission.enter().unwrap();
+        assert!(coming.hold_answer(10_000).is_err());
     }
 
     #[test]

@@ -111,9 +111,9 @@ impl App {
         let (model, texts) = (work.model, work.texts.len());
         work.deadline.get_or_insert(self.live().limits.answer_within);
         // An answer that there is no room for is not computed.
-        let numbers = self.numbers(&work);
-        visit::keep_answer(self.admission().hold((numbers * NUMBER_BYTES) as u64)?);
-        let (coming, tokens) = (visit::take_coming(), work.tokens());
+        let (coming, bytes) = (visit::take_coming(), (self.numbers(&work) * NUMBER_BYTES) as u64);
+        visit::keep_answer(coming.as_ref().map_or_else(|| self.admission().hold(bytes), |own| own.hold_answer(bytes))?);
+        let tokens = work.tokens();
         let asking = self.engine().ask(work);
         if let Some(coming) = coming {
             coming.has_come(tokens);

@@ -68,15 +68,14 @@ fn small_requests_starved_a_large_one() {
     let setup = Setup::on_gpu("hang@batch=1");
     let server = setup.settings("[queue]\ntokens_max = 200\n").start();
     let texts = |texts: usize| json!({"inputs": vec!["river"; texts]}).to_string();
-    let tokens = || server.get("/gpu/status").ok().json()["tokens"].as_u64().unwrap();
+    let requests = |count: u64| server.get("/gpu/status").ok().json()["requests"] == json!(count);
+    let text = server.post("/tokenize", &texts(1)).ok().json()[0].as_array().unwrap().len();
     let mut first = server.request("POST", "/embed").body(texts(1)).begin();
-    wait_for("the first request", || tokens() > 0);
-    let text = tokens();
+    wait_for("the first request", || requests(1));
     // Most of the room is taken; what is left is enough for small requests.
-    let most = (140 / text) as usize;
-    let mut many = server.request("POST", "/embed").body(texts(most)).begin();
-    wait_for("the second request", || tokens() > text);
-    let large = texts((80 / text) as usize);
+    let mut many = server.request("POST", "/embed").body(texts(140 / text)).begin();
+    wait_for("the second request", || requests(2));
+    let large = texts(80 / text);
     // Room is kept for a second: where this thread sleeps longer, it is asked again.
     wait_for("the small ones to wait for it", || {
         assert_eq!(server.post("/embed", &large).status, 429);

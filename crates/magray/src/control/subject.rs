@@ -137,6 +137,7 @@ fn refusal(model: &str, error: &EngineError) -> Refusal {
         | EngineError::TooLarge
         | EngineError::Expired
         | EngineError::Poison
+        | EngineError::Panicked
         | EngineError::NoDevice { .. } => RefusalCode::NotYet,
     };
     Refusal::new(code, format!("'{model}': {error}"))

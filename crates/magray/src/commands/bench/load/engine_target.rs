@@ -71,6 +71,7 @@ fn code(error: &EngineError) -> &'static str {
         EngineError::Full { .. } => "full",
         EngineError::Expired => "expired",
         EngineError::Poison => "poison",
+        EngineError::Panicked => "panicked",
         EngineError::NoDevice { .. } => "no_device",
         EngineError::TooLarge => "too_large",
         EngineError::Draining => "draining",

@@ -383,9 +383,11 @@ impl Device {
 
     pub(super) fn view(&self) -> DeviceView {
         let restarts = self.tally.spawns.saturating_sub(1);
+        let is_about_to = self.is_in_rotation() && self.shelf.rests_at_once && self.shelf.is_empty();
         DeviceView {
             kind: self.spec.kind,
             state: self.state,
+            is_ending: is_about_to || matches!(self.worker, Worker::Resting { .. }),
             weight: self.weight(),
             batches: self.running.len(),
             batches_finished: self.tally.batches,

@@ -45,6 +45,8 @@ pub struct Machine {
     pub(super) is_unsettled: bool,
     /// Some device has no room for weights that a batch, or a request that ends, may make.
     pub(super) is_blocked: bool,
+    /// Some worker rests as soon as nobody waits who might need it.
+    pub(super) is_rest_put_off: bool,
     /// When they may have to move although nothing happens.
     pub(super) weights_wake: Option<Moment>,
     wake: Option<Moment>,
@@ -79,6 +81,7 @@ impl Machine {
             now: Moment::START,
             is_unsettled: true,
             is_blocked: false,
+            is_rest_put_off: false,
             weights_wake: None,
             models,
             options,

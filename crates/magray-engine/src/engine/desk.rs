@@ -45,21 +45,56 @@ struct State {
     /// without the lock and may come late.
     workers: Vec<u64>,
     incidents: Incidents,
-    /// By model: how often its weights were let go of.
-    forgotten: Vec<u64>,
+    /// By model: what was wished for so far.
+    wishes: Vec<Wishes>,
     last_id: u64,
     /// When the clock's thread will wake by itself.
     alarm: Option<Moment>,
     is_closed: bool,
 }
 
-/// How a model is after somebody wanted something of it.
+/// How a model is after somebody wanted something of it, and how it was just before. Whoever waits may look late: what
+/// came and went meanwhile shows in what is counted, and nowhere else.
+#[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
     pub(super) before: &'a ModelView,
     pub(super) now: &'a ModelView,
     pub(super) devices: &'a [DeviceView],
-    /// Whether its weights were let go of meanwhile.
-    pub(super) is_forgotten: bool,
+}
+
+/// Why a wish did not come true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unmet {
+    /// Not in the time that was given; it may still.
+    Late,
+    /// Somebody wanted the opposite after it.
+    Overruled,
+}
+
+/// How often a model was wanted to come, and to go.
+#[derive(Clone, Copy, Default)]
+struct Wishes {
+    to_come: u64,
+    to_go: u64,
+}
+
+impl Wishes {
+    fn take(&mut self, wish: Wish) {
+        match wish {
+            Wish::Preheat => self.to_come += 1,
+            Wish::Offload | Wish::Release => self.to_go += 1,
+            Wish::IdleTimeout(_) | Wish::OffloadAfterUse(_) | Wish::Pin(_) | Wish::Priority(_) => {}
+        }
+    }
+
+    /// How often the opposite of a wish was wanted: the last one counts.
+    fn against(self, wish: Wish) -> u64 {
+        match wish {
+            Wish::Preheat => self.to_go,
+            Wish::Offload | Wish::Release => self.to_come,
+            Wish::IdleTimeout(_) | Wish::OffloadAfterUse(_) | Wish::Pin(_) | Wish::Priority(_) => 0,
+        }
+    }
 }
 
 /// A request that is not answered yet.
@@ -90,7 +125,7 @@ impl Desk {
                 requests: HashMap::new(),
                 workers: vec![0; devices],
                 incidents: Incidents::new(devices),
-                forgotten: vec![0; models],
+                wishes: vec![Wishes::default(); models],
                 last_id: 0,
                 alarm: None,
                 is_closed: false,
@@ -240,24 +275,33 @@ impl Desk {
         self.advance(Event::Room { device, bytes });
     }
 
-    /// Somebody wants a model to come, go or stay. Waits until that is so; `None` if it takes longer than `most`.
+    /// Somebody wants a model to come, go or stay. Waits until that is so, for `most` at most. A model that is not there is
+    /// a bug.
     pub(super) fn wished(
         &self,
         model: usize,
         wish: Wish,
         most: Duration,
         is_done: impl Fn(Seen<'_>) -> bool,
-    ) -> Option<ModelView> {
-        let state = self.lock();
-        let (before, forgotten) = (state.machine.view().models.into_iter().nth(model)?, state.forgotten[model]);
+    ) -> Result<ModelView, Unmet> {
+        let mut state = self.lock();
+        let before = state.machine.view().models.swap_remove(model);
+        let against = state.wishes[model].against(wish);
+        state.wishes[model].take(wish);
         let now = self.now();
         self.step(state, Event::Wished { model: ModelId(model as u32), wish }, now);
-        let is_so = |state: &State| {
-            let view = state.machine.view();
-            let (now, is_forgotten) = (&view.models[model], state.forgotten[model] > forgotten);
-            is_done(Seen { before: &before, now, devices: &view.devices, is_forgotten })
-        };
-        self.wait(most, is_so).then(|| self.view().models.into_iter().nth(model)).flatten()
+        let outcome = Cell::new(Err(Unmet::Late));
+        self.wait(most, |state| {
+            let View { models, devices, .. } = state.machine.view();
+            if is_done(Seen { before: &before, now: &models[model], devices: &devices }) {
+                outcome.set(Ok(()));
+            } else if state.wishes[model].against(wish) > against {
+                // Nothing is under way for it any more: whoever waits would wait in vain.
+                outcome.set(Err(Unmet::Overruled));
+            }
+            outcome.get() != Err(Unmet::Late)
+        });
+        outcome.get().map(|()| self.view().models.swap_remove(model))
     }
 
     pub(super) fn probed(&self, device: DeviceId, passed: bool) {
@@ -390,10 +434,7 @@ impl Desk {
             // Whichever worker a lane has: what no device uses, none needs.
             Effect::Forget(model) => {
                 self.lanes().iter().for_each(|lane| lane.take(Order { worker: 0, what: What::Forget(model) }));
-                let mut state = self.lock();
-                state.forgotten[model] += 1;
-                let now = self.now();
-                self.step(state, Event::Forgotten { model: ModelId(model as u32) }, now);
+                self.advance(Event::Forgotten { model: ModelId(model as u32) });
             }
             Effect::Tell(device, change) => (self.on_change)(device, change, lane(device).status()),
         }

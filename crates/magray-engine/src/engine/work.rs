@@ -143,6 +143,9 @@ pub enum EngineError {
         /// The time that was given.
         within: Duration,
     },
+    /// Somebody else wanted the opposite after it, and the last wish counts.
+    #[error("somebody wanted the opposite meanwhile: ask again if it is still wanted")]
+    Overruled,
     /// What was to be done beside the devices panicked.
     #[error("reading the request failed: report it as a defect")]
     Panicked,

@@ -163,7 +163,7 @@ impl PoolReport {
 
 impl ModelReport {
     fn of(model: &ModelStatus, devices: &[DeviceName]) -> Self {
-        let ModelView { plan, idle, requests, residency, loads, offloads } = &model.view;
+        let ModelView { plan, idle, requests, residency, loads, offloads, .. } = &model.view;
         Self {
             name: model.name.clone(),
             requests: *requests as u64,

@@ -220,7 +220,9 @@ impl From<EngineError> for Problem {
             EngineError::NoDevice { .. } | EngineError::Draining => {
                 Self::busy(Kind::Unavailable, message, Duration::from_secs(1))
             }
-            EngineError::NotYet { .. } => Self::busy(Kind::Expired, message, Duration::from_secs(1)),
+            EngineError::NotYet { .. } | EngineError::Overruled => {
+                Self::busy(Kind::Expired, message, Duration::from_secs(1))
+            }
             EngineError::NoModel(_) | EngineError::Poison | EngineError::Panicked => Self::new(Kind::Internal, message),
         }
     }

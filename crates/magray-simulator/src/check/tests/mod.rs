@@ -139,6 +139,7 @@ impl Books {
         let device = |id: DeviceId, kind, state| DeviceView {
             kind,
             state,
+            is_ending: false,
             weight: 1.0,
             batches: self.checks.batches.on(id).count(),
             batches_finished: 0,
@@ -157,6 +158,8 @@ impl Books {
             residency: [CPU, GPU].map(|at| self.checks.weights.residency(at, id, &self.checks.workers)).to_vec(),
             loads: 0,
             offloads: 0,
+            departures: vec![0; 2],
+            releases: 0,
         };
         View {
             requests: live().count(),

@@ -77,6 +77,7 @@ mod lane;
 mod models;
 mod moves;
 mod news;
+mod pace;
 mod reading_room;
 mod status;
 mod tampering;
@@ -86,6 +87,7 @@ mod worker_lane;
 pub use asking::Asking;
 pub use incident::Incident;
 pub use moves::Moved;
+pub use pace::Recent;
 pub use status::{DeviceStatus, ModelStatus, Status};
 pub use work::{Answer, EngineError, Work};
 

@@ -5,7 +5,7 @@ use super::table::Setting;
 use super::value::Kind;
 
 /// All settings of the server, in the order in which they are shown.
-pub(super) const SERVER: [Setting; 26] = [
+pub(super) const SERVER: [Setting; 27] = [
     Setting::new("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
         .env(&["MAGRAY_HOST"])
         .flag("--host"),
@@ -134,4 +134,13 @@ pub(super) const SERVER: [Setting; 26] = [
         "30",
         "Seconds that requests have to end when the server is told to stop.",
     ),
+    Setting::new(
+        "server.tracing.otlp_endpoint",
+        Kind::Url,
+        "",
+        "The collector of OpenTelemetry that is told how each request went (OTLP over HTTP, such as \
+         `http://localhost:4318`). `none`: nobody is.",
+    )
+    .env(&["OTEL_EXPORTER_OTLP_ENDPOINT"])
+    .unset_as("none"),
 ];

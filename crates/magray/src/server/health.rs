@@ -38,6 +38,8 @@ struct Pass {
 /// By device: whether it is used, and how many workers it has had.
 type Devices = Vec<(bool, u64)>;
 
+/// A server with a full queue computes something at least this often.
+const BUSY_MAX: Duration = Duration::from_secs(10);
 /// A pass that takes longer proves that something is wrong.
 const PROOF_MAX: Duration = Duration::from_secs(30);
 
@@ -63,6 +65,11 @@ impl Health {
             };
             *last = Some(Pass { at: Instant::now(), device });
         }
+    }
+
+    fn has_passed_within(&self, time: Duration) -> bool {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().is_some_and(|pass| pass.at.elapsed() < time)
     }
 
     fn is_proved(&self, devices: &Devices) -> bool {
@@ -108,8 +115,12 @@ impl App {
                 let workers = |devices: &Devices| devices.iter().map(|(_, workers)| *workers).collect::<Vec<_>>();
                 self.health().prove(if workers(&before) == workers(&after) { after } else { before });
             }
-            // Too much to do is no illness.
-            Err(EngineError::Full { .. }) => {}
+            // Too much to do is no illness, as long as it is being done.
+            Err(EngineError::Full { .. }) if self.health().has_passed_within(BUSY_MAX) => {}
+            Err(EngineError::Full { .. }) => {
+                let message = "the queue is full and nothing has been computed for a while";
+                return Err(Problem::new(Kind::Unavailable, message));
+            }
             Err(error) => {
                 return Err(Problem::new(Kind::Unavailable, format!("no device computes: {error}")));
             }
@@ -158,4 +169,17 @@ pub(crate) async fn ping(state: State<App>) -> Result<Response, Problem> {
 )]
 pub(crate) async fn live() -> StatusCode {
     StatusCode::OK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_said_ok_with_a_full_queue_that_nobody_computed() {
+        let health = Health::default();
+        assert!(!health.has_passed_within(BUSY_MAX), "nothing was ever computed");
+        *health.last.lock().unwrap() = Some(Pass { at: Instant::now(), device: "cpu".to_owned() });
+        assert!(health.has_passed_within(BUSY_MAX) && !health.has_passed_within(Duration::ZERO));
+    }
 }

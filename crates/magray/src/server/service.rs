@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use magray_engine::engine::{Answer, EngineError, Work};
 
 use super::{
+    account::{Account, Pass, ReadAt},
     errors::{Kind, Problem},
     inputs::Input,
     state::App,
@@ -55,8 +56,8 @@ impl App {
             return read(self);
         }
         let Ok(_turn) = self.readers().acquire().await else { return Err(stopping()) };
-        let app = self.clone();
-        let read = tokio::task::spawn_blocking(move || read(&app));
+        let (app, span) = (self.clone(), tracing::Span::current());
+        let read = tokio::task::spawn_blocking(move || span.in_scope(|| read(&app)));
         read.await.unwrap_or_else(|_| Err(Problem::new(Kind::Internal, "reading the request failed")))
     }
 
@@ -98,6 +99,7 @@ impl App {
     pub(crate) async fn compute(&self, read: ReadWork) -> Result<Computed, Problem> {
         let ReadWork { mut work, truncated, took: reading } = read;
         let (model, texts) = (work.model, work.texts.len());
+        let read = ReadAt { at: Instant::now(), took: reading };
         work.deadline.get_or_insert(self.live().limits.answer_within);
         let answer = self.engine().ask(work).await.inspect_err(|error| {
             if let EngineError::Full { retry_after } = error {
@@ -105,7 +107,16 @@ impl App {
             }
         })?;
         self.health().passed(&answer);
-        self.metrics().computed(&self.models().get(model).name, texts, &answer, reading);
+        self.metrics().computed(model, texts, &answer, reading);
+        Account::current().note_pass(Pass::of(model, texts, &answer, read));
+        if answer.replays > 0 {
+            tracing::warn!(
+                target: "magray::server",
+                device = %answer.device,
+                replays = answer.replays,
+                "computed after a device failed under it"
+            );
+        }
         Ok(Computed { answer, truncated, reading })
     }
 }

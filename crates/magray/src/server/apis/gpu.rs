@@ -13,11 +13,13 @@ use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::server::{
-    body::Body,
-    errors::{Kind, PlainError, PlainProblems, Problem},
-    report::{self, DeviceReport, EngineReport, Whereabouts},
-    state::App,
+use crate::{
+    control::{DeviceReport, EngineReport, Whereabouts},
+    server::{
+        body::Body,
+        errors::{Kind, PlainError, PlainProblems, Problem},
+        state::App,
+    },
 };
 
 /// What only tells.
@@ -47,7 +49,7 @@ const MOVE_MAX: Duration = Duration::from_secs(30);
     )
 )]
 async fn status(State(app): State<App>) -> Response {
-    axum::Json(EngineReport::of(&app.engine().status())).into_response()
+    axum::Json(app.report()).into_response()
 }
 
 /// Tells how the devices are; the CPU is the first.
@@ -60,7 +62,7 @@ async fn status(State(app): State<App>) -> Response {
     )
 )]
 async fn devices(State(app): State<App>) -> Response {
-    axum::Json(report::devices(&app.engine().status())).into_response()
+    axum::Json(app.report().devices).into_response()
 }
 
 /// Which model is to move; the body may be empty, a form or JSON.
@@ -132,8 +134,9 @@ pub(crate) async fn moved(app: &App, model: Option<&str>, moving: Move) -> Resul
         let message = "enough callers wait for models to move: try again later";
         return Err(Problem::busy(Kind::Busy, message, Duration::from_secs(1)));
     };
-    let own = app.clone();
+    let (own, span) = (app.clone(), tracing::Span::current());
     let moved = tokio::task::spawn_blocking(move || {
+        let _in_span = span.enter();
         let one = |place: usize| {
             let moved = moving(own.engine(), place, MOVE_MAX)?;
             Ok(MovedModel::of(&own.models().get(place).name, &moved))
@@ -146,11 +149,8 @@ pub(crate) async fn moved(app: &App, model: Option<&str>, moving: Move) -> Resul
 
 impl MovedModel {
     fn of(name: &str, moved: &Moved) -> Self {
-        let whereabouts = moved
-            .residency
-            .iter()
-            .map(|(device, residency)| Whereabouts { device: device.to_string(), place: residency.code() });
-        Self { name: name.to_owned(), took_s: moved.took.as_secs_f64(), residency: whereabouts.collect() }
+        let residency = moved.residency.iter().map(|(device, place)| Whereabouts::of(*device, *place)).collect();
+        Self { name: name.to_owned(), took_s: moved.took.as_secs_f64(), residency }
     }
 }
 

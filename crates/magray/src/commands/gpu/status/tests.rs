@@ -127,11 +127,14 @@ pub(in crate::commands::gpu) fn without_gpu() -> EngineReport {
 #[test]
 fn the_tables_line_up() {
     expect![[r#"
-        magray 0.1.0 (pid 4711), running for 62 min; requests: 2, of these waiting: 1
+        magray 0.1.0 (pid 4711); requests: 2, of these waiting: 1
 
-        device  state        memory used  limit   used by all  worker
-        cpu     in_rotation  -            -       -            -
-        cuda:0  in_rotation  99.0 MB      8.0 GB  650.0 MB     pid 4712
+        device              state        grade  TensorRT  memory used                used by all  temperature  power         load  worker
+        cpu                 in_rotation  A      off       -                          -            -            -             -     -
+        cuda:0 NVIDIA H200  in_rotation  B      off       99.0 MB of 8.0 GB (1.2 %)  650.0 MB     41 C         120 of 700 W  35 %  pid 4712
+
+        average latency  throughput                      fallback rate  uptime
+        4.2 ms           64.0 texts/s in 2.0 requests/s  0.8 %          62 min
 
         pool    reserved  used     peak      largest free  fragmentation  hits  misses  driver calls  trims  stitches  predicted
         cuda:0  134.2 MB  99.0 MB  120.0 MB  30.0 MB       10.6 %         1000  3       7             1      0         110.0 MB
@@ -146,10 +149,13 @@ fn the_tables_line_up() {
 #[test]
 fn without_a_gpu_it_says_so() {
     expect![[r#"
-        magray 0.1.0 (pid 4711), running for 62 min; requests: 2, of these waiting: 1
+        magray 0.1.0 (pid 4711); requests: 2, of these waiting: 1
 
-        device  state        memory used  limit  used by all  worker
-        cpu     in_rotation  -            -      -            -
+        device  state        grade  TensorRT  memory used  used by all  temperature  power  load  worker
+        cpu     in_rotation  A      off       -            -            -            -      -     -
+
+        average latency  throughput                      fallback rate  uptime
+        4.2 ms           64.0 texts/s in 2.0 requests/s  0.8 %          62 min
 
         model             where      idle    size     requests  loads  offloads  idle timeout  priority
         all-MiniLM-L6-v2  cpu ready  0.0 ms  45.0 MB  2         3      2         60 s          normal

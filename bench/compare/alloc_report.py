@@ -21,7 +21,7 @@ class AllocResults:
 
     pairs: dict = field(default_factory=dict)
     traces: dict = field(default_factory=dict)
-    clocks: dict = field(default_factory=dict)
+    clock_rounds: dict = field(default_factory=dict)
     by: dict = field(default_factory=dict)
     skipped: dict = field(default_factory=dict)
     refused: dict = field(default_factory=dict)
@@ -30,7 +30,7 @@ class AllocResults:
         for line in lines:
             case = line.get("case")
             if "clock_ns" in line:
-                self.clocks[name] = line["clock_ns"]
+                self.clock_rounds.setdefault(name, []).append(line["clock_ns"])
                 self.by[name] = line.get("by", "itself")
             elif "skipped" in line:
                 self.skipped[name, case] = line["skipped"]
@@ -51,12 +51,20 @@ class AllocResults:
         rounds = self.pairs.get(name, {}).get(case)
         return statistics.median(line["p50_ns"] for line in rounds) if rounds else None
 
+    @property
+    def clocks(self):
+        """What reading the clock takes of each time, by contender."""
+        return {name: statistics.median(rounds) for name, rounds in self.clock_rounds.items()}
+
     def ratio(self, name, case):
-        """How many times faster ours is: theirs without their clock, ours with it, so that none is flattered but them."""
-        ours, theirs = self.p50(OURS, case), self.p50(name, case)
-        if not ours or theirs is None:
-            return None
-        return max(0.0, theirs - self.clocks.get(name, 0)) / ours
+        """How many times faster ours is, both without the time of their clocks."""
+        ours, theirs = self._without_clock(OURS, case), self._without_clock(name, case)
+        return None if ours is None or theirs is None else theirs / ours
+
+    def _without_clock(self, name, case):
+        # What is shorter than the clock can tell counts as one nanosecond.
+        p50 = self.p50(name, case)
+        return None if p50 is None else max(1.0, p50 - self.clocks.get(name, 0))
 
 
 def times_table(results):

@@ -3,13 +3,13 @@
 Hands on nothing of the environment that the tests run in, and computes in f32, so that vectors can be compared.
 """
 
+import asyncio
 import json
 import os
 import subprocess
 import tempfile
 import threading
 import unittest
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -36,17 +36,18 @@ class Served(unittest.TestCase):
         cls.addClassCleanup(cls.server.stop)
         cls.url = cls.server.url
 
-    @classmethod
-    def skip_without(cls, *paths):
-        """Leaves all tests of a class out where the server has none of these routes yet."""
-        for path in paths:
-            if cls.server.lacks(path):
-                raise unittest.SkipTest(f"the server has no route {path}")
-
     def assert_near(self, found, expected):
         self.assertEqual([len(row) for row in found], [len(row) for row in expected])
         worst = max(abs(a - b) for one, other in zip(found, expected) for a, b in zip(one, other))
         self.assertLess(worst, TOLERANCE)
+
+
+class AsyncServed(Served, unittest.IsolatedAsyncioTestCase):
+    """The same for tests that are coroutines."""
+
+    async def asyncSetUp(self):
+        # The debug mode of such tests tells of every task that is slow.
+        asyncio.get_running_loop().set_debug(False)
 
 
 class Server:
@@ -84,15 +85,6 @@ class Server:
         self.process.stderr.close()
         self.home.cleanup()
 
-    def lacks(self, path):
-        request = urllib.request.Request(self.url + path, data=b"{}", method="POST")
-        try:
-            urllib.request.urlopen(request).close()
-        except urllib.error.HTTPError as refusal:
-            refusal.close()
-            return refusal.code == 404
-        return False
-
     def get(self, path):
         with urllib.request.urlopen(self.url + path) as reply:
             return reply.read().decode()
@@ -108,11 +100,12 @@ def bare_environment(home):
     return {"HOME": home, "PATH": os.environ.get("PATH", ""), "HF_ENDPOINT": "http://127.0.0.1:1"}
 
 
-def embedded(texts):
+def embedded(texts, prompt=None):
     """The vectors that `magray embed` gives."""
+    prompts = ["--prompt", prompt] if prompt else []
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
-            [BINARY, "embed", "--quiet", "--json", "--jsonl", *COMPUTING, "--model", str(FIXTURES / EMBEDDER), "-"],
+            [BINARY, "embed", "--quiet", "--json", "--jsonl", *COMPUTING, *prompts, "--model", str(FIXTURES / EMBEDDER), "-"],
             input="".join(json.dumps(text) + "\n" for text in texts),
             capture_output=True,
             text=True,

@@ -1,7 +1,6 @@
 """The Python SDK of MCP, over stdio and over HTTP: the same tools, schemas and results through both."""
 
 import tempfile
-import unittest
 from contextlib import asynccontextmanager
 
 from mcp import ClientSession, MCPError, StdioServerParameters
@@ -15,7 +14,7 @@ from served import (
     QUERY,
     RANKER,
     TEXTS,
-    Served,
+    AsyncServed,
     bare_environment,
     embedded,
     ranked,
@@ -27,11 +26,6 @@ CHANGING = {"offload_gpu", "release_gpu", "update_gpu_timeout", "preheat_gpu"}
 
 class Door:
     """What both doors must do; how a session is opened is told by each."""
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.skip_without("/mcp")
 
     async def call(self, name, **arguments):
         async with self.session() as session:
@@ -78,15 +72,14 @@ class Door:
             self.assertFalse((await session.call_tool("get_gpu_status", {})).is_error)
 
 
-class Http(Door, Served, unittest.IsolatedAsyncioTestCase):
+class Http(Door, AsyncServed):
     @asynccontextmanager
     async def session(self):
         async with streamable_http_client(self.url + "/mcp") as streams, ClientSession(*streams[:2]) as session:
             await session.initialize()
             yield session
 
-
-class Stdio(Door, Served, unittest.IsolatedAsyncioTestCase):
+class Stdio(Door, AsyncServed):
     @asynccontextmanager
     async def session(self):
         models = [word for name in (EMBEDDER, RANKER) for word in ("--model", str(FIXTURES / name))]
@@ -97,4 +90,3 @@ class Stdio(Door, Served, unittest.IsolatedAsyncioTestCase):
             async with stdio_client(program) as streams, ClientSession(*streams[:2]) as session:
                 await session.initialize()
                 yield session
-

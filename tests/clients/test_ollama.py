@@ -5,11 +5,6 @@ from served import EMBEDDER, TEXTS, Served, embedded
 
 
 class Ollama(Served):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.skip_without("/api/embed", "/api/embeddings")
-
     def client(self):
         return ollama.Client(host=self.url)
 

@@ -1,10 +1,9 @@
 """OpenAI's own client, sync and async, with what it sends by default: vectors come as base64."""
 
 import asyncio
-import unittest
 
 import openai
-from served import EMBEDDER, TEXTS, Served, embedded
+from served import EMBEDDER, TEXTS, AsyncServed, Served, embedded
 
 
 class Sync(Served):
@@ -39,6 +38,7 @@ class Sync(Served):
         names = [model.id for model in self.client().models.list()]
         self.assertIn(EMBEDDER, names)
         self.assertEqual(self.client().models.retrieve(EMBEDDER).id, EMBEDDER)
+        self.assertEqual(self.client().models.retrieve(f"sentence-transformers/{EMBEDDER}").id, EMBEDDER)
 
     def test_errors_are_those_that_the_client_knows(self):
         with self.assertRaises(openai.AuthenticationError):
@@ -51,10 +51,8 @@ class Sync(Served):
         self.assertEqual(caught.exception.param, "dimensions")
 
 
-class Async(Served, unittest.IsolatedAsyncioTestCase):
+class Async(AsyncServed):
     async def test_many_at_once(self):
-        # The debug mode of such tests tells of every task that is slow.
-        asyncio.get_running_loop().set_debug(False)
         async with openai.AsyncOpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0) as client:
             asked = [client.embeddings.create(model=EMBEDDER, input=text) for text in TEXTS * 4]
             answers = await asyncio.gather(*asked)

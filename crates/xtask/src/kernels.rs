@@ -3,7 +3,7 @@
 
 use crate::ci::{self, Outcome};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 /// The least that is supported, then one of each generation that the kernels have a path or a table for.
 const ARCHS: [&str; 4] = ["sm_75", "sm_80", "sm_89", "sm_90a"];
@@ -19,21 +19,6 @@ pub(crate) enum Forms {
     Covering,
     /// Every one; takes minutes.
     All,
-}
-
-/// `cargo xtask kernels`.
-pub(crate) fn run(root: &Path, forms: Forms) -> ExitCode {
-    match check(root, forms) {
-        Outcome::Done => ExitCode::SUCCESS,
-        Outcome::LeftOut(reason) => {
-            println!("kernels: SKIPPED: {reason}");
-            ExitCode::SUCCESS
-        }
-        Outcome::Failed(advice) => {
-            eprintln!("kernels: FAILED: {advice}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 /// Compiles all kernels; fetches the compiler first where there is none.

@@ -1,9 +1,10 @@
-//! The chores of the repository: `cargo xtask tidy`, `kernels` and `ci`.
+//! The chores of the repository: `cargo xtask tidy`, `kernels`, `fuzz` and `ci`.
 //! Never part of the product, and depends on nothing but the standard library.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
 
 mod ci;
+mod fuzzing;
 mod kernels;
 mod tidy;
 
@@ -15,25 +16,35 @@ const USAGE: &str = "usage: cargo xtask <command>
   tidy   checks what the compiler does not: file sizes, first lines, names, layers, links
   kernels [--all]
          compiles the CUDA kernels without a GPU, in the forms that cover all others, or in all forms
-  ci     runs everything a change must pass: formatting, lints, tidy, kernels, the default model, all tests, clients";
+  fuzz SECONDS
+         throws bytes at what reads the bodies of requests, each target for so long
+  ci     runs everything a change must pass: formatting, lints, tidy, kernels, the default model, all tests, fuzzing for
+         a short time, clients";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let root = repository_root();
     match words.as_slice() {
-        ["tidy"] => tidy::check_tree(repository_root()),
-        ["kernels"] => kernels::run(repository_root(), kernels::Forms::Covering),
-        ["kernels", "--all"] => kernels::run(repository_root(), kernels::Forms::All),
-        ["ci"] => ci::run(repository_root()),
+        ["tidy"] => tidy::check_tree(root),
+        ["kernels"] => ci::alone("kernels", kernels::check(root, kernels::Forms::Covering)),
+        ["kernels", "--all"] => ci::alone("kernels", kernels::check(root, kernels::Forms::All)),
+        ["fuzz", seconds] => match seconds.parse() {
+            Ok(seconds) => ci::alone("fuzz", fuzzing::check(root, seconds)),
+            Err(_) => misused(),
+        },
+        ["ci"] => ci::run(root),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS
         }
-        _ => {
-            eprintln!("{USAGE}");
-            ExitCode::from(2)
-        }
+        _ => misused(),
     }
+}
+
+fn misused() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
 }
 
 fn repository_root() -> &'static Path {

@@ -69,8 +69,11 @@ impl Quick {
         let length = stack.length as usize;
         let place = stack.blocks[..length].iter().rposition(|block| block.units >= units)?;
         let block = stack.blocks[place];
-        stack.blocks.copy_within(place + 1..length, place);
         stack.length -= 1;
+        // The last of all nearly always fits.
+        if place + 1 < length {
+            stack.blocks.copy_within(place + 1..length, place);
+        }
         self.units -= u64::from(block.units);
         Some(block)
     }

@@ -15,6 +15,7 @@ mod device_memory;
 mod driver;
 mod error;
 mod fault;
+mod front;
 mod function;
 mod gpu;
 mod history;

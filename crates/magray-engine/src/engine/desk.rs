@@ -4,11 +4,11 @@
 use super::incident::{Incident, Incidents};
 use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, Part, What};
 use super::pace::{Pace, Recent};
-use super::work::{Answer, EngineError, Work};
+use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, Condition, DeviceId, DeviceView, Ending, Event, Failure, Fallback, Group,
-    Machine, ModelId, ModelView, Moment, Refused, Report, Request, RequestId, Residency, View, Wish,
+    Machine, ModelId, ModelView, Moment, Refused, Report, Request, RequestId, Residency, Sketch, View, Wish,
 };
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -48,21 +48,56 @@ struct State {
     /// without the lock and may come late.
     workers: Vec<u64>,
     incidents: Incidents,
-    /// By model: how often its weights were let go of.
-    forgotten: Vec<u64>,
+    /// By model: what was wished for so far.
+    wishes: Vec<Wishes>,
     last_id: u64,
     /// When the clock's thread will wake by itself.
     alarm: Option<Moment>,
     is_closed: bool,
 }
 
-/// How a model is after somebody wanted something of it.
+/// How a model is after somebody wanted something of it, and how it was just before. Whoever waits may look late: what
+/// came and went meanwhile shows in what is counted, and nowhere else.
+#[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
     pub(super) before: &'a ModelView,
     pub(super) now: &'a ModelView,
     pub(super) devices: &'a [DeviceView],
-    /// Whether its weights were let go of meanwhile.
-    pub(super) is_forgotten: bool,
+}
+
+/// Why a wish did not come true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unmet {
+    /// Not in the time that was given; it may still.
+    Late,
+    /// Somebody wanted the opposite after it.
+    Overruled,
+}
+
+/// How often a model was wanted to come, and to go.
+#[derive(Clone, Copy, Default)]
+struct Wishes {
+    to_come: u64,
+    to_go: u64,
+}
+
+impl Wishes {
+    fn take(&mut self, wish: Wish) {
+        match wish {
+            Wish::Preheat => self.to_come += 1,
+            Wish::Offload | Wish::Release => self.to_go += 1,
+            Wish::IdleTimeout(_) | Wish::OffloadAfterUse(_) | Wish::Pin(_) | Wish::Priority(_) => {}
+        }
+    }
+
+    /// How often the opposite of a wish was wanted: the last one counts.
+    fn against(self, wish: Wish) -> u64 {
+        match wish {
+            Wish::Preheat => self.to_go,
+            Wish::Offload | Wish::Release => self.to_come,
+            Wish::IdleTimeout(_) | Wish::OffloadAfterUse(_) | Wish::Pin(_) | Wish::Priority(_) => 0,
+        }
+    }
 }
 
 /// A request that is not answered yet.
@@ -93,7 +128,7 @@ impl Desk {
                 requests: HashMap::new(),
                 workers: vec![0; devices],
                 incidents: Incidents::new(devices),
-                forgotten: vec![0; models],
+                wishes: vec![Wishes::default(); models],
                 last_id: 0,
                 alarm: None,
                 is_closed: false,
@@ -138,13 +173,20 @@ impl Desk {
             deliver(on_answer, Err(EngineError::Draining));
             return id;
         }
-        let group = Group { model: ModelId(work.model as u32), way: work.skip as u32 };
+        let group = Group { model: ModelId(work.model as u32), way: way(&work) };
         let (priority, allowed) = (work.priority, work.allowed);
         let deadline = work.deadline.map(|within| now + within);
         state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer });
         let request = Request { id, group, tokens, priority, deadline, allowed };
         self.step(state, Event::Submitted(request), now);
         id
+    }
+
+    /// Whether a request of which this is known would be taken.
+    pub(super) fn would_take(&self, sketch: &Sketch) -> Result<(), Refused> {
+        let mut state = self.lock();
+        let now = self.now();
+        state.machine.would_take(sketch, now)
     }
 
     /// Nobody waits for this request any more.
@@ -157,16 +199,16 @@ impl Desk {
         }
     }
 
-    /// A batch was computed; `rows` has one row a text.
+    /// A batch was computed; `rows` has one row a text, or one a token where those were wanted.
     pub(super) fn finished(&self, device: DeviceId, batch: &Batch, rows: &[f32], compute: Duration) {
-        let outputs = rows.len() / batch.texts_count().max(1);
+        let outputs = rows.len() / batch.rows().max(1);
         // Memory for the answers is taken, and they are copied, before the lock is.
         let mut from = 0;
         let computed: Vec<Vec<f32>> = batch
             .parts
             .iter()
             .map(|part| {
-                let to = from + part.texts.len() * outputs;
+                let to = from + part.rows() * outputs;
                 let rows = rows[from..to].to_vec();
                 from = to;
                 rows
@@ -237,24 +279,33 @@ impl Desk {
         self.advance(Event::Room { device, bytes });
     }
 
-    /// Somebody wants a model to come, go or stay. Waits until that is so; `None` if it takes longer than `most`.
+    /// Somebody wants a model to come, go or stay. Waits until that is so, for `most` at most. A model that is not there is
+    /// a bug.
     pub(super) fn wished(
         &self,
         model: usize,
         wish: Wish,
         most: Duration,
         is_done: impl Fn(Seen<'_>) -> bool,
-    ) -> Option<ModelView> {
-        let state = self.lock();
-        let (before, forgotten) = (state.machine.view().models.into_iter().nth(model)?, state.forgotten[model]);
+    ) -> Result<ModelView, Unmet> {
+        let mut state = self.lock();
+        let before = state.machine.view().models.swap_remove(model);
+        let against = state.wishes[model].against(wish);
+        state.wishes[model].take(wish);
         let now = self.now();
         self.step(state, Event::Wished { model: ModelId(model as u32), wish }, now);
-        let is_so = |state: &State| {
-            let view = state.machine.view();
-            let (now, is_forgotten) = (&view.models[model], state.forgotten[model] > forgotten);
-            is_done(Seen { before: &before, now, devices: &view.devices, is_forgotten })
-        };
-        self.wait(most, is_so).then(|| self.view().models.into_iter().nth(model)).flatten()
+        let outcome = Cell::new(Err(Unmet::Late));
+        self.wait(most, |state| {
+            let View { models, devices, .. } = state.machine.view();
+            if is_done(Seen { before: &before, now: &models[model], devices: &devices }) {
+                outcome.set(Ok(()));
+            } else if state.wishes[model].against(wish) > against {
+                // Nothing is under way for it any more: whoever waits would wait in vain.
+                outcome.set(Err(Unmet::Overruled));
+            }
+            outcome.get() != Err(Unmet::Late)
+        });
+        outcome.get().map(|()| self.view().models.swap_remove(model))
     }
 
     pub(super) fn probed(&self, device: DeviceId, passed: bool) {
@@ -393,10 +444,7 @@ impl Desk {
             // Whichever worker a lane has: what no device uses, none needs.
             Effect::Forget(model) => {
                 self.lanes().iter().for_each(|lane| lane.take(Order { worker: 0, what: What::Forget(model) }));
-                let mut state = self.lock();
-                state.forgotten[model] += 1;
-                let now = self.now();
-                self.step(state, Event::Forgotten { model: ModelId(model as u32) }, now);
+                self.advance(Event::Forgotten { model: ModelId(model as u32) });
             }
             Effect::Tell(device, change) => (self.on_change)(device, change, lane(device).status()),
         }
@@ -482,8 +530,10 @@ impl State {
                         Some(Part { request: piece.request, work, texts })
                     })
                     .collect();
-                let (model, skip) = parts.first().map_or((0, 0), |part| (part.work.model, part.work.skip));
-                let what = What::Start(Batch { id: batch, model, skip, parts });
+                let none = (0, 0, Output::Texts);
+                let (model, skip, output) =
+                    parts.first().map_or(none, |part| (part.work.model, part.work.skip, part.work.output));
+                let what = What::Start(Batch { id: batch, model, skip, output, parts });
                 Effect::Order(device, self.order(device, what))
             }
             Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
@@ -516,8 +566,18 @@ impl Pending {
             self.values = rows;
             return;
         }
-        self.values.resize(self.work.texts.len() * outputs, 0.0);
-        self.values[part.texts.start * outputs..part.texts.end * outputs].copy_from_slice(&rows);
+        self.values.resize(self.work.rows(0..self.work.texts.len()) * outputs, 0.0);
+        let from = self.work.rows(0..part.texts.start) * outputs;
+        self.values[from..from + rows.len()].copy_from_slice(&rows);
+    }
+}
+
+/// Work of different ways cannot share a batch.
+fn way(work: &Work) -> u32 {
+    match work.output {
+        // No text has so many tokens to skip.
+        Output::Tokens => u32::MAX,
+        Output::Texts => work.skip as u32,
     }
 }
 
@@ -527,7 +587,7 @@ fn answer(work: &Work, values: Vec<f32>, report: &Report, lane: &dyn Lane, absen
         message: format!("the GPU could not be used: {fallback}"),
     };
     Answer {
-        dimensions: values.len() / work.texts.len().max(1),
+        dimensions: values.len() / work.rows(0..work.texts.len()).max(1),
         values,
         tokens: work.tokens(),
         device: lane.name(),

@@ -265,7 +265,7 @@ impl PoolReport {
 
 impl ModelReport {
     fn of(model: &ModelStatus, devices: &[DeviceName]) -> Self {
-        let ModelView { plan, idle, requests, residency, loads, offloads } = &model.view;
+        let ModelView { plan, idle, requests, residency, loads, offloads, .. } = &model.view;
         Self {
             name: model.name.clone(),
             location: location(residency).to_owned(),

@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Malformed,
     /// JSON that says something else than it should.
     Invalid,
+    /// Not a single text.
+    Empty,
     /// More than is taken: of bytes, texts or tokens.
     TooLarge,
     Unauthorised,
@@ -45,8 +47,6 @@ pub(crate) enum Kind {
     Expired,
     /// No device can compute it now, or the server is on its way out.
     Unavailable,
-    /// Not something that this server does.
-    NotImplemented,
     /// A fault of ours.
     Internal,
 }
@@ -74,7 +74,7 @@ impl Kind {
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
-            Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Invalid | Self::Empty => StatusCode::UNPROCESSABLE_ENTITY,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
@@ -83,7 +83,6 @@ impl Kind {
             Self::Busy | Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Expired | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -93,6 +92,7 @@ impl Kind {
         match self {
             Self::Malformed => "malformed",
             Self::Invalid => "invalid",
+            Self::Empty => "empty",
             Self::TooLarge => "too_large",
             Self::Unauthorised => "invalid_api_key",
             Self::Forbidden => "forbidden",
@@ -104,7 +104,6 @@ impl Kind {
             Self::TooSlow => "request_timeout",
             Self::Expired => "timeout",
             Self::Unavailable => "unavailable",
-            Self::NotImplemented => "not_implemented",
             Self::Internal => "internal",
         }
     }
@@ -115,7 +114,7 @@ impl Kind {
             Self::Unauthorised => "authentication_error",
             Self::Forbidden => "permission_error",
             Self::Busy | Self::TooOften => "rate_limit_error",
-            Self::Expired | Self::Unavailable | Self::Internal | Self::NotImplemented => "server_error",
+            Self::Expired | Self::Unavailable | Self::Internal => "server_error",
             _ => "invalid_request_error",
         }
     }
@@ -124,9 +123,19 @@ impl Kind {
     fn tei_type(self) -> &'static str {
         match self {
             Self::Busy | Self::TooOften => "overloaded",
-            Self::Expired | Self::Internal | Self::NotImplemented => "backend",
+            Self::Expired | Self::Internal => "backend",
             Self::Unavailable => "unhealthy",
+            Self::Empty => "empty",
             _ => "validation",
+        }
+    }
+
+    /// The status in this API.
+    fn status_in(self, shape: Shape) -> StatusCode {
+        match (self, shape) {
+            // TEI's clients know it so.
+            (Self::Empty, Shape::Tei) => StatusCode::BAD_REQUEST,
+            _ => self.status(),
         }
     }
 }
@@ -157,7 +166,7 @@ impl Problem {
             Shape::Ollama => json(&OllamaError { error: self.message.clone() }),
             Shape::Plain => json(&PlainError { error: self.message.clone(), code: self.kind.code().into() }),
         };
-        let mut response = (self.kind.status(), [(header::CONTENT_TYPE, JSON)], body).into_response();
+        let mut response = (self.kind.status_in(shape), [(header::CONTENT_TYPE, JSON)], body).into_response();
         let headers = response.headers_mut();
         if let Some(after) = self.retry_after {
             // Whole seconds are all that the header knows; the milliseconds stand beside it for those who read them.
@@ -222,7 +231,7 @@ impl From<EngineError> for Problem {
         match error {
             EngineError::Full { retry_after } => Self::busy(Kind::Busy, message, retry_after),
             EngineError::TooLarge => Self::new(Kind::TooLarge, message),
-            EngineError::Expired => Self::new(Kind::Expired, message),
+            EngineError::Expired => Self::busy(Kind::Expired, message, Duration::from_secs(1)),
             EngineError::Text(error) => error.into(),
             EngineError::NoText | EngineError::TokenKinds { .. } | EngineError::NoPrompt(_) => {
                 Self::new(Kind::Invalid, message)
@@ -230,8 +239,10 @@ impl From<EngineError> for Problem {
             EngineError::NoDevice { .. } | EngineError::Draining => {
                 Self::busy(Kind::Unavailable, message, Duration::from_secs(1))
             }
-            EngineError::NotYet { .. } => Self::busy(Kind::Expired, message, Duration::from_secs(1)),
-            EngineError::NoModel(_) | EngineError::Poison => Self::new(Kind::Internal, message),
+            EngineError::NotYet { .. } | EngineError::Overruled => {
+                Self::busy(Kind::Expired, message, Duration::from_secs(1))
+            }
+            EngineError::NoModel(_) | EngineError::Poison | EngineError::Panicked => Self::new(Kind::Internal, message),
         }
     }
 }
@@ -308,99 +319,6 @@ pub(crate) struct PlainError {
     error: String,
     /// One word for programs.
     code: String,
-}
-
-/// How requests to compute can be refused, in the shape of OpenAI's API.
-#[derive(utoipa::IntoResponses)]
-#[expect(dead_code, reason = "only its description is used")]
-pub(crate) enum OpenAiProblems {
-    /// The body is no JSON.
-    #[response(status = 400)]
-    Malformed(OpenAiError),
-    /// There is no key, or a wrong one.
-    #[response(status = 401)]
-    Unauthorised(OpenAiError),
-    /// There is no such model.
-    #[response(status = 404)]
-    NoSuchModel(OpenAiError),
-    /// The body came too slowly.
-    #[response(status = 408)]
-    TooSlow(OpenAiError),
-    /// It is too much for one request.
-    #[response(status = 413)]
-    TooLarge(OpenAiError),
-    /// A field is wrong, or the model does something else.
-    #[response(status = 422)]
-    Invalid(OpenAiError),
-    /// There is too much to do, or the key asked too often: see Retry-After.
-    #[response(status = 429)]
-    Busy(OpenAiError),
-    /// No device computes, or not in time.
-    #[response(status = 503)]
-    Unavailable(OpenAiError),
-}
-
-/// How requests to compute can be refused, in the shape of TEI's API.
-#[derive(utoipa::IntoResponses)]
-#[expect(dead_code, reason = "only its description is used")]
-pub(crate) enum TeiProblems {
-    /// The body is no JSON.
-    #[response(status = 400)]
-    Malformed(TeiError),
-    /// There is no key, or a wrong one.
-    #[response(status = 401)]
-    Unauthorised(TeiError),
-    /// There is no such model.
-    #[response(status = 404)]
-    NoSuchModel(TeiError),
-    /// The body came too slowly.
-    #[response(status = 408)]
-    TooSlow(TeiError),
-    /// It is too much for one request.
-    #[response(status = 413)]
-    TooLarge(TeiError),
-    /// A field is wrong, or the model does something else.
-    #[response(status = 422)]
-    Invalid(TeiError),
-    /// There is too much to do, or the key asked too often: see Retry-After.
-    #[response(status = 429)]
-    Busy(TeiError),
-    /// No device computes, or not in time.
-    #[response(status = 503)]
-    Unavailable(TeiError),
-}
-
-/// How requests that change something can be refused.
-#[derive(utoipa::IntoResponses)]
-#[expect(dead_code, reason = "only its description is used")]
-pub(crate) enum PlainProblems {
-    /// The body is no JSON.
-    #[response(status = 400)]
-    Malformed(PlainError),
-    /// There is no key, or a wrong one.
-    #[response(status = 401)]
-    Unauthorised(PlainError),
-    /// The key is not an administrator's.
-    #[response(status = 403)]
-    Forbidden(PlainError),
-    /// There is no such model.
-    #[response(status = 404)]
-    NoSuchModel(PlainError),
-    /// The body came too slowly.
-    #[response(status = 408)]
-    TooSlow(PlainError),
-    /// It is too much for one request.
-    #[response(status = 413)]
-    TooLarge(PlainError),
-    /// A field is wrong, or the model does something else.
-    #[response(status = 422)]
-    Invalid(PlainError),
-    /// There is too much to do, or the key asked too often: see Retry-After.
-    #[response(status = 429)]
-    Busy(PlainError),
-    /// No device computes, or not in time.
-    #[response(status = 503)]
-    Unavailable(PlainError),
 }
 
 #[cfg(test)]

@@ -1,21 +1,44 @@
 //! Who may pass to a handler, and how often; and what is said to those who ask for what is not there.
 //! Decides before a body is read; the handlers behind it need not ask again.
 
+use std::sync::Arc;
+
 use axum::{
-    extract::{Request, State},
+    extract::{MatchedPath, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-
-use http::Method;
+use http::Extensions;
 
 use super::{
     account::Account,
     body,
     errors::{Kind, Problem},
     keys::Access,
+    origin::Origins,
     state::App,
 };
+
+/// What makes the devices work. A full queue shuts these doors and no others: whoever looks, or takes models off a GPU,
+/// is the more welcome then.
+const WORK: [&str; 12] = [
+    "/",
+    "/api/embed",
+    "/api/embeddings",
+    "/embed",
+    "/embed_all",
+    "/predict",
+    "/rerank",
+    "/similarity",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v2/embed",
+    "/v2/rerank",
+];
+/// Whether a request of a route makes the devices work.
+pub(crate) fn is_work(of: &Extensions) -> bool {
+    of.get::<MatchedPath>().is_some_and(|route| WORK.contains(&route.as_str()))
+}
 
 /// Lets those pass whose key allows it, as often as it allows.
 pub(crate) async fn admit(State((app, access)): State<(App, Access)>, request: Request, next: Next) -> Response {
@@ -25,13 +48,25 @@ pub(crate) async fn admit(State((app, access)): State<(App, Access)>, request: R
         Account::current().note_key(caller.name.as_ref());
         live.rates.take(caller.key, app.uptime())
     });
-    // Only what computes is posted by users.
-    let computes = access == Access::User && request.method() == Method::POST;
-    let admitted = admitted.and_then(|()| if computes { app.admission().check_room(app.uptime()) } else { Ok(()) });
-    match admitted {
+    pass(admitted, request, next).await
+}
+
+/// Lets those pass who are no page of elsewhere.
+pub(crate) async fn keep_pages_out(
+    State((app, origins)): State<(App, Arc<Origins>)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let checked = origins.check(request.uri(), request.headers(), app.live().keys.is_open());
+    pass(checked, request, next).await
+}
+
+async fn pass(may: Result<(), Problem>, request: Request, next: Next) -> Response {
+    match may {
         Ok(()) => next.run(request).await,
         Err(problem) => {
-            body::discard(request.into_body()).await;
+            let (parts, body) = request.into_parts();
+            body::discard(&parts.headers, body).await;
             problem.into_response()
         }
     }

@@ -356,6 +356,8 @@ impl utoipa::PartialSchema for Sequences<'_> {
 impl utoipa::ToSchema for Sequences<'_> {}
 
 #[cfg(test)]
+mod plain;
+#[cfg(test)]
 mod properties;
 
 #[cfg(test)]

@@ -83,6 +83,13 @@ impl Keys {
         self.users.len() + self.admins.len()
     }
 
+    /// The keys that were there before too: their places, now and before.
+    pub(crate) fn also_in(&self, before: &Self) -> Vec<(usize, usize)> {
+        let known: Vec<_> = before.users.iter().chain(&before.admins).collect();
+        let own = self.users.iter().chain(&self.admins).enumerate();
+        own.filter_map(|(place, key)| Some((place, known.iter().position(|other| *other == key)?))).collect()
+    }
+
     /// Whether anybody may compute.
     pub(crate) fn is_open(&self) -> bool {
         self.users.is_empty()

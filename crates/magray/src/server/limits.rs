@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::errors::Problem;
+use super::errors::{Kind, Problem};
 
 /// The limits of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Limits {
     /// Refuses too many texts, and none.
     pub(crate) fn check_count(&self, param: &'static str, texts: usize) -> Result<(), Problem> {
         match texts {
-            0 => Err(Problem::invalid(param, "there is no text in the request")),
+            0 => Err(Problem { kind: Kind::Empty, ..Problem::invalid(param, "there is no text in the request") }),
             _ if texts > self.texts_max => {
                 let most = self.texts_max;
                 Err(Problem::too_large(param, format!("the request has {texts} texts; {most} are allowed at a time")))

@@ -5,8 +5,10 @@ mod account;
 mod admission;
 mod apis;
 mod body;
+mod delivery;
 mod errors;
 mod gate;
+mod guests;
 mod health;
 mod inputs;
 mod keys;
@@ -17,18 +19,20 @@ mod metrics;
 mod models;
 mod openai_tokens;
 mod openapi;
+mod origin;
 mod patience;
 mod ranking;
 mod rate;
+mod refusals;
 mod reload;
 mod request_id;
+mod requests;
 mod service;
 mod state;
 mod stopping;
 mod tls;
 mod traces;
-mod vectors;
-mod waiting_room;
+mod visit;
 mod watch;
 mod writing;
 
@@ -38,10 +42,23 @@ pub(crate) use mcp::run_stdio;
 pub(crate) use tls::TlsError;
 pub(crate) use traces::TracesError;
 
-use std::{io, net::ToSocketAddrs, path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
-use magray_engine::engine::{Engine, EngineOptions};
-use tokio::{net::TcpListener, runtime::Runtime};
+use magray_engine::{
+    engine::{Engine, EngineOptions},
+    vectors,
+};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    runtime::Runtime,
+};
 
 use self::{
     listen::{Listening, Site},
@@ -128,6 +145,8 @@ async fn serve(start: Start) -> Result<Ended, Failure> {
     let traces = settings.otlp_endpoint.as_deref().map(Traces::start).transpose().map_err(StartError::from)?;
     let traces = traces.map(Arc::new);
     let mut signals = Signals::install().map_err(StartError::from)?;
+    let mut engine = engine;
+    engine.schedule.limits.wait_max = Some(settings.queue_wait_max);
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
@@ -141,7 +160,6 @@ async fn serve(start: Start) -> Result<Ended, Failure> {
         live: settings.live.clone(),
         traces: traces.clone(),
         reloader: Reloader::new(&config, tls.clone(), settle),
-        readers: cores(),
     });
     // Other programs of the same user may look at it without a key.
     let subject = EngineSubject { engine: engine.clone(), memory_limit: config.gpu().rules.memory_limit_bytes };
@@ -188,7 +206,8 @@ fn allow_connections(connections: usize) {
 }
 
 fn runtime() -> io::Result<Runtime> {
-    /// Callers that wait for models to move, the settings that are read again, the start of the engine.
+    /// Callers that wait for models to move, the settings that are read again, the start of the engine; the cores
+    /// themselves are for large answers that are written.
     const OTHERS: usize = 12;
     tokio::runtime::Builder::new_multi_thread()
         .thread_name("serve")
@@ -203,10 +222,23 @@ fn cores() -> usize {
 
 fn bind(host: &str, port: u16) -> Result<TcpListener, StartError> {
     let refused = |reason| StartError::Listen { address: format!("{host}:{port}"), reason };
-    let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(refused)?.collect();
-    let listener = std::net::TcpListener::bind(&addresses[..]).map_err(refused)?;
-    listener.set_nonblocking(true).map_err(refused)?;
-    TcpListener::from_std(listener).map_err(refused)
+    let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in (host, port).to_socket_addrs().map_err(refused)? {
+        match listen_on(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(refused(failed))
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    /// Connections that the system keeps until they are taken: clients that come all at once are not lost.
+    const BACKLOG: u32 = 4096;
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Says where the server is, and warns where anybody can use it.

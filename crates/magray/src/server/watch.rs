@@ -1,7 +1,10 @@
 //! Watches every request from its head to its answer: its name, its time, its line in the log, its metrics and trace.
 //! Misses none: also one whose client leaves before the answer is told of.
 
-use std::time::Instant;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     extract::{MatchedPath, Request, State},
@@ -12,12 +15,18 @@ use http::{HeaderValue, Method};
 
 use super::{
     account::{Account, Entries},
+    delivery::{Held, counted},
     errors::{Kind, Problem, Shape},
+    guests::Guest,
     request_id,
     state::App,
     traces::{Ended, Trace},
+    visit,
 };
 
+/// A refusal for want of room is held back so long: a client that asks again at once would otherwise take the cores that
+/// the others' work is computed on.
+const HELD_BACK: Duration = Duration::from_millis(2);
 /// Nobody reads this status: the client has left.
 const CLIENT_LEFT: u16 = 499;
 
@@ -25,15 +34,23 @@ const CLIENT_LEFT: u16 = 499;
 pub(crate) async fn watch(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let shape = Shape::of(request.uri().path());
     let within = app.live().limits.answer_within;
-    let watched = Watched::begin(app, &request);
-    let account = watched.account.clone();
+    let guest = request.extensions().get::<Arc<Guest>>().cloned();
+    let _busy = guest.as_ref().map(Guest::begin);
+    let watched = Watched::begin(app.clone(), &request);
+    let (account, is_post) = (watched.account.clone(), watched.method == Method::POST);
     // For those who go on in a task of their own.
     request.extensions_mut().insert(account.clone());
-    let response = match tokio::time::timeout(within, account.kept_during(next.run(request))).await {
+    let answering = tokio::time::timeout(within, account.kept_during(next.run(request)));
+    let (answered, room) = visit::run(answering).await;
+    let response = match answered {
         Ok(response) => response,
-        Err(_) => Problem::new(Kind::Expired, "the request was not answered in time").into_response(),
+        Err(_) => {
+            let message = "the request was not answered in time";
+            Problem::busy(Kind::Expired, message, Duration::from_secs(1)).into_response()
+        }
     };
-    watched.end(response, shape)
+    let response = watched.end(response, shape).await;
+    if is_post { counted(response, Held { app: &app, room, guest }).await } else { response }
 }
 
 /// A request that is not answered yet. Dropped before it is, its client has left.
@@ -66,13 +83,16 @@ impl Watched {
     }
 
     /// The request was answered or refused.
-    fn end(mut self, mut response: Response, shape: Shape) -> Response {
-        self.is_ended = true;
+    async fn end(mut self, mut response: Response, shape: Shape) -> Response {
         let problem = response.extensions_mut().remove::<Problem>();
         if let Some(problem) = &problem {
             self.app.metrics().refused(problem.kind);
             response = problem.render(shape);
+            if problem.kind == Kind::Busy {
+                tokio::time::sleep(HELD_BACK).await;
+            }
         }
+        self.is_ended = true;
         self.tell(response.status().as_u16(), problem.as_ref());
         response.headers_mut().insert(request_id::HEADER, self.name.clone());
         response

@@ -149,7 +149,11 @@ fn what_is_wrong_with_a_call_is_told_to_the_agent() {
     {
         assert_eq!(ask(&server, &message)["error"]["code"], json!(-32602), "{message}");
     }
-    assert_eq!(ask(&server, &json!({"jsonrpc": "2.0", "id": 3, "method": "no/such"}))["error"]["code"], json!(-32601));
+    // There are tools alone: what is not declared is not answered, not even with an empty list.
+    for method in ["no/such", "prompts/list", "resources/list", "resources/templates/list"] {
+        let reply = ask(&server, &json!({"jsonrpc": "2.0", "id": 3, "method": method}));
+        assert_eq!(reply["error"]["code"], json!(-32601), "{method}");
+    }
 }
 
 #[test]
@@ -196,11 +200,11 @@ fn pages_and_names_of_elsewhere_are_turned_away() {
     assert_eq!(from(&server, "rebound.example", None), 403);
     assert_eq!(from(&server, "localhost", Some("https://page.example")), 403);
     let named =
-        Setup::embedder().settings("[server]\nmcp_hosts = \"gpu.example\"\ncors_origins = \"https://page.example\"\n");
+        Setup::embedder().settings("[server]\nhosts = \"gpu.example\"\ncors_origins = \"https://page.example\"\n");
     let named = named.start();
     assert_eq!(from(&named, "gpu.example", Some("https://page.example")), 200);
     assert_eq!(from(&named, "localhost", None), 403);
-    let open = Setup::embedder().settings("[server]\nmcp_hosts = \"*\"\ncors_origins = \"*\"\n").start();
+    let open = Setup::embedder().settings("[server]\nhosts = \"*\"\ncors_origins = \"*\"\n").start();
     assert_eq!(from(&open, "any.example", Some("https://any.example")), 200);
 }
 

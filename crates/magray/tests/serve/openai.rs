@@ -121,8 +121,23 @@ fn models_are_listed_and_found_by_alias() {
     assert_eq!(server.get("/v1/models/nothing").status, 404);
     let reply = server.post("/v1/embeddings", r#"{"input":"a","model":"nothing"}"#);
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("model_not_found")));
-    // A model that does something else says so.
-    server.check_refused("/v1/embeddings", r#"{"input":"a","model":"gpt"}"#, 422, "scores texts");
+    // Names of the hub, and what is no name.
+    assert_eq!(server.get("/v1/models/sentence-transformers/bert").ok().json()["id"], json!("bert"));
+    let reply = server.get("/v1/models/%ff");
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!("malformed")));
+}
+
+#[test]
+fn scores_of_a_ranker_are_not_given_out_as_vectors() {
+    let server = Setup::all_kinds().start();
+    for model in ["xlm-roberta-classify", "bert-classify"] {
+        for input in [json!("a"), json!([5, 6])] {
+            let request = json!({"input": input, "model": model}).to_string();
+            server.check_refused("/v1/embeddings", &request, 422, "makes no vectors");
+        }
+        let request = json!({"inputs": [[5, 6]], "model": model}).to_string();
+        server.check_refused("/embed", &request, 422, "makes no vectors");
+    }
 }
 
 #[test]
@@ -163,16 +178,19 @@ fn errors_have_the_shape_that_clients_know() {
         ("{", 400, "malformed"),
         ("", 400, "malformed"),
         ("null", 422, "invalid"),
+        // Not the fields one after the other.
+        (r#"["river"]"#, 422, "invalid"),
         ("{}", 422, "invalid"),
         (r#"{"input":1}"#, 422, "invalid"),
         (r#"{"input":{}}"#, 422, "invalid"),
         (r#"{"input":["a",1]}"#, 422, "invalid"),
-        (r#"{"input":[]}"#, 422, "invalid"),
+        (r#"{"input":[]}"#, 422, "empty"),
         (r#"{"input":[[]]}"#, 422, "invalid"),
         (r#"{"input":[4000000]}"#, 422, "invalid"),
         (r#"{"input":"a","encoding_format":"hex"}"#, 422, "invalid"),
         (r#"{"input":"a","dimensions":-1}"#, 422, "invalid"),
         (r#"{"input":"a","prompt_name":"none such"}"#, 422, "invalid"),
+        (r#"{"input":[5],"prompt_name":"query"}"#, 422, "invalid"),
     ] {
         let reply = server.post("/v1/embeddings", body);
         let error = &reply.json()["error"];

@@ -88,6 +88,8 @@ fn texts_become_tokens_and_tokens_texts() {
     assert!(first[0]["special"].as_bool().unwrap() && !first[1]["special"].as_bool().unwrap());
     let bare = server.post("/tokenize", r#"{"inputs":"river","add_special_tokens":false}"#).ok().json();
     assert_eq!(bare[0].as_array().unwrap()[..], first[1..first.len() - 1]);
+    let prompted = server.post("/tokenize", r#"{"inputs":"river","prompt_name":"query"}"#).ok().json();
+    assert_eq!(prompted, server.post("/tokenize", r#"{"inputs":"query: river"}"#).ok().json());
     let ids = |tokens: &Value| -> Vec<u64> {
         tokens.as_array().unwrap().iter().map(|token| token["id"].as_u64().unwrap()).collect()
     };
@@ -109,31 +111,25 @@ fn what_is_served_is_told() {
 }
 
 #[test]
-fn vectors_of_single_tokens_are_refused_and_not_made_up() {
-    let server = Setup::embedder().start();
-    let reply = server.post("/embed_all", r#"{"inputs":"river"}"#);
-    assert_eq!((reply.status, &reply.json()["error_type"]), (501, &json!("backend")));
-}
-
-#[test]
 fn errors_have_the_shape_that_clients_know() {
     let server = Setup::embedder().start();
-    for (path, body, status) in [
-        ("/embed", "[", 400),
-        ("/embed", "{}", 422),
-        ("/embed", r#"{"inputs":[]}"#, 422),
-        ("/embed", r#"{"inputs":"a","truncate":"yes"}"#, 422),
-        ("/", r#"{"inputs":7}"#, 422),
-        ("/rerank", r#"{"query":"a"}"#, 422),
-        ("/rerank", r#"{"query":"a","texts":[]}"#, 422),
-        ("/similarity", r#"{"inputs":{"source_sentence":"a","sentences":[]}}"#, 422),
-        ("/tokenize", r#"{"inputs":[1]}"#, 422),
-        ("/embed", r#"{"inputs":"a","model":"nothing"}"#, 404),
+    for (path, body, status, kind) in [
+        ("/embed", "[", 400, "validation"),
+        ("/embed", "{}", 422, "validation"),
+        ("/embed", r#"{"inputs":[]}"#, 400, "empty"),
+        ("/embed", r#"{"inputs":"a","truncate":"yes"}"#, 422, "validation"),
+        ("/", r#"{"inputs":7}"#, 422, "validation"),
+        ("/rerank", r#"{"query":"a"}"#, 422, "validation"),
+        ("/rerank", r#"{"query":"a","texts":[]}"#, 400, "empty"),
+        ("/similarity", r#"{"inputs":{"source_sentence":"a","sentences":[]}}"#, 400, "empty"),
+        ("/tokenize", r#"{"inputs":[1]}"#, 422, "validation"),
+        ("/tokenize", r#"{"inputs":"a","prompt_name":"none such"}"#, 422, "validation"),
+        ("/embed", r#"{"inputs":"a","model":"nothing"}"#, 404, "validation"),
     ] {
         let reply = server.post(path, body);
         assert_eq!(reply.status, status, "{path} {body}: {}", reply.text());
         let error = reply.json();
         assert!(error["error"].is_string(), "{path} {body}: {error}");
-        assert_eq!(error["error_type"], json!("validation"), "{path} {body}");
+        assert_eq!(error["error_type"], json!(kind), "{path} {body}");
     }
 }

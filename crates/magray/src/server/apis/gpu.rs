@@ -1,7 +1,7 @@
 //! Where the models are and how they come and go: status, offload, release, preheat, timeout.
 //! No request fails because a model moves; those who ask for a move wait until it is done, a few at a time.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
@@ -17,7 +17,9 @@ use crate::{
     control::{DeviceReport, EngineReport, Whereabouts},
     server::{
         body::Body,
-        errors::{Kind, PlainError, PlainProblems, Problem},
+        errors::{Kind, PlainError, Problem},
+        refusals::PlainProblems,
+        requests::gpu::{FormError, MoveRequest, Timeout, TimeoutRequest, form_or_json},
         state::App,
     },
 };
@@ -63,14 +65,6 @@ async fn status(State(app): State<App>) -> Response {
 )]
 async fn devices(State(app): State<App>) -> Response {
     axum::Json(app.report().devices).into_response()
-}
-
-/// Which model is to move; the body may be empty, a form or JSON.
-#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
-#[serde(default)]
-struct MoveRequest {
-    /// Without it, all models.
-    model: Option<String>,
 }
 
 /// What came of it.
@@ -123,20 +117,22 @@ async fn preheat(State(app): State<App>, headers: HeaderMap, body: Body) -> Resu
 pub(crate) type Move = fn(&Engine, usize, Duration) -> Result<Moved, EngineError>;
 
 async fn move_models(app: App, headers: &HeaderMap, body: &Body, moving: Move) -> Result<Response, Problem> {
-    let request: MoveRequest = form_or_json(headers, body)?;
+    let request: MoveRequest = read_body(headers, body)?;
     Ok(axum::Json(moved(&app, request.model.as_deref(), moving).await?).into_response())
 }
 
 /// Moves the model of this name, or all, and waits until that is done.
 pub(crate) async fn moved(app: &App, model: Option<&str>, moving: Move) -> Result<MovedReport, Problem> {
     let places = chosen(app, model)?;
-    let Ok(_turn) = app.movers().try_acquire() else {
+    let Ok(turn) = Arc::clone(app.movers()).try_acquire_owned() else {
         let message = "enough callers wait for models to move: try again later";
         return Err(Problem::busy(Kind::Busy, message, Duration::from_secs(1)));
     };
     let (own, span) = (app.clone(), tracing::Span::current());
     let moved = tokio::task::spawn_blocking(move || {
         let _in_span = span.enter();
+        // Also where nobody waits for it any more.
+        let _turn = turn;
         let one = |place: usize| {
             let moved = moving(own.engine(), place, MOVE_MAX)?;
             Ok(MovedModel::of(&own.models().get(place).name, &moved))
@@ -152,26 +148,6 @@ impl MovedModel {
         let residency = moved.residency.iter().map(|(device, place)| Whereabouts::of(*device, *place)).collect();
         Self { name: name.to_owned(), took_s: moved.took.as_secs_f64(), residency }
     }
-}
-
-/// How long models stay on a GPU without being used.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-struct TimeoutRequest {
-    /// Seconds; 0: as soon as nothing of it waits or runs; `never`: until somebody takes it off.
-    #[serde(alias = "timeout_seconds")]
-    timeout: Timeout,
-    /// Without it, all models.
-    #[serde(default)]
-    model: Option<String>,
-}
-
-/// Seconds, or `never`. A form knows texts alone.
-#[derive(Debug, Deserialize, JsonSchema, utoipa::ToSchema)]
-#[serde(untagged)]
-#[schemars(crate = "rmcp::schemars")]
-pub(crate) enum Timeout {
-    Seconds(f64),
-    Text(String),
 }
 
 /// What holds now.
@@ -190,13 +166,13 @@ pub(crate) struct TimeoutReport {
     responses((status = 200, description = "It is changed", body = TimeoutReport), PlainProblems)
 )]
 async fn timeout(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
-    let request: TimeoutRequest = form_or_json(&headers, &body)?;
+    let request: TimeoutRequest = read_body(&headers, &body)?;
     Ok(axum::Json(set_timeout(&app, request.model.as_deref(), &request.timeout)?).into_response())
 }
 
 /// Changes how long the model of this name, or all, stay on a GPU without being used.
 pub(crate) fn set_timeout(app: &App, model: Option<&str>, timeout: &Timeout) -> Result<TimeoutReport, Problem> {
-    let timeout = timeout.read()?;
+    let timeout = timeout.read().map_err(|wrong| Problem::invalid("timeout", wrong))?;
     let places = chosen(app, model)?;
     for place in &places {
         app.engine().set_idle_timeout(*place, timeout)?;
@@ -204,22 +180,6 @@ pub(crate) fn set_timeout(app: &App, model: Option<&str>, timeout: &Timeout) -> 
     }
     let models = places.iter().map(|place| app.models().get(*place).name.clone()).collect();
     Ok(TimeoutReport { models, timeout: timeout.map(|timeout| timeout.as_secs_f64()) })
-}
-
-impl Timeout {
-    /// More than this is no timeout but `never`.
-    const SECONDS_MAX: f64 = 1e9;
-
-    fn read(&self) -> Result<Option<Duration>, Problem> {
-        let seconds = match self {
-            Self::Seconds(seconds) => Some(*seconds),
-            Self::Text(text) if text.trim().eq_ignore_ascii_case("never") => return Ok(None),
-            Self::Text(text) => text.trim().parse().ok(),
-        };
-        let seconds = seconds.filter(|seconds: &f64| (0.0..=Self::SECONDS_MAX).contains(seconds));
-        let wrong = || Problem::invalid("timeout", "timeout is seconds from 0 on, or the word never");
-        seconds.map(|seconds| Some(Duration::from_secs_f64(seconds))).ok_or_else(wrong)
-    }
 }
 
 /// The places of the models that are meant.
@@ -230,15 +190,10 @@ fn chosen(app: &App, name: Option<&str>) -> Result<Vec<usize>, Problem> {
     }
 }
 
-/// A body that is a form, JSON, or nothing at all.
-fn form_or_json<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &Body) -> Result<T, Problem> {
+fn read_body<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &Body) -> Result<T, Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let bytes = body.bytes();
-    // Some clients name the form although they send JSON: an object starts with a brace, and no form of ours does.
-    let is_json = bytes.trim_ascii_start().starts_with(b"{") || kind.starts_with("application/json");
-    if is_json && !bytes.is_empty() {
-        return body.json();
-    }
-    let wrong = |error| Problem::new(Kind::Invalid, format!("the form does not fit: {error}"));
-    serde_urlencoded::from_bytes(bytes).map_err(wrong)
+    form_or_json(kind, body.bytes()).map_err(|error| match error {
+        FormError::Json(error) => error.into(),
+        FormError::Form(_) => Problem::new(Kind::Invalid, error.to_string()),
+    })
 }

@@ -6,5 +6,7 @@ pub(super) mod cohere;
 pub(super) mod gpu;
 pub(super) mod ollama;
 pub(super) mod openai;
+mod reranking;
 pub(super) mod tei;
+mod tei_tokens;
 mod tei_words;

@@ -2,7 +2,6 @@
 //! Takes the options of text generation and does nothing with them; pulls and makes no models.
 
 use std::{
-    borrow::Cow,
     sync::Arc,
     time::{Instant, SystemTime},
 };
@@ -12,19 +11,21 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use magray_engine::{
-    engine::ModelStatus,
+    engine::{Answer, ModelStatus},
     health::utc,
     spec::{Architecture, ModelSpec},
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::openai::check_dimensions;
 use crate::server::{
     body::Body,
-    errors::{OllamaError, Problem},
+    errors::{OllamaError, Problem, TeiError},
     inputs::{Input, Texts},
     models::Does,
+    refusals::OllamaProblems,
+    requests::ollama::{EmbedRequest, EmbeddingsRequest, ShowRequest},
     service::Reading,
     state::App,
     vectors::cut,
@@ -39,25 +40,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(ps))
         .routes(routes!(show))
         .routes(routes!(version))
-}
-
-/// Texts to embed. `options` and `keep_alive` are taken and have no effect.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = OllamaEmbedRequest)]
-struct EmbedRequest<'a> {
-    /// Without it, the first model that embeds.
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    /// A text or texts; without any, the answer has no vectors.
-    #[serde(borrow, default)]
-    input: Option<Texts<'a>>,
-    /// Cut texts that are longer than the model reads; without it, they are cut.
-    #[serde(default)]
-    truncate: Option<bool>,
-    /// The first so many numbers of each vector, scaled to length 1 again.
-    #[serde(default)]
-    #[schema(minimum = 1)]
-    dimensions: Option<usize>,
+        .routes(routes!(running))
 }
 
 /// Turns texts into vectors.
@@ -72,7 +55,7 @@ async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> 
     let own = Arc::clone(&body);
     let read = move |app: &App| {
         let request: EmbedRequest<'_> = own.json()?;
-        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+        let model = app.models().embedder(request.model.as_deref())?;
         check_dimensions(request.dimensions, app.models().get(model))?;
         let how = Reading { model, param: "input", prompt: None, truncate: Some(request.truncate.unwrap_or(true)) };
         let read = match request.input.filter(|input| !input.texts.is_empty()) {
@@ -88,30 +71,20 @@ async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> 
         json.raw(r#"{"model":"#).text(name).raw(r#","embeddings":[]}"#);
         return Ok(json.into_response());
     };
-    let computed = app.compute(read).await?;
-    let answer = &computed.answer;
-    let mut json = Json::for_numbers(answer.values.len());
-    json.raw(r#"{"model":"#).text(name).raw(r#","embeddings":"#);
-    json.list(answer.rows(), |json, row| {
-        json.numbers(&cut(row, dimensions));
-    });
-    // A model that is not there yet is waited for.
-    json.raw(r#","total_duration":"#).whole(started.elapsed().as_nanos() as usize);
-    json.raw(r#","load_duration":"#).whole(answer.queued.as_nanos() as usize);
-    json.raw(r#","prompt_eval_count":"#).whole(answer.tokens).raw("}");
-    Ok(computed.tell(json.into_response()))
-}
-
-/// A text to embed. `options` and `keep_alive` are taken and have no effect.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = OllamaEmbeddingsRequest)]
-struct EmbeddingsRequest<'a> {
-    /// Without it, the first model that embeds.
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    /// Without it, the answer has no numbers.
-    #[serde(borrow, default)]
-    prompt: Option<Cow<'a, str>>,
+    let (name, computed) = (name.clone(), app.compute(read).await?);
+    let write = move |answer: &Answer| {
+        let mut json = Json::for_numbers(answer.values.len());
+        json.raw(r#"{"model":"#).text(&name).raw(r#","embeddings":"#);
+        json.list(answer.rows(), |json, row| {
+            json.numbers(&cut(row, dimensions));
+        });
+        // A model that is not there yet is waited for.
+        json.raw(r#","total_duration":"#).whole(started.elapsed().as_nanos() as usize);
+        json.raw(r#","load_duration":"#).whole(answer.queued.as_nanos() as usize);
+        json.raw(r#","prompt_eval_count":"#).whole(answer.tokens).raw("}");
+        json
+    };
+    computed.written(write).await
 }
 
 /// Turns one text into a vector: the older way to ask.
@@ -125,7 +98,7 @@ async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Prob
     let own = Arc::clone(&body);
     let read = move |app: &App| {
         let request: EmbeddingsRequest<'_> = own.json()?;
-        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+        let model = app.models().embedder(request.model.as_deref())?;
         let how = Reading { model, param: "prompt", prompt: None, truncate: Some(true) };
         let Some(text) = request.prompt.filter(|prompt| !prompt.is_empty()) else { return Ok(None) };
         app.read_input(Input::Texts { texts: vec![text], is_single: true }, how).map(Some)
@@ -270,15 +243,6 @@ async fn ps(State(app): State<App>) -> Response {
     axum::Json(ModelList { models }).into_response()
 }
 
-/// Which model is to be shown.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = OllamaShowRequest)]
-struct ShowRequest {
-    /// The older `name` does too.
-    #[serde(alias = "name")]
-    model: String,
-}
-
 /// Shows what a model is.
 #[utoipa::path(
     post, path = "/api/show", tag = "ollama", security(("key" = []), ()),
@@ -324,34 +288,17 @@ async fn version() -> Response {
     axum::Json(serde_json::json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
 }
 
-/// How requests can be refused, in the shape of Ollama's API.
-#[derive(utoipa::IntoResponses)]
-#[expect(dead_code, reason = "only its description is used")]
-enum OllamaProblems {
-    /// The body is no JSON.
-    #[response(status = 400)]
-    Malformed(OllamaError),
-    /// There is no key, or a wrong one.
-    #[response(status = 401)]
-    Unauthorised(OllamaError),
-    /// There is no such model.
-    #[response(status = 404)]
-    NoSuchModel(OllamaError),
-    /// The body came too slowly.
-    #[response(status = 408)]
-    TooSlow(OllamaError),
-    /// It is too much for one request.
-    #[response(status = 413)]
-    TooLarge(OllamaError),
-    /// A field is wrong, or the model does something else.
-    #[response(status = 422)]
-    Invalid(OllamaError),
-    /// There is too much to do, or the key asked too often: see Retry-After.
-    #[response(status = 429)]
-    Busy(OllamaError),
-    /// No device computes, or not in time.
-    #[response(status = 503)]
-    Unavailable(OllamaError),
+/// Says that the server runs: what Ollama's programs ask before anything else.
+#[utoipa::path(
+    get, path = "/", tag = "ollama", security(("key" = []), ()),
+    responses(
+        (status = 200, description = "It runs", body = String, content_type = "text/plain"),
+        (status = 401, description = "No key, or a wrong one", body = TeiError),
+        (status = 429, description = "Asked too often: see Retry-After", body = TeiError),
+    )
+)]
+async fn running() -> &'static str {
+    "magray is running"
 }
 
 /// The answers as the document describes them; they are written by hand.

@@ -4,21 +4,23 @@
 use std::{borrow::Cow, sync::Arc};
 
 use axum::{
-    extract::{Path, State},
+    extract::{Path, State, rejection::PathRejection},
     response::{IntoResponse, Response},
 };
-use serde::Deserialize;
+use magray_engine::engine::Answer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use super::reranking;
 use crate::server::{
     body::Body,
-    errors::{OpenAiError, OpenAiProblems, Problem},
-    inputs::{Documents, Input},
-    models::{Does, Model},
-    ranking::Ranking,
+    errors::{Kind, OpenAiError, Problem},
+    inputs::Input,
+    models::Model,
+    refusals::OpenAiProblems,
+    requests::openai::{EmbeddingsRequest, EncodingFormat, RerankRequest},
     service::Reading,
     state::App,
-    vectors::{cut, ranked},
+    vectors::cut,
     writing::Json,
 };
 
@@ -27,37 +29,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(embeddings))
         .routes(routes!(models))
         .routes(routes!(model))
+        .routes(routes!(hub_model))
         .routes(routes!(rerank))
-}
-
-/// Texts to embed.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = EmbeddingsRequest)]
-struct EmbeddingsRequest<'a> {
-    /// A text, texts, or token ids of the model.
-    #[serde(borrow)]
-    input: Input<'a>,
-    /// A model of `/v1/models` or one of its aliases; without it, the first that embeds.
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    #[serde(default)]
-    encoding_format: Option<EncodingFormat>,
-    /// The first so many numbers of each vector, scaled to length 1 again.
-    #[serde(default)]
-    #[schema(minimum = 1)]
-    dimensions: Option<usize>,
-    /// A prompt of the model to put before each text.
-    #[serde(borrow, default)]
-    prompt_name: Option<Cow<'a, str>>,
-}
-
-/// How vectors are written.
-#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum EncodingFormat {
-    #[default]
-    Float,
-    Base64,
 }
 
 /// Turns texts into vectors.
@@ -74,7 +47,7 @@ async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Prob
     let own = Arc::clone(&body);
     let read = move |app: &App| {
         let request: EmbeddingsRequest<'_> = own.json()?;
-        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+        let model = app.models().embedder(request.model.as_deref())?;
         check_dimensions(request.dimensions, app.models().get(model))?;
         let how = Reading { model, param: "input", prompt: request.prompt_name.as_deref(), truncate: None };
         let input = match (request.input, app.openai_tokens()) {
@@ -89,21 +62,23 @@ async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Prob
     };
     let (read, model, format, dimensions) = app.read(body.len(), read).await?;
     let computed = app.compute(read).await?;
-    let answer = &computed.answer;
-    let mut json = Json::for_numbers(answer.values.len());
-    json.raw(r#"{"object":"list","data":"#).list(answer.rows().enumerate(), |json, (at, row)| {
-        json.raw(r#"{"object":"embedding","index":"#).whole(at).raw(r#","embedding":"#);
-        let row = cut(row, dimensions);
-        match format {
-            EncodingFormat::Float => json.numbers(&row),
-            EncodingFormat::Base64 => json.base64(&row),
-        };
-        json.raw("}");
-    });
-    json.raw(r#","model":"#).text(&app.models().get(model).name);
-    json.raw(r#","usage":{"prompt_tokens":"#).whole(answer.tokens);
-    json.raw(r#","total_tokens":"#).whole(answer.tokens).raw("}}");
-    Ok(computed.tell(json.into_response()))
+    let write = move |answer: &Answer| {
+        let mut json = Json::for_numbers(answer.values.len());
+        json.raw(r#"{"object":"list","data":"#).list(answer.rows().enumerate(), |json, (at, row)| {
+            json.raw(r#"{"object":"embedding","index":"#).whole(at).raw(r#","embedding":"#);
+            let row = cut(row, dimensions);
+            match format {
+                EncodingFormat::Float => json.numbers(&row),
+                EncodingFormat::Base64 => json.base64(&row),
+            };
+            json.raw("}");
+        });
+        json.raw(r#","model":"#).text(&app.models().get(model).name);
+        json.raw(r#","usage":{"prompt_tokens":"#).whole(answer.tokens);
+        json.raw(r#","total_tokens":"#).whole(answer.tokens).raw("}}");
+        json
+    };
+    computed.written(write).await
 }
 
 /// Refuses dimensions that a model's vectors do not have.
@@ -137,12 +112,44 @@ async fn models(State(app): State<App>) -> Response {
     params(("model" = String, Path, description = "Its name")),
     responses(
         (status = 200, description = "The model", body = doc::Model),
+        (status = 400, description = "The name is no text", body = OpenAiError),
         (status = 401, description = "No key, or a wrong one", body = OpenAiError),
         (status = 404, description = "No such model", body = OpenAiError),
     )
 )]
-async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Problem> {
-    let place = app.models().named(&name)?;
+async fn model(State(app): State<App>, name: Result<Path<String>, PathRejection>) -> Result<Response, Problem> {
+    let Path(name) = name.map_err(no_name)?;
+    show_model(&app, &name)
+}
+
+/// Shows one model, by a name as the hub has them. Clients do not escape the stroke in it.
+#[utoipa::path(
+    get, path = "/v1/models/{organisation}/{model}", tag = "openai", security(("key" = []), ()),
+    params(
+        ("organisation" = String, Path, description = "Whose it is"),
+        ("model" = String, Path, description = "Its name"),
+    ),
+    responses(
+        (status = 200, description = "The model", body = doc::Model),
+        (status = 400, description = "The name is no text", body = OpenAiError),
+        (status = 401, description = "No key, or a wrong one", body = OpenAiError),
+        (status = 404, description = "No such model", body = OpenAiError),
+    )
+)]
+async fn hub_model(
+    State(app): State<App>,
+    name: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Response, Problem> {
+    let Path((organisation, name)) = name.map_err(no_name)?;
+    show_model(&app, &format!("{organisation}/{name}"))
+}
+
+fn no_name(reason: PathRejection) -> Problem {
+    Problem::new(Kind::Malformed, format!("the path names no model: {reason}"))
+}
+
+fn show_model(app: &App, name: &str) -> Result<Response, Problem> {
+    let place = app.models().named(name)?;
     let mut json = Json::default();
     write_model(&mut json, app.models().get(place));
     Ok(json.into_response())
@@ -152,26 +159,6 @@ fn write_model(json: &mut Json, model: &Model) {
     json.raw(r#"{"id":"#).text(&model.name).raw(r#","object":"model","created":0,"owned_by":"magray","#);
     json.raw(r#""does":"#).text(model.does.code()).raw(r#","max_tokens":"#).whole(model.max_tokens);
     json.raw(r#","outputs":"#).whole(model.outputs).raw("}");
-}
-
-/// A query, and documents to put in order.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = RerankRequest)]
-struct RerankRequest<'a> {
-    /// Without it, the first model that scores pairs; where there is none, vectors are compared.
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    query: Cow<'a, str>,
-    /// Texts, or objects with a `text`.
-    #[serde(borrow)]
-    documents: Documents<'a>,
-    /// How many of the best are told; without it, all.
-    #[serde(default)]
-    #[schema(minimum = 1)]
-    top_n: Option<usize>,
-    #[serde(default)]
-    return_documents: Option<bool>,
 }
 
 /// Puts documents in the order of how well they fit a query.
@@ -184,34 +171,12 @@ struct RerankRequest<'a> {
     )
 )]
 async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let read = move |app: &App| {
-        let request: RerankRequest<'_> = own.json()?;
-        if request.top_n == Some(0) {
-            return Err(Problem::invalid("top_n", "top_n is at least 1"));
-        }
-        let model = app.models().find(request.model.as_deref(), Does::Rank)?;
-        let Documents(texts) = request.documents;
-        let returned = request.return_documents == Some(true);
-        let returned = returned.then(|| texts.iter().map(|text| text.to_string()).collect::<Vec<_>>());
-        let how = Reading { model, param: "documents", prompt: None, truncate: None };
-        let ranking = app.read_ranking(Ranking { query: request.query, texts }, how)?;
-        Ok((ranking, model, request.top_n.unwrap_or(usize::MAX), returned))
-    };
-    let (ranking, model, top_n, returned) = app.read(body.len(), read).await?;
-    let (scores, computed) = app.rank(ranking, false).await?;
-    let mut json = Json::for_numbers(scores.len() * 4);
-    json.raw(r#"{"model":"#).text(&app.models().get(model).name).raw(r#","results":"#);
-    json.list(ranked(&scores).into_iter().take(top_n), |json, place| {
-        json.raw(r#"{"index":"#).whole(place).raw(r#","relevance_score":"#).number(scores[place]);
-        if let Some(returned) = &returned {
-            json.raw(r#","document":{"text":"#).text(&returned[place]).raw("}");
-        }
-        json.raw("}");
-    });
-    json.raw(r#","usage":{"total_tokens":"#).whole(computed.answer.tokens).raw("}}");
-    Ok(computed.tell(json.into_response()))
+    let reranked = reranking::rerank(&app, body).await?;
+    let mut json = reranked.json();
+    json.raw(r#"{"model":"#).text(&app.models().get(reranked.model).name).raw(r#","results":"#);
+    reranked.write(&mut json);
+    json.raw(r#","usage":{"total_tokens":"#).whole(reranked.computed.answer.tokens).raw("}}");
+    Ok(reranked.computed.tell(json.into_response()))
 }
 
 /// The answers as the document describes them; they are written by hand.

@@ -1,5 +1,5 @@
 //! The API of text-embeddings-inference: embeddings, reranking, classes, similarity, tokens.
-//! Gives no vectors of single tokens, and says so; never cuts from the left.
+//! Never cuts from the left, and undoes no scaling that belongs to a model.
 
 use std::{borrow::Cow, sync::Arc, time::Instant};
 
@@ -7,17 +7,20 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use magray_engine::spec::Task;
-use serde::Deserialize;
+use magray_engine::{engine::Answer, spec::Task};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::openai::check_dimensions;
 use crate::server::{
     body::Body,
-    errors::{Kind, Problem, TeiError, TeiProblems},
-    inputs::{Documents, Input, Sequence, Sequences},
+    errors::Problem,
+    inputs::{Documents, Sequence, Sequences},
     models::Does,
     ranking::Ranking,
+    refusals::TeiProblems,
+    requests::tei::{
+        AnyRequest, Direction, EmbedRequest, PredictRequest, RerankRequest, SimilarityInputs, SimilarityRequest,
+    },
     service::{ReadWork, Reading},
     state::App,
     vectors::{cut, ranked, sigmoid, softmax, unit},
@@ -28,46 +31,11 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(root))
         .routes(routes!(embed))
-        .routes(routes!(embed_all))
         .routes(routes!(rerank))
         .routes(routes!(predict))
         .routes(routes!(similarity))
+        .merge(super::tei_tokens::routes())
         .merge(super::tei_words::routes())
-}
-
-/// Texts to embed.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = EmbedRequest)]
-struct EmbedRequest<'a> {
-    /// A text, texts, or token ids of the model.
-    #[serde(borrow)]
-    inputs: Input<'a>,
-    /// Without it, the first model that embeds.
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    /// Cut texts that are longer than the model reads; without it, as the server is set.
-    #[serde(default)]
-    truncate: Option<bool>,
-    #[serde(default)]
-    truncation_direction: Option<Direction>,
-    /// Scale vectors to length 1. `false` is refused for models that do so themselves.
-    #[serde(default)]
-    normalize: Option<bool>,
-    #[serde(borrow, default)]
-    prompt_name: Option<Cow<'a, str>>,
-    #[serde(default)]
-    #[schema(minimum = 1)]
-    dimensions: Option<usize>,
-}
-
-/// Where texts that are too long are cut.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
-enum Direction {
-    #[serde(alias = "left")]
-    Left,
-    #[default]
-    #[serde(alias = "right")]
-    Right,
 }
 
 /// What becomes of vectors before they are written.
@@ -87,14 +55,17 @@ struct Finish {
     )
 )]
 async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
+    embed_body(&app, Arc::new(body)).await
+}
+
+async fn embed_body(app: &App, body: Arc<Body>) -> Result<Response, Problem> {
     let own = Arc::clone(&body);
     let (read, finish) = app.read(body.len(), move |app| read_embed(app, own.json()?)).await?;
-    answer_embed(&app, read, finish).await
+    answer_embed(app, read, finish).await
 }
 
 fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish), Problem> {
-    let model = app.models().find(request.model.as_deref(), Does::Embed)?;
+    let model = app.models().embedder(request.model.as_deref())?;
     check_dimensions(request.dimensions, app.models().get(model))?;
     if request.truncation_direction == Some(Direction::Left) {
         return Err(Problem::invalid("truncation_direction", "texts are cut at their end only: use Right"));
@@ -113,45 +84,15 @@ fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish)
 
 async fn answer_embed(app: &App, read: ReadWork, finish: Finish) -> Result<Response, Problem> {
     let computed = app.compute(read).await?;
-    let mut json = Json::for_numbers(computed.answer.values.len());
-    json.list(computed.answer.rows(), |json, row| {
-        let row = if finish.is_scaled { Cow::Owned(unit(row)) } else { Cow::Borrowed(row) };
-        json.numbers(&cut(&row, finish.dimensions));
-    });
-    Ok(computed.tell(json.into_response()))
-}
-
-/// Vectors of single tokens: this server has none.
-#[utoipa::path(
-    post, path = "/embed_all", tag = "tei", security(("key" = []), ()),
-    responses(
-        (status = 401, description = "No key, or a wrong one", body = TeiError),
-        (status = 501, description = "Only vectors of whole texts are computed", body = TeiError),
-    )
-)]
-async fn embed_all() -> Problem {
-    Problem::new(Kind::NotImplemented, "vectors of single tokens are not computed here; /embed gives one a text")
-}
-
-/// A query, and texts to put in order.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = TeiRerankRequest)]
-struct RerankRequest<'a> {
-    #[serde(borrow)]
-    query: Cow<'a, str>,
-    #[serde(borrow)]
-    #[schema(value_type = Vec<String>, min_items = 1)]
-    texts: Documents<'a>,
-    /// Without it, the first model that scores pairs; where there is none, vectors are compared.
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    /// The model's own numbers, not brought between 0 and 1.
-    #[serde(default)]
-    raw_scores: Option<bool>,
-    #[serde(default)]
-    return_text: Option<bool>,
-    #[serde(default)]
-    truncate: Option<bool>,
+    let write = move |answer: &Answer| {
+        let mut json = Json::for_numbers(answer.values.len());
+        json.list(answer.rows(), |json, row| {
+            let row = if finish.is_scaled { Cow::Owned(unit(row)) } else { Cow::Borrowed(row) };
+            json.numbers(&cut(&row, finish.dimensions));
+        });
+        json
+    };
+    computed.written(write).await
 }
 
 /// Puts texts in the order of how well they fit a query.
@@ -189,21 +130,6 @@ async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem>
     Ok(computed.tell(json.into_response()))
 }
 
-/// Texts or pairs of texts to classify.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = PredictRequest)]
-struct PredictRequest<'a> {
-    #[serde(borrow)]
-    inputs: Sequences<'a>,
-    /// Without it, the first model that classifies.
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    #[serde(default)]
-    raw_scores: Option<bool>,
-    #[serde(default)]
-    truncate: Option<bool>,
-}
-
 /// What is written of classes.
 struct Classes {
     labels: Vec<String>,
@@ -221,10 +147,13 @@ struct Classes {
     )
 )]
 async fn predict(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
+    predict_body(&app, Arc::new(body)).await
+}
+
+async fn predict_body(app: &App, body: Arc<Body>) -> Result<Response, Problem> {
     let own = Arc::clone(&body);
     let (read, classes) = app.read(body.len(), move |app| read_predict(app, own.json()?)).await?;
-    answer_predict(&app, read, &classes).await
+    answer_predict(app, read, &classes).await
 }
 
 fn read_predict(app: &App, request: PredictRequest<'_>) -> Result<(ReadWork, Classes), Problem> {
@@ -295,37 +224,6 @@ async fn answer_predict(app: &App, read: ReadWork, classes: &Classes) -> Result<
     Ok(computed.tell(json.into_response()))
 }
 
-/// A sentence, and others to compare it with.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = SimilarityRequest)]
-struct SimilarityRequest<'a> {
-    #[serde(borrow)]
-    inputs: SimilarityInputs<'a>,
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    parameters: Option<SimilarityParameters<'a>>,
-}
-
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = SimilarityInputs)]
-struct SimilarityInputs<'a> {
-    #[serde(borrow)]
-    source_sentence: Cow<'a, str>,
-    #[serde(borrow)]
-    #[schema(value_type = Vec<String>, min_items = 1)]
-    sentences: Documents<'a>,
-}
-
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = SimilarityParameters)]
-struct SimilarityParameters<'a> {
-    #[serde(default)]
-    truncate: Option<bool>,
-    #[serde(borrow, default)]
-    prompt_name: Option<Cow<'a, str>>,
-}
-
 /// Tells how near sentences are to one: the cosines of their vectors.
 #[utoipa::path(
     post, path = "/similarity", tag = "tei", security(("key" = []), ()),
@@ -336,14 +234,14 @@ struct SimilarityParameters<'a> {
     )
 )]
 async fn similarity(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
+    similarity_body(&app, Arc::new(body)).await
+}
+
+async fn similarity_body(app: &App, body: Arc<Body>) -> Result<Response, Problem> {
     let own = Arc::clone(&body);
     let read = move |app: &App| {
         let request: SimilarityRequest<'_> = own.json()?;
-        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
-        if app.models().get(model).does != Does::Embed {
-            return Err(Problem::invalid("model", "this model makes no vectors: use one that embeds"));
-        }
+        let model = app.models().embedder(request.model.as_deref())?;
         let parameters = request.parameters.as_ref();
         let how = Reading {
             model,
@@ -370,20 +268,16 @@ async fn similarity(State(app): State<App>, body: Body) -> Result<Response, Prob
         TeiProblems,
     )
 )]
-async fn root(state: State<App>, body: Body) -> Result<Response, Problem> {
-    /// Which form it is: looked at without keeping anything.
-    #[derive(Deserialize)]
-    struct Glance<'a> {
-        #[serde(borrow)]
-        inputs: &'a serde_json::value::RawValue,
+async fn root(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = Arc::new(body);
+    let own = Arc::clone(&body);
+    let is_compared = app.read(body.len(), move |_| Ok(own.json::<AnyRequest<'_>>()?.has_sentences())).await?;
+    if is_compared {
+        return similarity_body(&app, body).await;
     }
-    let glance: Glance<'_> = body.json()?;
-    if glance.inputs.get().starts_with('{') {
-        return similarity(state, body).await;
-    }
-    match state.models().get(0).does {
-        Does::Embed => embed(state, body).await,
-        Does::Rank | Does::Classify => predict(state, body).await,
+    match app.models().get(0).does {
+        Does::Embed => embed_body(&app, body).await,
+        Does::Rank | Does::Classify => predict_body(&app, body).await,
     }
 }
 

@@ -8,32 +8,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use magray_engine::spec::{Pooling, Task};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::server::{
     body::Body,
-    errors::{Problem, TeiError, TeiProblems},
-    inputs::{Input, Texts},
+    errors::{Problem, TeiError},
+    inputs::Input,
     models::Does,
+    refusals::TeiProblems,
+    requests::tei::{DecodeRequest, TokenizeRequest},
     state::App,
     writing::Json,
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(tokenize)).routes(routes!(decode)).routes(routes!(info))
-}
-
-/// Texts to turn into tokens.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = TokenizeRequest)]
-struct TokenizeRequest<'a> {
-    #[serde(borrow)]
-    inputs: Texts<'a>,
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    #[serde(default)]
-    add_special_tokens: Option<bool>,
 }
 
 /// Turns texts into tokens, cut to what the model reads. `start` and `stop` are not known, so they are always null.
@@ -54,7 +44,8 @@ async fn tokenize(State(app): State<App>, body: Body) -> Result<Response, Proble
         let texts = &request.inputs.texts;
         app.live().limits.check_texts("inputs", texts.iter().map(|text| text.as_ref()))?;
         let with_special = request.add_special_tokens.unwrap_or(true);
-        let spell = |text: &Cow<'_, str>| Ok(app.engine().spell(model, text, with_special)?);
+        let prompt = request.prompt_name.map(|name| prompt(app, model, &name)).transpose()?.unwrap_or_default();
+        let spell = |text: &Cow<'_, str>| Ok(app.engine().spell(model, &format!("{prompt}{text}"), with_special)?);
         let spelled = texts.iter().map(spell).collect::<Result<Vec<_>, Problem>>()?;
         let mut json = Json::default();
         json.list(&spelled, |json, tokens| {
@@ -69,18 +60,11 @@ async fn tokenize(State(app): State<App>, body: Body) -> Result<Response, Proble
     Ok(app.read(body.len(), read).await?.into_response())
 }
 
-/// Token ids to turn into texts.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[schema(as = DecodeRequest)]
-struct DecodeRequest<'a> {
-    /// Token ids of a text, or of several.
-    #[serde(borrow)]
-    #[schema(value_type = doc::Ids)]
-    ids: Input<'a>,
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-    #[serde(default)]
-    skip_special_tokens: Option<bool>,
+/// The text of a model's prompt.
+fn prompt<'a>(app: &'a App, model: usize, name: &str) -> Result<&'a str, Problem> {
+    let prompts = app.engine().spec(model).map(|spec| &spec.prompts);
+    let text = prompts.and_then(|prompts| prompts.get(name)).map(String::as_str);
+    text.ok_or_else(|| Problem::invalid("prompt_name", "the model has no prompt of this name"))
 }
 
 /// Turns token ids into texts.
@@ -196,12 +180,5 @@ mod doc {
         special: bool,
         start: Option<usize>,
         stop: Option<usize>,
-    }
-
-    #[derive(ToSchema)]
-    #[serde(untagged)]
-    pub(super) enum Ids {
-        One(Vec<u32>),
-        Several(Vec<Vec<u32>>),
     }
 }

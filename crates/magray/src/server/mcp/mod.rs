@@ -13,8 +13,10 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     handler::server::{router::tool::ToolRouter, tool::ToolCallContext},
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ServerCapabilities,
-        ServerConfig,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
+        CompleteResult, ContentBlock, Implementation, ListPromptsRequestMethod, ListPromptsResult,
+        ListResourceTemplatesRequestMethod, ListResourceTemplatesResult, ListResourcesRequestMethod,
+        ListResourcesResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
     },
     service::RequestContext,
     tool_handler,
@@ -89,4 +91,34 @@ impl ServerHandler for Tools {
             () = cancelled.cancelled() => Err(ErrorData::internal_error("the call was cancelled", None)),
         }
     }
+
+    // There are tools and nothing else. The library would answer these with empty lists, and a server may not answer what
+    // it does not declare.
+
+    async fn list_prompts(&self, _: Page, _: RequestContext<RoleServer>) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn list_resources(&self, _: Page, _: RequestContext<RoleServer>) -> Result<ListResourcesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Page,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
 }
+
+/// Which part of a list is wanted.
+type Page = Option<PaginatedRequestParams>;

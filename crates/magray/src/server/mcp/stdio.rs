@@ -12,7 +12,7 @@ use super::{Door, Tools};
 use crate::{
     exit::Failure,
     server::{
-        Start, StartError, cores, keep_up,
+        Start, StartError, keep_up,
         metrics::Metrics,
         models::Models,
         reload::Reloader,
@@ -48,7 +48,6 @@ async fn serve(start: Start) -> Result<Engine, Failure> {
         live: settings.live,
         traces: None,
         reloader: Reloader::new(&config, None, settle),
-        readers: cores(),
     });
     tokio::spawn(keep_up(app.clone()));
     console.detail("waiting for an agent on stdin");

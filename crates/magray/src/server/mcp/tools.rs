@@ -154,9 +154,9 @@ impl Tools {
 impl Tools {
     async fn embed(&self, request: Texts) -> Result<Embedded, Problem> {
         let app = &self.app;
-        let model = app.models().find(request.model.as_deref(), Does::Embed)?;
-        check_embeds(self, model)?;
+        let model = app.models().embedder(request.model.as_deref())?;
         check_dimensions(request.dimensions, app.models().get(model))?;
+        check_numbers(request.texts.len() * request.dimensions.unwrap_or(app.models().get(model).outputs))?;
         let bytes = request.texts.iter().map(String::len).sum();
         let dimensions = request.dimensions;
         let read = app.read(bytes, move |app| {
@@ -165,12 +165,18 @@ impl Tools {
             app.read_input(Input::Texts { texts, is_single: false }, how)
         });
         let computed = app.compute(read.await?).await?;
+        // Every number is rewritten: not by a thread that has connections to look after.
+        let rewritten = app.engine().aside(move || {
+            let rows = computed.answer.rows();
+            let rows = rows.map(|row| cut(row, dimensions).iter().map(|number| short(*number)).collect());
+            (rows.collect(), computed)
+        });
+        let (embeddings, computed) = rewritten.await?;
         let answer = &computed.answer;
-        let rows = answer.rows().map(|row| cut(row, dimensions).iter().map(|number| short(*number)).collect());
         Ok(Embedded {
             model: self.name(model),
             dimensions: dimensions.unwrap_or(answer.dimensions),
-            embeddings: rows.collect(),
+            embeddings,
             tokens: answer.tokens,
             truncated: computed.truncated(),
             device: device(&computed),
@@ -178,8 +184,7 @@ impl Tools {
     }
 
     async fn compare(&self, request: Sentences) -> Result<Compared, Problem> {
-        let model = self.app.models().find(request.model.as_deref(), Does::Embed)?;
-        check_embeds(self, model)?;
+        let model = self.app.models().embedder(request.model.as_deref())?;
         let (scores, computed) = self.score(model, "sentences", request.source_sentence, request.sentences).await?;
         let similarities = scores.into_iter().map(short).collect();
         Ok(Compared { model: self.name(model), similarities, device: device(&computed) })
@@ -223,11 +228,17 @@ impl Tools {
     }
 }
 
-fn check_embeds(tools: &Tools, model: usize) -> Result<(), Problem> {
-    match tools.app.models().get(model).does {
-        Does::Embed => Ok(()),
-        _ => Err(Problem::invalid("model", "this model makes no vectors: use one that embeds")),
+/// Refuses more numbers than the protocol can carry without holding up others: it writes each of them several times.
+fn check_numbers(numbers: usize) -> Result<(), Problem> {
+    const NUMBERS_MAX: usize = 1 << 17;
+    if numbers <= NUMBERS_MAX {
+        return Ok(());
     }
+    let message = format!(
+        "the vectors would have {numbers} numbers, and {NUMBERS_MAX} are told at a time: send fewer texts, or ask for \
+         fewer dimensions"
+    );
+    Err(Problem::too_large("texts", message))
 }
 
 fn device(computed: &Computed) -> String {
@@ -236,4 +247,15 @@ fn device(computed: &Computed) -> String {
 
 fn told<T>(done: Result<T, Problem>) -> Result<Json<T>, String> {
     done.map(Json).map_err(|problem| problem.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_of_a_whole_library_held_up_everybody() {
+        assert!(check_numbers(128 * 1024).is_ok());
+        assert!(check_numbers(2048 * 384).unwrap_err().message.contains("fewer texts"));
+    }
 }

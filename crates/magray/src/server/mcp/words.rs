@@ -4,7 +4,7 @@
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::server::apis::gpu::Timeout;
+use crate::server::requests::gpu::Timeout;
 
 /// Which model is meant.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -20,10 +20,20 @@ pub(super) struct OneOrAll {
 #[schemars(crate = "rmcp::schemars")]
 pub(super) struct TimeoutChange {
     /// Seconds; 0: as soon as nothing of it waits or runs; the word never: until somebody takes it off.
+    #[schemars(with = "SecondsOrNever")]
     pub(super) timeout_seconds: Timeout,
     /// A name of list_models; without it, all models.
     #[serde(default)]
     pub(super) model: Option<String>,
+}
+
+/// What [`Timeout`] is to agents.
+#[derive(JsonSchema)]
+#[schemars(crate = "rmcp::schemars", untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum SecondsOrNever {
+    Seconds(f64),
+    Text(String),
 }
 
 /// Texts to embed.
@@ -146,7 +156,7 @@ pub(super) struct ListedModel {
 
 /// The number with the digits that a 32-bit float has, and no more: agents pay for each.
 pub(super) fn short(number: f32) -> f64 {
-    number.to_string().parse().unwrap_or_else(|_| f64::from(number))
+    zmij::Buffer::new().format(number).parse().unwrap_or_else(|_| f64::from(number))
 }
 
 #[cfg(test)]

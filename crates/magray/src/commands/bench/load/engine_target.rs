@@ -75,6 +75,7 @@ fn code(error: &EngineError) -> &'static str {
         EngineError::TooLarge => "too_large",
         EngineError::Draining => "draining",
         EngineError::NotYet { .. } => "not_yet",
+        EngineError::Overruled => "overruled",
         EngineError::NoModel(_)
         | EngineError::NoText
         | EngineError::Text(_)

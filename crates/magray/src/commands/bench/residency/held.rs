@@ -93,12 +93,12 @@ impl Left {
     }
 }
 
-/// `socket:[4711]` is one of the sockets; which one does not matter.
+/// `socket:[4711]` is one of the sockets; which one does not matter. `anon_inode:[eventpoll]` says what it is.
 fn kind_of(target: &Path) -> String {
     let text = target.display().to_string();
     match text.split_once(":[") {
-        Some((kind, _)) => kind.to_owned(),
-        None => text,
+        Some((kind, number)) if number.starts_with(|first: char| first.is_ascii_digit()) => kind.to_owned(),
+        _ => text,
     }
 }
 

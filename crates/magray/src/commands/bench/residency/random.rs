@@ -42,8 +42,12 @@ pub(super) fn run(args: &ResidencyArgs, rounds: u32, config: &Config, context: &
         subjects.iter().map(|subject| (subject.name.clone(), ModelSource::Synthetic(subject.shape))).collect();
     let mut measured = measured(args, config, sources)?;
     let limit = set_limit(args, &subjects, &mut measured)?;
-    // What the libraries of the system open once for all stays open: a first engine lets them.
-    start(&measured, &context.console)?.shut_down();
+    let callers = args.callers as usize;
+    let play = |engine: &Engine| Play { engine: engine.clone(), subjects: &subjects, callers, fit, seed: args.seed };
+    // What the libraries of the system open once for all stays open: a first engine, and a round with it, let them.
+    let first = start(&measured, &context.console)?;
+    play(&first.engine).run(1, |_| {});
+    first.shut_down();
     let gpus_before = WholeGpus::look(&measured.encoder.gpu);
     let before = Held::now();
     let started = start(&measured, &context.console)?;
@@ -52,11 +56,9 @@ pub(super) fn run(args: &ResidencyArgs, rounds: u32, config: &Config, context: &
         return Err(no_gpu());
     };
     let began = Instant::now();
-    let callers = args.callers as usize;
-    let play = Play { engine: started.engine.clone(), subjects: &subjects, callers, fit, seed: args.seed };
     let bar = context.console.steps_bar(rounds as usize);
-    let counts = play.run(rounds, |round| bar.set_position(u64::from(round)));
-    drop((bar, play));
+    let counts = play(&started.engine).run(rounds, |round| bar.set_position(u64::from(round)));
+    drop(bar);
     let seconds = began.elapsed().as_secs_f64();
     let at_rest = wait_for_rest(&started.engine);
     let views = started.engine.status().models;

@@ -1,0 +1,69 @@
+//! What is sent to move models: JSON, or a form, whose fields are all texts.
+//! Says nothing of which models there are.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// Which model is to move; the body may be empty, a form or JSON.
+#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(default)]
+pub(crate) struct MoveRequest {
+    /// Without it, all models.
+    pub(crate) model: Option<String>,
+}
+
+/// How long models stay on a GPU without being used.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+pub(crate) struct TimeoutRequest {
+    /// Seconds; 0: as soon as nothing of it waits or runs; `never`: until somebody takes it off.
+    #[serde(alias = "timeout_seconds")]
+    pub(crate) timeout: Timeout,
+    /// Without it, all models.
+    #[serde(default)]
+    pub(crate) model: Option<String>,
+}
+
+/// Seconds, or `never`. A form knows texts alone.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Timeout {
+    Seconds(f64),
+    Text(String),
+}
+
+impl Timeout {
+    /// More than this is no timeout but `never`.
+    const SECONDS_MAX: f64 = 1e9;
+
+    /// The time; `None`: never.
+    pub(crate) fn read(&self) -> Result<Option<Duration>, &'static str> {
+        let seconds = match self {
+            Self::Seconds(seconds) => Some(*seconds),
+            Self::Text(text) if text.trim().eq_ignore_ascii_case("never") => return Ok(None),
+            Self::Text(text) => text.trim().parse().ok(),
+        };
+        let seconds = seconds.filter(|seconds: &f64| (0.0..=Self::SECONDS_MAX).contains(seconds));
+        let wrong = "timeout is seconds from 0 on, or the word never";
+        seconds.map(|seconds| Some(Duration::from_secs_f64(seconds))).ok_or(wrong)
+    }
+}
+
+/// Why a body cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FormError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("the form does not fit: {0}")]
+    Form(#[from] serde_urlencoded::de::Error),
+}
+
+/// A body that is a form, JSON, or nothing at all; its content type is what the client says it is.
+pub(crate) fn form_or_json<T: for<'a> Deserialize<'a>>(content_type: &str, body: &[u8]) -> Result<T, FormError> {
+    // Some clients name the form although they send JSON: an object starts with a brace, and no form of ours does.
+    let is_json = body.trim_ascii_start().starts_with(b"{") || content_type.starts_with("application/json");
+    if is_json && !body.is_empty() {
+        return Ok(super::read(body)?);
+    }
+    Ok(serde_urlencoded::from_bytes(body)?)
+}

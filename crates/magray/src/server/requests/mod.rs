@@ -1,0 +1,36 @@
+//! What clients send: the bodies of requests, API by API, as they are read from JSON or from a form.
+//! Words only: nothing here knows a model, a limit or the server, so that all of it can be fuzzed alone.
+
+pub(crate) mod cohere;
+pub(crate) mod gpu;
+pub(crate) mod ollama;
+pub(crate) mod openai;
+pub(crate) mod tei;
+
+use serde::{
+    Deserialize,
+    de::{Error as _, IgnoredAny},
+};
+
+/// Reads a body as JSON of this form; its texts may point into the body.
+pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, serde_json::Error> {
+    // What is derived would also take an array, as the fields one after the other. No API means that.
+    if body.trim_ascii_start().starts_with(b"[") {
+        serde_json::from_slice::<IgnoredAny>(body)?;
+        return Err(serde_json::Error::custom("expected an object and not an array"));
+    }
+    serde_json::from_slice(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{openai::EmbeddingsRequest, read};
+
+    #[test]
+    fn an_array_is_not_taken_for_the_fields_of_a_request() {
+        assert!(read::<EmbeddingsRequest<'_>>(br#"{"input":"a"}"#).is_ok());
+        let refused = |body: &[u8]| read::<EmbeddingsRequest<'_>>(body).unwrap_err();
+        assert!(refused(br#" ["a"]"#).is_data());
+        assert!(refused(br#"["a""#).is_eof());
+    }
+}

@@ -1,0 +1,80 @@
+//! Fuzzes what reads the bodies of requests for a short time, led by coverage, with the stable compiler.
+//! Keeps what it found in the build folder only; a body that breaks something stays there and is named.
+
+use crate::ci::{self, Outcome};
+use std::path::Path;
+use std::process::Command;
+
+/// The targets of `fuzz/`.
+const TARGETS: [&str; 2] = ["texts", "bodies"];
+/// What `cargo fuzz` asks of the compiler for coverage. Its sanitizers need a nightly one, and would find little here:
+/// the readers have no unsafe code.
+const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Ccodegen-units=1";
+
+/// Builds the targets and runs each for so many seconds.
+pub(crate) fn check(root: &Path, seconds: u32) -> Outcome {
+    if !cfg!(unix) || !ci::runs("c++", &["--version"]) {
+        return Outcome::LeftOut("the fuzzer needs Unix and a C++ compiler (`c++`)");
+    }
+    let Some(host) = host() else {
+        return Outcome::Failed("`rustc -vV` does not tell its host: is rustc installed?".to_owned());
+    };
+    let target = ci::target_folder(root).join("fuzz");
+    let mut build = Command::new(ci::cargo_program());
+    // With a target named, what runs while building is built without the counters.
+    build.current_dir(root).args(["build", "--locked", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
+    build.arg("--target-dir").arg(&target).args(["--target", &host]).env("RUSTFLAGS", COVERAGE);
+    let built = ci::passes(&mut build, "mend the errors above");
+    if !matches!(built, Outcome::Done) {
+        return built;
+    }
+    for name in TARGETS {
+        let fuzzed = fuzz(root, &target, &host, Target { name, seconds });
+        if !matches!(fuzzed, Outcome::Done) {
+            return fuzzed;
+        }
+    }
+    Outcome::Done
+}
+
+/// One target, and how long it runs.
+struct Target {
+    name: &'static str,
+    seconds: u32,
+}
+
+fn fuzz(root: &Path, folder: &Path, host: &str, Target { name, seconds }: Target) -> Outcome {
+    let corpus = folder.join("corpus").join(name);
+    if let Err(error) = std::fs::create_dir_all(&corpus) {
+        return Outcome::Failed(format!("cannot make {}: {error}", corpus.display()));
+    }
+    let mut fuzzer = Command::new(folder.join(host).join("release").join(name));
+    fuzzer.current_dir(root).arg(&corpus).arg(Path::new("fuzz/seeds").join(name));
+    // The seed is fixed, and so are the bounds of one run: a change that breaks something does so for everybody.
+    fuzzer.args(["-seed=1", "-timeout=10", "-rss_limit_mb=1024", "-max_len=4096", "-dict=fuzz/json.dict"]);
+    fuzzer.args(["-verbosity=0", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
+    fuzzer.arg(format!("-artifact_prefix={}/{name}-", folder.display()));
+    println!("   {fuzzer:?}");
+    let done = match fuzzer.output() {
+        Ok(done) => done,
+        Err(error) => return Outcome::Failed(format!("the fuzzer {name} does not run: {error}")),
+    };
+    // It advises at length which words it would like to have; that is for people who look for more.
+    let said = String::from_utf8_lossy(&done.stderr);
+    if done.status.success() {
+        said.lines().filter(|line| line.starts_with("stat::")).for_each(|line| println!("   {line}"));
+        return Outcome::Done;
+    }
+    eprintln!("{said}");
+    Outcome::Failed("the body that breaks it stands in the file named above: make it a test, and mend it".to_owned())
+}
+
+/// The machine that programs are built for here.
+fn host() -> Option<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let told = Command::new(rustc).arg("-vV").output().ok()?;
+    let told = String::from_utf8(told.stdout).ok()?;
+    told.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned)
+}

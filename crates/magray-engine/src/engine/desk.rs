@@ -7,6 +7,7 @@ pub(super) use wishes::{Seen, Unmet};
 
 use super::incident::{Incident, Incidents};
 use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, Part, What};
+use super::pace::{Pace, Recent};
 use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
@@ -38,6 +39,8 @@ pub(super) struct Desk {
     started: Instant,
     lanes: OnceLock<Vec<Box<dyn Lane>>>,
     on_change: OnChange,
+    /// Has a lock of its own, which is held for a moment and with no other.
+    pace: Mutex<Pace>,
     /// Why there is no GPU although there should be one.
     absent: Option<Reason>,
 }
@@ -96,6 +99,7 @@ impl Desk {
             started: Instant::now(),
             lanes: OnceLock::new(),
             on_change,
+            pace: Mutex::default(),
             absent,
         }
     }
@@ -276,6 +280,11 @@ impl Desk {
         self.lock().incidents.list()
     }
 
+    /// How fast it has been lately.
+    pub(super) fn recent(&self) -> Recent {
+        self.pace().recent(self.started.elapsed())
+    }
+
     /// Keeps the time for the machine until the desk is closed.
     pub(super) fn keep_time(&self) {
         let mut state = self.lock();
@@ -357,6 +366,7 @@ impl Desk {
             Effect::Order(device, order) => lane(device).take(order),
             Effect::Complete(pending, report) => {
                 let answer = answer(&pending.work, pending.values, &report, lane(report.device).as_ref(), &self.absent);
+                self.pace().note(pending.work.texts.len(), &answer, self.started.elapsed());
                 deliver(pending.on_answer, Ok(answer));
             }
             Effect::Refuse(pending, refused) => {
@@ -401,6 +411,10 @@ impl Desk {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

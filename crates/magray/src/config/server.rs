@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Config, ConfigError, Value};
-use crate::server::{Keys, Limits, read_keys};
+use crate::server::{Keys, Limits, WrittenKey, read_keys};
 
 /// All that a server is told by the settings.
 #[derive(Clone)]
@@ -31,6 +31,8 @@ pub(crate) struct ServerSettings {
     pub(crate) queue_wait_max: Duration,
     pub(crate) head_within: Duration,
     pub(crate) drain_within: Duration,
+    /// The collector of traces.
+    pub(crate) otlp_endpoint: Option<String>,
     pub(crate) live: LiveSettings,
 }
 
@@ -67,6 +69,7 @@ impl Config {
             queue_wait_max: Duration::from_millis(self.whole("server.queue_wait_ms_max").unwrap_or_default() as u64),
             head_within: seconds("server.head_timeout_s"),
             drain_within: seconds("server.drain_timeout_s"),
+            otlp_endpoint: self.text("server.tracing.otlp_endpoint"),
             live: LiveSettings {
                 keys: self.keys()?,
                 requests_per_minute: self.whole("server.requests_per_minute").map(|rate| rate as u64),
@@ -90,8 +93,8 @@ impl Config {
     }
 
     fn keys(&self) -> Result<Keys, ConfigError> {
-        let read = |setting: &str, file: &'static str| -> Result<Vec<String>, ConfigError> {
-            let mut keys = self.texts(setting);
+        let read = |setting: &str, file: &'static str| -> Result<Vec<WrittenKey>, ConfigError> {
+            let mut keys: Vec<_> = self.texts(setting).into_iter().map(WrittenKey::unnamed).collect();
             if let Some(path) = self.path(file) {
                 keys.extend(keys_of_file(&path, file)?);
             }
@@ -148,7 +151,7 @@ fn is_origin(text: &str) -> bool {
     is_scheme && is_host
 }
 
-fn keys_of_file(path: &Path, named_by: &'static str) -> Result<Vec<String>, ConfigError> {
+fn keys_of_file(path: &Path, named_by: &'static str) -> Result<Vec<WrittenKey>, ConfigError> {
     let unreadable = |reason| ConfigError::Unreadable { path: path.to_owned(), named_by, reason };
     let keys = read_keys(&fs::read_to_string(path).map_err(unreadable)?);
     // A file without a key would leave the server open although somebody wanted it closed.

@@ -142,4 +142,13 @@ pub(super) const SERVER: [Setting; 27] = [
         "30",
         "Seconds that requests have to end when the server is told to stop.",
     ),
+    Setting::new(
+        "server.tracing.otlp_endpoint",
+        Kind::Url,
+        "",
+        "The collector of OpenTelemetry that is told how each request went (OTLP over HTTP, such as \
+         `http://localhost:4318`). `none`: nobody is.",
+    )
+    .env(&["OTEL_EXPORTER_OTLP_ENDPOINT"])
+    .unset_as("none"),
 ];

@@ -52,6 +52,25 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Every kind, for those who count them.
+    pub(crate) const ALL: [Self; 15] = [
+        Self::Malformed,
+        Self::Invalid,
+        Self::TooLarge,
+        Self::Unauthorised,
+        Self::Forbidden,
+        Self::NoRoute,
+        Self::NoSuchModel,
+        Self::WrongMethod,
+        Self::Busy,
+        Self::TooOften,
+        Self::TooSlow,
+        Self::Expired,
+        Self::Unavailable,
+        Self::NotImplemented,
+        Self::Internal,
+    ];
+
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,

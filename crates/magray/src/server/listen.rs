@@ -38,8 +38,6 @@ pub(crate) struct Listening {
     pub(crate) connections_max: usize,
     /// From the start of a connection, or the end of an answer, to the whole head of the next request.
     pub(crate) head_within: Duration,
-    /// A client must take some of its answer within this time.
-    pub(crate) write_within: Duration,
 }
 
 /// Bytes of a request's head at most.
@@ -92,7 +90,7 @@ pub(crate) async fn serve(
         tokio::spawn(async move {
             let _place = place;
             let greeted = tokio::select! {
-                greeted = greet(stream, &listening) => greeted,
+                greeted = greet(stream, &listening, &site.app) => greeted,
                 // Nothing was asked yet.
                 _ = guest.has_to_go(Idle::Any) => Ok(None),
                 _ = is_stopping.wait_for(|is_stopping| *is_stopping) => Ok(None),
@@ -159,15 +157,17 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Shakes hands and finds out which HTTP it is; `None` for a client that says nothing in its time.
-async fn greet(stream: TcpStream, listening: &Listening) -> io::Result<Option<Greeted>> {
+async fn greet(stream: TcpStream, listening: &Listening, app: &App) -> io::Result<Option<Greeted>> {
+    // A client must take some of its answer within this time.
+    let write_within = app.live().limits.body_within;
     // Answers are written whole: waiting to fill a packet would only delay their end.
     stream.set_nodelay(true)?;
     let greeting = async {
         let Some(tls) = &listening.tls else {
             let is_http2 = speaks_http2(&stream).await?;
-            return Ok(Greeted { stream: Box::new(Patient::new(stream, listening.write_within)), is_http2 });
+            return Ok(Greeted { stream: Box::new(Patient::new(stream, write_within)), is_http2 });
         };
-        let stream = tls.acceptor().accept(Patient::new(stream, listening.write_within)).await?;
+        let stream = tls.acceptor().accept(Patient::new(stream, write_within)).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         Ok(Greeted { stream: Box::new(stream), is_http2 })
     };

@@ -16,7 +16,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::{apis, errors, gate, health, keys::Access, mcp, metrics, origin::Origins, state::App};
+use super::{apis, errors, gate, health, keys::Access, mcp, metrics, origin::Origins, state::App, watch};
 use crate::config::ServerSettings;
 
 /// The head of the document.
@@ -85,7 +85,7 @@ pub(crate) fn router(app: &App, settings: &ServerSettings) -> Router {
         .method_not_allowed_fallback(gate::wrong_method)
         .layer(CatchPanicLayer::custom(errors::panicked))
         .layer(middleware::from_fn_with_state((app.clone(), origins), gate::keep_pages_out))
-        .layer(middleware::from_fn_with_state(app.clone(), gate::watch))
+        .layer(middleware::from_fn_with_state(app.clone(), watch::watch))
         .with_state(app.clone());
     if let Some(cors) = cors(&settings.cors_origins) {
         router = router.layer(cors);

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use magray_engine::engine::{Answer, Output, Work};
 
 use super::{
+    account::{Account, Pass, ReadAt},
     errors::{Kind, Problem},
     inputs::Input,
     state::App,
@@ -63,8 +64,8 @@ impl App {
         if bytes <= INLINE_BYTES_MAX {
             return read(self);
         }
-        let app = self.clone();
-        self.engine().aside(move || read(&app)).await?
+        let (app, span) = (self.clone(), tracing::Span::current());
+        self.engine().aside(move || span.in_scope(|| read(&app))).await?
     }
 
     /// Texts or token ids as work to embed. Blocks as long as the tokenizer takes.
@@ -109,6 +110,7 @@ impl App {
     pub(crate) async fn compute(&self, read: ReadWork) -> Result<Computed, Problem> {
         let ReadWork { mut work, truncated, took: reading } = read;
         let (model, texts) = (work.model, work.texts.len());
+        let read = ReadAt { at: Instant::now(), took: reading };
         work.deadline.get_or_insert(self.live().limits.answer_within);
         // An answer that there is no room for is not computed.
         let (coming, bytes) = (visit::take_coming(), (self.numbers(&work) * NUMBER_BYTES) as u64);
@@ -119,7 +121,16 @@ impl App {
             coming.has_come(tokens);
         }
         let answer = asking.await?;
-        self.metrics().computed(&self.models().get(model).name, texts, &answer, reading);
+        self.metrics().computed(model, texts, &answer, reading);
+        Account::current().note_pass(Pass::of(model, texts, &answer, read));
+        if answer.replays > 0 {
+            tracing::warn!(
+                target: "magray::server",
+                device = %answer.device,
+                replays = answer.replays,
+                "computed after a device failed under it"
+            );
+        }
         Ok(Computed { answer, truncated, reading })
     }
 

@@ -14,9 +14,9 @@ use tokio::sync::Semaphore;
 
 use super::{
     admission::Admission, keys::Keys, limits::Limits, metrics::Metrics, models::Models, openai_tokens::OpenAiTokens,
-    rate::Rates, reload::Reloader,
+    rate::Rates, reload::Reloader, traces::Traces,
 };
-use crate::config::LiveSettings;
+use crate::{config::LiveSettings, control::EngineReport};
 
 /// The server's state. Clones are the same.
 #[derive(Clone)]
@@ -26,12 +26,14 @@ struct Inner {
     engine: Engine,
     models: Models,
     engine_limits: engine::Limits,
+    memory_limit: Option<u64>,
     openai_tokens: Option<OpenAiTokens>,
     live: RwLock<Arc<Live>>,
     admission: Arc<Admission>,
     /// Whoever proves that the devices compute.
     proving: tokio::sync::Mutex<()>,
     metrics: Metrics,
+    traces: Option<Arc<Traces>>,
     reloader: Reloader,
     /// How many callers wait at once for models to move.
     movers: Arc<Semaphore>,
@@ -52,9 +54,12 @@ pub(crate) struct Parts {
     pub(crate) engine: Engine,
     pub(crate) models: Models,
     pub(crate) engine_limits: engine::Limits,
+    /// What the settings allow of a GPU's memory.
+    pub(crate) memory_limit: Option<u64>,
     pub(crate) openai_tokens: Option<OpenAiTokens>,
     pub(crate) live: LiveSettings,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) reloader: Reloader,
 }
 
@@ -67,11 +72,13 @@ impl App {
             engine: parts.engine,
             models: parts.models,
             engine_limits: parts.engine_limits,
+            memory_limit: parts.memory_limit,
             openai_tokens: parts.openai_tokens,
             admission: Arc::new(Admission::new(parts.live.held_bytes_max)),
             live: RwLock::new(Arc::new(Live::of(parts.live))),
             proving: tokio::sync::Mutex::default(),
             metrics: parts.metrics,
+            traces: parts.traces,
             reloader: parts.reloader,
             movers: Arc::new(Semaphore::new(MOVERS_MAX)),
             connections: AtomicUsize::new(0),
@@ -96,6 +103,11 @@ impl App {
         &self.0.metrics
     }
 
+    /// Who tells a collector of requests, where there is one.
+    pub(crate) fn traces(&self) -> Option<&Traces> {
+        self.0.traces.as_deref()
+    }
+
     pub(crate) fn admission(&self) -> &Arc<Admission> {
         &self.0.admission
     }
@@ -111,6 +123,11 @@ impl App {
     /// What the queue takes at most.
     pub(crate) fn engine_limits(&self) -> engine::Limits {
         self.0.engine_limits
+    }
+
+    /// How the engine is at this moment.
+    pub(crate) fn report(&self) -> EngineReport {
+        EngineReport::of(&self.engine().status(), self.0.memory_limit)
     }
 
     /// The tokens of OpenAI's own tokenizer, where the user has given them.

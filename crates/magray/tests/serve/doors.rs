@@ -32,7 +32,7 @@ fn a_server_whose_device_cannot_compute_is_not_healthy() {
 }
 
 #[test]
-fn metrics_count_what_happened_and_keep_the_rules_of_names() {
+fn metrics_count_what_happened() {
     let server = Setup::embedder().start();
     server.post("/embed", r#"{"inputs":["river","cat"]}"#).ok();
     assert_eq!(server.post("/embed", "{").status, 400);
@@ -47,12 +47,6 @@ fn metrics_count_what_happened_and_keep_the_rules_of_names() {
         r#"magray_device_up{device="cpu"} 1"#,
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
-    }
-    for line in text.lines().filter(|line| line.starts_with("# TYPE")) {
-        let mut words = line.split(' ').skip(2);
-        let (name, kind) = (words.next().unwrap(), words.next().unwrap());
-        assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
-        assert!(text.contains(&format!("# HELP {name} ")), "{name} is not described");
     }
 }
 

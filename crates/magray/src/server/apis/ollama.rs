@@ -25,7 +25,6 @@ use crate::server::{
     inputs::{Input, Texts},
     models::Does,
     refusals::OllamaProblems,
-    report::EngineReport,
     requests::ollama::{EmbedRequest, EmbeddingsRequest, ShowRequest},
     service::Reading,
     state::App,
@@ -225,9 +224,9 @@ async fn tags(State(app): State<App>) -> Response {
 )]
 async fn ps(State(app): State<App>) -> Response {
     let status = app.engine().status();
-    let report = EngineReport::of(&status);
+    let report = app.report();
     let listed = |(at, model): (usize, &ModelStatus)| {
-        let location = report.models().get(at)?.location();
+        let location = report.models.get(at)?.location.as_str();
         if location == "unloaded" {
             return None;
         }

@@ -40,11 +40,13 @@ async fn serve(start: Start) -> Result<Engine, Failure> {
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
     let app = App::new(Parts {
         engine: engine.clone(),
+        metrics: Metrics::new(&models),
         models,
         engine_limits,
+        memory_limit: config.gpu().rules.memory_limit_bytes,
         openai_tokens: None,
         live: settings.live,
-        metrics: Metrics::new(),
+        traces: None,
         reloader: Reloader::new(&config, None, settle),
     });
     tokio::spawn(keep_up(app.clone()));

@@ -13,18 +13,20 @@ use super::{
         short,
     },
 };
-use crate::server::{
-    apis::{
-        gpu::{self, MovedReport, TimeoutReport},
-        openai::check_dimensions,
+use crate::{
+    control::EngineReport,
+    server::{
+        apis::{
+            gpu::{self, MovedReport, TimeoutReport},
+            openai::check_dimensions,
+        },
+        errors::Problem,
+        inputs::Input,
+        models::Does,
+        ranking::Ranking,
+        service::{Computed, Reading},
+        vectors::{cut, ranked},
     },
-    errors::Problem,
-    inputs::Input,
-    models::Does,
-    ranking::Ranking,
-    report::EngineReport,
-    service::{Computed, Reading},
-    vectors::{cut, ranked},
 };
 
 #[tool_router(router = tools, vis = "pub(super)")]
@@ -38,7 +40,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn get_gpu_status(&self) -> Result<Json<EngineReport>, String> {
-        Ok(Json(EngineReport::of(&self.app.engine().status())))
+        Ok(Json(self.app.report()))
     }
 
     /// Takes models off the GPUs and gives the memory back; their weights stay in the memory of the host, so that they
@@ -138,13 +140,12 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn list_models(&self) -> Result<Json<ModelList>, String> {
-        let report = EngineReport::of(&self.app.engine().status());
-        let models = self.app.models().iter().zip(report.models()).map(|(model, reported)| ListedModel {
+        let models = self.app.models().iter().zip(self.app.report().models).map(|(model, reported)| ListedModel {
             name: model.name.clone(),
             does: model.does.code(),
             max_tokens: model.max_tokens,
             outputs: model.outputs,
-            location: reported.location(),
+            location: reported.location,
         });
         Ok(Json(ModelList { models: models.collect() }))
     }

@@ -5,7 +5,7 @@ use super::table::Setting;
 use super::value::Kind;
 
 /// All settings of the server, in the order in which they are shown.
-pub(super) const SERVER: [Setting; 27] = [
+pub(super) const SERVER: [Setting; 28] = [
     Setting::new("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
         .env(&["MAGRAY_HOST"])
         .flag("--host"),

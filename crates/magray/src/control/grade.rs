@@ -84,6 +84,7 @@ mod tests {
             failures_total: 0,
             restarts: 0,
             recovery_attempts: 0,
+            is_ending: false,
         }
     }
 

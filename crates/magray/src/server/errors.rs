@@ -56,6 +56,7 @@ impl Kind {
     pub(crate) const ALL: [Self; 15] = [
         Self::Malformed,
         Self::Invalid,
+        Self::Empty,
         Self::TooLarge,
         Self::Unauthorised,
         Self::Forbidden,
@@ -67,7 +68,6 @@ impl Kind {
         Self::TooSlow,
         Self::Expired,
         Self::Unavailable,
-        Self::NotImplemented,
         Self::Internal,
     ];
 

@@ -77,7 +77,6 @@ fn code(error: &EngineError) -> &'static str {
         EngineError::Draining => "draining",
         EngineError::NotYet { .. } => "not_yet",
         EngineError::Overruled => "overruled",
-        EngineError::Panicked => "panicked",
         EngineError::NoModel(_)
         | EngineError::NoText
         | EngineError::Text(_)

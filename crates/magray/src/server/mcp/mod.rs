@@ -48,7 +48,7 @@ pub(super) enum Door {
 
 impl Tools {
     pub(super) fn new(app: App, door: Door) -> Self {
-        Self { app, door, router: Self::tools() }
+        Self { app, door, router: Self::routes() }
     }
 
     /// Whether this caller may use this tool: what changes something is for administrators.

@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-#[tool_router(router = tools, vis = "pub(super)")]
+#[tool_router(router = routes, vis = "pub(super)")]
 impl Tools {
     /// Tells where the models are, how much GPU memory they hold, and how the devices are.
     #[tool(annotations(

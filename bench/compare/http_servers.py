@@ -16,9 +16,6 @@ from pathlib import Path
 MODEL = "all-MiniLM-L6-v2"
 # infinity-emb measures itself first.
 START_WITHIN_S = 600
-# Room for every case that is no overload (4 requests of 32 texts of 128 tokens), and for not much more: what is queued
-# behind that would be answered late, and is refused.
-QUEUE_TOKENS_MAX = 24_576
 
 
 class Unavailable(Exception):
@@ -89,9 +86,7 @@ class Server:
 
 def magray(binary, model_dir, scratch, threads):
     port = free_port()
-    settings = scratch / "magray.toml"
-    settings.write_text(f"[queue]\ntokens_max = {QUEUE_TOKENS_MAX}\n")
-    command = [binary, "--config", str(settings), "serve", "--device", "cpu", "--preload", "--quiet"]
+    command = [binary, "serve", "--device", "cpu", "--preload", "--quiet"]
     command += ["--port", str(port), "--threads", str(threads)]
     return Server("magray", [*command, "--model", str(model_dir)], "/v1/embeddings", port, scratch / "magray.log")
 

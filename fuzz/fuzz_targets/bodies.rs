@@ -16,6 +16,7 @@ fuzz_target!(|body: &[u8]| {
     check.json::<openai::EmbeddingsRequest<'_>>();
     check.json::<openai::RerankRequest<'_>>();
     check.json::<tei::EmbedRequest<'_>>();
+    check.json::<tei::EmbedAllRequest<'_>>();
     check.json::<tei::RerankRequest<'_>>();
     check.json::<tei::PredictRequest<'_>>();
     check.json::<tei::SimilarityRequest<'_>>();

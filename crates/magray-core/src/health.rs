@@ -33,6 +33,12 @@ pub struct HealthSample {
     pub memory_used_bytes: Option<u64>,
     /// All memory.
     pub memory_total_bytes: Option<u64>,
+    /// Power drawn. Shown and not judged, as the next two.
+    pub power_milliwatts: Option<u32>,
+    /// Power that it is held to.
+    pub power_limit_milliwatts: Option<u32>,
+    /// Part of the last moments in which it computed.
+    pub utilisation_percent: Option<u32>,
     /// Whether the GPU is not on the bus any more.
     pub lost: bool,
 }

@@ -3,9 +3,9 @@
 
 use crate::model::{Model, Workspace};
 use crate::packed::{Packed, Tokens};
-use magray_core::{ChunkLimits, Schedule, plan_chunks};
-use magray_device::Ops;
+use magray_core::{ChunkLimits, Precision, Schedule, plan_chunks};
 use magray_device::cpu::{Cpu, CpuOps};
+use magray_device::{Device, Ops};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,6 +24,15 @@ pub(crate) struct CpuExecutor {
     /// One a thread.
     each: Vec<Mutex<Lane>>,
     together: Lane,
+    /// Rows of single tokens; made when somebody first wants them.
+    tokens: Option<TokenRows>,
+}
+
+/// Room for the rows of single tokens.
+struct TokenRows {
+    acts: <CpuOps as Ops>::Acts,
+    /// Where tokens begin that are texts of their own: 0, 1, 2 and so on.
+    offsets: Vec<usize>,
 }
 
 /// What one pass needs beside the model.
@@ -37,12 +46,31 @@ impl CpuExecutor {
     pub(crate) fn new(cpu: Arc<Cpu>, model: Model<Cpu>) -> Self {
         let each = (0..cpu.pool().threads()).map(|_| Mutex::new(Lane::new(cpu.solo(), &cpu, &model))).collect();
         let together = Lane::new(cpu.team(), &cpu, &model);
-        Self { cpu, model, each, together }
+        Self { cpu, model, each, together, tokens: None }
     }
 
     /// Numbers in a text's answer.
     pub(crate) fn outputs(&self) -> usize {
         self.model.outputs()
+    }
+
+    /// Computes one row a token, as the last layer leaves it: the tokens of all texts end to end, in their order.
+    pub(crate) fn run_tokens(&mut self, texts: &[Tokens<'_>], out: &mut Vec<f32>) {
+        let hidden = self.model.hidden();
+        let make = || TokenRows { acts: self.cpu.acts(Precision::F32, hidden), offsets: vec![0] };
+        let rows = self.tokens.get_or_insert_with(make);
+        out.clear();
+        // Texts of a chunk are neighbours here, so that their rows are too.
+        for chunk in neighbours(texts) {
+            let Lane { ops, work, packed } = &mut self.together;
+            packed.fill(chunk.iter().copied());
+            let batch = packed.batch();
+            rows.offsets.extend(rows.offsets.len()..=batch.tokens());
+            let offsets = &rows.offsets[..=batch.tokens()];
+            self.model.forward_tokens(ops, (work, &mut rows.acts), &batch, offsets);
+            let Ok(rows) = ops.answer();
+            out.extend_from_slice(rows);
+        }
     }
 
     /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
@@ -91,6 +119,22 @@ impl Lane {
         let Ok(rows) = self.ops.answer();
         rows
     }
+}
+
+/// Runs of texts that all threads share; a long text is a run of its own.
+fn neighbours<'a, 'b>(texts: &'a [Tokens<'b>]) -> impl Iterator<Item = &'a [Tokens<'b>]> {
+    let mut left = texts;
+    std::iter::from_fn(move || {
+        let mut tokens = 0;
+        let fits = |text: &&Tokens<'_>| {
+            tokens += text.ids.len();
+            tokens <= TOKENS_TOGETHER
+        };
+        let run = left.iter().take_while(fits).count().max(1).min(left.len());
+        let (run, rest) = left.split_at(run);
+        left = rest;
+        (!run.is_empty()).then_some(run)
+    })
 }
 
 /// Puts each row of a chunk where its text belongs.

@@ -24,6 +24,7 @@ mod simulated_gpu;
 pub mod spec;
 pub mod store;
 pub mod tokenize;
+pub mod vectors;
 pub mod weights;
 #[cfg(unix)]
 mod worker;

@@ -2,7 +2,7 @@
 //! Computes nothing.
 
 use crate::encoder::{EmbedError, LoadError};
-use crate::spec::{ModelSpec, Task};
+use crate::spec::{EmbedSpec, ModelSpec, Task};
 use crate::tokenize::{Encoded, Tokenizer};
 
 /// What a model says of itself, and its tokenizer.
@@ -37,9 +37,7 @@ impl Reader {
         prompt: Option<&str>,
         threads: usize,
     ) -> Result<Reading, EmbedError> {
-        let Task::Embed(task) = &self.spec.task else {
-            return Err(EmbedError::WrongTask { does: "scores texts", wanted: "embeds them" });
-        };
+        let task = self.must_embed()?;
         let tokenizer = self.tokenizer()?;
         let Some(prompt) = self.find_prompt(prompt)? else {
             return Ok(Reading { texts: tokenizer.encode_batch(texts, threads)?, skip: 0 });
@@ -101,6 +99,14 @@ impl Reader {
 
     pub(crate) fn tokenizer(&self) -> Result<&Tokenizer, EmbedError> {
         self.tokenizer.as_ref().ok_or(EmbedError::NoTokenizer)
+    }
+
+    /// How texts are embedded; a model that does something else is refused.
+    pub(crate) fn must_embed(&self) -> Result<&EmbedSpec, EmbedError> {
+        match &self.spec.task {
+            Task::Embed(task) => Ok(task),
+            Task::Classify(_) => Err(EmbedError::WrongTask { does: "scores texts", wanted: "embeds them" }),
+        }
     }
 
     fn must_classify(&self) -> Result<(), EmbedError> {

@@ -256,6 +256,7 @@ fn draw_options(chance: &mut Chance) -> Options {
             false => Limits {
                 requests_max: chance.magnitude(2.0, 200.0) as usize,
                 tokens_max: chance.magnitude(100.0, 100_000.0) as u64,
+                wait_max: chance.is(0.7).then(|| Duration::from_secs_f64(chance.magnitude(0.001, 1.0))),
             },
         },
         batching: Batching {

@@ -7,7 +7,7 @@ use magray_simulator::{Rule, try_sabotaged, try_seed};
 const SEEDS: u64 = 200;
 
 /// What to break, and the rule that must notice.
-const CASES: [(Sabotage, Rule); 30] = [
+const CASES: [(Sabotage, Rule); 33] = [
     (Sabotage::ForgetReplay, Rule::AllAnswered),
     (Sabotage::AnswerTwice, Rule::AnsweredOnce),
     (Sabotage::AnswerCancelled, Rule::AnsweredOnce),
@@ -38,6 +38,9 @@ const CASES: [(Sabotage, Rule); 30] = [
     (Sabotage::NeverRest, Rule::Rests),
     (Sabotage::LetRest, Rule::Rests),
     (Sabotage::IgnorePreheat, Rule::Preheats),
+    (Sabotage::LoseWish, Rule::Granted),
+    (Sabotage::HideRelease, Rule::Granted),
+    (Sabotage::LingerOn, Rule::Rests),
 ];
 
 /// What else a sabotage breaks, for a reason that is understood.
@@ -100,7 +103,10 @@ fn no_way_to_break_it_is_left_out() {
         | Sabotage::IgnoreIdle
         | Sabotage::NeverRest
         | Sabotage::LetRest
-        | Sabotage::IgnorePreheat => CASES.iter().any(|(listed, _)| *listed == sabotage),
+        | Sabotage::IgnorePreheat
+        | Sabotage::LoseWish
+        | Sabotage::HideRelease
+        | Sabotage::LingerOn => CASES.iter().any(|(listed, _)| *listed == sabotage),
     };
     assert!(CASES.iter().all(|(sabotage, _)| is_listed(*sabotage)));
 }

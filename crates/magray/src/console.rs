@@ -1,13 +1,18 @@
 //! What people read beside the answers: notes, warnings and progress, all on stderr.
 //! Never writes to stdout, never fails a command because nobody reads along.
+//! Where the log is JSON these are too, so that whoever collects stderr finds nothing else there.
 
 use std::{
     fmt::Display,
     io::{self, IsTerminal, Write},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use magray_engine::health::utc;
+use serde_json::{Value, json};
+
+use crate::logging;
 
 const BAR: &str = "{prefix} [{wide_bar}] {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left{msg}";
 const STEPS: &str = "{prefix} [{wide_bar}] {pos}/{len}, {elapsed}{msg}";
@@ -28,25 +33,25 @@ impl Console {
     /// Tells something that only those want who asked for more.
     pub(crate) fn detail(&self, message: impl Display) {
         if self.is_verbose {
-            write_line(message);
+            write_line(Weight::Info, message);
         }
     }
 
     /// Tells something that may be left out.
     pub(crate) fn note(&self, message: impl Display) {
         if !self.is_quiet {
-            write_line(message);
+            write_line(Weight::Info, message);
         }
     }
 
     /// Tells something that must not be missed, also when quiet.
     pub(crate) fn warn(&self, message: impl Display) {
-        write_line(format_args!("warning: {message}"));
+        write_line(Weight::Warn, message);
     }
 
     /// Tells why a command stopped.
     pub(crate) fn fail(&self, message: impl Display) {
-        write_line(format_args!("error: {message}"));
+        write_line(Weight::Error, message);
     }
 
     /// A bar over bytes, or a spinner where the whole is unknown.
@@ -79,9 +84,36 @@ fn style(template: &str) -> ProgressStyle {
     style.progress_chars("=> ")
 }
 
-fn write_line(message: impl Display) {
+/// How much a message matters.
+#[derive(Clone, Copy)]
+enum Weight {
+    Info,
+    Warn,
+    Error,
+}
+
+fn write_line(weight: Weight, message: impl Display) {
     // With stderr closed there is nobody to tell, and no reason to stop.
-    let _ = writeln!(io::stderr(), "{message}");
+    let _ = if logging::is_json() {
+        writeln!(io::stderr(), "{}", json_line(weight, &message.to_string()))
+    } else {
+        let prefix = match weight {
+            Weight::Info => "",
+            Weight::Warn => "warning: ",
+            Weight::Error => "error: ",
+        };
+        writeln!(io::stderr(), "{prefix}{message}")
+    };
+}
+
+/// The fields that lines of the log have too.
+fn json_line(weight: Weight, message: &str) -> Value {
+    let level = match weight {
+        Weight::Info => "INFO",
+        Weight::Warn => "WARN",
+        Weight::Error => "ERROR",
+    };
+    json!({ "timestamp": utc(SystemTime::now()), "level": level, "message": message, "target": "magray" })
 }
 
 #[cfg(test)]

@@ -249,6 +249,7 @@ fn any_sample() -> impl Strategy<Value = HealthSample> {
             memory_used_bytes: counters.0,
             memory_total_bytes: counters.1,
             lost,
+            ..HealthSample::default()
         },
     )
 }

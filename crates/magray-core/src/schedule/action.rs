@@ -138,6 +138,10 @@ pub enum Fallback {
 }
 
 impl Fallback {
+    /// All words of [`Fallback::code`], for those who count them.
+    pub const CODES: [&'static str; 8] =
+        ["out_of_memory", "unhealthy", "hot", "wrong_answers", "lost", "starting", "waking", "not_loaded"];
+
     /// One word for programs; it never changes its meaning.
     pub fn code(self) -> &'static str {
         match self {

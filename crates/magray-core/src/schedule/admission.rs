@@ -1,12 +1,12 @@
-//! Takes a request or says at once why not: bounds of requests and tokens, deadlines, devices that are not there.
-//! Never waits and never takes more than the bounds; what it takes gets an answer.
+//! Takes a request or says at once why not: bounds of requests, tokens and time, deadlines, devices that are not there.
+//! Never waits and never takes more than the bounds; what it takes gets an answer. Small requests do not starve large ones.
 
-use super::device::from_micros;
+use super::device::{Device, from_micros};
 use super::device_set::DeviceSet;
 use super::jobs::{Job, total};
 use super::queue::Reach;
 use super::sabotage::sabotaged;
-use super::{Action, Allowed, Fallback, Machine, Moment, Refused, Request};
+use super::{Action, Allowed, Fallback, Machine, Moment, Refused, Request, Sketch};
 use std::time::Duration;
 
 /// A caller that was refused is told to wait at least and at most this long.
@@ -16,8 +16,63 @@ const RETRY_MOST: Duration = Duration::from_secs(5);
 const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
 /// A caller comes back when this part of what is there should be done: all callers together find room then.
 const RETRY_PART: f64 = 0.25;
+/// Room is kept this long for a request that was refused.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+
+/// The largest request that was refused lately: smaller ones leave room for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TurnedAway {
+    tokens: u64,
+    until: Moment,
+}
+
+/// What is asked for at the door.
+#[derive(Clone, Copy, Debug)]
+struct Newcomer {
+    tokens: u64,
+    may: DeviceSet,
+    /// Tokens of others that were told to come and are not here yet.
+    coming: u64,
+}
+
+impl TurnedAway {
+    /// Tokens to keep free from a request of this size, where there is room for so many. Half of the room at most: more
+    /// would hold up everybody else for one, and let devices run dry.
+    fn kept_from(self, tokens: u64, room: u64, now: Moment) -> u64 {
+        let kept = self.tokens.min(room / 2);
+        if is_smaller(tokens, kept) && now < self.until { kept } else { 0 }
+    }
+
+    fn note_refused(&mut self, tokens: u64, now: Moment) {
+        if tokens >= self.tokens || self.until <= now {
+            *self = Self { tokens, until: now + KEPT_FOR };
+        }
+    }
+
+    fn note_taken(&mut self, tokens: u64) {
+        if !is_smaller(tokens, self.tokens) {
+            *self = Self::default();
+        }
+    }
+}
+
+/// Whether a request has to wait for another. Those of about one size do not: they come in turn anyway, and how many
+/// tokens one has is only guessed before it is read.
+fn is_smaller(tokens: u64, other: u64) -> bool {
+    tokens < other / 2
+}
 
 impl Machine {
+    /// Whether a request of about so many tokens would be taken now, beside `coming` tokens of requests that were told so
+    /// before and are not submitted yet. One that would not is remembered as if it had been submitted.
+    pub fn would_take(&mut self, request: &Sketch, now: Moment) -> Result<(), Refused> {
+        if self.is_draining {
+            return Err(Refused::Draining);
+        }
+        let tokens = request.tokens.min(self.options.limits.tokens_max);
+        self.check_room(Newcomer { tokens, may: self.devices_for(request.allowed), coming: request.coming }, now)
+    }
+
     pub(super) fn admit(&mut self, request: Request, now: Moment, actions: &mut Vec<Action>) {
         // A name that is still in use would make two requests one; whoever used it first keeps it.
         if self.jobs.contains(request.id) {
@@ -28,6 +83,7 @@ impl Machine {
             Ok(may) => may,
             Err(refused) => return actions.push(Action::Refuse { request: id, refused }),
         };
+        self.turned_away.note_taken(total(&request.tokens));
         let mut job = Job::new(request, may, now);
         job.is_for_gpus = !may.and(self.gpus).is_empty();
         let model = self.model_mut(job.group.model);
@@ -45,7 +101,7 @@ impl Machine {
     }
 
     /// The devices that may compute a request, or why it is not taken.
-    fn check(&self, request: &Request, now: Moment) -> Result<DeviceSet, Refused> {
+    fn check(&mut self, request: &Request, now: Moment) -> Result<DeviceSet, Refused> {
         if self.is_draining {
             return Err(Refused::Draining);
         }
@@ -65,11 +121,44 @@ impl Machine {
         if !self.is_reachable(may, model) {
             return Err(Refused::NoDevice(self.reason_of(may, model)));
         }
-        let has_room = self.jobs.len() < limits.requests_max && self.jobs.tokens() + tokens <= limits.tokens_max;
-        if !has_room && !sabotaged!(self, IgnoreLimits) {
-            return Err(Refused::Full { retry_after: self.retry_after(tokens) });
-        }
+        self.check_room(Newcomer { tokens, may, coming: 0 }, now)?;
         Ok(may)
+    }
+
+    /// Refuses what the bounds do not allow, and remembers it.
+    fn check_room(&mut self, newcomer: Newcomer, now: Moment) -> Result<(), Refused> {
+        if self.has_room(newcomer, now) || sabotaged!(self, IgnoreLimits) {
+            return Ok(());
+        }
+        self.turned_away.note_refused(newcomer.tokens, now);
+        Err(Refused::Full { retry_after: self.retry_after(newcomer.tokens) })
+    }
+
+    fn has_room(&self, newcomer: Newcomer, now: Moment) -> bool {
+        let Newcomer { tokens, may, coming } = newcomer;
+        let limits = self.options.limits;
+        let kept = |room: u64| self.turned_away.kept_from(tokens, room, now);
+        let held = self.jobs.tokens().saturating_add(coming).saturating_add(tokens);
+        if self.jobs.len() >= limits.requests_max || held.saturating_add(kept(limits.tokens_max)) > limits.tokens_max {
+            return false;
+        }
+        let left = if may.and(self.gpus).is_empty() { self.jobs.left().cpu } else { self.jobs.left().all };
+        let ahead = left.saturating_add(coming);
+        let Some(wait_max) = limits.wait_max.filter(|_| ahead > 0 && !may.is_empty()) else { return true };
+        let most = self.tokens_within(wait_max, may);
+        ahead.saturating_add(kept(most)) < most
+    }
+
+    /// Tokens that these devices compute in this time; those that are not in rotation count where all of them are out.
+    fn tokens_within(&self, time: Duration, may: DeviceSet) -> u64 {
+        let within = |is_counted: &dyn Fn(&Device) -> bool| -> u64 {
+            let devices = may.iter().map(|id| self.device(id)).filter(|device| is_counted(device));
+            devices.map(|device| device.tokens_within(time)).fold(0, u64::saturating_add)
+        };
+        match within(&Device::is_in_rotation) {
+            0 => within(&|_| true),
+            tokens => tokens,
+        }
     }
 
     fn devices_for(&self, allowed: Allowed) -> DeviceSet {

@@ -222,6 +222,15 @@ pub(super) fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what does not fit becomes the nearest that does"
+)]
+pub(super) fn as_count(number: f64) -> u64 {
+    number as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,6 +28,8 @@ const GROUPS_MAX: usize = 1024;
 const START: Duration = Duration::from_secs(2);
 /// How much of the measured speed is kept with each further batch.
 const SPEED_KEPT: f64 = 0.9;
+/// However slow a CPU is, its largest batch divided by this may wait for it.
+const CPU_LEAST_PART: u64 = 4;
 
 /// A device's worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,6 +362,15 @@ impl Device {
         self.tokens_per_us.map(|speed| speed * self.weight())
     }
 
+    /// Tokens that it takes this long to compute, by the speed measured lately. At least so many that the next batch is
+    /// a good one: a GPU that got single texts so far looks slow, and is not.
+    pub(super) fn tokens_within(&self, time: Duration) -> u64 {
+        let batch = self.batch_tokens_max();
+        let Some(speed) = self.tokens_per_us() else { return batch };
+        let least = if self.is_gpu() { batch } else { batch.div_ceil(CPU_LEAST_PART) };
+        super::cost::as_count(speed * micros(time)).max(least)
+    }
+
     fn widen(&mut self) {
         let Some(cap) = self.cap else { return };
         self.good_batches += 1;
@@ -372,9 +383,11 @@ impl Device {
 
     pub(super) fn view(&self) -> DeviceView {
         let restarts = self.tally.spawns.saturating_sub(1);
+        let is_about_to = self.is_in_rotation() && self.shelf.rests_at_once && self.shelf.is_empty();
         DeviceView {
             kind: self.spec.kind,
             state: self.state,
+            is_ending: is_about_to || matches!(self.worker, Worker::Resting { .. }),
             weight: self.weight(),
             batches: self.running.len(),
             batches_finished: self.tally.batches,

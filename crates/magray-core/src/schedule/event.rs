@@ -164,6 +164,17 @@ pub struct Request {
     pub allowed: Allowed,
 }
 
+/// What is known of a request before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sketch {
+    /// About how many tokens it has.
+    pub tokens: u64,
+    /// Tokens of other requests that were told to come and are not submitted yet.
+    pub coming: u64,
+    /// Where it may be computed.
+    pub allowed: Allowed,
+}
+
 /// How urgent a request is. One that waits long enough overtakes every other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {

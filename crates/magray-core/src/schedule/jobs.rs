@@ -16,6 +16,8 @@ pub(super) struct Job {
     pub(super) group: Group,
     pub(super) tokens: Vec<u32>,
     pub(super) tokens_total: u64,
+    /// Tokens of the texts without an answer.
+    tokens_left: u64,
     pub(super) priority: Priority,
     pub(super) deadline: Option<Moment>,
     pub(super) allowed: Allowed,
@@ -54,9 +56,11 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn new(request: Request, may: DeviceSet, now: Moment) -> Self {
         assert!(!request.tokens.is_empty(), "a request has at least one text: {:?}", request.id);
+        let tokens_total = total(&request.tokens);
         Self {
             group: request.group,
-            tokens_total: total(&request.tokens),
+            tokens_total,
+            tokens_left: tokens_total,
             unanswered: u32::try_from(request.tokens.len()).unwrap_or(u32::MAX),
             tokens: request.tokens,
             priority: request.priority,
@@ -105,12 +109,21 @@ pub(super) struct Jobs {
     /// Only ever asked for one request: its order, which is by chance, shows nowhere.
     jobs: HashMap<RequestId, Job, BuildHasherDefault<InOrder>>,
     tokens: u64,
+    left: Left,
     arrivals: u64,
     busy: usize,
     /// By model.
     counts: Vec<Count>,
     /// Models of which the last request is gone, or the last one for a GPU.
     quiet: Vec<ModelId>,
+}
+
+/// Tokens that are still to be computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) all: u64,
+    /// Those that no GPU may compute.
+    pub(super) cpu: u64,
 }
 
 /// Requests of a model.
@@ -144,6 +157,11 @@ impl Jobs {
         self.tokens
     }
 
+    /// Tokens of texts without an answer.
+    pub(super) fn left(&self) -> Left {
+        self.left
+    }
+
     /// Requests of which nothing is being computed.
     pub(super) fn waiting(&self) -> usize {
         self.jobs.len() - self.busy
@@ -157,6 +175,8 @@ impl Jobs {
         self.arrivals += 1;
         job.arrival = self.arrivals;
         self.tokens += job.tokens_total;
+        self.left.all += job.tokens_left;
+        self.left.cpu += if job.is_for_gpus { 0 } else { job.tokens_left };
         if let Some(count) = self.counts.get_mut(job.group.model.0 as usize) {
             count.all += 1;
             count.gpu += usize::from(job.is_for_gpus);
@@ -194,6 +214,22 @@ impl Jobs {
         self.jobs.get_mut(&request)
     }
 
+    /// Texts of it are computed that were in a batch. Gives the request if somebody still waits for it.
+    pub(super) fn piece_answered(&mut self, request: RequestId, texts: Range<u32>) -> Option<&mut Job> {
+        let job = self.piece_ended(request)?;
+        job.unanswered = job.unanswered.saturating_sub(u32::try_from(texts.len()).unwrap_or(u32::MAX));
+        let tokens = job.tokens_of(texts).min(job.tokens_left);
+        job.tokens_left -= tokens;
+        let is_for_gpus = job.is_for_gpus;
+        self.forget_left(tokens, is_for_gpus);
+        self.jobs.get_mut(&request)
+    }
+
+    fn forget_left(&mut self, tokens: u64, is_for_gpus: bool) {
+        self.left.all -= tokens;
+        self.left.cpu -= if is_for_gpus { 0 } else { tokens };
+    }
+
     /// Nobody waits for it any more. Its room is free as soon as nothing of it runs.
     pub(super) fn end(&mut self, request: RequestId) {
         if let Entry::Occupied(mut entry) = self.jobs.entry(request) {
@@ -202,6 +238,7 @@ impl Jobs {
             if entry.get().running == 0 {
                 let job = entry.remove();
                 self.tokens -= job.tokens_total;
+                self.forget_left(job.tokens_left, job.is_for_gpus);
                 self.discount(&job);
             }
         }

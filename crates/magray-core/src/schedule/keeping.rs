@@ -154,8 +154,18 @@ impl Machine {
                 if std::mem::take(&mut model.is_in_host) {
                     model.is_forgetting = true;
                     actions.push(Action::Forget { model: id });
+                } else {
+                    // There was nothing to let go of. It may be loaded again before anybody looks, so it is counted.
+                    self.note_release(id);
                 }
             }
+        }
+    }
+
+    /// A model that was to be in no memory is in none.
+    pub(super) fn note_release(&mut self, id: ModelId) {
+        if !sabotaged!(self, HideRelease) {
+            self.model_mut(id).releases += 1;
         }
     }
 
@@ -176,12 +186,13 @@ impl Machine {
     /// Lets workers go that have had no weights for a while.
     fn rest(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let kept = self.options.keeping.worker;
+        self.is_rest_put_off = false;
         for id in self.gpus.iter() {
             let is_awaited = self.models.iter().any(|model| model.coming.contains(id));
             // Who waits for a model that is just being released brings it back: then its worker is needed.
-            let is_hurried = !self.queue.keys().any(|lane| lane.reach.may.contains(id));
+            let is_called_for = self.queue.keys().any(|lane| lane.reach.may.contains(id));
             let is_careless = sabotaged!(self, RestWithWeights);
-            let is_kept = sabotaged!(self, NeverRest);
+            let (is_kept, lingers) = (sabotaged!(self, NeverRest), sabotaged!(self, LingerOn));
             let device = self.device_mut(id);
             let is_well = device.worker == Worker::Ready && device.is_in_rotation() && !device.needs_probe;
             let shelf = &mut device.shelf;
@@ -199,8 +210,10 @@ impl Machine {
             }
             let since = *shelf.empty_since.get_or_insert(now);
             let due = kept.map(|kept| since + kept);
-            let is_at_once = shelf.rests_at_once && is_hurried;
-            if !is_at_once && due.is_none_or(|due| due > now) {
+            let is_hurried = shelf.rests_at_once && !lingers;
+            if (!is_hurried || is_called_for) && due.is_none_or(|due| due > now) {
+                // They may be computed elsewhere: then it is looked at again when nothing of their model is left.
+                self.is_rest_put_off |= is_hurried;
                 self.wake_weights_by(due);
                 continue;
             }

@@ -1,6 +1,7 @@
 //! The machine: takes an event and the time, says what to do.
 //! Branches only: what an event means stands in the files beside it.
 
+use super::admission::TurnedAway;
 use super::device::Device;
 use super::device_set::{DEVICES_MAX, DeviceSet};
 use super::jobs::Jobs;
@@ -34,6 +35,8 @@ pub struct Machine {
     /// When to look after requests without one that need devices which may be away.
     pub(super) patience: BTreeSet<(Moment, RequestId)>,
     pub(super) is_draining: bool,
+    /// Who was refused lately and comes next.
+    pub(super) turned_away: TurnedAway,
     /// Batches ever started: the next one's name.
     pub(super) batches: u64,
     pub(super) last_in_turn: DeviceId,
@@ -42,6 +45,8 @@ pub struct Machine {
     pub(super) is_unsettled: bool,
     /// Some device has no room for weights that a batch, or a request that ends, may make.
     pub(super) is_blocked: bool,
+    /// Some worker rests as soon as nobody waits who might need it.
+    pub(super) is_rest_put_off: bool,
     /// When they may have to move although nothing happens.
     pub(super) weights_wake: Option<Moment>,
     wake: Option<Moment>,
@@ -70,11 +75,13 @@ impl Machine {
             deadlines: BTreeSet::new(),
             patience: BTreeSet::new(),
             is_draining: false,
+            turned_away: TurnedAway::default(),
             batches: 0,
             last_in_turn: DeviceId(u16::MAX),
             now: Moment::START,
             is_unsettled: true,
             is_blocked: false,
+            is_rest_put_off: false,
             weights_wake: None,
             models,
             options,

@@ -31,7 +31,7 @@ mod weights;
 mod wishes;
 
 pub use action::{Action, Change, Fallback, KillCause, Piece, Refused, Report};
-pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request, Wish};
+pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request, Sketch, Wish};
 pub use machine::Machine;
 pub use moment::Moment;
 pub use options::{Batching, DeviceKind, DeviceSpec, Keeping, Limits, ModelPlan, Options, Placement, Recovery, Sizing};

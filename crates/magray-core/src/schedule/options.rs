@@ -96,11 +96,14 @@ pub struct Limits {
     pub requests_max: usize,
     /// Tokens of all of them.
     pub tokens_max: u64,
+    /// What lies ahead of a request that is taken, whatever its own size, should be computed within this time by the
+    /// speed measured lately; `None`: the other bounds will do.
+    pub wait_max: Option<Duration>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { requests_max: 16_384, tokens_max: 4 << 20 }
+        Self { requests_max: 16_384, tokens_max: 4 << 20, wait_max: None }
     }
 }
 

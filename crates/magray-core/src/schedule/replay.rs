@@ -78,11 +78,9 @@ impl Machine {
     pub(super) fn answer(&mut self, device: DeviceId, batch: Running, now: Moment, actions: &mut Vec<Action>) {
         let batch_texts = u32::try_from(batch.load.texts).unwrap_or(u32::MAX);
         for piece in batch.pieces {
-            let Some(job) = self.jobs.piece_ended(piece.request) else {
+            let Some(job) = self.jobs.piece_answered(piece.request, piece.texts.clone()) else {
                 continue;
             };
-            let answered = u32::try_from(piece.texts.len()).unwrap_or(u32::MAX);
-            job.unanswered = job.unanswered.saturating_sub(answered);
             let report = Report {
                 device,
                 batch_texts,

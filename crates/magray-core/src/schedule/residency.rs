@@ -33,6 +33,8 @@ pub(super) struct Model {
     pub(super) has_image: bool,
     pub(super) loads: u64,
     pub(super) offloads: u64,
+    /// How often it was in no memory after it was to be in none.
+    pub(super) releases: u64,
     /// Devices in rotation that may start batches of it.
     pub(super) present: DeviceSet,
     /// Devices that it is on its way to, or that it waits for.
@@ -59,6 +61,7 @@ impl Model {
             has_image: false,
             loads: 0,
             offloads: 0,
+            releases: 0,
             present: DeviceSet::EMPTY,
             coming: DeviceSet::EMPTY,
         }
@@ -129,6 +132,8 @@ pub(super) struct Place {
     pub(super) ready_at: Option<Moment>,
     /// When a batch of it ended last.
     pub(super) used: Moment,
+    /// How often it was gone after it was there or on its way.
+    pub(super) departures: u64,
     pub(super) tries: Tries,
     pub(super) times: LoadTimes,
 }
@@ -245,6 +250,7 @@ impl Shelf {
             lost_since: None,
             ready_at: None,
             used: Moment::START,
+            departures: 0,
             tries: Tries::default(),
             times: LoadTimes::default(),
         };
@@ -294,6 +300,7 @@ impl Shelf {
             self.loading = None;
         }
         let place = self.place_mut(model);
+        place.departures += u64::from(stage == Stage::Absent && place.stage != Stage::Absent);
         place.stage = stage;
         if !matches!(stage, Stage::Loading { .. }) {
             place.ready_at = None;
@@ -308,6 +315,7 @@ impl Shelf {
         for place in &mut self.places {
             let was_wanted = matches!(place.stage, Stage::Loading { .. } | Stage::Present { .. });
             place.is_owed |= was_wanted && place.leave.is_none();
+            place.departures += u64::from(place.stage != Stage::Absent);
             place.stage = Stage::Absent;
             place.leave = None;
             place.ready_at = None;

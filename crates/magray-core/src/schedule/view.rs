@@ -34,6 +34,10 @@ pub struct ModelView {
     pub loads: u64,
     /// How often they left one.
     pub offloads: u64,
+    /// By device: how often they were gone from it after they were there or on their way, whatever the reason.
+    pub departures: Vec<u64>,
+    /// How often they were in no memory after they were to be in none, also where they had been in none before.
+    pub releases: u64,
 }
 
 /// Where a model's weights are, seen from one device.
@@ -74,6 +78,8 @@ pub struct DeviceView {
     pub kind: DeviceKind,
     /// Whether and why not it is used.
     pub state: DeviceState,
+    /// Whether its worker was told to end because nobody needs it, or is as soon as nobody waits who might.
+    pub is_ending: bool,
     /// The part of its speed that it is trusted with: 1 unless it is hot.
     pub weight: f64,
     /// Batches that it has now.

@@ -130,6 +130,7 @@ impl Machine {
             model.is_forgetting = false;
             model.has_image = false;
             self.is_unsettled = true;
+            self.note_release(id);
         }
     }
 
@@ -153,13 +154,14 @@ impl Machine {
             *has_computed |= is_computed;
         }
         let is_awaited = place.leave.is_some() || shelf.is_blocked;
-        self.is_unsettled |= is_awaited && !is_used;
+        self.is_unsettled |= is_awaited && !is_used && !sabotaged!(self, LoseWish);
     }
 
     /// Notes the models of which nothing waits or runs any more: their time begins.
     pub(super) fn note_quiet(&mut self, now: Moment) {
         while let Some(id) = self.jobs.pop_quiet() {
             let is_unused = self.jobs.of(id).gpu == 0;
+            self.is_unsettled |= self.is_rest_put_off;
             let Some(model) = self.models.get_mut(id.0 as usize) else { continue };
             model.used = now;
             if is_unused {
@@ -242,6 +244,8 @@ impl Machine {
                 residency: self.devices.iter().map(|device| residency(device, id, model.has_image)).collect(),
                 loads: model.loads,
                 offloads: model.offloads,
+                departures: self.devices.iter().map(|device| device.shelf.place(id).departures).collect(),
+                releases: model.releases,
             }
         };
         (0..).map(ModelId).zip(&self.models).map(view).collect()

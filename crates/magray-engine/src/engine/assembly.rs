@@ -10,7 +10,7 @@ use super::models::Models;
 use super::news::News;
 use super::tampering::{Strikes, Tampered};
 use super::worker_lane::{LaneSpec, WorkerLane};
-use super::{EngineModel, EngineOptions, Running};
+use super::{EngineModel, EngineOptions, Running, aside};
 use crate::encoder::LoadError;
 use crate::gpu::CONTEXT_BYTES;
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
@@ -93,9 +93,11 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     threads().monitor = watch(options, &gpus, &assembly)?;
     threads().strikes = Strikes::start(options.faults.as_ref(), &assembly.desk)?;
     let canaries = Arc::clone(&models.packer.canaries);
-    let (readers, threads) = (models.readers, models.threads);
+    // Those that compute take all cores already: half as many keep up with them.
+    let aside = aside::Threads::start(models.threads / 2)?;
     let names = options.models.iter().map(|model| model.name.clone()).collect();
-    Ok(Running { assembly, readers, canaries, threads, allowed, names })
+    let (movers, proof) = (Arc::default(), Arc::default());
+    Ok(Running { assembly, readers: models.readers, canaries, aside, movers, proof, allowed, names })
 }
 
 impl Assembly {

@@ -4,6 +4,7 @@
 use super::desk::Desk;
 use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
+use super::work::Output;
 use crate::executor::OnCpu;
 use crate::packed::Tokens;
 use magray_core::schedule::{DeviceId, Failure};
@@ -130,9 +131,14 @@ impl State {
         let mut model = self.models[batch.model].lock().unwrap_or_else(PoisonError::into_inner);
         let Some(model) = &mut *model else { unreachable!("no batch is started before its model is there") };
         let texts: Vec<Tokens<'_>> = batch.texts().collect();
-        rows.clear();
-        rows.resize(texts.len() * model.executor.outputs(), 0.0);
-        model.executor.run(&texts, batch.skip, rows);
+        match batch.output {
+            Output::Tokens => model.executor.run_tokens(&texts, rows),
+            Output::Texts => {
+                rows.clear();
+                rows.resize(texts.len() * model.executor.outputs(), 0.0);
+                model.executor.run(&texts, batch.skip, rows);
+            }
+        }
     }
 
     /// Packs weights and lets go of them, one model after the other.

@@ -1,19 +1,25 @@
 //! Where requests wait: drives the machine that decides, does what it says, and gives the answers.
 //! Decides nothing itself and computes nothing; its lock is never held while a lane or a caller is called.
 
+mod wishes;
+
+pub(super) use wishes::{Seen, Unmet};
+
 use super::incident::{Incident, Incidents};
 use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, Part, What};
-use super::work::{Answer, EngineError, Work};
+use super::pace::{Pace, Recent};
+use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
-    Action, Allowed, BatchId, Change, Condition, DeviceId, DeviceView, Ending, Event, Failure, Fallback, Group,
-    Machine, ModelId, ModelView, Moment, Refused, Report, Request, RequestId, Residency, View, Wish,
+    Action, Allowed, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, ModelId,
+    ModelView, Moment, Refused, Report, Request, RequestId, Residency, Sketch, View,
 };
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use wishes::Wishes;
 
 /// Called exactly once with what came of a request.
 pub(super) type OnAnswer = Box<dyn FnOnce(Result<Answer, EngineError>) + Send>;
@@ -33,6 +39,8 @@ pub(super) struct Desk {
     started: Instant,
     lanes: OnceLock<Vec<Box<dyn Lane>>>,
     on_change: OnChange,
+    /// Has a lock of its own, which is held for a moment and with no other.
+    pace: Mutex<Pace>,
     /// Why there is no GPU although there should be one.
     absent: Option<Reason>,
 }
@@ -45,21 +53,12 @@ struct State {
     /// without the lock and may come late.
     workers: Vec<u64>,
     incidents: Incidents,
-    /// By model: how often its weights were let go of.
-    forgotten: Vec<u64>,
+    /// By model: what was wished for so far.
+    wishes: Vec<Wishes>,
     last_id: u64,
     /// When the clock's thread will wake by itself.
     alarm: Option<Moment>,
     is_closed: bool,
-}
-
-/// How a model is after somebody wanted something of it.
-pub(super) struct Seen<'a> {
-    pub(super) before: &'a ModelView,
-    pub(super) now: &'a ModelView,
-    pub(super) devices: &'a [DeviceView],
-    /// Whether its weights were let go of meanwhile.
-    pub(super) is_forgotten: bool,
 }
 
 /// A request that is not answered yet.
@@ -90,7 +89,7 @@ impl Desk {
                 requests: HashMap::new(),
                 workers: vec![0; devices],
                 incidents: Incidents::new(devices),
-                forgotten: vec![0; models],
+                wishes: vec![Wishes::default(); models],
                 last_id: 0,
                 alarm: None,
                 is_closed: false,
@@ -100,6 +99,7 @@ impl Desk {
             started: Instant::now(),
             lanes: OnceLock::new(),
             on_change,
+            pace: Mutex::default(),
             absent,
         }
     }
@@ -134,13 +134,20 @@ impl Desk {
             deliver(on_answer, Err(EngineError::Draining));
             return id;
         }
-        let group = Group { model: ModelId(work.model as u32), way: work.skip as u32 };
+        let group = Group { model: ModelId(work.model as u32), way: way(&work) };
         let (priority, allowed) = (work.priority, work.allowed);
         let deadline = work.deadline.map(|within| now + within);
         state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer });
         let request = Request { id, group, tokens, priority, deadline, allowed };
         self.step(state, Event::Submitted(request), now);
         id
+    }
+
+    /// Whether a request of which this is known would be taken.
+    pub(super) fn would_take(&self, sketch: &Sketch) -> Result<(), Refused> {
+        let mut state = self.lock();
+        let now = self.now();
+        state.machine.would_take(sketch, now)
     }
 
     /// Nobody waits for this request any more.
@@ -153,16 +160,16 @@ impl Desk {
         }
     }
 
-    /// A batch was computed; `rows` has one row a text.
+    /// A batch was computed; `rows` has one row a text, or one a token where those were wanted.
     pub(super) fn finished(&self, device: DeviceId, batch: &Batch, rows: &[f32], compute: Duration) {
-        let outputs = rows.len() / batch.texts_count().max(1);
+        let outputs = rows.len() / batch.rows().max(1);
         // Memory for the answers is taken, and they are copied, before the lock is.
         let mut from = 0;
         let computed: Vec<Vec<f32>> = batch
             .parts
             .iter()
             .map(|part| {
-                let to = from + part.texts.len() * outputs;
+                let to = from + part.rows() * outputs;
                 let rows = rows[from..to].to_vec();
                 from = to;
                 rows
@@ -233,26 +240,6 @@ impl Desk {
         self.advance(Event::Room { device, bytes });
     }
 
-    /// Somebody wants a model to come, go or stay. Waits until that is so; `None` if it takes longer than `most`.
-    pub(super) fn wished(
-        &self,
-        model: usize,
-        wish: Wish,
-        most: Duration,
-        is_done: impl Fn(Seen<'_>) -> bool,
-    ) -> Option<ModelView> {
-        let state = self.lock();
-        let (before, forgotten) = (state.machine.view().models.into_iter().nth(model)?, state.forgotten[model]);
-        let now = self.now();
-        self.step(state, Event::Wished { model: ModelId(model as u32), wish }, now);
-        let is_so = |state: &State| {
-            let view = state.machine.view();
-            let (now, is_forgotten) = (&view.models[model], state.forgotten[model] > forgotten);
-            is_done(Seen { before: &before, now, devices: &view.devices, is_forgotten })
-        };
-        self.wait(most, is_so).then(|| self.view().models.into_iter().nth(model)).flatten()
-    }
-
     pub(super) fn probed(&self, device: DeviceId, passed: bool) {
         self.advance(Event::Probed { device, passed });
     }
@@ -291,6 +278,11 @@ impl Desk {
 
     pub(super) fn incidents(&self) -> Vec<Incident> {
         self.lock().incidents.list()
+    }
+
+    /// How fast it has been lately.
+    pub(super) fn recent(&self) -> Recent {
+        self.pace().recent(self.started.elapsed())
     }
 
     /// Keeps the time for the machine until the desk is closed.
@@ -374,6 +366,7 @@ impl Desk {
             Effect::Order(device, order) => lane(device).take(order),
             Effect::Complete(pending, report) => {
                 let answer = answer(&pending.work, pending.values, &report, lane(report.device).as_ref(), &self.absent);
+                self.pace().note(pending.work.texts.len(), &answer, self.started.elapsed());
                 deliver(pending.on_answer, Ok(answer));
             }
             Effect::Refuse(pending, refused) => {
@@ -383,10 +376,7 @@ impl Desk {
             // Whichever worker a lane has: what no device uses, none needs.
             Effect::Forget(model) => {
                 self.lanes().iter().for_each(|lane| lane.take(Order { worker: 0, what: What::Forget(model) }));
-                let mut state = self.lock();
-                state.forgotten[model] += 1;
-                let now = self.now();
-                self.step(state, Event::Forgotten { model: ModelId(model as u32) }, now);
+                self.advance(Event::Forgotten { model: ModelId(model as u32) });
             }
             Effect::Tell(device, change) => (self.on_change)(device, change, lane(device).status()),
         }
@@ -421,6 +411,10 @@ impl Desk {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -468,8 +462,10 @@ impl State {
                         Some(Part { request: piece.request, work, texts })
                     })
                     .collect();
-                let (model, skip) = parts.first().map_or((0, 0), |part| (part.work.model, part.work.skip));
-                let what = What::Start(Batch { id: batch, model, skip, parts });
+                let none = (0, 0, Output::Texts);
+                let (model, skip, output) =
+                    parts.first().map_or(none, |part| (part.work.model, part.work.skip, part.work.output));
+                let what = What::Start(Batch { id: batch, model, skip, output, parts });
                 Effect::Order(device, self.order(device, what))
             }
             Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
@@ -502,8 +498,18 @@ impl Pending {
             self.values = rows;
             return;
         }
-        self.values.resize(self.work.texts.len() * outputs, 0.0);
-        self.values[part.texts.start * outputs..part.texts.end * outputs].copy_from_slice(&rows);
+        self.values.resize(self.work.rows(0..self.work.texts.len()) * outputs, 0.0);
+        let from = self.work.rows(0..part.texts.start) * outputs;
+        self.values[from..from + rows.len()].copy_from_slice(&rows);
+    }
+}
+
+/// Work of different ways cannot share a batch.
+fn way(work: &Work) -> u32 {
+    match work.output {
+        // No text has so many tokens to skip.
+        Output::Tokens => u32::MAX,
+        Output::Texts => work.skip as u32,
     }
 }
 
@@ -513,7 +519,7 @@ fn answer(work: &Work, values: Vec<f32>, report: &Report, lane: &dyn Lane, absen
         message: format!("the GPU could not be used: {fallback}"),
     };
     Answer {
-        dimensions: values.len() / work.texts.len().max(1),
+        dimensions: values.len() / work.rows(0..work.texts.len()).max(1),
         values,
         tokens: work.tokens(),
         device: lane.name(),

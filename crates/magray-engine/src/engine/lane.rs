@@ -1,7 +1,7 @@
 //! The way from the desk to a device: a thread of this process or a worker process.
 //! Decides nothing: it does what it is told and reports what came of it.
 
-use super::work::Work;
+use super::work::{Output, Work};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
 use magray_core::schedule::{BatchId, RequestId};
@@ -96,6 +96,7 @@ pub(super) struct Batch {
     pub(super) id: BatchId,
     pub(super) model: usize,
     pub(super) skip: usize,
+    pub(super) output: Output,
     pub(super) parts: Vec<Part>,
 }
 
@@ -112,9 +113,21 @@ impl Batch {
         self.parts.iter().flat_map(|part| part.work.texts[part.texts.clone()].iter().map(Tokens::from))
     }
 
+    /// Rows of its answer.
+    pub(super) fn rows(&self) -> usize {
+        self.parts.iter().map(Part::rows).sum()
+    }
+
     /// How many texts there are.
     pub(super) fn texts_count(&self) -> usize {
         self.parts.iter().map(|part| part.texts.len()).sum()
+    }
+}
+
+impl Part {
+    /// Rows of the answer that belong to it.
+    pub(super) fn rows(&self) -> usize {
+        self.work.rows(self.texts.clone())
     }
 }
 

@@ -1,50 +1,42 @@
 //! The engine: models behind a queue, computed by the CPU and by GPUs that may fail without losing a request.
 //! Never loads CUDA into this process: a GPU is used by a worker process, which can die and be replaced.
 //!
-//! A Rust program starts an engine, hands it texts, and shuts it down:
+//! A Rust program starts an engine, hands it texts and awaits what comes of them, in any runtime:
 //!
 //! ```
 //! use magray_engine::engine::{Engine, EngineOptions, ModelSource};
 //!
 //! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/bert");
+//! # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+//! # runtime.block_on(async {
 //! let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Folder(folder.into()).into()]))?;
-//! let answer = engine.embed(0, &["a river", "a cat"], None)?;
-//! assert_eq!(answer.rows().len(), 2);
+//! let answer = engine.embed(0, vec!["a river", "a cat"], None).await?;
 //! println!("{} numbers a text, computed on {}", answer.dimensions, answer.device);
+//! let compared = engine.similarity(0, "a river", vec!["a stream", "a cat"]).await?;
+//! println!("{:?}", compared.scores);
+//! # assert_eq!((answer.rows().len(), compared.scores.len()), (2, 2));
 //! engine.shut_down();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With [`Engine::ask`] the answer is awaited, in any runtime; whoever stops waiting takes the work back. To read texts
-//! and to compute them are two steps there, so that a server can bound both:
+//! Whoever stops waiting takes the work back. To read texts and to compute them are two steps where a program wants to
+//! say more of its work, or to bound both:
 //!
 //! ```
-//! # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Work};
-//! # use std::{pin::pin, sync::Arc, task::{Context, Poll, Wake}, thread::{self, Thread}, time::Duration};
-//! # struct Unpark(Thread);
-//! # impl Wake for Unpark {
-//! #     fn wake(self: Arc<Self>) {
-//! #         self.0.unpark();
-//! #     }
-//! # }
-//! # fn block_on<F: Future>(future: F) -> F::Output {
-//! #     let waker = Arc::new(Unpark(thread::current())).into();
-//! #     let mut future = pin!(future);
-//! #     loop {
-//! #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-//! #             Poll::Ready(output) => return output,
-//! #             Poll::Pending => thread::park(),
-//! #         }
-//! #     }
-//! # }
+//! # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Priority, Work};
+//! # use std::time::Duration;
 //! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/bert");
 //! # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Folder(folder.into()).into()]))?;
-//! # block_on(async {
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 //! let work = engine.read(0, &["a river"], None)?;
-//! let answer = engine.ask(Work { deadline: Some(Duration::from_secs(60)), ..work }).await?;
+//! let work = Work { deadline: Some(Duration::from_secs(60)), priority: Priority::High, ..work };
+//! let answer = engine.ask(work).await?;
 //! assert_eq!(answer.values.len(), answer.dimensions);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
-//! # })
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Models come when they are needed and go when they are not. Both can be done by hand, and no request fails by it:
@@ -61,12 +53,14 @@
 //! let moved = engine.release(0, most)?;
 //! assert!(moved.residency.iter().all(|(_, residency)| *residency == Residency::Unloaded));
 //! // The next request loads it again.
-//! engine.embed(0, &["a river"], None)?;
+//! engine.process(engine.read(0, &["a river"], None)?)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod aside;
 mod asking;
 mod assembly;
+mod calls;
 mod canary;
 mod cpu_lane;
 mod desk;
@@ -77,24 +71,33 @@ mod lane;
 mod models;
 mod moves;
 mod news;
+mod pace;
+mod proof;
+mod ranking;
 mod reading_room;
+mod slot;
 mod status;
 mod tampering;
 mod work;
 mod worker_lane;
 
+pub use aside::Aside;
 pub use asking::Asking;
+pub use calls::TokenVectors;
 pub use incident::Incident;
-pub use moves::Moved;
+pub use moves::{Move, Moved};
+pub use pace::Recent;
+pub use proof::Health;
+pub use ranking::{Ranked, RankingWork, ScoredBy};
 pub use status::{DeviceStatus, ModelStatus, Status};
-pub use work::{Answer, EngineError, Work};
+pub use work::{Answer, EngineError, Output, Work};
 
 pub use crate::gpu::MemoryStats;
 pub use crate::simulated_gpu::SimulatedGpu;
 pub use crate::worker::ModelSource;
 pub use magray_core::schedule::{
     Allowed, Batching, DeviceState, DeviceView, Keeping, Limits, ModelPlan, ModelView, Moment, Options, Placement,
-    Priority, Recovery, RequestId, Residency, Sizing,
+    Priority, Recovery, RequestId, Residency, Sizing, Sketch,
 };
 
 use crate::encoder::{EncoderOptions, LoadError};
@@ -107,8 +110,10 @@ use canary::Canary;
 use desk::Desk;
 use magray_core::schedule::DeviceId;
 use magray_core::{DeviceChoice, DeviceName};
+use proof::Proof;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -136,8 +141,16 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// These models on the CPU alone, all else as it is by default. For GPUs, name them in `encoder.device`, and in
-    /// `worker_exe` a program that holds them: `magray`, or any whose command `worker` calls [`crate::serve`].
+    /// These models on the GPUs of this machine, and on the CPU where there is none or it fails; all else as it is by
+    /// default. A GPU is used through a process of `worker_exe`: `magray`, or any program whose command `worker` calls
+    /// [`crate::serve`].
+    pub fn with_gpus(models: Vec<EngineModel>, worker_exe: PathBuf) -> Self {
+        let on_cpu = Self::on_cpu(models);
+        let encoder = EncoderOptions { device: DeviceChoice::Auto, ..on_cpu.encoder };
+        Self { encoder, worker_exe, gpus: Gpus::All, monitor_interval: Some(Duration::from_millis(500)), ..on_cpu }
+    }
+
+    /// These models on the CPU alone, all else as it is by default.
     pub fn on_cpu(models: Vec<EngineModel>) -> Self {
         Self {
             encoder: EncoderOptions { device: DeviceChoice::Cpu, ..EncoderOptions::default() },
@@ -199,7 +212,11 @@ struct Running {
     readers: Vec<Reader>,
     canaries: Arc<[Canary]>,
     /// Threads that read texts.
-    threads: usize,
+    aside: aside::Threads,
+    /// Callers that await moves.
+    movers: Arc<AtomicUsize>,
+    /// What is known of the last passes.
+    proof: Arc<Proof>,
     /// By model: where work goes that does not say.
     allowed: Vec<Allowed>,
     /// By model: what people call it.
@@ -232,10 +249,31 @@ impl Engine {
             on_answer(Err(error));
             return None;
         }
-        if work.allowed == Allowed::Any {
+        if work.output == Output::Tokens {
+            // GPU workers have one row a text on their wire.
+            work.allowed = Allowed::Cpu;
+        } else if work.allowed == Allowed::Any {
             work.allowed = self.0.allowed[work.model];
         }
+        let proof = Arc::clone(&self.0.proof);
+        let on_answer = move |answer: Result<Answer, EngineError>| {
+            if let Ok(answer) = &answer {
+                proof.passed(answer);
+            }
+            on_answer(answer);
+        };
         Some(self.desk().submit(work, Box::new(on_answer)))
+    }
+
+    /// Whether work of about so many tokens would be taken now: a server asks before it reads a request. Work that may be
+    /// computed anywhere goes where all models may.
+    pub fn would_take(&self, sketch: Sketch) -> Result<(), EngineError> {
+        let allowed = match (sketch.allowed, &self.0.allowed[..]) {
+            (Allowed::Any, [first, others @ ..]) if others.iter().all(|other| other == first) => *first,
+            (allowed, _) => allowed,
+        };
+        let would = self.desk().would_take(&Sketch { allowed, ..sketch });
+        would.map_err(|refused| EngineError::from_refused(refused, || None))
     }
 
     /// Nobody waits for this work any more: `on_answer` is not called, unless that is just happening.
@@ -243,7 +281,7 @@ impl Engine {
         self.desk().cancel(id);
     }
 
-    /// Computes and waits for the answer.
+    /// Computes and waits for the answer, for programs without a runtime. Others await [`Engine::ask`].
     ///
     /// ```
     /// use magray_engine::engine::{Engine, EngineOptions, ModelSource, Priority, Work};
@@ -262,40 +300,6 @@ impl Engine {
             let _ = sender.send(answer);
         });
         receiver.recv().unwrap_or(Err(EngineError::Draining))
-    }
-
-    /// Embeds texts, with the named prompt of the model before each; without a name, with its default prompt if any.
-    pub fn embed<T: AsRef<str> + Sync>(
-        &self,
-        model: usize,
-        texts: &[T],
-        prompt: Option<&str>,
-    ) -> Result<Answer, EngineError> {
-        let reader = self.0.readers.get(model).ok_or(EngineError::NoModel(model))?;
-        let reading = reader.texts(texts, prompt, self.0.threads)?;
-        self.process(Work { model, texts: reading.texts, skip: reading.skip, ..Work::default() })
-    }
-
-    /// Scores pairs of texts with a classifier: one row of logits a pair. With a model of one label this ranks texts.
-    ///
-    /// ```
-    /// # use magray_engine::engine::{Engine, EngineOptions, ModelSource};
-    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/xlm-roberta-classify");
-    /// # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Folder(folder.into()).into()]))?;
-    /// let (query, texts) = ("a cat", ["a kitten", "a car"]);
-    /// let scores = engine.score_pairs(0, &texts.map(|text| (query, text)))?;
-    /// let best = (0..texts.len()).max_by(|a, b| scores.values[*a].total_cmp(&scores.values[*b]));
-    /// println!("{} fits best", texts[best.unwrap_or(0)]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn score_pairs<A, B>(&self, model: usize, pairs: &[(A, B)]) -> Result<Answer, EngineError>
-    where
-        A: AsRef<str> + Sync,
-        B: AsRef<str> + Sync,
-    {
-        let reader = self.0.readers.get(model).ok_or(EngineError::NoModel(model))?;
-        let reading = reader.pairs(pairs, self.0.threads)?;
-        self.process(Work { model, texts: reading.texts, skip: reading.skip, ..Work::default() })
     }
 
     /// How everything is: the devices with their memory and health, the models with where they are, the queue.

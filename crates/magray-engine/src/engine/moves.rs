@@ -1,10 +1,13 @@
 //! Models that come and go by hand: offload, release, preheat, and how long they stay by themselves.
 //! Decides nothing: it says what is wanted and waits until it is so.
 
-use super::desk::Seen;
-use super::{Engine, EngineError, Status};
+use super::aside::Aside;
+use super::desk::{Seen, Unmet};
+use super::{Engine, EngineError};
 use magray_core::DeviceName;
 use magray_core::schedule::{DeviceState, ModelView, Priority, Residency, Wish};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// From one look at a worker that is about to end to the next.
@@ -19,25 +22,63 @@ pub struct Moved {
     pub residency: Vec<(DeviceName, Residency)>,
 }
 
+/// How a model can be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// As [`Engine::offload`] does.
+    Offload,
+    /// As [`Engine::release`] does.
+    Release,
+    /// As [`Engine::preheat`] does.
+    Preheat,
+}
+
+/// Callers that await moves at a time.
+const MOVERS_MAX: usize = 8;
+
 impl Engine {
+    /// Moves a model and awaits that it is done, in any runtime. A caller that stops waiting does not stop the move. A few
+    /// callers may wait at a time; more are refused.
+    ///
+    /// ```
+    /// # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Move, Residency};
+    /// # use std::time::Duration;
+    /// # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Synthetic("tiny".parse()?).into()]))?;
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let moved = engine.move_model(0, Move::Preheat, Duration::from_secs(60)).await?;
+    /// assert_eq!(moved.residency[0].1, Residency::OnDevice);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn move_model(&self, model: usize, how: Move, most: Duration) -> Result<Moved, EngineError> {
+        let refused = || EngineError::Full { retry_after: Duration::from_secs(1) };
+        let turn = Turn::take(&self.0.movers).ok_or_else(refused)?;
+        let own = self.clone();
+        let moving = Aside::on_own_thread(move || {
+            let _turn = turn;
+            match how {
+                Move::Offload => own.offload(model, most),
+                Move::Release => own.release(model, most),
+                Move::Preheat => own.preheat(model, most),
+            }
+        });
+        moving.map_err(|_| refused())?.await?
+    }
+
     /// Takes a model off the GPUs; its weights stay in the memory of the host. Batches that run end first, and no request
     /// fails: one that comes meanwhile brings the model back.
     pub fn offload(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
-        self.wish(model, Wish::Offload, most, |seen| {
-            let held = gpus(seen.before).filter(|residency| is_held(*residency)).count() as u64;
-            seen.now.offloads >= seen.before.offloads + held.max(1) || !gpus(seen.now).any(is_held)
-        })
+        self.wish(model, Wish::Offload, most, is_offloaded)
     }
 
     /// Takes a model out of all memory, and ends workers whose GPUs have no model left. The next request loads it again.
     pub fn release(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
         let until = Instant::now().checked_add(most);
-        let is_unloaded = |residency: &Residency| *residency == Residency::Unloaded;
-        let is_released = |seen: Seen<'_>| seen.is_forgotten || seen.now.residency.iter().all(is_unloaded);
         let mut moved = self.wish(model, Wish::Release, most, is_released)?;
         let started = Instant::now();
         // The memory of a GPU is free when its worker is gone, and not when that was told to go.
-        while self.has_idle_worker() {
+        while self.has_ending_worker() {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(EngineError::NotYet { within: most });
             }
@@ -49,12 +90,7 @@ impl Engine {
 
     /// Brings a model to a GPU before anybody asks; to the CPU where there is no GPU.
     pub fn preheat(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
-        self.wish(model, Wish::Preheat, most, |seen| {
-            let is_there = |residency| residency == Residency::OnDevice;
-            let has_gpu = seen.devices.iter().skip(1).any(|gpu| !matches!(gpu.state, DeviceState::Out(_)));
-            let is_done = if has_gpu { gpus(seen.now).any(is_there) } else { is_there(seen.now.residency[0]) };
-            is_done || seen.now.loads > seen.before.loads
-        })
+        self.wish(model, Wish::Preheat, most, is_preheated)
     }
 
     /// How long a model stays on a GPU without being used; `None`: until somebody takes it off.
@@ -77,14 +113,9 @@ impl Engine {
         self.change(model, Wish::Priority(priority))
     }
 
-    /// Whether a GPU that is used, and has no weights, still has a worker.
-    fn has_idle_worker(&self) -> bool {
-        let Status { devices, models, .. } = self.status();
-        devices.iter().enumerate().skip(1).any(|(at, device)| {
-            let is_used = matches!(device.schedule.state, DeviceState::InRotation | DeviceState::Resting);
-            let has_weights = models.iter().any(|model| model.view.residency.get(at).is_some_and(|r| is_held(*r)));
-            is_used && device.pid.is_some() && !has_weights
-        })
+    /// Whether a worker that nobody needs any more is still there.
+    fn has_ending_worker(&self) -> bool {
+        self.status().devices.iter().any(|device| device.schedule.is_ending && device.pid.is_some())
     }
 
     fn change(&self, model: usize, wish: Wish) -> Result<(), EngineError> {
@@ -102,10 +133,52 @@ impl Engine {
             return Err(EngineError::NoModel(model));
         }
         let started = Instant::now();
-        let view = self.desk().wished(model, wish, most, is_done).ok_or(EngineError::NotYet { within: most })?;
+        let view = self.desk().wished(model, wish, most, is_done).map_err(|unmet| match unmet {
+            Unmet::Late => EngineError::NotYet { within: most },
+            Unmet::Overruled => EngineError::Overruled,
+        })?;
         let names = self.desk().lanes().iter().map(|lane| lane.name());
         Ok(Moved { took: started.elapsed(), residency: names.zip(view.residency).collect() })
     }
+}
+
+/// One of the callers that may await a move; given back when it is dropped.
+struct Turn(Arc<AtomicUsize>);
+
+impl Turn {
+    fn take(movers: &Arc<AtomicUsize>) -> Option<Self> {
+        let more = |waiting: usize| (waiting < MOVERS_MAX).then_some(waiting + 1);
+        movers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self(Arc::clone(movers)))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether a model has left every GPU that had it. It may have come back since.
+fn is_offloaded(Seen { before, now, .. }: Seen<'_>) -> bool {
+    let departures = before.departures.iter().zip(&now.departures).skip(1);
+    let mut gpus = gpus(before).zip(departures);
+    gpus.all(|(residency, (before, now))| !is_held(residency) || now > before)
+}
+
+/// Whether a model was in no memory. It may have come back since.
+fn is_released(Seen { before, now, .. }: Seen<'_>) -> bool {
+    now.releases > before.releases
+}
+
+/// Whether a model was on a GPU, or on the CPU where there is no GPU. It may have left since.
+fn is_preheated(Seen { before, now, devices }: Seen<'_>) -> bool {
+    let has_gpu = devices.iter().skip(1).any(|gpu| !matches!(gpu.state, DeviceState::Out(_)));
+    let is_there = |view: &ModelView| match has_gpu {
+        true => gpus(view).any(|residency| residency == Residency::OnDevice),
+        false => view.residency.first() == Some(&Residency::OnDevice),
+    };
+    is_there(before) || is_there(now) || now.loads > before.loads
 }
 
 /// Where a model is, seen from the GPUs. The first device is the CPU.
@@ -116,4 +189,173 @@ fn gpus(view: &ModelView) -> impl Iterator<Item = Residency> {
 /// Whether it takes memory of the device.
 fn is_held(residency: Residency) -> bool {
     matches!(residency, Residency::Loading | Residency::OnDevice | Residency::Leaving)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Whoever waits looks when others let it: everything here has happened before the first look.
+
+    use super::super::desk::Desk;
+    use super::super::lane::{Lane, LaneStatus, Order};
+    use super::*;
+    use magray_core::Precision;
+    use magray_core::schedule::{
+        Action, Allowed, DeviceId, DeviceKind, DeviceSpec, Ending, Event, Group, Machine, ModelId, ModelPlan, Moment,
+        Options, Request, RequestId,
+    };
+
+    const GPU: DeviceId = DeviceId(1);
+    const MODEL: ModelId = ModelId(0);
+
+    /// A CPU and a GPU, whose worker is asked for, and a model that is in no memory.
+    struct Rig(Machine);
+
+    impl Rig {
+        fn new() -> Self {
+            let spec = |kind| DeviceSpec { kind, slots: 1, batch_tokens_max: 64, weights_max: u64::MAX };
+            let plan = ModelPlan { bytes: 1, is_preloaded: false, ..ModelPlan::default() };
+            let specs = vec![spec(DeviceKind::Cpu), spec(DeviceKind::Gpu)];
+            let mut rig = Self(Machine::new(specs, vec![plan], Options::default()));
+            rig.step(Event::Tick);
+            rig
+        }
+
+        /// The same with the model on the GPU.
+        fn loaded() -> Self {
+            let mut rig = Self::new();
+            rig.step(Event::Up { device: GPU });
+            rig.step(Event::Wished { model: MODEL, wish: Wish::Preheat });
+            rig.load();
+            rig
+        }
+
+        fn step(&mut self, event: Event) -> Vec<Action> {
+            let mut actions = Vec::new();
+            self.0.step(event, Moment::START, &mut actions);
+            actions
+        }
+
+        fn load(&mut self) {
+            self.step(Event::Loaded { device: GPU, model: MODEL, bytes: 1, took: Duration::ZERO, from_host: false });
+        }
+
+        /// Somebody waits for the model on the GPU.
+        fn ask(&mut self) {
+            let request = Request {
+                id: RequestId(1),
+                group: Group { model: MODEL, way: 0 },
+                tokens: vec![1],
+                priority: Priority::Normal,
+                deadline: None,
+                allowed: Allowed::Gpu,
+            };
+            self.step(Event::Submitted(request));
+        }
+
+        /// Whether a wish is done after all that `then` does.
+        fn grants(mut self, wish: Wish, is_done: impl Fn(Seen<'_>) -> bool, then: impl FnOnce(&mut Self)) -> bool {
+            let before = self.0.view().models.remove(0);
+            self.step(Event::Wished { model: MODEL, wish });
+            then(&mut self);
+            let view = self.0.view();
+            is_done(Seen { before: &before, now: &view.models[0], devices: &view.devices })
+        }
+    }
+
+    #[test]
+    fn a_release_waited_for_ever_where_the_model_came_back_before_the_first_look() {
+        let mut rig = Rig::new();
+        rig.ask();
+        let is_done = rig.grants(Wish::Release, is_released, |rig| {
+            rig.step(Event::Up { device: GPU });
+            rig.load();
+        });
+        assert!(is_done);
+    }
+
+    #[test]
+    fn an_offload_waited_for_ever_where_the_model_came_before_the_first_look() {
+        let mut rig = Rig::new();
+        rig.ask();
+        let is_done = rig.grants(Wish::Offload, is_offloaded, |rig| {
+            rig.step(Event::Up { device: GPU });
+            rig.load();
+        });
+        assert!(is_done);
+    }
+
+    #[test]
+    fn an_offload_waited_for_ever_where_the_worker_ended_and_the_model_came_back() {
+        let is_done = Rig::loaded().grants(Wish::Offload, is_offloaded, |rig| {
+            rig.step(Event::Down { device: GPU, ending: Ending::Crashed });
+            rig.ask();
+            rig.step(Event::Up { device: GPU });
+            rig.load();
+        });
+        assert!(is_done);
+    }
+
+    #[test]
+    fn a_preheat_waited_for_ever_where_the_model_left_before_the_first_look() {
+        let is_done = Rig::loaded().grants(Wish::Preheat, is_preheated, |rig| {
+            rig.step(Event::Wished { model: MODEL, wish: Wish::Offload });
+            rig.step(Event::Offloaded { device: GPU, model: MODEL });
+        });
+        assert!(is_done);
+    }
+
+    #[test]
+    fn what_is_under_way_is_not_done() {
+        assert!(!Rig::loaded().grants(Wish::Release, is_released, |_| ()));
+        assert!(!Rig::loaded().grants(Wish::Offload, is_offloaded, |_| ()));
+        let is_done = Rig::new().grants(Wish::Preheat, is_preheated, |rig| {
+            rig.step(Event::Up { device: GPU });
+        });
+        assert!(!is_done);
+        let gone = |rig: &mut Rig| {
+            rig.step(Event::Offloaded { device: GPU, model: MODEL });
+        };
+        assert!(Rig::loaded().grants(Wish::Offload, is_offloaded, gone));
+        assert!(!Rig::loaded().grants(Wish::Release, is_released, gone), "the host still has it");
+    }
+    /// A device that takes orders and does nothing.
+    struct Deaf;
+
+    impl Lane for Deaf {
+        fn name(&self) -> DeviceName {
+            DeviceName::Cpu
+        }
+
+        fn precision(&self, _: usize) -> Precision {
+            Precision::F32
+        }
+
+        fn take(&self, _: Order) {}
+
+        fn stop(&self) {}
+
+        fn join(&self, _: Instant) -> bool {
+            true
+        }
+
+        fn status(&self) -> LaneStatus {
+            LaneStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_release_that_somebody_overrules_waits_no_longer() {
+        let desk = Desk::new(Rig::loaded().0, None, Box::new(|_, _, _| ()));
+        desk.open(vec![Box::new(Deaf), Box::new(Deaf)], &[]);
+        let wished = |wish, most| desk.wished(0, wish, most, |_| false).map(drop);
+        let waited = std::thread::scope(|scope| {
+            let release = scope.spawn(|| wished(Wish::Release, Duration::from_secs(600)));
+            while !release.is_finished() {
+                // Either may be the last of the two, until the release has ended.
+                assert!(wished(Wish::Preheat, Duration::ZERO).is_err());
+            }
+            release.join().unwrap()
+        });
+        assert_eq!(waited, Err(Unmet::Overruled));
+    }
 }

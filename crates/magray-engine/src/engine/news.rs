@@ -11,9 +11,15 @@ use std::time::SystemTime;
 pub(super) struct News {
     alerts: Mutex<Alerts>,
     host: String,
-    /// Name and UUID of each GPU.
-    gpus: Vec<(String, String)>,
+    gpus: Vec<Known>,
     state: Mutex<State>,
+}
+
+/// A GPU.
+struct Known {
+    name: String,
+    uuid: String,
+    hardware: Option<String>,
 }
 
 struct State {
@@ -25,9 +31,14 @@ struct State {
 
 impl News {
     pub(super) fn new(gpus: &[Gpu], alerts: AlertOptions, ledger: Option<PathBuf>) -> Self {
-        let gpus: Vec<_> = gpus.iter().map(|gpu| (gpu.name().to_string(), gpu.uuid())).collect();
+        let known = |gpu: &Gpu| Known {
+            name: gpu.name().to_string(),
+            uuid: gpu.uuid(),
+            hardware: gpu.info().map(|info| info.name.clone()),
+        };
+        let gpus: Vec<_> = gpus.iter().map(known).collect();
         let ledger = Ledger::open(ledger);
-        let is_out = gpus.iter().map(|(_, uuid)| ledger.is_out(uuid).is_some()).collect();
+        let is_out = gpus.iter().map(|gpu| ledger.is_out(&gpu.uuid).is_some()).collect();
         let samples = vec![HealthSample::default(); gpus.len()];
         let state = Mutex::new(State { ledger, is_out, samples });
         Self { alerts: Mutex::new(Alerts::new(alerts)), host: host_name(), gpus, state }
@@ -46,7 +57,7 @@ impl News {
             return Vec::new();
         }
         let mut returned = Vec::new();
-        for (gpu, (_, uuid)) in self.gpus.iter().enumerate() {
+        for (gpu, Known { uuid, .. }) in self.gpus.iter().enumerate() {
             let is_out = state.ledger.is_out(uuid).is_some();
             if std::mem::replace(&mut state.is_out[gpu], is_out) && !is_out {
                 returned.push(gpu);
@@ -57,7 +68,7 @@ impl News {
 
     /// Somebody says that a GPU is in order: it is so for later processes too.
     pub(super) fn reset(&self, gpu: usize) {
-        let (name, uuid) = &self.gpus[gpu];
+        let Known { name, uuid, .. } = &self.gpus[gpu];
         let mut state = self.lock();
         state.is_out[gpu] = false;
         if let Err(error) = state.ledger.reset(Some(uuid)) {
@@ -69,7 +80,7 @@ impl News {
     /// against it after this process.
     pub(super) fn tell(&self, device: DeviceId, change: Change, blames_device: bool) {
         let Some(gpu) = usize::from(device.0).checked_sub(1) else { return };
-        let (name, uuid) = &self.gpus[gpu];
+        let Known { name, uuid, .. } = &self.gpus[gpu];
         if let Change::Left { reason, is_permanent: true } = change
             && blames_device
         {
@@ -91,6 +102,11 @@ impl News {
     /// How a GPU was last.
     pub(super) fn sample(&self, gpu: usize) -> HealthSample {
         self.lock().samples[gpu].clone()
+    }
+
+    /// What is sold under a GPU's name.
+    pub(super) fn hardware(&self, gpu: usize) -> Option<String> {
+        self.gpus[gpu].hardware.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -6,6 +6,9 @@ use crate::reading::{Reader, Reading};
 use crate::spec::ModelSpec;
 use crate::tokenize::SpelledToken;
 
+/// Texts are read by the thread that asks: what is large is read beside (`aside`), several requests at a time.
+const ONE: usize = 1;
+
 impl Engine {
     /// What people call the models, in their order.
     pub fn model_names(&self) -> &[String] {
@@ -25,12 +28,12 @@ impl Engine {
         texts: &[T],
         prompt: Option<&str>,
     ) -> Result<Work, EngineError> {
-        Ok(work(model, self.reader(model)?.texts(texts, prompt, self.0.threads)?))
+        Ok(work(model, self.reader(model)?.texts(texts, prompt, ONE)?))
     }
 
     /// Texts to score with a classifier as work.
     pub fn read_scored<T: AsRef<str> + Sync>(&self, model: usize, texts: &[T]) -> Result<Work, EngineError> {
-        Ok(work(model, self.reader(model)?.scored(texts, self.0.threads)?))
+        Ok(work(model, self.reader(model)?.scored(texts, ONE)?))
     }
 
     /// Pairs of texts to score with a classifier as work.
@@ -39,13 +42,14 @@ impl Engine {
         A: AsRef<str> + Sync,
         B: AsRef<str> + Sync,
     {
-        Ok(work(model, self.reader(model)?.pairs(pairs, self.0.threads)?))
+        Ok(work(model, self.reader(model)?.pairs(pairs, ONE)?))
     }
 
-    /// Texts given as the model's own token ids as work. The special tokens are put around those that lack them, and what
+    /// Texts to embed, given as the model's own token ids, as work. The special tokens are put around those that lack them, and what
     /// is longer than the model reads is cut.
     pub fn read_ids(&self, model: usize, texts: Vec<Vec<u32>>) -> Result<Work, EngineError> {
         let reader = self.reader(model)?;
+        reader.must_embed()?;
         let Some(tokenizer) = reader.tokenizer_if_any() else { return Ok(Work::from_ids(model, texts)) };
         let texts = texts.iter().map(|ids| tokenizer.complete(ids)).collect();
         Ok(Work { model, texts, ..Work::default() })

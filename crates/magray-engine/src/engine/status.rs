@@ -2,6 +2,7 @@
 //! Words and figures only: what follows from them is decided elsewhere.
 
 use super::assembly::Assembly;
+use super::pace::Recent;
 use crate::gpu::MemoryStats;
 use crate::health::HealthSample;
 use magray_core::DeviceName;
@@ -19,6 +20,8 @@ pub struct Status {
     pub tokens: u64,
     /// Requests of which nothing is being computed.
     pub waiting: usize,
+    /// How fast it has been in the last minute.
+    pub recent: Recent,
     /// The devices; the CPU is the first.
     pub devices: Vec<DeviceStatus>,
     /// The models, in their order.
@@ -39,6 +42,8 @@ pub struct ModelStatus {
 pub struct DeviceStatus {
     /// What it is called.
     pub name: DeviceName,
+    /// What is sold under this name, such as `NVIDIA H200`; `None` where nobody tells.
+    pub hardware: Option<String>,
     /// What the scheduler knows of it.
     pub schedule: DeviceView,
     /// The worker's process; `None` where there is none.
@@ -58,15 +63,18 @@ impl Status {
         let devices = desk.lanes().iter().zip(view.devices).enumerate().map(|(at, (lane, schedule))| {
             let status = lane.status();
             // The first is the CPU.
-            let health = at.checked_sub(1).map(|gpu| assembly.news.sample(gpu));
+            let gpu = at.checked_sub(1);
+            let health = gpu.map(|gpu| assembly.news.sample(gpu));
+            let hardware = gpu.and_then(|gpu| assembly.news.hardware(gpu));
             let (pid, memory, last_error) = (status.pid, status.memory, status.last_error);
-            DeviceStatus { name: lane.name(), schedule, pid, memory, health, last_error }
+            DeviceStatus { name: lane.name(), hardware, schedule, pid, memory, health, last_error }
         });
         Self {
             uptime: desk.started().elapsed(),
             requests: view.requests,
             tokens: view.tokens,
             waiting: view.waiting,
+            recent: desk.recent(),
             devices: devices.collect(),
             models: names.iter().cloned().zip(view.models).map(|(name, view)| ModelStatus { name, view }).collect(),
         }

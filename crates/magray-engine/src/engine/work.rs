@@ -5,6 +5,7 @@ use crate::encoder::EmbedError;
 use crate::tokenize::Encoded;
 use magray_core::schedule::{Allowed, Priority, Refused};
 use magray_core::{DeviceName, Precision, Reason};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Texts to compute.
@@ -16,6 +17,8 @@ pub struct Work {
     pub texts: Vec<Encoded>,
     /// Leading tokens of each text that are not pooled: those of a prompt that the model leaves out.
     pub skip: usize,
+    /// What is wanted of each text.
+    pub output: Output,
     /// How urgent it is.
     pub priority: Priority,
     /// After this time nobody waits for the answer any more.
@@ -35,14 +38,33 @@ impl Work {
     pub fn tokens(&self) -> usize {
         self.texts.iter().map(|text| text.ids.len()).sum()
     }
+
+    /// Rows of the answer that these of its texts have.
+    pub(super) fn rows(&self, texts: Range<usize>) -> usize {
+        match self.output {
+            Output::Texts => texts.len(),
+            Output::Tokens => self.texts[texts].iter().map(|text| text.ids.len()).sum(),
+        }
+    }
+}
+
+/// What is wanted of texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// What the model is made for: one row a text.
+    #[default]
+    Texts,
+    /// One row a token, as the last layer leaves it, neither pooled nor scaled. It is computed on the CPU, wherever the
+    /// work may be computed otherwise.
+    Tokens,
 }
 
 /// What came of the work, and how it went.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Numbers of a text.
+    /// Numbers of a row.
     pub dimensions: usize,
-    /// One row a text, end to end, in the order of the texts.
+    /// One row a text (or one a token, where that was wanted), end to end, in the order of the texts.
     pub values: Vec<f32>,
     /// Tokens computed.
     pub tokens: usize,
@@ -63,7 +85,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The rows, one a text.
+    /// The rows, one a text or a token.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
         self.values.chunks_exact(self.dimensions.max(1))
     }
@@ -121,6 +143,12 @@ pub enum EngineError {
         /// The time that was given.
         within: Duration,
     },
+    /// Somebody else wanted the opposite after it, and the last wish counts.
+    #[error("somebody wanted the opposite meanwhile: ask again if it is still wanted")]
+    Overruled,
+    /// What was to be done beside the devices panicked.
+    #[error("reading the request failed: report it as a defect")]
+    Panicked,
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     Draining,

@@ -63,6 +63,9 @@ fn health_of(sample: &Sample) -> HealthSample {
         recovery_action: sample.recovery_action,
         memory_used_bytes: sample.memory_used_bytes,
         memory_total_bytes: sample.memory_total_bytes,
+        power_milliwatts: sample.power_milliwatts,
+        power_limit_milliwatts: sample.power_limit_milliwatts,
+        utilisation_percent: sample.utilisation_percent,
         lost: sample.lost,
     }
 }
@@ -98,12 +101,15 @@ mod tests {
             temperature_celsius: Some(61),
             throttle: Some(vec![Throttle::PowerCap, Throttle::HardwareThermal]),
             recovery_action: Some(1),
+            power_milliwatts: Some(350_500),
+            utilisation_percent: Some(97),
             ..Sample::default()
         };
         let health = health_of(&told);
         assert_eq!(health.throttle, Some(ThrottleReasons(0x44)));
         assert!(health.throttle.unwrap().is_trouble());
         assert_eq!((health.temperature_celsius, health.recovery_action), (Some(61), Some(1)));
+        assert_eq!((health.power_milliwatts, health.utilisation_percent), (Some(350_500), Some(97)));
         assert_eq!(health_of(&Sample::default()), HealthSample::default());
         let normal = health_of(&Sample { throttle: Some(vec![Throttle::PowerCap]), ..Sample::default() });
         assert!(!normal.throttle.unwrap().is_trouble());

@@ -137,11 +137,44 @@ impl<D: Device> Model<D> {
 
     /// One pass over a batch; `skip` leading tokens of each text are not pooled. The answer has one row a text.
     pub(crate) fn forward(&self, ops: &mut D::Ops, work: &mut Workspace<D>, batch: &TokenBatch<'_>, skip: usize) {
-        for acts in [&mut work.hidden, &mut work.qkv, &mut work.context, &mut work.up] {
-            ops.resize(acts, batch.tokens());
-        }
         for acts in std::iter::once(&mut work.pooled).chain(&mut work.dense) {
             ops.resize(acts, batch.texts());
+        }
+        self.encode(ops, work, batch);
+        ops.pool(&work.hidden, batch, PoolShape { ways: &self.head.pooling, skip }, &mut work.pooled);
+        let mut last = &work.pooled;
+        for (dense, acts) in self.head.dense.iter().zip(&mut work.dense) {
+            ops.linear(last, &dense.linear, dense.activation, acts);
+            last = acts;
+        }
+        ops.finish(last, self.head.normalize);
+    }
+
+    /// One pass over a batch; the answer has one row a token, as the last layer leaves it. `rows` has the columns of a
+    /// token, and `offsets` says that each token is a text of its own: pooled alone, it is itself in 32 bits.
+    pub(crate) fn forward_tokens(
+        &self,
+        ops: &mut D::Ops,
+        (work, rows): (&mut Workspace<D>, &mut Acts<D>),
+        batch: &TokenBatch<'_>,
+        offsets: &[usize],
+    ) {
+        ops.resize(rows, batch.tokens());
+        self.encode(ops, work, batch);
+        let alone = TokenBatch { offsets, ..*batch };
+        ops.pool(&work.hidden, &alone, PoolShape { ways: &[Pooling::Mean], skip: 0 }, rows);
+        ops.finish(rows, false);
+    }
+
+    /// Numbers of a token.
+    pub(crate) fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// The layers, up to what is pooled.
+    fn encode(&self, ops: &mut D::Ops, work: &mut Workspace<D>, batch: &TokenBatch<'_>) {
+        for acts in [&mut work.hidden, &mut work.qkv, &mut work.context, &mut work.up] {
+            ops.resize(acts, batch.tokens());
         }
         let attention = AttentionShape { heads: self.heads, bias: self.bias.as_ref() };
         ops.embed(batch, &self.embedding, &mut work.hidden);
@@ -152,13 +185,6 @@ impl<D: Device> Model<D> {
             ops.linear(&work.hidden, &layer.up, self.activation, &mut work.up);
             ops.linear_add_norm(&work.up, &layer.down, &layer.out_norm, &mut work.hidden);
         }
-        ops.pool(&work.hidden, batch, PoolShape { ways: &self.head.pooling, skip }, &mut work.pooled);
-        let mut last = &work.pooled;
-        for (dense, acts) in self.head.dense.iter().zip(&mut work.dense) {
-            ops.linear(last, &dense.linear, dense.activation, acts);
-            last = acts;
-        }
-        ops.finish(last, self.head.normalize);
     }
 }
 

@@ -50,6 +50,15 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
+    /// What the model makes of a text.
+    pub fn does(&self) -> Does {
+        match &self.task {
+            Task::Embed(_) => Does::Embed,
+            Task::Classify(classify) if classify.labels.len() == 1 => Does::Rank,
+            Task::Classify(_) => Does::Classify,
+        }
+    }
+
     /// Numbers in a text's answer: the vector's dimensions, or the labels.
     pub fn outputs(&self) -> usize {
         match &self.task {
@@ -91,6 +100,28 @@ pub enum Task {
     Embed(EmbedSpec),
     /// One number a label for each text or pair of texts.
     Classify(ClassifySpec),
+}
+
+/// What a model makes of a text, as far as callers care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    /// A vector.
+    Embed,
+    /// One number for a pair of texts: how well they fit.
+    Rank,
+    /// One number for each of several labels.
+    Classify,
+}
+
+impl Does {
+    /// One word for programs; it never changes its meaning.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::Rank => "rank",
+            Self::Classify => "classify",
+        }
+    }
 }
 
 /// How a text's vector is made of its tokens' vectors.

@@ -161,7 +161,8 @@ impl Checks {
         self.ledger.settle(view, &self.weights, now)?;
         self.batches.settle(view, &self.workers)?;
         self.workers.settle(view, &self.batches, now)?;
-        self.weights.settle(view, &self.workers, &self.ledger, now)?;
+        let Self { workers, batches, ledger, .. } = self;
+        self.weights.settle(weights::Scene { view, workers, batches, ledger }, now)?;
         self.ladder.settle(&self.workers)?;
         self.suspects.settle(&self.ledger)?;
         self.idle.settle(view, &self.ledger, &self.batches, &self.weights)?;

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// When a caller is told to come again, at least and at most.
 const RETRY_AFTER: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(5);
 
+/// Room is kept no longer than this for a request that was refused.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+
 /// All requests.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -28,6 +31,8 @@ pub(crate) struct Ledger {
     room: Room,
     lingering_room: Room,
     limits: Limits,
+    /// Tokens of the largest request that was refused lately, and until when room may be kept for it.
+    turned_away: Option<(u64, Moment)>,
     start_max: Duration,
     is_draining: bool,
     was_any_out: bool,
@@ -129,6 +134,7 @@ impl Ledger {
             room: Room::default(),
             lingering_room: Room::default(),
             limits: options.limits,
+            turned_away: None,
             start_max: options.recovery.start_max,
             is_draining: false,
             was_any_out: true,
@@ -230,9 +236,14 @@ impl Ledger {
         };
         let is_honest = match refused {
             Refused::Full { retry_after } => {
+                // Room may be kept for a larger one that was refused, up to half of all.
+                let is_kept = self.turned_away.is_some_and(|(tokens, until)| entry.tokens < tokens && now < until);
+                let kept = if is_kept { self.limits.tokens_max / 2 } else { 0 };
                 let is_full = others.requests + 1 > self.limits.requests_max
-                    || others.tokens + entry.tokens > self.limits.tokens_max;
-                is_new && is_full && RETRY_AFTER.contains(&retry_after)
+                    || others.tokens + entry.tokens + kept > self.limits.tokens_max;
+                // How long it would wait only the machine knows; nobody waits where nothing is.
+                let is_long = self.limits.wait_max.is_some() && others.tokens > 0;
+                is_new && (is_full || is_long) && RETRY_AFTER.contains(&retry_after)
             }
             Refused::TooLarge => is_new && entry.tokens > self.limits.tokens_max,
             Refused::Expired => entry.request.deadline.is_some_and(|deadline| deadline <= now),
@@ -248,8 +259,17 @@ impl Ledger {
             let tokens = self.entries[&request].tokens;
             format!("request {} of {tokens} tokens is refused as {refused:?} beside {others:?}", request.0)
         })?;
+        self.note_refused(request, refused, now);
         self.end(request, Fate::Refused(refused));
         Ok(())
+    }
+
+    fn note_refused(&mut self, request: RequestId, refused: Refused, now: Moment) {
+        let tokens = self.entries[&request].tokens;
+        let is_largest = self.turned_away.is_none_or(|(known, until)| tokens >= known || until <= now);
+        if matches!(refused, Refused::Full { .. }) && is_largest {
+            self.turned_away = Some((tokens, now + KEPT_FOR));
+        }
     }
 
     pub(crate) fn settle(&mut self, view: &View, weights: &Weights, now: Moment) -> Verdict {

@@ -102,6 +102,8 @@ pub enum Rule {
     Rests,
     /// A model that is wanted on a GPU, and fits, gets there.
     Preheats,
+    /// A model that is wanted gone goes as soon as nothing needs it, and whoever wants that is told.
+    Granted,
 }
 
 impl fmt::Display for Broken {

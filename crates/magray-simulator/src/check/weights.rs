@@ -3,6 +3,8 @@
 
 mod judging;
 
+pub(crate) use judging::Scene;
+
 use super::batches::Batches;
 use super::requests::Ledger;
 use super::rule::{Rule, Verdict, holds};
@@ -48,8 +50,21 @@ struct Known {
     preheat: bool,
     /// Somebody wants it gone from everywhere.
     is_released: bool,
+    /// The same until the machine says that it is gone.
+    release: Option<Release>,
+    /// How often the machine has said so.
+    releases: u64,
     /// It is being taken out of the host's memory.
     is_forgetting: bool,
+}
+
+/// A release that is not told to be done yet.
+#[derive(Clone, Copy, Debug)]
+struct Release {
+    /// What was counted when it was wanted.
+    before: u64,
+    /// A load of the model was ordered since.
+    is_loaded: bool,
 }
 
 /// A model on a device.
@@ -98,6 +113,8 @@ impl Weights {
             was_busy: false,
             preheat: false,
             is_released: false,
+            release: None,
+            releases: 0,
             is_forgetting: false,
         };
         let all: u64 = scenario.models.iter().map(|model| model.bytes.max(model.plan.bytes)).sum();
@@ -187,7 +204,10 @@ impl Weights {
             Wish::Offload | Wish::Release => {
                 let is_release = wish == Wish::Release;
                 known.preheat = false;
-                known.is_released |= is_release;
+                if is_release {
+                    known.is_released = true;
+                    known.release = Some(Release { before: known.releases, is_loaded: false });
+                }
                 for shelf in &mut self.shelves {
                     let spot = &mut shelf.spots[model.0 as usize];
                     spot.is_wished_away |= spot.stage != Stage::Absent && (is_release || shelf.kind == DeviceKind::Gpu);
@@ -196,6 +216,7 @@ impl Weights {
             Wish::Preheat => {
                 known.preheat = true;
                 known.is_released = false;
+                known.release = None;
                 for shelf in &mut self.shelves {
                     shelf.spots[model.0 as usize].is_wished_away = false;
                 }
@@ -231,6 +252,9 @@ impl Weights {
             format!("model {} of {bytes} is loaded on device {} beside {taken} of {room}", model.0, device.0)
         })?;
         self.spot_mut(device, model).stage = Stage::Loading { since: now };
+        if let Some(release) = &mut self.known_mut(model).release {
+            release.is_loaded = true;
+        }
         self.shelf_mut(device).changed = now;
         Ok(())
     }
@@ -243,8 +267,8 @@ impl Weights {
                 format!("model {} is to leave device {}, and is {spot:?}", model.0, device.0)
             });
         };
-        let is_used = order.batches.on(device).any(|(_, batch)| batch.group.model == model);
-        holds(!is_used && !order.workers.is_probing(device), Rule::NotUnderBatch, || {
+        let is_used = Self::is_used(device, model, order.batches, order.workers);
+        holds(!is_used, Rule::NotUnderBatch, || {
             format!("model {} is to leave device {} while that computes", model.0, device.0)
         })?;
         let known = self.known(model);
@@ -301,6 +325,11 @@ impl Weights {
     /// Whether weights of a device have been on their way for as long as they may.
     pub(crate) fn is_overdue(&self, device: DeviceId, now: Moment) -> bool {
         self.shelf(device).moving_since().is_some_and(|since| now.since(since) >= self.keeping.load_max)
+    }
+
+    /// Whether a batch of a model, or a probe, is on a device.
+    fn is_used(device: DeviceId, model: ModelId, batches: &Batches, workers: &Workers) -> bool {
+        batches.on(device).any(|(_, batch)| batch.group.model == model) || workers.is_probing(device)
     }
 
     /// Whether a device cannot have a model before long: there is no room, or it was tried often enough.

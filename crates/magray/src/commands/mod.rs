@@ -42,7 +42,7 @@ impl Context {
     /// Settles all settings, and starts the log as they say; these flags win over the rest.
     pub(crate) fn settle(&self, flags: &[FlagValue]) -> Result<Config, ConfigError> {
         let config = read_settings(self.config_file.as_deref(), flags)?;
-        logging::start(&config.log_level());
+        logging::start(&config.log_level(), config.log_format());
         Ok(config)
     }
 }

@@ -66,6 +66,12 @@ pub(crate) struct ServeArgs {
     /// Threads that compute, or auto for one a core
     #[arg(long, value_name = "N")]
     threads: Option<String>,
+    /// What is logged: error, warn, info (a line for each request) or debug [default: warn]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// How it is logged: text, or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
     /// Workers that behave like GPUs, for tests
     #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
     simulated_gpus: usize,
@@ -101,6 +107,8 @@ impl ServeArgs {
             flag("server.admin_keys_file", self.admin_keys_file.as_ref()),
             flag("server.tls_cert", self.tls_cert.as_ref()),
             flag("server.tls_key", self.tls_key.as_ref()),
+            flag("log.level", self.log_level.as_ref()),
+            flag("log.format", self.log_format.as_ref()),
         ];
         compute.flags().into_iter().chain(own.into_iter().flatten()).collect()
     }

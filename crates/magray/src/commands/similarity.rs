@@ -2,7 +2,7 @@
 //! Compares nothing but the two.
 
 use clap::Args;
-use magray_engine::Reason;
+use magray_engine::{Reason, vectors::cosine};
 
 use super::Context;
 use crate::{
@@ -69,25 +69,4 @@ pub(crate) fn run(args: &SimilarityArgs, context: &Context) -> Result<(), Failur
         false => format!("{cosine:.4}"),
     };
     Ok(output::print(&(answer + "\n"))?)
-}
-
-/// The cosine of the angle between two vectors; 0 where one has no direction.
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    // Rounding may lead a hair beyond 1, which no cosine is.
-    if lengths > 0.0 { (dot(a, b) / lengths).clamp(-1.0, 1.0) } else { 0.0 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cosine_is_of_the_angle_alone() {
-        assert_eq!(cosine(&[1.0, 0.0], &[5.0, 0.0]), 1.0);
-        assert_eq!(cosine(&[1.0, 0.0], &[0.0, 2.0]), 0.0);
-        assert_eq!(cosine(&[1.0, 1.0], &[-1.0, -1.0]), -1.0);
-        assert_eq!(cosine(&[0.0, 0.0], &[1.0, 1.0]), 0.0);
-    }
 }

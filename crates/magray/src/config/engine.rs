@@ -129,6 +129,7 @@ impl Config {
         Limits {
             requests_max: self.whole("queue.requests_max").unwrap_or(limits.requests_max),
             tokens_max: self.whole("queue.tokens_max").map_or(limits.tokens_max, |tokens| tokens as u64),
+            ..limits
         }
     }
 

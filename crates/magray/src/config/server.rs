@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Config, ConfigError, Value};
-use crate::server::{Keys, Limits, read_keys};
+use crate::server::{Keys, Limits, WrittenKey, read_keys};
 
 /// All that a server is told by the settings.
 #[derive(Clone)]
@@ -24,11 +24,15 @@ pub(crate) struct ServerSettings {
     /// The certificate chain and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) cors_origins: Vec<String>,
-    /// Names of this machine by which agents may ask; `*`: any.
-    pub(crate) mcp_hosts: Vec<String>,
+    /// Names of this machine by which it may be asked; `*`: any.
+    pub(crate) hosts: Vec<String>,
     pub(crate) connections_max: usize,
+    /// What may lie ahead of a request, in time.
+    pub(crate) queue_wait_max: Duration,
     pub(crate) head_within: Duration,
     pub(crate) drain_within: Duration,
+    /// The collector of traces.
+    pub(crate) otlp_endpoint: Option<String>,
     pub(crate) live: LiveSettings,
 }
 
@@ -59,11 +63,13 @@ impl Config {
             openai_token_file: self.path("server.openai_token_file"),
             is_preloading: self.is_on("server.preload"),
             tls,
-            cors_origins: self.texts("server.cors_origins"),
-            mcp_hosts: self.texts("server.mcp_hosts"),
+            cors_origins: self.cors_origins()?,
+            hosts: self.texts("server.hosts"),
             connections_max: self.whole("server.connections_max").unwrap_or(1),
+            queue_wait_max: Duration::from_millis(self.whole("server.queue_wait_ms_max").unwrap_or_default() as u64),
             head_within: seconds("server.head_timeout_s"),
             drain_within: seconds("server.drain_timeout_s"),
+            otlp_endpoint: self.text("server.tracing.otlp_endpoint"),
             live: LiveSettings {
                 keys: self.keys()?,
                 requests_per_minute: self.whole("server.requests_per_minute").map(|rate| rate as u64),
@@ -87,8 +93,8 @@ impl Config {
     }
 
     fn keys(&self) -> Result<Keys, ConfigError> {
-        let read = |setting: &str, file: &'static str| -> Result<Vec<String>, ConfigError> {
-            let mut keys = self.texts(setting);
+        let read = |setting: &str, file: &'static str| -> Result<Vec<WrittenKey>, ConfigError> {
+            let mut keys: Vec<_> = self.texts(setting).into_iter().map(WrittenKey::unnamed).collect();
             if let Some(path) = self.path(file) {
                 keys.extend(keys_of_file(&path, file)?);
             }
@@ -113,6 +119,21 @@ impl Config {
         self.texts("server.aliases").into_iter().map(pair).collect()
     }
 
+    fn cors_origins(&self) -> Result<Vec<String>, ConfigError> {
+        let entry = self.entry("server.cors_origins");
+        let origins = self.texts("server.cors_origins");
+        // `*` beside others would be meant for less than it does.
+        let is_all = origins == ["*"];
+        match origins.iter().find(|origin| !is_all && !is_origin(origin)) {
+            None => Ok(origins),
+            Some(wrong) => Err(ConfigError::BadValue {
+                place: format!("server.cors_origins ({})", entry.source),
+                shown: wrong.clone(),
+                allowed: "scheme://host or scheme://host:port, with commas between, or * alone".to_owned(),
+            }),
+        }
+    }
+
     /// A setting of several texts with commas between.
     fn texts(&self, key: &str) -> Vec<String> {
         let Value::Text(text) = &self.entry(key).value else { return Vec::new() };
@@ -120,7 +141,17 @@ impl Config {
     }
 }
 
-fn keys_of_file(path: &Path, named_by: &'static str) -> Result<Vec<String>, ConfigError> {
+/// Whether a text is an origin as browsers send it.
+fn is_origin(text: &str) -> bool {
+    let Some((scheme, host)) = text.split_once("://") else { return false };
+    let is_scheme =
+        !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    let is_host =
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
+    is_scheme && is_host
+}
+
+fn keys_of_file(path: &Path, named_by: &'static str) -> Result<Vec<WrittenKey>, ConfigError> {
     let unreadable = |reason| ConfigError::Unreadable { path: path.to_owned(), named_by, reason };
     let keys = read_keys(&fs::read_to_string(path).map_err(unreadable)?);
     // A file without a key would leave the server open although somebody wanted it closed.

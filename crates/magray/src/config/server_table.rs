@@ -5,7 +5,7 @@ use super::table::Setting;
 use super::value::Kind;
 
 /// All settings of the server, in the order in which they are shown.
-pub(super) const SERVER: [Setting; 26] = [
+pub(super) const SERVER: [Setting; 28] = [
     Setting::new("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
         .env(&["MAGRAY_HOST"])
         .flag("--host"),
@@ -77,11 +77,11 @@ pub(super) const SERVER: [Setting; 26] = [
     )
     .unset_as("none"),
     Setting::new(
-        "server.mcp_hosts",
+        "server.hosts",
         Kind::Text,
         "localhost,127.0.0.1,::1",
-        "Names of this machine by which `/mcp` may be asked, with commas between, or `*` for any: a web page that \
-         makes its own name lead here is turned away.",
+        "Names of this machine by which `/mcp`, and a server without keys on loopback, may be asked, with commas \
+         between, or `*` for any: a web page that makes its own name lead here is turned away.",
     ),
     Setting::new(
         "server.body_bytes_max",
@@ -93,7 +93,14 @@ pub(super) const SERVER: [Setting; 26] = [
         "server.held_bytes_max",
         Kind::Whole { min: 1 << 16, max: 1 << 40 },
         "134217728",
-        "Bytes of all requests that are not answered; more are refused.",
+        "Bytes of all requests and answers that are held; more are refused.",
+    ),
+    Setting::new(
+        "server.queue_wait_ms_max",
+        Kind::Whole { min: 1, max: 86_400_000 },
+        "2000",
+        "Milliseconds that the devices may need for what lies ahead of a request, by the speed measured lately; behind \
+         more, requests are refused with 429.",
     ),
     Setting::new("server.texts_max", Kind::Whole { min: 1, max: 65_536 }, "2048", "Texts of a request at most."),
     Setting::new("server.text_bytes_max", Kind::Whole { min: 1, max: 1 << 30 }, "1048576", "Bytes of a text at most."),
@@ -120,7 +127,8 @@ pub(super) const SERVER: [Setting; 26] = [
         "server.body_timeout_s",
         Kind::Whole { min: 1, max: 3_600 },
         "30",
-        "Seconds in which a client must send a body, and in which it must take some of its answer.",
+        "Seconds in which a client must send a body, and in which it must take some of its answer; all of it within \
+         these and a second for each 128 KiB.",
     ),
     Setting::new(
         "server.request_timeout_s",
@@ -134,4 +142,13 @@ pub(super) const SERVER: [Setting; 26] = [
         "30",
         "Seconds that requests have to end when the server is told to stop.",
     ),
+    Setting::new(
+        "server.tracing.otlp_endpoint",
+        Kind::Url,
+        "",
+        "The collector of OpenTelemetry that is told how each request went (OTLP over HTTP, such as \
+         `http://localhost:4318`). `none`: nobody is.",
+    )
+    .env(&["OTEL_EXPORTER_OTLP_ENDPOINT"])
+    .unset_as("none"),
 ];

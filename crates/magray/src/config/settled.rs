@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
 
 use super::{Config, ConfigError, Value};
+use crate::logging::LogFormat;
 
 /// Which model, and where models are kept.
 #[derive(Clone, Debug)]
@@ -81,6 +82,14 @@ impl Config {
     /// What is logged: a level's name.
     pub(crate) fn log_level(&self) -> String {
         self.text("log.level").unwrap_or_default()
+    }
+
+    /// How the log is written.
+    pub(crate) fn log_format(&self) -> LogFormat {
+        match self.text("log.format").as_deref() {
+            Some("json") => LogFormat::Json,
+            _ => LogFormat::Text,
+        }
     }
 
     pub(super) fn precision(&self, key: &str) -> PrecisionChoice {

@@ -107,6 +107,7 @@ const STRATEGIES: &[Word] = &[
     ("pipeline_parallel", &["pipeline-parallel", "pipeline"]),
 ];
 const LEVELS: &[Word] = &[("error", &[]), ("warn", &["warning"]), ("info", &[]), ("debug", &[])];
+const LOG_FORMATS: &[Word] = &[("text", &[]), ("json", &[])];
 const PRIORITIES: &[Word] = &[("low", &[]), ("normal", &[]), ("high", &[])];
 const BITS: &[Word] = &[("8", &[]), ("4", &[])];
 
@@ -401,8 +402,22 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["MAGRAY_CONTROL_FOLDER"])
     .unset_as(""),
-    Setting::new("log.level", Kind::Word(LEVELS), "warn", "What is logged on stderr: this and what is worse.")
-        .env(&["MAGRAY_LOG"]),
+    Setting::new(
+        "log.level",
+        Kind::Word(LEVELS),
+        "warn",
+        "What is logged on stderr: this and what is worse. `info` has a line for each request of a server.",
+    )
+    .env(&["MAGRAY_LOG"])
+    .flag("--log-level"),
+    Setting::new(
+        "log.format",
+        Kind::Word(LOG_FORMATS),
+        "text",
+        "How the log is written: `text` for people, `json` for programs, one object a line.",
+    )
+    .env(&["MAGRAY_LOG_FORMAT"])
+    .flag("--log-format"),
 ];
 
 #[cfg(test)]

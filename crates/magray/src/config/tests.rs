@@ -332,7 +332,7 @@ fn settings_of_queue_and_batches_arrive_where_they_are_used() {
     );
     let sizing = Sizing::Fixed { texts: 8, timeout: Duration::from_millis(3) };
     assert_eq!(set.schedule.batching, Batching { sizing, texts_max: 64, ..Batching::default() });
-    assert_eq!(set.schedule.limits, Limits { requests_max: 5, tokens_max: 700 });
+    assert_eq!(set.schedule.limits, Limits { requests_max: 5, tokens_max: 700, wait_max: None });
     assert_eq!(set.gpus, Gpus::These(vec![0, 2]));
     assert_eq!(set.faults, Some("kill@2s".parse().unwrap()));
     assert_eq!(settings("[gpu.multi_gpu]\nenabled = true\n").gpus, Gpus::All);

@@ -3,6 +3,7 @@
 
 mod client;
 mod folder;
+mod grade;
 mod line;
 mod report;
 mod server;
@@ -13,8 +14,8 @@ mod wire;
 
 pub(crate) use client::{AskError, Running, running};
 #[cfg(test)]
-pub(crate) use report::Whereabouts;
-pub(crate) use report::{DeviceReport, EngineReport, ModelReport, PoolReport};
+pub(crate) use grade::Grade;
+pub(crate) use report::{DeviceReport, EngineReport, ModelReport, PerformanceReport, PoolReport, Whereabouts};
 pub(crate) use server::ControlSocket;
 pub(crate) use subject::EngineSubject;
 pub(crate) use wire::{Done, Idle, ModelDone, RefusalCode, Reply, Request};

@@ -1,17 +1,22 @@
-//! How an engine is, as it is told to other processes and printed by `--json`.
-//! Takes over figures and words; judges nothing.
+//! How an engine is, as it is told through HTTP and to other processes, and printed by `--json`.
+//! Takes over figures and words; the one judgement, the grade, is made beside it.
 
 use std::time::Duration;
 
 use magray_core::pool::PoolStats;
 use magray_engine::{
     DeviceName,
-    engine::{DeviceState, DeviceStatus, ModelStatus, ModelView, Priority, Residency, Status},
+    engine::{DeviceState, DeviceStatus, ModelStatus, ModelView, Priority, Recent, Residency, Status},
 };
+use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::grade::{Grade, grade};
 
 /// An engine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
 pub(crate) struct EngineReport {
     pub(crate) pid: u32,
     /// Of the program.
@@ -21,32 +26,82 @@ pub(crate) struct EngineReport {
     pub(crate) requests: u64,
     /// Of these, the ones of which nothing is computed yet.
     pub(crate) waiting: u64,
+    /// Tokens of all of them.
+    pub(crate) tokens: u64,
+    /// GPU memory that magray's models and their passes hold, in GB.
+    pub(crate) gpu_memory_allocated_gb: f64,
+    /// Whether TensorRT computes: this version never lets it.
+    pub(crate) tensorrt: bool,
+    pub(crate) performance: PerformanceReport,
+    /// The CPU is the first.
     pub(crate) devices: Vec<DeviceReport>,
     pub(crate) models: Vec<ModelReport>,
 }
 
+/// How fast it has been lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct PerformanceReport {
+    /// The time that the figures are of: the last minute, or since the start.
+    pub(crate) window_s: f64,
+    /// Requests that were answered in it.
+    pub(crate) requests: u64,
+    /// From a request's arrival at the queue to its answer; null where there was none.
+    pub(crate) latency_mean_s: Option<f64>,
+    pub(crate) requests_per_s: f64,
+    pub(crate) texts_per_s: f64,
+    pub(crate) tokens_per_s: f64,
+    /// The part of the requests that the CPU computed in place of a GPU, from 0 to 1; null where there was none.
+    pub(crate) fallback_rate: Option<f64>,
+}
+
 /// A device of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
 pub(crate) struct DeviceReport {
     pub(crate) name: String,
     pub(crate) is_gpu: bool,
+    /// What is sold under this name, such as `NVIDIA H200`.
+    pub(crate) hardware: Option<String>,
+    /// `starting`, `in_rotation`, `resting`, `recovering` or `out`.
     pub(crate) state: String,
     /// Why it is out, where it is.
     pub(crate) reason: Option<String>,
+    /// How much is had of what it can do.
+    pub(crate) grade: Grade,
     /// Its worker's process.
     pub(crate) worker_pid: Option<u32>,
+    /// All that it has.
+    pub(crate) memory_total_bytes: Option<u64>,
     /// In use by magray's models and their passes; 0 where no worker is there to hold any.
     pub(crate) memory_used_bytes: Option<u64>,
+    /// Taken from the device by magray; what is not in use is kept for the next pass.
+    pub(crate) memory_reserved_bytes: Option<u64>,
     /// What magray may use of it.
     pub(crate) memory_limit_bytes: Option<u64>,
     /// In use by all processes, as telemetry told last.
     pub(crate) memory_used_by_all_bytes: Option<u64>,
+    pub(crate) temperature_celsius: Option<u32>,
+    pub(crate) power_watts: Option<f64>,
+    pub(crate) power_limit_watts: Option<f64>,
+    /// The part of the last moments in which it computed, for whomever.
+    pub(crate) utilisation_percent: Option<u32>,
+    /// The part of its speed that it is trusted with: 1 unless it is hot.
+    pub(crate) weight: f64,
+    /// Batches that it has now.
+    pub(crate) batches: u64,
+    pub(crate) batches_finished: u64,
+    pub(crate) texts_finished: u64,
+    pub(crate) busy_s: f64,
+    pub(crate) failures: u64,
+    pub(crate) worker_restarts: u64,
     pub(crate) pool: Option<PoolReport>,
     pub(crate) last_error: Option<String>,
 }
 
 /// The pool of a device's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
 pub(crate) struct PoolReport {
     pub(crate) reserved_bytes: u64,
     pub(crate) used_bytes: u64,
@@ -66,10 +121,15 @@ pub(crate) struct PoolReport {
 }
 
 /// A model of an engine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
 pub(crate) struct ModelReport {
     pub(crate) name: String,
+    /// Where it is now, in one word: `gpu`, `loading`, `cpu` or `unloaded`.
+    pub(crate) location: String,
+    /// Requests for it that wait or are computed.
     pub(crate) requests: u64,
+    /// Since it was used last.
     pub(crate) idle_s: f64,
     /// Of its weights on a GPU.
     pub(crate) bytes: u64,
@@ -79,14 +139,18 @@ pub(crate) struct ModelReport {
     pub(crate) idle_timeout_s: Option<f64>,
     pub(crate) offload_after_use: bool,
     pub(crate) pinned: bool,
+    /// `low`, `normal` or `high`.
     pub(crate) priority: String,
+    /// Where its weights are, seen from each device.
     pub(crate) residency: Vec<Whereabouts>,
 }
 
 /// Where a model's weights are, seen from one device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
 pub(crate) struct Whereabouts {
     pub(crate) device: String,
+    /// Of a GPU `on_gpu`, of the CPU `ready`; else `unloaded`, `loading`, `leaving`, `on_cpu` or `on_cpu_cold`.
     #[serde(rename = "where")]
     pub(crate) place: String,
 }
@@ -95,13 +159,20 @@ impl EngineReport {
     /// Of this process.
     pub(crate) fn of(status: &Status, memory_limit: Option<u64>) -> Self {
         let names: Vec<DeviceName> = status.devices.iter().map(|device| device.name).collect();
+        let devices: Vec<DeviceReport> =
+            status.devices.iter().map(|device| DeviceReport::of(device, &status.recent, memory_limit)).collect();
+        let allocated: u64 = devices.iter().filter_map(|device| device.memory_used_bytes).sum();
         Self {
             pid: std::process::id(),
             magray: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_s: status.uptime.as_secs_f64(),
             requests: status.requests as u64,
             waiting: status.waiting as u64,
-            devices: status.devices.iter().map(|device| DeviceReport::of(device, memory_limit)).collect(),
+            tokens: status.tokens,
+            gpu_memory_allocated_gb: allocated as f64 / 1e9,
+            tensorrt: false,
+            performance: PerformanceReport::of(&status.recent),
+            devices,
             models: status.models.iter().map(|model| ModelReport::of(model, &names)).collect(),
         }
     }
@@ -112,23 +183,54 @@ impl EngineReport {
     }
 }
 
+impl PerformanceReport {
+    fn of(recent: &Recent) -> Self {
+        Self {
+            window_s: recent.window.as_secs_f64(),
+            requests: recent.requests,
+            latency_mean_s: recent.latency_mean().map(|latency| latency.as_secs_f64()),
+            requests_per_s: recent.per_second(recent.requests),
+            texts_per_s: recent.per_second(recent.texts),
+            tokens_per_s: recent.per_second(recent.tokens),
+            fallback_rate: recent.fallback_rate(),
+        }
+    }
+}
+
 impl DeviceReport {
-    fn of(device: &DeviceStatus, memory_limit: Option<u64>) -> Self {
+    fn of(device: &DeviceStatus, recent: &Recent, memory_limit: Option<u64>) -> Self {
         let is_gpu = device.name != DeviceName::Cpu;
         let (state, reason) = state_words(device.schedule.state);
         // What a worker told last is over with it.
         let memory = device.memory.filter(|_| device.pid.is_some());
         let total = device.memory.map(|memory| memory.total).filter(|total| *total > 0);
         let limit = |total: u64| memory_limit.map_or(total, |limit| limit.min(total));
+        let (schedule, health) = (&device.schedule, device.health.as_ref());
+        let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
         Self {
             name: device.name.to_string(),
             is_gpu,
+            hardware: device.hardware.clone(),
             state: state.to_owned(),
             reason: reason.map(str::to_owned),
+            grade: grade(schedule, recent),
             worker_pid: device.pid,
+            memory_total_bytes: total,
             memory_used_bytes: is_gpu.then(|| memory.map_or(0, |memory| memory.allocated)),
+            memory_reserved_bytes: is_gpu.then(|| memory.map_or(0, |memory| memory.reserved)),
             memory_limit_bytes: total.map(limit),
-            memory_used_by_all_bytes: device.health.as_ref().and_then(|health| health.memory_used_bytes),
+            memory_used_by_all_bytes: health.and_then(|health| health.memory_used_bytes),
+            temperature_celsius: health.and_then(|health| health.temperature_celsius),
+            power_watts: health.and_then(|health| health.power_milliwatts).map(watts),
+            power_limit_watts: health.and_then(|health| health.power_limit_milliwatts).map(watts),
+            utilisation_percent: health.and_then(|health| health.utilisation_percent),
+            weight: schedule.weight,
+            batches: schedule.batches as u64,
+            batches_finished: schedule.batches_finished,
+            texts_finished: schedule.texts_finished,
+            busy_s: schedule.busy.as_secs_f64(),
+            failures: schedule.failures_total,
+            worker_restarts: schedule.restarts,
             pool: memory.as_ref().map(|memory| PoolReport::of(&memory.pool)),
             last_error: device.last_error.clone(),
         }
@@ -163,9 +265,10 @@ impl PoolReport {
 
 impl ModelReport {
     fn of(model: &ModelStatus, devices: &[DeviceName]) -> Self {
-        let ModelView { plan, idle, requests, residency, loads, offloads } = &model.view;
+        let ModelView { plan, idle, requests, residency, loads, offloads, .. } = &model.view;
         Self {
             name: model.name.clone(),
+            location: location(residency).to_owned(),
             requests: *requests as u64,
             idle_s: idle.as_secs_f64(),
             bytes: plan.bytes,
@@ -191,6 +294,21 @@ impl Whereabouts {
     }
 }
 
+/// Where a model is, in one word: the place that costs most. The first device is the CPU.
+fn location(residency: &[Residency]) -> &'static str {
+    let (cpu, gpus) = residency.split_at(residency.len().min(1));
+    let any = |places: &[Residency], wanted: &[Residency]| places.iter().any(|place| wanted.contains(place));
+    if any(gpus, &[Residency::OnDevice, Residency::Leaving]) {
+        "gpu"
+    } else if any(residency, &[Residency::Loading]) {
+        "loading"
+    } else if any(gpus, &[Residency::OnCpu, Residency::OnCpuCold]) || any(cpu, &[Residency::OnDevice]) {
+        "cpu"
+    } else {
+        "unloaded"
+    }
+}
+
 pub(crate) fn priority_word(priority: Priority) -> &'static str {
     match priority {
         Priority::Low => "low",
@@ -206,5 +324,20 @@ fn state_words(state: DeviceState) -> (&'static str, Option<&'static str>) {
         DeviceState::Resting => ("resting", None),
         DeviceState::Recovering(reason) => ("recovering", Some(reason.code())),
         DeviceState::Out(reason) => ("out", Some(reason.code())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Residency::{Loading, OnCpuCold, OnDevice, Unloaded};
+
+    #[test]
+    fn the_place_that_costs_most_is_told() {
+        assert_eq!(location(&[OnDevice, OnDevice]), "gpu");
+        assert_eq!(location(&[OnDevice, Loading]), "loading");
+        assert_eq!(location(&[Unloaded, OnCpuCold]), "cpu");
+        assert_eq!(location(&[OnDevice]), "cpu");
+        assert_eq!(location(&[Unloaded, Unloaded]), "unloaded");
     }
 }

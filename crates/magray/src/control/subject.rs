@@ -127,6 +127,7 @@ fn unknown(name: &str, known: &[String]) -> Refusal {
 fn refusal(model: &str, error: &EngineError) -> Refusal {
     let code = match error {
         EngineError::NotYet { .. } => RefusalCode::NotYet,
+        EngineError::Overruled => RefusalCode::Overruled,
         EngineError::NoModel(_) => RefusalCode::UnknownModel,
         EngineError::Full { .. } => RefusalCode::Busy,
         EngineError::Draining => RefusalCode::Ending,
@@ -137,6 +138,7 @@ fn refusal(model: &str, error: &EngineError) -> Refusal {
         | EngineError::TooLarge
         | EngineError::Expired
         | EngineError::Poison
+        | EngineError::Panicked
         | EngineError::NoDevice { .. } => RefusalCode::NotYet,
     };
     Refusal::new(code, format!("'{model}': {error}"))

@@ -36,6 +36,7 @@ impl Controlled for Fake {
     fn report(&self) -> EngineReport {
         let model = |name: &str| ModelReport {
             name: name.to_owned(),
+            location: "gpu".to_owned(),
             requests: 0,
             idle_s: 1.5,
             bytes: 1000,
@@ -53,6 +54,10 @@ impl Controlled for Fake {
             uptime_s: 1.0,
             requests: 0,
             waiting: 0,
+            tokens: 0,
+            gpu_memory_allocated_gb: 0.0,
+            tensorrt: false,
+            performance: PerformanceReport::default(),
             devices: Vec::new(),
             models: vec![model("a"), model("org/b")],
         }

@@ -82,6 +82,8 @@ pub(crate) enum RefusalCode {
     UnknownModel,
     /// It goes on, but took longer than the client would wait.
     NotYet,
+    /// Somebody else wanted the opposite after it.
+    Overruled,
     /// Too many ask at once: try again.
     Busy,
     /// The engine ends.

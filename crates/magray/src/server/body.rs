@@ -8,14 +8,16 @@ use axum::{
     extract::{FromRequest, Request},
 };
 use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use serde::Deserialize;
 
 use super::{
     admission::Place,
     errors::{Kind, Problem},
-    requests,
+    gate, requests,
     state::App,
+    visit,
 };
 
 /// A body that was read. It holds its place among the server's work until it is dropped.
@@ -47,31 +49,45 @@ impl Body {
 impl FromRequest<App> for Body {
     type Rejection = Problem;
 
+    /// Reads it. Where it is to be computed, the queue's room for it is looked after before it is read, and kept for it
+    /// as soon as it is there: what is only promised takes nothing from those who are here.
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         let limits = app.live().limits;
-        let body = request.into_body();
-        let told = body.size_hint().exact();
         let most = limits.body_bytes_max as u64;
-        let entered = match told.filter(|bytes| *bytes > most) {
-            Some(_) => Err(too_large(most)),
-            None => app.admission().enter(told.unwrap_or(0)),
+        let is_work = gate::is_work(request.extensions());
+        let (parts, mut body) = request.into_parts();
+        let told = body.size_hint().exact();
+        let entered = match told {
+            Some(bytes) if bytes > most => Err(too_large(most)),
+            _ if is_work => app.check_room(told.unwrap_or(0)).and_then(|()| app.admission().enter()),
+            _ => app.admission().enter(),
         };
-        let mut place = match entered {
-            Ok(place) => place,
-            Err(problem) => {
-                discard(body).await;
-                return Err(problem);
+        let read = match entered {
+            Ok(mut place) => {
+                let reading = tokio::time::timeout(limits.body_within, read(&mut body, told, most, &mut place));
+                let Ok(read) = reading.await else {
+                    return Err(Problem::new(Kind::TooSlow, "the body of the request did not arrive in time"));
+                };
+                read.map(|bytes| Self { bytes, _place: place })
             }
+            Err(problem) => Err(problem),
         };
-        let read = read(body, told, most, &mut place);
-        let Ok(read) = tokio::time::timeout(limits.body_within, read).await else {
-            return Err(Problem::new(Kind::TooSlow, "the body of the request did not arrive in time"));
-        };
-        Ok(Self { bytes: read?, _place: place })
+        match read {
+            Ok(body) => {
+                if is_work {
+                    visit::keep_coming(app.promise_room(body.len() as u64)?);
+                }
+                Ok(body)
+            }
+            Err(problem) => {
+                discard(&parts.headers, body).await;
+                Err(problem)
+            }
+        }
     }
 }
 
-async fn read(mut body: axum::body::Body, told: Option<u64>, most: u64, place: &mut Place) -> Result<Bytes, Problem> {
+async fn read(body: &mut axum::body::Body, told: Option<u64>, most: u64, place: &mut Place) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -81,14 +97,13 @@ async fn read(mut body: axum::body::Body, told: Option<u64>, most: u64, place: &
         if so_far > most {
             return Err(too_large(most));
         }
-        if told.is_none() {
-            place.grow(data.len() as u64)?;
-        }
+        place.grow(data.len() as u64)?;
         if first.is_empty() && whole.is_empty() {
             first = data;
             continue;
         }
         if whole.is_empty() {
+            // Memory that is asked for and not written to is not there yet.
             whole.reserve(told.unwrap_or(so_far * 2).min(most) as usize);
             whole.extend_from_slice(&std::mem::take(&mut first));
         }
@@ -98,10 +113,13 @@ async fn read(mut body: axum::body::Body, told: Option<u64>, most: u64, place: &
 }
 
 /// Reads what is on its way of a body that nobody wants, up to a bound. A client that is still sending when the connection
-/// is closed would not see why it was refused.
-pub(crate) async fn discard(mut body: axum::body::Body) {
+/// is closed would not see why it was refused. One that waits to be asked for its body is not asked.
+pub(crate) async fn discard(headers: &HeaderMap, mut body: axum::body::Body) {
     const BYTES_MAX: usize = 1 << 20;
     const WITHIN: Duration = Duration::from_millis(100);
+    if headers.contains_key(header::EXPECT) {
+        return;
+    }
     let reading = async {
         let mut bytes = 0;
         while let Some(Ok(frame)) = body.frame().await {

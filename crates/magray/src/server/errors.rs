@@ -47,13 +47,30 @@ pub(crate) enum Kind {
     Expired,
     /// No device can compute it now, or the server is on its way out.
     Unavailable,
-    /// Not something that this server does.
-    NotImplemented,
     /// A fault of ours.
     Internal,
 }
 
 impl Kind {
+    /// Every kind, for those who count them.
+    pub(crate) const ALL: [Self; 15] = [
+        Self::Malformed,
+        Self::Invalid,
+        Self::Empty,
+        Self::TooLarge,
+        Self::Unauthorised,
+        Self::Forbidden,
+        Self::NoRoute,
+        Self::NoSuchModel,
+        Self::WrongMethod,
+        Self::Busy,
+        Self::TooOften,
+        Self::TooSlow,
+        Self::Expired,
+        Self::Unavailable,
+        Self::Internal,
+    ];
+
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
@@ -66,7 +83,6 @@ impl Kind {
             Self::Busy | Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Expired | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -88,7 +104,6 @@ impl Kind {
             Self::TooSlow => "request_timeout",
             Self::Expired => "timeout",
             Self::Unavailable => "unavailable",
-            Self::NotImplemented => "not_implemented",
             Self::Internal => "internal",
         }
     }
@@ -99,7 +114,7 @@ impl Kind {
             Self::Unauthorised => "authentication_error",
             Self::Forbidden => "permission_error",
             Self::Busy | Self::TooOften => "rate_limit_error",
-            Self::Expired | Self::Unavailable | Self::Internal | Self::NotImplemented => "server_error",
+            Self::Expired | Self::Unavailable | Self::Internal => "server_error",
             _ => "invalid_request_error",
         }
     }
@@ -108,7 +123,7 @@ impl Kind {
     fn tei_type(self) -> &'static str {
         match self {
             Self::Busy | Self::TooOften => "overloaded",
-            Self::Expired | Self::Internal | Self::NotImplemented => "backend",
+            Self::Expired | Self::Internal => "backend",
             Self::Unavailable => "unhealthy",
             Self::Empty => "empty",
             _ => "validation",
@@ -216,7 +231,7 @@ impl From<EngineError> for Problem {
         match error {
             EngineError::Full { retry_after } => Self::busy(Kind::Busy, message, retry_after),
             EngineError::TooLarge => Self::new(Kind::TooLarge, message),
-            EngineError::Expired => Self::new(Kind::Expired, message),
+            EngineError::Expired => Self::busy(Kind::Expired, message, Duration::from_secs(1)),
             EngineError::Text(error) => error.into(),
             EngineError::NoText | EngineError::TokenKinds { .. } | EngineError::NoPrompt(_) => {
                 Self::new(Kind::Invalid, message)
@@ -224,8 +239,10 @@ impl From<EngineError> for Problem {
             EngineError::NoDevice { .. } | EngineError::Draining => {
                 Self::busy(Kind::Unavailable, message, Duration::from_secs(1))
             }
-            EngineError::NotYet { .. } => Self::busy(Kind::Expired, message, Duration::from_secs(1)),
-            EngineError::NoModel(_) | EngineError::Poison => Self::new(Kind::Internal, message),
+            EngineError::NotYet { .. } | EngineError::Overruled => {
+                Self::busy(Kind::Expired, message, Duration::from_secs(1))
+            }
+            EngineError::NoModel(_) | EngineError::Poison | EngineError::Panicked => Self::new(Kind::Internal, message),
         }
     }
 }

@@ -1,78 +1,75 @@
-//! What happens to every request around its handler: its name, its key, its time, its place in log and metrics.
-//! Decides who may pass; the handlers behind it need not ask again.
+//! Who may pass to a handler, and how often; and what is said to those who ask for what is not there.
+//! Decides before a body is read; the handlers behind it need not ask again.
 
-use std::time::Instant;
+use std::sync::Arc;
 
 use axum::{
     extract::{MatchedPath, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-
-use http::Method;
+use http::Extensions;
 
 use super::{
+    account::Account,
     body,
-    errors::{Kind, Problem, Shape},
+    errors::{Kind, Problem},
     keys::Access,
-    request_id,
+    origin::Origins,
     state::App,
 };
+
+/// What makes the devices work. A full queue shuts these doors and no others: whoever looks, or takes models off a GPU,
+/// is the more welcome then.
+const WORK: [&str; 12] = [
+    "/",
+    "/api/embed",
+    "/api/embeddings",
+    "/embed",
+    "/embed_all",
+    "/predict",
+    "/rerank",
+    "/similarity",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v2/embed",
+    "/v2/rerank",
+];
+/// Whether a request of a route makes the devices work.
+pub(crate) fn is_work(of: &Extensions) -> bool {
+    of.get::<MatchedPath>().is_some_and(|route| WORK.contains(&route.as_str()))
+}
 
 /// Lets those pass whose key allows it, as often as it allows.
 pub(crate) async fn admit(State((app, access)): State<(App, Access)>, request: Request, next: Next) -> Response {
     let live = app.live();
     let admitted = live.keys.admit(request.headers(), access);
-    let admitted = admitted.and_then(|caller| live.rates.take(caller.key, app.uptime()));
-    // Only what computes is posted by users.
-    let computes = access == Access::User && request.method() == Method::POST;
-    let admitted = admitted.and_then(|()| if computes { app.admission().check_room(app.uptime()) } else { Ok(()) });
-    match admitted {
+    let admitted = admitted.and_then(|caller| {
+        Account::current().note_key(caller.name.as_ref());
+        live.rates.take(caller.key, app.uptime())
+    });
+    pass(admitted, request, next).await
+}
+
+/// Lets those pass who are no page of elsewhere.
+pub(crate) async fn keep_pages_out(
+    State((app, origins)): State<(App, Arc<Origins>)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let checked = origins.check(request.uri(), request.headers(), app.live().keys.is_open());
+    pass(checked, request, next).await
+}
+
+async fn pass(may: Result<(), Problem>, request: Request, next: Next) -> Response {
+    match may {
         Ok(()) => next.run(request).await,
         Err(problem) => {
-            body::discard(request.into_body()).await;
+            let (parts, body) = request.into_parts();
+            body::discard(&parts.headers, body).await;
             problem.into_response()
         }
     }
-}
-
-/// Watches a request from its head to its answer.
-pub(crate) async fn watch(State(app): State<App>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let name = request_id::name(request.headers());
-    let shape = Shape::of(request.uri().path());
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let method = request.method().clone();
-    let within = app.live().limits.answer_within;
-    let mut response = match tokio::time::timeout(within, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => Problem::new(Kind::Expired, "the request was not answered in time").into_response(),
-    };
-    let route = route.as_ref().map_or("none", MatchedPath::as_str);
-    let took = started.elapsed();
-    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        app.metrics().refused(problem.kind);
-        let id = name.to_str().unwrap_or_default();
-        let (code, message) = (problem.kind.code(), problem.message.as_str());
-        match problem.kind {
-            Kind::Internal => tracing::error!(target: "magray::server", id, route, code, message, "request failed"),
-            _ => tracing::info!(target: "magray::server", id, route, code, message, "request refused"),
-        }
-        response = problem.render(shape);
-    }
-    let status = response.status();
-    app.metrics().answered(route, &method, status, took);
-    tracing::debug!(
-        target: "magray::server",
-        id = name.to_str().unwrap_or_default(),
-        %method,
-        route,
-        status = status.as_u16(),
-        ms = took.as_secs_f64() * 1e3,
-        "request"
-    );
-    response.headers_mut().insert(request_id::HEADER, name);
-    response
 }
 
 /// A path that leads nowhere.

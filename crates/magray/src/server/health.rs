@@ -1,17 +1,14 @@
-//! Whether the server can do its work: proved by a real pass through the device in use, not by being there.
-//! Never keeps an idle model on its device: what was proved holds until a device changes.
+//! Tells whether the server can do its work: the engine proves it by a real pass through the device in use.
+//! Decides nothing of it; says no while the server is stopping.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
-use magray_engine::engine::{Answer, DeviceState, EngineError, Priority, Status, Work};
+use magray_engine::engine::EngineError;
 use serde::Serialize;
 
 use super::{
@@ -19,26 +16,7 @@ use super::{
     state::App,
 };
 
-/// What is known of the last passes.
-#[derive(Debug, Default)]
-pub(crate) struct Health {
-    last: Mutex<Option<Pass>>,
-    /// How the devices were when a pass was proved last.
-    proved: Mutex<Option<Devices>>,
-    /// One proof at a time: whoever comes meanwhile waits for it.
-    turn: tokio::sync::Mutex<()>,
-}
-
-#[derive(Clone, Debug)]
-struct Pass {
-    at: Instant,
-    device: String,
-}
-
-/// By device: whether it is used, and how many workers it has had.
-type Devices = Vec<(bool, u64)>;
-
-/// A pass that takes longer proves that something is wrong.
+/// A proof that takes longer shows that something is wrong.
 const PROOF_MAX: Duration = Duration::from_secs(30);
 
 /// That the server works.
@@ -47,42 +25,9 @@ pub(crate) struct Healthy {
     /// `ok`.
     status: &'static str,
     /// The device that computed last.
-    device: Option<String>,
+    device: String,
     /// Seconds since it did.
-    last_pass_s: Option<f64>,
-}
-
-impl Health {
-    /// A request was computed.
-    pub(crate) fn passed(&self, answer: &Answer) {
-        // Whoever is just reading it will see the next.
-        if let Ok(mut last) = self.last.try_lock() {
-            let device = match last.take() {
-                Some(pass) if answer.device.to_string() == pass.device => pass.device,
-                _ => answer.device.to_string(),
-            };
-            *last = Some(Pass { at: Instant::now(), device });
-        }
-    }
-
-    fn is_proved(&self, devices: &Devices) -> bool {
-        self.proved.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(devices)
-    }
-
-    fn prove(&self, devices: Devices) {
-        *self.proved.lock().unwrap_or_else(PoisonError::into_inner) = Some(devices);
-    }
-
-    fn told(&self) -> Healthy {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let last_pass_s = last.as_ref().map(|pass| pass.at.elapsed().as_secs_f64());
-        Healthy { status: "ok", device: last.map(|pass| pass.device), last_pass_s }
-    }
-}
-
-fn devices(status: &Status) -> Devices {
-    let device = |state: DeviceState| matches!(state, DeviceState::InRotation | DeviceState::Resting);
-    status.devices.iter().map(|status| (device(status.schedule.state), status.schedule.restarts)).collect()
+    last_pass_s: f64,
 }
 
 impl App {
@@ -91,39 +36,16 @@ impl App {
         if self.is_draining() {
             return Err(Problem::new(Kind::Unavailable, "the server is stopping"));
         }
-        let now = || devices(&self.engine().status());
-        if self.health().is_proved(&now()) {
-            return Ok(self.health().told());
-        }
-        let _turn = self.health().turn.lock().await;
-        let before = now();
-        if self.health().is_proved(&before) {
-            return Ok(self.health().told());
-        }
-        match self.pass().await {
-            Ok(answer) => {
-                self.health().passed(&answer);
-                let after = now();
-                // A device that came up for it is proved by it; a worker that was replaced meanwhile may not be.
-                let workers = |devices: &Devices| devices.iter().map(|(_, workers)| *workers).collect::<Vec<_>>();
-                self.health().prove(if workers(&before) == workers(&after) { after } else { before });
-            }
-            // Too much to do is no illness.
-            Err(EngineError::Full { .. }) => {}
-            Err(error) => {
-                return Err(Problem::new(Kind::Unavailable, format!("no device computes: {error}")));
-            }
-        }
-        Ok(self.health().told())
-    }
-
-    /// One token through the first model, on whichever device is in use.
-    async fn pass(&self) -> Result<Answer, EngineError> {
-        let work = self.engine().read_ids(0, vec![vec![1]])?;
-        let work = Work { priority: Priority::High, deadline: Some(PROOF_MAX), ..work };
-        let asking = self.engine().ask(work);
+        let proving = async {
+            // One proof at a time: whoever comes meanwhile waits for it and finds it.
+            let _turn = self.proving().lock().await;
+            self.engine().health().await
+        };
         let late = Err(EngineError::NotYet { within: PROOF_MAX });
-        tokio::time::timeout(PROOF_MAX, asking).await.unwrap_or(late)
+        let health = tokio::time::timeout(PROOF_MAX, proving).await.unwrap_or(late);
+        let ill = |error| Problem::new(Kind::Unavailable, format!("no device computes: {error}"));
+        let health = health.map_err(ill)?;
+        Ok(Healthy { status: "ok", device: health.device.to_string(), last_pass_s: health.since.as_secs_f64() })
     }
 }
 

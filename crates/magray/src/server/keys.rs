@@ -1,6 +1,8 @@
 //! Who may ask: keys of users and of administrators, compared in constant time.
 //! Keeps no key, only its digest, and never prints one.
 
+use std::sync::Arc;
+
 use http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
@@ -10,16 +12,37 @@ use super::errors::{Kind, Problem};
 /// All keys of the server.
 #[derive(Clone, Default)]
 pub(crate) struct Keys {
-    users: Vec<[u8; 32]>,
-    admins: Vec<[u8; 32]>,
+    users: Vec<Known>,
+    admins: Vec<Known>,
+}
+
+/// A key that is known.
+#[derive(Clone, PartialEq, Eq)]
+struct Known {
+    digest: [u8; 32],
+    /// What the log calls it.
+    name: Arc<str>,
+}
+
+/// A key as it was written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WrittenKey {
+    secret: String,
+    /// What its owner calls it, to be told apart in the log.
+    name: Option<String>,
 }
 
 /// Whoever asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// The place of the key among all keys, those of users first; `None` without a key.
     pub(crate) key: Option<usize>,
+    /// What the log calls the key: never the key itself.
+    pub(crate) name: Option<Arc<str>>,
 }
+
+/// Letters of a key's name that the log shows.
+const NAME_MAX: usize = 64;
 
 /// What a route asks of its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +53,41 @@ pub(crate) enum Access {
     Admin,
 }
 
+impl WrittenKey {
+    /// A key that the log calls by its number.
+    pub(crate) fn unnamed(secret: String) -> Self {
+        Self { secret, name: None }
+    }
+}
+
 impl Keys {
-    pub(crate) fn new(users: &[String], admins: &[String]) -> Self {
-        let digests = |keys: &[String]| keys.iter().map(|key| digest(key.as_bytes())).collect();
-        Self { users: digests(users), admins: digests(admins) }
+    pub(crate) fn new(users: &[WrittenKey], admins: &[WrittenKey]) -> Self {
+        let known = |keys: &[WrittenKey], kind: &str| {
+            let numbered = keys.iter().zip(1..);
+            let named = numbered.map(|(key, number): (_, usize)| Known {
+                digest: digest(key.secret.as_bytes()),
+                name: key.name.clone().unwrap_or_else(|| format!("{kind}-{number}")).into(),
+            });
+            named.collect()
+        };
+        Self { users: known(users, "user"), admins: known(admins, "admin") }
+    }
+
+    /// Whether the keys of users, and those of administrators, are other than these.
+    pub(crate) fn differ(&self, other: &Self) -> (bool, bool) {
+        (self.users != other.users, self.admins != other.admins)
     }
 
     /// How many keys there are.
     pub(crate) fn len(&self) -> usize {
         self.users.len() + self.admins.len()
+    }
+
+    /// The keys that were there before too: their places, now and before.
+    pub(crate) fn also_in(&self, before: &Self) -> Vec<(usize, usize)> {
+        let known: Vec<_> = before.users.iter().chain(&before.admins).collect();
+        let own = self.users.iter().chain(&self.admins).enumerate();
+        own.filter_map(|(place, key)| Some((place, known.iter().position(|other| *other == key)?))).collect()
     }
 
     /// Whether anybody may compute.
@@ -54,28 +103,30 @@ impl Keys {
                 Access::Admin => self.len() == 0,
             };
             let missing = "this needs a key: send it as `Authorization: Bearer KEY`";
-            return if is_free { Ok(Caller { key: None }) } else { Err(Problem::new(Kind::Unauthorised, missing)) };
+            return if is_free { Ok(Caller::default()) } else { Err(Problem::new(Kind::Unauthorised, missing)) };
         };
         if self.len() == 0 {
             // Clients that cannot do without a key send any.
-            return Ok(Caller { key: None });
+            return Ok(Caller::default());
         }
         match self.find(key) {
-            Some(place) if access == Access::User || place >= self.users.len() => Ok(Caller { key: Some(place) }),
+            Some((place, name)) if access == Access::User || place >= self.users.len() => {
+                Ok(Caller { key: Some(place), name: Some(Arc::clone(name)) })
+            }
             Some(_) => Err(Problem::new(Kind::Forbidden, "this needs a key of an administrator")),
-            None if access == Access::User && self.users.is_empty() => Ok(Caller { key: None }),
+            None if access == Access::User && self.users.is_empty() => Ok(Caller::default()),
             None => Err(Problem::new(Kind::Unauthorised, "the key is not known")),
         }
     }
 
-    /// The place of a key. All keys are compared, whichever is right, so that the time tells nothing.
-    fn find(&self, key: &[u8]) -> Option<usize> {
+    /// The place and name of a key. All keys are compared, whichever is right, so that the time tells nothing.
+    fn find(&self, key: &[u8]) -> Option<(usize, &Arc<str>)> {
         let given = digest(key);
         let mut found = None;
         for (place, known) in self.users.iter().chain(&self.admins).enumerate() {
-            let is_equal: Choice = known.ct_eq(&given);
+            let is_equal: Choice = known.digest.ct_eq(&given);
             if bool::from(is_equal) {
-                found = Some(place);
+                found = Some((place, &known.name));
             }
         }
         found
@@ -94,11 +145,19 @@ fn key_of(headers: &HeaderMap) -> Option<&[u8]> {
     bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes().trim_ascii()))
 }
 
-/// Keys written one a line, or with commas between; blank lines and lines after `#` are passed over.
-pub(crate) fn read_keys(text: &str) -> Vec<String> {
-    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-    let keys = lines.flat_map(|line| line.split(',')).map(str::trim).filter(|key| !key.is_empty());
-    keys.map(str::to_owned).collect()
+/// Keys written one a line, or with commas between. What follows ` #` is the name of the line's key; blank lines and
+/// lines that begin with `#` are passed over.
+pub(crate) fn read_keys(text: &str) -> Vec<WrittenKey> {
+    text.lines().filter(|line| !line.trim_start().starts_with('#')).flat_map(keys_of_line).collect()
+}
+
+fn keys_of_line(line: &str) -> Vec<WrittenKey> {
+    let (keys, name) = line.split_once(" #").unwrap_or((line, ""));
+    let name: String = name.trim().chars().filter(|letter| !letter.is_control()).take(NAME_MAX).collect();
+    let keys = keys.split(',').map(str::trim).filter(|key| !key.is_empty());
+    let written =
+        |key: &str| WrittenKey { secret: key.to_owned(), name: Some(name.clone()).filter(|name| !name.is_empty()) };
+    keys.map(written).collect()
 }
 
 #[cfg(test)]
@@ -110,18 +169,21 @@ mod tests {
     }
 
     fn keys(users: &[&str], admins: &[&str]) -> Keys {
-        let owned = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
-        Keys::new(&owned(users), &owned(admins))
+        Keys::new(&read_keys(&users.join(",")), &read_keys(&admins.join(",")))
+    }
+
+    fn caller(key: usize, name: &str) -> Caller {
+        Caller { key: Some(key), name: Some(name.into()) }
     }
 
     #[test]
     fn the_right_key_opens_and_others_do_not() {
         let keys = keys(&["one", "two"], &["boss"]);
         let admit = |name, value, access| keys.admit(&headers(name, value), access).map_err(|problem| problem.kind);
-        assert_eq!(admit("authorization", "Bearer two", Access::User), Ok(Caller { key: Some(1) }));
-        assert_eq!(admit("x-api-key", "one", Access::User), Ok(Caller { key: Some(0) }));
-        assert_eq!(admit("authorization", "bearer boss", Access::User), Ok(Caller { key: Some(2) }));
-        assert_eq!(admit("authorization", "Bearer boss", Access::Admin), Ok(Caller { key: Some(2) }));
+        assert_eq!(admit("authorization", "Bearer two", Access::User), Ok(caller(1, "user-2")));
+        assert_eq!(admit("x-api-key", "one", Access::User), Ok(caller(0, "user-1")));
+        assert_eq!(admit("authorization", "bearer boss", Access::User), Ok(caller(2, "admin-1")));
+        assert_eq!(admit("authorization", "Bearer boss", Access::Admin), Ok(caller(2, "admin-1")));
         assert_eq!(admit("authorization", "Bearer one", Access::Admin), Err(Kind::Forbidden));
         for wrong in ["Bearer on", "Bearer onee", "Bearer ", "Basic one", "one"] {
             assert_eq!(admit("authorization", wrong, Access::User), Err(Kind::Unauthorised), "{wrong}");
@@ -158,6 +220,15 @@ mod tests {
 
     #[test]
     fn keys_stand_on_lines_or_between_commas() {
-        assert_eq!(read_keys("a, b\n# no\n\n  c  \n"), ["a", "b", "c"]);
+        let read = |text| -> Vec<String> { read_keys(text).into_iter().map(|key| key.secret).collect() };
+        assert_eq!(read("a, b\n# no\n\n  c  \n"), ["a", "b", "c"]);
+        assert_eq!(read("a#b"), ["a#b"], "a key may have the sign in it");
+    }
+
+    #[test]
+    fn a_key_may_have_a_name_for_the_log() {
+        let keys = Keys::new(&read_keys("secret # Ann's laptop\x07\nother #\n"), &[]);
+        let name = |key: &str| keys.admit(&headers("x-api-key", key), Access::User).unwrap().name.unwrap();
+        assert_eq!((&*name("secret"), &*name("other")), ("Ann's laptop", "user-2"));
     }
 }

@@ -20,11 +20,16 @@ use hyper_util::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::watch,
 };
 use tower::ServiceExt;
 
-use super::{patience::Patient, state::App, tls::Tls, waiting_room::WaitingRoom};
+use super::{
+    guests::{Guest, Guests, Idle},
+    patience::Patient,
+    state::App,
+    tls::Tls,
+};
 
 /// How connections are taken.
 #[derive(Clone)]
@@ -33,8 +38,6 @@ pub(crate) struct Listening {
     pub(crate) connections_max: usize,
     /// From the start of a connection, or the end of an answer, to the whole head of the next request.
     pub(crate) head_within: Duration,
-    /// A client must take some of its answer within this time.
-    pub(crate) write_within: Duration,
 }
 
 /// Bytes of a request's head at most.
@@ -60,8 +63,7 @@ pub(crate) async fn serve(
 ) -> bool {
     let graceful = GracefulShutdown::new();
     let (stopping, is_stopping) = watch::channel(false);
-    let places = Arc::new(Semaphore::new(listening.connections_max));
-    let mut room = WaitingRoom::default();
+    let mut guests = Guests::default();
     tokio::pin!(stop);
     loop {
         let taken = tokio::select! {
@@ -76,32 +78,31 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let Some(place) = place(&places, &mut room).await else {
+        if !has_place(site.app.connections().load(Ordering::Relaxed), listening.connections_max, &guests) {
             // One too many is closed at once: a client that waits for nothing would not know why.
             site.app.metrics().turned_away();
             continue;
-        };
-        let shown_out = room.enter();
+        }
+        let place = Place::take(&site.app);
+        let guest = guests.enter();
         let (watcher, mut is_stopping) = (graceful.watcher(), is_stopping.clone());
         let (listening, site) = (listening.clone(), site.clone());
         tokio::spawn(async move {
-            site.app.connections().fetch_add(1, Ordering::Relaxed);
+            let _place = place;
             let greeted = tokio::select! {
-                greeted = greet(stream, &listening) => greeted,
+                greeted = greet(stream, &listening, &site.app) => greeted,
                 // Nothing was asked yet.
-                Ok(()) = shown_out => Ok(None),
+                _ = guest.has_to_go(Idle::Any) => Ok(None),
                 _ = is_stopping.wait_for(|is_stopping| *is_stopping) => Ok(None),
             };
             let spoken = match greeted {
-                Ok(Some(greeted)) => speak(greeted, &listening, site.router, watcher).await,
+                Ok(Some(greeted)) => speak(greeted, &listening, Visitor { site, guest }, watcher).await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = spoken {
                 tracing::debug!(target: "magray::server", error, "a connection ended early");
             }
-            site.app.connections().fetch_sub(1, Ordering::Relaxed);
-            drop(place);
         });
     }
     // New clients are refused by the system from here on.
@@ -110,17 +111,33 @@ pub(crate) async fn serve(
     tokio::time::timeout(drain_within, graceful.shutdown()).await.is_ok()
 }
 
-/// A place for a connection, if need be that of one who has not asked anything.
-async fn place(places: &Arc<Semaphore>, room: &mut WaitingRoom) -> Option<OwnedSemaphorePermit> {
-    /// Whoever is shown out is gone at once, unless the machine is very busy.
-    const GONE_WITHIN: Duration = Duration::from_millis(100);
-    if let Ok(place) = Arc::clone(places).try_acquire_owned() {
-        return Some(place);
+/// Whether there is a place for one more connection, if need be that of one that is idle.
+fn has_place(connections: usize, connections_max: usize, guests: &Guests) -> bool {
+    /// Connections that are on their way out at the same time, at most.
+    const LEAVING_MAX: usize = 64;
+    connections < connections_max || connections < connections_max + LEAVING_MAX && guests.show_out()
+}
+
+/// A connection among those that are counted, until it is dropped.
+struct Place(App);
+
+impl Place {
+    fn take(app: &App) -> Self {
+        app.connections().fetch_add(1, Ordering::Relaxed);
+        Self(app.clone())
     }
-    if !room.show_out() {
-        return None;
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connections().fetch_sub(1, Ordering::Relaxed);
     }
-    tokio::time::timeout(GONE_WITHIN, Arc::clone(places).acquire_owned()).await.ok()?.ok()
+}
+
+/// Somebody who is shown the site.
+struct Visitor {
+    site: Site,
+    guest: Arc<Guest>,
 }
 
 /// What is shown to those who connect.
@@ -140,15 +157,17 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Shakes hands and finds out which HTTP it is; `None` for a client that says nothing in its time.
-async fn greet(stream: TcpStream, listening: &Listening) -> io::Result<Option<Greeted>> {
+async fn greet(stream: TcpStream, listening: &Listening, app: &App) -> io::Result<Option<Greeted>> {
+    // A client must take some of its answer within this time.
+    let write_within = app.live().limits.body_within;
     // Answers are written whole: waiting to fill a packet would only delay their end.
     stream.set_nodelay(true)?;
     let greeting = async {
         let Some(tls) = &listening.tls else {
             let is_http2 = speaks_http2(&stream).await?;
-            return Ok(Greeted { stream: Box::new(Patient::new(stream, listening.write_within)), is_http2 });
+            return Ok(Greeted { stream: Box::new(Patient::new(stream, write_within)), is_http2 });
         };
-        let stream = tls.acceptor().accept(Patient::new(stream, listening.write_within)).await?;
+        let stream = tls.acceptor().accept(Patient::new(stream, write_within)).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         Ok(Greeted { stream: Box::new(stream), is_http2 })
     };
@@ -176,12 +195,17 @@ async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
 async fn speak(
     greeted: Greeted,
     listening: &Listening,
-    router: Router,
+    visitor: Visitor,
     watcher: Watcher,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let stream = TokioIo::new(greeted.stream);
-    let service =
-        TowerToHyperService::new(router.map_request(|request: http::Request<Incoming>| request.map(Body::new)));
+    let Visitor { site, guest } = visitor;
+    let own = Arc::clone(&guest);
+    let router = site.router.map_request(move |mut request: http::Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&own));
+        request.map(Body::new)
+    });
+    let service = TowerToHyperService::new(router);
     if greeted.is_http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
@@ -190,15 +214,22 @@ async fn speak(
             .keep_alive_timeout(listening.head_within)
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEAD_BYTES_MAX as u32);
-        watcher.watch(builder.serve_connection(stream, service)).await?;
+        tokio::select! {
+            spoken = watcher.watch(builder.serve_connection(stream, service)) => spoken?,
+            // A library answers pings for a program that has long forgotten the connection.
+            leave = guest.has_to_go(Idle::Within(listening.head_within)) => return Err(leave.into()),
+        }
     } else {
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
             .header_read_timeout(listening.head_within)
-            .max_buf_size(HEAD_BYTES_MAX)
+            .max_header_size(HEAD_BYTES_MAX)
             .max_headers(HEADERS_MAX);
-        watcher.watch(builder.serve_connection(stream, service)).await?;
+        tokio::select! {
+            spoken = watcher.watch(builder.serve_connection(stream, service)) => spoken?,
+            leave = guest.has_to_go(Idle::Any) => return Err(leave.into()),
+        }
     }
     Ok(())
 }

@@ -1,11 +1,14 @@
 //! `magray serve`: the engine behind HTTP, for the clients that people already have.
 //! Holds no model or device code; what it takes it answers, also when it is told to stop.
 
+mod account;
 mod admission;
 mod apis;
 mod body;
+mod delivery;
 mod errors;
 mod gate;
+mod guests;
 mod health;
 mod inputs;
 mod keys;
@@ -16,31 +19,46 @@ mod metrics;
 mod models;
 mod openai_tokens;
 mod openapi;
+mod origin;
 mod patience;
 mod ranking;
 mod rate;
 mod refusals;
 mod reload;
-mod report;
 mod request_id;
 mod requests;
 mod service;
 mod state;
 mod stopping;
 mod tls;
-mod vectors;
-mod waiting_room;
+mod traces;
+mod visit;
+mod watch;
 mod writing;
 
-pub(crate) use keys::{Keys, read_keys};
+pub(crate) use keys::{Keys, WrittenKey, read_keys};
 pub(crate) use limits::Limits;
 pub(crate) use mcp::run_stdio;
 pub(crate) use tls::TlsError;
+pub(crate) use traces::TracesError;
 
-use std::{io, net::ToSocketAddrs, path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
-use magray_engine::engine::{Engine, EngineOptions};
-use tokio::{net::TcpListener, runtime::Runtime};
+use magray_engine::{
+    engine::{Engine, EngineOptions},
+    vectors,
+};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    runtime::Runtime,
+};
 
 use self::{
     listen::{Listening, Site},
@@ -51,6 +69,7 @@ use self::{
     state::{App, Parts},
     stopping::Signals,
     tls::Tls,
+    traces::Traces,
 };
 use crate::{
     config::{Config, ConfigError, ServerSettings},
@@ -77,6 +96,8 @@ pub(crate) enum StartError {
     Listen { address: String, reason: io::Error },
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    Traces(#[from] TracesError),
     #[error("'{}' is not a file of tokens: {reason}", path.display())]
     TokenFile { path: PathBuf, reason: String },
     #[error("server.aliases: {0}")]
@@ -97,33 +118,48 @@ pub(crate) fn run(start: Start) -> Result<(), Failure> {
     let ended = runtime.block_on(serve(start));
     // Threads that still read for somebody who has left are not waited for.
     runtime.shutdown_background();
-    let (engine, was_drained) = ended?;
+    let Ended { engine, traces, was_drained } = ended?;
     engine.shut_down();
+    if let Some(traces) = traces {
+        traces.finish();
+    }
     if !was_drained {
         tracing::warn!(target: "magray::server", "some requests were not answered in the time for it");
     }
     Ok(())
 }
 
-async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
+/// What is left when the server has ended.
+struct Ended {
+    engine: Engine,
+    traces: Option<Arc<Traces>>,
+    was_drained: bool,
+}
+
+async fn serve(start: Start) -> Result<Ended, Failure> {
     let Start { config, settings, settle, engine, console } = start;
     // The port is taken before models are read: a mistake shows at once, and clients that come early wait.
     let listener = bind(&settings.host, settings.port)?;
     let tls = settings.tls.as_ref().map(|(cert, key)| Tls::open(cert, key)).transpose().map_err(StartError::from)?;
     let openai_tokens = settings.openai_token_file.as_deref().map(OpenAiTokens::open).transpose()?;
+    let traces = settings.otlp_endpoint.as_deref().map(Traces::start).transpose().map_err(StartError::from)?;
+    let traces = traces.map(Arc::new);
     let mut signals = Signals::install().map_err(StartError::from)?;
+    let mut engine = engine;
+    engine.schedule.limits.wait_max = Some(settings.queue_wait_max);
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
     let app = App::new(Parts {
         engine: engine.clone(),
+        metrics: Metrics::new(&models),
         models,
         engine_limits,
+        memory_limit: config.gpu().rules.memory_limit_bytes,
         openai_tokens,
         live: settings.live.clone(),
-        metrics: Metrics::new(),
+        traces: traces.clone(),
         reloader: Reloader::new(&config, tls.clone(), settle),
-        readers: cores(),
     });
     // Other programs of the same user may look at it without a key.
     let subject = EngineSubject { engine: engine.clone(), memory_limit: config.gpu().rules.memory_limit_bytes };
@@ -136,15 +172,10 @@ async fn serve(start: Start) -> Result<(Engine, bool), Failure> {
         tokio::spawn(preload(app.clone()));
     }
     let site = Site { router: openapi::router(&app, &settings), app: app.clone() };
-    let listening = Listening {
-        tls,
-        connections_max: settings.connections_max,
-        head_within: settings.head_within,
-        write_within: settings.live.limits.body_within,
-    };
+    let listening = Listening { tls, connections_max: settings.connections_max, head_within: settings.head_within };
     let until = signals.watch(app, console);
     let was_drained = listen::serve(listener, listening, site, until, settings.drain_within).await;
-    Ok((engine, was_drained))
+    Ok(Ended { engine, traces, was_drained })
 }
 
 /// Starts the engine beside the runtime, unless the process is told to stop meanwhile.
@@ -175,7 +206,8 @@ fn allow_connections(connections: usize) {
 }
 
 fn runtime() -> io::Result<Runtime> {
-    /// Callers that wait for models to move, the settings that are read again, the start of the engine.
+    /// Callers that wait for models to move, the settings that are read again, the start of the engine; the cores
+    /// themselves are for large answers that are written.
     const OTHERS: usize = 12;
     tokio::runtime::Builder::new_multi_thread()
         .thread_name("serve")
@@ -190,10 +222,23 @@ fn cores() -> usize {
 
 fn bind(host: &str, port: u16) -> Result<TcpListener, StartError> {
     let refused = |reason| StartError::Listen { address: format!("{host}:{port}"), reason };
-    let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(refused)?.collect();
-    let listener = std::net::TcpListener::bind(&addresses[..]).map_err(refused)?;
-    listener.set_nonblocking(true).map_err(refused)?;
-    TcpListener::from_std(listener).map_err(refused)
+    let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in (host, port).to_socket_addrs().map_err(refused)? {
+        match listen_on(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(refused(failed))
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    /// Connections that the system keeps until they are taken: clients that come all at once are not lost.
+    const BACKLOG: u32 = 4096;
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Says where the server is, and warns where anybody can use it.

@@ -1,7 +1,8 @@
 //! The models of the server by the names that clients use.
 //! Knows their names and what they do; computes nothing.
 
-use magray_engine::{engine::Engine, spec::Task};
+use magray_engine::engine::Engine;
+pub(crate) use magray_engine::spec::Does;
 
 use super::errors::{Kind, Problem};
 
@@ -24,35 +25,13 @@ pub(crate) struct Model {
     pub(crate) outputs: usize,
 }
 
-/// What a model makes of a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Does {
-    /// A vector.
-    Embed,
-    /// One number for a pair of texts: how well they fit.
-    Rank,
-    /// One number for each of several labels.
-    Classify,
-}
-
-impl Does {
-    /// One word for programs; it never changes its meaning.
-    pub(crate) fn code(self) -> &'static str {
-        match self {
-            Self::Embed => "embed",
-            Self::Rank => "rank",
-            Self::Classify => "classify",
-        }
-    }
-
-    /// What else will do where there is no model that does this.
-    fn next_best(self) -> Self {
-        match self {
-            // The vectors of texts can be compared too; and a score is a class of its own.
-            Self::Rank => Self::Embed,
-            Self::Classify => Self::Rank,
-            Self::Embed => Self::Embed,
-        }
+/// What else will do where there is no model that does this.
+fn next_best(wanted: Does) -> Does {
+    match wanted {
+        // The vectors of texts can be compared too; and a score is a class of its own.
+        Does::Rank => Does::Embed,
+        Does::Classify => Does::Rank,
+        Does::Embed => Does::Embed,
     }
 }
 
@@ -61,12 +40,7 @@ impl Models {
     pub(crate) fn new(engine: &Engine, aliases: &[(String, String)]) -> Result<Self, String> {
         let model = |(at, name): (usize, &String)| {
             let spec = engine.spec(at)?;
-            let does = match &spec.task {
-                Task::Embed(_) => Does::Embed,
-                Task::Classify(classify) if classify.labels.len() == 1 => Does::Rank,
-                Task::Classify(_) => Does::Classify,
-            };
-            Some(Model { name: name.clone(), does, max_tokens: spec.max_tokens, outputs: spec.outputs() })
+            Some(Model { name: name.clone(), does: spec.does(), max_tokens: spec.max_tokens, outputs: spec.outputs() })
         };
         let models: Vec<Model> = engine.model_names().iter().enumerate().filter_map(model).collect();
         let mut all = Self { models, aliases: Vec::new() };
@@ -91,7 +65,7 @@ impl Models {
     pub(crate) fn find(&self, name: Option<&str>, wanted: Does) -> Result<usize, Problem> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             let first = |wanted: Does| self.models.iter().position(|model| model.does == wanted);
-            return Ok(first(wanted).or_else(|| first(wanted.next_best())).unwrap_or(0));
+            return Ok(first(wanted).or_else(|| first(next_best(wanted))).unwrap_or(0));
         };
         self.named(name)
     }

@@ -1,9 +1,14 @@
 //! All routes and the document that describes them, made from the same list.
 //! A route that is not described here does not exist.
 
+use std::sync::Arc;
+
 use axum::{Router, middleware};
-use http::{HeaderValue, Method, header};
-use tower_http::{catch_panic::CatchPanicLayer, cors::CorsLayer};
+use http::{HeaderName, HeaderValue, Method, header};
+use tower_http::{
+    catch_panic::CatchPanicLayer,
+    cors::{AllowHeaders, CorsLayer},
+};
 use utoipa::{
     Modify, OpenApi,
     openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
@@ -11,7 +16,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::{apis, errors, gate, health, keys::Access, mcp, metrics, state::App};
+use super::{apis, errors, gate, health, keys::Access, mcp, metrics, origin::Origins, state::App, watch};
 use crate::config::ServerSettings;
 
 /// The head of the document.
@@ -73,12 +78,14 @@ fn described(app: &App, settings: &ServerSettings) -> (Router<App>, utoipa::open
 /// The whole site.
 pub(crate) fn router(app: &App, settings: &ServerSettings) -> Router {
     let (routes, document) = described(app, settings);
+    let origins = Arc::new(Origins::new(&settings.host, &settings.hosts, &settings.cors_origins));
     let mut router = routes
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::wrong_method)
         .layer(CatchPanicLayer::custom(errors::panicked))
-        .layer(middleware::from_fn_with_state(app.clone(), gate::watch))
+        .layer(middleware::from_fn_with_state((app.clone(), origins), gate::keep_pages_out))
+        .layer(middleware::from_fn_with_state(app.clone(), watch::watch))
         .with_state(app.clone());
     if let Some(cors) = cors(&settings.cors_origins) {
         router = router.layer(cors);
@@ -92,10 +99,23 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         [] => return None,
         [all] if all == "*" => CorsLayer::new().allow_origin(tower_http::cors::Any),
         some => {
+            // The settings have been checked.
             let known: Vec<HeaderValue> = some.iter().filter_map(|origin| origin.parse().ok()).collect();
             CorsLayer::new().allow_origin(known)
         }
     };
-    let headers = [header::AUTHORIZATION, header::CONTENT_TYPE];
-    Some(layer.allow_methods([Method::GET, Method::POST]).allow_headers(headers))
+    // Clients send headers of their own; which, a server cannot know.
+    let layer = layer.allow_methods([Method::GET, Method::POST]).allow_headers(AllowHeaders::mirror_request());
+    Some(layer.expose_headers(TOLD))
 }
+
+/// Headers of answers that are worth reading.
+const TOLD: [HeaderName; 7] = [
+    header::RETRY_AFTER,
+    HeaderName::from_static("retry-after-ms"),
+    HeaderName::from_static("server-timing"),
+    HeaderName::from_static("x-magray-device"),
+    HeaderName::from_static("x-magray-fallback"),
+    HeaderName::from_static("x-magray-truncated"),
+    HeaderName::from_static("x-request-id"),
+];

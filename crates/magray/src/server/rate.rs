@@ -19,6 +19,10 @@ pub(crate) struct Rates {
     spent: Vec<AtomicU64>,
 }
 
+/// How far a key's clock has run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spent(u64);
+
 /// What a key may ask at once, as a part of a minute's requests.
 const BURST_PART: u64 = 6;
 
@@ -28,6 +32,18 @@ impl Rates {
         let interval = Duration::from_secs(60).as_nanos() as u64 / rate;
         let ahead_max = interval * (rate / BURST_PART).max(1);
         Self { interval, ahead_max, spent: (0..keys).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// What a key has spent; `None` where there is no limit.
+    pub(crate) fn spent(&self, key: usize) -> Option<Spent> {
+        self.spent.get(key).map(|spent| Spent(spent.load(Ordering::Relaxed)))
+    }
+
+    /// A key that was there before goes on with what it has spent.
+    pub(crate) fn go_on(&self, key: usize, before: Spent) {
+        if let Some(spent) = self.spent.get(key) {
+            spent.store(before.0, Ordering::Relaxed);
+        }
     }
 
     /// Takes one request of a key's share, or says when there is one again.
@@ -65,6 +81,16 @@ mod tests {
         assert!(rates.take(Some(0), second * 2).is_ok());
         assert!(rates.take(Some(0), second * 2).is_err());
         assert!(rates.take(Some(1), second).is_ok(), "one key does not spend another's share");
+    }
+
+    #[test]
+    fn a_reload_gave_every_key_a_fresh_burst() {
+        let before = Rates::new(2, Some(60));
+        while before.take(Some(1), Duration::ZERO).is_ok() {}
+        let after = Rates::new(1, Some(60));
+        after.go_on(0, before.spent(1).unwrap());
+        assert!(after.take(Some(0), Duration::ZERO).is_err());
+        assert!(Rates::new(1, None).spent(0).is_none(), "where there is no limit, nothing is spent");
     }
 
     #[test]

@@ -10,7 +10,10 @@ use super::{
     state::App,
     tls::Tls,
 };
-use crate::config::{Config, ConfigError, ServerSettings};
+use crate::{
+    config::{Config, ConfigError, ServerSettings},
+    logging,
+};
 
 /// Reads the settings again.
 type Settle = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
@@ -61,7 +64,7 @@ const LIVE: [&str; 14] = [
     "server.truncate",
     "server.body_timeout_s",
     "server.request_timeout_s",
-    "server.drain_timeout_s",
+    "log.level",
 ];
 
 impl Reloader {
@@ -96,7 +99,16 @@ impl App {
                 needs_restart.push((*key).to_owned());
             }
         }
+        // A file of keys may have changed though its name has not.
+        let (users, admins) = live.keys.differ(&self.live().keys);
+        for (has_changed, setting) in [(users, "server.api_keys"), (admins, "server.admin_keys")] {
+            let is_told = changed.iter().any(|key: &String| key.starts_with(setting));
+            if has_changed && !is_told {
+                changed.push(format!("{setting}_file"));
+            }
+        }
         self.change(live);
+        logging::set_level(&config.log_level());
         tracing::warn!(
             target: "magray::server",
             changed = changed.join(" "),

@@ -3,18 +3,27 @@
 
 use std::time::{Duration, Instant};
 
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use magray_engine::engine::{Answer, EngineError, Work};
+use magray_engine::engine::{Answer, Output, Work};
 
 use super::{
+    account::{Account, Pass, ReadAt},
     errors::{Kind, Problem},
     inputs::Input,
     state::App,
+    visit,
+    writing::Json,
 };
 
 /// Requests that are read where they arrive: to hand over less takes longer than to read it.
 const INLINE_BYTES_MAX: usize = 8 << 10;
+
+/// Answers of so many numbers are written where they are: it takes less than a millisecond.
+const INLINE_NUMBERS_MAX: usize = 32 << 10;
+
+/// What a number takes of an answer, about.
+const NUMBER_BYTES: usize = 12;
 
 /// Work that was read, and how it went.
 #[derive(Debug)]
@@ -45,7 +54,8 @@ pub(crate) struct Reading<'a> {
 }
 
 impl App {
-    /// Reads a request of so many bytes: short ones here, long ones on a thread beside the runtime, a few at a time.
+    /// Reads a request of so many bytes: short ones here, long ones on the engine's threads for it, a few at a time. What
+    /// waits there for a client that has left is not read.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -54,10 +64,8 @@ impl App {
         if bytes <= INLINE_BYTES_MAX {
             return read(self);
         }
-        let Ok(_turn) = self.readers().acquire().await else { return Err(stopping()) };
-        let app = self.clone();
-        let read = tokio::task::spawn_blocking(move || read(&app));
-        read.await.unwrap_or_else(|_| Err(Problem::new(Kind::Internal, "reading the request failed")))
+        let (app, span) = (self.clone(), tracing::Span::current());
+        self.engine().aside(move || span.in_scope(|| read(&app))).await?
     }
 
     /// Texts or token ids as work to embed. Blocks as long as the tokenizer takes.
@@ -102,26 +110,58 @@ impl App {
     pub(crate) async fn compute(&self, read: ReadWork) -> Result<Computed, Problem> {
         let ReadWork { mut work, truncated, took: reading } = read;
         let (model, texts) = (work.model, work.texts.len());
+        let read = ReadAt { at: Instant::now(), took: reading };
         work.deadline.get_or_insert(self.live().limits.answer_within);
-        let answer = self.engine().ask(work).await.inspect_err(|error| {
-            if let EngineError::Full { retry_after } = error {
-                self.admission().note_full(self.uptime(), *retry_after);
-            }
-        })?;
-        self.health().passed(&answer);
-        self.metrics().computed(&self.models().get(model).name, texts, &answer, reading);
+        // An answer that there is no room for is not computed.
+        let (coming, bytes) = (visit::take_coming(), (self.numbers(&work) * NUMBER_BYTES) as u64);
+        visit::keep_answer(coming.as_ref().map_or_else(|| self.admission().hold(bytes), |own| own.hold_answer(bytes))?);
+        let tokens = work.tokens();
+        let asking = self.engine().ask(work);
+        if let Some(coming) = coming {
+            coming.has_come(tokens);
+        }
+        let answer = asking.await?;
+        self.metrics().computed(model, texts, &answer, reading);
+        Account::current().note_pass(Pass::of(model, texts, &answer, read));
+        if answer.replays > 0 {
+            tracing::warn!(
+                target: "magray::server",
+                device = %answer.device,
+                replays = answer.replays,
+                "computed after a device failed under it"
+            );
+        }
         Ok(Computed { answer, truncated, reading })
     }
-}
 
-fn stopping() -> Problem {
-    Problem::busy(Kind::Unavailable, "the server is stopping", Duration::from_secs(1))
+    /// How many numbers the answer to this work has.
+    fn numbers(&self, work: &Work) -> usize {
+        match work.output {
+            Output::Texts => work.texts.len() * self.models().get(work.model).outputs,
+            Output::Tokens => work.tokens() * self.engine().spec(work.model).map_or(0, |spec| spec.shape.hidden),
+        }
+    }
 }
 
 impl Computed {
     /// How many texts were longer than the model reads and were cut.
     pub(crate) fn truncated(&self) -> usize {
         self.truncated
+    }
+
+    /// The answer as this writes it: a short one is written here, a long one on a thread beside the runtime, whose threads
+    /// have connections to look after.
+    pub(crate) async fn written(
+        self,
+        write: impl FnOnce(&Answer) -> Json + Send + 'static,
+    ) -> Result<Response, Problem> {
+        if self.answer.values.len() <= INLINE_NUMBERS_MAX {
+            return Ok(self.tell(write(&self.answer).into_response()));
+        }
+        let writing = tokio::task::spawn_blocking(move || (write(&self.answer), self));
+        let failed = |_| Problem::new(Kind::Internal, "writing the answer failed: report it as a defect");
+        let (json, computed) = writing.await.map_err(failed)?;
+        Ok(computed.tell(json.into_response()))
     }
 
     /// Says in the head of a response which device computed it, how long that took, and what was cut.

@@ -13,10 +13,10 @@ use magray_engine::engine::{self, Engine};
 use tokio::sync::Semaphore;
 
 use super::{
-    admission::Admission, health::Health, keys::Keys, limits::Limits, metrics::Metrics, models::Models,
-    openai_tokens::OpenAiTokens, rate::Rates, reload::Reloader,
+    admission::Admission, keys::Keys, limits::Limits, metrics::Metrics, models::Models, openai_tokens::OpenAiTokens,
+    rate::Rates, reload::Reloader, traces::Traces,
 };
-use crate::config::LiveSettings;
+use crate::{config::LiveSettings, control::EngineReport};
 
 /// The server's state. Clones are the same.
 #[derive(Clone)]
@@ -26,16 +26,17 @@ struct Inner {
     engine: Engine,
     models: Models,
     engine_limits: engine::Limits,
+    memory_limit: Option<u64>,
     openai_tokens: Option<OpenAiTokens>,
     live: RwLock<Arc<Live>>,
     admission: Arc<Admission>,
-    health: Health,
+    /// Whoever proves that the devices compute.
+    proving: tokio::sync::Mutex<()>,
     metrics: Metrics,
+    traces: Option<Arc<Traces>>,
     reloader: Reloader,
-    /// How many large requests are read at once.
-    readers: Semaphore,
     /// How many callers wait at once for models to move.
-    movers: Semaphore,
+    movers: Arc<Semaphore>,
     connections: AtomicUsize,
     is_draining: AtomicBool,
     started: Instant,
@@ -53,11 +54,13 @@ pub(crate) struct Parts {
     pub(crate) engine: Engine,
     pub(crate) models: Models,
     pub(crate) engine_limits: engine::Limits,
+    /// What the settings allow of a GPU's memory.
+    pub(crate) memory_limit: Option<u64>,
     pub(crate) openai_tokens: Option<OpenAiTokens>,
     pub(crate) live: LiveSettings,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) reloader: Reloader,
-    pub(crate) readers: usize,
 }
 
 /// Callers that wait for models to move; more are refused.
@@ -69,14 +72,15 @@ impl App {
             engine: parts.engine,
             models: parts.models,
             engine_limits: parts.engine_limits,
+            memory_limit: parts.memory_limit,
             openai_tokens: parts.openai_tokens,
             admission: Arc::new(Admission::new(parts.live.held_bytes_max)),
             live: RwLock::new(Arc::new(Live::of(parts.live))),
-            health: Health::default(),
+            proving: tokio::sync::Mutex::default(),
             metrics: parts.metrics,
+            traces: parts.traces,
             reloader: parts.reloader,
-            readers: Semaphore::new(parts.readers.max(1)),
-            movers: Semaphore::new(MOVERS_MAX),
+            movers: Arc::new(Semaphore::new(MOVERS_MAX)),
             connections: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
             started: Instant::now(),
@@ -91,12 +95,17 @@ impl App {
         &self.0.models
     }
 
-    pub(crate) fn health(&self) -> &Health {
-        &self.0.health
+    pub(super) fn proving(&self) -> &tokio::sync::Mutex<()> {
+        &self.0.proving
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+
+    /// Who tells a collector of requests, where there is one.
+    pub(crate) fn traces(&self) -> Option<&Traces> {
+        self.0.traces.as_deref()
     }
 
     pub(crate) fn admission(&self) -> &Arc<Admission> {
@@ -107,17 +116,18 @@ impl App {
         &self.0.reloader
     }
 
-    pub(super) fn readers(&self) -> &Semaphore {
-        &self.0.readers
-    }
-
-    pub(super) fn movers(&self) -> &Semaphore {
+    pub(super) fn movers(&self) -> &Arc<Semaphore> {
         &self.0.movers
     }
 
     /// What the queue takes at most.
     pub(crate) fn engine_limits(&self) -> engine::Limits {
         self.0.engine_limits
+    }
+
+    /// How the engine is at this moment.
+    pub(crate) fn report(&self) -> EngineReport {
+        EngineReport::of(&self.engine().status(), self.0.memory_limit)
     }
 
     /// The tokens of OpenAI's own tokenizer, where the user has given them.
@@ -133,7 +143,14 @@ impl App {
     /// From now on this holds.
     pub(crate) fn change(&self, live: LiveSettings) {
         self.0.admission.set_most(live.held_bytes_max);
-        *self.0.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Live::of(live));
+        let mut own = self.0.live.write().unwrap_or_else(PoisonError::into_inner);
+        let next = Live::of(live);
+        for (place, place_before) in next.keys.also_in(&own.keys) {
+            if let Some(spent) = own.rates.spent(place_before) {
+                next.rates.go_on(place, spent);
+            }
+        }
+        *own = Arc::new(next);
     }
 
     /// Connections that are open.

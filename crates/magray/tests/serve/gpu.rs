@@ -59,6 +59,29 @@ fn the_command_line_sees_the_server() {
     let told = server.beside(&["gpu", "status", "--json"]);
     let pid = status(&server)["pid"].as_u64().unwrap();
     assert!(told.contains(&pid.to_string()) && told.contains("bert"), "{told}");
+    server.post("/embed", r#"{"inputs":["river","cat"]}"#).ok();
+    let told = server.beside(&["gpu", "status"]);
+    for word in ["average latency", "throughput", "fallback rate", "uptime", "TensorRT", "grade", "texts/s", "sim:0"] {
+        assert!(told.contains(word), "{word} is not in\n{told}");
+    }
+}
+
+#[test]
+fn http_and_the_command_line_tell_the_same() {
+    let server = Setup::on_gpu("").start();
+    server.post("/embed", r#"{"inputs":["river","cat"]}"#).ok();
+    let told: Value = serde_json::from_str(&server.beside(&["gpu", "status", "--json"])).unwrap();
+    let (mut by_socket, mut by_http) = (told["engines"][0].clone(), status(&server));
+    let fields = |report: &Value| report.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(fields(&by_socket), fields(&by_http));
+    assert_eq!(by_http["performance"]["requests"], json!(1));
+    assert_eq!(by_http["performance"]["fallback_rate"], json!(0.0));
+    assert!(by_http["performance"]["latency_mean_s"].as_f64().unwrap() > 0.0);
+    let stays = |report: &mut Value| {
+        let device = report["devices"][1].take();
+        (device["grade"].clone(), device["worker_pid"].clone(), report["models"][0]["residency"].take())
+    };
+    assert_eq!(stays(&mut by_socket), stays(&mut by_http));
 }
 
 #[test]

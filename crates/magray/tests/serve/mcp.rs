@@ -200,11 +200,11 @@ fn pages_and_names_of_elsewhere_are_turned_away() {
     assert_eq!(from(&server, "rebound.example", None), 403);
     assert_eq!(from(&server, "localhost", Some("https://page.example")), 403);
     let named =
-        Setup::embedder().settings("[server]\nmcp_hosts = \"gpu.example\"\ncors_origins = \"https://page.example\"\n");
+        Setup::embedder().settings("[server]\nhosts = \"gpu.example\"\ncors_origins = \"https://page.example\"\n");
     let named = named.start();
     assert_eq!(from(&named, "gpu.example", Some("https://page.example")), 200);
     assert_eq!(from(&named, "localhost", None), 403);
-    let open = Setup::embedder().settings("[server]\nmcp_hosts = \"*\"\ncors_origins = \"*\"\n").start();
+    let open = Setup::embedder().settings("[server]\nhosts = \"*\"\ncors_origins = \"*\"\n").start();
     assert_eq!(from(&open, "any.example", Some("https://any.example")), 200);
 }
 

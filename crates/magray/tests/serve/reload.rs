@@ -31,6 +31,7 @@ fn keys_are_taken_and_given_while_it_runs() {
     server.signal(Signal::HUP);
     wait_for("the new key", || ask("new") == 200);
     assert_eq!(ask("old"), 401);
+    assert!(said_soon(&server, "changed: server.api_keys_file"), "{}", server.said());
 }
 
 #[test]

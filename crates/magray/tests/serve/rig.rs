@@ -97,10 +97,8 @@ impl Setup {
                 panic!("the server ended: {}", said.lock().unwrap());
             }
             said.lock().unwrap().push_str(&line);
-            let after = line.split_once("://").map(|(_, after)| after);
-            if let Some(address) =
-                after.and_then(|after| after.split(' ').next()).filter(|_| line.starts_with("listening"))
-            {
+            let after = line.split_once("listening on ").and_then(|(_, after)| Some(after.split_once("://")?.1));
+            if let Some(address) = after.and_then(|after| after.split(' ').next()) {
                 break address.parse().unwrap();
             }
         };

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     http::{Reply, connect},
-    rig::{Server, Setup},
+    rig::{Server, Setup, wait_for},
 };
 
 /// Sends these bytes and reads what comes until the server closes.
@@ -31,8 +31,8 @@ fn bytes_that_are_no_http_get_400_or_a_closed_door() {
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"hello\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: -5\r\n\r\n",
-        b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+        b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
         b"GET / HTTP/1.1\r\nhost\x00: a\r\n\r\n",
         &long_line,
     ];
@@ -74,7 +74,7 @@ fn bodies_that_are_no_texts_are_refused() {
 #[test]
 fn a_body_that_is_far_too_large_is_refused_before_it_is_read() {
     let server = Setup::embedder().start();
-    let head = "POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 1073741824\r\nconnection: close\r\n\r\n";
+    let head = "POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1073741824\r\nconnection: close\r\n\r\n";
     let reply = raw(&server, head.as_bytes()).expect("an answer");
     assert_eq!(reply.status, 413, "{}", reply.text());
     assert_well(&server);
@@ -86,7 +86,7 @@ fn a_flood_of_headers_is_refused() {
     let many: String = (0..5_000).map(|number| format!("x-{number}: a\r\n")).collect();
     let large = format!("x-large: {}\r\n", "a".repeat(1 << 20));
     for headers in [many, large] {
-        let reply = raw(&server, format!("GET /health/live HTTP/1.1\r\nhost: a\r\n{headers}\r\n").as_bytes());
+        let reply = raw(&server, format!("GET /health/live HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n").as_bytes());
         assert!(reply.is_none_or(|reply| (400..500).contains(&reply.status)));
     }
     assert_well(&server);
@@ -95,7 +95,8 @@ fn a_flood_of_headers_is_refused() {
 #[test]
 fn clients_that_do_not_speak_in_their_time_are_shown_out() {
     let server = Setup::embedder().settings("[server]\nhead_timeout_s = 1\nbody_timeout_s = 1\n").start();
-    let beginnings: [&[u8]; 4] = [b"", b"GET /hea", b"PRI * HT", b"POST /embed HTTP/1.1\r\nhost: a\r\nx-slow: "];
+    let beginnings: [&[u8]; 4] =
+        [b"", b"GET /hea", b"PRI * HT", b"POST /embed HTTP/1.1\r\nhost: localhost\r\nx-slow: "];
     let mut slow: Vec<TcpStream> = beginnings
         .iter()
         .map(|bytes| {
@@ -110,7 +111,8 @@ fn clients_that_do_not_speak_in_their_time_are_shown_out() {
         let ended = stream.read_to_end(&mut rest);
         assert!(ended.is_ok() || rest.is_empty(), "{ended:?}");
     }
-    let body = b"POST /embed HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{\"inputs\":";
+    let body =
+        b"POST /embed HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{\"inputs\":";
     let reply = raw(&server, body).expect("an answer");
     assert_eq!(reply.status, 408, "{}", reply.text());
     assert_well(&server);
@@ -119,24 +121,84 @@ fn clients_that_do_not_speak_in_their_time_are_shown_out() {
 #[test]
 fn one_connection_too_many_is_closed_and_the_others_go_on() {
     let server = Setup::embedder().settings("[server]\nconnections_max = 2\n").start();
-    let mut kept: Vec<TcpStream> = (0..2).map(|_| connect(server.address)).collect();
-    // Only when both have been greeted are they sure to be those that count.
-    for stream in &mut kept {
-        stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"HTTP/1.1 200");
-    }
+    let body = r#"{"inputs":"river"}"#;
+    let mut busy: Vec<TcpStream> = (0..2)
+        .map(|_| {
+            let mut stream = connect(server.address);
+            let head = "POST /embed HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\n";
+            stream.write_all(format!("{head}content-length: {}\r\n\r\n", body.len()).as_bytes()).unwrap();
+            // Asked for its body, it is sure to be one that counts.
+            let mut asked = [0; 25];
+            stream.read_exact(&mut asked).unwrap();
+            assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+            stream
+        })
+        .collect();
     let mut rest = Vec::new();
     let mut extra = connect(server.address);
     let _ = extra.read_to_end(&mut rest);
     assert_eq!(rest, b"");
-    drop(kept);
-    crate::rig::wait_for("a free place", || {
+    for stream in &mut busy {
+        stream.write_all(body.as_bytes()).unwrap();
+        Reply::read(stream).expect("an answer").ok();
+    }
+    wait_for("a free place", || {
         let mut stream = connect(server.address);
-        let _ = stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let _ = stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         Reply::read(&mut stream).is_some_and(|reply| reply.status == 200)
     });
+}
+
+#[test]
+fn idle_connections_that_have_asked_before_kept_everybody_out() {
+    let server = Setup::embedder().settings("[server]\nconnections_max = 8\n").start();
+    let ask = |stream: &mut TcpStream| {
+        stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).map(|()| answer)
+    };
+    let mut all: Vec<TcpStream> = Vec::new();
+    for _ in 0..40 {
+        let mut stream = connect(server.address);
+        assert_eq!(&ask(&mut stream).unwrap(), b"HTTP/1.1 200");
+        all.push(stream);
+    }
+    // Those that have asked last are still there, the first are not.
+    let mut rest = Vec::new();
+    let _ = all[0].read_to_end(&mut rest);
+    assert!(rest.ends_with(b"\r\n\r\n"), "it was closed after its answer");
+    assert_well(&server);
+}
+
+#[test]
+fn heads_that_promise_much_locked_everybody_out() {
+    let server = Setup::embedder().start();
+    let head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16777216\r\n\r\n{";
+    let _promising: Vec<TcpStream> = (0..9)
+        .map(|_| {
+            let mut stream = connect(server.address);
+            stream.write_all(head).unwrap();
+            stream
+        })
+        .collect();
+    wait_for("all of them", || held_bytes(&server) >= 9 * 512);
+    assert!(held_bytes(&server) < 1 << 20, "what has not come takes no room");
+    assert_well(&server);
+}
+
+#[test]
+fn a_client_that_waits_to_be_asked_for_its_body_is_not_asked_in_vain() {
+    let server = Setup::embedder().env("MAGRAY_API_KEYS", "secret").start();
+    let head = "POST /embed HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 100000\r\n";
+    let refused = raw(&server, format!("{head}connection: close\r\n\r\n").as_bytes()).expect("an answer");
+    assert_eq!(refused.status, 401);
+}
+
+/// Bytes of requests and answers that the server holds, as it says.
+pub(crate) fn held_bytes(server: &Server) -> u64 {
+    let metrics = server.get("/metrics").ok();
+    let line = metrics.text().lines().find(|line| line.starts_with("magray_http_held_bytes ")).unwrap();
+    line.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 #[test]
@@ -168,16 +230,4 @@ fn paths_lead_nowhere_but_where_they_should() {
     }
     assert_eq!(server.get("*").status, 404);
     assert_well(&server);
-}
-
-#[test]
-fn http_2_is_spoken_without_being_asked_twice() {
-    let server = Setup::embedder().start();
-    let mut stream = connect(server.address);
-    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
-    stream.write_all(&settings).unwrap();
-    let mut frame = [0; 9];
-    stream.read_exact(&mut frame).unwrap();
-    assert_eq!(frame[3], 4, "the first frame of a server is its settings");
 }

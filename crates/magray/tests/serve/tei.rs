@@ -111,13 +111,6 @@ fn what_is_served_is_told() {
 }
 
 #[test]
-fn vectors_of_single_tokens_are_refused_and_not_made_up() {
-    let server = Setup::embedder().start();
-    let reply = server.post("/embed_all", r#"{"inputs":"river"}"#);
-    assert_eq!((reply.status, &reply.json()["error_type"]), (501, &json!("backend")));
-}
-
-#[test]
 fn errors_have_the_shape_that_clients_know() {
     let server = Setup::embedder().start();
     for (path, body, status, kind) in [

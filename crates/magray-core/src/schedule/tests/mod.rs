@@ -1,6 +1,7 @@
 //! The machine from outside: events in, actions out, with the time set by hand.
 //! Looks into no part of it; what a part does alone is tested beside it.
 
+mod admission;
 mod batches;
 mod placement;
 mod poison;

@@ -42,7 +42,7 @@ struct Outside {
     cancelled: BTreeSet<RequestId>,
 }
 
-const LIMITS: Limits = Limits { requests_max: 20, tokens_max: 60_000 };
+const LIMITS: Limits = Limits { requests_max: 20, tokens_max: 60_000, wait_max: None };
 const TEXTS_MAX: usize = 32;
 
 impl Outside {

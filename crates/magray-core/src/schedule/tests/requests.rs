@@ -21,7 +21,7 @@ fn a_text_is_computed_at_once_and_answered_once() {
 
 #[test]
 fn more_requests_than_the_bound_are_refused_with_a_time_to_come_back() {
-    let limits = Limits { requests_max: 2, tokens_max: 1_000 };
+    let limits = Limits { requests_max: 2, tokens_max: 1_000, wait_max: None };
     let mut bench = Bench::up(0, Options { limits, ..Options::default() });
     let answers: Vec<_> = (0..3)
         .flat_map(|_| {
@@ -36,7 +36,7 @@ fn more_requests_than_the_bound_are_refused_with_a_time_to_come_back() {
 
 #[test]
 fn tokens_are_bounded_and_a_request_beyond_them_is_too_large() {
-    let limits = Limits { requests_max: 100, tokens_max: 100 };
+    let limits = Limits { requests_max: 100, tokens_max: 100, wait_max: None };
     let mut bench = Bench::up(0, Options { limits, ..Options::default() });
     let requests = [bench.request(6), bench.request(4), bench.request(3)];
     let [large, fits, over] = requests.map(|request| refusals(&bench.submit(request).1));

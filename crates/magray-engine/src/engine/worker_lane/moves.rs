@@ -82,6 +82,10 @@ impl Inner {
             FromWorker::ImageFilled { model, image, bytes } => {
                 if images.filled(self.holder(worker), image, bytes) {
                     desk.imaged(model, true);
+                    // Somebody may have let go of it before that was told, and would not say so again.
+                    if !images.has(model) {
+                        desk.imaged(model, false);
+                    }
                     let (device, model) = (self.spec.name, &self.spec.names[model]);
                     tracing::info!(target: "magray::engine", %device, model, bytes, "weights are in the host's memory");
                 }

@@ -39,7 +39,8 @@ impl Books {
             loads: Loads::QUICK,
         };
         let plan = ModelPlan { bytes: 60, ..ModelPlan::default() };
-        let options = Options { limits: Limits { requests_max: 2, tokens_max: 200 }, ..Options::default() };
+        let options =
+            Options { limits: Limits { requests_max: 2, tokens_max: 200, wait_max: None }, ..Options::default() };
         let scenario = Scenario {
             seed: 0,
             devices: vec![device(DeviceKind::Cpu), device(DeviceKind::Gpu)],
@@ -138,6 +139,7 @@ impl Books {
         let device = |id: DeviceId, kind, state| DeviceView {
             kind,
             state,
+            is_ending: false,
             weight: 1.0,
             batches: self.checks.batches.on(id).count(),
             batches_finished: 0,
@@ -156,6 +158,8 @@ impl Books {
             residency: [CPU, GPU].map(|at| self.checks.weights.residency(at, id, &self.checks.workers)).to_vec(),
             loads: 0,
             offloads: 0,
+            departures: vec![0; 2],
+            releases: 0,
         };
         View {
             requests: live().count(),

@@ -147,3 +147,64 @@ fn a_view_that_has_weights_where_they_are_not_is_found() {
     view.models[0].residency[1] = Residency::OnCpu;
     breaks(books.checks.settle(&view, Moment::START), Rule::HonestView);
 }
+
+#[test]
+fn a_wish_that_is_lost_with_the_end_of_a_batch_is_found() {
+    let mut books = Books::with_worker();
+    books.submit(0, &[10]);
+    assert_eq!(books.start(0, GPU, 0..1), Ok(()));
+    books.hear(Event::Wished { model: MODEL, wish: Wish::Offload });
+    assert_eq!(books.settle(DeviceState::InRotation), Ok(()));
+    books.finish(0);
+    books.told(Action::Complete { request: RequestId(0), report: report(GPU) }).expect("all of it is computed");
+    breaks(books.settle(DeviceState::InRotation), Rule::Granted);
+    assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
+    assert_eq!(books.settle(DeviceState::InRotation), Ok(()));
+}
+
+#[test]
+fn a_release_that_is_told_too_soon_too_late_or_never_is_found() {
+    let settle = |books: &mut Books, releases: u64| {
+        let mut view = books.view(DeviceState::InRotation);
+        view.models[1].releases = releases;
+        books.checks.settle(&view, Moment::START)
+    };
+    let wished = || {
+        let mut books = Books::with_worker();
+        books.hear(Event::Wished { model: OTHER, wish: Wish::Release });
+        assert_eq!(books.told(offload(CPU, OTHER)), Ok(()));
+        assert_eq!(settle(&mut books, 0), Ok(()));
+        books
+    };
+    breaks(settle(&mut wished(), 1), Rule::Granted);
+    let forgetting = || {
+        let mut books = wished();
+        books.hear(Event::Offloaded { device: CPU, model: OTHER });
+        assert_eq!(books.told(Action::Forget { model: OTHER }), Ok(()));
+        books
+    };
+    breaks(settle(&mut forgetting(), 1), Rule::Granted);
+    let mut books = forgetting();
+    books.hear(Event::Forgotten { model: OTHER });
+    breaks(settle(&mut books, 0), Rule::Granted);
+    let forgotten = || {
+        let mut books = forgetting();
+        books.hear(Event::Forgotten { model: OTHER });
+        assert_eq!(books.told(load(OTHER)), Ok(()));
+        books
+    };
+    breaks(settle(&mut forgotten(), 0), Rule::Granted);
+    assert_eq!(settle(&mut forgotten(), 1), Ok(()), "it may come back in the same step");
+}
+
+#[test]
+fn a_worker_that_is_said_to_end_and_does_not_is_found() {
+    let mut books = Books::with_worker();
+    assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
+    books.hear(Event::Offloaded { device: GPU, model: MODEL });
+    books.live_on(Duration::from_secs(1));
+    let mut view = books.view(DeviceState::InRotation);
+    assert_eq!(books.checks.settle(&view, books.now), Ok(()));
+    view.devices[1].is_ending = true;
+    breaks(books.checks.settle(&view, books.now), Rule::Rests);
+}

@@ -2,13 +2,25 @@
 //! Writes down only when models were last used.
 
 use super::{Stage, Weights};
+use crate::check::batches::Batches;
 use crate::check::requests::{Entry, Ledger, SLACK};
 use crate::check::rule::{Rule, Verdict, holds};
 use crate::check::workers::Workers;
 use magray_core::schedule::{DeviceId, DeviceKind, DeviceState, ModelId, ModelPlan, Moment, Residency, View};
+use std::time::Duration;
+
+/// How everything else stands after a step.
+#[derive(Clone, Copy)]
+pub(crate) struct Scene<'a> {
+    pub(crate) view: &'a View,
+    pub(crate) workers: &'a Workers,
+    pub(crate) batches: &'a Batches,
+    pub(crate) ledger: &'a Ledger,
+}
 
 impl Weights {
-    pub(crate) fn settle(&mut self, view: &View, workers: &Workers, ledger: &Ledger, now: Moment) -> Verdict {
+    pub(crate) fn settle(&mut self, scene: Scene<'_>, now: Moment) -> Verdict {
+        let Scene { view, workers, ledger, .. } = scene;
         let requests: usize = view.models.iter().map(|model| model.requests).sum();
         holds(requests == view.requests, Rule::HonestView, || {
             format!("the models of the view have {requests} requests, and there are {}", view.requests)
@@ -21,12 +33,14 @@ impl Weights {
             if std::mem::replace(&mut self.models[at].was_busy, seen.requests > 0) || seen.requests > 0 {
                 self.models[at].used = now;
             }
+            self.judge_release(model, seen.releases)?;
             for (place, said) in seen.residency.iter().enumerate() {
                 let device = DeviceId(place as u16);
                 let ours = self.residency(device, model, workers);
                 holds(*said == ours, Rule::HonestView, || {
                     format!("the view has model {at} on device {place} as {said:?}, and it is {ours:?}")
                 })?;
+                self.judge_wish(device, model, scene)?;
                 let is_gpu = self.shelves[place].kind == DeviceKind::Gpu;
                 if is_gpu && ours == Residency::OnDevice && view.devices[place].state == DeviceState::InRotation {
                     self.models[at].preheat = false;
@@ -36,12 +50,43 @@ impl Weights {
         }
         for (at, seen) in view.devices.iter().enumerate() {
             let device = DeviceId(at as u16);
-            self.judge_device(device, seen.state, view, workers, now)?;
+            self.judge_device(device, scene, now)?;
             if seen.state == DeviceState::Resting && !workers.has_worker(device) {
                 self.judge_wake(device, ledger, now)?;
             }
         }
         Ok(())
+    }
+
+    /// What is to leave a device is on its way as soon as nothing needs it there.
+    fn judge_wish(&self, device: DeviceId, model: ModelId, scene: Scene<'_>) -> Verdict {
+        let Scene { workers, batches, .. } = scene;
+        let spot = self.spot(device, model);
+        let is_open = spot.is_wished_away && matches!(spot.stage, Stage::Present { .. });
+        let is_heard = self.shelf(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
+        let is_put_off = !is_heard || Self::is_used(device, model, batches, workers);
+        holds(!is_open || is_put_off, Rule::Granted, || {
+            format!("model {} is wanted gone from device {}, nothing needs it there, and it stays", model.0, device.0)
+        })
+    }
+
+    /// A release is told as soon as nothing of the model is in any memory, however soon something of it comes again.
+    fn judge_release(&mut self, model: ModelId, releases: u64) -> Verdict {
+        let stages = self.shelves.iter().map(|shelf| shelf.spots[model.0 as usize].stage);
+        let holders = stages.filter(|stage| *stage != Stage::Absent).count();
+        let known = self.known_mut(model);
+        known.releases = releases;
+        let Some(release) = known.release else { return Ok(()) };
+        let is_told = releases > release.before;
+        if is_told {
+            known.release = None;
+            known.is_released = false;
+        }
+        // What came in the same step came after it was gone.
+        let is_gone = (holders == 0 || release.is_loaded) && !known.is_forgetting;
+        holds(is_told == is_gone, Rule::Granted, || {
+            format!("model {} is wanted in no memory: told is {is_told}, and that it is gone is {is_gone}", model.0)
+        })
     }
 
     /// What nobody has used for its time leaves.
@@ -76,14 +121,9 @@ impl Weights {
         })
     }
 
-    fn judge_device(
-        &self,
-        device: DeviceId,
-        state: DeviceState,
-        view: &View,
-        workers: &Workers,
-        now: Moment,
-    ) -> Verdict {
+    fn judge_device(&self, device: DeviceId, scene: Scene<'_>, now: Moment) -> Verdict {
+        let Scene { view, workers, .. } = scene;
+        let seen = &view.devices[usize::from(device.0)];
         let shelf = self.shelf(device);
         if shelf.kind == DeviceKind::Cpu || !workers.takes_orders(device) {
             return Ok(());
@@ -92,13 +132,15 @@ impl Weights {
         holds(since.is_none_or(|since| now.since(since) <= self.keeping.load_max + SLACK), Rule::HangsEnd, || {
             format!("weights of device {} are on their way since {since:?}, and its worker is not ended", device.0)
         })?;
-        let Some(kept) = self.keeping.worker else { return Ok(()) };
+        // Whoever released its last model waits for the end of one that is said to end.
+        let kept = if seen.is_ending { Some(Duration::ZERO) } else { self.keeping.worker };
+        let Some(kept) = kept else { return Ok(()) };
         let is_empty = shelf.spots.iter().all(|spot| spot.stage == Stage::Absent);
         let has_failed = shelf.spots.iter().any(|spot| spot.failures > 0);
         let is_awaited = view.requests > 0
             || self.models.iter().any(|model| model.preheat || model.is_released || model.is_forgetting);
         let used = self.models.iter().map(|model| model.used).fold(shelf.changed, Moment::max);
-        let must_rest = state == DeviceState::InRotation && is_empty && !has_failed && !is_awaited;
+        let must_rest = seen.state == DeviceState::InRotation && is_empty && !has_failed && !is_awaited;
         let idle = now.since(used);
         holds(!must_rest || idle <= kept + SLACK, Rule::Rests, || {
             format!("the worker of device {} has no weights for {idle:?} and does not rest", device.0)

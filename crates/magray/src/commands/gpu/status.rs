@@ -1,4 +1,4 @@
-//! `magray gpu status`: every engine that runs, with its devices, their memory and the models on them.
+//! `magray gpu status`: every engine that runs, with its devices, its speed, and where its models are.
 //! Asks engines alone: it starts none, loads no model and takes no memory of a GPU.
 
 use std::{
@@ -16,7 +16,10 @@ use super::{
 };
 use crate::{
     config::Config,
-    control::{AskError, DeviceReport, EngineReport, ModelReport, PoolReport, Reply, Request, Running, running},
+    control::{
+        AskError, DeviceReport, EngineReport, ModelReport, PerformanceReport, PoolReport, Reply, Request, Running,
+        running,
+    },
     exit::Failure,
     output::{self, aligned},
 };
@@ -29,7 +32,10 @@ Examples:
 
 Where a model is, seen from a device: on_gpu; on_cpu (in the memory of the host, and the GPU's worker is there); \
 on_cpu_cold (the same without a worker: nothing of the GPU is taken); loading, leaving, unloaded. \
-The CPU itself is ready, or has the model only in the form that the GPUs use.";
+The CPU itself is ready, or has the model only in the form that the GPUs use.
+
+The grade of a device: A is all that it can do; B and C where heat slows it, or the CPU computed up to 1 % or 10 % of the \
+last minute's requests in place of a GPU; D is worse; F is not used. Latency is from the queue to the answer.";
 
 /// Flags of `magray gpu status`.
 #[derive(Debug, Args)]
@@ -64,13 +70,22 @@ pub(crate) fn run(args: &GpuStatusArgs, context: &Context) -> Result<(), Failure
 
 /// What was printed last makes room for this; in a file, both stay.
 fn framed(text: String, is_first: bool, args: &GpuStatusArgs) -> String {
-    const CLEAR: &str = "\x1b[2J\x1b[H";
     match args.watch {
         None => text,
         Some(_) if args.json => text,
-        Some(_) if io::stdout().is_terminal() => format!("{CLEAR}{text}"),
+        Some(_) if io::stdout().is_terminal() => over_the_last(&text, is_first),
         Some(_) => format!("{}{text}", if is_first { "" } else { "\n" }),
     }
+}
+
+/// Text that is written over what stood there, line by line: a screen that is emptied first flickers.
+fn over_the_last(text: &str, is_first: bool) -> String {
+    const CLEAR: &str = "\x1b[2J";
+    const HOME: &str = "\x1b[H";
+    const REST_OF_LINE: &str = "\x1b[K";
+    const REST_OF_SCREEN: &str = "\x1b[J";
+    let lines: String = text.lines().flat_map(|line| [line, REST_OF_LINE, "\n"]).collect();
+    format!("{}{HOME}{lines}{REST_OF_SCREEN}", if is_first { CLEAR } else { "" })
 }
 
 /// How every engine is. Those that have just ended are none.
@@ -118,15 +133,29 @@ fn text_of(asked: &[Asked]) -> String {
 
 fn engine_text(engine: &EngineReport) -> String {
     let mut text = format!(
-        "magray {} (pid {}), running for {}; requests: {}, of these waiting: {}\n\n{}",
+        "magray {} (pid {}); requests: {}, of these waiting: {}\n\n{}\n{}",
         engine.magray,
         engine.pid,
-        span(engine.uptime_s),
         engine.requests,
         engine.waiting,
         table(
-            &["device", "state", "memory used", "limit", "used by all", "worker"],
-            engine.devices.iter().map(device_cells)
+            &[
+                "device",
+                "state",
+                "grade",
+                "TensorRT",
+                "memory used",
+                "used by all",
+                "temperature",
+                "power",
+                "load",
+                "worker"
+            ],
+            engine.devices.iter().map(|device| device_cells(device, engine.tensorrt))
+        ),
+        table(
+            &["average latency", "throughput", "fallback rate", "uptime"],
+            std::iter::once(performance_cells(&engine.performance, engine.uptime_s))
         ),
     );
     let pools: Vec<Vec<String>> = engine
@@ -169,19 +198,57 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     aligned(&std::iter::once(head).chain(rows).collect::<Vec<Vec<String>>>())
 }
 
-fn device_cells(device: &DeviceReport) -> Vec<String> {
-    let known = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), size);
+fn device_cells(device: &DeviceReport, tensorrt: bool) -> Vec<String> {
     let state = match &device.reason {
         Some(reason) => format!("{} ({reason})", device.state),
         None => device.state.clone(),
     };
+    let name = match &device.hardware {
+        Some(hardware) => format!("{} {hardware}", device.name),
+        None => device.name.clone(),
+    };
+    let power = match (device.power_watts, device.power_limit_watts) {
+        (Some(watts), Some(limit)) => Some(format!("{watts:.0} of {limit:.0} W")),
+        (watts, _) => watts.map(|watts| format!("{watts:.0} W")),
+    };
     vec![
-        device.name.clone(),
+        name,
         state,
-        known(device.memory_used_bytes),
-        known(device.memory_limit_bytes),
-        known(device.memory_used_by_all_bytes),
-        device.worker_pid.map_or_else(|| "-".to_owned(), |pid| format!("pid {pid}")),
+        device.grade.letter().to_owned(),
+        if tensorrt { "on" } else { "off" }.to_owned(),
+        memory(device).unwrap_or_else(unknown),
+        device.memory_used_by_all_bytes.map_or_else(unknown, size),
+        device.temperature_celsius.map_or_else(unknown, |celsius| format!("{celsius} C")),
+        power.unwrap_or_else(unknown),
+        device.utilisation_percent.map_or_else(unknown, |percent| format!("{percent} %")),
+        device.worker_pid.map_or_else(unknown, |pid| format!("pid {pid}")),
+    ]
+}
+
+/// What stands where there is nothing to tell.
+fn unknown() -> String {
+    "-".to_owned()
+}
+
+/// What magray uses of what it may.
+fn memory(device: &DeviceReport) -> Option<String> {
+    let used = device.memory_used_bytes?;
+    Some(match device.memory_limit_bytes {
+        Some(limit) => {
+            let percent = used as f64 * 100.0 / limit.max(1) as f64;
+            format!("{} of {} ({percent:.1} %)", size(used), size(limit))
+        }
+        None => size(used),
+    })
+}
+
+fn performance_cells(performance: &PerformanceReport, uptime_s: f64) -> Vec<String> {
+    let PerformanceReport { latency_mean_s, texts_per_s, requests_per_s, fallback_rate, .. } = performance;
+    vec![
+        latency_mean_s.map_or_else(unknown, span),
+        format!("{texts_per_s:.1} texts/s in {requests_per_s:.1} requests/s"),
+        fallback_rate.map_or_else(unknown, |rate| format!("{:.1} %", rate * 100.0)),
+        span(uptime_s),
     ]
 }
 

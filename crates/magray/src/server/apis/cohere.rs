@@ -7,6 +7,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use magray_engine::engine::Answer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{openai::check_dimensions, reranking};
@@ -65,16 +66,18 @@ async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> 
     let own = Arc::clone(&body);
     let (read, finish) = app.read(body.len(), move |app| read_embed(app, own.json()?)).await?;
     let computed = app.compute(read).await?;
-    let answer = &computed.answer;
-    let mut json = Json::for_numbers(answer.values.len() * finish.encodings.len());
-    start(&mut json).raw(r#","response_type":"embeddings_by_type","model":"#);
-    json.text(&app.models().get(finish.model).name).raw(r#","embeddings":{"#);
-    for (at, encoding) in finish.encodings.iter().enumerate() {
-        json.raw(if at > 0 { "," } else { "" }).text(encoding.name()).raw(":");
-        json.list(answer.rows(), |json, row| encoding.write(json, &cut(row, finish.dimensions)));
-    }
-    json.raw("},").raw(META).raw(r#""billed_units":{"input_tokens":"#).whole(answer.tokens).raw("}}}");
-    Ok(computed.tell(json.into_response()))
+    let write = move |answer: &Answer| {
+        let mut json = Json::for_numbers(answer.values.len() * finish.encodings.len());
+        start(&mut json).raw(r#","response_type":"embeddings_by_type","model":"#);
+        json.text(&app.models().get(finish.model).name).raw(r#","embeddings":{"#);
+        for (at, encoding) in finish.encodings.iter().enumerate() {
+            json.raw(if at > 0 { "," } else { "" }).text(encoding.name()).raw(":");
+            json.list(answer.rows(), |json, row| encoding.write(json, &cut(row, finish.dimensions)));
+        }
+        json.raw("},").raw(META).raw(r#""billed_units":{"input_tokens":"#).whole(answer.tokens).raw("}}}");
+        json
+    };
+    computed.written(write).await
 }
 
 fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish), Problem> {

@@ -1,7 +1,7 @@
 //! Where the models are and how they come and go: status, offload, release, preheat, timeout.
 //! No request fails because a model moves; those who ask for a move wait until it is done, a few at a time.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
@@ -13,13 +13,15 @@ use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::server::{
-    body::Body,
-    errors::{Kind, PlainError, Problem},
-    refusals::PlainProblems,
-    report::{self, DeviceReport, EngineReport, Whereabouts},
-    requests::gpu::{FormError, MoveRequest, Timeout, TimeoutRequest, form_or_json},
-    state::App,
+use crate::{
+    control::{DeviceReport, EngineReport, Whereabouts},
+    server::{
+        body::Body,
+        errors::{Kind, PlainError, Problem},
+        refusals::PlainProblems,
+        requests::gpu::{FormError, MoveRequest, Timeout, TimeoutRequest, form_or_json},
+        state::App,
+    },
 };
 
 /// What only tells.
@@ -49,7 +51,7 @@ const MOVE_MAX: Duration = Duration::from_secs(30);
     )
 )]
 async fn status(State(app): State<App>) -> Response {
-    axum::Json(EngineReport::of(&app.engine().status())).into_response()
+    axum::Json(app.report()).into_response()
 }
 
 /// Tells how the devices are; the CPU is the first.
@@ -62,7 +64,7 @@ async fn status(State(app): State<App>) -> Response {
     )
 )]
 async fn devices(State(app): State<App>) -> Response {
-    axum::Json(report::devices(&app.engine().status())).into_response()
+    axum::Json(app.report().devices).into_response()
 }
 
 /// What came of it.
@@ -122,12 +124,15 @@ async fn move_models(app: App, headers: &HeaderMap, body: &Body, moving: Move) -
 /// Moves the model of this name, or all, and waits until that is done.
 pub(crate) async fn moved(app: &App, model: Option<&str>, moving: Move) -> Result<MovedReport, Problem> {
     let places = chosen(app, model)?;
-    let Ok(_turn) = app.movers().try_acquire() else {
+    let Ok(turn) = Arc::clone(app.movers()).try_acquire_owned() else {
         let message = "enough callers wait for models to move: try again later";
         return Err(Problem::busy(Kind::Busy, message, Duration::from_secs(1)));
     };
-    let own = app.clone();
+    let (own, span) = (app.clone(), tracing::Span::current());
     let moved = tokio::task::spawn_blocking(move || {
+        let _in_span = span.enter();
+        // Also where nobody waits for it any more.
+        let _turn = turn;
         let one = |place: usize| {
             let moved = moving(own.engine(), place, MOVE_MAX)?;
             Ok(MovedModel::of(&own.models().get(place).name, &moved))
@@ -140,11 +145,8 @@ pub(crate) async fn moved(app: &App, model: Option<&str>, moving: Move) -> Resul
 
 impl MovedModel {
     fn of(name: &str, moved: &Moved) -> Self {
-        let whereabouts = moved
-            .residency
-            .iter()
-            .map(|(device, residency)| Whereabouts { device: device.to_string(), place: residency.code() });
-        Self { name: name.to_owned(), took_s: moved.took.as_secs_f64(), residency: whereabouts.collect() }
+        let residency = moved.residency.iter().map(|(device, place)| Whereabouts::of(*device, *place)).collect();
+        Self { name: name.to_owned(), took_s: moved.took.as_secs_f64(), residency }
     }
 }
 

@@ -8,4 +8,5 @@ pub(super) mod ollama;
 pub(super) mod openai;
 mod reranking;
 pub(super) mod tei;
+mod tei_tokens;
 mod tei_words;

@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use magray_engine::{
-    engine::ModelStatus,
+    engine::{Answer, ModelStatus},
     health::utc,
     spec::{Architecture, ModelSpec},
 };
@@ -25,7 +25,6 @@ use crate::server::{
     inputs::{Input, Texts},
     models::Does,
     refusals::OllamaProblems,
-    report::EngineReport,
     requests::ollama::{EmbedRequest, EmbeddingsRequest, ShowRequest},
     service::Reading,
     state::App,
@@ -72,18 +71,20 @@ async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> 
         json.raw(r#"{"model":"#).text(name).raw(r#","embeddings":[]}"#);
         return Ok(json.into_response());
     };
-    let computed = app.compute(read).await?;
-    let answer = &computed.answer;
-    let mut json = Json::for_numbers(answer.values.len());
-    json.raw(r#"{"model":"#).text(name).raw(r#","embeddings":"#);
-    json.list(answer.rows(), |json, row| {
-        json.numbers(&cut(row, dimensions));
-    });
-    // A model that is not there yet is waited for.
-    json.raw(r#","total_duration":"#).whole(started.elapsed().as_nanos() as usize);
-    json.raw(r#","load_duration":"#).whole(answer.queued.as_nanos() as usize);
-    json.raw(r#","prompt_eval_count":"#).whole(answer.tokens).raw("}");
-    Ok(computed.tell(json.into_response()))
+    let (name, computed) = (name.clone(), app.compute(read).await?);
+    let write = move |answer: &Answer| {
+        let mut json = Json::for_numbers(answer.values.len());
+        json.raw(r#"{"model":"#).text(&name).raw(r#","embeddings":"#);
+        json.list(answer.rows(), |json, row| {
+            json.numbers(&cut(row, dimensions));
+        });
+        // A model that is not there yet is waited for.
+        json.raw(r#","total_duration":"#).whole(started.elapsed().as_nanos() as usize);
+        json.raw(r#","load_duration":"#).whole(answer.queued.as_nanos() as usize);
+        json.raw(r#","prompt_eval_count":"#).whole(answer.tokens).raw("}");
+        json
+    };
+    computed.written(write).await
 }
 
 /// Turns one text into a vector: the older way to ask.
@@ -223,9 +224,9 @@ async fn tags(State(app): State<App>) -> Response {
 )]
 async fn ps(State(app): State<App>) -> Response {
     let status = app.engine().status();
-    let report = EngineReport::of(&status);
+    let report = app.report();
     let listed = |(at, model): (usize, &ModelStatus)| {
-        let location = report.models().get(at)?.location();
+        let location = report.models.get(at)?.location.as_str();
         if location == "unloaded" {
             return None;
         }

@@ -7,6 +7,7 @@ use axum::{
     extract::{Path, State, rejection::PathRejection},
     response::{IntoResponse, Response},
 };
+use magray_engine::engine::Answer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::reranking;
@@ -61,21 +62,23 @@ async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Prob
     };
     let (read, model, format, dimensions) = app.read(body.len(), read).await?;
     let computed = app.compute(read).await?;
-    let answer = &computed.answer;
-    let mut json = Json::for_numbers(answer.values.len());
-    json.raw(r#"{"object":"list","data":"#).list(answer.rows().enumerate(), |json, (at, row)| {
-        json.raw(r#"{"object":"embedding","index":"#).whole(at).raw(r#","embedding":"#);
-        let row = cut(row, dimensions);
-        match format {
-            EncodingFormat::Float => json.numbers(&row),
-            EncodingFormat::Base64 => json.base64(&row),
-        };
-        json.raw("}");
-    });
-    json.raw(r#","model":"#).text(&app.models().get(model).name);
-    json.raw(r#","usage":{"prompt_tokens":"#).whole(answer.tokens);
-    json.raw(r#","total_tokens":"#).whole(answer.tokens).raw("}}");
-    Ok(computed.tell(json.into_response()))
+    let write = move |answer: &Answer| {
+        let mut json = Json::for_numbers(answer.values.len());
+        json.raw(r#"{"object":"list","data":"#).list(answer.rows().enumerate(), |json, (at, row)| {
+            json.raw(r#"{"object":"embedding","index":"#).whole(at).raw(r#","embedding":"#);
+            let row = cut(row, dimensions);
+            match format {
+                EncodingFormat::Float => json.numbers(&row),
+                EncodingFormat::Base64 => json.base64(&row),
+            };
+            json.raw("}");
+        });
+        json.raw(r#","model":"#).text(&app.models().get(model).name);
+        json.raw(r#","usage":{"prompt_tokens":"#).whole(answer.tokens);
+        json.raw(r#","total_tokens":"#).whole(answer.tokens).raw("}}");
+        json
+    };
+    computed.written(write).await
 }
 
 /// Refuses dimensions that a model's vectors do not have.

@@ -1,5 +1,5 @@
 //! The API of text-embeddings-inference: embeddings, reranking, classes, similarity, tokens.
-//! Gives no vectors of single tokens, and says so; never cuts from the left.
+//! Never cuts from the left, and undoes no scaling that belongs to a model.
 
 use std::{borrow::Cow, sync::Arc, time::Instant};
 
@@ -7,13 +7,13 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use magray_engine::spec::Task;
+use magray_engine::{engine::Answer, spec::Task};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::openai::check_dimensions;
 use crate::server::{
     body::Body,
-    errors::{Kind, Problem, TeiError},
+    errors::Problem,
     inputs::{Documents, Sequence, Sequences},
     models::Does,
     ranking::Ranking,
@@ -31,10 +31,10 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(root))
         .routes(routes!(embed))
-        .routes(routes!(embed_all))
         .routes(routes!(rerank))
         .routes(routes!(predict))
         .routes(routes!(similarity))
+        .merge(super::tei_tokens::routes())
         .merge(super::tei_words::routes())
 }
 
@@ -84,24 +84,15 @@ fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish)
 
 async fn answer_embed(app: &App, read: ReadWork, finish: Finish) -> Result<Response, Problem> {
     let computed = app.compute(read).await?;
-    let mut json = Json::for_numbers(computed.answer.values.len());
-    json.list(computed.answer.rows(), |json, row| {
-        let row = if finish.is_scaled { Cow::Owned(unit(row)) } else { Cow::Borrowed(row) };
-        json.numbers(&cut(&row, finish.dimensions));
-    });
-    Ok(computed.tell(json.into_response()))
-}
-
-/// Vectors of single tokens: this server has none.
-#[utoipa::path(
-    post, path = "/embed_all", tag = "tei", security(("key" = []), ()),
-    responses(
-        (status = 401, description = "No key, or a wrong one", body = TeiError),
-        (status = 501, description = "Only vectors of whole texts are computed", body = TeiError),
-    )
-)]
-async fn embed_all() -> Problem {
-    Problem::new(Kind::NotImplemented, "vectors of single tokens are not computed here; /embed gives one a text")
+    let write = move |answer: &Answer| {
+        let mut json = Json::for_numbers(answer.values.len());
+        json.list(answer.rows(), |json, row| {
+            let row = if finish.is_scaled { Cow::Owned(unit(row)) } else { Cow::Borrowed(row) };
+            json.numbers(&cut(&row, finish.dimensions));
+        });
+        json
+    };
+    computed.written(write).await
 }
 
 /// Puts texts in the order of how well they fit a query.

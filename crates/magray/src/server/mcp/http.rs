@@ -41,7 +41,7 @@ fn config(settings: &ServerSettings) -> StreamableHttpServerConfig {
         .with_legacy_session_mode(false)
         .with_json_response(true)
         .with_max_request_body_bytes(BODY_BYTES_MAX);
-    let config = match &settings.mcp_hosts[..] {
+    let config = match &settings.hosts[..] {
         hosts if is_any(hosts) => config.disable_allowed_hosts(),
         // No names at all would mean any; the names of loopback stay.
         [] => config,

@@ -22,7 +22,7 @@ use rmcp::{
     tool_handler,
 };
 
-use super::{errors::Problem, keys::Access, state::App};
+use super::{account::Account, errors::Problem, keys::Access, state::App};
 
 const INSTRUCTIONS: &str = "\
 Embeddings and reranking, computed on this machine, and control of the GPUs that compute them. Without a model's name \
@@ -81,8 +81,12 @@ impl ServerHandler for Tools {
             return Ok(CallToolResult::error(vec![ContentBlock::text(problem.message)]).into());
         }
         let cancelled = context.ct.clone();
+        // The protocol has tasks of its own; what is done in them is still done for a request.
+        let parts = context.extensions.get::<::http::request::Parts>();
+        let account = parts.and_then(|parts| parts.extensions.get()).cloned().unwrap_or_else(Account::current);
+        let call = account.kept_during(self.router.call(ToolCallContext::new(self, request, context)));
         tokio::select! {
-            done = self.router.call(ToolCallContext::new(self, request, context)) => done,
+            done = call => done,
             // Whoever left takes their work back.
             () = cancelled.cancelled() => Err(ErrorData::internal_error("the call was cancelled", None)),
         }

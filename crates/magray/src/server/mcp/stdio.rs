@@ -12,7 +12,7 @@ use super::{Door, Tools};
 use crate::{
     exit::Failure,
     server::{
-        Start, StartError, cores, keep_up,
+        Start, StartError, keep_up,
         metrics::Metrics,
         models::Models,
         reload::Reloader,
@@ -40,13 +40,14 @@ async fn serve(start: Start) -> Result<Engine, Failure> {
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
     let app = App::new(Parts {
         engine: engine.clone(),
+        metrics: Metrics::new(&models),
         models,
         engine_limits,
+        memory_limit: config.gpu().rules.memory_limit_bytes,
         openai_tokens: None,
         live: settings.live,
-        metrics: Metrics::new(),
+        traces: None,
         reloader: Reloader::new(&config, None, settle),
-        readers: cores(),
     });
     tokio::spawn(keep_up(app.clone()));
     console.detail("waiting for an agent on stdin");

@@ -13,18 +13,20 @@ use super::{
         short,
     },
 };
-use crate::server::{
-    apis::{
-        gpu::{self, MovedReport, TimeoutReport},
-        openai::check_dimensions,
+use crate::{
+    control::EngineReport,
+    server::{
+        apis::{
+            gpu::{self, MovedReport, TimeoutReport},
+            openai::check_dimensions,
+        },
+        errors::Problem,
+        inputs::Input,
+        models::Does,
+        ranking::Ranking,
+        service::{Computed, Reading},
+        vectors::{cut, ranked},
     },
-    errors::Problem,
-    inputs::Input,
-    models::Does,
-    ranking::Ranking,
-    report::EngineReport,
-    service::{Computed, Reading},
-    vectors::{cut, ranked},
 };
 
 #[tool_router(router = tools, vis = "pub(super)")]
@@ -38,7 +40,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn get_gpu_status(&self) -> Result<Json<EngineReport>, String> {
-        Ok(Json(EngineReport::of(&self.app.engine().status())))
+        Ok(Json(self.app.report()))
     }
 
     /// Takes models off the GPUs and gives the memory back; their weights stay in the memory of the host, so that they
@@ -138,13 +140,12 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn list_models(&self) -> Result<Json<ModelList>, String> {
-        let report = EngineReport::of(&self.app.engine().status());
-        let models = self.app.models().iter().zip(report.models()).map(|(model, reported)| ListedModel {
+        let models = self.app.models().iter().zip(self.app.report().models).map(|(model, reported)| ListedModel {
             name: model.name.clone(),
             does: model.does.code(),
             max_tokens: model.max_tokens,
             outputs: model.outputs,
-            location: reported.location(),
+            location: reported.location,
         });
         Ok(Json(ModelList { models: models.collect() }))
     }
@@ -155,6 +156,7 @@ impl Tools {
         let app = &self.app;
         let model = app.models().embedder(request.model.as_deref())?;
         check_dimensions(request.dimensions, app.models().get(model))?;
+        check_numbers(request.texts.len() * request.dimensions.unwrap_or(app.models().get(model).outputs))?;
         let bytes = request.texts.iter().map(String::len).sum();
         let dimensions = request.dimensions;
         let read = app.read(bytes, move |app| {
@@ -163,12 +165,18 @@ impl Tools {
             app.read_input(Input::Texts { texts, is_single: false }, how)
         });
         let computed = app.compute(read.await?).await?;
+        // Every number is rewritten: not by a thread that has connections to look after.
+        let rewritten = app.engine().aside(move || {
+            let rows = computed.answer.rows();
+            let rows = rows.map(|row| cut(row, dimensions).iter().map(|number| short(*number)).collect());
+            (rows.collect(), computed)
+        });
+        let (embeddings, computed) = rewritten.await?;
         let answer = &computed.answer;
-        let rows = answer.rows().map(|row| cut(row, dimensions).iter().map(|number| short(*number)).collect());
         Ok(Embedded {
             model: self.name(model),
             dimensions: dimensions.unwrap_or(answer.dimensions),
-            embeddings: rows.collect(),
+            embeddings,
             tokens: answer.tokens,
             truncated: computed.truncated(),
             device: device(&computed),
@@ -220,10 +228,34 @@ impl Tools {
     }
 }
 
+/// Refuses more numbers than the protocol can carry without holding up others: it writes each of them several times.
+fn check_numbers(numbers: usize) -> Result<(), Problem> {
+    const NUMBERS_MAX: usize = 1 << 17;
+    if numbers <= NUMBERS_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "the vectors would have {numbers} numbers, and {NUMBERS_MAX} are told at a time: send fewer texts, or ask for \
+         fewer dimensions"
+    );
+    Err(Problem::too_large("texts", message))
+}
+
 fn device(computed: &Computed) -> String {
     computed.answer.device.to_string()
 }
 
 fn told<T>(done: Result<T, Problem>) -> Result<Json<T>, String> {
     done.map(Json).map_err(|problem| problem.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_of_a_whole_library_held_up_everybody() {
+        assert!(check_numbers(128 * 1024).is_ok());
+        assert!(check_numbers(2048 * 384).unwrap_err().message.contains("fewer texts"));
+    }
 }

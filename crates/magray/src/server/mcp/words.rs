@@ -151,7 +151,7 @@ pub(super) struct ListedModel {
     /// Dimensions of a vector, or labels.
     pub(super) outputs: usize,
     /// Where it is now: `gpu`, `loading`, `cpu` or `unloaded`.
-    pub(super) location: &'static str,
+    pub(super) location: String,
 }
 
 /// The number with the digits that a 32-bit float has, and no more: agents pay for each.

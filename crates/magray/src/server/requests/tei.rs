@@ -32,6 +32,25 @@ pub(crate) struct EmbedRequest<'a> {
     pub(crate) dimensions: Option<usize>,
 }
 
+/// Texts whose tokens are embedded.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[schema(as = EmbedAllRequest)]
+pub(crate) struct EmbedAllRequest<'a> {
+    /// A text, texts, or token ids of the model.
+    #[serde(borrow)]
+    pub(crate) inputs: Input<'a>,
+    /// Without it, the first model that embeds.
+    #[serde(borrow, default)]
+    pub(crate) model: Option<Cow<'a, str>>,
+    /// Cut texts that are longer than the model reads; without it, as the server is set.
+    #[serde(default)]
+    pub(crate) truncate: Option<bool>,
+    #[serde(default)]
+    pub(crate) truncation_direction: Option<Direction>,
+    #[serde(borrow, default)]
+    pub(crate) prompt_name: Option<Cow<'a, str>>,
+}
+
 /// Where texts that are too long are cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 pub(crate) enum Direction {

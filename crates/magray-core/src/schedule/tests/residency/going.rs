@@ -222,3 +222,53 @@ fn a_release_of_one_model_does_not_hurry_a_worker_that_others_use() {
     assert!(bench.offloaded(GPU, B).is_empty(), "it rests when it has had no weights for its time");
     assert_eq!(bench.pass(Duration::from_secs(300)), [Action::Rest { device: GPU }]);
 }
+
+#[test]
+fn a_release_that_is_done_at_once_is_told_although_the_model_comes_right_after() {
+    let mut bench = bench_of(1, 2, &[plan()], Options::default());
+    bench.ask(A, Allowed::Gpu);
+    assert!(bench.wish(A, Wish::Release).is_empty(), "nothing of it is in any memory");
+    assert_eq!(bench.step(Event::Up { device: GPU }), [load(A)], "somebody waits for it");
+    assert_eq!((bench.at(A, GPU), bench.releases(A)), (Residency::Loading, 1));
+}
+
+#[test]
+fn a_release_is_told_once_and_not_before_the_weights_are_forgotten() {
+    let mut bench = bench(2, &[plan()]);
+    bench.use_once(A);
+    bench.wish(A, Wish::Release);
+    bench.offloaded(GPU, A);
+    assert_eq!((bench.at(A, GPU), bench.releases(A)), (Residency::Unloaded, 0), "it is being forgotten");
+    bench.forgotten(A);
+    assert_eq!(bench.releases(A), 1);
+    bench.forgotten(A);
+    assert_eq!(bench.releases(A), 1);
+}
+
+#[test]
+fn what_leaves_with_its_worker_has_left_too() {
+    let mut bench = bench(2, &[plan()]);
+    bench.use_once(A);
+    bench.ask(A, Allowed::Gpu);
+    bench.wish(A, Wish::Offload);
+    bench.down(GPU, Ending::Crashed);
+    bench.step(Event::Up { device: GPU });
+    let view = &bench.machine.view().models[0];
+    assert_eq!((view.offloads, &view.departures), (0, &vec![0, 1]));
+    assert_eq!(bench.at(A, GPU), Residency::Loading, "somebody waits for it");
+}
+
+#[test]
+fn a_rest_that_was_put_off_for_a_request_comes_when_the_cpu_has_computed_that() {
+    let large = ModelPlan { bytes: 4 * GIB, ..plan() };
+    let mut bench = bench(2, &[plan(), large]);
+    bench.use_once(A);
+    bench.ask(B, Allowed::Any);
+    let running = only_start(&bench.loaded(CPU, B)).batch;
+    bench.ask(B, Allowed::Any);
+    bench.wish(A, Wish::Release);
+    assert_eq!(bench.offloaded(GPU, A), [Action::Forget { model: A }], "somebody waits who might need the worker");
+    assert!(bench.forgotten(A).is_empty() && bench.machine.view().devices[1].is_ending);
+    let last = only_start(&bench.finish(running)).batch;
+    assert_eq!(moves(&bench.finish(last)), [Action::Rest { device: GPU }]);
+}

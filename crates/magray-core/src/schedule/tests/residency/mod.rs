@@ -94,6 +94,10 @@ impl Bench {
         }
     }
 
+    fn releases(&self, model: ModelId) -> u64 {
+        self.machine.view().models[model.0 as usize].releases
+    }
+
     fn at(&self, model: ModelId, device: DeviceId) -> Residency {
         self.machine.view().models[model.0 as usize].residency[usize::from(device.0)]
     }

@@ -71,10 +71,12 @@ fn code(error: &EngineError) -> &'static str {
         EngineError::Full { .. } => "full",
         EngineError::Expired => "expired",
         EngineError::Poison => "poison",
+        EngineError::Panicked => "panicked",
         EngineError::NoDevice { .. } => "no_device",
         EngineError::TooLarge => "too_large",
         EngineError::Draining => "draining",
         EngineError::NotYet { .. } => "not_yet",
+        EngineError::Overruled => "overruled",
         EngineError::NoModel(_)
         | EngineError::NoText
         | EngineError::Text(_)

@@ -1,7 +1,7 @@
 //! What `magray gpu status` prints for engines that these tests make up.
 
 use super::*;
-use crate::control::Whereabouts;
+use crate::control::{Grade, Whereabouts};
 use expect_test::expect;
 
 /// An engine with a GPU and two models.
@@ -9,12 +9,27 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
     let cpu = DeviceReport {
         name: "cpu".to_owned(),
         is_gpu: false,
+        hardware: None,
         state: "in_rotation".to_owned(),
         reason: None,
+        grade: Grade::A,
         worker_pid: None,
+        memory_total_bytes: None,
         memory_used_bytes: None,
+        memory_reserved_bytes: None,
         memory_limit_bytes: None,
         memory_used_by_all_bytes: None,
+        temperature_celsius: None,
+        power_watts: None,
+        power_limit_watts: None,
+        utilisation_percent: None,
+        weight: 1.0,
+        batches: 0,
+        batches_finished: 10,
+        texts_finished: 320,
+        busy_s: 1.5,
+        failures: 0,
+        worker_restarts: 0,
         pool: None,
         last_error: None,
     };
@@ -37,16 +52,25 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
     let gpu = DeviceReport {
         name: "cuda:0".to_owned(),
         is_gpu: true,
+        hardware: Some("NVIDIA H200".to_owned()),
+        grade: Grade::B,
         worker_pid: Some(4712),
+        memory_total_bytes: Some(150_000_000_000),
         memory_used_bytes: Some(99_000_000),
+        memory_reserved_bytes: Some(140_000_000),
         memory_limit_bytes: Some(8_000_000_000),
         memory_used_by_all_bytes: Some(650_000_000),
+        temperature_celsius: Some(41),
+        power_watts: Some(120.4),
+        power_limit_watts: Some(700.0),
+        utilisation_percent: Some(35),
         pool: Some(pool),
         ..cpu.clone()
     };
     let at = |device: &str, place: &str| Whereabouts { device: device.to_owned(), place: place.to_owned() };
     let model = ModelReport {
         name: "all-MiniLM-L6-v2".to_owned(),
+        location: "gpu".to_owned(),
         requests: 2,
         idle_s: 0.0,
         bytes: 45_000_000,
@@ -60,6 +84,7 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
     };
     let other = ModelReport {
         name: "org/other".to_owned(),
+        location: "cpu".to_owned(),
         requests: 0,
         idle_s: 75.5,
         pinned: true,
@@ -73,6 +98,18 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         uptime_s: 3725.0,
         requests: 2,
         waiting: 1,
+        tokens: 40,
+        gpu_memory_allocated_gb: 0.099,
+        tensorrt: false,
+        performance: PerformanceReport {
+            window_s: 60.0,
+            requests: 120,
+            latency_mean_s: Some(0.0042),
+            requests_per_s: 2.0,
+            texts_per_s: 64.0,
+            tokens_per_s: 1280.0,
+            fallback_rate: Some(0.008),
+        },
         devices: vec![cpu, gpu],
         models: vec![model, other],
     }
@@ -90,11 +127,14 @@ pub(in crate::commands::gpu) fn without_gpu() -> EngineReport {
 #[test]
 fn the_tables_line_up() {
     expect![[r#"
-        magray 0.1.0 (pid 4711), running for 62 min; requests: 2, of these waiting: 1
+        magray 0.1.0 (pid 4711); requests: 2, of these waiting: 1
 
-        device  state        memory used  limit   used by all  worker
-        cpu     in_rotation  -            -       -            -
-        cuda:0  in_rotation  99.0 MB      8.0 GB  650.0 MB     pid 4712
+        device              state        grade  TensorRT  memory used                used by all  temperature  power         load  worker
+        cpu                 in_rotation  A      off       -                          -            -            -             -     -
+        cuda:0 NVIDIA H200  in_rotation  B      off       99.0 MB of 8.0 GB (1.2 %)  650.0 MB     41 C         120 of 700 W  35 %  pid 4712
+
+        average latency  throughput                      fallback rate  uptime
+        4.2 ms           64.0 texts/s in 2.0 requests/s  0.8 %          62 min
 
         pool    reserved  used     peak      largest free  fragmentation  hits  misses  driver calls  trims  stitches  predicted
         cuda:0  134.2 MB  99.0 MB  120.0 MB  30.0 MB       10.6 %         1000  3       7             1      0         110.0 MB
@@ -109,10 +149,13 @@ fn the_tables_line_up() {
 #[test]
 fn without_a_gpu_it_says_so() {
     expect![[r#"
-        magray 0.1.0 (pid 4711), running for 62 min; requests: 2, of these waiting: 1
+        magray 0.1.0 (pid 4711); requests: 2, of these waiting: 1
 
-        device  state        memory used  limit  used by all  worker
-        cpu     in_rotation  -            -      -            -
+        device  state        grade  TensorRT  memory used  used by all  temperature  power  load  worker
+        cpu     in_rotation  A      off       -            -            -            -      -     -
+
+        average latency  throughput                      fallback rate  uptime
+        4.2 ms           64.0 texts/s in 2.0 requests/s  0.8 %          62 min
 
         model             where      idle    size     requests  loads  offloads  idle timeout  priority
         all-MiniLM-L6-v2  cpu ready  0.0 ms  45.0 MB  2         3      2         60 s          normal
@@ -143,4 +186,10 @@ fn programs_get_every_figure_and_an_empty_list_where_nothing_runs() {
     assert_eq!(engine["models"][1]["residency"][1], json!({ "device": "cuda:0", "where": "on_cpu" }));
     assert_eq!(engine["models"][0]["idle_timeout_s"], json!(60.0));
     assert_eq!(value["engines"][1]["error"], "magray (pid 5) does not answer");
+}
+
+#[test]
+fn of_a_longer_text_before_it_nothing_is_left_on_the_screen() {
+    assert_eq!(over_the_last("a\nb\n", false), "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J");
+    assert!(over_the_last("a\n", true).starts_with("\x1b[2J\x1b[H"));
 }

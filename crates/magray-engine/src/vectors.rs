@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 /// The first dimensions of a vector, scaled to length 1 again. Models that are trained for it lose little.
-pub(crate) fn cut(row: &[f32], dimensions: Option<usize>) -> Cow<'_, [f32]> {
+pub fn cut(row: &[f32], dimensions: Option<usize>) -> Cow<'_, [f32]> {
     match dimensions {
         Some(dimensions) if dimensions < row.len() => Cow::Owned(unit(&row[..dimensions])),
         _ => Cow::Borrowed(row),
@@ -12,24 +12,25 @@ pub(crate) fn cut(row: &[f32], dimensions: Option<usize>) -> Cow<'_, [f32]> {
 }
 
 /// The vector scaled to length 1; one without a direction stays as it is.
-pub(crate) fn unit(row: &[f32]) -> Vec<f32> {
+pub fn unit(row: &[f32]) -> Vec<f32> {
     let length = dot(row, row).sqrt();
     if length > 0.0 { row.iter().map(|value| (f64::from(*value) / length) as f32).collect() } else { row.to_vec() }
 }
 
 /// The cosine of two vectors, from -1 to 1; 0 where one has no direction.
-pub(crate) fn cosine(a: &[f32], b: &[f32]) -> f32 {
+pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0.0 { (dot(a, b) / lengths).clamp(-1.0, 1.0) as f32 } else { 0.0 }
+    // Rounding may lead a hair beyond 1, which no cosine is.
+    if lengths > 0.0 { (dot(a, b) / lengths).clamp(-1.0, 1.0) } else { 0.0 }
 }
 
 /// A number of a classifier as a share between 0 and 1.
-pub(crate) fn sigmoid(logit: f32) -> f32 {
+pub fn sigmoid(logit: f32) -> f32 {
     (1.0 / (1.0 + f64::from(-logit).exp())) as f32
 }
 
 /// The numbers of a classifier as shares that add up to 1.
-pub(crate) fn softmax(logits: &[f32]) -> Vec<f32> {
+pub fn softmax(logits: &[f32]) -> Vec<f32> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let shares: Vec<f64> = logits.iter().map(|logit| f64::from(logit - most).exp()).collect();
     let sum: f64 = shares.iter().sum();
@@ -37,14 +38,14 @@ pub(crate) fn softmax(logits: &[f32]) -> Vec<f32> {
 }
 
 /// The signs of numbers, eight a byte, the first in the highest bit: 1 for those above 0.
-pub(crate) fn signs(row: &[f32]) -> impl Iterator<Item = u8> {
+pub fn signs(row: &[f32]) -> impl Iterator<Item = u8> {
     row.chunks(8).map(|eight| {
         eight.iter().enumerate().fold(0, |byte, (at, number)| if *number > 0.0 { byte | 0x80 >> at } else { byte })
     })
 }
 
 /// The places of the largest scores, the largest first; equal ones in their order, and what is no number last.
-pub(crate) fn ranked(scores: &[f32]) -> Vec<usize> {
+pub fn ranked(scores: &[f32]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..scores.len()).collect();
     let value = |place: &usize| if scores[*place].is_nan() { f32::NEG_INFINITY } else { scores[*place] };
     places.sort_by(|a, b| value(b).total_cmp(&value(a)));
@@ -85,6 +86,7 @@ mod tests {
     fn a_cosine_needs_two_directions() {
         assert_eq!(cosine(&[2.0, 0.0], &[5.0, 0.0]), 1.0);
         assert_eq!(cosine(&[1.0, 0.0], &[0.0, 1.0]), 0.0);
+        assert_eq!(cosine(&[1.0, 1.0], &[-1.0, -1.0]), -1.0);
         assert_eq!(cosine(&[0.0, 0.0], &[0.0, 1.0]), 0.0);
     }
 }

@@ -1,0 +1,135 @@
+//! How much work is taken: what lies ahead of a request is bounded by time, and large requests are not starved.
+//! The CPU alone computes here, at a speed that the first batch tells.
+
+use super::*;
+
+/// A CPU of which nothing is known.
+fn unmeasured() -> Bench {
+    let limits = Limits { wait_max: Some(Duration::from_millis(20)), ..Limits::default() };
+    Bench::up(0, Options { limits, ..Options::default() })
+}
+
+/// A CPU that computes 20 tokens in 200 us, and may have 2,000 tokens ahead of a request.
+fn measured() -> Bench {
+    let mut bench = unmeasured();
+    let first = bench.request(1);
+    let start = only_start(&bench.submit(first).1);
+    bench.finish(start.batch);
+    bench
+}
+
+/// A request of so many texts of 20 tokens: whether it is taken, and the batch that it starts.
+fn come(bench: &mut Bench, texts: usize) -> (bool, Option<Start>) {
+    let request = bench.request(texts);
+    let actions = bench.submit(request).1;
+    match refusals(&actions)[..] {
+        [] => (true, starts(&actions).pop()),
+        [(_, Refused::Full { .. })] => (false, None),
+        ref other => panic!("{other:?}"),
+    }
+}
+
+fn is_taken(bench: &mut Bench, texts: usize) -> bool {
+    come(bench, texts).0
+}
+
+/// Submits requests of one text until one is refused. How many were taken, and the batch that runs.
+fn fill(bench: &mut Bench) -> (usize, Option<Start>) {
+    let (mut taken, mut running) = (0, None);
+    loop {
+        let (is_taken, started) = come(bench, 1);
+        running = running.or(started);
+        if !is_taken {
+            return (taken, running);
+        }
+        taken += 1;
+    }
+}
+
+/// Computes a batch at the speed of the first one; the next one.
+fn compute(bench: &mut Bench, batch: &Start) -> Option<Start> {
+    let compute = Duration::from_micros(200) * u32::try_from(batch.texts()).unwrap();
+    starts(&bench.step(Event::Finished { batch: batch.batch, compute })).pop()
+}
+
+#[test]
+fn what_lies_ahead_is_bounded_by_time() {
+    assert_eq!(fill(&mut measured()).0, 100, "100 texts of 20 tokens are 20 ms of work");
+}
+
+#[test]
+fn a_request_is_taken_by_what_lies_ahead_of_it_and_not_by_its_own_size() {
+    let mut bench = measured();
+    // A second of work: too long to stand before others, and nobody's fault.
+    let (is_large_taken, started) = come(&mut bench, 5_000);
+    assert!(is_large_taken);
+    // What is computed of it lies ahead of nobody any more.
+    let (mut batch, mut computed) = (started.unwrap(), 0);
+    while 5_000 - computed > 99 {
+        assert!(!is_taken(&mut bench, 1), "{computed} texts are computed");
+        computed += batch.texts();
+        batch = compute(&mut bench, &batch).unwrap();
+    }
+    assert_eq!(bench.machine.view().tokens, 100_000, "it is held whole until its end");
+    assert!(is_taken(&mut bench, 1));
+}
+
+#[test]
+fn before_a_speed_is_known_one_batch_may_wait() {
+    assert_eq!(fill(&mut unmeasured()).0, 4_096_usize.div_ceil(20));
+}
+
+#[test]
+fn small_requests_starved_a_large_one() {
+    let mut bench = measured();
+    let running = fill(&mut bench).1.unwrap();
+    assert!(!is_taken(&mut bench, 30));
+    // One text is computed, and its room is kept for the large one.
+    let next = compute(&mut bench, &running).unwrap();
+    assert!(!is_taken(&mut bench, 1));
+    assert!(is_taken(&mut bench, 30));
+    assert!(!is_taken(&mut bench, 1), "the queue is full again");
+    let mut running = Some(next);
+    while let Some(batch) = running {
+        running = compute(&mut bench, &batch);
+    }
+    assert_eq!(fill(&mut bench).0, 100, "nothing is kept any more");
+}
+
+#[test]
+fn room_is_not_kept_for_ever_for_one_that_does_not_come_back() {
+    let mut bench = measured();
+    let running = fill(&mut bench).1.unwrap();
+    assert!(!is_taken(&mut bench, 30));
+    compute(&mut bench, &running);
+    assert!(!is_taken(&mut bench, 1));
+    bench.pass(Duration::from_secs(1));
+    assert!(is_taken(&mut bench, 1));
+}
+
+#[test]
+fn half_of_the_room_is_left_to_small_requests() {
+    let mut bench = measured();
+    let mut running = fill(&mut bench).1;
+    // More than there ever is room for.
+    assert!(!is_taken(&mut bench, 10_000));
+    while let Some(batch) = running {
+        running = compute(&mut bench, &batch);
+    }
+    assert_eq!(fill(&mut bench).0, 50);
+    assert!(is_taken(&mut bench, 10_000));
+}
+
+#[test]
+fn those_who_were_told_to_come_count_as_if_they_were_there() {
+    let mut bench = measured();
+    assert!(is_taken(&mut bench, 1));
+    let now = bench.now;
+    let mut would_take =
+        |tokens, coming| bench.machine.would_take(&Sketch { tokens, coming, allowed: Allowed::Any }, now).is_ok();
+    assert!(would_take(500, 1_000));
+    assert!(!would_take(500, 1_980));
+    // It was turned away like one that was submitted.
+    assert!(!would_take(20, 1_500));
+    assert!(would_take(20, 1_400));
+}

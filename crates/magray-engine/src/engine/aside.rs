@@ -1,0 +1,235 @@
+//! Few threads beside those that compute: texts are read here, so that no runtime waits and the cores stay with the models.
+//! Takes no more than a bound, and does nothing for somebody who has left.
+
+use super::slot::Slot;
+use super::{Engine, EngineError};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Jobs that wait at most. What they hold is bounded by whoever hands them in.
+const WAITING_MAX: usize = 1024;
+/// What callers are told to wait who find the threads busy.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// Texts of so many bytes are read where they are: to hand over less takes longer than to read it.
+const INLINE_BYTES_MAX: usize = 8 << 10;
+
+/// The threads. They end when this is dropped and what waits is done; nobody waits for that.
+pub(super) struct Threads(Arc<Shared>);
+
+struct Shared {
+    jobs: Mutex<Jobs>,
+    has_changed: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    is_closed: bool,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Something that is done beside the devices, awaited. Dropped before its turn comes, it is not done at all.
+#[must_use = "what nobody awaits is not done"]
+pub struct Aside<T>(Arc<Slot<Result<T, EngineError>>>);
+
+impl Engine {
+    /// Does something that takes a core for a while, such as reading texts, on one of few threads beside those that
+    /// compute. For a server that reads requests of its own form; [`Engine::embed`] and its like need no such thing.
+    pub fn aside<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+        self.0.aside.run(job)
+    }
+
+    /// Reads texts of so many bytes: short ones here, long ones beside.
+    pub(super) async fn read_aside<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        read: impl FnOnce(&Self) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        if bytes <= INLINE_BYTES_MAX {
+            return read(self);
+        }
+        let own = self.clone();
+        self.aside(move || read(&own)).await?
+    }
+}
+
+impl Threads {
+    /// Starts so many threads.
+    pub(super) fn start(threads: usize) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared { jobs: Mutex::default(), has_changed: Condvar::new() });
+        // Dropped where a thread cannot be had, so that the others end.
+        let all = Self(shared);
+        for _ in 0..threads.max(1) {
+            let shared = Arc::clone(&all.0);
+            std::thread::Builder::new().name("read".to_owned()).spawn(move || shared.work())?;
+        }
+        Ok(all)
+    }
+
+    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+        let slot = Slot::new();
+        let own = Arc::clone(&slot);
+        let job: Job = Box::new(move || {
+            if own.is_wanted() {
+                own.fill(caught(job));
+            }
+        });
+        let mut jobs = self.0.lock();
+        if jobs.waiting.len() < WAITING_MAX {
+            jobs.waiting.push_back(job);
+            drop(jobs);
+            self.0.has_changed.notify_one();
+        } else {
+            drop(jobs);
+            slot.fill(Err(EngineError::Full { retry_after: RETRY_AFTER }));
+        }
+        Aside(slot)
+    }
+}
+
+impl<T: Send + 'static> Aside<T> {
+    /// Something that mostly waits: it has a thread of its own, and goes on when nobody awaits it any more.
+    pub(super) fn on_own_thread(job: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
+        let slot = Slot::new();
+        let own = Arc::clone(&slot);
+        std::thread::Builder::new().name("wait".to_owned()).spawn(move || own.fill(caught(job)))?;
+        Ok(Self(slot))
+    }
+}
+
+fn caught<T>(job: impl FnOnce() -> T) -> Result<T, EngineError> {
+    catch_unwind(AssertUnwindSafe(job)).map_err(|_| EngineError::Panicked)
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.has_changed.notify_all();
+    }
+}
+
+impl Shared {
+    /// Does job after job until the end.
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            job();
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut jobs = self.lock();
+        loop {
+            if let Some(job) = jobs.waiting.pop_front() {
+                return Some(job);
+            }
+            if jobs.is_closed {
+                return None;
+            }
+            jobs = self.has_changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Future for Aside<T> {
+    type Output = Result<T, EngineError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(context)
+    }
+}
+
+impl<T> Drop for Aside<T> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::task::{Wake, Waker};
+
+    struct Unpark(std::thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn wait<T>(mut aside: Aside<T>) -> Result<T, EngineError> {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        loop {
+            match Pin::new(&mut aside).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(done) => return done,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+
+    /// One thread, busy until the sender's other end is dropped.
+    fn busy() -> (Threads, std::sync::mpsc::Sender<()>, Aside<()>) {
+        let threads = Threads::start(1).unwrap();
+        let (release, held): (_, Receiver<()>) = channel();
+        let (started, has_started) = channel();
+        let first = threads.run(move || {
+            started.send(()).unwrap();
+            let _ = held.recv();
+        });
+        has_started.recv().unwrap();
+        (threads, release, first)
+    }
+
+    #[test]
+    fn a_job_that_nobody_awaits_any_more_is_not_done() {
+        let (threads, release, first) = busy();
+        let (sender, done) = channel();
+        let other = sender.clone();
+        drop(threads.run(move || other.send("left").unwrap()));
+        let stays = threads.run(move || sender.send("stays").unwrap());
+        drop(release);
+        wait(first).unwrap();
+        wait(stays).unwrap();
+        assert_eq!(done.iter().collect::<Vec<_>>(), ["stays"]);
+    }
+
+    #[test]
+    fn more_than_a_bound_is_refused_at_once() {
+        let (threads, release, first) = busy();
+        let waiting: Vec<_> = (0..WAITING_MAX).map(|at| threads.run(move || at)).collect();
+        assert!(matches!(wait(threads.run(|| ())), Err(EngineError::Full { .. })));
+        drop(release);
+        wait(first).unwrap();
+        let done: Vec<_> = waiting.into_iter().map(|aside| wait(aside).unwrap()).collect();
+        assert!(done.into_iter().eq(0..WAITING_MAX));
+    }
+
+    #[test]
+    fn a_job_that_panics_loses_itself_alone() {
+        let threads = Threads::start(1).unwrap();
+        let broken = threads.run(|| panic!("a job's own business"));
+        assert!(matches!(wait::<()>(broken), Err(EngineError::Panicked)));
+        assert_eq!(wait(threads.run(|| 7)).unwrap(), 7);
+    }
+
+    #[test]
+    fn what_waits_is_done_also_when_the_threads_are_let_go() {
+        let (threads, release, first) = busy();
+        let last = threads.run(|| 7);
+        drop(threads);
+        drop(release);
+        wait(first).unwrap();
+        assert_eq!(wait(last).unwrap(), 7);
+    }
+}

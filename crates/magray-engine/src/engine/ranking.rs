@@ -1,0 +1,128 @@
+//! Scores texts against a query: by a classifier that reads both, or by the cosine of their vectors.
+//! Puts nothing in order by itself: scores stay in the order of the texts.
+
+use super::{Answer, Engine, EngineError, Work};
+use crate::encoder::EmbedError;
+use crate::spec::Does;
+use crate::vectors::{cosine, ranked, sigmoid};
+
+/// A query and the texts to score against it, as a model reads them.
+#[derive(Clone, Debug)]
+pub struct RankingWork {
+    /// What is to be computed.
+    pub work: Work,
+    /// What the rows of its answer mean.
+    pub by: ScoredBy,
+}
+
+/// How texts are scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoredBy {
+    /// By a classifier of one label, which reads query and text together.
+    Pairs,
+    /// By the vectors of both: the query's is the first row.
+    Vectors,
+}
+
+/// Texts that were scored.
+#[derive(Clone, Debug)]
+pub struct Ranked {
+    /// One score a text, in the order of the texts: the larger, the better it fits.
+    pub scores: Vec<f32>,
+    /// How it was computed.
+    pub answer: Answer,
+}
+
+impl Ranked {
+    /// The places of the texts, the best first.
+    pub fn order(&self) -> Vec<usize> {
+        ranked(&self.scores)
+    }
+}
+
+impl ScoredBy {
+    /// The scores, in the order of the texts. Those of a classifier are brought between 0 and 1, unless the raw ones are
+    /// wanted; those of vectors are their cosines.
+    pub fn scores(self, answer: &Answer, wants_raw: bool) -> Vec<f32> {
+        let mut rows = answer.rows();
+        match self {
+            Self::Pairs => {
+                let score = |row: &[f32]| row.first().copied().unwrap_or_default();
+                rows.map(|row| if wants_raw { score(row) } else { sigmoid(score(row)) }).collect()
+            }
+            Self::Vectors => {
+                let query = rows.next().unwrap_or_default();
+                rows.map(|row| cosine(query, row) as f32).collect()
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// A query and texts to score against it as work: as pairs for a model that scores them, else as texts to embed, with
+    /// the named prompt before each. A model of several labels ranks nothing.
+    pub fn read_ranking<Q, T>(
+        &self,
+        model: usize,
+        query: Q,
+        texts: &[T],
+        prompt: Option<&str>,
+    ) -> Result<RankingWork, EngineError>
+    where
+        Q: AsRef<str>,
+        T: AsRef<str> + Sync,
+    {
+        let spec = self.spec(model).ok_or(EngineError::NoModel(model))?;
+        let query = query.as_ref();
+        match spec.does() {
+            Does::Classify => {
+                Err(EmbedError::WrongTask { does: "knows several labels", wanted: "scores pairs or embeds" }.into())
+            }
+            Does::Rank => {
+                let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query, text.as_ref())).collect();
+                Ok(RankingWork { work: self.read_pairs(model, &pairs)?, by: ScoredBy::Pairs })
+            }
+            Does::Embed => {
+                let all: Vec<&str> = std::iter::once(query).chain(texts.iter().map(AsRef::as_ref)).collect();
+                Ok(RankingWork { work: self.read(model, &all, prompt)?, by: ScoredBy::Vectors })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use magray_core::{DeviceName, Precision};
+    use std::time::Duration;
+
+    fn answer(dimensions: usize, values: &[f32]) -> Answer {
+        Answer {
+            dimensions,
+            values: values.to_vec(),
+            tokens: 0,
+            device: DeviceName::Cpu,
+            precision: Precision::F32,
+            batch_texts: 0,
+            queued: Duration::ZERO,
+            computed: Duration::ZERO,
+            replays: 0,
+            fallback: None,
+        }
+    }
+
+    #[test]
+    fn scores_of_pairs_are_shares_unless_raw_ones_are_wanted() {
+        let answer = answer(1, &[0.0, 40.0]);
+        assert_eq!(ScoredBy::Pairs.scores(&answer, false), [0.5, 1.0]);
+        assert_eq!(ScoredBy::Pairs.scores(&answer, true), [0.0, 40.0]);
+    }
+
+    #[test]
+    fn scores_of_vectors_are_cosines_with_the_first() {
+        let answer = answer(2, &[1.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
+        assert_eq!(ScoredBy::Vectors.scores(&answer, false), [0.0, 1.0]);
+        let ranked = Ranked { scores: vec![0.0, 1.0], answer };
+        assert_eq!(ranked.order(), [1, 0]);
+    }
+}

@@ -1,0 +1,244 @@
+//! The connections and what each is about: where there is no place left, the one that is idle for longest goes for a new one.
+//! Never ends a connection that waits for an answer, or that takes one in the time for it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+/// All connections.
+#[derive(Default)]
+pub(crate) struct Guests {
+    all: Vec<Weak<Guest>>,
+}
+
+/// A connection.
+pub(crate) struct Guest {
+    doing: Mutex<Doing>,
+    /// It is asked to go.
+    leave: Notify,
+}
+
+/// What a connection is about.
+struct Doing {
+    /// Requests that are being answered.
+    requests: usize,
+    /// Large answers that it has not taken whole: until when each has to be.
+    answers: BTreeMap<u64, Instant>,
+    answers_ever: u64,
+    idle_since: Instant,
+    /// Whether it was asked to go.
+    is_leaving: bool,
+}
+
+/// A request of a guest, until it is dropped.
+pub(crate) struct Busy(Arc<Guest>);
+
+/// A large answer that is on its way to a guest, until it is dropped.
+pub(crate) struct Delivery {
+    guest: Arc<Guest>,
+    number: u64,
+}
+
+/// How long a guest may do nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Idle {
+    /// Somebody else looks after that.
+    Any,
+    /// Then it has to go.
+    Within(Duration),
+}
+
+/// Why a guest has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Leave {
+    #[error("it was idle, and its place was needed")]
+    MadeWay,
+    #[error("it was idle for too long")]
+    Idle,
+    #[error("it did not take its answer in time")]
+    Overdue,
+}
+
+/// How often guests are looked at.
+const LOOK: Duration = Duration::from_secs(5);
+
+impl Guests {
+    /// A new connection. It leaves by dropping what it is given.
+    pub(crate) fn enter(&mut self) -> Arc<Guest> {
+        // Those who have left are forgotten before the list has to grow.
+        if self.all.len() == self.all.capacity() {
+            self.all.retain(|guest| guest.strong_count() > 0);
+        }
+        let doing = Doing {
+            requests: 0,
+            answers: BTreeMap::new(),
+            answers_ever: 0,
+            idle_since: Instant::now(),
+            is_leaving: false,
+        };
+        let guest = Arc::new(Guest { doing: Mutex::new(doing), leave: Notify::new() });
+        self.all.push(Arc::downgrade(&guest));
+        guest
+    }
+
+    /// Asks the one that is idle for longest to go; `false` if all are busy.
+    pub(crate) fn show_out(&self) -> bool {
+        let idle = self.all.iter().filter_map(|guest| {
+            let guest = guest.upgrade()?;
+            let since = {
+                let doing = guest.lock();
+                doing.idle_since().filter(|_| !doing.is_leaving)?
+            };
+            Some((since, guest))
+        });
+        let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) else { return false };
+        longest.lock().is_leaving = true;
+        longest.leave.notify_one();
+        true
+    }
+}
+
+impl Guest {
+    /// It has asked something.
+    pub(crate) fn begin(self: &Arc<Self>) -> Busy {
+        self.lock().requests += 1;
+        Busy(Arc::clone(self))
+    }
+
+    /// It is given a large answer, and has this long to take it.
+    pub(crate) fn give(self: &Arc<Self>, within: Duration) -> Delivery {
+        let mut doing = self.lock();
+        doing.answers_ever += 1;
+        let number = doing.answers_ever;
+        doing.answers.insert(number, Instant::now() + within);
+        drop(doing);
+        Delivery { guest: Arc::clone(self), number }
+    }
+
+    /// Waits until it has to go.
+    pub(crate) async fn has_to_go(&self, idle: Idle) -> Leave {
+        let look = match idle {
+            Idle::Within(most) => LOOK.min(most),
+            Idle::Any => LOOK,
+        };
+        loop {
+            let asked = tokio::time::timeout(look, self.leave.notified()).await;
+            let (now, mut doing) = (Instant::now(), self.lock());
+            let idle_for = doing.idle_since().map(|since| now.duration_since(since));
+            if asked.is_ok() {
+                if idle_for.is_some() {
+                    return Leave::MadeWay;
+                }
+                // It has asked something in the last moment.
+                doing.is_leaving = false;
+            }
+            if doing.answers.values().any(|due| *due <= now) {
+                return Leave::Overdue;
+            }
+            if let (Idle::Within(most), Some(idle_for)) = (idle, idle_for)
+                && idle_for >= most
+            {
+                return Leave::Idle;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Doing> {
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Doing {
+    /// Since when it does nothing.
+    fn idle_since(&self) -> Option<Instant> {
+        (self.requests == 0 && self.answers.is_empty()).then_some(self.idle_since)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut doing = self.0.lock();
+        doing.requests -= 1;
+        doing.idle_since = Instant::now();
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let mut doing = self.guest.lock();
+        doing.answers.remove(&self.number);
+        doing.idle_since = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        // Time stands still unless all wait for it.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(future)
+    }
+
+    fn is_asked(guest: &Guest) -> bool {
+        guest.lock().is_leaving
+    }
+
+    #[test]
+    fn the_one_that_is_idle_for_longest_goes_first() {
+        block_on(async {
+            let mut guests = Guests::default();
+            let all: Vec<_> = (0..3).map(|_| guests.enter()).collect();
+            // The first has asked something since.
+            drop(all[0].begin());
+            let busy = all[1].begin();
+            assert!(guests.show_out());
+            assert_eq!(all.iter().map(|guest| is_asked(guest)).collect::<Vec<_>>(), [false, false, true]);
+            assert_eq!(all[2].has_to_go(Idle::Any).await, Leave::MadeWay);
+            assert!(guests.show_out());
+            assert!(is_asked(&all[0]));
+            assert!(!guests.show_out(), "one is busy, and two are on their way out");
+            drop(busy);
+            assert!(guests.show_out());
+        });
+    }
+
+    #[test]
+    fn one_that_asks_in_the_last_moment_stays() {
+        block_on(async {
+            let mut guests = Guests::default();
+            let guest = guests.enter();
+            assert!(guests.show_out());
+            let _busy = guest.begin();
+            let stays = tokio::time::timeout(Duration::from_millis(1), guest.has_to_go(Idle::Any)).await;
+            assert!(stays.is_err() && !is_asked(&guest));
+        });
+    }
+
+    #[test]
+    fn an_answer_that_is_not_taken_ends_the_connection() {
+        block_on(async {
+            let guest = Guests::default().enter();
+            let within = Duration::from_millis(1);
+            let delivery = guest.give(Duration::ZERO);
+            assert_eq!(guest.has_to_go(Idle::Within(within)).await, Leave::Overdue);
+            drop(delivery);
+            assert_eq!(guest.has_to_go(Idle::Within(within)).await, Leave::Idle);
+        });
+    }
+
+    #[test]
+    fn those_who_have_left_are_forgotten() {
+        let mut guests = Guests::default();
+        let _slow = guests.enter();
+        for _ in 0..10_000 {
+            guests.enter();
+        }
+        assert!(guests.all.len() < 100, "{}", guests.all.len());
+    }
+}

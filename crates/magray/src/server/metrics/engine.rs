@@ -1,0 +1,165 @@
+//! The engine's part of the metrics: the queue, the devices, their memory and health, and where the models are.
+//! Taken from the same report as `/gpu/status`, so that the two never disagree.
+
+use super::page::{Family, Figures, Kind, Page};
+use crate::control::{DeviceReport, EngineReport, ModelReport, PoolReport};
+
+/// A figure of something, where it is known.
+type Figure<T> = (Family, fn(&T) -> Option<f64>);
+
+/// The states of a device, as reports name them.
+const DEVICE_STATES: [&str; 5] = ["starting", "in_rotation", "resting", "recovering", "out"];
+/// Where a model can be, seen from a device.
+const PLACES: [&str; 7] = ["unloaded", "loading", "on_gpu", "ready", "leaving", "on_cpu", "on_cpu_cold"];
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Kind::Gauge, help }
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Kind::Counter, help }
+}
+
+const STATE: Family = gauge("magray_device_state", "1 for the state that a device is in.");
+const RESIDENCY: Family = gauge("magray_model_residency", "1 for where a model's weights are, seen from a device.");
+
+const ENGINE: [Figure<EngineReport>; 4] = [
+    (gauge("magray_uptime_seconds", "Time since the engine started."), |engine| Some(engine.uptime_s)),
+    (gauge("magray_queue_requests", "Requests that wait or are computed."), |engine| Some(engine.requests as f64)),
+    (gauge("magray_queue_waiting_requests", "Requests of which nothing is computed yet."), |engine| {
+        Some(engine.waiting as f64)
+    }),
+    (gauge("magray_queue_tokens", "Tokens of requests that wait or are computed."), |engine| {
+        Some(engine.tokens as f64)
+    }),
+];
+
+const DEVICE: [Figure<DeviceReport>; 18] = [
+    (gauge("magray_device_up", "1 while a device is used or rests."), |device| {
+        Some(if matches!(device.state.as_str(), "in_rotation" | "resting") { 1.0 } else { 0.0 })
+    }),
+    (gauge("magray_device_weight_ratio", "The part of its speed that a device is trusted with."), |device| {
+        Some(device.weight)
+    }),
+    (gauge("magray_device_batches", "Batches that a device has now."), |device| Some(device.batches as f64)),
+    (counter("magray_device_batches_total", "Batches that a device finished."), |device| {
+        Some(device.batches_finished as f64)
+    }),
+    (counter("magray_device_texts_total", "Texts of the batches that a device finished."), |device| {
+        Some(device.texts_finished as f64)
+    }),
+    (counter("magray_device_busy_seconds_total", "Time that a device computed."), |device| Some(device.busy_s)),
+    (counter("magray_device_failures_total", "Failures of a device."), |device| Some(device.failures as f64)),
+    (counter("magray_worker_restarts_total", "Workers of a device that were started after the first."), |device| {
+        Some(device.worker_restarts as f64)
+    }),
+    (
+        gauge("magray_device_memory_allocated_bytes", "Memory of a device that magray's models and passes use."),
+        |device| whole(device.memory_used_bytes),
+    ),
+    (gauge("magray_device_memory_reserved_bytes", "Memory of a device that magray holds."), |device| {
+        whole(device.memory_reserved_bytes)
+    }),
+    (gauge("magray_device_memory_limit_bytes", "Memory of a device that magray may use."), |device| {
+        whole(device.memory_limit_bytes)
+    }),
+    (gauge("magray_device_memory_total_bytes", "All memory of a device."), |device| whole(device.memory_total_bytes)),
+    (gauge("magray_device_memory_used_bytes", "Memory of a device that all processes use."), |device| {
+        whole(device.memory_used_by_all_bytes)
+    }),
+    (gauge("magray_device_temperature_celsius", "Temperature of a device."), |device| {
+        device.temperature_celsius.map(f64::from)
+    }),
+    (gauge("magray_device_power_watts", "Power that a device draws."), |device| device.power_watts),
+    (gauge("magray_device_power_limit_watts", "Power that a device is held to."), |device| device.power_limit_watts),
+    (gauge("magray_device_utilisation_ratio", "Part of the last moments in which a device computed."), |device| {
+        device.utilisation_percent.map(|percent| f64::from(percent) / 100.0)
+    }),
+    (gauge("magray_device_workers", "Processes that hold a device."), |device| {
+        device.is_gpu.then_some(if device.worker_pid.is_some() { 1.0 } else { 0.0 })
+    }),
+];
+
+const POOL: [Figure<PoolReport>; 13] = [
+    (gauge("magray_pool_reserved_bytes", "Memory of a device that its pool holds."), |pool| {
+        Some(pool.reserved_bytes as f64)
+    }),
+    (gauge("magray_pool_used_bytes", "Memory of the pool that is used."), |pool| Some(pool.used_bytes as f64)),
+    (gauge("magray_pool_peak_reserved_bytes", "The most that the pool has held."), |pool| {
+        Some(pool.peak_reserved_bytes as f64)
+    }),
+    (gauge("magray_pool_peak_used_bytes", "The most of the pool that was used."), |pool| {
+        Some(pool.peak_used_bytes as f64)
+    }),
+    (gauge("magray_pool_parked_bytes", "Blocks of the pool whose memory was taken away for now."), |pool| {
+        Some(pool.parked_bytes as f64)
+    }),
+    (gauge("magray_pool_largest_free_bytes", "The largest block that the pool can give without the driver."), |pool| {
+        Some(pool.largest_free_bytes as f64)
+    }),
+    (gauge("magray_pool_predicted_bytes", "What history says is needed of the pool at most."), |pool| {
+        Some(pool.predicted_bytes as f64)
+    }),
+    (gauge("magray_pool_fragmentation_ratio", "Part of the pool that was not needed, at the peaks."), |pool| {
+        Some(pool.fragmentation)
+    }),
+    (counter("magray_pool_hits_total", "Requests for memory that the pool had."), |pool| Some(pool.hits as f64)),
+    (counter("magray_pool_misses_total", "Requests for memory that the driver was asked for."), |pool| {
+        Some(pool.misses as f64)
+    }),
+    (counter("magray_pool_driver_calls_total", "Calls of the pool to the driver."), |pool| {
+        Some(pool.driver_calls as f64)
+    }),
+    (counter("magray_pool_trims_total", "Handles of memory that the pool gave back."), |pool| Some(pool.trims as f64)),
+    (counter("magray_pool_stitches_total", "Handles of memory that the pool moved to make room."), |pool| {
+        Some(pool.stitches as f64)
+    }),
+];
+
+const MODEL: [Figure<ModelReport>; 5] = [
+    (gauge("magray_model_requests", "Requests for a model that wait or are computed."), |model| {
+        Some(model.requests as f64)
+    }),
+    (gauge("magray_model_idle_seconds", "Time since a model was used."), |model| Some(model.idle_s)),
+    (gauge("magray_model_bytes", "Memory that a model's weights take of a GPU."), |model| Some(model.bytes as f64)),
+    (counter("magray_model_loads_total", "Times that a model was put on a GPU."), |model| Some(model.loads as f64)),
+    (counter("magray_model_offloads_total", "Times that a model left a GPU."), |model| Some(model.offloads as f64)),
+];
+
+/// Adds all of it.
+pub(super) fn add(page: &mut Page, engine: &EngineReport) {
+    for (family, figure) in ENGINE {
+        page.add(family, |figures| figures.tell(&[], figure(engine)));
+    }
+    for (family, figure) in DEVICE {
+        by_device(page, family, engine, |figures, device| figures.tell(&[("device", &device.name)], figure(device)));
+    }
+    by_device(page, STATE, engine, |figures, device| {
+        figures.tell_state(&[("device", &device.name)], &DEVICE_STATES, &device.state);
+    });
+    for (family, figure) in POOL {
+        by_device(page, family, engine, |figures, device| {
+            figures.tell(&[("device", &device.name)], device.pool.as_ref().and_then(figure));
+        });
+    }
+    for (family, figure) in MODEL {
+        page.add(family, |figures| {
+            engine.models.iter().for_each(|model| figures.tell(&[("model", &model.name)], figure(model)));
+        });
+    }
+    page.add(RESIDENCY, |figures| {
+        for model in &engine.models {
+            for at in &model.residency {
+                figures.tell_state(&[("model", &model.name), ("device", &at.device)], &PLACES, &at.place);
+            }
+        }
+    });
+}
+
+fn by_device(page: &mut Page, family: Family, engine: &EngineReport, tell: impl Fn(&mut Figures<'_>, &DeviceReport)) {
+    page.add(family, |figures| engine.devices.iter().for_each(|device| tell(figures, device)));
+}
+
+fn whole(number: Option<u64>) -> Option<f64> {
+    number.map(|number| number as f64)
+}

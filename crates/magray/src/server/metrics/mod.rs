@@ -1,0 +1,205 @@
+//! Counts what happens to requests, and shows it to Prometheus together with how the engine is.
+//! Names follow its rules, and no label has a value that a client could make up.
+
+mod engine;
+mod page;
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{Method, header};
+use magray_core::schedule::Fallback;
+use magray_engine::engine::Answer;
+use metrics::{
+    Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use self::page::Page;
+use super::{errors::Kind, models::Models, state::App};
+
+/// The counters of the server.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    recorder: Arc<PrometheusRecorder>,
+    handle: PrometheusHandle,
+    /// Looked up once: they count in every request.
+    passes: Arc<Passes>,
+}
+
+/// What is counted of all that is computed.
+struct Passes {
+    by_model: Vec<ModelCounters>,
+    read: Histogram,
+    queue: Histogram,
+    compute: Histogram,
+    batch_texts: Histogram,
+    replays: Counter,
+}
+
+struct ModelCounters {
+    requests: Counter,
+    texts: Counter,
+    tokens: Counter,
+}
+
+/// From a tenth of a millisecond to half a minute.
+const SECONDS: [f64; 15] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+const TEXTS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
+
+impl Metrics {
+    pub(crate) fn new(models: &Models) -> Self {
+        let buckets = |builder: PrometheusBuilder, end: &str, buckets: &[f64]| {
+            let set = builder.set_buckets_for_metric(Matcher::Suffix(end.to_owned()), buckets);
+            set.unwrap_or_else(|error| unreachable!("there are buckets: {error}"))
+        };
+        let builder = buckets(PrometheusBuilder::new(), "_seconds", &SECONDS);
+        let recorder = buckets(builder, "_texts", &TEXTS).build_recorder();
+        let handle = recorder.handle();
+        let recorder = Arc::new(recorder);
+        let passes = metrics::with_local_recorder(&*recorder, || {
+            describe();
+            Arc::new(Passes::new(models))
+        });
+        Self { recorder, handle, passes }
+    }
+
+    /// Does something with this server's counters.
+    pub(super) fn with<T>(&self, count: impl FnOnce() -> T) -> T {
+        metrics::with_local_recorder(&*self.recorder, count)
+    }
+
+    /// A request was answered or refused, or its client has left.
+    pub(crate) fn answered(&self, route: &str, method: &Method, status: u16, took: Duration) {
+        self.with(|| {
+            let labels = vec![
+                Label::new("route", route.to_owned()),
+                Label::new("method", method_word(method)),
+                Label::new("status", status.to_string()),
+            ];
+            counter!("magray_http_requests_total", labels).increment(1);
+            histogram!("magray_http_request_seconds", "route" => route.to_owned()).record(took);
+        });
+    }
+
+    /// A request was refused.
+    pub(crate) fn refused(&self, kind: Kind) {
+        self.with(|| counter!("magray_http_refusals_total", "reason" => kind.code()).increment(1));
+    }
+
+    /// A connection was one too many.
+    pub(crate) fn turned_away(&self) {
+        self.with(|| counter!("magray_http_connections_refused_total").increment(1));
+    }
+
+    /// A request was computed.
+    pub(crate) fn computed(&self, model: usize, texts: usize, answer: &Answer, reading: Duration) {
+        let passes = &self.passes;
+        let of_model = &passes.by_model[model];
+        of_model.requests.increment(1);
+        of_model.texts.increment(texts as u64);
+        of_model.tokens.increment(answer.tokens as u64);
+        passes.read.record(reading);
+        passes.queue.record(answer.queued);
+        passes.compute.record(answer.computed);
+        passes.batch_texts.record(answer.batch_texts);
+        passes.replays.increment(answer.replays.into());
+        if let Some(reason) = &answer.fallback {
+            self.with(|| counter!("magray_fallbacks_total", "reason" => reason.code()).increment(1));
+        }
+    }
+
+    /// Everything as text, with how the engine is at this moment.
+    pub(crate) fn render(&self, app: &App) -> String {
+        self.with(|| {
+            gauge!("magray_http_connections").set(app.connections().load(Ordering::Relaxed) as f64);
+            gauge!("magray_http_held_bytes").set(app.admission().held() as f64);
+        });
+        self.handle.run_upkeep();
+        let mut page = Page::after(self.handle.render());
+        engine::add(&mut page, &app.report());
+        page.into_text()
+    }
+
+    /// Lets go of what has been summed up; without it the samples between two looks would pile up.
+    pub(crate) fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+/// A method is the client's own text; others than these are one.
+fn method_word(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "POST" => "POST",
+        "HEAD" => "HEAD",
+        "OPTIONS" => "OPTIONS",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        _ => "other",
+    }
+}
+
+impl Passes {
+    /// Everything starts at nothing, so that a first failure is seen as one.
+    fn new(models: &Models) -> Self {
+        counter!("magray_http_connections_refused_total").absolute(0);
+        for reason in Fallback::CODES {
+            counter!("magray_fallbacks_total", "reason" => reason).absolute(0);
+        }
+        for kind in Kind::ALL {
+            counter!("magray_http_refusals_total", "reason" => kind.code()).absolute(0);
+        }
+        let of_model = |name: &str| {
+            let label = || vec![Label::new("model", name.to_owned())];
+            ModelCounters {
+                requests: counter!("magray_requests_total", label()),
+                texts: counter!("magray_texts_total", label()),
+                tokens: counter!("magray_tokens_total", label()),
+            }
+        };
+        Self {
+            by_model: models.iter().map(|model| of_model(&model.name)).collect(),
+            read: histogram!("magray_read_seconds"),
+            queue: histogram!("magray_queue_seconds"),
+            compute: histogram!("magray_compute_seconds"),
+            batch_texts: histogram!("magray_batch_texts"),
+            replays: counter!("magray_replays_total"),
+        }
+    }
+}
+
+fn describe() {
+    describe_counter!("magray_http_requests_total", "Requests that were answered or refused.");
+    describe_histogram!("magray_http_request_seconds", "From the head of a request to its answer.");
+    describe_counter!("magray_http_refusals_total", "Requests that were refused, by reason.");
+    describe_gauge!("magray_http_connections", "Connections that are open.");
+    describe_counter!("magray_http_connections_refused_total", "Connections that were one too many.");
+    describe_gauge!("magray_http_held_bytes", "Bytes of requests that are not answered.");
+    describe_counter!("magray_requests_total", "Requests that were computed.");
+    describe_counter!("magray_texts_total", "Texts that were computed.");
+    describe_counter!("magray_tokens_total", "Tokens that were computed.");
+    describe_histogram!("magray_read_seconds", "Time in which the texts of a request became tokens.");
+    describe_histogram!("magray_queue_seconds", "Time that a request waited.");
+    describe_histogram!("magray_compute_seconds", "Time that a request was computed.");
+    describe_histogram!("magray_batch_texts", "Texts of the batch that a request was computed in.");
+    describe_counter!("magray_fallbacks_total", "Requests that the CPU computed in place of a GPU, by reason.");
+    describe_counter!("magray_replays_total", "Times that requests were started again after a failure.");
+}
+
+/// All counters, for Prometheus.
+#[utoipa::path(
+    get, path = "/metrics", tag = "health",
+    responses((status = 200, description = "Prometheus' text format", body = String, content_type = "text/plain"))
+)]
+pub(crate) async fn metrics(State(app): State<App>) -> Response {
+    let text = app.metrics().render(&app);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}

@@ -1,0 +1,146 @@
+//! A client of HTTP/2 that speaks just enough of it by hand, and the ways in which such clients can be a burden.
+//! Reads the status of an answer only where it is 200, which is one byte.
+
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream,
+};
+
+use serde_json::json;
+
+use crate::{
+    http::connect,
+    rig::{Server, Setup, wait_for},
+    rough::held_bytes,
+};
+
+/// Kinds of frames.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+/// The last frame of a message; the last of its head; an answer to settings and pings.
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const ACK: u8 = 1;
+/// The head of an answer with status 200 begins so.
+const OK: u8 = 0x88;
+
+struct Client {
+    stream: TcpStream,
+    last_stream: u32,
+}
+
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+impl Client {
+    /// Connects, and lets the server send so much of each answer before it is asked for more.
+    fn connect(server: &Server, window: u32) -> Self {
+        let mut stream = connect(server.address);
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        let mut client = Self { stream, last_stream: 0 };
+        let setting = [&[0, 4][..], &window.to_be_bytes()].concat();
+        client.send(SETTINGS, 0, 0, &setting);
+        client
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let length = &(payload.len() as u32).to_be_bytes()[1..];
+        let frame = [length, &[kind, flags], &stream.to_be_bytes(), payload].concat();
+        self.stream.write_all(&frame).unwrap();
+    }
+
+    /// Begins a request; its number.
+    fn ask(&mut self, path: &str, body: &str) -> u32 {
+        let literal = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
+        // POST, http, then a path, a host and a length by their names.
+        let head = [
+            &[0x83, 0x86, 0x04][..],
+            &literal(path),
+            &[0x01],
+            &literal("localhost"),
+            &[0x00],
+            &literal("content-length"),
+            &literal(&body.len().to_string()),
+        ];
+        self.last_stream = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
+        let stream = self.last_stream;
+        self.send(HEADERS, END_HEADERS, stream, &head.concat());
+        self.send(DATA, END_STREAM, stream, body.as_bytes());
+        stream
+    }
+
+    /// The next frame that is not about the connection itself.
+    fn next(&mut self) -> io::Result<Frame> {
+        loop {
+            let mut head = [0; 9];
+            self.stream.read_exact(&mut head)?;
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            self.stream.read_exact(&mut payload)?;
+            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            let frame = Frame { kind: head[3], flags: head[4], stream, payload };
+            match frame.kind {
+                SETTINGS if frame.flags & ACK == 0 => self.send(SETTINGS, ACK, 0, &[]),
+                PING if frame.flags & ACK == 0 => self.send(PING, ACK, 0, &frame.payload),
+                DATA | HEADERS => return Ok(frame),
+                _ => {}
+            }
+        }
+    }
+
+    /// The body of the answer to a request that must succeed.
+    fn answer(&mut self, stream: u32) -> Vec<u8> {
+        let head = self.next().unwrap();
+        assert_eq!((head.kind, head.stream, head.payload[0]), (HEADERS, stream, OK));
+        let mut body = Vec::new();
+        loop {
+            let frame = self.next().unwrap();
+            body.extend(frame.payload);
+            if frame.flags & END_STREAM != 0 {
+                return body;
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_are_answered_by_http_2() {
+    let server = Setup::embedder().start();
+    let mut client = Client::connect(&server, 65_535);
+    let body = r#"{"inputs":["river","cat"]}"#;
+    let expected = server.post("/embed", body).ok();
+    for _ in 0..3 {
+        let stream = client.ask("/embed", body);
+        assert_eq!(client.answer(stream), expected.body);
+    }
+}
+
+#[test]
+fn answers_that_nobody_took_by_http_2_were_held_for_ever() {
+    let server = Setup::embedder().settings("[server]\nbody_timeout_s = 1\nhead_timeout_s = 1\n").start();
+    let mut client = Client::connect(&server, 0);
+    let body = json!({"inputs": vec!["river"; 200]}).to_string();
+    for _ in 0..4 {
+        let stream = client.ask("/embed", &body);
+        let head = client.next().unwrap();
+        assert_eq!((head.kind, head.stream, head.payload[0]), (HEADERS, stream, OK));
+    }
+    assert!(held_bytes(&server) > 4 * 200 * 48, "answers count while they are in memory");
+    // Pings are answered, and nothing is read: the server has to end it.
+    while client.next().is_ok() {}
+    wait_for("the end of the answers", || held_bytes(&server) == 0);
+}
+
+#[test]
+fn an_idle_connection_of_http_2_is_closed() {
+    let server = Setup::embedder().settings("[server]\nhead_timeout_s = 1\n").start();
+    let mut client = Client::connect(&server, 65_535);
+    let stream = client.ask("/embed", r#"{"inputs":"river"}"#);
+    client.answer(stream);
+    assert!(client.next().is_err());
+}

@@ -122,7 +122,7 @@ def must(command, probe=None, cwd=None):
     if subprocess.run(command, stdout=sys.stderr, cwd=cwd).returncode == 0:
         return
     if probe and not runs(*probe, cwd=cwd):
-        raise CannotFetch(f"{Path(command[0]).name} does not reach its index of packages")
+        raise CannotFetch("the index of packages is not reached from here")
     raise Broken(f"this failed, and its message stands above: {' '.join(command)}")
 
 

@@ -97,7 +97,7 @@ fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish)
         (None, Some(inputs)) => inputs
             .into_iter()
             .map(Parts::join)
-            .collect::<Result<_, _>>()
+            .collect::<Result<Vec<_>, _>>()
             .map_err(|wrong| Problem::invalid("inputs", wrong))?,
         (Some(_), Some(_)) => return Err(Problem::invalid("texts", "send texts or inputs, not both")),
         (None, None) => return Err(Problem::invalid("texts", "there is no text in the request")),

@@ -161,6 +161,8 @@ impl HealthSource for Well {
             power_violation_ns: Some(0),
             ecc_uncorrected: Some(0),
             recovery_action: Some(0),
+            memory_used_bytes: Some(1 << 30),
+            memory_total_bytes: Some(8 << 30),
             power_milliwatts: Some(75_000),
             power_limit_milliwatts: Some(300_000),
             utilisation_percent: Some(0),

@@ -96,7 +96,7 @@ fn text_names_the_request_too_and_looks_at_health_are_no_news() {
     let server = Setup::embedder().env("MAGRAY_LOG", "info").start();
     server.get("/health").ok();
     server.request("GET", "/nowhere").header("x-request-id", "lost-one").send();
-    assert!(said_soon(&server, "request{request_id=lost-one}"), "{}", server.said());
+    assert!(said_soon(&server, "request{request_id=\"lost-one\"}"), "{}", server.said());
     assert!(!server.said().contains("route=\"/health\""), "{}", server.said());
 }
 
@@ -108,8 +108,8 @@ fn the_level_changes_while_it_runs() {
     let reloaded = server.post("/admin/reload", "").ok().json();
     assert_eq!((&reloaded["changed"], &reloaded["needs_restart"]), (&json!(["log.level"]), &json!(["log.format"])));
     server.request("GET", "/v1/models").header("x-request-id", "after").send().ok();
-    assert!(said_soon(&server, "request_id=after"), "{}", server.said());
-    assert!(!server.said().contains("request_id=before"), "{}", server.said());
+    assert!(said_soon(&server, "request_id=\"after\""), "{}", server.said());
+    assert!(!server.said().contains("request_id=\"before\""), "{}", server.said());
 }
 
 #[test]

@@ -169,5 +169,5 @@ fn a_collector_that_is_not_there_is_told_of_once_and_costs_no_request() {
 #[test]
 fn an_endpoint_that_is_no_address_is_refused_at_the_start() {
     let (code, said) = Setup::embedder().env("OTEL_EXPORTER_OTLP_ENDPOINT", "nowhere").refused();
-    assert!(code != 0 && said.contains("server.tracing.otlp_endpoint"), "{code} {said}");
+    assert!(code != 0 && said.contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{code} {said}");
 }

@@ -60,6 +60,18 @@ fn the_document_in_the_repository_is_the_one_that_is_served() {
 }
 
 #[test]
+fn every_operation_of_the_document_has_a_name_of_its_own() {
+    let document = Setup::embedder().start().get("/openapi.json").ok().json();
+    let paths = document["paths"].as_object().unwrap().values();
+    let operations = paths.flat_map(|path| path.as_object().unwrap().values());
+    let mut names: Vec<&str> = operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all, "clients are made from these names: {names:?}");
+}
+
+#[test]
 fn the_page_of_the_document_loads_nothing_from_elsewhere() {
     let server = Setup::embedder().start();
     let page = server.get("/docs/").ok();

@@ -54,7 +54,7 @@ struct Finish {
 
 /// Turns texts into vectors.
 #[utoipa::path(
-    post, path = "/v2/embed", tag = "cohere", security(("key" = []), ()),
+    post, path = "/v2/embed", operation_id = "cohere_embed", tag = "cohere", security(("key" = []), ()),
     request_body = EmbedRequest<'_>,
     responses(
         (status = 200, description = "The vectors, by encoding", body = doc::Embedded),
@@ -154,7 +154,7 @@ impl Encoding {
 
 /// Puts documents in the order of how well they fit a query.
 #[utoipa::path(
-    post, path = "/v2/rerank", tag = "cohere", security(("key" = []), ()),
+    post, path = "/v2/rerank", operation_id = "cohere_rerank", tag = "cohere", security(("key" = []), ()),
     request_body = RerankRequest<'_>,
     responses(
         (status = 200, description = "The documents' places and scores, the best first", body = doc::Reranked),

@@ -45,7 +45,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 
 /// Turns texts into vectors.
 #[utoipa::path(
-    post, path = "/api/embed", tag = "ollama", security(("key" = []), ()),
+    post, path = "/api/embed", operation_id = "ollama_embed", tag = "ollama", security(("key" = []), ()),
     request_body = EmbedRequest<'_>,
     responses((status = 200, description = "The vectors", body = doc::Embedded), OllamaProblems)
 )]
@@ -89,7 +89,7 @@ async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> 
 
 /// Turns one text into a vector: the older way to ask.
 #[utoipa::path(
-    post, path = "/api/embeddings", tag = "ollama", security(("key" = []), ()),
+    post, path = "/api/embeddings", operation_id = "ollama_embeddings", tag = "ollama", security(("key" = []), ()),
     request_body = EmbeddingsRequest<'_>,
     responses((status = 200, description = "The vector", body = doc::Embedding), OllamaProblems)
 )]

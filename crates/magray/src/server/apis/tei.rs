@@ -97,7 +97,7 @@ async fn answer_embed(app: &App, read: ReadWork, finish: Finish) -> Result<Respo
 
 /// Puts texts in the order of how well they fit a query.
 #[utoipa::path(
-    post, path = "/rerank", tag = "tei", security(("key" = []), ()),
+    post, path = "/rerank", operation_id = "tei_rerank", tag = "tei", security(("key" = []), ()),
     request_body = RerankRequest<'_>,
     responses(
         (status = 200, description = "The texts' places and scores, the best first", body = Vec<doc::Rank>),

@@ -328,9 +328,29 @@ impl Machine {
             let loads = coming.filter_map(|device| self.device(device).shelf.place(lane.group.model).ready_at);
             let recheck =
                 ends.chain(loads).map(|end| if end > now { end } else { now + now.since(end).max(RECHECK_LEAST) });
-            recheck.chain(by_age).min()
+            recheck.chain(by_age).chain(self.waits_until(lane, now)).min()
         });
         lanes.min()
+    }
+
+    /// When it no longer pays to wait for a device that is late, because another is expected to be done before it: the
+    /// later it is, the longer it is expected to take.
+    fn waits_until(&self, lane: LaneKey, now: Moment) -> Option<Moment> {
+        let is_late = |device: &Device| device.expected_end().is_some_and(|end| end < now);
+        if !self.devices.iter().any(is_late) {
+            return None;
+        }
+        let load = self.queue.load(lane)?;
+        let ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
+        let offers = self.offers(lane, load, &ready_us);
+        let level_us = level(offers.iter());
+        let finish_us = |offer: &Offer| offer.finish_us(load, level_us);
+        let best = offers.iter().min_by(|a, b| finish_us(a).total_cmp(&finish_us(b)))?;
+        let has_slot = |offer: &&Offer| offer.is_loaded && self.device(offer.device).has_free_slot();
+        let other_us = offers.iter().filter(has_slot).map(finish_us).min_by(f64::total_cmp)?;
+        let is_waited_for = is_late(self.device(best.device)) && !has_slot(&best);
+        let pays_us = other_us - finish_us(best);
+        is_waited_for.then(|| now + from_micros(pays_us).max(RECHECK_LEAST))
     }
 }
 

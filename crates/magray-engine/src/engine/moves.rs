@@ -252,8 +252,8 @@ mod tests {
             self.step(Event::Submitted(request));
         }
 
-        /// Whether a wish is done after all that `then` does.
-        fn is_done(mut self, wish: Wish, is_done: impl Fn(Seen<'_>) -> bool, then: impl FnOnce(&mut Self)) -> bool {
+        /// Whether a wish is seen to be done after all that `then` does.
+        fn wish(mut self, wish: Wish, is_done: impl Fn(Seen<'_>) -> bool, then: impl FnOnce(&mut Self)) -> bool {
             let before = self.0.view().models.remove(0);
             self.step(Event::Wished { model: MODEL, wish });
             then(&mut self);
@@ -266,7 +266,7 @@ mod tests {
     fn a_release_waited_for_ever_where_the_model_came_back_before_the_first_look() {
         let mut rig = Rig::new();
         rig.ask();
-        let is_done = rig.is_done(Wish::Release, is_released, |rig| {
+        let is_done = rig.wish(Wish::Release, is_released, |rig| {
             rig.step(Event::Up { device: GPU });
             rig.load();
         });
@@ -277,7 +277,7 @@ mod tests {
     fn an_offload_waited_for_ever_where_the_model_came_before_the_first_look() {
         let mut rig = Rig::new();
         rig.ask();
-        let is_done = rig.is_done(Wish::Offload, is_offloaded, |rig| {
+        let is_done = rig.wish(Wish::Offload, is_offloaded, |rig| {
             rig.step(Event::Up { device: GPU });
             rig.load();
         });
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn an_offload_waited_for_ever_where_the_worker_ended_and_the_model_came_back() {
-        let is_done = Rig::loaded().is_done(Wish::Offload, is_offloaded, |rig| {
+        let is_done = Rig::loaded().wish(Wish::Offload, is_offloaded, |rig| {
             rig.step(Event::Down { device: GPU, ending: Ending::Crashed });
             rig.ask();
             rig.step(Event::Up { device: GPU });
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_preheat_waited_for_ever_where_the_model_left_before_the_first_look() {
-        let is_done = Rig::loaded().is_done(Wish::Preheat, is_preheated, |rig| {
+        let is_done = Rig::loaded().wish(Wish::Preheat, is_preheated, |rig| {
             rig.step(Event::Wished { model: MODEL, wish: Wish::Offload });
             rig.step(Event::Offloaded { device: GPU, model: MODEL });
         });
@@ -306,17 +306,17 @@ mod tests {
 
     #[test]
     fn what_is_under_way_is_not_done() {
-        assert!(!Rig::loaded().is_done(Wish::Release, is_released, |_| ()));
-        assert!(!Rig::loaded().is_done(Wish::Offload, is_offloaded, |_| ()));
-        let is_done = Rig::new().is_done(Wish::Preheat, is_preheated, |rig| {
+        assert!(!Rig::loaded().wish(Wish::Release, is_released, |_| ()));
+        assert!(!Rig::loaded().wish(Wish::Offload, is_offloaded, |_| ()));
+        let is_done = Rig::new().wish(Wish::Preheat, is_preheated, |rig| {
             rig.step(Event::Up { device: GPU });
         });
         assert!(!is_done);
         let gone = |rig: &mut Rig| {
             rig.step(Event::Offloaded { device: GPU, model: MODEL });
         };
-        assert!(Rig::loaded().is_done(Wish::Offload, is_offloaded, gone));
-        assert!(!Rig::loaded().is_done(Wish::Release, is_released, gone), "the host still has it");
+        assert!(Rig::loaded().wish(Wish::Offload, is_offloaded, gone));
+        assert!(!Rig::loaded().wish(Wish::Release, is_released, gone), "the host still has it");
     }
     /// A device that takes orders and does nothing.
     struct Deaf;

@@ -31,8 +31,8 @@ pub(crate) struct Ledger {
     room: Room,
     lingering_room: Room,
     limits: Limits,
-    /// Tokens of the largest request that was refused lately, and until when room may be kept for it.
-    turned_away: Option<(u64, Moment)>,
+    /// Tokens of the requests that were refused lately, and until when room may be kept for each.
+    turned_away: Vec<(u64, Moment)>,
     start_max: Duration,
     is_draining: bool,
     was_any_out: bool,
@@ -134,7 +134,7 @@ impl Ledger {
             room: Room::default(),
             lingering_room: Room::default(),
             limits: options.limits,
-            turned_away: None,
+            turned_away: Vec::new(),
             start_max: options.recovery.start_max,
             is_draining: false,
             was_any_out: true,
@@ -237,7 +237,7 @@ impl Ledger {
         let is_honest = match refused {
             Refused::Full { retry_after } => {
                 // Room may be kept for a larger one that was refused, up to half of all.
-                let is_kept = self.turned_away.is_some_and(|(tokens, until)| entry.tokens < tokens && now < until);
+                let is_kept = self.turned_away.iter().any(|(tokens, until)| entry.tokens < *tokens && now < *until);
                 let kept = if is_kept { self.limits.tokens_max / 2 } else { 0 };
                 let is_full = others.requests + 1 > self.limits.requests_max
                     || others.tokens + entry.tokens + kept > self.limits.tokens_max;
@@ -265,10 +265,9 @@ impl Ledger {
     }
 
     fn note_refused(&mut self, request: RequestId, refused: Refused, now: Moment) {
-        let tokens = self.entries[&request].tokens;
-        let is_largest = self.turned_away.is_none_or(|(known, until)| tokens >= known || until <= now);
-        if matches!(refused, Refused::Full { .. }) && is_largest {
-            self.turned_away = Some((tokens, now + KEPT_FOR));
+        if matches!(refused, Refused::Full { .. }) {
+            self.turned_away.retain(|(_, until)| now < *until);
+            self.turned_away.push((self.entries[&request].tokens, now + KEPT_FOR));
         }
     }
 

@@ -28,6 +28,9 @@ impl Scenario {
         let load_factor = chance.magnitude(0.05, 3.0);
         let fastest = cost.slower(load_factor * span.as_secs_f64() / work);
         let mut options = draw_options(&mut chance);
+        if options.limits != Limits::default() {
+            options.limits.wait_max = draw_wait(seed);
+        }
         let mut devices: Vec<Device> =
             (0..=gpus).map(|at| draw_device(at == cpu_at, fastest, &models, &mut chance)).collect();
         // A load takes as long as the load of the world allows for, from a blink to a third of everything.
@@ -248,6 +251,13 @@ fn draw_arrivals(requests: usize, span: Duration, chance: &mut Chance) -> Arriva
     }
 }
 
+/// How long requests may wait, by a chance of its own: the rest of the world is the same with it and without.
+fn draw_wait(seed: u64) -> Option<Duration> {
+    const OWN: u64 = 0x5741_4954;
+    let mut chance = Chance::new(seed ^ OWN);
+    chance.is(0.7).then(|| Duration::from_secs_f64(chance.magnitude(0.001, 1.0)))
+}
+
 fn draw_options(chance: &mut Chance) -> Options {
     let defaults = Options::default();
     Options {
@@ -256,7 +266,7 @@ fn draw_options(chance: &mut Chance) -> Options {
             false => Limits {
                 requests_max: chance.magnitude(2.0, 200.0) as usize,
                 tokens_max: chance.magnitude(100.0, 100_000.0) as u64,
-                wait_max: chance.is(0.7).then(|| Duration::from_secs_f64(chance.magnitude(0.001, 1.0))),
+                wait_max: None,
             },
         },
         batching: Batching {

@@ -31,7 +31,7 @@ pub(crate) struct Ledger {
     room: Room,
     lingering_room: Room,
     limits: Limits,
-    /// Tokens of the requests that were refused lately, and until when room may be kept for them.
+    /// Tokens of the requests that were refused lately, and until when room may be kept for each.
     turned_away: Vec<(u64, Moment)>,
     start_max: Duration,
     is_draining: bool,
@@ -265,8 +265,8 @@ impl Ledger {
     }
 
     fn note_refused(&mut self, request: RequestId, refused: Refused, now: Moment) {
-        self.turned_away.retain(|(_, until)| now < *until);
         if matches!(refused, Refused::Full { .. }) {
+            self.turned_away.retain(|(_, until)| now < *until);
             self.turned_away.push((self.entries[&request].tokens, now + KEPT_FOR));
         }
     }

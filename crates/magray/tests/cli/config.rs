@@ -33,6 +33,7 @@ fn values_show_where_they_came_from() {
         faults.plan none default
         control.folder none default
         log.level warn default
+        log.format text default
         server.host 127.0.0.1 default
         server.port 7860 default
         server.models none default
@@ -59,7 +60,8 @@ fn values_show_where_they_came_from() {
         server.head_timeout_s 30 default
         server.body_timeout_s 30 default
         server.request_timeout_s 60 default
-        server.drain_timeout_s 30 default"#]]
+        server.drain_timeout_s 30 default
+        server.tracing.otlp_endpoint none default"#]]
     .assert_eq(&lines.join("\n"));
 }
 

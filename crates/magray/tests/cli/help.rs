@@ -16,6 +16,8 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
         Commands:
           embed       Turn texts into vectors
           serve       Serve embeddings and reranking through HTTP
+          mcp         Give agents tools to embed, rerank and control the GPUs: the model context protocol on
+                      stdin and stdout
           similarity  Compare two texts: the cosine of their vectors
           bench       Measure the speed of this machine
           gpu         Look at GPUs and the models on them, move models, measure or reset a GPU

@@ -10,6 +10,8 @@ from served import Served
 
 # Of each route, rightly and wrongly; the seed is fixed, so that a failure can be repeated.
 EXAMPLES = 25
+# How fast the server is, is not asked here, and the machine may have other things to do.
+PATIENCE_S = 120
 CHECKS = [
     checks.not_a_server_error,
     checks.status_code_conformance,

@@ -13,12 +13,18 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, Nvml};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 /// The open management library.
 #[derive(Debug)]
 pub struct Telemetry {
-    nvml: Nvml,
+    nvml: &'static Nvml,
 }
+
+/// The libraries that are open, by where they lie. They stay so: each time that one is closed it leaves a file descriptor
+/// behind.
+static OPEN: Mutex<Vec<(PathBuf, &'static Nvml)>> = Mutex::new(Vec::new());
 
 /// How a GPU was at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,8 +117,13 @@ impl Throttle {
 impl Telemetry {
     /// Opens the management library; `None` where it is missing or does not start.
     pub fn open(search: &SearchPath) -> Option<Self> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         nvml_candidates(search).find_map(|path| {
-            let nvml = Nvml::builder().lib_path(path.as_os_str()).init().ok()?;
+            if let Some((_, nvml)) = open.iter().find(|(known, _)| *known == path) {
+                return Some(Self { nvml });
+            }
+            let nvml = Box::leak(Box::new(Nvml::builder().lib_path(path.as_os_str()).init().ok()?));
+            open.push((path, nvml));
             Some(Self { nvml })
         })
     }
@@ -144,8 +155,8 @@ impl Telemetry {
         }
     }
 
-    pub(super) fn nvml(&self) -> &Nvml {
-        &self.nvml
+    pub(super) fn nvml(&self) -> &'static Nvml {
+        self.nvml
     }
 }
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from dataclasses import dataclass, field
@@ -32,12 +33,13 @@ class Server:
     port: int
     log: Path
     environment: dict = field(default_factory=dict)
+    folder: Path | None = None
     process: subprocess.Popen = None
 
     def start(self):
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=os.environ | self.environment, start_new_session=True
+                self.command, stdout=log, stderr=log, env=os.environ | self.environment, cwd=self.folder, start_new_session=True
             )
         until = time.monotonic() + START_WITHIN_S
         while True:
@@ -95,6 +97,9 @@ def infinity(python, engine, model_dir, scratch, threads):
     port = free_port()
     program = "import sys; from infinity_emb.cli import cli; sys.argv[0] = 'infinity_emb'; cli()"
     options = ["--model-id", str(model_dir), "--served-model-name", MODEL, "--engine", engine, "--device", "cpu"]
+    if engine == "optimum":
+        # It finds its file only where it is started, and does not read how the model pools.
+        options[1:2] = [".", "--pooling-method", "mean"]
     command = [python, "-c", program, "v2", *options, "--host", "127.0.0.1", "--port", str(port)]
     quiet = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
     return Server(
@@ -104,7 +109,34 @@ def infinity(python, engine, model_dir, scratch, threads):
         port,
         scratch / f"infinity-{engine}.log",
         quiet | {"OMP_NUM_THREADS": str(threads), "INFINITY_LOG_LEVEL": "warning"},
+        Path(model_dir) if engine == "optimum" else None,
     )
+
+
+# Its ONNX engine wants the model in this form, with the names that transformers uses.
+EXPORT = """
+import sys, torch, transformers
+model = transformers.AutoModel.from_pretrained(sys.argv[1], attn_implementation="eager").eval()
+sample = torch.ones((2, 8), dtype=torch.int64)
+names = ["input_ids", "attention_mask", "token_type_ids"]
+axes = {name: {0: "texts", 1: "tokens"} for name in [*names, "last_hidden_state"]}
+torch.onnx.export(
+    model, (sample, sample, 0 * sample), sys.argv[2], input_names=names, output_names=["last_hidden_state"],
+    dynamic_axes=axes, opset_version=17, dynamo=False,
+)
+"""
+
+
+def export_onnx(python, model_dir):
+    """Puts the model as ONNX beside its other files, once. Where that fails, the engine that needs it says so."""
+    file = Path(model_dir) / "model.onnx"
+    if not file.exists():
+        unfinished = file.with_suffix(".part")
+        done = subprocess.run([python, "-c", EXPORT, str(model_dir), str(unfinished)], capture_output=True, text=True)
+        if done.returncode == 0:
+            unfinished.rename(file)
+        else:
+            print(f"no ONNX file: {done.stderr.strip()[-300:]}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ pub(super) struct Front {
     state: AtomicU64,
     /// Belongs to whoever changed the state to `BUSY`; holds a block while the state is a number of bytes.
     block: UnsafeCell<MaybeUninit<Taken>>,
-    /// How often it had what was wanted. Written by whoever has the block alone.
+    /// How often it had what was wanted. Where threads meet a count may be lost: adding safely would cost as much as the
+    /// rest of the call.
     hits: AtomicU64,
 }
 
@@ -37,7 +38,6 @@ impl Front {
     #[inline]
     pub(super) fn take(&self, bytes: u64) -> Option<Taken> {
         let taken = self.remove(bytes)?;
-        // One thread at a time is between `BUSY` and `EMPTY`, but this comes after it: a count may be lost, rarely.
         self.hits.store(self.hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Some(taken)
     }

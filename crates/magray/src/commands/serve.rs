@@ -33,9 +33,8 @@ their first request. SIGTERM and Ctrl-C let requests end first; SIGHUP reads the
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
-    /// Model to serve; may be given several times, the first is the default [default: the setting model.name]
-    #[arg(long = "model", value_name = "MODEL")]
-    models: Vec<String>,
+    #[command(flatten)]
+    served: ServedArgs,
     /// Address to listen on [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     host: Option<String>,
@@ -57,6 +56,20 @@ pub(crate) struct ServeArgs {
     /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
+    /// What is logged: error, warn, info (a line for each request) or debug [default: warn]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// How it is logged: text, or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+}
+
+/// Flags of every command that answers many: which models, and where they are computed.
+#[derive(Debug, Args)]
+pub(super) struct ServedArgs {
+    /// Model to use; may be given several times, the first is the default [default: the setting model.name]
+    #[arg(long = "model", value_name = "MODEL")]
+    models: Vec<String>,
     /// Where to compute: auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
@@ -66,12 +79,6 @@ pub(crate) struct ServeArgs {
     /// Threads that compute, or auto for one a core
     #[arg(long, value_name = "N")]
     threads: Option<String>,
-    /// What is logged: error, warn, info (a line for each request) or debug [default: warn]
-    #[arg(long, value_name = "LEVEL")]
-    log_level: Option<String>,
-    /// How it is logged: text, or json [default: text]
-    #[arg(long, value_name = "FORMAT")]
-    log_format: Option<String>,
     /// Workers that behave like GPUs, for tests
     #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
     simulated_gpus: usize,
@@ -79,25 +86,12 @@ pub(crate) struct ServeArgs {
 
 /// Runs `magray serve`.
 pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
-    let flags = args.flags();
-    let config = context.settle(&flags)?;
-    let settings = config.server()?;
-    let names = if args.models.is_empty() { settings.models.clone() } else { args.models.clone() };
-    let engine = engine_options(&names, args.simulated_gpus, &config, &context.console)?;
-    let file = context.config_file.clone();
-    let settle = Box::new(move || read_settings(file.as_deref(), &flags));
-    server::run(Start { config, settings, settle, engine, console: context.console })
+    server::run(args.served.start(args.flags(), context)?)
 }
 
 impl ServeArgs {
+    /// The flags that are of this command alone.
     fn flags(&self) -> Vec<FlagValue> {
-        let compute = ComputeArgs {
-            model: self.models.first().cloned(),
-            device: self.device.clone(),
-            precision: self.precision.clone(),
-            threads: self.threads.clone(),
-            cpu_path: None,
-        };
         let preload = self.preload.then(|| "true".to_owned());
         let own = [
             flag("server.host", self.host.as_ref()),
@@ -110,12 +104,33 @@ impl ServeArgs {
             flag("log.level", self.log_level.as_ref()),
             flag("log.format", self.log_format.as_ref()),
         ];
-        compute.flags().into_iter().chain(own.into_iter().flatten()).collect()
+        own.into_iter().flatten().collect()
+    }
+}
+
+impl ServedArgs {
+    /// Settles the settings with these flags and others, and says what is to be started.
+    pub(super) fn start(&self, others: Vec<FlagValue>, context: &Context) -> Result<Start, Failure> {
+        let compute = ComputeArgs {
+            model: self.models.first().cloned(),
+            device: self.device.clone(),
+            precision: self.precision.clone(),
+            threads: self.threads.clone(),
+            cpu_path: None,
+        };
+        let flags: Vec<FlagValue> = compute.flags().into_iter().chain(others).collect();
+        let config = context.settle(&flags)?;
+        let settings = config.server()?;
+        let names = if self.models.is_empty() { &settings.models } else { &self.models };
+        let engine = engine_options(names, self.simulated_gpus, &config, &context.console)?;
+        let file = context.config_file.clone();
+        let settle = Box::new(move || read_settings(file.as_deref(), &flags));
+        Ok(Start { config, settings, settle, engine, console: context.console })
     }
 }
 
 /// How the engine of these models is started.
-pub(super) fn engine_options(
+fn engine_options(
     names: &[String],
     simulated_gpus: usize,
     config: &Config,

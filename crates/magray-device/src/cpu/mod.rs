@@ -15,12 +15,16 @@ mod pool;
 mod pooling;
 mod simd;
 mod softmax;
+mod turns;
+mod widened;
 
 pub use acts::Acts;
 pub use detect::{PathUnavailable, available_paths};
 pub use gemm::Linear;
 pub use ops::CpuOps;
 pub use pool::ThreadPool;
+pub use turns::take_short_turns;
+pub use widened::{Wide, widened};
 
 use crate::{Device, DistanceBias, Embedding, LinearSource, Norm};
 use acts::Format;

@@ -117,6 +117,8 @@ impl Drop for Threads {
 impl Shared {
     /// Does job after job until the end.
     fn work(&self) {
+        // Somebody waits for what is done here, also where all cores compute.
+        magray_device::cpu::take_short_turns();
         while let Some(job) = self.next() {
             job();
         }

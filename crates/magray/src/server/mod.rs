@@ -20,6 +20,7 @@ mod models;
 mod openai_tokens;
 mod openapi;
 mod origin;
+mod pace;
 mod patience;
 mod ranking;
 mod rate;
@@ -211,6 +212,9 @@ fn runtime() -> io::Result<Runtime> {
     const OTHERS: usize = 12;
     tokio::runtime::Builder::new_multi_thread()
         .thread_name("serve")
+        // On two cores a second thread has nothing to do but to be woken beside the first.
+        .worker_threads(cores().saturating_sub(1).max(1))
+        .on_thread_start(magray_engine::take_short_turns)
         .max_blocking_threads(cores() + OTHERS)
         .enable_all()
         .build()

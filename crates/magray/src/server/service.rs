@@ -1,11 +1,15 @@
 //! The way of a request through the engine: texts are read beside the runtime, queued, computed, and told of.
 //! Knows no API: those turn requests into texts and answers into JSON.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use magray_engine::engine::{Answer, Output, Work};
+use tokio::sync::Semaphore;
 
 use super::{
     account::{Account, Pass, ReadAt},
@@ -13,13 +17,13 @@ use super::{
     inputs::Input,
     state::App,
     visit,
-    writing::Json,
+    writing::{Json, breath},
 };
 
 /// Requests that are read where they arrive: to hand over less takes longer than to read it.
 const INLINE_BYTES_MAX: usize = 8 << 10;
 
-/// Answers of so many numbers are written where they are: it takes less than a millisecond.
+/// Answers of so many numbers are written where they are: it takes some tenths of a millisecond.
 const INLINE_NUMBERS_MAX: usize = 32 << 10;
 
 /// What a number takes of an answer, about.
@@ -40,6 +44,7 @@ pub(crate) struct Computed {
     pub(crate) answer: Answer,
     truncated: usize,
     reading: Duration,
+    writers: Arc<Semaphore>,
 }
 
 /// How texts are to be read.
@@ -131,7 +136,7 @@ impl App {
                 "computed after a device failed under it"
             );
         }
-        Ok(Computed { answer, truncated, reading })
+        Ok(Computed { answer, truncated, reading, writers: Arc::clone(self.writers()) })
     }
 
     /// How many numbers the answer to this work has.
@@ -149,15 +154,18 @@ impl Computed {
         self.truncated
     }
 
-    /// The answer as this writes it: a short one is written here, a long one on a thread beside the runtime, whose threads
-    /// have connections to look after.
+    /// The answer as this writes it: a short one is written here, a long one, and one of many, on a thread beside the
+    /// runtime, whose threads have connections to look after.
     pub(crate) async fn written(
         self,
         write: impl FnOnce(&Answer) -> Json + Send + 'static,
     ) -> Result<Response, Problem> {
-        if self.answer.values.len() <= INLINE_NUMBERS_MAX {
-            return Ok(self.tell(write(&self.answer).into_response()));
+        if self.answer.values.len() <= INLINE_NUMBERS_MAX && breath::has_time() {
+            let json = breath::timed(|| write(&self.answer));
+            return Ok(self.tell(json.into_response()));
         }
+        // Closed it never is; and without a turn the answer would only come at a worse moment.
+        let _turn = Arc::clone(&self.writers).acquire_owned().await.ok();
         let writing = tokio::task::spawn_blocking(move || (write(&self.answer), self));
         let failed = |_| Problem::new(Kind::Internal, "writing the answer failed: report it as a defect");
         let (json, computed) = writing.await.map_err(failed)?;

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     admission::Admission, keys::Keys, limits::Limits, metrics::Metrics, models::Models, openai_tokens::OpenAiTokens,
-    rate::Rates, reload::Reloader, traces::Traces,
+    pace::Pace, rate::Rates, reload::Reloader, traces::Traces,
 };
 use crate::{config::LiveSettings, control::EngineReport};
 
@@ -37,6 +37,9 @@ struct Inner {
     reloader: Reloader,
     /// How many callers wait at once for models to move.
     movers: Arc<Semaphore>,
+    /// How many answers are written at once beside the runtime.
+    writers: Arc<Semaphore>,
+    refusals: Pace,
     connections: AtomicUsize,
     is_draining: AtomicBool,
     started: Instant,
@@ -81,6 +84,8 @@ impl App {
             traces: parts.traces,
             reloader: parts.reloader,
             movers: Arc::new(Semaphore::new(MOVERS_MAX)),
+            writers: Arc::new(Semaphore::new((super::cores() / 2).max(1))),
+            refusals: Pace::new(),
             connections: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
             started: Instant::now(),
@@ -114,6 +119,14 @@ impl App {
 
     pub(crate) fn reloader(&self) -> &Reloader {
         &self.0.reloader
+    }
+
+    pub(super) fn writers(&self) -> &Arc<Semaphore> {
+        &self.0.writers
+    }
+
+    pub(super) fn refusals(&self) -> &Pace {
+        &self.0.refusals
     }
 
     pub(super) fn movers(&self) -> &Arc<Semaphore> {

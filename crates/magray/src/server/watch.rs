@@ -24,9 +24,6 @@ use super::{
     visit,
 };
 
-/// A refusal for want of room is held back so long: a client that asks again at once would otherwise take the cores that
-/// the others' work is computed on.
-const HELD_BACK: Duration = Duration::from_millis(2);
 /// Nobody reads this status: the client has left.
 const CLIENT_LEFT: u16 = 499;
 
@@ -88,8 +85,10 @@ impl Watched {
         if let Some(problem) = &problem {
             self.app.metrics().refused(problem.kind);
             response = problem.render(shape);
-            if problem.kind == Kind::Busy {
-                tokio::time::sleep(HELD_BACK).await;
+            if problem.kind == Kind::Busy
+                && let Some(wait) = self.app.refusals().wait()
+            {
+                tokio::time::sleep(wait).await;
             }
         }
         self.is_ended = true;

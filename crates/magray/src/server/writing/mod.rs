@@ -1,6 +1,9 @@
 //! Writes answers as JSON straight into one buffer of bytes.
 //! Builds no tree, and never writes what is no JSON: a number that JSON lacks becomes `null`.
 
+pub(crate) mod breath;
+mod decimal;
+
 use axum::{
     body::Body,
     response::{IntoResponse, Response},
@@ -51,19 +54,20 @@ impl Json {
     }
 
     pub(crate) fn number(&mut self, number: f32) -> &mut Self {
-        if number.is_finite() {
-            self.0.extend_from_slice(zmij::Buffer::new().format_finite(number).as_bytes());
-        } else {
-            self.raw("null");
-        }
+        decimal::write_one(number, &mut self.0);
         self
     }
 
     /// An array of numbers.
     pub(crate) fn numbers(&mut self, numbers: &[f32]) -> &mut Self {
-        self.list(numbers.iter(), |json, number| {
-            json.number(*number);
-        })
+        self.0.push(b'[');
+        decimal::write(numbers, &mut self.0);
+        if !numbers.is_empty() {
+            // The last comma.
+            self.0.pop();
+        }
+        self.0.push(b']');
+        self
     }
 
     /// The numbers as the bytes of 32-bit floats, the least first, in base64.

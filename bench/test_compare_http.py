@@ -55,6 +55,20 @@ class Report(unittest.TestCase):
             results.add(name, "32 short, 1 conn.", Figures(figures, 1.0, 2.0))
         return results
 
+    def test_the_least_disturbed_round_counts(self):
+        results = Results()
+        for texts, p50 in [(500.0, 4.0), (900.0, 2.0), (700.0, 3.0)]:
+            results.add("magray", "a case", Figures(texts, p50, 9.0))
+        self.assertEqual([results.best("magray", "a case", what) for what in ("texts_per_s", "p50_ms")], [900.0, 2.0])
+
+    def test_the_middle_round_of_an_overload_counts(self):
+        results = Results()
+        for answered, p99 in [(10, 3.0), (20, 4.0), (5, 30.0)]:
+            found = http_report.strain_of(answer(answered, s200=(9, 5.0), s429=(9, p99)), 32, 320.0, 64.0)
+            results.add_strain("load", found)
+        strain = results.strain("load")
+        self.assertEqual((strain.share, strain.refused_p99_ms, strain.refused), (0.5, 4.0, 27))
+
     def test_what_holds_is_not_complained_of(self):
         results = self.results(950.0, 1000.0, 100.0)
         self.assertEqual(http_report.verdicts(results), [])
@@ -73,7 +87,7 @@ class Report(unittest.TestCase):
     def test_overload_is_judged_by_goodput_refusals_and_other_answers(self):
         results = Results()
         strained = answer(10, broken=1, s200=(10, 50.0), s429=(90, 7.0), s503=(2, 1.0))
-        results.strains["load"] = http_report.strain_of(strained, 32, 200.0, 64.0)
+        results.add_strain("load", http_report.strain_of(strained, 32, 200.0, 64.0))
         found = http_report.verdicts(results)
         self.assertEqual(
             found,

@@ -71,6 +71,13 @@ impl ThreadPool {
         self.others.len() + 1
     }
 
+    /// Says that a run is about to come: threads that sleep wake up and wait for it, while the caller still prepares it.
+    pub fn rouse(&self) {
+        if self.shared.asleep.load(Ordering::Relaxed) > 0 {
+            self.others.iter().for_each(|other| other.thread.unpark());
+        }
+    }
+
     /// Runs `f(rank)` on every thread, ranks 0 to `threads() - 1`, and returns when all have.
     /// A panic of any of them is raised again here.
     pub fn run(&self, f: &(dyn Fn(usize) + Sync)) {
@@ -129,21 +136,21 @@ impl Shared {
     }
 
     fn wait_for_fork(&self, seen: u64) -> u64 {
-        for _ in 0..SPINS_BEFORE_SLEEP {
-            let now = self.fork.load(Ordering::Acquire);
-            if now != seen {
-                return now;
+        loop {
+            for _ in 0..SPINS_BEFORE_SLEEP {
+                let now = self.fork.load(Ordering::Acquire);
+                if now != seen {
+                    return now;
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            self.asleep.fetch_add(1, Ordering::SeqCst);
+            // Whoever is woken without a fork was roused, and spins again.
+            if self.fork.load(Ordering::SeqCst) == seen {
+                std::thread::park();
+            }
+            self.asleep.fetch_sub(1, Ordering::SeqCst);
         }
-        self.asleep.fetch_add(1, Ordering::SeqCst);
-        let mut now = self.fork.load(Ordering::SeqCst);
-        while now == seen {
-            std::thread::park();
-            now = self.fork.load(Ordering::SeqCst);
-        }
-        self.asleep.fetch_sub(1, Ordering::SeqCst);
-        now
     }
 }
 

@@ -84,7 +84,10 @@ impl Lane for CpuLane {
         let Some(orders) = &*orders else { return };
         // A lane that has ended has no use for it; nobody waits for it then.
         match order.what {
-            What::Start(batch) => drop(orders.batches.send(batch)),
+            What::Start(batch) => {
+                self.state.packer.rouse();
+                drop(orders.batches.send(batch));
+            }
             What::Load(model) => drop(orders.weights.send(Weights::Pack(model))),
             What::Offload(model) => drop(orders.weights.send(Weights::LetGo(model))),
             What::Spawn | What::Kill | What::Trim | What::Probe | What::Forget(_) | What::Rest => {}

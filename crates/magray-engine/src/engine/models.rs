@@ -79,6 +79,11 @@ impl CpuPacker {
         &self.names[model]
     }
 
+    /// Wakes the threads that compute, for a batch that is about to come.
+    pub(super) fn rouse(&self) {
+        self.cpu.pool().rouse();
+    }
+
     /// The arithmetic of all models on the CPU.
     pub(super) fn precision(&self) -> Precision {
         self.precision

@@ -2,6 +2,8 @@
 //! Never pads, ignores the truncation that a tokenizer's file asks for, never returns more tokens than the model reads.
 
 mod canonical;
+mod pieces;
+mod plain_words;
 mod spelling;
 #[cfg(test)]
 mod tests;
@@ -12,6 +14,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use plain_words::PlainWords;
 pub use spelling::SpelledToken;
 
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer, Template};
@@ -84,6 +87,8 @@ pub struct Encoded {
 pub struct Tokenizer {
     file: PathBuf,
     pipeline: PipelineTokenizer,
+    /// A shorter way for most texts of most models.
+    plain: Option<PlainWords>,
     options: EncodeOptions,
     max_tokens: usize,
     vocab: usize,
@@ -139,7 +144,7 @@ impl Tokenizer {
             padding: Override::Off,
             truncation: Override::Off,
         };
-        Ok(Self { file, pipeline, options, max_tokens, vocab })
+        Ok(Self { file, pipeline, plain: PlainWords::of(&json), options, max_tokens, vocab })
     }
 
     /// The longest text in tokens, special tokens included.
@@ -202,7 +207,7 @@ impl Tokenizer {
     /// They are exactly those of the whole text, though a text far longer than the model reads is not read to its end,
     /// so that the work grows with what is kept. The one exception is a text whose first [`MAX_WINDOW_BYTES`] hold
     /// fewer tokens than the model reads: it ends there.
-    fn first_tokens(&self, text: &str, room: usize) -> Result<(Vec<PipelineToken>, bool), TokenizeError> {
+    fn first_tokens(&self, text: &str, room: usize) -> Result<(Vec<u32>, bool), TokenizeError> {
         let enough = room.saturating_add(MARGIN_TOKENS);
         let mut window = enough.saturating_mul(WINDOW_BYTES_A_TOKEN);
         while window < text.len() {
@@ -221,11 +226,20 @@ impl Tokenizer {
         Ok((ids, more))
     }
 
-    fn all_tokens(&self, text: &str) -> Result<Vec<PipelineToken>, TokenizeError> {
+    fn all_tokens(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 1);
-        let encoded = self.pipeline.encode_into(text, &self.options, &mut ids);
+        if self.plain.as_ref().and_then(|plain| plain.encode(text, &mut ids)).is_some() {
+            return Ok(ids);
+        }
+        self.any_tokens(text)
+    }
+
+    /// The tokens of any text, by the way that knows all texts.
+    fn any_tokens(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
+        let mut tokens = Vec::with_capacity(text.len() / 4 + 1);
+        let encoded = self.pipeline.encode_into(text, &self.options, &mut tokens);
         encoded.map_err(|e| TokenizeError::Failed { reason: e.to_string() })?;
-        Ok(ids)
+        Ok(PipelineToken::cast_slice(&tokens).to_vec())
     }
 
     /// The text, if the model knows all its tokens.
@@ -268,15 +282,15 @@ fn share_room(a: usize, b: usize, room: usize) -> (usize, usize) {
 }
 
 /// Puts the special tokens around one text or between two.
-fn assemble(template: &Template, a: &[PipelineToken], b: &[PipelineToken], truncated: bool) -> Encoded {
+fn assemble(template: &Template, a: &[u32], b: &[u32], truncated: bool) -> Encoded {
     let length = template.n_special() + a.len() + b.len();
     let mut encoded = Encoded { ids: Vec::with_capacity(length), type_ids: Vec::with_capacity(length), truncated };
     let special = |encoded: &mut Encoded, run: &[(PipelineToken, u8)]| {
         encoded.ids.extend(run.iter().map(|(token, _)| token.id()));
         encoded.type_ids.extend(run.iter().map(|(_, type_id)| u32::from(*type_id)));
     };
-    let text = |encoded: &mut Encoded, tokens: &[PipelineToken], type_id: u8| {
-        encoded.ids.extend_from_slice(PipelineToken::cast_slice(tokens));
+    let text = |encoded: &mut Encoded, ids: &[u32], type_id: u8| {
+        encoded.ids.extend_from_slice(ids);
         encoded.type_ids.resize(encoded.ids.len(), u32::from(type_id));
     };
     special(&mut encoded, &template.prefix);

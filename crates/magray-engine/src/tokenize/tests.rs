@@ -294,3 +294,63 @@ proptest! {
         prop_assert!((2..=12).contains(&encoded.ids.len()) && encoded.type_ids.len() == encoded.ids.len());
     }
 }
+
+/// Those that have the short way.
+const PLAIN: [&str; 6] = ["bert", "distilbert", "mpnet", "bert-classify", "distilbert-classify", "mpnet-classify"];
+
+fn assert_ways_agree(text: &str) {
+    for name in PLAIN {
+        let tokenizer = Tokenizer::open(&fixture(name), 512).unwrap();
+        assert!(tokenizer.plain.is_some(), "{name}");
+        assert_eq!(tokenizer.all_tokens(text).unwrap(), tokenizer.any_tokens(text).unwrap(), "{name}: {text:?}");
+    }
+}
+
+#[test]
+fn tokenizers_with_berts_words_have_the_short_way() {
+    for name in FIXTURES {
+        let tokenizer = Tokenizer::open(&fixture(name), 512).unwrap();
+        assert_eq!(tokenizer.plain.is_some(), PLAIN.contains(&name), "{name}");
+    }
+}
+
+#[test]
+fn both_ways_read_hostile_texts_alike() {
+    let long = "a".repeat(99) + " " + &"b".repeat(100) + " " + &"c".repeat(101) + " " + &"the".repeat(40);
+    let all: String = (0..128u8).map(char::from).collect();
+    let texts = [
+        "",
+        " ",
+        "\t\n\r",
+        "\u{b}\u{c}",
+        "a\u{0}b",
+        "don't!?",
+        "[CLS] the [SEP]",
+        "[ CLS ]",
+        "##the ##s",
+        "# #the",
+        "THE Quick",
+        "x\u{7f}y",
+        "caf\u{e9}",
+        "the \u{4e2d} fox",
+        "e\u{301}",
+        "\u{a0}the",
+        "a$b^c`d|e~f",
+        &long,
+        &all,
+    ];
+    for text in texts {
+        assert_ways_agree(text);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn both_ways_read_all_texts_alike(text in "[ -~\\t\\n\\x00-\\x1f]{0,80}", words in "([a-zA-Z]{1,12}[ ,.'#]{0,2}){0,20}", any in ".{0,20}") {
+        assert_ways_agree(&text);
+        assert_ways_agree(&words);
+        assert_ways_agree(&any);
+    }
+}

@@ -1,0 +1,185 @@
+//! Reads plain texts (ASCII alone) for the tokenizers of BERT, word by word, several times as fast as the general way.
+//! Leaves every other text, and every other tokenizer, to that way: it returns nothing rather than something else.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+
+use super::pieces::{Pieces, Place};
+
+/// Marks the pieces within a word. No plain word starts with it: its first sign is a word of its own.
+const WITHIN: &str = "##";
+
+/// The vocabulary of such a tokenizer.
+pub(super) struct PlainWords {
+    pieces: Pieces,
+    unknown: u32,
+    longest_word: usize,
+    classes: [Class; 256],
+}
+
+/// What a byte is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// A part of a word, in lower case.
+    Letter(u8),
+    /// Between words.
+    Space,
+    /// A word of its own.
+    Sign(u8),
+    /// As if it were not there.
+    Nothing,
+    /// No matter for this way: part of a character beyond ASCII, or perhaps of an added token.
+    Other,
+}
+
+/// What a `tokenizer.json` says that counts here.
+#[derive(Deserialize)]
+struct Described {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    normalizer: Option<Normalizer>,
+    pre_tokenizer: Option<PreTokenizer>,
+    model: WordPiece,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    content: String,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type")]
+enum Normalizer {
+    #[serde(rename = "BertNormalizer")]
+    Bert { clean_text: bool, lowercase: bool },
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type")]
+enum PreTokenizer {
+    #[serde(rename = "BertPreTokenizer")]
+    Bert {},
+}
+
+#[derive(Deserialize)]
+struct WordPiece {
+    r#type: String,
+    unk_token: String,
+    continuing_subword_prefix: String,
+    max_input_chars_per_word: usize,
+    vocab: Vocabulary,
+}
+
+/// All pieces, in the file's order: a map of them would only be made to be taken apart again.
+struct Vocabulary(Vec<(String, u32)>);
+
+impl<'de> Deserialize<'de> for Vocabulary {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Vocabulary;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("pieces and their ids")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
+                let mut pieces = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    pieces.push(entry);
+                }
+                Ok(Vocabulary(pieces))
+            }
+        }
+
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+impl PlainWords {
+    /// The words of this tokenizer; `None` where it is of another kind.
+    pub(super) fn of(json: &str) -> Option<Self> {
+        let Described { added_tokens, normalizer, pre_tokenizer, model } = serde_json::from_str(json).ok()?;
+        let Normalizer::Bert { clean_text: true, lowercase } = normalizer? else { return None };
+        let PreTokenizer::Bert {} = pre_tokenizer?;
+        if model.r#type != "WordPiece" || model.continuing_subword_prefix != WITHIN {
+            return None;
+        }
+        let Vocabulary(vocab) = model.vocab;
+        let unknown = vocab.iter().rev().find_map(|(piece, id)| (*piece == model.unk_token).then_some(*id))?;
+        let place = |(piece, id): (String, u32)| match piece.strip_prefix(WITHIN) {
+            Some(rest) if !rest.is_empty() => (Place::Within, rest.as_bytes().to_vec(), id),
+            _ => (Place::Start, piece.into_bytes(), id),
+        };
+        let pieces = Pieces::new(vocab.into_iter().map(place))?;
+        let mut classes = std::array::from_fn(|byte| class(byte as u8, lowercase));
+        for start in added_tokens.iter().filter_map(|added| added.content.bytes().next()) {
+            classes[usize::from(start.to_ascii_lowercase())] = Class::Other;
+            classes[usize::from(start.to_ascii_uppercase())] = Class::Other;
+        }
+        Some(Self { pieces, unknown, longest_word: model.max_input_chars_per_word, classes })
+    }
+
+    /// Puts the text's tokens behind those that are there; `None`, and nothing put, where the text is not plain.
+    pub(super) fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Option<()> {
+        let start = ids.len();
+        let mut word = Vec::with_capacity(32);
+        for byte in text.bytes() {
+            let is_end = match self.classes[usize::from(byte)] {
+                Class::Letter(letter) => {
+                    word.push(letter);
+                    continue;
+                }
+                Class::Nothing => continue,
+                Class::Space => None,
+                Class::Sign(sign) => Some(sign),
+                Class::Other => {
+                    ids.truncate(start);
+                    return None;
+                }
+            };
+            self.word(&word, ids);
+            word.clear();
+            if let Some(sign) = is_end {
+                self.word(&[sign], ids);
+            }
+        }
+        self.word(&word, ids);
+        Some(())
+    }
+
+    /// A word as the longest piece that it starts with, the longest that goes on from there, and so on.
+    fn word(&self, word: &[u8], ids: &mut Vec<u32>) {
+        if word.is_empty() {
+            return;
+        }
+        let (before, mut place, mut left) = (ids.len(), Place::Start, word);
+        while !left.is_empty() {
+            let longest = self.pieces.longest_at(place, left).filter(|_| word.len() <= self.longest_word);
+            let Some((length, id)) = longest else {
+                ids.truncate(before);
+                ids.push(self.unknown);
+                return;
+            };
+            ids.push(id);
+            (place, left) = (Place::Within, &left[length..]);
+        }
+    }
+}
+
+/// What a byte is where no token is added.
+fn class(byte: u8, lowercase: bool) -> Class {
+    match byte {
+        b'\t' | b'\n' | b'\r' | b' ' => Class::Space,
+        0x80.. => Class::Other,
+        _ if byte.is_ascii_control() => Class::Nothing,
+        _ if byte.is_ascii_punctuation() => Class::Sign(byte),
+        _ if lowercase => Class::Letter(byte.to_ascii_lowercase()),
+        _ => Class::Letter(byte),
+    }
+}

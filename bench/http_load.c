@@ -7,7 +7,8 @@
 //
 // BODIES is a file with a body a line; they are sent in turn. RATE 0: a closed loop, in which each connection sends again
 // as soon as it is answered, also where it was refused. Otherwise so many requests a second by a schedule (Poisson),
-// whatever the answers do; their latency counts from the moment of the schedule, also while no connection is free.
+// whatever the answers do; their latency counts from the moment of the schedule, also while no connection is free. How
+// long an answer took since its request was sent, and how late requests were sent, is told beside.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -39,7 +40,7 @@ typedef struct {
     char head[HEAD_MAX];
     size_t head_length, body_left;
     int status, in_body;
-    double due;
+    double due, sent_at, in_engine_ms;
 } Connection;
 
 typedef struct {
@@ -52,8 +53,11 @@ static Connection connections[CONNECTIONS_MAX];
 static int connection_count, idle[CONNECTIONS_MAX], idle_count;
 static Text requests[BODIES_MAX];
 static size_t request_count, next_request;
-static Samples by_status[STATUSES];
+// From the moment of the schedule, and from that of the sending.
+static Samples by_status[STATUSES], since_sent[STATUSES];
 static Samples lateness;
+// Of each answer whose head tells (Server-Timing), the time within the server's engine, as a share of the whole.
+static Samples engine_share;
 static uint64_t broken, in_time, seed;
 static double began, ends;
 static int poll_fd, port, is_open;
@@ -155,8 +159,8 @@ static void send_request(int at, double due) {
     connection->in_body = 0;
     connection->is_busy = 1;
     connection->due = due;
-    double at_now = now();
-    if (at_now >= began) record(&lateness, at_now - due);
+    connection->sent_at = now();
+    if (connection->sent_at >= began) record(&lateness, connection->sent_at - due);
     if (!send_more(at)) reopen(at);
 }
 
@@ -164,7 +168,11 @@ static void answered(int at) {
     Connection *connection = &connections[at];
     double moment = now();
     connection->is_busy = 0;
-    if (connection->due >= began && connection->due < ends) record(&by_status[connection->status], moment - connection->due);
+    if (connection->due >= began && connection->due < ends) {
+        record(&by_status[connection->status], moment - connection->due);
+        record(&since_sent[connection->status], moment - connection->sent_at);
+        if (connection->in_engine_ms > 0) record(&engine_share, connection->in_engine_ms * 1e-6 / (moment - connection->sent_at));
+    }
     if (moment >= began && moment < ends && connection->status == 200) in_time++;
 }
 
@@ -175,6 +183,9 @@ static int read_head(Connection *connection, char *end) {
     if (sscanf(connection->head, "HTTP/1.%*d %d", &connection->status) != 1 || !length) return 0;
     if (connection->status < 100 || connection->status >= STATUSES) return 0;
     connection->body_left = strtoull(length + 17, NULL, 10);
+    char *timing = strcasestr(connection->head, "\r\nserver-timing:");
+    char *queue = timing ? strstr(timing, "queue;dur=") : NULL, *compute = timing ? strstr(timing, "compute;dur=") : NULL;
+    connection->in_engine_ms = queue && compute ? atof(queue + 10) + atof(compute + 12) : 0;
     connection->in_body = 1;
     return 1;
 }
@@ -232,8 +243,21 @@ static void print_all(double seconds, uint64_t unsent) {
         print_samples(&by_status[status]);
         comma = ", ";
     }
+    printf("}, \"since_sent\": {");
+    comma = "";
+    for (int status = 0; status < STATUSES; status++) {
+        if (!since_sent[status].total) continue;
+        printf("%s\"%d\": ", comma, status);
+        print_samples(&since_sent[status]);
+        comma = ", ";
+    }
     printf("}, \"lateness\": ");
     print_samples(&lateness);
+    if (engine_share.count) {
+        // Recorded in thousandths, as all samples are.
+        printf(", \"engine_share\": ");
+        print_samples(&engine_share);
+    }
     printf("}\n");
 }
 

@@ -21,6 +21,8 @@ def answer(answered, seconds=2.0, broken=0, **statuses):
         "answered_in_time": answered,
         "broken": broken,
         "statuses": {status.lstrip("s"): times(*found) for status, found in statuses.items()},
+        "since_sent": {status.lstrip("s"): times(*found) for status, found in statuses.items()},
+        "lateness": times(1, 0.5),
     }
 
 
@@ -73,6 +75,14 @@ class Report(unittest.TestCase):
         results = self.results(950.0, 1000.0, 100.0)
         self.assertEqual(http_report.verdicts(results), [])
         self.assertIn("9.5 x infinity-emb torch", http_report.ratio_table(results))
+
+    def test_one_connection_is_judged_by_what_each_request_tells(self):
+        results = self.results(600.0, 1000.0, 100.0)
+        for share in (0.93, 0.91, 0.97):
+            results.add("magray", "32 short, 1 conn.", Figures(600.0, 1.0, 2.0, share))
+        self.assertEqual(results.share_of_engine("32 short, 1 conn."), 0.93)
+        self.assertEqual(http_report.verdicts(results), [])
+        self.assertIn("60%", http_report.ratio_table(results))
 
     def test_what_does_not_hold_is_named(self):
         found = http_report.verdicts(self.results(800.0, 1000.0, 400.0))

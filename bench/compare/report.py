@@ -32,6 +32,10 @@ class Results:
         taken = self.times.get(name, {}).get(case)
         return statistics.median(taken) if taken else None
 
+    def least(self, name, case):
+        """The least disturbed round: nothing makes a contender faster than it is."""
+        return min(self.times[name][case])
+
     def is_accurate(self, name):
         """Whether the worst vector of any case is close enough; one that was not compared does not count."""
         return min(self.cosines.get(name, {}).values(), default=0.0) >= ACCURATE
@@ -109,7 +113,8 @@ def throughput_table(results):
 def ratio_table(results):
     """One row for each target that can be judged, with its verdict."""
     rows = [row for row in (_judge(results, target) for target in TARGETS) if row]
-    return table(["line", "magray ms", "best accurate peer", "its ms", "ratio (least-most)", "must", "verdict"], rows)
+    head = ["line", "magray ms", "best accurate peer", "its ms", "ratio (least-most)", "least of both: ms, ratio"]
+    return table([*head, "must", "verdict"], rows)
 
 
 def floor_table(results, flops):
@@ -146,12 +151,14 @@ def _judge(results, target):
         return None
     best = results.best_peer(target.peer_cases or (target.case,), target.peer_precision)
     peer, peer_ms, ratio = "-", "-", "-"
-    middle = None
+    middle, least_ms = None, results.least(target.ours, target.case)
+    undisturbed = f"{least_ms:.2f}"
     if best:
         name, case = best
         middle, least, most = results.ratio(target.ours, name, target.case, case)
         peer = f"{name}, each alone" if case == ONE_BY_ONE else name
         peer_ms, ratio = f"{results.median(name, case):.2f}", f"{middle:.2f} ({least:.2f}-{most:.2f})"
+        undisturbed += f", {results.least(name, case) / least_ms:.2f}x"
     if not results.is_accurate(target.ours):
         must, verdict = "-", "NOT ACCURATE"
     elif target.at_most_ms is not None:
@@ -161,7 +168,7 @@ def _judge(results, target):
         verdict = "no peer" if middle is None else _verdict(middle >= target.times_faster)
     else:
         must, verdict = "-", "recorded"
-    return [target.title, f"{ours:.2f}", peer, peer_ms, ratio, must, verdict]
+    return [target.title, f"{ours:.2f}", peer, peer_ms, ratio, undisturbed, must, verdict]
 
 
 def _verdict(holds):

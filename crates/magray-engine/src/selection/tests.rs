@@ -273,7 +273,9 @@ fn a_gpu_is_measured_once_and_then_known() {
     rig.check(&mut selected.runner, GPU, None);
     assert_eq!((fake.opened.get(), rig.packed.get()), (1, 1));
     let again = rig.select(&fake).unwrap();
-    assert_eq!(again.outlook.scores, selected.outlook.scores);
+    // What was read from a file may differ in its last bit.
+    let (known, measured) = (again.outlook.scores.unwrap().speedup(), selected.outlook.scores.unwrap().speedup());
+    assert!((known / measured - 1.0).abs() < 1e-9, "{known} is not {measured}");
     assert_eq!((fake.opened.get(), rig.packed.get()), (2, 1), "the CPU is not packed for nothing");
     // Other arithmetic has other speeds.
     let other = rig.with(|options| options.gpu.precision = PrecisionChoice::Exactly(Precision::Int8));

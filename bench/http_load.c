@@ -1,7 +1,7 @@
 // Puts load on an HTTP server of this machine and prints what came of it as JSON. One thread that waits for many
 // connections, so that it takes as little as possible of the cores that the server computes on; it stands for clients on
 // other machines, so that it does not wait for those cores either where the system lets it (Linux from 6.12 on).
-// Understands only answers with a content-length, and looks at nothing in them but the status.
+// Understands only answers with a content-length, and looks at nothing in them but the status and Server-Timing.
 //
 //   http_load PORT PATH BODIES CONNECTIONS SECONDS WARMUP RATE SEED
 //
@@ -233,24 +233,22 @@ static void print_samples(Samples *samples) {
     printf("}");
 }
 
+static void print_statuses(Samples *all) {
+    const char *comma = "";
+    for (int status = 0; status < STATUSES; status++) {
+        if (!all[status].total) continue;
+        printf("%s\"%d\": ", comma, status);
+        print_samples(&all[status]);
+        comma = ", ";
+    }
+}
+
 static void print_all(double seconds, uint64_t unsent) {
     printf("{\"seconds\": %g, \"answered_in_time\": %lu, \"broken\": %lu, \"unsent\": %lu, \"statuses\": {", seconds,
            in_time, broken, unsent);
-    const char *comma = "";
-    for (int status = 0; status < STATUSES; status++) {
-        if (!by_status[status].total) continue;
-        printf("%s\"%d\": ", comma, status);
-        print_samples(&by_status[status]);
-        comma = ", ";
-    }
+    print_statuses(by_status);
     printf("}, \"since_sent\": {");
-    comma = "";
-    for (int status = 0; status < STATUSES; status++) {
-        if (!since_sent[status].total) continue;
-        printf("%s\"%d\": ", comma, status);
-        print_samples(&since_sent[status]);
-        comma = ", ";
-    }
+    print_statuses(since_sent);
     printf("}, \"lateness\": ");
     print_samples(&lateness);
     if (engine_share.count) {

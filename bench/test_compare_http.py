@@ -84,6 +84,11 @@ class Report(unittest.TestCase):
         self.assertEqual(http_report.verdicts(results), [])
         self.assertIn("60%", http_report.ratio_table(results))
 
+    def test_against_peers_only_the_rounds_count_that_they_ran_too(self):
+        results = self.results(600.0, 1000.0, 100.0)
+        results.add("magray", "32 short, 1 conn.", Figures(900.0, 1.0, 2.0))
+        self.assertEqual(results.best_peer("32 short, 1 conn."), ("infinity-emb torch", 6.0))
+
     def test_what_does_not_hold_is_named(self):
         found = http_report.verdicts(self.results(800.0, 1000.0, 400.0))
         self.assertEqual(

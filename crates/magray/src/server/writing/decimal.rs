@@ -2,8 +2,8 @@
 //! Leaves to others what JSON cannot say.
 //!
 //! Most numbers of a vector are below 1 and not far below. For those nine digits always suffice, and whether fewer do is one
-//! comparison for eight, seven and six. That needs no branch, so the compiler makes vectors of it: it takes a fifth of the time of an
-//! algorithm for all numbers, and answers of a thousand vectors are mostly this.
+//! comparison for eight, seven and six. That needs no branch, so the compiler makes vectors of it: it takes a third of the
+//! time of an algorithm for all numbers, and writing vectors is mostly this.
 
 use magray_engine::{Wide, widened};
 

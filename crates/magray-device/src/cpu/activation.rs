@@ -102,7 +102,7 @@ unsafe fn gelu_exact<S: Simd>(x: S::F) -> S::F {
     // SAFETY: as the caller's.
     unsafe {
         let z = S::mul(S::abs(x), S::splat(std::f32::consts::FRAC_1_SQRT_2));
-        let t = S::div(S::splat(1.0), S::fma(z, S::splat(0.327_591_1), S::splat(1.0)));
+        let t = S::inverse(S::fma(z, S::splat(0.327_591_1), S::splat(1.0)));
         let mut p = S::splat(1.061_405_4);
         p = S::fma(p, t, S::splat(-1.453_152_1));
         p = S::fma(p, t, S::splat(1.421_413_8));

@@ -4,7 +4,7 @@
 use super::activation::Stored;
 use super::acts::{Grid, PANEL};
 use super::aligned::{Aligned, Plain};
-use super::gemm::{Bf16Tiles, Keep, Layout, TileBlock, Tiles, VectorBlock, place};
+use super::gemm::{Ahead, Bf16Tiles, Keep, Layout, TileBlock, Tiles, VectorBlock, place};
 use super::simd::{Element, Kernel, Simd, vectorize};
 use super::softmax::{AddBias, SoftmaxRows};
 use half::bf16;
@@ -82,17 +82,8 @@ pub(super) trait Products: Plain + Stored {
     /// `keys` is valid for the tokens and the panel for `head_size` rounded up to whole steps.
     unsafe fn pack_keys(engine: &Engine<'_>, head: &HeadColumns<Self>, keys: Range<usize>, panel: *mut Self) {
         let _ = engine;
-        for k in 0..Self::LAYOUT.depth(head.size) {
-            for column in 0..PANEL {
-                let token = keys.start + column;
-                let inside = token < keys.end && k < head.size;
-                // SAFETY: inside the head's columns of the text, and inside the panel.
-                unsafe {
-                    *panel.add(place(Self::LAYOUT, k, column)) =
-                        if inside { *head.at(token, k) } else { Self::from_f32(0.0) };
-                }
-            }
-        }
+        // SAFETY: as the caller's.
+        unsafe { pack_keys_plainly(head, keys, panel) };
     }
 
     /// Lays 32 dimensions of the values out as a panel: `panel[token][dimension]`, zero beyond.
@@ -107,14 +98,36 @@ pub(super) trait Products: Plain + Stored {
         panel: *mut Self,
     ) {
         let _ = engine;
-        for token in 0..tokens.next_multiple_of(PANEL) {
-            for column in 0..PANEL {
-                let inside = token < tokens && first + column < head.size;
-                // SAFETY: as above.
-                unsafe {
-                    *panel.add(place(Self::LAYOUT, token, column)) =
-                        if inside { *head.at(token, first + column) } else { Self::from_f32(0.0) };
-                }
+        // SAFETY: as the caller's.
+        unsafe { pack_values_plainly(head, tokens, first, panel) };
+    }
+}
+
+/// # Safety
+/// As [`Products::pack_keys`].
+unsafe fn pack_keys_plainly<E: Products>(head: &HeadColumns<E>, keys: Range<usize>, panel: *mut E) {
+    for k in 0..E::LAYOUT.depth(head.size) {
+        for column in 0..PANEL {
+            let token = keys.start + column;
+            let inside = token < keys.end && k < head.size;
+            // SAFETY: inside the head's columns of the text, and inside the panel.
+            unsafe {
+                *panel.add(place(E::LAYOUT, k, column)) = if inside { *head.at(token, k) } else { E::from_f32(0.0) };
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Products::pack_values`].
+unsafe fn pack_values_plainly<E: Products>(head: &HeadColumns<E>, tokens: usize, first: usize, panel: *mut E) {
+    for token in 0..tokens.next_multiple_of(PANEL) {
+        for column in 0..PANEL {
+            let inside = token < tokens && first + column < head.size;
+            // SAFETY: as above.
+            unsafe {
+                *panel.add(place(E::LAYOUT, token, column)) =
+                    if inside { *head.at(token, first + column) } else { E::from_f32(0.0) };
             }
         }
     }
@@ -125,7 +138,30 @@ impl Products for f32 {
 
     unsafe fn multiply(engine: &Engine<'_>, a: Grid<Self>, rows: usize, k: usize, panel: *const Self, c: *mut f32) {
         // SAFETY: the caller's promise.
-        unsafe { vectorize(engine.path, VectorBlock { a, rows, k, panel, c }) };
+        unsafe { vectorize(engine.path, VectorBlock { a, rows, k, panel, next: (std::ptr::null(), 0), c }) };
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn pack_keys(engine: &Engine<'_>, head: &HeadColumns<Self>, keys: Range<usize>, panel: *mut Self) {
+        let has_avx512 = matches!(engine.path, CpuPath::Amx | CpuPath::Avx512);
+        // SAFETY: the path is available; the caller's promise for the rest.
+        unsafe {
+            if has_avx512 && head.is_aligned() {
+                super::pack_tiles::keys_f32(head, keys, panel);
+            } else {
+                pack_keys_plainly(head, keys, panel);
+            }
+        }
+    }
+
+    unsafe fn pack_values(_: &Engine<'_>, head: &HeadColumns<Self>, tokens: usize, first: usize, panel: *mut Self) {
+        if !head.is_aligned() {
+            // SAFETY: the caller's promise.
+            return unsafe { pack_values_plainly(head, tokens, first, panel) };
+        }
+        // Rows of a panel of values are those of a panel of weights; products read no more of them than there are tokens.
+        // SAFETY: the text's rows of one panel, end to end; the caller's promise for the other side.
+        unsafe { panel.copy_from_nonoverlapping(head.at(0, first), tokens * PANEL) };
     }
 }
 
@@ -142,8 +178,8 @@ impl Products for bf16 {
             rows,
             steps: Self::LAYOUT.depth(k) / PANEL,
             panel: panel.cast(),
-            next: panel.cast(),
-            fetch_bytes: 0,
+            ahead: Ahead::nothing(),
+            fetches: 0,
             c: c.cast(),
         };
         // SAFETY: the caller's promise.

@@ -28,6 +28,7 @@ pub use widened::{Wide, widened};
 
 use crate::{Device, DistanceBias, Embedding, LinearSource, Norm};
 use acts::Format;
+use aligned::Region;
 use gemm::Layout;
 use magray_core::{CpuPath, Precision};
 use std::convert::Infallible;
@@ -53,6 +54,8 @@ pub enum CpuError {
 pub struct Cpu {
     path: CpuPath,
     pool: ThreadPool,
+    /// Where packed weights lie.
+    weights: Region,
 }
 
 impl Cpu {
@@ -61,7 +64,7 @@ impl Cpu {
         let path = detect::choose_path(path)?;
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let pool = ThreadPool::new(threads).map_err(|source| CpuError::Threads { threads, source })?;
-        Ok(Self { path, pool })
+        Ok(Self { path, pool, weights: Region::default() })
     }
 
     /// The path that was chosen.
@@ -96,7 +99,7 @@ impl Device for Cpu {
 
     fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Result<Linear, Infallible> {
         let layout = Layout::of(self.path, precision, detect::has_vnni());
-        Ok(Linear::pack(source, layout, &self.pool))
+        Ok(Linear::pack(source, layout, &self.pool, &self.weights))
     }
 
     fn norm(&self, norm: Norm) -> Result<Norm, Infallible> {

@@ -1,5 +1,5 @@
-//! Lays keys and values out for the tiles with AVX-512, as attention does it for every head of every text.
-//! The plain loops of the other formats would take longer than the products.
+//! Lays keys and values out for tiles and vectors with AVX-512, as attention does it for every head of every text.
+//! The plain loops of the other paths take about as long as the products.
 
 use super::acts::PANEL;
 use super::attention::HeadColumns;
@@ -27,6 +27,32 @@ pub(super) unsafe fn keys(head: &HeadColumns<bf16>, keys: Range<usize>, panel: *
             for (i, row) in rows.iter().enumerate() {
                 // SAFETY: inside the panel.
                 unsafe { _mm512_storeu_si512(panel.add(step * 1024 + tile * 512 + i * 32).cast(), *row) };
+            }
+        }
+    }
+}
+
+/// Keys become `[d][32 keys]`, for products on vectors: quarters of a panel are 16 x 16 transposes.
+///
+/// # Safety
+/// AVX-512 F is there; the head's columns are whole panels; `head` is valid for the keys, `panel` for `head.size` times
+/// 32.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn keys_f32(head: &HeadColumns<f32>, keys: Range<usize>, panel: *mut f32) {
+    for first in (0..head.size).step_by(16) {
+        for half in (0..PANEL).step_by(16) {
+            let mut rows = [_mm512_setzero_si512(); 16];
+            for (i, row) in rows.iter_mut().enumerate() {
+                let token = keys.start + half + i;
+                if token < keys.end {
+                    // SAFETY: half a panel of the token's row.
+                    *row = unsafe { _mm512_loadu_si512(head.at(token, first).cast()) };
+                }
+            }
+            transpose_pairs(&mut rows);
+            for (i, row) in rows.iter().enumerate() {
+                // SAFETY: inside the panel.
+                unsafe { _mm512_storeu_si512(panel.add((first + i) * PANEL + half).cast(), *row) };
             }
         }
     }
@@ -77,7 +103,7 @@ unsafe fn load_dimensions(head: &HeadColumns<bf16>, token: usize, first: usize) 
     unsafe { _mm512_loadu_si512(dimensions.as_ptr().cast()) }
 }
 
-/// Transposes 16 rows of 16 pairs: pairs of rows, then of two, four and eight.
+/// Transposes 16 rows of 16 pairs of bf16, or of single floats: pairs of rows, then of two, four and eight.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn transpose_pairs(rows: &mut [__m512i; 16]) {

@@ -1,6 +1,7 @@
 //! Linear layers on the CPU: packed weights, and the product of a block of rows with one panel of them.
 //! Knows nothing of threads: callers give each its own blocks.
 
+mod ahead;
 mod finish;
 mod pack;
 mod quantise;
@@ -10,6 +11,7 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+pub(super) use ahead::Ahead;
 pub(super) use finish::{Finish, Sums};
 pub(super) use pack::{Layout, place};
 pub(super) use quantise::{QuantiseRows, QuantisedRows};
@@ -19,7 +21,7 @@ pub(super) use vector::VectorBlock;
 
 use super::activation::Stored;
 use super::acts::{Acts, PANEL};
-use super::aligned::{Aligned, Plain};
+use super::aligned::{Aligned, Plain, Region};
 use super::pool::ThreadPool;
 use super::simd::{Element, vectorize, vectorize_beside_tiles};
 use crate::{LinearSource, Rows};
@@ -30,9 +32,9 @@ use std::marker::PhantomData;
 use std::sync::Mutex;
 use tile_registers::U8I8Tiles;
 
-/// Rows of the largest block: its sums (14 KiB) stay in the first cache until they are finished. Whole tiles of every
-/// width of vectors.
-pub(super) const BLOCK_ROWS: usize = 112;
+/// Rows of the largest block, as many as a thread of its own multiplies at once: each panel then comes to the first
+/// cache once.
+pub(super) const BLOCK_ROWS: usize = 256;
 
 /// The weights and bias of a linear layer, packed for one path and precision.
 pub struct Linear {
@@ -46,7 +48,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    pub(super) fn pack(source: LinearSource<'_>, layout: Layout, pool: &ThreadPool) -> Self {
+    pub(super) fn pack(source: LinearSource<'_>, layout: Layout, pool: &ThreadPool, region: &Region) -> Self {
         let LinearSource { weights, inputs, bias } = source;
         assert!(inputs > 0 && weights.len().is_multiple_of(inputs), "whole rows of weights");
         let outputs = weights.len() / inputs;
@@ -62,11 +64,11 @@ impl Linear {
 
         let rows: Vec<&[f32]> = weights.chunks_exact(inputs).collect();
         let panels = match layout {
-            Layout::F32 => Panels::F32(pack_panels(total, panel_len, pool, &|i, packed| {
+            Layout::F32 => Panels::F32(pack_panels(region.zeroed(total), panel_len, pool, &|i, packed| {
                 pack_f32(panel_rows(&rows, i), packed);
             })),
             Layout::Bf16 | Layout::Bf16Tiles => {
-                let packed = pack_panels(total, panel_len, pool, &|i, packed| {
+                let packed = pack_panels(region.zeroed(total), panel_len, pool, &|i, packed| {
                     pack_bf16(layout, panel_rows(&rows, i), packed);
                 });
                 if layout == Layout::Bf16 { Panels::Bf16(packed) } else { Panels::Bf16Tiles(packed) }
@@ -74,7 +76,7 @@ impl Linear {
             Layout::I8 | Layout::I8Tiles => {
                 let parts: Vec<_> = scales.chunks_mut(PANEL).zip(excess.chunks_mut(PANEL)).collect();
                 let parts: Vec<_> = parts.into_iter().map(Mutex::new).collect();
-                let packed = pack_panels(total, panel_len, pool, &|i, packed| {
+                let packed = pack_panels(region.zeroed(total), panel_len, pool, &|i, packed| {
                     let mut part = parts[i].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     let (scales, excess) = &mut *part;
                     pack_i8(layout, panel_rows(&rows, i), PanelPart { packed, scales, excess });
@@ -158,12 +160,11 @@ fn panel_rows<'a, 'b>(rows: &'a [&'b [f32]], panel: usize) -> &'a [&'b [f32]] {
 
 /// Packs every panel, the threads taking them in turn.
 fn pack_panels<T: Plain>(
-    total: usize,
+    mut packed: Aligned<T>,
     panel_len: usize,
     pool: &ThreadPool,
     pack: &(dyn Fn(usize, &mut [T]) + Sync),
 ) -> Aligned<T> {
-    let mut packed = Aligned::<T>::zeroed(total);
     let queue = Mutex::new(packed.chunks_exact_mut(panel_len).enumerate());
     pool.run(&|_| {
         let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
@@ -193,9 +194,12 @@ impl Block<'_> {
         other: Option<Finish<R, E>>,
     ) {
         let a = self.x.f32().starting_at(self.from);
+        // The first block that meets a panel fetches the one that follows.
+        let bytes = if self.from == 0 { k * PANEL * size_of::<W>() } else { 0 };
+        let next = (panel.wrapping_add(k * PANEL).cast(), bytes);
         // SAFETY: `Linear::multiply`'s promise.
         unsafe {
-            vectorize(self.path, VectorBlock { a, rows: self.rows, k, panel, c });
+            vectorize(self.path, VectorBlock { a, rows: self.rows, k, panel, next, c });
             self.finish(other);
         }
     }
@@ -228,26 +232,18 @@ impl Block<'_> {
         let (a, a_stride) = rows;
         // A single block meets every panel, and each panel it alone.
         let keep_rows = if self.is_single() { Keep::Near } else { Keep::Far };
-        let (next, fetch_bytes) = self.next(panel, steps);
+        // The blocks that meet a panel fetch the panel that follows, an equal part each.
+        let blocks = self.x.rows().div_ceil(tiles::BLOCK_ROWS);
+        let fetches = tiles::PANEL_STEP_BYTES.div_ceil(64 * blocks);
+        let bytes = steps * tiles::PANEL_STEP_BYTES;
+        let ahead = Ahead::new(panel.wrapping_add(bytes), bytes, blocks * steps * fetches);
+        let ahead = ahead.after(self.from / tiles::BLOCK_ROWS * steps * fetches);
         let (kind, rows, c) = (PhantomData, self.rows, c.cast());
-        TileBlock { kind, a, a_stride, keep_rows, rows, steps, panel, next, fetch_bytes, c }
+        TileBlock { kind, a, a_stride, keep_rows, rows, steps, panel, ahead, fetches, c }
     }
 
     fn is_single(&self) -> bool {
         self.x.rows() <= tiles::BLOCK_ROWS
-    }
-
-    /// What to fetch ahead, and how much of it a step: the blocks that meet a panel fetch the panel that follows, an
-    /// equal part each. A single block needs all of it at once, and there the hardware's own prefetching does better.
-    fn next(&self, panel: *const u8, steps: usize) -> (*const u8, usize) {
-        if self.is_single() {
-            return (panel, 0);
-        }
-        let blocks = self.x.rows().div_ceil(tiles::BLOCK_ROWS);
-        let fetch_bytes = tiles::PANEL_STEP_BYTES.div_ceil(blocks).next_multiple_of(64);
-        let part = self.from / tiles::BLOCK_ROWS * fetch_bytes;
-        let is_needed = part < tiles::PANEL_STEP_BYTES;
-        (panel.wrapping_add(steps * (tiles::PANEL_STEP_BYTES + part)), if is_needed { fetch_bytes } else { 0 })
     }
 
     unsafe fn with_bytes<R: Element, E: Stored>(

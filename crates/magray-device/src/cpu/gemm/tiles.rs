@@ -1,6 +1,7 @@
 //! Matrix products on AMX tiles: bf16 pairs or int8 quadruples against packed panels, sums in 32 bits.
 //! Finishes the block before it meanwhile, and knows nothing of how.
 
+use super::ahead::Ahead;
 use super::finish::{NoRows, Rows, Weave};
 use super::tile_registers::{Keep, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileKind, Tiles, load, store, zero};
 use crate::cpu::acts::PANEL;
@@ -32,10 +33,10 @@ pub(in crate::cpu) struct TileBlock<T> {
     pub(in crate::cpu) rows: usize,
     pub(in crate::cpu) steps: usize,
     pub(in crate::cpu) panel: *const u8,
-    /// Weights that follow, fetched into the second cache meanwhile; any address will do.
-    pub(in crate::cpu) next: *const u8,
-    /// How much of them a step fetches.
-    pub(in crate::cpu) fetch_bytes: usize,
+    /// Weights that follow, fetched into the second cache meanwhile.
+    pub(in crate::cpu) ahead: Ahead,
+    /// Lines of them that a step fetches.
+    pub(in crate::cpu) fetches: usize,
     /// 32-bit sums, floats or integers by `kind`.
     pub(in crate::cpu) c: *mut u8,
 }
@@ -77,7 +78,7 @@ struct Cursor {
     step: usize,
     a: *const u8,
     panel: *const u8,
-    next: *const u8,
+    fetched: *const u8,
 }
 
 impl<T: TileKind> TileBlock<T> {
@@ -86,7 +87,7 @@ impl<T: TileKind> TileBlock<T> {
     /// branches that it could guess wrong.
     #[inline(always)]
     unsafe fn multiply<S: Simd, W: Rows, const TALL: bool>(&self, others: &W) {
-        let mut cursor = Cursor { step: 0, a: self.a, panel: self.panel, next: self.next };
+        let mut cursor = Cursor { step: 0, a: self.a, panel: self.panel, fetched: self.ahead.line() };
         let most = self.steps * if TALL { 3 } else { 2 };
         // SAFETY: the block's pointers are valid for all steps, whole tiles of rows and two tiles of columns.
         unsafe {
@@ -146,7 +147,7 @@ impl<T: TileKind> TileBlock<T> {
         others: &W,
         row: usize,
     ) {
-        let Cursor { step, a, panel, next } = *cursor;
+        let Cursor { step, a, panel, .. } = *cursor;
         let keep = if step < STEPS_KEPT { Keep::Near } else { self.keep_rows };
         // SAFETY: as the caller's.
         unsafe {
@@ -169,15 +170,12 @@ impl<T: TileKind> TileBlock<T> {
                 }
                 T::multiply_add::<3, 5, 7>();
             }
-            for line in (0..self.fetch_bytes).step_by(64) {
-                S::fetch(next.wrapping_add(line));
+            for _ in 0..self.fetches {
+                cursor.fetched = self.ahead.fetch::<S>(cursor.fetched);
             }
         }
-        *cursor = Cursor {
-            step: step + 1,
-            a: a.wrapping_add(self.a_stride),
-            panel: panel.wrapping_add(PANEL_STEP_BYTES),
-            next: next.wrapping_add(self.fetch_bytes),
-        };
+        cursor.step = step + 1;
+        cursor.a = a.wrapping_add(self.a_stride);
+        cursor.panel = panel.wrapping_add(PANEL_STEP_BYTES);
     }
 }

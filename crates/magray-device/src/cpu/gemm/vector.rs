@@ -1,6 +1,7 @@
 //! Matrix products on vectors: f32 activations against weights stored as f32, bf16 or int8, widened as they are read.
 //! Knows nothing of biases, scales or threads.
 
+use super::ahead::Ahead;
 use crate::cpu::acts::{Grid, PANEL};
 use crate::cpu::simd::{Kernel, Simd};
 use half::bf16;
@@ -42,28 +43,33 @@ pub(in crate::cpu) struct VectorBlock<W> {
     pub(in crate::cpu) rows: usize,
     pub(in crate::cpu) k: usize,
     pub(in crate::cpu) panel: *const W,
+    /// Weights that follow, fetched into the second cache meanwhile: where they start and how many bytes. Any address
+    /// will do.
+    pub(in crate::cpu) next: (*const u8, usize),
     pub(in crate::cpu) c: *mut f32,
 }
 
-/// Depth of a slice of the product: 96 x 32 floats of the panel stay in the first cache, beside two tiles of rows and
-/// the sums.
-const DEPTH: usize = 96;
+/// Depth of a slice of the product: 128 x 32 floats of the panel (16 KiB) stay in the first cache, beside two tiles of
+/// rows and their sums.
+const DEPTH: usize = 128;
 
-/// Floats of a cache line.
-const LINE_FLOATS: usize = 16;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 
 impl<W: Weight> Kernel for VectorBlock<W> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let tiles = self.rows.div_ceil(S::TILE_ROWS).max(1);
-        // Equal tiles waste less than full ones and a small rest.
-        let tile_rows = self.rows.div_ceil(tiles);
+        let (next, bytes) = self.next;
+        // The first tiles of each slice fetch a line a column.
+        let fetching = bytes.div_ceil(LINE_BYTES * self.k.max(1)).min(tiles);
+        let mut ahead = Ahead::new(next, bytes, fetching * self.k);
         let mut from = 0;
         while from < self.k {
             let depth = DEPTH.min(self.k - from);
-            let mut row = 0;
-            while row < self.rows {
-                let rows = tile_rows.min(self.rows - row);
+            for index in 0..tiles {
+                // Equal tiles waste less than full ones and a small rest.
+                let (row, end) = (self.rows * index / tiles, self.rows * (index + 1) / tiles);
                 let mut column = 0;
                 while column < PANEL {
                     // SAFETY: the tile lies inside the block, whose pointers the caller promised.
@@ -75,14 +81,15 @@ impl<W: Weight> Kernel for VectorBlock<W> {
                             panel: self.panel.add(from * PANEL + column),
                             c: self.c.add(row * PANEL + column),
                             accumulate: from > 0,
-                            // The first rows fetch the panel that follows this one.
-                            ahead: if row == 0 { self.k * PANEL } else { 0 },
                         };
-                        tile.run_rows::<S>(rows);
+                        if index < fetching {
+                            tile.run_rows::<S, true>(end - row, &mut ahead);
+                        } else {
+                            tile.run_rows::<S, false>(end - row, &mut ahead);
+                        }
                     }
                     column += 2 * S::LANES;
                 }
-                row += rows;
             }
             from += depth;
         }
@@ -96,20 +103,18 @@ struct Tile<W> {
     panel: *const W,
     c: *mut f32,
     accumulate: bool,
-    /// Distance of the weights to fetch meanwhile; zero for none.
-    ahead: usize,
 }
 
 impl<W: Weight> Tile<W> {
     /// # Safety
     /// `rows <= S::TILE_ROWS`, and the tile's pointers are valid for it.
     #[inline(always)]
-    unsafe fn run_rows<S: Simd>(&self, rows: usize) {
+    unsafe fn run_rows<S: Simd, const FETCH: bool>(&self, rows: usize, ahead: &mut Ahead) {
         macro_rules! pick {
             ($($n:literal)*) => {
                 match rows {
                     // SAFETY: as the caller's.
-                    $($n if $n <= S::TILE_ROWS => unsafe { self.multiply::<S, $n>() },)*
+                    $($n if $n <= S::TILE_ROWS => unsafe { self.multiply::<S, $n, FETCH>(ahead) },)*
                     _ => unreachable!("a tile has at most TILE_ROWS rows"),
                 }
             };
@@ -119,7 +124,7 @@ impl<W: Weight> Tile<W> {
 
     /// Two vectors a row, all sums in registers.
     #[inline(always)]
-    unsafe fn multiply<S: Simd, const ROWS: usize>(&self) {
+    unsafe fn multiply<S: Simd, const ROWS: usize, const FETCH: bool>(&self, ahead: &mut Ahead) {
         // SAFETY: the caller's pointers are valid for ROWS rows, `depth` deep, two vectors wide.
         unsafe {
             let mut sums = [[S::splat(0.0); 2]; ROWS];
@@ -130,6 +135,7 @@ impl<W: Weight> Tile<W> {
                 }
             }
             let (mut a, mut b) = (self.a, self.panel);
+            let mut line = ahead.line();
             let mut left = self.depth;
             while left > 0 {
                 let deep = left.min(PANEL);
@@ -143,16 +149,18 @@ impl<W: Weight> Tile<W> {
                     }
                     // The next tile's rows follow in memory: two lines a row, so a line a column is a little too much.
                     if S::FETCHES {
-                        S::fetch_near(a.wrapping_add(ROWS * PANEL + k * LINE_FLOATS));
+                        S::fetch_near(a.wrapping_add(ROWS * PANEL + k * (LINE_BYTES / size_of::<f32>())));
                     }
-                    if S::FETCHES && self.ahead > 0 {
-                        S::fetch(b.wrapping_add(self.ahead));
-                        S::fetch(b.wrapping_add(self.ahead + S::LANES));
+                    if FETCH {
+                        line = ahead.fetch::<S>(line);
                     }
                     b = b.add(PANEL);
                 }
                 a = a.wrapping_add(self.a_stride);
                 left -= deep;
+            }
+            if FETCH {
+                ahead.go_on_from(line);
             }
             for (r, sum) in sums.iter().enumerate() {
                 let c = self.c.add(r * PANEL);

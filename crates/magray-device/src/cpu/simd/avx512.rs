@@ -144,6 +144,15 @@ macro_rules! sixteen_lanes {
             }
 
             #[inline(always)]
+            unsafe fn inverse(x: __m512) -> __m512 {
+                // A guess of 14 bits and one step of Newton's: a division takes as long as all the rest of a GELU.
+                unsafe {
+                    let guess = _mm512_rcp14_ps(x);
+                    _mm512_fmadd_ps(guess, _mm512_fnmadd_ps(x, guess, _mm512_set1_ps(1.0)), guess)
+                }
+            }
+
+            #[inline(always)]
             unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
                 unsafe { _mm512_fmadd_ps(a, b, c) }
             }

@@ -7,6 +7,9 @@ mod avx2;
 mod avx512;
 mod portable;
 
+#[cfg(test)]
+pub(super) use portable::Portable;
+
 use super::gemm::Tiles;
 use half::bf16;
 use magray_core::CpuPath;
@@ -49,6 +52,12 @@ pub(super) unsafe trait Simd: Copy {
     unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// `1 / x` within two units in the last place, where neither is near the largest or the smallest of numbers.
+    #[inline(always)]
+    unsafe fn inverse(x: Self::F) -> Self::F {
+        // SAFETY: as the caller's.
+        unsafe { Self::div(Self::splat(1.0), x) }
+    }
     /// `a * b + c`.
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;

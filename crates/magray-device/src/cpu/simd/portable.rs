@@ -4,7 +4,7 @@ use super::Simd;
 use half::bf16;
 
 #[derive(Clone, Copy)]
-pub(super) struct Portable;
+pub(in crate::cpu) struct Portable;
 
 const LANES: usize = 4;
 

@@ -1,12 +1,14 @@
 //! Runs a model on the CPU: packs texts into chunks, gives each thread its own or all threads one after another.
+//! Jobs follow each other without a pause: a thread that has no more of one begins with the next.
 //! Never pads; activations and scratch grow with the largest batch seen and are then used again.
 
+use crate::cpu_stream::{Bell, Feed, Job, Outcome, Planned, Stream, scatter};
 use crate::model::{Model, Workspace};
 use crate::packed::{Packed, Tokens};
-use magray_core::{ChunkLimits, Precision, Schedule, plan_chunks};
+use magray_core::{ChunkLimits, Precision, Schedule};
 use magray_device::cpu::{Cpu, CpuOps};
 use magray_device::{Device, Ops};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Small enough for activations to stay near a core, large enough to use each weight often. On AMX a thread took 54 ms for
@@ -75,33 +77,96 @@ impl CpuExecutor {
 
     /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
     pub(crate) fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) {
-        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        let once = Once { job: Mutex::new(Some(Given { texts, skip })), outcome: Mutex::new(None) };
+        self.run_all(&once);
+        match once.outcome.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(Ok(rows)) => out.copy_from_slice(&rows),
+            Some(Err(panic)) => resume_unwind(panic),
+            None => unreachable!("every job is done"),
+        }
+    }
+
+    /// Computes jobs until no more are at hand. A panic loses the job that it happens in.
+    pub(crate) fn run_all<F: Feed>(&mut self, feed: &F) {
         let limits = ChunkLimits {
             tokens_each: TOKENS_EACH,
             tokens_least: TOKENS_LEAST,
             tokens_together: TOKENS_TOGETHER,
             threads: self.each.len(),
         };
-        let outputs = self.outputs();
-        match plan_chunks(&lengths, limits) {
-            Schedule::Together(chunks) => {
-                for chunk in chunks {
-                    let rows = self.together.pass(&self.model, texts, &chunk, skip);
-                    scatter(rows, &chunk, outputs, out);
+        let mut next = feed.next(false).map(|job| Planned::new(job, limits));
+        while let Some(Planned { job, schedule }) = next {
+            next = match schedule {
+                Schedule::Together(chunks) => {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| self.run_together(&job, &chunks)));
+                    feed.done(&job, outcome);
+                    feed.next(false).map(|job| Planned::new(job, limits))
                 }
-            }
-            Schedule::Each(chunks) => {
-                let next = AtomicUsize::new(0);
-                let out = Mutex::new(out);
-                self.cpu.pool().run(&|rank| {
-                    let mut lane = self.each[rank].lock().unwrap_or_else(PoisonError::into_inner);
-                    while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let rows = lane.pass(&self.model, texts, chunk, skip);
-                        scatter(rows, chunk, outputs, &mut out.lock().unwrap_or_else(PoisonError::into_inner));
-                    }
-                });
-            }
+                Schedule::Each(chunks) => {
+                    let stream = Stream::new(feed, limits, self.outputs());
+                    stream.start(job, chunks);
+                    self.cpu.pool().run(&|rank| self.take_part(rank, &stream));
+                    stream.into_last().or_else(|| feed.next(false).map(|job| Planned::new(job, limits)))
+                }
+            };
         }
+    }
+
+    fn run_together(&mut self, job: &impl Job, chunks: &[Vec<usize>]) -> Vec<f32> {
+        let outputs = self.outputs();
+        let mut rows = vec![0.0; job.count() * outputs];
+        for chunk in chunks {
+            scatter(self.together.pass(&self.model, job, chunk), chunk, outputs, &mut rows);
+        }
+        rows
+    }
+
+    /// What one thread does for a stream of jobs.
+    fn take_part<F: Feed>(&self, rank: usize, stream: &Stream<'_, F>) {
+        let mut lane = self.each[rank].lock().unwrap_or_else(PoisonError::into_inner);
+        stream.work(|job, chunk, keep| keep(lane.pass(&self.model, job, chunk)));
+    }
+}
+
+/// A job that somebody waits for.
+struct Given<'a> {
+    texts: &'a [Tokens<'a>],
+    skip: usize,
+}
+
+impl Job for Given<'_> {
+    fn count(&self) -> usize {
+        self.texts.len()
+    }
+
+    fn text(&self, at: usize) -> Tokens<'_> {
+        self.texts[at]
+    }
+
+    fn skip(&self) -> usize {
+        self.skip
+    }
+}
+
+/// A single job.
+struct Once<'a> {
+    job: Mutex<Option<Given<'a>>>,
+    outcome: Mutex<Option<Outcome>>,
+}
+
+impl<'a> Feed for Once<'a> {
+    type Job = Given<'a>;
+
+    fn next(&self, _: bool) -> Option<Given<'a>> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn done(&self, _: &Given<'a>, outcome: Outcome) {
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        None
     }
 }
 
@@ -112,10 +177,10 @@ impl Lane {
     }
 
     /// One forward pass over some of the texts, end to end: one row a text.
-    fn pass(&mut self, model: &Model<Cpu>, texts: &[Tokens<'_>], chunk: &[usize], skip: usize) -> &[f32] {
-        self.packed.fill(chunk.iter().map(|&text| texts[text]));
+    fn pass(&mut self, model: &Model<Cpu>, job: &impl Job, chunk: &[usize]) -> &[f32] {
+        self.packed.fill(chunk.iter().map(|&text| job.text(text)));
         let batch = self.packed.batch();
-        model.forward(&mut self.ops, &mut self.work, &batch, skip);
+        model.forward(&mut self.ops, &mut self.work, &batch, job.skip());
         let Ok(rows) = self.ops.answer();
         rows
     }
@@ -135,11 +200,4 @@ fn neighbours<'a, 'b>(texts: &'a [Tokens<'b>]) -> impl Iterator<Item = &'a [Toke
         left = rest;
         (!run.is_empty()).then_some(run)
     })
-}
-
-/// Puts each row of a chunk where its text belongs.
-fn scatter(rows: &[f32], chunk: &[usize], outputs: usize, out: &mut [f32]) {
-    for (row, &text) in rows.chunks_exact(outputs).zip(chunk) {
-        out[text * outputs..(text + 1) * outputs].copy_from_slice(row);
-    }
 }

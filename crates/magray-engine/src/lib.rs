@@ -7,6 +7,7 @@
 
 mod calibration;
 mod cpu_executor;
+mod cpu_stream;
 mod cuda_executor;
 mod encoder;
 #[cfg(unix)]

@@ -17,6 +17,9 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 /// Tokens of the known text that a probe computes.
 const PROBE_TOKENS: u64 = 8;
 
+/// The part of a batch's time after which the first thread of a CPU has nothing to do.
+const SPARE_AFTER: f64 = 0.9;
+
 impl World {
     /// Makes happen what is due.
     pub(crate) fn happen(&mut self, due: Due) -> Result<(), Broken> {
@@ -172,6 +175,11 @@ impl World {
             self.begun.insert(batch, self.now);
         }
         self.executors[device].is_computing = true;
+        if self.executors[device].device.spec.kind == DeviceKind::Cpu {
+            // Its threads do not all end at once.
+            let device = DeviceId(device as u16);
+            self.agenda.plan(self.now + time.mul_f64(SPARE_AFTER), Due::Tell(Event::Spare { device }));
+        }
         self.agenda.plan(self.now + time, Due::JobEnds { device, generation, fortune, time });
     }
 

@@ -54,6 +54,8 @@ fn is_side_effect(sabotage: Sabotage, rule: Rule) -> bool {
         Sabotage::KeepSuspectsTogether => {
             matches!(rule, Rule::PoisonStopped | Rule::AllAnswered | Rule::HonestWake)
         }
+        // Nobody looks after a worker that hangs or should start again, until something else happens.
+        Sabotage::ForgetWake => matches!(rule, Rule::HangsEnd | Rule::ComesBack),
         // A worker that should come back for a model and is left to rest does not bring it.
         Sabotage::LetRest => rule == Rule::Preheats,
         _ => false,

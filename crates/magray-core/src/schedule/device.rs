@@ -112,6 +112,8 @@ pub(super) struct Device {
     pub(super) last_sign: Moment,
     /// The one that it computes first, then those at hand.
     pub(super) running: VecDeque<Running>,
+    /// Whether part of it has had nothing to do since the last batch was started.
+    pub(super) has_spare: bool,
     pub(super) tally: Tally,
     /// The weights on it.
     pub(super) shelf: Shelf,
@@ -154,6 +156,7 @@ impl Device {
             is_known: false,
             last_sign: Moment::START,
             running: VecDeque::new(),
+            has_spare: false,
             tally: Tally::default(),
             shelf: Shelf::new(&spec, models, options.keeping.load_max),
             start_time: START,

@@ -25,6 +25,11 @@ pub enum Event {
         /// What went wrong, sorted by what to do about it.
         failure: Failure,
     },
+    /// Part of a device has nothing to do while the rest ends its last batch: it could begin with another.
+    Spare {
+        /// Which.
+        device: DeviceId,
+    },
     /// A device's worker is ready for batches.
     Up {
         /// Whose.

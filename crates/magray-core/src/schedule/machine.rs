@@ -111,6 +111,7 @@ impl Machine {
             Event::Cancelled(request) => self.on_cancelled(request, actions),
             Event::Finished { batch, compute } => self.on_finished(batch, compute, now, actions),
             Event::Failed { batch, failure } => self.on_failed(batch, failure, now, actions),
+            Event::Spare { device } => self.on_spare(device),
             Event::Up { device } => self.on_up(device, now),
             Event::Down { device, ending } => self.on_down(device, ending, now, actions),
             Event::Heartbeat { device } => self.on_heartbeat(device, now),

@@ -174,9 +174,11 @@ impl Machine {
             Sizing::Adaptive if device.running.is_empty() => true,
             // Who has waited long takes the next slot; otherwise full batches of others could always be before it.
             Sizing::Adaptive if self.is_aged(lane) => true,
-            // A second batch at hand saves the gap between two, but what it holds cannot grow any more.
+            // A second batch at hand saves the gap between two, but what it holds cannot grow any more. A CPU's batches are
+            // long, and what is urgent waits for those that are at hand: it gets the next when it has use for it.
             Sizing::Adaptive => {
-                device.is_measured(lane.group) && (is_filled || device.remaining_us(self.now) < NEAR_END_US)
+                let is_next_due = device.has_spare || device.remaining_us(self.now) < NEAR_END_US;
+                device.is_measured(lane.group) && (is_next_due || is_filled && device.is_gpu())
             }
         }
     }
@@ -271,6 +273,7 @@ impl Machine {
         let expected_us = cost.of(chosen.load);
         let now = self.now;
         let device = &mut self.devices[usize::from(order.device.0)];
+        device.has_spare = false;
         let grace = device.arrival_grace(lane.group.model);
         let patience = device.patience(lane.group, expected_us, &self.options.recovery) + grace.unwrap_or_default();
         device.running.push_back(Running {
@@ -286,6 +289,13 @@ impl Machine {
             is_first: grace.is_some(),
         });
         self.last_in_turn = order.device;
+    }
+
+    /// Part of a device has nothing to do: that it has none at all is known.
+    pub(super) fn on_spare(&mut self, id: DeviceId) {
+        if let Some(device) = self.devices.get_mut(usize::from(id.0)) {
+            device.has_spare = !device.running.is_empty();
+        }
     }
 
     /// A suspect has one batch at a time.

@@ -28,6 +28,8 @@ const CPU_BATCH_TOKENS: u32 = 8_192;
 const GPU_BATCH_TOKENS: u32 = 32_768;
 /// One batch is computed while the next is at hand.
 const GPU_SLOTS: usize = 2;
+/// Threads that have no more of a batch begin with the next while the others end it.
+const CPU_SLOTS: usize = 2;
 /// The CPU's lane is the first; GPUs follow.
 const CPU: DeviceId = DeviceId(0);
 /// A reset of a GPU by another process is noticed within this time.
@@ -63,7 +65,12 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let (gpus, absent) = (devices.gpus, devices.absent);
     // The known text rides along, and may not make a pass of its own.
     let gpu_tokens = GPU_BATCH_TOKENS.saturating_sub(models.known_tokens() as u32).max(1);
-    let cpu = DeviceSpec { kind: DeviceKind::Cpu, slots: 1, batch_tokens_max: CPU_BATCH_TOKENS, weights_max: u64::MAX };
+    let cpu = DeviceSpec {
+        kind: DeviceKind::Cpu,
+        slots: CPU_SLOTS,
+        batch_tokens_max: CPU_BATCH_TOKENS,
+        weights_max: u64::MAX,
+    };
     let gpu = |gpu: &Gpu| DeviceSpec {
         kind: DeviceKind::Gpu,
         slots: GPU_SLOTS,

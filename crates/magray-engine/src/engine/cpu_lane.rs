@@ -1,33 +1,30 @@
-//! The CPU's lane: one thread that computes batch after batch on the pool of threads, and one beside it that packs weights.
+//! The CPU's lane: one thread that computes batches on the pool of threads, and one beside it that packs weights.
 //! Never fails: a computation that panics loses its batch and nothing else.
+//!
+//! Threads of the pool that have no more of a batch tell so, and begin with the next while the others end it.
 
 use super::desk::Desk;
 use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
 use super::work::Output;
+use crate::cpu_stream::{Bell, Feed, Job, Outcome};
 use crate::executor::OnCpu;
 use crate::packed::Tokens;
 use magray_core::schedule::{DeviceId, Failure};
 use magray_core::{DeviceName, Precision};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(super) struct CpuLane {
     /// `None` when the lane has ended.
-    orders: Mutex<Option<Orders>>,
+    weights: Mutex<Option<Sender<Weights>>>,
     precision: Precision,
     state: Arc<State>,
     threads: Mutex<[Option<JoinHandle<()>>; 2]>,
-}
-
-/// The ways to the two threads. What is under way is bounded by the machine: batches by the slots that it has for the
-/// device, loads by the models.
-struct Orders {
-    batches: Sender<Batch>,
-    weights: Sender<Weights>,
 }
 
 /// What is to be done with a model's weights.
@@ -39,6 +36,7 @@ enum Weights {
 /// What both threads see.
 struct State {
     id: DeviceId,
+    batches: Batches,
     packer: Arc<CpuPacker>,
     /// By model; taken while it computes.
     models: Vec<Mutex<Option<OnCpu>>>,
@@ -56,17 +54,16 @@ impl CpuLane {
     ) -> std::io::Result<Self> {
         let precision = packer.precision();
         let models = models.into_iter().map(Mutex::new).collect();
-        let state = Arc::new(State { id, packer, models, last_error: Mutex::default(), desk });
-        let (batches, to_compute) = channel();
+        let (batches, last_error) = (Batches::default(), Mutex::default());
+        let state = Arc::new(State { id, batches, packer, models, last_error, desk });
         let (weights, to_keep) = channel();
         let (computing, keeping) = (Arc::clone(&state), Arc::clone(&state));
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let threads = [
-            Some(thread("cpu lane").spawn(move || computing.compute(&to_compute))?),
+            Some(thread("cpu lane").spawn(move || computing.compute())?),
             Some(thread("cpu weights").spawn(move || keeping.keep(&to_keep))?),
         ];
-        let orders = Mutex::new(Some(Orders { batches, weights }));
-        Ok(Self { orders, precision, state, threads: Mutex::new(threads) })
+        Ok(Self { weights: Mutex::new(Some(weights)), precision, state, threads: Mutex::new(threads) })
     }
 }
 
@@ -80,22 +77,23 @@ impl Lane for CpuLane {
     }
 
     fn take(&self, order: Order) {
-        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(orders) = &*orders else { return };
+        let weights = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         // A lane that has ended has no use for it; nobody waits for it then.
+        let Some(weights) = &*weights else { return };
         match order.what {
             What::Start(batch) => {
                 self.state.packer.rouse();
-                drop(orders.batches.send(batch));
+                self.state.batches.add(batch);
             }
-            What::Load(model) => drop(orders.weights.send(Weights::Pack(model))),
-            What::Offload(model) => drop(orders.weights.send(Weights::LetGo(model))),
+            What::Load(model) => drop(weights.send(Weights::Pack(model))),
+            What::Offload(model) => drop(weights.send(Weights::LetGo(model))),
             What::Spawn | What::Kill | What::Trim | What::Probe | What::Forget(_) | What::Rest => {}
         }
     }
 
     fn stop(&self) {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.weights.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.state.batches.close();
     }
 
     fn join(&self, deadline: Instant) -> bool {
@@ -112,34 +110,32 @@ impl Lane for CpuLane {
 }
 
 impl State {
-    /// Computes batch after batch.
-    fn compute(&self, batches: &Receiver<Batch>) {
-        let mut rows = Vec::new();
-        while let Ok(batch) = batches.recv() {
-            let started = Instant::now();
-            let computed = catch_unwind(AssertUnwindSafe(|| self.run(&batch, &mut rows)));
-            let compute = started.elapsed();
-            let Some(desk) = self.desk.upgrade() else { return };
-            match computed {
-                Ok(()) => desk.finished(self.id, &batch, &rows, compute),
-                Err(_) => {
-                    tracing::error!(target: "magray::engine", texts = batch.texts_count(), "a batch panicked on the CPU");
-                    desk.failed(self.id, batch.id, Failure::Transient);
+    /// Computes batch after batch, until there are none and never will be.
+    fn compute(&self) {
+        while let Some((model, output)) = self.batches.wait() {
+            let mut on_cpu = self.models[model].lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(on_cpu) = &mut *on_cpu else { unreachable!("no batch is started before its model is there") };
+            match output {
+                Output::Texts => on_cpu.executor.run_all(&Answering { state: self, model, ended: Mutex::new(None) }),
+                Output::Tokens => {
+                    let Some(batch) = self.batches.take(model, output) else { continue };
+                    let (started, mut rows) = (Instant::now(), Vec::new());
+                    let texts: Vec<Tokens<'_>> = batch.texts().collect();
+                    let run = catch_unwind(AssertUnwindSafe(|| on_cpu.executor.run_tokens(&texts, &mut rows)));
+                    self.tell(&batch, run.map(|()| rows), started.elapsed());
                 }
             }
         }
     }
 
-    fn run(&self, batch: &Batch, rows: &mut Vec<f32>) {
-        let mut model = self.models[batch.model].lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(model) = &mut *model else { unreachable!("no batch is started before its model is there") };
-        let texts: Vec<Tokens<'_>> = batch.texts().collect();
-        match batch.output {
-            Output::Tokens => model.executor.run_tokens(&texts, rows),
-            Output::Texts => {
-                rows.clear();
-                rows.resize(texts.len() * model.executor.outputs(), 0.0);
-                model.executor.run(&texts, batch.skip, rows);
+    /// Tells what became of a batch.
+    fn tell(&self, batch: &Batch, outcome: Outcome, compute: Duration) {
+        let Some(desk) = self.desk.upgrade() else { return };
+        match outcome {
+            Ok(rows) => desk.finished(self.id, batch, &rows, compute),
+            Err(_) => {
+                tracing::error!(target: "magray::engine", texts = batch.texts_count(), "a batch panicked on the CPU");
+                desk.failed(self.id, batch.id, Failure::Transient);
             }
         }
     }
@@ -189,6 +185,114 @@ impl State {
         let took_ms = started.elapsed().as_micros() as f64 / 1000.0;
         let memory_free = host_memory_free();
         tracing::info!(target: "magray::engine", device = "cpu", model = name, took_ms, bytes, memory_free, "{what}");
+    }
+}
+
+/// Batches that wait for the threads. What is under way is bounded by the machine, by the slots that it has for the
+/// device.
+#[derive(Default)]
+struct Batches {
+    waiting: Mutex<Waiting>,
+    /// Somebody waits for the first of them.
+    came: Condvar,
+    /// Threads wait for the next of them while others compute.
+    bell: Bell,
+}
+
+#[derive(Default)]
+struct Waiting {
+    batches: VecDeque<Batch>,
+    is_closed: bool,
+}
+
+impl Batches {
+    fn add(&self, batch: Batch) {
+        self.lock().batches.push_back(batch);
+        self.came.notify_one();
+        self.bell.ring();
+    }
+
+    /// None will be added any more.
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.came.notify_one();
+    }
+
+    /// Waits for a batch, and says what it asks for; `None`: there are none and never will be.
+    fn wait(&self) -> Option<(usize, Output)> {
+        let is_to_wait = |waiting: &mut Waiting| waiting.batches.is_empty() && !waiting.is_closed;
+        let waiting = self.came.wait_while(self.lock(), is_to_wait).unwrap_or_else(PoisonError::into_inner);
+        waiting.batches.front().map(|batch| (batch.model, batch.output))
+    }
+
+    /// The first batch, if it asks for this.
+    fn take(&self, model: usize, output: Output) -> Option<Batch> {
+        let mut waiting = self.lock();
+        let is_fit = waiting.batches.front().is_some_and(|batch| (batch.model, batch.output) == (model, output));
+        if is_fit { waiting.batches.pop_front() } else { None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Batches of one model on their way through the threads.
+struct Answering<'a> {
+    state: &'a State,
+    model: usize,
+    /// When the last of them ended.
+    ended: Mutex<Option<Instant>>,
+}
+
+/// A batch that is computed.
+struct Computed {
+    batch: Batch,
+    /// Where each text is: the part, and the text of its request.
+    places: Vec<(usize, usize)>,
+    started: Instant,
+}
+
+impl Job for Computed {
+    fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    fn text(&self, at: usize) -> Tokens<'_> {
+        let (part, text) = self.places[at];
+        Tokens::from(&self.batch.parts[part].work.texts[text])
+    }
+
+    fn skip(&self) -> usize {
+        self.batch.skip
+    }
+}
+
+impl Feed for Answering<'_> {
+    type Job = Computed;
+
+    fn next(&self, is_spare: bool) -> Option<Computed> {
+        let State { id, batches, desk, .. } = self.state;
+        let take = || batches.take(self.model, Output::Texts);
+        let batch = take().or_else(|| {
+            // The desk may have some that it would rather have kept until this batch ends, for more to join them.
+            desk.upgrade().filter(|_| is_spare)?.spare(*id);
+            take()
+        })?;
+        let texts = batch.parts.iter().enumerate().map(|(part, of)| of.texts.clone().map(move |text| (part, text)));
+        Some(Computed { places: texts.flatten().collect(), batch, started: Instant::now() })
+    }
+
+    fn done(&self, job: &Computed, outcome: Outcome) {
+        let now = Instant::now();
+        // Until the one before it ended, threads had that to do as well.
+        let before = self.ended.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        let since = before.map_or(job.started, |before| before.max(job.started));
+        self.state.tell(&job.batch, outcome, now.saturating_duration_since(since));
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        Some(&self.state.batches.bell)
     }
 }
 

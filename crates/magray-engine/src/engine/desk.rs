@@ -189,6 +189,11 @@ impl Desk {
         self.step(state, Event::Finished { batch: batch.id, compute }, now);
     }
 
+    /// Part of a device has nothing to do.
+    pub(super) fn spare(&self, device: DeviceId) {
+        self.advance(Event::Spare { device });
+    }
+
     pub(super) fn failed(&self, device: DeviceId, batch: BatchId, failure: Failure) {
         let mut state = self.lock();
         let now = self.now();

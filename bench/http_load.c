@@ -225,7 +225,9 @@ static void print_samples(Samples *samples) {
     qsort(samples->ms, samples->count, sizeof(float), by_size);
     const double shares[] = {0.5, 0.9, 0.99, 0.999, 1.0};
     const char *names[] = {"p50", "p90", "p99", "p999", "max"};
-    printf("{\"count\": %lu", samples->total);
+    double sum = 0;
+    for (size_t n = 0; n < samples->count; n++) sum += (double)samples->ms[n];
+    printf("{\"count\": %lu, \"mean_ms\": %.4f", samples->total, samples->count ? sum / (double)samples->count : 0.0);
     for (int n = 0; n < 5; n++) {
         size_t place = (size_t)ceil(shares[n] * (double)samples->count);
         printf(", \"%s_ms\": %.4f", names[n], samples->count ? (double)samples->ms[place ? place - 1 : 0] : 0.0);

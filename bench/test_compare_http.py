@@ -15,7 +15,7 @@ WORDS = ["cat", "dog", "river", "stone"]
 
 
 def answer(answered, seconds=2.0, broken=0, **statuses):
-    times = lambda count, p99: {"count": count, "p50_ms": 1.0, "p99_ms": p99}
+    times = lambda count, p99: {"count": count, "mean_ms": 1.5, "p50_ms": 1.0, "p99_ms": p99}
     return {
         "seconds": seconds,
         "answered_in_time": answered,
@@ -49,18 +49,18 @@ class Bodies(unittest.TestCase):
 class Report(unittest.TestCase):
     def test_throughput_counts_answers_of_the_measured_time(self):
         found = http_report.figures_of(answer(50, s200=(60, 9.0)), 32)
-        self.assertEqual(found, Figures(800.0, 1.0, 9.0))
+        self.assertEqual(found, Figures(800.0, 1.0, 9.0, 1.5))
 
     def results(self, ours, engine, peer):
         results = Results()
         for name, figures in [("magray", ours), ("bare engine", engine), ("infinity-emb torch", peer)]:
-            results.add(name, "32 short, 1 conn.", Figures(figures, 1.0, 2.0))
+            results.add(name, "32 short, 1 conn.", Figures(figures, 1.0, 2.0, 32_000 / figures))
         return results
 
     def test_the_least_disturbed_round_counts(self):
         results = Results()
         for texts, p50 in [(500.0, 4.0), (900.0, 2.0), (700.0, 3.0)]:
-            results.add("magray", "a case", Figures(texts, p50, 9.0))
+            results.add("magray", "a case", Figures(texts, p50, 9.0, p50))
         self.assertEqual([results.best("magray", "a case", what) for what in ("texts_per_s", "p50_ms")], [900.0, 2.0])
 
     def test_the_middle_round_of_an_overload_counts(self):
@@ -79,14 +79,14 @@ class Report(unittest.TestCase):
     def test_one_connection_is_judged_by_what_each_request_tells(self):
         results = self.results(600.0, 1000.0, 100.0)
         for share in (0.93, 0.91, 0.97):
-            results.add("magray", "32 short, 1 conn.", Figures(600.0, 1.0, 2.0, share))
+            results.add("magray", "32 short, 1 conn.", Figures(600.0, 1.0, 2.0, 50.0, share))
         self.assertEqual(results.share_of_engine("32 short, 1 conn."), 0.93)
         self.assertEqual(http_report.verdicts(results), [])
         self.assertIn("60%", http_report.ratio_table(results))
 
     def test_against_peers_only_the_rounds_count_that_they_ran_too(self):
         results = self.results(600.0, 1000.0, 100.0)
-        results.add("magray", "32 short, 1 conn.", Figures(900.0, 1.0, 2.0))
+        results.add("magray", "32 short, 1 conn.", Figures(900.0, 1.0, 2.0, 1.5))
         self.assertEqual(results.best_peer("32 short, 1 conn."), ("infinity-emb torch", 6.0))
 
     def test_what_does_not_hold_is_named(self):

@@ -73,6 +73,7 @@ pub(super) struct Report {
 /// From the moment a request was due to its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Latency {
+    pub(super) mean: f64,
     pub(super) p50: f64,
     pub(super) p90: f64,
     pub(super) p99: f64,
@@ -294,7 +295,8 @@ impl fmt::Display for Case {
 impl Latency {
     fn of(times: &Histogram) -> Self {
         let at = |share| ms(times.at(share));
-        Self { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: ms(times.max()) }
+        let (mean, max) = (ms(times.mean()), ms(times.max()));
+        Self { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max }
     }
 }
 

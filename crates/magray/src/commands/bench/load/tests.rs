@@ -354,7 +354,7 @@ fn the_report_reads_well() {
         requests_per_s: 4999.5,
         texts_per_s: 9999.0,
         tokens_per_s: 1_279_872.0,
-        latency_ms: Latency { p50: 0.5, p90: 1.0, p99: 2.5, p999: 12.0, max: 150.0 },
+        latency_ms: Latency { mean: 0.75, p50: 0.5, p90: 1.0, p99: 2.5, p999: 12.0, max: 150.0 },
         queue_ms: part,
         compute_ms: part,
         batch_texts_mean: 3.25,
@@ -417,5 +417,5 @@ fn the_report_reads_well() {
           request 7 (due at 0.125 s) was refused (poison): made up
     "#]].assert_eq(&table(&[good.clone(), bad]));
     let json = serde_json::to_string(&good).unwrap();
-    expect![[r#"{"model":"synthetic:tiny","rate":5000.0,"batching":"adaptive","placement":"weighted","texts":2,"seed":7,"checked":true,"seconds":0.1,"pid":4711,"sent":1000,"unsent":0,"answered":1000,"refused":{},"unexpected":0,"lost":0,"doubled":0,"wrong":0,"replays":0,"fallbacks":{},"requests_per_s":4999.5,"texts_per_s":9999.0,"tokens_per_s":1279872.0,"latency_ms":{"p50":0.5,"p90":1.0,"p99":2.5,"p999":12.0,"max":150.0},"queue_ms":{"p50":0.25,"p99":2.0,"mean":0.5},"compute_ms":{"p50":0.25,"p99":2.0,"mean":0.5},"batch_texts_mean":3.25,"late_p99_ms":0.05,"devices":[{"device":"sim:0","requests":1000,"share":1.0,"busy":0.5}],"workers":[{"device":"sim:0","pid":4712,"since_s":0.0}],"incidents":[],"complaints":[]}"#]].assert_eq(&json);
+    expect![[r#"{"model":"synthetic:tiny","rate":5000.0,"batching":"adaptive","placement":"weighted","texts":2,"seed":7,"checked":true,"seconds":0.1,"pid":4711,"sent":1000,"unsent":0,"answered":1000,"refused":{},"unexpected":0,"lost":0,"doubled":0,"wrong":0,"replays":0,"fallbacks":{},"requests_per_s":4999.5,"texts_per_s":9999.0,"tokens_per_s":1279872.0,"latency_ms":{"mean":0.75,"p50":0.5,"p90":1.0,"p99":2.5,"p999":12.0,"max":150.0},"queue_ms":{"p50":0.25,"p99":2.0,"mean":0.5},"compute_ms":{"p50":0.25,"p99":2.0,"mean":0.5},"batch_texts_mean":3.25,"late_p99_ms":0.05,"devices":[{"device":"sim:0","requests":1000,"share":1.0,"busy":0.5}],"workers":[{"device":"sim:0","pid":4712,"since_s":0.0}],"incidents":[],"complaints":[]}"#]].assert_eq(&json);
 }

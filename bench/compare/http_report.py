@@ -25,16 +25,20 @@ class Figures:
 
 @dataclass(frozen=True)
 class Strain:
-    """Of an overload; `share` is that of the peak, which is measured right before."""
+    """Of an overload; the peak is measured right before."""
 
     goodput: float
-    share: float
+    peak: float
     answered_p99_ms: float
     refused: int
     refused_p99_ms: float | None
     late_p99_ms: float
     others: int
     memory_mb: float
+
+    @property
+    def share(self):
+        return self.goodput / self.peak if self.peak else float("nan")
 
 
 @dataclass
@@ -69,13 +73,14 @@ class Results:
         return engine / ours if ours and engine else None
 
     def strain(self, name):
-        """The middle one of an overload's rounds, each figure for itself."""
+        """The middle one of an overload's rounds, each figure for itself; of goodputs and peaks the best, for the same reason
+        as above."""
         taken = self.strains[name]
         middle = lambda what: statistics.median(what(strain) for strain in taken)
         refusals = [strain.refused_p99_ms for strain in taken if strain.refused_p99_ms is not None]
         return Strain(
-            goodput=middle(lambda strain: strain.goodput),
-            share=middle(lambda strain: strain.share),
+            goodput=max(strain.goodput for strain in taken),
+            peak=max(strain.peak for strain in taken),
             answered_p99_ms=middle(lambda strain: strain.answered_p99_ms),
             refused=sum(strain.refused for strain in taken),
             refused_p99_ms=statistics.median(refusals) if refusals else None,
@@ -120,7 +125,7 @@ def strain_of(answer, texts, peak, memory_mb):
     goodput = answer["answered_in_time"] * texts / answer["seconds"]
     return Strain(
         goodput=goodput,
-        share=goodput / peak if peak else float("nan"),
+        peak=peak,
         answered_p99_ms=statuses.get("200", {}).get("p99_ms", float("nan")),
         refused=refused["count"] if refused else 0,
         refused_p99_ms=answer["since_sent"]["429"]["p99_ms"] if refused else None,

@@ -168,7 +168,7 @@ def bare_engine(binary, model_dir, threads, case, load):
     command = [binary, "bench", "load", "--json", "--quiet", "--device", "cpu", "--threads", str(threads)]
     command += ["--model", str(model_dir), "--texts", str(case.texts), *length, "--clients", str(case.connections)]
     # The model is loaded with the first request.
-    command += ["--seconds", f"{load.seconds:g}", "--warmup", f"{max(load.warmup, 1.5):g}"]
+    command += ["--seconds", f"{load.seconds:g}", "--warmup", f"{max(load.warmup, 1.0):g}"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise Unavailable(done.stderr.strip()[-200:])

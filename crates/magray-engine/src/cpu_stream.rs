@@ -46,7 +46,7 @@ pub(crate) struct Bell {
     rang: Condvar,
 }
 
-/// Some tens of microseconds, in which the others are mostly done.
+/// Some tens of microseconds: those that end a batch together mostly do so within them.
 const SPINS_BEFORE_SLEEP: u32 = 4_000;
 
 impl Bell {

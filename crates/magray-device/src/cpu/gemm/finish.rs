@@ -1,5 +1,5 @@
 //! Finishes a block of a product: scales, adds bias and residual, applies the activation, stores.
-//! Runs while the block is still in the first cache, alone or woven into the product of the next block.
+//! Runs while the block is still near the core, alone or woven into the product of the next block.
 
 use super::tile_registers::{Bf16Tiles, TileKind, U8I8Tiles};
 use super::tiles::TileBlock;

@@ -26,8 +26,7 @@ pub(crate) type Outcome = Result<Vec<f32>, Box<dyn Any + Send>>;
 pub(crate) trait Feed: Sync {
     type Job: Job;
 
-    /// The next job, if one is at hand. Threads may be busy with those before it; `is_spare` says that not all of them are
-    /// and that others wait for what this one brings.
+    /// The next job, if one is at hand; `is_spare`: the thread that asks has nothing to do, while others are busy.
     fn next(&self, is_spare: bool) -> Option<Self::Job>;
 
     fn done(&self, job: &Self::Job, outcome: Outcome);
@@ -89,7 +88,7 @@ impl<J: Job> Planned<J> {
 }
 
 /// A chunk of a job: the texts in it.
-pub(crate) struct Chunk<J> {
+struct Chunk<J> {
     job: Arc<UnderWay<J>>,
     at: usize,
 }

@@ -31,8 +31,9 @@ pub(crate) struct Aligned<T: Plain> {
     owns: PhantomData<T>,
 }
 
-const LINE_BYTES: usize = 64;
-const PAGE_BYTES: usize = 4096;
+/// Bytes of a cache line, and of a page as the hardware follows it.
+pub(super) const LINE_BYTES: usize = 64;
+pub(super) const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 impl<T: Plain> Aligned<T> {

@@ -4,10 +4,8 @@
 //! Weights are read once a pass, from far away. The hardware fetches ahead by itself, but within a page, and few lines
 //! of each: one core read 42 MB line after line at 11 GB/s and, taking the lines of eight pages in turn, at 20.
 
+use crate::cpu::aligned::{LINE_BYTES, PAGE_BYTES};
 use crate::cpu::simd::Simd;
-
-const LINE_BYTES: usize = 64;
-const PAGE_BYTES: usize = 4096;
 
 /// Weights to fetch, and how far that has got.
 #[derive(Clone, Copy)]

@@ -21,7 +21,7 @@ pub(super) use vector::VectorBlock;
 
 use super::activation::Stored;
 use super::acts::{Acts, PANEL};
-use super::aligned::{Aligned, Plain, Region};
+use super::aligned::{Aligned, LINE_BYTES, Plain, Region};
 use super::pool::ThreadPool;
 use super::simd::{Element, vectorize, vectorize_beside_tiles};
 use crate::{LinearSource, Rows};
@@ -234,7 +234,7 @@ impl Block<'_> {
         let keep_rows = if self.is_single() { Keep::Near } else { Keep::Far };
         // The blocks that meet a panel fetch the panel that follows, an equal part each.
         let blocks = self.x.rows().div_ceil(tiles::BLOCK_ROWS);
-        let fetches = tiles::PANEL_STEP_BYTES.div_ceil(64 * blocks);
+        let fetches = tiles::PANEL_STEP_BYTES.div_ceil(LINE_BYTES * blocks);
         let bytes = steps * tiles::PANEL_STEP_BYTES;
         let ahead = Ahead::new(panel.wrapping_add(bytes), bytes, blocks * steps * fetches);
         let ahead = ahead.after(self.from / tiles::BLOCK_ROWS * steps * fetches);

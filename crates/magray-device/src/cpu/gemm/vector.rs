@@ -3,6 +3,7 @@
 
 use super::ahead::Ahead;
 use crate::cpu::acts::{Grid, PANEL};
+use crate::cpu::aligned::LINE_BYTES;
 use crate::cpu::simd::{Kernel, Simd};
 use half::bf16;
 
@@ -52,9 +53,6 @@ pub(in crate::cpu) struct VectorBlock<W> {
 /// Depth of a slice of the product: 128 x 32 floats of the panel (16 KiB) stay in the first cache, beside two tiles of
 /// rows and their sums.
 const DEPTH: usize = 128;
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 impl<W: Weight> Kernel for VectorBlock<W> {
     #[inline(always)]

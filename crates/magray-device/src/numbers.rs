@@ -87,6 +87,21 @@ impl Numbers {
         }
     }
 
+    /// Where so many of them lie in memory or in a mapped file, from the index `at` on; nowhere else.
+    pub(crate) fn place(&self, at: usize, count: usize) -> Range<*const u8> {
+        match &self.source {
+            Source::Memory(values) => {
+                let Range { start, end } = values[at..at + count].as_ptr_range();
+                start.cast()..end.cast()
+            }
+            Source::Mapped { file, start, format } => {
+                let first = start + at * format.size();
+                file[first..first + count * format.size()].as_ptr_range()
+            }
+            Source::Made(_) | Source::Unread => std::ptr::null()..std::ptr::null(),
+        }
+    }
+
     /// The format that they have in their file, if they lie in one.
     pub(crate) fn format(&self) -> Option<NumberFormat> {
         match &self.source {

@@ -93,6 +93,15 @@ impl Table {
         self.columns
     }
 
+    /// Where a row lies, to be fetched before it is read; nowhere, where it is made or there is no such row.
+    pub(crate) fn row_place(&self, row: usize) -> Range<*const u8> {
+        if row < self.rows {
+            self.numbers.place(row * self.columns, self.columns)
+        } else {
+            std::ptr::null()..std::ptr::null()
+        }
+    }
+
     /// Adds a row to `out`; `spare` is as long and is overwritten.
     pub(crate) fn add_row(&self, row: usize, out: &mut [f32], spare: &mut [f32]) {
         assert!(row < self.rows, "id {row} in a table of {} rows: ids are checked at the door", self.rows);

@@ -4,26 +4,26 @@
 use super::activation::Stored;
 use super::acts::{Grid, PANEL};
 use super::aligned::{Aligned, Plain};
-use super::gemm::{Ahead, Bf16Tiles, Keep, Layout, TileBlock, Tiles, VectorBlock, place};
-use super::simd::{Element, Kernel, Simd, vectorize};
-use super::softmax::{AddBias, SoftmaxRows};
-use half::bf16;
+use super::products::{Product, Products};
+use super::simd::{Element, Kernel, Simd};
+use super::softmax::{AddBias, Softmax};
+use crate::DistanceBias;
 use magray_core::CpuPath;
-use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Queries of a block: two tiles.
 pub(super) const QUERY_ROWS: usize = 32;
 
-/// One thread's room for a head of one text.
+/// One thread's room for the blocks that it has in hand.
 pub(super) struct HeadScratch<E: Plain> {
     keys: Aligned<E>,
     values: Aligned<E>,
     /// The queries of a block, for heads that do not start at a panel.
     queries: Aligned<E>,
-    /// Panels of 32 keys, each `QUERY_ROWS` rows.
-    scores: Aligned<f32>,
-    weights: Aligned<E>,
+    /// Panels of 32 keys, each `QUERY_ROWS` rows; of two blocks, used in turn.
+    scores: [Aligned<f32>; 2],
+    /// As many, of two blocks as well.
+    weights: [Aligned<E>; 2],
     /// Panels of 32 dimensions.
     sums: Aligned<f32>,
     /// Tokens and dimensions there is room for.
@@ -36,8 +36,8 @@ impl<E: Plain> HeadScratch<E> {
             keys: Aligned::zeroed(0),
             values: Aligned::zeroed(0),
             queries: Aligned::zeroed(0),
-            scores: Aligned::zeroed(0),
-            weights: Aligned::zeroed(0),
+            scores: [Aligned::zeroed(0), Aligned::zeroed(0)],
+            weights: [Aligned::zeroed(0), Aligned::zeroed(0)],
             sums: Aligned::zeroed(0),
             room: (0, 0),
         }
@@ -52,150 +52,18 @@ impl<E: Plain> HeadScratch<E> {
         self.keys = Aligned::zeroed(tokens * width);
         self.values = Aligned::zeroed(tokens * width);
         self.queries = Aligned::zeroed(QUERY_ROWS * width);
-        self.scores = Aligned::zeroed(QUERY_ROWS * tokens);
-        self.weights = Aligned::zeroed(QUERY_ROWS * tokens);
+        self.scores = [Aligned::zeroed(QUERY_ROWS * tokens), Aligned::zeroed(QUERY_ROWS * tokens)];
+        self.weights = [Aligned::zeroed(QUERY_ROWS * tokens), Aligned::zeroed(QUERY_ROWS * tokens)];
         self.sums = Aligned::zeroed(QUERY_ROWS * width);
         self.room = (tokens, width);
     }
-}
 
-/// What runs the products.
-pub(super) struct Engine<'a> {
-    pub(super) path: CpuPath,
-    pub(super) tiles: Option<&'a Tiles>,
-}
-
-/// A number format of activations, with the kernels that multiply it.
-pub(super) trait Products: Plain + Stored {
-    const LAYOUT: Layout;
-
-    /// `c[rows][PANEL] = a[rows][k] * panel`.
-    ///
-    /// # Safety
-    /// As the block kernels: valid pointers, whole tiles of rows, what lies beyond `k` up to a whole step is zero in
-    /// the panel and finite in `a`.
-    unsafe fn multiply(engine: &Engine<'_>, a: Grid<Self>, rows: usize, k: usize, panel: *const Self, c: *mut f32);
-
-    /// Lays 32 keys out as a panel: `panel[dimension][key]`. Keys beyond the text become zero.
-    ///
-    /// # Safety
-    /// `keys` is valid for the tokens and the panel for `head_size` rounded up to whole steps.
-    unsafe fn pack_keys(engine: &Engine<'_>, head: &HeadColumns<Self>, keys: Range<usize>, panel: *mut Self) {
-        let _ = engine;
-        // SAFETY: as the caller's.
-        unsafe { pack_keys_plainly(head, keys, panel) };
+    fn scores(&mut self, turn: usize) -> Grid<f32> {
+        Grid::new(self.scores[turn].as_mut_ptr(), QUERY_ROWS * PANEL)
     }
 
-    /// Lays 32 dimensions of the values out as a panel: `panel[token][dimension]`, zero beyond.
-    ///
-    /// # Safety
-    /// As above, with `tokens` rounded up to whole panels.
-    unsafe fn pack_values(
-        engine: &Engine<'_>,
-        head: &HeadColumns<Self>,
-        tokens: usize,
-        first: usize,
-        panel: *mut Self,
-    ) {
-        let _ = engine;
-        // SAFETY: as the caller's.
-        unsafe { pack_values_plainly(head, tokens, first, panel) };
-    }
-}
-
-/// # Safety
-/// As [`Products::pack_keys`].
-unsafe fn pack_keys_plainly<E: Products>(head: &HeadColumns<E>, keys: Range<usize>, panel: *mut E) {
-    for k in 0..E::LAYOUT.depth(head.size) {
-        for column in 0..PANEL {
-            let token = keys.start + column;
-            let inside = token < keys.end && k < head.size;
-            // SAFETY: inside the head's columns of the text, and inside the panel.
-            unsafe {
-                *panel.add(place(E::LAYOUT, k, column)) = if inside { *head.at(token, k) } else { E::from_f32(0.0) };
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As [`Products::pack_values`].
-unsafe fn pack_values_plainly<E: Products>(head: &HeadColumns<E>, tokens: usize, first: usize, panel: *mut E) {
-    for token in 0..tokens.next_multiple_of(PANEL) {
-        for column in 0..PANEL {
-            let inside = token < tokens && first + column < head.size;
-            // SAFETY: as above.
-            unsafe {
-                *panel.add(place(E::LAYOUT, token, column)) =
-                    if inside { *head.at(token, first + column) } else { E::from_f32(0.0) };
-            }
-        }
-    }
-}
-
-impl Products for f32 {
-    const LAYOUT: Layout = Layout::F32;
-
-    unsafe fn multiply(engine: &Engine<'_>, a: Grid<Self>, rows: usize, k: usize, panel: *const Self, c: *mut f32) {
-        // SAFETY: the caller's promise.
-        unsafe { vectorize(engine.path, VectorBlock { a, rows, k, panel, next: (std::ptr::null(), 0), c }) };
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_keys(engine: &Engine<'_>, head: &HeadColumns<Self>, keys: Range<usize>, panel: *mut Self) {
-        let has_avx512 = matches!(engine.path, CpuPath::Amx | CpuPath::Avx512);
-        // SAFETY: the path is available; the caller's promise for the rest.
-        unsafe {
-            if has_avx512 && head.is_aligned() {
-                super::pack_tiles::keys_f32(head, keys, panel);
-            } else {
-                pack_keys_plainly(head, keys, panel);
-            }
-        }
-    }
-
-    unsafe fn pack_values(_: &Engine<'_>, head: &HeadColumns<Self>, tokens: usize, first: usize, panel: *mut Self) {
-        if !head.is_aligned() {
-            // SAFETY: the caller's promise.
-            return unsafe { pack_values_plainly(head, tokens, first, panel) };
-        }
-        // Rows of a panel of values are those of a panel of weights; products read no more of them than there are tokens.
-        // SAFETY: the text's rows of one panel, end to end; the caller's promise for the other side.
-        unsafe { panel.copy_from_nonoverlapping(head.at(0, first), tokens * PANEL) };
-    }
-}
-
-impl Products for bf16 {
-    const LAYOUT: Layout = Layout::Bf16Tiles;
-
-    unsafe fn multiply(engine: &Engine<'_>, a: Grid<Self>, rows: usize, k: usize, panel: *const Self, c: *mut f32) {
-        let tiles = engine.tiles.expect("bf16 activations live on the AMX path, which configures its tiles first");
-        let block = TileBlock::<Bf16Tiles> {
-            kind: PhantomData,
-            a: a.row(0, 0).cast_const().cast(),
-            a_stride: a.stride * 2,
-            keep_rows: Keep::Near,
-            rows,
-            steps: Self::LAYOUT.depth(k) / PANEL,
-            panel: panel.cast(),
-            ahead: Ahead::nothing(),
-            fetches: 0,
-            c: c.cast(),
-        };
-        // SAFETY: the caller's promise.
-        unsafe { block.run(tiles) };
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_keys(_: &Engine<'_>, head: &HeadColumns<Self>, keys: Range<usize>, panel: *mut Self) {
-        // SAFETY: bf16 activations live on the AMX path, which has AVX-512; the caller's promise for the rest.
-        unsafe { super::pack_tiles::keys(head, keys, panel) };
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_values(_: &Engine<'_>, head: &HeadColumns<Self>, tokens: usize, first: usize, panel: *mut Self) {
-        // SAFETY: as above.
-        unsafe { super::pack_tiles::values(head, tokens, first, panel) };
+    fn weights(&mut self, turn: usize) -> Grid<E> {
+        Grid::new(self.weights[turn].as_mut_ptr(), QUERY_ROWS * PANEL)
     }
 }
 
@@ -223,103 +91,246 @@ impl<E> HeadColumns<E> {
     }
 }
 
-/// One head of one text.
-pub(super) struct Head<E> {
-    pub(super) queries: HeadColumns<E>,
-    pub(super) keys: HeadColumns<E>,
-    pub(super) values: HeadColumns<E>,
-    pub(super) out: HeadColumns<E>,
+/// A block of queries of one head of one text.
+#[derive(Clone, Copy)]
+pub(super) struct Queries {
+    pub(super) head: usize,
+    /// The text's first token in the batch, and how many it has.
+    pub(super) start: usize,
     pub(super) tokens: usize,
+    /// The queries within the text.
+    pub(super) from: usize,
+    pub(super) rows: usize,
 }
 
-impl<E: Products> Head<E> {
-    /// Computes some of the queries; `bias` gives the row of biases of a query.
-    ///
-    /// # Safety
-    /// The columns are valid for the text, the queries' for whole tiles beyond it; the path is available; nobody else
-    /// writes these rows of the head.
-    pub(super) unsafe fn run<'b>(
-        &self,
-        engine: &Engine<'_>,
-        queries: Range<usize>,
-        bias: &dyn Fn(usize) -> Option<&'b [f32]>,
-        scratch: &mut HeadScratch<E>,
-    ) {
-        let size = self.queries.size;
-        let padded = self.tokens.next_multiple_of(PANEL);
-        let width = size.next_multiple_of(PANEL);
-        assert!(scratch.room.0 >= padded && scratch.room.1 >= width, "the scratch was sized for the batch");
-        let (key_panel, value_panel) = (E::LAYOUT.depth(size) * PANEL, padded * PANEL);
-        let block = QUERY_ROWS * PANEL;
-        let weights = Grid::new(scratch.weights.as_mut_ptr(), block);
-        // SAFETY: all pointers stay inside the text's rows and the scratch, whose room was checked.
+impl Queries {
+    /// No block.
+    const NONE: Self = Self { head: usize::MAX, start: usize::MAX, tokens: 1, from: 0, rows: 0 };
+
+    fn is_none(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Whether both need the same keys and values.
+    fn is_beside(&self, other: &Self) -> bool {
+        (self.head, self.start) == (other.head, other.start)
+    }
+}
+
+/// Blocks of queries, those of a head one after the other.
+///
+/// A block needs products, then a softmax, then products of its weights. Each waits for the one before, and what was just
+/// written cannot be read as tiles for a while. So three blocks are in hand at a time, and one's softmax runs between
+/// the products of the next and those of the one before. All is one function: what is handed from call to call
+/// would wait for the sums as well.
+pub(super) struct Attention<'a, E: Plain, I> {
+    pub(super) path: CpuPath,
+    /// Queries, keys and values side by side, each as many columns as `out` has.
+    pub(super) qkv: Grid<E>,
+    pub(super) out: Grid<E>,
+    pub(super) columns: usize,
+    pub(super) head_size: usize,
+    pub(super) bias: Option<&'a DistanceBias>,
+    pub(super) blocks: I,
+    pub(super) scratch: &'a mut HeadScratch<E>,
+}
+
+impl<E: Products, I: Iterator<Item = Queries>> Kernel for Attention<'_, E, I> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(mut self) {
+        let mut inverses = [[0.0; QUERY_ROWS]; 2];
+        let (mut before, mut here) = (Queries::NONE, Queries::NONE);
+        let mut turn = 0;
+        loop {
+            let next = self.blocks.next().unwrap_or(Queries::NONE);
+            // SAFETY: the caller vouches for texts and scratch; no other thread has these blocks.
+            unsafe {
+                if !next.is_none() && !next.is_beside(&here) {
+                    self.lay_keys(next);
+                }
+                self.add_bias::<S>(here, 1 - turn);
+                let softmax = self.softmax(here, 1 - turn, inverses[1 - turn].as_mut_ptr());
+                let products = self.head_size.div_ceil(PANEL) + next.tokens.div_ceil(PANEL);
+                let mut rows = SoftmaxRows { softmax: &softmax, rows: 0..here.rows, products };
+                if !before.is_none() {
+                    self.sum::<S>(before, turn, &mut rows);
+                }
+                if !here.is_none() && !here.is_beside(&before) {
+                    self.lay_values(here);
+                }
+                if !next.is_none() {
+                    self.score::<S>(next, turn, &mut rows);
+                }
+                rows.products = 1;
+                rows.go_on::<S>();
+                if !before.is_none() {
+                    self.write::<S>(before, &inverses[turn]);
+                }
+            }
+            if next.is_none() && here.is_none() {
+                return;
+            }
+            (before, here) = (here, next);
+            turn = 1 - turn;
+        }
+    }
+}
+
+/// Rows of a block's softmax that are left to do, between products of other blocks.
+struct SoftmaxRows<'a, E> {
+    softmax: &'a Softmax<E>,
+    rows: Range<usize>,
+    /// Products that are still to come.
+    products: usize,
+}
+
+impl<E: Stored> SoftmaxRows<'_, E> {
+    /// Does what belongs behind a product: an equal part of what is left.
+    #[inline(always)]
+    unsafe fn go_on<S: Simd>(&mut self) {
+        let end = self.rows.start + self.rows.len().div_ceil(self.products.max(1));
+        self.products = self.products.saturating_sub(1);
+        // SAFETY: as the caller's.
+        unsafe { self.softmax.rows::<S>(self.rows.start..end) };
+        self.rows.start = end;
+    }
+}
+
+impl<E: Products, I> Attention<'_, E, I> {
+    /// A head's columns of the queries (0), keys (1) or values (2).
+    #[inline(always)]
+    fn head(&self, of: Queries, which: usize) -> HeadColumns<E> {
+        let column = which * self.columns + of.head * self.head_size;
+        HeadColumns { grid: self.qkv.starting_at(of.start), column, size: self.head_size }
+    }
+
+    /// Elements of a panel of a head's keys.
+    fn key_panel(&self) -> usize {
+        E::LAYOUT.depth(self.head_size) * PANEL
+    }
+
+    /// Elements of a panel of a head's values.
+    fn value_panel(&self, tokens: usize) -> usize {
+        tokens.next_multiple_of(PANEL) * PANEL
+    }
+
+    /// Lays a head's keys out as panels.
+    unsafe fn lay_keys(&mut self, of: Queries) {
+        let (tokens, width) = self.scratch.room;
+        assert!(tokens >= of.tokens && width >= self.head_size, "the scratch was sized for the batch");
+        let columns = self.head(of, 1);
+        for (panel, first) in (0..of.tokens).step_by(PANEL).enumerate() {
+            let tokens = first..of.tokens.min(first + PANEL);
+            // SAFETY: all pointers stay inside the text's rows and the scratch, whose room was checked.
+            unsafe {
+                let to = self.scratch.keys.as_mut_ptr().add(panel * self.key_panel());
+                E::pack_keys(self.path, &columns, tokens, to);
+            }
+        }
+    }
+
+    /// Lays a head's values out as panels.
+    unsafe fn lay_values(&mut self, of: Queries) {
+        let columns = self.head(of, 2);
+        for (panel, first) in (0..self.head_size).step_by(PANEL).enumerate() {
+            // SAFETY: as above.
+            unsafe {
+                let to = self.scratch.values.as_mut_ptr().add(panel * self.value_panel(of.tokens));
+                E::pack_values(self.path, &columns, of.tokens, first, to);
+            }
+        }
+    }
+
+    /// Multiplies the queries with all keys.
+    #[inline(always)]
+    unsafe fn score<S: Simd>(&mut self, of: Queries, turn: usize, others: &mut SoftmaxRows<'_, E>) {
+        let scores = self.scratch.scores(turn);
+        // SAFETY: as above.
         unsafe {
-            for panel in 0..padded / PANEL {
-                let keys = panel * PANEL..self.tokens.min((panel + 1) * PANEL);
-                E::pack_keys(engine, &self.keys, keys, scratch.keys.as_mut_ptr().add(panel * key_panel));
+            let a = self.query_rows(of);
+            for at in 0..of.tokens.div_ceil(PANEL) {
+                let panel = self.scratch.keys.as_ptr().add(at * self.key_panel());
+                let product = Product { a, rows: of.rows, k: self.head_size, panel, c: scores.row(0, at) };
+                E::multiply::<S>(product);
+                others.go_on::<S>();
             }
-            for panel in 0..width / PANEL {
-                let to = scratch.values.as_mut_ptr().add(panel * value_panel);
-                E::pack_values(engine, &self.values, self.tokens, panel * PANEL, to);
-            }
-            for from in queries.clone().step_by(QUERY_ROWS) {
-                let rows = QUERY_ROWS.min(queries.end - from);
-                let a = self.query_rows(from, rows, scratch);
-                for panel in 0..padded / PANEL {
-                    let keys = scratch.keys.as_ptr().add(panel * key_panel);
-                    E::multiply(engine, a, rows, size, keys, scratch.scores.as_mut_ptr().add(panel * block));
-                }
-                let (scores, scale) = (Grid::new(scratch.scores.as_mut_ptr(), block), 1.0 / (size as f32).sqrt());
-                for row in 0..rows {
-                    if let Some(bias) = bias(from + row) {
-                        vectorize(engine.path, AddBias { scores, row, panels: padded / PANEL, bias, scale });
-                    }
-                }
-                let mut inverse = [0.0; QUERY_ROWS];
-                let inverses = &mut inverse[..rows];
-                vectorize(engine.path, SoftmaxRows { scores, weights, tokens: self.tokens, scale, inverses });
-                for panel in 0..width / PANEL {
-                    let values = scratch.values.as_ptr().add(panel * value_panel);
-                    let sums = scratch.sums.as_mut_ptr().add(panel * block);
-                    E::multiply(engine, weights, rows, self.tokens, values, sums);
-                }
-                self.write(engine.path, from, &inverse[..rows], &scratch.sums);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_bias<S: Simd>(&mut self, of: Queries, turn: usize) {
+        let Some(bias) = self.bias else { return };
+        for row in 0..of.rows {
+            let bias = bias.row(of.head, of.from + row, of.tokens);
+            let (scores, panels) = (self.scratch.scores(turn), of.tokens.div_ceil(PANEL));
+            // SAFETY: as above.
+            unsafe { AddBias { scores, row, panels, bias, scale: self.scale() }.run::<S>() };
+        }
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.head_size as f32).sqrt()
+    }
+
+    /// Turns scores into weights, up to a factor for each query.
+    #[inline(always)]
+    fn softmax(&mut self, of: Queries, turn: usize, inverses: *mut f32) -> Softmax<E> {
+        Softmax::new(self.scratch.scores(turn), self.scratch.weights(turn), of.tokens, self.scale(), inverses)
+    }
+
+    /// Multiplies the weights with the values.
+    #[inline(always)]
+    unsafe fn sum<S: Simd>(&mut self, of: Queries, turn: usize, others: &mut SoftmaxRows<'_, E>) {
+        for at in 0..self.head_size.div_ceil(PANEL) {
+            // SAFETY: as above.
+            unsafe {
+                let panel = self.scratch.values.as_ptr().add(at * self.value_panel(of.tokens));
+                let c = self.scratch.sums.as_mut_ptr().add(at * QUERY_ROWS * PANEL);
+                let product = Product { a: self.scratch.weights(turn), rows: of.rows, k: of.tokens, panel, c };
+                E::multiply::<S>(product);
+                others.go_on::<S>();
             }
         }
     }
 
     /// The queries as panels: in place where the head is aligned, else copied.
-    unsafe fn query_rows(&self, from: usize, rows: usize, scratch: &mut HeadScratch<E>) -> Grid<E> {
-        if self.queries.is_aligned() {
-            return self.queries.panels(from);
+    #[inline(always)]
+    unsafe fn query_rows(&mut self, of: Queries) -> Grid<E> {
+        let queries = self.head(of, 0);
+        if queries.is_aligned() {
+            return queries.panels(of.from);
         }
-        let copy = Grid::new(scratch.queries.as_mut_ptr(), QUERY_ROWS * PANEL);
-        for row in 0..rows {
-            for d in 0..self.queries.size.next_multiple_of(PANEL) {
-                let inside = d < self.queries.size;
+        let copy = Grid::new(self.scratch.queries.as_mut_ptr(), QUERY_ROWS * PANEL);
+        for row in 0..of.rows {
+            for d in 0..queries.size.next_multiple_of(PANEL) {
+                let inside = d < queries.size;
                 // SAFETY: inside the head's columns of the text and the scratch.
-                unsafe { *copy.at(row, d) = if inside { *self.queries.at(from + row, d) } else { E::from_f32(0.0) } };
+                unsafe { *copy.at(row, d) = if inside { *queries.at(of.from + row, d) } else { E::from_f32(0.0) } };
             }
         }
         copy
     }
 
-    /// Puts rows of sums, each scaled, into the head's columns.
-    unsafe fn write(&self, path: CpuPath, from: usize, scales: &[f32], sums: &[f32]) {
-        if self.out.is_aligned() {
-            for panel in 0..self.out.size / PANEL {
+    /// Puts the sums, each row times its factor, into the head's columns.
+    #[inline(always)]
+    unsafe fn write<S: Simd>(&mut self, of: Queries, scales: &[f32]) {
+        let (scales, sums) = (&scales[..of.rows], &self.scratch.sums);
+        let column = of.head * self.head_size;
+        let out = HeadColumns { grid: self.out.starting_at(of.start), column, size: self.head_size };
+        if out.is_aligned() {
+            for panel in 0..out.size / PANEL {
                 let sums = sums[panel * QUERY_ROWS * PANEL..].as_ptr();
-                let out = self.out.panels(from).row(0, panel);
+                let out = out.panels(of.from).row(0, panel);
                 // SAFETY: a panel of the head's rows, which are this thread's alone.
-                unsafe { vectorize(path, ScaleRows { sums, scales, out }) };
+                unsafe { ScaleRows { sums, scales, out }.run::<S>() };
             }
             return;
         }
         for (row, &scale) in scales.iter().enumerate() {
-            for d in 0..self.out.size {
+            for d in 0..out.size {
                 let x = sums[(d / PANEL * QUERY_ROWS + row) * PANEL + d % PANEL];
                 // SAFETY: inside the head's columns of the row.
-                unsafe { *self.out.at(from + row, d).cast_mut() = E::from_f32(x * scale) };
+                unsafe { *out.at(of.from + row, d).cast_mut() = E::from_f32(x * scale) };
             }
         }
     }

@@ -2,10 +2,30 @@
 //! Ids and positions were checked at the door: one outside its table is a bug.
 
 use super::acts::{Grid, PANEL};
+use super::aligned::LINE_BYTES;
 use super::layer_norm::NormRows;
-use super::simd::{Element, vectorize};
+use super::simd::{Element, Kernel, Simd, vectorize};
 use crate::{Embedding, TokenBatch};
 use magray_core::CpuPath;
+use std::ops::Range;
+
+/// Word vectors lie far away, in any order: they are asked for so many tokens before they are read.
+const TOKENS_AHEAD: usize = 4;
+
+/// Asks for memory to be near when it is read.
+struct Fetch(Range<*const u8>);
+
+impl Kernel for Fetch {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Range { mut start, end } = self.0;
+        while S::FETCHES && start < end {
+            // SAFETY: a hint.
+            unsafe { S::fetch_near(start) };
+            start = start.wrapping_add(LINE_BYTES);
+        }
+    }
+}
 
 impl Embedding {
     /// Embeds these tokens of the batch into the rows of the same number.
@@ -16,7 +36,7 @@ impl Embedding {
         &self,
         path: CpuPath,
         batch: &TokenBatch<'_>,
-        tokens: std::ops::Range<usize>,
+        tokens: Range<usize>,
         out: Grid<E>,
         room: &mut EmbedScratch,
     ) {
@@ -28,6 +48,10 @@ impl Embedding {
         for token in tokens {
             while token >= batch.offsets[text + 1] {
                 text += 1;
+            }
+            if let Some(&id) = batch.ids.get(token + TOKENS_AHEAD) {
+                // SAFETY: the caller's promise; fetches are hints.
+                unsafe { vectorize(path, Fetch(self.words.row_place(id as usize))) };
             }
             let position = self.first_position + token - batch.offsets[text];
             room.sum.fill(0.0);

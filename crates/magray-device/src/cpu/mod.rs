@@ -13,6 +13,7 @@ mod ops;
 mod pack_tiles;
 mod pool;
 mod pooling;
+mod products;
 mod simd;
 mod softmax;
 mod turns;

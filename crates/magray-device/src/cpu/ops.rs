@@ -5,11 +5,12 @@ use super::Cpu;
 use super::activation::Stored;
 use super::acts::{Acts, AnyGrid, Format, Grid, PANEL};
 use super::aligned::Aligned;
-use super::attention::{Engine, Head, HeadColumns, HeadScratch, Products, QUERY_ROWS};
+use super::attention::{Attention, HeadScratch, QUERY_ROWS, Queries};
 use super::embed::EmbedScratch;
-use super::gemm::{BLOCK_ROWS, Block, Finish, Layout, Linear, QuantiseRows, QuantisedRows, Tiles};
+use super::gemm::{BLOCK_ROWS, Layout, Linear, Part, QuantiseRows, QuantisedRows, Target, Tiles};
 use super::layer_norm::NormRows;
 use super::pooling::PoolText;
+use super::products::Products;
 use super::simd::{Element, Kernel, vectorize};
 use crate::{AttentionShape, DistanceBias, Embedding, Norm, Ops, PoolShape, Rows, TokenBatch};
 use half::bf16;
@@ -120,44 +121,19 @@ impl CpuOps {
         out: Grid<E>,
     ) {
         assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
-        let (panels, block_rows, team) = (weights.panel_count(), weights.block_rows(), self.ranks.len());
-        // Threads share the panels, so that each reads its part of the weights once; where panels are few for the
-        // threads, rows are divided too.
-        let wanted = (4 * team).div_ceil(panels);
-        let row_parts = if team == 1 { 1 } else { wanted.clamp(1, x.rows().div_ceil(PANEL).max(1)) };
-        let part_rows = x.rows().div_ceil(row_parts).next_multiple_of(PANEL);
-        self.fork_shares(panels * row_parts, &|items, scratch| {
+        let division = weights.divide(x.rows(), self.ranks.len());
+        self.fork_shares(division.items(), &|items, scratch| {
             let tiles = self.tiles();
-            // A block is finished while the next is multiplied: the sums of a product arrive late, and where tiles
-            // multiply, the vectors have nothing else to do.
-            let mut sums = scratch.sums.each_mut().map(|sums| sums.as_mut_ptr());
-            let mut pending = None::<Finish<R, E>>;
-            for item in items {
-                let (panel, part) = (item / row_parts, item % row_parts);
-                let end = x.rows().min((part + 1) * part_rows);
-                for from in (part * part_rows..end).step_by(block_rows) {
-                    let rows = block_rows.min(end - from);
-                    let quantised = &self.quantised;
-                    let block = Block { path: self.cpu.path, tiles: tiles.as_ref(), x, quantised, from, rows };
-                    // SAFETY: the block lies inside `x`, both `sums` hold BLOCK_ROWS rows, the bytes were made before;
-                    // no other thread has this panel of these rows.
-                    let kind = unsafe { weights.multiply(&block, panel, sums[0], pending.take()) };
-                    pending = Some(Finish {
-                        c: sums[0],
-                        rows,
-                        sums: kind,
-                        bias: weights.panel_bias(panel),
-                        activation,
-                        residual: residual.map_or(std::ptr::null(), |grid| grid.row(from, panel).cast_const()),
-                        out: out.row(from, panel),
-                    });
-                    sums.swap(0, 1);
-                }
-            }
-            if let Some(last) = pending {
-                // SAFETY: as above.
-                unsafe { self.run(last) };
-            }
+            let part = Part {
+                path: self.cpu.path,
+                tiles: tiles.as_ref(),
+                x,
+                quantised: &self.quantised,
+                places: division.places(items),
+                sums: scratch.sums.each_mut().map(|sums| sums.as_mut_ptr()),
+            };
+            // SAFETY: both `sums` hold BLOCK_ROWS rows, the bytes were made before, and callers check the room of `out`.
+            unsafe { weights.multiply(part, Target { activation, residual, out }) };
         });
     }
 
@@ -169,43 +145,30 @@ impl CpuOps {
         shape: AttentionShape<'_, DistanceBias>,
         room: impl Fn(&mut Scratch) -> &mut HeadScratch<E> + Sync,
     ) {
-        let hidden = qkv.columns() / 3;
-        let size = hidden / shape.heads;
+        let columns = qkv.columns() / 3;
+        let head_size = columns / shape.heads;
         let longest = batch.longest();
         let (team, heads) = (self.ranks.len(), shape.heads);
         // Where a few long texts leave threads idle, a head's queries are divided as well.
         let wanted = (2 * team).div_ceil((batch.texts() * heads).max(1));
         let parts = if team == 1 { 1 } else { wanted.clamp(1, longest.div_ceil(QUERY_ROWS).max(1)) };
         self.fork_shares(batch.texts() * heads * parts, &|items, scratch| {
-            let tiles = self.tiles();
-            let engine = Engine { path: self.cpu.path, tiles: tiles.as_ref() };
-            let scratch = room(scratch);
-            scratch.resize(longest, size);
-            for item in items {
+            // Configured while the kernel runs, which multiplies tiles where the path is AMX.
+            let _tiles = self.tiles();
+            let blocks = items.flat_map(|item| {
                 let (text, head, part) = (item / (heads * parts), item / parts % heads, item % parts);
                 let (start, end) = (batch.offsets[text], batch.offsets[text + 1]);
                 let tokens = end - start;
-                let blocks = share(tokens.div_ceil(QUERY_ROWS), parts, part);
-                let queries = (blocks.start * QUERY_ROWS).min(tokens)..(blocks.end * QUERY_ROWS).min(tokens);
-                if queries.is_empty() {
-                    continue;
-                }
-                let columns = |grid: Grid<E>, first| HeadColumns {
-                    grid: grid.starting_at(start),
-                    column: first + head * size,
-                    size,
-                };
-                let work = Head {
-                    queries: columns(grids.0, 0),
-                    keys: columns(grids.0, hidden),
-                    values: columns(grids.0, 2 * hidden),
-                    out: columns(grids.1, 0),
-                    tokens,
-                };
-                let bias = |query: usize| shape.bias.map(|bias| bias.row(head, query, tokens));
-                // SAFETY: activations hold whole tiles beyond their last row; each thread has heads and rows of its own.
-                unsafe { work.run(&engine, queries, &bias, scratch) };
-            }
+                share(tokens.div_ceil(QUERY_ROWS), parts, part).map(move |block| {
+                    let from = block * QUERY_ROWS;
+                    Queries { head, start, tokens, from, rows: QUERY_ROWS.min(tokens - from) }
+                })
+            });
+            let scratch = room(scratch);
+            scratch.resize(longest, head_size);
+            let (path, (qkv, out), bias) = (self.cpu.path, grids, shape.bias);
+            // SAFETY: activations hold whole tiles beyond their last row; each thread has heads and rows of its own.
+            unsafe { self.run(Attention { path, qkv, out, columns, head_size, bias, blocks, scratch }) };
         });
     }
 }

@@ -3,66 +3,91 @@
 use super::activation::Stored;
 use super::acts::{Grid, PANEL};
 use super::simd::{Kernel, Simd, exp2};
+use std::ops::Range;
 
-/// `weights = e^(scale * (scores + bias) - largest)`, and the inverse of each row's sum.
-///
-/// Rows are done together: the sums across a vector take long, and those of several rows overlap.
-pub(super) struct SoftmaxRows<'a, E> {
-    pub(super) scores: Grid<f32>,
-    pub(super) weights: Grid<E>,
-    pub(super) tokens: usize,
-    pub(super) scale: f32,
+/// `weights = e^(scale * scores - largest)` for rows of a block, and the inverse of each row's sum.
+#[derive(Clone, Copy)]
+pub(super) struct Softmax<E> {
+    scores: Grid<f32>,
+    weights: Grid<E>,
+    panels: usize,
+    scale: f32,
+    /// Whether the last panel has more columns than tokens; the mask is added to it.
+    is_ragged: bool,
+    mask: [f32; PANEL],
     /// One a row.
-    pub(super) inverses: &'a mut [f32],
+    inverses: *mut f32,
 }
 
-impl<E: Stored> Kernel for SoftmaxRows<'_, E> {
+impl<E: Stored> Softmax<E> {
+    /// Rows of scores for so many tokens, at least one.
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let panels = self.tokens.div_ceil(PANEL);
-        let scale = self.scale * std::f32::consts::LOG2_E;
-        // SAFETY: the caller vouches for the instructions.
-        let scale_v = unsafe { S::splat(scale) };
-        let beyond = self.tokens..panels * PANEL;
-        for (row, largest) in self.inverses.iter_mut().enumerate() {
-            // SAFETY: panels of the row are whole.
-            unsafe {
-                for token in beyond.clone() {
-                    *self.scores.at(row, token) = f32::NEG_INFINITY;
-                }
-                let mut most = S::splat(f32::NEG_INFINITY);
-                for panel in 0..panels {
-                    let scores = self.scores.row(row, panel);
-                    for c in (0..PANEL).step_by(S::LANES) {
-                        most = S::max(most, S::load(scores.add(c)));
-                    }
-                }
-                *largest = S::maximum(most);
+    pub(super) fn new(scores: Grid<f32>, weights: Grid<E>, tokens: usize, scale: f32, inverses: *mut f32) -> Self {
+        let panels = tokens.div_ceil(PANEL);
+        let last = tokens - (panels - 1) * PANEL;
+        let mask = std::array::from_fn(|column| if column < last { 0.0 } else { f32::NEG_INFINITY });
+        let (scale, is_ragged) = (scale * std::f32::consts::LOG2_E, last < PANEL);
+        Self { scores, weights, panels, scale, is_ragged, mask, inverses }
+    }
+
+    /// Does some rows: first all their largest, then all their powers. To find the largest of a vector takes long, and
+    /// those of several rows overlap.
+    ///
+    /// # Safety
+    /// The rows' panels are valid on both sides, and so are their inverses; the machine has the instructions of `S`.
+    #[inline(always)]
+    pub(super) unsafe fn rows<S: Simd>(&self, rows: Range<usize>) {
+        // SAFETY: panels of the rows are whole.
+        unsafe {
+            for row in rows.clone() {
+                *self.inverses.add(row) = self.largest::<S>(row);
             }
-        }
-        for (row, inverse) in self.inverses.iter_mut().enumerate() {
-            // SAFETY: as above.
-            unsafe {
-                let shift = S::splat(-*inverse * scale);
+            let scale = S::splat(self.scale);
+            for row in rows {
+                let shift = S::splat(-*self.inverses.add(row) * self.scale);
                 let mut sum = S::splat(0.0);
-                for panel in 0..panels {
+                for panel in 0..self.panels {
                     let (scores, weights) = (self.scores.row(row, panel), self.weights.row(row, panel));
                     for c in (0..PANEL).step_by(2 * S::LANES) {
-                        let x = S::fma(S::load(scores.add(c)), scale_v, shift);
-                        let y = S::fma(S::load(scores.add(c + S::LANES)), scale_v, shift);
-                        let (x, y) = if E::COARSE {
-                            (S::exp2_coarse(x), S::exp2_coarse(y))
-                        } else {
-                            (exp2::<S>(x), exp2::<S>(y))
-                        };
+                        let x = power::<S, E>(S::fma(S::load(scores.add(c)), scale, shift));
+                        let y = power::<S, E>(S::fma(S::load(scores.add(c + S::LANES)), scale, shift));
                         sum = S::add(sum, S::add(x, y));
                         E::store_two::<S>(weights.add(c), x, y);
                     }
                 }
-                *inverse = 1.0 / S::sum(sum);
+                *self.inverses.add(row) = 1.0 / S::sum(sum);
             }
         }
     }
+
+    /// The largest score of a row. Those beyond the last token become as small as can be.
+    #[inline(always)]
+    unsafe fn largest<S: Simd>(&self, row: usize) -> f32 {
+        // SAFETY: as the caller's.
+        unsafe {
+            if self.is_ragged {
+                let scores = self.scores.row(row, self.panels - 1);
+                for c in (0..PANEL).step_by(S::LANES) {
+                    S::store(scores.add(c), S::add(S::load(scores.add(c)), S::load(self.mask.as_ptr().add(c))));
+                }
+            }
+            let mut most = S::splat(f32::NEG_INFINITY);
+            for panel in 0..self.panels {
+                let scores = self.scores.row(row, panel);
+                for c in (0..PANEL).step_by(S::LANES) {
+                    most = S::max(most, S::load(scores.add(c)));
+                }
+            }
+            S::maximum(most)
+        }
+    }
+}
+
+/// `2^x`, as exact as it is stored.
+#[inline(always)]
+unsafe fn power<S: Simd, E: Stored>(x: S::F) -> S::F {
+    // SAFETY: as the caller's.
+    unsafe { if E::COARSE { S::exp2_coarse(x) } else { exp2::<S>(x) } }
 }
 
 /// Adds a row of biases, as many as tokens and readable to the end of their panel, to a row of scores.

@@ -33,7 +33,14 @@ impl Ahead {
         Self { line: start, end: start.wrapping_add(span), span, stride }
     }
 
+    /// As many bytes from another place on.
+    #[inline]
+    pub(in crate::cpu) fn of(self, start: *const u8) -> Self {
+        Self { line: start, end: start.wrapping_add(self.span), ..self }
+    }
+
     /// The same without the first lines.
+    #[inline]
     pub(in crate::cpu) fn after(mut self, lines: usize) -> Self {
         if self.span > 0 {
             let (start, pages) = (self.end.wrapping_sub(self.span), self.span / PAGE_BYTES);

@@ -1,17 +1,17 @@
 //! Finishes a block of a product: scales, adds bias and residual, applies the activation, stores.
 //! Runs while the block is still near the core, alone or woven into the product of the next block.
 
-use super::tile_registers::{Bf16Tiles, TileKind, U8I8Tiles};
-use super::tiles::TileBlock;
+use super::places::Place;
+use super::tiles::Beside;
 use crate::cpu::activation::{Function, Gelu, GeluTanh, Identity, Relu, Silu, Stored, Tanh};
-use crate::cpu::acts::PANEL;
+use crate::cpu::acts::{Grid, PANEL};
 use crate::cpu::simd::{Element, Kernel, Simd};
 use magray_core::Activation;
 use std::marker::PhantomData;
 
 /// What the sums of a block are.
 #[derive(Clone, Copy)]
-pub(in crate::cpu) enum Sums {
+pub(super) enum Sums {
     /// Floats, ready.
     Ready,
     /// Floats of products with quantised weights.
@@ -20,100 +20,213 @@ pub(in crate::cpu) enum Sums {
     Integer { scales: *const f32, excess: *const f32, row_scales: *const f32 },
 }
 
-/// One block of `rows` by `PANEL` sums on its way to a panel of the output. Pointers are to the block's first element.
-pub(in crate::cpu) struct Finish<R, E> {
-    pub(in crate::cpu) c: *const f32,
-    pub(in crate::cpu) rows: usize,
-    pub(in crate::cpu) sums: Sums,
-    pub(in crate::cpu) bias: *const f32,
-    pub(in crate::cpu) activation: Activation,
-    /// Added instead of an activation; null for none.
-    pub(in crate::cpu) residual: *const R,
-    pub(in crate::cpu) out: *mut E,
+impl Sums {
+    /// Those of a block, where `self` are those of the first.
+    #[inline(always)]
+    fn at(self, Place { panel, from, .. }: Place) -> Self {
+        let column = panel * PANEL;
+        match self {
+            Self::Ready => Self::Ready,
+            Self::ByColumn { scales } => Self::ByColumn { scales: scales.wrapping_add(column) },
+            Self::Integer { scales, excess, row_scales } => Self::Integer {
+                scales: scales.wrapping_add(column),
+                excess: excess.wrapping_add(column),
+                row_scales: row_scales.wrapping_add(from),
+            },
+        }
+    }
 }
 
-impl<R: Element, E: Stored> Kernel for Finish<R, E> {
+/// What becomes of a layer's sums. Pointers are to the first panel and row.
+#[derive(Clone, Copy)]
+pub(super) struct Ending<R, E> {
+    pub(super) sums: Sums,
+    pub(super) bias: *const f32,
+    pub(super) activation: Activation,
+    /// Added instead of an activation.
+    pub(super) residual: Option<Grid<R>>,
+    pub(super) out: Grid<E>,
+}
+
+impl<R, E> Ending<R, E> {
+    /// That of one block with these sums.
+    #[inline(always)]
+    pub(super) fn block(&self, place: Place, c: *const f32) -> Finish<R, E> {
+        let Place { panel, from, rows } = place;
+        Finish {
+            c,
+            rows,
+            sums: self.sums.at(place),
+            bias: self.bias.wrapping_add(panel * PANEL),
+            residual: self.residual.map_or(std::ptr::null(), |grid| grid.row(from, panel).cast_const()),
+            out: self.out.row(from, panel),
+        }
+    }
+}
+
+/// One block of `rows` by `PANEL` sums on its way to a panel of the output. Pointers are to the block's first element.
+pub(super) struct Finish<R, E> {
+    c: *const f32,
+    rows: usize,
+    sums: Sums,
+    bias: *const f32,
+    /// Null where nothing is added.
+    residual: *const R,
+    out: *mut E,
+}
+
+impl<R: Element, E: Stored> Finish<R, E> {
+    /// A block without rows.
+    #[inline(always)]
+    pub(super) fn nothing() -> Self {
+        let (c, residual, out) = (std::ptr::null(), std::ptr::null(), std::ptr::null_mut());
+        Self { c, rows: 0, sums: Sums::Ready, bias: c, residual, out }
+    }
+
+    /// Finishes all rows.
+    ///
+    /// # Safety
+    /// As [`FinishRow::finish`].
+    #[inline(always)]
+    pub(super) unsafe fn finish<S: Simd, I: Read, F: FinishRow<R, E>>(&self) {
+        for row in 0..self.rows {
+            // SAFETY: as the caller's.
+            unsafe { F::finish::<S, I>(self, row) };
+        }
+    }
+
+    /// A vector of sums with its bias.
+    #[inline(always)]
+    unsafe fn biased<S: Simd, I: Read>(&self, row: usize, column: usize) -> S::F {
+        // SAFETY: row and column lie inside the block; vectors stay within PANEL.
+        unsafe { S::add(I::read::<S, R, E>(self, row, column), S::load(self.bias.add(column))) }
+    }
+}
+
+/// Finishes one block by itself.
+pub(super) struct FinishAlone<R, E> {
+    pub(super) block: Finish<R, E>,
+    pub(super) activation: Activation,
+}
+
+impl<R: Element, E: Stored> Kernel for FinishAlone<R, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        // SAFETY: the caller vouches for the pointers.
+        let (activation, adds) = (self.activation, !self.block.residual.is_null());
+        // SAFETY: as the caller's.
+        unsafe { choose::<S, R, E, _>(activation, adds, self) }
+    }
+}
+
+impl<R: Element, E: Stored> Finishing<R, E> for FinishAlone<R, E> {
+    #[inline(always)]
+    unsafe fn run<S: Simd, F: FinishRow<R, E>>(self) {
+        // SAFETY: as the caller's.
         unsafe {
-            match self.sums {
-                Sums::Ready => self.scaled::<S, Ready, _>(Alone),
-                Sums::ByColumn { .. } => self.scaled::<S, ByColumn, _>(Alone),
-                Sums::Integer { .. } => self.scaled::<S, Integer, _>(Alone),
+            match self.block.sums {
+                Sums::Ready => self.block.finish::<S, Ready, F>(),
+                Sums::ByColumn { .. } => self.block.finish::<S, ByColumn, F>(),
+                Sums::Integer { .. } => self.block.finish::<S, Integer, F>(),
             }
         }
     }
 }
 
-/// A block that is finished while the tiles multiply the next, of the same layer.
-pub(super) struct FinishBeside<R, E, T> {
-    pub(super) finish: Finish<R, E>,
-    pub(super) product: TileBlock<T>,
+/// What is done to a row of a block.
+pub(super) trait FinishRow<R, E> {
+    /// # Safety
+    /// `row` is one of the block's, whose pointers are valid; the machine has the instructions of `S`.
+    unsafe fn finish<S: Simd, I: Read>(block: &Finish<R, E>, row: usize);
 }
 
-impl<R: Element, E: Stored, T: TileSums> Kernel for FinishBeside<R, E, T> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        // SAFETY: the caller vouches for the pointers.
-        unsafe { self.finish.scaled::<S, T::Sums, _>(self.product) }
+/// Work that finishes rows, compiled for each way to do it.
+pub(super) trait Finishing<R, E> {
+    /// # Safety
+    /// What the work itself asks for; the machine has the instructions of `S`.
+    unsafe fn run<S: Simd, F: FinishRow<R, E>>(self);
+}
+
+/// Chooses what is done to each row, once for all of them.
+///
+/// # Safety
+/// As [`Finishing::run`].
+#[inline(always)]
+pub(super) unsafe fn choose<S: Simd, R: Element, E: Stored, K: Finishing<R, E>>(
+    activation: Activation,
+    adds: bool,
+    work: K,
+) {
+    // SAFETY: as the caller's.
+    unsafe {
+        match activation {
+            _ if adds => work.run::<S, Added>(),
+            Activation::Identity => work.run::<S, Activated<Identity>>(),
+            Activation::Gelu => work.run::<S, Activated<Gelu>>(),
+            Activation::GeluTanh => work.run::<S, Activated<GeluTanh>>(),
+            Activation::Relu => work.run::<S, Activated<Relu>>(),
+            Activation::Silu => work.run::<S, Activated<Silu>>(),
+            Activation::Tanh => work.run::<S, Activated<Tanh>>(),
+        }
     }
 }
 
-/// What the sums of a kind of tiles are.
-pub(super) trait TileSums: TileKind {
-    type Sums: Read;
+/// A row that goes through an activation.
+struct Activated<A>(PhantomData<A>);
+
+impl<A: Function, R: Element, E: Stored> FinishRow<R, E> for Activated<A> {
+    #[inline(always)]
+    unsafe fn finish<S: Simd, I: Read>(block: &Finish<R, E>, row: usize) {
+        for column in (0..PANEL).step_by(2 * S::LANES) {
+            // SAFETY: row and column lie inside the block; pairs of vectors stay within PANEL.
+            unsafe {
+                let x = A::of::<S, E>(block.biased::<S, I>(row, column));
+                let y = A::of::<S, E>(block.biased::<S, I>(row, column + S::LANES));
+                E::store_two::<S>(block.out.add(row * PANEL + column), x, y);
+            }
+        }
+    }
 }
 
-impl TileSums for Bf16Tiles {
-    type Sums = Ready;
+/// A row that a residual is added to, where no activation follows.
+struct Added;
+
+impl<R: Element, E: Stored> FinishRow<R, E> for Added {
+    #[inline(always)]
+    unsafe fn finish<S: Simd, I: Read>(block: &Finish<R, E>, row: usize) {
+        for column in (0..PANEL).step_by(S::LANES) {
+            // SAFETY: as above.
+            unsafe {
+                let at = row * PANEL + column;
+                let x = S::add(block.biased::<S, I>(row, column), R::load::<S>(block.residual.add(at)));
+                E::store::<S>(block.out.add(at), x);
+            }
+        }
+    }
 }
 
-impl TileSums for U8I8Tiles {
-    type Sums = Integer;
+/// The rows of a block, for a product of tiles to finish meanwhile.
+pub(super) struct RowsOf<'a, I, F, R, E> {
+    block: &'a Finish<R, E>,
+    how: PhantomData<(I, F)>,
 }
 
-/// The rows of a block to finish.
-pub(super) trait Rows {
-    fn count(&self) -> usize;
-
-    /// # Safety
-    /// `row` is below `count`; the block's pointers are valid; the machine has the instructions of `S`.
-    unsafe fn finish<S: Simd>(&self, row: usize);
+impl<'a, I, F, R, E> RowsOf<'a, I, F, R, E> {
+    #[inline(always)]
+    pub(super) fn new(block: &'a Finish<R, E>) -> Self {
+        Self { block, how: PhantomData }
+    }
 }
 
-/// Nothing to finish.
-pub(super) struct NoRows;
-
-impl Rows for NoRows {
+impl<I: Read, F: FinishRow<R, E>, R: Element, E: Stored> Beside for RowsOf<'_, I, F, R, E> {
     #[inline(always)]
     fn count(&self) -> usize {
-        0
+        self.block.rows
     }
 
     #[inline(always)]
-    unsafe fn finish<S: Simd>(&self, _: usize) {}
-}
-
-/// Work that all rows of a block are finished beside.
-pub(super) trait Weave {
-    /// Does the work and finishes the rows.
-    ///
-    /// # Safety
-    /// As [`Rows::finish`], and what the work itself asks for.
-    unsafe fn weave<S: Simd, W: Rows>(self, rows: &W);
-}
-
-/// No other work.
-struct Alone;
-
-impl Weave for Alone {
-    #[inline(always)]
-    unsafe fn weave<S: Simd, W: Rows>(self, rows: &W) {
-        for row in 0..rows.count() {
-            // SAFETY: as the caller's.
-            unsafe { rows.finish::<S>(row) };
-        }
+    unsafe fn finish<S: Simd>(&self, row: usize) {
+        // SAFETY: as the caller's.
+        unsafe { F::finish::<S, I>(self.block, row) }
     }
 }
 
@@ -153,90 +266,6 @@ impl Read for Integer {
         unsafe {
             let x = S::sub(S::load_i32(block.c.add(row * PANEL + column).cast()), S::load(excess.add(column)));
             S::mul(x, S::mul(S::load(scales.add(column)), S::splat(*row_scales.add(row))))
-        }
-    }
-}
-
-impl<R: Element, E: Stored> Finish<R, E> {
-    /// Chooses what is done to each row, once for all of them.
-    #[inline(always)]
-    unsafe fn scaled<S: Simd, I: Read, W: Weave>(&self, beside: W) {
-        // SAFETY: the caller vouches for the pointers.
-        unsafe {
-            if !self.residual.is_null() {
-                return beside.weave::<S, _>(&Added::<I, R, E> { block: self, read: PhantomData });
-            }
-            match self.activation {
-                Activation::Identity => self.activated::<S, I, Identity, W>(beside),
-                Activation::Gelu => self.activated::<S, I, Gelu, W>(beside),
-                Activation::GeluTanh => self.activated::<S, I, GeluTanh, W>(beside),
-                Activation::Relu => self.activated::<S, I, Relu, W>(beside),
-                Activation::Silu => self.activated::<S, I, Silu, W>(beside),
-                Activation::Tanh => self.activated::<S, I, Tanh, W>(beside),
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn activated<S: Simd, I: Read, A: Function, W: Weave>(&self, beside: W) {
-        // SAFETY: as above.
-        unsafe { beside.weave::<S, _>(&Activated::<I, A, R, E> { block: self, how: PhantomData }) }
-    }
-
-    /// A vector of sums with its bias.
-    #[inline(always)]
-    unsafe fn biased<S: Simd, I: Read>(&self, row: usize, column: usize) -> S::F {
-        // SAFETY: row and column lie inside the block; vectors stay within PANEL.
-        unsafe { S::add(I::read::<S, R, E>(self, row, column), S::load(self.bias.add(column))) }
-    }
-}
-
-/// Rows that go through an activation.
-struct Activated<'a, I, A, R, E> {
-    block: &'a Finish<R, E>,
-    how: PhantomData<(I, A)>,
-}
-
-impl<I: Read, A: Function, R: Element, E: Stored> Rows for Activated<'_, I, A, R, E> {
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.block.rows
-    }
-
-    #[inline(always)]
-    unsafe fn finish<S: Simd>(&self, row: usize) {
-        for column in (0..PANEL).step_by(2 * S::LANES) {
-            // SAFETY: row and column lie inside the block; pairs of vectors stay within PANEL.
-            unsafe {
-                let x = A::of::<S, E>(self.block.biased::<S, I>(row, column));
-                let y = A::of::<S, E>(self.block.biased::<S, I>(row, column + S::LANES));
-                E::store_two::<S>(self.block.out.add(row * PANEL + column), x, y);
-            }
-        }
-    }
-}
-
-/// Rows that a residual is added to, where no activation follows.
-struct Added<'a, I, R, E> {
-    block: &'a Finish<R, E>,
-    read: PhantomData<I>,
-}
-
-impl<I: Read, R: Element, E: Stored> Rows for Added<'_, I, R, E> {
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.block.rows
-    }
-
-    #[inline(always)]
-    unsafe fn finish<S: Simd>(&self, row: usize) {
-        for column in (0..PANEL).step_by(S::LANES) {
-            // SAFETY: as above.
-            unsafe {
-                let at = row * PANEL + column;
-                let x = S::add(self.block.biased::<S, I>(row, column), R::load::<S>(self.block.residual.add(at)));
-                E::store::<S>(self.block.out.add(at), x);
-            }
         }
     }
 }

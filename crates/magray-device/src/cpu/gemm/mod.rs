@@ -4,7 +4,9 @@
 mod ahead;
 mod finish;
 mod pack;
+mod places;
 mod quantise;
+mod tile_product;
 mod tile_registers;
 mod tiles;
 mod vector;
@@ -12,25 +14,29 @@ mod vector;
 mod vnni;
 
 pub(super) use ahead::Ahead;
-pub(super) use finish::{Finish, Sums};
 pub(super) use pack::{Layout, place};
+pub(super) use places::{Division, Places};
 pub(super) use quantise::{QuantiseRows, QuantisedRows};
 pub(super) use tile_registers::{Bf16Tiles, Keep, Tiles};
 pub(super) use tiles::{ROWS_READ_BEYOND, TileBlock};
 pub(super) use vector::VectorBlock;
 
 use super::activation::Stored;
-use super::acts::{Acts, PANEL};
-use super::aligned::{Aligned, LINE_BYTES, Plain, Region};
+use super::acts::{Acts, Grid, PANEL};
+use super::aligned::{Aligned, Plain, Region};
 use super::pool::ThreadPool;
 use super::simd::{Element, vectorize, vectorize_beside_tiles};
-use crate::{LinearSource, Rows};
-use finish::{FinishBeside, TileSums};
-use magray_core::CpuPath;
+use crate::LinearSource;
+use finish::{Ending, FinishAlone, Sums};
+use magray_core::{Activation, CpuPath};
 use pack::{PanelPart, Panels, pack_bf16, pack_f32, pack_i8};
+use places::Place;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Mutex;
+use tile_product::TileProduct;
 use tile_registers::U8I8Tiles;
+use tiles::TileSums;
 
 /// Rows of the largest block, as many as a thread of its own multiplies at once: each panel then comes to the first
 /// cache once.
@@ -87,68 +93,49 @@ impl Linear {
         Self { outputs, inputs, layout, panels, bias: padded_bias, scales, excess }
     }
 
-    pub(super) fn panel_count(&self) -> usize {
-        self.bias.len() / PANEL
-    }
-
-    /// Rows to multiply at a time.
-    pub(super) fn block_rows(&self) -> usize {
-        match self.panels {
+    /// How a team multiplies so many rows with it.
+    pub(super) fn divide(&self, rows: usize, team: usize) -> Division {
+        let block_rows = match self.panels {
             Panels::Bf16Tiles(_) | Panels::I8Tiles(_) => tiles::BLOCK_ROWS,
             _ => BLOCK_ROWS,
-        }
+        };
+        Division::new(self.bias.len() / PANEL, rows, block_rows, team)
     }
 
-    pub(super) fn panel_bias(&self, panel: usize) -> *const f32 {
-        self.bias[panel * PANEL..].as_ptr()
-    }
-
-    /// Multiplies rows `from..from + rows` of `x` with one panel into `sums`, and says what the sums are. Finishes
-    /// another block of the same layer meanwhile.
+    /// Multiplies blocks of rows with their panels, and finishes them.
     ///
     /// # Safety
-    /// The path is available; `tiles` is there where it is AMX; `sums` has room for `rows`, rounded up to whole tiles,
-    /// times `PANEL`; the rows lie inside `x`; `quantised` holds the same rows where the layout asks for bytes. The
-    /// other block's pointers are valid, and its sums are not `sums`.
-    pub(super) unsafe fn multiply<R: Element, E: Stored>(
-        &self,
-        block: &Block<'_>,
-        panel: usize,
-        sums: *mut f32,
-        other: Option<Finish<R, E>>,
-    ) -> Sums {
+    /// The path is available; `tiles` is there where it is AMX; each of `sums` has room for `BLOCK_ROWS` rows of
+    /// `PANEL`; the places were divided from the rows of `x`, and no other thread has them; `quantised` holds the same
+    /// rows where the layout asks for bytes; the target has room for all rows and panels.
+    pub(super) unsafe fn multiply<R: Element, E: Stored>(&self, part: Part<'_>, target: Target<R, E>) {
         let depth = self.layout.depth(self.inputs);
-        let at = panel * depth * PANEL;
-        // SAFETY: the panel lies inside the packed weights, the rows inside `x`, by the caller's promise.
+        let Target { activation, residual, out } = target;
+        let scales = self.scales.as_ptr();
+        let sums = match self.layout {
+            Layout::F32 | Layout::Bf16 | Layout::Bf16Tiles => Sums::Ready,
+            Layout::I8 => Sums::ByColumn { scales },
+            Layout::I8Tiles => {
+                Sums::Integer { scales, excess: self.excess.as_ptr(), row_scales: part.quantised.scale(0) }
+            }
+        };
+        let ending = Ending { sums, bias: self.bias.as_ptr(), activation, residual, out };
+        // SAFETY: the caller's promise.
         unsafe {
             match &self.panels {
-                Panels::F32(w) => {
-                    block.with_vectors(self.inputs, w[at..].as_ptr(), sums, other);
-                    Sums::Ready
-                }
-                Panels::Bf16(w) => {
-                    block.with_vectors(self.inputs, w[at..].as_ptr(), sums, other);
-                    Sums::Ready
-                }
-                Panels::I8(w) => {
-                    block.with_vectors(self.inputs, w[at..].as_ptr(), sums, other);
-                    Sums::ByColumn { scales: self.scales[panel * PANEL..].as_ptr() }
-                }
+                Panels::F32(w) => part.with_vectors(self.inputs, w, ending),
+                Panels::Bf16(w) => part.with_vectors(self.inputs, w, ending),
+                Panels::I8(w) => part.with_vectors(self.inputs, w, ending),
                 Panels::Bf16Tiles(w) => {
-                    let x = block.x.bf16();
-                    let rows = (x.row(block.from, 0).cast_const().cast(), x.stride * 2);
-                    let product = block.tile_block::<Bf16Tiles>(rows, depth / 32, w[at..].as_ptr().cast(), sums);
-                    block.with_tiles(product, other);
-                    Sums::Ready
+                    let x = part.x.bf16();
+                    let rows = (x.row(0, 0).cast_const().cast(), x.stride * size_of_val(&w[0]));
+                    part.with_tiles::<Bf16Tiles, R, E>(rows, depth / 32, w.as_ptr().cast(), ending);
                 }
-                Panels::I8Tiles(w) => {
-                    block.with_bytes(depth / 64, w[at..].as_ptr(), sums, other);
-                    Sums::Integer {
-                        scales: self.scales[panel * PANEL..].as_ptr(),
-                        excess: self.excess[panel * PANEL..].as_ptr(),
-                        row_scales: block.quantised.scale(block.from),
-                    }
+                Panels::I8Tiles(w) if part.path == CpuPath::Amx => {
+                    let rows = part.quantised.row(0);
+                    part.with_tiles::<U8I8Tiles, R, E>(rows, depth / 64, w.as_ptr().cast(), ending);
                 }
+                Panels::I8Tiles(w) => part.with_bytes(depth / 64, w, ending),
             }
         }
     }
@@ -175,95 +162,84 @@ fn pack_panels<T: Plain>(
     packed
 }
 
-/// Rows of activations that one thread multiplies.
-pub(super) struct Block<'a> {
+/// What one thread multiplies.
+pub(super) struct Part<'a> {
     pub(super) path: CpuPath,
     pub(super) tiles: Option<&'a Tiles>,
     pub(super) x: &'a Acts,
     pub(super) quantised: &'a QuantisedRows,
-    pub(super) from: usize,
-    pub(super) rows: usize,
+    pub(super) places: Places,
+    /// Rooms for the sums of a block.
+    pub(super) sums: [*mut f32; 2],
 }
 
-impl Block<'_> {
+/// What becomes of the products.
+pub(super) struct Target<R, E> {
+    pub(super) activation: Activation,
+    /// Added instead of an activation.
+    pub(super) residual: Option<Grid<R>>,
+    pub(super) out: Grid<E>,
+}
+
+impl Part<'_> {
     unsafe fn with_vectors<W: vector::Weight, R: Element, E: Stored>(
-        &self,
+        self,
         k: usize,
-        panel: *const W,
-        c: *mut f32,
-        other: Option<Finish<R, E>>,
+        panels: &[W],
+        ending: Ending<R, E>,
     ) {
-        let a = self.x.f32().starting_at(self.from);
-        // The first block that meets a panel fetches the one that follows.
-        let bytes = if self.from == 0 { k * PANEL * size_of::<W>() } else { 0 };
-        let next = (panel.wrapping_add(k * PANEL).cast(), bytes);
-        // SAFETY: `Linear::multiply`'s promise.
-        unsafe {
-            vectorize(self.path, VectorBlock { a, rows: self.rows, k, panel, next, c });
-            self.finish(other);
-        }
-    }
-
-    /// Finishes a block by itself.
-    unsafe fn finish<R: Element, E: Stored>(&self, block: Option<Finish<R, E>>) {
-        if let Some(block) = block {
+        let c = self.sums[0];
+        for place in self.places.clone() {
+            let a = self.x.f32().starting_at(place.from);
+            let panel = panels[place.panel * k * PANEL..].as_ptr();
+            // The first block that meets a panel fetches the one that follows.
+            let bytes = if place.from == 0 { k * PANEL * size_of::<W>() } else { 0 };
+            let next = (panel.wrapping_add(k * PANEL).cast(), bytes);
             // SAFETY: `Linear::multiply`'s promise.
-            unsafe { vectorize(self.path, block) };
+            let done = |rows| unsafe { self.finish(&ending, place, rows) };
+            // SAFETY: as above.
+            unsafe { vectorize(self.path, VectorBlock { a, rows: place.rows, k, panel, next, c, done: &done }) };
         }
     }
 
+    /// Finishes rows of a block whose sums are in the first room.
+    unsafe fn finish<R: Element, E: Stored>(&self, ending: &Ending<R, E>, block: Place, rows: Range<usize>) {
+        let place = Place { from: block.from + rows.start, rows: rows.len(), ..block };
+        let block = ending.block(place, self.sums[0].wrapping_add(rows.start * PANEL));
+        // SAFETY: `Linear::multiply`'s promise.
+        unsafe { vectorize(self.path, FinishAlone { block, activation: ending.activation }) };
+    }
+
+    /// `rows` are the first row's bytes and the distance of steps.
     unsafe fn with_tiles<T: TileSums, R: Element, E: Stored>(
-        &self,
-        product: TileBlock<T>,
-        other: Option<Finish<R, E>>,
+        self,
+        rows: (*const u8, usize),
+        steps: usize,
+        panels: *const u8,
+        ending: Ending<R, E>,
     ) {
         let tiles = self.tiles.expect("the AMX path configures its tiles first");
+        let ((a, a_stride), places, sums) = (rows, self.places, self.sums);
+        let kind = PhantomData::<T>;
         // SAFETY: `Linear::multiply`'s promise; activations hold whole tiles beyond their last row.
         unsafe {
-            match other {
-                Some(finish) => vectorize_beside_tiles(tiles, FinishBeside { finish, product }),
-                None => product.run(tiles),
+            vectorize_beside_tiles(tiles, TileProduct { kind, a, a_stride, steps, panels, places, ending, sums });
+        }
+    }
+
+    unsafe fn with_bytes<R: Element, E: Stored>(self, steps: usize, panels: &[i8], ending: Ending<R, E>) {
+        #[cfg(target_arch = "x86_64")]
+        for place in self.places.clone() {
+            let (a, a_stride) = self.quantised.row(place.from);
+            let panel = panels[place.panel * steps * tiles::PANEL_STEP_BYTES..].as_ptr();
+            let c = self.sums[0].cast();
+            // SAFETY: this layout is chosen on AVX-512 with VNNI alone.
+            unsafe {
+                vnni::VnniBlock { a, a_stride, rows: place.rows, steps, panel, c }.run();
+                self.finish(&ending, place, 0..place.rows);
             }
         }
-    }
-
-    /// `rows` are the first row's bytes and the distance of panels.
-    fn tile_block<T>(&self, rows: (*const u8, usize), steps: usize, panel: *const u8, c: *mut f32) -> TileBlock<T> {
-        let (a, a_stride) = rows;
-        // A single block meets every panel, and each panel it alone.
-        let keep_rows = if self.is_single() { Keep::Near } else { Keep::Far };
-        // The blocks that meet a panel fetch the panel that follows, an equal part each.
-        let blocks = self.x.rows().div_ceil(tiles::BLOCK_ROWS);
-        let fetches = tiles::PANEL_STEP_BYTES.div_ceil(LINE_BYTES * blocks);
-        let bytes = steps * tiles::PANEL_STEP_BYTES;
-        let ahead = Ahead::new(panel.wrapping_add(bytes), bytes, blocks * steps * fetches);
-        let ahead = ahead.after(self.from / tiles::BLOCK_ROWS * steps * fetches);
-        let (kind, rows, c) = (PhantomData, self.rows, c.cast());
-        TileBlock { kind, a, a_stride, keep_rows, rows, steps, panel, ahead, fetches, c }
-    }
-
-    fn is_single(&self) -> bool {
-        self.x.rows() <= tiles::BLOCK_ROWS
-    }
-
-    unsafe fn with_bytes<R: Element, E: Stored>(
-        &self,
-        steps: usize,
-        panel: *const i8,
-        c: *mut f32,
-        other: Option<Finish<R, E>>,
-    ) {
-        let (a, a_stride) = self.quantised.row(self.from);
-        if self.path == CpuPath::Amx {
-            let product = self.tile_block::<U8I8Tiles>((a, a_stride), steps, panel.cast(), c);
-            // SAFETY: as above.
-            return unsafe { self.with_tiles(product, other) };
-        }
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: this layout is chosen on AVX-512 with VNNI alone.
-        unsafe {
-            vnni::VnniBlock { a, a_stride, rows: self.rows, steps, panel, c: c.cast() }.run();
-            self.finish(other);
-        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (steps, panels, ending);
     }
 }

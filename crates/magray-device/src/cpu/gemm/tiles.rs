@@ -2,10 +2,12 @@
 //! Finishes the block before it meanwhile, and knows nothing of how.
 
 use super::ahead::Ahead;
-use super::finish::{NoRows, Rows, Weave};
-use super::tile_registers::{Keep, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileKind, Tiles, load, store, zero};
+use super::finish::{Integer, Read, Ready};
+use super::tile_registers::{
+    Bf16Tiles, Keep, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileKind, U8I8Tiles, load, store, zero,
+};
 use crate::cpu::acts::PANEL;
-use crate::cpu::simd::{Kernel, Simd, vectorize_beside_tiles};
+use crate::cpu::simd::{Kernel, Simd};
 use std::marker::PhantomData;
 
 const ELEMENT_BYTES_C: usize = 4;
@@ -35,35 +37,68 @@ pub(in crate::cpu) struct TileBlock<T> {
     pub(in crate::cpu) panel: *const u8,
     /// Weights that follow, fetched into the second cache meanwhile.
     pub(in crate::cpu) ahead: Ahead,
-    /// Lines of them that a step fetches.
+    /// Lines of them that each product fetches.
     pub(in crate::cpu) fetches: usize,
     /// 32-bit sums, floats or integers by `kind`.
     pub(in crate::cpu) c: *mut u8,
 }
 
-impl<T: TileKind> TileBlock<T> {
-    /// Multiplies, with nothing to finish meanwhile.
-    ///
+/// Products of a step, with so many rows or a whole block of them.
+pub(super) fn step_products(rows: usize) -> usize {
+    if rows > TILE_ROWS { 4 } else { 2 }
+}
+
+/// What the sums of a kind of tiles are.
+pub(super) trait TileSums: TileKind {
+    type Sums: Read;
+}
+
+impl TileSums for Bf16Tiles {
+    type Sums = Ready;
+}
+
+impl TileSums for U8I8Tiles {
+    type Sums = Integer;
+}
+
+/// Rows of other work, done while tiles multiply.
+pub(in crate::cpu) trait Beside {
+    fn count(&self) -> usize;
+
     /// # Safety
-    /// `a` and `c` are valid for `rows` rounded up to whole tiles, `panel` for `steps`; `Tiles` shows that the thread
-    /// is set up.
-    pub(in crate::cpu) unsafe fn run(self, tiles: &Tiles) {
-        // SAFETY: the caller's promise.
-        unsafe { vectorize_beside_tiles(tiles, self) };
+    /// `row` is below `count`, and comes once; what the rows point at is valid; the machine has the instructions of `S`.
+    unsafe fn finish<S: Simd>(&self, row: usize);
+}
+
+/// No other work.
+struct Nothing;
+
+impl Beside for Nothing {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        0
     }
+
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(&self, _: usize) {}
 }
 
 impl<T: TileKind> Kernel for TileBlock<T> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         // SAFETY: as the caller's.
-        unsafe { self.weave::<S, NoRows>(&NoRows) }
+        unsafe { self.weave::<S, Nothing>(&Nothing) }
     }
 }
 
-impl<T: TileKind> Weave for TileBlock<T> {
+impl<T: TileKind> TileBlock<T> {
+    /// Multiplies and finishes the rows of another block.
+    ///
+    /// # Safety
+    /// `a` and `c` are valid for `rows` rounded up to whole tiles, `panel` for `steps`; the tiles are configured; what
+    /// the rows ask for.
     #[inline(always)]
-    unsafe fn weave<S: Simd, W: Rows>(self, rows: &W) {
+    pub(in crate::cpu) unsafe fn weave<S: Simd, W: Beside>(self, rows: &W) {
         const { assert!(PANEL == 2 * TILE_ROW_BYTES / ELEMENT_BYTES_C) }
         assert!(self.rows <= BLOCK_ROWS && self.steps > 0, "a block is two tiles of rows");
         // SAFETY: the caller's promise.
@@ -86,7 +121,7 @@ impl<T: TileKind> TileBlock<T> {
     /// vectors do a row or two. A core looks only so far ahead, so the two must alternate closely, and without
     /// branches that it could guess wrong.
     #[inline(always)]
-    unsafe fn multiply<S: Simd, W: Rows, const TALL: bool>(&self, others: &W) {
+    unsafe fn multiply<S: Simd, W: Beside, const TALL: bool>(&self, others: &W) {
         let mut cursor = Cursor { step: 0, a: self.a, panel: self.panel, fetched: self.ahead.line() };
         let most = self.steps * if TALL { 3 } else { 2 };
         // SAFETY: the block's pointers are valid for all steps, whole tiles of rows and two tiles of columns.
@@ -106,7 +141,7 @@ impl<T: TileKind> TileBlock<T> {
                 others.finish::<S>(row);
             }
             while cursor.step < self.steps {
-                self.step::<S, NoRows, TALL, 0>(&mut cursor, &NoRows, 0);
+                self.step::<S, Nothing, TALL, 0>(&mut cursor, &Nothing, 0);
             }
             const C_ROW_BYTES: usize = PANEL * ELEMENT_BYTES_C;
             store::<0>(self.c, C_ROW_BYTES);
@@ -122,7 +157,7 @@ impl<T: TileKind> TileBlock<T> {
     /// Steps with `EACH` rows after each product but the last, as long as there are enough of both. Returns how many
     /// rows that were.
     #[inline(always)]
-    unsafe fn steps_beside<S: Simd, W: Rows, const TALL: bool, const EACH: usize>(
+    unsafe fn steps_beside<S: Simd, W: Beside, const TALL: bool, const EACH: usize>(
         &self,
         cursor: &mut Cursor,
         others: &W,
@@ -141,7 +176,7 @@ impl<T: TileKind> TileBlock<T> {
     /// Four products from two tiles of `a` and two of the panel, so that each load feeds two; or two, where there are
     /// 16 rows or fewer.
     #[inline(always)]
-    unsafe fn step<S: Simd, W: Rows, const TALL: bool, const EACH: usize>(
+    unsafe fn step<S: Simd, W: Beside, const TALL: bool, const EACH: usize>(
         &self,
         cursor: &mut Cursor,
         others: &W,
@@ -154,28 +189,38 @@ impl<T: TileKind> TileBlock<T> {
             load::<6>(panel, keep);
             load::<4>(a, self.keep_rows);
             T::multiply_add::<0, 4, 6>();
+            self.fetch::<S>(cursor);
             for i in 0..EACH {
                 others.finish::<S>(row + i);
             }
             load::<7>(panel.add(TILE_BYTES), keep);
             T::multiply_add::<1, 4, 7>();
+            self.fetch::<S>(cursor);
             for i in EACH..2 * EACH {
                 others.finish::<S>(row + i);
             }
             if TALL {
                 load::<5>(a.add(TILE_BYTES), self.keep_rows);
                 T::multiply_add::<2, 5, 6>();
+                self.fetch::<S>(cursor);
                 for i in 2 * EACH..3 * EACH {
                     others.finish::<S>(row + i);
                 }
                 T::multiply_add::<3, 5, 7>();
-            }
-            for _ in 0..self.fetches {
-                cursor.fetched = self.ahead.fetch::<S>(cursor.fetched);
+                self.fetch::<S>(cursor);
             }
         }
         cursor.step = step + 1;
         cursor.a = a.wrapping_add(self.a_stride);
         cursor.panel = panel.wrapping_add(PANEL_STEP_BYTES);
+    }
+
+    /// Fetches what belongs to a product. Many fetches in a row would keep the products' own reads waiting.
+    #[inline(always)]
+    unsafe fn fetch<S: Simd>(&self, cursor: &mut Cursor) {
+        for _ in 0..self.fetches {
+            // SAFETY: a hint.
+            cursor.fetched = unsafe { self.ahead.fetch::<S>(cursor.fetched) };
+        }
     }
 }

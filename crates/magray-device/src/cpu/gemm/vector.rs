@@ -6,6 +6,7 @@ use crate::cpu::acts::{Grid, PANEL};
 use crate::cpu::aligned::LINE_BYTES;
 use crate::cpu::simd::{Kernel, Simd};
 use half::bf16;
+use std::ops::Range;
 
 /// A weight that widens to a float.
 pub(in crate::cpu) trait Weight: Copy {
@@ -39,7 +40,7 @@ impl Weight for i8 {
 }
 
 /// `c[rows][PANEL] = a[rows][k] * panel[k][PANEL]`.
-pub(in crate::cpu) struct VectorBlock<W> {
+pub(in crate::cpu) struct VectorBlock<'a, W> {
     pub(in crate::cpu) a: Grid<f32>,
     pub(in crate::cpu) rows: usize,
     pub(in crate::cpu) k: usize,
@@ -48,13 +49,15 @@ pub(in crate::cpu) struct VectorBlock<W> {
     /// will do.
     pub(in crate::cpu) next: (*const u8, usize),
     pub(in crate::cpu) c: *mut f32,
+    /// Told of rows whose sums are there, while these are still near.
+    pub(in crate::cpu) done: &'a dyn Fn(Range<usize>),
 }
 
 /// Depth of a slice of the product: 128 x 32 floats of the panel (16 KiB) stay in the first cache, beside two tiles of
 /// rows and their sums.
 const DEPTH: usize = 128;
 
-impl<W: Weight> Kernel for VectorBlock<W> {
+impl<W: Weight> Kernel for VectorBlock<'_, W> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let tiles = self.rows.div_ceil(S::TILE_ROWS).max(1);
@@ -87,6 +90,9 @@ impl<W: Weight> Kernel for VectorBlock<W> {
                         }
                     }
                     column += 2 * S::LANES;
+                }
+                if from + depth == self.k {
+                    (self.done)(row..end);
                 }
             }
             from += depth;

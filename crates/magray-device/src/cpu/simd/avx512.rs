@@ -193,11 +193,10 @@ macro_rules! sixteen_lanes {
                 // One instruction takes the fraction, one scales by the whole part, both right at the infinities.
                 unsafe {
                     let part = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-                    let mut p = _mm512_set1_ps(1.353_416_8e-2);
-                    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(5.201_146_7e-2));
-                    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(2.414_427_5e-1));
-                    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(6.930_038_3e-1));
-                    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(1.000_002_6));
+                    let mut p = _mm512_set1_ps(7.802_452e-2);
+                    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(2.260_671_6e-1));
+                    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(6.958_335_6e-1));
+                    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(9.999_252e-1));
                     _mm512_scalef_ps(p, x)
                 }
             }

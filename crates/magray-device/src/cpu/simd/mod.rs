@@ -73,7 +73,7 @@ pub(super) unsafe trait Simd: Copy {
     unsafe fn round(a: Self::F) -> Self::F;
     /// `x * 2^n` for integral `n` in -127..=127; below, the result is zero or nearly so.
     unsafe fn scale_by_power(x: Self::F, n: Self::F) -> Self::F;
-    /// `2^x` within 5e-6 of it, for what is rounded to bf16 next; zero, or as good as, for minus infinity.
+    /// `2^x` within 8e-5 of it, for what is rounded to bf16 next; zero, or as good as, for minus infinity.
     #[inline(always)]
     unsafe fn exp2_coarse(x: Self::F) -> Self::F {
         // SAFETY: as the caller's.
@@ -294,7 +294,7 @@ mod tests {
                 close(out[1][i], x.round_ties_even());
                 close(out[2][i], x.mul_add(x, 1.0));
                 close(out[3][i], x.abs());
-                assert!((out[8][i] / x.exp2() - 1.0).abs() < 5e-6, "{path} lane {i}");
+                assert!((out[8][i] / x.exp2() - 1.0).abs() < 8e-5, "{path} lane {i}");
                 assert_eq!(out[9][i], x.clamp(-4.0, 4.0), "{path} lane {i}");
                 assert_eq!(out[10][i], out[6][i], "{path} lane {i}");
                 close(out[6][i], bf16::from_f32(x).to_f32());

@@ -1,4 +1,4 @@
-//! The pace of refusals: single ones leave at once, many one after the other. Refuses nothing itself.
+//! The pace of refusals: some leave at once, many one after the other. Refuses nothing itself.
 //!
 //! A client that asks again as soon as it is refused takes the cores that the others' work is computed on; held back for a
 //! moment, it asks less often.
@@ -10,6 +10,8 @@ use std::{
 
 /// From one refusal to the next, where there are many.
 const APART: Duration = Duration::from_micros(500);
+/// So many may leave together: requests that came while the cores were busy are also refused together, and waited already.
+const TOGETHER: u32 = 16;
 /// No refusal is held back for longer.
 const MOST: Duration = Duration::from_millis(3);
 /// Less than this is not worth a timer, which is as coarse.
@@ -19,7 +21,7 @@ const LEAST: Duration = Duration::from_micros(500);
 #[derive(Debug)]
 pub(crate) struct Pace {
     start: Instant,
-    /// Since the start, in microseconds.
+    /// Since the start, in microseconds; ahead of the clock by as many as may leave together.
     next: AtomicU64,
 }
 
@@ -31,11 +33,12 @@ impl Pace {
     /// How long a refusal of this moment is held back, if it is.
     pub(crate) fn wait(&self) -> Option<Duration> {
         let now = micros(self.start.elapsed());
-        let later = |next: u64| Some((next.max(now) + micros(APART)).min(now + micros(MOST)));
+        let ahead = micros(APART * TOGETHER);
+        let later = |next: u64| Some((next.max(now) + micros(APART)).min(now + ahead + micros(MOST)));
         let Ok(next) = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later) else {
             unreachable!("there is always a next one")
         };
-        let wait = Duration::from_micros(next.saturating_sub(now));
+        let wait = Duration::from_micros(next.saturating_sub(now + ahead));
         (wait >= LEAST).then_some(wait)
     }
 }
@@ -49,8 +52,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_single_refusal_leaves_at_once() {
-        assert_eq!(Pace::new().wait(), None);
+    fn a_few_refusals_leave_at_once() {
+        let pace = Pace::new();
+        assert!((0..TOGETHER).all(|_| pace.wait().is_none()));
     }
 
     #[test]

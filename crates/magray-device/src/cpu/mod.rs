@@ -7,6 +7,7 @@ mod attention;
 mod detect;
 mod embed;
 mod gemm;
+mod items;
 mod layer_norm;
 mod ops;
 #[cfg(target_arch = "x86_64")]

@@ -8,6 +8,7 @@ use super::aligned::Aligned;
 use super::attention::{Attention, HeadScratch, QUERY_ROWS, Queries};
 use super::embed::EmbedScratch;
 use super::gemm::{BLOCK_ROWS, Layout, Linear, Part, QuantiseRows, QuantisedRows, Target, Tiles};
+use super::items::{Items, Shares};
 use super::layer_norm::NormRows;
 use super::pooling::PoolText;
 use super::products::Products;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 pub struct CpuOps {
     cpu: Arc<Cpu>,
     ranks: Vec<Rank>,
+    shares: Shares,
     quantised: QuantisedRows,
     /// Sums of a layer before their norm.
     sums: Acts,
@@ -69,7 +71,15 @@ impl CpuOps {
             embed: EmbedScratch::default(),
         };
         let ranks = (0..threads).map(|_| Rank(UnsafeCell::new(scratch()))).collect();
-        Self { cpu, ranks, quantised: QuantisedRows::new(), sums: Acts::new(Format::F32, 0), answer: Vec::new() }
+        let shares = Shares::new(threads);
+        Self {
+            cpu,
+            ranks,
+            shares,
+            quantised: QuantisedRows::new(),
+            sums: Acts::new(Format::F32, 0),
+            answer: Vec::new(),
+        }
     }
 
     /// Runs `f(rank, scratch)` on every thread of the team.
@@ -77,6 +87,12 @@ impl CpuOps {
         // SAFETY: a rank is one thread's during a fork, so nobody else has its scratch.
         let run = |rank: usize| f(rank, unsafe { &mut *self.ranks[rank].0.get() });
         if self.ranks.len() == 1 { run(0) } else { self.cpu.pool.run(&run) }
+    }
+
+    /// Runs `f` with the items of `0..total` that each thread takes.
+    fn fork_items(&self, total: usize, f: &(dyn Fn(Items<'_>, &mut Scratch) + Sync)) {
+        self.shares.fill(total);
+        self.fork(&|rank, scratch| f(self.shares.of(rank), scratch));
     }
 
     /// Runs `f` with each thread's share of `0..total`.
@@ -122,7 +138,7 @@ impl CpuOps {
     ) {
         assert_eq!(x.columns(), weights.inputs, "the layer takes rows of another length");
         let division = weights.divide(x.rows(), self.ranks.len());
-        self.fork_shares(division.items(), &|items, scratch| {
+        self.fork_items(division.items(), &|items, scratch| {
             let tiles = self.tiles();
             let part = Part {
                 path: self.cpu.path,
@@ -152,7 +168,7 @@ impl CpuOps {
         // Where a few long texts leave threads idle, a head's queries are divided as well.
         let wanted = (2 * team).div_ceil((batch.texts() * heads).max(1));
         let parts = if team == 1 { 1 } else { wanted.clamp(1, longest.div_ceil(QUERY_ROWS).max(1)) };
-        self.fork_shares(batch.texts() * heads * parts, &|items, scratch| {
+        self.fork_items(batch.texts() * heads * parts, &|items, scratch| {
             // Configured while the kernel runs, which multiplies tiles where the path is AMX.
             let _tiles = self.tiles();
             let blocks = items.flat_map(|item| {

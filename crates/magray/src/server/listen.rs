@@ -2,7 +2,7 @@
 //! No client can hold it up: each has limited time to speak, and there are only so many.
 
 use std::{
-    io,
+    io::{self, Cursor},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -18,7 +18,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::watch,
 };
@@ -164,8 +164,11 @@ async fn greet(stream: TcpStream, listening: &Listening, app: &App) -> io::Resul
     stream.set_nodelay(true)?;
     let greeting = async {
         let Some(tls) = &listening.tls else {
-            let is_http2 = speaks_http2(&stream).await?;
-            return Ok(Greeted { stream: Box::new(Patient::new(stream, write_within)), is_http2 });
+            let mut stream = stream;
+            let (words, is_http2) = first_words(&mut stream).await?;
+            let (read, write) = stream.into_split();
+            let stream = tokio::io::join(Cursor::new(words).chain(read), Patient::new(write, write_within));
+            return Ok(Greeted { stream: Box::new(stream), is_http2 });
         };
         let stream = tls.acceptor().accept(Patient::new(stream, write_within)).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -174,21 +177,18 @@ async fn greet(stream: TcpStream, listening: &Listening, app: &App) -> io::Resul
     tokio::time::timeout(listening.head_within, greeting).await.ok().transpose()
 }
 
-/// Looks at the first bytes without taking them.
-async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
-    /// More bytes of a beginning that came in pieces are looked for so often.
-    const LOOK_AGAIN: Duration = Duration::from_millis(10);
-    let mut first = [0; PREFACE.len()];
-    loop {
-        let seen = stream.peek(&mut first).await?;
-        if seen == 0 || !PREFACE.starts_with(&first[..seen]) {
-            return Ok(false);
+/// Reads until it is known whether it is HTTP/2; gives what was read.
+async fn first_words(stream: &mut TcpStream) -> io::Result<(Vec<u8>, bool)> {
+    let mut words = Vec::with_capacity(PREFACE.len());
+    let may_be_http2 = |words: &[u8]| PREFACE.starts_with(words);
+    while words.len() < PREFACE.len() && may_be_http2(&words) {
+        let left = (PREFACE.len() - words.len()) as u64;
+        if (&mut *stream).take(left).read_buf(&mut words).await? == 0 {
+            break;
         }
-        if seen == PREFACE.len() {
-            return Ok(true);
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
     }
+    let is_http2 = words == PREFACE;
+    Ok((words, is_http2))
 }
 
 /// Speaks HTTP until the client leaves, is too slow, or the server stops.

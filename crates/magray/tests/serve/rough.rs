@@ -119,6 +119,36 @@ fn clients_that_do_not_speak_in_their_time_are_shown_out() {
 }
 
 #[test]
+fn clients_that_leave_amid_their_first_words_are_forgotten_at_once() {
+    // Longer than the test may take.
+    let server = Setup::embedder().settings("[server]\nhead_timeout_s = 3600\n").start();
+    for words in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n", b"GET / HT"] {
+        let mut stream = connect(server.address);
+        stream.write_all(words).unwrap();
+    }
+    // The one that asks is there itself.
+    let is_alone = || server.get("/metrics").ok().text().contains("magray_http_connections 1\n");
+    wait_for("a server without guests", is_alone);
+}
+
+#[test]
+fn first_words_may_come_in_pieces() {
+    let server = Setup::embedder().start();
+    let mut stream = connect(server.address);
+    stream.set_nodelay(true).unwrap();
+    for piece in [
+        "P",
+        "OST /emb",
+        "ed HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 18\r\n\r\n{",
+        r#""inputs":"river"}"#,
+    ] {
+        stream.write_all(piece.as_bytes()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Reply::read(&mut stream).expect("an answer").ok();
+}
+
+#[test]
 fn one_connection_too_many_is_closed_and_the_others_go_on() {
     let server = Setup::embedder().settings("[server]\nconnections_max = 2\n").start();
     let body = r#"{"inputs":"river"}"#;

@@ -108,7 +108,11 @@ impl Linear {
     /// The path is available; `tiles` is there where it is AMX; each of `sums` has room for `BLOCK_ROWS` rows of
     /// `PANEL`; the places were divided from the rows of `x`, and no other thread has them; `quantised` holds the same
     /// rows where the layout asks for bytes; the target has room for all rows and panels.
-    pub(super) unsafe fn multiply<R: Element, E: Stored>(&self, part: Part<'_>, target: Target<R, E>) {
+    pub(super) unsafe fn multiply<R: Element, E: Stored, I: Iterator<Item = usize>>(
+        &self,
+        part: Part<'_, I>,
+        target: Target<R, E>,
+    ) {
         let depth = self.layout.depth(self.inputs);
         let Target { activation, residual, out } = target;
         let scales = self.scales.as_ptr();
@@ -163,12 +167,12 @@ fn pack_panels<T: Plain>(
 }
 
 /// What one thread multiplies.
-pub(super) struct Part<'a> {
+pub(super) struct Part<'a, I> {
     pub(super) path: CpuPath,
     pub(super) tiles: Option<&'a Tiles>,
     pub(super) x: &'a Acts,
     pub(super) quantised: &'a QuantisedRows,
-    pub(super) places: Places,
+    pub(super) places: Places<I>,
     /// Rooms for the sums of a block.
     pub(super) sums: [*mut f32; 2],
 }
@@ -181,15 +185,15 @@ pub(super) struct Target<R, E> {
     pub(super) out: Grid<E>,
 }
 
-impl Part<'_> {
+impl<I: Iterator<Item = usize>> Part<'_, I> {
     unsafe fn with_vectors<W: vector::Weight, R: Element, E: Stored>(
-        self,
+        mut self,
         k: usize,
         panels: &[W],
         ending: Ending<R, E>,
     ) {
         let c = self.sums[0];
-        for place in self.places.clone() {
+        while let Some(place) = self.places.next() {
             let a = self.x.f32().starting_at(place.from);
             let panel = panels[place.panel * k * PANEL..].as_ptr();
             // The first block that meets a panel fetches the one that follows.
@@ -227,9 +231,9 @@ impl Part<'_> {
         }
     }
 
-    unsafe fn with_bytes<R: Element, E: Stored>(self, steps: usize, panels: &[i8], ending: Ending<R, E>) {
+    unsafe fn with_bytes<R: Element, E: Stored>(mut self, steps: usize, panels: &[i8], ending: Ending<R, E>) {
         #[cfg(target_arch = "x86_64")]
-        for place in self.places.clone() {
+        while let Some(place) = self.places.next() {
             let (a, a_stride) = self.quantised.row(place.from);
             let panel = panels[place.panel * steps * tiles::PANEL_STEP_BYTES..].as_ptr();
             let c = self.sums[0].cast();

@@ -24,13 +24,13 @@ impl Division {
         Self { panels, rows, row_parts, part_rows, block_rows }
     }
 
-    /// How many items there are for the threads to share.
+    /// How many items there are for the threads to take.
     pub(in crate::cpu) fn items(&self) -> usize {
         self.panels * self.row_parts
     }
 
     /// The blocks of some items, panel after panel.
-    pub(in crate::cpu) fn places(&self, items: Range<usize>) -> Places {
+    pub(in crate::cpu) fn places<I: Iterator<Item = usize>>(&self, items: I) -> Places<I> {
         let Self { rows, row_parts, part_rows, block_rows, .. } = *self;
         Places { items, rows, row_parts, part_rows, block_rows, panel: 0, left: 0..0 }
     }
@@ -45,9 +45,8 @@ pub(in crate::cpu) struct Place {
 }
 
 /// The blocks of a thread, in the order it multiplies them.
-#[derive(Clone)]
-pub(in crate::cpu) struct Places {
-    items: Range<usize>,
+pub(in crate::cpu) struct Places<I> {
+    items: I,
     rows: usize,
     row_parts: usize,
     part_rows: usize,
@@ -57,7 +56,7 @@ pub(in crate::cpu) struct Places {
     left: Range<usize>,
 }
 
-impl Places {
+impl<I> Places<I> {
     /// Rows of the whole product.
     pub(super) fn rows(&self) -> usize {
         self.rows
@@ -69,7 +68,7 @@ impl Places {
     }
 }
 
-impl Iterator for Places {
+impl<I: Iterator<Item = usize>> Iterator for Places<I> {
     type Item = Place;
 
     #[inline(always)]

@@ -14,7 +14,7 @@ use crate::cpu::simd::{Element, Kernel, Simd};
 use std::marker::PhantomData;
 
 /// Blocks of rows by panels of weights.
-pub(super) struct TileProduct<T, R, E> {
+pub(super) struct TileProduct<T, R, E, I> {
     pub(super) kind: PhantomData<T>,
     /// The first of all rows, and how many bytes the rows of the next step lie on.
     pub(super) a: *const u8,
@@ -22,13 +22,13 @@ pub(super) struct TileProduct<T, R, E> {
     pub(super) steps: usize,
     /// The first of all panels.
     pub(super) panels: *const u8,
-    pub(super) places: Places,
+    pub(super) places: Places<I>,
     pub(super) ending: Ending<R, E>,
     /// Sums of two blocks, used in turn.
     pub(super) sums: [*mut f32; 2],
 }
 
-impl<T: TileSums, R: Element, E: Stored> Kernel for TileProduct<T, R, E> {
+impl<T: TileSums, R: Element, E: Stored, I: Iterator<Item = usize>> Kernel for TileProduct<T, R, E, I> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let (activation, adds) = (self.ending.activation, self.ending.residual.is_some());
@@ -37,7 +37,7 @@ impl<T: TileSums, R: Element, E: Stored> Kernel for TileProduct<T, R, E> {
     }
 }
 
-impl<T: TileSums, R: Element, E: Stored> Finishing<R, E> for TileProduct<T, R, E> {
+impl<T: TileSums, R: Element, E: Stored, I: Iterator<Item = usize>> Finishing<R, E> for TileProduct<T, R, E, I> {
     #[inline(always)]
     unsafe fn run<S: Simd, F: FinishRow<R, E>>(self) {
         let Self { a, a_stride, steps, panels, ending, mut sums, .. } = self;

@@ -1,0 +1,132 @@
+//! Work that threads share by items: each has its own, and helps the others when these are done.
+//!
+//! Cores are not alike: some are slower by design, others because somebody else computes on them. Equal shares would all
+//! wait for the slowest.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The items of a team's threads, filled anew for each piece of work.
+pub(super) struct Shares(Box<[Share]>);
+
+/// A thread's items that nobody has taken yet: the first and the end, 32 bits each. On a line of its own, since it is
+/// changed often.
+#[repr(align(64))]
+struct Share(AtomicU64);
+
+/// What one thread takes of them.
+pub(super) struct Items<'a> {
+    shares: &'a Shares,
+    rank: usize,
+}
+
+impl Share {
+    fn set(&self, first: u64, end: u64) {
+        // What the items are about was handed to the threads by the pool; the counts alone order nothing.
+        self.0.store(first << 32 | end, Ordering::Relaxed);
+    }
+
+    /// Takes some of what is left: `choose` turns first and end into those that remain.
+    fn take(&self, choose: impl Fn(u64, u64) -> (u64, u64)) -> Option<(u64, u64)> {
+        let left = |packed: u64| (packed >> 32, packed & u64::from(u32::MAX));
+        let rest = |packed| {
+            let (first, end) = left(packed);
+            let (first, end) = (first < end).then(|| choose(first, end))?;
+            Some(first << 32 | end)
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).ok().map(left)
+    }
+}
+
+impl Shares {
+    pub(super) fn new(threads: usize) -> Self {
+        Self((0..threads).map(|_| Share(0.into())).collect())
+    }
+
+    /// Divides items between all threads. None may be at work.
+    pub(super) fn fill(&self, items: usize) {
+        let (items, ranks) = (u32::try_from(items).expect("fewer items than 32 bits count"), self.0.len() as u64);
+        let start = |rank: u64| u64::from(items) * rank / ranks;
+        for (rank, share) in (0..).zip(&self.0) {
+            share.set(start(rank), start(rank + 1));
+        }
+    }
+
+    /// The items of a thread.
+    pub(super) fn of(&self, rank: usize) -> Items<'_> {
+        Items { shares: self, rank }
+    }
+}
+
+impl Iterator for Items<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let own = &self.shares.0[self.rank];
+        if let Some((first, _)) = own.take(|first, end| (first + 1, end)) {
+            return Some(first as usize);
+        }
+        let others = (1..self.shares.0.len()).map(|on| &self.shares.0[(self.rank + on) % self.shares.0.len()]);
+        for other in others {
+            // The second half of what another has; of that the first item at once.
+            let half = |first: u64, end: u64| first + (end - first) / 2;
+            if let Some((first, end)) = other.take(|first, end| (first, half(first, end))) {
+                let taken = half(first, end);
+                own.set(taken + 1, end);
+                return Some(taken as usize);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn a_thread_alone_has_all_in_order() {
+        let shares = Shares::new(1);
+        for count in [0, 1, 7, 100] {
+            shares.fill(count);
+            assert!(shares.of(0).eq(0..count));
+        }
+    }
+
+    #[test]
+    fn who_has_no_more_helps_the_others() {
+        let shares = Shares::new(3);
+        shares.fill(30);
+        // All of the other two's, though they do nothing.
+        let mut all: Vec<usize> = shares.of(1).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..30));
+    }
+
+    #[test]
+    fn every_item_is_taken_once_however_fast_threads_are() {
+        const THREADS: usize = 4;
+        let shares = Shares::new(THREADS);
+        for count in (0..200).chain([5_000]) {
+            shares.fill(count);
+            let ready = Barrier::new(THREADS);
+            let take = |rank: usize| {
+                ready.wait();
+                let each = shares.of(rank).map(|item| {
+                    // The first threads are slow.
+                    (0..(THREADS - rank) * 10).for_each(|_| std::hint::spin_loop());
+                    item
+                });
+                each.collect::<Vec<usize>>()
+            };
+            let take = &take;
+            let mut all: Vec<usize> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..THREADS).map(|rank| scope.spawn(move || take(rank))).collect();
+                threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+            });
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..count), "{count} items");
+        }
+    }
+}

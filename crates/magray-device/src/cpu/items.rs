@@ -113,11 +113,8 @@ mod tests {
             let ready = Barrier::new(THREADS);
             let take = |rank: usize| {
                 ready.wait();
-                let each = shares.of(rank).map(|item| {
-                    // The first threads are slow.
-                    (0..(THREADS - rank) * 10).for_each(|_| std::hint::spin_loop());
-                    item
-                });
+                // The first threads are slow.
+                let each = shares.of(rank).inspect(|_| (0..(THREADS - rank) * 10).for_each(|_| std::hint::spin_loop()));
                 each.collect::<Vec<usize>>()
             };
             let take = &take;

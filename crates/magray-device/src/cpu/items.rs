@@ -25,6 +25,17 @@ impl Share {
         self.0.store(first << 32 | end, Ordering::Relaxed);
     }
 
+    /// Takes the first item, where nobody else takes any: a change that others may make too would wait for all that was
+    /// written before it.
+    fn take_alone(&self) -> Option<usize> {
+        let packed = self.0.load(Ordering::Relaxed);
+        let (first, end) = (packed >> 32, packed & u64::from(u32::MAX));
+        (first < end).then(|| {
+            self.set(first + 1, end);
+            first as usize
+        })
+    }
+
     /// Takes some of what is left: `choose` turns first and end into those that remain.
     fn take(&self, choose: impl Fn(u64, u64) -> (u64, u64)) -> Option<(u64, u64)> {
         let left = |packed: u64| (packed >> 32, packed & u64::from(u32::MAX));
@@ -63,6 +74,9 @@ impl Iterator for Items<'_> {
     #[inline]
     fn next(&mut self) -> Option<usize> {
         let own = &self.shares.0[self.rank];
+        if self.shares.0.len() == 1 {
+            return own.take_alone();
+        }
         if let Some((first, _)) = own.take(|first, end| (first + 1, end)) {
             return Some(first as usize);
         }

@@ -144,8 +144,9 @@ class Magray:
 
     def _bench(self, case, seconds, *more):
         given = self._inputs
-        command = [given.magray, "bench", "embed", "--json", "--model", str(given.model_dir), "--precision", self.precision]
-        command += ["--threads", str(given.threads), "--ids", str(given.ids_file(case)), "--seconds", str(seconds), *more]
+        command = [given.magray, "bench", "embed", "--json", "--device", "cpu", "--model", str(given.model_dir)]
+        command += ["--precision", self.precision, "--threads", str(given.threads)]
+        command += ["--ids", str(given.ids_file(case)), "--seconds", str(seconds), *more]
         environment = {name: value for name, value in os.environ.items() if name != "MAGRAY_CPU"}
         if self.cpu_path:
             environment["MAGRAY_CPU"] = self.cpu_path

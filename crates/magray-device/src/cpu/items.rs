@@ -3,6 +3,7 @@
 //! Cores are not alike: some are slower by design, others because somebody else computes on them. Equal shares would all
 //! wait for the slowest.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The items of a team's threads, filled anew for each piece of work.
@@ -19,6 +20,16 @@ pub(super) struct Items<'a> {
     rank: usize,
 }
 
+/// The part of `total` that belongs to a rank.
+pub(super) fn share(total: usize, ranks: usize, rank: usize) -> Range<usize> {
+    total * rank / ranks..total * (rank + 1) / ranks
+}
+
+/// First and end of a share.
+fn unpack(packed: u64) -> (u64, u64) {
+    (packed >> 32, packed & u64::from(u32::MAX))
+}
+
 impl Share {
     fn set(&self, first: u64, end: u64) {
         // What the items are about was handed to the threads by the pool; the counts alone order nothing.
@@ -28,23 +39,21 @@ impl Share {
     /// Takes the first item, where nobody else takes any: a change that others may make too would wait for all that was
     /// written before it.
     fn take_alone(&self) -> Option<usize> {
-        let packed = self.0.load(Ordering::Relaxed);
-        let (first, end) = (packed >> 32, packed & u64::from(u32::MAX));
+        let (first, end) = unpack(self.0.load(Ordering::Relaxed));
         (first < end).then(|| {
             self.set(first + 1, end);
             first as usize
         })
     }
 
-    /// Takes some of what is left: `choose` turns first and end into those that remain.
+    /// Takes some of what is left: `choose` turns first and end into those that remain. Gives them as they were.
     fn take(&self, choose: impl Fn(u64, u64) -> (u64, u64)) -> Option<(u64, u64)> {
-        let left = |packed: u64| (packed >> 32, packed & u64::from(u32::MAX));
         let rest = |packed| {
-            let (first, end) = left(packed);
+            let (first, end) = unpack(packed);
             let (first, end) = (first < end).then(|| choose(first, end))?;
             Some(first << 32 | end)
         };
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).ok().map(left)
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).ok().map(unpack)
     }
 }
 
@@ -55,10 +64,10 @@ impl Shares {
 
     /// Divides items between all threads. None may be at work.
     pub(super) fn fill(&self, items: usize) {
-        let (items, ranks) = (u32::try_from(items).expect("fewer items than 32 bits count"), self.0.len() as u64);
-        let start = |rank: u64| u64::from(items) * rank / ranks;
-        for (rank, share) in (0..).zip(&self.0) {
-            share.set(start(rank), start(rank + 1));
+        assert!(u32::try_from(items).is_ok(), "fewer items than 32 bits count");
+        for (rank, own) in self.0.iter().enumerate() {
+            let Range { start, end } = share(items, self.0.len(), rank);
+            own.set(start as u64, end as u64);
         }
     }
 

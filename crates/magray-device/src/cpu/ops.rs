@@ -8,7 +8,7 @@ use super::aligned::Aligned;
 use super::attention::{Attention, HeadScratch, QUERY_ROWS, Queries};
 use super::embed::EmbedScratch;
 use super::gemm::{BLOCK_ROWS, Layout, Linear, Part, QuantiseRows, QuantisedRows, Target, Tiles};
-use super::items::{Items, Shares};
+use super::items::{Items, Shares, share};
 use super::layer_norm::NormRows;
 use super::pooling::PoolText;
 use super::products::Products;
@@ -46,11 +46,6 @@ struct Scratch {
 // SAFETY: each rank is used by the one thread of that rank during a fork, and forks of a team do not overlap:
 // every operation takes the team exclusively.
 unsafe impl Sync for Rank {}
-
-/// The part of `total` that belongs to a rank.
-fn share(total: usize, ranks: usize, rank: usize) -> Range<usize> {
-    total * rank / ranks..total * (rank + 1) / ranks
-}
 
 /// Runs the same code on activations of either format.
 macro_rules! each_format {

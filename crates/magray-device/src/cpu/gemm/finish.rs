@@ -37,15 +37,21 @@ impl Sums {
     }
 }
 
-/// What becomes of a layer's sums. Pointers are to the first panel and row.
+/// What becomes of products.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Target<R, E> {
+    pub(in crate::cpu) activation: Activation,
+    /// Added instead of an activation.
+    pub(in crate::cpu) residual: Option<Grid<R>>,
+    pub(in crate::cpu) out: Grid<E>,
+}
+
+/// How a layer's sums become what is wanted of them. Pointers are to the first panel and row.
 #[derive(Clone, Copy)]
 pub(super) struct Ending<R, E> {
     pub(super) sums: Sums,
     pub(super) bias: *const f32,
-    pub(super) activation: Activation,
-    /// Added instead of an activation.
-    pub(super) residual: Option<Grid<R>>,
-    pub(super) out: Grid<E>,
+    pub(super) target: Target<R, E>,
 }
 
 impl<R, E> Ending<R, E> {
@@ -58,8 +64,8 @@ impl<R, E> Ending<R, E> {
             rows,
             sums: self.sums.at(place),
             bias: self.bias.wrapping_add(panel * PANEL),
-            residual: self.residual.map_or(std::ptr::null(), |grid| grid.row(from, panel).cast_const()),
-            out: self.out.row(from, panel),
+            residual: self.target.residual.map_or(std::ptr::null(), |grid| grid.row(from, panel).cast_const()),
+            out: self.target.out.row(from, panel),
         }
     }
 }

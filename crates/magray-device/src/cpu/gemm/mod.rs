@@ -14,6 +14,7 @@ mod vector;
 mod vnni;
 
 pub(super) use ahead::Ahead;
+pub(super) use finish::Target;
 pub(super) use pack::{Layout, place};
 pub(super) use places::{Division, Places};
 pub(super) use quantise::{QuantiseRows, QuantisedRows};
@@ -22,13 +23,13 @@ pub(super) use tiles::{ROWS_READ_BEYOND, TileBlock};
 pub(super) use vector::VectorBlock;
 
 use super::activation::Stored;
-use super::acts::{Acts, Grid, PANEL};
+use super::acts::{Acts, PANEL};
 use super::aligned::{Aligned, Plain, Region};
 use super::pool::ThreadPool;
 use super::simd::{Element, vectorize, vectorize_beside_tiles};
 use crate::LinearSource;
 use finish::{Ending, FinishAlone, Sums};
-use magray_core::{Activation, CpuPath};
+use magray_core::CpuPath;
 use pack::{PanelPart, Panels, pack_bf16, pack_f32, pack_i8};
 use places::Place;
 use std::marker::PhantomData;
@@ -114,7 +115,6 @@ impl Linear {
         target: Target<R, E>,
     ) {
         let depth = self.layout.depth(self.inputs);
-        let Target { activation, residual, out } = target;
         let scales = self.scales.as_ptr();
         let sums = match self.layout {
             Layout::F32 | Layout::Bf16 | Layout::Bf16Tiles => Sums::Ready,
@@ -123,7 +123,7 @@ impl Linear {
                 Sums::Integer { scales, excess: self.excess.as_ptr(), row_scales: part.quantised.scale(0) }
             }
         };
-        let ending = Ending { sums, bias: self.bias.as_ptr(), activation, residual, out };
+        let ending = Ending { sums, bias: self.bias.as_ptr(), target };
         // SAFETY: the caller's promise.
         unsafe {
             match &self.panels {
@@ -177,14 +177,6 @@ pub(super) struct Part<'a, I> {
     pub(super) sums: [*mut f32; 2],
 }
 
-/// What becomes of the products.
-pub(super) struct Target<R, E> {
-    pub(super) activation: Activation,
-    /// Added instead of an activation.
-    pub(super) residual: Option<Grid<R>>,
-    pub(super) out: Grid<E>,
-}
-
 impl<I: Iterator<Item = usize>> Part<'_, I> {
     unsafe fn with_vectors<W: vector::Weight, R: Element, E: Stored>(
         mut self,
@@ -211,7 +203,7 @@ impl<I: Iterator<Item = usize>> Part<'_, I> {
         let place = Place { from: block.from + rows.start, rows: rows.len(), ..block };
         let block = ending.block(place, self.sums[0].wrapping_add(rows.start * PANEL));
         // SAFETY: `Linear::multiply`'s promise.
-        unsafe { vectorize(self.path, FinishAlone { block, activation: ending.activation }) };
+        unsafe { vectorize(self.path, FinishAlone { block, activation: ending.target.activation }) };
     }
 
     /// `rows` are the first row's bytes and the distance of steps.

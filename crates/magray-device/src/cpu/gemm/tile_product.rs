@@ -31,7 +31,7 @@ pub(super) struct TileProduct<T, R, E, I> {
 impl<T: TileSums, R: Element, E: Stored, I: Iterator<Item = usize>> Kernel for TileProduct<T, R, E, I> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let (activation, adds) = (self.ending.activation, self.ending.residual.is_some());
+        let (activation, adds) = (self.ending.target.activation, self.ending.target.residual.is_some());
         // SAFETY: as the caller's.
         unsafe { choose::<S, R, E, _>(activation, adds, self) }
     }

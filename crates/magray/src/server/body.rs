@@ -8,7 +8,7 @@ use axum::{
     extract::{FromRequest, Request},
 };
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header};
+use http::header;
 use http_body_util::BodyExt;
 use serde::Deserialize;
 
@@ -49,17 +49,16 @@ impl Body {
 impl FromRequest<App> for Body {
     type Rejection = Problem;
 
-    /// Reads it. Where it is to be computed, the queue's room for it is looked after before it is read, and kept for it
-    /// as soon as it is there: what is only promised takes nothing from those who are here.
+    /// Reads it. Where it is to be computed, the queue's room is kept for it as soon as it is there: what is only promised
+    /// takes nothing from those who are here.
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         let limits = app.live().limits;
         let most = limits.body_bytes_max as u64;
-        let is_work = gate::is_work(request.extensions());
+        let is_work = gate::is_work(&request);
         let (parts, mut body) = request.into_parts();
         let told = body.size_hint().exact();
         let entered = match told {
             Some(bytes) if bytes > most => Err(too_large(most)),
-            _ if is_work => app.check_room(told.unwrap_or(0)).and_then(|()| app.admission().enter()),
             _ => app.admission().enter(),
         };
         let read = match entered {
@@ -80,7 +79,7 @@ impl FromRequest<App> for Body {
                 Ok(body)
             }
             Err(problem) => {
-                discard(&parts.headers, body).await;
+                discard(Request::from_parts(parts, body)).await;
                 Err(problem)
             }
         }
@@ -114,12 +113,13 @@ async fn read(body: &mut axum::body::Body, told: Option<u64>, most: u64, place: 
 
 /// Reads what is on its way of a body that nobody wants, up to a bound. A client that is still sending when the connection
 /// is closed would not see why it was refused. One that waits to be asked for its body is not asked.
-pub(crate) async fn discard(headers: &HeaderMap, mut body: axum::body::Body) {
+pub(crate) async fn discard(request: Request) {
     const BYTES_MAX: usize = 1 << 20;
     const WITHIN: Duration = Duration::from_millis(100);
-    if headers.contains_key(header::EXPECT) {
+    if request.headers().contains_key(header::EXPECT) {
         return;
     }
+    let mut body = request.into_body();
     let reading = async {
         let mut bytes = 0;
         while let Some(Ok(frame)) = body.frame().await {

@@ -1,14 +1,13 @@
 //! Who may pass to a handler, and how often; and what is said to those who ask for what is not there.
 //! Decides before a body is read; the handlers behind it need not ask again.
 
-use std::sync::Arc;
-
 use axum::{
+    body::HttpBody,
     extract::{MatchedPath, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use http::Extensions;
+use http::Method;
 
 use super::{
     account::Account,
@@ -35,9 +34,11 @@ const WORK: [&str; 12] = [
     "/v2/embed",
     "/v2/rerank",
 ];
-/// Whether a request of a route makes the devices work.
-pub(crate) fn is_work(of: &Extensions) -> bool {
-    of.get::<MatchedPath>().is_some_and(|route| WORK.contains(&route.as_str()))
+
+/// Whether a request makes the devices work.
+pub(crate) fn is_work(request: &Request) -> bool {
+    let route = request.extensions().get::<MatchedPath>();
+    request.method() == Method::POST && route.is_some_and(|route| WORK.contains(&route.as_str()))
 }
 
 /// Lets those pass whose key allows it, as often as it allows.
@@ -48,28 +49,20 @@ pub(crate) async fn admit(State((app, access)): State<(App, Access)>, request: R
         Account::current().note_key(caller.name.as_ref());
         live.rates.take(caller.key, app.uptime())
     });
-    pass(admitted, request, next).await
-}
-
-/// Lets those pass who are no page of elsewhere.
-pub(crate) async fn keep_pages_out(
-    State((app, origins)): State<(App, Arc<Origins>)>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let checked = origins.check(request.uri(), request.headers(), app.live().keys.is_open());
-    pass(checked, request, next).await
-}
-
-async fn pass(may: Result<(), Problem>, request: Request, next: Next) -> Response {
-    match may {
+    match admitted {
         Ok(()) => next.run(request).await,
         Err(problem) => {
-            let (parts, body) = request.into_parts();
-            body::discard(&parts.headers, body).await;
+            body::discard(request).await;
             problem.into_response()
         }
     }
+}
+
+/// Who comes in at all: no pages of elsewhere, and no work while the queue has no room for it. What is refused here has
+/// cost next to nothing.
+pub(crate) fn at_the_door(app: &App, origins: &Origins, request: &Request) -> Result<(), Problem> {
+    origins.check(request.uri(), request.headers(), app.live().keys.is_open())?;
+    if is_work(request) { app.check_room(request.body().size_hint().exact().unwrap_or(0)) } else { Ok(()) }
 }
 
 /// A path that leads nowhere.

@@ -84,8 +84,7 @@ pub(crate) fn router(app: &App, settings: &ServerSettings) -> Router {
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::wrong_method)
         .layer(CatchPanicLayer::custom(errors::panicked))
-        .layer(middleware::from_fn_with_state((app.clone(), origins), gate::keep_pages_out))
-        .layer(middleware::from_fn_with_state(app.clone(), watch::watch))
+        .layer(middleware::from_fn_with_state((app.clone(), origins), watch::watch))
         .with_state(app.clone());
     if let Some(cors) = cors(&settings.cors_origins) {
         router = router.layer(cors);

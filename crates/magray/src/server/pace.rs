@@ -13,7 +13,7 @@ const APART: Duration = Duration::from_micros(500);
 /// So many may leave together: requests that came while the cores were busy are also refused together, and waited already.
 const TOGETHER: u32 = 16;
 /// No refusal is held back for longer.
-const MOST: Duration = Duration::from_millis(3);
+const MOST: Duration = Duration::from_millis(2);
 /// Less than this is not worth a timer, which is as coarse.
 const LEAST: Duration = Duration::from_micros(500);
 

@@ -15,9 +15,12 @@ use http::{HeaderValue, Method};
 
 use super::{
     account::{Account, Entries},
+    body,
     delivery::{Held, counted},
     errors::{Kind, Problem, Shape},
+    gate,
     guests::Guest,
+    origin::Origins,
     request_id,
     state::App,
     traces::{Ended, Trace},
@@ -28,12 +31,20 @@ use super::{
 const CLIENT_LEFT: u16 = 499;
 
 /// Watches a request.
-pub(crate) async fn watch(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn watch(
+    State((app, origins)): State<(App, Arc<Origins>)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let shape = Shape::of(request.uri().path());
     let within = app.live().limits.answer_within;
     let guest = request.extensions().get::<Arc<Guest>>().cloned();
     let _busy = guest.as_ref().map(Guest::begin);
     let watched = Watched::begin(app.clone(), &request);
+    if let Err(problem) = gate::at_the_door(&app, &origins, &request) {
+        body::discard(request).await;
+        return watched.refuse(&problem, shape).await;
+    }
     let (account, is_post) = (watched.account.clone(), watched.method == Method::POST);
     // For those who go on in a task of their own.
     request.extensions_mut().insert(account.clone());
@@ -79,20 +90,29 @@ impl Watched {
         Self { app, name, route, method, started, account: Account::new(span), trace, is_ended: false }
     }
 
-    /// The request was answered or refused.
-    async fn end(mut self, mut response: Response, shape: Shape) -> Response {
-        let problem = response.extensions_mut().remove::<Problem>();
-        if let Some(problem) = &problem {
-            self.app.metrics().refused(problem.kind);
-            response = problem.render(shape);
-            if problem.kind == Kind::Busy
-                && let Some(wait) = self.app.refusals().wait()
-            {
-                tokio::time::sleep(wait).await;
-            }
+    /// The request was answered, or refused on its way.
+    async fn end(self, mut response: Response, shape: Shape) -> Response {
+        match response.extensions_mut().remove::<Problem>() {
+            Some(problem) => self.refuse(&problem, shape).await,
+            None => self.named(response, None),
         }
+    }
+
+    /// The request was refused.
+    async fn refuse(self, problem: &Problem, shape: Shape) -> Response {
+        self.app.metrics().refused(problem.kind);
+        if problem.kind == Kind::Busy
+            && let Some(wait) = self.app.refusals().wait()
+        {
+            tokio::time::sleep(wait).await;
+        }
+        self.named(problem.render(shape), Some(problem))
+    }
+
+    /// The answer under the request's name.
+    fn named(mut self, mut response: Response, problem: Option<&Problem>) -> Response {
         self.is_ended = true;
-        self.tell(response.status().as_u16(), problem.as_ref());
+        self.tell(response.status().as_u16(), problem);
         response.headers_mut().insert(request_id::HEADER, self.name.clone());
         response
     }

@@ -26,6 +26,12 @@ def answer(answered, seconds=2.0, broken=0, **statuses):
     }
 
 
+class Durations(unittest.TestCase):
+    def test_a_request_takes_its_median_or_is_too_slow_to_be_counted(self):
+        self.assertEqual(http_report.request_seconds(answer(2, s200=(2, 1.0)), 8.0), 0.001)
+        self.assertEqual(http_report.request_seconds(answer(0), 8.0), 8.0)
+
+
 class Bodies(unittest.TestCase):
     def test_texts_have_the_tokens_they_are_to_have(self):
         lines = bodies(Case(32, LONG, 4), WORDS, "m").splitlines()

@@ -112,6 +112,12 @@ def figures_of(answer, texts):
     return Figures(answer["answered_in_time"] * texts / answer["seconds"], good["p50_ms"], good["p99_ms"], good["mean_ms"], share)
 
 
+def request_seconds(answer, otherwise):
+    """The time of one request; the other where it was so slow that none was counted."""
+    good = answer["statuses"].get("200")
+    return good["p50_ms"] / 1e3 if good else otherwise
+
+
 def figures_of_engine(answer):
     """From what `magray bench load --json` printed."""
     latency = answer["latency_ms"]

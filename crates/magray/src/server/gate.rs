@@ -58,11 +58,18 @@ pub(crate) async fn admit(State((app, access)): State<(App, Access)>, request: R
     }
 }
 
-/// Who comes in at all: no pages of elsewhere, and no work while the queue has no room for it. What is refused here has
-/// cost next to nothing.
-pub(crate) fn at_the_door(app: &App, origins: &Origins, request: &Request) -> Result<(), Problem> {
-    origins.check(request.uri(), request.headers(), app.live().keys.is_open())?;
-    if is_work(request) { app.check_room(request.body().size_hint().exact().unwrap_or(0)) } else { Ok(()) }
+/// Who comes in at all: no pages of elsewhere, and no work while the queue has no room for it. What is refused here is not
+/// taken through all that lies behind.
+pub(crate) fn at_the_door(app: &App, origins: &Origins, request: &Request, account: &Account) -> Result<(), Problem> {
+    let live = app.live();
+    origins.check(request.uri(), request.headers(), live.keys.is_open())?;
+    let bytes = request.body().size_hint().exact().unwrap_or(0);
+    if !is_work(request) || bytes > live.limits.body_bytes_max as u64 {
+        return Ok(());
+    }
+    // Who is refused for want of room has room kept for a moment. Nobody else has, and those behind say why.
+    let Ok(caller) = live.keys.admit(request.headers(), Access::User) else { return Ok(()) };
+    app.check_room(bytes).inspect_err(|_| account.note_key(caller.name.as_ref()))
 }
 
 /// A path that leads nowhere.

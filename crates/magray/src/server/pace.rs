@@ -14,7 +14,7 @@ const APART: Duration = Duration::from_micros(500);
 const TOGETHER: u32 = 16;
 /// No refusal is held back for longer.
 const MOST: Duration = Duration::from_millis(2);
-/// Less than this is not worth a timer, which is as coarse.
+/// Less than this is not worth a timer, which is coarser: it rounds up to a millisecond.
 const LEAST: Duration = Duration::from_micros(500);
 
 /// When the next refusal may leave.

@@ -1,4 +1,4 @@
-//! How often each key may ask: one clock a key that runs ahead with every request.
+//! How often each key may ask: one clock a key that runs ahead with every request that a full queue does not refuse.
 //! Counts requests of keys alone; callers without a key are bounded by the queue.
 
 use std::{

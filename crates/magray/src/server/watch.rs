@@ -41,7 +41,7 @@ pub(crate) async fn watch(
     let guest = request.extensions().get::<Arc<Guest>>().cloned();
     let _busy = guest.as_ref().map(Guest::begin);
     let watched = Watched::begin(app.clone(), &request);
-    if let Err(problem) = gate::at_the_door(&app, &origins, &request) {
+    if let Err(problem) = gate::at_the_door(&app, &origins, &request, &watched.account) {
         body::discard(request).await;
         return watched.refuse(&problem, shape).await;
     }

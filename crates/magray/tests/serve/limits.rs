@@ -64,6 +64,31 @@ fn more_work_than_there_is_room_for_gets_429_at_once_and_the_rest_is_answered() 
 }
 
 #[test]
+fn a_full_queue_says_429_only_to_those_who_would_be_taken() {
+    let setup = Setup::on_gpu("hang@batch=1").env("MAGRAY_API_KEYS", "one");
+    let server = setup.settings("[queue]\nrequests_max = 1\n[server]\nbody_bytes_max = 4096\n").start();
+    let post = |key: &str, body: &str| server.request("POST", "/embed").key(key).body(body).send();
+    let small = r#"{"inputs":"river"}"#;
+    let mut waiting = server.request("POST", "/embed").key("one").body(small).begin();
+    let status = || server.request("GET", "/gpu/status").key("one").send().ok().json();
+    wait_for("the request", || status()["requests"] == json!(1));
+    let refused = post("one", small);
+    assert_eq!((refused.status, &refused.json()["error_type"]), (429, &json!("overloaded")));
+    assert!(refused.header("x-request-id").is_some());
+    assert_eq!(post("two", small).status, 401);
+    assert_eq!(post("one", &json!({"inputs": "a".repeat(5000)}).to_string()).status, 413);
+    assert_eq!(server.request("GET", "/embed").key("one").send().status, 405);
+    Reply::read(&mut waiting).unwrap().ok();
+    let metrics = server.request("GET", "/metrics").key("one").send().ok();
+    let counted = metrics.text();
+    for line in
+        [r#"magray_http_refusals_total{reason="overloaded"} 1"#, r#"route="/embed",method="POST",status="429"} 1"#]
+    {
+        assert!(counted.contains(line), "{line} in {counted}");
+    }
+}
+
+#[test]
 fn small_requests_starved_a_large_one() {
     let setup = Setup::on_gpu("hang@batch=1");
     let server = setup.settings("[queue]\ntokens_max = 200\n").start();

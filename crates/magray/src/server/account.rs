@@ -18,7 +18,7 @@ pub(crate) struct Account {
 }
 
 /// What stands in it.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Entries {
     /// What the caller's key is called.
     pub(crate) key: Option<Arc<str>>,
@@ -78,12 +78,12 @@ impl Account {
 
     /// The caller has this key.
     pub(crate) fn note_key(&self, name: Option<&Arc<str>>) {
-        self.lock().key = name.cloned();
+        self.entries().key = name.cloned();
     }
 
     /// Something was computed.
     pub(crate) fn note_pass(&self, pass: Pass) {
-        let mut entries = self.lock();
+        let mut entries = self.entries();
         entries.texts += pass.texts;
         entries.tokens += pass.tokens;
         if entries.passes.len() < PASSES_MAX {
@@ -91,12 +91,13 @@ impl Account {
         }
     }
 
-    /// What stands in it now.
-    pub(crate) fn entries(&self) -> Entries {
-        self.lock().clone()
+    /// The same account in another span.
+    pub(crate) fn within(&self, span: Span) -> Self {
+        Self { entries: Arc::clone(&self.entries), span }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Entries> {
+    /// What stands in it now.
+    pub(crate) fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -113,7 +113,7 @@ async fn read(body: &mut axum::body::Body, told: Option<u64>, most: u64, place: 
 
 /// Reads what is on its way of a body that nobody wants, up to a bound. A client that is still sending when the connection
 /// is closed would not see why it was refused. One that waits to be asked for its body is not asked.
-pub(crate) async fn discard(request: Request) {
+pub(crate) async fn discard<B: HttpBody<Data = Bytes> + Unpin>(request: http::Request<B>) {
     const BYTES_MAX: usize = 1 << 20;
     const WITHIN: Duration = Duration::from_millis(100);
     if request.headers().contains_key(header::EXPECT) {

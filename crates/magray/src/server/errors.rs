@@ -52,7 +52,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Every kind, for those who count them.
+    /// Every kind, in the order above, for those who count them.
     pub(crate) const ALL: [Self; 15] = [
         Self::Malformed,
         Self::Invalid,

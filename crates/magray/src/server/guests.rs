@@ -30,6 +30,8 @@ struct Doing {
     answers: BTreeMap<u64, Instant>,
     answers_ever: u64,
     idle_since: Instant,
+    /// When it came, or was last told that there is too much to do.
+    turned_away: Instant,
     /// Whether it was asked to go.
     is_leaving: bool,
 }
@@ -63,6 +65,11 @@ pub(crate) enum Leave {
     Overdue,
 }
 
+/// Whoever asks again in less time has not waited.
+const HASTE: Duration = Duration::from_millis(5);
+/// How long the refusal of one who has not waited is held back. A client that asks again as soon as it is refused takes the
+/// cores that the others' work is computed on; held back, it asks less often.
+const HELD_BACK: Duration = Duration::from_millis(2);
 /// How often guests are looked at.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -73,11 +80,13 @@ impl Guests {
         if self.all.len() == self.all.capacity() {
             self.all.retain(|guest| guest.strong_count() > 0);
         }
+        let now = Instant::now();
         let doing = Doing {
             requests: 0,
             answers: BTreeMap::new(),
             answers_ever: 0,
-            idle_since: Instant::now(),
+            idle_since: now,
+            turned_away: now,
             is_leaving: false,
         };
         let guest = Arc::new(Guest { doing: Mutex::new(doing), leave: Notify::new() });
@@ -119,6 +128,15 @@ impl Guest {
         Delivery { guest: Arc::clone(self), number }
     }
 
+    /// It is about to be told that there is too much to do: waits if it came only just, or was told so only just.
+    pub(crate) async fn turn_away(&self) {
+        let is_in_haste = self.lock().is_in_haste(Instant::now());
+        if is_in_haste {
+            tokio::time::sleep(HELD_BACK).await;
+        }
+        self.lock().turned_away = Instant::now();
+    }
+
     /// Waits until it has to go.
     pub(crate) async fn has_to_go(&self, idle: Idle) -> Leave {
         let look = match idle {
@@ -153,6 +171,10 @@ impl Guest {
 }
 
 impl Doing {
+    fn is_in_haste(&self, now: Instant) -> bool {
+        now.duration_since(self.turned_away) < HASTE
+    }
+
     /// Since when it does nothing.
     fn idle_since(&self) -> Option<Instant> {
         (self.requests == 0 && self.answers.is_empty()).then_some(self.idle_since)
@@ -230,6 +252,17 @@ mod tests {
             drop(delivery);
             assert_eq!(guest.has_to_go(Idle::Within(within)).await, Leave::Idle);
         });
+    }
+
+    #[test]
+    fn only_those_are_held_back_who_have_not_waited() {
+        let guest = Guests::default().enter();
+        let came = guest.lock().turned_away;
+        assert!(guest.lock().is_in_haste(came), "it came with this request");
+        assert!(!guest.lock().is_in_haste(came + HASTE));
+        block_on(guest.turn_away());
+        let refused = guest.lock().turned_away;
+        assert!(refused > came && guest.lock().is_in_haste(refused));
     }
 
     #[test]

@@ -7,11 +7,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body};
-use hyper::{
-    body::Incoming,
-    server::conn::{http1, http2},
-};
+use hyper::server::conn::{http1, http2};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::graceful::{GracefulShutdown, Watcher},
@@ -22,13 +18,15 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
 };
-use tower::ServiceExt;
+use tower::{Layer, util::option_layer};
 
 use super::{
     guests::{Guest, Guests, Idle},
     patience::Patient,
+    site::Site,
     state::App,
     tls::Tls,
+    watch::watch as watched,
 };
 
 /// How connections are taken.
@@ -57,7 +55,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) async fn serve(
     listener: TcpListener,
     listening: Listening,
-    site: Site,
+    site: Arc<Site>,
     stop: impl Future<Output = ()>,
     drain_within: Duration,
 ) -> bool {
@@ -86,7 +84,7 @@ pub(crate) async fn serve(
         let place = Place::take(&site.app);
         let guest = guests.enter();
         let (watcher, mut is_stopping) = (graceful.watcher(), is_stopping.clone());
-        let (listening, site) = (listening.clone(), site.clone());
+        let (listening, site) = (listening.clone(), Arc::clone(&site));
         tokio::spawn(async move {
             let _place = place;
             let greeted = tokio::select! {
@@ -136,15 +134,8 @@ impl Drop for Place {
 
 /// Somebody who is shown the site.
 struct Visitor {
-    site: Site,
+    site: Arc<Site>,
     guest: Arc<Guest>,
-}
-
-/// What is shown to those who connect.
-#[derive(Clone)]
-pub(crate) struct Site {
-    pub(crate) router: Router,
-    pub(crate) app: App,
 }
 
 /// A connection of which it is known what it speaks.
@@ -200,12 +191,11 @@ async fn speak(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let stream = TokioIo::new(greeted.stream);
     let Visitor { site, guest } = visitor;
+    // Pages that may read answers may read refusals too: nothing is before this.
+    let cors = option_layer(site.cors.clone());
     let own = Arc::clone(&guest);
-    let router = site.router.map_request(move |mut request: http::Request<Incoming>| {
-        request.extensions_mut().insert(Arc::clone(&own));
-        request.map(Body::new)
-    });
-    let service = TowerToHyperService::new(router);
+    let answering = move |request| watched(Arc::clone(&site), Arc::clone(&own), request);
+    let service = TowerToHyperService::new(cors.layer(tower::service_fn(answering)));
     if greeted.is_http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder

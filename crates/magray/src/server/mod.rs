@@ -20,7 +20,6 @@ mod models;
 mod openai_tokens;
 mod openapi;
 mod origin;
-mod pace;
 mod patience;
 mod ranking;
 mod rate;
@@ -29,6 +28,7 @@ mod reload;
 mod request_id;
 mod requests;
 mod service;
+mod site;
 mod state;
 mod stopping;
 mod tls;
@@ -62,7 +62,7 @@ use tokio::{
 };
 
 use self::{
-    listen::{Listening, Site},
+    listen::Listening,
     metrics::Metrics,
     models::Models,
     openai_tokens::OpenAiTokens,
@@ -172,7 +172,7 @@ async fn serve(start: Start) -> Result<Ended, Failure> {
     if settings.is_preloading {
         tokio::spawn(preload(app.clone()));
     }
-    let site = Site { router: openapi::router(&app, &settings), app: app.clone() };
+    let site = Arc::new(openapi::site(&app, &settings));
     let listening = Listening { tls, connections_max: settings.connections_max, head_within: settings.head_within };
     let until = signals.watch(app, console);
     let was_drained = listen::serve(listener, listening, site, until, settings.drain_within).await;

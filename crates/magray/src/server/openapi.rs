@@ -1,9 +1,7 @@
 //! All routes and the document that describes them, made from the same list.
 //! A route that is not described here does not exist.
 
-use std::sync::Arc;
-
-use axum::{Router, middleware};
+use axum::Router;
 use http::{HeaderName, HeaderValue, Method, header};
 use tower_http::{
     catch_panic::CatchPanicLayer,
@@ -16,7 +14,14 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::{apis, errors, gate, health, keys::Access, mcp, metrics, origin::Origins, state::App, watch};
+use super::{
+    apis, errors, gate, health,
+    keys::Access,
+    mcp, metrics,
+    origin::Origins,
+    site::{Parts, Site},
+    state::App,
+};
 use crate::config::ServerSettings;
 
 /// The head of the document.
@@ -50,15 +55,21 @@ impl Modify for Secured {
     }
 }
 
+/// All routes.
+struct Described {
+    open: Router<App>,
+    guarded: Router<App>,
+    /// What each path asks of its callers.
+    paths: Vec<(String, Option<Access>)>,
+    document: utoipa::openapi::OpenApi,
+}
+
 /// All routes, by what they ask of their callers.
-fn described(app: &App, settings: &ServerSettings) -> (Router<App>, utoipa::openapi::OpenApi) {
+fn described(app: &App, settings: &ServerSettings) -> Described {
     let open = OpenApiRouter::new()
         .routes(routes!(health::health))
         .routes(routes!(health::ping))
         .routes(routes!(health::live));
-    let guarded = |routes: OpenApiRouter<App>, access: Access| {
-        routes.route_layer(middleware::from_fn_with_state((app.clone(), access), gate::admit))
-    };
     let users = OpenApiRouter::new()
         .merge(apis::openai::routes())
         .merge(apis::tei::routes())
@@ -68,28 +79,36 @@ fn described(app: &App, settings: &ServerSettings) -> (Router<App>, utoipa::open
         .merge(apis::gpu::reading_routes())
         .routes(routes!(metrics::metrics));
     let admins = OpenApiRouter::new().merge(apis::gpu::moving_routes()).merge(apis::admin::routes());
-    OpenApiRouter::with_openapi(Document::openapi())
-        .merge(open)
-        .merge(guarded(users, Access::User))
-        .merge(guarded(admins, Access::Admin))
-        .split_for_parts()
+    let mut document = Document::openapi();
+    let mut paths = Vec::new();
+    let mut describe = |routes: OpenApiRouter<App>, access: Option<Access>| {
+        let (router, described) = routes.split_for_parts();
+        paths.extend(described.paths.paths.keys().map(|path| (path.clone(), access)));
+        document.merge(described);
+        router
+    };
+    let open = describe(open, None);
+    let guarded = describe(users, Some(Access::User)).merge(describe(admins, Some(Access::Admin)));
+    Described { open, guarded, paths, document }
 }
 
 /// The whole site.
-pub(crate) fn router(app: &App, settings: &ServerSettings) -> Router {
-    let (routes, document) = described(app, settings);
-    let origins = Arc::new(Origins::new(&settings.host, &settings.hosts, &settings.cors_origins));
-    let mut router = routes
-        .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
-        .fallback(gate::no_route)
-        .method_not_allowed_fallback(gate::wrong_method)
-        .layer(CatchPanicLayer::custom(errors::panicked))
-        .layer(middleware::from_fn_with_state((app.clone(), origins), watch::watch))
-        .with_state(app.clone());
-    if let Some(cors) = cors(&settings.cors_origins) {
-        router = router.layer(cors);
-    }
-    router
+pub(crate) fn site(app: &App, settings: &ServerSettings) -> Site {
+    let Described { open, guarded, mut paths, document } = described(app, settings);
+    let open = open.merge(SwaggerUi::new("/docs").url("/openapi.json", document));
+    paths.extend(["/docs", "/docs/{*file}", "/openapi.json"].map(|path| (path.to_owned(), None)));
+    let answering = |router: Router<App>| {
+        let router = router.fallback(gate::no_route).method_not_allowed_fallback(gate::wrong_method);
+        router.layer(CatchPanicLayer::custom(errors::panicked)).with_state(app.clone())
+    };
+    Site::new(Parts {
+        app: app.clone(),
+        origins: Origins::new(&settings.host, &settings.hosts, &settings.cors_origins),
+        cors: cors(&settings.cors_origins),
+        paths,
+        open: answering(open),
+        guarded: answering(guarded),
+    })
 }
 
 /// Which web pages may ask; `None`: those of no other origin.

@@ -2,16 +2,19 @@
 //! Misses none: also one whose client leaves before the answer is told of.
 
 use std::{
+    convert::Infallible,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use axum::{
-    extract::{MatchedPath, Request, State},
-    middleware::Next,
+    body::Body,
     response::{IntoResponse, Response},
 };
-use http::{HeaderValue, Method};
+use http::{HeaderValue, Method, Request, header};
+use hyper::body::Incoming;
+use tower::Service;
+use tracing::Span;
 
 use super::{
     account::{Account, Entries},
@@ -20,9 +23,8 @@ use super::{
     errors::{Kind, Problem, Shape},
     gate,
     guests::Guest,
-    origin::Origins,
     request_id,
-    state::App,
+    site::{Route, Site},
     traces::{Ended, Trace},
     visit,
 };
@@ -30,42 +32,51 @@ use super::{
 /// Nobody reads this status: the client has left.
 const CLIENT_LEFT: u16 = 499;
 
-/// Watches a request.
+/// Watches a request. What is refused at the door is taken through nothing that lies behind it.
 pub(crate) async fn watch(
-    State((app, origins)): State<(App, Arc<Origins>)>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+    site: Arc<Site>,
+    guest: Arc<Guest>,
+    request: Request<Incoming>,
+) -> Result<Response, Infallible> {
+    let _busy = guest.begin();
     let shape = Shape::of(request.uri().path());
-    let within = app.live().limits.answer_within;
-    let guest = request.extensions().get::<Arc<Guest>>().cloned();
-    let _busy = guest.as_ref().map(Guest::begin);
-    let watched = Watched::begin(app.clone(), &request);
-    if let Err(problem) = gate::at_the_door(&app, &origins, &request, &watched.account) {
+    let watched = Watched::begin(site, &request);
+    if let Err(problem) = gate::at_the_door(&watched.site, &watched.route, &request, &watched.account) {
         body::discard(request).await;
-        return watched.refuse(&problem, shape).await;
+        return Ok(watched.refuse(&problem, shape, &guest).await);
     }
-    let (account, is_post) = (watched.account.clone(), watched.method == Method::POST);
+    // A connection has room for what is here, also while it is idle.
+    Ok(Box::pin(answer(watched, request, shape, guest)).await)
+}
+
+async fn answer(mut watched: Watched, request: Request<Incoming>, shape: Shape, guest: Arc<Guest>) -> Response {
+    let app = watched.site.app.clone();
+    let within = app.live().limits.answer_within;
+    let is_post = watched.method == Method::POST;
+    let account = watched.named_account();
+    let mut request = request.map(Body::new);
     // For those who go on in a task of their own.
     request.extensions_mut().insert(account.clone());
-    let answering = tokio::time::timeout(within, account.kept_during(next.run(request)));
+    let mut handlers = watched.site.handlers(&watched.route);
+    let answering = tokio::time::timeout(within, account.kept_during(handlers.call(request)));
     let (answered, room) = visit::run(answering).await;
     let response = match answered {
-        Ok(response) => response,
+        Ok(Ok(response)) => response,
+        Ok(Err(never)) => match never {},
         Err(_) => {
             let message = "the request was not answered in time";
             Problem::busy(Kind::Expired, message, Duration::from_secs(1)).into_response()
         }
     };
-    let response = watched.end(response, shape).await;
+    let response = watched.end(response, shape, &guest).await;
     if is_post { counted(response, Held { app: &app, room, guest }).await } else { response }
 }
 
 /// A request that is not answered yet. Dropped before it is, its client has left.
 struct Watched {
-    app: App,
+    site: Arc<Site>,
+    route: Arc<Route>,
     name: HeaderValue,
-    route: Option<MatchedPath>,
     method: Method,
     started: Instant,
     account: Account,
@@ -75,38 +86,55 @@ struct Watched {
 }
 
 impl Watched {
-    fn begin(app: App, request: &Request) -> Self {
+    fn begin(site: Arc<Site>, request: &Request<Incoming>) -> Self {
         let started = Instant::now();
         let name = request_id::name(request.headers());
-        let route = request.extensions().get::<MatchedPath>().cloned();
+        let route = Arc::clone(site.route(request.uri().path()));
         let method = request.method().clone();
-        let trace = app.traces().map(|traces| traces.begin(request.headers(), &method, route_word(route.as_ref())));
-        let request_id = name.to_str().unwrap_or_default();
+        let trace = site.app.traces().map(|traces| traces.begin(request.headers(), &method, route.name()));
+        Self { site, route, name, method, started, account: Account::new(Span::none()), trace, is_ended: false }
+    }
+
+    /// Its account, whose lines in the log carry its name from here on.
+    fn named_account(&mut self) -> Account {
+        self.account = self.account.within(self.span());
+        self.account.clone()
+    }
+
+    /// What its lines in the log stand in. Made when it is needed first: few lines tell of requests that are refused.
+    fn span(&self) -> Span {
+        if !self.account.span().is_none() {
+            return self.account.span().clone();
+        }
+        let request_id = self.name.to_str().unwrap_or_default();
         // As severe as can be, so that it is there whatever is logged.
-        let span = match trace.as_ref().map(Trace::id) {
+        match self.trace.as_ref().map(Trace::id) {
             Some(trace_id) => tracing::error_span!(target: "magray::server", "request", request_id, %trace_id),
             None => tracing::error_span!(target: "magray::server", "request", request_id),
-        };
-        Self { app, name, route, method, started, account: Account::new(span), trace, is_ended: false }
+        }
     }
 
     /// The request was answered, or refused on its way.
-    async fn end(self, mut response: Response, shape: Shape) -> Response {
-        match response.extensions_mut().remove::<Problem>() {
-            Some(problem) => self.refuse(&problem, shape).await,
-            None => self.named(response, None),
+    async fn end(self, mut response: Response, shape: Shape, guest: &Guest) -> Response {
+        let Some(problem) = response.extensions_mut().remove::<Problem>() else { return self.named(response, None) };
+        let mut refused = self.refuse(&problem, shape, guest).await;
+        if let Some(methods) = response.headers_mut().remove(header::ALLOW) {
+            refused.headers_mut().insert(header::ALLOW, methods);
         }
+        refused
     }
 
     /// The request was refused.
-    async fn refuse(self, problem: &Problem, shape: Shape) -> Response {
-        self.app.metrics().refused(problem.kind);
-        if problem.kind == Kind::Busy
-            && let Some(wait) = self.app.refusals().wait()
-        {
-            tokio::time::sleep(wait).await;
+    async fn refuse(self, problem: &Problem, shape: Shape, guest: &Guest) -> Response {
+        self.site.app.metrics().refused(problem.kind);
+        if problem.kind == Kind::Busy {
+            guest.turn_away().await;
         }
-        self.named(problem.render(shape), Some(problem))
+        let mut response = problem.render(shape);
+        if self.method == Method::HEAD {
+            *response.body_mut() = Body::empty();
+        }
+        self.named(response, Some(problem))
     }
 
     /// The answer under the request's name.
@@ -119,13 +147,20 @@ impl Watched {
 
     /// Tells metrics, log and trace of it.
     fn tell(&mut self, status: u16, problem: Option<&Problem>) {
-        let (took, route) = (self.started.elapsed(), route_word(self.route.as_ref()));
-        self.app.metrics().answered(route, &self.method, status, took);
+        let took = self.started.elapsed();
+        let app = &self.site.app;
+        app.metrics().answered(&self.route.counters, &self.method, status, took);
         let entries = self.account.entries();
-        let _in_span = self.account.span().enter();
-        let model = entries.passes.first().map(|pass| self.app.models().get(pass.model).name.as_str());
-        let line = Line { method: &self.method, route, status, ms: took.as_micros() as f64 / 1e3, model, problem };
-        line.log(&entries);
+        let model = entries.passes.first().map(|pass| app.models().get(pass.model).name.as_str());
+        let line = Line {
+            method: &self.method,
+            route: self.route.name(),
+            status,
+            ms: took.as_micros() as f64 / 1e3,
+            model,
+            problem,
+        };
+        line.log(&entries, || self.span());
         if let Some(trace) = self.trace.take() {
             let request_id = self.name.to_str().unwrap_or_default();
             let error = problem.map(|problem| problem.kind.code());
@@ -142,10 +177,6 @@ impl Drop for Watched {
     }
 }
 
-fn route_word(route: Option<&MatchedPath>) -> &str {
-    route.map_or("none", MatchedPath::as_str)
-}
-
 /// A request's line in the log.
 struct Line<'a> {
     method: &'a Method,
@@ -157,12 +188,13 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    fn log(&self, entries: &Entries) {
+    fn log(&self, entries: &Entries, span: impl Fn() -> Span) {
         // One line for each request, whatever its level.
         macro_rules! log_at {
             ($level:ident) => {
                 tracing::$level!(
                     target: "magray::access",
+                    parent: &span(),
                     method = %self.method,
                     route = self.route,
                     status = self.status,

@@ -99,6 +99,8 @@ fn web_pages_of_other_origins_may_ask_only_where_that_is_wanted() {
     let reply = open.request("GET", "/v1/models").header("origin", page).send().ok();
     assert_eq!(reply.header("access-control-allow-origin"), Some(page));
     assert!(reply.header("access-control-expose-headers").unwrap().contains("retry-after"));
+    let refused = open.request("POST", "/v1/embeddings").header("origin", page).body("{").send();
+    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (400, Some(page)));
     let asked = open.request("OPTIONS", "/v1/embeddings").header("origin", page);
     let asked = asked.header("access-control-request-method", "POST");
     let allowed = asked.header("access-control-request-headers", "authorization,x-stainless-os").send().ok();

@@ -34,6 +34,27 @@ fn a_key_is_needed_where_keys_are_set() {
 }
 
 #[test]
+fn every_path_but_those_of_health_and_of_pages_needs_a_key() {
+    let server = Setup::embedder().env("MAGRAY_API_KEYS", "one").start();
+    let document = server.get("/openapi.json").ok().json();
+    let mut paths: Vec<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
+    assert!(paths.len() > 30, "{paths:?}");
+    paths.extend(["/v1/models/any".to_owned(), "/v1/models/anybody/any".to_owned()]);
+    let asked: Vec<String> = paths.into_iter().filter(|path| !path.contains('{')).collect();
+    for path in asked {
+        let is_open = matches!(path.as_str(), "/health" | "/health/live" | "/ping");
+        for method in ["GET", "POST", "HEAD", "PUT"] {
+            let status = server.request(method, &path).send().status;
+            assert_eq!(status == 401, !is_open, "{method} {path}: {status}");
+        }
+    }
+    for open in ["/docs/", "/docs/index.html"] {
+        server.get(open).ok();
+    }
+    assert_eq!(server.get("/nowhere").status, 404);
+}
+
+#[test]
 fn a_client_without_a_key_that_sends_much_still_hears_why() {
     let server = Setup::embedder().env("MAGRAY_API_KEYS", "one").start();
     let much = format!("{{\"inputs\":\"{}\"}}", "a".repeat(900_000));

@@ -3,6 +3,9 @@
 
 mod engine;
 mod page;
+mod routes;
+
+pub(crate) use routes::RouteCounters;
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -13,7 +16,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use http::{Method, header};
+use http::header;
 use magray_core::schedule::Fallback;
 use magray_engine::engine::Answer;
 use metrics::{
@@ -31,6 +34,8 @@ pub(crate) struct Metrics {
     handle: PrometheusHandle,
     /// Looked up once: they count in every request.
     passes: Arc<Passes>,
+    /// By kind.
+    refusals: Arc<[Counter; Kind::ALL.len()]>,
 }
 
 /// What is counted of all that is computed.
@@ -64,11 +69,11 @@ impl Metrics {
         let recorder = buckets(builder, "_texts", &TEXTS).build_recorder();
         let handle = recorder.handle();
         let recorder = Arc::new(recorder);
-        let passes = metrics::with_local_recorder(&*recorder, || {
+        let (passes, refusals) = metrics::with_local_recorder(&*recorder, || {
             describe();
-            Arc::new(Passes::new(models))
+            (Arc::new(Passes::new(models)), Arc::new(Kind::ALL.map(refusals_of)))
         });
-        Self { recorder, handle, passes }
+        Self { recorder, handle, passes, refusals }
     }
 
     /// Does something with this server's counters.
@@ -76,22 +81,9 @@ impl Metrics {
         metrics::with_local_recorder(&*self.recorder, count)
     }
 
-    /// A request was answered or refused, or its client has left.
-    pub(crate) fn answered(&self, route: &str, method: &Method, status: u16, took: Duration) {
-        self.with(|| {
-            let labels = vec![
-                Label::new("route", route.to_owned()),
-                Label::new("method", method_word(method)),
-                Label::new("status", status.to_string()),
-            ];
-            counter!("magray_http_requests_total", labels).increment(1);
-            histogram!("magray_http_request_seconds", "route" => route.to_owned()).record(took);
-        });
-    }
-
     /// A request was refused.
     pub(crate) fn refused(&self, kind: Kind) {
-        self.with(|| counter!("magray_http_refusals_total", "reason" => kind.code()).increment(1));
+        self.refusals[kind as usize].increment(1);
     }
 
     /// A connection was one too many.
@@ -134,17 +126,10 @@ impl Metrics {
     }
 }
 
-/// A method is the client's own text; others than these are one.
-fn method_word(method: &Method) -> &'static str {
-    match method.as_str() {
-        "GET" => "GET",
-        "POST" => "POST",
-        "HEAD" => "HEAD",
-        "OPTIONS" => "OPTIONS",
-        "PUT" => "PUT",
-        "DELETE" => "DELETE",
-        _ => "other",
-    }
+fn refusals_of(kind: Kind) -> Counter {
+    let count = counter!("magray_http_refusals_total", "reason" => kind.code());
+    count.absolute(0);
+    count
 }
 
 impl Passes {
@@ -153,9 +138,6 @@ impl Passes {
         counter!("magray_http_connections_refused_total").absolute(0);
         for reason in Fallback::CODES {
             counter!("magray_fallbacks_total", "reason" => reason).absolute(0);
-        }
-        for kind in Kind::ALL {
-            counter!("magray_http_refusals_total", "reason" => kind.code()).absolute(0);
         }
         let of_model = |name: &str| {
             let label = || vec![Label::new("model", name.to_owned())];

@@ -326,6 +326,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn kinds_are_counted_by_their_places() {
+        assert!(Kind::ALL.into_iter().enumerate().all(|(place, kind)| kind as usize == place));
+    }
+
+    #[test]
     fn a_path_tells_the_shape_of_its_errors() {
         let cases = [
             ("/v1/embeddings", Shape::OpenAi),

@@ -33,7 +33,8 @@ pub(crate) fn is_work<B>(request: &Request<B>) -> bool {
 }
 
 /// Who comes in: no pages of elsewhere, those whose key allows it, as often as it allows, and no work while the queue has
-/// no room for it. A request that finds no room is none that its key has asked.
+/// no room for it. A request that finds no room is none that its key has asked; and room is kept for a moment for whoever
+/// found none, so that only those are asked about it who may come in otherwise.
 pub(crate) fn at_the_door<B: HttpBody>(
     site: &Site,
     route: &Route,
@@ -48,11 +49,13 @@ pub(crate) fn at_the_door<B: HttpBody>(
         account.note_key(caller.name.as_ref());
     }
     let bytes = request.body().size_hint().exact().unwrap_or(0);
+    let since_start = site.app.uptime();
     // A body that is too large hears so from whoever reads it.
     if is_work(request) && bytes <= live.limits.body_bytes_max as u64 {
+        live.rates.check(caller.key, since_start)?;
         site.app.check_room(bytes)?;
     }
-    live.rates.take(caller.key, site.app.uptime())
+    live.rates.take(caller.key, since_start)
 }
 
 /// A path that leads nowhere.

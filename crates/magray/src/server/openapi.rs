@@ -59,7 +59,7 @@ impl Modify for Secured {
 struct Described {
     open: Router<App>,
     guarded: Router<App>,
-    /// What each path asks of its callers.
+    /// What each path asks of its callers, whatever their method.
     paths: Vec<(String, Option<Access>)>,
     document: utoipa::openapi::OpenApi,
 }
@@ -96,7 +96,7 @@ fn described(app: &App, settings: &ServerSettings) -> Described {
 pub(crate) fn site(app: &App, settings: &ServerSettings) -> Site {
     let Described { open, guarded, mut paths, document } = described(app, settings);
     let open = open.merge(SwaggerUi::new("/docs").url("/openapi.json", document));
-    paths.extend(["/docs", "/docs/{*file}", "/openapi.json"].map(|path| (path.to_owned(), None)));
+    paths.extend(["/docs", "/docs/", "/docs/{*rest}", "/openapi.json"].map(|path| (path.to_owned(), None)));
     let answering = |router: Router<App>| {
         let router = router.fallback(gate::no_route).method_not_allowed_fallback(gate::wrong_method);
         router.layer(CatchPanicLayer::custom(errors::panicked)).with_state(app.clone())

@@ -46,24 +46,39 @@ impl Rates {
         }
     }
 
+    /// Says when there is a request of a key's share again, if there is none now; takes none.
+    pub(crate) fn check(&self, key: Option<usize>, since_start: Duration) -> Result<(), Problem> {
+        let Some(spent) = key.and_then(|key| self.spent.get(key)) else { return Ok(()) };
+        self.after(spent.load(Ordering::Relaxed), nanos(since_start)).map(drop)
+    }
+
     /// Takes one request of a key's share, or says when there is one again.
     pub(crate) fn take(&self, key: Option<usize>, since_start: Duration) -> Result<(), Problem> {
         let Some(spent) = key.and_then(|key| self.spent.get(key)) else { return Ok(()) };
-        let now = u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX);
         let mut before = spent.load(Ordering::Relaxed);
         loop {
-            let after = before.max(now).saturating_add(self.interval);
-            let ahead = after - now;
-            if ahead > self.ahead_max {
-                let wait = Duration::from_nanos(ahead - self.ahead_max);
-                return Err(Problem::busy(Kind::TooOften, "this key has asked too often: wait and try again", wait));
-            }
+            let after = self.after(before, nanos(since_start))?;
             match spent.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(other) => before = other,
             }
         }
     }
+
+    /// How far a clock has run after one more request.
+    fn after(&self, before: u64, now: u64) -> Result<u64, Problem> {
+        let after = before.max(now).saturating_add(self.interval);
+        let ahead = after - now;
+        if ahead <= self.ahead_max {
+            return Ok(after);
+        }
+        let wait = Duration::from_nanos(ahead - self.ahead_max);
+        Err(Problem::busy(Kind::TooOften, "this key has asked too often: wait and try again", wait))
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -74,10 +89,12 @@ mod tests {
     fn a_burst_is_taken_then_the_rate_holds() {
         let rates = Rates::new(2, Some(60));
         let second = Duration::from_secs(1);
+        assert!((0..100).all(|_| rates.check(Some(0), second).is_ok()), "to look takes nothing");
         let taken = (0..100).take_while(|_| rates.take(Some(0), second).is_ok()).count();
         assert_eq!(taken, 10);
         let refused = rates.take(Some(0), second).unwrap_err();
         assert_eq!((refused.kind, refused.retry_after), (Kind::TooOften, Some(second)));
+        assert_eq!(rates.check(Some(0), second).unwrap_err().retry_after, Some(second));
         assert!(rates.take(Some(0), second * 2).is_ok());
         assert!(rates.take(Some(0), second * 2).is_err());
         assert!(rates.take(Some(1), second).is_ok(), "one key does not spend another's share");

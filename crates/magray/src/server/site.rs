@@ -49,7 +49,7 @@ impl Site {
             let route = route(&path, access);
             routes
                 .insert(path, route)
-                .unwrap_or_else(|error| unreachable!("the handlers have the same paths: {error}"));
+                .unwrap_or_else(|error| unreachable!("a path asks the same of all its callers: {error}"));
         }
         Self {
             app: parts.app,

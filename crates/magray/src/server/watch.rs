@@ -8,7 +8,7 @@ use std::{
 };
 
 use axum::{
-    body::Body,
+    body::{Body, HttpBody},
     response::{IntoResponse, Response},
 };
 use http::{HeaderValue, Method, Request, header};
@@ -132,7 +132,9 @@ impl Watched {
         }
         let mut response = problem.render(shape);
         if self.method == Method::HEAD {
-            *response.body_mut() = Body::empty();
+            let body = std::mem::take(response.body_mut());
+            let bytes = body.size_hint().exact().map(HeaderValue::from);
+            response.headers_mut().extend(bytes.map(|bytes| (header::CONTENT_LENGTH, bytes)));
         }
         self.named(response, Some(problem))
     }

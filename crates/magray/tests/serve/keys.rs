@@ -48,10 +48,16 @@ fn every_path_but_those_of_health_and_of_pages_needs_a_key() {
             assert_eq!(status == 401, !is_open, "{method} {path}: {status}");
         }
     }
-    for open in ["/docs/", "/docs/index.html"] {
-        server.get(open).ok();
-    }
     assert_eq!(server.get("/nowhere").status, 404);
+    let head = server.request("HEAD", "/metrics").send();
+    assert!(head.body.is_empty() && head.header("content-length").is_some_and(|length| length != "0"));
+    let metrics = || server.request("GET", "/metrics").key("one").send();
+    for (open, route) in
+        [("/docs/", "/docs/"), ("/docs/index.html", "/docs/{*rest}"), ("/openapi.json", "/openapi.json")]
+    {
+        server.get(open).ok();
+        assert!(metrics().text().contains(&format!("route=\"{route}\",method=\"GET\",status=\"200\"")), "{route}");
+    }
 }
 
 #[test]

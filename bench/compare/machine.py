@@ -27,6 +27,11 @@ def usable_cores():
     return len(os.sched_getaffinity(0))
 
 
+def is_pinned():
+    """Whether there are cores that this process may not use."""
+    return usable_cores() < (os.cpu_count() or 1)
+
+
 def load():
     """How many programs wanted to compute on average in the last minute."""
     return os.getloadavg()[0]

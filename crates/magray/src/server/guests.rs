@@ -9,6 +9,8 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
+use super::pace::Pace;
+
 /// All connections.
 #[derive(Default)]
 pub(crate) struct Guests {
@@ -67,9 +69,6 @@ pub(crate) enum Leave {
 
 /// Whoever asks again in less time has not waited.
 const HASTE: Duration = Duration::from_millis(5);
-/// How long the refusal of one who has not waited is held back. A client that asks again as soon as it is refused takes the
-/// cores that the others' work is computed on; held back, it asks less often.
-const HELD_BACK: Duration = Duration::from_millis(2);
 /// How often guests are looked at.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -128,11 +127,12 @@ impl Guest {
         Delivery { guest: Arc::clone(self), number }
     }
 
-    /// It is about to be told that there is too much to do: waits if it came only just, or was told so only just.
-    pub(crate) async fn turn_away(&self) {
+    /// It is about to be told that there is too much to do: waits if it came only just, or was told so only just, as the
+    /// pace of such refusals wants it.
+    pub(crate) async fn turn_away(&self, pace: &Pace) {
         let is_in_haste = self.lock().is_in_haste(Instant::now());
-        if is_in_haste {
-            tokio::time::sleep(HELD_BACK).await;
+        if is_in_haste && let Some(wait) = pace.wait() {
+            tokio::time::sleep(wait).await;
         }
         self.lock().turned_away = Instant::now();
     }
@@ -260,7 +260,7 @@ mod tests {
         let came = guest.lock().turned_away;
         assert!(guest.lock().is_in_haste(came), "it came with this request");
         assert!(!guest.lock().is_in_haste(came + HASTE));
-        block_on(guest.turn_away());
+        block_on(guest.turn_away(&Pace::new()));
         let refused = guest.lock().turned_away;
         assert!(refused > came && guest.lock().is_in_haste(refused));
     }

@@ -20,6 +20,7 @@ mod models;
 mod openai_tokens;
 mod openapi;
 mod origin;
+mod pace;
 mod patience;
 mod ranking;
 mod rate;

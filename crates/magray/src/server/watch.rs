@@ -126,9 +126,10 @@ impl Watched {
 
     /// The request was refused.
     async fn refuse(self, problem: &Problem, shape: Shape, guest: &Guest) -> Response {
-        self.site.app.metrics().refused(problem.kind);
+        let app = &self.site.app;
+        app.metrics().refused(problem.kind);
         if problem.kind == Kind::Busy {
-            guest.turn_away().await;
+            guest.turn_away(app.refusals()).await;
         }
         let mut response = problem.render(shape);
         if self.method == Method::HEAD {

@@ -1,25 +1,26 @@
 //! Where requests wait: drives the machine that decides, does what it says, and gives the answers.
 //! Decides nothing itself and computes nothing; its lock is never held while a lane or a caller is called.
 
+mod reports;
+mod state;
 mod wishes;
 
 pub(super) use wishes::{Seen, Unmet};
 
-use super::incident::{Incident, Incidents};
-use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, Part, What};
+use super::incident::Incident;
+use super::lane::{Lane, LaneStatus, Order, What};
 use super::pace::{Pace, Recent};
 use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
-    Action, Allowed, BatchId, Change, Condition, DeviceId, Ending, Event, Failure, Fallback, Group, Machine, ModelId,
-    ModelView, Moment, Refused, Report, Request, RequestId, Residency, Sketch, View,
+    Allowed, Change, DeviceId, Event, Fallback, Group, Machine, ModelId, ModelView, Moment, Refused, Report, Request,
+    RequestId, Residency, Sketch, View,
 };
+use state::{Effect, Pending, State};
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use wishes::Wishes;
 
 /// Called exactly once with what came of a request.
 pub(super) type OnAnswer = Box<dyn FnOnce(Result<Answer, EngineError>) + Send>;
@@ -45,55 +46,10 @@ pub(super) struct Desk {
     absent: Option<Reason>,
 }
 
-struct State {
-    machine: Machine,
-    actions: Vec<Action>,
-    requests: HashMap<RequestId, Pending>,
-    /// By device: workers that were ordered. An order names the one it is meant for, since orders are carried out
-    /// without the lock and may come late.
-    workers: Vec<u64>,
-    incidents: Incidents,
-    /// By model: what was wished for so far.
-    wishes: Vec<Wishes>,
-    last_id: u64,
-    /// When the clock's thread will wake by itself.
-    alarm: Option<Moment>,
-    is_closed: bool,
-}
-
-/// A request that is not answered yet.
-struct Pending {
-    work: Arc<Work>,
-    /// Rows of the texts that are computed; empty until the first are.
-    values: Vec<f32>,
-    on_answer: OnAnswer,
-}
-
-/// What is done when the lock is open again.
-enum Effect {
-    Order(DeviceId, Order),
-    Complete(Pending, Report),
-    Refuse(Pending, Refused),
-    Tell(DeviceId, Change),
-    Forget(usize),
-}
-
 impl Desk {
     pub(super) fn new(machine: Machine, absent: Option<Reason>, on_change: OnChange) -> Self {
-        let view = machine.view();
-        let (devices, models) = (view.devices.len(), view.models.len());
         Self {
-            state: Mutex::new(State {
-                machine,
-                actions: Vec::new(),
-                requests: HashMap::new(),
-                workers: vec![0; devices],
-                incidents: Incidents::new(devices),
-                wishes: vec![Wishes::default(); models],
-                last_id: 0,
-                alarm: None,
-                is_closed: false,
-            }),
+            state: Mutex::new(State::new(machine)),
             clock: Condvar::new(),
             settled: Condvar::new(),
             started: Instant::now(),
@@ -158,108 +114,6 @@ impl Desk {
         if cancelled.is_some() {
             self.step(state, Event::Cancelled(id), self.now());
         }
-    }
-
-    /// A batch was computed; `rows` has one row a text, or one a token where those were wanted.
-    pub(super) fn finished(&self, device: DeviceId, batch: &Batch, rows: &[f32], compute: Duration) {
-        let outputs = rows.len() / batch.rows().max(1);
-        // Memory for the answers is taken, and they are copied, before the lock is.
-        let mut from = 0;
-        let computed: Vec<Vec<f32>> = batch
-            .parts
-            .iter()
-            .map(|part| {
-                let to = from + part.rows() * outputs;
-                let rows = rows[from..to].to_vec();
-                from = to;
-                rows
-            })
-            .collect();
-        let mut state = self.lock();
-        let now = self.now();
-        for (part, rows) in batch.parts.iter().zip(computed) {
-            if let Some(pending) = state.requests.get_mut(&part.request) {
-                pending.keep(part, rows, outputs);
-            }
-        }
-        // A batch that a worker finishes on its way out does not mean that the device serves again.
-        if state.machine.is_in_rotation(device) {
-            state.incidents.served(device, now);
-        }
-        self.step(state, Event::Finished { batch: batch.id, compute }, now);
-    }
-
-    /// Part of a device has nothing to do.
-    pub(super) fn spare(&self, device: DeviceId) {
-        self.advance(Event::Spare { device });
-    }
-
-    pub(super) fn failed(&self, device: DeviceId, batch: BatchId, failure: Failure) {
-        let mut state = self.lock();
-        let now = self.now();
-        state.note(device, failure_word(failure), now);
-        self.step(state, Event::Failed { batch, failure }, now);
-    }
-
-    pub(super) fn up(&self, device: DeviceId) {
-        self.advance(Event::Up { device });
-    }
-
-    pub(super) fn down(&self, device: DeviceId, ending: Ending) {
-        let mut state = self.lock();
-        let now = self.now();
-        // One that rests was not needed: nothing went wrong.
-        if ending != Ending::Rested {
-            state.note(device, ending_word(ending), now);
-        }
-        self.step(state, Event::Down { device, ending }, now);
-    }
-
-    pub(super) fn heartbeat(&self, device: DeviceId) {
-        self.advance(Event::Heartbeat { device });
-    }
-
-    /// A model's weights are on a device.
-    pub(super) fn loaded(&self, device: DeviceId, model: usize, loaded: Loaded) {
-        let Loaded { bytes, took, from_host } = loaded;
-        self.advance(Event::Loaded { device, model: ModelId(model as u32), bytes, took, from_host });
-    }
-
-    /// A model's weights could not be put on a device.
-    pub(super) fn not_loaded(&self, device: DeviceId, model: usize, failure: Failure) {
-        self.advance(Event::NotLoaded { device, model: ModelId(model as u32), failure });
-    }
-
-    /// A model's weights have left a device.
-    pub(super) fn offloaded(&self, device: DeviceId, model: usize) {
-        self.advance(Event::Offloaded { device, model: ModelId(model as u32) });
-    }
-
-    /// A model's weights are in the host's memory as GPUs load them, or are there no more.
-    pub(super) fn imaged(&self, model: usize, is_there: bool) {
-        self.advance(Event::Imaged { model: ModelId(model as u32), is_there });
-    }
-
-    /// What weights may take of a device's memory has changed.
-    pub(super) fn room(&self, device: DeviceId, bytes: u64) {
-        self.advance(Event::Room { device, bytes });
-    }
-
-    pub(super) fn probed(&self, device: DeviceId, passed: bool) {
-        self.advance(Event::Probed { device, passed });
-    }
-
-    pub(super) fn judged(&self, device: DeviceId, condition: Condition) {
-        let mut state = self.lock();
-        let now = self.now();
-        if let Condition::Bad(_) = condition {
-            state.note(device, "ruled_out", now);
-        }
-        self.step(state, Event::Judged { device, condition }, now);
-    }
-
-    pub(super) fn reset(&self, device: DeviceId) {
-        self.advance(Event::Reset { device });
     }
 
     /// Takes no request any more and waits until all are answered; `false` if that takes longer than `most`.
@@ -441,74 +295,6 @@ pub(super) fn is_delivering() -> bool {
     DELIVERING.get()
 }
 
-impl State {
-    /// Something went wrong with a device.
-    fn note(&mut self, device: DeviceId, code: &'static str, now: Moment) {
-        // An engine that ends ends its workers.
-        if !self.is_closed {
-            self.incidents.noticed(device, code, now);
-        }
-    }
-
-    /// An order for the worker that the device has now.
-    fn order(&self, device: DeviceId, what: What) -> Order {
-        Order { worker: self.workers[usize::from(device.0)], what }
-    }
-
-    /// Makes of an action what is needed to do it without the lock.
-    fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
-        Some(match action {
-            Action::Start { device, batch, pieces } => {
-                let parts: Vec<Part> = pieces
-                    .into_iter()
-                    .filter_map(|piece| {
-                        let work = self.requests.get(&piece.request)?.work.clone();
-                        let texts = piece.texts.start as usize..piece.texts.end as usize;
-                        Some(Part { request: piece.request, work, texts })
-                    })
-                    .collect();
-                let none = (0, 0, Output::Texts);
-                let (model, skip, output) =
-                    parts.first().map_or(none, |part| (part.work.model, part.work.skip, part.work.output));
-                let what = What::Start(Batch { id: batch, model, skip, output, parts });
-                Effect::Order(device, self.order(device, what))
-            }
-            Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
-            Action::Refuse { request, refused } => Effect::Refuse(self.requests.remove(&request)?, refused),
-            Action::Kill { device, cause } => {
-                self.note(device, cause.code(), now);
-                Effect::Order(device, self.order(device, What::Kill))
-            }
-            Action::Spawn { device } => {
-                self.workers[usize::from(device.0)] += 1;
-                Effect::Order(device, self.order(device, What::Spawn))
-            }
-            Action::Trim { device } => Effect::Order(device, self.order(device, What::Trim)),
-            Action::Probe { device } => Effect::Order(device, self.order(device, What::Probe)),
-            Action::Load { device, model } => Effect::Order(device, self.order(device, What::Load(model.0 as usize))),
-            Action::Offload { device, model } => {
-                Effect::Order(device, self.order(device, What::Offload(model.0 as usize)))
-            }
-            Action::Rest { device } => Effect::Order(device, self.order(device, What::Rest)),
-            Action::Forget { model } => Effect::Forget(model.0 as usize),
-            Action::Alert { device, change } => Effect::Tell(device, change),
-        })
-    }
-}
-
-impl Pending {
-    /// Keeps rows where their texts belong. The same rows may come twice, from a batch that was given up.
-    fn keep(&mut self, part: &Part, rows: Vec<f32>, outputs: usize) {
-        if part.texts.len() == self.work.texts.len() {
-            self.values = rows;
-            return;
-        }
-        self.values.resize(self.work.rows(0..self.work.texts.len()) * outputs, 0.0);
-        let from = self.work.rows(0..part.texts.start) * outputs;
-        self.values[from..from + rows.len()].copy_from_slice(&rows);
-    }
-}
-
 /// Work of different ways cannot share a batch.
 fn way(work: &Work) -> u32 {
     match work.output {
@@ -534,26 +320,5 @@ fn answer(work: &Work, values: Vec<f32>, report: &Report, lane: &dyn Lane, absen
         computed: report.computed,
         replays: report.replays,
         fallback: report.fallback.map(failed).or_else(|| absent.clone()),
-    }
-}
-
-fn failure_word(failure: Failure) -> &'static str {
-    match failure {
-        Failure::OutOfMemory => "out_of_memory",
-        Failure::Transient => "transient",
-        Failure::Sticky => "gpu_fault",
-        Failure::WrongAnswer => "wrong_answers",
-        Failure::Lost => "lost",
-    }
-}
-
-fn ending_word(ending: Ending) -> &'static str {
-    match ending {
-        Ending::Crashed => "crashed",
-        Ending::Killed => "killed",
-        Ending::Ordered => "replaced",
-        Ending::Rested => "rested",
-        Ending::NotStarted => "not_started",
-        Ending::Lost => "lost",
     }
 }

@@ -1,0 +1,132 @@
+//! What lanes and those who look after devices tell the desk: batches that ended, workers and weights that come and go.
+//! Decides nothing: each becomes an event of the machine, and what went wrong a line among the incidents.
+
+use super::Desk;
+use crate::engine::lane::{Batch, Loaded};
+use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, ModelId};
+use std::time::Duration;
+
+impl Desk {
+    /// A batch was computed; `rows` has one row a text, or one a token where those were wanted.
+    pub(in crate::engine) fn finished(&self, device: DeviceId, batch: &Batch, rows: &[f32], compute: Duration) {
+        let outputs = rows.len() / batch.rows().max(1);
+        // Memory for the answers is taken, and they are copied, before the lock is.
+        let mut from = 0;
+        let computed: Vec<Vec<f32>> = batch
+            .parts
+            .iter()
+            .map(|part| {
+                let to = from + part.rows() * outputs;
+                let rows = rows[from..to].to_vec();
+                from = to;
+                rows
+            })
+            .collect();
+        let mut state = self.lock();
+        let now = self.now();
+        for (part, rows) in batch.parts.iter().zip(computed) {
+            if let Some(pending) = state.requests.get_mut(&part.request) {
+                pending.keep(part, rows, outputs);
+            }
+        }
+        // A batch that a worker finishes on its way out does not mean that the device serves again.
+        if state.machine.is_in_rotation(device) {
+            state.incidents.served(device, now);
+        }
+        self.step(state, Event::Finished { batch: batch.id, compute }, now);
+    }
+
+    /// Part of a device has nothing to do.
+    pub(in crate::engine) fn spare(&self, device: DeviceId) {
+        self.advance(Event::Spare { device });
+    }
+
+    pub(in crate::engine) fn failed(&self, device: DeviceId, batch: BatchId, failure: Failure) {
+        let mut state = self.lock();
+        let now = self.now();
+        state.note(device, failure_word(failure), now);
+        self.step(state, Event::Failed { batch, failure }, now);
+    }
+
+    pub(in crate::engine) fn up(&self, device: DeviceId) {
+        self.advance(Event::Up { device });
+    }
+
+    pub(in crate::engine) fn down(&self, device: DeviceId, ending: Ending) {
+        let mut state = self.lock();
+        let now = self.now();
+        // One that rests was not needed: nothing went wrong.
+        if ending != Ending::Rested {
+            state.note(device, ending_word(ending), now);
+        }
+        self.step(state, Event::Down { device, ending }, now);
+    }
+
+    pub(in crate::engine) fn heartbeat(&self, device: DeviceId) {
+        self.advance(Event::Heartbeat { device });
+    }
+
+    /// A model's weights are on a device.
+    pub(in crate::engine) fn loaded(&self, device: DeviceId, model: usize, loaded: Loaded) {
+        let Loaded { bytes, took, from_host } = loaded;
+        self.advance(Event::Loaded { device, model: ModelId(model as u32), bytes, took, from_host });
+    }
+
+    /// A model's weights could not be put on a device.
+    pub(in crate::engine) fn not_loaded(&self, device: DeviceId, model: usize, failure: Failure) {
+        self.advance(Event::NotLoaded { device, model: ModelId(model as u32), failure });
+    }
+
+    /// A model's weights have left a device.
+    pub(in crate::engine) fn offloaded(&self, device: DeviceId, model: usize) {
+        self.advance(Event::Offloaded { device, model: ModelId(model as u32) });
+    }
+
+    /// A model's weights are in the host's memory as GPUs load them, or are there no more.
+    pub(in crate::engine) fn imaged(&self, model: usize, is_there: bool) {
+        self.advance(Event::Imaged { model: ModelId(model as u32), is_there });
+    }
+
+    /// What weights may take of a device's memory has changed.
+    pub(in crate::engine) fn room(&self, device: DeviceId, bytes: u64) {
+        self.advance(Event::Room { device, bytes });
+    }
+
+    pub(in crate::engine) fn probed(&self, device: DeviceId, passed: bool) {
+        self.advance(Event::Probed { device, passed });
+    }
+
+    pub(in crate::engine) fn judged(&self, device: DeviceId, condition: Condition) {
+        let mut state = self.lock();
+        let now = self.now();
+        if let Condition::Bad(_) = condition {
+            state.note(device, "ruled_out", now);
+        }
+        self.step(state, Event::Judged { device, condition }, now);
+    }
+
+    pub(in crate::engine) fn reset(&self, device: DeviceId) {
+        self.advance(Event::Reset { device });
+    }
+}
+
+fn failure_word(failure: Failure) -> &'static str {
+    match failure {
+        Failure::OutOfMemory => "out_of_memory",
+        Failure::Transient => "transient",
+        Failure::Sticky => "gpu_fault",
+        Failure::WrongAnswer => "wrong_answers",
+        Failure::Lost => "lost",
+    }
+}
+
+fn ending_word(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Crashed => "crashed",
+        Ending::Killed => "killed",
+        Ending::Ordered => "replaced",
+        Ending::Rested => "rested",
+        Ending::NotStarted => "not_started",
+        Ending::Lost => "lost",
+    }
+}

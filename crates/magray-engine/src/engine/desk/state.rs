@@ -1,0 +1,129 @@
+//! What the desk holds under its lock, and what is to be done without it.
+//! Calls nobody: an action of the machine becomes an effect, which the desk performs when the lock is open again.
+
+use super::{OnAnswer, wishes::Wishes};
+use crate::engine::{
+    incident::Incidents,
+    lane::{Batch, Order, Part, What},
+    work::{Output, Work},
+};
+use magray_core::schedule::{Action, Change, DeviceId, Machine, Moment, Refused, Report, RequestId};
+use std::{collections::HashMap, sync::Arc};
+
+/// All that changes.
+pub(super) struct State {
+    pub(super) machine: Machine,
+    pub(super) actions: Vec<Action>,
+    pub(super) requests: HashMap<RequestId, Pending>,
+    /// By device: workers that were ordered. An order names the one it is meant for, since orders are carried out
+    /// without the lock and may come late.
+    pub(super) workers: Vec<u64>,
+    pub(super) incidents: Incidents,
+    /// By model: what was wished for so far.
+    pub(super) wishes: Vec<Wishes>,
+    pub(super) last_id: u64,
+    /// When the clock's thread will wake by itself.
+    pub(super) alarm: Option<Moment>,
+    pub(super) is_closed: bool,
+}
+
+/// A request that is not answered yet.
+pub(super) struct Pending {
+    pub(super) work: Arc<Work>,
+    /// Rows of the texts that are computed; empty until the first are.
+    pub(super) values: Vec<f32>,
+    pub(super) on_answer: OnAnswer,
+}
+
+/// What is done when the lock is open again.
+pub(super) enum Effect {
+    Order(DeviceId, Order),
+    Complete(Pending, Report),
+    Refuse(Pending, Refused),
+    Tell(DeviceId, Change),
+    Forget(usize),
+}
+
+impl State {
+    pub(super) fn new(machine: Machine) -> Self {
+        let view = machine.view();
+        let (devices, models) = (view.devices.len(), view.models.len());
+        Self {
+            machine,
+            actions: Vec::new(),
+            requests: HashMap::new(),
+            workers: vec![0; devices],
+            incidents: Incidents::new(devices),
+            wishes: vec![Wishes::default(); models],
+            last_id: 0,
+            alarm: None,
+            is_closed: false,
+        }
+    }
+
+    /// Something went wrong with a device.
+    pub(super) fn note(&mut self, device: DeviceId, code: &'static str, now: Moment) {
+        // An engine that ends ends its workers.
+        if !self.is_closed {
+            self.incidents.noticed(device, code, now);
+        }
+    }
+
+    /// An order for the worker that the device has now.
+    fn order(&self, device: DeviceId, what: What) -> Order {
+        Order { worker: self.workers[usize::from(device.0)], what }
+    }
+
+    /// Makes of an action what is needed to do it without the lock.
+    pub(super) fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
+        Some(match action {
+            Action::Start { device, batch, pieces } => {
+                let parts: Vec<Part> = pieces
+                    .into_iter()
+                    .filter_map(|piece| {
+                        let work = self.requests.get(&piece.request)?.work.clone();
+                        let texts = piece.texts.start as usize..piece.texts.end as usize;
+                        Some(Part { request: piece.request, work, texts })
+                    })
+                    .collect();
+                let none = (0, 0, Output::Texts);
+                let (model, skip, output) =
+                    parts.first().map_or(none, |part| (part.work.model, part.work.skip, part.work.output));
+                let what = What::Start(Batch { id: batch, model, skip, output, parts });
+                Effect::Order(device, self.order(device, what))
+            }
+            Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
+            Action::Refuse { request, refused } => Effect::Refuse(self.requests.remove(&request)?, refused),
+            Action::Kill { device, cause } => {
+                self.note(device, cause.code(), now);
+                Effect::Order(device, self.order(device, What::Kill))
+            }
+            Action::Spawn { device } => {
+                self.workers[usize::from(device.0)] += 1;
+                Effect::Order(device, self.order(device, What::Spawn))
+            }
+            Action::Trim { device } => Effect::Order(device, self.order(device, What::Trim)),
+            Action::Probe { device } => Effect::Order(device, self.order(device, What::Probe)),
+            Action::Load { device, model } => Effect::Order(device, self.order(device, What::Load(model.0 as usize))),
+            Action::Offload { device, model } => {
+                Effect::Order(device, self.order(device, What::Offload(model.0 as usize)))
+            }
+            Action::Rest { device } => Effect::Order(device, self.order(device, What::Rest)),
+            Action::Forget { model } => Effect::Forget(model.0 as usize),
+            Action::Alert { device, change } => Effect::Tell(device, change),
+        })
+    }
+}
+
+impl Pending {
+    /// Keeps rows where their texts belong. The same rows may come twice, from a batch that was given up.
+    pub(super) fn keep(&mut self, part: &Part, rows: Vec<f32>, outputs: usize) {
+        if part.texts.len() == self.work.texts.len() {
+            self.values = rows;
+            return;
+        }
+        self.values.resize(self.work.rows(0..self.work.texts.len()) * outputs, 0.0);
+        let from = self.work.rows(0..part.texts.start) * outputs;
+        self.values[from..from + rows.len()].copy_from_slice(&rows);
+    }
+}

@@ -27,9 +27,9 @@ def usable_cores():
     return len(os.sched_getaffinity(0))
 
 
-def is_pinned():
-    """Whether there are cores that this process may not use."""
-    return usable_cores() < (os.cpu_count() or 1)
+def cores():
+    """Those of the machine, also where this process may not use them all."""
+    return os.cpu_count() or 1
 
 
 def load():

@@ -1,5 +1,6 @@
 //! What lanes and those who look after devices tell the desk: batches that ended, workers and weights that come and go.
-//! Decides nothing: each becomes an event of the machine, and what went wrong a line among the incidents.
+//! Decides nothing: each becomes an event of the machine; batches that failed, workers that ended and devices that were
+//! ruled out are incidents too.
 
 use super::Desk;
 use crate::engine::lane::{Batch, Loaded};

@@ -17,7 +17,7 @@ pub(super) struct State {
     pub(super) requests: HashMap<RequestId, Pending>,
     /// By device: workers that were ordered. An order names the one it is meant for, since orders are carried out
     /// without the lock and may come late.
-    pub(super) workers: Vec<u64>,
+    workers: Vec<u64>,
     pub(super) incidents: Incidents,
     /// By model: what was wished for so far.
     pub(super) wishes: Vec<Wishes>,

@@ -1,12 +1,15 @@
 //! The book of requests: what was asked, which of its texts wait, run or are done, and how it ended.
 //! Knows devices by name only.
 
+mod entry;
+
+pub(crate) use entry::{Entry, Fate, Last, Text};
+
 use super::rule::{Broken, Rule, Verdict, holds};
 use super::weights::Weights;
-use crate::load::{Demand, Poison};
+use crate::load::Demand;
 use magray_core::schedule::{
-    BatchId, DeviceId, DeviceKind, DeviceState, Event, Failure, Fallback, Limits, Moment, Options, Refused, Report,
-    Request, RequestId, View,
+    DeviceId, DeviceKind, DeviceState, Event, Fallback, Limits, Moment, Options, Refused, Report, RequestId, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -59,68 +62,6 @@ impl Room {
         self.requests -= 1;
         self.tokens -= tokens;
     }
-}
-
-/// A request and what became of it.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) request: Request,
-    pub(crate) poison: Option<Poison>,
-    pub(crate) arrived: Moment,
-    pub(crate) tokens: u64,
-    pub(crate) fate: Fate,
-    pub(crate) texts: Vec<Text>,
-    /// Texts of it that nobody computes and that are not done.
-    pub(crate) waiting: usize,
-    /// Pieces of it in batches that run.
-    pub(crate) running: usize,
-    /// Its texts failed on a GPU.
-    pub(crate) failed_on_gpu: bool,
-    /// It was in a batch whose device had no memory left.
-    pub(crate) out_of_memory: bool,
-    /// Failures that leave the worker alive.
-    pub(crate) transients: u32,
-    /// Whether it was in a batch that may count or not: its worker was ended while it was computed.
-    is_doubtful: bool,
-    /// Whether a worker was ended while it was computed there.
-    is_shaken: bool,
-    restarted: bool,
-    stranded_since: Option<Moment>,
-    last: Option<Last>,
-}
-
-/// How a request stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Expected,
-    Live,
-    Cancelled,
-    Answered,
-    Refused(Refused),
-}
-
-/// How a text stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Text {
-    Waiting,
-    Running(BatchId),
-    Done,
-    /// Computed by a worker that was being ended: the machine may count it or compute it again.
-    PerhapsDone,
-}
-
-/// The batch that computed a request's last texts.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Last {
-    pub(crate) device: DeviceId,
-    pub(crate) texts: u32,
-    pub(crate) started: Moment,
-    pub(crate) is_cpu: bool,
-    /// Whether a GPU was in rotation when it was placed; not known where that changed at the same step.
-    pub(crate) gpu_in_rotation: Option<bool>,
-    pub(crate) gpu_exists: bool,
-    /// Whether a GPU that had the weights may have been about to lose them.
-    pub(crate) is_crowded: bool,
 }
 
 impl Ledger {
@@ -404,98 +345,3 @@ const WAKE_LEAST: Duration = Duration::from_micros(20);
 
 /// How late the shell may be, and a little more.
 pub(crate) const SLACK: Duration = Duration::from_millis(5);
-
-impl Entry {
-    /// Whether the request may be computed on the device at this place.
-    pub(crate) fn may_use(&self, at: usize, kind: magray_core::schedule::DeviceKind) -> bool {
-        use magray_core::schedule::{Allowed, DeviceKind};
-        match self.request.allowed {
-            Allowed::Any => true,
-            Allowed::Gpu => kind == DeviceKind::Gpu,
-            Allowed::Cpu => kind == DeviceKind::Cpu,
-            Allowed::Only(device) => usize::from(device.0) == at,
-        }
-    }
-
-    /// How the devices are that may compute it.
-    fn states(&self, view: &View) -> impl Iterator<Item = DeviceState> {
-        let mine = view.devices.iter().enumerate().filter(|(at, device)| self.may_use(*at, device.kind));
-        mine.map(|(_, device)| device.state)
-    }
-
-    pub(crate) fn start(&mut self, text: usize, batch: BatchId, is_doubtful: bool) -> Verdict {
-        let id = self.request.id.0;
-        match self.texts[text] {
-            Text::Waiting => self.waiting -= 1,
-            Text::PerhapsDone => {}
-            Text::Running(_) if is_doubtful => {}
-            before => {
-                let message = format!("text {text} of request {id} is started in batch {}: it was {before:?}", batch.0);
-                return Err(Broken { rule: Rule::TextsOnce, message });
-            }
-        }
-        self.texts[text] = Text::Running(batch);
-        Ok(())
-    }
-
-    pub(crate) fn finish(&mut self, text: usize, batch: BatchId, is_doubtful: bool) {
-        if self.texts[text] == Text::Running(batch) {
-            self.texts[text] = if is_doubtful { Text::PerhapsDone } else { Text::Done };
-        }
-    }
-
-    pub(crate) fn put_back(&mut self, text: usize, batch: BatchId) {
-        if self.texts[text] == Text::Running(batch) {
-            self.texts[text] = Text::Waiting;
-            self.waiting += 1;
-            self.restarted = true;
-        }
-    }
-
-    pub(crate) fn note_failure(&mut self, failure: Option<Failure>, is_gpu: bool) {
-        self.failed_on_gpu |= is_gpu;
-        self.out_of_memory |= failure == Some(Failure::OutOfMemory);
-        self.transients += u32::from(failure == Some(Failure::Transient));
-    }
-
-    pub(crate) fn note_last(&mut self, last: Last) {
-        self.last = Some(last);
-    }
-
-    /// A worker that computes it is being ended.
-    pub(crate) fn note_kill(&mut self, is_doubtful: bool) {
-        self.is_shaken = true;
-        self.is_doubtful |= is_doubtful;
-    }
-
-    /// Whether nothing has gone wrong with it: only then is it clear how it must be treated.
-    pub(crate) fn is_untouched(&self) -> bool {
-        !self.restarted && !self.is_shaken
-    }
-
-    fn judge_report(&self, report: &Report, now: Moment) -> Verdict {
-        let Some(last) = self.last.filter(|_| !self.is_doubtful) else { return Ok(()) };
-        let is_so = report.device == last.device
-            && report.batch_texts == last.texts
-            && report.queued == last.started.since(self.arrived)
-            && report.computed == now.since(last.started)
-            && (report.replays > 0) == self.restarted;
-        let needs_gpu = self.request.allowed == magray_core::schedule::Allowed::Any && last.is_cpu && last.gpu_exists;
-        let is_fallback_honest = match (report.fallback, last.gpu_in_rotation) {
-            (Some(Fallback::Waking | Fallback::NotLoaded | Fallback::OutOfMemory), Some(true)) if last.is_crowded => {
-                needs_gpu
-            }
-            (Some(_), Some(true)) => needs_gpu && self.failed_on_gpu,
-            (Some(_), _) => needs_gpu,
-            (None, Some(false)) => !needs_gpu,
-            (None, _) => !needs_gpu || !self.failed_on_gpu || self.texts.len() > 1,
-        };
-        holds(is_so && is_fallback_honest, Rule::HonestReport, || {
-            format!(
-                "request {} is completed with {report:?}; its last batch was {last:?}, it arrived {:?}, was it started \
-                 again: {}, did a GPU fail it: {}",
-                self.request.id.0, self.arrived, self.restarted, self.failed_on_gpu
-            )
-        })
-    }
-}

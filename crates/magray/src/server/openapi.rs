@@ -96,6 +96,7 @@ fn described(app: &App, settings: &ServerSettings) -> Described {
 pub(crate) fn site(app: &App, settings: &ServerSettings) -> Site {
     let Described { open, guarded, mut paths, document } = described(app, settings);
     let open = open.merge(SwaggerUi::new("/docs").url("/openapi.json", document));
+    // Not in the document; without these they would count as paths that lead nowhere.
     paths.extend(["/docs", "/docs/", "/docs/{*rest}", "/openapi.json"].map(|path| (path.to_owned(), None)));
     let answering = |router: Router<App>| {
         let router = router.fallback(gate::no_route).method_not_allowed_fallback(gate::wrong_method);

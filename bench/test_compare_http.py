@@ -1,13 +1,14 @@
 """Tests of the comparison through HTTP: its bodies, its figures and its verdicts. Needs no server and no peer."""
 
 import json
+import subprocess
 import sys
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from compare import http_report
+from compare import http_report, http_servers
 from compare.http_cases import CASES, LONG, OVERLOADS, SHORT, Case, bodies, words_of
 from compare.http_report import Figures, Results
 
@@ -30,6 +31,37 @@ class Durations(unittest.TestCase):
     def test_a_request_takes_its_median_or_is_too_slow_to_be_counted(self):
         self.assertEqual(http_report.request_seconds(answer(2, s200=(2, 1.0)), 8.0), 0.001)
         self.assertEqual(http_report.request_seconds(answer(0), 8.0), 8.0)
+
+
+class Turns(unittest.TestCase):
+    def test_only_one_goes_on_at_any_time_and_both_have_the_same(self):
+        count = "import time; n = 0; end = time.monotonic() + 1.0\nwhile time.monotonic() < end: n += 1\nprint(n)"
+        server = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        try:
+            ended, seconds = http_servers.take_turns([[sys.executable, "-c", count]] * 2, [server])
+            state = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        finally:
+            server.kill()
+            server.wait()
+        self.assertEqual([it.returncode for it in ended], [0, 0])
+        self.assertTrue(all(int(it.stdout) > 0 for it in ended))
+        self.assertEqual(state, "T")
+        self.assertTrue(all(had > 0.0 for had in seconds))
+
+    def test_nothing_goes_on_when_a_command_cannot_be_started(self):
+        server = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        try:
+            with self.assertRaises(OSError):
+                http_servers.take_turns([["sleep", "60"], ["/no/such/program"]], [server])
+        finally:
+            server.kill()
+            server.wait()
+
+    def test_turns_are_whole_pairs(self):
+        for seconds in (0.05, 0.2, 7.2, 7.3):
+            pairs = http_servers.whole_turns(seconds) / (2 * http_servers.TURN_S)
+            self.assertAlmostEqual(pairs, round(pairs))
+            self.assertGreaterEqual(http_servers.whole_turns(seconds), seconds)
 
 
 class Bodies(unittest.TestCase):
@@ -58,9 +90,10 @@ class Report(unittest.TestCase):
         self.assertEqual(found, Figures(800.0, 1.0, 9.0, 1.5))
 
     def results(self, ours, engine, peer):
-        results = Results()
+        results, case = Results(), "32 short, 1 conn."
         for name, figures in [("magray", ours), ("bare engine", engine), ("infinity-emb torch", peer)]:
-            results.add(name, "32 short, 1 conn.", Figures(figures, 1.0, 2.0, 32_000 / figures))
+            share = ours / engine if name == "magray" else None
+            results.add(name, case, Figures(figures, 1.0, 2.0, 32_000 / figures, share))
         return results
 
     def test_the_least_disturbed_round_counts(self):
@@ -83,12 +116,36 @@ class Report(unittest.TestCase):
         self.assertIn("9.5 x infinity-emb torch", http_report.ratio_table(results))
 
     def test_one_connection_is_judged_by_what_each_request_tells(self):
-        results = self.results(600.0, 1000.0, 100.0)
-        for share in (0.93, 0.91, 0.97):
+        results = self.results(950.0, 1000.0, 100.0)
+        for share in (0.93, 0.91, 0.93, 0.97):
             results.add("magray", "32 short, 1 conn.", Figures(600.0, 1.0, 2.0, 50.0, share))
-        self.assertEqual(results.share_of_engine("32 short, 1 conn."), 0.93)
+        self.assertEqual(results.shares_of_engine("32 short, 1 conn."), (0.93, 0.91, 0.97))
         self.assertEqual(http_report.verdicts(results), [])
-        self.assertIn("60%", http_report.ratio_table(results))
+        self.assertIn("91% to 97%", http_report.ratio_table(results))
+
+    def test_several_are_judged_by_what_both_answered_in_turns(self):
+        results, case = self.results(600.0, 1000.0, 100.0), "32 short, 4 conn."
+        results.add("magray", case, Figures(600.0, 1.0, 2.0, 50.0, 0.5))
+        self.assertIsNone(results.shares_of_engine(case), "what requests tell that wait for each other says nothing")
+        for answered, engine_texts_per_s in [(90, 1280.0), (270, 4160.0)]:
+            engine = {"seconds": 2.0, "texts_per_s": engine_texts_per_s}
+            results.add_share(case, http_report.share_of(answer(answered), engine, 1.0, 32))
+        share, lowest, highest = results.shares_of_engine(case)
+        self.assertEqual((lowest, highest), (8640 / 8320, 2880 / 2560))
+        self.assertEqual(share, 11520 / 10880)
+
+    def test_turns_of_unequal_length_are_made_equal(self):
+        engine = {"seconds": 2.0, "texts_per_s": 160.0}
+        self.assertEqual(float(http_report.share_of(answer(11), engine, 1.1, 32)), 1.0)
+
+    def test_a_share_that_is_too_low_or_unknown_does_not_hold(self):
+        for shares, said in [([(8, 10)], "80%"), ([(8, 0)], "an unknown part"), ([], "an unknown part")]:
+            results, case = Results(), "32 short, 4 conn."
+            results.add("magray", case, Figures(600.0, 1.0, 2.0, 50.0))
+            for share in shares:
+                results.add_share(case, http_report.Share(*share))
+            self.assertEqual(http_report.verdicts(results), [f"{case}: {said} of the bare engine, not 90%"])
+            http_report.ratio_table(results)
 
     def test_against_peers_only_the_rounds_count_that_they_ran_too(self):
         results = self.results(600.0, 1000.0, 100.0)

@@ -4,6 +4,7 @@ An idle server is stopped (SIGSTOP), so that it takes nothing from the one that 
 """
 
 import json
+import math
 import os
 import signal
 import socket
@@ -17,6 +18,9 @@ from pathlib import Path
 MODEL = "all-MiniLM-L6-v2"
 # infinity-emb measures itself first.
 START_WITHIN_S = 600
+# Those that compute in turns have turns of this length: short beside what disturbs a shared machine, which comes and goes
+# within seconds, and long beside what it takes to go on.
+TURN_S = 0.1
 
 
 class Unavailable(Exception):
@@ -55,10 +59,10 @@ class Server:
         self.rest()
 
     def rest(self):
-        os.killpg(self.process.pid, signal.SIGSTOP)
+        send(self.process, signal.SIGSTOP)
 
     def wake(self):
-        os.killpg(self.process.pid, signal.SIGCONT)
+        send(self.process, signal.SIGCONT)
 
     def stop(self):
         if self.process and self.process.poll() is None:
@@ -152,27 +156,85 @@ class Load:
 
 def put_load(generator, server, load):
     """Runs the generator against a server; its figures."""
-    words = [server.port, server.path, load.bodies, load.connections, load.seconds, load.warmup, load.rate, 1]
     server.wake()
-    done = subprocess.run([str(generator), *map(str, words)], capture_output=True, text=True)
-    if server.process.poll() is None:
-        server.rest()
-    if done.returncode:
-        raise Unavailable(done.stderr.strip() or "the generator failed")
-    return json.loads(done.stdout)
+    done = subprocess.run(load_command(generator, server, load), capture_output=True, text=True)
+    server.rest()
+    return figures_in(done)
 
 
 def bare_engine(binary, model_dir, threads, case, load):
     """The same load on the engine without HTTP and without a tokenizer, by the binary's own generator."""
+    return figures_in(subprocess.run(engine_command(binary, model_dir, threads, case, load), capture_output=True, text=True))
+
+
+def in_turns(generator, server, binary, model_dir, threads, case, load):
+    """The same load through HTTP and on the bare engine in the same stretch of time, in turns: both have the machine's good
+    and bad moments alike. The figures of both, of which only counts mean something, since times have the other's turns in
+    them; and by how much longer the turns of the server were, all in all."""
+    commands = load_command(generator, server, load), engine_command(binary, model_dir, threads, case, load)
+    answers, seconds = take_turns(commands, [server.process])
+    return *map(figures_in, answers), seconds[0] / seconds[1]
+
+
+def take_turns(commands, serving):
+    """Runs two commands, of which only one goes on at any time; these processes go on and stop with the first, and stay
+    stopped. What became of both commands, and the time that each has had."""
+    started, seconds = [], [0.0, 0.0]
+    try:
+        for command in commands:
+            piped = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+            started.append(subprocess.Popen(command, **piped))
+            send(started[-1], signal.SIGSTOP)
+        sides = [*serving, started[0]], [started[1]]
+        turns, start = 0, time.monotonic()
+        while any(process.poll() is None for process in started):
+            own, began = turns % 2, time.monotonic()
+            for process in sides[own]:
+                send(process, signal.SIGCONT)
+            turns += 1
+            time.sleep(max(0.0, start + turns * TURN_S - began))
+            for process in sides[own]:
+                send(process, signal.SIGSTOP)
+            seconds[own] += time.monotonic() - began
+    finally:
+        for process in serving:
+            send(process, signal.SIGSTOP)
+        for process in started:
+            send(process, signal.SIGKILL)
+        said = [process.communicate() for process in started]
+    ended = [subprocess.CompletedProcess(it.args, it.returncode, *texts) for it, texts in zip(started, said)]
+    return ended, seconds
+
+
+def whole_turns(seconds):
+    """This time or a little more: as many turns of one as of the other."""
+    return 2 * TURN_S * math.ceil(seconds / (2 * TURN_S))
+
+
+def load_command(generator, server, load):
+    words = [server.port, server.path, load.bodies, load.connections, load.seconds, load.warmup, load.rate, 1]
+    return [str(generator), *map(str, words)]
+
+
+def engine_command(binary, model_dir, threads, case, load):
     length = ["--tokens", str(case.tokens)] if case.tokens else ["--ragged"]
     command = [binary, "bench", "load", "--json", "--quiet", "--device", "cpu", "--threads", str(threads)]
     command += ["--model", str(model_dir), "--texts", str(case.texts), *length, "--clients", str(case.connections)]
     # The model is loaded with the first request.
-    command += ["--seconds", f"{load.seconds:g}", "--warmup", f"{max(load.warmup, 1.0):g}"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    return [*command, "--seconds", f"{load.seconds:g}", "--warmup", f"{max(load.warmup, 1.0):g}"]
+
+
+def figures_in(done):
+    """What a generator printed, which has ended."""
     if done.returncode:
-        raise Unavailable(done.stderr.strip()[-200:])
+        raise Unavailable(done.stderr.strip()[-200:] or "the generator failed")
     return json.loads(done.stdout)
+
+
+def send(process, what):
+    """Sends a signal to all of a process, if it still runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, what)
 
 
 def built_generator(root, scratch):

@@ -34,6 +34,8 @@ struct Doing {
     idle_since: Instant,
     /// When it came, or was last told that there is too much to do.
     turned_away: Instant,
+    /// How often it asked again at once and was told so again, less what its waiting makes up for.
+    in_vain: u32,
     /// Whether it was asked to go.
     is_leaving: bool,
 }
@@ -69,6 +71,14 @@ pub(crate) enum Leave {
 
 /// Whoever asks again in less time has not waited.
 const HASTE: Duration = Duration::from_millis(5);
+/// So often a connection may ask again at once. One that many clients share, each of whom asks once, is taken again and again
+/// too, but at several times the load that can be carried one of so many requests finds room, and waits for its answer.
+const PATIENCE: u32 = 16;
+/// No more than so often counts.
+const IN_VAIN_MOST: u32 = 4 * PATIENCE;
+/// What each such time of waiting makes up for. A busy server takes a request some milliseconds late at times, and its client
+/// has not waited then.
+const MADE_UP: u32 = PATIENCE / 2;
 /// How often guests are looked at.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -86,6 +96,8 @@ impl Guests {
             answers_ever: 0,
             idle_since: now,
             turned_away: now,
+            // It may be that of a client who takes a new one each time.
+            in_vain: PATIENCE,
             is_leaving: false,
         };
         let guest = Arc::new(Guest { doing: Mutex::new(doing), leave: Notify::new() });
@@ -127,10 +139,10 @@ impl Guest {
         Delivery { guest: Arc::clone(self), number }
     }
 
-    /// It is about to be told that there is too much to do: waits if it came only just, or was told so only just, as the
-    /// pace of such refusals wants it.
+    /// It is about to be told that there is too much to do: waits if it came only just, or was told so again and again and
+    /// never waited, as the pace of such refusals wants it.
     pub(crate) async fn turn_away(&self, pace: &Pace) {
-        let is_in_haste = self.lock().is_in_haste(Instant::now());
+        let is_in_haste = self.lock().asks_in_vain(Instant::now());
         if is_in_haste && let Some(wait) = pace.wait() {
             tokio::time::sleep(wait).await;
         }
@@ -171,8 +183,12 @@ impl Guest {
 }
 
 impl Doing {
-    fn is_in_haste(&self, now: Instant) -> bool {
-        now.duration_since(self.turned_away) < HASTE
+    /// Counts one more refusal; whether it asks again and again without waiting.
+    fn asks_in_vain(&mut self, now: Instant) -> bool {
+        let waited = now.duration_since(self.turned_away).as_micros() / HASTE.as_micros();
+        let made_up = u32::try_from(waited).unwrap_or(u32::MAX).saturating_mul(MADE_UP);
+        self.in_vain = (self.in_vain + 1).min(IN_VAIN_MOST).saturating_sub(made_up);
+        waited == 0 && self.in_vain > PATIENCE
     }
 
     /// Since when it does nothing.
@@ -255,11 +271,18 @@ mod tests {
     }
 
     #[test]
-    fn only_those_are_held_back_who_have_not_waited() {
+    fn only_those_are_held_back_who_ask_again_and_again() {
         let guest = Guests::default().enter();
         let came = guest.lock().turned_away;
-        assert!(guest.lock().is_in_haste(came), "it came with this request");
-        assert!(!guest.lock().is_in_haste(came + HASTE));
+        assert!(guest.lock().asks_in_vain(came), "it came with this request");
+        assert!(!guest.lock().asks_in_vain(came + HASTE), "it has waited");
+        let asks_at_once = |_| guest.lock().asks_in_vain(came);
+        assert!(!(0..MADE_UP - 2).any(asks_at_once), "others may ask by the same connection");
+        assert!((0..2 * IN_VAIN_MOST).fold(false, |_, nth| asks_at_once(nth)));
+        assert!(!guest.lock().asks_in_vain(came + HASTE) && asks_at_once(0), "a moment makes up for little");
+        assert!(!guest.lock().asks_in_vain(came + 10 * HASTE));
+        assert!(!(0..PATIENCE).any(asks_at_once), "it was answered, or waited");
+        assert!(asks_at_once(0));
         let (pace, least) = (Pace::new(), Duration::from_micros(500));
         // The pace forgets in milliseconds, and a test may be stopped for as long: once is enough.
         let is_held_back = |_| {

@@ -10,6 +10,9 @@ use std::ops::Range;
 /// Runs that do not fit and may be passed over while a batch is filled. More would hardly fill it better.
 const MISFITS_MAX: u32 = 16;
 
+/// A time that was reckoned in another way differs in its last digits.
+const ROUNDING: f64 = 1.0 + 1e-9;
+
 /// How much a batch may hold. Its first text is taken whatever its size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
@@ -22,7 +25,7 @@ pub(super) struct Room {
 impl Room {
     fn fits(&self, load: Load) -> bool {
         let is_within = load.tokens <= self.tokens_max && load.texts <= self.texts_max;
-        load.texts == 1 || is_within && self.cost.of(load) <= self.time_max_us
+        load.texts == 1 || is_within && self.cost.of(load) <= self.time_max_us * ROUNDING
     }
 
     /// Whether so much work is enough for a batch that need not wait for more.

@@ -146,6 +146,23 @@ fn batches_stop_growing_where_the_fixed_cost_is_a_small_part() {
 }
 
 #[test]
+fn the_last_digit_of_a_time_left_the_last_text_behind() {
+    for micros in 1..100 {
+        let mut bench = Bench::up(0, Options::default());
+        bench.measure(CPU, micros);
+        for texts in 2..12 {
+            let request = bench.request(texts);
+            let start = only_start(&bench.submit(request).1);
+            assert_eq!(start.texts(), texts, "at {micros} us a text");
+            bench.step(Event::Finished {
+                batch: start.batch,
+                compute: Duration::from_micros(100 + micros * texts as u64),
+            });
+        }
+    }
+}
+
+#[test]
 fn fixed_batches_wait_for_their_number_or_their_time() {
     let sizing = Sizing::Fixed { texts: 3, timeout: Duration::from_millis(5) };
     let mut bench = Bench::up(0, with_batching(Batching { sizing, ..Batching::default() }));

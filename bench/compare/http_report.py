@@ -1,5 +1,6 @@
 """Turns the figures of the comparison through HTTP into tables and verdicts. Pure: measures nothing, reads no file."""
 
+import math
 import statistics
 from dataclasses import dataclass, field
 
@@ -25,21 +26,24 @@ class Figures:
 
 @dataclass(frozen=True)
 class Share:
-    """Texts through HTTP, and what the bare engine answered in the same time."""
+    """Texts that were answered, and what another answered in the same time."""
 
     texts: float
-    engine_texts: float
+    others: float
 
     def __float__(self):
-        return self.texts / self.engine_texts if self.engine_texts else float("nan")
+        return self.texts / self.others if self.others else float("nan")
+
+    @staticmethod
+    def of_all(shares):
+        return Share(sum(share.texts for share in shares), sum(share.others for share in shares))
 
 
 @dataclass(frozen=True)
 class Strain:
-    """Of an overload; the peak is measured right before."""
+    """Of an overload."""
 
     goodput: float
-    peak: float
     answered_p99_ms: float
     refused: int
     refused_p99_ms: float | None
@@ -47,16 +51,13 @@ class Strain:
     others: int
     memory_mb: float
 
-    @property
-    def share(self):
-        return self.goodput / self.peak if self.peak else float("nan")
-
 
 @dataclass
 class Results:
     figures: dict = field(default_factory=dict)
     shares: dict = field(default_factory=dict)
     strains: dict = field(default_factory=dict)
+    goodputs: dict = field(default_factory=dict)
     refused: dict = field(default_factory=dict)
 
     def add(self, contender, case, figures):
@@ -67,6 +68,9 @@ class Results:
 
     def add_strain(self, name, strain):
         self.strains.setdefault(name, []).append(strain)
+
+    def add_goodput(self, name, share):
+        self.goodputs.setdefault(name, []).append(share)
 
     def best(self, contender, case, what):
         """Of the rounds. What disturbs a machine makes every contender slower and none faster, so that the best round is
@@ -82,7 +86,7 @@ class Results:
         counted = self.shares.get(case, [])
         told = [figures.engine_share for figures in self.figures.get(case, {}).get(OURS, []) if figures.engine_share]
         if counted:
-            all_rounds = float(Share(*(sum(getattr(share, what) for share in counted) for what in ("texts", "engine_texts"))))
+            all_rounds = float(Share.of_all(counted))
         elif told and case.endswith(", 1 conn."):
             all_rounds = statistics.median(told)
         else:
@@ -91,14 +95,12 @@ class Results:
         return all_rounds, min(each), max(each)
 
     def strain(self, name):
-        """The middle one of an overload's rounds, each figure for itself; of goodputs and peaks the best, for the same reason
-        as above."""
+        """The middle one of an overload's rounds, each figure for itself."""
         taken = self.strains[name]
         middle = lambda what: statistics.median(what(strain) for strain in taken)
         refusals = [strain.refused_p99_ms for strain in taken if strain.refused_p99_ms is not None]
         return Strain(
-            goodput=max(strain.goodput for strain in taken),
-            peak=max(strain.peak for strain in taken),
+            goodput=middle(lambda strain: strain.goodput),
             answered_p99_ms=middle(lambda strain: strain.answered_p99_ms),
             refused=sum(strain.refused for strain in taken),
             refused_p99_ms=statistics.median(refusals) if refusals else None,
@@ -106,6 +108,11 @@ class Results:
             others=sum(strain.others for strain in taken),
             memory_mb=max(strain.memory_mb for strain in taken),
         )
+
+    def share_of_peak(self, name):
+        """What is left under an overload of the texts that can be carried, by all rounds; None where nobody looked."""
+        counted = self.goodputs.get(name)
+        return float(Share.of_all(counted)) if counted else None
 
     def contenders(self):
         return list(dict.fromkeys(name for found in self.figures.values() for name in found))
@@ -135,6 +142,11 @@ def share_of(answer, engine, longer, texts):
     return Share(answer["answered_in_time"] * texts, engine["texts_per_s"] * engine["seconds"] * longer)
 
 
+def goodput_of(answer, carried, longer, texts):
+    """The same of two generators, the first with an overload."""
+    return Share(answer["answered_in_time"] * texts, carried["answered_in_time"] * texts * longer)
+
+
 def request_seconds(answer, otherwise):
     """The time of one request; the other where it was so slow that none was counted."""
     good = answer["statuses"].get("200")
@@ -147,14 +159,13 @@ def figures_of_engine(answer):
     return Figures(answer["texts_per_s"], latency["p50"], latency["p99"], latency["mean"])
 
 
-def strain_of(answer, texts, peak, memory_mb):
+def strain_of(answer, texts, memory_mb):
     statuses = answer["statuses"]
     refused = statuses.get("429")
     others = sum(found["count"] for status, found in statuses.items() if status not in ("200", "429"))
     goodput = answer["answered_in_time"] * texts / answer["seconds"]
     return Strain(
         goodput=goodput,
-        peak=peak,
         answered_p99_ms=statuses.get("200", {}).get("p99_ms", float("nan")),
         refused=refused["count"] if refused else 0,
         refused_p99_ms=answer["since_sent"]["429"]["p99_ms"] if refused else None,
@@ -191,12 +202,18 @@ def strain_table(results):
     for name in results.strains:
         strain = results.strain(name)
         refused = f"{strain.refused_p99_ms:.2f}" if strain.refused_p99_ms is not None else "-"
-        goodput = f"{strain.goodput:.0f} ({strain.share:.0%})"
+        share = results.share_of_peak(name)
+        goodput = [f"{strain.goodput:.0f}", f"{share:.0%}" if share is not None else "-"]
         answered = f"{strain.answered_p99_ms:.1f}"
-        row = [name, goodput, answered, str(strain.refused), refused, f"{strain.late_p99_ms:.2f}", str(strain.others)]
+        row = [name, *goodput, answered, str(strain.refused), refused, f"{strain.late_p99_ms:.2f}", str(strain.others)]
         rows.append([*row, f"{strain.memory_mb:.0f}"])
-    head = ["load", "texts/s (of the peak)", "p99 ms", "refused", "their p99 ms", "sent late by, p99", "other answers", "memory MB"]
+    head = ["load", "texts/s", "of the peak", "p99 ms", "refused", "their p99 ms", "sent late by, p99", "other answers", "memory MB"]
     return table(head, rows)
+
+
+def percent(share):
+    """None and NaN are unknown."""
+    return f"{share:.0%}" if share is not None and not math.isnan(share) else "an unknown part"
 
 
 def verdicts(results):
@@ -205,8 +222,7 @@ def verdicts(results):
     for case in results.figures:
         shares = results.shares_of_engine(case)
         if case.startswith("32 ") and not (shares and shares[0] >= SHARE_OF_ENGINE):
-            share = f"{shares[0]:.0%}" if shares and shares[0] == shares[0] else "an unknown part"
-            lines.append(f"{case}: {share} of the bare engine, not {SHARE_OF_ENGINE:.0%}")
+            lines.append(f"{case}: {percent(shares and shares[0])} of the bare engine, not {SHARE_OF_ENGINE:.0%}")
         p50s = [results.best(name, case, "p50_ms") for name in (OURS, BARE)]
         is_single = case.startswith("1 short, 1 ")
         if is_single and None not in p50s and p50s[0] - p50s[1] > OVER_ENGINE_MS:
@@ -216,8 +232,9 @@ def verdicts(results):
             lines.append(f"{case}: {peer[1]:.1f} times {peer[0]}, not {TIMES_PEER:g}")
     for name in results.strains:
         strain = results.strain(name)
-        if strain.share < SHARE_OF_PEAK:
-            lines.append(f"{name}: {strain.share:.0%} of the peak, not {SHARE_OF_PEAK:.0%}")
+        share = results.share_of_peak(name)
+        if not (share is not None and share >= SHARE_OF_PEAK):
+            lines.append(f"{name}: {percent(share)} of the peak, not {SHARE_OF_PEAK:.0%}")
         if strain.refused_p99_ms is not None and strain.refused_p99_ms > REFUSED_WITHIN_MS:
             lines.append(f"{name}: refusals within {strain.refused_p99_ms:.1f} ms, not {REFUSED_WITHIN_MS:g}")
         if strain.others:

@@ -90,11 +90,11 @@ class Server:
         return 0.0
 
 
-def magray(binary, model_dir, scratch, threads):
+def magray(binary, model_dir, scratch, threads, log="magray.log"):
     port = free_port()
     command = [binary, "serve", "--device", "cpu", "--preload", "--quiet"]
     command += ["--port", str(port), "--threads", str(threads)]
-    return Server("magray", [*command, "--model", str(model_dir)], "/v1/embeddings", port, scratch / "magray.log")
+    return Server("magray", [*command, "--model", str(model_dir)], "/v1/embeddings", port, scratch / log)
 
 
 def infinity(python, engine, model_dir, scratch, threads):
@@ -167,37 +167,47 @@ def bare_engine(binary, model_dir, threads, case, load):
     return figures_in(subprocess.run(engine_command(binary, model_dir, threads, case, load), capture_output=True, text=True))
 
 
-def in_turns(generator, server, binary, model_dir, threads, case, load):
-    """The same load through HTTP and on the bare engine in the same stretch of time, in turns: both have the machine's good
-    and bad moments alike. The figures of both, of which only counts mean something, since times have the other's turns in
-    them; and by how much longer the turns of the server were, all in all."""
-    commands = load_command(generator, server, load), engine_command(binary, model_dir, threads, case, load)
-    answers, seconds = take_turns(commands, [server.process])
-    return *map(figures_in, answers), seconds[0] / seconds[1]
+def with_engine(generator, server, binary, model_dir, threads, case, load):
+    """The same load through HTTP and on the bare engine in turns, so that both have the machine's good and bad moments alike.
+    The figures of both, of which only counts mean something, since times have the other's turns in them; and by how much
+    longer the turns of the server were, all in all."""
+    through = load_command(generator, server, load), [server.process]
+    return in_turns(through, (engine_command(binary, model_dir, threads, case, load), []))
 
 
-def take_turns(commands, serving):
-    """Runs two commands, of which only one goes on at any time; these processes go on and stop with the first, and stay
-    stopped. What became of both commands, and the time that each has had."""
-    started, seconds = [], [0.0, 0.0]
+def with_twin(generator, server, load, twin, twin_load):
+    """Two loads on two servers in turns, as above."""
+    one, other = (server, load), (twin, twin_load)
+    return in_turns(*((load_command(generator, *pair), [pair[0].process]) for pair in (one, other)))
+
+
+def in_turns(*sides):
+    ended, seconds = take_turns(sides)
+    return *map(figures_in, ended), seconds[0] / seconds[1]
+
+
+def take_turns(sides):
+    """Runs two commands, of which only one goes on at any time, and with it the processes beside it; those stay stopped. What
+    became of both commands, and the time that each has had."""
+    started, seconds = [], [0.0] * len(sides)
     try:
-        for command in commands:
+        for command, _ in sides:
             piped = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
             started.append(subprocess.Popen(command, **piped))
             send(started[-1], signal.SIGSTOP)
-        sides = [*serving, started[0]], [started[1]]
         turns, start = 0, time.monotonic()
         while any(process.poll() is None for process in started):
-            own, began = turns % 2, time.monotonic()
-            for process in sides[own]:
+            own, began = turns % len(sides), time.monotonic()
+            taking_part = [*sides[own][1], started[own]]
+            for process in taking_part:
                 send(process, signal.SIGCONT)
             turns += 1
             time.sleep(max(0.0, start + turns * TURN_S - began))
-            for process in sides[own]:
+            for process in taking_part:
                 send(process, signal.SIGSTOP)
             seconds[own] += time.monotonic() - began
     finally:
-        for process in serving:
+        for process in [process for _, beside in sides for process in beside]:
             send(process, signal.SIGSTOP)
         for process in started:
             send(process, signal.SIGKILL)

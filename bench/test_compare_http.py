@@ -34,12 +34,12 @@ class Durations(unittest.TestCase):
 
 
 class Turns(unittest.TestCase):
-    def test_only_one_goes_on_at_any_time_and_both_have_the_same(self):
+    def test_both_run_to_their_end_and_what_is_beside_them_stays_stopped(self):
         count = "import time; n = 0; end = time.monotonic() + 1.0\nwhile time.monotonic() < end: n += 1\nprint(n)"
         server = subprocess.Popen(["sleep", "60"], start_new_session=True)
         try:
             command = [sys.executable, "-c", count]
-            ended, seconds = http_servers.take_turns([(command, [server]), (command, [])])
+            ended, seconds = http_servers.take_turns(0.0, [(command, [server]), (command, [])])
             state = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         finally:
             server.kill()
@@ -53,7 +53,8 @@ class Turns(unittest.TestCase):
         server = subprocess.Popen(["sleep", "60"], start_new_session=True)
         try:
             with self.assertRaises(OSError):
-                http_servers.take_turns([(["sleep", "60"], [server]), (["/no/such/program"], [])])
+                http_servers.take_turns(0.0, [(["sleep", "60.0625"], [server]), (["/no/such/program"], [])])
+            self.assertEqual(subprocess.run(["pgrep", "-f", "^sleep 60.0625"], capture_output=True).stdout, b"")
         finally:
             server.kill()
             server.wait()

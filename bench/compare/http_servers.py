@@ -54,6 +54,7 @@ class Server:
                 if self.process.poll() is not None:
                     raise Unavailable(f"it ended at its start: {last_line(self.log)}") from None
                 if time.monotonic() > until:
+                    self.stop()
                     raise Unavailable(f"it does not answer: {reason}") from None
                 time.sleep(0.2)
         self.rest()
@@ -172,23 +173,23 @@ def with_engine(generator, server, binary, model_dir, threads, case, load):
     The figures of both, of which only counts mean something, since times have the other's turns in them; and by how much
     longer the turns of the server were, all in all."""
     through = load_command(generator, server, load), [server.process]
-    return in_turns(through, (engine_command(binary, model_dir, threads, case, load), []))
+    return in_turns(load.warmup, through, (engine_command(binary, model_dir, threads, case, load), []))
 
 
 def with_twin(generator, server, load, twin, twin_load):
     """Two loads on two servers in turns, as above."""
     one, other = (server, load), (twin, twin_load)
-    return in_turns(*((load_command(generator, *pair), [pair[0].process]) for pair in (one, other)))
+    return in_turns(load.warmup, *((load_command(generator, *pair), [pair[0].process]) for pair in (one, other)))
 
 
-def in_turns(*sides):
-    ended, seconds = take_turns(sides)
-    return *map(figures_in, ended), seconds[0] / seconds[1]
+def in_turns(lead, *sides):
+    ended, seconds = take_turns(lead, sides)
+    return *map(figures_in, ended), seconds[0] / seconds[1] if seconds[1] else 1.0
 
 
-def take_turns(sides):
+def take_turns(lead, sides):
     """Runs two commands, of which only one goes on at any time, and with it the processes beside it; those stay stopped. What
-    became of both commands, and the time that each has had."""
+    became of both commands, and the time that each has had after the lead, until one of them ended."""
     started, seconds = [], [0.0] * len(sides)
     try:
         for command, _ in sides:
@@ -205,7 +206,8 @@ def take_turns(sides):
             time.sleep(max(0.0, start + turns * TURN_S - began))
             for process in taking_part:
                 send(process, signal.SIGSTOP)
-            seconds[own] += time.monotonic() - began
+            if began >= start + lead and all(process.poll() is None for process in started):
+                seconds[own] += time.monotonic() - began
     finally:
         for process in [process for _, beside in sides for process in beside]:
             send(process, signal.SIGSTOP)

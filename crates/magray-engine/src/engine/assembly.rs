@@ -78,7 +78,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         weights_max: weights_max(gpu, options.encoder.gpu.rules.memory_limit_bytes),
     };
     let specs = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
-    let plans = plans(options, &models);
+    let plans = plans(options, &models, &gpus);
     let machine = Machine::new(specs, plans, options.schedule.clone());
 
     let news = Arc::new(News::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
@@ -148,10 +148,12 @@ fn take_apart(desk: &Desk, Threads { mut clock, monitor, strikes }: Threads) {
 }
 
 /// How the models come and go, with what their weights will take of a GPU.
-fn plans(options: &EngineOptions, models: &Models) -> Vec<ModelPlan> {
-    // What a GPU makes of it is known when the weights are there; 16 bits are what it does most.
+fn plans(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Vec<ModelPlan> {
+    // What a GPU makes of it is known when the weights are there; 16 bits are what it does most. A simulated one computes as
+    // the CPU does.
     let precision = match options.encoder.precision.or(options.encoder.gpu.precision) {
         PrecisionChoice::Exactly(precision) => precision,
+        PrecisionChoice::Auto if gpus.iter().any(|gpu| matches!(gpu, Gpu::Simulated(_))) => models.packer.precision(),
         PrecisionChoice::Auto => Precision::Bf16,
     };
     let plan =

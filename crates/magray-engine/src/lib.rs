@@ -35,7 +35,7 @@ pub use magray_core::{
     Backend, CpuPath, DeviceChoice, DeviceName, EncoderShape, GpuSelector, Precision, PrecisionChoice, Reason, Refusal,
     Rules, Scores, Verdict,
 };
-pub use magray_device::cpu::{Wide, take_short_turns, widened};
+pub use magray_device::cpu::{Wide, look_after_callers, widened};
 pub use selection::Outlook;
 #[cfg(unix)]
 pub use worker::{ServeError, serve};

@@ -3,6 +3,7 @@
 //! Cores are not alike: some are slower by design, others because somebody else computes on them. Equal shares would all
 //! wait for the slowest.
 
+use super::turns::offer_core;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +19,11 @@ struct Share(AtomicU64);
 pub(super) struct Items<'a> {
     shares: &'a Shares,
     rank: usize,
+    taken: usize,
 }
+
+/// So many items of a product are some tens of microseconds of a quick core, and less than a millisecond of a slow one.
+const OFFER_EVERY: usize = 16;
 
 /// The part of `total` that belongs to a rank.
 pub(super) fn share(total: usize, ranks: usize, rank: usize) -> Range<usize> {
@@ -73,7 +78,7 @@ impl Shares {
 
     /// The items of a thread.
     pub(super) fn of(&self, rank: usize) -> Items<'_> {
-        Items { shares: self, rank }
+        Items { shares: self, rank, taken: 0 }
     }
 }
 
@@ -82,6 +87,10 @@ impl Iterator for Items<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<usize> {
+        if self.taken.is_multiple_of(OFFER_EVERY) {
+            offer_core();
+        }
+        self.taken += 1;
         let own = &self.shares.0[self.rank];
         if self.shares.0.len() == 1 {
             return own.take_alone();

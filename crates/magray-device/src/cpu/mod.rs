@@ -25,7 +25,7 @@ pub use detect::{PathUnavailable, available_paths};
 pub use gemm::Linear;
 pub use ops::CpuOps;
 pub use pool::ThreadPool;
-pub use turns::take_short_turns;
+pub use turns::{look_after_callers, take_short_turns};
 pub use widened::{Wide, widened};
 
 use crate::{Device, DistanceBias, Embedding, LinearSource, Norm};

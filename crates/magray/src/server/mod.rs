@@ -215,7 +215,7 @@ fn runtime() -> io::Result<Runtime> {
         .thread_name("serve")
         // On two cores a second thread has nothing to do but to be woken beside the first.
         .worker_threads(cores().saturating_sub(1).max(1))
-        .on_thread_start(magray_engine::take_short_turns)
+        .on_thread_start(magray_engine::look_after_callers)
         .max_blocking_threads(cores() + OTHERS)
         .enable_all()
         .build()

@@ -22,8 +22,9 @@ pub(super) struct Items<'a> {
     taken: usize,
 }
 
-/// So many items of a product are some tens of microseconds of a quick core, and less than a millisecond of a slow one.
-const OFFER_EVERY: usize = 16;
+/// Items between two looks at the clock. An item is a panel of weights for some hundred rows at most, or a head of a text: so
+/// many are tens of microseconds of a quick core, and in f32 of a slow one about a millisecond.
+const OFFER_EVERY: usize = 4;
 
 /// The part of `total` that belongs to a rank.
 pub(super) fn share(total: usize, ranks: usize, rank: usize) -> Range<usize> {

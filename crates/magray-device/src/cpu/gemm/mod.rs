@@ -27,6 +27,7 @@ use super::acts::{Acts, PANEL};
 use super::aligned::{Aligned, Plain, Region};
 use super::pool::ThreadPool;
 use super::simd::{Element, vectorize, vectorize_beside_tiles};
+use super::turns::offer_core;
 use crate::LinearSource;
 use finish::{Ending, FinishAlone, Sums};
 use magray_core::CpuPath;
@@ -161,6 +162,7 @@ fn pack_panels<T: Plain>(
         let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
         while let Some((i, panel)) = next() {
             pack(i, panel);
+            offer_core();
         }
     });
     packed

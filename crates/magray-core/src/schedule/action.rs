@@ -104,7 +104,7 @@ pub struct Piece {
 pub struct Report {
     /// The device.
     pub device: DeviceId,
-    /// Texts of the batch, others' included.
+    /// Texts of the batch that ended it, others' included.
     pub batch_texts: u32,
     /// From its arrival to the start of the batch that answered it.
     pub queued: Duration,

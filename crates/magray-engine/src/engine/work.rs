@@ -72,7 +72,7 @@ pub struct Answer {
     pub device: DeviceName,
     /// The arithmetic of that device.
     pub precision: Precision,
-    /// Texts of the batch it was computed in, others' included.
+    /// Texts of the batch that ended it, others' included; it may have been computed in several.
     pub batch_texts: u32,
     /// How long it waited.
     pub queued: Duration,

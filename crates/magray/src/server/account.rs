@@ -37,7 +37,7 @@ pub(crate) struct Pass {
     pub(crate) device: DeviceName,
     /// Why the CPU computed it in place of a GPU.
     pub(crate) fallback: Option<&'static str>,
-    /// Texts of the batch, others' included.
+    /// Texts of the batch that ended it, others' included.
     pub(crate) batch_texts: u32,
     /// When the texts were tokens.
     pub(crate) read: Instant,

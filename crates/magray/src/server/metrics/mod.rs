@@ -171,7 +171,7 @@ fn describe() {
     describe_histogram!("magray_read_seconds", "Time in which the texts of a request became tokens.");
     describe_histogram!("magray_queue_seconds", "Time that a request waited.");
     describe_histogram!("magray_compute_seconds", "Time that a request was computed.");
-    describe_histogram!("magray_batch_texts", "Texts of the batch that a request was computed in.");
+    describe_histogram!("magray_batch_texts", "Texts of the batch that ended a request.");
     describe_counter!("magray_fallbacks_total", "Requests that the CPU computed in place of a GPU, by reason.");
     describe_counter!("magray_replays_total", "Times that requests were started again after a failure.");
 }

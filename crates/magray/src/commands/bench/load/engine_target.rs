@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use magray_engine::{
     Reason,
-    engine::{Answer, DeviceState, DeviceStatus, Engine, EngineError, Incident, Moment, Work},
+    engine::{Answer, DeviceState, DeviceStatus, DeviceView, Engine, EngineError, Incident, Moment, Work},
 };
 
-use super::target::{DeviceNow, Fault, Outcome, Target, Ticket, Vectors};
+use super::target::{DeviceNow, Done, Fault, Outcome, Target, Ticket, Vectors};
 
 /// An engine with one model.
 pub(super) struct EngineTarget {
@@ -29,7 +29,7 @@ impl Target for EngineTarget {
             name: device.name,
             state: word(device.schedule.state),
             pid: device.pid,
-            busy: device.schedule.busy,
+            done: done(&device.schedule),
         };
         status.devices.iter().map(now).collect()
     }
@@ -49,13 +49,16 @@ impl Target for EngineTarget {
     }
 }
 
+fn done(device: &DeviceView) -> Done {
+    Done { batches: device.batches_finished, texts: device.texts_finished, busy: device.busy }
+}
+
 fn outcome(answer: Result<Answer, EngineError>) -> Outcome {
     match answer {
         Ok(answer) => Outcome::Vectors(Vectors {
             values: answer.values,
             device: answer.device,
             precision: answer.precision,
-            batch_texts: answer.batch_texts,
             queued: answer.queued,
             computed: answer.computed,
             replays: answer.replays,

@@ -146,7 +146,7 @@ impl Report {
             latency_ms: Latency::of(&tally.latency),
             queue_ms: Part::of(&tally.queued),
             compute_ms: Part::of(&tally.computed),
-            batch_texts_mean: tally.batch_mean(),
+            batch_texts_mean: seen.batch_mean(),
             late_p99_ms: ms(outcomes.lateness.at(0.99)),
             devices: shares(outcomes, seen, case.seconds),
             workers: seen.workers.iter().map(Worker::of).collect(),
@@ -340,8 +340,8 @@ fn shares(outcomes: &Outcomes, seen: &Seen, seconds: f64) -> Vec<DeviceShare> {
     let devices = &outcomes.tally.devices;
     let texts: u64 = devices.iter().map(|(_, share)| share.texts).sum();
     let busy_of = |name: DeviceName| {
-        let busy = seen.busy.iter().find(|(device, _)| *device == name).map_or(Duration::ZERO, |(_, busy)| *busy);
-        busy.as_secs_f64() / seconds
+        let done = seen.done.iter().find(|(device, _)| *device == name);
+        done.map_or(0.0, |(_, done)| done.busy.as_secs_f64() / seconds)
     };
     let mut shares: Vec<DeviceShare> = devices
         .iter()

@@ -41,8 +41,6 @@ pub(super) struct Tally {
     pub(super) latency: Histogram,
     pub(super) queued: Histogram,
     pub(super) computed: Histogram,
-    batches: f64,
-    texts: u64,
     /// Since somebody last took them.
     recent: Recent,
     /// By device.
@@ -106,8 +104,6 @@ impl Tally {
             latency: Histogram::new(),
             queued: Histogram::new(),
             computed: Histogram::new(),
-            batches: 0.0,
-            texts: 0,
             recent: Recent::new(),
             devices: Vec::new(),
             fallbacks: BTreeMap::new(),
@@ -139,11 +135,6 @@ impl Tally {
     /// Requests that were answered, with vectors or with an error.
     pub(super) fn settled_count(&self) -> u64 {
         self.counts.answered + self.counts.refused.values().sum::<u64>()
-    }
-
-    /// Texts of a batch, in the mean of all batches.
-    pub(super) fn batch_mean(&self) -> f64 {
-        if self.batches > 0.0 { self.texts as f64 / self.batches } else { 0.0 }
     }
 
     /// What came since the last call.
@@ -181,9 +172,6 @@ impl Tally {
             self.latency.record(latency);
             self.queued.record(vectors.queued);
             self.computed.record(vectors.computed);
-            // Its part of the batch; the parts of all requests of a batch make one.
-            self.batches += texts as f64 / f64::from(vectors.batch_texts.max(1));
-            self.texts += texts;
             let share = self.share_of(vectors.device);
             share.requests += 1;
             share.texts += texts;

@@ -77,7 +77,6 @@ pub(super) struct Vectors {
     pub(super) values: Vec<f32>,
     pub(super) device: DeviceName,
     pub(super) precision: Precision,
-    pub(super) batch_texts: u32,
     pub(super) queued: Duration,
     pub(super) computed: Duration,
     pub(super) replays: u32,
@@ -93,8 +92,28 @@ pub(super) struct DeviceNow {
     pub(super) state: String,
     /// The process of its worker.
     pub(super) pid: Option<u32>,
+    /// What it has done since its start.
+    pub(super) done: Done,
+}
+
+/// What a device has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Done {
+    pub(super) batches: u64,
+    /// The texts of those.
+    pub(super) texts: u64,
     /// Time that it has computed.
     pub(super) busy: Duration,
+}
+
+impl Done {
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            batches: self.batches.saturating_sub(before.batches),
+            texts: self.texts.saturating_sub(before.texts),
+            busy: self.busy.saturating_sub(before.busy),
+        }
+    }
 }
 
 /// Something that went wrong with a device.

@@ -17,7 +17,7 @@ use super::{
     measure,
     pool::{Pool, Span, tests::axes, tests::axis_vectors},
     report::{Case, Report, table},
-    target::{DeviceNow, Fault, Outcome, Target, Ticket, Vectors},
+    target::{DeviceNow, Done, Fault, Outcome, Target, Ticket, Vectors},
     watch::Seen,
 };
 use crate::console::Console;
@@ -34,7 +34,7 @@ impl<F: Fn(Vec<Vec<u32>>, Ticket) + Sync> Target for Fake<F> {
     }
 
     fn devices(&self) -> Vec<DeviceNow> {
-        let device = |name, pid| DeviceNow { name, state: "in rotation".to_owned(), pid, busy: Duration::ZERO };
+        let device = |name, pid| DeviceNow { name, state: "in rotation".to_owned(), pid, done: Done::default() };
         vec![device(DeviceName::Cpu, None), device(SIM, Some(7))]
     }
 
@@ -50,7 +50,6 @@ fn right(texts: &[Vec<u32>]) -> Outcome {
         values,
         device: SIM,
         precision: Precision::Bf16,
-        batch_texts: 4,
         queued: Duration::from_micros(30),
         computed: Duration::from_micros(70),
         replays: 0,
@@ -108,7 +107,6 @@ fn an_engine_in_order_is_found_in_order() {
         assert_eq!((outcomes.lost, counts.doubled, counts.wrong, counts.unexpected), (0, 0, 0, 0));
         assert!(outcomes.sent > 50, "{}", outcomes.sent);
         assert_eq!(counts.answered, outcomes.sent);
-        assert_eq!(outcomes.tally.batch_mean(), 4.0);
         assert_eq!(outcomes.tally.devices[0].1.texts, outcomes.tally.latency.count() * 2);
         assert_eq!(report(&outcomes).fault(), None);
     }
@@ -276,8 +274,10 @@ fn workers_that_were_replaced_are_seen() {
         fn devices(&self) -> Vec<DeviceNow> {
             // Another worker at each look.
             let pid = self.0.fetch_add(1, Ordering::Relaxed) as u32;
-            let busy = Duration::from_millis(u64::from(pid));
-            vec![DeviceNow { name: SIM, state: "in rotation".to_owned(), pid: Some(pid), busy }]
+            // And another batch of four texts.
+            let batches = u64::from(pid);
+            let done = Done { batches, texts: 4 * batches, busy: Duration::from_millis(batches) };
+            vec![DeviceNow { name: SIM, state: "in rotation".to_owned(), pid: Some(pid), done }]
         }
 
         fn incidents(&self) -> Vec<Fault> {
@@ -289,6 +289,7 @@ fn workers_that_were_replaced_are_seen() {
     let pids: Vec<u32> = report.workers.iter().map(|worker| worker.pid).collect();
     assert!(pids.len() >= 2 && pids[..2] == [100, 101], "{pids:?}");
     assert!(report.devices[0].busy > 0.0, "{report:?}");
+    assert_eq!(report.batch_texts_mean, 4.0);
     assert_eq!(report.fault(), None);
 }
 

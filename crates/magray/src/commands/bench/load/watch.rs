@@ -11,7 +11,7 @@ use magray_engine::DeviceName;
 use super::{
     drive::Underway,
     report::milliseconds,
-    target::{DeviceNow, Target},
+    target::{DeviceNow, Done, Target},
 };
 use crate::console::Console;
 
@@ -20,8 +20,8 @@ use crate::console::Console;
 pub(super) struct Seen {
     /// Every worker, in the order of their coming.
     pub(super) workers: Vec<WorkerSeen>,
-    /// Time that each device computed while requests were measured, with its name.
-    pub(super) busy: Vec<(DeviceName, Duration)>,
+    /// What each device did while requests were measured, with its name.
+    pub(super) done: Vec<(DeviceName, Done)>,
 }
 
 /// A worker process.
@@ -60,8 +60,8 @@ impl Watch<'_> {
             let before = before.get_or_insert_with(|| devices.clone());
             if since < self.warmup {
                 before.clone_from(&devices);
-            } else if since < self.warmup + self.measured || seen.busy.is_empty() {
-                seen.busy = busy_between(before, &devices);
+            } else if since < self.warmup + self.measured || seen.done.is_empty() {
+                seen.done = done_between(before, &devices);
             }
             if since.as_secs() >= second {
                 second = since.as_secs() + 1;
@@ -106,6 +106,12 @@ impl Watch<'_> {
 }
 
 impl Seen {
+    /// Texts of a batch, in the mean of all batches that ended while requests were measured.
+    pub(super) fn batch_mean(&self) -> f64 {
+        let (batches, texts) = self.done.iter().fold((0, 0), |(b, t), (_, done)| (b + done.batches, t + done.texts));
+        if batches > 0 { texts as f64 / batches as f64 } else { 0.0 }
+    }
+
     fn note_workers(&mut self, devices: &[DeviceNow], since: Duration) {
         for device in devices {
             let Some(pid) = device.pid else { continue };
@@ -118,7 +124,6 @@ impl Seen {
     }
 }
 
-fn busy_between(before: &[DeviceNow], after: &[DeviceNow]) -> Vec<(DeviceName, Duration)> {
-    let pair = before.iter().zip(after);
-    pair.map(|(before, after)| (after.name, after.busy.saturating_sub(before.busy))).collect()
+fn done_between(before: &[DeviceNow], after: &[DeviceNow]) -> Vec<(DeviceName, Done)> {
+    before.iter().zip(after).map(|(before, after)| (after.name, after.done.since(before.done))).collect()
 }

@@ -22,8 +22,8 @@ pub(super) struct Items<'a> {
     taken: usize,
 }
 
-/// Items between two looks at the clock. An item is a panel of weights for some hundred rows at most, or a head of a text: so
-/// many are tens of microseconds of a quick core, and in f32 of a slow one about a millisecond.
+/// Items between two looks at the clock. An item is a panel of weights for the rows of a chunk, or a head of a text. Reckoned for
+/// the 256 rows that a thread has for itself, so many are tens of microseconds with AMX and about a millisecond in f32.
 const OFFER_EVERY: usize = 4;
 
 /// The part of `total` that belongs to a rank.

@@ -213,7 +213,7 @@ fn runtime() -> io::Result<Runtime> {
     const OTHERS: usize = 12;
     tokio::runtime::Builder::new_multi_thread()
         .thread_name("serve")
-        // On two cores a second thread has nothing to do but to be woken beside the first.
+        // On two cores a second thread would take more of those that compute: refusals leave sooner, and fewer are answered.
         .worker_threads(cores().saturating_sub(1).max(1))
         .on_thread_start(magray_engine::look_after_callers)
         .max_blocking_threads(cores() + OTHERS)

@@ -181,6 +181,12 @@ class Report(unittest.TestCase):
             ],
         )
         self.assertRegex(http_report.strain_table(results), r"160 +\| 80% ")
+        self.assertEqual(http_report.unseen(results), [])
+
+    def test_an_overload_that_refused_nobody_is_named(self):
+        results = Results()
+        results.add_strain("load", http_report.strain_of(answer(10, s200=(10, 50.0)), 32, 64.0))
+        self.assertEqual(http_report.unseen(results), ["load: nothing was refused"])
 
 
 if __name__ == "__main__":

@@ -240,3 +240,8 @@ def verdicts(results):
         if strain.others:
             lines.append(f"{name}: {strain.others} answers that were neither vectors nor refusals")
     return lines
+
+
+def unseen(results):
+    """Overloads that had nothing to refuse, one line each: how soon refusals would have come they do not say."""
+    return [f"{name}: nothing was refused" for name in results.strains if not results.strain(name).refused]

@@ -9,8 +9,6 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::pace::Pace;
-
 /// All connections.
 #[derive(Default)]
 pub(crate) struct Guests {
@@ -79,6 +77,10 @@ const IN_VAIN_MOST: u32 = 4 * PATIENCE;
 /// What each such time of waiting makes up for. A busy server takes a request some milliseconds late at times, and its client
 /// has not waited then.
 const MADE_UP: u32 = PATIENCE / 2;
+/// What is held back so that whoever asks again at once does so less often: each time takes cores that the others' work is
+/// computed on. Timers and cores that are busy make it longer by up to three, and within five milliseconds a refusal should
+/// be there.
+const HELD_BACK: Duration = Duration::from_millis(2);
 /// How often guests are looked at.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -140,11 +142,11 @@ impl Guest {
     }
 
     /// It is about to be told that there is too much to do: waits if it came only just, or was told so again and again and
-    /// never waited, as the pace of such refusals wants it.
-    pub(crate) async fn turn_away(&self, pace: &Pace) {
+    /// never waited.
+    pub(crate) async fn turn_away(&self) {
         let is_in_haste = self.lock().asks_in_vain(Instant::now());
-        if is_in_haste && let Some(wait) = pace.wait() {
-            tokio::time::sleep(wait).await;
+        if is_in_haste {
+            tokio::time::sleep(HELD_BACK).await;
         }
         self.lock().turned_away = Instant::now();
     }
@@ -283,14 +285,12 @@ mod tests {
         assert!(!guest.lock().asks_in_vain(came + 10 * HASTE));
         assert!(!(0..PATIENCE).any(asks_at_once), "it was answered, or waited");
         assert!(asks_at_once(0));
-        let (pace, least) = (Pace::new(), Duration::from_micros(500));
-        // The pace forgets in milliseconds, and a test may be stopped for as long: once is enough.
+        // A test may be stopped for so long that it has waited: once is enough.
         let is_held_back = |_| {
-            while pace.wait().is_none() {}
             let before = Instant::now();
             guest.lock().turned_away = before;
-            block_on(guest.turn_away(&pace));
-            guest.lock().turned_away.duration_since(before) >= least
+            block_on(guest.turn_away());
+            guest.lock().turned_away.duration_since(before) >= HELD_BACK
         };
         assert!((0..100).any(is_held_back));
     }

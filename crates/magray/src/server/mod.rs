@@ -20,7 +20,6 @@ mod models;
 mod openai_tokens;
 mod openapi;
 mod origin;
-mod pace;
 mod patience;
 mod ranking;
 mod rate;

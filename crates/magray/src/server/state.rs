@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     admission::Admission, keys::Keys, limits::Limits, metrics::Metrics, models::Models, openai_tokens::OpenAiTokens,
-    pace::Pace, rate::Rates, reload::Reloader, traces::Traces,
+    rate::Rates, reload::Reloader, traces::Traces,
 };
 use crate::{config::LiveSettings, control::EngineReport};
 
@@ -39,7 +39,6 @@ struct Inner {
     movers: Arc<Semaphore>,
     /// How many answers are written at once beside the runtime.
     writers: Arc<Semaphore>,
-    refusals: Pace,
     connections: AtomicUsize,
     is_draining: AtomicBool,
     started: Instant,
@@ -85,7 +84,6 @@ impl App {
             reloader: parts.reloader,
             movers: Arc::new(Semaphore::new(MOVERS_MAX)),
             writers: Arc::new(Semaphore::new((super::cores() / 2).max(1))),
-            refusals: Pace::new(),
             connections: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
             started: Instant::now(),
@@ -123,10 +121,6 @@ impl App {
 
     pub(super) fn writers(&self) -> &Arc<Semaphore> {
         &self.0.writers
-    }
-
-    pub(super) fn refusals(&self) -> &Pace {
-        &self.0.refusals
     }
 
     pub(super) fn movers(&self) -> &Arc<Semaphore> {

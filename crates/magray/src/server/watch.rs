@@ -129,7 +129,7 @@ impl Watched {
         let app = &self.site.app;
         app.metrics().refused(problem.kind);
         if problem.kind == Kind::Busy {
-            guest.turn_away(app.refusals()).await;
+            guest.turn_away().await;
         }
         let mut response = problem.render(shape);
         if self.method == Method::HEAD {

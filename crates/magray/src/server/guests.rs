@@ -78,8 +78,7 @@ const IN_VAIN_MOST: u32 = 4 * PATIENCE;
 /// has not waited then.
 const MADE_UP: u32 = PATIENCE / 2;
 /// What is held back so that whoever asks again at once does so less often: each time takes cores that the others' work is
-/// computed on. Timers and cores that are busy make it longer by up to three, and within five milliseconds a refusal should
-/// be there.
+/// computed on. Timers and cores that are busy add a millisecond or two, and within five a refusal should be there.
 const HELD_BACK: Duration = Duration::from_millis(2);
 /// How often guests are looked at.
 const LOOK: Duration = Duration::from_secs(5);
@@ -220,7 +219,6 @@ mod tests {
     use super::*;
 
     fn block_on<F: Future>(future: F) -> F::Output {
-        // Time stands still unless all wait for it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(future)
     }
@@ -285,14 +283,14 @@ mod tests {
         assert!(!guest.lock().asks_in_vain(came + 10 * HASTE));
         assert!(!(0..PATIENCE).any(asks_at_once), "it was answered, or waited");
         assert!(asks_at_once(0));
-        // A test may be stopped for so long that it has waited: once is enough.
-        let is_held_back = |_| {
+        // A test may be stopped now and then for so long that it has waited.
+        let is_held_back = |_: &_| {
             let before = Instant::now();
             guest.lock().turned_away = before;
             block_on(guest.turn_away());
             guest.lock().turned_away.duration_since(before) >= HELD_BACK
         };
-        assert!((0..100).any(is_held_back));
+        assert!((0..20).filter(is_held_back).count() > 10);
     }
 
     #[test]

@@ -39,7 +39,7 @@ class Turns(unittest.TestCase):
         server = subprocess.Popen(["sleep", "60"], start_new_session=True)
         try:
             command = [sys.executable, "-c", count]
-            ended, seconds = http_servers.take_turns(0.0, [(command, [server]), (command, [])])
+            ended, seconds = http_servers.take_turns(0.0, 0.8, [(command, [server]), (command, [])])
             state = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         finally:
             server.kill()
@@ -48,12 +48,22 @@ class Turns(unittest.TestCase):
         self.assertTrue(all(int(it.stdout) > 0 for it in ended))
         self.assertEqual(state, "T")
         self.assertTrue(all(had > 0.0 for had in seconds))
+        # Never both at once, and nothing after the windows, the second of which ends a turn later.
+        self.assertLessEqual(sum(seconds), 0.8 + http_servers.TURN_S)
+
+    def test_time_counts_within_the_window_alone(self):
+        window = (4.0, 11.2)
+        turns = [(n / 10, (n + 1) / 10) for n in range(0, 200, 2)]
+        self.assertAlmostEqual(sum(http_servers.overlap(turn, window) for turn in turns), 3.6)
+        later = [(start + 0.1, end + 0.1) for start, end in turns]
+        self.assertAlmostEqual(sum(http_servers.overlap(turn, window) for turn in later), 3.6)
+        self.assertEqual(http_servers.overlap((0.0, 1.0), window), 0.0)
 
     def test_nothing_goes_on_when_a_command_cannot_be_started(self):
         server = subprocess.Popen(["sleep", "60"], start_new_session=True)
         try:
             with self.assertRaises(OSError):
-                http_servers.take_turns(0.0, [(["sleep", "60.0625"], [server]), (["/no/such/program"], [])])
+                http_servers.take_turns(0.0, 0.8, [(["sleep", "60.0625"], [server]), (["/no/such/program"], [])])
             self.assertEqual(subprocess.run(["pgrep", "-f", "^sleep 60.0625"], capture_output=True).stdout, b"")
         finally:
             server.kill()

@@ -21,6 +21,8 @@ START_WITHIN_S = 600
 # Those that compute in turns have turns of this length: short beside what disturbs a shared machine, which comes and goes
 # within seconds, and long beside what it takes to go on.
 TURN_S = 0.1
+# What magray's queue holds by default, in time.
+QUEUE_WAIT_MS = 2000
 
 
 class Unavailable(Exception):
@@ -91,11 +93,20 @@ class Server:
         return 0.0
 
 
-def magray(binary, model_dir, scratch, threads, log="magray.log"):
+def magray(binary, model_dir, scratch, threads, log="magray.log", settings=()):
     port = free_port()
     command = [binary, "serve", "--device", "cpu", "--preload", "--quiet"]
-    command += ["--port", str(port), "--threads", str(threads)]
+    command += ["--port", str(port), "--threads", str(threads), *settings]
     return Server("magray", [*command, "--model", str(model_dir)], "/v1/embeddings", port, scratch / log)
+
+
+def taking_turns(binary, model_dir, scratch, threads):
+    """Two alike that are stopped half of the time: by the clock their work takes twice as long, and may do so. They refuse no
+    sooner than if they went on, and later where a batch is done within a turn: that one is measured without stops."""
+    settings = scratch / "in-turns.toml"
+    settings.write_text(f"[server]\nqueue_wait_ms_max = {2 * QUEUE_WAIT_MS}\n")
+    start = (binary, model_dir, scratch, threads)
+    return [magray(*start, f"turns-{side}.log", ["--config", str(settings)]) for side in (1, 2)]
 
 
 def infinity(python, engine, model_dir, scratch, threads):
@@ -173,23 +184,24 @@ def with_engine(generator, server, binary, model_dir, threads, case, load):
     The figures of both, of which only counts mean something, since times have the other's turns in them; and by how much
     longer the turns of the server were, all in all."""
     through = load_command(generator, server, load), [server.process]
-    return in_turns(load.warmup, through, (engine_command(binary, model_dir, threads, case, load), []))
+    return in_turns(load, through, (engine_command(binary, model_dir, threads, case, load), []))
 
 
 def with_twin(generator, server, load, twin, twin_load):
-    """Two loads on two servers in turns, as above."""
+    """Two loads on two servers in turns, as above; both last equally long."""
     one, other = (server, load), (twin, twin_load)
-    return in_turns(load.warmup, *((load_command(generator, *pair), [pair[0].process]) for pair in (one, other)))
+    return in_turns(load, *((load_command(generator, *pair), [pair[0].process]) for pair in (one, other)))
 
 
-def in_turns(lead, *sides):
-    ended, seconds = take_turns(lead, sides)
+def in_turns(load, *sides):
+    ended, seconds = take_turns(load.warmup, load.seconds, sides)
     return *map(figures_in, ended), seconds[0] / seconds[1] if seconds[1] else 1.0
 
 
-def take_turns(lead, sides):
+def take_turns(lead, window, sides):
     """Runs two commands, of which only one goes on at any time, and with it the processes beside it; those stay stopped. What
-    became of both commands, and the time that each has had after the lead, until one of them ended."""
+    became of both commands, and the time that each has had in its window: that begins so much later than the command itself,
+    whose first turn comes when those before it had theirs."""
     started, seconds = [], [0.0] * len(sides)
     try:
         for command, _ in sides:
@@ -203,11 +215,11 @@ def take_turns(lead, sides):
             for process in taking_part:
                 send(process, signal.SIGCONT)
             turns += 1
-            time.sleep(max(0.0, start + turns * TURN_S - began))
+            time.sleep(max(0.0, start + turns * TURN_S - time.monotonic()))
             for process in taking_part:
                 send(process, signal.SIGSTOP)
-            if began >= start + lead and all(process.poll() is None for process in started):
-                seconds[own] += time.monotonic() - began
+            first = start + own * TURN_S + lead
+            seconds[own] += overlap((began, time.monotonic()), (first, first + window))
     finally:
         for process in [process for _, beside in sides for process in beside]:
             send(process, signal.SIGSTOP)
@@ -216,6 +228,11 @@ def take_turns(lead, sides):
         said = [process.communicate() for process in started]
     ended = [subprocess.CompletedProcess(it.args, it.returncode, *texts) for it, texts in zip(started, said)]
     return ended, seconds
+
+
+def overlap(one, other):
+    """How long two times, from and to, are the same."""
+    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
 
 
 def whole_turns(seconds):

@@ -77,8 +77,8 @@ const IN_VAIN_MOST: u32 = 4 * PATIENCE;
 /// What each such time of waiting makes up for. A busy server takes a request some milliseconds late at times, and its client
 /// has not waited then.
 const MADE_UP: u32 = PATIENCE / 2;
-/// What is held back so that whoever asks again at once does so less often: each time takes cores that the others' work is
-/// computed on. Timers and cores that are busy add a millisecond or two, and within five a refusal should be there.
+/// How much later those hear it who ask again at once, so that they do so less often: each time takes cores that the others'
+/// work is computed on. Timers and cores that are busy add a millisecond or two, and within five a refusal should be there.
 const HELD_BACK: Duration = Duration::from_millis(2);
 /// How often guests are looked at.
 const LOOK: Duration = Duration::from_secs(5);

@@ -116,13 +116,16 @@ struct State<J> {
     current: Option<(Arc<UnderWay<J>>, usize)>,
     /// Threads that compute a chunk.
     busy: usize,
+    /// A thread has left: no job is begun any more. It could not come back, and the others would compute all that comes alone.
+    has_ended: bool,
     /// A job that all threads must compute together: the stream ends before it.
     last: Option<Planned<J>>,
 }
 
 impl<'a, F: Feed> Stream<'a, F> {
     pub(crate) fn new(feed: &'a F, limits: ChunkLimits, outputs: usize) -> Self {
-        Self { feed, limits, outputs, state: Mutex::new(State { current: None, busy: 0, last: None }) }
+        let state = State { current: None, busy: 0, has_ended: false, last: None };
+        Self { feed, limits, outputs, state: Mutex::new(state) }
     }
 
     /// Begins with a job.
@@ -161,21 +164,26 @@ impl<'a, F: Feed> Stream<'a, F> {
             if let Some(chunk) = state.take() {
                 return Some(chunk);
             }
-            if state.last.is_none()
-                && let Some(job) = self.feed.next(state.busy > 0)
-            {
+            if state.has_ended {
+                return None;
+            }
+            if let Some(job) = self.feed.next(state.busy > 0) {
                 let planned = Planned::new(job, self.limits);
                 match planned.schedule {
                     Schedule::Each(chunks) => self.begin(&mut state, planned.job, chunks),
-                    Schedule::Together(_) => state.last = Some(planned),
+                    Schedule::Together(_) => (state.has_ended, state.last) = (true, Some(planned)),
                 }
                 continue;
             }
-            let may_come = state.busy > 0 && state.last.is_none();
-            drop(state);
             match (self.feed.bell(), heard) {
-                (Some(bell), Some(heard)) if may_come => bell.wait(heard),
-                _ => return None,
+                (Some(bell), Some(heard)) if state.busy > 0 => {
+                    drop(state);
+                    bell.wait(heard);
+                }
+                _ => {
+                    state.has_ended = true;
+                    return None;
+                }
             }
         }
     }
@@ -366,6 +374,20 @@ mod tests {
             _ => tell.send(()).unwrap(),
         });
         assert_eq!(jobs.done.into_inner().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_comes_when_a_thread_has_left_is_for_all_threads_again() {
+        let jobs = Jobs::default();
+        let stream = Stream::new(&jobs, LIMITS, 1);
+        stream.start(texts(0, 2), vec![vec![0], vec![1]]);
+        let taken = [stream.take().unwrap(), stream.take().unwrap()];
+        taken.iter().for_each(|chunk| stream.finish(&chunk.job));
+        assert!(stream.take().is_none(), "nothing is at hand: a thread leaves");
+        jobs.waiting.lock().unwrap().push_back(texts(1, 9));
+        assert!(stream.take().is_none(), "another that is a moment later leaves too");
+        assert!(stream.into_last().is_none());
+        assert_eq!(jobs.waiting.into_inner().unwrap().len(), 1, "and the job is left to those who come next");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A vocabulary of short pieces of words, made to be looked up in while something else fills the caches: a piece and its id
-//! are one number of 16 bytes in one table. Longer pieces have a table of their own. Knows nothing of texts.
+//! are one number of 16 bytes in one table, and many can be looked for at once. Longer pieces have a table of their own.
+//! Knows nothing of texts.
 
 use std::collections::HashMap;
 
@@ -20,6 +21,8 @@ pub(super) struct Pieces {
     longest: usize,
 }
 
+/// Words that are looked for at once.
+pub(super) const AT_ONCE: usize = 16;
 /// Bytes of a piece in a slot; no piece has a zero in it.
 const SHORT: usize = 12;
 const ID_BITS: u32 = 24;
@@ -55,6 +58,22 @@ impl Pieces {
     pub(super) fn longest_at(&self, place: Place, word: &[u8]) -> Option<(usize, u32)> {
         let most = word.len().min(self.longest);
         (1..=most).rev().find_map(|length| Some((length, self.id(place, &word[..length])?)))
+    }
+
+    /// The ids of words that are pieces as a whole, where a first look finds them. Of all of them it waits for memory about
+    /// once, since no look depends on another.
+    pub(super) fn glance<'a>(&self, words: impl Iterator<Item = &'a [u8]>) -> [Option<u32>; AT_ONCE] {
+        let (mut keys, mut slots) = ([0; AT_ONCE], [0; AT_ONCE]);
+        for (sought, word) in keys.iter_mut().zip(words) {
+            if word.len() <= SHORT {
+                *sought = key(Place::Start, word);
+            }
+        }
+        for (slot, sought) in slots.iter_mut().zip(keys) {
+            *slot = self.slots[self.first_slot(sought)];
+        }
+        let id = |at: usize| (keys[at] != 0 && slots[at] & KEY == keys[at]).then_some((slots[at] >> ID_SHIFT) as u32);
+        std::array::from_fn(id)
     }
 
     fn id(&self, place: Place, piece: &[u8]) -> Option<u32> {
@@ -106,6 +125,17 @@ mod tests {
             assert_eq!(words[found as usize], *word, "{id}");
             assert_eq!(pieces.id(Place::Within, word), None);
         }
+        let is_seen = |words: &[Vec<u8>]| {
+            let seen = pieces.glance(words.iter().map(Vec::as_slice));
+            for (id, word) in seen.iter().zip(words) {
+                assert!(id.is_none_or(|id| Some(id) == pieces.id(Place::Start, word)));
+            }
+            assert!(seen[words.len()..].iter().all(Option::is_none));
+            seen.iter().flatten().count()
+        };
+        let seen: usize = words.chunks(AT_ONCE).map(is_seen).sum();
+        assert!(seen > words.len() / 2, "{seen} at the first look");
+        assert_eq!(is_seen(&[b"none".to_vec(), long.clone(), Vec::new()]), 0);
         assert_eq!(
             pieces.longest_at(Place::Start, &[long.as_slice(), b" and more"].concat()),
             Some((long.len(), 5000))

@@ -8,7 +8,7 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 
-use super::pieces::{Pieces, Place};
+use super::pieces::{AT_ONCE, Pieces, Place};
 
 /// Marks the pieces within a word. No plain word starts with it: its first sign is a word of its own.
 const WITHIN: &str = "##";
@@ -128,11 +128,11 @@ impl PlainWords {
     /// Puts the text's tokens behind those that are there; `None`, and nothing put, where the text is not plain.
     pub(super) fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Option<()> {
         let start = ids.len();
-        let mut word = Vec::with_capacity(32);
+        let mut words = Words::with_room(text.len());
         for byte in text.bytes() {
             let is_end = match self.classes[usize::from(byte)] {
                 Class::Letter(letter) => {
-                    word.push(letter);
+                    words.letters.push(letter);
                     continue;
                 }
                 Class::Nothing => continue,
@@ -143,21 +143,43 @@ impl PlainWords {
                     return None;
                 }
             };
-            self.word(&word, ids);
-            word.clear();
+            self.end_word(&mut words, ids);
             if let Some(sign) = is_end {
-                self.word(&[sign], ids);
+                words.letters.push(sign);
+                self.end_word(&mut words, ids);
             }
         }
-        self.word(&word, ids);
+        self.end_word(&mut words, ids);
+        self.look_up(&mut words, ids);
         Some(())
+    }
+
+    /// The letters behind the last word, if there are any, are a word.
+    fn end_word(&self, words: &mut Words, ids: &mut Vec<u32>) {
+        if words.letters.len() == words.end() {
+            return;
+        }
+        words.ends[words.count] = words.letters.len();
+        words.count += 1;
+        if words.count == AT_ONCE {
+            self.look_up(words, ids);
+        }
+    }
+
+    /// Puts the tokens of all words, which are then gone.
+    fn look_up(&self, words: &mut Words, ids: &mut Vec<u32>) {
+        for (word, seen) in words.each().zip(self.pieces.glance(words.each())) {
+            match seen.filter(|_| word.len() <= self.longest_word) {
+                Some(id) => ids.push(id),
+                None => self.word(word, ids),
+            }
+        }
+        words.letters.clear();
+        words.count = 0;
     }
 
     /// A word as the longest piece that it starts with, the longest that goes on from there, and so on.
     fn word(&self, word: &[u8], ids: &mut Vec<u32>) {
-        if word.is_empty() {
-            return;
-        }
         let (before, mut place, mut left) = (ids.len(), Place::Start, word);
         while !left.is_empty() {
             let longest = self.pieces.longest_at(place, left).filter(|_| word.len() <= self.longest_word);
@@ -169,6 +191,32 @@ impl PlainWords {
             ids.push(id);
             (place, left) = (Place::Within, &left[length..]);
         }
+    }
+}
+
+/// Words that wait to be looked up together.
+struct Words {
+    /// End to end, and then those of a word that has not ended.
+    letters: Vec<u8>,
+    /// Where each ends.
+    ends: [usize; AT_ONCE],
+    count: usize,
+}
+
+impl Words {
+    /// For a text of so many bytes.
+    fn with_room(bytes: usize) -> Self {
+        Self { letters: Vec::with_capacity(bytes.min(AT_ONCE * 16)), ends: [0; AT_ONCE], count: 0 }
+    }
+
+    /// Where the last ends.
+    fn end(&self) -> usize {
+        self.ends[..self.count].last().copied().unwrap_or(0)
+    }
+
+    fn each(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends);
+        self.ends[..self.count].iter().zip(starts).map(|(&end, start)| &self.letters[start..end])
     }
 }
 

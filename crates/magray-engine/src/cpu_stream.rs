@@ -116,7 +116,7 @@ struct State<J> {
     current: Option<(Arc<UnderWay<J>>, usize)>,
     /// Threads that compute a chunk.
     busy: usize,
-    /// A thread has left: no job is begun any more. It could not come back, and the others would compute all that comes alone.
+    /// No job is begun any more: a thread has left or must. It could not come back, and the others would compute alone what comes.
     has_ended: bool,
     /// A job that all threads must compute together: the stream ends before it.
     last: Option<Planned<J>>,

@@ -204,7 +204,7 @@ struct Words {
 }
 
 impl Words {
-    /// For a text of so many bytes.
+    /// For a text of so many bytes; few words have more than sixteen letters.
     fn with_room(bytes: usize) -> Self {
         Self { letters: Vec::with_capacity(bytes.min(AT_ONCE * 16)), ends: [0; AT_ONCE], count: 0 }
     }

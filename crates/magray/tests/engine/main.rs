@@ -181,7 +181,8 @@ fn an_answer_can_be_awaited_and_one_that_nobody_awaits_is_not_computed() {
         drop(engine.ask(Work::from_ids(0, vec![text(seed, 40)])));
     }
     assert!(engine.process(Work::from_ids(0, texts)).is_ok());
-    assert_eq!(engine.status().requests, 0);
+    // One that was begun before it was dropped is still computed, perhaps by the other device.
+    residency::wait_for("nothing to be left", || engine.status().requests == 0);
     engine.shut_down();
 }
 

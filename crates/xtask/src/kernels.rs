@@ -9,7 +9,9 @@ use std::process::Command;
 const ARCHS: [&str; 4] = ["sm_75", "sm_80", "sm_89", "sm_90a"];
 /// A version that knows all of these.
 const COMPILER: &str = "nvidia-cuda-nvrtc==13.0.88";
-/// What the program below answers where it finds no compiler.
+/// The program that compiles them, an example of magray-device.
+const PROGRAM: &str = "compile_kernels";
+/// What it answers where it finds no compiler.
 const NO_COMPILER: i32 = 3;
 
 /// How many of the kernels' forms.
@@ -45,16 +47,16 @@ fn outcome(code: Option<i32>) -> Outcome {
 
 /// Runs the program that compiles; its exit code.
 fn compile(root: &Path, target: &Path, packages: &Path, forms: Forms) -> Option<i32> {
-    let mut command = Command::new(ci::cargo_program());
-    command.current_dir(root).args([
-        "run",
-        "--quiet",
-        "--package",
-        "magray-device",
-        "--example",
-        "compile_kernels",
-        "--",
-    ]);
+    // Of the whole workspace, so that its dependencies have the features that they have in tests and are built once.
+    let mut build = Command::new(ci::cargo_program());
+    build.current_dir(root).args(["build", "--quiet", "--workspace", "--example", PROGRAM]);
+    println!("   {build:?}");
+    if !build.status().ok()?.success() {
+        return None;
+    }
+    let program = format!("{PROGRAM}{}", std::env::consts::EXE_SUFFIX);
+    let mut command = Command::new(target.join("debug").join("examples").join(program));
+    command.current_dir(root);
     if forms == Forms::All {
         command.arg("--all");
     }

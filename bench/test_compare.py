@@ -5,69 +5,69 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from compare import machine, npy
-from compare.batches import CLS, SEP, flops, make_batches, ragged_lengths
-from compare.contenders import ONE_BY_ONE
+from compare import cpu_report, machine, npy
+from compare.batches import CLS, SEP, flops, make_batches, ragged_lengths, sorted_groups
+from compare.contenders import ONE_BY_ONE, RAGGED, SORTED
 from compare.correlation import cosine, ranks, spearman
-from compare.report import Results, ratio_table, times_table
+from compare.cpu_report import Results
 
 
 def results_of(times, cosines, precisions):
-    """Results with these times; names that begin with `magray` are ours."""
+    """Results with these times in each of five rounds; names that begin with `magray` are ours."""
     ours = {name for name in times if name.startswith("magray")}
-    batches = {case: [[CLS, SEP]] for case in ("1x16", "1x128", "32x128", "32 ragged")}
-    results = Results(precisions=precisions, ours=ours, batches=batches)
-    results.times = times
+    results = Results(precisions=precisions, ours=ours, batches=make_batches())
+    for name, cases in times.items():
+        for case, ms in cases.items():
+            for number in range(1, 6):
+                results.figures.add(name, case, number, ms)
     results.cosines = {name: {"32x128": value} for name, value in cosines.items()}
     return results
 
 
-class Ratios(unittest.TestCase):
+def line_of(results, title):
+    return next(line for line in cpu_report.lines(results) if line.title == title)
+
+
+class Lines(unittest.TestCase):
     def test_a_fast_but_wrong_peer_does_not_count(self):
         results = results_of(
-            {"wrong": {"32x128": [10.0]}, "right": {"32x128": [30.0]}, "magray auto": {"32x128": [6.0]}},
+            {"wrong": {"32x128": 10.0}, "right": {"32x128": 30.0}, "magray auto": {"32x128": 6.0}},
             {"wrong": 0.876, "right": 0.9999, "magray auto": 0.9999},
             {"wrong": "int8", "right": "bf16", "magray auto": "auto"},
         )
-        self.assertEqual(results.best_peer(["32x128"]), ("right", "32x128"))
-        self.assertIn("5.00 (5.00-5.00)", ratio_table(results))
-        self.assertIn("holds", ratio_table(results))
+        line = line_of(results, "default: 32 x 128 tokens")
+        self.assertEqual((line.peer, line.ratio.median, line.result), ("right", 5.0, "hit"))
+        self.assertIn("no: not accurate", cpu_report.equal_precision_table(results))
 
     def test_a_peer_that_was_not_compared_does_not_count(self):
-        results = results_of({"unknown": {"1x16": [1.0]}}, {}, {"unknown": "f32"})
-        self.assertIsNone(results.best_peer(["1x16"]))
+        results = results_of({"unknown": {"1x16": 1.0}}, {}, {"unknown": "f32"})
+        self.assertEqual(results.peers("1x16"), {})
 
-    def test_the_ratio_pairs_the_rounds(self):
-        times = {"peer": {"32x128": [10.0, 40.0, 30.0]}, "magray auto": {"32x128": [5.0, 10.0, 10.0]}}
-        results = results_of(times, {"peer": 1.0, "magray auto": 1.0}, {"peer": "f32", "magray auto": "auto"})
-        self.assertEqual(results.ratio("magray auto", "peer", "32x128", "32x128"), (3.0, 2.0, 4.0))
-        # The fastest rounds decide; the medians stand beside them.
-        self.assertRegex(ratio_table(results), r"\| 5\.00 +\| peer +\| 10\.00 +\| 2\.00 +\| 3\.0x \| MISSED +\| 10\.00, 3\.00 \(2\.00-4\.00\)")
+    def test_ours_that_is_not_accurate_is_a_miss_however_fast(self):
+        times = {"peer": {"32x128": 90.0}, "magray auto": {"32x128": 5.0}}
+        wrong = results_of(times, {"peer": 1.0, "magray auto": 0.5}, {"peer": "f32", "magray auto": "auto"})
+        self.assertEqual(line_of(wrong, "default: 32 x 128 tokens").result, "MISS: not accurate")
 
-    def test_too_slow_is_missed_and_inaccurate_is_said(self):
-        times = {"peer": {"32x128": [10.0]}, "magray auto": {"32x128": [5.0]}}
-        precisions = {"peer": "f32", "magray auto": "auto"}
-        slow = results_of(times, {"peer": 1.0, "magray auto": 1.0}, precisions)
-        self.assertIn("MISSED", ratio_table(slow))
-        wrong = results_of(times, {"peer": 1.0, "magray auto": 0.5}, precisions)
-        self.assertIn("NOT ACCURATE", ratio_table(wrong))
-
-    def test_ragged_texts_run_alone_count_where_they_are_faster(self):
-        times = {"peer": {"32 ragged": [90.0], ONE_BY_ONE: [40.0]}, "magray auto": {"32 ragged": [10.0]}}
-        results = results_of(times, {"peer": 1.0, "magray auto": 1.0}, {"peer": "f32", "magray auto": "auto"})
-        self.assertIn("peer, each alone", ratio_table(results))
-        self.assertIn("9.00", ratio_table(results))
-        self.assertIn("4.00", ratio_table(results))
+    def test_of_ragged_texts_the_best_way_of_a_peer_counts(self):
+        times = {"peer": {RAGGED: 90.0, ONE_BY_ONE: 60.0, SORTED: 40.0}, "magray auto": {RAGGED: 10.0}}
+        results = results_of(times, {"peer": 1.0, "magray auto": 1.0}, {"peer": "bf16", "magray auto": "auto"})
+        line = line_of(results, "default: 32 ragged texts")
+        self.assertEqual((line.peer, line.ratio.median, line.result), ("peer, sorted groups", 4.0, "MISS"))
+        self.assertIn("4.00 (4.00-4.00)", cpu_report.equal_precision_table(results))
 
     def test_the_f32_lines_look_at_f32_peers_only(self):
-        times = {"half": {"1x16": [1.0]}, "full": {"1x16": [4.0]}, "magray f32 avx512": {"1x16": [2.0]}}
-        precisions = {"half": "bf16", "full": "f32", "magray f32 avx512": "f32"}
-        results = results_of(times, dict.fromkeys(times, 1.0), precisions)
-        self.assertIn("2.00 (2.00-2.00)", ratio_table(results))
+        times = {"half": {"1x128": 1.0}, "full": {"1x128": 2.4}, "magray f32": {"1x128": 2.0}}
+        results = results_of(times, dict.fromkeys(times, 1.0), {"half": "bf16", "full": "f32", "magray f32": "f32"})
+        line = line_of(results, "f32: 1 x 128 tokens")
+        self.assertEqual((line.peer, line.ratio.median, line.result), ("full", 1.2, "MISS"))
 
     def test_a_missing_case_is_a_dash(self):
-        results = results_of({"peer": {"1x16": [1.0, 3.0]}}, {}, {"peer": "f32"})
-        self.assertRegex(times_table(results), r"peer +\| 2\.00 \(1\.00-3\.00\) \| - ")
+        results = results_of({"peer": {"1x16": 2.0}}, {}, {"peer": "f32"})
+        self.assertRegex(cpu_report.times_table(results), r"peer +\| 2\.00 \(2\.00-2\.00\) \| - ")
+
+    def test_peers_that_pad_are_run_in_sorted_groups(self):
+        groups = sorted_groups([[1] * length for length in (9, 3, 7, 5, 2, 8, 1, 4, 6, 10)])
+        self.assertEqual([list(map(len, group)) for group in groups], [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]])
 
 
 class Batches(unittest.TestCase):

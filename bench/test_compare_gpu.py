@@ -12,18 +12,27 @@ from types import SimpleNamespace
 
 from compare import gpu_probes, gpu_report, gpu_ways, machine, nvml
 from compare.contenders import Unavailable
-from compare.gpu_cases import BY_TITLE, CASES, EQUAL, MINILM, SHAPES, make_batches
-from compare.gpu_contenders import GpuInputs, MagrayOn, settings_text
+from compare.gpu_cases import BY_TITLE, CASES, MINILM, SHAPES, make_batches
+from compare.gpu_contenders import GpuInputs, MagrayOn
 from compare.gpu_report import OURS, GpuResults
 from compare.rounds import run_rounds
 from compare.safetensors import Unsound, halved, joined, split
 
 
 def results_of(times, cosines=None):
-    results = GpuResults(precisions=dict.fromkeys(times, "f16"), ours={OURS}, batches=make_batches(rehearse=True))
-    results.times = times
+    """Results with these times in each of five rounds."""
+    precisions = {name: "f32" if name.endswith("f32") else "f16" for name in times}
+    results = GpuResults(precisions=precisions, ours={OURS, "magray f16", "magray f32"}, batches=make_batches(rehearse=True))
+    for name, cases in times.items():
+        for case, ms in cases.items():
+            for number in range(1, 6):
+                results.figures.add(name, case, number, ms)
     results.cosines = cosines or {}
     return results
+
+
+def line_of(results, gpu_name="NVIDIA H200"):
+    return gpu_report.lines(results, gpu_name)[0]
 
 
 class Cases(unittest.TestCase):
@@ -48,55 +57,48 @@ class Cases(unittest.TestCase):
         self.assertFalse(gpu_ways.takes(gpu_ways.NO_MASK, "MiniLM ragged 32"))
         self.assertFalse(gpu_ways.takes(gpu_ways.SORTED, "MiniLM 32"))
         self.assertTrue(all(gpu_ways.takes(gpu_ways.GRAPH, title) for title in BY_TITLE))
-        self.assertNotIn(gpu_ways.COMPILED, gpu_ways.ways(compiled=False))
+        compiled = [title for title in BY_TITLE if gpu_ways.takes(gpu_ways.COMPILED, title)]
+        self.assertEqual(compiled, ["MiniLM 512", "bge-base 512"])
 
 
 class Tables(unittest.TestCase):
-    def test_a_time_is_judged_by_must_and_goal_on_the_right_gpu_only(self):
-        case = BY_TITLE["MiniLM 512"]
-        self.assertEqual([gpu_report.verdict_of(ms, case) for ms in (2.6, 3.8, 3.81)], ["goal reached", "holds", "MISSED"])
-        results = results_of({"peer": {"MiniLM 512": [6.0]}, OURS: {"MiniLM 512": [4.0]}})
-        judged = gpu_report.target_table(results, "NVIDIA H200")
-        self.assertRegex(judged, r"1\.50 \(1\.50-1\.50\) +\| 3\.8 +\| 2\.6 +\| MISSED")
-        self.assertIn("recorded", gpu_report.target_table(results, "NVIDIA A100"))
+    def test_a_time_is_judged_on_the_right_gpu_only(self):
+        results = results_of({"peer": {"MiniLM 512": 6.0}, OURS: {"MiniLM 512": 4.0}})
+        line = line_of(results)
+        self.assertEqual((line.ratio.median, line.bar, line.result), (1.5, "<= 3.8 ms", "MISS"))
+        self.assertEqual(line_of(results, "NVIDIA A100").result, "-")
+        self.assertEqual(line_of(results_of({OURS: {"MiniLM 512": 3.8}})).result, "hit")
+        self.assertRegex(gpu_report.goals_table(results), r"MiniLM 512 +\| 2\.6 +\| 4\.000 .*\| MISS")
 
     def test_vectors_that_were_compared_and_are_wrong_do_not_count(self):
-        times = {"peer": {"MiniLM 1": [0.1]}, "other": {"MiniLM 1": [0.3]}, OURS: {"MiniLM 1": [0.1]}}
-        self.assertEqual(results_of(times).best_peer(["MiniLM 1"]), ("peer", "MiniLM 1"))
+        times = {"peer": {"MiniLM 1": 0.1}, "other": {"MiniLM 1": 0.3}, OURS: {"MiniLM 1": 0.1}}
+        self.assertEqual(line_of(results_of(times)).peer, "peer")
         wrong = results_of(times, {"peer": {"MiniLM 1": 0.5}, OURS: {"MiniLM 1": 0.9}})
-        self.assertEqual(wrong.best_peer(["MiniLM 1"]), ("other", "MiniLM 1"))
-        self.assertIn("NOT ACCURATE", gpu_report.target_table(wrong, "NVIDIA H200"))
+        self.assertEqual((line_of(wrong).peer, line_of(wrong).result), ("other", "MISS: not accurate"))
+
+    def test_equal_precisions_stand_beside_each_other(self):
+        times = {"torch graph f16": {"MiniLM 1": 0.3}, "torch graph f32": {"MiniLM 1": 0.9}}
+        ours = {"magray f16": {"MiniLM 1": 0.1}, "magray f32": {"MiniLM 1": 0.6}}
+        text = gpu_report.equal_precision_table(results_of(times | ours))
+        self.assertRegex(text, r"torch graph f16 +\| magray f16 +\| 3\.00")
+        self.assertRegex(text, r"torch graph f32 +\| magray f32 +\| 1\.50")
 
     def test_a_case_that_was_not_measured_has_no_row(self):
-        text = gpu_report.target_table(results_of({OURS: {"MiniLM 32": [0.4]}}), "NVIDIA H200")
-        self.assertNotIn("MiniLM 128", text)
-        self.assertRegex(text, r"MiniLM 32 .*\| - +\| - +\| 0\.400 +\| - ")
+        found = gpu_report.lines(results_of({OURS: {"MiniLM 32": 0.4}}), "NVIDIA H200")
+        self.assertEqual([(line.title, line.peer) for line in found], [("MiniLM 32 texts", "none")])
 
     def test_products_have_a_rate_and_the_best_one_is_the_floor(self):
         products = [(MINILM, 384, 1536, {4096: 48.0, 65536: 165.0})]
         self.assertAlmostEqual(gpu_report.best_tflops(products), 2 * 65536 * 384 * 1536 / 165.0 / 1e6)
         self.assertIn("165.0 us, 469", gpu_report.products_table(products))
-        results = results_of({OURS: {"MiniLM 1": [1.0]}})
+        results = results_of({OURS: {"MiniLM 1": 1.0}})
         self.assertRegex(gpu_report.work_table(results, []), r"MiniLM 1 .*\| - +\| - ")
         self.assertIsNone(gpu_report.best_tflops([]))
 
-    def test_the_gpu_is_set_against_the_cpu(self):
-        results = results_of({OURS: {title: [2.0] for title in EQUAL}})
-        text = gpu_report.cpu_table(results, {"MiniLM 512": {"median_ms": 50.0}})
-        self.assertRegex(text, r"MiniLM 512 +\| 50\.00 +\| 2\.000 +\| .*\| 25\.0 ")
-        self.assertNotIn("MiniLM 128", text)
-        alone = gpu_report.cpu_table(results_of({}), {"MiniLM 1": {"median_ms": 5.0}})
-        self.assertRegex(alone, r"MiniLM 1 +\| 5\.00 +\| - +\| 200 +\| - +\| - ")
-
-    def test_streams_gain_against_one(self):
-        text = gpu_report.streams_table({"4096 texts": {1: [100.0, 110.0], 2: [130.0, 122.0], 4: [126.0]}, "one": {1: [1.0]}})
-        self.assertRegex(text, r"4096 texts +\| 105 +\| 126 +\| 126 +\| \+20% ")
-        self.assertRegex(text, r"one +\| 1 +\| - +\| - +\| - ")
-
     def test_memory_beyond_the_weights_has_a_limit(self):
         text = gpu_report.memory_table([("f32", 10**9, 2_090_000_000, 90_000_000), ("bf16", 0, 1_046_000_000, 45_000_000)])
-        self.assertRegex(text, r"f32 .*\| 1090 +\| 90 +\| 1000 +\| holds")
-        self.assertRegex(text, r"bf16 .*\| 1001 +\| MISSED")
+        self.assertRegex(text, r"f32 .*\| 1090 +\| 90 +\| 1000 +\| hit")
+        self.assertRegex(text, r"bf16 .*\| 1001 +\| MISS")
 
     def test_a_page_is_named_by_its_gpu(self):
         names = {"NVIDIA H200": "h200", "NVIDIA A100-SXM4-80GB": "a100-sxm4-80gb", "NVIDIA GeForce RTX 4090": "rtx-4090"}
@@ -126,7 +128,7 @@ class Rounds(unittest.TestCase):
         run_rounds([Contender("a"), Contender("b"), Contender("c")], ["x", "y"], plan, results, lambda _line: None)
         self.assertEqual(asked, ["ax", "bx", "cx", "ay", "bx", "ax", "ay"])
         self.assertEqual(results.refused, {"c": "broken"})
-        self.assertEqual(results.times["a"], {"x": [1.0, 1.0], "y": [1.0, 1.0]})
+        self.assertEqual([results.figures.spread("a", case).rounds for case in "xy"], [(1.0, 1.0)] * 2)
 
 
 class Binary(unittest.TestCase):
@@ -146,13 +148,13 @@ class Binary(unittest.TestCase):
         return MagrayOn(OURS, "auto", inputs, "cuda:0", **more)
 
     def test_the_exact_ids_are_given(self):
-        magray = self.magray({"device": "cuda:0", "median_ms": 0.5}, streams=2)
+        magray = self.magray({"device": "cuda:0", "median_ms": 0.5})
         self.assertEqual(magray.median_ms("MiniLM ragged 32", 0.1), 0.5)
         asked = (self.scratch / "asked").read_text()
         self.assertIn("--device cuda:0 --model synthetic:minilm-l6 --precision auto --seconds 0.1", asked)
         ids = json.loads((self.scratch / "ids-MiniLM-ragged-32.json").read_text())
         self.assertEqual(ids, make_batches(True)["MiniLM ragged 32"])
-        self.assertIn("num_streams = 2", (self.scratch / "settings-2.toml").read_text())
+        self.assertIn("fallback_enabled = false", (self.scratch / "settings.toml").read_text())
 
     def test_a_folder_stands_for_minilm_only(self):
         inputs = self.magray({"device": "cuda:0"}, model_dir="folder").inputs
@@ -163,10 +165,6 @@ class Binary(unittest.TestCase):
         magray = self.magray({"device": "cpu", "median_ms": 9.0, "fallback": "out_of_memory"})
         with self.assertRaisesRegex(Unavailable, "computed on cpu: out_of_memory"):
             magray.median_ms("MiniLM 1", 0.1)
-
-    def test_settings_forbid_the_cpu_and_leave_streams_alone(self):
-        self.assertIn("fallback_enabled = false", settings_text(None))
-        self.assertNotIn("num_streams", settings_text(None))
 
     def test_a_start_that_fails_is_told_and_the_others_go_on(self):
         notes = []

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import http_report, http_servers
 from compare.http_cases import CASES, LONG, OVERLOADS, SHORT, Case, bodies, words_of
-from compare.http_report import Figures, Results
+from compare.http_report import Results
 
 WORDS = ["cat", "dog", "river", "stone"]
 
@@ -97,106 +97,81 @@ class Bodies(unittest.TestCase):
 
 
 class Report(unittest.TestCase):
-    def test_throughput_counts_answers_of_the_measured_time(self):
-        found = http_report.figures_of(answer(50, s200=(60, 9.0)), 32)
-        self.assertEqual(found, Figures(800.0, 1.0, 9.0, 1.5))
+    CASE, RETRY = "32 short, 1 conn.", "32 short: 20 clients that retry at once"
 
-    def results(self, ours, engine, peer):
-        results, case = Results(), "32 short, 1 conn."
-        for name, figures in [("magray", ours), ("bare engine", engine), ("infinity-emb torch", peer)]:
-            share = ours / engine if name == "magray" else None
-            results.add(name, case, Figures(figures, 1.0, 2.0, 32_000 / figures, share))
+    def results(self, ours, peer):
+        """Five rounds of one case."""
+        results = Results()
+        for number in range(1, 6):
+            results.add("magray", self.CASE, number, answer(ours, s200=(ours, 9.0)), 32)
+            results.add("infinity-emb torch bf16", self.CASE, number, answer(peer, s200=(peer, 9.0)), 32)
         return results
 
-    def test_the_least_disturbed_round_counts(self):
+    def line(self, results, words):
+        return next(line for line in http_report.lines(results) if line.title.endswith(words))
+
+    def test_throughput_counts_answers_of_the_measured_time(self):
         results = Results()
-        for texts, p50 in [(500.0, 4.0), (900.0, 2.0), (700.0, 3.0)]:
-            results.add("magray", "a case", Figures(texts, p50, 9.0, p50))
-        self.assertEqual([results.best("magray", "a case", what) for what in ("texts_per_s", "p50_ms")], [900.0, 2.0])
+        results.add("magray", "a case", 1, answer(50, s200=(60, 9.0)), 32)
+        found = [figures.spread("magray", "a case").median for figures in (results.texts, results.p50, results.p99)]
+        self.assertEqual(found, [800.0, 1.0, 9.0])
 
-    def test_the_middle_of_an_overload_counts_and_of_its_goodput_all(self):
+    def test_peers_are_judged_by_the_rule(self):
+        line = self.line(self.results(90, 10), self.CASE)
+        self.assertEqual((line.peer, line.ratio.median, line.result), ("infinity-emb torch bf16", 9.0, "hit"))
+        self.assertEqual(self.line(self.results(40, 10), self.CASE).result, "MISS")
+
+    def test_a_peer_that_answered_nothing_in_a_round_gives_no_ratio_there(self):
+        results = self.results(90, 10)
+        results.add("infinity-emb torch bf16", self.CASE, 3, answer(0), 32)
+        self.assertEqual(self.line(results, self.CASE).result, "undecided: 4 of 5 rounds")
+
+    def test_what_http_adds_to_one_text_is_taken_within_a_round(self):
         results = Results()
-        for answered, p99, carried in [(10, 3.0, 8), (20, 4.0, 20), (5, 30.0, 7)]:
-            results.add_strain("load", http_report.strain_of(answer(answered, s200=(9, 5.0), s429=(9, p99)), 32, 64.0))
-            results.add_goodput("load", http_report.goodput_of(answer(answered), answer(carried), 1.0, 32))
-        strain = results.strain("load")
-        self.assertEqual((strain.goodput, strain.refused_p99_ms, strain.refused), (160.0, 4.0, 27))
-        self.assertEqual(results.share_of_peak("load"), 1.0)
+        for number, (ours, engine) in enumerate([(1.0, 0.9), (5.0, 1.0), (2.0, 1.6), (3.0, 2.7), (2.0, 1.8)], 1):
+            results.p50.add("magray", "1 short, 1 conn.", number, ours)
+            results.p50.add("bare engine", "1 short, 1 conn.", number, engine)
+        line = self.line(results, ": p50")
+        self.assertEqual((line.ours, line.result), ("0.30 ms more", "hit"))
 
-    def test_what_holds_is_not_complained_of(self):
-        results = self.results(950.0, 1000.0, 100.0)
-        self.assertEqual(http_report.verdicts(results), [])
-        self.assertIn("9.5 x infinity-emb torch", http_report.ratio_table(results))
-
-    def test_one_connection_is_judged_by_what_each_request_tells(self):
-        results = self.results(950.0, 1000.0, 100.0)
-        for share in (0.93, 0.91, 0.93, 0.97):
-            results.add("magray", "32 short, 1 conn.", Figures(600.0, 1.0, 2.0, 50.0, share))
-        self.assertEqual(results.shares_of_engine("32 short, 1 conn."), (0.93, 0.91, 0.97))
-        self.assertEqual(http_report.verdicts(results), [])
-        self.assertIn("91% to 97%", http_report.ratio_table(results))
-
-    def test_several_are_judged_by_what_both_answered_in_turns(self):
-        results, case = self.results(600.0, 1000.0, 100.0), "32 short, 4 conn."
-        results.add("magray", case, Figures(600.0, 1.0, 2.0, 50.0, 0.5))
-        self.assertIsNone(results.shares_of_engine(case), "what requests tell that wait for each other says nothing")
-        for answered, engine_texts_per_s in [(90, 1280.0), (270, 4160.0)]:
-            engine = {"seconds": 2.0, "texts_per_s": engine_texts_per_s}
-            results.add_share(case, http_report.share_of(answer(answered), engine, 1.0, 32))
-        share, lowest, highest = results.shares_of_engine(case)
-        self.assertEqual((lowest, highest), (8640 / 8320, 2880 / 2560))
-        self.assertEqual(share, 11520 / 10880)
+    def test_shares_of_the_engine_and_of_the_peak_have_bars_of_their_own(self):
+        results = Results()
+        results.strains[self.RETRY] = [http_report.strain_of(answer(10, s200=(10, 50.0)), 32, 64.0)]
+        for number in range(1, 6):
+            results.shares.add("magray", self.CASE, number, 0.92)
+            results.shares.add("magray", self.RETRY, number, 0.92)
+        self.assertEqual(self.line(results, "share of the bare engine").result, "hit")
+        self.assertEqual(self.line(results, "share of the peak without overload").result, "MISS")
 
     def test_turns_of_unequal_length_are_made_equal(self):
         engine = {"seconds": 2.0, "texts_per_s": 160.0}
-        self.assertEqual(float(http_report.share_of(answer(11), engine, 1.1, 32)), 1.0)
+        self.assertEqual(http_report.share_of(answer(11), engine, 1.1, 32), 1.0)
+        self.assertEqual(http_report.goodput_of(answer(8), answer(5), 2.0), 0.8)
+        self.assertEqual(http_report.goodput_of(answer(8), answer(0), 2.0), 0.0)
 
-    def test_a_share_that_is_too_low_or_unknown_does_not_hold(self):
-        for shares, said in [([(8, 10)], "80%"), ([(8, 0)], "an unknown part"), ([], "an unknown part")]:
-            results, case = Results(), "32 short, 4 conn."
-            results.add("magray", case, Figures(600.0, 1.0, 2.0, 50.0))
-            for share in shares:
-                results.add_share(case, http_report.Share(*share))
-            self.assertEqual(http_report.verdicts(results), [f"{case}: {said} of the bare engine, not 90%"])
-            http_report.ratio_table(results)
-
-    def test_against_peers_only_the_rounds_count_that_they_ran_too(self):
-        results = self.results(600.0, 1000.0, 100.0)
-        results.add("magray", "32 short, 1 conn.", Figures(900.0, 1.0, 2.0, 1.5))
-        self.assertEqual(results.best_peer("32 short, 1 conn."), ("infinity-emb torch", 6.0))
-
-    def test_what_does_not_hold_is_named(self):
-        found = http_report.verdicts(self.results(800.0, 1000.0, 400.0))
-        self.assertEqual(
-            found,
-            [
-                "32 short, 1 conn.: 80% of the bare engine, not 90%",
-                "32 short, 1 conn.: 2.0 times infinity-emb torch, not 5",
-            ],
-        )
-
-    def test_overload_is_judged_by_goodput_refusals_and_other_answers(self):
+    def test_overload_is_judged_by_refusals_and_other_answers(self):
         results = Results()
         strained = answer(10, broken=1, s200=(10, 50.0), s429=(90, 7.0), s503=(2, 1.0))
-        results.add_strain("load", http_report.strain_of(strained, 32, 64.0))
-        self.assertIn("load: an unknown part of the peak, not 95%", http_report.verdicts(results))
-        results.add_goodput("load", http_report.goodput_of(answer(8), answer(5), 2.0, 32))
-        found = http_report.verdicts(results)
-        self.assertEqual(
-            found,
-            [
-                "load: 80% of the peak, not 95%",
-                "load: refusals within 7.0 ms, not 5",
-                "load: 3 answers that were neither vectors nor refusals",
-            ],
-        )
-        self.assertRegex(http_report.strain_table(results), r"160 +\| 80% ")
-        self.assertEqual(http_report.unseen(results), [])
+        results.strains["load"] = [http_report.strain_of(strained, 32, 64.0)] * 5
+        self.assertEqual(self.line(results, "p99 of refusals").result, "MISS")
+        others = self.line(results, "neither vectors nor refusals")
+        self.assertEqual((others.ours, others.result), ("15", "MISS"))
+        self.assertRegex(http_report.strain_table(results), r"load +\| 160 +\| 50\.0 +\| 450 ")
 
-    def test_an_overload_that_refused_nobody_is_named(self):
+    def test_an_overload_that_refused_nothing_says_so_and_claims_nothing(self):
         results = Results()
-        results.add_strain("load", http_report.strain_of(answer(10, s200=(10, 50.0)), 32, 64.0))
-        self.assertEqual(http_report.unseen(results), ["load: nothing was refused"])
+        results.strains["load"] = [http_report.strain_of(answer(10, s200=(10, 50.0)), 32, 64.0)] * 5
+        line = self.line(results, "p99 of refusals")
+        self.assertEqual((line.ours, line.bar, line.result), ("nothing refused", "no bar", "-"))
+
+    def test_f32_peers_stand_beside_ours_in_f32(self):
+        results = self.results(90, 10)
+        for number in range(1, 6):
+            results.add("magray f32", self.CASE, number, answer(20, s200=(20, 9.0)), 32)
+            results.add("infinity-emb ONNX f32", self.CASE, number, answer(10, s200=(10, 9.0)), 32)
+        text = http_report.equal_precision_table(results)
+        self.assertRegex(text, r"infinity-emb ONNX f32 +\| magray f32 +\| 2\.0 ")
+        self.assertRegex(text, r"infinity-emb torch bf16 +\| magray +\| 9\.0 ")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from compare import residency_report
 H200 = "NVIDIA H200"
 
 
-def report_of(size=16 * 10**9, **medians):
+def report_of(size=16 * 10**9, runs=5, **medians):
     phases = [
-        {"phase": phase, "runs": 3, "median_ms": ms, "min_ms": ms - 1, "max_ms": ms + 1} for phase, ms in medians.items()
+        {"phase": phase, "runs": runs, "median_ms": ms, "min_ms": ms - 1, "max_ms": ms + 1} for phase, ms in medians.items()
     ]
     return {"bytes": size, "phases": phases, "memory": [], "failed": 0, "wrong": 0}
 
@@ -19,15 +19,16 @@ def state(name, used, has_worker):
 
 
 class Tables(unittest.TestCase):
-    def test_steps_are_judged_on_the_gpu_and_size_that_the_targets_were_set_for(self):
-        text = residency_report.magray_table(report_of(wake=400.0, offload=120.0, warm=9.0), H200)
-        rows = {line.split("|")[1].strip(): line for line in text.splitlines()}
-        self.assertIn("40.0", rows["wake to answer"])
-        self.assertIn("holds", rows["wake to answer"])
-        self.assertIn("MISSED", rows["offload"])
-        self.assertIn("recorded", rows["answer while it is there"])
+    def test_steps_are_judged_on_the_gpu_and_size_that_the_bars_were_set_for(self):
+        lines = residency_report.lines(report_of(wake=400.0, offload=120.0, warm=9.0), H200, "it")
+        found = [(line.title, line.result) for line in lines]
+        self.assertEqual(found, [("it: wake to answer", "hit"), ("it: offload", "MISS")])
         for report, gpu in ((report_of(offload=120.0), "NVIDIA L4"), (report_of(10**9, offload=120.0), H200)):
-            self.assertNotIn("MISSED", residency_report.magray_table(report, gpu))
+            self.assertEqual(residency_report.lines(report, gpu, "it"), [])
+
+    def test_fewer_than_five_runs_decide_nothing(self):
+        line = residency_report.lines(report_of(runs=2, wake=400.0), H200, "it")[0]
+        self.assertEqual(line.result, "undecided: 2 of 5 rounds")
 
     def test_a_state_without_a_worker_must_hold_nothing(self):
         report = report_of()
@@ -37,16 +38,16 @@ class Tables(unittest.TestCase):
             state("on_cpu_cold", 5_000_000, False),
             state("released", 5_000_001, False),
         ]
-        rows = {line.split("|")[1].strip(): line for line in residency_report.memory_table(report).splitlines()}
-        self.assertIn("holds", rows["on_cpu_cold"])
-        self.assertIn("MISSED: 1 bytes more", rows["released"])
-        self.assertNotIn("MISSED", rows["on_cpu"])
+        results = {line.title: (line.ours, line.result) for line in residency_report.lines(report, H200, "it")}
+        self.assertEqual(results["it: left on the GPU, on_cpu_cold"], ("0 bytes", "hit"))
+        self.assertEqual(results["it: left on the GPU, released"], ("1 bytes", "MISS"))
+        self.assertEqual(len(results), 2)
 
-    def test_files_are_judged_by_their_best_load(self):
-        words = residency_report.file_words(report_of(first_load=4000.0, reload=500.0), H200)
-        self.assertIn("32.0 GB/s, asked for 20: holds", words)
-        words = residency_report.file_words(report_of(first_load=4000.0), H200)
-        self.assertIn("4.0 GB/s, asked for 20: MISSED", words)
+    def test_files_are_judged_by_the_median_of_later_loads(self):
+        line = residency_report.file_line(report_of(first_load=400.0, reload=1000.0), H200)
+        self.assertEqual((line.ours, line.result), ("16.0 GB/s", "MISS"))
+        line = residency_report.file_line(report_of(first_load=4000.0, reload=500.0), H200)
+        self.assertEqual((line.ours, line.result), ("32.0 GB/s", "hit"))
 
     def test_torch_is_told_in_bytes_a_second(self):
         found = {"bytes": 16 * 10**9, "torch": "2.9", "ms": {"to GPU from pinned memory": [320.0, 300.0, 340.0]}}

@@ -14,6 +14,11 @@ LIVE = [1_000, 10_000, 100_000]
 SIZE_MAX_KIB = 256
 MIB = 1 << 20
 ROUNDS_OF_SURVIVORS = 1_000
+# What `bench/traces/embeddings.trace` is.
+EMBEDDINGS = (
+    "the 48 allocations of one worker under `magray bench load` with MiniLM, which are its weights and the work buffers of "
+    "the batch sizes that it met; it is no hour of mixed serving"
+)
 
 
 class Contender:

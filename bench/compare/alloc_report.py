@@ -1,10 +1,10 @@
 """Turns what the allocators answered into tables and verdicts. Pure: runs nothing, reads no file."""
 
-import statistics
 from dataclasses import dataclass, field
 
 from .alloc_contenders import ASYNC, LIVE, OURS, TORCH
-from .report import table
+from .report import Bar, Line, judged, table
+from .rounds import HIT, MISS, Figures
 
 MUST_NS = 300
 MUST_FLAT = 1.5
@@ -17,67 +17,72 @@ RIVALS = (ASYNC, TORCH)
 
 @dataclass
 class AllocResults:
-    """What was answered: by contender, then case, one a round; and of each trace, once."""
+    """Times in ns by contender and case, one a round: as measured, and without what reading the clock takes. Of each trace
+    what was reserved, once: a replay takes the same memory every time."""
 
-    pairs: dict = field(default_factory=dict)
+    p50: Figures = field(default_factory=Figures)
+    p99: Figures = field(default_factory=Figures)
+    clocks: Figures = field(default_factory=Figures)
+    net: Figures = field(default_factory=Figures)
     traces: dict = field(default_factory=dict)
-    clock_rounds: dict = field(default_factory=dict)
+    driver_calls: dict = field(default_factory=dict)
     by: dict = field(default_factory=dict)
     skipped: dict = field(default_factory=dict)
     refused: dict = field(default_factory=dict)
 
-    def add(self, name, lines):
+    def add(self, name, number, lines):
+        clock = next((line["clock_ns"] for line in lines if "clock_ns" in line), 0)
         for line in lines:
             case = line.get("case")
             if "clock_ns" in line:
-                self.clock_rounds.setdefault(name, []).append(line["clock_ns"])
+                self.clocks.add(name, "clock", number, line["clock_ns"])
                 self.by[name] = line.get("by", "itself")
             elif "skipped" in line:
                 self.skipped[name, case] = line["skipped"]
             elif "p50_ns" in line:
-                self.pairs.setdefault(name, {}).setdefault(case, []).append(line)
+                self.p50.add(name, case, number, line["p50_ns"])
+                self.p99.add(name, case, number, line["p99_ns"])
+                # What is shorter than the clock can tell counts as one nanosecond.
+                self.net.add(name, case, number, max(1.0, line["p50_ns"] - clock))
+                self.driver_calls[name, case] = max(line.get("driver_calls", 0), self.driver_calls.get((name, case), 0))
             elif "wasted" in line:
                 self.traces.setdefault(name, {})[case] = line
 
     def cases(self):
-        return list(self.pairs.get(OURS, {}))
+        return [case for case in self.p50.cases() if self.p50.spread(OURS, case)]
 
     def names(self):
         """Ours first."""
-        found = {*self.pairs, *self.traces}
+        found = {*self.p50.names(), *self.traces}
         return [name for name in (OURS, *sorted(found - {OURS})) if name in found]
 
-    def p50(self, name, case):
-        rounds = self.pairs.get(name, {}).get(case)
-        return statistics.median(line["p50_ns"] for line in rounds) if rounds else None
 
-    @property
-    def clocks(self):
-        """What reading the clock takes of each time, by contender."""
-        return {name: statistics.median(rounds) for name, rounds in self.clock_rounds.items()}
-
-    def ratio(self, name, case):
-        """How many times faster ours is, both without the time of their clocks."""
-        ours, theirs = self._without_clock(OURS, case), self._without_clock(name, case)
-        return None if ours is None or theirs is None else theirs / ours
-
-    def _without_clock(self, name, case):
-        # What is shorter than the clock can tell counts as one nanosecond.
-        p50 = self.p50(name, case)
-        return None if p50 is None else max(1.0, p50 - self.clocks.get(name, 0))
+def lines(results, recorded):
+    """The first table. `recorded` are the names of traces of real loads."""
+    found = []
+    for case in results.cases():
+        alive = " alive" in case
+        peers = {(name, case): name for name in RIVALS}
+        # Against blocks that are held there is no bar for the ratio.
+        line = judged(f"allocate + free, {case}", results.net, (OURS, case), peers, Bar() if alive else Bar(ratio=MUST_RATIO), "ns", ".0f")
+        found.append(line)
+        most = Bar(at_most=MUST_NS)
+        p50 = results.p50.spread(OURS, case)
+        found.append(Line(f"p50 with the clock, {case}", f"{p50.median:.0f} ns", bar=most.words("ns"), result=most.verdict(p50, None)))
+    found += _flat_line(results)
+    return found + [line for trace in recorded for line in _waste_lines(results, trace)]
 
 
 def times_table(results):
     names = results.names()
-    head = ["allocate + free, ns", *(f"{name} p50 (p99)" for name in names)]
-    head += [f"{name} / {OURS}" for name in names if name != OURS] + ["driver calls"]
     rows = []
     for case in results.cases():
         cells = [_time_cell(results, name, case) for name in names]
-        ratios = [results.ratio(name, case) for name in names if name != OURS]
-        calls = max(line.get("driver_calls", 0) for line in results.pairs[OURS][case])
-        rows.append([case, *cells, *("-" if ratio is None else f"{ratio:.1f}" for ratio in ratios), calls])
-    return table(head, rows)
+        ratios = [results.net.ratio((name, case), (OURS, case)) for name in names if name != OURS]
+        calls = results.driver_calls[OURS, case]
+        rows.append([case, *cells, *(f"{ratio:.1f}" if ratio else "-" for ratio in ratios), calls])
+    head = ["allocate + free, ns", *(f"{name} p50, p99" for name in names)]
+    return table([*head, *(f"{name} / {OURS}" for name in names if name != OURS), "driver calls"], rows)
 
 
 def waste_table(results):
@@ -96,62 +101,34 @@ def waste_table(results):
     return table(head, rows)
 
 
-def target_table(results, recorded):
-    """What must hold, what was found, and whether it does. `recorded` are the names of traces of real loads."""
-    rows = [_speed_row(results), _flat_row(results)]
-    rows += [_ratio_row(results, rival) for rival in RIVALS]
-    rows += [row for trace in recorded for row in _waste_rows(results, trace)]
-    return table(["what", "must", "found", "verdict"], [row for row in rows if row])
-
-
 def _time_cell(results, name, case):
-    rounds = results.pairs.get(name, {}).get(case)
-    if not rounds:
-        return results.skipped.get((name, case), "-")
-    p99 = statistics.median(line["p99_ns"] for line in rounds)
-    return f"{results.p50(name, case):.0f} ({p99:.0f})"
+    p50, p99 = results.p50.spread(name, case), results.p99.spread(name, case)
+    return f"{p50.median:.0f}, {p99.median:.0f}" if p50 else results.skipped.get((name, case), "-")
 
 
-def _verdict(holds):
-    return "holds" if holds else "MISSED"
+def _flat_line(results):
+    """The slowest of the cases with blocks alive by the fastest, within a round."""
+    held = sorted((case for case in results.cases() if " alive" in case), key=lambda case: results.p50.spread(OURS, case).median)
+    if len(held) < 2:
+        return []
+    ratio = results.p50.ratio((OURS, held[-1]), (OURS, held[0]))
+    most = Bar(at_most=MUST_FLAT)
+    title = f"slowest / fastest p50, {min(LIVE):,} to {max(LIVE):,} alive"
+    return [Line(title, f"{ratio.median:.2f}", bar=f"<= {MUST_FLAT:g}", result=most.verdict(ratio, None))]
 
 
-def _speed_row(results):
-    times = [results.p50(OURS, case) for case in results.cases()]
-    if not times:
-        return None
-    return ["p50 of every case", f"<= {MUST_NS} ns", f"{max(times):.0f} ns at most", _verdict(max(times) <= MUST_NS)]
-
-
-def _flat_row(results):
-    times = [results.p50(OURS, case) for case in results.cases() if " alive" in case]
-    if len(times) < 2:
-        return None
-    spread = max(times) / min(times)
-    what = f"p50 from {min(LIVE):,} to {max(LIVE):,} alive, slowest / fastest"
-    return [what, f"<= {MUST_FLAT}", f"{spread:.2f}", _verdict(spread <= MUST_FLAT)]
-
-
-def _ratio_row(results, rival):
-    ratios = [results.ratio(rival, case) for case in results.cases() if " alive" not in case]
-    ratios = [ratio for ratio in ratios if ratio is not None]
-    if not ratios:
-        return None
-    least = min(ratios)
-    return [f"faster than {rival}, every size", f">= {MUST_RATIO:g}x", f"{least:.1f}x at least", _verdict(least >= MUST_RATIO)]
-
-
-def _waste_rows(results, trace):
+def _waste_lines(results, trace):
+    """A replay is exact: it needs no rounds."""
     ours = results.traces.get(OURS, {}).get(trace)
     if not ours:
         return []
     wasted = ours["wasted"]
-    rows = [[f"wasted on {trace}", f"<= {MUST_WASTED:.0%}", f"{wasted:.2%}", _verdict(wasted <= MUST_WASTED)]]
+    found = [Line(f"wasted, {trace}", f"{wasted:.2%}", bar=f"<= {MUST_WASTED:.0%}", result=HIT if wasted <= MUST_WASTED else MISS)]
     for rival in RIVALS:
         theirs = results.traces.get(rival, {}).get(trace)
-        if not theirs or not theirs["wasted"]:
-            continue
-        less = 1 - wasted / theirs["wasted"]
-        what = f"wasted on {trace}, less than {rival}"
-        rows.append([what, f">= {MUST_LESS_WASTED:.0%} less", f"{less:.0%} less", _verdict(less >= MUST_LESS_WASTED)])
-    return rows
+        if theirs and theirs["wasted"]:
+            less = 1 - wasted / theirs["wasted"]
+            result = HIT if less >= MUST_LESS_WASTED else MISS
+            words = (f"{wasted:.2%}", rival, f"{theirs['wasted']:.2%}")
+            found.append(Line(f"wasted, {trace}: less than {rival}", *words, None, f">= {MUST_LESS_WASTED:.0%} less", f"{result} ({less:.0%})"))
+    return found

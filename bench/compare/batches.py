@@ -7,6 +7,7 @@ CLS, SEP = 101, 102
 # Ids of ordinary word pieces: the ones below are special or single characters.
 FIRST_WORD, LAST_WORD = 1000, 28999
 LONGEST = 256
+GROUPS = 8
 
 
 def make_batches():
@@ -29,6 +30,13 @@ def texts_of(rng, lengths):
 def ragged_lengths(rng, count):
     """Lengths in tokens as short texts have them: log-normal, 5 to 256, median about 23."""
     return [min(max(int(rng.lognormvariate(3.0, 0.8)) + 3, 5), LONGEST) for _ in range(count)]
+
+
+def sorted_groups(texts):
+    """Texts of like length together, so that a peer that pads pads little."""
+    texts = sorted(texts, key=len)
+    size = -(-len(texts) // GROUPS)
+    return [texts[first : first + size] for first in range(0, len(texts), size)]
 
 
 def flops(batch, hidden=384, layers=6, ffn=1536):

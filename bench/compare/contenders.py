@@ -13,8 +13,9 @@ from . import npy
 
 PACKAGE_PARENT = Path(__file__).resolve().parents[1]
 REFERENCE = "torch f32"
-# Its words end a case that is only for contenders which pad; see `peer_process`.
-ONE_BY_ONE = "32 ragged one by one"
+RAGGED = "32 ragged"
+# Cases that are only for contenders which pad; see `peer_process`.
+ONE_BY_ONE, SORTED = f"{RAGGED}, one by one", f"{RAGGED}, sorted groups"
 
 
 class Unavailable(Exception):
@@ -117,13 +118,11 @@ class Magray:
 
     name: str
     precision: str
-    # The path that `MAGRAY_CPU` forces; None lets the binary choose.
-    cpu_path: str | None = None
     is_ours = True
 
     def takes(self, case):
-        # It does not pad: one by one is no way for it.
-        return case != ONE_BY_ONE
+        # It pads nothing: to divide a batch is no way for it.
+        return case not in (ONE_BY_ONE, SORTED)
 
     def start(self, inputs):
         self._inputs = inputs
@@ -147,10 +146,7 @@ class Magray:
         command = [given.magray, "bench", "embed", "--json", "--device", "cpu", "--model", str(given.model_dir)]
         command += ["--precision", self.precision, "--threads", str(given.threads)]
         command += ["--ids", str(given.ids_file(case)), "--seconds", str(seconds), *more]
-        environment = {name: value for name, value in os.environ.items() if name != "MAGRAY_CPU"}
-        if self.cpu_path:
-            environment["MAGRAY_CPU"] = self.cpu_path
-        return json.loads(run_magray(command, environment))
+        return json.loads(run_magray(command))
 
 
 def run_magray(command, environment=None):
@@ -166,17 +162,17 @@ def all_contenders():
     """Every contender; the reference of the accuracy is the first."""
     return [
         Peer(REFERENCE, "f32"),
-        Peer("torch bf16 autocast", "bf16"),
-        Peer("torch bf16 weights", "bf16"),
+        Peer("torch bf16", "bf16"),
+        Peer("torch.compile f32", "f32"),
+        Peer("torch.compile bf16", "bf16"),
         Peer("ORT f32", "f32"),
         Peer("ORT int8", "int8"),
         Peer("OpenVINO f32", "f32"),
         Peer("OpenVINO bf16", "bf16"),
+        Peer("OpenVINO int8", "int8"),
         Magray("magray auto", "auto"),
         Magray("magray int8", "int8"),
-        Magray("magray f32 avx512", "f32", "avx512"),
-        Magray("magray f32 avx2", "f32", "avx2"),
-        Magray("magray f32 portable", "f32", "portable"),
+        Magray("magray f32", "f32"),
     ]
 
 

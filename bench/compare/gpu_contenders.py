@@ -11,6 +11,10 @@ from .contenders import PeerProcess, Unavailable, run_magray
 from .gpu_cases import BY_TITLE, MINILM
 
 
+# Never the CPU in the place of the GPU.
+SETTINGS = "[gpu]\nfallback_enabled = false\n"
+
+
 @dataclass
 class GpuInputs:
     """What all contenders share."""
@@ -69,8 +73,11 @@ class TorchWay:
 
     name: str
     process: Torch
-    precision = "f16"
     is_ours = False
+
+    @property
+    def precision(self):
+        return gpu_ways.precision(self.name)
 
     def takes(self, title):
         return gpu_ways.takes(self.name, title)
@@ -90,12 +97,10 @@ class MagrayOn:
     precision: str
     inputs: GpuInputs
     device: str
-    # None leaves the setting `gpu.async.num_streams` as it is.
-    streams: int | None = None
     is_ours = True
 
-    def takes(self, _title):
-        return True
+    def takes(self, title):
+        return self.precision != "f32" or BY_TITLE[title].model == MINILM
 
     def median_ms(self, title, seconds):
         return self.run_case(title, seconds)["median_ms"]
@@ -122,16 +127,10 @@ class MagrayOn:
         return reports
 
     def command(self, shape, *flags):
-        settings = self.inputs.scratch / f"settings-{self.streams or 'default'}.toml"
-        settings.write_text(settings_text(self.streams))
+        settings = self.inputs.scratch / "settings.toml"
+        settings.write_text(SETTINGS)
         command = [self.inputs.magray, "bench", "embed", "--json", "--config", str(settings), "--device", self.device]
         return [*command, "--model", self.inputs.model_of(shape), "--precision", self.precision, *flags]
 
     def environment(self):
         return {**os.environ, "XDG_CACHE_HOME": str(self.inputs.cache())}
-
-
-def settings_text(streams):
-    """The settings of a measured run: never the CPU in the place of the GPU."""
-    text = "[gpu]\nfallback_enabled = false\n"
-    return text + (f"\n[gpu.async]\nnum_streams = {streams}\n" if streams else "")

@@ -1,4 +1,4 @@
-"""Measures what is not a race: precisions, the CPU beside the GPU, streams, memory, start-up, products. Judges nothing.
+"""Measures what is not a race: other precisions, memory, start-up, products. Judges nothing.
 
 Each probe gives a list of rows for `gpu_report`; what cannot run here is told and left out, and the others go on.
 """
@@ -14,10 +14,8 @@ from .contenders import Unavailable
 from .gpu_cases import EQUAL, MINILM, RAGGED, SHAPES, fewer, tokens_each
 from .gpu_contenders import MagrayOn
 
-PRECISIONS = ["bf16", "f16", "int8", "tf32", "f32"]
-STREAMS = [1, 2, 4]
-# Calls of one pass, of a few passes and of many; the ragged texts come on top.
-STREAM_SIZES = [64, 512, 4096]
+# Those that no peer here computes in.
+PRECISIONS = ["int8", "tf32"]
 PRODUCT_ROWS = [4096, 16384, 65536]
 BYTES = {"f32": 4, "bf16": 2}
 STARTS = 3
@@ -52,45 +50,6 @@ def precisions(probe):
         probe.note(f"precision {precision}  " + "  ".join(f"{title} {ms:.3f} ms" for title, ms in times.items()))
         rows.append((precision, times))
     return rows
-
-
-def on_cpu(probe):
-    """The reports of the CPU, all its cores, by case."""
-    reports = {}
-    for title in EQUAL:
-        try:
-            reports[title] = probe.magray("auto", device="cpu").run_case(title, probe.seconds)
-        except Unavailable as reason:
-            probe.tell(f"cpu {title}", reason)
-            continue
-        found = reports[title]
-        probe.note(f"cpu {title:22} {found['median_ms']:10.3f} ms  {found['precision']}, {found['threads']} threads")
-    return reports
-
-
-def streams(probe):
-    """Rows of a stream of batches and its texts a second, one list of rounds for each number of streams."""
-    sizes = [fewer(size, probe.rehearse) for size in STREAM_SIZES]
-    tokens = tokens_each(probe.rehearse)
-    calls = {
-        f"{tokens} tokens each": ["--batch", ",".join(map(str, sizes)), "--tokens", str(tokens)],
-        "ragged": ["--batch", str(sizes[-1]), "--ragged"],
-    }
-    found = {}
-    for order in (STREAMS, STREAMS[::-1]):
-        for count in order:
-            for kind, flags in calls.items():
-                magray = probe.magray("auto", streams=count)
-                try:
-                    reports = magray.bench(MINILM, "--seconds", str(probe.seconds), *flags)
-                except Unavailable as reason:
-                    probe.tell(f"streams {count}, {kind}", reason)
-                    continue
-                for report in reports:
-                    title = f"{report['batch']} texts a call, {kind}"
-                    found.setdefault(title, {}).setdefault(count, []).append(report["texts_per_s"])
-                    probe.note(f"streams {count}  {title:34} {report['texts_per_s']:12.0f} texts/s")
-    return found
 
 
 def memory(probe, gpu):

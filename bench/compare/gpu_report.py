@@ -1,13 +1,17 @@
 """Turns what was measured on the GPU into tables and verdicts. Pure: measures nothing, reads no file."""
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .batches import flops
-from .gpu_cases import BY_TITLE, CASES, EQUAL, SHAPES
-from .report import ACCURATE, Results, table
+from .cpu_report import Results
+from .gpu_cases import BY_TITLE, CASES, SHAPES
+from .report import Bar, judged, spreads_table, table
+from .rounds import HIT, MISS, verdict
 
 OURS = "magray auto"
+# Ours of the same precision as a peer; by default it computes in bf16.
+OURS_OF = {"f16": "magray f16", "f32": "magray f32"}
 # The targets were set for this GPU; on another one they say nothing.
 TARGET_GPU = "H200"
 # Device memory beyond the weights at most.
@@ -19,48 +23,52 @@ class GpuResults(Results):
     """What a run measured, where vectors may not have been compared: random weights differ between the programs."""
 
     def is_accurate(self, name):
-        compared = self.cosines.get(name)
-        return compared is None or min(compared.values()) >= ACCURATE
+        return name not in self.cosines or super().is_accurate(name)
 
 
-def target_table(results, gpu_name):
-    """One row a case: the best peer, ours, the ratio, and what was asked."""
-    judged = TARGET_GPU in gpu_name
+def lines(results, gpu_name):
+    """The first table: a line a case, with the bar that was set for an H200."""
+    found = []
+    for case in CASES:
+        bar = Bar(at_most=case.must_ms) if TARGET_GPU in gpu_name else Bar()
+        line = judged(f"{case.title} texts", results.figures, (OURS, case.title), results.peers(case.title), bar, spec=".3f")
+        if line and not results.is_accurate(OURS):
+            line = replace(line, result=f"{MISS}: not accurate")
+        found += [line] if line else []
+    return found
+
+
+def goals_table(results):
+    """How far ours is from what the chip allows."""
     rows = []
     for case in CASES:
-        ours = results.median(OURS, case.title)
-        if ours is None:
-            continue
-        best = results.best_peer([case.title])
-        peer = ["-", "-", "-"]
-        if best:
-            middle, least, most = results.ratio(OURS, best[0], case.title, case.title)
-            peer = [best[0], _ms(results.median(best[0], case.title)), f"{middle:.2f} ({least:.2f}-{most:.2f})"]
-        asked = [f"{case.must_ms:g}", f"{case.goal_ms:g}"] if judged else ["-", "-"]
-        tokens = sum(map(len, results.batches[case.title]))
-        verdict = verdict_of(ours, case) if judged else "recorded"
-        if not results.is_accurate(OURS):
-            verdict = "NOT ACCURATE"
-        rows.append([case.title, f"{tokens:,}", peer[0], peer[1], _ms(ours), peer[2], *asked, verdict])
-    head = ["case", "tokens", "best peer", "its ms", "magray ms", "ratio (least-most)", "must", "goal", "verdict"]
-    return table(head, rows)
+        ours = results.figures.spread(OURS, case.title)
+        if ours:
+            rows.append([case.title, f"{case.goal_ms:g}", f"{ours:.3f}", verdict(ours, lambda ms: ms <= case.goal_ms)])
+    return table(["case", "goal, ms", "magray, ms", "result"], rows)
 
 
-def verdict_of(ms, case):
-    if ms > case.must_ms:
-        return "MISSED"
-    return "goal reached" if ms <= case.goal_ms else "holds"
+def equal_precision_table(results):
+    """How many times faster ours is than each way of PyTorch, in the same precision."""
+    titles = [case.title for case in CASES]
+    rows = []
+    for name in results.figures.names():
+        if name not in results.ours:
+            ours = OURS_OF[results.precisions[name]]
+            ratios = [results.figures.ratio((name, title), (ours, title)) for title in titles]
+            rows.append([name, ours, *(f"{ratio:.2f}" if ratio else "-" for ratio in ratios)])
+    return table(["peer", "ours", *titles], rows)
 
 
 def times_table(results):
-    """Every contender on every case: the median of the rounds, the least and the most."""
+    """ms of every contender on every case."""
+    def cosine(name):
+        worst = results.worst_cosine(name)
+        return ["-" if worst is None else f"{worst:.6f}"]
+
     titles = [case.title for case in CASES]
-    rows = []
-    for name, times in results.times.items():
-        cells = [_spread(times[title]) if title in times else "-" for title in titles]
-        worst = min(results.cosines.get(name, {}).values(), default=None)
-        rows.append([name, *cells, "-" if worst is None else f"{worst:.6f}"])
-    return table(["ms: median (least-most)", *titles, "worst cosine"], rows)
+    head = ["ms: median (least-most)", *titles, "worst cosine"]
+    return spreads_table(head, results.figures, results.figures.names(), titles, ".3f", cosine)
 
 
 def work_table(results, products):
@@ -68,9 +76,10 @@ def work_table(results, products):
     best = best_tflops(products)
     rows = []
     for case in CASES:
-        ms = results.median(OURS, case.title)
-        if ms is None:
+        ours = results.figures.spread(OURS, case.title)
+        if not ours:
             continue
+        ms = ours.median
         shape = SHAPES[case.model]
         work = flops(results.batches[case.title], shape.hidden, shape.layers, shape.ffn)
         rate = work / ms / 1e9
@@ -99,39 +108,10 @@ def products_table(products):
     return table(["inputs x outputs: time, TFLOP/s", *(f"{count:,} rows" for count in counts)], rows)
 
 
-def cpu_table(results, reports):
-    """The CPU of the same machine beside the GPU."""
-    rows = []
-    for title in EQUAL:
-        if title not in reports:
-            continue
-        cpu, gpu = reports[title]["median_ms"], results.median(OURS, title)
-        texts = len(results.batches[title])
-        rates = ["-" if ms is None else f"{texts / ms * 1e3:.0f}" for ms in (cpu, gpu)]
-        ours = ["-", "-"] if gpu is None else [_ms(gpu), f"{cpu / gpu:.1f}"]
-        rows.append([title, f"{cpu:.2f}", ours[0], *rates, ours[1]])
-    return table(["case", "CPU ms", "GPU ms", "CPU texts/s", "GPU texts/s", "GPU against CPU"], rows)
-
-
 def precisions_table(rows):
     """Our own time in each precision."""
     titles = list(rows[0][1])
     return table(["ms", *titles], [[precision, *(_ms(times[title]) for title in titles)] for precision, times in rows])
-
-
-def streams_table(found):
-    """Texts a second by the number of streams, and the best gain over one."""
-    counts = sorted({count for rates in found.values() for count in rates})
-    rows = []
-    for title, rates in found.items():
-        medians = {count: statistics.median(taken) for count, taken in rates.items()}
-        cells = [f"{medians[count]:.0f}" if count in medians else "-" for count in counts]
-        gain = "-"
-        if 1 in medians and len(medians) > 1:
-            gain = f"{max(rate for count, rate in medians.items() if count > 1) / medians[1] - 1:+.0%}"
-        rows.append([title, *cells, gain])
-    heads = [f"{count} stream{'' if count == 1 else 's'}" for count in counts]
-    return table(["texts/s", *heads, "best gain"], rows)
 
 
 def memory_table(rows):
@@ -140,7 +120,7 @@ def memory_table(rows):
     for precision, before, most, weights in rows:
         beyond = most - before - weights
         figures = [f"{value / 1e6:.0f}" for value in (before, most, most - before, weights, beyond)]
-        lines.append([precision, *figures, "holds" if beyond <= MEMORY_MOST_BYTES else "MISSED"])
+        lines.append([precision, *figures, HIT if beyond <= MEMORY_MOST_BYTES else MISS])
     head = ["precision", "before", "most during", "taken", "weights", "beyond the weights", "at most 1000"]
     return table(head, lines)
 
@@ -170,7 +150,3 @@ def ragged_words(results):
 
 def _ms(value):
     return f"{value:.3f}" if value < 10 else f"{value:.2f}"
-
-
-def _spread(taken):
-    return f"{_ms(statistics.median(taken))} ({_ms(min(taken))}-{_ms(max(taken))})"

@@ -13,12 +13,25 @@ import sys
 import time
 from pathlib import Path
 
+from .batches import sorted_groups
 from .gpu_cases import MINILM, SHAPES
-from .gpu_ways import COMPILED, EAGER, GROUPS, NO_MASK, SORTED
+from .gpu_ways import COMPILED, EAGER, NO_MASK, ONE_BY_ONE, SORTED, precision
 from .peer_process import padded, timed
 
 import torch
-from transformers import BertConfig, BertModel
+from transformers import AttentionInterface, BertConfig, BertModel
+
+MASKLESS = "maskless"
+
+
+def maskless_attention(_module, query, key, value, _mask, scaling=None, **_more):
+    """Attention for texts that need no mask. With transformers' own, PyTorch takes none of its fused kernels while a CUDA
+    graph is recorded, and falls back to the plain one, which takes three times as long."""
+    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scaling)
+    return out.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(MASKLESS, maskless_attention)
 
 
 def main():
@@ -29,7 +42,8 @@ def main():
     cases = json.loads(Path(cases_file).read_text())
     torch.manual_seed(0)
     # Loaded once for all ways of running it.
-    encoder = functools.cache(lambda shape: Encoder(shape, None if model_dir == "-" else model_dir, device))
+    folder = None if model_dir == "-" else model_dir
+    encoder = functools.cache(lambda shape, number, attention: Encoder(shape, folder, device, number, attention))
     runner = functools.cache(lambda title, way: make_runner(cases[title], way, encoder, device))
     print(json.dumps({"ready": True}), file=answers, flush=True)
     with torch.inference_mode():
@@ -50,12 +64,12 @@ def answer(asked, runner, device):
 
 
 class Encoder(torch.nn.Module):
-    """BERT with mean pooling, normalised, in f16 on a GPU. Random weights where no folder gives MiniLM's."""
+    """BERT with mean pooling, normalised. Random weights where no folder gives MiniLM's."""
 
-    def __init__(self, name, model_dir, device):
+    def __init__(self, name, model_dir, device, number, attention):
         super().__init__()
         if model_dir and name == MINILM:
-            bert = BertModel.from_pretrained(model_dir, attn_implementation="sdpa", add_pooling_layer=False)
+            bert = BertModel.from_pretrained(model_dir, attn_implementation=attention, add_pooling_layer=False)
         else:
             shape = SHAPES[name]
             config = BertConfig(
@@ -63,10 +77,10 @@ class Encoder(torch.nn.Module):
                 num_hidden_layers=shape.layers,
                 num_attention_heads=shape.heads,
                 intermediate_size=shape.ffn,
-                attn_implementation="sdpa",
+                attn_implementation=attention,
             )
             bert = BertModel(config, add_pooling_layer=False)
-        self.bert = bert.eval().to(device, torch.float32 if device == "cpu" else torch.float16)
+        self.bert = bert.eval().to(device, number)
 
     def forward(self, ids, mask=None):
         tokens = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
@@ -79,48 +93,53 @@ class Encoder(torch.nn.Module):
 
 
 def make_runner(case, way, encoder, device):
-    """A call that takes the case's ids from the host and gives its vectors on the host."""
-    model, texts = encoder(case["model"]), case["ids"]
+    """A call that takes the case's ids from page-locked memory of the host and gives its vectors on the host."""
+    number = torch.float32 if device == "cpu" or precision(way) == "f32" else torch.float16
+    needs_no_mask = way in (NO_MASK, COMPILED, ONE_BY_ONE)
+    model, texts = encoder(case["model"], number, MASKLESS if needs_no_mask else "sdpa"), case["ids"]
     if way == SORTED:
-        return sorted_runner(model, texts, device)
-    inputs = on_host(texts, device)
-    if way == NO_MASK:
-        inputs = inputs[:1]
+        texts, groups = sorted(texts, key=len), sorted_groups(texts)
+    elif way == ONE_BY_ONE:
+        groups = [[text] for text in texts]
+    else:
+        groups = [texts]
+    # The order in which the texts came.
+    back = torch.argsort(torch.tensor([case["ids"].index(text) for text in texts]), stable=True)
+    inputs = [on_host(group, device) for group in groups]
+    if needs_no_mask:
+        inputs = [given[:1] for given in inputs]
     if device == "cpu":
-        return lambda: model(*inputs)
+        return lambda: torch.cat([model(*given) for given in inputs])[back]
+    home = torch.empty(len(texts), model.bert.config.hidden_size).pin_memory()
+    on_gpu = lambda given: [part.to(device, non_blocking=True) for part in given]
     if way == EAGER:
-        return lambda: model(*(part.to(device, non_blocking=True) for part in inputs)).cpu()
+        return to_host(lambda: model(*on_gpu(inputs[0])), home)
     if way == COMPILED:
         # A shape of its own for every case: more than the compiler remembers by default.
         torch._dynamo.config.recompile_limit = 64
         fast = torch.compile(model, mode="max-autotune", dynamic=False)
-        return lambda: fast(*(part.to(device, non_blocking=True) for part in inputs)).cpu()
-    start, out = captured(model, inputs, device)
-
-    def run():
-        start()
-        return out.cpu()
-
-    return run
-
-
-def sorted_runner(model, texts, device):
-    """As a careful user would run ragged texts: sorted by length, padded within groups only, a graph each."""
-    order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
-    size = -(-len(order) // GROUPS)
-    groups = [on_host([texts[at] for at in order[first : first + size]], device) for first in range(0, len(order), size)]
-    back = torch.empty(len(order), dtype=torch.int64)
-    back[torch.tensor(order)] = torch.arange(len(order))
-    if device == "cpu":
-        return lambda: torch.cat([model(*group) for group in groups])[back]
-    passes = [captured(model, group, device) for group in groups]
+        return to_host(lambda: fast(*on_gpu(inputs[0])), home)
+    recorded, passes = {}, []
+    for at, given in enumerate(inputs):
+        # Texts of one length share a recording where each is run alone.
+        key = given[0].shape if way == ONE_BY_ONE else at
+        if key not in recorded:
+            recorded[key] = captured(model, on_gpu(given))
+        passes.append((given, *recorded[key]))
+    if len(passes) == 1:
+        return to_host(lambda: replayed(*passes[0]), home)
     back = back.to(device)
+    kept = torch.Tensor.clone if way == ONE_BY_ONE else lambda out: out
+    return to_host(lambda: torch.cat([kept(replayed(*one)) for one in passes])[back], home)
+
+
+def to_host(call, home):
+    """The call with its result copied into page-locked memory."""
 
     def run():
-        for start, _ in passes:
-            start()
-        # One copy back for all groups, in the order in which the texts came.
-        return torch.cat([out for _, out in passes])[back].cpu()
+        home.copy_(call(), non_blocking=True)
+        torch.cuda.synchronize()
+        return home
 
     return run
 
@@ -130,9 +149,7 @@ def on_host(texts, device):
     return (ids, mask) if device == "cpu" else (ids.pin_memory(), mask.pin_memory())
 
 
-def captured(model, inputs, device):
-    """Records a pass as a CUDA graph; gives the call that starts it, and the tensor that it fills."""
-    given = [part.to(device) for part in inputs]
+def captured(model, given):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     # What allocates or tunes on first use must have done so before the recording.
@@ -143,13 +160,14 @@ def captured(model, inputs, device):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = model(*given)
+    return given, graph, out
 
-    def start():
-        for there, here in zip(given, inputs):
-            there.copy_(here, non_blocking=True)
-        graph.replay()
 
-    return start, out
+def replayed(inputs, given, graph, out):
+    for there, here in zip(given, inputs):
+        there.copy_(here, non_blocking=True)
+    graph.replay()
+    return out
 
 
 def product_us(rows, inputs, outputs, device):

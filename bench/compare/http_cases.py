@@ -54,7 +54,6 @@ OVERLOADS = [
     # As many connections as a server takes. Where it is quick they are fewer single texts than its queue has room for.
     Overload(Case(1, SHORT, 64), 4.0, 4000),
     Overload(Case(32, SHORT, 4), 4.0, 1000),
-    Overload(Case(32, SHORT, 4), None, 20),
     Overload(Case(32, LONG, 4), None, 20),
 ]
 

@@ -93,11 +93,11 @@ class Server:
         return 0.0
 
 
-def magray(binary, model_dir, scratch, threads, log="magray.log", settings=()):
+def magray(binary, model_dir, scratch, threads, name="magray", settings=()):
     port = free_port()
     command = [binary, "serve", "--device", "cpu", "--preload", "--quiet"]
     command += ["--port", str(port), "--threads", str(threads), *settings]
-    return Server("magray", [*command, "--model", str(model_dir)], "/v1/embeddings", port, scratch / log)
+    return Server(name, [*command, "--model", str(model_dir)], "/v1/embeddings", port, scratch / f"{name.replace(' ', '-')}.log")
 
 
 def taking_turns(binary, model_dir, scratch, threads):
@@ -106,24 +106,33 @@ def taking_turns(binary, model_dir, scratch, threads):
     settings = scratch / "in-turns.toml"
     settings.write_text(f"[server]\nqueue_wait_ms_max = {2 * QUEUE_WAIT_MS}\n")
     start = (binary, model_dir, scratch, threads)
-    return [magray(*start, f"turns-{side}.log", ["--config", str(settings)]) for side in (1, 2)]
+    return [magray(*start, f"magray in turns {side}", ["--config", str(settings)]) for side in (1, 2)]
 
 
-def infinity(python, engine, model_dir, scratch, threads):
+# The ways to run infinity-emb, by name: its engine and the type of its numbers.
+INFINITY = {
+    "infinity-emb torch f32": ("torch", "float32"),
+    "infinity-emb torch bf16": ("torch", "bfloat16"),
+    "infinity-emb ONNX f32": ("optimum", "auto"),
+}
+
+
+def infinity(name, python, model_dir, scratch, threads):
+    engine, dtype = INFINITY[name]
     port = free_port()
     program = "import sys; from infinity_emb.cli import cli; sys.argv[0] = 'infinity_emb'; cli()"
-    options = ["--model-id", str(model_dir), "--served-model-name", MODEL, "--engine", engine, "--device", "cpu"]
+    options = ["--model-id", str(model_dir), "--served-model-name", MODEL, "--engine", engine, "--device", "cpu", "--dtype", dtype]
     if engine == "optimum":
         # It finds its file only where it is started, and does not read how the model pools.
         options[1:2] = [".", "--pooling-method", "mean"]
     command = [python, "-c", program, "v2", *options, "--host", "127.0.0.1", "--port", str(port)]
     quiet = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
     return Server(
-        f"infinity-emb {engine}",
+        name,
         command,
         "/embeddings",
         port,
-        scratch / f"infinity-{engine}.log",
+        scratch / f"{name.replace(' ', '-')}.log",
         quiet | {"OMP_NUM_THREADS": str(threads), "INFINITY_LOG_LEVEL": "warning"},
         Path(model_dir) if engine == "optimum" else None,
     )

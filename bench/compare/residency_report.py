@@ -2,14 +2,13 @@
 
 import statistics
 
-from .report import table
+from .report import Line, table
+from .rounds import HIT, MISS, ROUNDS_LEAST
 
 # What was asked of a model of 16 GB on an H200; elsewhere and for other sizes it says nothing.
 TARGET_GPU, TARGET_BYTES = "H200", 15 * 10**9
 MOST_MS = {"wake": 450, "offload": 100, "release": 500, "cold_wake": 1500}
 FILE_LEAST_GB_S = 20
-# Of this process, by the driver, where no worker is left.
-COLD_MOST_BYTES = 0
 
 WORDS = {
     "first_load": "first load to answer",
@@ -29,16 +28,28 @@ def is_judged(gpu_name, size):
     return TARGET_GPU in gpu_name and size >= TARGET_BYTES
 
 
-def magray_table(report, gpu_name):
-    """One row a step: times, bytes a second, and what was asked."""
+def lines(report, gpu_name, title):
+    """The first table: the steps that have a bar, and what may be left on the GPU."""
     judged = is_judged(gpu_name, report["bytes"])
+    found = []
+    for phase in report["phases"]:
+        most = MOST_MS.get(phase["phase"])
+        if most and judged:
+            words = f"{phase['median_ms']:.1f} ms"
+            result = verdict(phase["median_ms"] <= most, phase["runs"])
+            found.append(Line(f"{title}: {WORDS[phase['phase']]}", words, bar=f"<= {most} ms", result=result))
+    for state, more in left_bytes(report).items():
+        found.append(Line(f"{title}: left on the GPU, {state}", f"{more} bytes", bar="0 bytes", result=MISS if more > 0 else HIT))
+    return found
+
+
+def magray_table(report):
+    """One row a step: times and bytes a second."""
     rows = []
     for found in report["phases"]:
-        phase, median = found["phase"], found["median_ms"]
-        speed = f"{gb_s(report['bytes'], median):.1f}" if phase in MOVING else "-"
-        most = MOST_MS.get(phase) if judged else None
-        rows.append([WORDS[phase], found["runs"], _spread(found), speed, most or "-", verdict(median, most)])
-    return table(["magray: step", "runs", "ms: median (least-most)", "GB/s", "at most", "verdict"], rows)
+        speed = f"{gb_s(report['bytes'], found['median_ms']):.1f}" if found["phase"] in MOVING else "-"
+        rows.append([WORDS[found["phase"]], found["runs"], _spread(found), speed])
+    return table(["magray: step", "runs", "ms: median (least-most)", "GB/s"], rows)
 
 
 def torch_table(found):
@@ -52,7 +63,6 @@ def torch_table(found):
 
 def memory_table(report):
     """What each state holds, of the whole GPU and of magray's pool."""
-    before = next((state["device_used_bytes"] for state in report["memory"] if state["state"] == "before"), None)
     rows = []
     for state in report["memory"]:
         pool = state["pool"] or {}
@@ -62,34 +72,33 @@ def memory_table(report):
             _mb(state["magray_used_bytes"]),
             *[_mb(pool.get(figure)) for figure in ("reserved_bytes", "used_bytes", "peak_used_bytes", "parked_bytes")],
             "yes" if state["has_worker"] else "no",
-            _verdict_of_state(state, before),
         ])
-    head = ["state", "whole GPU MB", "magray MB", "pool reserved", "used", "peak", "parked", "worker", "nothing left"]
-    return table(head, rows)
+    return table(["state", "whole GPU MB", "magray MB", "pool reserved", "used", "peak", "parked", "worker"], rows)
 
 
-def _verdict_of_state(state, before):
-    """Without a worker the GPU must hold what it held before the first one came."""
-    used = state["device_used_bytes"]
-    if state["has_worker"] or used is None or before is None or state["state"] == "before":
-        return "-"
-    more = used - before
-    return "holds" if more <= COLD_MOST_BYTES else f"MISSED: {more} bytes more"
+def left_bytes(report):
+    """Bytes more than before the first worker, by state without a worker."""
+    known = [state for state in report["memory"] if state["device_used_bytes"] is not None and not state["has_worker"]]
+    before = next((state["device_used_bytes"] for state in known if state["state"] == "before"), None)
+    if before is None:
+        return {}
+    return {state["state"]: state["device_used_bytes"] - before for state in known if state["state"] != "before"}
 
 
-def file_words(report, gpu_name):
-    """How fast files of the file cache came to the GPU."""
-    times = [found["median_ms"] for found in report["phases"] if found["phase"] in ("first_load", "reload")]
-    speed = gb_s(report["bytes"], min(times))
-    judged = is_judged(gpu_name, report["bytes"])
-    asked = f", asked for {FILE_LEAST_GB_S}: {verdict(-speed, -FILE_LEAST_GB_S)}" if judged else ""
-    return f"From the file cache to the first answer on the GPU: {min(times):.0f} ms, {speed:.1f} GB/s{asked}."
+def file_line(report, gpu_name):
+    """How fast files of the file cache came to the GPU: the median of the loads after the first."""
+    again = next((found for found in report["phases"] if found["phase"] == "reload"), None)
+    found = again or next(found for found in report["phases"] if found["phase"] == "first_load")
+    speed = gb_s(report["bytes"], found["median_ms"])
+    words = (f"From files: {WORDS[found['phase']]}", f"{speed:.1f} GB/s")
+    if not is_judged(gpu_name, report["bytes"]):
+        return Line(*words)
+    return Line(*words, bar=f">= {FILE_LEAST_GB_S} GB/s", result=verdict(speed >= FILE_LEAST_GB_S, found["runs"]))
 
 
-def verdict(value, most):
-    if most is None:
-        return "recorded"
-    return "holds" if value <= most else "MISSED"
+def verdict(holds, runs):
+    """As in every comparison: fewer than five runs decide nothing."""
+    return (HIT if holds else MISS) if runs >= ROUNDS_LEAST else f"undecided: {runs} of {ROUNDS_LEAST} rounds"
 
 
 def gb_s(size, ms):
@@ -97,7 +106,7 @@ def gb_s(size, ms):
 
 
 def random_words(report):
-    """The rounds by chance in one sentence."""
+    """The random moves in one sentence."""
     left = report["left"]
     kinds = ["device_bytes", "pool_bytes", "shared_memory_bytes", "file_descriptors", "processes"]
     found = ", ".join(f"{kind.replace('_', ' ')} {left[kind]}" for kind in kinds)

@@ -64,12 +64,9 @@ def lines(results, recorded):
         alive = " alive" in case
         peers = {(name, case): name for name in RIVALS}
         # Against blocks that are held there is no bar for the ratio.
-        line = judged(f"allocate + free, {case}", results.net, (OURS, case), peers, Bar() if alive else Bar(ratio=MUST_RATIO), "ns", ".0f")
-        found.append(line)
-        most = Bar(at_most=MUST_NS)
-        p50 = results.p50.spread(OURS, case)
-        found.append(Line(f"p50 with the clock, {case}", f"{p50.median:.0f} ns", bar=most.words("ns"), result=most.verdict(p50, None)))
-    found += _flat_line(results)
+        bar = Bar() if alive else Bar(ratio=MUST_RATIO)
+        found.append(judged(f"allocate + free, {case}", results.net, (OURS, case), peers, bar, "ns", ".0f"))
+    found += _slowest_line(results) + _flat_line(results)
     return found + [line for trace in recorded for line in _waste_lines(results, trace)]
 
 
@@ -104,6 +101,17 @@ def waste_table(results):
 def _time_cell(results, name, case):
     p50, p99 = results.p50.spread(name, case), results.p99.spread(name, case)
     return f"{p50.median:.0f}, {p99.median:.0f}" if p50 else results.skipped.get((name, case), "-")
+
+
+def _slowest_line(results):
+    """The slowest case as it was measured."""
+    p50s = [(results.p50.spread(OURS, case), case) for case in results.cases()]
+    if not p50s:
+        return []
+    slowest, case = max(p50s, key=lambda pair: pair[0].median)
+    bar = Bar(at_most=MUST_NS)
+    title = f"slowest p50 with the clock ({case})"
+    return [Line(title, f"{slowest.median:.0f} ns", bar=bar.words("ns"), result=bar.verdict(slowest, None))]
 
 
 def _flat_line(results):

@@ -23,6 +23,7 @@ from .batches import ragged_lengths, sorted_groups, texts_of
 HEADS, HIDDEN, LAYERS = 12, 384, 6
 # How a careful user of a peer that pads runs texts of unlike lengths: the words that end such a case.
 ONE_BY_ONE, SORTED = ", one by one", ", sorted groups"
+EQUAL_SHAPES = [(1, 16), (1, 128), (32, 128)]
 # Ragged batches that OpenVINO's int8 is calibrated with.
 CALIBRATION_BATCHES, CALIBRATION_SEED = 16, 7
 
@@ -120,15 +121,14 @@ def torch_peer(model_dir, threads, *, bf16=False, compiled=False):
 
 
 def compiled_call(module):
-    """torch.compile with frozen weights: a shape for itself, but for groups and single texts of unlike lengths."""
+    """torch.compile with frozen weights: equal texts by a program for their shape, ragged ones by one for any shape."""
     import torch
     import torch._inductor.config
 
     torch._inductor.config.freezing = True
-    torch._dynamo.config.recompile_limit = 64
     fixed = torch.compile(module, dynamic=False)
-    any_length = torch.compile(lambda ids, mask: module(ids, mask), dynamic=True)
-    return lambda ids, mask: (fixed if len(ids) == 32 or ids.shape[1] in (16, 128) else any_length)(ids, mask)
+    any_shape = torch.compile(lambda ids, mask: module(ids, mask), dynamic=True)
+    return lambda ids, mask: (fixed if ids.shape in EQUAL_SHAPES else any_shape)(ids, mask)
 
 
 def made_once(file, make):

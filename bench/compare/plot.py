@@ -2,7 +2,7 @@
 
 from html import escape
 
-ROW, LEFT, WIDTH, RIGHT = 24, 330, 420, 150
+ROW, LETTER, WIDTH, RIGHT = 24, 6.4, 420, 80
 HIT, MISSED, NEUTRAL, ASKED = "#2a7f4f", "#b03a2e", "#5b7083", "#222222"
 
 
@@ -12,20 +12,22 @@ def ratios(lines):
     if not lines:
         return None
     most = max(max(max(line.ratio.rounds), line.least_ratio or 0) for line in lines)
-    at = lambda value: LEFT + value / most * WIDTH
+    left = round(LETTER * max(len(line.title) for line in lines)) + 16
+    at = lambda value: left + value / most * WIDTH
     height = ROW * (len(lines) + 2)
+    size = f'width="{left + WIDTH + RIGHT}" height="{height}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + RIGHT}" height="{height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="8" y="16">times the best peer: median, least to most of the rounds; black mark: the bar</text>',
+        '<text x="8" y="16">times the best peer: median, least to most of the rounds; black mark: the bar</text>',
     ]
     for row, line in enumerate(lines, 1):
         top, middle = ROW * row + 4, ROW * row + 15
         colour = {"hit": HIT, "MISS": MISSED}.get(line.result, NEUTRAL) if line.least_ratio else NEUTRAL
         found = line.ratio
         parts += [
-            f'<text x="{LEFT - 8}" y="{middle}" text-anchor="end">{escape(line.title)}</text>',
-            f'<rect x="{LEFT}" y="{top}" width="{at(found.median) - LEFT:.1f}" height="14" fill="{colour}"/>',
+            f'<text x="{left - 8}" y="{middle}" text-anchor="end">{escape(line.title)}</text>',
+            f'<rect x="{left}" y="{top}" width="{at(found.median) - left:.1f}" height="14" fill="{colour}"/>',
             f'<path d="M{at(min(found.rounds)):.1f} {top + 7}H{at(max(found.rounds)):.1f}" stroke="#bbbbbb" stroke-width="2"/>',
             f'<text x="{at(max(max(found.rounds), line.least_ratio or 0)) + 6:.1f}" y="{middle}">{found.median:.2f}x</text>',
         ]

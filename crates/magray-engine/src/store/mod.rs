@@ -21,7 +21,7 @@ mod tests;
 
 pub use check::{CheckError, check_model};
 pub use disk::DiskError;
-pub use hub::{DEFAULT_ENDPOINT, HubError, HubOptions, RetryPolicy, Token};
+pub use hub::{DEFAULT_ENDPOINT, HubError, HubOptions, RetryPolicy, Token, TokenUse};
 pub use manifest::{Damage, Depth, FileFault, Manifest, Origin, Source, StoredFile};
 pub use model_ref::{DEFAULT_MODEL, HubModel, ModelRef, NameError};
 pub use pip::{PipCommand, PipError, PipOptions};

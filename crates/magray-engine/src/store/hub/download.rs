@@ -57,6 +57,7 @@ pub(super) fn fetch_file(client: &Client, job: &Job<'_>, on_event: OnEvent<'_>) 
             // Unlike for the listing: the hub was there a moment ago, so this may pass.
             Trouble::Unreachable { reason } => attempts.failed(reason, None, on_event)?,
             Trouble::Passing { reason, wait } => attempts.failed(reason, wait, on_event)?,
+            Trouble::Redirect { to, reason } => return Err(HubError::BadRedirect { to, reason }.into()),
             Trouble::Status { status: 404, .. } => {
                 return Err(HubError::MissingFile { repo: job.repo.to_owned(), file: name.clone() }.into());
             }

@@ -1,19 +1,21 @@
-//! Requests to the hub: one agent, its timeouts, and what each failure means.
-//! Never repeats a request by itself; `Attempts` counts for those who do.
+//! Requests to the hub: one agent, its timeouts, where redirects may lead, and what each failure means.
+//! Never repeats a request by itself, never sends the token anywhere but to the hub itself by https.
 
 use super::super::pull::{OnEvent, PullEvent};
-use super::{HubError, HubOptions};
+use super::{HubError, HubOptions, TokenUse};
 use std::io;
 use std::time::Duration;
-use ureq::config::RedirectAuthHeaders;
-use ureq::http::Response;
-use ureq::http::header::{AUTHORIZATION, HeaderName, RANGE, RETRY_AFTER};
+use ureq::http::header::{AUTHORIZATION, HeaderName, LOCATION, RANGE, RETRY_AFTER};
+use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, Proxy, Timeout};
 
 /// A listing of thousands of files has one or two MB.
 const TEXT_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// A hub may ask for patience, but not for more than a user has.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// A file of the hub is one or two redirects away.
+const REDIRECTS_MAX: usize = 10;
 
 /// How often a request is repeated, and after what delay.
 #[derive(Clone, Copy, Debug)]
@@ -40,13 +42,38 @@ pub(super) enum Trouble {
     Passing { reason: String, wait: Option<Duration> },
     /// The hub refuses, with the code it gives for programs.
     Status { status: u16, code: Option<String> },
+    /// The hub sends the reader to an address that is not followed.
+    Redirect { to: String, reason: &'static str },
 }
 
-/// The agent with what every request carries.
+/// The agent with what requests carry.
 pub(super) struct Client {
     agent: Agent,
-    authorization: Option<String>,
+    token: Option<BoundToken>,
+    token_use: TokenUse,
     retry: RetryPolicy,
+}
+
+/// A token and the only origin that may see it.
+struct BoundToken {
+    authorization: String,
+    origin: SecureOrigin,
+}
+
+/// A host and port that are spoken to by https.
+#[derive(Debug, PartialEq, Eq)]
+struct SecureOrigin {
+    host: String,
+    port: u16,
+}
+
+impl SecureOrigin {
+    /// The origin of an address; `None` for one that is not https.
+    fn of(url: &str) -> Option<Self> {
+        let uri: Uri = url.parse().ok()?;
+        let host = uri.host().filter(|_| uri.scheme_str() == Some("https"))?;
+        Some(Self { host: host.to_ascii_lowercase(), port: uri.port_u16().unwrap_or(443) })
+    }
 }
 
 impl Client {
@@ -57,40 +84,50 @@ impl Client {
             .timeout_connect(Some(options.connect_timeout))
             .timeout_per_read(Some(options.read_timeout))
             .timeout_per_write(Some(options.read_timeout))
-            // Renamed repositories redirect within the hub and still want the token; the storage servers
-            // that files redirect to must not see it.
-            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            // Followed here: the agent would send the token to another port of the same host, and from https to http.
+            .max_redirects(0)
             .proxy(if options.proxy_from_env { Proxy::try_from_env() } else { None })
             .user_agent(concat!("magray/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        Self { agent, authorization: token.map(|token| format!("Bearer {token}")), retry: options.retry }
+        let bind = |(token, origin)| BoundToken { authorization: format!("Bearer {token}"), origin };
+        let token_use = match (&token, SecureOrigin::of(&options.endpoint)) {
+            (None, _) => TokenUse::Absent,
+            (Some(_), None) => TokenUse::Withheld,
+            (Some(_), Some(_)) => TokenUse::Sent,
+        };
+        let token = token.zip(SecureOrigin::of(&options.endpoint)).map(bind);
+        Self { agent, token, token_use, retry: options.retry }
     }
 
-    /// Asks for an address, from this byte on.
+    /// Asks for an address, from this byte on, and follows where it leads.
     pub(super) fn get(&self, url: &str, from_byte: u64) -> Result<Response<Body>, Trouble> {
+        let mut url = url.to_owned();
+        for _ in 0..=REDIRECTS_MAX {
+            let response = self.ask(&url, from_byte)?;
+            if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return judge(response);
+            }
+            url = next_address(&url, &response)?;
+        }
+        Err(Trouble::Redirect { to: url, reason: "the hub redirects again and again" })
+    }
+
+    fn ask(&self, url: &str, from_byte: u64) -> Result<Response<Body>, Trouble> {
         let mut request = self.agent.get(url);
-        if let Some(authorization) = &self.authorization {
+        if let Some(authorization) = self.authorization_for(url) {
             request = request.header(AUTHORIZATION, authorization);
         }
         if from_byte > 0 {
             request = request.header(RANGE, format!("bytes={from_byte}-"));
         }
-        let response = request.call().map_err(trouble)?;
-        let status = response.status().as_u16();
-        let header = |name: HeaderName| response.headers().get(name).and_then(|value| value.to_str().ok());
-        match status {
-            200 | 206 => Ok(response),
-            408 | 429 | 500 | 502 | 503 | 504 => {
-                let wait = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok());
-                let wait = wait.map(|seconds| Duration::from_secs(seconds).min(WAIT_MAX));
-                Err(Trouble::Passing { reason: format!("the hub answered with status {status}"), wait })
-            }
-            _ => {
-                let code = header(HeaderName::from_static("x-error-code")).map(str::to_owned);
-                Err(Trouble::Status { status, code })
-            }
-        }
+        request.call().map_err(trouble)
+    }
+
+    /// The token's header for a request to this address: the storage servers that files redirect to must not see it.
+    fn authorization_for(&self, url: &str) -> Option<&str> {
+        let token = self.token.as_ref()?;
+        (SecureOrigin::of(url).as_ref() == Some(&token.origin)).then_some(token.authorization.as_str())
     }
 
     pub(super) fn get_text(&self, url: &str) -> Result<String, Trouble> {
@@ -101,9 +138,48 @@ impl Client {
     /// What a refusal means that is the same for listings and files.
     pub(super) fn refusal(&self, status: u16, repo: &str, url: &str) -> HubError {
         match status {
-            401 | 403 => HubError::NeedsToken { repo: repo.to_owned(), token_sent: self.authorization.is_some() },
+            401 | 403 => HubError::NeedsToken { repo: repo.to_owned(), token: self.token_use },
             _ => HubError::Unexpected { url: url.to_owned(), status },
         }
+    }
+}
+
+/// What an answer that is no redirect means.
+fn judge(response: Response<Body>) -> Result<Response<Body>, Trouble> {
+    let status = response.status().as_u16();
+    let header = |name: HeaderName| response.headers().get(name).and_then(|value| value.to_str().ok());
+    match status {
+        200 | 206 => Ok(response),
+        408 | 429 | 500 | 502 | 503 | 504 => {
+            let wait = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok());
+            let wait = wait.map(|seconds| Duration::from_secs(seconds).min(WAIT_MAX));
+            Err(Trouble::Passing { reason: format!("the hub answered with status {status}"), wait })
+        }
+        _ => {
+            let code = header(HeaderName::from_static("x-error-code")).map(str::to_owned);
+            Err(Trouble::Status { status, code })
+        }
+    }
+}
+
+/// Where a redirect leads: a whole address, or a path on the same host.
+fn next_address(from: &str, response: &Response<Body>) -> Result<String, Trouble> {
+    let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let refuse = |reason| Err(Trouble::Redirect { to: location.to_owned(), reason });
+    let (scheme, rest) = from.split_once("://").unwrap_or_default();
+    let next = if location.starts_with("https://") || location.starts_with("http://") {
+        location.to_owned()
+    } else if location.starts_with("//") {
+        format!("{scheme}:{location}")
+    } else if location.starts_with('/') {
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        format!("{scheme}://{host}{location}")
+    } else {
+        return refuse("it is no address");
+    };
+    match scheme == "https" && next.starts_with("http://") {
+        true => refuse("it leads from https to http"),
+        false => Ok(next),
     }
 }
 
@@ -173,4 +249,61 @@ fn is_passing(error: &io::Error) -> bool {
 /// An answer that broke off: the connection was there, so another try makes sense.
 fn interrupted(error: ureq::Error) -> Trouble {
     Trouble::Passing { reason: error.to_string(), wait: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Token;
+    use super::*;
+
+    fn client(endpoint: &str) -> Client {
+        let token = Token::new("hf_secret");
+        let options = HubOptions { endpoint: endpoint.to_owned(), proxy_from_env: false, ..HubOptions::default() };
+        Client::new(&options, Some(token.0))
+    }
+
+    #[test]
+    fn the_token_goes_to_the_hubs_own_host_and_port_by_https_alone() {
+        let hub = client("https://huggingface.co");
+        for url in ["https://huggingface.co/a/b", "https://huggingface.co:443/x?y=z", "https://HuggingFace.co/"] {
+            assert_eq!(hub.authorization_for(url), Some("Bearer hf_secret"), "{url}");
+        }
+        for url in [
+            "http://huggingface.co/a/b",
+            "http://huggingface.co:443/a/b",
+            "https://huggingface.co:8443/a/b",
+            "https://cdn-lfs.huggingface.co/a/b",
+            "https://huggingface.co.example/a/b",
+            "https://huggingface.co@example.org/a/b",
+            "https://example.org/huggingface.co",
+            "https://127.0.0.1/",
+            "nonsense",
+        ] {
+            assert_eq!(hub.authorization_for(url), None, "{url}");
+        }
+        let mirror = client("https://mirror.example:8443/hub");
+        assert!(mirror.authorization_for("https://mirror.example:8443/hub/a").is_some());
+        assert_eq!(mirror.authorization_for("https://mirror.example/hub/a"), None);
+        assert_eq!(mirror.authorization_for("https://huggingface.co/a"), None);
+        for plain in ["http://huggingface.co", "http://127.0.0.1:80", "http://localhost"] {
+            assert_eq!(client(plain).authorization_for(&format!("{plain}/a")), None, "{plain}");
+        }
+    }
+
+    #[test]
+    fn redirects_lead_to_addresses_and_paths_and_never_from_https_to_http() {
+        let next = |from: &str, location: &str| {
+            let answer = Response::builder().status(302).header(LOCATION, location);
+            next_address(from, &answer.body(Body::builder().data("")).unwrap()).ok()
+        };
+        let hub = "https://hub.example:8443/a/b?c=d";
+        assert_eq!(next(hub, "https://cdn.example/x").as_deref(), Some("https://cdn.example/x"));
+        assert_eq!(next(hub, "//cdn.example/x").as_deref(), Some("https://cdn.example/x"));
+        assert_eq!(next(hub, "/x?y").as_deref(), Some("https://hub.example:8443/x?y"));
+        for refused in ["http://hub.example:8443/x", "http://cdn.example/x", "", "x", "ftp://x/y", "file:///etc/passwd"]
+        {
+            assert_eq!(next(hub, refused), None, "{refused}");
+        }
+        assert_eq!(next("http://a", "/x").as_deref(), Some("http://a/x"));
+    }
 }

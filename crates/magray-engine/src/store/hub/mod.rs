@@ -25,7 +25,7 @@ pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 pub struct HubOptions {
     /// The address of the hub or of a mirror, with no user name in it.
     pub endpoint: String,
-    /// Opens private and gated repositories.
+    /// Opens private and gated repositories of this hub. Sent to the endpoint's own host and port, and only by https.
     pub token: Option<Token>,
     /// How often a request is repeated, and after what delay.
     pub retry: RetryPolicy,
@@ -67,6 +67,17 @@ impl fmt::Debug for Token {
     }
 }
 
+/// What became of the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenUse {
+    /// There was none.
+    Absent,
+    /// It was sent to the hub.
+    Sent,
+    /// It was kept back, because the hub's address is not https.
+    Withheld,
+}
+
 /// Why the hub did not give a model.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
@@ -88,16 +99,26 @@ pub enum HubError {
         reason: String,
     },
     /// The hub wants to know who asks, or that one may not.
-    #[error("the hub does not give out '{repo}': {}", if *token_sent {
-        "it does not exist, or the token may not read it (check the name; gated models want their terms accepted)"
-    } else {
-        "it does not exist, or it is private or gated (check the name, or set a token: HF_TOKEN)"
+    #[error("the hub does not give out '{repo}': {}", match token {
+        TokenUse::Sent => {
+            "it does not exist, or the token may not read it (check the name; gated models want their terms accepted)"
+        }
+        TokenUse::Absent => "it does not exist, or it is private or gated (check the name, or set a token: HF_TOKEN)",
+        TokenUse::Withheld => "it does not exist, or it wants the token, which is sent by https alone: use an https address",
     })]
     NeedsToken {
         /// The repository.
         repo: String,
         /// Whether a token went along.
-        token_sent: bool,
+        token: TokenUse,
+    },
+    /// The hub sends the reader where nothing is fetched from.
+    #[error("the hub redirects to '{to}', which is not followed: {reason}")]
+    BadRedirect {
+        /// The address.
+        to: String,
+        /// What is wrong with it.
+        reason: &'static str,
     },
     /// The hub knows no such repository.
     #[error("there is no model '{repo}' on the hub; check the name")]
@@ -223,6 +244,7 @@ impl Hub {
                 Trouble::Status { status: 404, code } if code.as_deref() == Some("RevisionNotFound") => {
                     return Err(HubError::NoSuchRevision { repo: repo.to_owned(), revision: revision.to_owned() });
                 }
+                Trouble::Redirect { to, reason } => return Err(HubError::BadRedirect { to, reason }),
                 Trouble::Status { status: 404, .. } => return Err(HubError::NoSuchRepo { repo: repo.to_owned() }),
                 Trouble::Status { status, .. } => return Err(self.client.refusal(status, repo, &url)),
             }

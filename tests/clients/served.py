@@ -56,7 +56,7 @@ class Server:
         Path(self.home.name, "magray.toml").write_text(settings)
         models = [word for name in (EMBEDDER, RANKER, CLASSIFIER) for word in ("--model", str(FIXTURES / name))]
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", "0", *COMPUTING, *models],
+            [BINARY, "--config", "magray.toml", "serve", "--port", "0", *COMPUTING, *models],
             cwd=self.home.name,
             env=bare_environment(self.home.name) | dict(environment),
             stdin=subprocess.DEVNULL,

@@ -183,6 +183,9 @@ pub(crate) fn pull(
         refresh,
         ..PullOptions::default()
     };
+    if let Some(reason) = &settings.token_kept_back {
+        console.warn(format_args!("{reason}"));
+    }
     let progress = PullProgress { console, bar: RefCell::new(None) };
     let pulled = store.pull(model, &options, &mut |event| progress.show(event));
     progress.end_bar();

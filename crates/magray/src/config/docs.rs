@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::table::{SETTINGS, Setting};
+use super::table::{Files, SETTINGS, Setting};
 use crate::exit::Exit;
 
 const HEAD: &str = "\
@@ -20,6 +20,13 @@ The file is the first of these:
 2. the one named by the variable `MAGRAY_CONFIG`;
 3. `magray.toml`, `magray.yaml` or `magray.yml` in the current folder;
 4. `magray/config.toml`, `.yaml` or `.yml` in `$XDG_CONFIG_HOME` (`~/.config` without it).
+
+A file of the third kind was merely found, and a stranger may have written it: the folder may be a repository that was just
+cloned. It may choose a model and how it is computed, but it may not say where code, models, tokens or news come from or go
+to, what is written where, or who may ask a server. The settings that do are marked `trusted` in the column `file`; in a
+file that was found they are an error, which names the line. If you trust the file, name it: `--config ./magray.toml`. A
+model that such a file names by `model.name` or `server.models` is read as data, with all its sizes checked, also where it
+is a folder; only the default model is ever pulled without being asked for.
 
 TOML and YAML have the same tree: `gpu.batch.max_size` is `max_size` in the section `[gpu.batch]`, or `max_size` under
 `batch` under `gpu`. A key that is not listed here is an error, and so is a value that is not allowed; the message
@@ -75,18 +82,22 @@ fn page() -> String {
 }
 
 fn push_table<'a>(page: &mut String, settings: impl Iterator<Item = &'a Setting>) {
-    page.push_str("\n| key | takes | default | variable | flag | meaning |\n|---|---|---|---|---|---|\n");
+    page.push_str("\n| key | takes | default | variable | flag | file | meaning |\n|---|---|---|---|---|---|---|\n");
     for setting in settings {
         let code = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
         let env: Vec<String> = setting.env.iter().map(|name| code(name)).collect();
         let _ = writeln!(
             page,
-            "| `{}` | {} | {} | {} | {} | {} |",
+            "| `{}` | {} | {} | {} | {} | {} | {} |",
             setting.key,
             setting.allowed(),
             code(setting.default),
             env.join(", "),
             code(setting.flag.unwrap_or_default()),
+            match setting.files {
+                Files::Any => "any",
+                Files::Trusted => "trusted",
+            },
             setting.help
         );
     }

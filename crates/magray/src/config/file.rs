@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     ConfigError, Inputs, Setting, Value, bad_value,
-    table::{self, SETTINGS},
+    table::{self, Files, SETTINGS},
     tree::{self, Data, Node},
     value::Kind,
 };
@@ -23,24 +23,29 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub(super) struct Found {
     pub(super) path: PathBuf,
     named_by: &'static str,
+    is_trusted: bool,
 }
 
 /// The file to read: one that was named must exist, others are used where they do.
 pub(super) fn find(inputs: &Inputs<'_>) -> Result<Option<Found>, ConfigError> {
+    let trusted = |path, named_by| Found { path, named_by, is_trusted: true };
     if let Some(path) = inputs.file {
-        return Ok(Some(Found { path: path.to_owned(), named_by: "--config" }));
+        return Ok(Some(trusted(path.to_owned(), "--config")));
     }
     if let Some(path) = (inputs.env)("MAGRAY_CONFIG").filter(|path| !path.is_empty()) {
-        return Ok(Some(Found { path: path.into(), named_by: "MAGRAY_CONFIG" }));
+        return Ok(Some(trusted(path.into(), "MAGRAY_CONFIG")));
     }
-    let here =
-        ["magray.toml", "magray.yaml", "magray.yml"].map(|name| (inputs.folder.join(name), "the current folder"));
+    let here = ["magray.toml", "magray.yaml", "magray.yml"].map(|name| Found {
+        path: inputs.folder.join(name),
+        named_by: "the current folder",
+        is_trusted: false,
+    });
     let config_home = absolute((inputs.env)("XDG_CONFIG_HOME")).or_else(|| Some(home(inputs.env)?.join(".config")));
     let at_home = config_home.into_iter().flat_map(|folder| {
-        ["config.toml", "config.yaml", "config.yml"].map(|name| (folder.join("magray").join(name), "the home folder"))
+        ["config.toml", "config.yaml", "config.yml"]
+            .map(|name| trusted(folder.join("magray").join(name), "the home folder"))
     });
-    let found = here.into_iter().chain(at_home).find(|(path, _)| path.is_file());
-    Ok(found.map(|(path, named_by)| Found { path, named_by }))
+    Ok(here.into_iter().chain(at_home).find(|found| found.path.is_file()))
 }
 
 /// The default folder of the store.
@@ -89,13 +94,14 @@ pub(super) fn read(found: &Found) -> Result<Vec<(&'static str, Value, usize)>, C
         line: error.line,
         message: error.message,
     })?;
-    let mut reading = Reading { path, values: Vec::new() };
+    let mut reading = Reading { path, is_trusted: found.is_trusted, values: Vec::new() };
     reading.section("", root)?;
     Ok(reading.values)
 }
 
 struct Reading<'a> {
     path: &'a Path,
+    is_trusted: bool,
     values: Vec<(&'static str, Value, usize)>,
 }
 
@@ -128,6 +134,9 @@ impl Reading<'_> {
 
     fn value(&mut self, setting: &'static Setting, node: Node) -> Result<(), ConfigError> {
         let line = node.line;
+        if setting.files == Files::Trusted && !self.is_trusted {
+            return Err(ConfigError::Untrusted { path: self.path.to_owned(), line, key: setting.key });
+        }
         let value = match &node.data {
             Data::Null => return Ok(()),
             Data::Scalar(text) => setting.read(text),

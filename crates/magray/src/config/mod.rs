@@ -60,6 +60,17 @@ pub(crate) enum Source {
     Flag(&'static str),
 }
 
+impl Source {
+    /// Whether both values were set in the environment, or in the same file.
+    fn is_beside(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Env(_), Self::Env(_)) => true,
+            (Self::File { path, .. }, Self::File { path: of_other, .. }) => path == of_other,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -104,6 +115,13 @@ pub(crate) enum ConfigError {
     UnknownKey { path: PathBuf, line: usize, key: String, hint: String },
     #[error("{}:{line}: '{key}' is a section: write its keys below it", path.display())]
     NotASection { path: PathBuf, line: usize, key: String },
+    #[error(
+        "{}:{line}: {key} is not taken from a file that was only found in the current folder; if you trust this one, \
+         name it: --config ./{}",
+        path.display(),
+        path.file_name().unwrap_or_default().display()
+    )]
+    Untrusted { path: PathBuf, line: usize, key: &'static str },
     #[error("{place}: '{shown}' is not allowed; use {allowed}")]
     BadValue { place: String, shown: String, allowed: String },
     #[error("{first} is above {second}: lower the first or raise the second")]

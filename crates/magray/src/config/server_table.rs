@@ -6,13 +6,13 @@ use super::value::Kind;
 
 /// All settings of the server, in the order in which they are shown.
 pub(super) const SERVER: [Setting; 28] = [
-    Setting::new("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
+    Setting::trusted("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
         .env(&["MAGRAY_HOST"])
         .flag("--host"),
-    Setting::new("server.port", Kind::Whole { min: 0, max: 65_535 }, "7860", "The port; 0: any that is free.")
+    Setting::harmless("server.port", Kind::Whole { min: 0, max: 65_535 }, "7860", "The port; 0: any that is free.")
         .env(&["MAGRAY_PORT"])
         .flag("--port"),
-    Setting::new(
+    Setting::harmless(
         "server.models",
         Kind::Text,
         "",
@@ -20,14 +20,14 @@ pub(super) const SERVER: [Setting; 28] = [
     )
     .env(&["MAGRAY_MODELS"])
     .unset_as("none"),
-    Setting::new(
+    Setting::harmless(
         "server.aliases",
         Kind::Text,
         "",
         "Other names of models, as `alias=model`, with commas between: what clients ask for that know no other name.",
     )
     .unset_as("none"),
-    Setting::new(
+    Setting::trusted(
         "server.openai_token_file",
         Kind::Path,
         "",
@@ -35,114 +35,114 @@ pub(super) const SERVER: [Setting; 28] = [
          into texts by it, as clients need that count tokens for OpenAI's models. `none`: ids are the model's own.",
     )
     .unset_as("none"),
-    Setting::new(
+    Setting::harmless(
         "server.preload",
         Kind::Switch,
         "false",
         "Load the models at the start and not with the first request.",
     )
     .flag("--preload"),
-    Setting::new("server.api_keys", Kind::Text, "", "Keys of users, with commas between.")
+    Setting::trusted("server.api_keys", Kind::Text, "", "Keys of users, with commas between.")
         .env(&["MAGRAY_API_KEYS"])
         .unset_as("none")
         .secret(),
-    Setting::new("server.api_keys_file", Kind::Path, "", "A file of keys of users, one a line.")
+    Setting::trusted("server.api_keys_file", Kind::Path, "", "A file of keys of users, one a line.")
         .flag("--api-keys-file")
         .unset_as("none"),
-    Setting::new("server.admin_keys", Kind::Text, "", "Keys of administrators, with commas between.")
+    Setting::trusted("server.admin_keys", Kind::Text, "", "Keys of administrators, with commas between.")
         .env(&["MAGRAY_ADMIN_KEYS"])
         .unset_as("none")
         .secret(),
-    Setting::new("server.admin_keys_file", Kind::Path, "", "A file of keys of administrators, one a line.")
+    Setting::trusted("server.admin_keys_file", Kind::Path, "", "A file of keys of administrators, one a line.")
         .flag("--admin-keys-file")
         .unset_as("none"),
-    Setting::new(
+    Setting::harmless(
         "server.requests_per_minute",
         Kind::Whole { min: 1, max: 1_000_000_000 },
         "",
         "Requests that each key may make in a minute; a sixth of them may come at once.",
     )
     .unset_as("none"),
-    Setting::new("server.tls_cert", Kind::Path, "", "The certificate chain (PEM): with it the server speaks TLS.")
+    Setting::trusted("server.tls_cert", Kind::Path, "", "The certificate chain (PEM): with it the server speaks TLS.")
         .flag("--tls-cert")
         .unset_as("none"),
-    Setting::new("server.tls_key", Kind::Path, "", "The private key of the certificate (PEM).")
+    Setting::trusted("server.tls_key", Kind::Path, "", "The private key of the certificate (PEM).")
         .flag("--tls-key")
         .unset_as("none"),
-    Setting::new(
+    Setting::trusted(
         "server.cors_origins",
         Kind::Text,
         "",
         "Web origins whose pages may ask, with commas between, or `*` for all.",
     )
     .unset_as("none"),
-    Setting::new(
+    Setting::trusted(
         "server.hosts",
         Kind::Text,
         "localhost,127.0.0.1,::1",
         "Names of this machine by which `/mcp`, and a server without keys on loopback, may be asked, with commas \
          between, or `*` for any: a web page that makes its own name lead here is turned away.",
     ),
-    Setting::new(
+    Setting::harmless(
         "server.body_bytes_max",
         Kind::Whole { min: 1, max: 1 << 30 },
         "16777216",
         "Bytes of a request's body at most.",
     ),
-    Setting::new(
+    Setting::harmless(
         "server.held_bytes_max",
         Kind::Whole { min: 1 << 16, max: 1 << 40 },
         "134217728",
         "Bytes of all requests and answers that are held; more are refused.",
     ),
-    Setting::new(
+    Setting::harmless(
         "server.queue_wait_ms_max",
         Kind::Whole { min: 1, max: 86_400_000 },
         "2000",
         "Milliseconds that the devices may need for what lies ahead of a request, by the speed measured lately; behind \
          more, requests are refused with 429.",
     ),
-    Setting::new("server.texts_max", Kind::Whole { min: 1, max: 65_536 }, "2048", "Texts of a request at most."),
-    Setting::new("server.text_bytes_max", Kind::Whole { min: 1, max: 1 << 30 }, "1048576", "Bytes of a text at most."),
-    Setting::new(
+    Setting::harmless("server.texts_max", Kind::Whole { min: 1, max: 65_536 }, "2048", "Texts of a request at most."),
+    Setting::harmless("server.text_bytes_max", Kind::Whole { min: 1, max: 1 << 30 }, "1048576", "Bytes of a text at most."),
+    Setting::harmless(
         "server.tokens_max",
         Kind::Whole { min: 1, max: 1 << 40 },
         "1048576",
         "Tokens of a request at most, as the model reads them.",
     ),
-    Setting::new(
+    Setting::harmless(
         "server.truncate",
         Kind::Switch,
         "true",
         "Cut texts that are longer than the model reads, where the request does not say; `false`: refuse them.",
     ),
-    Setting::new("server.connections_max", Kind::Whole { min: 1, max: 1_000_000 }, "4096", "Connections at once."),
-    Setting::new(
+    Setting::harmless("server.connections_max", Kind::Whole { min: 1, max: 1_000_000 }, "4096", "Connections at once."),
+    Setting::harmless(
         "server.head_timeout_s",
         Kind::Whole { min: 1, max: 3_600 },
         "30",
         "Seconds in which a client must send the head of its next request; then the connection is closed.",
     ),
-    Setting::new(
+    Setting::harmless(
         "server.body_timeout_s",
         Kind::Whole { min: 1, max: 3_600 },
         "30",
         "Seconds in which a client must send a body, and in which it must take some of its answer; all of it within \
          these and a second for each 128 KiB.",
     ),
-    Setting::new(
+    Setting::harmless(
         "server.request_timeout_s",
         Kind::Whole { min: 1, max: 86_400 },
         "60",
         "Seconds in which a request is answered, or refused with 503.",
     ),
-    Setting::new(
+    Setting::harmless(
         "server.drain_timeout_s",
         Kind::Whole { min: 0, max: 86_400 },
         "30",
         "Seconds that requests have to end when the server is told to stop.",
     ),
-    Setting::new(
+    Setting::trusted(
         "server.tracing.otlp_endpoint",
         Kind::Url,
         "",

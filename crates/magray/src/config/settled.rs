@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
+use magray_engine::store::DEFAULT_ENDPOINT;
 
 use super::{Config, ConfigError, Value};
 use crate::logging::LogFormat;
@@ -15,7 +16,10 @@ pub(crate) struct ModelSettings {
     pub(crate) store: PathBuf,
     pub(crate) source: String,
     pub(crate) endpoint: String,
+    /// The token, where it belongs to the endpoint.
     pub(crate) token: Option<String>,
+    /// Why there is a token and it is kept back.
+    pub(crate) token_kept_back: Option<String>,
 }
 
 /// How the CPU is used.
@@ -43,13 +47,32 @@ impl Config {
         };
         let text = |key| self.text(key).unwrap_or_default();
         let token = self.text("model.token");
+        let token_kept_back = token.as_ref().and_then(|_| self.token_kept_back());
         Ok(ModelSettings {
             name: text("model.name"),
             store,
             source: text("model.source"),
             // Paths are put behind it, with a slash between.
             endpoint: text("model.endpoint").trim_end_matches('/').to_owned(),
-            token,
+            token: token.filter(|_| token_kept_back.is_none()),
+            token_kept_back,
+        })
+    }
+
+    /// Why the token is not for the endpoint. It is for the hub itself, or for a mirror that was set in the same place: a
+    /// token that lies in the environment for the hub must not go to a mirror that some file names.
+    fn token_kept_back(&self) -> Option<String> {
+        let (token, endpoint) = (self.entry("model.token"), self.entry("model.endpoint"));
+        let address = self.text("model.endpoint").unwrap_or_default();
+        if !address.starts_with("https://") {
+            return Some(format!("the token is not sent to {address}: only an https address gets it"));
+        }
+        let is_hub = address.trim_end_matches('/') == DEFAULT_ENDPOINT;
+        (!is_hub && !token.source.is_beside(&endpoint.source)).then(|| {
+            format!(
+                "the token ({}) is not sent to {address} ({}): set both in the environment, or both in one file",
+                token.source, endpoint.source
+            )
         })
     }
 

@@ -22,14 +22,33 @@ pub(crate) struct Setting {
     pub(crate) flag: Option<&'static str>,
     /// Never shown.
     pub(crate) is_secret: bool,
+    /// The files that may set it.
+    pub(crate) files: Files,
     /// Whether anything follows from it in this version.
     pub(crate) is_used: bool,
     pub(crate) help: &'static str,
 }
 
+/// The files that may set something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Files {
+    /// Also one that was merely found in the current folder, which a stranger may have written.
+    Any,
+    /// One that the user named, or keeps in the home folder.
+    Trusted,
+}
+
 impl Setting {
-    pub(super) const fn new(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
-        Self { key, kind, default, unset_word: None, env: &[], flag: None, is_secret: false, is_used: true, help }
+    /// A setting that does no harm whoever wrote it: a number, a choice, a model as data.
+    pub(super) const fn harmless(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
+        let (unset_word, env, flag, is_secret, is_used) = (None, &[], None, false, true);
+        Self { key, kind, default, unset_word, env, flag, is_secret, files: Files::Any, is_used, help }
+    }
+
+    /// A setting that says where code, models, secrets or news come from or go to, what is written where, who may ask,
+    /// or what breaks on purpose.
+    pub(super) const fn trusted(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
+        Self { files: Files::Trusted, ..Self::harmless(key, kind, default, help) }
     }
 
     pub(super) const fn env(self, env: &'static [&'static str]) -> Self {
@@ -136,7 +155,7 @@ const fn joined<const ALL: usize>() -> [Setting; ALL] {
 
 /// The settings that do not belong to the server.
 const GENERAL: &[Setting] = &[
-    Setting::new(
+    Setting::harmless(
         "model.name",
         Kind::Text,
         DEFAULT_MODEL,
@@ -144,21 +163,27 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["MAGRAY_MODEL"])
     .flag("--model"),
-    Setting::new("model.store", Kind::Path, "", "The folder that pulled models are kept in.")
+    Setting::trusted("model.store", Kind::Path, "", "The folder that pulled models are kept in.")
         .env(&["MAGRAY_HOME"])
         .unset_as(""),
-    Setting::new("model.source", Kind::Word(SOURCES), "auto", "Where the default model is pulled from.")
+    Setting::trusted("model.source", Kind::Word(SOURCES), "auto", "Where the default model is pulled from.")
         .flag("--source"),
-    Setting::new("model.endpoint", Kind::Url, DEFAULT_ENDPOINT, "The address of the model hub.").env(&["HF_ENDPOINT"]),
-    Setting::new("model.token", Kind::Text, "", "The access token that is sent to the model hub.")
-        .env(&["HF_TOKEN"])
-        .unset_as("none")
-        .secret(),
-    Setting::new("cpu.threads", Kind::Whole { min: 1, max: 1024 }, "", "Threads that compute; `auto`: one a core.")
+    Setting::trusted("model.endpoint", Kind::Url, DEFAULT_ENDPOINT, "The address of the model hub.").env(&["HF_ENDPOINT"]),
+    Setting::trusted(
+        "model.token",
+        Kind::Text,
+        "",
+        "The access token for the model hub. It goes to `huggingface.co`, or to another `model.endpoint` that is set in the \
+         same place (both in the environment, or both in one file); only by https, and to no host that the hub redirects to.",
+    )
+    .env(&["HF_TOKEN"])
+    .unset_as("none")
+    .secret(),
+    Setting::harmless("cpu.threads", Kind::Whole { min: 1, max: 1024 }, "", "Threads that compute; `auto`: one a core.")
         .env(&["MAGRAY_THREADS"])
         .flag("--threads")
         .unset_as("auto"),
-    Setting::new(
+    Setting::harmless(
         "cpu.path",
         Kind::Word(PATHS),
         "",
@@ -167,7 +192,7 @@ const GENERAL: &[Setting] = &[
     .env(&["MAGRAY_CPU"])
     .flag("--cpu-path")
     .unset_as("auto"),
-    Setting::new(
+    Setting::harmless(
         "embed.device",
         Kind::Device,
         "auto",
@@ -176,7 +201,7 @@ const GENERAL: &[Setting] = &[
          where none can be used that is an error. So it is with a GPU that is named.",
     )
     .flag("--device"),
-    Setting::new(
+    Setting::harmless(
         "embed.precision",
         Kind::Word(PRECISIONS),
         "auto",
@@ -185,61 +210,61 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["MAGRAY_PRECISION"])
     .flag("--precision"),
-    Setting::new("embed.prompt", Kind::Text, "", "The prompt of the model that is put before each text.")
+    Setting::harmless("embed.prompt", Kind::Text, "", "The prompt of the model that is put before each text.")
         .flag("--prompt")
         .unset_as("default"),
-    Setting::new(
+    Setting::harmless(
         "embed.max_text_bytes",
         Kind::Whole { min: 1, max: 1 << 30 },
         "1048576",
         "The longest text that is accepted, in bytes.",
     )
     .flag("--max-text-bytes"),
-    Setting::new(
+    Setting::harmless(
         "queue.requests_max",
         Kind::Whole { min: 1, max: 10_000_000 },
         "16384",
         "Requests that may wait or be computed at once; more are refused.",
     ),
-    Setting::new(
+    Setting::harmless(
         "queue.tokens_max",
         Kind::Whole { min: 1, max: ANY },
         "4194304",
         "Tokens of all requests that may wait or be computed at once; more are refused.",
     ),
-    Setting::new("faults.plan", Kind::Text, "", "Faults to happen on purpose, for tests; see docs/faults.md.")
+    Setting::trusted("faults.plan", Kind::Text, "", "Faults to happen on purpose, for tests; see docs/faults.md.")
         .env(&["MAGRAY_FAULTS"])
         .unset_as(""),
-    Setting::new("gpu.enabled", Kind::Switch, "true", "Use a GPU where there is one. `false`: none is looked for."),
-    Setting::new("gpu.device_id", Kind::Whole { min: 0, max: 1023 }, "0", "The GPU that `auto` and `cuda` mean.")
+    Setting::harmless("gpu.enabled", Kind::Switch, "true", "Use a GPU where there is one. `false`: none is looked for."),
+    Setting::harmless("gpu.device_id", Kind::Whole { min: 0, max: 1023 }, "0", "The GPU that `auto` and `cuda` mean.")
         .env(&["ONNX_GPU_DEVICE_ID"]),
-    Setting::new(
+    Setting::harmless(
         "gpu.device_preference",
         Kind::Words(BACKENDS),
         "cuda,mps,cpu",
         "Backends in the order in which they are tried; those that this version lacks are passed over.",
     ),
-    Setting::new("gpu.visible_devices", Kind::VisibleDevices, "all", "The GPUs that may be used.")
+    Setting::harmless("gpu.visible_devices", Kind::VisibleDevices, "all", "The GPUs that may be used.")
         .env(&["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]),
-    Setting::new("gpu.memory_limit_mb", Kind::Whole { min: 1, max: ANY }, "", "GPU memory used at most, in MiB.")
+    Setting::harmless("gpu.memory_limit_mb", Kind::Whole { min: 1, max: ANY }, "", "GPU memory used at most, in MiB.")
         .env(&["ONNX_GPU_MEM_LIMIT"])
         .unset_as("none"),
-    Setting::new(
+    Setting::harmless(
         "gpu.fallback_enabled",
         Kind::Switch,
         "true",
         "Answer from the CPU when the GPU cannot. `false`: that is an error.",
     ),
-    Setting::new(
+    Setting::harmless(
         "gpu.performance_threshold",
         Kind::Number { min: 0.0 },
         "1.2",
         "`auto` takes the GPU when it is at least this many times as fast as the CPU (measured once a model).",
     )
     .env(&["MAGRAY_GPU_FALLBACK_THRESHOLD"]),
-    Setting::new("gpu.performance_monitoring", Kind::Switch, "true", "Keep latency and throughput of the GPU.")
+    Setting::harmless("gpu.performance_monitoring", Kind::Switch, "true", "Keep latency and throughput of the GPU.")
         .unused(),
-    Setting::new(
+    Setting::harmless(
         "gpu.idle_timeout_s",
         SECONDS,
         "60",
@@ -248,10 +273,10 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["GPU_IDLE_TIMEOUT"])
     .or_never(),
-    Setting::new("gpu.optimization.use_tensorrt", Kind::Switch, "false", "Let TensorRT build the engines.")
+    Setting::harmless("gpu.optimization.use_tensorrt", Kind::Switch, "false", "Let TensorRT build the engines.")
         .env(&["MAGRAY_USE_TENSORRT"])
         .unused(),
-    Setting::new(
+    Setting::harmless(
         "gpu.optimization.graph_optimization",
         Kind::Word(GRAPH_LEVELS),
         "all",
@@ -259,7 +284,7 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["ONNX_GRAPH_OPTIMIZATION"])
     .unused(),
-    Setting::new(
+    Setting::harmless(
         "gpu.optimization.execution_mode",
         Kind::Word(EXECUTION_MODES),
         "sequential",
@@ -267,64 +292,64 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["ONNX_EXECUTION_MODE"])
     .unused(),
-    Setting::new(
+    Setting::harmless(
         "gpu.optimization.precision",
         Kind::Word(PRECISIONS),
         "auto",
         "The arithmetic on the GPU where `embed.precision` is `auto`.",
     ),
-    Setting::new("gpu.batch.default_size", Kind::Whole { min: 1, max: 65536 }, "32", "Texts of a batch.")
+    Setting::harmless("gpu.batch.default_size", Kind::Whole { min: 1, max: 65536 }, "32", "Texts of a batch.")
         .env(&["MAGRAY_BATCH_SIZE"]),
-    Setting::new("gpu.batch.max_size", Kind::Whole { min: 1, max: 65536 }, "512", "Texts of a batch at most."),
-    Setting::new(
+    Setting::harmless("gpu.batch.max_size", Kind::Whole { min: 1, max: 65536 }, "512", "Texts of a batch at most."),
+    Setting::harmless(
         "gpu.batch.timeout_ms",
         Kind::Whole { min: 0, max: 60_000 },
         "10",
         "Milliseconds that a batch waits for more texts.",
     )
     .env(&["MAGRAY_BATCH_TIMEOUT_MS"]),
-    Setting::new("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed."),
-    Setting::new("gpu.multi_gpu.enabled", Kind::Switch, "false", "Use several GPUs."),
-    Setting::new("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones."),
-    Setting::new(
+    Setting::harmless("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed."),
+    Setting::harmless("gpu.multi_gpu.enabled", Kind::Switch, "false", "Use several GPUs."),
+    Setting::harmless("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones."),
+    Setting::harmless(
         "gpu.multi_gpu.strategy",
         Kind::Word(STRATEGIES),
         "data_parallel",
         "How work is split over several GPUs.",
     )
     .unused(),
-    Setting::new("gpu.memory.mixed_precision", Kind::Switch, "true", "Compute in 16 bits where it is safe.").unused(),
-    Setting::new(
+    Setting::harmless("gpu.memory.mixed_precision", Kind::Switch, "true", "Compute in 16 bits where it is safe.").unused(),
+    Setting::harmless(
         "gpu.memory.dtype",
         Kind::Word(DTYPES),
         "auto",
         "The type of the weights; `auto`: bf16 on Ampere and newer, fp16 before.",
     )
     .unused(),
-    Setting::new("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights in 8 or 4 bits.").unused(),
-    Setting::new("gpu.memory.quantization.bits", Kind::Word(BITS), "8", "Bits of a quantized weight.").unused(),
-    Setting::new(
+    Setting::harmless("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights in 8 or 4 bits.").unused(),
+    Setting::harmless("gpu.memory.quantization.bits", Kind::Word(BITS), "8", "Bits of a quantized weight.").unused(),
+    Setting::harmless(
         "gpu.memory.offload_to_cpu",
         Kind::Switch,
         "true",
         "Move idle models to the memory of the host. `false`: no model leaves a GPU for want of work; one that another \
          needs the room of still does.",
     ),
-    Setting::new(
+    Setting::harmless(
         "gpu.memory.offload_after_use",
         Kind::Switch,
         "false",
         "Move every model to the memory of the host as soon as nothing of it waits or runs.",
     )
     .env(&["MAGRAY_OFFLOAD_AFTER_USE"]),
-    Setting::new(
+    Setting::harmless(
         "gpu.memory.preload",
         Kind::Switch,
         "true",
         "Load models when an engine starts. `false`: each is loaded by the first request for it.",
     )
     .env(&["MAGRAY_PRELOAD"]),
-    Setting::new(
+    Setting::harmless(
         "gpu.memory.worker_kept_s",
         SECONDS,
         "300",
@@ -333,7 +358,7 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["MAGRAY_WORKER_KEPT"])
     .or_never(),
-    Setting::new(
+    Setting::harmless(
         "gpu.memory.host_kept_s",
         SECONDS,
         NEVER,
@@ -342,37 +367,37 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["MAGRAY_HOST_KEPT"])
     .or_never(),
-    Setting::new(
+    Setting::harmless(
         "gpu.memory.load_max_s",
         Kind::Whole { min: 1, max: 86_400 },
         "120",
         "Seconds in which a model must be on its GPU; after that the process that holds the GPU is replaced.",
     ),
-    Setting::new(
+    Setting::harmless(
         "gpu.models.idle_timeout_s",
         Kind::NamedSeconds,
         "",
         "Models with a time of their own in place of `gpu.idle_timeout_s`.",
     )
     .env(&["MAGRAY_MODEL_IDLE_TIMEOUTS"]),
-    Setting::new("gpu.models.pinned", Kind::Names, "", "Models that neither idleness nor other models push off a GPU.")
+    Setting::harmless("gpu.models.pinned", Kind::Names, "", "Models that neither idleness nor other models push off a GPU.")
         .env(&["MAGRAY_PINNED_MODELS"]),
-    Setting::new(
+    Setting::harmless(
         "gpu.models.priority",
         Kind::NamedWords(PRIORITIES),
         "",
         "How much models count when they compete for the memory of a GPU; `normal` where nothing is said.",
     )
     .env(&["MAGRAY_MODEL_PRIORITIES"]),
-    Setting::new("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "2", "CUDA streams that work side by side."),
-    Setting::new("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU."),
-    Setting::new(
+    Setting::harmless("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "2", "CUDA streams that work side by side."),
+    Setting::harmless("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU."),
+    Setting::harmless(
         "gpu.monitoring.interval_ms",
         Kind::Whole { min: 10, max: 3_600_000 },
         "500",
         "Milliseconds between two looks; a GPU that is bad is out after one.",
     ),
-    Setting::new(
+    Setting::trusted(
         "gpu.monitoring.alert_webhook",
         Kind::Url,
         "",
@@ -381,19 +406,19 @@ const GENERAL: &[Setting] = &[
     .env(&["MAGRAY_ALERT_WEBHOOK"])
     .unset_as("none")
     .secret(),
-    Setting::new(
+    Setting::harmless(
         "gpu.monitoring.alert_cooldown_s",
         Kind::Whole { min: 0, max: 86_400 },
         "60",
         "Seconds in which the same news of the same GPU is told once.",
     ),
-    Setting::new("gpu.state_file", Kind::Path, "", "The file of GPUs that are out of service until they are reset.")
+    Setting::trusted("gpu.state_file", Kind::Path, "", "The file of GPUs that are out of service until they are reset.")
         .env(&["MAGRAY_STATE_FILE"])
         .unset_as(""),
-    Setting::new("gpu.model_assignments", Kind::Placement, "", "Models placed by hand: role = device.")
+    Setting::harmless("gpu.model_assignments", Kind::Placement, "", "Models placed by hand: role = device.")
         .unset_as("")
         .unused(),
-    Setting::new(
+    Setting::trusted(
         "control.folder",
         Kind::Path,
         "",
@@ -402,7 +427,7 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["MAGRAY_CONTROL_FOLDER"])
     .unset_as(""),
-    Setting::new(
+    Setting::harmless(
         "log.level",
         Kind::Word(LEVELS),
         "warn",
@@ -410,7 +435,7 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["MAGRAY_LOG"])
     .flag("--log-level"),
-    Setting::new(
+    Setting::harmless(
         "log.format",
         Kind::Word(LOG_FORMATS),
         "text",
@@ -441,6 +466,14 @@ mod tests {
                 assert!(seen.insert(name), "{name} twice");
             }
             assert!(setting.help.ends_with('.'), "{}: help is a sentence", setting.key);
+        }
+    }
+
+    #[test]
+    fn addresses_paths_and_secrets_are_for_trusted_files() {
+        for setting in SETTINGS {
+            let names_a_place = matches!(setting.kind, Kind::Url | Kind::Path) || setting.is_secret;
+            assert!(!names_a_place || setting.files == Files::Trusted, "{}", setting.key);
         }
     }
 

@@ -7,17 +7,19 @@ use expect_test::{Expect, expect};
 
 use super::*;
 
-/// Resolves with a file of this name and content in an otherwise empty folder.
+/// Resolves with a file of this name and content that the user named.
 fn resolve(file: Option<(&str, &str)>, env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Result<Config, String> {
     let folder = tempfile::tempdir().unwrap();
-    if let Some((name, content)) = file {
-        fs::write(folder.path().join(name), content).unwrap();
-    }
+    let file = file.map(|(name, content)| {
+        let path = folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    });
     let env: HashMap<&str, &str> = env.iter().copied().collect();
     let flags: Vec<FlagValue> =
         flags.iter().map(|(key, value)| FlagValue { key, value: (*value).to_owned() }).collect();
-    let inputs =
-        Inputs { file: None, flags: &flags, env: &|name| env.get(name).map(OsString::from), folder: folder.path() };
+    let env = |name: &str| env.get(name).map(OsString::from);
+    let inputs = Inputs { file: file.as_deref(), flags: &flags, env: &env, folder: folder.path() };
     let shorten = |text: String| text.replace(&folder.path().display().to_string(), "DIR");
     Config::resolve(&inputs).map_err(|error| shorten(error.to_string()))
 }
@@ -25,6 +27,19 @@ fn resolve(file: Option<(&str, &str)>, env: &[(&str, &str)], flags: &[(&'static 
 /// The message that a file is refused with.
 fn check_refused(name: &str, content: &str, expected: Expect) {
     expected.assert_eq(&resolve(Some((name, content)), &[], &[]).unwrap_err());
+}
+
+#[test]
+fn a_file_that_was_found_sets_what_is_harmless_and_nothing_else() {
+    for setting in SETTINGS {
+        let folder = tempfile::tempdir().unwrap();
+        // An empty table is no value of most settings; what counts is which of two reasons it is refused for.
+        fs::write(folder.path().join("magray.toml"), format!("{} = {{}}\n", setting.key)).unwrap();
+        let resolved =
+            Config::resolve(&Inputs { file: None, flags: &[], env: &|_| None, folder: folder.path() }).map(drop);
+        let is_untrusted = matches!(resolved, Err(ConfigError::Untrusted { line: 1, key, .. }) if key == setting.key);
+        assert_eq!(is_untrusted, setting.files == table::Files::Trusted, "{}: {resolved:?}", setting.key);
+    }
 }
 
 #[test]
@@ -356,6 +371,28 @@ fn secrets_are_never_shown() {
     assert_eq!(config.model().unwrap_err().to_string(), ConfigError::NoStore.to_string());
     let config = resolve(None, &[("HF_TOKEN", "hf_secret"), ("MAGRAY_HOME", "/m")], &[]).unwrap();
     assert_eq!(config.model().unwrap().token.as_deref(), Some("hf_secret"));
+}
+
+#[test]
+fn a_token_belongs_to_the_hub_or_to_the_mirror_that_was_set_beside_it() {
+    let home = ("MAGRAY_HOME", "/m");
+    let (token, mirror) = (("HF_TOKEN", "hf_secret"), ("HF_ENDPOINT", "https://mirror.example"));
+    let sent = |file: Option<(&str, &str)>, env: &[(&str, &str)]| {
+        let model = resolve(file, env, &[]).unwrap().model().unwrap();
+        assert_ne!(model.token.is_some(), model.token_kept_back.is_some());
+        assert!(!model.token_kept_back.unwrap_or_default().contains("hf_secret"));
+        model.token.is_some()
+    };
+    assert!(sent(None, &[home, token]));
+    assert!(sent(None, &[home, token, ("HF_ENDPOINT", "https://huggingface.co/")]));
+    assert!(sent(None, &[home, token, mirror]));
+    let both = "[model]\ntoken = 'hf_secret'\nendpoint = 'https://mirror.example'\n";
+    assert!(sent(Some(("magray.toml", both)), &[home]));
+    let endpoint_alone = "[model]\nendpoint = 'https://mirror.example'\n";
+    assert!(!sent(Some(("magray.toml", endpoint_alone)), &[home, token]));
+    assert!(!sent(Some(("magray.toml", both)), &[home, token]));
+    assert!(!sent(None, &[home, token, ("HF_ENDPOINT", "http://mirror.example")]));
+    assert!(!sent(None, &[home, token, ("HF_ENDPOINT", "http://huggingface.co")]));
 }
 
 #[test]

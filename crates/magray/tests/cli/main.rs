@@ -9,6 +9,8 @@ mod embed;
 mod gpu;
 mod health;
 mod help;
+mod hostile_folder;
 mod refusals;
 mod runner;
 mod store;
+mod token_thief;

@@ -29,6 +29,9 @@ pub(crate) struct Server {
     listening: Option<JoinHandle<()>>,
 }
 
+/// The file of settings in the home of a server.
+const SETTINGS: &str = "magray.toml";
+
 /// A tiny model of the engine's fixtures.
 pub(crate) fn fixture(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../magray-engine/tests/fixtures").join(name);
@@ -42,8 +45,8 @@ impl Setup {
         let mut command = Command::new(env!("CARGO_BIN_EXE_magray"));
         command.args(["serve", "--threads", "1"]).args(args).env_clear().env("MAGRAY_PORT", "0");
         command.current_dir(home.path()).env("HOME", home.path()).env("HF_ENDPOINT", "http://127.0.0.1:1");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        Self { home, command }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).env("MAGRAY_CONFIG", SETTINGS);
+        Self { home, command }.settings("")
     }
 
     /// With a model that embeds, and on the CPU alone.
@@ -75,7 +78,7 @@ impl Setup {
 
     /// With these settings in a file.
     pub(crate) fn settings(self, toml: &str) -> Self {
-        fs::write(self.home.path().join("magray.toml"), toml).unwrap();
+        fs::write(self.home.path().join(SETTINGS), toml).unwrap();
         self
     }
 
@@ -165,6 +168,7 @@ impl Server {
     pub(crate) fn beside(&self, args: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_magray"));
         command.args(args).env_clear().current_dir(self.home.path()).env("HOME", self.home.path());
+        command.env("MAGRAY_CONFIG", SETTINGS);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -172,7 +176,7 @@ impl Server {
 
     /// Writes its settings' file anew.
     pub(crate) fn settings(&self, toml: &str) {
-        fs::write(self.home.path().join("magray.toml"), toml).unwrap();
+        fs::write(self.home.path().join(SETTINGS), toml).unwrap();
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {

@@ -5,6 +5,7 @@
 //! device, for those who want nothing between.
 #![forbid(unsafe_code)]
 
+mod bounded_file;
 mod calibration;
 mod cpu_executor;
 mod cpu_stream;

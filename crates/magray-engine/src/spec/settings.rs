@@ -2,17 +2,14 @@
 //! Refuses files of absurd size; knows nothing of what the settings mean.
 
 use std::{
-    fs::File,
-    io::{self, Read},
+    io,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Map, Value};
 
 use super::SpecError;
-
-/// The largest real file of this kind (a tokenizer_config.json with many added tokens) is far below this.
-const MAX_FILE_BYTES: u64 = 16 << 20;
+use crate::bounded_file::{self, SETTINGS_BYTES_MAX};
 
 /// The settings of one file.
 #[derive(Debug)]
@@ -23,17 +20,11 @@ pub(super) struct Settings {
 
 /// Reads a JSON file; `None` when it does not exist.
 pub(super) fn read_json(file: &Path) -> Result<Option<Value>, SpecError> {
-    let unreadable = |source| SpecError::Unreadable { file: file.to_owned(), source };
-    let opened = match File::open(file) {
-        Ok(opened) => opened,
+    let bytes = match bounded_file::read(file, SETTINGS_BYTES_MAX) {
+        Ok(bytes) => bytes,
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(unreadable(source)),
+        Err(source) => return Err(SpecError::Unreadable { file: file.to_owned(), source }),
     };
-    let mut bytes = Vec::new();
-    opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(unreadable(io::Error::other(format!("it is larger than {MAX_FILE_BYTES} bytes"))));
-    }
     let value = serde_json::from_slice(&bytes);
     value.map(Some).map_err(|source| SpecError::Malformed { file: file.to_owned(), source })
 }

@@ -1,10 +1,10 @@
 //! Looks whether a folder holds a model that can be loaded: JSON that parses, weights that are whole.
 //! Never reads the weights themselves, only their headers.
 
+use crate::bounded_file::{self, SETTINGS_BYTES_MAX, TOKENIZER_BYTES_MAX};
 use crate::weights::{Weights, WeightsError};
 use serde::de::IgnoredAny;
 use std::collections::HashMap;
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
@@ -45,15 +45,15 @@ pub enum CheckError {
 
 /// Checks the files that every model needs, and the weights with all their shards.
 pub fn check_model(dir: &Path) -> Result<(), CheckError> {
-    parse_object(dir, CONFIG)?;
-    parse_object(dir, TOKENIZER)?;
+    parse_object(dir, CONFIG, SETTINGS_BYTES_MAX)?;
+    parse_object(dir, TOKENIZER, TOKENIZER_BYTES_MAX)?;
     // Opening checks every header against its file, and reads nothing more.
     Weights::open(dir)?;
     Ok(())
 }
 
-fn parse_object(dir: &Path, file: &str) -> Result<(), CheckError> {
-    let text = fs::read(dir.join(file)).map_err(|source| match source.kind() {
+fn parse_object(dir: &Path, file: &str, bytes_max: u64) -> Result<(), CheckError> {
+    let text = bounded_file::read(&dir.join(file), bytes_max).map_err(|source| match source.kind() {
         ErrorKind::NotFound => CheckError::Missing { file: file.to_owned() },
         _ => CheckError::Unreadable { file: file.to_owned(), source },
     })?;
@@ -65,6 +65,7 @@ fn parse_object(dir: &Path, file: &str) -> Result<(), CheckError> {
 mod tests {
     use super::super::tests::fake_model;
     use super::*;
+    use std::fs;
 
     fn with_weights(bytes: &[u8]) -> Result<(), CheckError> {
         let dir = tempfile::tempdir().unwrap();

@@ -19,6 +19,19 @@ pub enum DiskError {
         /// The file or folder that was being written.
         path: PathBuf,
     },
+    /// The disk has less room than the model needs.
+    #[error(
+        "'{}' has {free} bytes free and the model needs {needed}: free some, or set another folder for models",
+        path.display()
+    )]
+    TooSmall {
+        /// The folder that was about to be written.
+        path: PathBuf,
+        /// What the model needs.
+        needed: u64,
+        /// What the disk has.
+        free: u64,
+    },
     /// The user may not read or write there.
     #[error("permission denied for '{}': change its rights, or set another folder for models", path.display())]
     Denied {
@@ -66,6 +79,38 @@ impl SyncWrite for File {
 
 /// How new files come to be; tests put a full disk here.
 pub(super) type CreateFile = fn(&Path) -> io::Result<Box<dyn SyncWrite>>;
+
+/// What a pull writes to; tests put a bad disk here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Disk {
+    pub(super) create: CreateFile,
+    /// What this user may still write at a path; `None` where the system does not say.
+    pub(super) free_bytes: fn(&Path) -> Option<u64>,
+}
+
+impl Disk {
+    pub(super) const REAL: Self = Self { create: create_file, free_bytes };
+
+    /// Refuses a pull that cannot end well, before it begins.
+    pub(super) fn check_room(&self, path: &Path, needed: u64) -> Result<(), DiskError> {
+        match (self.free_bytes)(path) {
+            Some(free) if free < needed => Err(DiskError::TooSmall { path: path.to_path_buf(), needed, free }),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn free_bytes(path: &Path) -> Option<u64> {
+    let told = rustix::fs::statvfs(path).ok()?;
+    // Some file systems, such as those of a network, do not know their size.
+    (told.f_blocks > 0).then(|| told.f_bavail.saturating_mul(told.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_path: &Path) -> Option<u64> {
+    None
+}
 
 pub(super) fn create_file(path: &Path) -> io::Result<Box<dyn SyncWrite>> {
     Ok(Box::new(File::create(path)?))

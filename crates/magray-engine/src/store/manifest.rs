@@ -3,6 +3,7 @@
 
 use super::disk::{CreateFile, DiskError, HashedFile, hash_file};
 use super::model_ref::is_plain_segment;
+use crate::bounded_file::{self, SETTINGS_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
@@ -134,13 +135,13 @@ impl Manifest {
 
     /// The size of all its files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.size).sum()
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size))
     }
 
     /// Reads the record of a folder.
     pub(super) fn read(dir: &Path) -> Result<Result<Self, Damage>, DiskError> {
         let path = dir.join(MANIFEST_FILE);
-        let text = match fs::read(&path) {
+        let text = match bounded_file::read(&path, SETTINGS_BYTES_MAX) {
             Ok(text) => text,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Err(Damage::NoManifest)),
             Err(e) => return Err(DiskError::at(&path, e)),

@@ -27,7 +27,7 @@ pub use model_ref::{DEFAULT_MODEL, HubModel, ModelRef, NameError};
 pub use pip::{PipCommand, PipError, PipOptions};
 pub use pull::{PullError, PullEvent, PullOptions, SourceChoice};
 
-use disk::CreateFile;
+use disk::Disk;
 use lock::ModelLock;
 use pip::PinnedPackage;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ const OUTGOING: &str = "~old";
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
-    create_file: CreateFile,
+    disk: Disk,
     package: &'static PinnedPackage,
 }
 
@@ -101,7 +101,7 @@ enum Found {
 impl Store {
     /// A store below this folder, which is created by the first pull.
     pub fn open(root: PathBuf) -> Self {
-        Self { root, create_file: disk::create_file, package: &pip::DEFAULT_PACKAGE }
+        Self { root, disk: Disk::REAL, package: &pip::DEFAULT_PACKAGE }
     }
 
     /// The folder that the store lives in.

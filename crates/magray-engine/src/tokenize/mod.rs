@@ -19,7 +19,10 @@ pub use spelling::SpelledToken;
 
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer, Template};
 
-use crate::spec::ModelSpec;
+use crate::{
+    bounded_file::{self, TOKENIZER_BYTES_MAX},
+    spec::ModelSpec,
+};
 
 /// Why a tokenizer cannot be used, or a text not be read with it.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +129,7 @@ impl Tokenizer {
 
     fn read(dir: &Path, max_tokens: usize, lowercase: bool, vocab: usize) -> Result<Self, TokenizeError> {
         let file = dir.join("tokenizer.json");
-        let json = std::fs::read(&file).map_err(|source| match source.kind() {
+        let json = bounded_file::read(&file, TOKENIZER_BYTES_MAX).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => TokenizeError::Missing { file: file.clone() },
             _ => TokenizeError::Unreadable { file: file.clone(), source },
         })?;

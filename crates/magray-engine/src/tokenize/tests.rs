@@ -265,6 +265,39 @@ fn an_absurd_id_is_refused_before_a_table_is_made_for_it() {
 }
 
 #[test]
+fn a_file_without_bounds_is_refused_by_what_is_too_much() {
+    let refused = |dir: &Path| Tokenizer::open(dir, 32).unwrap_err().to_string();
+    let added = |content: String| {
+        serde_json::json!({"id": 5, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true})
+    };
+    let many = changed("bert", |json| json["added_tokens"] = (0..20_000).map(|i| added(format!("<{i}>"))).collect());
+    assert!(refused(many.path()).contains("it adds 20000 tokens"), "{}", refused(many.path()));
+    let long = changed("bert", |json| json["added_tokens"] = vec![added("x".repeat(100_000))].into());
+    assert!(refused(long.path()).contains("a token of 100000 bytes"), "{}", refused(long.path()));
+    let stuffed = changed("bert", |json| json["comment"] = " ".repeat(9 << 20).into());
+    assert!(refused(stuffed.path()).contains("bytes beside its vocabulary"), "{}", refused(stuffed.path()));
+    let stuffed = changed("bert", |json| json["model"]["comment"] = " ".repeat(9 << 20).into());
+    assert!(refused(stuffed.path()).contains("bytes beside its vocabulary"), "{}", refused(stuffed.path()));
+
+    let whole = std::fs::read_to_string(fixture("bert").join("tokenizer.json")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tokenizer.json"), format!("{whole}{}", " ".repeat(65 << 20))).unwrap();
+    let error = Tokenizer::open(dir.path(), 32).unwrap_err();
+    assert!(matches!(error, TokenizeError::Unreadable { .. }), "{error}");
+    assert!(error.to_string().contains("it has more than 67108864 bytes"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_tokenizer_that_is_a_pipe_or_a_device_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/zero", dir.path().join("tokenizer.json")).unwrap();
+    let error = Tokenizer::open(dir.path(), 32).unwrap_err();
+    assert!(error.to_string().contains("not a regular file"), "{error}");
+}
+
+#[test]
 fn no_room_for_a_text_is_an_error() {
     assert!(matches!(Tokenizer::open(&fixture("bert"), 2), Err(TokenizeError::NoRoom { max_tokens: 2, added: 2 })));
     let tokenizer = Tokenizer::open(&fixture("roberta"), 4).unwrap();

@@ -1,18 +1,32 @@
 //! Reads and checks the header of a safetensors file.
-//! Refuses a header that leaves room for doubt: gaps, overlaps, sizes that do not fit, bytes that no tensor owns.
+//! Refuses a header that leaves room for doubt (gaps, overlaps, names twice, bytes that no tensor owns) or is too large.
 
 use std::{
     collections::BTreeMap,
+    fmt,
     ops::Range,
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
 
 use super::WeightsError;
 
 /// Headers of the largest models have a few megabytes; the format itself allows 100 MB.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u64 = 16 << 20;
+
+/// Tensors of a file: encoders have some hundreds, and the largest models of any kind fewer than this in a shard.
+const MAX_TENSORS: usize = 1 << 16;
+
+/// Bytes of a tensor's name.
+const MAX_NAME_BYTES: usize = 1024;
+
+/// Dimensions of a tensor.
+const MAX_DIMENSIONS: usize = 8;
 
 /// The length of the header stands before it in so many bytes.
 const LENGTH_BYTES: usize = 8;
@@ -33,6 +47,42 @@ struct RawEntry {
     data_offsets: (u64, u64),
 }
 
+/// The tensors of a header, each as it is written, in the file's order.
+struct Listed<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Listed<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Look;
+
+        impl<'de> Visitor<'de> for Look {
+            type Value = Listed<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut rows: A) -> Result<Listed<'de>, A::Error> {
+                let mut listed = Vec::new();
+                while let Some((name, entry)) = rows.next_entry::<String, &RawValue>()? {
+                    if name == "__metadata__" {
+                        continue;
+                    }
+                    if name.len() > MAX_NAME_BYTES {
+                        return Err(A::Error::custom(format!("a tensor's name has more than {MAX_NAME_BYTES} bytes")));
+                    }
+                    if listed.len() == MAX_TENSORS {
+                        return Err(A::Error::custom(format!("it lists more than {MAX_TENSORS} tensors")));
+                    }
+                    listed.push((name, entry));
+                }
+                Ok(Listed(listed))
+            }
+        }
+
+        deserializer.deserialize_map(Look)
+    }
+}
+
 /// Reads the tensors that the file's header lists, all inside the file.
 pub(super) fn read(file: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Entry>, WeightsError> {
     let corrupt = |reason: String| WeightsError::Corrupt { file: PathBuf::from(file), reason };
@@ -41,19 +91,23 @@ pub(super) fn read(file: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Entry>,
     };
     let length = u64::from_le_bytes(*length);
     if length > MAX_HEADER_BYTES {
-        return Err(corrupt(format!("its header claims to have {length} bytes, which no header has")));
+        let most = MAX_HEADER_BYTES;
+        return Err(corrupt(format!("its header claims to have {length} bytes, and {most} is the most that is read")));
     }
     let header = usize::try_from(length).ok().and_then(|length| rest.get(..length)).ok_or_else(|| {
         corrupt(format!("its header claims to have {length} bytes and the file has {} in all", bytes.len()))
     })?;
-    let mut raw: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(header).map_err(|e| corrupt(format!("its header is no valid JSON ({e})")))?;
-    raw.remove("__metadata__");
+    let Listed(listed) =
+        serde_json::from_slice(header).map_err(|e| corrupt(format!("its header is no valid JSON of tensors ({e})")))?;
 
-    let mut entries = Vec::with_capacity(raw.len());
-    for (name, value) in raw {
-        let entry: RawEntry = serde_json::from_value(value)
+    let mut entries = Vec::with_capacity(listed.len());
+    for (name, written) in listed {
+        let entry: RawEntry = serde_json::from_str(written.get())
             .map_err(|e| corrupt(format!("its header describes tensor '{name}' in a way that is not valid ({e})")))?;
+        if entry.shape.len() > MAX_DIMENSIONS {
+            let found = entry.shape.len();
+            return Err(corrupt(format!("tensor '{name}' has {found} dimensions, and {MAX_DIMENSIONS} is the most")));
+        }
         entries.push((name, entry));
     }
     entries.sort_by_key(|(_, entry)| entry.data_offsets);
@@ -93,7 +147,9 @@ pub(super) fn read(file: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Entry>,
         let range = data_start + start as usize..data_start + end as usize;
         expected_start = end;
         previous = format!("tensor '{name}'");
-        tensors.insert(name, Entry { dtype: entry.dtype, shape: entry.shape, range });
+        if tensors.insert(name, Entry { dtype: entry.dtype, shape: entry.shape, range }).is_some() {
+            return Err(corrupt(format!("{previous} stands in its header twice")));
+        }
     }
     if expected_start != data_bytes {
         return Err(corrupt(format!("{} bytes after {previous} belong to no tensor", data_bytes - expected_start)));

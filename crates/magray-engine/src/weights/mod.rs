@@ -21,10 +21,14 @@ use serde::Deserialize;
 pub use error::WeightsError;
 pub use tensor::Tensor;
 
+use crate::bounded_file::{self, SETTINGS_BYTES_MAX};
 use header::Entry;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// Files of a model's weights; each is mapped.
+const MAX_SHARDS: usize = 1024;
 
 /// The end of a name that every encoder has exactly once; what stands before it is the names' prefix.
 const ANCHOR: &str = "embeddings.word_embeddings.weight";
@@ -149,7 +153,7 @@ impl Weights {
 
     fn add_shards(&mut self) -> Result<(), WeightsError> {
         let index_file = self.dir.join(INDEX_FILE);
-        let bytes = match MappedFile::open(&index_file) {
+        let bytes = match bounded_file::read(&index_file, SETTINGS_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
                 let hint = if self.dir.join("pytorch_model.bin").exists() {
@@ -165,6 +169,9 @@ impl Weights {
         let index: Index =
             serde_json::from_slice(&bytes).map_err(|e| corrupt(format!("it is no valid index ({e})")))?;
         let shards: BTreeSet<&String> = index.weight_map.values().collect();
+        if shards.len() > MAX_SHARDS {
+            return Err(corrupt(format!("it names {} files, and {MAX_SHARDS} is the most", shards.len())));
+        }
         for shard in shards {
             if !Path::new(shard).components().all(|part| matches!(part, Component::Normal(_))) {
                 return Err(corrupt(format!("it names '{shard}', which is not a file beside it")));

@@ -186,10 +186,33 @@ fn broken_headers_are_told_apart() {
 
 #[test]
 fn an_absurd_header_length_is_refused_before_it_is_believed() {
-    for length in [u64::MAX, 1 << 40, 200_000_000] {
+    for length in [u64::MAX, 1 << 40, 90_000_000] {
         check_refused(&write_folder(&length.to_le_bytes()), &["header claims"]);
     }
     check_refused(&write_folder(&100u64.to_le_bytes()), &["header claims to have 100 bytes", "8 in all"]);
+}
+
+#[test]
+fn a_header_has_bounds_for_tensors_names_and_dimensions_and_no_name_twice() {
+    let empty = |name: &str| format!(r#""{name}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#);
+    let many: Vec<String> = (0..70_000).map(|i| empty(&i.to_string())).collect();
+    check_refused(&folder_with_header(&format!("{{{}}}", many.join(",")), 0), &["more than 65536 tensors"]);
+    let long = format!("{{{}}}", empty(&"n".repeat(5000)));
+    check_refused(&folder_with_header(&long, 0), &["name has more than 1024 bytes"]);
+    let deep = format!(r#"{{"a":{{"dtype":"F32","shape":[{}0],"data_offsets":[0,0]}}}}"#, "1,".repeat(99));
+    check_refused(&folder_with_header(&deep, 0), &["'a' has 100 dimensions"]);
+    check_refused(&folder_with_header(&format!("{{{},{}}}", empty("a"), empty("a")), 0), &["'a'", "twice"]);
+}
+
+#[test]
+fn an_index_has_bounds_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = dir.path().join(INDEX_FILE);
+    let names: Vec<String> = (0..2000).map(|i| format!(r#""{i}":"model-{i}.safetensors""#)).collect();
+    fs::write(&index, format!(r#"{{"weight_map":{{{}}}}}"#, names.join(","))).unwrap();
+    check_refused(&dir, &["it names 2000 files"]);
+    fs::write(&index, format!(r#"{{"weight_map":{{}}}}{}"#, " ".repeat(17 << 20))).unwrap();
+    check_refused(&dir, &["more than 16777216 bytes"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Fetches one file, goes on where a broken connection left it, and compares it with the listing.
-//! Never keeps a file of another size or hash than the hub listed.
+//! Never keeps a file of another size or hash than the hub listed, nor reads on without an end where it lists none.
 
-use super::super::disk::{BLOCK_BYTES, CreateFile, HashedFile};
+use super::super::disk::{BLOCK_BYTES, Disk, HashedFile};
 use super::super::manifest::{FileFault, StoredFile};
 use super::super::pull::{OnEvent, PullError, PullEvent};
 use super::HubError;
@@ -22,7 +22,7 @@ pub(super) struct Job<'a> {
     pub(super) url: &'a str,
     pub(super) file: &'a RemoteFile,
     pub(super) target: &'a Path,
-    pub(super) create: CreateFile,
+    pub(super) disk: Disk,
 }
 
 /// Why a try ended.
@@ -40,7 +40,7 @@ impl<E: Into<PullError>> From<E> for Stop {
 /// Fetches a file, with as many tries as the policy allows.
 pub(super) fn fetch_file(client: &Client, job: &Job<'_>, on_event: OnEvent<'_>) -> Result<StoredFile, PullError> {
     let name = &job.file.name;
-    let mut out = HashedFile::create(job.target, job.create)?;
+    let mut out = HashedFile::create(job.target, job.disk.create)?;
     let mut attempts = Attempts::new(client, name);
     on_event(PullEvent::File { name, done: 0, total: job.file.size });
     loop {
@@ -80,22 +80,27 @@ fn fetch_rest(client: &Client, job: &Job<'_>, out: &mut HashedFile, on_event: On
     let mut response = match client.get(job.url, out.bytes()) {
         // The hub has no such range, so what is here cannot be the beginning of the file.
         Err(Trouble::Status { status: 416, .. }) if out.bytes() > 0 => {
-            *out = HashedFile::create(job.target, job.create)?;
+            *out = HashedFile::create(job.target, job.disk.create)?;
             return Err(passing("the server has no such part of the file"));
         }
         answer => answer.map_err(Stop::Passing)?,
     };
     match first_byte(&response) {
         Some(first) if first == out.bytes() => {}
-        Some(0) => *out = HashedFile::create(job.target, job.create)?,
+        Some(0) => *out = HashedFile::create(job.target, job.disk.create)?,
         _ => {
-            *out = HashedFile::create(job.target, job.create)?;
+            *out = HashedFile::create(job.target, job.disk.create)?;
             return Err(passing("the server sent another part of the file than asked for"));
         }
     }
     let length = response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let end = length.map(|length| out.bytes() + length);
+    let end = length.map(|length| out.bytes().saturating_add(length));
     let total = job.file.size.or(end);
+    let limit = job.file.bytes_max();
+    let too_large = || HubError::TooLarge { repo: job.repo.to_owned(), file: name.clone(), limit };
+    if total.is_some_and(|total| total > limit) {
+        return Err(too_large().into());
+    }
     let wrong_size = |found: u64| FileFault::WrongSize { file: name.clone(), expected: total.unwrap_or(found), found };
     if let (Some(end), Some(total)) = (end, total)
         && end != total
@@ -112,6 +117,9 @@ fn fetch_rest(client: &Client, job: &Job<'_>, out: &mut HashedFile, on_event: On
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) => return Err(passing(&e.to_string())),
         };
+        if total.is_none() && out.bytes() + count as u64 > limit {
+            return Err(too_large().into());
+        }
         out.write(&block[..count])?;
         if total.is_some_and(|total| out.bytes() > total) {
             return Err(HubError::Content(wrong_size(out.bytes())).into());

@@ -4,7 +4,13 @@
 use super::super::check::{CONFIG, TOKENIZER, WEIGHTS, WEIGHTS_INDEX};
 use super::super::model_ref::is_plain_segment;
 use super::HubError;
+use crate::bounded_file::{SETTINGS_BYTES_MAX, TOKENIZER_BYTES_MAX};
 use serde::Deserialize;
+
+/// Files of a model: the largest have a few hundred shards.
+const FILES_MAX: usize = 2048;
+/// Weights whose size the hub does not list: more than a shard ever has.
+const UNLISTED_WEIGHTS_BYTES_MAX: u64 = 8 << 30;
 
 /// What the hub says about a revision.
 #[derive(Deserialize)]
@@ -68,7 +74,28 @@ impl Listing {
             self.siblings.iter().filter(|sibling| wanted(&sibling.rfilename)).map(RemoteFile::from).collect();
         files.sort_by(|a, b| (is_weights(&a.name, sharded), &a.name).cmp(&(is_weights(&b.name, sharded), &b.name)));
         files.dedup_by(|a, b| a.name == b.name);
-        Ok(files)
+        if files.len() > FILES_MAX {
+            let reason = format!("it has {} files of a model, and {FILES_MAX} is the most", files.len());
+            return Err(HubError::BadListing { repo: repo.to_owned(), reason });
+        }
+        match files.iter().find(|file| file.size.is_some_and(|size| size > file.bytes_max())) {
+            Some(file) => {
+                let limit = file.bytes_max();
+                Err(HubError::TooLarge { repo: repo.to_owned(), file: file.name.clone(), limit })
+            }
+            None => Ok(files),
+        }
+    }
+}
+
+impl RemoteFile {
+    /// The most that is fetched: what is listed for weights, else what is read of such a file at all.
+    pub(super) fn bytes_max(&self) -> u64 {
+        match self.name.as_str() {
+            TOKENIZER => TOKENIZER_BYTES_MAX,
+            name if name.ends_with(".json") => SETTINGS_BYTES_MAX,
+            _ => self.size.unwrap_or(UNLISTED_WEIGHTS_BYTES_MAX),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ mod listing;
 
 pub use http::RetryPolicy;
 
-use super::disk::CreateFile;
+use super::disk::Disk;
 use super::manifest::{FileFault, Origin, Source};
 use super::model_ref::HubModel;
 use super::pull::{Delivery, OnEvent, PullError, PullEvent};
@@ -174,6 +174,16 @@ pub enum HubError {
         /// What failed last.
         reason: String,
     },
+    /// A file is larger than any that is taken.
+    #[error("'{file}' of '{repo}' has more than {limit} bytes, the most that is fetched of such a file")]
+    TooLarge {
+        /// The repository.
+        repo: String,
+        /// The file.
+        file: String,
+        /// The most.
+        limit: u64,
+    },
     /// A file is not the one that the hub listed.
     #[error("the download does not match what the hub lists: {0}")]
     Content(FileFault),
@@ -206,18 +216,21 @@ impl Hub {
         &self,
         model: &HubModel,
         dir: &Path,
-        create: CreateFile,
+        disk: Disk,
         on_event: OnEvent<'_>,
     ) -> Result<Delivery, PullError> {
         let listing = self.list(model, on_event)?;
         let wanted = listing.choose_files(model.repo())?;
-        let bytes = wanted.iter().map(|file| file.size).sum::<Option<u64>>();
+        // Sizes that are not listed count as nothing here; the files are bounded as they come.
+        let listed = wanted.iter().filter_map(|file| file.size).fold(0, u64::saturating_add);
+        disk.check_room(dir, listed)?;
+        let bytes = wanted.iter().all(|file| file.size.is_some()).then_some(listed);
         on_event(PullEvent::Listed { files: wanted.len(), bytes });
         let mut files = Vec::with_capacity(wanted.len());
         for file in &wanted {
             // By commit, not by branch: all files are of one state even if someone pushes meanwhile.
             let url = format!("{}/{}/resolve/{}/{}", self.endpoint, model.repo(), listing.commit(), file.name);
-            let job = download::Job { repo: model.repo(), url: &url, file, target: &dir.join(&file.name), create };
+            let job = download::Job { repo: model.repo(), url: &url, file, target: &dir.join(&file.name), disk };
             files.push(download::fetch_file(&self.client, &job, on_event)?);
         }
         let location = format!("{}/{}", self.endpoint, model.repo());

@@ -23,6 +23,10 @@ pub(super) enum Act {
     IgnoreRange,
     /// Sends something else.
     Content(Vec<u8>),
+    /// Sends so many bytes, announces no length, and hangs up.
+    Unsized(usize),
+    /// Announces so many bytes and sends none.
+    Announced(u64),
     /// Sends the reader to another path.
     Redirect(String),
 }
@@ -161,6 +165,14 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<bool> {
         (Some(Act::Status(status, extra)), _) => status_only(&mut stream, status, extra)?,
         (Some(Act::Redirect(to)), _) => status_only(&mut stream, 307, &format!("Location: {to}\r\n"))?,
         (Some(Act::Content(content)), _) => whole(&mut stream, &content, content.len())?,
+        (Some(Act::Unsized(count)), _) => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
+            stream.write_all(&vec![b' '; count])?;
+        }
+        (Some(Act::Announced(count)), _) => {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {count}\r\nConnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes())?;
+        }
         (_, None) => status_only(&mut stream, 404, "")?,
         (Some(Act::Cut(sent)), Some(content)) => whole(&mut stream, &content, sent)?,
         (Some(Act::IgnoreRange), Some(content)) => whole(&mut stream, &content, content.len())?,

@@ -249,7 +249,7 @@ fn a_disk_that_fails_is_told_apart_and_left_clean() {
     let hub = FakeHub::start();
     let mut shop = Shop::new();
     let mut pull = |create| {
-        shop.store.create_file = create;
+        shop.store.disk.create = create;
         let error = shop.pull(REPO, &hub_at(&hub.endpoint())).unwrap_err();
         shop.assert_nothing_left(REPO);
         match error {
@@ -261,6 +261,79 @@ fn a_disk_that_fails_is_told_apart_and_left_clean() {
     assert!(matches!(pull(|path| fails_with(path, io::ErrorKind::QuotaExceeded)), DiskError::NoSpace { .. }));
     assert!(matches!(pull(|path| fails_with(path, io::ErrorKind::ReadOnlyFilesystem)), DiskError::ReadOnly { .. }));
     assert!(matches!(pull(|_| Err(io::ErrorKind::PermissionDenied.into())), DiskError::Denied { .. }));
+}
+
+#[test]
+fn a_model_that_does_not_fit_on_the_disk_is_refused_before_the_download() {
+    let hub = FakeHub::start();
+    let mut shop = Shop::new();
+    shop.store.disk.free_bytes = |_| Some(fake_model::bytes() - 1);
+    let error = shop.pull(REPO, &hub_at(&hub.endpoint())).unwrap_err();
+    shop.assert_nothing_left(REPO);
+    assert_eq!(hub.seen().len(), 1, "only the listing is fetched");
+    let needed = fake_model::bytes();
+    let PullError::Store(StoreError::Disk(DiskError::TooSmall { needed: told, .. })) = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(*told, needed);
+    assert!(error.to_string().contains(&format!("needs {needed}")), "{error}");
+    shop.store.disk.free_bytes = |_| Some(fake_model::bytes());
+    shop.pull(REPO, &hub_at(&hub.endpoint())).unwrap();
+    // Sizes that no disk has, and whose sum no number has.
+    let lie = Act::Content(listing(|name, size, _| {
+        if name == WEIGHTS {
+            *size = u64::MAX
+        }
+    }));
+    let error = refused(|hub| hub.always(&listing_path("main"), lie.clone()));
+    assert!(matches!(error, PullError::Store(StoreError::Disk(DiskError::TooSmall { .. }))), "{error}");
+}
+
+/// A listing without any size.
+fn listing_without_sizes() -> Act {
+    let siblings: Vec<String> =
+        fake_model::files().iter().map(|(name, _)| format!(r#"{{"rfilename":"{name}"}}"#)).collect();
+    Act::Content(format!(r#"{{"sha":"{COMMIT}","siblings":[{}]}}"#, siblings.join(",")).into_bytes())
+}
+
+#[test]
+fn a_file_without_a_length_is_read_to_a_limit() {
+    let without = |file: &'static str, act: Act| {
+        refused(move |hub| {
+            hub.always(&listing_path("main"), listing_without_sizes());
+            hub.always(&file_path(file), act.clone());
+        })
+    };
+    let is_too_large = |error: &PullError, name: &str| matches!(error, PullError::Hub(HubError::TooLarge { file, .. }) if file == name);
+    let error = without("config.json", Act::Unsized((16 << 20) + 1));
+    assert!(is_too_large(&error, "config.json"), "{error}");
+    assert!(error.to_string().contains("16777216 bytes"), "{error}");
+    let error = without("tokenizer.json", Act::Unsized((64 << 20) + 1));
+    assert!(is_too_large(&error, "tokenizer.json"), "{error}");
+    // Weights that announce more than such a file may have are not begun.
+    let error = without(WEIGHTS, Act::Announced(9 << 30));
+    assert!(is_too_large(&error, WEIGHTS), "{error}");
+
+    let hub = FakeHub::start();
+    hub.always(&listing_path("main"), listing_without_sizes());
+    Shop::new().pull(REPO, &hub_at(&hub.endpoint())).unwrap();
+}
+
+#[test]
+fn a_listing_has_bounds() {
+    let lie = Act::Content(listing(|name, size, _| {
+        if name == "config.json" {
+            *size = 17 << 20
+        }
+    }));
+    let error = refused(|hub| hub.always(&listing_path("main"), lie.clone()));
+    assert!(matches!(&error, PullError::Hub(HubError::TooLarge { file, .. }) if file == "config.json"), "{error}");
+    let modules: Vec<String> =
+        (0..3000).map(|i| format!(r#"{{"rfilename":"{i}_Dense/config.json","size":2}}"#)).collect();
+    let text = String::from_utf8(listing(|_, _, _| {})).unwrap();
+    let many = text.replacen("\"siblings\":[", &format!("\"siblings\":[{},", modules.join(",")), 1);
+    let error = refused(|hub| hub.always(&listing_path("main"), Act::Content(many.clone().into_bytes())));
+    assert!(matches!(error, PullError::Hub(HubError::BadListing { .. })), "{error}");
 }
 
 #[test]

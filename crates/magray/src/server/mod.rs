@@ -7,6 +7,7 @@ mod apis;
 mod body;
 mod delivery;
 mod errors;
+mod fields;
 mod gate;
 mod guests;
 mod health;

@@ -34,6 +34,59 @@ fn a_model_comes_with_its_first_request_and_moves_as_it_is_told() {
 }
 
 #[test]
+fn a_multipart_form_got_422() {
+    let server = Setup::embedder().start();
+    // As curl -F sends it.
+    let multipart = |path: &str, body: &str| {
+        let kind = "multipart/form-data; boundary=------------------------d74496d66958873e";
+        let body = body.replace('\n', "\r\n").replace("--B", "--------------------------d74496d66958873e");
+        server.request("POST", path).header("content-type", kind).body(body).send()
+    };
+    let field = |name: &str, value: &str| format!("--B\nContent-Disposition: form-data; name=\"{name}\"\n\n{value}\n");
+    let timeout = |fields: &str| multipart("/gpu/timeout", &format!("{fields}--B--\n"));
+    let changed = timeout(&field("timeout", "300")).ok().json();
+    assert_eq!(changed, json!({"models": ["bert"], "timeout": 300.0}));
+    assert_eq!(status(&server)["models"][0]["idle_timeout_s"], json!(300.0));
+    let both = format!("{}{}", field("model", "bert"), field("timeout_seconds", "never"));
+    assert_eq!(timeout(&both).ok().json()["timeout"], Value::Null);
+    for path in ["/gpu/offload", "/gpu/release", "/gpu/preheat"] {
+        for body in ["", "--B--\n", &format!("{}--B--\n", field("model", "bert"))] {
+            let moved = multipart(path, body).ok().json();
+            assert_eq!(moved["models"][0]["name"], json!("bert"), "{path} {body}");
+        }
+        let unknown = multipart(path, &format!("{}--B--\n", field("model", "nothing")));
+        assert_eq!(unknown.status, 404, "{path}: {}", unknown.text());
+    }
+    for (wrong, status) in [
+        (field("timeout", "soon"), 422),
+        (String::new(), 422),
+        (field("timeout", "1").repeat(2), 422),
+        (field("timeout", "1").repeat(100), 413),
+        (field("timeout", &"1".repeat(100_000)), 413),
+    ] {
+        let reply = timeout(&wrong);
+        assert_eq!(reply.status, status, "{}", reply.text());
+    }
+    let broken = multipart("/gpu/timeout", &field("timeout", "5"));
+    assert_eq!(broken.status, 400, "{}", broken.text());
+    let without_boundary = server.request("POST", "/gpu/timeout").header("content-type", "multipart/form-data");
+    assert_eq!(without_boundary.body("x").send().status, 400);
+}
+
+#[test]
+fn the_document_names_every_form_of_the_fields() {
+    let document = Setup::embedder().start().get("/openapi.json").ok().json();
+    let paths = document["paths"].as_object().unwrap().iter();
+    let calls: Vec<_> = paths.filter(|(path, call)| path.starts_with("/gpu/") && call["post"].is_object()).collect();
+    assert_eq!(calls.len(), 4);
+    for (path, call) in calls {
+        let forms: Vec<&String> = call["post"]["requestBody"]["content"].as_object().unwrap().keys().collect();
+        let expected = ["application/json", "application/x-www-form-urlencoded", "multipart/form-data"];
+        assert!(expected.iter().all(|form| forms.iter().any(|known| known == form)), "{path}: {forms:?}");
+    }
+}
+
+#[test]
 fn the_idle_timeout_is_changed_by_form_and_json() {
     let server = Setup::embedder().start();
     let timeout = || status(&server)["models"][0]["idle_timeout_s"].clone();

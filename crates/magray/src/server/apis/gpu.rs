@@ -7,19 +7,18 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, header};
 use magray_engine::engine::{Engine, EngineError, Moved};
 use rmcp::schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     control::{DeviceReport, EngineReport, Whereabouts},
     server::{
-        body::Body,
         errors::{Kind, PlainError, Problem},
+        fields::Fields,
         refusals::PlainProblems,
-        requests::gpu::{FormError, MoveRequest, Timeout, TimeoutRequest, form_or_json},
+        requests::gpu::{MoveRequest, Timeout, TimeoutRequest},
         state::App,
     },
 };
@@ -86,39 +85,50 @@ pub(crate) struct MovedModel {
 /// Takes models off the GPUs; their weights stay in the memory of the host.
 #[utoipa::path(
     post, path = "/gpu/offload", tag = "gpu", security(("key" = []), ()),
-    request_body(content((MoveRequest = "application/json"), (MoveRequest = "application/x-www-form-urlencoded"))),
+    request_body(content(
+        (MoveRequest = "application/json"),
+        (MoveRequest = "application/x-www-form-urlencoded"),
+        (MoveRequest = "multipart/form-data")
+    )),
     responses((status = 200, description = "Where the models are now", body = MovedReport), PlainProblems)
 )]
-async fn offload(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
-    move_models(app, &headers, &body, Engine::offload).await
+async fn offload(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
+    move_models(app, which, Engine::offload).await
 }
 
 /// Takes models out of all memory; the next request loads them again.
 #[utoipa::path(
     post, path = "/gpu/release", tag = "gpu", security(("key" = []), ()),
-    request_body(content((MoveRequest = "application/json"), (MoveRequest = "application/x-www-form-urlencoded"))),
+    request_body(content(
+        (MoveRequest = "application/json"),
+        (MoveRequest = "application/x-www-form-urlencoded"),
+        (MoveRequest = "multipart/form-data")
+    )),
     responses((status = 200, description = "Where the models are now", body = MovedReport), PlainProblems)
 )]
-async fn release(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
-    move_models(app, &headers, &body, Engine::release).await
+async fn release(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
+    move_models(app, which, Engine::release).await
 }
 
 /// Brings models to a GPU before anybody asks; to the CPU where there is no GPU.
 #[utoipa::path(
     post, path = "/gpu/preheat", tag = "gpu", security(("key" = []), ()),
-    request_body(content((MoveRequest = "application/json"), (MoveRequest = "application/x-www-form-urlencoded"))),
+    request_body(content(
+        (MoveRequest = "application/json"),
+        (MoveRequest = "application/x-www-form-urlencoded"),
+        (MoveRequest = "multipart/form-data")
+    )),
     responses((status = 200, description = "Where the models are now", body = MovedReport), PlainProblems)
 )]
-async fn preheat(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
-    move_models(app, &headers, &body, Engine::preheat).await
+async fn preheat(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
+    move_models(app, which, Engine::preheat).await
 }
 
 /// What is done with a model.
 pub(crate) type Move = fn(&Engine, usize, Duration) -> Result<Moved, EngineError>;
 
-async fn move_models(app: App, headers: &HeaderMap, body: &Body, moving: Move) -> Result<Response, Problem> {
-    let request: MoveRequest = read_body(headers, body)?;
-    Ok(axum::Json(moved(&app, request.model.as_deref(), moving).await?).into_response())
+async fn move_models(app: App, which: MoveRequest, moving: Move) -> Result<Response, Problem> {
+    Ok(axum::Json(moved(&app, which.model.as_deref(), moving).await?).into_response())
 }
 
 /// Moves the model of this name, or all, and waits until that is done.
@@ -162,11 +172,14 @@ pub(crate) struct TimeoutReport {
 /// Changes how long models stay on a GPU without being used.
 #[utoipa::path(
     post, path = "/gpu/timeout", tag = "gpu", security(("key" = []), ()),
-    request_body(content((TimeoutRequest = "application/json"), (TimeoutRequest = "application/x-www-form-urlencoded"))),
+    request_body(content(
+        (TimeoutRequest = "application/json"),
+        (TimeoutRequest = "application/x-www-form-urlencoded"),
+        (TimeoutRequest = "multipart/form-data")
+    )),
     responses((status = 200, description = "It is changed", body = TimeoutReport), PlainProblems)
 )]
-async fn timeout(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
-    let request: TimeoutRequest = read_body(&headers, &body)?;
+async fn timeout(State(app): State<App>, Fields(request): Fields<TimeoutRequest>) -> Result<Response, Problem> {
     Ok(axum::Json(set_timeout(&app, request.model.as_deref(), &request.timeout)?).into_response())
 }
 
@@ -188,12 +201,4 @@ fn chosen(app: &App, name: Option<&str>) -> Result<Vec<usize>, Problem> {
         Some(name) => Ok(vec![app.models().named(name)?]),
         None => Ok((0..app.models().iter().len()).collect()),
     }
-}
-
-fn read_body<T: for<'a> Deserialize<'a>>(headers: &HeaderMap, body: &Body) -> Result<T, Problem> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    form_or_json(kind, body.bytes()).map_err(|error| match error {
-        FormError::Json(error) => error.into(),
-        FormError::Form(_) => Problem::new(Kind::Invalid, error.to_string()),
-    })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Which model is to move; the body may be empty, a form or JSON.
+/// Which model is to move; the body may be empty.
 #[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub(crate) struct MoveRequest {

@@ -41,6 +41,9 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 for any that is free [default: 7860]
     #[arg(long, value_name = "PORT")]
     port: Option<String>,
+    /// Names that requests may call the server by beside its own: embed.example.com, *.example.com, or * for any
+    #[arg(long, value_name = "NAME,..")]
+    allowed_hosts: Option<String>,
     /// Load the models at the start and not with the first request
     #[arg(long)]
     preload: bool,
@@ -96,6 +99,7 @@ impl ServeArgs {
         let own = [
             flag("server.host", self.host.as_ref()),
             flag("server.port", self.port.as_ref()),
+            flag("server.allowed_hosts", self.allowed_hosts.as_ref()),
             flag("server.preload", preload.as_ref()),
             flag("server.api_keys_file", self.api_keys_file.as_ref()),
             flag("server.admin_keys_file", self.admin_keys_file.as_ref()),

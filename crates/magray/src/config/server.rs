@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Config, ConfigError, Value};
-use crate::server::{Keys, Limits, WrittenKey, read_keys};
+use crate::server::{AllowedHosts, Keys, Limits, WrittenKey, is_host_pattern, read_keys};
 
 /// All that a server is told by the settings.
 #[derive(Clone)]
@@ -24,8 +24,6 @@ pub(crate) struct ServerSettings {
     /// The certificate chain and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) cors_origins: Vec<String>,
-    /// Names of this machine by which it may be asked; `*`: any.
-    pub(crate) hosts: Vec<String>,
     pub(crate) connections_max: usize,
     /// What may lie ahead of a request, in time.
     pub(crate) queue_wait_max: Duration,
@@ -40,6 +38,8 @@ pub(crate) struct ServerSettings {
 #[derive(Clone)]
 pub(crate) struct LiveSettings {
     pub(crate) keys: Keys,
+    /// Names that the server answers to beside its own.
+    pub(crate) allowed_hosts: AllowedHosts,
     pub(crate) requests_per_minute: Option<u64>,
     pub(crate) limits: Limits,
     pub(crate) held_bytes_max: u64,
@@ -64,7 +64,6 @@ impl Config {
             is_preloading: self.is_on("server.preload"),
             tls,
             cors_origins: self.cors_origins()?,
-            hosts: self.texts("server.hosts"),
             connections_max: self.whole("server.connections_max").unwrap_or(1),
             queue_wait_max: Duration::from_millis(self.whole("server.queue_wait_ms_max").unwrap_or_default() as u64),
             head_within: seconds("server.head_timeout_s"),
@@ -72,6 +71,7 @@ impl Config {
             otlp_endpoint: self.text("server.tracing.otlp_endpoint"),
             live: LiveSettings {
                 keys: self.keys()?,
+                allowed_hosts: self.allowed_hosts()?,
                 requests_per_minute: self.whole("server.requests_per_minute").map(|rate| rate as u64),
                 limits: self.request_limits(),
                 held_bytes_max: self.whole("server.held_bytes_max").unwrap_or_default() as u64,
@@ -130,6 +130,20 @@ impl Config {
                 place: format!("server.cors_origins ({})", entry.source),
                 shown: wrong.clone(),
                 allowed: "scheme://host or scheme://host:port, with commas between, or * alone".to_owned(),
+            }),
+        }
+    }
+
+    fn allowed_hosts(&self) -> Result<AllowedHosts, ConfigError> {
+        let entry = self.entry("server.allowed_hosts");
+        let Value::List(hosts) = &entry.value else { return Ok(AllowedHosts::default()) };
+        match hosts.iter().find(|host| !is_host_pattern(host)) {
+            None => Ok(AllowedHosts::new(hosts)),
+            Some(wrong) => Err(ConfigError::BadValue {
+                place: format!("server.allowed_hosts ({})", entry.source),
+                shown: wrong.clone(),
+                allowed: "names and addresses without ports, such as embed.example.com or *.example.com, or *"
+                    .to_owned(),
             }),
         }
     }

@@ -77,12 +77,14 @@ pub(super) const SERVER: [Setting; 28] = [
     )
     .unset_as("none"),
     Setting::trusted(
-        "server.hosts",
-        Kind::Text,
-        "localhost,127.0.0.1,::1",
-        "Names of this machine by which `/mcp`, and a server without keys on loopback, may be asked, with commas \
-         between, or `*` for any: a web page that makes its own name lead here is turned away.",
-    ),
+        "server.allowed_hosts",
+        Kind::Names,
+        "",
+        "Names that requests may call the server by (`Host`) beside its own, such as that of a proxy: \
+         `embed.example.com`, `*.example.com`, or `*` for any, which lets web pages in that point a name of theirs here.",
+    )
+    .env(&["MAGRAY_ALLOWED_HOSTS"])
+    .flag("--allowed-hosts"),
     Setting::harmless(
         "server.body_bytes_max",
         Kind::Whole { min: 1, max: 1 << 30 },

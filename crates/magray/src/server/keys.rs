@@ -44,12 +44,20 @@ pub(crate) struct Caller {
 /// Letters of a key's name that the log shows.
 const NAME_MAX: usize = 64;
 
-/// What a route asks of its callers.
+/// What a request has for a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    Nothing,
+    Unknown,
+    Known(Caller),
+}
+
+/// What a route or tool asks of its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// A key, where there are keys of users.
+    /// Reads and computes: a key, where there are keys of users.
     User,
-    /// A key of an administrator, where there is any key.
+    /// Changes something: a key of an administrator, or a caller on this machine where there is no key at all.
     Admin,
 }
 
@@ -95,27 +103,44 @@ impl Keys {
         self.users.is_empty()
     }
 
-    /// Whether this request may do what needs such access.
-    pub(crate) fn admit(&self, headers: &HeaderMap, access: Access) -> Result<Caller, Problem> {
-        let Some(key) = key_of(headers) else {
-            let is_free = match access {
-                Access::User => self.users.is_empty(),
-                Access::Admin => self.len() == 0,
-            };
-            let missing = "this needs a key: send it as `Authorization: Bearer KEY`";
-            return if is_free { Ok(Caller::default()) } else { Err(Problem::new(Kind::Unauthorised, missing)) };
-        };
-        if self.len() == 0 {
-            // Clients that cannot do without a key send any.
-            return Ok(Caller::default());
+    /// Whether such access needs a key here.
+    pub(crate) fn are_needed(&self, access: Access) -> bool {
+        match access {
+            Access::User => !self.users.is_empty(),
+            Access::Admin => self.len() > 0,
         }
-        match self.find(key) {
-            Some((place, name)) if access == Access::User || place >= self.users.len() => {
-                Ok(Caller { key: Some(place), name: Some(Arc::clone(name)) })
+    }
+
+    /// The key that a request carries.
+    pub(crate) fn identify(&self, headers: &HeaderMap) -> Given {
+        let Some(key) = key_of(headers) else { return Given::Nothing };
+        if self.len() == 0 {
+            return Given::Unknown;
+        }
+        self.find(key).map_or(Given::Unknown, |(place, name)| {
+            Given::Known(Caller { key: Some(place), name: Some(Arc::clone(name)) })
+        })
+    }
+
+    /// Whether a request with this key may do what needs such access. `is_local`: it came from this machine.
+    pub(crate) fn admit(&self, given: Given, access: Access, is_local: bool) -> Result<Caller, Problem> {
+        let refuse = |kind, message: &str| Err(Problem::new(kind, message));
+        match given {
+            Given::Known(caller) if access == Access::Admin && caller.key.is_none_or(|key| key < self.users.len()) => {
+                refuse(Kind::Forbidden, "this needs a key of an administrator")
             }
-            Some(_) => Err(Problem::new(Kind::Forbidden, "this needs a key of an administrator")),
-            None if access == Access::User && self.users.is_empty() => Ok(Caller::default()),
-            None => Err(Problem::new(Kind::Unauthorised, "the key is not known")),
+            Given::Known(caller) => Ok(caller),
+            Given::Nothing if self.are_needed(access) => {
+                refuse(Kind::Unauthorised, "this needs a key: send it as `Authorization: Bearer KEY`")
+            }
+            Given::Unknown if self.are_needed(access) => refuse(Kind::Unauthorised, "the key is not known"),
+            Given::Nothing | Given::Unknown if access == Access::Admin && !is_local => refuse(
+                Kind::Forbidden,
+                "without keys only programs on the server's own machine may change anything: set MAGRAY_ADMIN_KEYS or \
+                 server.admin_keys_file, and send such a key",
+            ),
+            // Clients that cannot do without a key send any.
+            Given::Nothing | Given::Unknown => Ok(Caller::default()),
         }
     }
 
@@ -172,6 +197,10 @@ mod tests {
         Keys::new(&read_keys(&users.join(",")), &read_keys(&admins.join(",")))
     }
 
+    fn admit(keys: &Keys, headers: &HeaderMap, access: Access) -> Result<Caller, Problem> {
+        keys.admit(keys.identify(headers), access, true)
+    }
+
     fn caller(key: usize, name: &str) -> Caller {
         Caller { key: Some(key), name: Some(name.into()) }
     }
@@ -179,7 +208,7 @@ mod tests {
     #[test]
     fn the_right_key_opens_and_others_do_not() {
         let keys = keys(&["one", "two"], &["boss"]);
-        let admit = |name, value, access| keys.admit(&headers(name, value), access).map_err(|problem| problem.kind);
+        let admit = |name, value, access| admit(&keys, &headers(name, value), access).map_err(|problem| problem.kind);
         assert_eq!(admit("authorization", "Bearer two", Access::User), Ok(caller(1, "user-2")));
         assert_eq!(admit("x-api-key", "one", Access::User), Ok(caller(0, "user-1")));
         assert_eq!(admit("authorization", "bearer boss", Access::User), Ok(caller(2, "admin-1")));
@@ -194,26 +223,39 @@ mod tests {
     fn without_keys_everybody_may_and_any_key_does() {
         let none = keys(&[], &[]);
         for access in [Access::User, Access::Admin] {
-            assert!(none.admit(&HeaderMap::new(), access).is_ok());
-            assert!(none.admit(&headers("authorization", "Bearer sk-any"), access).is_ok());
+            assert!(admit(&none, &HeaderMap::new(), access).is_ok());
+            assert!(admit(&none, &headers("authorization", "Bearer sk-any"), access).is_ok());
         }
+    }
+
+    #[test]
+    fn without_keys_only_this_machine_may_change_anything() {
+        let none = keys(&[], &[]);
+        for given in [Given::Nothing, Given::Unknown] {
+            assert!(none.admit(given.clone(), Access::User, false).is_ok());
+            let refused = none.admit(given, Access::Admin, false).unwrap_err();
+            assert!(refused.kind == Kind::Forbidden && refused.message.contains("MAGRAY_ADMIN_KEYS"), "{refused}");
+        }
+        let keys = keys(&[], &["boss"]);
+        assert!(keys.admit(keys.identify(&headers("x-api-key", "boss")), Access::Admin, false).is_ok());
+        assert!(keys.admit(Given::Nothing, Access::Admin, true).is_err(), "there is a key");
     }
 
     #[test]
     fn an_administrators_key_alone_leaves_computing_open() {
         let keys = keys(&[], &["boss"]);
-        assert!(keys.admit(&HeaderMap::new(), Access::User).is_ok());
-        assert!(keys.admit(&headers("authorization", "Bearer any"), Access::User).is_ok());
-        assert!(keys.admit(&HeaderMap::new(), Access::Admin).is_err());
-        assert!(keys.admit(&headers("authorization", "Bearer any"), Access::Admin).is_err());
+        assert!(admit(&keys, &HeaderMap::new(), Access::User).is_ok());
+        assert!(admit(&keys, &headers("authorization", "Bearer any"), Access::User).is_ok());
+        assert!(admit(&keys, &HeaderMap::new(), Access::Admin).is_err());
+        assert!(admit(&keys, &headers("authorization", "Bearer any"), Access::Admin).is_err());
     }
 
     #[test]
     fn with_keys_of_users_alone_nobody_administers() {
         let keys = keys(&["one"], &[]);
-        assert!(keys.admit(&HeaderMap::new(), Access::Admin).is_err());
+        assert!(admit(&keys, &HeaderMap::new(), Access::Admin).is_err());
         assert_eq!(
-            keys.admit(&headers("authorization", "Bearer one"), Access::Admin).unwrap_err().kind,
+            admit(&keys, &headers("authorization", "Bearer one"), Access::Admin).unwrap_err().kind,
             Kind::Forbidden
         );
     }
@@ -228,7 +270,7 @@ mod tests {
     #[test]
     fn a_key_may_have_a_name_for_the_log() {
         let keys = Keys::new(&read_keys("secret # Ann's laptop\x07\nother #\n"), &[]);
-        let name = |key: &str| keys.admit(&headers("x-api-key", key), Access::User).unwrap().name.unwrap();
+        let name = |key: &str| admit(&keys, &headers("x-api-key", key), Access::User).unwrap().name.unwrap();
         assert_eq!((&*name("secret"), &*name("other")), ("Ann's laptop", "user-2"));
     }
 }

@@ -21,12 +21,13 @@ use tokio::{
 use tower::{Layer, util::option_layer};
 
 use super::{
-    guests::{Guest, Guests, Idle},
+    gate::Peer,
+    guests::{Guests, Idle},
     patience::Patient,
     site::Site,
     state::App,
     tls::Tls,
-    watch::watch as watched,
+    watch::{Visitor, watch as watched},
 };
 
 /// How connections are taken.
@@ -68,8 +69,8 @@ pub(crate) async fn serve(
             () = &mut stop => break,
             taken = listener.accept() => taken,
         };
-        let stream = match taken {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match taken {
+            Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 tracing::warn!(target: "magray::server", %error, "a connection was not taken");
                 tokio::time::sleep(PAUSE).await;
@@ -94,7 +95,9 @@ pub(crate) async fn serve(
                 _ = is_stopping.wait_for(|is_stopping| *is_stopping) => Ok(None),
             };
             let spoken = match greeted {
-                Ok(Some(greeted)) => speak(greeted, &listening, Visitor { site, guest }, watcher).await,
+                Ok(Some(greeted)) => {
+                    speak(greeted, &listening, Visitor { site, guest, peer: Peer(peer) }, watcher).await
+                }
                 Ok(None) => Ok(()),
                 Err(error) => Err(error.into()),
             };
@@ -130,12 +133,6 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.0.connections().fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// Somebody who is shown the site.
-struct Visitor {
-    site: Arc<Site>,
-    guest: Arc<Guest>,
 }
 
 /// A connection of which it is known what it speaks.
@@ -190,11 +187,11 @@ async fn speak(
     watcher: Watcher,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let stream = TokioIo::new(greeted.stream);
-    let Visitor { site, guest } = visitor;
     // Pages that may read answers may read refusals too: nothing is before this.
-    let cors = option_layer(site.cors.clone());
-    let own = Arc::clone(&guest);
-    let answering = move |request| watched(Arc::clone(&site), Arc::clone(&own), request);
+    let cors = option_layer(visitor.site.cors.clone());
+    let guest = Arc::clone(&visitor.guest);
+    let visitor = Arc::new(visitor);
+    let answering = move |request| watched(Arc::clone(&visitor), request);
     let service = TowerToHyperService::new(cors.layer(tower::service_fn(answering)));
     if greeted.is_http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());

@@ -11,6 +11,7 @@ mod fields;
 mod gate;
 mod guests;
 mod health;
+mod hosts;
 mod inputs;
 mod keys;
 mod limits;
@@ -37,7 +38,9 @@ mod traces;
 mod visit;
 mod watch;
 mod writing;
+mod wrong_keys;
 
+pub(crate) use hosts::{AllowedHosts, is_host_pattern};
 pub(crate) use keys::{Keys, WrittenKey, read_keys};
 pub(crate) use limits::Limits;
 pub(crate) use mcp::run_stdio;

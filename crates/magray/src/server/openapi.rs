@@ -16,6 +16,7 @@ use utoipa_swagger_ui::SwaggerUi;
 
 use super::{
     apis, errors, gate, health,
+    hosts::OwnNames,
     keys::Access,
     mcp, metrics,
     origin::Origins,
@@ -65,7 +66,7 @@ struct Described {
 }
 
 /// All routes, by what they ask of their callers.
-fn described(app: &App, settings: &ServerSettings) -> Described {
+fn described(app: &App) -> Described {
     let open = OpenApiRouter::new()
         .routes(routes!(health::health))
         .routes(routes!(health::ping))
@@ -75,7 +76,7 @@ fn described(app: &App, settings: &ServerSettings) -> Described {
         .merge(apis::tei::routes())
         .merge(apis::cohere::routes())
         .merge(apis::ollama::routes())
-        .merge(mcp::routes(app, settings))
+        .merge(mcp::routes(app))
         .merge(apis::gpu::reading_routes())
         .routes(routes!(metrics::metrics));
     let admins = OpenApiRouter::new().merge(apis::gpu::moving_routes()).merge(apis::admin::routes());
@@ -94,7 +95,7 @@ fn described(app: &App, settings: &ServerSettings) -> Described {
 
 /// The whole site.
 pub(crate) fn site(app: &App, settings: &ServerSettings) -> Site {
-    let Described { open, guarded, mut paths, document } = described(app, settings);
+    let Described { open, guarded, mut paths, document } = described(app);
     let open = open.merge(SwaggerUi::new("/docs").url("/openapi.json", document));
     // Not in the document; without these they would count as paths that lead nowhere.
     paths.extend(["/docs", "/docs/", "/docs/{*rest}", "/openapi.json"].map(|path| (path.to_owned(), None)));
@@ -104,7 +105,8 @@ pub(crate) fn site(app: &App, settings: &ServerSettings) -> Site {
     };
     Site::new(Parts {
         app: app.clone(),
-        origins: Origins::new(&settings.host, &settings.hosts, &settings.cors_origins),
+        own_names: OwnNames::new(&settings.host),
+        origins: Origins::new(&settings.cors_origins),
         cors: cors(&settings.cors_origins),
         paths,
         open: answering(open),

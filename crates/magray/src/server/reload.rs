@@ -50,12 +50,13 @@ impl std::fmt::Display for Reloaded {
 }
 
 /// The settings that can change while the server runs.
-const LIVE: [&str; 14] = [
+const LIVE: [&str; 15] = [
     "server.api_keys",
     "server.api_keys_file",
     "server.admin_keys",
     "server.admin_keys_file",
     "server.requests_per_minute",
+    "server.allowed_hosts",
     "server.body_bytes_max",
     "server.held_bytes_max",
     "server.texts_max",

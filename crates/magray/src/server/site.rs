@@ -6,11 +6,12 @@ use std::sync::Arc;
 use axum::Router;
 use tower_http::cors::CorsLayer;
 
-use super::{keys::Access, metrics::RouteCounters, origin::Origins, state::App};
+use super::{hosts::OwnNames, keys::Access, metrics::RouteCounters, origin::Origins, state::App};
 
 /// The whole site.
 pub(crate) struct Site {
     pub(super) app: App,
+    pub(super) own_names: OwnNames,
     pub(super) origins: Origins,
     /// Which web pages may read answers; `None`: those of no other origin.
     pub(super) cors: Option<CorsLayer>,
@@ -24,6 +25,7 @@ pub(crate) struct Site {
 /// What a site is made of.
 pub(super) struct Parts {
     pub(super) app: App,
+    pub(super) own_names: OwnNames,
     pub(super) origins: Origins,
     pub(super) cors: Option<CorsLayer>,
     /// Paths, and what they ask; some have names for parts of them.
@@ -53,6 +55,7 @@ impl Site {
         }
         Self {
             app: parts.app,
+            own_names: parts.own_names,
             origins: parts.origins,
             cors: parts.cors,
             routes,

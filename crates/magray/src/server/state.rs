@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -13,8 +13,8 @@ use magray_engine::engine::{self, Engine};
 use tokio::sync::Semaphore;
 
 use super::{
-    admission::Admission, keys::Keys, limits::Limits, metrics::Metrics, models::Models, openai_tokens::OpenAiTokens,
-    rate::Rates, reload::Reloader, traces::Traces,
+    admission::Admission, hosts::AllowedHosts, keys::Keys, limits::Limits, metrics::Metrics, models::Models,
+    openai_tokens::OpenAiTokens, rate::Rates, reload::Reloader, traces::Traces, wrong_keys::WrongKeys,
 };
 use crate::{config::LiveSettings, control::EngineReport};
 
@@ -30,6 +30,7 @@ struct Inner {
     openai_tokens: Option<OpenAiTokens>,
     live: RwLock<Arc<Live>>,
     admission: Arc<Admission>,
+    wrong_keys: WrongKeys,
     /// Whoever proves that the devices compute.
     proving: tokio::sync::Mutex<()>,
     metrics: Metrics,
@@ -47,7 +48,10 @@ struct Inner {
 /// What can change while the server runs; a request sees one version from its start to its end.
 pub(crate) struct Live {
     pub(crate) keys: Keys,
+    /// By key: the network that it was last used from; 0: none yet.
+    pub(crate) used_from: Vec<AtomicU64>,
     pub(crate) rates: Rates,
+    pub(crate) hosts: AllowedHosts,
     pub(crate) limits: Limits,
 }
 
@@ -77,6 +81,7 @@ impl App {
             memory_limit: parts.memory_limit,
             openai_tokens: parts.openai_tokens,
             admission: Arc::new(Admission::new(parts.live.held_bytes_max)),
+            wrong_keys: WrongKeys::default(),
             live: RwLock::new(Arc::new(Live::of(parts.live))),
             proving: tokio::sync::Mutex::default(),
             metrics: parts.metrics,
@@ -113,6 +118,10 @@ impl App {
 
     pub(crate) fn admission(&self) -> &Arc<Admission> {
         &self.0.admission
+    }
+
+    pub(crate) fn wrong_keys(&self) -> &WrongKeys {
+        &self.0.wrong_keys
     }
 
     pub(crate) fn reloader(&self) -> &Reloader {
@@ -182,6 +191,7 @@ impl App {
 impl Live {
     fn of(settings: LiveSettings) -> Self {
         let rates = Rates::new(settings.keys.len(), settings.requests_per_minute);
-        Self { keys: settings.keys, rates, limits: settings.limits }
+        let used_from = (0..settings.keys.len()).map(|_| AtomicU64::new(0)).collect();
+        Self { keys: settings.keys, used_from, rates, hosts: settings.allowed_hosts, limits: settings.limits }
     }
 }

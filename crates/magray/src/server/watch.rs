@@ -21,7 +21,7 @@ use super::{
     body,
     delivery::{Held, counted},
     errors::{Kind, Problem, Shape},
-    gate,
+    gate::{self, Asking, Peer},
     guests::Guest,
     request_id,
     site::{Route, Site},
@@ -32,21 +32,28 @@ use super::{
 /// Nobody reads this status: the client has left.
 const CLIENT_LEFT: u16 = 499;
 
+/// A connection, and what it is shown.
+pub(crate) struct Visitor {
+    pub(crate) site: Arc<Site>,
+    pub(crate) guest: Arc<Guest>,
+    pub(crate) peer: Peer,
+}
+
 /// Watches a request. What is refused at the door is taken through nothing that lies behind it.
-pub(crate) async fn watch(
-    site: Arc<Site>,
-    guest: Arc<Guest>,
-    request: Request<Incoming>,
-) -> Result<Response, Infallible> {
+pub(crate) async fn watch(visitor: Arc<Visitor>, mut request: Request<Incoming>) -> Result<Response, Infallible> {
+    let Visitor { site, guest, peer } = &*visitor;
     let _busy = guest.begin();
     let shape = Shape::of(request.uri().path());
-    let watched = Watched::begin(site, &request);
-    if let Err(problem) = gate::at_the_door(&watched.site, &watched.route, &request, &watched.account) {
+    let watched = Watched::begin(Arc::clone(site), &request);
+    let asking = Asking { route: &watched.route, account: &watched.account, peer: *peer };
+    if let Err(problem) = gate::at_the_door(site, &asking, &request) {
         body::discard(request).await;
-        return Ok(watched.refuse(&problem, shape, &guest).await);
+        return Ok(watched.refuse(&problem, shape, guest).await);
     }
+    // For those who ask for more than the door did.
+    request.extensions_mut().insert(*peer);
     // A connection has room for what is here, also while it is idle.
-    Ok(Box::pin(answer(watched, request, shape, guest)).await)
+    Ok(Box::pin(answer(watched, request, shape, Arc::clone(guest))).await)
 }
 
 async fn answer(mut watched: Watched, request: Request<Incoming>, shape: Shape, guest: Arc<Guest>) -> Response {

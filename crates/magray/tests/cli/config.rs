@@ -48,7 +48,7 @@ fn values_show_where_they_came_from() {
         server.tls_cert none default
         server.tls_key none default
         server.cors_origins none default
-        server.hosts localhost,127.0.0.1,::1 default
+        server.allowed_hosts [] default
         server.body_bytes_max 16777216 default
         server.held_bytes_max 134217728 default
         server.queue_wait_ms_max 2000 default

@@ -64,6 +64,12 @@ impl Request {
         Self { address, text, body: Vec::new() }
     }
 
+    /// Calls the server by this name and not by its address.
+    pub(crate) fn host(mut self, host: &str) -> Self {
+        self.text = self.text.replacen(&format!("host: {}\r\n", self.address), &format!("host: {host}\r\n"), 1);
+        self
+    }
+
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.text.push_str(&format!("{name}: {value}\r\n"));
         self

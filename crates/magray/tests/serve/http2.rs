@@ -23,6 +23,8 @@ const PING: u8 = 6;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
+/// The method POST, as heads begin with it.
+const POST: u8 = 0x83;
 /// The head of an answer with status 200 begins so.
 const OK: u8 = 0x88;
 
@@ -36,6 +38,10 @@ struct Frame {
     flags: u8,
     stream: u32,
     payload: Vec<u8>,
+}
+
+fn literal(text: &str) -> Vec<u8> {
+    [&[text.len() as u8][..], text.as_bytes()].concat()
 }
 
 impl Client {
@@ -57,33 +63,41 @@ impl Client {
 
     /// Begins a request; its number.
     fn ask(&mut self, path: &str, body: &str) -> u32 {
-        let literal = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
-        // POST, http, then a path, a host and a length by their names.
-        let head = [
-            &[0x83, 0x86, 0x04][..],
-            &literal(path),
-            &[0x01],
-            &literal("localhost"),
-            &[0x00],
-            &literal("content-length"),
-            &literal(&body.len().to_string()),
-        ];
+        self.ask_as("localhost", path, body)
+    }
+
+    /// Begins a request that calls the server by this name.
+    fn ask_as(&mut self, host: &str, path: &str, body: &str) -> u32 {
+        let length = [&[0x00][..], &literal("content-length"), &literal(&body.len().to_string())].concat();
+        let stream = self.begin(POST, host, path, &length);
+        self.send(DATA, END_STREAM, stream, body.as_bytes());
+        stream
+    }
+
+    /// Sends the head of a request with this method, and with these headers as they are written.
+    fn begin(&mut self, method: u8, host: &str, path: &str, headers: &[u8]) -> u32 {
+        // The method, http, then a path and a host by their names.
+        let head = [&[method, 0x86, 0x04][..], &literal(path), &[0x01], &literal(host), headers];
         self.last_stream = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
         let stream = self.last_stream;
         self.send(HEADERS, END_HEADERS, stream, &head.concat());
-        self.send(DATA, END_STREAM, stream, body.as_bytes());
         stream
+    }
+
+    /// The next frame.
+    fn next_of_any_kind(&mut self) -> io::Result<Frame> {
+        let mut head = [0; 9];
+        self.stream.read_exact(&mut head)?;
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        self.stream.read_exact(&mut payload)?;
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        Ok(Frame { kind: head[3], flags: head[4], stream, payload })
     }
 
     /// The next frame that is not about the connection itself.
     fn next(&mut self) -> io::Result<Frame> {
         loop {
-            let mut head = [0; 9];
-            self.stream.read_exact(&mut head)?;
-            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
-            self.stream.read_exact(&mut payload)?;
-            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-            let frame = Frame { kind: head[3], flags: head[4], stream, payload };
+            let frame = self.next_of_any_kind()?;
             match frame.kind {
                 SETTINGS if frame.flags & ACK == 0 => self.send(SETTINGS, ACK, 0, &[]),
                 PING if frame.flags & ACK == 0 => self.send(PING, ACK, 0, &frame.payload),
@@ -143,4 +157,14 @@ fn an_idle_connection_of_http_2_is_closed() {
     let stream = client.ask("/embed", r#"{"inputs":"river"}"#);
     client.answer(stream);
     assert!(client.next().is_err());
+}
+
+#[test]
+fn a_name_that_was_rebound_is_refused_by_http_2_too() {
+    let server = Setup::embedder().start();
+    let mut client = Client::connect(&server, 65_535);
+    let stream = client.ask_as("evil.example", "/embed", r#"{"inputs":"river"}"#);
+    let head = client.next().unwrap();
+    assert_eq!((head.kind, head.stream), (HEADERS, stream));
+    assert_ne!(head.payload[0], OK);
 }

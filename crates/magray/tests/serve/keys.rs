@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::rig::Setup;
+use crate::rig::{Setup, said_soon, wait_for};
 
 const EMBED: &str = r#"{"input":"river"}"#;
 
@@ -94,9 +94,58 @@ fn a_key_that_asks_too_often_is_told_when_to_come_back() {
 }
 
 #[test]
+fn keys_could_be_guessed_without_end() {
+    let setup = Setup::embedder().env("MAGRAY_API_KEYS", "one,right-0,right-1,right-2,right-3");
+    let server = setup.env("MAGRAY_ADMIN_KEYS", "boss").start();
+    let ask = |key: &str| server.request("GET", "/v1/models").key(key).send();
+    assert_eq!(ask("one").status, 200);
+    let is_refused_unseen = |number: &u32| ask(&format!("guess-{number}")).status == 429;
+    let examined = (0..1_000).find(is_refused_unseen).expect("an end to the guesses");
+    assert!((10..100).contains(&examined), "{examined}");
+    let limited = ask("guess");
+    assert!(limited.header("retry-after").is_some() && limited.text().contains("wrong keys"), "{}", limited.text());
+    // One that is right is not looked at either: else the guesses could go on. There is a try again every few seconds.
+    let is_refused_though_right = |number: u32| {
+        while ask("guess").status != 429 {}
+        ask(&format!("right-{number}")).status == 429
+    };
+    assert!((0..4).any(is_refused_though_right));
+    // Clients that share the address and have a right key go on.
+    assert_eq!(ask("one").status, 200);
+    wait_for("the next try", || ask("boss").status == 200);
+    assert!(said_soon(&server, "wrong keys were sent"), "{}", server.said());
+    let said = server.said();
+    assert!(said.contains("address=127.0.0.1") && !said.contains("guess-"), "{said}");
+    assert!(said.lines().filter(|line| line.contains("wrong keys")).count() < 10, "{said}");
+}
+
+#[test]
+fn a_client_without_a_key_has_guessed_nothing() {
+    let server = Setup::embedder().env("MAGRAY_API_KEYS", "one").start();
+    assert!((0..100).all(|_| server.get("/v1/models").status == 401));
+    assert_eq!(server.request("GET", "/v1/models").key("one").send().status, 200);
+}
+
+#[test]
+fn an_administrators_key_could_be_guessed_through_a_tool() {
+    let server = Setup::embedder().env("MAGRAY_ADMIN_KEYS", "boss").start();
+    let call =
+        json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "offload_gpu", "arguments": {}}});
+    let guess = |number: u32| {
+        let request = server.request("POST", "/mcp").key(&format!("guess-{number}"));
+        let request = request.header("content-type", "application/json");
+        let request = request.header("accept", "application/json, text/event-stream");
+        request.body(call.to_string()).send().ok().text().contains("too many wrong keys")
+    };
+    assert!((0..100).any(guess));
+    // Who only computes needs no key, and may send any.
+    server.request("POST", "/v1/embeddings").key("any").body(EMBED).send().ok();
+}
+
+#[test]
 fn an_open_server_warns_and_one_on_loopback_does_not() {
     let open = Setup::embedder().arg("--host").arg("0.0.0.0").start();
-    assert!(crate::rig::said_soon(&open, "everybody who reaches this address may compute"), "{}", open.said());
+    assert!(said_soon(&open, "everybody who reaches this address may compute"), "{}", open.said());
     let home = Setup::embedder().start();
     home.get("/health/live").ok();
     assert!(!home.said().contains("warning"), "{}", home.said());

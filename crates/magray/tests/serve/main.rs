@@ -6,6 +6,7 @@
 mod cohere;
 mod doors;
 mod gpu;
+mod hosts;
 mod http;
 mod http2;
 mod keys;

@@ -201,12 +201,11 @@ fn pages_and_names_of_elsewhere_are_turned_away() {
     assert_eq!(from(&server, "127.0.0.1:7860", Some("http://localhost:6274")), 200);
     assert_eq!(from(&server, "rebound.example", None), 403);
     assert_eq!(from(&server, "localhost", Some("https://page.example")), 403);
-    let named =
-        Setup::embedder().settings("[server]\nhosts = \"gpu.example\"\ncors_origins = \"https://page.example\"\n");
-    let named = named.start();
+    let named = "[server]\nallowed_hosts = [\"gpu.example\"]\ncors_origins = \"https://page.example\"\n";
+    let named = Setup::embedder().settings(named).start();
     assert_eq!(from(&named, "gpu.example", Some("https://page.example")), 200);
-    assert_eq!(from(&named, "localhost", None), 403);
-    let open = Setup::embedder().settings("[server]\nhosts = \"*\"\ncors_origins = \"*\"\n").start();
+    assert_eq!(from(&named, "other.example", None), 403);
+    let open = Setup::embedder().settings("[server]\nallowed_hosts = [\"*\"]\ncors_origins = \"*\"\n").start();
     assert_eq!(from(&open, "any.example", Some("https://any.example")), 200);
 }
 

@@ -1,5 +1,5 @@
 //! Carries the model context protocol through HTTP: one request, one answer, at `/mcp`.
-//! Keeps no sessions, so that nobody can pile them up, and turns away web pages of elsewhere.
+//! Keeps no sessions, so that nobody can pile them up; names, origins and keys are checked before, at the door.
 
 use std::sync::Arc;
 
@@ -15,13 +15,10 @@ use rmcp::transport::streamable_http_server::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{Door, Tools};
-use crate::{
-    config::ServerSettings,
-    server::{
-        body::Body,
-        errors::{PlainError, Problem},
-        state::App,
-    },
+use crate::server::{
+    body::Body,
+    errors::{PlainError, Problem},
+    state::App,
 };
 
 type Service = StreamableHttpService<Tools, NeverSessionManager>;
@@ -29,35 +26,21 @@ type Service = StreamableHttpService<Tools, NeverSessionManager>;
 /// Requests of agents are read into a tree, which takes many times their bytes.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
-pub(in crate::server) fn routes(app: &App, settings: &ServerSettings) -> OpenApiRouter<App> {
+pub(in crate::server) fn routes(app: &App) -> OpenApiRouter<App> {
     let tools = Tools::new(app.clone(), Door::Http);
-    let service: Service = StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config(settings));
-    OpenApiRouter::new().routes(routes!(mcp)).layer(Extension(service))
-}
-
-fn config(settings: &ServerSettings) -> StreamableHttpServerConfig {
-    let is_any = |names: &[String]| names.iter().any(|name| name == "*");
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        .with_max_request_body_bytes(BODY_BYTES_MAX);
-    let config = match &settings.hosts[..] {
-        hosts if is_any(hosts) => config.disable_allowed_hosts(),
-        // No names at all would mean any; the names of loopback stay.
-        [] => config,
-        hosts => config.with_allowed_hosts(hosts),
-    };
-    if is_any(&settings.cors_origins) {
-        return config;
-    }
-    // A page of this machine may ask, such as an inspector or the page of the routes.
-    let own = ["http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "https://127.0.0.1:*"];
-    let own = own.into_iter().map(str::to_owned);
-    config.with_allowed_origins(own.chain(settings.cors_origins.iter().cloned())).enforce_origin_validation()
+        .with_max_request_body_bytes(BODY_BYTES_MAX)
+        // Names and origins are checked at the door, for every route alike.
+        .disable_allowed_hosts()
+        .disable_allowed_origins();
+    let service: Service = StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config);
+    OpenApiRouter::new().routes(routes!(mcp)).layer(Extension(service))
 }
 
 /// Takes a message of the model context protocol: tools to embed, compare, rerank and control the GPUs. The tools that
-/// change something need a key of an administrator where there is any key.
+/// change something need a key of an administrator where there is any key, and a caller on the same machine where there is none.
 #[utoipa::path(
     post, path = "/mcp", tag = "mcp", security(("key" = []), ()),
     request_body(content = serde_json::Value, description = "A message of JSON-RPC 2.0"),

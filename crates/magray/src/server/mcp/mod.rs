@@ -2,6 +2,7 @@
 //! Knows no transport: `http` and `stdio` carry what is said here.
 
 mod http;
+mod rights;
 mod stdio;
 mod tools;
 mod words;
@@ -22,7 +23,12 @@ use rmcp::{
     tool_handler,
 };
 
-use super::{account::Account, errors::Problem, keys::Access, state::App};
+use super::{
+    account::Account,
+    errors::{Kind, Problem},
+    keys::Access,
+    state::App,
+};
 
 const INSTRUCTIONS: &str = "\
 Embeddings and reranking, computed on this machine, and control of the GPUs that compute them. Without a model's name \
@@ -51,16 +57,23 @@ impl Tools {
         Self { app, door, router: Self::routes() }
     }
 
-    /// Whether this caller may use this tool: what changes something is for administrators.
+    /// Whether this caller may use this tool.
     fn admit(&self, tool: &str, context: &RequestContext<RoleServer>) -> Result<(), Problem> {
-        let annotations = self.router.get(tool).and_then(|tool| tool.annotations.as_ref());
-        let only_reads = annotations.is_some_and(|annotations| annotations.read_only_hint == Some(true));
-        if only_reads || self.door == Door::Stdio {
+        let access = match rights::access(tool) {
+            Some(access) => access,
+            // The router says so of names that it does not know either.
+            None if !self.router.has_route(tool) => return Ok(()),
+            None => return Err(Problem::new(Kind::Forbidden, "this tool is not open to anybody")),
+        };
+        // Those who may use the protocol at all have passed the door.
+        if access == Access::User || self.door == Door::Stdio {
             return Ok(());
         }
         let parts = context.extensions.get::<::http::request::Parts>();
-        let headers = parts.map(|parts| parts.headers.clone()).unwrap_or_default();
-        self.app.live().keys.admit(&headers, Access::Admin).map(drop)
+        let Some((parts, peer)) = parts.and_then(|parts| Some((parts, *parts.extensions.get()?))) else {
+            return Err(Problem::new(Kind::Internal, "it is not known who calls this tool"));
+        };
+        self.app.admit(&self.app.live(), &parts.headers, access, peer).map(drop)
     }
 }
 

@@ -19,6 +19,8 @@ use super::{
 pub(crate) struct Admission {
     most: AtomicU64,
     held: AtomicU64,
+    /// What lies in the buffers of connections, for requests that have not taken it yet.
+    unread: AtomicU64,
     /// Tokens of requests that may come and are not in the queue yet.
     coming: AtomicU64,
     /// About how many tokens the model reads in so many bytes of a body, as it was lately.
@@ -54,7 +56,13 @@ const LEARNT_PART: u64 = 8;
 
 impl Admission {
     pub(crate) fn new(bytes_max: u64) -> Self {
-        Self { most: bytes_max.into(), held: 0.into(), coming: 0.into(), tokens_per_kib: TOKENS_PER_KIB.into() }
+        Self {
+            most: bytes_max.into(),
+            held: 0.into(),
+            unread: 0.into(),
+            coming: 0.into(),
+            tokens_per_kib: TOKENS_PER_KIB.into(),
+        }
     }
 
     /// From now on so much may be held; what is held already stays.
@@ -62,9 +70,18 @@ impl Admission {
         self.most.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Bytes that are held.
+    /// Bytes that are held, also those that no request has taken yet.
     pub(crate) fn held(&self) -> u64 {
-        self.held.load(Ordering::Relaxed)
+        self.held.load(Ordering::Relaxed) + self.unread.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add_unread(&self, bytes: u64) {
+        self.unread.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_unread(&self, bytes: u64) {
+        let before = self.unread.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "no more is taken than has come");
     }
 
     /// Takes room for a request of which nothing has come yet.
@@ -87,11 +104,12 @@ impl Admission {
     /// Takes so many bytes for one who has some. Whoever is alone is always taken.
     fn take(&self, bytes: u64, own: u64) -> Result<(), Problem> {
         let all = self.most.load(Ordering::Relaxed);
+        let unread = self.unread.load(Ordering::Relaxed);
         let is_large = own.saturating_add(bytes) > all / LARGE_PART;
         let most = if is_large { all - all / LEFT_PART } else { all };
         let mut held = self.held.load(Ordering::Relaxed);
         loop {
-            if held > own && held.saturating_add(bytes) > most {
+            if held > own && held.saturating_add(bytes).saturating_add(unread) > most {
                 return Err(Problem::busy(Kind::Busy, "the server has enough to do: try again later", RETRY_AFTER));
             }
             match self.held.compare_exchange_weak(held, held + bytes, Ordering::Relaxed, Ordering::Relaxed) {

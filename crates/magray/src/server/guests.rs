@@ -9,6 +9,8 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
+use super::unread::Unread;
+
 /// All connections.
 #[derive(Default)]
 pub(crate) struct Guests {
@@ -18,6 +20,8 @@ pub(crate) struct Guests {
 /// A connection.
 pub(crate) struct Guest {
     doing: Mutex<Doing>,
+    /// What it has sent and no request of it has taken yet.
+    unread: Unread,
     /// It is asked to go.
     leave: Notify,
 }
@@ -85,7 +89,7 @@ const LOOK: Duration = Duration::from_secs(5);
 
 impl Guests {
     /// A new connection. It leaves by dropping what it is given.
-    pub(crate) fn enter(&mut self) -> Arc<Guest> {
+    pub(crate) fn enter(&mut self, unread: Unread) -> Arc<Guest> {
         // Those who have left are forgotten before the list has to grow.
         if self.all.len() == self.all.capacity() {
             self.all.retain(|guest| guest.strong_count() > 0);
@@ -101,7 +105,7 @@ impl Guests {
             in_vain: PATIENCE,
             is_leaving: false,
         };
-        let guest = Arc::new(Guest { doing: Mutex::new(doing), leave: Notify::new() });
+        let guest = Arc::new(Guest { doing: Mutex::new(doing), unread, leave: Notify::new() });
         self.all.push(Arc::downgrade(&guest));
         guest
     }
@@ -178,6 +182,10 @@ impl Guest {
         }
     }
 
+    pub(crate) fn unread(&self) -> &Unread {
+        &self.unread
+    }
+
     fn lock(&self) -> MutexGuard<'_, Doing> {
         self.doing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,6 +210,9 @@ impl Drop for Busy {
     fn drop(&mut self) {
         let mut doing = self.0.lock();
         doing.requests -= 1;
+        if doing.requests == 0 {
+            self.0.unread.clear();
+        }
         doing.idle_since = Instant::now();
     }
 }
@@ -216,11 +227,15 @@ impl Drop for Delivery {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::admission::Admission, *};
 
     fn block_on<F: Future>(future: F) -> F::Output {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(future)
+    }
+
+    fn enter(guests: &mut Guests) -> Arc<Guest> {
+        guests.enter(Unread::new(&Arc::new(Admission::new(0))))
     }
 
     fn is_asked(guest: &Guest) -> bool {
@@ -231,7 +246,7 @@ mod tests {
     fn the_one_that_is_idle_for_longest_goes_first() {
         block_on(async {
             let mut guests = Guests::default();
-            let all: Vec<_> = (0..3).map(|_| guests.enter()).collect();
+            let all: Vec<_> = (0..3).map(|_| enter(&mut guests)).collect();
             // The first has asked something since.
             drop(all[0].begin());
             let busy = all[1].begin();
@@ -250,7 +265,7 @@ mod tests {
     fn one_that_asks_in_the_last_moment_stays() {
         block_on(async {
             let mut guests = Guests::default();
-            let guest = guests.enter();
+            let guest = enter(&mut guests);
             assert!(guests.show_out());
             let _busy = guest.begin();
             let stays = tokio::time::timeout(Duration::from_millis(1), guest.has_to_go(Idle::Any)).await;
@@ -261,7 +276,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_not_taken_ends_the_connection() {
         block_on(async {
-            let guest = Guests::default().enter();
+            let guest = enter(&mut Guests::default());
             let within = Duration::from_millis(1);
             let delivery = guest.give(Duration::ZERO);
             assert_eq!(guest.has_to_go(Idle::Within(within)).await, Leave::Overdue);
@@ -272,7 +287,7 @@ mod tests {
 
     #[test]
     fn only_those_are_held_back_who_ask_again_and_again() {
-        let guest = Guests::default().enter();
+        let guest = enter(&mut Guests::default());
         let came = guest.lock().turned_away;
         assert!(guest.lock().asks_in_vain(came), "it came with this request");
         assert!(!guest.lock().asks_in_vain(came + HASTE), "it has waited");
@@ -296,9 +311,9 @@ mod tests {
     #[test]
     fn those_who_have_left_are_forgotten() {
         let mut guests = Guests::default();
-        let _slow = guests.enter();
+        let _slow = enter(&mut guests);
         for _ in 0..10_000 {
-            guests.enter();
+            enter(&mut guests);
         }
         assert!(guests.all.len() < 100, "{}", guests.all.len());
     }

@@ -27,6 +27,7 @@ use super::{
     site::Site,
     state::App,
     tls::Tls,
+    unread::{Metered, Unread},
     watch::{Visitor, watch as watched},
 };
 
@@ -42,8 +43,15 @@ pub(crate) struct Listening {
 /// Bytes of a request's head at most.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 const HEADERS_MAX: usize = 100;
-/// Requests at once on one connection of HTTP/2.
-const STREAMS_MAX: u32 = 128;
+/// What a connection of HTTP/1.1 reads ahead of its requests' handlers.
+const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
+/// Requests at once on one connection of HTTP/2, and bytes of each one's head.
+const STREAMS_MAX: u32 = 100;
+const STREAM_HEAD_BYTES_MAX: u32 = 16 << 10;
+/// Bytes of bodies that a client of HTTP/2 may send before they are read: by one request, and by all of a connection.
+const WINDOW_BYTES: u32 = 256 << 10;
+/// Bytes of an answer that are kept for a client of HTTP/2 in frames; the others wait in the answer itself.
+const SEND_BYTES_MAX: usize = 128 << 10;
 /// A connection of HTTP/2 that says nothing is asked whether it is there.
 const PING_AFTER: Duration = Duration::from_secs(20);
 /// After a failure to take a connection: there are no files left, most often.
@@ -83,7 +91,7 @@ pub(crate) async fn serve(
             continue;
         }
         let place = Place::take(&site.app);
-        let guest = guests.enter();
+        let guest = guests.enter(Unread::new(site.app.admission()));
         let (watcher, mut is_stopping) = (graceful.watcher(), is_stopping.clone());
         let (listening, site) = (listening.clone(), Arc::clone(&site));
         tokio::spawn(async move {
@@ -186,7 +194,6 @@ async fn speak(
     visitor: Visitor,
     watcher: Watcher,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let stream = TokioIo::new(greeted.stream);
     // Pages that may read answers may read refusals too: nothing is before this.
     let cors = option_layer(visitor.site.cors.clone());
     let guest = Arc::clone(&visitor.guest);
@@ -200,7 +207,11 @@ async fn speak(
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(listening.head_within)
             .max_concurrent_streams(STREAMS_MAX)
-            .max_header_list_size(HEAD_BYTES_MAX as u32);
+            .max_header_list_size(STREAM_HEAD_BYTES_MAX)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .max_send_buf_size(SEND_BYTES_MAX);
+        let stream = TokioIo::new(Metered { stream: greeted.stream, guest: Arc::clone(&guest) });
         tokio::select! {
             spoken = watcher.watch(builder.serve_connection(stream, service)) => spoken?,
             // A library answers pings for a program that has long forgotten the connection.
@@ -212,7 +223,9 @@ async fn speak(
             .timer(TokioTimer::new())
             .header_read_timeout(listening.head_within)
             .max_header_size(HEAD_BYTES_MAX)
-            .max_headers(HEADERS_MAX);
+            .max_headers(HEADERS_MAX)
+            .max_buf_size(READ_AHEAD_BYTES_MAX);
+        let stream = TokioIo::new(greeted.stream);
         tokio::select! {
             spoken = watcher.watch(builder.serve_connection(stream, service)) => spoken?,
             leave = guest.has_to_go(Idle::Any) => return Err(leave.into()),

@@ -35,6 +35,7 @@ mod state;
 mod stopping;
 mod tls;
 mod traces;
+mod unread;
 mod visit;
 mod watch;
 mod writing;
@@ -244,7 +245,11 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     /// Connections that the system keeps until they are taken: clients that come all at once are not lost.
     const BACKLOG: u32 = 4096;
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    /// What the system keeps of a body that is not read yet; by itself it would keep megabytes of each.
+    const UNREAD_BYTES: u32 = 256 << 10;
     socket.set_reuseaddr(true)?;
+    // Connections inherit it.
+    socket.set_recv_buffer_size(UNREAD_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }

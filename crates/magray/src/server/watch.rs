@@ -26,6 +26,7 @@ use super::{
     request_id,
     site::{Route, Site},
     traces::{Ended, Trace},
+    unread::Arriving,
     visit,
 };
 
@@ -40,9 +41,10 @@ pub(crate) struct Visitor {
 }
 
 /// Watches a request. What is refused at the door is taken through nothing that lies behind it.
-pub(crate) async fn watch(visitor: Arc<Visitor>, mut request: Request<Incoming>) -> Result<Response, Infallible> {
+pub(crate) async fn watch(visitor: Arc<Visitor>, request: Request<Incoming>) -> Result<Response, Infallible> {
     let Visitor { site, guest, peer } = &*visitor;
     let _busy = guest.begin();
+    let mut request = request.map(|incoming| Arriving { incoming, guest: Arc::clone(guest) });
     let shape = Shape::of(request.uri().path());
     let watched = Watched::begin(Arc::clone(site), &request);
     let asking = Asking { route: &watched.route, account: &watched.account, peer: *peer };
@@ -56,7 +58,7 @@ pub(crate) async fn watch(visitor: Arc<Visitor>, mut request: Request<Incoming>)
     Ok(Box::pin(answer(watched, request, shape, Arc::clone(guest))).await)
 }
 
-async fn answer(mut watched: Watched, request: Request<Incoming>, shape: Shape, guest: Arc<Guest>) -> Response {
+async fn answer(mut watched: Watched, request: Request<Arriving>, shape: Shape, guest: Arc<Guest>) -> Response {
     let app = watched.site.app.clone();
     let within = app.live().limits.answer_within;
     let is_post = watched.method == Method::POST;
@@ -93,7 +95,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn begin(site: Arc<Site>, request: &Request<Incoming>) -> Self {
+    fn begin(site: Arc<Site>, request: &Request<Arriving>) -> Self {
         let started = Instant::now();
         let name = request_id::name(request.headers());
         let route = Arc::clone(site.route(request.uri().path()));

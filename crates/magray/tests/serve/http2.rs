@@ -19,11 +19,13 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
 /// The last frame of a message; the last of its head; an answer to settings and pings.
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
-/// The method POST, as heads begin with it.
+/// Methods, as heads begin with them.
+const GET: u8 = 0x82;
 const POST: u8 = 0x83;
 /// The head of an answer with status 200 begins so.
 const OK: u8 = 0x88;
@@ -167,4 +169,46 @@ fn a_name_that_was_rebound_is_refused_by_http_2_too() {
     let head = client.next().unwrap();
     assert_eq!((head.kind, head.stream), (HEADERS, stream));
     assert_ne!(head.payload[0], OK);
+}
+
+#[test]
+fn a_connection_of_http_2_could_leave_a_megabyte_unread() {
+    let server = Setup::embedder().start();
+    let mut client = Client::connect(&server, 65_535);
+    let settings = client.next_of_any_kind().unwrap();
+    assert_eq!(settings.kind, SETTINGS);
+    let setting = |wanted: u16| {
+        let values = settings
+            .payload
+            .chunks(6)
+            .map(|row| (u16::from_be_bytes([row[0], row[1]]), u32::from_be_bytes([row[2], row[3], row[4], row[5]])));
+        values.into_iter().find(|(name, _)| *name == wanted).map(|(_, value)| value).expect("it is told")
+    };
+    let (streams, stream_window, head_bytes) = (setting(3), setting(4), setting(6));
+    assert!(streams <= 100 && stream_window <= 256 << 10 && head_bytes <= 16 << 10);
+    // The window of the connection begins with 65,535 bytes, and is told by how much it is larger.
+    let opened = loop {
+        let frame = client.next_of_any_kind().unwrap();
+        if (frame.kind, frame.stream) == (WINDOW_UPDATE, 0) {
+            break frame;
+        }
+    };
+    let more = u32::from_be_bytes(opened.payload[..4].try_into().unwrap());
+    assert!(65_535 + more <= 256 << 10, "{more}");
+}
+
+#[test]
+fn bodies_that_no_handler_reads_did_not_count() {
+    // Health is proved by a batch, which hangs; its request waits and does not read its body.
+    let server = Setup::on_gpu("hang@batch=1").start();
+    let mut client = Client::connect(&server, 65_535);
+    let stream = client.begin(GET, "localhost", "/health", &[]);
+    let frame = [b'a'; 16 << 10];
+    // No more than the smallest window that a server may have.
+    for _ in 0..3 {
+        client.send(DATA, 0, stream, &frame);
+    }
+    wait_for("the bytes", || held_bytes(&server) >= 3 * frame.len() as u64);
+    drop(client);
+    wait_for("the end of the connection", || held_bytes(&server) == 0);
 }

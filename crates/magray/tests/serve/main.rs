@@ -9,6 +9,7 @@ mod gpu;
 mod hosts;
 mod http;
 mod http2;
+mod idle;
 mod keys;
 mod limits;
 mod logs;

@@ -3,6 +3,7 @@
 import tempfile
 from contextlib import asynccontextmanager
 
+import httpx2
 from mcp import ClientSession, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -62,6 +63,18 @@ class Door:
         self.assertLessEqual({EMBEDDER, RANKER}, names)
         self.assertTrue(await self.call("get_gpu_status"))
 
+    async def test_models_are_moved_and_their_timeout_is_changed(self):
+        for tool in ("preheat_gpu", "offload_gpu", "release_gpu"):
+            moved = await self.call(tool, model=EMBEDDER)
+            self.assertEqual([model["name"] for model in moved["models"]], [EMBEDDER], tool)
+        self.assertLess(1, len((await self.call("release_gpu"))["models"]), "all of them")
+        changed = await self.call("update_gpu_timeout", timeout_seconds=300, model=EMBEDDER)
+        self.assertEqual(changed, {"models": [EMBEDDER], "timeout": 300})
+        self.assertIsNone((await self.call("update_gpu_timeout", timeout_seconds="never"))["timeout"])
+        # What was released comes back with the next call.
+        found = await self.call("embed_texts", texts=TEXTS)
+        self.assert_near(found["embeddings"], embedded(TEXTS))
+
     async def test_a_wrong_argument_is_told_and_ends_nothing(self):
         async with self.session() as session:
             try:
@@ -78,6 +91,59 @@ class Http(Door, AsyncServed):
         async with streamable_http_client(self.url + "/mcp") as streams, ClientSession(*streams[:2]) as session:
             await session.initialize()
             yield session
+
+
+class Keys(AsyncServed):
+    """Who may call the tools that change something."""
+
+    environment = {"MAGRAY_API_KEYS": "user", "MAGRAY_ADMIN_KEYS": "admin"}
+    calls = {
+        "offload_gpu": {},
+        "release_gpu": {"model": EMBEDDER},
+        "preheat_gpu": {"model": EMBEDDER},
+        "update_gpu_timeout": {"timeout_seconds": 300},
+    }
+
+    @asynccontextmanager
+    async def session(self, key):
+        self.statuses = set()
+
+        async def note(response):
+            self.statuses.add(response.status_code)
+
+        headers = {"Authorization": f"Bearer {key}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, event_hooks={"response": [note]}) as client,
+            streamable_http_client(self.url + "/mcp", http_client=client) as streams,
+            ClientSession(*streams[:2]) as session,
+        ):
+            await session.initialize()
+            yield session
+
+    async def test_an_administrator_changes_and_a_user_does_not(self):
+        self.assertEqual(set(self.calls), CHANGING)
+        async with self.session("user") as session:
+            for tool, arguments in self.calls.items():
+                refused = await session.call_tool(tool, arguments)
+                self.assertTrue(refused.is_error, tool)
+                self.assertIn("administrator", refused.content[0].text, tool)
+            self.assertEqual(await self.timeouts(session), {60})
+        async with self.session("admin") as session:
+            for tool, arguments in self.calls.items():
+                allowed = await session.call_tool(tool, arguments)
+                self.assertFalse(allowed.is_error, (tool, allowed))
+            self.assertEqual(await self.timeouts(session), {300})
+
+    async def test_a_wrong_key_opens_no_session(self):
+        with self.assertRaises(ExceptionGroup):
+            async with self.session("wrong"):
+                pass
+        self.assertEqual(self.statuses, {401})
+
+    async def timeouts(self, session):
+        status = (await session.call_tool("get_gpu_status", {})).structured_content
+        return {model["idle_timeout_s"] for model in status["models"]}
+
 
 class Stdio(Door, AsyncServed):
     @asynccontextmanager

@@ -24,6 +24,7 @@ use crate::commands::{
     bench::{load::LoadArgs, overhead::OverheadArgs, residency::ResidencyArgs},
     gpu::{
         moves::{OffloadArgs, PinArgs, PreheatArgs, ReleaseArgs, TimeoutArgs},
+        sandbox::GpuSandboxArgs,
         status::GpuStatusArgs,
     },
     mcp::McpArgs,
@@ -141,6 +142,9 @@ pub(crate) enum GpuCommand {
     Pin(PinArgs),
     /// Return a GPU that was given up to service
     Reset(GpuResetArgs),
+    /// Let the processes that hold GPUs try what their sandbox must refuse
+    #[cfg(unix)]
+    Sandbox(GpuSandboxArgs),
     /// Measure CPU and GPU with a model: latency, throughput and speed-up
     Benchmark(GpuBenchmarkArgs),
 }

@@ -140,6 +140,9 @@ pub(crate) enum Failure {
     #[cfg(unix)]
     #[error(transparent)]
     Ask(#[from] AskError),
+    #[cfg(unix)]
+    #[error("{0}; gpu.sandbox = \"off\" uses GPUs without it")]
+    NotConfined(String),
     /// A check of magray by itself that it did not pass.
     #[cfg(unix)]
     #[error("{0}")]
@@ -172,6 +175,8 @@ impl Failure {
             Self::Serve(crate::server::StartError::System(_)) => Exit::Internal,
             #[cfg(unix)]
             Self::Serve(_) => Exit::Usage,
+            #[cfg(unix)]
+            Self::NotConfined(_) => Exit::Device,
             #[cfg(unix)]
             Self::NoEngine { .. } => Exit::NoEngine,
             #[cfg(unix)]

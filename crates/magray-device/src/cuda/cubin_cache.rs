@@ -77,6 +77,15 @@ impl CubinCache {
         &self.folder
     }
 
+    /// Makes the folder where it is missing, for its owner alone: who can write here chooses what runs on the GPU.
+    pub fn create_folder(&self) -> io::Result<()> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(&self.folder)
+    }
+
     /// The cubin, if a whole one is there.
     pub fn get(&self, key: &CubinKey) -> Option<Vec<u8>> {
         let path = self.path(key);
@@ -95,7 +104,7 @@ impl CubinCache {
     /// A failure is told for the log and needs no action.
     pub fn put(&self, key: &CubinKey, cubin: &[u8], compiler: (u32, u32)) -> io::Result<()> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        create_folder(&self.folder)?;
+        self.create_folder()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let unfinished = self.folder.join(format!("{}.{}.{number}.part", key.0, std::process::id()));
         let written =
@@ -173,15 +182,6 @@ fn write(path: &Path, header: &[u8], cubin: &[u8]) -> io::Result<()> {
     file.write_all(header)?;
     // Not forced to the disk: a file that a power cut emptied fails its checksum.
     file.write_all(cubin)
-}
-
-/// Makes the folder, for its owner alone: who can write here chooses what runs on the GPU.
-fn create_folder(folder: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
 }
 
 fn hex(bytes: &[u8]) -> String {

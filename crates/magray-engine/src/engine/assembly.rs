@@ -201,6 +201,7 @@ fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
                 outputs_max: models.outputs_max(),
                 memory_limit_bytes: options.encoder.gpu.rules.memory_limit_bytes,
+                sandbox: options.encoder.gpu.sandbox,
                 faults: None,
             },
             faults: options.faults.as_ref().map(|plan| plan.of_device(&gpu.name().to_string())),

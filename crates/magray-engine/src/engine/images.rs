@@ -182,6 +182,7 @@ impl Images {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::SandboxMode;
     use crate::simulated_gpu::SimulatedGpu;
     use crate::worker::{ModelSource, WorkerDevice, WorkerModel, WorkerSpec};
     use magray_core::{Precision, PrecisionChoice};
@@ -200,6 +201,7 @@ mod tests {
             slot_texts_max: 1,
             outputs_max: 1,
             memory_limit_bytes: None,
+            sandbox: SandboxMode::Auto,
             faults: None,
         };
         spec.form(0)

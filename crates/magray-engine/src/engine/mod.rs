@@ -75,6 +75,7 @@ mod pace;
 mod proof;
 mod ranking;
 mod reading_room;
+mod sandbox_check;
 mod slot;
 mod status;
 mod tampering;
@@ -89,12 +90,13 @@ pub use moves::{Move, Moved};
 pub use pace::Recent;
 pub use proof::Health;
 pub use ranking::{Ranked, RankingWork, ScoredBy};
+pub use sandbox_check::{SandboxCheck, check_sandbox};
 pub use status::{DeviceStatus, ModelStatus, Status};
 pub use work::{Answer, EngineError, Output, Work};
 
 pub use crate::gpu::MemoryStats;
 pub use crate::simulated_gpu::SimulatedGpu;
-pub use crate::worker::ModelSource;
+pub use crate::worker::{Attempt, ModelSource, Outcome, Sandbox};
 pub use magray_core::schedule::{
     Allowed, Batching, DeviceState, DeviceView, Keeping, Limits, ModelPlan, ModelView, Moment, Options, Placement,
     Priority, Recovery, RequestId, Residency, Sizing, Sketch,

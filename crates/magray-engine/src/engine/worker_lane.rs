@@ -294,7 +294,11 @@ impl Inner {
             handle.stop();
         }
         drop(state);
-        tracing::info!(target: "magray::engine", device = %self.spec.name, pid = handle.pid(), "a worker is ready");
+        let sandbox = &ready.sandbox;
+        tracing::info!(target: "magray::engine", device = %self.spec.name, pid = handle.pid(), %sandbox, "a worker is ready");
+        if let Some(missing) = &sandbox.missing {
+            tracing::warn!(target: "magray::engine", device = %self.spec.name, %sandbox, missing, "a worker is not wholly confined");
+        }
         if let Some(desk) = self.desk.upgrade() {
             // Loads are ordered as soon as it is up: by then the room is known.
             desk.room(self.spec.id, room);

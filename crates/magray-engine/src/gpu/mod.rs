@@ -4,6 +4,7 @@
 mod error;
 mod hardware;
 mod memory;
+mod sandbox;
 mod survey;
 
 pub use error::GpuError;
@@ -15,6 +16,7 @@ pub use magray_device::cuda::{
 #[cfg(unix)]
 pub(crate) use memory::MemoryMeter;
 pub use memory::MemoryStats;
+pub use sandbox::{SandboxMode, UnknownMode};
 pub use survey::{GpuStatus, Survey};
 
 use magray_core::{DeviceChoice, PrecisionChoice, Rules};
@@ -50,6 +52,8 @@ pub struct GpuOptions {
     pub state_file: Option<PathBuf>,
     /// A file to write down what memory of the GPU is taken and given back, for comparisons of allocators.
     pub memory_trace: Option<PathBuf>,
+    /// How far the processes that hold GPUs for an engine must be confined.
+    pub sandbox: SandboxMode,
 }
 
 impl Default for GpuOptions {
@@ -66,6 +70,7 @@ impl Default for GpuOptions {
             score_cache: None,
             state_file: None,
             memory_trace: None,
+            sandbox: SandboxMode::default(),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::spec::{CudaDevice, ModelSource, WorkerDevice, WorkerModel, WorkerSpec
 use crate::cuda_executor::{CudaExecutor, WeightsFrom, open_device};
 use crate::encoder::{LoadError, synthetic_spec};
 use crate::executor::{Accelerator, Arriving, OnFilled};
-use crate::gpu::{GpuError, GpuInfo, MemoryMeter, MemoryStats};
+use crate::gpu::{GpuError, GpuInfo, MemoryMeter, MemoryStats, SandboxMode};
 use crate::model::{Synthetic, TensorSource};
 use crate::simulated_gpu::{LoadOnSimulated, SimulatedDevice};
 use crate::spec::ModelSpec;
@@ -15,6 +15,8 @@ use magray_core::Precision;
 use magray_core::schedule::Failure;
 use magray_device::SharedMemory;
 use magray_device::cuda::{Context, Cuda, Visible, probe, resolve};
+use std::error::Error;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An open device. Its models are reached from several threads: one computes, others bring and take them.
@@ -25,6 +27,7 @@ pub(super) struct Host {
     device: Device,
     models: Vec<Known>,
     outputs_max: usize,
+    is_confined: bool,
 }
 
 enum Device {
@@ -84,19 +87,20 @@ impl Host {
     pub(super) fn open(spec: &WorkerSpec) -> Result<Self, Refused> {
         let known = |model: &WorkerModel| Known { model: model.clone(), place: Mutex::new(None) };
         let models = spec.models.iter().map(known).collect();
-        let outputs_max = spec.outputs_max;
+        let (outputs_max, is_confined) = (spec.outputs_max, spec.sandbox != SandboxMode::Off);
         match &spec.device {
             WorkerDevice::Cuda(device) => {
                 let (cuda, gpu) = open_cuda(device, spec.memory_limit_bytes)?;
                 let meter = cuda_meter(Arc::clone(cuda.context()));
                 let (name, uuid) = (gpu.name.clone(), gpu.uuid.clone());
                 let device = Device::Cuda { cuda, gpu, streams: device.options(None).streams };
-                Ok(Self { name, uuid, meter, device, models, outputs_max })
+                Ok(Self { name, uuid, meter, device, models, outputs_max, is_confined })
             }
             WorkerDevice::Simulated(gpu) => {
                 let device = SimulatedDevice::open(*gpu, spec.memory_limit_bytes)?;
                 let (name, uuid, meter) = (device.name(), device.uuid(), device.meter());
-                Ok(Self { name, uuid, meter, device: Device::Simulated(device), models, outputs_max })
+                let device = Device::Simulated(device);
+                Ok(Self { name, uuid, meter, device, models, outputs_max, is_confined })
             }
         }
     }
@@ -125,7 +129,7 @@ impl Host {
         let (mut hosted, origin, offered) = match there {
             Some(hosted) if hosted.accelerator.is_resident() => (hosted, Origin::Device, offered),
             Some(hosted) => (self.wake(model, hosted)?, Origin::Parked, offered),
-            None => self.load_new(model, offered)?,
+            None => self.load_new(model, offered).map_err(|problem| self.explained(problem))?,
         };
         if let Offered::Empty { memory, on_filled } = offered {
             hosted.accelerator.keep_image(memory, on_filled);
@@ -220,6 +224,15 @@ impl Host {
                 look(&mut *hosted.accelerator);
             }
         }
+    }
+
+    /// Says why a file could not be read, where the sandbox is the likely reason.
+    fn explained(&self, mut problem: Refused) -> Refused {
+        if problem.code == MODEL_UNREADABLE && self.is_confined {
+            problem.message += "; a GPU worker reads nothing but the model's own folder, and follows no link out of it: \
+                                put the files there and restart magray, or set gpu.sandbox to off";
+        }
+        problem
     }
 
     /// Loads a model that was not there before; gives what was offered and is still of use.
@@ -347,6 +360,8 @@ fn spec_of(source: &ModelSource) -> Result<ModelSpec, Refused> {
 
 /// The code of what is wrong with an image, and with nothing else.
 const IMAGE_SPOILT: &str = "image_spoilt";
+/// The code of a model whose files may not be read.
+const MODEL_UNREADABLE: &str = "model_unreadable";
 
 impl Refused {
     fn image(message: String) -> Self {
@@ -370,8 +385,16 @@ impl From<GpuError> for Refused {
 
 impl From<LoadError> for Refused {
     fn from(error: LoadError) -> Self {
-        Self { failure: Failure::Transient, code: "model_broken", message: error.to_string() }
+        let code = if is_denied(&error) { MODEL_UNREADABLE } else { "model_broken" };
+        Self { failure: Failure::Transient, code, message: error.to_string() }
     }
+}
+
+/// Whether the system did not permit to read a file.
+fn is_denied(error: &(dyn Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |&error| error.source())
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 impl From<LoadOnSimulated> for Refused {

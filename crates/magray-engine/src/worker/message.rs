@@ -15,6 +15,8 @@ pub(super) enum ToWorker<'a> {
     Open(&'a [u8]),
     /// Say which GPUs there are, with the driver in these folders (a JSON list), and end.
     Survey(&'a [u8]),
+    /// Try what the sandbox must refuse, on these targets (JSON), say what came of it, and end.
+    Attempt(&'a [u8]),
     /// Here is the memory for batches and answers; its handle comes along.
     Memory(Layout),
     /// Compute what lies in a slot.
@@ -43,6 +45,8 @@ pub(super) enum ToSupervisor<'a> {
     Ready { memory: MemoryStats, json: &'a [u8] },
     /// The GPUs that there are: a [`super::survey::Findings`] in JSON.
     Surveyed(&'a [u8]),
+    /// What came of the attempts: a list of [`super::Attempt`] in JSON.
+    Attempted(&'a [u8]),
     /// The device is not open, and it ends.
     NotReady(Trouble<'a>),
     /// A model's weights are on the device.
@@ -168,6 +172,7 @@ const SURVEY: u8 = 6;
 const LOAD: u8 = 7;
 const OFFLOAD: u8 = 8;
 const FORGET: u8 = 9;
+const ATTEMPT: u8 = 10;
 const HELLO: u8 = 65;
 const READY: u8 = 66;
 const NOT_READY: u8 = 67;
@@ -180,6 +185,7 @@ const NOT_LOADED: u8 = 73;
 const OFFLOADED: u8 = 74;
 const IMAGE_FILLED: u8 = 75;
 const IMAGE_SPOILT: u8 = 76;
+const ATTEMPTED: u8 = 77;
 
 impl<'a> ToWorker<'a> {
     /// Writes the whole message, header and all, over what the buffer held.
@@ -192,6 +198,10 @@ impl<'a> ToWorker<'a> {
             Self::Survey(json) => {
                 to.extend_from_slice(json);
                 SURVEY
+            }
+            Self::Attempt(json) => {
+                to.extend_from_slice(json);
+                ATTEMPT
             }
             Self::Memory(layout) => {
                 let Layout { slots, tokens_max, texts_max, outputs_max } = layout;
@@ -228,6 +238,7 @@ impl<'a> ToWorker<'a> {
         let message = match kind {
             OPEN => Self::Open(fields.rest()),
             SURVEY => Self::Survey(fields.rest()),
+            ATTEMPT => Self::Attempt(fields.rest()),
             MEMORY => Self::Memory(Layout {
                 slots: fields.u32()?,
                 tokens_max: fields.u32()?,
@@ -268,6 +279,10 @@ impl<'a> ToSupervisor<'a> {
             Self::Surveyed(json) => {
                 to.extend_from_slice(json);
                 SURVEYED
+            }
+            Self::Attempted(json) => {
+                to.extend_from_slice(json);
+                ATTEMPTED
             }
             Self::NotReady(trouble) => {
                 trouble.put(to);
@@ -325,6 +340,7 @@ impl<'a> ToSupervisor<'a> {
             HELLO => Self::Hello { pid: fields.u32()? },
             READY => Self::Ready { memory: take_memory(&mut fields)?, json: fields.rest() },
             SURVEYED => Self::Surveyed(fields.rest()),
+            ATTEMPTED => Self::Attempted(fields.rest()),
             NOT_READY => Self::NotReady(Trouble::take(&mut fields)?),
             LOADED => Self::Loaded(Arrival::take(&mut fields)?),
             NOT_LOADED => Self::NotLoaded { model: fields.u32()?, trouble: Trouble::take(&mut fields)? },

@@ -197,7 +197,8 @@ impl WorkerReceiver {
             ToSupervisor::Hello { .. }
             | ToSupervisor::Ready { .. }
             | ToSupervisor::NotReady(_)
-            | ToSupervisor::Surveyed(_) => {
+            | ToSupervisor::Surveyed(_)
+            | ToSupervisor::Attempted(_) => {
                 return Err(Garbled("a greeting after it was ready").into());
             }
         })

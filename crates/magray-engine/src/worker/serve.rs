@@ -7,6 +7,7 @@ use super::host::{Host, Refused};
 use super::message::{Batch, Image, ToSupervisor, ToWorker};
 use super::mishaps::{Mishaps, Planned};
 use super::movers::Movers;
+use super::sandbox::{self, Sandbox, Targets, attempt_all};
 use super::slots::{Slots, Staged};
 use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
@@ -15,6 +16,7 @@ use crate::executor::Arriving;
 use crate::faults::{FaultKind, Place};
 use magray_core::schedule::Failure;
 use magray_device::cuda::{CudaError, InjectedFault};
+use serde::Serialize;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -59,7 +61,10 @@ const SLOW_FACTOR: u32 = 8;
 type SharedOutgoing = Arc<Mutex<Outgoing>>;
 
 /// Runs a worker on the socket that is this process's stdin, until it is told to stop or its supervisor is gone.
-pub fn serve() -> Result<(), ServeError> {
+///
+/// The process must have no thread but the one that calls: the sandbox would not hold for others. `confined` is called when
+/// that does not matter any more, for what starts threads.
+pub fn serve(confined: impl FnOnce()) -> Result<(), ServeError> {
     confine::drop_privileges();
     // A copy: the descriptor itself stays open until the process is gone, so that the supervisor sees it closed then
     // and not before.
@@ -67,33 +72,58 @@ pub fn serve() -> Result<(), ServeError> {
     if rustix::net::getpeername(&stream).is_err() {
         return Err(ServeError::NoSupervisor);
     }
-    confine::end_with_supervisor(&stream)?;
     let outgoing = Arc::new(Mutex::new(Outgoing::new(stream.try_clone()?)));
-    let mut incoming = Incoming::new(stream);
-    match run(&mut incoming, &outgoing) {
+    let mut incoming = Incoming::new(stream.try_clone()?);
+    match run(&stream, &mut incoming, &outgoing, confined) {
         // The supervisor is gone, and nobody is left to hear of it.
         Err(ServeError::Channel(ChannelError::Closed)) => Ok(()),
         ended => ended,
     }
 }
 
-fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeError> {
+fn run(
+    stream: &UnixStream,
+    incoming: &mut Incoming,
+    outgoing: &SharedOutgoing,
+    confined: impl FnOnce(),
+) -> Result<(), ServeError> {
     tell(outgoing, ToSupervisor::Hello { pid: std::process::id() })?;
     let frame = incoming.next()?;
     let json = match ToWorker::decode(frame.kind, frame.payload)? {
         ToWorker::Open(json) => json,
-        ToWorker::Survey(json) => return tell(outgoing, ToSupervisor::Surveyed(&survey::look(json)?)),
+        // Not confined: it reads nothing but the driver, which may want to make its devices first.
+        ToWorker::Survey(json) => {
+            confined();
+            confine::end_with_supervisor(stream)?;
+            return tell(outgoing, ToSupervisor::Surveyed(&survey::look(json)?));
+        }
         _ => return Err(Garbled("something else before what to open").into()),
     };
-    let opened = read_spec(json).and_then(|(spec, faults)| Ok((Host::open(&spec)?, faults)));
-    let (host, faults) = match opened {
-        Ok((host, faults)) => (Arc::new(host), faults),
-        Err(problem) => return tell(outgoing, ToSupervisor::NotReady(problem.trouble())),
+    let refuse = |problem: Refused| tell(outgoing, ToSupervisor::NotReady(problem.trouble()));
+    let (spec, faults) = match read_spec(json) {
+        Ok(read) => read,
+        Err(problem) => return refuse(problem),
     };
-    tell(outgoing, ToSupervisor::Ready { memory: host.memory(), json: &ready(&host) })?;
+    // Before the first thread: those that follow inherit it.
+    let sandbox = match sandbox::enter(&spec) {
+        Ok(sandbox) => sandbox,
+        Err(problem) => return refuse(problem),
+    };
+    confined();
+    confine::end_with_supervisor(stream)?;
+    let host = match Host::open(&spec) {
+        Ok(host) => Arc::new(host),
+        Err(problem) => return refuse(problem),
+    };
+    tell(outgoing, ToSupervisor::Ready { memory: host.memory(), json: &ready(&host, sandbox) })?;
     let frame = incoming.next()?;
-    let ToWorker::Memory(layout) = ToWorker::decode(frame.kind, frame.payload)? else {
-        return Err(Garbled("something else before the memory").into());
+    let layout = match ToWorker::decode(frame.kind, frame.payload)? {
+        ToWorker::Memory(layout) => layout,
+        ToWorker::Attempt(json) => {
+            let targets: Targets = serde_json::from_slice(json).map_err(|_| Garbled("no targets"))?;
+            return tell(outgoing, ToSupervisor::Attempted(&json_of(&attempt_all(&targets, &spec))));
+        }
+        _ => return Err(Garbled("something else before the memory").into()),
     };
     let fd = incoming.take_fd().ok_or(Garbled("no memory with the message that announced it"))?;
     let slots = Slots::take_over(fd, layout)?;
@@ -120,7 +150,7 @@ fn run(incoming: &mut Incoming, outgoing: &SharedOutgoing) -> Result<(), ServeEr
                 std::mem::forget(Arc::clone(&worker.host));
                 return Ok(());
             }
-            ToWorker::Open(_) | ToWorker::Survey(_) | ToWorker::Memory(_) => {
+            ToWorker::Open(_) | ToWorker::Survey(_) | ToWorker::Attempt(_) | ToWorker::Memory(_) => {
                 return Err(Garbled("an opening after the opening").into());
             }
         }
@@ -136,9 +166,12 @@ fn read_spec(json: &[u8]) -> Result<(WorkerSpec, Option<Planned>), Refused> {
     Ok((spec, faults))
 }
 
-fn ready(host: &Host) -> Vec<u8> {
-    let message = ReadyMessage { name: host.name.clone(), uuid: host.uuid.clone() };
-    serde_json::to_vec(&message).unwrap_or_else(|error| unreachable!("texts: {error}"))
+fn ready(host: &Host, sandbox: Sandbox) -> Vec<u8> {
+    json_of(&ReadyMessage { name: host.name.clone(), uuid: host.uuid.clone(), sandbox })
+}
+
+fn json_of(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).unwrap_or_else(|error| unreachable!("texts and numbers: {error}"))
 }
 
 pub(super) fn tell(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) -> Result<(), ServeError> {

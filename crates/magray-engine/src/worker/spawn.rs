@@ -6,6 +6,7 @@ use super::handle::WorkerHandle;
 use super::message::{Layout, ToSupervisor, ToWorker};
 use super::process::{Exit, KillSwitch, Process};
 use super::receiver::WorkerReceiver;
+use super::sandbox::NOT_CONFINED;
 use super::slots::Slots;
 use super::spec::{Ready, ReadyMessage, WorkerSpec};
 use super::wire::{Garbled, PAYLOAD_BYTES_MAX};
@@ -70,7 +71,9 @@ impl SpawnError {
     /// Whether it says anything of the device, as against this program, its files, or what else is on the device.
     pub fn blames_device(&self) -> bool {
         match self {
-            Self::NotReady { code, kind, .. } => *kind != Failure::OutOfMemory && code != "not_understood",
+            Self::NotReady { code, kind, .. } => {
+                *kind != Failure::OutOfMemory && code != "not_understood" && code != NOT_CONFINED
+            }
             Self::Overdue(_) | Self::Ended(Exit::Crashed { .. } | Exit::Lost) => true,
             Self::Ended(_) | Self::Start { .. } | Self::System(_) | Self::Spec(_) | Self::Channel(_) => false,
         }
@@ -132,12 +135,23 @@ impl Meeting {
     }
 
     fn open(&mut self, json: &[u8], spec: &WorkerSpec) -> Result<(Ready, Slots), SpawnError> {
+        let ready = self.open_device(json)?;
+        let slots = Slots::create(layout(spec)?).map_err(SpawnError::System)?;
+        let layout = slots.layout();
+        let sent = self.outgoing.send_along(slots.memory().fd(), |to| ToWorker::Memory(layout).encode(to));
+        sent.map_err(SpawnError::Channel)?;
+        self.incoming.set_timeout(None).map_err(SpawnError::Channel)?;
+        Ok((ready, slots))
+    }
+
+    /// Greets it and lets it open its device: a [`WorkerSpec`] in JSON.
+    pub(super) fn open_device(&mut self, json: &[u8]) -> Result<Ready, SpawnError> {
         self.greet()?;
         let pid = self.process.pid();
         let ready = match self.ask(ToWorker::Open(json))? {
             ToSupervisor::Ready { memory, json } => {
                 let message: Option<ReadyMessage> = serde_json::from_slice(json).ok();
-                message.map(|ReadyMessage { name, uuid }| Ready { pid, name, uuid, memory })
+                message.map(|ReadyMessage { name, uuid, sandbox }| Ready { pid, name, uuid, memory, sandbox })
             }
             ToSupervisor::NotReady(trouble) => {
                 return Err(SpawnError::NotReady {
@@ -148,13 +162,7 @@ impl Meeting {
             }
             _ => None,
         };
-        let ready = ready.ok_or_else(|| garbled("something else than whether it is ready"))?;
-        let slots = Slots::create(layout(spec)?).map_err(SpawnError::System)?;
-        let layout = slots.layout();
-        let sent = self.outgoing.send_along(slots.memory().fd(), |to| ToWorker::Memory(layout).encode(to));
-        sent.map_err(SpawnError::Channel)?;
-        self.incoming.set_timeout(None).map_err(SpawnError::Channel)?;
-        Ok((ready, slots))
+        ready.ok_or_else(|| garbled("something else than whether it is ready"))
     }
 
     /// Waits for the greeting and sees that it is from the process that was started.

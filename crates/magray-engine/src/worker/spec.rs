@@ -1,12 +1,13 @@
 //! What a worker is told when it starts, and what it answers: the device, its models, the slots.
 //! Opens nothing.
 
+use super::sandbox::Sandbox;
 use crate::faults::FaultOrder;
-use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, MemoryStats, SearchPath};
+use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, MemoryStats, SandboxMode, SearchPath};
 use crate::simulated_gpu::SimulatedGpu;
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// All that a worker needs to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,6 +26,8 @@ pub struct WorkerSpec {
     pub outputs_max: usize,
     /// What may be taken of the device's memory.
     pub memory_limit_bytes: Option<u64>,
+    /// How far it must be confined.
+    pub sandbox: SandboxMode,
     /// What is to go wrong, for tests.
     pub faults: Option<FaultOrder>,
 }
@@ -111,6 +114,8 @@ pub struct Ready {
     pub uuid: String,
     /// The device's memory, without any model.
     pub memory: MemoryStats,
+    /// What confines it.
+    pub sandbox: Sandbox,
 }
 
 impl CudaDevice {
@@ -132,6 +137,21 @@ impl CudaDevice {
         &self.uuid
     }
 
+    /// Where the libraries are.
+    pub(super) fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
+    /// The folder of compiled kernels.
+    pub(super) fn kernel_cache(&self) -> Option<&Path> {
+        self.kernel_cache.as_deref()
+    }
+
+    /// The file of what memory is taken and given back.
+    pub(super) fn memory_trace(&self) -> Option<&Path> {
+        self.memory_trace.as_deref()
+    }
+
     /// As executors take it. Which GPUs may be seen was settled by who chose this one.
     pub(super) fn options(&self, memory_limit_bytes: Option<u64>) -> GpuOptions {
         GpuOptions {
@@ -150,6 +170,7 @@ impl CudaDevice {
 pub(super) struct ReadyMessage {
     pub(super) name: String,
     pub(super) uuid: String,
+    pub(super) sandbox: Sandbox,
 }
 
 /// Things that have a word.
@@ -212,10 +233,11 @@ mod tests {
             slot_texts_max: 64,
             outputs_max: 384,
             memory_limit_bytes: Some(1 << 33),
+            sandbox: SandboxMode::Require,
             faults: None,
         };
         let read: WorkerSpec = serde_json::from_slice(&serde_json::to_vec(&spec).unwrap()).unwrap();
-        assert_eq!((&read.models, read.outputs_max), (&spec.models, 384));
+        assert_eq!((&read.models, read.outputs_max, read.sandbox), (&spec.models, 384, SandboxMode::Require));
         assert_eq!((read.form(1), read.memory_allowed_bytes()), (spec.form(1), Some((1 << 33) - CONTEXT_BYTES)));
         assert_ne!(read.form(0), read.form(1), "other numbers in other bytes");
         let WorkerDevice::Cuda(cuda) = read.device else { panic!("another device") };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Counts up with every change of the messages. Both sides are the same program, but its file may be replaced while it
 /// runs.
-pub(super) const PROTOCOL: u8 = 2;
+pub(super) const PROTOCOL: u8 = 3;
 /// Length of what follows the header, protocol, kind.
 pub(super) const HEADER_BYTES: usize = 6;
 /// No message is longer than this; the longest is the one that names models and folders.

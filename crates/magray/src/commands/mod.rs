@@ -85,6 +85,8 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         #[cfg(unix)]
         Command::Gpu(GpuCommand::Pin(args)) => gpu::moves::pin(&args, context),
         Command::Gpu(GpuCommand::Reset(args)) => gpu::reset::run(&args, context),
+        #[cfg(unix)]
+        Command::Gpu(GpuCommand::Sandbox(args)) => gpu::sandbox::run(&args, context),
         Command::Gpu(GpuCommand::Benchmark(args)) => gpu::benchmark::run(&args, context),
         Command::Pull(args) => pull::run(&args, context),
         Command::Models(args) => models::run(&args, context),

@@ -5,7 +5,7 @@ use crate::{exit::Failure, interrupt};
 
 /// Runs `magray worker`.
 pub(crate) fn run() -> Result<(), Failure> {
-    // What a signal to the whole group means for this process is for the one that started it to decide.
-    interrupt::ignore();
-    Ok(magray_engine::serve()?)
+    // What a signal to the whole group means for this process is for the one that started it to decide. Until it is
+    // confined a signal ends it: what takes signals is a thread, and that would stay outside the sandbox.
+    Ok(magray_engine::serve(interrupt::ignore)?)
 }

@@ -68,6 +68,7 @@ impl Config {
             score_cache: cached("scores.json"),
             state_file: self.path("gpu.state_file"),
             memory_trace: None,
+            sandbox: self.text("gpu.sandbox").and_then(|word| word.parse().ok()).unwrap_or_default(),
         }
     }
 

@@ -128,6 +128,7 @@ const STRATEGIES: &[Word] = &[
 const LEVELS: &[Word] = &[("error", &[]), ("warn", &["warning"]), ("info", &[]), ("debug", &[])];
 const LOG_FORMATS: &[Word] = &[("text", &[]), ("json", &[])];
 const PRIORITIES: &[Word] = &[("low", &[]), ("normal", &[]), ("high", &[])];
+const SANDBOXES: &[Word] = &[("auto", &[]), ("require", &["required"]), ("off", &["none", "false"])];
 const BITS: &[Word] = &[("8", &[]), ("4", &[])];
 
 const ANY: i64 = i64::MAX;
@@ -412,6 +413,15 @@ const GENERAL: &[Setting] = &[
         "60",
         "Seconds in which the same news of the same GPU is told once.",
     ),
+    Setting::trusted(
+        "gpu.sandbox",
+        Kind::Word(SANDBOXES),
+        "auto",
+        "How the processes that hold GPUs are confined: no programs, no network, no files but those they need. `auto`: as \
+         far as the system can (Linux 6.2 or newer can do all of it), with a warning where that is not all; `require`: \
+         wholly, or the GPU is not used; `off`: not.",
+    )
+    .env(&["MAGRAY_SANDBOX"]),
     Setting::trusted("gpu.state_file", Kind::Path, "", "The file of GPUs that are out of service until they are reset.")
         .env(&["MAGRAY_STATE_FILE"])
         .unset_as(""),

@@ -4,6 +4,7 @@
 use std::{collections::HashMap, fs, time::Duration};
 
 use expect_test::{Expect, expect};
+use magray_engine::gpu::SandboxMode;
 
 use super::*;
 
@@ -66,6 +67,7 @@ device_preference = ['cuda', 'cpu']
 memory_limit_mb = 4096
 fallback_enabled = false
 performance_monitoring = false
+sandbox = 'off'
 [gpu.optimization]
 use_tensorrt = true
 graph_optimization = 'extended'
@@ -112,6 +114,7 @@ gpu:
   memory_limit_mb: 4096
   fallback_enabled: no
   performance_monitoring: off
+  sandbox: off
   optimization: {use_tensorrt: true, graph_optimization: extended, precision: fp16}
   batch:
     default_size: 64
@@ -244,6 +247,7 @@ device_preference = ['tensorrt', 'cuda', 'cpu']
 memory_limit_mb = 4096
 fallback_enabled = false
 performance_threshold = 3.5
+sandbox = 'require'
 optimization = { precision = 'fp16' }
 async = { num_streams = 8 }
 ";
@@ -258,10 +262,13 @@ async = { num_streams = 8 }
     };
     assert_eq!(gpu.rules, rules);
     assert_eq!((gpu.device_id, gpu.streams, gpu.precision.to_string().as_str()), (2, 8, "f16"));
+    assert_eq!(gpu.sandbox, SandboxMode::Require);
     assert_eq!(gpu.kernel_cache.as_deref(), Some(Path::new("/cache/magray/kernels")));
     assert_eq!(gpu.score_cache.as_deref(), Some(Path::new("/cache/magray/scores.json")));
     let defaults = resolve(None, &[("HOME", "/h")], &[]).unwrap().gpu();
-    assert_eq!(defaults.rules, magray_core::Rules::default());
+    assert_eq!((defaults.rules, defaults.sandbox), (magray_core::Rules::default(), SandboxMode::Auto));
+    let off = resolve(None, &[("MAGRAY_SANDBOX", "off")], &[]).unwrap().gpu().sandbox;
+    assert_eq!(off, SandboxMode::Off);
     assert_eq!(defaults.kernel_cache.as_deref(), Some(Path::new("/h/.cache/magray/kernels")));
     // Without a home nothing is cached, and nothing fails.
     assert_eq!(resolve(None, &[], &[]).unwrap().gpu().kernel_cache, None);

@@ -112,3 +112,43 @@ fn auto_is_silent_without_a_gpu_and_tells_those_who_ask() {
     let answer = call(&["similarity", "river", "river", "-v", "--device", "cpu"]);
     assert_eq!(answer.stderr, "computing on cpu: it was asked for\n");
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_worker_tries_what_its_sandbox_refuses_and_a_setting_switches_it_off() {
+    let home = Home::new();
+    let model = fixture("bert");
+    let try_all = |mode: &str| {
+        let args = ["gpu", "sandbox", "--device", "simulated", "--model", &model, "--json"];
+        let answer = home.call(&args).env("MAGRAY_SANDBOX", mode).run().success();
+        json(&answer.stdout)["devices"][0].clone()
+    };
+    let outcome = |device: &Value, what: &str| {
+        let attempts = device["attempts"].as_array().cloned().unwrap_or_default();
+        attempts.iter().find(|attempt| attempt["what"] == what).map(|attempt| attempt["outcome"].clone())
+    };
+    let off = try_all("off");
+    assert_eq!((&off["device"], &off["seccomp"], &off["landlock"]), (&"sim:0".into(), &false.into(), &Value::Null));
+    let auto = try_all("auto");
+    for what in ["run a program", "connect to a TCP port", "connect to a Unix socket"] {
+        assert_eq!(outcome(&off, what), Some("done".into()), "{what}: {off}");
+        assert_eq!(outcome(&auto, what), Some("refused".into()), "{what}: {auto}");
+    }
+    if auto["landlock"].is_null() {
+        eprintln!("SKIPPED: {}", auto["missing"]);
+        return;
+    }
+    for what in ["read a file of another folder", "write into a model's folder"] {
+        assert_eq!(outcome(&off, what), Some("done".into()), "{what}: {off}");
+        assert_eq!(outcome(&auto, what), Some("refused".into()), "{what}: {auto}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn the_sandbox_of_no_gpu_is_no_failure_but_where_a_gpu_was_named() {
+    let home = Home::new();
+    let answer = home.call(&["gpu", "sandbox"]).run().success();
+    assert!(answer.stdout.starts_with("no GPU is used: "), "{}", answer.stdout);
+    assert_eq!(home.call(&["gpu", "sandbox", "--device", "cuda:0"]).run().code, 7);
+}

@@ -8,4 +8,5 @@ mod faults;
 mod leftovers;
 mod models;
 mod rig;
+mod sandbox;
 mod starts;

@@ -1,6 +1,7 @@
 //! A worker for a test, and what the CPU of this process would have answered.
 
 use magray_core::schedule::DeviceId;
+use magray_engine::gpu::SandboxMode;
 use magray_engine::testing::{
     Arrived, Exit, FaultOrder, FromWorker, Holder, Images, ModelSource, Offer, Problem, Ready, SimulatedGpu,
     SpawnError, Tokens, Work, WorkerDevice, WorkerHandle, WorkerModel, WorkerReceiver, WorkerSpec, spawn,
@@ -40,6 +41,7 @@ pub(crate) fn spec() -> WorkerSpec {
         slot_texts_max: 16,
         outputs_max: WIDTH,
         memory_limit_bytes: None,
+        sandbox: SandboxMode::Auto,
         faults: None,
     }
 }

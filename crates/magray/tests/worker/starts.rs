@@ -33,8 +33,8 @@ impl Impostor {
 #[test]
 fn another_version_is_refused() {
     // A greeting of the next protocol, from a program that speaks through its stdin as workers do.
-    let error = Impostor::new(r"printf '\004\000\000\000\003\101\001\000\000\000' >&0; exec sleep 1000").spawn(LONG);
-    assert!(error.to_string().contains("protocol 3"), "{error}");
+    let error = Impostor::new(r"printf '\004\000\000\000\004\101\001\000\000\000' >&0; exec sleep 1000").spawn(LONG);
+    assert!(error.to_string().contains("protocol 4"), "{error}");
     assert_eq!(error.ending(), Ending::NotStarted);
 }
 
@@ -42,7 +42,7 @@ fn another_version_is_refused() {
 fn garbage_and_a_greeting_of_somebody_else_are_refused() {
     for script in [
         r"printf 'GET / HTTP/1.1\r\n' >&0; exec sleep 1000",
-        r"printf '\004\0\0\0\002\101\001\0\0\0' >&0; exec sleep 1000",
+        r"printf '\004\0\0\0\003\101\001\0\0\0' >&0; exec sleep 1000",
     ] {
         let error = Impostor::new(script).spawn(LONG);
         assert!(matches!(error, SpawnError::Channel(_)), "{error}");

@@ -8,6 +8,8 @@ pub(crate) mod moves;
 mod plot;
 pub(crate) mod reset;
 #[cfg(unix)]
+pub(crate) mod sandbox;
+#[cfg(unix)]
 pub(crate) mod status;
 #[cfg(unix)]
 mod words;

@@ -1,0 +1,135 @@
+//! Confines a worker before it reads a file that strangers made: no programs, no network, only the files that it needs.
+//! Refuses to run where it was told to be confined and is not. Decision 0009 says why it is built so.
+//!
+//! Landlock limits the files, seccomp the system calls. Both hold for the calling thread and for what it starts later, so
+//! the sandbox is entered while the process has one thread.
+
+mod attempts;
+#[cfg(target_os = "linux")]
+mod files;
+#[cfg(target_os = "linux")]
+mod grants;
+#[cfg(target_os = "linux")]
+mod syscalls;
+
+pub use attempts::{Attempt, Outcome, try_sandbox};
+pub(super) use attempts::{Targets, attempt_all};
+
+use super::host::Refused;
+use super::spec::WorkerSpec;
+use crate::gpu::SandboxMode;
+use magray_core::schedule::Failure;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What confines a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// The version of Landlock that limits its files.
+    pub landlock: Option<u32>,
+    /// Whether seccomp limits its system calls.
+    pub has_seccomp: bool,
+    /// What is not in force, and what the system said to it.
+    pub missing: Option<String>,
+}
+
+/// The first version of Landlock that also keeps files from being cut short (Linux 6.2).
+const LEAST_LANDLOCK: u32 = 3;
+/// The code of a worker that had to be confined and is not.
+pub(super) const NOT_CONFINED: &str = "not_confined";
+
+impl Sandbox {
+    /// Whether programs, network and all other files are out of reach.
+    pub fn is_whole(&self) -> bool {
+        let has_landlock = self.landlock.is_some_and(|version| version >= LEAST_LANDLOCK);
+        has_landlock && self.has_seccomp && self.missing.is_none()
+    }
+}
+
+impl fmt::Display for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.landlock, self.has_seccomp) {
+            (Some(version), true) => write!(f, "Landlock {version} and seccomp"),
+            (Some(version), false) => write!(f, "Landlock {version} alone"),
+            (None, true) => f.write_str("seccomp alone"),
+            (None, false) => f.write_str("none"),
+        }
+    }
+}
+
+/// Enters the sandbox that the supervisor asked for. Called before there are other threads.
+pub(super) fn enter(spec: &WorkerSpec) -> Result<Sandbox, Refused> {
+    if spec.sandbox == SandboxMode::Off {
+        return Ok(Sandbox::default());
+    }
+    let sandbox = confine(spec);
+    if spec.sandbox == SandboxMode::Require && !sandbox.is_whole() {
+        let why = sandbox.missing.as_deref().unwrap_or("its Landlock is older than Linux 6.2");
+        let message = format!(
+            "this system cannot confine a worker ({sandbox}; {why}): use a kernel with Landlock, or set gpu.sandbox to auto"
+        );
+        return Err(Refused { failure: Failure::Transient, code: NOT_CONFINED, message });
+    }
+    Ok(sandbox)
+}
+
+#[cfg(target_os = "linux")]
+fn confine(spec: &WorkerSpec) -> Sandbox {
+    if let Some(missing) = other_threads() {
+        return Sandbox { missing: Some(missing), ..Sandbox::default() };
+    }
+    let files = files::limit(&grants::Grants::of(spec));
+    let capabilities = drop_capabilities();
+    let syscalls = syscalls::limit();
+    let errors = [files.as_ref().err(), capabilities.as_ref().err(), syscalls.as_ref().err()];
+    let missing: Vec<&str> = errors.into_iter().flatten().map(String::as_str).collect();
+    let missing = (!missing.is_empty()).then(|| missing.join("; "));
+    Sandbox { landlock: files.ok(), has_seccomp: syscalls.is_ok(), missing }
+}
+
+/// Why a sandbox would not hold: a thread that runs already stays outside and shares all memory.
+#[cfg(target_os = "linux")]
+fn other_threads() -> Option<String> {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    (threads != 1).then(|| format!("the process has {threads} threads where it should have one"))
+}
+
+/// Gives up what root may do beyond other users, but for reading files of others.
+///
+/// Root may look into other processes by its capabilities, past Landlock.
+#[cfg(target_os = "linux")]
+fn drop_capabilities() -> Result<(), String> {
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    let kept = CapabilitySet::DAC_OVERRIDE
+        | CapabilitySet::DAC_READ_SEARCH
+        // What is copied to a GPU is locked into memory.
+        | CapabilitySet::IPC_LOCK
+        | CapabilitySet::SYS_NICE;
+    let drop = |has: CapabilitySets| {
+        let permitted = has.permitted & kept;
+        let sets = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
+        set_capabilities(None, sets)
+    };
+    capabilities(None).and_then(drop).map_err(|error| format!("capabilities: {error}"))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn confine(_: &WorkerSpec) -> Sandbox {
+    Sandbox { missing: Some("only Linux has Landlock and seccomp".to_owned()), ..Sandbox::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_is_whole_with_both_and_a_landlock_that_guards_lengths() {
+        let both = |landlock| Sandbox { landlock, has_seccomp: true, missing: None };
+        assert!(both(Some(3)).is_whole() && both(Some(7)).is_whole());
+        assert!(!both(Some(2)).is_whole() && !both(None).is_whole());
+        assert!(!Sandbox { has_seccomp: false, ..both(Some(7)) }.is_whole());
+        assert!(!Sandbox { missing: Some("capabilities".to_owned()), ..both(Some(7)) }.is_whole());
+        assert_eq!(both(Some(7)).to_string(), "Landlock 7 and seccomp");
+        assert_eq!(Sandbox::default().to_string(), "none");
+    }
+}

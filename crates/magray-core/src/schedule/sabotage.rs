@@ -1,10 +1,25 @@
 //! Ways to break the machine on purpose, one for each thing that must hold, so that tests of the tests can use them.
 //! Without the feature `sabotage` nothing of it is compiled: every question is answered "no" by the compiler.
 
-/// What to break.
+/// Declares the ways together with the list of all of them, so that the list cannot miss one.
 #[cfg(feature = "sabotage")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sabotage {
+macro_rules! ways {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What to break.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Sabotage {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Sabotage {
+            /// Every way there is.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+#[cfg(feature = "sabotage")]
+ways! {
     /// Texts of a batch that failed are dropped.
     ForgetReplay,
     /// Every answer is given twice.

@@ -3,11 +3,11 @@
 //! The compiled binary runs without the sources where `REFERENCE_MODELS` names the folder of the tiny models.
 
 #![expect(clippy::unwrap_used, reason = "a test: what fails to unwrap fails the test")]
-#![expect(clippy::print_stdout, reason = "a device that is missing is the test's to tell")]
 
 use magray_engine::gpu::{SearchPath, Visible};
 use magray_engine::spec::Task;
 use magray_engine::{CpuPath, DeviceChoice, Encoder, EncoderOptions, GpuSelector, Precision, PrecisionChoice};
+use magray_skip::Need;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -51,13 +51,16 @@ fn placements(precision: Precision) -> Vec<(String, EncoderOptions)> {
         (format!("{path} x{threads}"), options)
     };
     let paths = magray_device::cpu::available_paths();
+    for path in CpuPath::ALL.into_iter().filter(|path| !paths.contains(path)) {
+        magray_skip::part(Need::CpuPath(path.to_string()), "the CPU has no such path");
+    }
     let mut placements: Vec<_> = paths.into_iter().flat_map(|path| [on_cpu(path, 1), on_cpu(path, 3)]).collect();
     match magray_device::cuda::probe(&SearchPath::system(), &Visible::all()) {
         Ok(_) => {
             let device = DeviceChoice::Cuda(GpuSelector::Any);
             placements.push(("cuda".to_owned(), EncoderOptions { precision, device, ..EncoderOptions::default() }));
         }
-        Err(declined) => println!("SKIPPED: no device ({})", declined.code()),
+        Err(declined) => magray_skip::part(Need::Gpu, format_args!("no GPU ({})", declined.code())),
     }
     placements
 }

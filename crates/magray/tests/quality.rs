@@ -3,7 +3,6 @@
 #![expect(clippy::print_stdout, reason = "a passing check tells its figures under --nocapture")]
 
 use half::f16;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -84,8 +83,7 @@ fn has_model() -> bool {
     let is_required = std::env::var_os("MAGRAY_REQUIRE_MODEL").is_some_and(|value| value == "1");
     assert!(is_there || !is_required, "MAGRAY_REQUIRE_MODEL=1, but {MODEL} is not in the store: run `magray pull`");
     if !is_there {
-        // Past the capture of the test harness: a skipped test must be seen.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: default model not pulled");
+        magray_skip::test(magray_skip::Need::Model, "the default model is not pulled");
     }
     is_there
 }

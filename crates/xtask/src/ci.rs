@@ -1,7 +1,8 @@
 //! Runs everything a change must pass, one step after the other, and stops at the first that fails.
 //! Never changes a file of the tree; the default model goes into the user's normal store.
 
-use crate::{fuzzing, kernels, tidy};
+use crate::tally::{Machine, SKIPPED_FILE, Tally, Told};
+use crate::{fuzzing, kernels, supply, tidy};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -10,58 +11,89 @@ use std::time::Instant;
 const DEFAULT_MODEL: &str = "all-MiniLM-L6-v2";
 
 /// How long each target is fuzzed: enough to find what a change has broken, and no more.
-const FUZZ_SECONDS: u32 = 20;
+const FUZZ_SECONDS: u32 = 12;
 
-/// A step's outcome: done, left out for a reason, or failed with what to do about it.
+/// A step's outcome: done, left out (wholly or in part) for a reason, or failed with what to do about it.
 pub(crate) enum Outcome {
     Done,
-    LeftOut(&'static str),
+    LeftOut(Lack),
     Failed(String),
 }
 
-type Step = (&'static str, fn(&Path) -> Outcome);
+/// What a machine lacks for a step.
+#[derive(Clone, Copy)]
+pub(crate) enum Lack {
+    /// A program that could be installed. Where `CI=true`, the machine is meant to have it, and the step fails.
+    Tool(&'static str),
+    /// Something that cannot be fetched from here.
+    Network(&'static str),
+}
+
+type Step = (&'static str, fn(&Path, &mut Tally) -> Outcome);
 
 // Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
 // clippy, once built for the tests.
-const STEPS: [Step; 10] = [
-    ("tools", check_tools),
-    ("formatting", |root| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
-    ("tidy", check_tidy),
+const STEPS: [Step; 11] = [
+    ("tools", |_, _| check_tools()),
+    ("formatting", |root, _| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
+    ("tidy", |root, _| check_tidy(root)),
+    ("dependencies", |root, _| supply::check(root)),
     ("tests of the bench programs", test_bench_programs),
-    ("lints", |root| {
-        cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], "mend what clippy names above")
+    ("lints", |root, _| {
+        let arguments = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+        cargo(root, &arguments, "mend what clippy names above")
     }),
-    ("kernels", |root| kernels::check(root, kernels::Forms::Covering)),
-    ("default model", pull_default_model),
+    ("kernels", |root, _| kernels::check(root, kernels::Forms::Covering)),
+    ("default model", |root, _| pull_default_model(root)),
     ("tests", run_tests),
-    ("fuzzing", |root| fuzzing::check(root, FUZZ_SECONDS)),
+    ("fuzzing", |root, _| fuzzing::check(root, FUZZ_SECONDS)),
     ("clients", test_clients),
 ];
 
-/// Runs all steps; the exit code says whether all of them passed.
+/// Runs all steps; the exit code says whether all of them passed. The last line counts the tests.
 pub(crate) fn run(root: &Path) -> ExitCode {
     let start = Instant::now();
+    let is_ci = std::env::var("CI").is_ok_and(|value| value == "true" || value == "1");
+    let (mut tally, mut left_out) = (Tally::default(), Vec::new());
+    let mut has_failed = false;
     for (number, (name, step)) in STEPS.iter().enumerate() {
         println!("== {}/{} {name}", number + 1, STEPS.len());
         let began = Instant::now();
-        match step(root) {
+        match step(root, &mut tally).strict(is_ci) {
             Outcome::Done => println!("== {name}: passed in {} s\n", began.elapsed().as_secs()),
-            Outcome::LeftOut(reason) => println!("== {name}: SKIPPED: {reason}\n"),
+            Outcome::LeftOut(Lack::Tool(reason) | Lack::Network(reason)) => {
+                println!("== {name}: SKIPPED: {reason}\n");
+                left_out.push(format!("{name} ({reason})"));
+            }
             Outcome::Failed(advice) => {
                 eprintln!("== {name}: FAILED: {advice}");
-                return ExitCode::FAILURE;
+                has_failed = true;
+                break;
             }
         }
     }
-    println!("== all passed in {} s", start.elapsed().as_secs());
-    ExitCode::SUCCESS
+    tally.reasons().for_each(|reason| println!("== {reason}"));
+    let left_out = if left_out.is_empty() { "nothing".to_owned() } else { left_out.join("; ") };
+    let ended = if has_failed { "failed after" } else { "all passed in" };
+    println!("== {ended} {} s; steps left out: {left_out}\n{tally}", start.elapsed().as_secs());
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+impl Outcome {
+    /// Where everything is meant to be there, a step that lacks a program fails.
+    fn strict(self, is_ci: bool) -> Self {
+        match self {
+            Self::LeftOut(Lack::Tool(reason)) if is_ci => Self::Failed(format!("{reason}: install it, or unset CI")),
+            other => other,
+        }
+    }
 }
 
 /// How a step went that runs alone.
 pub(crate) fn alone(name: &str, outcome: Outcome) -> ExitCode {
     match outcome {
         Outcome::Done => ExitCode::SUCCESS,
-        Outcome::LeftOut(reason) => {
+        Outcome::LeftOut(Lack::Tool(reason) | Lack::Network(reason)) => {
             println!("{name}: SKIPPED: {reason}");
             ExitCode::SUCCESS
         }
@@ -72,7 +104,7 @@ pub(crate) fn alone(name: &str, outcome: Outcome) -> ExitCode {
     }
 }
 
-fn check_tools(_: &Path) -> Outcome {
+fn check_tools() -> Outcome {
     for (component, advice) in [
         ("fmt", "rustfmt is missing: `rustup component add rustfmt`"),
         ("clippy", "clippy is missing: `rustup component add clippy`"),
@@ -104,20 +136,22 @@ fn check_tidy(root: &Path) -> Outcome {
     }
 }
 
-fn test_bench_programs(root: &Path) -> Outcome {
-    match python() {
-        // -B: a check leaves no files behind.
-        Some(python) => passes(
-            Command::new(python).current_dir(root).args(["-B", "-m", "unittest", "discover", "--quiet", "bench"]),
-            "mend the tests named above (bench/test_compare.py)",
-        ),
-        None => Outcome::LeftOut("no python3"),
+fn test_bench_programs(root: &Path, tally: &mut Tally) -> Outcome {
+    let Some(python) = python() else { return Outcome::LeftOut(Lack::Tool("no python3")) };
+    // -B: a check leaves no files behind.
+    let mut tests = Command::new(python);
+    tests.current_dir(root).args(["-B", "-m", "unittest", "discover", "--quiet", "bench"]);
+    let done = tally.count(&mut tests, Told::Stderr);
+    if done.is_ok_and(|status| status.success()) {
+        Outcome::Done
+    } else {
+        Outcome::Failed("mend the tests named above (bench/test_compare.py)".to_owned())
     }
 }
 
 fn pull_default_model(root: &Path) -> Outcome {
     // The binary as the tests have it: built alone, its dependencies have fewer features, and all of it is built once more.
-    let built = cargo(root, &["test", "--workspace", "--no-run"], "mend the errors above");
+    let built = cargo(root, &["test", "--workspace", "--no-run", "--locked"], "mend the errors above");
     if !matches!(built, Outcome::Done) {
         return built;
     }
@@ -127,26 +161,41 @@ fn pull_default_model(root: &Path) -> Outcome {
     )
 }
 
-fn run_tests(root: &Path) -> Outcome {
+fn run_tests(root: &Path, tally: &mut Tally) -> Outcome {
+    let target = target_folder(root);
+    let reports = target.join("skipped-tests");
+    if let Err(error) = std::fs::write(&reports, "") {
+        return Outcome::Failed(format!("cannot write {}: {error}", reports.display()));
+    }
     // The model is there: a test that would skip itself for want of it must fail.
     let mut tests = Command::new(cargo_program());
-    tests.current_dir(root).args(["test", "--workspace"]).env("MAGRAY_REQUIRE_MODEL", "1");
-    passes(&mut tests, "mend the tests named above")
+    tests.current_dir(root).args(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    tests.env("MAGRAY_REQUIRE_MODEL", "1").env(SKIPPED_FILE, &reports);
+    let done = tally.count(&mut tests, Told::Stdout);
+    let machine = Machine::look(&target);
+    let told = std::fs::read_to_string(&reports).map_err(|error| format!("{}: {error}", reports.display()));
+    let skipped = told.and_then(|told| tally.take_skipped(&told, |need| machine.has(need)));
+    match (done, skipped) {
+        (Ok(status), Ok(())) if status.success() && tally.passed > 0 => Outcome::Done,
+        (Ok(status), Err(needless)) if status.success() => Outcome::Failed(needless),
+        _ => Outcome::Failed("mend the tests named above".to_owned()),
+    }
 }
 
 /// Other people's clients against the built server; they are fetched once into the user's cache.
-fn test_clients(root: &Path) -> Outcome {
+fn test_clients(root: &Path, tally: &mut Tally) -> Outcome {
     /// What the program answers where it cannot fetch all of them.
     const SOME_LEFT_OUT: i32 = 77;
     let Some(python) = python().filter(|_| cfg!(unix)) else {
-        return Outcome::LeftOut("no python3, or not Unix");
+        return Outcome::LeftOut(Lack::Tool("no python3, or not Unix"));
     };
     let mut clients = Command::new(python);
     clients.current_dir(root).args(["-B", "tests/clients/run", "--binary"]).arg(built_binary(root));
-    println!("   {clients:?}");
-    match clients.status().map(|status| status.code()) {
+    match tally.count(&mut clients, Told::Stderr).map(|status| status.code()) {
         Ok(Some(0)) => Outcome::Done,
-        Ok(Some(SOME_LEFT_OUT)) => Outcome::LeftOut("some clients cannot be fetched here; they are named above"),
+        Ok(Some(SOME_LEFT_OUT)) => {
+            Outcome::LeftOut(Lack::Network("some clients cannot be fetched here; they are named above"))
+        }
         _ => Outcome::Failed("mend what the clients' tests name above (tests/clients)".to_owned()),
     }
 }

@@ -1,7 +1,7 @@
 //! Fuzzes what reads the bodies of requests for a short time, led by coverage, with the stable compiler.
 //! Keeps what it found in the build folder only; a body that breaks something stays there and is named.
 
-use crate::ci::{self, Outcome};
+use crate::ci::{self, Lack, Outcome};
 use std::path::Path;
 use std::process::Command;
 
@@ -16,7 +16,7 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
 /// Builds the targets and runs each for so many seconds.
 pub(crate) fn check(root: &Path, seconds: u32) -> Outcome {
     if !cfg!(unix) || !ci::runs("c++", &["--version"]) {
-        return Outcome::LeftOut("the fuzzer needs Unix and a C++ compiler (`c++`)");
+        return Outcome::LeftOut(Lack::Tool("the fuzzer needs Unix and a C++ compiler (`c++`)"));
     }
     let Some(host) = host() else {
         return Outcome::Failed("`rustc -vV` does not tell its host: is rustc installed?".to_owned());

@@ -1,7 +1,7 @@
 //! Compiles the CUDA kernels for every architecture they are made for, by NVIDIA's runtime compiler and without a GPU.
 //! Installs nothing outside the build folder: where no compiler is found, pip fetches a pinned one into it.
 
-use crate::ci::{self, Outcome};
+use crate::ci::{self, Lack, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,7 +49,7 @@ fn outcome(code: Option<i32>) -> Outcome {
 fn compile(root: &Path, target: &Path, packages: &Path, forms: Forms) -> Option<i32> {
     // Of the whole workspace, so that its dependencies have the features that they have in tests and are built once.
     let mut build = Command::new(ci::cargo_program());
-    build.current_dir(root).args(["build", "--quiet", "--workspace", "--example", PROGRAM]);
+    build.current_dir(root).args(["build", "--quiet", "--locked", "--workspace", "--example", PROGRAM]);
     println!("   {build:?}");
     if !build.status().ok()?.success() {
         return None;
@@ -68,7 +68,7 @@ fn compile(root: &Path, target: &Path, packages: &Path, forms: Forms) -> Option<
 /// Fetches the compiler by the user's own pip: about 90 MB, once.
 fn fetch(target: &Path, packages: &Path) -> Outcome {
     let Some(python) = ci::python().filter(|python| ci::runs(python, &["-m", "pip", "--version"])) else {
-        return Outcome::LeftOut("no NVRTC, and no python3 with pip to fetch it");
+        return Outcome::LeftOut(Lack::Tool("no NVRTC, and no python3 with pip to fetch it"));
     };
     // Under another name until it is whole.
     let unfinished: PathBuf = target.join("nvrtc.part");

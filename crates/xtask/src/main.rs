@@ -1,4 +1,4 @@
-//! The chores of the repository: `cargo xtask tidy`, `kernels`, `fuzz` and `ci`.
+//! The chores of the repository: `cargo xtask tidy`, `deny`, `kernels`, `fuzz` and `ci`.
 //! Never part of the product, and depends on nothing but the standard library.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
@@ -6,6 +6,8 @@
 mod ci;
 mod fuzzing;
 mod kernels;
+mod supply;
+mod tally;
 mod tidy;
 
 use std::path::Path;
@@ -14,12 +16,13 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <command>
 
   tidy   checks what the compiler does not: file sizes, first lines, names, layers, links
+  deny   checks what comes from others by deny.toml: licences, bans, sources, advisories
   kernels [--all]
          compiles the CUDA kernels without a GPU, in the forms that cover all others, or in all forms
   fuzz SECONDS
-         throws bytes at what reads the bodies of requests, each target for so long
-  ci     runs everything a change must pass: formatting, lints, tidy, kernels, the default model, all tests, fuzzing for
-         a short time, clients";
+         throws bytes at what reads requests, files and messages, each target for so long
+  ci     runs everything a change must pass: formatting, tidy, dependencies, lints, kernels, the default model, all
+         tests, fuzzing for a short time, clients";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
     let root = repository_root();
     match words.as_slice() {
         ["tidy"] => tidy::check_tree(root),
+        ["deny"] => ci::alone("deny", supply::check(root)),
         ["kernels"] => ci::alone("kernels", kernels::check(root, kernels::Forms::Covering)),
         ["kernels", "--all"] => ci::alone("kernels", kernels::check(root, kernels::Forms::All)),
         ["fuzz", seconds] => match seconds.parse() {

@@ -138,8 +138,7 @@ mod tests {
     #[test]
     fn a_transpose_swaps_rows_and_columns() {
         if !is_x86_feature_detected!("avx512f") {
-            println!("SKIPPED: no AVX-512");
-            return;
+            return magray_skip::test(magray_skip::Need::CpuPath("avx512".to_owned()), "no AVX-512");
         }
         let from: Vec<[u32; 16]> = (0..16).map(|r| std::array::from_fn(|c| r * 16 + c as u32)).collect();
         // SAFETY: AVX-512 is there; the rows are 64 bytes long.

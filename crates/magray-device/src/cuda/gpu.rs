@@ -229,7 +229,7 @@ pub(super) mod tests {
         match probe(&SearchPath::system(), &Visible::all()) {
             Ok(gpus) => assert!(gpus.iter().enumerate().all(|(at, gpu)| gpu.index == at && gpu.memory_bytes > 0)),
             Err(declined) => {
-                println!("SKIPPED: no device: {declined}");
+                magray_skip::part(magray_skip::Need::Gpu, format_args!("no GPU ({})", declined.code()));
                 assert!(["no_driver", "no_device", "driver_failed", "driver_too_old"].contains(&declined.code()));
             }
         }

@@ -5,6 +5,7 @@ use crate::rig::{Rig, Stored, Subject};
 use crate::variables;
 use magray_core::{CpuPath, Precision};
 use magray_device::cpu::{Cpu, CpuOps, available_paths};
+use magray_skip::Need;
 use std::sync::Arc;
 
 /// Threads of a team: odd, so that shares are uneven.
@@ -25,13 +26,12 @@ enum Threads {
 }
 
 /// Runs a test on every rig of the CPU.
-#[expect(clippy::print_stdout, reason = "a missing path is the test's to tell, and captured as such")]
 pub(crate) fn each_rig(test: impl Fn(&mut Rig<CpuSubject>)) {
     let seed = variables::seed();
     let available = available_paths();
     for path in CpuPath::ALL {
         if !available.contains(&path) {
-            println!("SKIPPED: no {path} path");
+            magray_skip::part(Need::CpuPath(path.to_string()), "the CPU has no such path");
             continue;
         }
         let cpu = Arc::new(Cpu::new(Some(path), Some(TEAM)).expect("the path is available"));

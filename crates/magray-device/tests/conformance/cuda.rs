@@ -72,13 +72,12 @@ fn open_all() -> Result<Vec<Opened>, &'static str> {
 }
 
 /// The GPU with each set of kernels; none where there is no GPU, which is told.
-#[expect(clippy::print_stdout, reason = "a missing device is the test's to tell, and captured as such")]
 fn opened() -> &'static [Opened] {
     match &*OPENED {
         Ok(opened) => opened,
         Err(reason) if variables::needs_gpu() => panic!("a GPU is needed and there is none ({reason})"),
         Err(reason) => {
-            println!("SKIPPED: no device ({reason})");
+            magray_skip::test(magray_skip::Need::Gpu, format_args!("no GPU ({reason})"));
             &[]
         }
     }

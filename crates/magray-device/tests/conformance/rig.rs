@@ -94,11 +94,10 @@ impl<S: Subject> Rig<S> {
 
     /// Whether a case of so many multiply-adds is for this device. Larger ones are for devices that are meant for them:
     /// each is checked by the same loops, which cost most of the time.
-    #[expect(clippy::print_stdout, reason = "a case that is left out is the test's to tell, and captured as such")]
     pub(crate) fn affords(&self, multiply_adds: usize) -> bool {
         let affords = multiply_adds <= S::AFFORDED;
         if !affords {
-            println!("SKIPPED: {multiply_adds} multiply-adds are too many for {}", self.name);
+            magray_skip::part(magray_skip::Need::FastDevice, "large cases are checked on a GPU");
         }
         affords
     }

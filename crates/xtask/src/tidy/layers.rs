@@ -12,19 +12,22 @@ const APART: &str = "xtask";
 /// Tries the decisions: leans on the lowest layer alone, and none leans on it.
 const SIMULATOR: &str = "magray-simulator";
 
+/// Reports skipped tests: leans on none, and the tests of every crate may lean on it.
+const FOR_TESTS: &str = "magray-skip";
+
 /// Checks one file; only manifests of crates have layers.
 pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
     let Some(owner) = file.path.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml")) else {
         return Vec::new();
     };
     let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
-    let apart = [(APART, 0), (SIMULATOR, 1)].into_iter().find(|(name, _)| *name == owner);
+    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1)].into_iter().find(|(name, _)| *name == owner);
     let Some(own_rank) = rank(owner).or(apart.map(|(_, rank)| rank)) else {
         return vec![Finding::new(file, 0, "layers", format!("'{owner}' has no layer: give it one in LAYERS"))];
     };
     let mut findings = Vec::new();
     for (line, needed) in dependencies(file) {
-        let is_ours = needed == APART || needed.starts_with("magray");
+        let is_ours = (needed == APART || needed.starts_with("magray")) && needed != FOR_TESTS;
         let is_lower = rank(needed).is_some_and(|rank| rank < own_rank);
         if is_ours && !is_lower {
             findings.push(Finding::new(file, line, "layers", format!("'{owner}' must not depend on '{needed}'")));
@@ -87,6 +90,12 @@ mod tests {
         let manifest = "[dependencies]\nmagray-core = \"1\"\nmagray-device = \"1\"\n";
         assert_eq!(lines("magray-simulator", manifest), [3]);
         assert_eq!(lines("magray", "[dev-dependencies]\nmagray-simulator = \"1\"\n"), [2]);
+    }
+
+    #[test]
+    fn every_crate_may_report_skipped_tests() {
+        assert_eq!(lines("magray-device", "[dev-dependencies]\nmagray-skip.workspace = true\n"), []);
+        assert_eq!(lines("magray-skip", "[dependencies]\nmagray-core = \"1\"\n"), [2]);
     }
 
     #[test]

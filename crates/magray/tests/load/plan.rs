@@ -1,6 +1,13 @@
 //! A plan of faults by chance: each kind once, on one device or the other, at a moment that the seed chooses.
 
-use std::{env, fmt};
+use std::{
+    env, fmt,
+    hash::{BuildHasher, RandomState},
+    io::{self, Write},
+};
+
+/// Repeats the plan of a run.
+const SEED: &str = "MAGRAY_LOAD_SEED";
 
 /// What goes wrong by chance, and for how long where it goes on for a while.
 const FAULTS: [&str; 13] = [
@@ -33,9 +40,16 @@ pub(crate) struct Plan {
     pub(crate) text: String,
 }
 
-/// The seed of this run: another one can be tried by `MAGRAY_LOAD_SEED`.
+/// The seed of this run: a fresh one each time, or that of `MAGRAY_LOAD_SEED` to repeat a run.
 pub(crate) fn seed() -> u64 {
-    env::var("MAGRAY_LOAD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
+    let seed = match env::var(SEED) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{SEED}={text} is no number")),
+        // The standard library draws the keys of its maps from the system.
+        Err(_) => RandomState::new().hash_one(SEED),
+    };
+    // Past the capture of the test harness: a run that hangs or is killed must have told its seed.
+    let _ = writeln!(io::stderr(), "faults at random: {SEED}={seed}");
+    seed
 }
 
 impl Plan {
@@ -67,6 +81,6 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MAGRAY_LOAD_SEED={} ({})", self.seed, self.text)
+        write!(f, "{SEED}={} ({})", self.seed, self.text)
     }
 }

@@ -161,6 +161,7 @@ impl LoadArgs {
             texts: self.texts as usize,
             warmup: Duration::from_secs_f64(self.warmup),
             measured: Duration::from_secs_f64(self.seconds),
+            requests_max: u64::MAX,
             seed: self.seed,
             expected,
             poison: self.poison(),

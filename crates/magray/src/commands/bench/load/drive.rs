@@ -37,11 +37,13 @@ pub(super) struct Load {
     pub(super) texts: usize,
     pub(super) warmup: Duration,
     pub(super) measured: Duration,
+    /// No more requests than these, however much time is left.
+    pub(super) requests_max: u64,
     pub(super) seed: u64,
     /// Refusals that are no fault.
     pub(super) expected: Vec<&'static str>,
     pub(super) poison: Option<Poison>,
-    /// An answer that does not come within this time after the end is lost.
+    /// An answer that does not come within this time after the last request was sent is lost.
     pub(super) lost_after: Duration,
 }
 
@@ -98,7 +100,7 @@ pub(super) fn drive(
     let poison = load.poison.map(|poison| (poison, start + poison.every));
     let lateness = Histogram::new();
     let mut sender = Sender { target, pool, texts: load.texts, poison, sent: &sent, answers, lateness };
-    let collector = Collector { pool, tally: &tally, arrived, give_up: end + load.lost_after };
+    let collector = Collector { pool, tally: &tally, arrived, lost_after: load.lost_after };
     let (unsent, lateness) = thread::scope(|scope| {
         let underway = Underway { start, sent: &sent, tally: &tally };
         let (over, looks_on) = mpsc::channel();
@@ -108,7 +110,7 @@ pub(super) fn drive(
                 let senders: Vec<_> = Arrivals::divide(rate, load.seed)
                     .into_iter()
                     .enumerate()
-                    .map(|(place, arrivals)| OpenLoop { arrivals, place: place as u64, start, end, seed: load.seed })
+                    .map(|(place, arrivals)| OpenLoop { arrivals, place: place as u64, start, end, load })
                     .collect();
                 let of = senders.len() as u64;
                 let handles: Vec<_> = senders
@@ -118,10 +120,10 @@ pub(super) fn drive(
                     .collect();
                 // Once all of them have ended and all tickets are answered, nobody is left who could send an answer.
                 drop(sender);
-                collector.run();
+                collector.run(|| handles.iter().any(|handle| !handle.is_finished()));
                 join_all(handles)
             }
-            Sending::Closed { clients } => (0, collector.run_clients(sender, clients, load.seed, end)),
+            Sending::Closed { clients } => (0, collector.run_clients(sender, clients, load, end)),
         };
         drop(over);
         done
@@ -188,27 +190,27 @@ impl Sender<'_> {
 }
 
 /// One of the threads that send by a schedule.
-struct OpenLoop {
+struct OpenLoop<'a> {
     arrivals: Arrivals,
     /// Its place among them.
     place: u64,
     start: Instant,
     end: Instant,
-    seed: u64,
+    load: &'a Load,
 }
 
-impl OpenLoop {
+impl OpenLoop<'_> {
     /// How long requests that are due are still sent after the end, where sending is late.
     const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 
     /// Sends all requests; gives how many it was too late for.
     fn run(self, of: u64, mut sender: Sender<'_>) -> (u64, Histogram) {
         let pacer = Pacer::new();
-        let mut chance = Chance::new(self.seed.wrapping_mul(31).wrapping_add(self.place));
+        let mut chance = Chance::new(self.load.seed.wrapping_mul(31).wrapping_add(self.place));
         let (mut number, mut unsent) = (self.place, 0);
         for at in self.arrivals {
             let due = self.start + at;
-            if due >= self.end {
+            if due >= self.end || number >= self.load.requests_max {
                 break;
             }
             if self.end.elapsed() > Self::CATCH_UP_MAX {
@@ -228,33 +230,46 @@ struct Collector<'a> {
     pool: &'a Pool,
     tally: &'a Mutex<Tally>,
     arrived: Receiver<Arrived>,
-    give_up: Instant,
+    lost_after: Duration,
 }
 
 impl Collector<'_> {
-    /// Counts answers until nobody is left to send one, or until it has waited long enough.
-    fn run(self) {
-        while let Ok(arrived) = self.arrived.recv_timeout(self.left()) {
-            lock(self.tally).count(&arrived, self.pool);
+    /// Counts answers until nobody is left to send one, or until none came for long enough after the last request.
+    fn run(self, is_sending: impl Fn() -> bool) {
+        /// How often it looks whether requests are still sent, while no answer comes.
+        const LOOK_EVERY: Duration = Duration::from_millis(20);
+        let mut give_up: Option<Instant> = None;
+        loop {
+            let wait = give_up.map_or(LOOK_EVERY, |at| at.saturating_duration_since(Instant::now()));
+            match self.arrived.recv_timeout(wait) {
+                Ok(arrived) => {
+                    lock(self.tally).count(&arrived, self.pool);
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) if give_up.is_some() => return,
+                Err(RecvTimeoutError::Timeout) if is_sending() => {}
+                Err(RecvTimeoutError::Timeout) => give_up = Some(Instant::now() + self.lost_after),
+            }
         }
     }
 
     /// Sends for clients, and counts their answers, as [`Collector::run`] does.
-    fn run_clients(self, mut sender: Sender<'_>, clients: usize, seed: u64, end: Instant) -> Histogram {
+    fn run_clients(self, mut sender: Sender<'_>, clients: usize, load: &Load, end: Instant) -> Histogram {
         /// A client that was refused does not knock at once again.
         const PAUSE: Duration = Duration::from_millis(10);
-        let mut chance = Chance::new(seed);
+        let mut chance = Chance::new(load.seed);
+        let is_over = |number: u64| number >= load.requests_max || Instant::now() >= end;
         let mut number = 0;
-        let mut send = |sender: &mut Sender<'_>| {
-            sender.send(number, Instant::now(), &mut chance);
-            number += 1;
+        let mut send = |sender: &mut Sender<'_>, number: &mut u64| {
+            sender.send(*number, Instant::now(), &mut chance);
+            *number += 1;
         };
-        (0..clients).for_each(|_| send(&mut sender));
+        (0..load.requests_max.min(clients as u64)).for_each(|_| send(&mut sender, &mut number));
         let mut pausing: VecDeque<Instant> = VecDeque::new();
-        while Instant::now() < end {
-            while pausing.front().is_some_and(|until| *until <= Instant::now()) {
+        while !is_over(number) {
+            while !is_over(number) && pausing.front().is_some_and(|until| *until <= Instant::now()) {
                 pausing.pop_front();
-                send(&mut sender);
+                send(&mut sender, &mut number);
             }
             let wake = pausing.front().map_or(end, |until| end.min(*until));
             match self.arrived.recv_timeout(wake.saturating_duration_since(Instant::now())) {
@@ -263,7 +278,7 @@ impl Collector<'_> {
                     // that is not its request's first makes no second client of it.
                     let is_open = lock(self.tally).is_open(&arrived.request);
                     match arrived.outcome {
-                        Outcome::Vectors(_) if is_open => send(&mut sender),
+                        Outcome::Vectors(_) if is_open && !is_over(number) => send(&mut sender, &mut number),
                         Outcome::Refused { .. } if is_open => pausing.push_back(arrived.at + PAUSE),
                         _ => {}
                     }
@@ -275,12 +290,8 @@ impl Collector<'_> {
         }
         let lateness = sender.lateness;
         drop(sender.answers);
-        self.run();
+        self.run(|| false);
         lateness
-    }
-
-    fn left(&self) -> Duration {
-        self.give_up.saturating_duration_since(Instant::now())
     }
 }
 

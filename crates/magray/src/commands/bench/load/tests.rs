@@ -2,11 +2,11 @@
 
 use std::{
     sync::{
-        Mutex,
+        Condvar, Mutex,
         atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, RecvTimeoutError},
+        mpsc::{Receiver, TryRecvError, channel},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use expect_test::expect;
@@ -61,86 +61,87 @@ fn refused(code: &'static str) -> Outcome {
     Outcome::Refused { code, message: "made up".to_owned() }
 }
 
+/// Ends by the number of its requests: the time would end it after another number on each run.
 fn load(sending: Sending) -> Load {
     Load {
         sending,
         texts: 2,
         warmup: Duration::ZERO,
-        measured: Duration::from_millis(100),
+        measured: HOUR,
+        requests_max: REQUESTS,
         seed: 7,
         expected: vec!["full"],
         poison: None,
-        lost_after: Duration::from_secs(60),
+        lost_after: HOUR,
     }
 }
 
+/// No load of these tests lasts so long: what waits for it hangs, and is seen.
+const HOUR: Duration = Duration::from_secs(3600);
+const REQUESTS: u64 = 200;
+/// Of these, those that an engine of [`check_tenth`] treats in another way.
+const TENTHS: u64 = REQUESTS / 10;
 const OPEN: Sending = Sending::Open { rate: 5000.0 };
-const CLOSED: Sending = Sending::Closed { clients: 3 };
+/// More clients than requests are lost in any test: a client whose answer is lost never sends again.
+const CLOSED: Sending = Sending::Closed { clients: TENTHS as usize + 1 };
 
 fn run(load: &Load, pool: &Pool, answer: impl Fn(Vec<Vec<u32>>, Ticket) + Sync) -> Outcomes {
     drive(&Fake(answer), pool, load, |_, _: Receiver<()>| {})
 }
 
-/// Runs a load until something has come of it: a machine that others keep busy may stand still for all of its time.
-fn once_any<T>(run: impl Fn() -> (u64, T)) -> (u64, T) {
-    let counted = std::iter::repeat_with(run).take(20).find(|(count, _)| *count > 0);
-    counted.expect("nothing came of any run")
-}
-
 /// Runs both loops with an engine that does something else with every tenth request.
-fn check_tenth(what: impl Fn(&[Vec<u32>], Ticket) + Sync, expected: impl Fn(&Outcomes, u64)) {
+fn check_tenth(what: impl Fn(&[Vec<u32>], Ticket) + Sync, expected: impl Fn(&Outcomes)) {
     for sending in [OPEN, CLOSED] {
-        let (tenths, outcomes) = once_any(|| {
-            let tenths = AtomicU64::new(0);
-            let outcomes = run(&load(sending), &axes(TEXTS), |texts, ticket| {
-                if ticket.request.number % 10 == 3 {
-                    tenths.fetch_add(1, Ordering::Relaxed);
-                    what(&texts, ticket);
-                } else {
-                    ticket.answer(right(&texts));
-                }
-            });
-            (tenths.into_inner(), outcomes)
+        let outcomes = run(&load(sending), &axes(TEXTS), |texts, ticket| {
+            if ticket.request.number % 10 == 3 {
+                what(&texts, ticket);
+            } else {
+                ticket.answer(right(&texts));
+            }
         });
-        expected(&outcomes, tenths);
+        assert_eq!((outcomes.sent, outcomes.unsent), (REQUESTS, 0), "{sending:?}");
+        expected(&outcomes);
     }
 }
 
 #[test]
 fn an_engine_in_order_is_found_in_order() {
     for sending in [OPEN, CLOSED] {
-        let (measured, outcomes) = once_any(|| {
-            let outcomes = run(&load(sending), &axes(TEXTS), |texts, ticket| ticket.answer(right(&texts)));
-            (outcomes.tally.latency.count(), outcomes)
-        });
+        let outcomes = run(&load(sending), &axes(TEXTS), |texts, ticket| ticket.answer(right(&texts)));
         let counts = &outcomes.tally.counts;
         assert_eq!((outcomes.lost, counts.doubled, counts.wrong, counts.unexpected), (0, 0, 0, 0));
-        assert_eq!(counts.answered, outcomes.sent);
-        assert_eq!(outcomes.tally.devices[0].1.texts, measured * 2);
+        assert_eq!((outcomes.sent, outcomes.unsent, counts.answered), (REQUESTS, 0, REQUESTS), "{sending:?}");
+        assert_eq!(outcomes.tally.latency.count(), REQUESTS);
+        assert_eq!(outcomes.tally.devices[0].1.texts, REQUESTS * 2);
         assert_eq!(report(&outcomes).fault(), None);
     }
 }
 
 #[test]
+fn the_time_ends_a_load_too() {
+    for sending in [OPEN, CLOSED] {
+        let load = Load { requests_max: u64::MAX, measured: Duration::from_millis(20), ..load(sending) };
+        let outcomes = run(&load, &axes(TEXTS), |texts, ticket| ticket.answer(right(&texts)));
+        assert_eq!((outcomes.lost, outcomes.tally.counts.answered), (0, outcomes.sent), "{sending:?}");
+    }
+}
+
+#[test]
 fn an_answer_from_another_thread_is_waited_for_after_the_end() {
-    // `None`: nothing is held any more; what is sent so late is answered at once.
-    let held = Mutex::new(Some(Vec::new()));
-    let load = load(OPEN);
-    let late = Instant::now() + load.measured + Duration::from_millis(50);
-    let target = Fake(|texts: Vec<Vec<u32>>, ticket: Ticket| match &mut *held.lock().unwrap() {
-        Some(held) => held.push((texts, ticket)),
-        None => ticket.answer(right(&texts)),
+    let (hold, held) = channel();
+    let target = Fake(move |texts: Vec<Vec<u32>>, ticket: Ticket| hold.send((texts, ticket)).unwrap());
+    let schedule = Mutex::new(Duration::ZERO);
+    let told = &schedule;
+    let outcomes = drive(&target, &axes(TEXTS), &load(OPEN), move |_, over: Receiver<()>| {
+        // All answers come at once, when the last request was sent.
+        let all: Vec<(Vec<Vec<u32>>, Ticket)> = held.iter().take(REQUESTS as usize).collect();
+        assert_eq!(over.try_recv(), Err(TryRecvError::Empty));
+        *told.lock().unwrap() = all[all.len() - 1].1.request.due - all[0].1.request.due;
+        all.into_iter().for_each(|(texts, ticket)| ticket.answer(right(&texts)));
     });
-    let outcomes = drive(&target, &axes(TEXTS), &load, |_, over: Receiver<()>| {
-        // All answers come at once, when the time to send is over.
-        let still_runs = over.recv_timeout(late.saturating_duration_since(Instant::now()));
-        assert_eq!(still_runs, Err(RecvTimeoutError::Timeout));
-        let all = held.lock().unwrap().take();
-        all.into_iter().flatten().for_each(|(texts, ticket)| ticket.answer(right(&texts)));
-    });
-    assert!(outcomes.sent > 0);
-    assert_eq!((outcomes.lost, outcomes.tally.counts.answered), (0, outcomes.sent));
-    assert!(outcomes.tally.latency.max() >= Duration::from_millis(50), "latency counts from the due moment");
+    let waited = schedule.into_inner().unwrap();
+    assert_eq!((outcomes.sent, outcomes.lost, outcomes.tally.counts.answered), (REQUESTS, 0, REQUESTS));
+    assert!(waited > Duration::ZERO && outcomes.tally.latency.max() >= waited, "latency counts from the due moment");
 }
 
 #[test]
@@ -148,9 +149,9 @@ fn requests_that_are_never_answered_are_lost() {
     check_tenth(
         // The ticket is dropped without an answer.
         |_, _| {},
-        |outcomes, tenths| {
-            assert_eq!((outcomes.lost, outcomes.tally.counts.answered), (tenths, outcomes.sent - tenths));
-            assert!(report(outcomes).fault().unwrap().contains(&format!("{tenths} lost")));
+        |outcomes| {
+            assert_eq!((outcomes.lost, outcomes.tally.counts.answered), (TENTHS, REQUESTS - TENTHS));
+            assert!(report(outcomes).fault().unwrap().contains(&format!("{TENTHS} lost")));
         },
     );
 }
@@ -162,9 +163,7 @@ fn requests_whose_ticket_is_kept_for_ever_are_lost_and_do_not_hold_up_the_end() 
     let outcomes = run(&load, &axes(TEXTS), |texts, ticket| {
         if ticket.request.number == 0 { kept.lock().unwrap().push(ticket) } else { ticket.answer(right(&texts)) }
     });
-    // More of them where those that come after the end are late.
-    assert!(outcomes.lost >= 1);
-    assert_eq!(outcomes.lost + outcomes.tally.counts.answered, outcomes.sent);
+    assert_eq!((outcomes.sent, outcomes.lost, outcomes.tally.counts.answered), (REQUESTS, 1, REQUESTS - 1));
 }
 
 #[test]
@@ -175,9 +174,9 @@ fn a_second_answer_is_counted_and_makes_no_second_client() {
             ticket.answer(right(texts));
             again.answer(right(texts));
         },
-        |outcomes, tenths| {
-            assert_eq!((outcomes.tally.counts.doubled, outcomes.lost), (tenths, 0));
-            assert_eq!(outcomes.tally.counts.answered, outcomes.sent);
+        |outcomes| {
+            assert_eq!((outcomes.tally.counts.doubled, outcomes.lost), (TENTHS, 0));
+            assert_eq!(outcomes.tally.counts.answered, REQUESTS);
             assert!(outcomes.tally.complaints[0].ends_with("was answered again"), "{:?}", outcomes.tally.complaints);
             assert!(outcomes.tally.complaints.len() <= 5);
         },
@@ -191,8 +190,8 @@ fn a_wrong_vector_is_counted_and_named() {
             let others: Vec<Vec<u32>> = texts.iter().map(|ids| vec![(ids[0] + 1) % TEXTS as u32]).collect();
             ticket.answer(right(&others));
         },
-        |outcomes, tenths| {
-            assert_eq!((outcomes.tally.counts.wrong, outcomes.lost), (tenths, 0));
+        |outcomes| {
+            assert_eq!((outcomes.tally.counts.wrong, outcomes.lost), (TENTHS, 0));
             let complaint = &outcomes.tally.complaints[0];
             assert!(complaint.contains("answered wrongly by sim:0"), "{complaint}");
             assert!(report(outcomes).fault().unwrap().contains("answered wrongly"));
@@ -204,15 +203,15 @@ fn a_wrong_vector_is_counted_and_named() {
 fn only_refusals_without_reason_are_a_fault() {
     check_tenth(
         |_, ticket| ticket.answer(refused("full")),
-        |outcomes, tenths| {
-            assert_eq!((outcomes.tally.counts.refused["full"], outcomes.tally.counts.unexpected), (tenths, 0));
+        |outcomes| {
+            assert_eq!((outcomes.tally.counts.refused["full"], outcomes.tally.counts.unexpected), (TENTHS, 0));
             assert_eq!((outcomes.lost, report(outcomes).fault()), (0, None));
         },
     );
     check_tenth(
         |_, ticket| ticket.answer(refused("no_device")),
-        |outcomes, tenths| {
-            assert_eq!(outcomes.tally.counts.unexpected, tenths);
+        |outcomes| {
+            assert_eq!(outcomes.tally.counts.unexpected, TENTHS);
             assert!(report(outcomes).fault().unwrap().contains("refused without reason"));
         },
     );
@@ -220,51 +219,54 @@ fn only_refusals_without_reason_are_a_fault() {
 
 #[test]
 fn poison_is_sent_now_and_then_and_only_it_may_be_refused_for_it() {
-    let poison = Some(Poison { token: 999, every: Duration::from_millis(10) });
+    let every = Duration::from_millis(10);
     for sending in [OPEN, CLOSED, Sending::Open { rate: 50_000.0 }] {
-        let load = Load { poison, ..load(sending) };
-        let (poisoned, outcomes) = once_any(|| {
-            let poisoned = AtomicU64::new(0);
-            let outcomes = run(&load, &axes(TEXTS), |texts, ticket| {
-                let is_poison = texts[0][0] == 999;
-                assert_eq!(is_poison, ticket.request.is_poison);
-                poisoned.fetch_add(u64::from(is_poison), Ordering::Relaxed);
-                ticket.answer(if is_poison { refused("poison") } else { right(&texts) });
-            });
-            (poisoned.into_inner(), outcomes)
+        // So many that the schedules take longer than the first poison does.
+        let load = Load { poison: Some(Poison { token: 999, every }), requests_max: 2000, ..load(sending) };
+        let (poisoned, dues) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+        let outcomes = run(&load, &axes(TEXTS), |texts, ticket| {
+            let due = ticket.request.due;
+            dues.lock().unwrap().push(due);
+            // Clients have no schedule: their first answer comes when it is time for poison.
+            while sending == CLOSED && ticket.request.number == 0 && due.elapsed() < every {
+                std::thread::yield_now();
+            }
+            let is_poison = texts[0][0] == 999;
+            assert_eq!(is_poison, ticket.request.is_poison);
+            poisoned.fetch_add(u64::from(is_poison), Ordering::Relaxed);
+            ticket.answer(if is_poison { refused("poison") } else { right(&texts) });
         });
-        assert!(poisoned <= 9, "{poisoned}");
-        assert_eq!(outcomes.tally.counts.refused["poison"], poisoned);
+        let poisoned = poisoned.into_inner();
+        let time = dues.into_inner().unwrap().into_iter().max().expect("requests were sent") - outcomes.start;
+        let most = (time.as_nanos() / every.as_nanos()) as u64;
+        assert!((1..=most).contains(&poisoned), "{poisoned} of {most} with {sending:?}");
+        assert_eq!((outcomes.sent, outcomes.tally.counts.refused["poison"]), (2000, poisoned));
         assert_eq!(report(&outcomes).fault(), None);
     }
     check_tenth(
         |_, ticket| ticket.answer(refused("poison")),
-        |outcomes, tenths| assert_eq!(outcomes.tally.counts.unexpected, tenths),
+        |outcomes| assert_eq!(outcomes.tally.counts.unexpected, TENTHS),
     );
 }
 
 #[test]
 fn clients_that_are_refused_come_back() {
-    let (came_back, outcomes) = once_any(|| {
-        let turns = AtomicU64::new(0);
-        let outcomes = run(&load(Sending::Closed { clients: 2 }), &axes(TEXTS), |texts, ticket| {
-            // The first request of both clients.
-            let outcome = if turns.fetch_add(1, Ordering::Relaxed) < 2 { refused("full") } else { right(&texts) };
-            ticket.answer(outcome);
-        });
-        (turns.into_inner().saturating_sub(2), outcomes)
+    let turns = AtomicU64::new(0);
+    let outcomes = run(&load(Sending::Closed { clients: 2 }), &axes(TEXTS), |texts, ticket| {
+        // The first request of both clients.
+        let outcome = if turns.fetch_add(1, Ordering::Relaxed) < 2 { refused("full") } else { right(&texts) };
+        ticket.answer(outcome);
     });
-    assert_eq!(outcomes.tally.counts.refused["full"], 2);
-    assert_eq!(outcomes.tally.counts.answered, came_back);
+    let counts = &outcomes.tally.counts;
+    assert_eq!((outcomes.sent, counts.refused["full"], counts.answered), (REQUESTS, 2, REQUESTS - 2));
 }
 
 #[test]
 fn what_warms_up_is_checked_and_not_measured() {
-    let load = Load { warmup: Duration::from_secs(3600), measured: Duration::ZERO, ..load(OPEN) };
-    let load = Load { warmup: Duration::from_millis(50), ..load };
+    let load = Load { warmup: HOUR, ..load(OPEN) };
     let outcomes = run(&load, &axes(TEXTS), |_, ticket| ticket.answer(right(&[vec![0], vec![0]])));
     assert_eq!((outcomes.tally.latency.count(), outcomes.tally.counts.in_time.requests), (0, 0));
-    assert!(outcomes.tally.counts.wrong > 0);
+    assert_eq!(outcomes.tally.counts.wrong, REQUESTS);
 }
 
 #[test]
@@ -277,6 +279,7 @@ fn the_same_seed_sends_the_same_texts() {
             ticket.answer(right(&texts));
         });
         let mut sent = sent.into_inner().unwrap();
+        assert_eq!(sent.len() as u64, REQUESTS);
         sent.sort();
         sent
     };
@@ -286,34 +289,34 @@ fn the_same_seed_sends_the_same_texts() {
 
 #[test]
 fn workers_that_were_replaced_are_seen() {
-    struct Restarting(AtomicU64);
+    /// Looks at the devices so far; another worker, and another batch of four texts, at each.
+    struct Restarting(Mutex<u32>, Condvar);
     impl Target for Restarting {
         fn submit(&self, texts: Vec<Vec<u32>>, ticket: Ticket) {
+            // The load goes on until the devices were looked at three times.
+            drop(self.1.wait_while(self.0.lock().unwrap(), |looks| *looks < 3).unwrap());
             ticket.answer(right(&texts));
         }
 
         fn devices(&self) -> Vec<DeviceNow> {
-            // Another worker at each look.
-            let pid = self.0.fetch_add(1, Ordering::Relaxed) as u32;
-            // And another batch of four texts.
-            let batches = u64::from(pid);
+            let mut looks = self.0.lock().unwrap();
+            let batches = u64::from(*looks);
             let done = Done { batches, texts: 4 * batches, busy: Duration::from_millis(batches) };
-            vec![DeviceNow { name: SIM, state: "in rotation".to_owned(), pid: Some(pid), done }]
+            let pid = Some(100 + *looks);
+            *looks += 1;
+            self.1.notify_all();
+            vec![DeviceNow { name: SIM, state: "in rotation".to_owned(), pid, done }]
         }
 
         fn incidents(&self) -> Vec<Fault> {
             Vec::new()
         }
     }
-    let (_, report) = once_any(|| {
-        let target = Restarting(AtomicU64::new(100));
-        let load = Load { measured: Duration::from_millis(300), ..load(CLOSED) };
-        let report = measure(&target, &axes(TEXTS), &load, case(), Console::new(true, false));
-        // Two looks within the time make some work of the device.
-        (u64::from(report.devices.iter().any(|device| device.busy > 0.0)), report)
-    });
+    let target = Restarting(Mutex::new(0), Condvar::new());
+    let report = measure(&target, &axes(TEXTS), &load(CLOSED), case(), Console::new(true, false));
     let pids: Vec<u32> = report.workers.iter().map(|worker| worker.pid).collect();
-    assert_eq!(pids[..2], [100, 101]);
+    assert_eq!(pids[..3], [100, 101, 102]);
+    assert!(report.devices[0].busy > 0.0, "{report:?}");
     assert_eq!(report.batch_texts_mean, 4.0);
     assert_eq!(report.fault(), None);
 }

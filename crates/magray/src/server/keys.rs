@@ -136,8 +136,8 @@ impl Keys {
             Given::Unknown if self.are_needed(access) => refuse(Kind::Unauthorised, "the key is not known"),
             Given::Nothing | Given::Unknown if access == Access::Admin && !is_local => refuse(
                 Kind::Forbidden,
-                "without keys only programs on the server's own machine may change anything: set MAGRAY_ADMIN_KEYS or \
-                 server.admin_keys_file, and send such a key",
+                "without keys only loopback callers may change anything: call from the server's machine by localhost, or \
+                 set MAGRAY_ADMIN_KEYS or server.admin_keys_file and send such a key",
             ),
             // Clients that cannot do without a key send any.
             Given::Nothing | Given::Unknown => Ok(Caller::default()),

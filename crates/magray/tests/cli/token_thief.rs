@@ -1,5 +1,6 @@
 //! Servers that would like to have the user's token: one in the clear, one that the first redirects to.
 //! Both on the loopback address; they keep every byte that they are sent.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 use std::{
     io::{Read, Write},

@@ -128,7 +128,7 @@ mod tests {
             root.join(below)
         };
         let snapshot = make("models--a--b/snapshots/0123");
-        assert_eq!(model_folders(&snapshot), [snapshot.clone()], "there are no blobs");
+        assert_eq!(model_folders(&snapshot), std::slice::from_ref(&snapshot), "there are no blobs");
         let blobs = make("models--a--b/blobs");
         assert_eq!(model_folders(&snapshot), [snapshot, blobs]);
         let plain = make("plain/snapshots/0123");

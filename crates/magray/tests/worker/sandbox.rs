@@ -51,6 +51,7 @@ fn attempts(model: &ModelFolder, mode: SandboxMode) -> (Sandbox, Vec<Attempt>) {
 }
 
 /// Whether this kernel can confine a worker; says so where it cannot.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen to be skipped")]
 fn can_confine() -> bool {
     let sandbox = Rig::open(&spec()).ready.sandbox;
     if !sandbox.is_whole() {

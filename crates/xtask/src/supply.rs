@@ -35,7 +35,6 @@ pub(crate) fn check(root: &Path) -> Outcome {
     for manifest in MANIFESTS {
         let mut command = deny(root, &program, manifest);
         if !fetched {
-            println!("   the database of advisories cannot be fetched: the copy of an earlier day is used");
             command.arg("--offline");
         }
         let outcome = ci::passes(command.args(["check", "advisories"]), advice);
@@ -43,7 +42,13 @@ pub(crate) fn check(root: &Path) -> Outcome {
             return outcome;
         }
     }
-    Outcome::Done
+    if fetched {
+        Outcome::Done
+    } else {
+        Outcome::LeftOut(Lack::Network(
+            "advisories were checked by an older copy of their database: it cannot be fetched",
+        ))
+    }
 }
 
 fn deny(root: &Path, program: &Path, manifest: &str) -> Command {
@@ -52,9 +57,12 @@ fn deny(root: &Path, program: &Path, manifest: &str) -> Command {
     command
 }
 
-/// The user's cargo-deny, or one in the build folder.
+/// The user's cargo-deny if it is of the same series, else one in the build folder.
 fn find(root: &Path) -> Result<PathBuf, Outcome> {
-    if ci::runs("cargo-deny", &["--version"]) {
+    let series = VERSION.rsplit_once('.').map_or(VERSION, |(series, _)| series);
+    let told = Command::new("cargo-deny").arg("--version").output();
+    // Older ones do not read what today's cargo tells, or know other settings.
+    if told.is_ok_and(|told| String::from_utf8_lossy(&told.stdout).starts_with(&format!("cargo-deny {series}."))) {
         return Ok(PathBuf::from("cargo-deny"));
     }
     let folder = ci::target_folder(root).join("cargo-deny").join(VERSION);

@@ -1,8 +1,12 @@
 //! Reads TOML and YAML into one tree whose nodes know their line.
 //! Does not know which keys are allowed.
 
-use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
+use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, ScanError, YamlData};
+use saphyr_parser::{Event, Parser};
 use toml::de::{DeTable, DeValue};
+
+/// No configuration is nested as deeply. The tree is made and dropped by calls within calls, which end at the stack's end.
+const DEPTH_MAX: usize = 32;
 
 /// A value of a file and the line it stands on.
 #[derive(Debug)]
@@ -50,16 +54,44 @@ pub(crate) fn parse_toml(text: &str) -> Result<Node, SyntaxError> {
 
 /// Reads YAML: one document whose top is a table, or nothing at all.
 pub(crate) fn parse_yaml(text: &str) -> Result<Node, SyntaxError> {
-    let documents = MarkedYaml::load_from_str(text)
-        .map_err(|error| SyntaxError { line: error.marker().line(), message: error.info().to_owned() })?;
-    match documents.as_slice() {
+    // The parser counts one line more where the last does not end. To YAML, CR, LF and both end one.
+    let lines = 1 + text.replace("\r\n", "\n").matches(['\n', '\r']).count();
+    let within = |error: SyntaxError| SyntaxError { line: error.line.min(lines), ..error };
+    check_yaml(text).and_then(|()| read_yaml(text, lines)).map_err(within)
+}
+
+fn read_yaml(text: &str, lines: usize) -> Result<Node, SyntaxError> {
+    match MarkedYaml::load_from_str(text).map_err(|error| yaml_error(&error))?.as_slice() {
         [] => Ok(Node { line: 1, data: Data::Table(Vec::new()) }),
-        [document] => yaml_node(document),
+        [document] => yaml_node(document, lines),
         [_, second, ..] => Err(SyntaxError {
             line: second.span.start.line(),
             message: "a second document; only one is read".to_owned(),
         }),
     }
+}
+
+/// Refuses YAML that is small as a file and large as a tree: deep nesting, and aliases, each of which copies what it names.
+fn check_yaml(text: &str) -> Result<(), SyntaxError> {
+    let mut depth = 0;
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| yaml_error(&error))?;
+        let refuse = |message: &str| Err(SyntaxError { line: span.start.line(), message: message.to_owned() });
+        match event {
+            Event::SequenceStart(..) | Event::MappingStart(..) if depth == DEPTH_MAX => {
+                return refuse("nested more deeply than any setting");
+            }
+            Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
+            Event::SequenceEnd | Event::MappingEnd => depth -= 1,
+            Event::Alias(_) => return refuse("aliases are not used here; write the value again"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn yaml_error(error: &ScanError) -> SyntaxError {
+    SyntaxError { line: error.marker().line(), message: error.info().to_owned() }
 }
 
 fn toml_table(table: &DeTable<'_>, lines: &Lines) -> Data {
@@ -90,8 +122,8 @@ fn toml_node(value: &toml::Spanned<DeValue<'_>>, lines: &Lines) -> Node {
     Node { line: lines.line_at(value.span().start), data }
 }
 
-fn yaml_node(yaml: &MarkedYaml<'_>) -> Result<Node, SyntaxError> {
-    let line = yaml.span.start.line();
+fn yaml_node(yaml: &MarkedYaml<'_>, lines: usize) -> Result<Node, SyntaxError> {
+    let line = yaml.span.start.line().min(lines);
     let refuse = |message: &str| Err(SyntaxError { line, message: message.to_owned() });
     let data = match &yaml.data {
         YamlData::Value(Scalar::Null) => Data::Null,
@@ -99,11 +131,13 @@ fn yaml_node(yaml: &MarkedYaml<'_>) -> Result<Node, SyntaxError> {
         YamlData::Value(Scalar::Integer(number)) => Data::Scalar(number.to_string()),
         YamlData::Value(Scalar::FloatingPoint(number)) => Data::Scalar(number.to_string()),
         YamlData::Value(Scalar::String(text)) => Data::Scalar(text.to_string()),
-        YamlData::Sequence(items) => Data::List(items.iter().map(yaml_node).collect::<Result<_, _>>()?),
+        YamlData::Sequence(items) => {
+            Data::List(items.iter().map(|item| yaml_node(item, lines)).collect::<Result<_, _>>()?)
+        }
         YamlData::Mapping(rows) => {
             let row = |(key, value): (&MarkedYaml<'_>, &MarkedYaml<'_>)| {
-                let node = yaml_node(value)?;
-                match yaml_node(key)? {
+                let node = yaml_node(value, lines)?;
+                match yaml_node(key, lines)? {
                     Node { data: Data::Scalar(name), line } => Ok((name, Node { line, ..node })),
                     Node { line, .. } => Err(SyntaxError { line, message: "a key must be a plain name".to_owned() }),
                 }
@@ -142,6 +176,24 @@ mod tests {
         let toml = parse_toml("[gpu]\nenabled = true\n[gpu.batch]\nmax_size = 0x10\nids = [0, 1]\n").unwrap();
         let yaml = parse_yaml("gpu:\n  enabled: true\n  batch:\n    max_size: 16\n    ids: [0, 1]\n").unwrap();
         assert_eq!(toml, yaml);
+    }
+
+    #[test]
+    fn deep_nesting_and_aliases_are_refused_before_they_exhaust_stack_or_memory() {
+        let deep = format!("a:\n  {}x", "- ".repeat(200_000));
+        let error = parse_yaml(&deep).unwrap_err();
+        assert_eq!((error.line, error.message.as_str()), (2, "nested more deeply than any setting"));
+        let error = parse_yaml("a: &x [1, 2]\nb: [*x, *x]\n").unwrap_err();
+        assert_eq!((error.line, error.message.as_str()), (2, "aliases are not used here; write the value again"));
+        assert!(parse_yaml("a: {b: {c: [1, [2]]}}").is_ok());
+    }
+
+    #[test]
+    fn an_error_at_the_end_names_a_line_that_the_file_has() {
+        let error = parse_yaml("a: https:odel]/\nname /").unwrap_err();
+        assert_eq!((error.line, error.message.as_str()), (2, "simple key expected"));
+        let error = parse_yaml("a: 1\n---").unwrap_err();
+        assert_eq!((error.line, error.message.as_str()), (2, "a second document; only one is read"));
     }
 
     #[test]

@@ -1,12 +1,28 @@
-//! Fuzzes what reads the bodies of requests for a short time, led by coverage, with the stable compiler.
-//! Keeps what it found in the build folder only; a body that breaks something stays there and is named.
+//! Fuzzes what reads requests, files and messages for a short time, led by coverage, with the stable compiler.
+//! Keeps what it found in the build folder only; bytes that break something stay there and are named.
 
 use crate::ci::{self, Lack, Outcome};
 use std::path::Path;
 use std::process::Command;
 
 /// The targets of `fuzz/`.
-const TARGETS: [&str; 2] = ["texts", "bodies"];
+const TARGETS: [Target; 6] = [
+    Target { name: "texts", words: Some("json.dict"), bytes_max: 4096 },
+    Target { name: "bodies", words: Some("json.dict"), bytes_max: 4096 },
+    Target { name: "safetensors", words: Some("json.dict"), bytes_max: 4096 },
+    Target { name: "tokenizer", words: Some("json.dict"), bytes_max: 8192 },
+    Target { name: "worker", words: None, bytes_max: 4096 },
+    Target { name: "config", words: Some("config.dict"), bytes_max: 8192 },
+];
+
+/// One program of `fuzz/`.
+struct Target {
+    name: &'static str,
+    /// Words that its input is made of.
+    words: Option<&'static str>,
+    bytes_max: u32,
+}
+
 /// What `cargo fuzz` asks of the compiler for coverage. Its sanitizers need a nightly one, and would find little here:
 /// the readers have no unsafe code.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -30,8 +46,9 @@ pub(crate) fn check(root: &Path, seconds: u32) -> Outcome {
     if !matches!(built, Outcome::Done) {
         return built;
     }
-    for name in TARGETS {
-        let fuzzed = fuzz(root, &target, &host, Target { name, seconds });
+    let programs = target.join(host).join("release");
+    for one in TARGETS {
+        let fuzzed = one.fuzz(root, &Folders { programs: &programs, kept: &target }, seconds);
         if !matches!(fuzzed, Outcome::Done) {
             return fuzzed;
         }
@@ -39,36 +56,42 @@ pub(crate) fn check(root: &Path, seconds: u32) -> Outcome {
     Outcome::Done
 }
 
-/// One target, and how long it runs.
-struct Target {
-    name: &'static str,
-    seconds: u32,
+/// Where the built programs are, and where what they find is kept.
+struct Folders<'a> {
+    programs: &'a Path,
+    kept: &'a Path,
 }
 
-fn fuzz(root: &Path, folder: &Path, host: &str, Target { name, seconds }: Target) -> Outcome {
-    let corpus = folder.join("corpus").join(name);
-    if let Err(error) = std::fs::create_dir_all(&corpus) {
-        return Outcome::Failed(format!("cannot make {}: {error}", corpus.display()));
+impl Target {
+    fn fuzz(&self, root: &Path, folders: &Folders<'_>, seconds: u32) -> Outcome {
+        let name = self.name;
+        let corpus = folders.kept.join("corpus").join(name);
+        if let Err(error) = std::fs::create_dir_all(&corpus) {
+            return Outcome::Failed(format!("cannot make {}: {error}", corpus.display()));
+        }
+        let mut fuzzer = Command::new(folders.programs.join(name));
+        fuzzer.current_dir(root).env("TMPDIR", folders.kept).arg(&corpus).arg(Path::new("fuzz/seeds").join(name));
+        // The seed is fixed, and so are the bounds of one run: a change that breaks something does so for everybody.
+        fuzzer.args(["-seed=1", "-timeout=10", "-rss_limit_mb=1024", "-verbosity=0", "-print_final_stats=1"]);
+        fuzzer.arg(format!("-max_len={}", self.bytes_max)).arg(format!("-max_total_time={seconds}"));
+        fuzzer.args(self.words.map(|words| format!("-dict=fuzz/{words}")));
+        fuzzer.arg(format!("-artifact_prefix={}/{name}-", folders.kept.display()));
+        println!("   {fuzzer:?}");
+        let done = match fuzzer.output() {
+            Ok(done) => done,
+            Err(error) => return Outcome::Failed(format!("the fuzzer {name} does not run: {error}")),
+        };
+        // It advises at length which words it would like to have; that is for people who look for more.
+        let said = String::from_utf8_lossy(&done.stderr);
+        if done.status.success() {
+            said.lines().filter(|line| line.starts_with("stat::")).for_each(|line| println!("   {line}"));
+            return Outcome::Done;
+        }
+        eprintln!("{said}");
+        Outcome::Failed(
+            "the bytes that break it stand in the file named above: make them a test, and mend it".to_owned(),
+        )
     }
-    let mut fuzzer = Command::new(folder.join(host).join("release").join(name));
-    fuzzer.current_dir(root).arg(&corpus).arg(Path::new("fuzz/seeds").join(name));
-    // The seed is fixed, and so are the bounds of one run: a change that breaks something does so for everybody.
-    fuzzer.args(["-seed=1", "-timeout=10", "-rss_limit_mb=1024", "-max_len=4096", "-dict=fuzz/json.dict"]);
-    fuzzer.args(["-verbosity=0", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
-    fuzzer.arg(format!("-artifact_prefix={}/{name}-", folder.display()));
-    println!("   {fuzzer:?}");
-    let done = match fuzzer.output() {
-        Ok(done) => done,
-        Err(error) => return Outcome::Failed(format!("the fuzzer {name} does not run: {error}")),
-    };
-    // It advises at length which words it would like to have; that is for people who look for more.
-    let said = String::from_utf8_lossy(&done.stderr);
-    if done.status.success() {
-        said.lines().filter(|line| line.starts_with("stat::")).for_each(|line| println!("   {line}"));
-        return Outcome::Done;
-    }
-    eprintln!("{said}");
-    Outcome::Failed("the body that breaks it stands in the file named above: make it a test, and mend it".to_owned())
 }
 
 /// The machine that programs are built for here.

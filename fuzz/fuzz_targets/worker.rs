@@ -1,0 +1,15 @@
+//! Whatever bytes another process sends: they are messages between supervisor and worker, or an error.
+#![no_main]
+
+#[path = "../../crates/magray-engine/src/gpu/memory.rs"]
+#[expect(dead_code, reason = "messages hold what is measured, and measure nothing")]
+mod memory;
+#[expect(dead_code, reason = "what sends is not fuzzed")]
+mod messages;
+
+/// Where messages look for it.
+mod gpu {
+    pub(crate) use crate::memory::MemoryStats;
+}
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| messages::check(bytes));

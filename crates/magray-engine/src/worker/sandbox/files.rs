@@ -3,8 +3,8 @@
 
 use super::grants::Grants;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    RulesetStatus, Scope, make_bitflags, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope, make_bitflags, path_beneath_rules,
 };
 
 /// The newest version whose rights are known here; an older kernel gets those that it has.
@@ -13,6 +13,7 @@ const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 const DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | IoctlDev});
 const WRITE: BitFlags<AccessFs> =
     make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile});
+const RENAME_THREAD: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile | Truncate});
 
 /// Puts everything but the grants out of reach; gives the version of Landlock, or why it is not in force.
 pub(super) fn limit(grants: &Grants) -> Result<u32, String> {
@@ -40,6 +41,9 @@ fn restrict(grants: &Grants) -> Result<landlock::RestrictionStatus, RulesetError
         .add_rules(path_beneath_rules(&grants.read, READ))?
         .add_rules(path_beneath_rules(&grants.devices, DEVICE))?
         .add_rules(path_beneath_rules(&grants.write, WRITE))?
+        .add_rules(
+            grants.threads.iter().map(|threads| Ok::<_, RulesetError>(PathBeneath::new(threads, RENAME_THREAD))),
+        )?
         .restrict_self()
 }
 

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// Files and folders by what may be done with them. One that does not exist grants nothing.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Grants {
     /// May be read, with all that is below.
     pub(super) read: Vec<PathBuf>,
@@ -15,6 +15,9 @@ pub(super) struct Grants {
     pub(super) devices: Vec<PathBuf>,
     /// Files below may be read, written, made and removed.
     pub(super) write: Vec<PathBuf>,
+    /// This process's threads in `/proc`, whose files may be written. CUDA names its threads there, and does not start
+    /// where it cannot. Open for as long as the rule is to hold: the kernel makes new entries for those it dropped.
+    pub(super) threads: Option<File>,
 }
 
 /// What the loader, the C library and NVIDIA's driver read on any machine.
@@ -62,6 +65,7 @@ impl Grants {
             grants.read.extend(loader_folders());
             grants.read.extend(device.folders().iter().cloned());
             grants.devices.extend(nvidia_devices());
+            grants.threads = File::open("/proc/self/task").ok();
             // Where the driver keeps memory that it shares between processes.
             grants.write.push("/dev/shm".into());
             // A rule is for what is there: neither could be made later.
@@ -191,6 +195,10 @@ mod tests {
             cache.put(&key, b"cubin", (13, 0)).unwrap();
             assert_eq!(cache.get(&key).as_deref(), Some(&b"cubin"[..]));
             fs::write(trace, b"taken").unwrap();
+            // As CUDA does at its start, here for a thread that is not the first.
+            let tid = rustix::thread::gettid().as_raw_nonzero();
+            fs::write(format!("/proc/self/task/{tid}/comm"), b"named").unwrap();
+            assert!(fs::write("/proc/self/comm", b"named").is_err(), "other files of /proc stay as they are");
         });
         confined.join().unwrap();
     }

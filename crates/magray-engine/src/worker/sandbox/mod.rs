@@ -75,10 +75,14 @@ pub(super) fn enter(spec: &WorkerSpec) -> Result<Sandbox, Refused> {
 
 #[cfg(target_os = "linux")]
 fn confine(spec: &WorkerSpec) -> Sandbox {
+    use std::os::fd::IntoRawFd;
     if let Some(missing) = other_threads() {
         return Sandbox { missing: Some(missing), ..Sandbox::default() };
     }
-    let files = files::limit(&grants::Grants::of(spec));
+    let grants = grants::Grants::of(spec);
+    let files = files::limit(&grants);
+    // Stays open until the process ends.
+    grants.threads.map(IntoRawFd::into_raw_fd);
     let capabilities = drop_capabilities();
     let syscalls = syscalls::limit();
     let errors = [files.as_ref().err(), capabilities.as_ref().err(), syscalls.as_ref().err()];

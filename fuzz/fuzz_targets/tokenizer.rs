@@ -1,6 +1,8 @@
 //! Whatever a `tokenizer.json` holds: it is read or refused, and texts become no more tokens than the model reads.
 #![no_main]
 
+#[path = "../../crates/magray-engine/src/bounded_file.rs"]
+mod bounded_file;
 #[path = "../../crates/magray-engine/src/spec/mod.rs"]
 #[expect(dead_code, reason = "tokenizers need little of what a model says of itself")]
 mod spec;

@@ -2,6 +2,7 @@
 //! Decides nothing: `cargo xtask ci` counts what is reported, and fails where the machine has what a test missed.
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -27,6 +28,16 @@ pub enum Need {
     OrdinaryUser,
     /// A device that is fast enough for the case.
     FastDevice,
+    /// A kernel that confines a process to granted files.
+    Landlock,
+    /// A kernel that confines a process to granted system calls.
+    Seccomp,
+    /// A limit of open files of at least this many.
+    OpenFiles(u64),
+    /// An address other than loopback.
+    OuterAddress,
+    /// A `python3` with pip.
+    Pip,
 }
 
 /// The test that calls this runs nothing: it is skipped. The caller returns.
@@ -58,8 +69,8 @@ fn report(extent: &str, need: &Need, reason: &str) {
 }
 
 impl Need {
-    fn word(&self) -> &str {
-        match self {
+    fn word(&self) -> Cow<'_, str> {
+        Cow::Borrowed(match self {
             Self::Gpu => "gpu",
             Self::NoGpu => "no-gpu",
             Self::CpuPath(path) => path,
@@ -67,6 +78,11 @@ impl Need {
             Self::Model => "model",
             Self::OrdinaryUser => "ordinary-user",
             Self::FastDevice => "fast-device",
-        }
+            Self::Landlock => "landlock",
+            Self::Seccomp => "seccomp",
+            Self::OpenFiles(count) => return Cow::Owned(format!("open-files-{count}")),
+            Self::OuterAddress => "outer-address",
+            Self::Pip => "pip",
+        })
     }
 }

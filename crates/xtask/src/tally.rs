@@ -134,6 +134,10 @@ pub(crate) struct Machine {
     cpu_flags: BTreeSet<String>,
     has_gpu: bool,
     nvrtc: PathBuf,
+    has_landlock: bool,
+    /// The most files that a process may open; none if there is no limit.
+    open_files_max: Option<u64>,
+    has_pip: bool,
 }
 
 impl Machine {
@@ -145,6 +149,10 @@ impl Machine {
             cpu_flags: cpu_flags.unwrap_or_default(),
             has_gpu: Path::new("/dev/nvidia0").exists(),
             nvrtc: target.join("nvrtc"),
+            has_landlock: std::fs::read_to_string("/sys/kernel/security/lsm")
+                .is_ok_and(|modules| modules.trim().split(',').any(|module| module == "landlock")),
+            open_files_max: open_files_max(),
+            has_pip: has_pip(),
         }
     }
 
@@ -155,14 +163,31 @@ impl Machine {
             "gpu" => self.has_gpu,
             "no-gpu" => !self.has_gpu,
             "nvrtc" => self.nvrtc.exists(),
+            "landlock" => self.has_landlock,
+            "pip" => self.has_pip,
             "avx2" => has_flags(&["avx2", "fma"]),
             "avx512" => has_flags(&["avx512f", "avx512bw", "avx512dq", "avx512vl"]),
             "amx" => has_flags(&["amx_tile", "amx_bf16", "amx_int8", "avx512_vnni", "avx512_bf16"]),
             // The model is pulled before the tests.
             "model" => true,
-            _ => false,
+            _ => need
+                .strip_prefix("open-files-")
+                .and_then(|count| count.parse::<u64>().ok())
+                .is_some_and(|count| self.open_files_max.is_none_or(|most| most >= count)),
         }
     }
+}
+
+/// The hard limit: a test may raise the other up to it.
+fn open_files_max() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().nth(1).and_then(|hard| hard.parse().ok())
+}
+
+fn has_pip() -> bool {
+    let pip = Command::new("python3").args(["-I", "-m", "pip", "--version"]).output();
+    pip.is_ok_and(|output| output.status.success())
 }
 
 #[cfg(test)]
@@ -212,11 +237,19 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_knows_its_cpu() {
+    fn a_machine_knows_what_it_has() {
         let flags = "avx2 fma avx512f avx512bw avx512dq avx512vl".split(' ').map(str::to_owned).collect();
-        let machine = Machine { cpu_flags: flags, has_gpu: false, nvrtc: PathBuf::from("/none/such") };
-        let has =
-            ["avx2", "avx512", "amx", "gpu", "no-gpu", "nvrtc", "model", "ordinary-user"].map(|need| machine.has(need));
-        assert_eq!(has, [true, true, false, false, true, false, true, false]);
+        let machine = Machine {
+            cpu_flags: flags,
+            has_gpu: false,
+            nvrtc: PathBuf::from("/none/such"),
+            has_landlock: true,
+            open_files_max: Some(4_096),
+            has_pip: false,
+        };
+        let has = ["avx2", "avx512", "no-gpu", "model", "landlock", "open-files-4096"];
+        assert!(has.iter().all(|need| machine.has(need)));
+        let lacks = ["amx", "gpu", "nvrtc", "ordinary-user", "pip", "open-files-4097", "open-files-", "outer-address"];
+        assert!(!lacks.iter().any(|need| machine.has(need)));
     }
 }

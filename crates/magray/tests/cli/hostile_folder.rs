@@ -50,7 +50,7 @@ fn pip_imports_nothing_from_the_current_folder() {
     let mut pip = Command::new("python3");
     pip.args(["-I", "-m", "pip", "--version"]).env_clear().env("PATH", &path).current_dir(home.path(""));
     if !pip.output().is_ok_and(|output| output.status.success()) {
-        return println!("SKIPPED: there is no python3 with pip");
+        return magray_skip::test(magray_skip::Need::Pip, "there is no python3 with pip");
     }
     set_traps(&home);
     let call = home.call(&["embed", "x"]).env("PATH", path).env("PIP_NO_INDEX", "1").env("PIP_CONFIG_FILE", "pip.conf");

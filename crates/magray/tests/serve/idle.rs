@@ -17,20 +17,19 @@ use crate::{
 };
 
 const CONNECTIONS: usize = 10_000;
-/// Files that a process needs beside its connections.
-const OTHERS: u64 = 500;
+/// Files that a process needs for its connections and beside them.
+const FILES: u64 = CONNECTIONS as u64 + 500;
 /// Connections from one source address: its ports run short, the more so as other tests use them.
 const FROM_ONE_ADDRESS: usize = 2_500;
 
 /// Whether this process, and so the server that it starts, may have that many files.
 fn may_open_enough_files() -> bool {
-    let needed = CONNECTIONS as u64 + OTHERS;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current.is_none_or(|current| current >= needed) {
+    if current.is_none_or(|current| current >= FILES) {
         return true;
     }
-    maximum.is_none_or(|maximum| maximum >= needed)
-        && setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }).is_ok()
+    maximum.is_none_or(|maximum| maximum >= FILES)
+        && setrlimit(Resource::Nofile, Rlimit { current: Some(FILES), maximum }).is_ok()
 }
 
 /// The connection of this number, each few thousand from another address of loopback.
@@ -63,8 +62,8 @@ fn answered(stream: &mut TcpStream) -> String {
 #[test]
 fn ten_thousand_idle_connections_are_kept_and_new_ones_are_answered() {
     if !may_open_enough_files() {
-        eprintln!("SKIPPED: {CONNECTIONS} connections need a limit of open files (ulimit -Hn) of {OTHERS} more");
-        return;
+        let reason = format!("{CONNECTIONS} connections need a limit of open files (ulimit -Hn) of {FILES}");
+        return magray_skip::test(magray_skip::Need::OpenFiles(FILES), reason);
     }
     let settings = "[server]\nconnections_max = 10100\nhead_timeout_s = 3600\n";
     let server = Setup::embedder().settings(settings).start();

@@ -50,12 +50,12 @@ fn attempts(model: &ModelFolder, mode: SandboxMode) -> (Sandbox, Vec<Attempt>) {
     try_sandbox(Path::new(EXE), &model.spec(mode), LONG).unwrap()
 }
 
-/// Whether this kernel can confine a worker; says so where it cannot.
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen to be skipped")]
+/// Whether this kernel can confine a worker; the test is skipped where it cannot.
 fn can_confine() -> bool {
     let sandbox = Rig::open(&spec()).ready.sandbox;
     if !sandbox.is_whole() {
-        eprintln!("SKIPPED: {sandbox}: {:?}", sandbox.missing);
+        let need = if sandbox.has_seccomp { magray_skip::Need::Landlock } else { magray_skip::Need::Seccomp };
+        magray_skip::test(need, format!("{sandbox}: {:?}", sandbox.missing));
     }
     sandbox.is_whole()
 }

@@ -162,11 +162,10 @@ mod tests {
 
     /// seccomp holds for a thread: this one ends with the test.
     fn limited(test: impl FnOnce() + Send + 'static) {
-        let thread = std::thread::spawn(|| match limit() {
-            Ok(()) => test(),
-            Err(why) => eprintln!("SKIPPED: {why}"),
-        });
-        thread.join().unwrap();
+        let thread = std::thread::spawn(|| limit().map(|()| test()));
+        if let Err(why) = thread.join().unwrap() {
+            magray_skip::test(magray_skip::Need::Seccomp, why);
+        }
     }
 
     #[test]

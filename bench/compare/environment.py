@@ -1,6 +1,7 @@
 """Finds or makes what a comparison runs: the peers' Python and the release binary. Writes only under `.bench/`.
 
-`PEERS_PYTHON` names an interpreter that has the peers already; `MAGRAY_BIN` a binary that is built already.
+`PEERS_PYTHON` names an interpreter that has the peers already; `MAGRAY_BIN` a binary that is built already,
+`MAGRAY_COMMIT` its commit.
 """
 
 import os

@@ -51,12 +51,12 @@ def describe():
     }
 
 
-def versions(python, magray, root, packages=PACKAGES, commit=None):
-    """Versions of the contenders; `magray` may be None. `commit` names the binary's where there is no git."""
+def versions(python, magray, root, packages=PACKAGES):
+    """Versions of the contenders; `magray` may be None."""
     done = subprocess.run([python, "-c", VERSIONS, *packages], capture_output=True, text=True)
     found = json.loads(done.stdout) if done.returncode == 0 else {}
     if magray:
-        found["magray"] = f"{_first_line([magray, '--version'])} ({commit or _commit(root)})"
+        found["magray"] = f"{_first_line([magray, '--version'])} ({_commit(root)})"
     return found
 
 
@@ -98,6 +98,9 @@ def _cpu_info():
 
 
 def _commit(root):
+    """The commit of the binary: the folder's where the program built it, else what `MAGRAY_COMMIT` names."""
+    if os.environ.get("MAGRAY_BIN"):
+        return os.environ.get("MAGRAY_COMMIT") or "commit not named"
     commit = _first_line(["git", "-C", str(root), "rev-parse", "--short", "HEAD"])
     if commit == "unknown":
         return "commit unknown"

@@ -178,11 +178,14 @@ impl Machine {
     }
 }
 
-/// The hard limit: a test may raise the other up to it.
+/// The hard limit: a test may raise the other up to it. Where the system does not tell, none is taken for granted.
 fn open_files_max() -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().nth(1).and_then(|hard| hard.parse().ok())
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap_or_default();
+    match line.split_whitespace().nth(1) {
+        Some("unlimited") => None,
+        hard => Some(hard.and_then(|hard| hard.parse().ok()).unwrap_or(0)),
+    }
 }
 
 fn has_pip() -> bool {

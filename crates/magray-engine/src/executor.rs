@@ -9,7 +9,7 @@ use crate::packed::Tokens;
 use magray_core::{DeviceName, Precision, Reason};
 #[cfg(unix)]
 use magray_device::SharedMemory;
-use magray_device::cuda::{DeviceError, InjectedFault};
+use magray_device::cuda::{CudaError, DeviceError, InjectedFault};
 
 /// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.
 #[cfg(unix)]
@@ -18,6 +18,26 @@ pub(crate) type OnFilled = Box<dyn FnOnce(Result<u64, GpuError>) + Send>;
 /// Waits until weights that were on their way are there.
 #[cfg(unix)]
 pub(crate) type Arriving = Box<dyn FnOnce() -> Result<(), GpuError> + Send>;
+
+/// A step of a sequence whose state is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SequenceStep<'a> {
+    pub(crate) sequence: u64,
+    /// Where it begins: the tokens before it are known from earlier steps.
+    pub(crate) from: u32,
+    pub(crate) ids: &'a [u32],
+    /// New tokens at most; none after a chunk that is not the last of its prompt.
+    pub(crate) new_tokens_max: u32,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewTokens {
+    /// They follow those of the sequence.
+    pub tokens: Vec<u32>,
+    /// Whether the sequence ends with them.
+    pub is_end: bool,
+}
 
 /// A model on a GPU.
 pub(crate) trait Accelerator: Send {
@@ -29,6 +49,16 @@ pub(crate) trait Accelerator: Send {
 
     /// Memory of the GPU that the model and its passes hold.
     fn memory_used_bytes(&self) -> u64;
+
+    /// Computes steps of sequences and keeps their state. Encoders cannot.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn advance(&mut self, _: &[SequenceStep<'_>]) -> Result<Vec<NewTokens>, GpuError> {
+        Err(CudaError::Other { code: 0, name: "no_decoder".to_owned() }.into())
+    }
+
+    /// Lets go of the state of a sequence.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
+    fn free(&mut self, _: u64) {}
 
     /// Frees all memory of the GPU that passes have taken; the next ones take what they need.
     #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]

@@ -3,12 +3,13 @@
 
 use crate::cpu_executor::CpuExecutor;
 use crate::encoder::LoadError;
-use crate::executor::{Accelerator, OnFilled};
+use crate::executor::{Accelerator, NewTokens, OnFilled, SequenceStep};
 use crate::gpu::{GpuError, MemoryMeter, MemoryStats};
 use crate::model::{Model, TensorSource};
 use crate::packed::Tokens;
 use crate::spec::ModelSpec;
 use filling::{Filling, Mark};
+use generating::Sequences;
 use magray_core::pool::PoolStats;
 use magray_core::{EncoderShape, Precision, PrecisionChoice};
 use magray_device::SharedMemory;
@@ -20,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 mod filling;
+mod generating;
 
 /// What a simulated GPU is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +42,8 @@ pub struct SimulatedGpu {
     pub offload_us_per_mib: u64,
     /// What it takes to keep weights in the host's memory too, for each MiB.
     pub fill_us_per_mib: u64,
+    /// Tokens of sequences whose state it keeps; none: it generates nothing.
+    pub kv_tokens_max: u64,
 }
 
 impl Default for SimulatedGpu {
@@ -53,6 +57,7 @@ impl Default for SimulatedGpu {
             wake_us_per_mib: 0,
             offload_us_per_mib: 0,
             fill_us_per_mib: 0,
+            kv_tokens_max: 0,
         }
     }
 }
@@ -81,6 +86,8 @@ pub(crate) struct SimulatedModel {
     room_tokens: usize,
     /// What the room takes. Room that was outgrown stays taken until it is trimmed, as in a heap full of holes.
     room_bytes: u64,
+    /// The state of sequences.
+    sequences: Sequences,
 }
 
 #[derive(Debug)]
@@ -173,8 +180,17 @@ impl SimulatedDevice {
             filling: None,
             room_tokens: 0,
             room_bytes: 0,
+            sequences: Sequences::new(spec.shape.vocab, self.gpu.kv_tokens_max),
         };
         Ok((model, precision))
+    }
+
+    /// Lets a batch of so many tokens take its time.
+    fn take_time(&self, tokens: usize, began: Instant) {
+        let SimulatedGpu { batch_us, token_ns, .. } = self.gpu;
+        let takes = Duration::from_micros(batch_us)
+            .saturating_add(Duration::from_nanos(token_ns.saturating_mul(tokens as u64)));
+        std::thread::sleep(takes.saturating_sub(began.elapsed()));
     }
 
     /// Whether it still works.
@@ -224,11 +240,20 @@ impl Accelerator for SimulatedModel {
         let tokens = texts.iter().map(|text| text.ids.len()).sum();
         self.make_room(tokens)?;
         self.executor.run(texts, skip, out);
-        let SimulatedGpu { batch_us, token_ns, .. } = self.device.gpu;
-        let takes = Duration::from_micros(batch_us)
-            .saturating_add(Duration::from_nanos(token_ns.saturating_mul(tokens as u64)));
-        std::thread::sleep(takes.saturating_sub(began.elapsed()));
+        self.device.take_time(tokens, began);
         Ok(())
+    }
+
+    fn advance(&mut self, steps: &[SequenceStep<'_>]) -> Result<Vec<NewTokens>, GpuError> {
+        let began = Instant::now();
+        self.device.check()?;
+        let new = steps.iter().map(|step| self.sequences.advance(step)).collect::<Result<_, CudaError>>()?;
+        self.device.take_time(steps.iter().map(|step| step.ids.len()).sum(), began);
+        Ok(new)
+    }
+
+    fn free(&mut self, sequence: u64) {
+        self.sequences.free(sequence);
     }
 
     fn is_resident(&self) -> bool {

@@ -2,12 +2,12 @@
 //! Knows nothing of how the world is run or checked.
 
 use crate::chance::Chance;
-use crate::load::{Arrivals, Load, Shape};
+use crate::load::{Arrivals, Generated, Load, Shape};
 use crate::scenario::{Cost, Device, Intervention, Loads, Model, Scenario};
 use crate::trouble;
 use magray_core::schedule::{
-    Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Keeping, Limits, ModelId, ModelPlan, Moment, Options,
-    Placement, Priority, Recovery, Sizing, Wish,
+    Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Generation, Keeping, Limits, ModelId, ModelPlan, Moment,
+    Options, Placement, Priority, Recovery, Sizing, Wish,
 };
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl Scenario {
         let mut troubles = trouble::draw(&gpu_places, trouble_span, &mut chance);
         troubles.extend(trouble::draw_for_cpu(cpu_at, trouble_span, &mut chance));
         let interventions = draw_interventions(&devices, &models, trouble_span, &mut chance);
-        Self {
+        let scenario = Self {
             seed: chance.bits(),
             devices,
             options,
@@ -61,7 +61,41 @@ impl Scenario {
             early: 0.03,
             drain_after: if chance.is(0.7) { requests } else { chance.whole(1, requests as u64) as usize },
             afterglow: if chance.is(0.7) { Duration::ZERO } else { span.mul_f64(chance.unit()) },
+        };
+        scenario.with_generation(seed, span)
+    }
+
+    /// In some worlds sequences have many steps. A chance of its own decides: the rest is the same with them and without.
+    fn with_generation(mut self, seed: u64, span: Duration) -> Self {
+        const OWN: u64 = 0x5354_4550;
+        let mut chance = Chance::new(seed ^ OWN);
+        if !chance.is(0.4) {
+            return self;
         }
+        let shape = &mut self.load.shape;
+        let longest = shape.tokens.1;
+        let generated = Generated {
+            seed: chance.bits(),
+            part: if chance.is(0.3) { 1.0 } else { chance.magnitude(0.05, 1.0) },
+            sequences_max: chance.whole(1, 4) as usize,
+            new_tokens_max: chance.magnitude(1.0, 60.0) as u64,
+            slow: (if chance.is(0.5) { 0.0 } else { chance.unit() }, span.mul_f64(chance.magnitude(0.001, 0.2))),
+        };
+        shape.generated = Some(generated);
+        let most = (longest + generated.new_tokens_max) as f64;
+        for device in &mut self.devices {
+            let is_able = device.spec.kind == DeviceKind::Gpu || chance.is(0.7);
+            device.spec.kv_tokens_max = if is_able { (most * chance.magnitude(0.7, 30.0)) as u64 } else { 0 };
+        }
+        for model in &mut self.models {
+            model.plan.step_tokens_max = if chance.is(0.7) { 1 } else { chance.whole(2, 5) as u32 };
+        }
+        let step = self.devices[0].cost.of(longest, 1);
+        self.options.generation = Generation {
+            turn_max: step.mul_f64(chance.magnitude(0.3, 100.0)),
+            unread_max: if chance.is(0.5) { 64 } else { chance.whole(1, 10) as u32 },
+        };
+        self
     }
 }
 
@@ -108,6 +142,7 @@ fn draw_device(is_cpu: bool, fastest: Cost, models: &[Model], chance: &mut Chanc
             slots: chance.whole(1, 3) as usize,
             batch_tokens_max: chance.magnitude(64.0, 16_384.0) as u32,
             weights_max: draw_room(is_cpu, models, chance),
+            kv_tokens_max: 0,
         },
         cost: fastest.slower(times),
         start: Duration::from_secs_f64(chance.magnitude(0.001, 0.4)),
@@ -129,6 +164,7 @@ fn draw_models(span: Duration, chance: &mut Chance) -> Vec<Model> {
             offload_after_use: chance.is(0.1),
             is_pinned: chance.is(0.05),
             priority: draw_priority(chance),
+            ..ModelPlan::default()
         };
         Model { plan, bytes: truly as u64 }
     };
@@ -233,6 +269,7 @@ fn draw_shape(devices: usize, span: Duration, chance: &mut Chance) -> Shape {
         choosy: sometimes(0.5, chance),
         poison: sometimes(0.3, chance) * 0.2,
         devices,
+        generated: None,
     }
 }
 
@@ -283,6 +320,7 @@ fn draw_options(chance: &mut Chance) -> Options {
         placement: if chance.is(0.85) { Placement::Weighted } else { Placement::RoundRobin },
         recovery: if chance.is(0.3) { defaults.recovery } else { draw_recovery(chance) },
         keeping: defaults.keeping,
+        generation: defaults.generation,
     }
 }
 

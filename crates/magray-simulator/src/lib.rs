@@ -6,6 +6,7 @@
 mod agenda;
 mod chance;
 mod check;
+mod dialogue;
 mod draw;
 mod experiment;
 mod load;
@@ -22,7 +23,7 @@ mod world;
 pub use chance::Chance;
 pub use check::{Broken, Rule};
 pub use experiment::{ExperimentError, Output, batching, placement};
-pub use load::{Arrivals, Load, Shape};
+pub use load::{Arrivals, Generated, Load, Shape};
 pub use measure::{Answer, Measured};
 pub use scenario::{Cost, Device, Intervention, Loads, Model, Scenario};
 pub use trial::{Failed, Totals, replay, try_sabotaged, try_scenario, try_seed, try_seeds};

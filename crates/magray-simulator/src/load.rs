@@ -2,7 +2,7 @@
 //! Only makes requests up; whether they are taken is the machine's decision.
 
 use crate::chance::Chance;
-use magray_core::schedule::{Allowed, DeviceId, Group, ModelId, Moment, Priority, Request, RequestId};
+use magray_core::schedule::{Allowed, DeviceId, Group, ModelId, Moment, Priority, Request, RequestId, Sequence};
 use std::time::Duration;
 
 /// Everything that is asked in a world.
@@ -73,6 +73,43 @@ pub struct Shape {
     pub poison: f64,
     /// Devices of the world: a choosy request may name one of them, or one that does not exist.
     pub devices: usize,
+    /// Requests that are generated token by token, if there are such.
+    pub generated: Option<Generated>,
+}
+
+/// What requests are like whose sequences have many steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Generated {
+    /// A chance of their own: the other requests are the same with them and without.
+    pub seed: u64,
+    /// The part of requests.
+    pub part: f64,
+    /// Sequences of a request, at most.
+    pub sequences_max: usize,
+    /// New tokens of a sequence, at most.
+    pub new_tokens_max: u64,
+    /// The part of readers that are slow, and how long they take at most before they read on.
+    pub slow: (f64, Duration),
+}
+
+impl Generated {
+    /// How quickly others read.
+    const READ_ON: Duration = Duration::from_micros(20);
+
+    /// Makes sequences of many steps of texts, or leaves them as they are. Says how quickly they are read.
+    fn change(&self, id: RequestId, sequences: &mut Vec<Sequence>) -> Option<Duration> {
+        let mut chance = Chance::new(self.seed ^ id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        if !chance.is(self.part) {
+            return None;
+        }
+        sequences.truncate(self.sequences_max);
+        for sequence in sequences {
+            let new_tokens_max = chance.magnitude(1.0, self.new_tokens_max as f64 + 0.5) as u32;
+            *sequence = Sequence::prompt(sequence.tokens, new_tokens_max);
+        }
+        let (slow, longest) = self.slow;
+        Some(if chance.is(slow) { longest.mul_f64(chance.unit()) } else { Self::READ_ON })
+    }
 }
 
 impl Shape {
@@ -94,6 +131,7 @@ impl Shape {
             choosy: 0.0,
             poison: 0.0,
             devices: 0,
+            generated: None,
         }
     }
 
@@ -103,7 +141,8 @@ impl Shape {
             true => chance.whole(self.texts.1, self.huge_texts.max(self.texts.1)),
             false => chance.whole(self.texts.0, self.texts.1),
         };
-        let tokens: Vec<u32> = (0..texts).map(|_| self.tokens_of_text(chance)).collect();
+        let mut sequences: Vec<Sequence> =
+            (0..texts).map(|_| Sequence::one_step(self.tokens_of_text(chance))).collect();
         let poison = chance.is(self.poison).then(|| Poison {
             text: chance.whole(0, texts - 1) as u32,
             effect: *chance.pick(&[Effect::Crash, Effect::Sticky, Effect::Hang]),
@@ -112,13 +151,16 @@ impl Shape {
         let within = |(part, most): (f64, Duration), chance: &mut Chance| {
             chance.is(part).then(|| most.mul_f64(chance.unit() * chance.unit()))
         };
+        let pause = self.generated.and_then(|generated| generated.change(id, &mut sequences));
+        let last = sequences.len() as u32 - 1;
+        let poison = poison.map(|poison| Poison { text: poison.text.min(last), ..poison });
         let request = Request {
             id,
             group: Group {
                 model: ModelId(chance.whole(0, u64::from(self.models) - 1) as u32),
-                way: chance.whole(1, u64::from(self.groups)) as u32,
+                key: chance.whole(1, u64::from(self.groups)) as u32,
             },
-            tokens,
+            sequences,
             priority: match chance.is(self.urgent) {
                 true => *chance.pick(&[Priority::Low, Priority::High]),
                 false => Priority::Normal,
@@ -126,7 +168,7 @@ impl Shape {
             deadline: within(self.deadlines, chance).map(|after| now + after),
             allowed: self.allowed(chance),
         };
-        Demand { request, poison, cancel_after: within(self.cancels, chance) }
+        Demand { request, poison, cancel_after: within(self.cancels, chance), pause: pause.unwrap_or_default() }
     }
 
     fn tokens_of_text(&self, chance: &mut Chance) -> u32 {
@@ -155,6 +197,8 @@ pub(crate) struct Demand {
     pub(crate) request: Request,
     pub(crate) poison: Option<Poison>,
     pub(crate) cancel_after: Option<Duration>,
+    /// How long its readers take before they read on.
+    pub(crate) pause: Duration,
 }
 
 /// A text that no worker survives.

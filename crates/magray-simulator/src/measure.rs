@@ -17,6 +17,10 @@ pub struct Measured {
     pub ended: Moment,
     /// Steps of the machine.
     pub steps: u64,
+    /// New tokens that were delivered.
+    pub tokens: u64,
+    /// How often the state of a sequence was freed before its end.
+    pub preemptions: u64,
 }
 
 /// A request that was answered.

@@ -27,6 +27,7 @@ impl World {
             Due::Arrive => self.arrive(),
             Due::Ask(client) => self.ask(client),
             Due::Cancel(request) => self.cancel(request),
+            Due::Read(name) => self.read(name),
             Due::Tell(event) => {
                 self.tell(event)?;
                 self.tell_stale()
@@ -37,7 +38,7 @@ impl World {
             }
             Due::JobEnds { device, generation, fortune, time } => {
                 if self.executors[device].generation == generation {
-                    self.end_job(device, fortune, time);
+                    self.end_job(device, fortune, time)?;
                 }
                 Ok(())
             }
@@ -141,9 +142,9 @@ impl World {
 
     pub(crate) fn start_batch(&mut self, device: usize, batch: BatchId) {
         let Some(entry) = self.checks.batch(batch) else { return };
-        let poison = entry.pieces.iter().find_map(|piece| {
-            let poison = self.checks.ledger.entry(piece.request).ok()?.poison?;
-            piece.texts.contains(&poison.text).then_some(poison)
+        let poison = entry.steps.iter().find_map(|step| {
+            let poison = self.checks.ledger.entry(step.request).ok()?.poison?;
+            step.sequences.contains(&poison.text).then_some(poison)
         });
         let (tokens, texts) = (entry.tokens, u64::from(entry.texts));
         self.enqueue(device, Job { what: Work::Batch(batch), tokens, texts, poison });
@@ -183,20 +184,23 @@ impl World {
         self.agenda.plan(self.now + time, Due::JobEnds { device, generation, fortune, time });
     }
 
-    fn end_job(&mut self, device: usize, fortune: Fortune, time: Duration) {
+    fn end_job(&mut self, device: usize, fortune: Fortune, time: Duration) -> Result<(), Broken> {
         match fortune {
-            Fortune::Crash => return self.die(device, Ending::Crashed),
+            Fortune::Crash => {
+                self.die(device, Ending::Crashed);
+                return Ok(());
+            }
             Fortune::Hang { is_silent } => {
                 self.executors[device].phase = Phase::Stuck;
                 self.executors[device].is_beating &= !is_silent;
-                return;
+                return Ok(());
             }
             Fortune::Fail(Failure::Sticky) => self.executors[device].phase = Phase::Broken,
             Fortune::Fail(_) | Fortune::Finish => {}
         }
         let executor = &mut self.executors[device];
         executor.is_computing = false;
-        let Some(job) = executor.jobs.pop_front() else { return };
+        let Some(job) = executor.jobs.pop_front() else { return Ok(()) };
         let event = match (job.what, fortune) {
             (Work::Probe, fortune) => {
                 Event::Probed { device: DeviceId(device as u16), passed: fortune == Fortune::Finish }
@@ -204,11 +208,14 @@ impl World {
             (Work::Batch(batch), Fortune::Fail(failure)) => Event::Failed { batch, failure },
             (Work::Batch(batch), _) => {
                 executor.busy += time;
-                Event::Finished { batch, compute: time }
+                let steps = self.checks.batch(batch).map(|entry| entry.steps.clone()).unwrap_or_default();
+                let outcomes = self.compute_steps(device, batch, &steps)?;
+                Event::Finished { batch, compute: time, outcomes }
             }
         };
         self.report(device, event);
         self.begin_job(device);
+        Ok(())
     }
 
     pub(crate) fn kill(&mut self, device: usize) {
@@ -229,7 +236,10 @@ impl World {
             self.begun.remove(&batch);
             // An answer that was in the pipe when its worker ended.
             if self.chance.is((self.scenario.stale * 5.0).min(0.5)) {
-                self.report(device, Event::Finished { batch, compute: Duration::from_micros(100) });
+                self.report(
+                    device,
+                    Event::Finished { batch, compute: Duration::from_micros(100), outcomes: Vec::new() },
+                );
             }
         }
     }
@@ -282,7 +292,7 @@ impl World {
         let model = ModelId(self.chance.whole(0, self.scenario.models.len() as u64 - 1) as u32);
         let weights = &self.checks.weights;
         let event = match self.chance.whole(0, 12) {
-            0 => Event::Finished { batch, compute: Duration::from_millis(1) },
+            0 => Event::Finished { batch, compute: Duration::from_millis(1), outcomes: Vec::new() },
             1 => Event::Failed { batch, failure: Failure::Transient },
             2 => Event::Failed { batch, failure: Failure::Sticky },
             3 if is_gpu && workers.is_up(device) => Event::Up { device },

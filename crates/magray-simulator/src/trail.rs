@@ -1,7 +1,7 @@
 //! Remembers what was told to the machine and what it answered, in words.
 //! Is only filled when a seed is run again to see what went wrong.
 
-use magray_core::schedule::{Action, Event, Moment, Piece};
+use magray_core::schedule::{Action, Event, Moment, Sequence, Span, Step};
 use std::collections::VecDeque;
 
 /// The last lines of what happened.
@@ -60,13 +60,13 @@ pub(crate) fn time(at: Moment) -> String {
 fn event_words(event: &Event) -> String {
     match event {
         Event::Submitted(request) => {
-            let tokens: u64 = request.tokens.iter().map(|t| u64::from(*t)).sum();
+            let tokens: u64 = request.sequences.iter().map(Sequence::tokens_max).sum();
             format!(
-                "Submitted {}: model {}, way {}, {} texts, {tokens} tokens, {:?}, deadline {}, allowed {:?}",
+                "Submitted {}: model {}, key {}, {} sequences, {tokens} tokens, {:?}, deadline {}, allowed {:?}",
                 request.id.0,
                 request.group.model.0,
-                request.group.way,
-                request.tokens.len(),
+                request.group.key,
+                request.sequences.len(),
                 request.priority,
                 request.deadline.map_or("none".to_owned(), |at| time(at).trim().to_owned()),
                 request.allowed
@@ -77,8 +77,14 @@ fn event_words(event: &Event) -> String {
 }
 
 fn action_words(action: &Action) -> String {
-    let Action::Start { device, batch, pieces } = action else { return format!("{action:?}") };
-    let words = |piece: &Piece| format!("{}[{}..{}]", piece.request.0, piece.texts.start, piece.texts.end);
-    let pieces: Vec<String> = pieces.iter().map(words).collect();
-    format!("Start batch {} on device {}: {}", batch.0, device.0, pieces.join(" "))
+    let Action::Start { device, batch, steps, .. } = action else { return format!("{action:?}") };
+    let words = |step: &Step| match &step.span {
+        Span::Whole => format!("{}[{}..{}]", step.request.0, step.sequences.start, step.sequences.end),
+        Span::Part { tokens, new_tokens_max } => {
+            let Step { request, sequences, .. } = step;
+            format!("{}[{}]:{}..{}+{new_tokens_max}", request.0, sequences.start, tokens.start, tokens.end)
+        }
+    };
+    let steps: Vec<String> = steps.iter().map(words).collect();
+    format!("Start batch {} on device {}: {}", batch.0, device.0, steps.join(" "))
 }

@@ -38,6 +38,10 @@ pub struct Totals {
     pub answered: u64,
     /// Requests that were refused.
     pub refused: u64,
+    /// New tokens of sequences that were delivered.
+    pub tokens: u64,
+    /// How often the state of a sequence was freed before its end.
+    pub preemptions: u64,
 }
 
 impl fmt::Display for Failed {
@@ -139,6 +143,8 @@ impl Totals {
             steps: measured.steps,
             answered: measured.answers.len() as u64,
             refused: measured.refused as u64,
+            tokens: measured.tokens,
+            preemptions: measured.preemptions,
         });
     }
 
@@ -147,5 +153,7 @@ impl Totals {
         self.steps += other.steps;
         self.answered += other.answered;
         self.refused += other.refused;
+        self.tokens += other.tokens;
+        self.preemptions += other.preemptions;
     }
 }

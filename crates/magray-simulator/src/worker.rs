@@ -2,11 +2,12 @@
 //! Decides by the scripted troubles and chance alone; what follows is told to the machine by the world.
 
 use crate::chance::Chance;
+use crate::dialogue::{Name, State};
 use crate::load::{Effect, Poison};
 use crate::scenario::Device;
 use crate::trouble::{Kind, Told, Trouble};
 use magray_core::schedule::{BatchId, DeviceKind, Failure, Moment};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// A device and its worker.
@@ -23,6 +24,8 @@ pub(crate) struct Executor {
     /// What is told of this device arrives in the order in which it was told.
     pub(crate) told_until: Moment,
     pub(crate) busy: Duration,
+    /// What it has of sequences of many steps.
+    pub(crate) states: BTreeMap<Name, State>,
 }
 
 /// How a worker is.
@@ -99,6 +102,7 @@ impl Executor {
             is_beating: false,
             told_until: Moment::START,
             busy: Duration::ZERO,
+            states: BTreeMap::new(),
         }
     }
 
@@ -108,6 +112,7 @@ impl Executor {
         self.generation += 1;
         self.is_computing = false;
         self.is_beating = false;
+        self.states.clear();
         std::mem::take(&mut self.jobs)
     }
 

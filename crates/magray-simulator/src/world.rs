@@ -4,6 +4,7 @@
 use crate::agenda::Agenda;
 use crate::chance::Chance;
 use crate::check::{Broken, Checks, Rule};
+use crate::dialogue::{Dialogues, Name};
 use crate::load::Arrivals;
 use crate::measure::{Answer, Measured};
 use crate::scenario::{Intervention, Scenario};
@@ -11,7 +12,8 @@ use crate::trail::Trail;
 use crate::weights::{Image, LoadEnd, Move};
 use crate::worker::{Executor, Fortune};
 use magray_core::schedule::{
-    Action, BatchId, DeviceKind, DeviceState, Ending, Event, Keeping, Machine, Moment, Report, RequestId, View,
+    Action, BatchId, DeviceKind, DeviceState, Ending, Event, Keeping, Machine, Moment, Report, RequestId, Sequence,
+    View,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +22,7 @@ use std::time::Duration;
 const IDLE_WAKES_MAX: u32 = 2_000;
 
 /// More steps than any world needs for each request: a machine that takes more turns in circles.
-const STEPS_PER_REQUEST: u64 = 1_000;
+const STEPS_PER_REQUEST: u64 = 4_000;
 const STEPS_AT_LEAST: u64 = 100_000;
 
 /// Where the work is done first changes by and by, as batches take longer or shorter than expected. A machine may look at it
@@ -45,6 +47,8 @@ pub(crate) struct World {
     pub(crate) spent: Vec<BatchId>,
     /// When the device began with batches that it has done.
     pub(crate) begun: BTreeMap<BatchId, Moment>,
+    /// Sequences of many steps.
+    pub(crate) dialogues: Dialogues,
     /// By model.
     pub(crate) images: Vec<Image>,
     /// What there truly is for weights, by device; its worker tells.
@@ -72,6 +76,8 @@ pub(crate) enum Due {
     /// A client asks.
     Ask(usize),
     Cancel(RequestId),
+    /// A reader reads on.
+    Read(Name),
     /// The machine is told.
     Tell(Event),
     Ready {
@@ -107,6 +113,13 @@ pub(crate) enum Due {
     Intervene(Intervention),
 }
 
+/// The batch that the machine was told of, and when its device began with it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ended {
+    batch: Option<BatchId>,
+    begun: Option<Moment>,
+}
+
 impl World {
     pub(crate) fn new(scenario: Scenario, machine: Machine, trail: Trail) -> Self {
         let mut chance = Chance::new(scenario.seed);
@@ -120,6 +133,7 @@ impl World {
             agenda: Agenda::new(),
             spent: Vec::new(),
             begun: BTreeMap::new(),
+            dialogues: Dialogues::default(),
             images: vec![Image::default(); scenario.models.len()],
             rooms: scenario.devices.iter().map(|device| device.spec.weights_max).collect(),
             owners: BTreeMap::new(),
@@ -212,13 +226,14 @@ impl World {
             return Ok(());
         }
         self.now = Moment::from_nanos(self.now.as_nanos() + self.chance.whole(1, gap - 1));
-        let event = Event::Finished { batch: BatchId(u64::MAX), compute: Duration::ZERO };
+        let event = Event::Finished { batch: BatchId(u64::MAX), compute: Duration::ZERO, outcomes: Vec::new() };
         let actions = self.step(event);
         let patience = RECONSIDERED_WITHIN.max(self.checks.workers.slowest() * 4).max(self.slowest_load() * 4);
         let is_soon = wake.is_some_and(|wake| wake.since(self.now) < patience);
-        let is_placement = actions.iter().all(|action| matches!(action, Action::Start { .. }));
+        let is_of_placement = |action: &Action| matches!(action, Action::Start { .. } | Action::Free { .. });
+        let is_placement = actions.iter().all(is_of_placement);
         if actions.is_empty() || (is_soon && is_placement) {
-            return self.follow(actions, None);
+            return self.follow(actions, Ended::default());
         }
         let message = format!("it wanted to be woken at {wake:?}, and finds this to do before: {actions:?}");
         Err(Broken { rule: Rule::HonestWake, message })
@@ -234,15 +249,20 @@ impl World {
     /// Tells the machine, and does what it wants.
     pub(crate) fn tell(&mut self, event: Event) -> Result<(), Broken> {
         self.checks.heard(&event, self.now);
-        let finished = match event {
-            Event::Finished { batch, .. } => self.begun.remove(&batch),
+        let ended = match event {
+            Event::Finished { batch, .. } => Some(batch),
             _ => None,
         };
+        let begun = ended.and_then(|batch| self.begun.remove(&batch));
         if let Event::Finished { batch, .. } | Event::Failed { batch, .. } = event {
             self.spent.push(batch);
         }
         let actions = self.step(event);
-        self.follow(actions, finished)
+        self.follow(actions, Ended { batch: ended, begun })?;
+        if let Some(batch) = ended {
+            self.forget_made(batch);
+        }
+        Ok(())
     }
 
     fn step(&mut self, event: Event) -> Vec<Action> {
@@ -259,22 +279,31 @@ impl World {
     }
 
     /// Checks what the machine wants, and does it.
-    fn follow(&mut self, actions: Vec<Action>, begun: Option<Moment>) -> Result<(), Broken> {
+    fn follow(&mut self, actions: Vec<Action>, ended: Ended) -> Result<(), Broken> {
         for action in &actions {
             self.checks.told(action, self.now)?;
         }
         self.view = self.machine.view();
         self.checks.settle(&self.view, self.now)?;
         for action in actions {
-            self.perform(action, begun);
+            self.perform(action, ended)?;
         }
         Ok(())
     }
 
-    fn perform(&mut self, action: Action, begun: Option<Moment>) {
+    fn perform(&mut self, action: Action, ended: Ended) -> Result<(), Broken> {
         match action {
+            Action::Deliver { request, sequence, tokens, .. } => {
+                self.measured.tokens += u64::from(tokens);
+                self.deliver((request, sequence), ended.batch)?;
+            }
+            Action::Free { device, request, sequence } => {
+                let is_early = self.checks.is_live(request) && self.checks.streams.known((request, sequence)) > 0;
+                self.measured.preemptions += u64::from(is_early);
+                self.executors[usize::from(device.0)].states.remove(&(request, sequence));
+            }
             Action::Start { device, batch, .. } => self.start_batch(usize::from(device.0), batch),
-            Action::Complete { request, report } => self.answered(request, &report, begun.unwrap_or(self.now)),
+            Action::Complete { request, report } => self.answered(request, &report, ended.begun.unwrap_or(self.now)),
             Action::Refuse { request, .. } => {
                 self.measured.refused += 1;
                 self.ask_again(request);
@@ -288,6 +317,7 @@ impl World {
             Action::Rest { device } => self.rest(usize::from(device.0)),
             Action::Trim { .. } | Action::Alert { .. } => {}
         }
+        Ok(())
     }
 
     fn answered(&mut self, request: RequestId, report: &Report, begun: Moment) {
@@ -296,7 +326,7 @@ impl World {
             arrived: entry.arrived,
             begun,
             answered: self.now,
-            texts: entry.request.tokens.len(),
+            texts: entry.request.sequences.len(),
             device: usize::from(report.device.0),
         });
         self.ask_again(request);
@@ -345,6 +375,9 @@ impl World {
             self.agenda.plan(self.now + after, Due::Cancel(id));
         }
         self.checks.expect(&demand);
+        for (number, sequence) in (0..).zip(&demand.request.sequences).filter(|(_, one)| one.is_generated()) {
+            self.dialogues.begin((id, number), sequence.tokens, demand.pause);
+        }
         self.tell(Event::Submitted(demand.request))?;
         if self.submitted == self.scenario.drain_after {
             self.is_drained = true;
@@ -392,6 +425,12 @@ impl World {
             self.fades_at = Some(fades_at);
             self.end_by = self.end_by.map(|end_by| end_by + self.scenario.afterglow);
         }
+        let left = self.executors.iter().position(|executor| !executor.states.is_empty());
+        if let Some(device) = left {
+            let message =
+                format!("all is answered, and device {device} has state of {:?}", self.executors[device].states);
+            return Err(Broken { rule: Rule::KvSpace, message });
+        }
         Ok(self.fades_at.is_some_and(|fades_at| fades_at <= self.now))
     }
 
@@ -400,8 +439,18 @@ impl World {
         let recovery = self.scenario.options.recovery;
         // What waits may all have to be computed one by one, on the slowest device.
         let slowest = |tokens: u64| self.executors.iter().map(|at| at.device.cost.of(tokens, 1)).max();
-        let texts = self.checks.ledger.live().flat_map(|entry| &entry.request.tokens);
-        let work: Duration = texts.filter_map(|tokens| slowest(u64::from(*tokens))).sum();
+        let sequences = self.checks.ledger.live().flat_map(|entry| {
+            let id = entry.request.id;
+            (0..).zip(&entry.request.sequences).map(move |(number, sequence)| ((id, number), sequence))
+        });
+        // What gives way to others is computed again.
+        let work = |(name, sequence): (Name, &Sequence)| {
+            let prompt = slowest(u64::from(sequence.tokens)).unwrap_or_default();
+            let again = if sequence.is_generated() { 10 } else { 1 };
+            let next = slowest(sequence.tokens_max()).unwrap_or_default() * sequence.new_tokens_max;
+            prompt * again + next + self.dialogues.reading_time(name, sequence.new_tokens_max)
+        };
+        let work: Duration = sequences.map(work).sum();
         let slowest_batch = self.checks.workers.slowest();
         // A hang that is found now, a start that is given up, a pause, a start that succeeds, and a probe.
         (recovery.overdue_least * 10).max(slowest_batch.mul_f64(10.0 * recovery.overdue_factor))

@@ -7,7 +7,7 @@ use magray_simulator::{Rule, try_sabotaged, try_seed};
 const SEEDS: u64 = 200;
 
 /// What to break, and the rule that must notice.
-const CASES: [(Sabotage, Rule); 33] = [
+const CASES: [(Sabotage, Rule); 44] = [
     (Sabotage::ForgetReplay, Rule::AllAnswered),
     (Sabotage::AnswerTwice, Rule::AnsweredOnce),
     (Sabotage::AnswerCancelled, Rule::AnsweredOnce),
@@ -41,6 +41,17 @@ const CASES: [(Sabotage, Rule); 33] = [
     (Sabotage::LoseWish, Rule::Granted),
     (Sabotage::HideRelease, Rule::Granted),
     (Sabotage::LingerOn, Rule::Rests),
+    (Sabotage::LoseToken, Rule::Tokens),
+    (Sabotage::DoubleToken, Rule::Tokens),
+    (Sabotage::ForgetToken, Rule::Tokens),
+    (Sabotage::SkipReplayedPrompt, Rule::Steps),
+    (Sabotage::ExceedNewTokens, Rule::Tokens),
+    (Sabotage::LeakState, Rule::KvSpace),
+    (Sabotage::OverfillKv, Rule::KvSpace),
+    (Sabotage::StarvePrompts, Rule::Starves),
+    (Sabotage::OverlongTurn, Rule::TurnTime),
+    (Sabotage::IgnoreReader, Rule::SlowReader),
+    (Sabotage::NeverResume, Rule::AllAnswered),
 ];
 
 /// What else a sabotage breaks, for a reason that is understood.
@@ -55,7 +66,7 @@ fn is_side_effect(sabotage: Sabotage, rule: Rule) -> bool {
             matches!(rule, Rule::PoisonStopped | Rule::AllAnswered | Rule::HonestWake)
         }
         // Nobody looks after a worker that hangs or should start again, until something else happens.
-        Sabotage::ForgetWake => matches!(rule, Rule::HangsEnd | Rule::ComesBack),
+        Sabotage::ForgetWake => matches!(rule, Rule::HangsEnd | Rule::ComesBack | Rule::AllAnswered),
         // A worker that should come back for a model and is left to rest does not bring it.
         Sabotage::LetRest => rule == Rule::Preheats,
         _ => false,

@@ -11,6 +11,7 @@ fn ten_thousand_worlds_break_no_rule() {
             assert_eq!(totals.worlds, SEEDS);
             // A world in which nothing happens breaks no rule either.
             assert!(totals.steps > 100 * SEEDS && totals.answered > 30 * SEEDS && totals.refused > SEEDS, "{totals:?}");
+            assert!(totals.tokens > 50 * SEEDS && totals.preemptions > SEEDS / 2, "{totals:?}");
         }
         Err(failed) => panic!("{failed}"),
     }

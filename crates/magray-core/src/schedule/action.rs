@@ -1,30 +1,52 @@
 //! What the machine wants done. Whoever drives it does exactly this, and reports what came of it as events.
 
-use super::{BatchId, DeviceId, Fault, ModelId, RequestId};
+use super::{BatchId, DeviceId, Fault, ModelId, RequestId, Step};
 use std::fmt;
-use std::ops::Range;
 use std::time::Duration;
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Compute these texts together. Answered by `Finished` or `Failed` of the batch, or by `Down` of the device.
+    /// Compute these steps together. Answered by `Finished` or `Failed` of the batch, or by `Down` of the device.
     Start {
         /// Where.
         device: DeviceId,
         /// Its name; never used twice.
         batch: BatchId,
-        /// The texts, all of one group.
-        pieces: Vec<Piece>,
+        /// All of one group; whole sequences or parts of some, never both.
+        steps: Vec<Step>,
+        /// How long it is predicted to take.
+        expected: Duration,
     },
-    /// All texts of a request are computed: give the answer. No action names this request again.
+    /// Hand new tokens of a sequence to its reader: those that its last step gave. Not answered.
+    Deliver {
+        /// Whose.
+        request: RequestId,
+        /// Which of its sequences.
+        sequence: u32,
+        /// New tokens of the sequence that were delivered before.
+        from: u32,
+        /// How many there are now.
+        tokens: u32,
+    },
+    /// Let go of the state of a sequence that ended, was cancelled, or gives way to others; nothing of it runs. Not
+    /// answered.
+    Free {
+        /// Where.
+        device: DeviceId,
+        /// Whose.
+        request: RequestId,
+        /// Which of its sequences.
+        sequence: u32,
+    },
+    /// All sequences of a request are at their end: give the answer. No action but `Free` names this request again.
     Complete {
         /// Whose.
         request: RequestId,
         /// How it went.
         report: Report,
     },
-    /// Answer a request with an error. No action names this request again.
+    /// Answer a request with an error. No action but `Free` names this request again.
     Refuse {
         /// Whose.
         request: RequestId,
@@ -90,27 +112,18 @@ pub enum Action {
     },
 }
 
-/// Some neighbouring texts of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The request.
-    pub request: RequestId,
-    /// Which of its texts.
-    pub texts: Range<u32>,
-}
-
-/// How a request was computed. Where its texts went different ways, device, batch and fallback are those of the last.
+/// How a request was computed. Where its sequences went different ways, device, batch and fallback are those of the last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The device.
     pub device: DeviceId,
-    /// Texts of the batch that ended it, others' included.
+    /// Sequences of the batch that ended it, others' included.
     pub batch_texts: u32,
     /// From its arrival to the start of the batch that answered it.
     pub queued: Duration,
     /// From the start of that batch to its end.
     pub computed: Duration,
-    /// How often its texts were started again after a failure.
+    /// How often its sequences were started again after a failure.
     pub replays: u32,
     /// Why the CPU computed it although a GPU was there to be used.
     pub fallback: Option<Fallback>,

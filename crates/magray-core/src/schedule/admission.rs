@@ -6,7 +6,7 @@ use super::device_set::DeviceSet;
 use super::jobs::{Job, total};
 use super::queue::Reach;
 use super::sabotage::sabotaged;
-use super::{Action, Allowed, Fallback, Machine, Moment, Refused, Request, Sketch};
+use super::{Action, Allowed, Fallback, Machine, Moment, Refused, Request, Sequence, Sketch};
 use std::time::Duration;
 
 /// A caller that was refused is told to wait at least and at most this long.
@@ -83,7 +83,7 @@ impl Machine {
             Ok(may) => may,
             Err(refused) => return actions.push(Action::Refuse { request: id, refused }),
         };
-        self.turned_away.note_taken(total(&request.tokens));
+        self.turned_away.note_taken(total(&request.sequences));
         let mut job = Job::new(request, may, now);
         job.is_for_gpus = !may.and(self.gpus).is_empty();
         let model = self.model_mut(job.group.model);
@@ -94,10 +94,17 @@ impl Machine {
         if job.unanswered > 1 && sabotaged!(self, SkipLastText) {
             job.unanswered -= 1;
         }
-        let texts = 0..job.unanswered;
+        let (sequences, is_generated) = (job.unanswered, !job.progress.is_empty());
         self.jobs.insert(id, job);
         self.deadlines.extend(deadline.map(|deadline| (deadline, id)));
-        self.enqueue(id, texts, Reach { may, rather_not: DeviceSet::EMPTY }, actions);
+        let reach = Reach { may, rather_not: DeviceSet::EMPTY };
+        // Sequences of many steps go their own ways.
+        for number in (0..sequences).filter(|_| is_generated) {
+            self.enqueue(id, number..number + 1, reach, actions);
+        }
+        if !is_generated {
+            self.enqueue(id, 0..sequences, reach, actions);
+        }
     }
 
     /// The devices that may compute a request, or why it is not taken.
@@ -109,7 +116,7 @@ impl Machine {
             return Err(Refused::Expired);
         }
         let limits = self.options.limits;
-        let tokens = total(&request.tokens);
+        let tokens = total(&request.sequences);
         if tokens > limits.tokens_max {
             return Err(Refused::TooLarge);
         }
@@ -117,12 +124,20 @@ impl Machine {
         if model.0 as usize >= self.models.len() {
             return Err(Refused::NoDevice(Fallback::NotLoaded));
         }
-        let may = self.devices_for(request.allowed);
+        let may = self.devices_with_space(&request.sequences, self.devices_for(request.allowed))?;
         if !self.is_reachable(may, model) {
             return Err(Refused::NoDevice(self.reason_of(may, model)));
         }
         self.check_room(Newcomer { tokens, may, coming: 0 }, now)?;
         Ok(may)
+    }
+
+    /// Those of the devices that can keep the state of each sequence to its end.
+    fn devices_with_space(&self, sequences: &[Sequence], may: DeviceSet) -> Result<DeviceSet, Refused> {
+        let generated = sequences.iter().filter(|one| one.is_generated());
+        let Some(most) = generated.map(Sequence::tokens_max).max() else { return Ok(may) };
+        let with_space: DeviceSet = may.iter().filter(|id| self.device(*id).kv.tokens_max() >= most).collect();
+        if with_space.is_empty() && !may.is_empty() { Err(Refused::TooLarge) } else { Ok(with_space) }
     }
 
     /// Refuses what the bounds do not allow, and remembers it.

@@ -1,19 +1,29 @@
 //! Fills a batch from the queue, in order, up to what the device, the options and the expected time allow.
-//! Never mixes groups, never leaves an old request behind a younger one, and looks at few texts more than it takes.
+//! Never mixes groups, never leaves an old request behind a younger one, and looks at few sequences more than it takes.
 
 use super::cost::Cost;
 use super::jobs::Jobs;
-use super::queue::{Aging, LaneKey, Load, Queue, Side, Ticket};
+use super::kv_space::KvSpace;
+use super::queue::{Aging, LaneKey, Load, Phase, Place, Queue, Side, Ticket};
+use super::sequence::SequenceId;
+use super::turn::{HEADROOM_TOKENS, StepBounds};
 use super::{DeviceId, RequestId};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Runs that do not fit and may be passed over while a batch is filled. More would hardly fill it better.
 const MISFITS_MAX: u32 = 16;
 
-/// A time that was reckoned in another way differs in its last digits.
+/// Tolerance for floating-point rounding.
 const ROUNDING: f64 = 1.0 + 1e-9;
 
-/// How much a batch may hold. Its first text is taken whatever its size.
+/// The part of a turn's time that single tokens take at most while prompts wait.
+const NEXT_PART: f64 = 0.75;
+
+/// A chunk that is not the last of its prompt has at least so many tokens, where the turn has others.
+const CHUNK_LEAST: u64 = 16;
+
+/// How much a batch may hold. Its first sequence is taken whatever its size, or at least one token of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) tokens_max: u64,
@@ -26,6 +36,29 @@ impl Room {
     fn fits(&self, load: Load) -> bool {
         let is_within = load.tokens <= self.tokens_max && load.texts <= self.texts_max;
         load.texts == 1 || is_within && self.cost.of(load) <= self.time_max_us * ROUNDING
+    }
+
+    /// Tokens of one more sequence that fit beside so much.
+    fn tokens_beside(&self, load: Load) -> u64 {
+        if load.texts >= self.texts_max {
+            return 0;
+        }
+        let by_time = self.cost.tokens_within(load, self.time_max_us * ROUNDING);
+        let tokens = self.tokens_max.saturating_sub(load.tokens).min(by_time);
+        if load.texts == 0 { tokens.max(1) } else { tokens }
+    }
+
+    /// The part of it for a step of so many tokens beside so much.
+    fn part(&self, share: Share, tokens: u64, load: Load) -> Self {
+        let time_max_us = match share {
+            Share::Next => self.time_max_us * NEXT_PART,
+            Share::Aged if tokens > 1 => {
+                let taken_us = if load.texts == 0 { 0.0 } else { self.cost.of(load) };
+                self.time_max_us.min(taken_us + self.time_max_us * (1.0 - NEXT_PART))
+            }
+            Share::Aged | Share::All => self.time_max_us,
+        };
+        Self { time_max_us, ..*self }
     }
 
     /// Whether so much work is enough for a batch that need not wait for more.
@@ -42,14 +75,23 @@ pub(super) struct Source {
     pub(super) side: Side,
 }
 
-/// Texts chosen for a batch; they still wait in the queue.
+/// Sequences chosen for a batch; they still wait in the queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chosen {
-    pub(super) runs: Vec<(Ticket, Range<u32>)>,
+    pub(super) runs: Vec<Choice>,
     pub(super) load: Load,
 }
 
-/// Chooses the texts of a batch.
+/// Sequences of one run.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    pub(super) ticket: Ticket,
+    pub(super) numbers: Range<u32>,
+    /// Tokens of its next step, where it has many.
+    pub(super) tokens: u64,
+}
+
+/// Chooses the sequences of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Batcher<'a> {
     pub(super) queue: &'a Queue,
@@ -58,21 +100,100 @@ pub(super) struct Batcher<'a> {
     pub(super) aging: Aging,
 }
 
+/// What a turn is bounded by, beside what bounds every batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TurnBounds<'a> {
+    pub(super) kv: &'a KvSpace,
+    /// Space for state that may be taken.
+    pub(super) kv_free: u64,
+    pub(super) step: StepBounds,
+    /// Whether prompts join turns of others.
+    pub(super) takes_prompts: bool,
+}
+
 impl Batcher<'_> {
+    /// Chooses the steps of a turn: what has waited long for its next step, then sequences that go on, then prompts that
+    /// have begun, then others.
+    pub(super) fn choose_turn(&self, source: Source, bounds: TurnBounds<'_>) -> Chosen {
+        let Source { lead, device, .. } = source;
+        let lanes: Vec<LaneKey> = self.queue.partners(lead, device).collect();
+        let of = |phase: Phase| -> Vec<LaneKey> { lanes.iter().copied().filter(|lane| lane.phase == phase).collect() };
+        let (next, begun, fresh) = (of(Phase::Next(device)), of(Phase::Prompt(device)), of(Phase::Fresh));
+        let are_alone = begun.is_empty() && fresh.is_empty();
+        let mut turn = Turn { bounds, chosen: Chosen::default(), begun: 0, aged: BTreeSet::new(), owner: None };
+        if !bounds.takes_prompts && !next.is_empty() {
+            self.add_steps(&mut turn, &next, Share::All, lead);
+            return turn.chosen;
+        }
+        if !begun.is_empty() {
+            let held: Vec<LaneKey> = next.iter().chain(&begun).copied().collect();
+            self.add_steps(&mut turn, &held, Share::Aged, lead);
+        }
+        self.add_steps(&mut turn, &next, if are_alone { Share::All } else { Share::Next }, lead);
+        self.add_steps(&mut turn, &begun, Share::All, lead);
+        self.add_steps(&mut turn, &fresh, Share::All, lead);
+        turn.chosen
+    }
+
+    /// Adds the steps of some lanes that fit.
+    fn add_steps(&self, turn: &mut Turn<'_>, lanes: &[LaneKey], share: Share, lead: LaneKey) {
+        let mut misfits = 0;
+        for (ticket, run) in self.queue.walk(lanes.iter().copied(), Side::Front, self.aging) {
+            let is_aged = self.aging.is_aged(run);
+            let is_others = lead.is_isolated && *turn.owner.get_or_insert(run.request) != run.request;
+            if is_others || share == Share::Aged && !is_aged {
+                break;
+            }
+            if turn.aged.contains(&ticket.place) {
+                continue;
+            }
+            let room = self.room.part(share, run.tokens, turn.chosen.load);
+            let tokens = room.tokens_beside(turn.chosen.load).min(run.tokens);
+            let is_worthwhile = turn.chosen.runs.is_empty() || is_aged || tokens >= run.tokens.min(CHUNK_LEAST);
+            let growth = self.growth(turn, &ticket, run.request).filter(|_| tokens > 0 && is_worthwhile);
+            if let Some(growth) = growth {
+                turn.bounds.kv_free -= growth;
+                turn.begun += u64::from(ticket.lane.phase == Phase::Fresh);
+                turn.chosen.load = turn.chosen.load.plus(Load { tokens, texts: 1 });
+                turn.chosen.runs.push(Choice { ticket, numbers: ticket.place.first..run.end, tokens });
+                if share == Share::Aged {
+                    turn.aged.insert(ticket.place);
+                }
+                continue;
+            }
+            // Nobody overtakes a prompt that has waited long; others may fill what is left.
+            misfits += 1;
+            let is_blocking = is_aged && ticket.lane.phase == Phase::Fresh;
+            if tokens == 0 || misfits > MISFITS_MAX || is_blocking {
+                break;
+            }
+        }
+    }
+
+    /// The space that a sequence needs beyond what it has, if there is so much.
+    fn growth(&self, turn: &Turn<'_>, ticket: &Ticket, request: RequestId) -> Option<u64> {
+        let TurnBounds { kv, kv_free, step, .. } = turn.bounds;
+        let number = ticket.place.first;
+        let progress = self.jobs.get(request)?.progress_of(number)?;
+        let growth = kv.growth(SequenceId { request, number }, step.kept(progress));
+        let neighbours = if ticket.lane.phase == Phase::Fresh { kv.len() + turn.begun } else { 0 };
+        Some(growth).filter(|growth| growth.saturating_add(HEADROOM_TOKENS * neighbours) <= kv_free)
+    }
+
     pub(super) fn choose(&self, source: Source) -> Chosen {
         let mut chosen = Chosen::default();
         let mut misfits = 0;
         let mut owner = None;
         let lanes = self.queue.partners(source.lead, source.device);
         for (ticket, run) in self.queue.walk(lanes, source.side, self.aging) {
-            if source.lead.is_alone && *owner.get_or_insert(run.request) != run.request {
+            if source.lead.is_isolated && *owner.get_or_insert(run.request) != run.request {
                 break;
             }
             let whole = ticket.place.first..run.end;
             let texts = self.part_of(run.request, whole.clone(), source.side, &mut chosen.load);
             let is_whole = texts == whole;
             if !texts.is_empty() {
-                chosen.runs.push((ticket, texts));
+                chosen.runs.push(Choice { ticket, numbers: texts, tokens: 0 });
             }
             if is_whole {
                 continue;
@@ -96,7 +217,7 @@ impl Batcher<'_> {
                 Side::Front => whole.start + step,
                 Side::Back => whole.end - 1 - step,
             };
-            let tokens = job.map_or(1, |job| job.text_tokens(text));
+            let tokens = job.map_or(1, |job| job.tokens(text));
             let more = load.plus(Load { tokens, texts: 1 });
             if !self.room.fits(more) {
                 break;
@@ -111,12 +232,36 @@ impl Batcher<'_> {
     }
 }
 
+/// What some steps get of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    /// All that is left.
+    All,
+    /// All of single tokens, and chunks that leave room for others, where they have waited long.
+    Aged,
+    /// What leaves room for prompts.
+    Next,
+}
+
+/// A turn that is being filled.
+#[derive(Clone, Debug)]
+struct Turn<'a> {
+    bounds: TurnBounds<'a>,
+    chosen: Chosen,
+    /// Prompts that begin with it.
+    begun: u64,
+    /// Those of it that were taken first because they have waited long.
+    aged: BTreeSet<Place>,
+    /// Whose it is alone.
+    owner: Option<RequestId>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::device_set::DeviceSet;
     use super::super::jobs::Job;
-    use super::super::queue::{Place, Reach, Run};
-    use super::super::{Allowed, Group, Moment, Priority, Request};
+    use super::super::queue::{Reach, Run};
+    use super::super::{Allowed, Group, Moment, Priority, Request, Sequence};
     use super::*;
     use proptest::prelude::*;
     use std::time::Duration;
@@ -127,19 +272,21 @@ mod tests {
     fn waiting(requests: &[(Vec<u32>, bool)]) -> (Queue, Jobs, LaneKey) {
         let (mut queue, mut jobs) = (Queue::default(), Jobs::default());
         let reach = Reach { may: DeviceSet::one(DEVICE), rather_not: DeviceSet::EMPTY };
-        let lane = LaneKey { group: Group { model: crate::schedule::ModelId(0), way: 0 }, is_alone: false, reach };
+        let group = Group { model: crate::schedule::ModelId(0), key: 0 };
+        let lane = LaneKey { group, is_isolated: false, phase: Phase::OneStep, reach };
         for (arrival, (tokens, is_aged)) in (1..).zip(requests) {
             let id = RequestId(arrival);
             let request = Request {
                 id,
                 group: lane.group,
-                tokens: tokens.clone(),
+                sequences: tokens.iter().map(|&tokens| Sequence::one_step(tokens)).collect(),
                 priority: Priority::Normal,
                 deadline: None,
                 allowed: Allowed::Any,
             };
             let job = Job::new(request, reach.may, Moment::START);
-            let ticket = Ticket { lane, priority: Priority::Normal, place: Place { arrival, first: 0 } };
+            let ticket =
+                Ticket { lane, priority: Priority::Normal, place: Place { since: Moment::START, arrival, first: 0 } };
             let arrived = if *is_aged { Moment::START } else { now() };
             queue.insert(ticket, Run { request: id, end: job.unanswered, tokens: job.tokens_total, arrived });
             jobs.insert(id, job);
@@ -172,7 +319,7 @@ mod tests {
             requests.sort_by_key(|(_, is_aged)| !is_aged);
             let side = if is_front { Side::Front } else { Side::Back };
             let chosen = batch(&requests, side, Load { tokens: tokens_max, texts: texts_max });
-            let texts: u64 = chosen.runs.iter().map(|(_, texts)| u64::try_from(texts.len()).unwrap()).sum();
+            let texts: u64 = chosen.runs.iter().map(|run| u64::try_from(run.numbers.len()).unwrap()).sum();
             prop_assert_eq!(texts, chosen.load.texts);
             prop_assert!(texts >= 1 && texts <= texts_max);
             prop_assert!(chosen.load.tokens <= tokens_max || texts == 1);
@@ -181,9 +328,9 @@ mod tests {
             }
             let mut is_cut_short = false;
             for ((tokens, is_aged), arrival) in requests.iter().zip(1..) {
-                let run = chosen.runs.iter().find(|(ticket, _)| ticket.place.arrival == arrival);
+                let run = chosen.runs.iter().find(|run| run.ticket.place.arrival == arrival);
                 prop_assert!(run.is_none() || !is_cut_short, "overtakes an old one");
-                let is_whole = run.is_some_and(|(_, texts)| texts.len() == tokens.len());
+                let is_whole = run.is_some_and(|run| run.numbers.len() == tokens.len());
                 is_cut_short |= *is_aged && !is_whole;
             }
         }
@@ -193,7 +340,7 @@ mod tests {
     fn what_is_taken_from_the_back_are_the_last_texts_of_the_last_request() {
         let chosen = batch(&[(vec![10; 4], false), (vec![10; 4], false)], Side::Back, Load { tokens: 60, texts: 100 });
         let texts: Vec<(u64, Range<u32>)> =
-            chosen.runs.iter().map(|(ticket, texts)| (ticket.place.arrival, texts.clone())).collect();
+            chosen.runs.iter().map(|run| (run.ticket.place.arrival, run.numbers.clone())).collect();
         assert_eq!(texts, [(2, 0..4), (1, 2..4)]);
     }
 }

@@ -1,5 +1,5 @@
 //! What a batch costs on a device, learnt from the batches before it: a fixed time, a time per token, one per text.
-//! Never predicts nothing, less for more work, or a number that is not one; a single slow batch cannot spoil it.
+//! Predictions are finite, positive and monotonic in the work; a single slow batch cannot spoil them.
 
 use super::queue::Load;
 
@@ -46,6 +46,16 @@ impl Cost {
     /// A batch of this size.
     pub(super) fn of(&self, load: Load) -> f64 {
         (self.fixed + self.variable(load)).max(PREDICTED_LEAST_US)
+    }
+
+    /// Tokens of one more text that a batch of this size can have within a time.
+    pub(super) fn tokens_within(&self, load: Load, time_us: f64) -> u64 {
+        let left_us = time_us - self.of(load.plus(Load { tokens: 0, texts: 1 }));
+        match left_us >= 0.0 {
+            true if self.token > 0.0 => as_count(left_us / self.token),
+            true => u64::MAX,
+            false => 0,
+        }
     }
 
     /// This much work, in as many batches as it takes.

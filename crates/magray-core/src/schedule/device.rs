@@ -2,13 +2,13 @@
 //! Decides nothing: it answers what can be said of one device alone.
 
 use super::cost::{Cost, CostModel, Sample};
+use super::kv_space::KvSpace;
 use super::ladder::Ladder;
 use super::queue::{Load, Reach};
 use super::residency::{Model, Shelf};
 use super::{BatchId, Condition, DeviceKind, DeviceSpec, DeviceState, DeviceView, Fallback};
-use super::{Group, KillCause, ModelId, Moment, Options, Recovery, RequestId};
+use super::{Group, KillCause, ModelId, Moment, Options, Recovery, Span, Step};
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 use std::time::Duration;
 
 /// A batch is about to end when this is left of its expected time: long enough to hand the next one over.
@@ -28,6 +28,8 @@ const GROUPS_MAX: usize = 1024;
 const START: Duration = Duration::from_secs(2);
 /// How much of the measured speed is kept with each further batch.
 const SPEED_KEPT: f64 = 0.9;
+/// A turn with so many tokens a step is mostly prompts.
+const PROMPT_TOKENS: u64 = 4;
 /// However slow a CPU is, its largest batch divided by this may wait for it.
 const CPU_LEAST_PART: u64 = 4;
 
@@ -68,7 +70,7 @@ pub(super) enum Need {
 pub(super) struct Running {
     pub(super) batch: BatchId,
     pub(super) group: Group,
-    pub(super) pieces: Vec<RunningPiece>,
+    pub(super) steps: Vec<RunningStep>,
     /// Whether it holds one request because that was a suspect when it started.
     pub(super) is_trial: bool,
     pub(super) load: Load,
@@ -82,13 +84,19 @@ pub(super) struct Running {
     pub(super) is_first: bool,
 }
 
-/// Texts of a request in a batch.
+/// A step in a batch.
 #[derive(Clone, Debug)]
-pub(super) struct RunningPiece {
-    pub(super) request: RequestId,
-    pub(super) texts: Range<u32>,
+pub(super) struct RunningStep {
+    pub(super) step: Step,
     pub(super) reach: Reach,
     pub(super) fallback: Option<Fallback>,
+}
+
+impl Running {
+    /// Whether it computes parts of sequences.
+    pub(super) fn is_turn(&self) -> bool {
+        self.steps.first().is_some_and(|running| running.step.span != Span::Whole)
+    }
 }
 
 /// A device.
@@ -117,6 +125,8 @@ pub(super) struct Device {
     pub(super) tally: Tally,
     /// The weights on it.
     pub(super) shelf: Shelf,
+    /// The state of sequences on it.
+    pub(super) kv: KvSpace,
     /// How long its last worker took to start.
     pub(super) start_time: Duration,
     /// Tokens of a batch at most, after its memory was full.
@@ -159,6 +169,7 @@ impl Device {
             has_spare: false,
             tally: Tally::default(),
             shelf: Shelf::new(&spec, models, options.keeping.load_max),
+            kv: KvSpace::new(spec.kv_tokens_max),
             start_time: START,
             cap: None,
             good_batches: 0,
@@ -188,6 +199,11 @@ impl Device {
     /// Whether it has a batch of a model.
     pub(super) fn is_running(&self, model: ModelId) -> bool {
         self.running.iter().any(|batch| batch.group.model == model)
+    }
+
+    /// Whether it has a turn of a group.
+    pub(super) fn has_turn(&self, group: Group) -> bool {
+        self.running.iter().any(|batch| batch.group == group && batch.is_turn())
     }
 
     /// Why it does not compute, in the words of an answer.
@@ -343,7 +359,7 @@ impl Device {
     pub(super) fn finished(&mut self, batch: &Running, compute: Duration, prior: Cost) {
         self.has_worked = true;
         self.tally.batches += 1;
-        self.tally.texts += batch.load.texts;
+        self.tally.texts += if batch.is_turn() { 0 } else { batch.load.texts };
         self.tally.busy = self.tally.busy.saturating_add(compute);
         let sample = Sample { load: batch.load, measured_us: micros(compute) };
         if let Some(model) = self.costs.get_mut(&batch.group) {
@@ -354,9 +370,12 @@ impl Device {
             }
             self.costs.insert(batch.group, CostModel::new(prior, sample));
         }
-        let speed = super::cost::as_f64(batch.load.tokens) / sample.measured_us.max(1.0);
-        self.tokens_per_us =
-            Some(self.tokens_per_us.map_or(speed, |known| known * SPEED_KEPT + speed * (1.0 - SPEED_KEPT)));
+        // Single tokens say nothing of how fast it computes what waits.
+        if !batch.is_turn() || batch.load.tokens >= batch.load.texts * PROMPT_TOKENS {
+            let speed = super::cost::as_f64(batch.load.tokens) / sample.measured_us.max(1.0);
+            self.tokens_per_us =
+                Some(self.tokens_per_us.map_or(speed, |known| known * SPEED_KEPT + speed * (1.0 - SPEED_KEPT)));
+        }
         self.widen();
     }
 
@@ -393,6 +412,7 @@ impl Device {
             is_ending: is_about_to || matches!(self.worker, Worker::Resting { .. }),
             weight: self.weight(),
             batches: self.running.len(),
+            kv_tokens: self.kv.used(),
             batches_finished: self.tally.batches,
             texts_finished: self.tally.texts,
             busy: self.tally.busy,

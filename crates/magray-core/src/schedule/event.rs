@@ -1,13 +1,13 @@
 //! What happens to the machine: requests that come, batches that end, devices that change.
-//! Carries no texts and no vectors: the machine decides by counts.
+//! Carries no tokens and no vectors: the machine decides by counts.
 
-use super::{BatchId, DeviceId, Group, ModelId, Moment, RequestId};
+use super::{BatchId, DeviceId, Group, ModelId, Moment, Outcome, RequestId, Sequence};
 use std::time::Duration;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Somebody wants texts computed.
+    /// A caller wants sequences computed.
     Submitted(Request),
     /// Nobody waits for this request any more. A batch under way is not stopped; its answer is dropped.
     Cancelled(RequestId),
@@ -17,6 +17,17 @@ pub enum Event {
         batch: BatchId,
         /// How long the device computed, without the way there and back.
         compute: Duration,
+        /// What came of each step, in their order. May be empty where all gave rows.
+        outcomes: Vec<Outcome>,
+    },
+    /// The reader of a sequence has taken some of the tokens that were delivered.
+    Read {
+        /// Whose.
+        request: RequestId,
+        /// Which of its sequences.
+        sequence: u32,
+        /// How many.
+        tokens: u32,
     },
     /// A batch was not computed.
     Failed {
@@ -152,15 +163,15 @@ pub enum Wish {
     Priority(Priority),
 }
 
-/// Texts of one caller.
+/// Sequences of one caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Its name; never used twice.
     pub id: RequestId,
     /// What it may share a batch with.
     pub group: Group,
-    /// Tokens of each text; at least one text, and each has at least one token.
-    pub tokens: Vec<u32>,
+    /// At least one; all of one step, or all of many.
+    pub sequences: Vec<Sequence>,
     /// How urgent it is.
     pub priority: Priority,
     /// When its answer is worth nothing any more.

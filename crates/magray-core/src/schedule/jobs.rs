@@ -4,7 +4,8 @@
 use super::device_set::DeviceSet;
 use super::queue::{Reach, Ticket};
 use super::replay::Blame;
-use super::{Allowed, Fallback, Group, ModelId, Moment, Priority, Request, RequestId};
+use super::sequence::{Progress, Status};
+use super::{Allowed, Fallback, Group, ModelId, Moment, Priority, Request, RequestId, Sequence};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,28 +15,31 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) group: Group,
-    pub(super) tokens: Vec<u32>,
+    pub(super) sequences: Vec<Sequence>,
+    /// By sequence; empty where each has one step.
+    pub(super) progress: Vec<Progress>,
+    /// Tokens that it may come to.
     pub(super) tokens_total: u64,
-    /// Tokens of the texts without an answer.
+    /// Tokens of the sequences of which nothing is computed yet.
     tokens_left: u64,
     pub(super) priority: Priority,
     pub(super) deadline: Option<Moment>,
     pub(super) allowed: Allowed,
-    /// Where its texts go if nothing has happened to them.
+    /// Where its sequences go if nothing has happened to them.
     pub(super) may: DeviceSet,
     /// Whether a GPU is among these.
     pub(super) is_for_gpus: bool,
     /// Its number in the order of arrival.
     pub(super) arrival: u64,
     pub(super) arrived: Moment,
-    /// Texts without an answer.
+    /// Sequences without an answer, or not at their end.
     pub(super) unanswered: u32,
-    /// Pieces of it that are in batches now.
+    /// Steps of it that are in batches now.
     pub(super) running: u32,
-    /// Where its waiting texts stand in the queue.
+    /// Where its waiting sequences stand in the queue.
     pub(super) tickets: Vec<Ticket>,
-    /// Texts that wait outside the queue until nothing of it runs: only a suspect has them.
-    pub(super) held: Vec<(Range<u32>, Reach)>,
+    /// Sequences that wait outside the queue until nothing of it runs: only a suspect has them.
+    pub(super) set_aside: Vec<(Range<u32>, Reach)>,
     /// When it is looked at because the devices that it needs may be away too long.
     pub(super) patience: Option<Moment>,
     /// Batches of it that failed, for whatever reason.
@@ -47,22 +51,27 @@ pub(super) struct Job {
     pub(super) blame: Blame,
     /// A worker was ended because it took too long while its weights may have been arriving.
     pub(super) is_excused: bool,
-    /// Why a GPU did not compute texts of it.
+    /// Why a GPU did not compute sequences of it.
     pub(super) failed: Option<Fallback>,
-    /// Nobody waits for it any more; it is kept while pieces of it run.
+    /// Nobody waits for it any more; it is kept while steps of it run.
     pub(super) is_over: bool,
 }
 
 impl Job {
     pub(super) fn new(request: Request, may: DeviceSet, now: Moment) -> Self {
-        assert!(!request.tokens.is_empty(), "a request has at least one text: {:?}", request.id);
-        let tokens_total = total(&request.tokens);
+        let sequences = request.sequences;
+        assert!(!sequences.is_empty(), "a request has at least one sequence: {:?}", request.id);
+        let is_generated = sequences[0].is_generated();
+        assert!(sequences.iter().all(|one| one.is_generated() == is_generated), "one kind: {:?}", request.id);
+        let reach = Reach { may, rather_not: DeviceSet::EMPTY };
+        let progress = sequences.iter().filter(|_| is_generated).map(|one| Progress::new(*one, reach)).collect();
         Self {
             group: request.group,
-            tokens_total,
-            tokens_left: tokens_total,
-            unanswered: u32::try_from(request.tokens.len()).unwrap_or(u32::MAX),
-            tokens: request.tokens,
+            progress,
+            tokens_total: total(&sequences),
+            tokens_left: sequences.iter().map(|one| u64::from(one.tokens.max(1))).sum(),
+            unanswered: u32::try_from(sequences.len()).unwrap_or(u32::MAX),
+            sequences,
             priority: request.priority,
             deadline: request.deadline,
             allowed: request.allowed,
@@ -72,7 +81,7 @@ impl Job {
             arrived: now,
             running: 0,
             tickets: Vec::new(),
-            held: Vec::new(),
+            set_aside: Vec::new(),
             patience: None,
             replays: 0,
             setbacks: 0,
@@ -89,18 +98,36 @@ impl Job {
         self.blame != Blame::default()
     }
 
-    pub(super) fn text_tokens(&self, text: u32) -> u64 {
-        self.tokens.get(text as usize).map_or(1, |&tokens| u64::from(tokens.max(1)))
+    /// Tokens that one of its sequences begins with.
+    pub(super) fn tokens(&self, number: u32) -> u64 {
+        self.sequences.get(number as usize).map_or(1, |one| u64::from(one.tokens.max(1)))
     }
 
-    pub(super) fn tokens_of(&self, texts: Range<u32>) -> u64 {
-        texts.map(|text| self.text_tokens(text)).sum()
+    pub(super) fn tokens_of(&self, numbers: Range<u32>) -> u64 {
+        numbers.map(|number| self.tokens(number)).sum()
+    }
+
+    /// Lets sequences wait outside the queue.
+    pub(super) fn hold_back(&mut self, numbers: Range<u32>, reach: Reach) {
+        if let Some(progress) = self.progress_mut(numbers.start) {
+            progress.status = Status::SetAside;
+        }
+        self.set_aside.push((numbers, reach));
+    }
+
+    /// How far one of its sequences is, if it has many steps.
+    pub(super) fn progress_of(&self, number: u32) -> Option<&Progress> {
+        self.progress.get(number as usize)
+    }
+
+    pub(super) fn progress_mut(&mut self, number: u32) -> Option<&mut Progress> {
+        self.progress.get_mut(number as usize)
     }
 }
 
-/// Tokens of texts. A text without any counts as one: its place in a batch is not free.
-pub(super) fn total(tokens: &[u32]) -> u64 {
-    tokens.iter().map(|&tokens| u64::from(tokens.max(1))).sum()
+/// Tokens that sequences may come to.
+pub(super) fn total(sequences: &[Sequence]) -> u64 {
+    sequences.iter().map(Sequence::tokens_max).sum()
 }
 
 /// All requests that were taken.
@@ -157,7 +184,7 @@ impl Jobs {
         self.tokens
     }
 
-    /// Tokens of texts without an answer.
+    /// Tokens of sequences of which nothing is computed yet.
     pub(super) fn left(&self) -> Left {
         self.left
     }
@@ -193,18 +220,18 @@ impl Jobs {
         self.jobs.get_mut(&request)
     }
 
-    /// A piece of it is in a batch from now on.
-    pub(super) fn piece_started(&mut self, request: RequestId) -> Option<&mut Job> {
+    /// A step of it is in a batch from now on.
+    pub(super) fn step_started(&mut self, request: RequestId) -> Option<&mut Job> {
         let job = self.jobs.get_mut(&request)?;
         self.busy += usize::from(job.running == 0);
         job.running += 1;
         Some(job)
     }
 
-    /// A piece of it is in no batch any more. Gives the request if somebody still waits for it.
-    pub(super) fn piece_ended(&mut self, request: RequestId) -> Option<&mut Job> {
+    /// A step of it is in no batch any more. Gives the request if its caller still waits.
+    pub(super) fn step_ended(&mut self, request: RequestId) -> Option<&mut Job> {
         let job = self.jobs.get_mut(&request)?;
-        assert!(job.running > 0, "a piece that ends has been started: {request:?}");
+        assert!(job.running > 0, "a step that ends has been started: {request:?}");
         job.running -= 1;
         self.busy -= usize::from(job.running == 0);
         if job.is_over {
@@ -214,15 +241,20 @@ impl Jobs {
         self.jobs.get_mut(&request)
     }
 
-    /// Texts of it are computed that were in a batch. Gives the request if somebody still waits for it.
-    pub(super) fn piece_answered(&mut self, request: RequestId, texts: Range<u32>) -> Option<&mut Job> {
-        let job = self.piece_ended(request)?;
-        job.unanswered = job.unanswered.saturating_sub(u32::try_from(texts.len()).unwrap_or(u32::MAX));
-        let tokens = job.tokens_of(texts).min(job.tokens_left);
+    /// Sequences of it are at their end.
+    pub(super) fn sequences_ended(&mut self, request: RequestId, numbers: Range<u32>) {
+        if let Some(job) = self.jobs.get_mut(&request) {
+            job.unanswered = job.unanswered.saturating_sub(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// What sequences of it began with is computed.
+    pub(super) fn beginnings_computed(&mut self, request: RequestId, numbers: Range<u32>) {
+        let Some(job) = self.jobs.get_mut(&request) else { return };
+        let tokens = job.tokens_of(numbers).min(job.tokens_left);
         job.tokens_left -= tokens;
         let is_for_gpus = job.is_for_gpus;
         self.forget_left(tokens, is_for_gpus);
-        self.jobs.get_mut(&request)
     }
 
     fn forget_left(&mut self, tokens: u64, is_for_gpus: bool) {
@@ -285,8 +317,8 @@ mod tests {
     fn request(id: u64, tokens: Vec<u32>) -> Request {
         Request {
             id: RequestId(id),
-            group: Group { model: crate::schedule::ModelId(0), way: 0 },
-            tokens,
+            group: Group { model: crate::schedule::ModelId(0), key: 0 },
+            sequences: tokens.into_iter().map(Sequence::one_step).collect(),
             priority: Priority::Normal,
             deadline: None,
             allowed: Allowed::Any,
@@ -298,10 +330,10 @@ mod tests {
         let mut jobs = Jobs::default();
         jobs.insert(RequestId(1), Job::new(request(1, vec![5, 0]), DeviceSet::EMPTY, Moment::START));
         assert_eq!((jobs.tokens(), jobs.waiting()), (6, 1));
-        assert!(jobs.piece_started(RequestId(1)).is_some());
+        assert!(jobs.step_started(RequestId(1)).is_some());
         jobs.end(RequestId(1));
         assert_eq!((jobs.len(), jobs.tokens(), jobs.waiting()), (1, 6, 0));
-        assert!(jobs.piece_ended(RequestId(1)).is_none());
+        assert!(jobs.step_ended(RequestId(1)).is_none());
         assert_eq!((jobs.len(), jobs.tokens(), jobs.waiting()), (0, 0, 0));
     }
 

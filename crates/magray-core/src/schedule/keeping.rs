@@ -116,6 +116,7 @@ impl Machine {
 
     pub(super) fn offload(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         let now = self.now;
+        self.preempt_all(id, Some(model), actions);
         self.device_mut(id).shelf.set(model, Stage::Leaving { since: now });
         if self.cpus.contains(id) {
             self.lose_cpu(model);

@@ -6,6 +6,7 @@ use super::device::Device;
 use super::device_set::{DEVICES_MAX, DeviceSet};
 use super::jobs::Jobs;
 use super::queue::Queue;
+use super::recovery::Done;
 use super::residency::Model;
 use super::sabotage::sabotaged;
 use super::weights::Load;
@@ -109,7 +110,10 @@ impl Machine {
         match event {
             Event::Submitted(request) => self.admit(request, now, actions),
             Event::Cancelled(request) => self.on_cancelled(request, actions),
-            Event::Finished { batch, compute } => self.on_finished(batch, compute, now, actions),
+            Event::Finished { batch, compute, outcomes } => {
+                self.on_finished(batch, Done { compute, outcomes: &outcomes }, now, actions);
+            }
+            Event::Read { request, sequence, tokens } => self.on_read(request, sequence, tokens, actions),
             Event::Failed { batch, failure } => self.on_failed(batch, failure, now, actions),
             Event::Spare { device } => self.on_spare(device),
             Event::Up { device } => self.on_up(device, now),
@@ -177,7 +181,7 @@ impl Machine {
         if sabotaged!(self, AnswerCancelled) {
             return self.refuse(request, super::Refused::Expired, actions);
         }
-        self.close(request);
+        self.close(request, actions);
     }
 
     /// Where nobody called for a while although it was asked for, signs of life may be on their way unread: that time

@@ -1,5 +1,5 @@
-//! Decides which texts are computed together, where, and what follows from a failure: one machine, driven by events.
-//! Reads no clock, does no IO, holds no texts: whoever drives it does what its actions say.
+//! Decides which steps of sequences are computed together, where, and what follows from a failure: one machine, driven by events.
+//! Reads no clock, does no IO, holds no tokens: its driver does what its actions say.
 
 mod action;
 mod admission;
@@ -11,6 +11,7 @@ mod event;
 mod eviction;
 mod jobs;
 mod keeping;
+mod kv_space;
 mod ladder;
 mod load_time;
 mod loading;
@@ -23,20 +24,25 @@ mod recovery;
 mod replay;
 mod residency;
 mod sabotage;
+mod sequence;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod view;
 mod waiting;
 mod weights;
 mod wishes;
 
-pub use action::{Action, Change, Fallback, KillCause, Piece, Refused, Report};
+pub use action::{Action, Change, Fallback, KillCause, Refused, Report};
 pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request, Sketch, Wish};
 pub use machine::Machine;
 pub use moment::Moment;
-pub use options::{Batching, DeviceKind, DeviceSpec, Keeping, Limits, ModelPlan, Options, Placement, Recovery, Sizing};
+pub use options::{
+    Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, ModelPlan, Options, Placement, Recovery, Sizing,
+};
 #[cfg(feature = "sabotage")]
 pub use sabotage::Sabotage;
+pub use sequence::{Outcome, Sequence, Span, Step};
 pub use view::{DeviceState, DeviceView, ModelView, Residency, View};
 
 /// Names a request; the caller chooses it and never uses it twice.
@@ -55,11 +61,11 @@ pub struct DeviceId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelId(pub u32);
 
-/// Requests of one group may share a batch: the same model, used in the same way.
+/// Requests of one group may share a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group {
     /// The model.
     pub model: ModelId,
-    /// Tells ways apart in which it is used; what the number means is the caller's.
-    pub way: u32,
+    /// Batch-compatibility key: what the number means is the caller's.
+    pub key: u32,
 }

@@ -15,6 +15,8 @@ pub struct DeviceSpec {
     pub batch_tokens_max: u32,
     /// What the weights of all models together may take of its memory, until [`super::Event::Room`] says otherwise.
     pub weights_max: u64,
+    /// Tokens of all sequences of many steps whose state it can keep at once; none: it computes no such sequence.
+    pub kv_tokens_max: u64,
 }
 
 /// What a device is.
@@ -41,6 +43,8 @@ pub struct ModelPlan {
     pub is_pinned: bool,
     /// How much it counts when models compete for memory.
     pub priority: Priority,
+    /// New tokens of a step at most: more than one where some are drafted and verified together.
+    pub step_tokens_max: u32,
 }
 
 impl Default for ModelPlan {
@@ -52,6 +56,7 @@ impl Default for ModelPlan {
             offload_after_use: false,
             is_pinned: false,
             priority: Priority::Normal,
+            step_tokens_max: 1,
         }
     }
 }
@@ -87,6 +92,23 @@ pub struct Options {
     pub recovery: Recovery,
     /// How long things are kept that nobody uses.
     pub keeping: Keeping,
+    /// How sequences of many steps go on.
+    pub generation: Generation,
+}
+
+/// How sequences of many steps go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// A turn of such sequences is predicted to take this long at most: what is ready waits no longer for its next token.
+    pub turn_max: Duration,
+    /// A sequence pauses when its reader has this many tokens to read.
+    pub unread_max: u32,
+}
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self { turn_max: Duration::from_millis(50), unread_max: 64 }
+    }
 }
 
 /// What may wait or be computed at once; more is refused.

@@ -1,15 +1,17 @@
-//! Gives waiting texts to devices: each to the one that is expected to be done with it first, or to all in turn.
+//! Gives waiting sequences to devices: each to the one that is expected to be done with it first, or to all in turn.
 //! Never lets a device idle that would help, and never gives it what would be done sooner by waiting for a faster one.
 
 use super::Placement;
 use super::Sizing;
-use super::batcher::{Batcher, Room, Source};
+use super::batcher::{Batcher, Choice, Chosen, Room, Source, TurnBounds};
 use super::cost::Cost;
-use super::device::{Device, NEAR_END_US, Running, RunningPiece, from_micros};
+use super::device::{Device, NEAR_END_US, Running, RunningStep, from_micros, micros};
 use super::device_set::DeviceSet;
-use super::queue::{LaneKey, Load, Side};
+use super::queue::{LaneKey, Load, Phase, Side};
 use super::sabotage::sabotaged;
-use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Group, Machine, ModelId, Moment, Piece};
+use super::sequence::{SequenceId, Status};
+use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Group, Machine, ModelId, Moment};
+use super::{Span, Step};
 use std::time::Duration;
 
 /// A device tries a group with no more than this, and then with no more than a few times what it has computed before:
@@ -60,13 +62,17 @@ impl Machine {
         while !self.queue.is_empty() && self.devices.iter().any(Device::has_free_slot) {
             let mut ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
             let lanes = self.queue.by_rank(self.aging());
-            let order = lanes.into_iter().find_map(|lane| Some((lane, self.order_for(lane, &mut ready_us)?)));
-            let Some((lane, order)) = order else { return };
-            self.start(lane, order, actions);
+            let mut try_lane = |lane| match self.order_for(lane, &mut ready_us) {
+                Some(order) => self.start(lane, order, actions),
+                None => false,
+            };
+            if !lanes.into_iter().any(&mut try_lane) {
+                return;
+            }
         }
     }
 
-    /// The next batch for a lane. If there is none, the devices are reserved for it: lanes behind it reckon with that.
+    /// The next batch for a lane. If there is none, the devices are reserved for it, and lanes behind it see them busy.
     fn order_for(&self, lane: LaneKey, ready_us: &mut [f64]) -> Option<Order> {
         let load = self.queue.load(lane)?;
         let offers = self.offers(lane, load, ready_us);
@@ -110,7 +116,12 @@ impl Machine {
     /// if there is no other.
     fn candidates(&self, lane: LaneKey) -> DeviceSet {
         let model = self.model(lane.group.model);
-        let may = lane.reach.may.and(model.present.union(model.coming));
+        let near = model.present.union(model.coming);
+        let may = match lane.phase {
+            Phase::OneStep => lane.reach.may.and(near),
+            Phase::Fresh => lane.reach.may.and(near).iter().filter(|device| self.has_space(*device, lane)).collect(),
+            Phase::Prompt(device) | Phase::Next(device) => return DeviceSet::one(device).and(model.present),
+        };
         let preferred = may.without(lane.reach.rather_not);
         let devices = if preferred.is_empty() { may } else { preferred };
         // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
@@ -131,6 +142,10 @@ impl Machine {
         if self.is_open(best, lane) {
             let time_max_us = best.time_us(level_us);
             return Some(Order { device: best.device, side: Side::Front, time_max_us });
+        }
+        if lane.phase.is_turn() {
+            // Its state would stay where it begins.
+            return None;
         }
         // The first text does best to wait for the best device. The last one would wait for all before it as well: an
         // idle device takes it if it is done sooner so, and no more than it does in the time that the others need.
@@ -164,12 +179,20 @@ impl Machine {
         if device.running.len() >= slots || !has_weights {
             return false;
         }
+        if lane.phase.is_turn() {
+            // Those of the turn under way are in the next one, too: it is formed when it has ended.
+            let is_next_due = device.has_spare || device.remaining_us(self.now) < NEAR_END_US;
+            let is_welcome = device.running.is_empty() || self.is_aged(lane) || is_next_due;
+            return is_welcome && !device.has_turn(lane.group);
+        }
         let room = self.room(offer.device, lane, offer.cost, offer.cost.full_us());
         let waiting = self.queue.partners(lane, offer.device).filter_map(|key| self.queue.load(key));
         let is_filled = room.is_filled_by(waiting.fold(Load::default(), Load::plus));
         match self.options.batching.sizing {
             Sizing::Fixed { timeout, .. } => {
-                is_filled || lane.is_alone || self.queue.oldest(lane).is_some_and(|first| first + timeout <= self.now)
+                is_filled
+                    || lane.is_isolated
+                    || self.queue.oldest(lane).is_some_and(|first| first + timeout <= self.now)
             }
             Sizing::Adaptive if device.running.is_empty() => true,
             // Who has waited long takes the next slot; otherwise full batches of others could always be before it.
@@ -209,6 +232,12 @@ impl Machine {
                 }
             }
         };
+        if lane.phase.is_turn() {
+            room.time_max_us = micros(self.options.generation.turn_max);
+            if sabotaged!(self, OverlongTurn) {
+                room.time_max_us *= 10.0;
+            }
+        }
         if sabotaged!(self, OverfillBatch) {
             room = Room { tokens_max: u64::MAX, texts_max: 2 * texts_max, time_max_us: f64::INFINITY, ..room };
         }
@@ -219,7 +248,7 @@ impl Machine {
     fn last_text(&self, lane: LaneKey, device: DeviceId) -> Option<Load> {
         let mut runs = self.queue.walk(self.queue.partners(lane, device), Side::Back, self.aging());
         let (_, run) = runs.next()?;
-        let tokens = self.jobs.get(run.request)?.text_tokens(run.end - 1);
+        let tokens = self.jobs.get(run.request)?.tokens(run.end - 1);
         Some(Load { tokens, texts: 1 })
     }
 
@@ -247,30 +276,33 @@ impl Machine {
         })
     }
 
-    /// Forms a batch and starts it.
-    fn start(&mut self, lane: LaneKey, order: Order, actions: &mut Vec<Action>) {
+    /// Forms a batch and starts it. False if there is no space for any sequence of the lane.
+    fn start(&mut self, lane: LaneKey, order: Order, actions: &mut Vec<Action>) -> bool {
         let cost = self.cost(order.device, lane.group);
-        let room = self.room(order.device, lane, cost, order.time_max_us);
-        let source = Source { lead: lane, device: order.device, side: order.side };
-        let chosen = Batcher { queue: &self.queue, jobs: &self.jobs, room, aging: self.aging() }.choose(source);
-        assert!(!chosen.runs.is_empty(), "a lane that has texts gives at least one");
-        let mut pieces = Vec::with_capacity(chosen.runs.len());
-        let fallen_back = self.fallback_to(order.device, lane.group.model);
-        for (ticket, texts) in chosen.runs {
-            let reach = ticket.lane.reach;
-            let Some((request, job)) = self.take(&ticket, &texts) else { continue };
-            let fallback = fallen_back.filter(|_| job.allowed == Allowed::Any);
-            let fallback = fallback.and_then(|general| job.failed.or(general));
-            pieces.push(RunningPiece { request, texts, reach, fallback });
+        if lane.phase.is_turn() {
+            self.make_space(order.device, lane, actions);
         }
-        if lane.is_alone {
-            self.hold_the_rest(&pieces);
+        let Chosen { runs, load } = self.choose(lane, order, cost);
+        if runs.is_empty() {
+            return false;
+        }
+        let mut steps = Vec::with_capacity(runs.len());
+        let fallen_back = self.fallback_to(order.device, lane.group.model);
+        for choice in runs {
+            let reach = choice.ticket.lane.reach;
+            let Some((step, allowed, failed)) = self.take_step(choice, order.device) else { continue };
+            let fallback = fallen_back.filter(|_| allowed == Allowed::Any);
+            let fallback = fallback.and_then(|general| failed.or(general));
+            steps.push(RunningStep { step, reach, fallback });
+        }
+        if lane.is_isolated {
+            self.hold_the_rest(&steps);
         }
         let batch = BatchId(self.batches);
         self.batches += 1;
-        let told = pieces.iter().map(|piece| Piece { request: piece.request, texts: piece.texts.clone() });
-        actions.push(Action::Start { device: order.device, batch, pieces: told.collect() });
-        let expected_us = cost.of(chosen.load);
+        let expected_us = cost.of(load);
+        let told = steps.iter().map(|running| running.step.clone()).collect();
+        actions.push(Action::Start { device: order.device, batch, steps: told, expected: from_micros(expected_us) });
         let now = self.now;
         let device = &mut self.devices[usize::from(order.device.0)];
         device.has_spare = false;
@@ -279,9 +311,9 @@ impl Machine {
         device.running.push_back(Running {
             batch,
             group: lane.group,
-            pieces,
-            is_trial: lane.is_alone,
-            load: chosen.load,
+            steps,
+            is_trial: lane.is_isolated,
+            load,
             started: now,
             computing_since: now,
             expected_us,
@@ -289,6 +321,40 @@ impl Machine {
             is_first: grace.is_some(),
         });
         self.last_in_turn = order.device;
+        true
+    }
+
+    fn choose(&self, lane: LaneKey, order: Order, cost: Cost) -> Chosen {
+        let room = self.room(order.device, lane, cost, order.time_max_us);
+        let source = Source { lead: lane, device: order.device, side: order.side };
+        let batcher = Batcher { queue: &self.queue, jobs: &self.jobs, room, aging: self.aging() };
+        if !lane.phase.is_turn() {
+            return batcher.choose(source);
+        }
+        let kv = &self.device(order.device).kv;
+        let kv_free = if sabotaged!(self, OverfillKv) { u64::MAX } else { kv.free() };
+        let takes_prompts = !sabotaged!(self, StarvePrompts);
+        let step = self.step_bounds(lane.group.model);
+        batcher.choose_turn(source, TurnBounds { kv, kv_free, step, takes_prompts })
+    }
+
+    /// Takes sequences out of the queue for their next step on a device, which keeps state of those that have many.
+    fn take_step(&mut self, choice: Choice, device: DeviceId) -> Option<(Step, Allowed, Option<Fallback>)> {
+        let Choice { ticket, numbers, tokens } = choice;
+        let bounds = self.step_bounds(ticket.lane.group.model);
+        let (request, job) = self.take(&ticket, &numbers)?;
+        let (allowed, failed) = (job.allowed, job.failed);
+        let mut span = Span::Whole;
+        if let Some(progress) = job.progress_mut(numbers.start) {
+            progress.status = Status::Running;
+            let begin = progress.computed();
+            let end = begin.saturating_add(u32::try_from(tokens).unwrap_or(u32::MAX));
+            let kept = bounds.kept(progress);
+            let new_tokens_max = if end == progress.known { bounds.new_tokens_max(progress) } else { 0 };
+            span = Span::Part { tokens: begin..end, new_tokens_max };
+            self.device_mut(device).kv.keep(SequenceId { request, number: numbers.start }, kept);
+        }
+        Some((Step { request, sequences: numbers, span }, allowed, failed))
     }
 
     /// Part of a device has nothing to do: that it has none at all is known.
@@ -299,11 +365,12 @@ impl Machine {
     }
 
     /// A suspect has one batch at a time.
-    fn hold_the_rest(&mut self, pieces: &[RunningPiece]) {
-        let Some(suspect) = pieces.first().map(|piece| piece.request) else { return };
+    fn hold_the_rest(&mut self, steps: &[RunningStep]) {
+        let Some(suspect) = steps.first().map(|running| running.step.request) else { return };
         let rest = self.withdraw(suspect);
-        if let Some(job) = self.jobs.get_mut(suspect) {
-            job.held = rest;
+        let Some(job) = self.jobs.get_mut(suspect) else { return };
+        for (numbers, reach) in rest {
+            job.hold_back(numbers, reach);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What waits: runs of texts in lanes of equal group and equal choice of devices, in the order in which they go.
+//! What waits: runs of sequences in lanes of equal group, phase and choice of devices, in the order in which they go.
 //! Knows neither devices nor costs, and never walks through everything to answer.
 
 use super::device_set::DeviceSet;
@@ -19,7 +19,7 @@ impl Load {
     }
 }
 
-/// Where texts may be computed.
+/// Where sequences may be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Reach {
     /// On these and no others.
@@ -28,28 +28,69 @@ pub(super) struct Reach {
     pub(super) rather_not: DeviceSet,
 }
 
-/// What texts must have in common to be looked at together.
+/// What the next step of a sequence is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// All of it: it has one step.
+    OneStep,
+    /// The first chunk of its prompt; no device has state of it.
+    Fresh,
+    /// A further chunk of its prompt, on the device that has the others.
+    Prompt(DeviceId),
+    /// Its next tokens, on the device that has its state.
+    Next(DeviceId),
+}
+
+impl Phase {
+    /// Whether its steps form turns.
+    pub(super) fn is_turn(self) -> bool {
+        self != Self::OneStep
+    }
+
+    /// The device that has its state.
+    pub(super) fn device(self) -> Option<DeviceId> {
+        match self {
+            Self::OneStep | Self::Fresh => None,
+            Self::Prompt(device) | Self::Next(device) => Some(device),
+        }
+    }
+}
+
+/// What sequences must have in common to be looked at together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LaneKey {
     pub(super) group: Group,
     /// Whether each request of the lane is a batch of its own: it may have ended a worker.
-    pub(super) is_alone: bool,
+    pub(super) is_isolated: bool,
+    pub(super) phase: Phase,
     pub(super) reach: Reach,
 }
 
-/// A place in the order of arrival: the request's number, then its text.
+/// A place in the order of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
+    /// When its last step ended, where its state is kept: the one that has waited longest is next. Otherwise the start.
+    pub(super) since: Moment,
+    /// The request's number, then its sequence.
     pub(super) arrival: u64,
     pub(super) first: u32,
 }
 
-/// Neighbouring texts that wait.
+impl Place {
+    /// Its place among other lanes: who came first.
+    fn among_lanes(self) -> Self {
+        Self { since: Moment::START, ..self }
+    }
+}
+
+/// Neighbouring sequences that wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) request: RequestId,
     pub(super) end: u32,
+    /// Tokens that are to be computed.
     pub(super) tokens: u64,
+    /// When it came, or when its last step ended.
     pub(super) arrived: Moment,
 }
 
@@ -104,7 +145,7 @@ impl Queue {
         let is_new = lane.load.texts == 0;
         lane.load = lane.load.plus(load_of(ticket.place, &run));
         let before = lane.runs[rank_of(ticket.priority)].insert(ticket.place, run);
-        assert!(before.is_none(), "a text waits once: {ticket:?}");
+        assert!(before.is_none(), "a sequence waits once: {ticket:?}");
         is_new
     }
 
@@ -130,19 +171,22 @@ impl Queue {
 
     /// The lanes of a model.
     pub(super) fn keys_of(&self, model: ModelId) -> impl Iterator<Item = LaneKey> {
-        let nowhere = Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY };
-        let first = LaneKey { group: Group { model, way: 0 }, is_alone: false, reach: nowhere };
-        self.lanes.range(first..).map(|(&key, _)| key).take_while(move |key| key.group.model == model)
+        self.lanes
+            .range(first_of(Group { model, key: 0 })..)
+            .map(|(&key, _)| key)
+            .take_while(move |key| key.group.model == model)
     }
 
-    /// Lanes that may give texts to a batch which is led by `lead` and computed on `device`.
+    /// Lanes that may give sequences to a batch which is led by `lead` and computed on `device`.
     pub(super) fn partners(&self, lead: LaneKey, device: DeviceId) -> impl Iterator<Item = LaneKey> {
-        let nowhere = Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY };
-        let first = LaneKey { group: lead.group, is_alone: false, reach: nowhere };
-        let of_group = self.lanes.range(first..).map(|(&key, _)| key).take_while(move |key| key.group == lead.group);
-        of_group.filter(move |&key| {
-            let suits = key.reach.may.contains(device) && !key.reach.rather_not.contains(device);
-            key == lead || !key.is_alone && !lead.is_alone && suits
+        let lanes = self.lanes.range(first_of(lead.group)..).map(|(&key, _)| key);
+        lanes.take_while(move |key| key.group == lead.group).filter(move |&key| {
+            let suits = match key.phase.device() {
+                Some(holder) => holder == device,
+                None => key.reach.may.contains(device) && !key.reach.rather_not.contains(device),
+            };
+            let is_alike = key.phase.is_turn() == lead.phase.is_turn();
+            key == lead || !key.is_isolated && !lead.is_isolated && is_alike && suits
         })
     }
 
@@ -182,6 +226,12 @@ impl Queue {
     }
 }
 
+/// The key before all lanes of a group.
+fn first_of(group: Group) -> LaneKey {
+    let nowhere = Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY };
+    LaneKey { group, is_isolated: false, phase: Phase::OneStep, reach: nowhere }
+}
+
 const PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
 fn rank_of(priority: Priority) -> usize {
@@ -193,7 +243,7 @@ fn rank_of(priority: Priority) -> usize {
 }
 
 fn load_of(place: Place, run: &Run) -> Load {
-    assert!(place.first < run.end, "a run has at least one text");
+    assert!(place.first < run.end, "a run has at least one sequence");
     Load { tokens: run.tokens, texts: u64::from(run.end - place.first) }
 }
 
@@ -208,7 +258,7 @@ impl Lane {
     fn first(&self, aging: Aging) -> Option<Rank> {
         let heads = PRIORITIES.iter().filter_map(|&priority| {
             let (&place, run) = self.runs[rank_of(priority)].first_key_value()?;
-            Some(Rank::new(priority, place, aging.is_aged(run)))
+            Some(Rank::new(priority, place.among_lanes(), aging.is_aged(run)))
         });
         heads.min()
     }
@@ -278,13 +328,14 @@ mod tests {
     use proptest::prelude::*;
 
     const LANE: LaneKey = LaneKey {
-        group: Group { model: crate::schedule::ModelId(0), way: 0 },
-        is_alone: false,
+        group: Group { model: crate::schedule::ModelId(0), key: 0 },
+        is_isolated: false,
+        phase: Phase::OneStep,
         reach: Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY },
     };
 
     fn put(queue: &mut Queue, lane: LaneKey, priority: Priority, arrival: u64) -> Ticket {
-        let ticket = Ticket { lane, priority, place: Place { arrival, first: 0 } };
+        let ticket = Ticket { lane, priority, place: Place { since: Moment::START, arrival, first: 0 } };
         let arrived = Moment::START + Duration::from_millis(arrival);
         queue.insert(ticket, Run { request: RequestId(arrival), end: 2, tokens: 10, arrived });
         ticket
@@ -298,7 +349,7 @@ mod tests {
     #[test]
     fn the_old_go_first_then_the_urgent_then_the_others() {
         let mut queue = Queue::default();
-        let other = LaneKey { is_alone: true, ..LANE };
+        let other = LaneKey { is_isolated: true, ..LANE };
         put(&mut queue, LANE, Priority::Low, 1);
         put(&mut queue, other, Priority::High, 20);
         put(&mut queue, LANE, Priority::Normal, 5);
@@ -330,8 +381,9 @@ mod tests {
         let strangers = [
             LaneKey { reach: reach(&[there]), ..LANE },
             LaneKey { reach: avoids, ..LANE },
-            LaneKey { group: Group { model: crate::schedule::ModelId(0), way: 1 }, ..lead },
-            LaneKey { is_alone: true, ..lead },
+            LaneKey { group: Group { model: crate::schedule::ModelId(0), key: 1 }, ..lead },
+            LaneKey { is_isolated: true, ..lead },
+            LaneKey { phase: Phase::Fresh, ..lead },
         ];
         for (arrival, lane) in (1..).zip([lead, joins].into_iter().chain(strangers)) {
             put(&mut queue, lane, Priority::Normal, arrival);
@@ -342,6 +394,32 @@ mod tests {
         assert_eq!(queue.partners(strangers[3], here).collect::<Vec<_>>(), [strangers[3]]);
     }
 
+    #[test]
+    fn a_turn_is_shared_by_prompts_and_by_what_its_device_has_state_of() {
+        let (here, there) = (DeviceId(1), DeviceId(2));
+        let reach = Reach { may: [here, there].into_iter().collect(), rather_not: DeviceSet::EMPTY };
+        let lane = |phase| LaneKey { phase, reach, ..LANE };
+        let mut queue = Queue::default();
+        let phases = [Phase::OneStep, Phase::Fresh, Phase::Prompt(here), Phase::Next(here), Phase::Next(there)];
+        for (arrival, phase) in (1..).zip(phases) {
+            put(&mut queue, lane(phase), Priority::Normal, arrival);
+        }
+        let shared: Vec<LaneKey> = queue.partners(lane(Phase::Fresh), here).collect();
+        assert_eq!(shared, [Phase::Fresh, Phase::Prompt(here), Phase::Next(here)].map(lane));
+    }
+
+    #[test]
+    fn of_those_that_are_kept_the_one_goes_first_that_has_waited_longest() {
+        let mut queue = Queue::default();
+        let lane = LaneKey { phase: Phase::Next(DeviceId(1)), ..LANE };
+        for (arrival, waits_since) in [(1, 30), (2, 10), (3, 20)] {
+            let since = Moment::START + Duration::from_millis(waits_since);
+            let ticket = Ticket { lane, priority: Priority::Normal, place: Place { since, arrival, first: 0 } };
+            queue.insert(ticket, Run { request: RequestId(arrival), end: 1, tokens: 1, arrived: since });
+        }
+        assert_eq!(order(&queue, Side::Front, 50), [2, 3, 1]);
+    }
+
     proptest! {
         #[test]
         fn both_sides_see_the_same_runs_the_other_way_round(
@@ -349,8 +427,8 @@ mod tests {
             now_ms in 0_u64..500,
         ) {
             let mut queue = Queue::default();
-            for (&arrival, &(priority, is_alone)) in &runs {
-                put(&mut queue, LaneKey { is_alone, ..LANE }, PRIORITIES[priority], arrival);
+            for (&arrival, &(priority, is_isolated)) in &runs {
+                put(&mut queue, LaneKey { is_isolated, ..LANE }, PRIORITIES[priority], arrival);
             }
             let mut backwards = order(&queue, Side::Back, now_ms);
             backwards.reverse();

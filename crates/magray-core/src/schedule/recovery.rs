@@ -6,7 +6,7 @@ use super::ladder::Rung;
 use super::replay::{Loss, Setback};
 use super::sabotage::sabotaged;
 use super::{Action, BatchId, Change, Condition, DeviceId, DeviceState, Ending, Failure, Fallback, Fault, KillCause};
-use super::{Machine, Moment};
+use super::{Machine, Moment, Outcome};
 use std::time::Duration;
 
 /// How far a worker had come when it ended.
@@ -48,14 +48,22 @@ impl Trouble {
     }
 }
 
+/// A batch that was computed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done<'a> {
+    pub(super) compute: Duration,
+    pub(super) outcomes: &'a [Outcome],
+}
+
 impl Machine {
     /// A batch was computed.
-    pub(super) fn on_finished(&mut self, batch: BatchId, compute: Duration, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn on_finished(&mut self, batch: BatchId, done: Done<'_>, now: Moment, actions: &mut Vec<Action>) {
         let Some((id, batch)) = self.take_batch(batch, now) else { return };
+        let Done { compute, outcomes } = done;
         let prior = self.prior(id, batch.group);
         self.device_mut(id).finished(&batch, compute, prior);
         self.batch_left(id, batch.group, true, now);
-        self.answer(id, batch, now, actions);
+        self.answer((id, batch), outcomes, now, actions);
     }
 
     /// A batch was not computed.
@@ -65,7 +73,9 @@ impl Machine {
         let loss = |setback, reason| Loss { device: id, setback, reason };
         if failure == Failure::OutOfMemory {
             actions.push(Action::Trim { device: id });
-            let setback = if batch.load.texts > 1 { Setback::TooLarge } else { Setback::NeverFits };
+            // A prompt can be computed in smaller chunks.
+            let is_divisible = batch.load.texts > 1 || batch.is_turn() && batch.load.tokens > 1;
+            let setback = if is_divisible { Setback::TooLarge } else { Setback::NeverFits };
             self.device_mut(id).halve(batch.load.tokens);
             return self.replay(batch, loss(setback, Fallback::OutOfMemory), actions);
         }
@@ -97,9 +107,15 @@ impl Machine {
             Trouble::Sticky => self.leave(id, trouble.reason(), actions),
             Trouble::WrongAnswer => {
                 self.leave(id, trouble.reason(), actions);
-                self.device_mut(id).needs_probe = true;
-                self.device_mut(id).probe_at = now + self.next_delay(id);
-                self.climb(id, trouble.reason(), now, actions);
+                let next = now + self.next_delay(id);
+                let device = self.device_mut(id);
+                device.needs_probe = true;
+                device.probe_at = next;
+                let has_worked = device.has_worked;
+                // A worker that has computed nothing is not replaced again and again without a pause.
+                if self.climb(id, trouble.reason(), now, actions) != Rung::Retry && !has_worked {
+                    self.device_mut(id).spawn_at = next;
+                }
             }
             Trouble::Lost => self.lose(id, now, actions),
         }
@@ -154,6 +170,7 @@ impl Machine {
             device.shelf.place_mut(model).tries.fail_with_worker(now);
         }
         device.shelf.clear();
+        self.preempt_all(id, None, actions);
         if ending == Ending::Lost {
             self.lose(id, now, actions);
         } else if !is_settled {
@@ -364,6 +381,7 @@ impl Machine {
             actions.push(Action::Alert { device: id, change: Change::Left { reason, is_permanent: false } });
         }
         self.is_unsettled = true;
+        self.preempt_all(id, None, actions);
     }
 
     /// Takes a device out until somebody resets it.
@@ -409,6 +427,7 @@ impl Machine {
             Worker::Starting { .. } | Worker::Ready | Worker::Resting { .. } => {
                 device.worker = Worker::Ending { cause, is_settled };
                 actions.push(Action::Kill { device: id, cause });
+                self.preempt_all(id, None, actions);
             }
         }
     }

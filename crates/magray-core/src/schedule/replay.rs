@@ -1,23 +1,23 @@
-//! What happens to the texts of a batch that ended: answered, or started again, or refused because they end workers.
-//! Never drops a text and never blames a request that was only near.
+//! What happens to the steps of a batch that ended: answered, or started again, or refused because they end workers.
+//! Never drops a sequence and never blames a request that was only near.
 
-use super::device::{Running, RunningPiece};
+use super::device::{Running, RunningStep};
 use super::device_set::DeviceSet;
 use super::queue::Reach;
 use super::sabotage::sabotaged;
-use super::{Action, Allowed, DeviceId, Fallback, Machine, Moment, Refused, Report, RequestId};
+use super::{Action, Allowed, DeviceId, Fallback, Machine, Moment, Outcome, Refused, Report, RequestId, Span};
 
 /// Transient failures after which a request rather goes to another device.
 const TRANSIENTS_SAME_DEVICE: u32 = 2;
 /// Failures after which a request that may go to the CPU goes nowhere else.
 const SETBACKS_MAX: u32 = 4;
 
-/// Why the texts of a batch are started again.
+/// Why the steps of a batch are started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Setback {
     /// The device's memory was full; a smaller batch will do.
     TooLarge,
-    /// The device's memory was full with a single text.
+    /// The device's memory was full with a single sequence.
     NeverFits,
     /// An error after which the worker works on.
     Transient,
@@ -45,7 +45,7 @@ pub(super) struct Blame {
 pub(super) struct Count(u32);
 
 impl Count {
-    /// After the first time, only a batch says more that was started to find out: pieces of a large request may have
+    /// After the first time, only a batch says more that was started to find out: steps of a large request may have
     /// been under way on several devices when trouble came that had nothing to do with it.
     fn blame(&mut self, is_trial: bool) -> u32 {
         if self.0 == 0 || is_trial {
@@ -59,7 +59,7 @@ impl Count {
 #[derive(Clone, Copy, Debug)]
 struct Evidence {
     /// No other request was in it.
-    is_alone: bool,
+    is_isolated: bool,
     /// The request was a suspect when it started.
     is_trial: bool,
 }
@@ -74,46 +74,72 @@ pub(super) struct Loss {
 }
 
 impl Machine {
-    /// Gives the answers that a batch was the last to wait for.
-    pub(super) fn answer(&mut self, device: DeviceId, batch: Running, now: Moment, actions: &mut Vec<Action>) {
+    /// Gives what came of the steps of a batch, and the answers that it was the last to wait for.
+    pub(super) fn answer(
+        &mut self,
+        (device, batch): (DeviceId, Running),
+        outcomes: &[Outcome],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        // Nothing is delivered after a deadline.
+        if self.deadlines.first().is_some_and(|(deadline, _)| *deadline <= now) {
+            self.expire(now, actions);
+        }
         let batch_texts = u32::try_from(batch.load.texts).unwrap_or(u32::MAX);
-        for piece in batch.pieces {
-            let Some(job) = self.jobs.piece_answered(piece.request, piece.texts.clone()) else {
+        for (nth, done) in batch.steps.into_iter().enumerate() {
+            let (id, fallback) = (done.step.request, done.fallback);
+            if self.jobs.step_ended(id).is_none() {
+                self.free_state(device, done.step.sequence(), actions);
                 continue;
-            };
+            }
+            if done.step.span == Span::Whole {
+                self.jobs.beginnings_computed(id, done.step.sequences.clone());
+                self.jobs.sequences_ended(id, done.step.sequences);
+            } else {
+                let outcome = outcomes.get(nth).copied();
+                self.advance(device, done, outcome.expect("each part of a sequence has an outcome"), actions);
+            }
+            let Some(job) = self.jobs.get(id) else { continue };
             let report = Report {
                 device,
                 batch_texts,
                 queued: batch.started.since(job.arrived),
                 computed: now.since(batch.started),
                 replays: job.replays,
-                fallback: piece.fallback,
+                fallback,
             };
             if job.unanswered == 0 {
-                self.complete(piece.request, report, actions);
+                self.complete(id, report, actions);
             } else {
-                self.release_held(piece.request, actions);
+                self.resume_suspect(id, actions);
             }
         }
     }
 
-    /// Lets the texts of a batch wait again, or refuses those that must not be started again.
+    /// Lets the steps of a batch wait again, or refuses those that must not be started again. What a device had of their
+    /// sequences counts for nothing: their known tokens become prompts.
     pub(super) fn replay(&mut self, batch: Running, loss: Loss, actions: &mut Vec<Action>) {
         if sabotaged!(self, ForgetReplay) {
             return;
         }
-        let requests = distinct(&batch.pieces);
-        let evidence = Evidence { is_alone: requests.len() == 1, is_trial: batch.is_trial };
+        let requests = distinct(&batch.steps);
+        let evidence = Evidence { is_isolated: requests.len() == 1, is_trial: batch.is_trial };
         for &request in &requests {
             self.note(request, loss, evidence, actions);
         }
-        for piece in batch.pieces {
-            if self.jobs.piece_ended(piece.request).is_none() {
+        for lost in batch.steps {
+            let id = lost.step.request;
+            if self.jobs.step_ended(id).is_none() {
+                self.free_state(loss.device, lost.step.sequence(), actions);
                 continue;
             }
-            let reach = self.reach_after(&piece, loss);
-            self.enqueue(piece.request, piece.texts, reach, actions);
-            self.release_held(piece.request, actions);
+            if lost.step.span != Span::Whole {
+                self.lose_step(loss.device, lost.step.sequence(), actions);
+            }
+            let reach = self.reach_after(&lost, loss);
+            self.enqueue(id, lost.step.sequences, reach, actions);
+            self.resume_suspect(id, actions);
         }
     }
 
@@ -138,22 +164,22 @@ impl Machine {
         };
         job.transients += u32::from(loss.setback == Setback::Transient);
         job.setbacks += u32::from(!matches!(loss.setback, Setback::TooLarge | Setback::NeverFits));
-        let is_poison = evidence.is_alone && blamed >= poison_kills.max(1) && !is_poison_ignored;
+        let is_poison = evidence.is_isolated && blamed >= poison_kills.max(1) && !is_poison_ignored;
         if is_poison || (is_everybody_blamed && blamed > 0) {
             return self.refuse(id, Refused::Poison, actions);
         }
         if job.is_suspect() && !was_suspect {
-            // Its other texts must not drag others along either.
+            // Its other sequences must not drag others along either.
             for (texts, reach) in self.withdraw(id) {
                 self.enqueue(id, texts, reach, actions);
             }
         }
     }
 
-    /// Where texts may go after a failure.
-    fn reach_after(&self, piece: &RunningPiece, loss: Loss) -> Reach {
-        let Some(job) = self.jobs.get(piece.request) else { return piece.reach };
-        let mut reach = piece.reach;
+    /// Where sequences may go after a failure.
+    fn reach_after(&self, lost: &RunningStep, loss: Loss) -> Reach {
+        let Some(job) = self.jobs.get(lost.step.request) else { return lost.reach };
+        let mut reach = lost.reach;
         let here = DeviceSet::one(loss.device);
         match loss.setback {
             Setback::NeverFits => reach.may = reach.may.without(here),
@@ -171,8 +197,8 @@ impl Machine {
     }
 }
 
-fn distinct(pieces: &[RunningPiece]) -> Vec<RequestId> {
-    let mut requests: Vec<RequestId> = pieces.iter().map(|piece| piece.request).collect();
+fn distinct(steps: &[RunningStep]) -> Vec<RequestId> {
+    let mut requests: Vec<RequestId> = steps.iter().map(|running| running.step.request).collect();
     requests.sort_unstable();
     requests.dedup();
     requests

@@ -397,7 +397,8 @@ mod tests {
 
     #[test]
     fn what_leaves_takes_its_room_until_it_is_gone() {
-        let spec = DeviceSpec { kind: DeviceKind::Gpu, slots: 1, batch_tokens_max: 1, weights_max: 100 };
+        let spec =
+            DeviceSpec { kind: DeviceKind::Gpu, slots: 1, batch_tokens_max: 1, weights_max: 100, kv_tokens_max: 0 };
         let models: Vec<Model> = [60, 50].map(|bytes| Model::new(ModelPlan { bytes, ..ModelPlan::default() })).into();
         let mut shelf = Shelf::new(&spec, &models, Duration::from_secs(1));
         let now = Moment::START;
@@ -414,7 +415,8 @@ mod tests {
 
     #[test]
     fn after_a_full_memory_the_room_is_believed_smaller_but_one_alone_is_tried() {
-        let spec = DeviceSpec { kind: DeviceKind::Gpu, slots: 1, batch_tokens_max: 1, weights_max: 100 };
+        let spec =
+            DeviceSpec { kind: DeviceKind::Gpu, slots: 1, batch_tokens_max: 1, weights_max: 100, kv_tokens_max: 0 };
         let mut shelf = Shelf::new(&spec, &[], Duration::from_secs(1));
         let until = Moment::START + Duration::from_secs(1);
         shelf.doubt = Some((30, until));

@@ -1,4 +1,4 @@
-//! Ways to break the machine on purpose, one for each thing that must hold, so that tests of the tests can use them.
+//! Ways to break the machine on purpose, one for each rule, so that tests of the tests can use them.
 //! Without the feature `sabotage` nothing of it is compiled: every question is answered "no" by the compiler.
 
 /// Declares the ways together with the list of all of them, so that the list cannot miss one.
@@ -86,6 +86,28 @@ ways! {
     HideRelease,
     /// A worker whose last model is released is kept like any other without weights.
     LingerOn,
+    /// Now and then a new token is not delivered.
+    LoseToken,
+    /// Now and then a new token is delivered twice.
+    DoubleToken,
+    /// A sequence that lost its state forgets its last token.
+    ForgetToken,
+    /// A sequence that lost its state goes on as if it had it.
+    SkipReplayedPrompt,
+    /// A sequence gets more tokens than its limit.
+    ExceedNewTokens,
+    /// The state of sequences that were cancelled is kept.
+    LeakState,
+    /// More state is kept on a device than there is room for.
+    OverfillKv,
+    /// Prompts wait for as long as others go on.
+    StarvePrompts,
+    /// Turns take as long as they may fill a batch.
+    OverlongTurn,
+    /// Tokens are generated however few are read.
+    IgnoreReader,
+    /// A sequence that paused is not resumed.
+    NeverResume,
 }
 
 #[cfg(feature = "sabotage")]

@@ -84,6 +84,8 @@ pub struct DeviceView {
     pub weight: f64,
     /// Batches that it has now.
     pub batches: usize,
+    /// Tokens of sequences whose state it keeps.
+    pub kv_tokens: u64,
     /// Batches that it has finished.
     pub batches_finished: u64,
     /// Texts of them.

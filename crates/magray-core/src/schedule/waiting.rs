@@ -1,18 +1,21 @@
-//! Puts texts into the queue, takes those of a request out of it, ends requests, and watches what time alone brings.
+//! Puts sequences into the queue, takes those of a request out of it, ends requests, and watches what time alone brings.
 //! Starts no batch and picks no device.
 
 use super::device_set::DeviceSet;
 use super::jobs::Job;
-use super::queue::{Aging, LaneKey, Place, Reach, Run, Side, Ticket};
+use super::queue::{Aging, LaneKey, Phase, Place, Reach, Run, Side, Ticket};
 use super::residency::Want;
 use super::sabotage::sabotaged;
+use super::sequence::Status;
 use super::{Action, DeviceId, DeviceState, Fallback, Group, Machine, ModelId, Moment, Refused, Report, RequestId};
 use std::ops::Range;
 use std::time::Duration;
 
 impl Machine {
-    /// Lets texts of a request wait for a device. A request that no device can ever compute is refused instead.
-    pub(super) fn enqueue(&mut self, id: RequestId, texts: Range<u32>, reach: Reach, actions: &mut Vec<Action>) {
+    /// Lets sequences of a request wait for their next step: neighbours that have one each, or one that has many. A
+    /// request that no device can ever compute is refused instead.
+    pub(super) fn enqueue(&mut self, id: RequestId, numbers: Range<u32>, reach: Reach, actions: &mut Vec<Action>) {
+        let now = self.now;
         let start_max = self.options.recovery.start_max;
         let is_kept_apart = !sabotaged!(self, KeepSuspectsTogether);
         let is_mixed = sabotaged!(self, MixGroups);
@@ -26,20 +29,35 @@ impl Machine {
                 return self.refuse(id, Refused::NoDevice(reason), actions);
             }
         }
+        let unread_max = self.step_bounds(model).unread_max;
         let Some(job) = self.jobs.get_mut(id) else { return };
+        let mut next = (Phase::OneStep, 0);
+        if let Some(progress) = job.progress_mut(numbers.start) {
+            progress.reach = reach;
+            progress.status = if progress.unread < unread_max { Status::Waiting } else { Status::Paused };
+            if progress.status == Status::Paused {
+                return;
+            }
+            next = (progress.phase(), u64::from(progress.ahead()));
+        }
         // Two batches of a suspect at once could end two workers where one is enough to know.
         if job.is_suspect() && job.running > 0 && is_kept_apart {
-            return job.held.push((texts, reach));
+            job.hold_back(numbers, reach);
+            return;
         }
+        let (phase, ahead) = next;
         let lane = LaneKey {
-            group: if is_mixed { Group { model: ModelId(0), way: 0 } } else { job.group },
-            is_alone: job.is_suspect() && is_kept_apart,
+            group: if is_mixed { Group { model: ModelId(0), key: 0 } } else { job.group },
+            is_isolated: job.is_suspect() && is_kept_apart,
+            phase,
             reach,
         };
-        let place = Place { arrival: job.arrival, first: texts.start };
-        let ticket = Ticket { lane, priority: job.priority, place };
-        let tokens = job.tokens_of(texts.clone());
-        let is_new = self.queue.insert(ticket, Run { request: id, end: texts.end, tokens, arrived: job.arrived });
+        // One that goes on has waited since its last step.
+        let (since, arrived) = if phase.device().is_some() { (now, now) } else { (Moment::START, job.arrived) };
+        let ticket =
+            Ticket { lane, priority: job.priority, place: Place { since, arrival: job.arrival, first: numbers.start } };
+        let tokens = if phase.is_turn() { ahead } else { job.tokens_of(numbers.clone()) };
+        let is_new = self.queue.insert(ticket, Run { request: id, end: numbers.end, tokens, arrived });
         job.tickets.push(ticket);
         // The CPU does not go away, but it may not have the weights.
         if present.and(self.cpus).is_empty() && job.deadline.is_none() && job.patience.is_none() {
@@ -81,10 +99,10 @@ impl Machine {
         }
     }
 
-    /// Takes texts from the front or the back of a run out of the queue and into a batch; the others of it stay.
-    pub(super) fn take(&mut self, ticket: &Ticket, texts: &Range<u32>) -> Option<(RequestId, &Job)> {
+    /// Takes sequences from the front or the back of a run out of the queue and into a batch; the others of it stay.
+    pub(super) fn take(&mut self, ticket: &Ticket, texts: &Range<u32>) -> Option<(RequestId, &mut Job)> {
         let run = self.queue.remove(ticket)?;
-        let job = self.jobs.piece_started(run.request)?;
+        let job = self.jobs.step_started(run.request)?;
         job.tickets.retain(|other| other != ticket);
         let rest = if texts.end < run.end { texts.end..run.end } else { ticket.place.first..texts.start };
         if !rest.is_empty() {
@@ -98,10 +116,10 @@ impl Machine {
         Some((run.request, job))
     }
 
-    /// Takes all waiting texts of a request out of the queue.
+    /// Takes all waiting sequences of a request out of the queue.
     pub(super) fn withdraw(&mut self, id: RequestId) -> Vec<(Range<u32>, Reach)> {
         let Some(job) = self.jobs.get_mut(id) else { return Vec::new() };
-        let mut waiting = std::mem::take(&mut job.held);
+        let mut waiting = std::mem::take(&mut job.set_aside);
         for ticket in std::mem::take(&mut job.tickets) {
             if let Some(run) = self.queue.remove(&ticket) {
                 waiting.push((ticket.place.first..run.end, ticket.lane.reach));
@@ -111,26 +129,23 @@ impl Machine {
     }
 
     /// Lets a suspect go on: nothing of it runs any more.
-    pub(super) fn release_held(&mut self, id: RequestId, actions: &mut Vec<Action>) {
+    pub(super) fn resume_suspect(&mut self, id: RequestId, actions: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(id).filter(|job| job.running == 0) else { return };
-        for (texts, reach) in std::mem::take(&mut job.held) {
+        for (texts, reach) in std::mem::take(&mut job.set_aside) {
             self.enqueue(id, texts, reach, actions);
         }
     }
 
     /// Answers a request with an error.
     pub(super) fn refuse(&mut self, id: RequestId, refused: Refused, actions: &mut Vec<Action>) {
-        if self.close(id) {
+        if self.close(id, actions) {
             actions.push(Action::Refuse { request: id, refused });
         }
     }
 
-    /// Answers a request. One whose deadline has passed is left to [`Machine::expire`].
+    /// Answers a request.
     pub(super) fn complete(&mut self, id: RequestId, report: Report, actions: &mut Vec<Action>) {
-        if self.deadlines.first().is_some_and(|(deadline, _)| *deadline <= self.now) {
-            self.expire(self.now, actions);
-        }
-        if self.close(id) {
+        if self.close(id, actions) {
             if sabotaged!(self, AnswerTwice) {
                 actions.push(Action::Complete { request: id, report: report.clone() });
             }
@@ -139,9 +154,13 @@ impl Machine {
     }
 
     /// Nobody waits for a request any more. False if that was so before.
-    pub(super) fn close(&mut self, id: RequestId) -> bool {
-        let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return false };
-        job.held.clear();
+    pub(super) fn close(&mut self, id: RequestId, actions: &mut Vec<Action>) -> bool {
+        if self.jobs.get(id).is_none_or(|job| job.is_over) {
+            return false;
+        }
+        self.free_request(id, actions);
+        let Some(job) = self.jobs.get_mut(id) else { return false };
+        job.set_aside.clear();
         for ticket in std::mem::take(&mut job.tickets) {
             self.queue.remove(&ticket);
         }

@@ -70,14 +70,17 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         slots: CPU_SLOTS,
         batch_tokens_max: CPU_BATCH_TOKENS,
         weights_max: u64::MAX,
+        kv_tokens_max: 0,
     };
     let gpu = |gpu: &Gpu| DeviceSpec {
         kind: DeviceKind::Gpu,
         slots: GPU_SLOTS,
         batch_tokens_max: gpu_tokens,
         weights_max: weights_max(gpu, options.encoder.gpu.rules.memory_limit_bytes),
+        kv_tokens_max: gpu.kv_tokens_max(),
     };
-    let specs = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
+    let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
+    let generates = specs.iter().any(|spec| spec.kv_tokens_max > 0);
     let plans = plans(options, &models, &gpus);
     let machine = Machine::new(specs, plans, options.schedule.clone());
 
@@ -104,7 +107,9 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let aside = aside::Threads::start(models.threads / 2)?;
     let names = options.models.iter().map(|model| model.name.clone()).collect();
     let (movers, proof) = (Arc::default(), Arc::default());
-    Ok(Running { assembly, readers: models.readers, canaries, aside, movers, proof, allowed, names })
+    let unread_max = options.schedule.generation.unread_max;
+    let readers = models.readers;
+    Ok(Running { assembly, readers, canaries, aside, movers, proof, allowed, names, generates, unread_max })
 }
 
 impl Assembly {

@@ -87,7 +87,9 @@ impl Lane for CpuLane {
             }
             What::Load(model) => drop(weights.send(Weights::Pack(model))),
             What::Offload(model) => drop(weights.send(Weights::LetGo(model))),
-            What::Spawn | What::Kill | What::Trim | What::Probe | What::Forget(_) | What::Rest => {}
+            What::Turn(_) => unreachable!("the CPU keeps no state of sequences"),
+            What::Free { .. } | What::Forget(_) => {}
+            What::Spawn | What::Kill | What::Trim | What::Probe | What::Rest => {}
         }
     }
 

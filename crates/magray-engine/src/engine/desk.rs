@@ -10,16 +10,17 @@ pub(super) use wishes::{Seen, Unmet};
 use super::incident::Incident;
 use super::lane::{Lane, LaneStatus, Order, What};
 use super::pace::{Pace, Recent};
+use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
     Allowed, Change, DeviceId, Event, Fallback, Group, Machine, ModelId, ModelView, Moment, Refused, Report, Request,
-    RequestId, Residency, Sketch, View,
+    RequestId, Residency, Sequence, Sketch, View,
 };
-use state::{Effect, Pending, State};
+use state::{Effect, Generated, Pending, State};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Called exactly once with what came of a request.
@@ -80,7 +81,7 @@ impl Desk {
     }
 
     pub(super) fn submit(&self, work: Work, on_answer: OnAnswer) -> RequestId {
-        let tokens = work.texts.iter().map(|text| text.ids.len() as u32).collect();
+        let sequences = work.texts.iter().map(|text| Sequence::one_step(text.ids.len() as u32)).collect();
         let mut state = self.lock();
         let now = self.now();
         state.last_id += 1;
@@ -90,13 +91,43 @@ impl Desk {
             deliver(on_answer, Err(EngineError::Draining));
             return id;
         }
-        let group = Group { model: ModelId(work.model as u32), way: way(&work) };
+        let group = Group { model: ModelId(work.model as u32), key: batch_key(&work) };
         let (priority, allowed) = (work.priority, work.allowed);
         let deadline = work.deadline.map(|within| now + within);
-        state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer });
-        let request = Request { id, group, tokens, priority, deadline, allowed };
+        state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer, generated: None });
+        let request = Request { id, group, sequences, priority, deadline, allowed };
         self.step(state, Event::Submitted(request), now);
         id
+    }
+
+    /// Takes a prompt; its new tokens come through the buffer.
+    pub(super) fn generate(&self, prompt: Prompt, allowed: Allowed, buffer: Arc<TokenBuffer>) -> RequestId {
+        let Prompt { model, ids, new_tokens_max, priority, deadline } = prompt;
+        let mut state = self.lock();
+        let now = self.now();
+        state.last_id += 1;
+        let id = RequestId(state.last_id);
+        if state.is_closed {
+            drop(state);
+            buffer.end(Err(EngineError::Draining));
+            return id;
+        }
+        let sequence = Sequence::prompt(ids.len() as u32, new_tokens_max.max(1));
+        let ended = Arc::clone(&buffer);
+        let on_answer: OnAnswer = Box::new(move |answer| ended.end(answer.map(drop)));
+        let work = Work { model, priority, deadline, allowed, ..Work::default() };
+        let generated = Some(Generated { model, ids, buffer });
+        state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer, generated });
+        let group = Group { model: ModelId(model as u32), key: GENERATED_KEY };
+        let deadline = deadline.map(|within| now + within);
+        let request = Request { id, group, sequences: vec![sequence], priority, deadline, allowed };
+        self.step(state, Event::Submitted(request), now);
+        id
+    }
+
+    /// The reader of a sequence has taken tokens.
+    pub(super) fn tokens_read(&self, request: RequestId, tokens: u32) {
+        self.advance(Event::Read { request, sequence: 0, tokens });
     }
 
     /// Whether a request of which this is known would be taken.
@@ -237,6 +268,7 @@ impl Desk {
                 self.lanes().iter().for_each(|lane| lane.take(Order { worker: 0, what: What::Forget(model) }));
                 self.advance(Event::Forgotten { model: ModelId(model as u32) });
             }
+            Effect::Wake(waker) => waker.wake(),
             Effect::Tell(device, change) => (self.on_change)(device, change, lane(device).status()),
         }
     }
@@ -295,10 +327,12 @@ pub(super) fn is_delivering() -> bool {
     DELIVERING.get()
 }
 
-/// Work of different ways cannot share a batch.
-fn way(work: &Work) -> u32 {
+/// The batch-compatibility key of what is generated. No text has so many tokens to skip, here and below.
+const GENERATED_KEY: u32 = u32::MAX - 1;
+
+/// The batch-compatibility key of work.
+fn batch_key(work: &Work) -> u32 {
     match work.output {
-        // No text has so many tokens to skip.
         Output::Tokens => u32::MAX,
         Output::Texts => work.skip as u32,
     }

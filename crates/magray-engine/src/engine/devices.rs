@@ -29,6 +29,14 @@ pub(super) enum Gpu {
 }
 
 impl Gpu {
+    /// Tokens of sequences whose state it keeps. No model on a real GPU has any yet.
+    pub(super) fn kv_tokens_max(&self) -> u64 {
+        match self {
+            Self::Cuda(_) => 0,
+            Self::Simulated(gpu) => gpu.kv_tokens_max,
+        }
+    }
+
     pub(super) fn name(&self) -> DeviceName {
         match self {
             Self::Cuda(gpu) => DeviceName::Cuda(gpu.index),

@@ -4,6 +4,7 @@
 use super::work::{Output, Work};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
+use crate::worker;
 use magray_core::schedule::{BatchId, RequestId};
 use magray_core::{DeviceName, Precision};
 use std::ops::Range;
@@ -62,6 +63,10 @@ pub(super) struct Order {
 pub(super) enum What {
     /// Compute a batch.
     Start(Batch),
+    /// Compute steps of sequences.
+    Turn(Turn),
+    /// Let go of the state of a sequence.
+    Free { sequence: u64 },
     /// Start this worker.
     Spawn,
     /// End it at once.
@@ -89,6 +94,34 @@ pub(super) struct Loaded {
     pub(super) took: Duration,
     /// Whether they came from memory and not from files.
     pub(super) from_host: bool,
+}
+
+/// Steps of sequences to compute together.
+pub(super) struct Turn {
+    pub(super) id: BatchId,
+    pub(super) model: usize,
+    pub(super) steps: Vec<TurnStep>,
+}
+
+/// A step of a sequence.
+pub(super) struct TurnStep {
+    pub(super) request: RequestId,
+    /// Where it begins in its sequence.
+    pub(super) from: u32,
+    pub(super) ids: Vec<u32>,
+    pub(super) new_tokens_max: u32,
+}
+
+impl TurnStep {
+    pub(super) fn tokens(&self) -> Tokens<'_> {
+        Tokens { ids: &self.ids, types: &[] }
+    }
+
+    /// What a worker is told of it beside its tokens. Each request has one sequence.
+    pub(super) fn head(&self) -> worker::TurnStep {
+        let Self { request, from, new_tokens_max, .. } = self;
+        worker::TurnStep { sequence: request.0, from: *from, new_tokens_max: *new_tokens_max }
+    }
 }
 
 /// Texts to compute together.

@@ -79,6 +79,7 @@ mod sandbox_check;
 mod slot;
 mod status;
 mod tampering;
+mod token_stream;
 mod work;
 mod worker_lane;
 
@@ -92,14 +93,15 @@ pub use proof::Health;
 pub use ranking::{Ranked, RankingWork, ScoredBy};
 pub use sandbox_check::{SandboxCheck, check_sandbox};
 pub use status::{DeviceStatus, ModelStatus, Status};
+pub use token_stream::{Prompt, TokenStream};
 pub use work::{Answer, EngineError, Output, Work};
 
 pub use crate::gpu::MemoryStats;
 pub use crate::simulated_gpu::SimulatedGpu;
 pub use crate::worker::{Attempt, ModelSource, Outcome, Sandbox};
 pub use magray_core::schedule::{
-    Allowed, Batching, DeviceState, DeviceView, Keeping, Limits, ModelPlan, ModelView, Moment, Options, Placement,
-    Priority, Recovery, RequestId, Residency, Sizing, Sketch,
+    Allowed, Batching, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView, Moment, Options,
+    Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch,
 };
 
 use crate::encoder::{EncoderOptions, LoadError};
@@ -223,6 +225,10 @@ struct Running {
     allowed: Vec<Allowed>,
     /// By model: what people call it.
     names: Vec<String>,
+    /// Whether a device keeps the state of sequences.
+    generates: bool,
+    /// Tokens that a reader may leave unread before its sequence pauses.
+    unread_max: u32,
 }
 
 impl Engine {

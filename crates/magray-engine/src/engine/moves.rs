@@ -201,7 +201,7 @@ mod tests {
     use magray_core::Precision;
     use magray_core::schedule::{
         Action, Allowed, DeviceId, DeviceKind, DeviceSpec, Ending, Event, Group, Machine, ModelId, ModelPlan, Moment,
-        Options, Request, RequestId,
+        Options, Request, RequestId, Sequence,
     };
 
     const GPU: DeviceId = DeviceId(1);
@@ -212,7 +212,8 @@ mod tests {
 
     impl Rig {
         fn new() -> Self {
-            let spec = |kind| DeviceSpec { kind, slots: 1, batch_tokens_max: 64, weights_max: u64::MAX };
+            let spec =
+                |kind| DeviceSpec { kind, slots: 1, batch_tokens_max: 64, weights_max: u64::MAX, kv_tokens_max: 0 };
             let plan = ModelPlan { bytes: 1, is_preloaded: false, ..ModelPlan::default() };
             let specs = vec![spec(DeviceKind::Cpu), spec(DeviceKind::Gpu)];
             let mut rig = Self(Machine::new(specs, vec![plan], Options::default()));
@@ -243,8 +244,8 @@ mod tests {
         fn ask(&mut self) {
             let request = Request {
                 id: RequestId(1),
-                group: Group { model: MODEL, way: 0 },
-                tokens: vec![1],
+                group: Group { model: MODEL, key: 0 },
+                sequences: vec![Sequence::one_step(1)],
                 priority: Priority::Normal,
                 deadline: None,
                 allowed: Allowed::Gpu,

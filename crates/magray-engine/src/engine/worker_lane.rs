@@ -7,7 +7,8 @@ mod presence;
 use super::canary::Canary;
 use super::desk::Desk;
 use super::images::{Holder, Images};
-use super::lane::{Batch, Lane, LaneStatus, Order, What, join_until};
+use super::lane::{Batch, Lane, LaneStatus, Order, Turn, TurnStep, What, join_until};
+use crate::executor::NewTokens;
 use crate::faults::{FaultOrder, FaultPlan};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
@@ -78,6 +79,8 @@ struct State {
 enum Slot {
     Free,
     Batch(Batch),
+    /// Steps of sequences.
+    Turn(Turn),
     /// The known text of this model alone.
     Probe(usize),
 }
@@ -103,6 +106,13 @@ impl Lane for WorkerLane {
             What::Spawn => self.spawn(worker),
             What::Kill => self.0.kill(worker),
             What::Start(batch) => self.0.submit(worker, Slot::Batch(batch)),
+            What::Turn(turn) => self.0.submit(worker, Slot::Turn(turn)),
+            What::Free { sequence } => {
+                if let Some(handle) = self.0.lock().handle_of(worker) {
+                    // One that is gone has no state.
+                    let _ = handle.free(sequence);
+                }
+            }
             What::Probe => self.0.probe(worker),
             What::Load(model) => self.0.load(worker, model),
             What::Offload(model) => self.0.offload(worker, model),
@@ -232,16 +242,25 @@ impl Inner {
         let Some(handle) = state.handle_of(worker) else { return };
         let (batch, model, skip) = match &what {
             Slot::Batch(batch) => (batch.id.0, batch.model, batch.skip),
+            Slot::Turn(turn) => (turn.id.0, turn.model, 0),
             Slot::Probe(model) => (PROBE, *model, 0),
             Slot::Free => return,
         };
         let Some(slot) = state.slots.iter().position(|slot| matches!(slot, Slot::Free)) else {
             unreachable!("the machine starts no more batches than a worker has slots");
         };
-        let known = self.spec.canaries[model].tokens();
-        let texts: Vec<Tokens<'_>> = what.texts().chain([known]).collect();
-        let sent = handle.submit(worker::Work { batch, slot, model, skip, texts: &texts });
-        drop(texts);
+        let sent = match &what {
+            Slot::Turn(turn) => {
+                let texts: Vec<Tokens<'_>> = turn.steps.iter().map(TurnStep::tokens).collect();
+                let steps: Vec<worker::TurnStep> = turn.steps.iter().map(TurnStep::head).collect();
+                handle.submit_turn(worker::Work { batch, slot, model, skip, texts: &texts }, &steps)
+            }
+            _ => {
+                let known = self.spec.canaries[model].tokens();
+                let texts: Vec<Tokens<'_>> = what.texts().chain([known]).collect();
+                handle.submit(worker::Work { batch, slot, model, skip, texts: &texts })
+            }
+        };
         if sent.is_ok() {
             state.batches += 1;
             state.slots[slot] = what;
@@ -351,6 +370,7 @@ impl Inner {
                     }
                 }
                 FromWorker::Finished { slot, compute, .. } => self.finish(&desk, handle, slot, compute, &mut rows),
+                FromWorker::Turned { slot, compute, new, .. } => self.turned(&desk, slot, compute, new),
                 FromWorker::Failed { slot, problem, .. } => {
                     let worker::Problem { kind, code, message } = problem;
                     tracing::warn!(target: "magray::engine", device = %self.spec.name, code, error = message, "a batch failed");
@@ -389,12 +409,25 @@ impl Inner {
         match held {
             Slot::Batch(batch) => desk.finished(self.spec.id, &batch, answers, compute),
             Slot::Probe(_) => desk.probed(self.spec.id, true),
-            Slot::Free => {}
+            Slot::Turn(_) | Slot::Free => {}
         }
+    }
+
+    /// Gives what came of steps to the desk, if it can be: nothing else is known of tokens.
+    fn turned(&self, desk: &Desk, slot: usize, compute: Duration, new: Vec<NewTokens>) {
+        let Slot::Turn(turn) = self.lock().free(slot) else { return };
+        let is_within = |(step, new): (&TurnStep, &NewTokens)| new.tokens.len() <= step.new_tokens_max as usize;
+        if new.len() != turn.steps.len() || !turn.steps.iter().zip(&new).all(is_within) {
+            tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned tokens that nobody asked for");
+            self.lock().fail("it returned tokens that nobody asked for".to_owned(), true);
+            return self.fail(desk, Slot::Turn(turn), Failure::WrongAnswer);
+        }
+        desk.turned(self.spec.id, &turn, new, compute);
     }
 
     fn fail(&self, desk: &Desk, held: Slot, failure: Failure) {
         match held {
+            Slot::Turn(turn) => desk.failed(self.spec.id, turn.id, failure),
             Slot::Batch(batch) => desk.failed(self.spec.id, batch.id, failure),
             Slot::Probe(_) => desk.probed(self.spec.id, false),
             Slot::Free => {}
@@ -421,7 +454,7 @@ impl Slot {
     fn texts(&self) -> impl Iterator<Item = Tokens<'_>> {
         let batch = match self {
             Self::Batch(batch) => Some(batch),
-            Self::Probe(_) | Self::Free => None,
+            Self::Turn(_) | Self::Probe(_) | Self::Free => None,
         };
         batch.into_iter().flat_map(Batch::texts)
     }
@@ -452,7 +485,7 @@ impl State {
         match self.slots.get(slot)? {
             Slot::Batch(batch) => Some((batch.model, batch.skip, batch.texts_count())),
             Slot::Probe(model) => Some((*model, 0, 0)),
-            Slot::Free => None,
+            Slot::Turn(_) | Slot::Free => None,
         }
     }
 

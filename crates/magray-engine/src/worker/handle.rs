@@ -2,7 +2,7 @@
 //! Never waits for the worker; what it says comes through the receiver.
 
 use super::channel::{ChannelError, Outgoing};
-use super::message::{Batch, Image, ToWorker};
+use super::message::{Batch, Image, StepHead, ToWorker};
 use super::process::Process;
 use super::slots::Slots;
 use crate::packed::Tokens;
@@ -26,6 +26,17 @@ pub struct Work<'a> {
     pub skip: usize,
     /// The texts; they fit the slot.
     pub texts: &'a [Tokens<'a>],
+}
+
+/// A step of a sequence, without its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnStep {
+    /// The sequence, by a name of the caller's.
+    pub sequence: u64,
+    /// Where the step begins: the worker has the state of the tokens before.
+    pub from: u32,
+    /// New tokens at most.
+    pub new_tokens_max: u32,
 }
 
 /// Memory for a model's weights that outlives the worker. The worker that gets an empty one fills it.
@@ -71,10 +82,32 @@ impl WorkerHandle {
 
     /// Hands a batch over. Its answer, or its failure, is told by the receiver.
     pub fn submit(&self, work: Work<'_>) -> Result<(), WorkerGone> {
+        let batch = self.put(work);
+        self.send(ToWorker::Batch(batch))
+    }
+
+    /// Puts a batch into its slot.
+    fn put(&self, work: Work<'_>) -> Batch {
         let model = self.number(work.model);
         let extent = self.0.slots.put(work.slot, work.texts);
         let [slot, skip] = [work.slot, work.skip].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        self.send(ToWorker::Batch(Batch { batch: work.batch, slot, model, skip, extent }))
+        Batch { batch: work.batch, slot, model, skip, extent }
+    }
+
+    /// Hands steps of sequences over, whose tokens are the texts of the work. What came of them is told by the receiver.
+    pub fn submit_turn(&self, work: Work<'_>, steps: &[TurnStep]) -> Result<(), WorkerGone> {
+        assert_eq!(work.texts.len(), steps.len(), "each step has its tokens");
+        let mut heads = Vec::new();
+        for &TurnStep { sequence, from, new_tokens_max } in steps {
+            StepHead { sequence, from, new_tokens_max }.put(&mut heads);
+        }
+        let batch = self.put(work);
+        self.send(ToWorker::Turn { batch, heads: &heads })
+    }
+
+    /// Lets it let go of the state of a sequence, after what it was given before. Not answered.
+    pub fn free(&self, sequence: u64) -> Result<(), WorkerGone> {
+        self.send(ToWorker::Free { sequence })
     }
 
     /// Copies the answer of a batch that has finished out of its slot.

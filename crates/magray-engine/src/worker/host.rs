@@ -114,6 +114,15 @@ impl Host {
         self.models[model].place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Lets go of the state of a sequence, whichever model has it.
+    pub(super) fn free(&self, sequence: u64) {
+        for known in &self.models {
+            if let Some(hosted) = &mut *known.place.lock().unwrap_or_else(PoisonError::into_inner) {
+                hosted.accelerator.free(sequence);
+            }
+        }
+    }
+
     /// The device's memory. Keeps nobody waiting.
     pub(super) fn memory(&self) -> MemoryStats {
         let mut memory = (self.meter)();

@@ -2,6 +2,7 @@
 //! Sends and receives nothing; bytes that make no sense are an error, never a panic.
 
 use super::wire::{Fields, Garbled, frame, put_known, put_text, put_time, put_u32, put_u64};
+use crate::executor::{NewTokens, SequenceStep};
 use crate::gpu::MemoryStats;
 use magray_core::Precision;
 use magray_core::pool::PoolStats;
@@ -21,6 +22,10 @@ pub(super) enum ToWorker<'a> {
     Memory(Layout),
     /// Compute what lies in a slot.
     Batch(Batch),
+    /// Compute steps of sequences, whose tokens lie in a slot; the rest is in [`StepHead`]s.
+    Turn { batch: Batch, heads: &'a [u8] },
+    /// Let go of the state of a sequence.
+    Free { sequence: u64 },
     /// Put a model's weights on the device. Where there is an image, its handle comes along.
     Load { model: u32, image: Image },
     /// Take a model's weights off the device.
@@ -61,6 +66,8 @@ pub(super) enum ToSupervisor<'a> {
     ImageSpoilt { model: u32, image: u64, trouble: Trouble<'a> },
     /// The answers lie in the slot.
     Finished { batch: u64, slot: u32, compute: Duration },
+    /// Steps were computed; what came of each is written by [`put_new_tokens`].
+    Turned { batch: u64, slot: u32, compute: Duration, new: &'a [u8] },
     /// There are no answers.
     Failed { batch: u64, slot: u32, trouble: Trouble<'a> },
     /// It lives.
@@ -155,6 +162,57 @@ pub(super) struct Batch {
     pub(super) extent: Extent,
 }
 
+/// A step of a sequence, without its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StepHead {
+    pub(super) sequence: u64,
+    pub(super) from: u32,
+    pub(super) new_tokens_max: u32,
+}
+
+impl StepHead {
+    pub(super) fn put(self, to: &mut Vec<u8>) {
+        put_u64(to, self.sequence);
+        put_u32(to, self.from);
+        put_u32(to, self.new_tokens_max);
+    }
+
+    /// The step, with its tokens.
+    pub(super) fn with(self, ids: &[u32]) -> SequenceStep<'_> {
+        let Self { sequence, from, new_tokens_max } = self;
+        SequenceStep { sequence, from, ids, new_tokens_max }
+    }
+
+    /// All that were put one after the other.
+    pub(super) fn take_all(bytes: &[u8]) -> Result<Vec<Self>, Garbled> {
+        let mut fields = Fields(bytes);
+        let mut heads = Vec::new();
+        while !fields.is_empty() {
+            heads.push(Self { sequence: fields.u64()?, from: fields.u32()?, new_tokens_max: fields.u32()? });
+        }
+        Ok(heads)
+    }
+}
+
+/// Writes what came of a step.
+pub(super) fn put_new_tokens(to: &mut Vec<u8>, new: &NewTokens) {
+    to.push(new.is_end.into());
+    put_u32(to, new.tokens.len() as u32);
+    new.tokens.iter().for_each(|token| put_u32(to, *token));
+}
+
+/// Reads what came of all steps.
+pub(super) fn take_new_tokens(bytes: &[u8]) -> Result<Vec<NewTokens>, Garbled> {
+    let mut fields = Fields(bytes);
+    let mut all = Vec::new();
+    while !fields.is_empty() {
+        let (is_end, count) = (fields.flag()?, fields.u32()?);
+        let tokens = (0..count).map(|_| fields.u32()).collect::<Result<Vec<u32>, Garbled>>()?;
+        all.push(NewTokens { tokens, is_end });
+    }
+    Ok(all)
+}
+
 /// How much of a slot is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
@@ -173,6 +231,8 @@ const LOAD: u8 = 7;
 const OFFLOAD: u8 = 8;
 const FORGET: u8 = 9;
 const ATTEMPT: u8 = 10;
+const TURN: u8 = 11;
+const FREE: u8 = 12;
 const HELLO: u8 = 65;
 const READY: u8 = 66;
 const NOT_READY: u8 = 67;
@@ -186,6 +246,26 @@ const OFFLOADED: u8 = 74;
 const IMAGE_FILLED: u8 = 75;
 const IMAGE_SPOILT: u8 = 76;
 const ATTEMPTED: u8 = 77;
+const TURNED: u8 = 78;
+
+impl Batch {
+    fn put(self, to: &mut Vec<u8>) {
+        let Self { batch, slot, model, skip, extent } = self;
+        put_u64(to, batch);
+        [slot, model, skip, extent.texts, extent.tokens].into_iter().for_each(|number| put_u32(to, number));
+        to.push(extent.has_types.into());
+    }
+
+    fn take(fields: &mut Fields<'_>) -> Result<Self, Garbled> {
+        Ok(Self {
+            batch: fields.u64()?,
+            slot: fields.u32()?,
+            model: fields.u32()?,
+            skip: fields.u32()?,
+            extent: Extent { texts: fields.u32()?, tokens: fields.u32()?, has_types: fields.flag()? },
+        })
+    }
+}
 
 impl<'a> ToWorker<'a> {
     /// Writes the whole message, header and all, over what the buffer held.
@@ -208,11 +288,18 @@ impl<'a> ToWorker<'a> {
                 [slots, tokens_max, texts_max, outputs_max].into_iter().for_each(|number| put_u32(to, number));
                 MEMORY
             }
-            Self::Batch(Batch { batch, slot, model, skip, extent }) => {
-                put_u64(to, batch);
-                [slot, model, skip, extent.texts, extent.tokens].into_iter().for_each(|number| put_u32(to, number));
-                to.push(extent.has_types.into());
+            Self::Batch(batch) => {
+                batch.put(to);
                 BATCH
+            }
+            Self::Turn { batch, heads } => {
+                batch.put(to);
+                to.extend_from_slice(heads);
+                TURN
+            }
+            Self::Free { sequence } => {
+                put_u64(to, sequence);
+                FREE
             }
             Self::Load { model, image } => {
                 put_u32(to, model);
@@ -245,13 +332,9 @@ impl<'a> ToWorker<'a> {
                 texts_max: fields.u32()?,
                 outputs_max: fields.u32()?,
             }),
-            BATCH => Self::Batch(Batch {
-                batch: fields.u64()?,
-                slot: fields.u32()?,
-                model: fields.u32()?,
-                skip: fields.u32()?,
-                extent: Extent { texts: fields.u32()?, tokens: fields.u32()?, has_types: fields.flag()? },
-            }),
+            BATCH => Self::Batch(Batch::take(&mut fields)?),
+            TURN => Self::Turn { batch: Batch::take(&mut fields)?, heads: fields.rest() },
+            FREE => Self::Free { sequence: fields.u64()? },
             LOAD => Self::Load { model: fields.u32()?, image: Image::take(&mut fields)? },
             OFFLOAD => Self::Offload { model: fields.u32()? },
             FORGET => Self::Forget { model: fields.u32()? },
@@ -320,6 +403,13 @@ impl<'a> ToSupervisor<'a> {
                 put_time(to, compute);
                 FINISHED
             }
+            Self::Turned { batch, slot, compute, new } => {
+                put_u64(to, batch);
+                put_u32(to, slot);
+                put_time(to, compute);
+                to.extend_from_slice(new);
+                TURNED
+            }
             Self::Failed { batch, slot, trouble } => {
                 put_u64(to, batch);
                 put_u32(to, slot);
@@ -353,6 +443,10 @@ impl<'a> ToSupervisor<'a> {
                 Self::ImageSpoilt { model, image, trouble: Trouble::take(&mut fields)? }
             }
             FINISHED => Self::Finished { batch: fields.u64()?, slot: fields.u32()?, compute: fields.time()? },
+            TURNED => {
+                let (batch, slot, compute) = (fields.u64()?, fields.u32()?, fields.time()?);
+                Self::Turned { batch, slot, compute, new: fields.rest() }
+            }
             FAILED => {
                 let (batch, slot) = (fields.u64()?, fields.u32()?);
                 Self::Failed { batch, slot, trouble: Trouble::take(&mut fields)? }

@@ -23,7 +23,7 @@ mod survey;
 mod wire;
 
 pub use channel::ChannelError;
-pub use handle::{Offer, Work, WorkerGone, WorkerHandle};
+pub use handle::{Offer, TurnStep, Work, WorkerGone, WorkerHandle};
 pub use message::Origin;
 pub use process::{Exit, KillSwitch};
 pub use receiver::{Arrived, FromWorker, Problem, WorkerReceiver};

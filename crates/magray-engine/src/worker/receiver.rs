@@ -2,9 +2,10 @@
 //! Decides nothing about it.
 
 use super::channel::{ChannelError, Incoming};
-use super::message::{Arrival, Origin, ToSupervisor, Trouble};
+use super::message::{Arrival, Origin, ToSupervisor, Trouble, take_new_tokens};
 use super::process::{Exit, Process};
 use super::wire::Garbled;
+use crate::executor::NewTokens;
 use crate::gpu::MemoryStats;
 use magray_core::Precision;
 use magray_core::schedule::Failure;
@@ -33,6 +34,17 @@ pub enum FromWorker {
         slot: usize,
         /// How long the device computed.
         compute: Duration,
+    },
+    /// Steps of sequences were computed.
+    Turned {
+        /// Which batch.
+        batch: u64,
+        /// Where it lay.
+        slot: usize,
+        /// How long the device computed.
+        compute: Duration,
+        /// What came of each step.
+        new: Vec<NewTokens>,
     },
     /// A batch has no answers.
     Failed {
@@ -170,6 +182,10 @@ impl WorkerReceiver {
         Ok(match ToSupervisor::decode(frame.kind, frame.payload)? {
             ToSupervisor::Finished { batch, slot, compute } => {
                 FromWorker::Finished { batch, slot: slot as usize, compute }
+            }
+            ToSupervisor::Turned { batch, slot, compute, new } => {
+                let new = take_new_tokens(new)?;
+                FromWorker::Turned { batch, slot: slot as usize, compute, new }
             }
             ToSupervisor::Failed { batch, slot, trouble } => {
                 self.is_lost |= trouble.failure == Failure::Lost;

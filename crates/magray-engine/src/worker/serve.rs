@@ -4,7 +4,7 @@
 use super::channel::{ChannelError, Incoming, Outgoing};
 use super::confine;
 use super::host::{Host, Refused};
-use super::message::{Batch, Image, ToSupervisor, ToWorker};
+use super::message::{Batch, Image, StepHead, ToSupervisor, ToWorker, put_new_tokens};
 use super::mishaps::{Mishaps, Planned};
 use super::movers::Movers;
 use super::sandbox::{self, Sandbox, Targets, attempt_all};
@@ -12,7 +12,7 @@ use super::slots::{Slots, Staged};
 use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
 use super::wire::Garbled;
-use crate::executor::Arriving;
+use crate::executor::{Arriving, NewTokens, SequenceStep};
 use crate::faults::{FaultKind, Place};
 use magray_core::schedule::Failure;
 use magray_device::cuda::{CudaError, InjectedFault};
@@ -137,6 +137,11 @@ fn run(
         let frame = incoming.next()?;
         match ToWorker::decode(frame.kind, frame.payload)? {
             ToWorker::Batch(batch) => worker.answer(batch, outgoing)?,
+            ToWorker::Turn { batch, heads } => {
+                let heads = StepHead::take_all(heads)?;
+                worker.take_turn(batch, &heads, outgoing)?;
+            }
+            ToWorker::Free { sequence } => worker.host.free(sequence),
             ToWorker::Trim => worker.host.trim(),
             ToWorker::Load { model, image } => {
                 let fd = if image == Image::None { None } else { incoming.take_fd() };
@@ -209,6 +214,9 @@ fn start_tending(host: &Arc<Host>) -> io::Result<()> {
     Ok(())
 }
 
+/// How long a batch took, and what came of steps.
+type Computed = (Duration, Vec<NewTokens>);
+
 /// What answers batches.
 struct Worker {
     host: Arc<Host>,
@@ -222,8 +230,8 @@ impl Worker {
     fn answer(&mut self, batch: Batch, outgoing: &Mutex<Outgoing>) -> Result<(), ServeError> {
         let (name, slot) = (batch.batch, batch.slot);
         self.slots.stage(slot, batch.extent, &mut self.staged)?;
-        match self.compute(batch)? {
-            Ok(compute) => {
+        match self.compute(batch, &[])? {
+            Ok((compute, _)) => {
                 self.slots.put_rows(slot as usize, &self.rows);
                 tell(outgoing, ToSupervisor::Finished { batch: name, slot, compute })
             }
@@ -234,8 +242,26 @@ impl Worker {
         }
     }
 
-    /// Computes the staged batch and says how long that took; the inner error is the device's.
-    fn compute(&mut self, batch: Batch) -> Result<Result<Duration, Refused>, ServeError> {
+    /// Computes steps of sequences and says what came of them.
+    fn take_turn(&mut self, batch: Batch, heads: &[StepHead], outgoing: &Mutex<Outgoing>) -> Result<(), ServeError> {
+        let (name, slot) = (batch.batch, batch.slot);
+        self.slots.stage(slot, batch.extent, &mut self.staged)?;
+        if heads.len() != batch.extent.texts as usize {
+            return Err(Garbled("steps without their tokens").into());
+        }
+        match self.compute(batch, heads)? {
+            Ok((compute, new)) => {
+                let mut bytes = Vec::new();
+                new.iter().for_each(|new| put_new_tokens(&mut bytes, new));
+                tell(outgoing, ToSupervisor::Turned { batch: name, slot, compute, new: &bytes })
+            }
+            Err(refused) => tell(outgoing, ToSupervisor::Failed { batch: name, slot, trouble: refused.trouble() }),
+        }
+    }
+
+    /// Computes the staged batch, or steps where there are some. Says how long that took and what came of steps; the
+    /// inner error is the device's.
+    fn compute(&mut self, batch: Batch, heads: &[StepHead]) -> Result<Result<Computed, Refused>, ServeError> {
         let Self { host, staged, rows, mishaps, .. } = self;
         let number = batch.model as usize;
         if number >= host.models() {
@@ -261,8 +287,12 @@ impl Worker {
         rows.resize(batch.extent.texts as usize * model.accelerator.outputs(), 0.0);
         let arriving = model.accelerator.arriving();
         let (texts, skip) = (staged.texts(), batch.skip as usize);
+        let steps: Vec<SequenceStep<'_>> = heads.iter().zip(&texts).map(|(head, text)| head.with(text.ids)).collect();
         // The wait for weights on their way belongs to their load.
-        let (ran, waited) = while_arriving(arriving, || model.accelerator.run(&texts, skip, rows));
+        let (ran, waited) = while_arriving(arriving, || match steps.is_empty() {
+            true => model.accelerator.run(&texts, skip, rows).map(|()| Vec::new()),
+            false => model.accelerator.advance(&steps),
+        });
         if befalls.is_wrong {
             // Still of length 1, as a broken device's may be.
             rows.iter_mut().step_by(2).for_each(|number| *number = -*number);
@@ -270,7 +300,7 @@ impl Worker {
         if befalls.is_slow {
             std::thread::sleep(began.elapsed() * (SLOW_FACTOR - 1));
         }
-        Ok(ran.map(|()| began.elapsed().saturating_sub(waited)).map_err(Refused::from))
+        Ok(ran.map(|new| (began.elapsed().saturating_sub(waited), new)).map_err(Refused::from))
     }
 }
 

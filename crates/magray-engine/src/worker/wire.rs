@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Counts up with every change of the messages. Both sides are the same program, but its file may be replaced while it
 /// runs.
-pub(super) const PROTOCOL: u8 = 3;
+pub(super) const PROTOCOL: u8 = 4;
 /// Length of what follows the header, protocol, kind.
 pub(super) const HEADER_BYTES: usize = 6;
 /// No message is longer than this; the longest is the one that names models and folders.
@@ -95,6 +95,10 @@ impl<'a> Fields<'a> {
         let (text, rest) = self.0.split_at_checked(length).ok_or(Garbled("a text that is cut short"))?;
         self.0 = rest;
         std::str::from_utf8(text).map_err(|_| Garbled("a text that is not UTF-8"))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub(super) fn rest(&mut self) -> &'a [u8] {

@@ -6,7 +6,7 @@ use super::rule::{Broken, Rule, Verdict, holds};
 use super::workers::Workers;
 use magray_core::schedule::{
     BatchId, Batching, DeviceId, DeviceKind, DeviceSpec, DeviceState, Failure, Group, KillCause, ModelId, ModelView,
-    Moment, Piece, Residency, View,
+    Moment, Residency, Span, Step, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,13 +41,13 @@ struct Cap {
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) device: DeviceId,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) steps: Vec<Step>,
     pub(crate) group: Group,
     pub(crate) tokens: u64,
     pub(crate) texts: u32,
     pub(crate) started: Moment,
     /// Its worker is being ended for a reason that lets the machine give it up at once.
-    is_doubtful: bool,
+    pub(crate) is_doubtful: bool,
     gpu_in_rotation: Option<bool>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Batch {
 pub(crate) struct New<'a> {
     pub(crate) device: DeviceId,
     pub(crate) batch: BatchId,
-    pub(crate) pieces: &'a [Piece],
+    pub(crate) steps: &'a [Step],
 }
 
 impl Batches {
@@ -102,22 +102,23 @@ impl Batches {
     }
 
     pub(crate) fn start(&mut self, new: New<'_>, ledger: &mut Ledger, now: Moment) -> Verdict {
-        let New { device, batch, pieces } = new;
+        let New { device, batch, steps } = new;
         holds(self.used.insert(batch), Rule::TextsOnce, || format!("the name of batch {} is used twice", batch.0))?;
         let mut entry = Batch {
             device,
-            pieces: pieces.to_vec(),
-            group: Group { model: ModelId(0), way: 0 },
+            steps: steps.to_vec(),
+            group: Group { model: ModelId(0), key: 0 },
             tokens: 0,
             texts: 0,
             started: now,
             is_doubtful: false,
             gpu_in_rotation: None,
         };
-        holds(!pieces.is_empty(), Rule::BatchBounds, || format!("batch {} is empty", batch.0))?;
-        for (at, piece) in pieces.iter().enumerate() {
-            let group = self.start_piece(piece, batch, ledger, &mut entry)?;
-            holds(at == 0 || group == entry.group, Rule::BatchBounds, || {
+        holds(!steps.is_empty(), Rule::BatchBounds, || format!("batch {} is empty", batch.0))?;
+        for (at, step) in steps.iter().enumerate() {
+            let group = self.start_step(step, batch, ledger, &mut entry)?;
+            let is_alike = (step.span == Span::Whole) == (steps[0].span == Span::Whole);
+            holds(at == 0 || group == entry.group && is_alike, Rule::BatchBounds, || {
                 format!("batch {} has texts of {group:?} and {:?}", batch.0, entry.group)
             })?;
             entry.group = group;
@@ -131,34 +132,33 @@ impl Batches {
         })
     }
 
-    fn start_piece(
-        &self,
-        piece: &Piece,
-        batch: BatchId,
-        ledger: &mut Ledger,
-        into: &mut Batch,
-    ) -> Result<Group, Broken> {
+    fn start_step(&self, step: &Step, batch: BatchId, ledger: &mut Ledger, into: &mut Batch) -> Result<Group, Broken> {
         let at = usize::from(into.device.0);
-        let entry = ledger.entry(piece.request)?;
-        holds(ledger.is_live(piece.request), Rule::AnsweredOnce, || {
-            format!("request {} is started in batch {} after its end", piece.request.0, batch.0)
+        let entry = ledger.entry(step.request)?;
+        holds(ledger.is_live(step.request), Rule::AnsweredOnce, || {
+            format!("request {} is started in batch {} after its end", step.request.0, batch.0)
         })?;
         holds(entry.may_use(at, self.specs[at].kind), Rule::Allowed, || {
-            format!("request {} may be computed on {:?}, not on device {at}", piece.request.0, entry.request.allowed)
+            format!("request {} may be computed on {:?}, not on device {at}", step.request.0, entry.request.allowed)
         })?;
-        let is_inside = piece.texts.start < piece.texts.end && piece.texts.end as usize <= entry.texts.len();
-        holds(is_inside, Rule::TextsOnce, || format!("{piece:?} of batch {} is no piece", batch.0))?;
-        let entry = ledger.entry_mut(piece.request).expect("it was there above");
-        for text in piece.texts.start as usize..piece.texts.end as usize {
+        let is_inside = step.sequences.start < step.sequences.end && step.sequences.end as usize <= entry.texts.len();
+        holds(is_inside, Rule::TextsOnce, || format!("{step:?} of batch {} is no step", batch.0))?;
+        let entry = ledger.entry_mut(step.request).expect("it was there above");
+        for text in step.sequences.start as usize..step.sequences.end as usize {
             let is_doubtful = match entry.texts[text] {
                 super::requests::Text::Running(before) => self.running.get(&before).is_some_and(|b| b.is_doubtful),
                 _ => false,
             };
             entry.start(text, batch, is_doubtful)?;
-            into.tokens += u64::from(entry.request.tokens[text]);
+            into.tokens += match &step.span {
+                Span::Whole => u64::from(entry.request.sequences[text].tokens),
+                Span::Part { tokens, .. } => tokens.len() as u64,
+            };
         }
+        let is_alike = entry.is_generated() == (step.span != Span::Whole);
+        holds(is_alike, Rule::Steps, || format!("{step:?} of batch {} is not a step of its sequence", batch.0))?;
         entry.running += 1;
-        into.texts += piece.texts.end - piece.texts.start;
+        into.texts += step.sequences.end - step.sequences.start;
         Ok(entry.request.group)
     }
 
@@ -196,13 +196,16 @@ impl Batches {
             gpu_exists: self.specs.iter().any(|spec| spec.kind == DeviceKind::Gpu),
             is_crowded: self.is_crowded,
         };
-        for piece in &done.pieces {
-            let entry = ledger.entry_mut(piece.request).expect("pieces are of known requests");
-            for text in piece.texts.clone() {
-                entry.finish(text as usize, batch, done.is_doubtful);
+        for step in &done.steps {
+            let entry = ledger.entry_mut(step.request).expect("steps are of known requests");
+            for text in step.sequences.clone() {
+                match step.span {
+                    Span::Whole => entry.finish(text as usize, batch, done.is_doubtful),
+                    Span::Part { .. } => entry.finish_step(text as usize, batch),
+                }
             }
             entry.note_last(last);
-            ledger.piece_ended(piece.request);
+            ledger.step_ended(step.request);
         }
     }
 
@@ -229,21 +232,21 @@ impl Batches {
         let is_doubtful = matches!(cause, KillCause::Sticky | KillCause::RuledOut);
         for batch in self.running.values_mut().filter(|batch| batch.device == device) {
             batch.is_doubtful = is_doubtful;
-            for piece in &batch.pieces {
-                ledger.entry_mut(piece.request).expect("pieces are of known requests").note_kill(is_doubtful);
+            for step in &batch.steps {
+                ledger.entry_mut(step.request).expect("steps are of known requests").note_kill(is_doubtful);
             }
         }
     }
 
     fn put_back(&self, id: BatchId, batch: &Batch, failure: Option<Failure>, ledger: &mut Ledger) {
         let is_gpu = self.specs[usize::from(batch.device.0)].kind == DeviceKind::Gpu;
-        for piece in &batch.pieces {
-            let entry = ledger.entry_mut(piece.request).expect("pieces are of known requests");
-            for text in piece.texts.clone() {
+        for step in &batch.steps {
+            let entry = ledger.entry_mut(step.request).expect("steps are of known requests");
+            for text in step.sequences.clone() {
                 entry.put_back(text as usize, id);
             }
             entry.note_failure(failure, is_gpu);
-            ledger.piece_ended(piece.request);
+            ledger.step_ended(step.request);
         }
     }
 

@@ -4,8 +4,9 @@
 use super::batches::Batches;
 use super::requests::{Entry, Ledger};
 use super::rule::{Rule, Verdict, holds};
+use super::streams::Streams;
 use super::weights::Weights;
-use magray_core::schedule::{DeviceId, DeviceSpec, DeviceState, Moment, Options, Piece, RequestId, Sizing, View};
+use magray_core::schedule::{DeviceId, DeviceSpec, DeviceState, Moment, Options, RequestId, Sizing, Step, View};
 use std::time::Duration;
 
 /// Requests that are looked at after each step, the oldest first: in a long queue the others are in the same case.
@@ -26,7 +27,16 @@ pub(crate) struct Idle {
 #[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
     pub(crate) device: DeviceId,
-    pub(crate) pieces: &'a [Piece],
+    pub(crate) steps: &'a [Step],
+}
+
+/// What waiting is seen in.
+#[derive(Clone, Copy)]
+pub(crate) struct Scene<'a> {
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) batches: &'a Batches,
+    pub(crate) streams: &'a Streams,
+    pub(crate) weights: &'a Weights,
 }
 
 impl Idle {
@@ -54,19 +64,23 @@ impl Idle {
         weights: &Weights,
         now: Moment,
     ) -> Verdict {
-        let Start { device, pieces } = *start;
+        let Start { device, steps } = *start;
         let at = usize::from(device.0);
         let aged = ledger
             .live()
             .take_while(|entry| now.since(entry.arrived) > self.age_max)
-            .filter(|entry| !batches.is_trying(device, entry.request.group))
+            .filter(|entry| !batches.is_trying(device, entry.request.group) && !entry.is_generated())
             .find(|entry| entry.waiting > 0 && entry.is_untouched() && self.is_only_choice(entry, at));
         let Some(aged) = aged else { return Ok(()) };
-        let is_there = |id: RequestId| pieces.iter().any(|piece| piece.request == id);
+        let is_there = |id: RequestId| steps.iter().any(|step| step.request == id);
         if is_there(aged.request.id) {
             return Ok(());
         }
-        let leader = ledger.entry(pieces[0].request)?;
+        let leader = ledger.entry(steps[0].request)?;
+        // Who comes first in a turn, the book of sequences judges.
+        if leader.is_generated() {
+            return Ok(());
+        }
         // Its model may not be there, or be on its way out: that is not to be seen from outside.
         let (model, other) = (aged.request.group.model, leader.request.group.model);
         if model != other && (weights.is_crowded() || !weights.is_there(device, model)) {
@@ -91,8 +105,8 @@ impl Idle {
         if leader.request.group != aged.request.group {
             return Ok(());
         }
-        for piece in pieces {
-            let entry = ledger.entry(piece.request)?;
+        for step in steps {
+            let entry = ledger.entry(step.request)?;
             holds(is_earlier(entry), Rule::Ages, || {
                 format!(
                     "request {} waits since {:?} for device {at}, and the later request {} fills a batch before it",
@@ -103,7 +117,8 @@ impl Idle {
         Ok(())
     }
 
-    pub(crate) fn settle(&mut self, view: &View, ledger: &Ledger, batches: &Batches, weights: &Weights) -> Verdict {
+    pub(crate) fn settle(&mut self, view: &View, scene: Scene<'_>) -> Verdict {
+        let Scene { ledger, batches, streams, weights } = scene;
         for (seen, device) in self.in_rotation.iter_mut().zip(&view.devices) {
             *seen = device.state == DeviceState::InRotation;
         }
@@ -118,7 +133,11 @@ impl Idle {
         if is_busy.iter().zip(&self.in_rotation).all(|(busy, inside)| *busy || !inside) {
             return Ok(());
         }
-        for entry in ledger.live().take(LOOKED_AT).filter(|entry| entry.waiting > 0 && entry.is_untouched()) {
+        let waits = |entry: &&Entry| match entry.is_generated() {
+            true => streams.of(entry.request.id).any(|name| streams.is_ready(name, ledger)),
+            false => entry.waiting > 0,
+        };
+        for entry in ledger.live().take(LOOKED_AT).filter(|entry| waits(entry) && entry.is_untouched()) {
             let mut choices = (0..self.specs.len())
                 .filter(|at| self.in_rotation[*at] || self.at_rest[*at])
                 .filter(|at| entry.may_use(*at, self.specs[*at].kind))

@@ -8,6 +8,7 @@ mod patience;
 mod poison;
 mod requests;
 mod rule;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -26,6 +27,7 @@ use poison::Suspects;
 use requests::Ledger;
 use rule::Verdict;
 use std::time::Duration;
+use streams::Streams;
 use weights::Weights;
 use workers::Workers;
 
@@ -36,6 +38,7 @@ pub(crate) struct Checks {
     pub(crate) batches: Batches,
     pub(crate) workers: Workers,
     pub(crate) weights: Weights,
+    pub(crate) streams: Streams,
     suspects: Suspects,
     ladder: Ladder,
     idle: Idle,
@@ -53,13 +56,14 @@ impl Checks {
             .flat_map(|device| scenario.models.iter().map(|model| device.loads.of(model.bytes, false) * 4));
         let arrival_grace = loads.max().unwrap_or_default() + Duration::from_secs(2);
         Self {
-            ledger: Ledger::new(&scenario.options),
+            ledger: Ledger::new(&scenario.options, &specs),
             batches: Batches::new(specs.clone(), scenario.options.batching),
             workers: Workers::new(&specs, scenario.options.recovery, arrival_grace),
             suspects: Suspects::new(scenario.options.recovery.poison_kills),
             ladder: Ladder::new(specs.len(), scenario.options.recovery),
             idle: Idle::new(&scenario.options, specs),
             patience: Patience::new(scenario, weights.is_crowded()),
+            streams: Streams::new(scenario),
             weights,
         }
     }
@@ -78,6 +82,7 @@ impl Checks {
         self.workers.heard(event, &self.batches, &self.weights, now);
         self.weights.heard(event, &self.batches, now);
         self.patience.heard(event, now);
+        self.streams.heard(event, &self.batches, now);
         if let Some(device) = given_up {
             self.batches.doubt(device, KillCause::RuledOut, &mut self.ledger);
         }
@@ -97,7 +102,8 @@ impl Checks {
                 self.batches.get(*batch).map(|batch| batch.device)
             }
             Event::NotLoaded { device, model, failure: Failure::Sticky | Failure::WrongAnswer | Failure::Lost } => {
-                Some(*device).filter(|device| self.weights.is_loading(*device, *model))
+                let is_lost = self.weights.is_loading(*device, *model) && !self.batches.is_cpu(*device);
+                Some(*device).filter(|_| is_lost)
             }
             _ => None,
         }
@@ -105,14 +111,18 @@ impl Checks {
 
     /// Judges one thing that the machine wants done.
     pub(crate) fn told(&mut self, action: &Action, now: Moment) -> Verdict {
+        if let Action::Free { request, sequence, .. } = action {
+            self.patience.repeats(self.streams.known((*request, *sequence)), now);
+        }
+        self.streams.told(action, &mut self.ledger, now)?;
         match action {
-            Action::Start { device, batch, pieces } => {
+            Action::Start { device, batch, steps, .. } => {
                 self.workers.may_start(*device)?;
-                self.suspects.may_share(pieces, &self.ledger)?;
-                let start = idle::Start { device: *device, pieces };
+                self.suspects.may_share(steps, &self.ledger)?;
+                let start = idle::Start { device: *device, steps };
                 self.idle.keeps_order(&start, &self.ledger, &self.batches, &self.weights, now)?;
-                self.batches.start(batches::New { device: *device, batch: *batch, pieces }, &mut self.ledger, now)?;
-                self.weights.may_start(*device, pieces, &self.ledger)
+                self.batches.start(batches::New { device: *device, batch: *batch, steps }, &mut self.ledger, now)?;
+                self.weights.may_start(*device, steps, &self.ledger)
             }
             Action::Complete { request, report } => {
                 self.suspects.forget(*request);
@@ -147,6 +157,8 @@ impl Checks {
                 self.weights.rest(*device, &self.batches)?;
                 self.workers.rest(*device, now)
             }
+            // The book of sequences judges them.
+            Action::Deliver { .. } | Action::Free { .. } => Ok(()),
             Action::Trim { device } => self.workers.trim(*device),
             Action::Probe { device } => self.workers.probe(*device, &self.batches, now),
             Action::Alert { device, change } => {
@@ -165,8 +177,10 @@ impl Checks {
         self.weights.settle(weights::Scene { view, workers, batches, ledger }, now)?;
         self.ladder.settle(&self.workers)?;
         self.suspects.settle(&self.ledger)?;
-        self.idle.settle(view, &self.ledger, &self.batches, &self.weights)?;
-        self.patience.settle(&self.ledger, &self.batches, now)?;
+        self.streams.settle(view, &self.ledger, &self.workers)?;
+        let Self { ledger, batches, streams, .. } = self;
+        self.idle.settle(view, idle::Scene { ledger, batches, streams, weights: &self.weights })?;
+        self.patience.settle(&self.ledger, &self.batches, &self.streams, now)?;
         self.batches.note_rotation(view, self.weights.is_crowded());
         Ok(())
     }

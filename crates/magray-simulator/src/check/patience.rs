@@ -2,10 +2,11 @@
 //! Leaves worlds with troubles to the other rules: there, waiting has other reasons.
 
 use super::batches::Batches;
-use super::requests::Ledger;
+use super::requests::{Entry, Ledger};
 use super::rule::{Rule, Verdict, holds};
+use super::streams::Streams;
 use crate::scenario::{Cost, Model, Scenario};
-use magray_core::schedule::{Event, Moment, Sizing};
+use magray_core::schedule::{Event, Moment, Sequence, Sizing};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -58,15 +59,24 @@ impl Patience {
         if let Event::Submitted(request) = event
             && self.is_calm
         {
-            let texts = request.tokens.iter().map(|tokens| self.slowest.of(u64::from(*tokens), 1));
-            self.came_in_all += texts.sum::<Duration>();
+            let work =
+                |one: &Sequence| self.slowest.of(u64::from(one.tokens), 1) + self.slowest.of(1, 1) * one.new_tokens_max;
+            self.came_in_all += request.sequences.iter().map(work).sum::<Duration>();
+            self.came.push_back((now, self.came_in_all));
+        }
+    }
+
+    /// So many tokens of a sequence that gives way are to be computed again.
+    pub(crate) fn repeats(&mut self, tokens: u32, now: Moment) {
+        if self.is_calm && tokens > 0 {
+            self.came_in_all += self.slowest.of(u64::from(tokens), 1);
             self.came.push_back((now, self.came_in_all));
         }
     }
 
     /// The oldest request may wait for what was there before it and for what came until it was old. That is no more than
     /// everything that came since nothing waited; it is counted three times, for noise.
-    pub(crate) fn settle(&mut self, ledger: &Ledger, batches: &Batches, now: Moment) -> Verdict {
+    pub(crate) fn settle(&mut self, ledger: &Ledger, batches: &Batches, streams: &Streams, now: Moment) -> Verdict {
         if !self.is_calm {
             return Ok(());
         }
@@ -78,8 +88,17 @@ impl Patience {
             }
             return Ok(());
         }
+        // A sequence of many steps waits for each of them no longer than all that came takes.
+        let bound = self.allowance + self.came_in_all * 3;
+        for name in ledger.live().filter(|entry| entry.is_generated()).flat_map(|entry| streams.of(entry.request.id)) {
+            let waited = streams.waits_since(name, ledger).map(|since| now.since(since));
+            holds(waited.is_none_or(|waited| waited <= bound), Rule::Starves, || {
+                format!("sequence {name:?} waits for {waited:?} for its next step, and all work takes {bound:?}")
+            })?;
+        }
         // Once it is started it waits for nobody but its batch.
-        let Some(oldest) = ledger.live().find(|entry| entry.waiting > 0) else { return Ok(()) };
+        let is_waiting = |entry: &&Entry| entry.waiting > 0 && !entry.is_generated();
+        let Some(oldest) = ledger.live().find(is_waiting) else { return Ok(()) };
         let old_at = oldest.arrived + self.age_max;
         let is_before = |at: Moment| at <= old_at || self.are_several;
         let before =

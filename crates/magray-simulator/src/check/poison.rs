@@ -5,7 +5,7 @@ use super::batches::{Batch, Batches};
 use super::requests::{Fate, Ledger};
 use super::rule::{Rule, Verdict, holds};
 use super::workers::Workers;
-use magray_core::schedule::{DeviceId, Ending, Event, Failure, KillCause, Moment, Piece, Refused, RequestId};
+use magray_core::schedule::{DeviceId, Ending, Event, Failure, KillCause, Moment, Refused, RequestId, Step};
 use std::collections::BTreeMap;
 
 /// Times that the CPU tries a request that it cannot compute.
@@ -72,7 +72,7 @@ impl Suspects {
             }
             Event::Finished { batch, .. } => {
                 if let Some(batch) = batches.get(*batch) {
-                    self.acquit(&batch.pieces);
+                    self.acquit(&batch.steps);
                 }
             }
             Event::Down { device, ending: Ending::Crashed } if workers.has_worker(*device) => {
@@ -98,8 +98,8 @@ impl Suspects {
     /// A batch that ran before its request was suspected says nothing new: whatever ended all workers at once would make a
     /// poison of every large request otherwise.
     fn blame(&mut self, batch: &Batch, blame: Blame, now: Moment) {
-        let is_alone = batch.pieces.iter().all(|piece| piece.request == batch.pieces[0].request);
-        for request in distinct(&batch.pieces) {
+        let is_alone = batch.steps.iter().all(|step| step.request == batch.steps[0].request);
+        for request in distinct(&batch.steps) {
             let record = self.records.entry(request).or_default();
             let is_new = |since: &mut Option<Moment>| match *since {
                 Some(since) => is_alone && batch.started >= since,
@@ -122,13 +122,13 @@ impl Suspects {
     }
 
     /// A suspect shares its batch with nobody.
-    pub(crate) fn may_share(&self, pieces: &[Piece], ledger: &Ledger) -> Verdict {
-        let suspect = pieces.iter().find(|piece| {
-            let record = self.records.get(&piece.request);
-            record.is_some_and(|record| record.least > 0) && ledger.is_live(piece.request)
+    pub(crate) fn may_share(&self, steps: &[Step], ledger: &Ledger) -> Verdict {
+        let suspect = steps.iter().find(|step| {
+            let record = self.records.get(&step.request);
+            record.is_some_and(|record| record.least > 0) && ledger.is_live(step.request)
         });
         let Some(suspect) = suspect else { return Ok(()) };
-        holds(pieces.iter().all(|piece| piece.request == suspect.request), Rule::SuspectsAlone, || {
+        holds(steps.iter().all(|step| step.request == suspect.request), Rule::SuspectsAlone, || {
             format!("request {} was there when a worker was lost, and is computed with others", suspect.request.0)
         })
     }
@@ -152,8 +152,8 @@ impl Suspects {
     }
 
     /// A text of a suspect was computed: it may still be one or not.
-    fn acquit(&mut self, pieces: &[Piece]) {
-        for request in distinct(pieces) {
+    fn acquit(&mut self, steps: &[Step]) {
+        for request in distinct(steps) {
             if let Some(record) = self.records.get_mut(&request) {
                 record.least = 0;
                 record.certain_since = None;
@@ -177,8 +177,8 @@ impl Suspects {
     }
 }
 
-fn distinct(pieces: &[Piece]) -> Vec<RequestId> {
-    let mut requests: Vec<RequestId> = pieces.iter().map(|piece| piece.request).collect();
+fn distinct(steps: &[Step]) -> Vec<RequestId> {
+    let mut requests: Vec<RequestId> = steps.iter().map(|step| step.request).collect();
     requests.sort_unstable();
     requests.dedup();
     requests

@@ -9,7 +9,8 @@ use super::rule::{Broken, Rule, Verdict, holds};
 use super::weights::Weights;
 use crate::load::Demand;
 use magray_core::schedule::{
-    DeviceId, DeviceKind, DeviceState, Event, Fallback, Limits, Moment, Options, Refused, Report, RequestId, View,
+    DeviceId, DeviceKind, DeviceSpec, DeviceState, Event, Fallback, Limits, Moment, Options, Refused, Report,
+    RequestId, Sequence, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -34,6 +35,7 @@ pub(crate) struct Ledger {
     room: Room,
     lingering_room: Room,
     limits: Limits,
+    specs: Vec<DeviceSpec>,
     /// Tokens of the requests that were refused lately, and until when room may be kept for each.
     turned_away: Vec<(u64, Moment)>,
     start_max: Duration,
@@ -65,8 +67,9 @@ impl Room {
 }
 
 impl Ledger {
-    pub(crate) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &Options, specs: &[DeviceSpec]) -> Self {
         Self {
+            specs: specs.to_vec(),
             entries: BTreeMap::new(),
             live: BTreeSet::new(),
             deadlines: BTreeSet::new(),
@@ -86,13 +89,16 @@ impl Ledger {
 
     pub(crate) fn expect(&mut self, demand: &Demand) {
         let request = demand.request.clone();
+        let generated = request.sequences.iter().filter(|one| one.is_generated());
+        let needs = generated.map(Sequence::tokens_max).max().unwrap_or(0);
         let entry = Entry {
+            has_space: self.specs.iter().map(|spec| spec.kv_tokens_max >= needs).collect(),
             poison: demand.poison,
             arrived: Moment::START,
-            tokens: request.tokens.iter().map(|tokens| u64::from(*tokens)).sum(),
+            tokens: request.sequences.iter().map(Sequence::tokens_max).sum(),
             fate: Fate::Expected,
-            texts: vec![Text::Waiting; request.tokens.len()],
-            waiting: request.tokens.len(),
+            texts: vec![Text::Waiting; request.sequences.len()],
+            waiting: request.sequences.len(),
             running: 0,
             failed_on_gpu: false,
             out_of_memory: false,
@@ -119,7 +125,9 @@ impl Ledger {
                 if let Some(deadline) = request.deadline {
                     self.deadlines.insert((deadline, request.id));
                 }
-                if !matches!(request.allowed, magray_core::schedule::Allowed::Any) {
+                // One that has many steps may have no device but one that is out.
+                let is_anywhere = matches!(request.allowed, magray_core::schedule::Allowed::Any);
+                if !is_anywhere {
                     self.choosy.insert(request.id);
                 }
             }
@@ -186,7 +194,11 @@ impl Ledger {
                 let is_long = self.limits.wait_max.is_some() && others.tokens > 0;
                 is_new && (is_full || is_long) && RETRY_AFTER.contains(&retry_after)
             }
-            Refused::TooLarge => is_new && entry.tokens > self.limits.tokens_max,
+            Refused::TooLarge => {
+                let mut devices = self.specs.iter().enumerate();
+                let has_no_space = !devices.any(|(at, spec)| entry.may_use(at, spec.kind));
+                is_new && (entry.tokens > self.limits.tokens_max || entry.is_generated() && has_no_space)
+            }
             Refused::Expired => entry.request.deadline.is_some_and(|deadline| deadline <= now),
             Refused::Draining => is_new && self.is_draining,
             Refused::NoDevice(fallback) => {
@@ -330,9 +342,9 @@ impl Ledger {
         }
     }
 
-    /// A piece of the request does not run any more.
-    pub(crate) fn piece_ended(&mut self, request: RequestId) {
-        let entry = self.entries.get_mut(&request).expect("pieces are of known requests");
+    /// A step of the request does not run any more.
+    pub(crate) fn step_ended(&mut self, request: RequestId) {
+        let entry = self.entries.get_mut(&request).expect("steps are of known requests");
         entry.running -= 1;
         if entry.running == 0 && self.lingering.remove(&request) {
             self.lingering_room.free(entry.tokens);

@@ -102,6 +102,16 @@ pub enum Rule {
     Rests,
     /// A model that is wanted on a GPU, and fits, gets there.
     Preheats,
+    /// A step begins where the state of its sequence on its device ends, and a sequence has one step at a time.
+    Steps,
+    /// Each new token is delivered once, in order, and is the one that follows from those before it.
+    Tokens,
+    /// No more state of sequences is kept than there is space for, and none of those that are over.
+    KvSpace,
+    /// A turn is predicted to take no longer than it may.
+    TurnTime,
+    /// A sequence whose reader is slow waits for it, and for no one else.
+    SlowReader,
     /// A model that is wanted gone goes as soon as nothing needs it, and whoever wants that is told.
     Granted,
 }

@@ -10,7 +10,7 @@ use super::requests::Ledger;
 use super::rule::{Rule, Verdict, holds};
 use super::workers::Workers;
 use crate::scenario::{Intervention, Scenario};
-use magray_core::schedule::{Allowed, DeviceId, DeviceKind, Event, Keeping, ModelId, ModelPlan, Moment, Piece, Wish};
+use magray_core::schedule::{Allowed, DeviceId, DeviceKind, Event, Keeping, ModelId, ModelPlan, Moment, Step, Wish};
 
 /// Loads that fail in a row before requests may be refused for it.
 const TRIES: u32 = 3;
@@ -229,9 +229,9 @@ impl Weights {
     }
 
     /// A batch is to be started.
-    pub(crate) fn may_start(&self, device: DeviceId, pieces: &[Piece], ledger: &Ledger) -> Verdict {
-        let Some(piece) = pieces.first() else { return Ok(()) };
-        let model = ledger.entry(piece.request)?.request.group.model;
+    pub(crate) fn may_start(&self, device: DeviceId, steps: &[Step], ledger: &Ledger) -> Verdict {
+        let Some(step) = steps.first() else { return Ok(()) };
+        let model = ledger.entry(step.request)?.request.group.model;
         let stage = self.spot(device, model).stage;
         holds(matches!(stage, Stage::Present { .. }), Rule::HasWeights, || {
             format!("a batch of model {} is started on device {}, where its weights are {stage:?}", model.0, device.0)

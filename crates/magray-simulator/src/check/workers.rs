@@ -173,7 +173,8 @@ impl Workers {
             }
             Event::Loaded { .. } | Event::NotLoaded { .. } | Event::Offloaded { .. } => {}
             Event::Imaged { .. } | Event::Forgotten { .. } | Event::Room { .. } | Event::Wished { .. } => {}
-            Event::Submitted(_) | Event::Cancelled(_) | Event::Spare { .. } | Event::Draining | Event::Tick => {}
+            Event::Submitted(_) | Event::Cancelled(_) | Event::Read { .. } => {}
+            Event::Spare { .. } | Event::Draining | Event::Tick => {}
         }
     }
 

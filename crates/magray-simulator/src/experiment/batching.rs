@@ -171,7 +171,7 @@ fn compare() -> Result<Vec<Field>, ExperimentError> {
 fn scenario(case: &Case) -> Scenario {
     let cost = case.like.cost();
     let device = |kind, slots| Device {
-        spec: DeviceSpec { kind, slots, batch_tokens_max: 65_536, weights_max: u64::MAX },
+        spec: DeviceSpec { kind, slots, batch_tokens_max: 65_536, weights_max: u64::MAX, kv_tokens_max: 0 },
         cost,
         start: Duration::from_millis(1),
         loads: Loads::QUICK,

@@ -72,6 +72,7 @@ impl Pair {
                 slots: if kind == DeviceKind::Gpu { 2 } else { 1 },
                 batch_tokens_max: 16_384,
                 weights_max: u64::MAX,
+                kv_tokens_max: 0,
             },
             cost: FAST.slower(ratio),
             start: Duration::from_millis(1),

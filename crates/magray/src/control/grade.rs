@@ -77,6 +77,7 @@ mod tests {
             state,
             weight,
             batches: 0,
+            kv_tokens: 0,
             batches_finished: 0,
             texts_finished: 0,
             busy: Duration::ZERO,

@@ -5,6 +5,7 @@
 
 mod forgetting;
 mod residency;
+mod streaming;
 
 use magray_engine::engine::{
     Allowed, Answer, DeviceState, Engine, EngineError, EngineOptions, Gpus, ModelSource, Options, SimulatedGpu, Work,

@@ -49,7 +49,7 @@ fn fill(bench: &mut Bench) -> (usize, Option<Start>) {
 /// Computes a batch at the speed of the first one; the next one.
 fn compute(bench: &mut Bench, batch: &Start) -> Option<Start> {
     let compute = Duration::from_micros(200) * u32::try_from(batch.texts()).unwrap();
-    starts(&bench.step(Event::Finished { batch: batch.batch, compute })).pop()
+    starts(&bench.step(Event::Finished { batch: batch.batch, compute, outcomes: Vec::new() })).pop()
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn what_came_while_the_device_was_busy_goes_together() {
 fn groups_do_not_mix() {
     let (mut bench, batch) = busy(Options::default());
     let requests: Vec<Request> = (0..4)
-        .map(|nth| Request { group: Group { model: crate::schedule::ModelId(0), way: nth % 2 }, ..bench.request(1) })
+        .map(|nth| Request { group: Group { model: crate::schedule::ModelId(0), key: nth % 2 }, ..bench.request(1) })
         .collect();
     requests.into_iter().for_each(|request| drop(bench.submit(request)));
     let first = only_start(&bench.finish(batch));
@@ -55,7 +55,7 @@ fn a_batch_keeps_to_its_bounds_and_a_large_request_is_split() {
             break;
         };
         assert!(start.texts() <= 100);
-        seen.extend(start.pieces[0].texts.clone());
+        seen.extend(start.steps[0].sequences.clone());
         batch = start.batch;
     }
     assert_eq!(seen, (0..250).collect::<Vec<u32>>());
@@ -64,7 +64,7 @@ fn a_batch_keeps_to_its_bounds_and_a_large_request_is_split() {
 #[test]
 fn a_text_longer_than_a_batch_goes_alone() {
     let (mut bench, batch) = busy(Options::default());
-    let long = Request { tokens: vec![9_000], ..bench.request(1) };
+    let long = Request { sequences: one_steps(&[9_000]), ..bench.request(1) };
     let (long, _) = bench.submit(long);
     let short = bench.request(1);
     let (short, _) = bench.submit(short);
@@ -79,7 +79,7 @@ fn short_texts_pass_one_that_does_not_fit_unless_it_is_old() {
         let (mut bench, batch) = busy(Options::default());
         let sizes = [3_000, 3_000, 30];
         let ids = sizes.map(|tokens| {
-            let request = Request { tokens: vec![tokens], ..bench.request(1) };
+            let request = Request { sequences: one_steps(&[tokens]), ..bench.request(1) };
             bench.submit(request).0
         });
         bench.now = bench.now + wait;
@@ -157,6 +157,7 @@ fn the_last_digit_of_a_time_left_the_last_text_behind() {
             bench.step(Event::Finished {
                 batch: start.batch,
                 compute: Duration::from_micros(100 + micros * texts as u64),
+                outcomes: Vec::new(),
             });
         }
     }
@@ -186,7 +187,7 @@ fn nobody_was_woken_when_age_alone_gave_an_unmeasured_group_the_next_slot() {
     bench.measure(GPU, 2);
     let request = bench.gpu_request(1);
     bench.submit(request);
-    let unmeasured = Request { group: Group { model: crate::schedule::ModelId(0), way: 7 }, ..bench.gpu_request(1) };
+    let unmeasured = Request { group: Group { model: crate::schedule::ModelId(0), key: 7 }, ..bench.gpu_request(1) };
     let (id, actions) = bench.submit(unmeasured);
     assert!(actions.is_empty(), "its cost is unknown, and the device is busy");
     let started = only_start(&bench.pass(Duration::from_millis(200)));

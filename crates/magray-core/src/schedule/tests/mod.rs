@@ -9,6 +9,7 @@ mod properties;
 mod recovery;
 mod requests;
 mod residency;
+mod turns;
 
 use super::*;
 use std::collections::VecDeque;
@@ -30,14 +31,20 @@ struct Bench {
 impl Bench {
     /// A CPU and some GPUs of two slots, their workers asked for but not up.
     fn starting(gpus: usize, options: Options) -> (Self, Vec<Action>) {
-        let mut specs =
-            vec![DeviceSpec { kind: DeviceKind::Cpu, slots: 1, batch_tokens_max: 4_096, weights_max: u64::MAX }];
+        let mut specs = vec![DeviceSpec {
+            kind: DeviceKind::Cpu,
+            slots: 1,
+            batch_tokens_max: 4_096,
+            weights_max: u64::MAX,
+            kv_tokens_max: 4_096,
+        }];
         specs.extend(vec![
             DeviceSpec {
                 kind: DeviceKind::Gpu,
                 slots: 2,
                 batch_tokens_max: 16_384,
-                weights_max: u64::MAX
+                weights_max: u64::MAX,
+                kv_tokens_max: 4_096,
             };
             gpus
         ]);
@@ -124,8 +131,8 @@ impl Bench {
         self.next_request += 1;
         Request {
             id: RequestId(self.next_request),
-            group: Group { model: crate::schedule::ModelId(0), way: 0 },
-            tokens: vec![20; texts],
+            group: Group { model: crate::schedule::ModelId(0), key: 0 },
+            sequences: vec![Sequence::one_step(20); texts],
             priority: Priority::Normal,
             deadline: None,
             allowed: Allowed::Any,
@@ -138,7 +145,7 @@ impl Bench {
     }
 
     fn finish(&mut self, batch: BatchId) -> Vec<Action> {
-        self.step(Event::Finished { batch, compute: Duration::from_micros(200) })
+        self.step(Event::Finished { batch, compute: Duration::from_micros(200), outcomes: Vec::new() })
     }
 
     fn fail(&mut self, batch: BatchId, failure: Failure) -> Vec<Action> {
@@ -160,14 +167,14 @@ impl Bench {
             let (_, actions) = self.submit(request);
             let mut open = VecDeque::from(starts(&actions));
             while let Some(start) = open.pop_front() {
-                let texts: u64 = start.pieces.iter().map(|piece| u64::try_from(piece.texts.len()).unwrap()).sum();
+                let texts: u64 = start.steps.iter().map(|step| u64::try_from(step.sequences.len()).unwrap()).sum();
                 let compute = Duration::from_micros(100 + micros_per_text * texts);
                 // No longer than the machine would wait for a batch.
                 self.now = self.now + compute.min(Duration::from_millis(500));
                 for device in [GPU, GPU2] {
                     open.extend(starts(&self.step(Event::Heartbeat { device })));
                 }
-                open.extend(starts(&self.step(Event::Finished { batch: start.batch, compute })));
+                open.extend(starts(&self.step(Event::Finished { batch: start.batch, compute, outcomes: Vec::new() })));
             }
         }
         assert_eq!(self.machine.view().requests, 0);
@@ -179,25 +186,30 @@ impl Bench {
 struct Start {
     device: DeviceId,
     batch: BatchId,
-    pieces: Vec<Piece>,
+    steps: Vec<Step>,
 }
 
 impl Start {
     fn requests(&self) -> Vec<RequestId> {
-        let mut requests: Vec<RequestId> = self.pieces.iter().map(|piece| piece.request).collect();
+        let mut requests: Vec<RequestId> = self.steps.iter().map(|step| step.request).collect();
         requests.dedup();
         requests
     }
 
     fn texts(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.texts.len()).sum()
+        self.steps.iter().map(|step| step.sequences.len()).sum()
     }
+}
+
+/// Sequences of one step each.
+fn one_steps(tokens: &[u32]) -> Vec<Sequence> {
+    tokens.iter().map(|&tokens| Sequence::one_step(tokens)).collect()
 }
 
 fn starts(actions: &[Action]) -> Vec<Start> {
     let start = |action: &Action| match action {
-        Action::Start { device, batch, pieces } => {
-            Some(Start { device: *device, batch: *batch, pieces: pieces.clone() })
+        Action::Start { device, batch, steps, .. } => {
+            Some(Start { device: *device, batch: *batch, steps: steps.clone() })
         }
         _ => None,
     };

@@ -58,7 +58,7 @@ fn a_slow_device_takes_what_would_wait_longest() {
     let request = bench.gpu_request(3_000);
     let started = starts(&bench.submit(request).1);
     let slow = started.iter().find(|start| start.device == GPU2).unwrap();
-    assert_eq!(slow.pieces.last().unwrap().texts.end, 3_000);
+    assert_eq!(slow.steps.last().unwrap().sequences.end, 3_000);
 }
 
 #[test]

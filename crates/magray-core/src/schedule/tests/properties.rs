@@ -59,16 +59,16 @@ impl Outside {
         for start in starts(actions) {
             assert!(!self.open.contains_key(&start.batch), "a batch's name is used once");
             let sizes = || {
-                start.pieces.iter().flat_map(|piece| {
-                    let tokens = &self.tokens[&piece.request].1;
-                    piece.texts.clone().map(move |text| tokens[text as usize])
+                start.steps.iter().flat_map(|step| {
+                    let tokens = &self.tokens[&step.request].1;
+                    step.sequences.clone().map(move |text| tokens[text as usize])
                 })
             };
             let most = if start.device == CPU { 4_096 } else { 16_384 };
             assert!(start.texts() <= TEXTS_MAX && sizes().sum::<u32>() <= most, "{start:?}");
-            let groups: BTreeSet<Group> = start.pieces.iter().map(|piece| self.tokens[&piece.request].0).collect();
+            let groups: BTreeSet<Group> = start.steps.iter().map(|step| self.tokens[&step.request].0).collect();
             assert_eq!(groups.len(), 1, "{start:?}");
-            assert!(start.pieces.iter().all(|piece| !self.cancelled.contains(&piece.request)));
+            assert!(start.steps.iter().all(|step| !self.cancelled.contains(&step.request)));
             self.open.insert(start.batch, start);
         }
         let view = bench.machine.view();
@@ -87,15 +87,15 @@ fn apply(bench: &mut Bench, outside: &mut Outside, deed: Deed) {
     let actions = match deed {
         Deed::Submit { tokens, group, allowed, priority, deadline_ms } => {
             let request = Request {
-                group: Group { model: crate::schedule::ModelId(0), way: group },
-                tokens,
+                group: Group { model: crate::schedule::ModelId(0), key: group },
+                sequences: one_steps(&tokens),
                 priority: [Priority::Low, Priority::Normal, Priority::High][usize::from(priority)],
                 deadline: deadline_ms.map(|ms| bench.now + Duration::from_millis(ms)),
                 allowed: [Allowed::Any, Allowed::Any, Allowed::Any, Allowed::Gpu, Allowed::Cpu, Allowed::Only(GPU2)]
                     [usize::from(allowed)],
                 ..bench.request(0)
             };
-            outside.tokens.insert(request.id, (request.group, request.tokens.clone()));
+            outside.tokens.insert(request.id, (request.group, tokens));
             outside.unanswered.insert(request.id);
             bench.submit(request).1
         }

@@ -105,14 +105,14 @@ fn only_the_text_that_does_not_fit_leaves_the_gpu() {
     let mut bench = Bench::up(1, Options::default());
     bench.measure(GPU, 2);
     bench.measure(CPU, 4_000);
-    let request = Request { tokens: vec![10_000, 10_000, 10], ..bench.request(0) };
+    let request = Request { sequences: one_steps(&[10_000, 10_000, 10]), ..bench.request(0) };
     let (_, actions) = bench.submit(request);
     let mut open = starts(&actions);
     let mut devices = Vec::new();
     while let Some(start) = open.pop() {
-        let is_first = start.pieces[0].texts == (0..1) && start.device == GPU;
+        let is_first = start.steps[0].sequences == (0..1) && start.device == GPU;
         let actions = if is_first { bench.fail(start.batch, Failure::OutOfMemory) } else { bench.finish(start.batch) };
-        devices.extend(start.pieces.iter().map(|piece| (piece.texts.clone(), start.device)));
+        devices.extend(start.steps.iter().map(|step| (step.sequences.clone(), start.device)));
         open.extend(starts(&actions));
     }
     assert!(devices.contains(&(0..1, CPU)), "{devices:?}");
@@ -314,7 +314,13 @@ fn a_probe_that_hangs_ends_the_worker() {
 
 #[test]
 fn a_device_given_up_by_an_earlier_process_is_not_started_before_a_reset() {
-    let specs = vec![DeviceSpec { kind: DeviceKind::Gpu, slots: 2, batch_tokens_max: 16_384, weights_max: u64::MAX }];
+    let specs = vec![DeviceSpec {
+        kind: DeviceKind::Gpu,
+        slots: 2,
+        batch_tokens_max: 16_384,
+        weights_max: u64::MAX,
+        kv_tokens_max: 4_096,
+    }];
     let mut machine = Machine::new(specs, vec![ModelPlan::default()], Options::default());
     let device = DeviceId(0);
     let mut actions = Vec::new();

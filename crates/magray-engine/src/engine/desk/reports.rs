@@ -3,8 +3,9 @@
 //! ruled out are incidents too.
 
 use super::Desk;
-use crate::engine::lane::{Batch, Loaded};
-use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, ModelId};
+use crate::engine::lane::{Batch, Loaded, Turn};
+use crate::executor::NewTokens;
+use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, ModelId, Outcome};
 use std::time::Duration;
 
 impl Desk {
@@ -34,7 +35,24 @@ impl Desk {
         if state.machine.is_in_rotation(device) {
             state.incidents.served(device, now);
         }
-        self.step(state, Event::Finished { batch: batch.id, compute }, now);
+        self.step(state, Event::Finished { batch: batch.id, compute, outcomes: Vec::new() }, now);
+    }
+
+    /// A turn was computed: what came of each step.
+    pub(in crate::engine) fn turned(&self, device: DeviceId, turn: &Turn, new: Vec<NewTokens>, compute: Duration) {
+        let outcome = |new: &NewTokens| match new.is_end {
+            true => Outcome::End(new.tokens.len() as u32),
+            false => Outcome::Tokens(new.tokens.len() as u32),
+        };
+        let outcomes = new.iter().map(outcome).collect();
+        let mut state = self.lock();
+        let now = self.now();
+        // Those of a turn that was given up count for nothing: the machine says which are delivered.
+        state.new_tokens = turn.steps.iter().zip(new).map(|(step, new)| (step.request, new.tokens)).collect();
+        if state.machine.is_in_rotation(device) {
+            state.incidents.served(device, now);
+        }
+        self.step(state, Event::Finished { batch: turn.id, compute, outcomes }, now);
     }
 
     /// Part of a device has nothing to do.

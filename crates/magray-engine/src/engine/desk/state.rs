@@ -4,11 +4,14 @@
 use super::{OnAnswer, wishes::Wishes};
 use crate::engine::{
     incident::Incidents,
-    lane::{Batch, Order, Part, What},
+    lane::{Batch, Order, Part, Turn, TurnStep, What},
+    token_stream::TokenBuffer,
     work::{Output, Work},
 };
-use magray_core::schedule::{Action, Change, DeviceId, Machine, Moment, Refused, Report, RequestId};
-use std::{collections::HashMap, sync::Arc};
+use magray_core::schedule::{
+    Action, BatchId, Change, DeviceId, Machine, Moment, Refused, Report, RequestId, Span, Step,
+};
+use std::{collections::HashMap, sync::Arc, task::Waker};
 
 /// All that changes.
 pub(super) struct State {
@@ -21,6 +24,8 @@ pub(super) struct State {
     pub(super) incidents: Incidents,
     /// By model: what was wished for so far.
     pub(super) wishes: Vec<Wishes>,
+    /// New tokens of the turn that has just ended; the machine says which of them count.
+    pub(super) new_tokens: HashMap<RequestId, Vec<u32>>,
     pub(super) last_id: u64,
     /// When the clock's thread will wake by itself.
     pub(super) alarm: Option<Moment>,
@@ -33,6 +38,16 @@ pub(super) struct Pending {
     /// Rows of the texts that are computed; empty until the first are.
     pub(super) values: Vec<f32>,
     pub(super) on_answer: OnAnswer,
+    /// Its tokens so far, where it is generated.
+    pub(super) generated: Option<Generated>,
+}
+
+/// A sequence that is generated.
+pub(super) struct Generated {
+    pub(super) model: usize,
+    /// What it began with, then what was delivered.
+    pub(super) ids: Vec<u32>,
+    pub(super) buffer: Arc<TokenBuffer>,
 }
 
 /// What is done when the lock is open again.
@@ -42,6 +57,7 @@ pub(super) enum Effect {
     Refuse(Pending, Refused),
     Tell(DeviceId, Change),
     Forget(usize),
+    Wake(Waker),
 }
 
 impl State {
@@ -55,6 +71,7 @@ impl State {
             workers: vec![0; devices],
             incidents: Incidents::new(devices),
             wishes: vec![Wishes::default(); models],
+            new_tokens: HashMap::new(),
             last_id: 0,
             alarm: None,
             is_closed: false,
@@ -77,19 +94,28 @@ impl State {
     /// Makes of an action what is needed to do it without the lock.
     pub(super) fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
         Some(match action {
-            Action::Start { device, batch, pieces } => {
-                let parts: Vec<Part> = pieces
+            Action::Start { device, batch, steps, .. } => {
+                if steps.first().is_some_and(|step| step.span != Span::Whole) {
+                    let what = What::Turn(self.turn(batch, &steps));
+                    return Some(Effect::Order(device, self.order(device, what)));
+                }
+                let parts: Vec<Part> = steps
                     .into_iter()
-                    .filter_map(|piece| {
-                        let work = self.requests.get(&piece.request)?.work.clone();
-                        let texts = piece.texts.start as usize..piece.texts.end as usize;
-                        Some(Part { request: piece.request, work, texts })
+                    .filter_map(|step| {
+                        let work = self.requests.get(&step.request)?.work.clone();
+                        let texts = step.sequences.start as usize..step.sequences.end as usize;
+                        Some(Part { request: step.request, work, texts })
                     })
                     .collect();
                 let none = (0, 0, Output::Texts);
                 let (model, skip, output) =
                     parts.first().map_or(none, |part| (part.work.model, part.work.skip, part.work.output));
                 let what = What::Start(Batch { id: batch, model, skip, output, parts });
+                Effect::Order(device, self.order(device, what))
+            }
+            Action::Deliver { request, .. } => Effect::Wake(self.deliver(request)?),
+            Action::Free { device, request, .. } => {
+                let what = What::Free { sequence: request.0 };
                 Effect::Order(device, self.order(device, what))
             }
             Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
@@ -112,6 +138,33 @@ impl State {
             Action::Forget { model } => Effect::Forget(model.0 as usize),
             Action::Alert { device, change } => Effect::Tell(device, change),
         })
+    }
+}
+
+impl State {
+    /// The steps of a turn, with their tokens.
+    fn turn(&self, id: BatchId, steps: &[Step]) -> Turn {
+        let generated = |request: RequestId| self.requests.get(&request)?.generated.as_ref();
+        let step = |step: &Step| {
+            let Span::Part { tokens, new_tokens_max } = &step.span else { return None };
+            let ids = &generated(step.request)?.ids;
+            Some(TurnStep {
+                request: step.request,
+                from: tokens.start,
+                ids: ids[tokens.start as usize..tokens.end as usize].to_vec(),
+                new_tokens_max: *new_tokens_max,
+            })
+        };
+        let model = steps.iter().find_map(|step| generated(step.request)).map_or(0, |generated| generated.model);
+        Turn { id, model, steps: steps.iter().filter_map(step).collect() }
+    }
+
+    /// Hands the new tokens of a sequence to its reader, in order because the lock is held; the reader is woken later.
+    fn deliver(&mut self, request: RequestId) -> Option<Waker> {
+        let new = self.new_tokens.remove(&request)?;
+        let generated = self.requests.get_mut(&request)?.generated.as_mut()?;
+        generated.ids.extend_from_slice(&new);
+        generated.buffer.push(&new)
     }
 }
 

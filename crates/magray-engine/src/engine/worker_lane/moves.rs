@@ -97,7 +97,10 @@ impl Inner {
                 let (device, model) = (self.spec.name, &self.spec.names[model]);
                 tracing::warn!(target: "magray::engine", %device, model, code, error = message, "weights are not kept in the host's memory");
             }
-            FromWorker::Finished { .. } | FromWorker::Failed { .. } | FromWorker::Heartbeat { .. } => {
+            FromWorker::Finished { .. }
+            | FromWorker::Turned { .. }
+            | FromWorker::Failed { .. }
+            | FromWorker::Heartbeat { .. } => {
                 unreachable!("these are no moves")
             }
         }

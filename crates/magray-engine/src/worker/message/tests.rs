@@ -40,6 +40,8 @@ fn to_worker() -> Vec<ToWorker<'static>> {
         ToWorker::Attempt(b"{}"),
         ToWorker::Memory(Layout { slots: 1, tokens_max: 2, texts_max: 3, outputs_max: 4 }),
         ToWorker::Batch(Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, extent: EXTENT }),
+        ToWorker::Turn { batch: Batch { batch: 1, slot: 0, model: 2, skip: 0, extent: EXTENT }, heads: &[7; 16] },
+        ToWorker::Free { sequence: u64::MAX },
         ToWorker::Load { model: 1, image: Image::None },
         ToWorker::Load { model: 2, image: Image::Empty { image: 3, bytes_max: 4 } },
         ToWorker::Load { model: 2, image: Image::Filled { image: u64::MAX, bytes: 4 } },
@@ -61,6 +63,7 @@ fn to_supervisor() -> Vec<ToSupervisor<'static>> {
         ToSupervisor::ImageFilled { model: 1, image: 2, bytes: 3 },
         ToSupervisor::ImageSpoilt { model: 1, image: 2, trouble: TROUBLE },
         ToSupervisor::NotReady(TROUBLE),
+        ToSupervisor::Turned { batch: 9, slot: 1, compute: Duration::from_nanos(5), new: &[0; 5] },
         ToSupervisor::Finished { batch: 9, slot: 1, compute: Duration::from_nanos(12_345) },
         ToSupervisor::Heartbeat(STATS),
     ];
@@ -128,4 +131,19 @@ proptest! {
         let _ = ToWorker::decode(kind, &bytes);
         let _ = ToSupervisor::decode(kind, &bytes);
     }
+}
+
+#[test]
+fn steps_and_what_comes_of_them_are_read_as_they_were_written() {
+    let heads = [(1, 0, 0), (u64::MAX, 7, 3)];
+    let heads = heads.map(|(sequence, from, new_tokens_max)| StepHead { sequence, from, new_tokens_max });
+    let mut bytes = Vec::new();
+    heads.iter().for_each(|head| head.put(&mut bytes));
+    assert_eq!(StepHead::take_all(&bytes).unwrap(), heads);
+    assert!(StepHead::take_all(&bytes[..17]).is_err());
+    let new = [NewTokens::default(), NewTokens { tokens: vec![1, u32::MAX], is_end: true }];
+    let mut bytes = Vec::new();
+    new.iter().for_each(|new| put_new_tokens(&mut bytes, new));
+    assert_eq!(take_new_tokens(&bytes).unwrap(), new);
+    assert!(take_new_tokens(&bytes[..bytes.len() - 1]).is_err());
 }

@@ -4,7 +4,8 @@
 use crate::check::rule::{Broken, Rule, Verdict, holds};
 use crate::load::Poison;
 use magray_core::schedule::{
-    Allowed, BatchId, DeviceId, DeviceKind, DeviceState, Failure, Fallback, Moment, Refused, Report, Request, View,
+    Allowed, BatchId, DeviceId, DeviceKind, DeviceState, Failure, Fallback, Moment, Refused, Report, Request, Sequence,
+    View,
 };
 
 /// A request and what became of it.
@@ -16,6 +17,8 @@ pub(crate) struct Entry {
     pub(crate) tokens: u64,
     pub(crate) fate: Fate,
     pub(crate) texts: Vec<Text>,
+    /// By device, whether it can keep the state of its sequences.
+    pub(crate) has_space: Vec<bool>,
     /// Texts of it that nobody computes and that are not done.
     pub(crate) waiting: usize,
     /// Pieces of it in batches that run.
@@ -72,12 +75,32 @@ pub(crate) struct Last {
 impl Entry {
     /// Whether the request may be computed on the device at this place.
     pub(crate) fn may_use(&self, at: usize, kind: DeviceKind) -> bool {
-        match self.request.allowed {
+        let is_allowed = match self.request.allowed {
             Allowed::Any => true,
             Allowed::Gpu => kind == DeviceKind::Gpu,
             Allowed::Cpu => kind == DeviceKind::Cpu,
             Allowed::Only(device) => usize::from(device.0) == at,
+        };
+        is_allowed && self.has_space.get(at).is_some_and(|has_space| *has_space)
+    }
+
+    /// Whether its sequences have many steps.
+    pub(crate) fn is_generated(&self) -> bool {
+        self.request.sequences.iter().any(Sequence::is_generated)
+    }
+
+    /// A step of a sequence of many is computed.
+    pub(crate) fn finish_step(&mut self, text: usize, batch: BatchId) {
+        if self.texts[text] == Text::Running(batch) {
+            self.texts[text] = Text::Waiting;
+            self.waiting += 1;
         }
+    }
+
+    /// A sequence of many steps has all its tokens.
+    pub(crate) fn end_sequence(&mut self, text: usize) {
+        self.waiting -= usize::from(self.texts[text] == Text::Waiting);
+        self.texts[text] = Text::Done;
     }
 
     /// How the devices are that may compute it.

@@ -8,8 +8,8 @@ use crate::load::{Arrivals, Demand, Load, Shape};
 use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, DeviceId, DeviceKind, DeviceSpec, DeviceState, DeviceView, Ending, Event,
-    Failure, Fallback, Group, KillCause, Limits, ModelId, ModelPlan, ModelView, Moment, Options, Piece, Priority,
-    Refused, Report, Request, RequestId, View,
+    Failure, Fallback, Group, KillCause, Limits, ModelId, ModelPlan, ModelView, Moment, Options, Priority, Refused,
+    Report, Request, RequestId, Sequence, Span, Step, View,
 };
 use std::time::Duration;
 
@@ -33,7 +33,13 @@ impl Books {
     fn with_room(room: u64) -> Self {
         let weights_max = |kind| if kind == DeviceKind::Gpu { room } else { u64::MAX };
         let device = |kind| Device {
-            spec: DeviceSpec { kind, slots: 2, batch_tokens_max: 100, weights_max: weights_max(kind) },
+            spec: DeviceSpec {
+                kind,
+                slots: 2,
+                batch_tokens_max: 100,
+                weights_max: weights_max(kind),
+                kv_tokens_max: 0,
+            },
             cost: Cost { fixed_us: 1.0, token_us: 1.0, text_us: 1.0 },
             start: Duration::ZERO,
             loads: Loads::QUICK,
@@ -98,13 +104,18 @@ impl Books {
     fn ask(&mut self, id: u64, tokens: &[u32], allowed: Allowed) {
         let request = Request {
             id: RequestId(id),
-            group: Group { model: MODEL, way: 1 },
-            tokens: tokens.to_vec(),
+            group: Group { model: MODEL, key: 1 },
+            sequences: tokens.iter().map(|tokens| Sequence::one_step(*tokens)).collect(),
             priority: Priority::Normal,
             deadline: None,
             allowed,
         };
-        self.checks.expect(&Demand { request: request.clone(), poison: None, cancel_after: None });
+        self.checks.expect(&Demand {
+            request: request.clone(),
+            poison: None,
+            cancel_after: None,
+            pause: Duration::ZERO,
+        });
         self.hear(Event::Submitted(request));
     }
 
@@ -116,13 +127,14 @@ impl Books {
         self.checks.told(&action, self.now)
     }
 
-    fn start(&mut self, batch: u64, device: DeviceId, texts: std::ops::Range<u32>) -> Verdict {
-        let pieces = vec![Piece { request: RequestId(0), texts }];
-        self.told(Action::Start { device, batch: BatchId(batch), pieces })
+    fn start(&mut self, batch: u64, device: DeviceId, sequences: std::ops::Range<u32>) -> Verdict {
+        let steps = vec![Step { request: RequestId(0), sequences, span: Span::Whole }];
+        let expected = Duration::from_micros(1);
+        self.told(Action::Start { device, batch: BatchId(batch), steps, expected })
     }
 
     fn finish(&mut self, batch: u64) {
-        self.hear(Event::Finished { batch: BatchId(batch), compute: Duration::from_micros(1) });
+        self.hear(Event::Finished { batch: BatchId(batch), compute: Duration::from_micros(1), outcomes: Vec::new() });
     }
 
     fn fail(&mut self, batch: u64, failure: Failure) {
@@ -142,6 +154,7 @@ impl Books {
             is_ending: false,
             weight: 1.0,
             batches: self.checks.batches.on(id).count(),
+            kv_tokens: 0,
             batches_finished: 0,
             texts_finished: 0,
             busy: Duration::ZERO,

@@ -18,7 +18,13 @@ fn plan() -> ModelPlan {
 
 /// A CPU and some GPUs with room for so many GiB, their workers up.
 fn bench_of(gpus: usize, room_gib: u64, plans: &[ModelPlan], options: Options) -> Bench {
-    let spec = |kind, slots, weights_max| DeviceSpec { kind, slots, batch_tokens_max: 16_384, weights_max };
+    let spec = |kind, slots, weights_max| DeviceSpec {
+        kind,
+        slots,
+        batch_tokens_max: 16_384,
+        weights_max,
+        kv_tokens_max: 4_096,
+    };
     let mut specs = vec![spec(DeviceKind::Cpu, 1, u64::MAX)];
     specs.extend(vec![spec(DeviceKind::Gpu, 2, room_gib * GIB); gpus]);
     let machine = Machine::new(specs, plans.to_vec(), options);
@@ -72,7 +78,7 @@ impl Bench {
     }
 
     fn ask(&mut self, model: ModelId, allowed: Allowed) -> (RequestId, Vec<Action>) {
-        let request = Request { group: Group { model, way: 0 }, allowed, ..self.request(1) };
+        let request = Request { group: Group { model, key: 0 }, allowed, ..self.request(1) };
         self.submit(request)
     }
 

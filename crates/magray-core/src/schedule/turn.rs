@@ -1,0 +1,288 @@
+//! Sequences of many steps: what a step brings, who pauses, who gives way, and what happens to those whose state is lost.
+//! A turn is a batch of their steps. Picks no device, and keeps no more state on one than there is space for.
+
+use super::device::RunningStep;
+use super::jobs::Job;
+use super::queue::{LaneKey, Phase, Side};
+use super::replay::Blame;
+use super::sabotage::sabotaged;
+use super::sequence::{Held, Progress, SequenceId, Status};
+use super::{Action, DeviceId, Machine, ModelId, Outcome, Priority, RequestId, Span};
+use std::cmp::Reverse;
+
+/// A prompt is begun beside others only where each of those has space for so many more tokens: otherwise it would give
+/// way again before long.
+pub(super) const HEADROOM_TOKENS: u64 = 16;
+/// Prompts that find no space and may be passed over when a device is looked for.
+const MISFITS_MAX: usize = 16;
+
+/// What bounds a step of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepBounds {
+    pub(super) step_tokens_max: u32,
+    pub(super) unread_max: u32,
+}
+
+impl StepBounds {
+    /// New tokens of the next step of a sequence at most, where it computes all that is known.
+    pub(super) fn new_tokens_max(self, progress: &Progress) -> u32 {
+        let wanted = progress.new_max.saturating_sub(progress.new);
+        self.step_tokens_max.min(wanted).min(self.unread_max.saturating_sub(progress.unread)).max(1)
+    }
+
+    /// Tokens whose state is kept after the steps up to the next new token.
+    pub(super) fn kept(self, progress: &Progress) -> u64 {
+        progress.kept_after(self.new_tokens_max(progress))
+    }
+}
+
+impl Machine {
+    pub(super) fn step_bounds(&self, model: ModelId) -> StepBounds {
+        let step_tokens_max = self.model(model).plan.step_tokens_max.max(1);
+        let unread_max = self.options.generation.unread_max.max(1);
+        StepBounds { step_tokens_max, unread_max: if sabotaged!(self, IgnoreReader) { u32::MAX } else { unread_max } }
+    }
+
+    /// A step of a sequence was computed: delivers what it brought, and lets the sequence end or wait for its next step.
+    pub(super) fn advance(&mut self, id: DeviceId, done: RunningStep, outcome: Outcome, actions: &mut Vec<Action>) {
+        let Span::Part { tokens, new_tokens_max } = &done.step.span else { return };
+        let sequence = done.step.sequence();
+        let (told, is_told_end) = match outcome {
+            Outcome::Row => (0, true),
+            Outcome::Tokens(new) => (new, false),
+            Outcome::End(new) => (new, true),
+        };
+        let new = told.min(*new_tokens_max);
+        let is_endless = sabotaged!(self, ExceedNewTokens);
+        let Some(progress) = self.progress_mut(sequence) else { return };
+        let from = progress.new;
+        progress.new += new;
+        progress.known = progress.known.saturating_add(new);
+        progress.unread += new;
+        progress.held = Some(Held { device: id, computed: tokens.end + new.saturating_sub(1) });
+        // A step that may give tokens and gives none has nothing more to say.
+        let is_mute = *new_tokens_max > 0 && new == 0;
+        let is_full = progress.new >= progress.new_max && !is_endless;
+        let is_end = is_told_end || is_mute || is_full;
+        if from == 0 && (new > 0 || is_end) {
+            self.jobs.beginnings_computed(sequence.request, done.step.sequences.clone());
+        }
+        if new > 0 {
+            self.acquit(sequence.request);
+            self.deliver(sequence, from, new, actions);
+        }
+        if is_end {
+            self.set_status(sequence, Status::Ended);
+            self.lose_state(sequence, actions);
+            self.jobs.sequences_ended(sequence.request, done.step.sequences);
+            self.device_mut(id).tally.texts += 1;
+            return;
+        }
+        self.set_status(sequence, Status::Waiting);
+        if !self.may_keep_state(id, sequence.request) {
+            self.lose_state(sequence, actions);
+        }
+        self.enqueue(sequence.request, done.step.sequences, done.reach, actions);
+    }
+
+    /// A suspect has gone beyond where a worker was lost with it: all its tokens were computed again and brought a new one.
+    /// Where others of its request are left, one of those may be to blame.
+    fn acquit(&mut self, request: RequestId) {
+        if let Some(job) = self.jobs.get_mut(request).filter(|job| job.unanswered == 1) {
+            job.blame = Blame::default();
+            job.is_excused = false;
+        }
+    }
+
+    fn deliver(&self, sequence: SequenceId, from: u32, tokens: u32, actions: &mut Vec<Action>) {
+        let SequenceId { request, number } = sequence;
+        let deliver = Action::Deliver { request, sequence: number, from, tokens };
+        if from % 3 == 2 && sabotaged!(self, LoseToken) {
+            return;
+        }
+        if from % 3 == 2 && sabotaged!(self, DoubleToken) {
+            actions.push(deliver.clone());
+        }
+        actions.push(deliver);
+    }
+
+    /// A reader has taken tokens: its sequence may go on.
+    pub(super) fn on_read(&mut self, request: RequestId, number: u32, tokens: u32, actions: &mut Vec<Action>) {
+        let unread_max = self.options.generation.unread_max.max(1);
+        let is_left = sabotaged!(self, NeverResume);
+        let Some(progress) = self.progress_mut(SequenceId { request, number }) else { return };
+        progress.unread = progress.unread.saturating_sub(tokens);
+        if progress.status == Status::Paused && progress.unread < unread_max && !is_left {
+            let reach = progress.reach;
+            self.enqueue(request, number..number + 1, reach, actions);
+        }
+    }
+
+    /// Whether a device goes on with sequences of a request.
+    fn may_keep_state(&self, id: DeviceId, request: RequestId) -> bool {
+        let device = self.device(id);
+        let has_weights = |job: &Job| device.shelf.place(job.group.model).is_present();
+        device.is_in_rotation() && device.takes_orders() && self.jobs.get(request).is_some_and(has_weights)
+    }
+
+    /// The state of a sequence is kept nowhere any more: what is known of it becomes a prompt.
+    pub(super) fn lose_state(&mut self, sequence: SequenceId, actions: &mut Vec<Action>) {
+        let (is_forgetful, is_bold) = (sabotaged!(self, ForgetToken), sabotaged!(self, SkipReplayedPrompt));
+        let Some(progress) = self.progress_mut(sequence) else { return };
+        let Some(held) = progress.held else { return };
+        let is_ended = progress.status == Status::Ended;
+        if !is_bold || is_ended {
+            progress.held = None;
+        }
+        if is_forgetful && !is_ended && progress.new > 0 {
+            progress.new -= 1;
+            progress.known -= 1;
+        }
+        self.free_state(held.device, sequence, actions);
+    }
+
+    /// The same where a step of it was lost: the device may have state of it that was never counted as its own.
+    pub(super) fn lose_step(&mut self, id: DeviceId, sequence: SequenceId, actions: &mut Vec<Action>) {
+        self.lose_state(sequence, actions);
+        self.free_state(id, sequence, actions);
+    }
+
+    /// A device lets go of the state of a sequence. One whose worker is gone, or is being ended, has none.
+    pub(super) fn free_state(&mut self, id: DeviceId, sequence: SequenceId, actions: &mut Vec<Action>) {
+        let device = self.device_mut(id);
+        if device.kv.free_of(sequence) && device.takes_orders() {
+            let SequenceId { request, number } = sequence;
+            actions.push(Action::Free { device: id, request, sequence: number });
+        }
+    }
+
+    /// Lets go of all state of a request but what steps under way use: that is let go of when they end.
+    pub(super) fn free_request(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+        let sequences = self.jobs.get(request).map_or(0, |job| job.progress.len());
+        if sabotaged!(self, LeakState) {
+            return;
+        }
+        for number in (0..).take(sequences) {
+            let sequence = SequenceId { request, number };
+            if self.progress_mut(sequence).is_some_and(|progress| progress.status != Status::Running) {
+                self.set_status(sequence, Status::Ended);
+                self.lose_state(sequence, actions);
+            }
+        }
+    }
+
+    /// A sequence of which nothing runs gives way: it waits for a device like one that has just come.
+    fn preempt(&mut self, sequence: SequenceId, actions: &mut Vec<Action>) {
+        let SequenceId { request, number } = sequence;
+        self.lose_state(sequence, actions);
+        let Some(job) = self.jobs.get_mut(request) else { return };
+        let Some(at) = job.tickets.iter().position(|ticket| ticket.place.first == number) else { return };
+        let ticket = job.tickets.swap_remove(at);
+        self.queue.remove(&ticket);
+        self.enqueue(request, number..number + 1, ticket.lane.reach, actions);
+    }
+
+    /// A device does not go on with what it has state of, or not with that of one model.
+    pub(super) fn preempt_all(&mut self, id: DeviceId, model: Option<ModelId>, actions: &mut Vec<Action>) {
+        if self.device(id).kv.len() == 0 {
+            return;
+        }
+        let is_meant = |sequence: &SequenceId| {
+            let is_of = |job: &Job| model.is_none_or(|model| job.group.model == model);
+            self.jobs.get(sequence.request).is_some_and(is_of) && !self.is_running(*sequence)
+        };
+        let meant: Vec<SequenceId> = self.device(id).kv.sequences().filter(is_meant).collect();
+        for sequence in meant {
+            self.preempt(sequence, actions);
+        }
+    }
+
+    /// Makes space for the next turn of a group: for what goes on, then for a prompt, for which only those give way that
+    /// do not go on by themselves.
+    pub(super) fn make_space(&mut self, id: DeviceId, lane: LaneKey, actions: &mut Vec<Action>) {
+        if sabotaged!(self, OverfillKv) {
+            return;
+        }
+        let bounds = self.step_bounds(lane.group.model);
+        while self.growth(id, lane, bounds) > self.device(id).kv.free() {
+            let Some(last) = self.last_in_order(id, false) else { break };
+            self.preempt(last, actions);
+        }
+        let Some(wanted) = self.space_wanted(id, lane, bounds) else { return };
+        while wanted + self.headroom(id, 0) > self.device(id).kv.free() {
+            let Some(paused) = self.last_in_order(id, true) else { break };
+            self.preempt(paused, actions);
+        }
+    }
+
+    /// What the ready sequences of a group need beyond what they have, for one step each.
+    fn growth(&self, id: DeviceId, lane: LaneKey, bounds: StepBounds) -> u64 {
+        let lanes = self.queue.partners(lane, id).filter(|key| key.phase == Phase::Next(id));
+        let ready = self.queue.walk(lanes, Side::Front, self.aging());
+        let growth = ready.filter_map(|(ticket, run)| {
+            let sequence = SequenceId { request: run.request, number: ticket.place.first };
+            Some(self.device(id).kv.growth(sequence, bounds.kept(self.progress(sequence)?)))
+        });
+        growth.sum()
+    }
+
+    /// What the first prompt needs that a device would have space for, if sequences that pause gave way.
+    fn space_wanted(&self, id: DeviceId, lane: LaneKey, bounds: StepBounds) -> Option<u64> {
+        let paused: Vec<SequenceId> = self.device(id).kv.sequences().filter(|one| self.is_paused(*one)).collect();
+        let kv = &self.device(id).kv;
+        let free = kv.free() + paused.iter().map(|one| kv.of(*one)).sum::<u64>();
+        let headroom = self.headroom(id, paused.len() as u64);
+        let lanes = self.queue.partners(lane, id).filter(|key| key.phase == Phase::Fresh);
+        let prompts = self.queue.walk(lanes, Side::Front, self.aging()).take(MISFITS_MAX);
+        let mut needs = prompts.filter_map(|(ticket, run)| {
+            let sequence = SequenceId { request: run.request, number: ticket.place.first };
+            Some((bounds.kept(self.progress(sequence)?), self.aging().is_aged(run)))
+        });
+        // Nobody overtakes a prompt that has waited long.
+        let first = needs.find(|(need, is_aged)| need + headroom <= free || *is_aged)?;
+        Some(first.0).filter(|need| need + headroom <= free)
+    }
+
+    /// Whether a device has space for some prompt of a lane.
+    pub(super) fn has_space(&self, id: DeviceId, lane: LaneKey) -> bool {
+        sabotaged!(self, OverfillKv) || self.space_wanted(id, lane, self.step_bounds(lane.group.model)).is_some()
+    }
+
+    fn headroom(&self, id: DeviceId, but: u64) -> u64 {
+        HEADROOM_TOKENS * self.device(id).kv.len().saturating_sub(but)
+    }
+
+    /// The sequence that gives way first: one that pauses, then the least urgent, then the one that came last.
+    fn last_in_order(&self, id: DeviceId, is_paused: bool) -> Option<SequenceId> {
+        let order = |sequence: &SequenceId| -> Option<(bool, Reverse<Priority>, u64, u32)> {
+            let job = self.jobs.get(sequence.request)?;
+            Some((self.is_paused(*sequence), Reverse(job.priority), job.arrival, sequence.number))
+        };
+        let may_go = |one: &SequenceId| !self.is_running(*one) && (!is_paused || self.is_paused(*one));
+        self.device(id).kv.sequences().filter(may_go).max_by_key(order)
+    }
+
+    fn is_running(&self, sequence: SequenceId) -> bool {
+        self.progress(sequence).is_some_and(|progress| progress.status == Status::Running)
+    }
+
+    /// Whether it will not have its next step before something else happens.
+    fn is_paused(&self, sequence: SequenceId) -> bool {
+        let is_so = |progress: &Progress| matches!(progress.status, Status::Paused | Status::SetAside);
+        self.progress(sequence).is_some_and(is_so)
+    }
+
+    fn set_status(&mut self, sequence: SequenceId, status: Status) {
+        if let Some(progress) = self.progress_mut(sequence) {
+            progress.status = status;
+        }
+    }
+
+    fn progress(&self, sequence: SequenceId) -> Option<&Progress> {
+        self.jobs.get(sequence.request)?.progress_of(sequence.number)
+    }
+
+    fn progress_mut(&mut self, sequence: SequenceId) -> Option<&mut Progress> {
+        self.jobs.get_mut(sequence.request)?.progress_mut(sequence.number)
+    }
+}

@@ -1,0 +1,145 @@
+//! Generated tokens as a stream: awaited one by one, in order, while the sequence goes on.
+//! Holds a bounded number of tokens: a reader that is slow pauses its own sequence, and one that leaves ends it.
+
+use super::{Allowed, Engine, EngineError, Priority, RequestId};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Tokens to go on from.
+#[derive(Clone, Debug, Default)]
+pub struct Prompt {
+    /// Which of the engine's models.
+    pub model: usize,
+    /// Its tokens, special ones included.
+    pub ids: Vec<u32>,
+    /// New tokens at most; at least one.
+    pub new_tokens_max: u32,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// After this time nobody waits for tokens any more.
+    pub deadline: Option<Duration>,
+}
+
+/// New tokens of a prompt. Dropped before its end, the work is cancelled.
+#[must_use = "tokens that nobody reads are not generated"]
+pub struct TokenStream {
+    engine: Engine,
+    /// `None` where the work was refused at once.
+    id: Option<RequestId>,
+    buffer: Arc<TokenBuffer>,
+    /// Tokens that were taken since the engine was told.
+    taken: u32,
+    /// It is told of so many at once.
+    told_after: u32,
+}
+
+impl Engine {
+    /// Goes on from a prompt. Only devices that keep the state of sequences can; no model of today's does but those on
+    /// simulated GPUs.
+    pub fn generate(&self, prompt: Prompt) -> Result<TokenStream, EngineError> {
+        let reader = self.0.readers.get(prompt.model).ok_or(EngineError::NoModel(prompt.model))?;
+        reader.check(std::iter::once(prompt.ids.as_slice()))?;
+        if !self.0.generates {
+            let message = "no device of this engine generates tokens".to_owned();
+            return Err(EngineError::NoDevice { code: "no_generator", message });
+        }
+        let allowed = self.0.allowed[prompt.model];
+        Ok(TokenStream::begin(self, prompt, allowed))
+    }
+}
+
+impl TokenStream {
+    fn begin(engine: &Engine, prompt: Prompt, allowed: Allowed) -> Self {
+        let buffer = Arc::new(TokenBuffer::default());
+        let told_after = (engine.0.unread_max / 2).max(1);
+        let id = engine.desk().generate(prompt, allowed, Arc::clone(&buffer));
+        Self { engine: engine.clone(), id: Some(id), buffer, taken: 0, told_after }
+    }
+
+    /// The next token; `None` at the end.
+    pub async fn next(&mut self) -> Option<Result<u32, EngineError>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The next token, if it is there; else whoever asks is woken when it is. `None` at the end.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<u32, EngineError>>> {
+        let next = self.buffer.poll(context);
+        match &next {
+            Poll::Ready(Some(Ok(_))) => self.note_taken(),
+            Poll::Ready(_) => self.id = None,
+            Poll::Pending => {}
+        }
+        next
+    }
+
+    fn note_taken(&mut self) {
+        self.taken += 1;
+        if let Some(id) = self.id.filter(|_| self.taken >= self.told_after) {
+            self.engine.desk().tokens_read(id, std::mem::take(&mut self.taken));
+        }
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.engine.desk().cancel(id);
+        }
+    }
+}
+
+/// Tokens between the engine and a reader.
+#[derive(Default)]
+pub(super) struct TokenBuffer(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    tokens: VecDeque<u32>,
+    end: Option<Result<(), EngineError>>,
+    waker: Option<Waker>,
+}
+
+impl TokenBuffer {
+    /// Adds tokens. Their reader is to be woken when no lock is held.
+    #[must_use = "whoever waits is to be woken"]
+    pub(super) fn push(&self, tokens: &[u32]) -> Option<Waker> {
+        let mut state = self.lock();
+        state.tokens.extend(tokens);
+        state.waker.take()
+    }
+
+    /// There will be no more tokens; an error says why.
+    pub(super) fn end(&self, end: Result<(), EngineError>) {
+        let mut state = self.lock();
+        state.end = Some(end);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<u32, EngineError>>> {
+        let mut state = self.lock();
+        if let Some(token) = state.tokens.pop_front() {
+            return Poll::Ready(Some(Ok(token)));
+        }
+        match state.end.take() {
+            Some(end) => {
+                state.end = Some(Ok(()));
+                Poll::Ready(end.err().map(Err))
+            }
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

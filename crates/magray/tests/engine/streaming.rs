@@ -1,0 +1,135 @@
+//! Tokens that come through worker processes: the same ones however often a worker dies, and none for those who left.
+
+use super::{LONG, options, start, text};
+use magray_engine::engine::{
+    Engine, EngineError, EngineOptions, Generation, Options, Prompt, SimulatedGpu, TokenStream,
+};
+use std::future::Future;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+const UNREAD_MAX: u32 = 4;
+
+/// Wakes a thread that waits for a token.
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = Box::pin(future);
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return done;
+        }
+        std::thread::park();
+    }
+}
+
+fn generator(gpus: usize, faults: &str) -> EngineOptions {
+    let gpu = |index| SimulatedGpu { index, kv_tokens_max: 2_000, ..SimulatedGpu::default() };
+    // Few tokens are ahead of their reader: what happens while it reads happens in the middle.
+    let generation = Generation { unread_max: UNREAD_MAX, ..Generation::default() };
+    let schedule = Options { generation, ..Options::default() };
+    EngineOptions { schedule, simulated_gpus: (0..gpus).map(gpu).collect(), ..options(gpus, faults) }
+}
+
+fn ask(engine: &Engine, seed: u32) -> TokenStream {
+    engine.generate(Prompt { ids: text(seed, 20 + seed), new_tokens_max: 60, ..Prompt::default() }).unwrap()
+}
+
+/// All tokens of a stream; `between` is called after each.
+fn read(mut stream: TokenStream, mut between: impl FnMut(usize)) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    while let Some(token) = block_on(stream.next()) {
+        tokens.push(token.unwrap());
+        between(tokens.len());
+    }
+    tokens
+}
+
+#[test]
+fn tokens_come_through_a_worker_up_to_their_limit_or_end() {
+    let engine = start(generator(1, ""));
+    let streams: Vec<Vec<u32>> = (0..8).map(|seed| read(ask(&engine, seed), |_| {})).collect();
+    assert!(streams.iter().all(|tokens| (1..=60).contains(&tokens.len())), "{streams:?}");
+    assert!(streams.iter().any(|tokens| tokens.len() == 60));
+    assert_eq!(read(ask(&engine, 3), |_| {}), streams[3], "the same prompt has the same tokens");
+    let status = engine.status();
+    assert_eq!((status.devices[1].schedule.kv_tokens, status.devices[1].schedule.texts_finished), (0, 9));
+    engine.shut_down();
+}
+
+#[test]
+fn a_worker_that_dies_in_the_middle_loses_doubles_and_changes_no_token() {
+    let calm = start(generator(1, ""));
+    let expected: Vec<Vec<u32>> = (0..4).map(|seed| read(ask(&calm, seed), |_| {})).collect();
+    calm.shut_down();
+    // Every tenth batch ends its worker; or workers are killed by hand, and the other one goes on.
+    for (gpus, faults) in [(1, "crash@every=10"), (2, "")] {
+        let engine = start(generator(gpus, faults));
+        let streams: Vec<TokenStream> = (0..4).map(|seed| ask(&engine, seed)).collect();
+        for (stream, expected) in streams.into_iter().zip(&expected) {
+            assert_eq!(&read(stream, |count| kill_after(count, &engine)), expected);
+        }
+        assert!(engine.status().devices.iter().any(|device| device.schedule.restarts > 0));
+        assert!(engine.wait_until_settled(LONG));
+        assert!(engine.status().devices.iter().all(|device| device.schedule.kv_tokens == 0));
+        engine.shut_down();
+    }
+}
+
+/// Kills a worker after so many tokens of a stream.
+fn kill_after(count: usize, engine: &Engine) {
+    let pid = engine.status().devices.iter().find_map(|device| device.pid);
+    if let Some(pid) = pid.filter(|_| count == 7) {
+        // It may just have ended by itself.
+        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status();
+    }
+}
+
+#[test]
+fn a_reader_that_stops_pauses_its_sequence_and_one_that_leaves_frees_its_state() {
+    let engine = start(generator(1, ""));
+    let mut idle = engine.generate(Prompt { ids: text(1, 20), new_tokens_max: 1_500, ..Prompt::default() }).unwrap();
+    let first = block_on(idle.next()).unwrap().unwrap();
+    // Others are read to their end meanwhile.
+    let other = read(ask(&engine, 2), |_| {});
+    let mut seen = vec![first];
+    while seen.len() < 3 * UNREAD_MAX as usize {
+        match block_on(idle.next()) {
+            Some(token) => seen.push(token.unwrap()),
+            None => break,
+        }
+    }
+    assert_eq!(read(ask(&engine, 2), |_| {}), other);
+    drop(idle);
+    let kept = || engine.status().devices[1].schedule.kv_tokens;
+    let until = std::time::Instant::now() + LONG;
+    while kept() > 0 && std::time::Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert_eq!(kept(), 0);
+    engine.shut_down();
+}
+
+#[test]
+fn what_cannot_be_generated_is_refused_with_its_reason() {
+    let without = start(options(1, ""));
+    let prompt = Prompt { ids: text(1, 5), new_tokens_max: 5, ..Prompt::default() };
+    assert!(matches!(without.generate(prompt.clone()), Err(EngineError::NoDevice { code: "no_generator", .. })));
+    let engine = start(generator(1, ""));
+    assert!(matches!(engine.generate(Prompt { model: 7, ..prompt.clone() }), Err(EngineError::NoModel(7))));
+    assert!(engine.generate(Prompt { ids: vec![1_000_000], ..prompt.clone() }).is_err());
+    let mut long = engine.generate(Prompt { new_tokens_max: 5_000, ..prompt.clone() }).unwrap();
+    assert!(matches!(block_on(long.next()), Some(Err(EngineError::TooLarge))));
+    assert!(block_on(long.next()).is_none());
+    let late = Prompt { deadline: Some(Duration::ZERO), ..prompt };
+    assert!(matches!(block_on(engine.generate(late).unwrap().next()), Some(Err(EngineError::Expired))));
+}

@@ -7,7 +7,7 @@ use crate::scenario::{Cost, Device, Intervention, Loads, Model, Scenario};
 use crate::trouble;
 use magray_core::schedule::{
     Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Generation, Keeping, Limits, ModelId, ModelPlan, Moment,
-    Options, Placement, Priority, Recovery, Sizing, Wish,
+    Options, Placement, Priority, Recovery, ResidencyRequest, Sizing,
 };
 use std::time::Duration;
 
@@ -222,7 +222,8 @@ fn draw_interventions(
     if chance.is(0.4) {
         for _ in 0..chance.whole(1, 10) {
             let model = ModelId(chance.whole(0, models.len() as u64 - 1) as u32);
-            interventions.push((at(chance), Intervention::Wish(model, draw_wish(span, chance))));
+            interventions
+                .push((at(chance), Intervention::ResidencyRequest(model, draw_residency_request(span, chance))));
         }
     }
     if chance.is(0.2) {
@@ -238,15 +239,15 @@ fn draw_interventions(
     interventions
 }
 
-fn draw_wish(span: Duration, chance: &mut Chance) -> Wish {
+fn draw_residency_request(span: Duration, chance: &mut Chance) -> ResidencyRequest {
     match chance.whole(0, 9) {
-        0 | 1 => Wish::Offload,
-        2 | 3 => Wish::Release,
-        4 | 5 => Wish::Preheat,
-        6 => Wish::IdleTimeout(chance.is(0.8).then(|| span.mul_f64(chance.magnitude(0.01, 1.0)))),
-        7 => Wish::OffloadAfterUse(chance.is(0.5)),
-        8 => Wish::Pin(chance.is(0.5)),
-        _ => Wish::Priority(draw_priority(chance)),
+        0 | 1 => ResidencyRequest::Offload,
+        2 | 3 => ResidencyRequest::Release,
+        4 | 5 => ResidencyRequest::Preheat,
+        6 => ResidencyRequest::IdleTimeout(chance.is(0.8).then(|| span.mul_f64(chance.magnitude(0.01, 1.0)))),
+        7 => ResidencyRequest::OffloadAfterUse(chance.is(0.5)),
+        8 => ResidencyRequest::Pin(chance.is(0.5)),
+        _ => ResidencyRequest::Priority(draw_priority(chance)),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::load::Load;
 use crate::trouble::Trouble;
-use magray_core::schedule::{DeviceId, DeviceSpec, ModelId, ModelPlan, Moment, Options, Wish};
+use magray_core::schedule::{DeviceId, DeviceSpec, ModelId, ModelPlan, Moment, Options, ResidencyRequest};
 use std::time::Duration;
 
 /// A world before it begins.
@@ -63,7 +63,7 @@ impl Model {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Intervention {
     /// Somebody wants a model to come, go or stay.
-    Wish(ModelId, Wish),
+    ResidencyRequest(ModelId, ResidencyRequest),
     /// The room for weights on a device changes.
     Room(DeviceId, u64),
 }

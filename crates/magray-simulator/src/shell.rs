@@ -68,7 +68,9 @@ impl World {
                 self.end_offload(order);
                 Ok(())
             }
-            Due::Intervene(Intervention::Wish(model, wish)) => self.tell(Event::Wished { model, wish }),
+            Due::Intervene(Intervention::ResidencyRequest(model, request)) => {
+                self.tell(Event::ResidencyRequested { model, request })
+            }
             Due::Imaged { order, image } => {
                 self.imaged(order, image);
                 Ok(())

@@ -38,7 +38,7 @@ const CASES: [(Sabotage, Rule); 44] = [
     (Sabotage::NeverRest, Rule::Rests),
     (Sabotage::LetRest, Rule::Rests),
     (Sabotage::IgnorePreheat, Rule::Preheats),
-    (Sabotage::LoseWish, Rule::Granted),
+    (Sabotage::LoseResidencyRequest, Rule::Granted),
     (Sabotage::HideRelease, Rule::Granted),
     (Sabotage::LingerOn, Rule::Rests),
     (Sabotage::LoseToken, Rule::Tokens),

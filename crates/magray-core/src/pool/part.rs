@@ -92,7 +92,7 @@ struct Resting {
 
 /// Where a resting block stands in its stream's queue.
 #[derive(Clone, Copy)]
-struct Turn {
+struct QueuePosition {
     queue: Links,
     point: u64,
 }
@@ -107,7 +107,7 @@ pub(super) struct Part {
     holes: SizeIndex,
     resting: Vec<Resting>,
     /// Beside the records, and only as long as the highest block that ever rested.
-    turns: Vec<Turn>,
+    turns: Vec<QueuePosition>,
     /// For every grain the epoch in which something there was last given back.
     touched: Vec<u32>,
 }
@@ -194,7 +194,7 @@ impl Part {
         debug_assert_eq!(record.state, State::Used);
         (record.state, record.slot) = (State::Resting, slot);
         let before = std::mem::replace(&mut self.resting[usize::from(slot)].last, index);
-        self.set_turn(index, Turn { queue: Links { before, after: NONE }, point });
+        self.set_turn(index, QueuePosition { queue: Links { before, after: NONE }, point });
         match before {
             NONE => self.resting[usize::from(slot)].first = index,
             before => self.turns[before as usize].queue.after = index,
@@ -475,8 +475,8 @@ impl Part {
 
     /// The rest of a resting block that is taken goes on resting, in its place of the queue.
     fn queue_up_behind(&mut self, rest: u32, index: u32) {
-        let Turn { queue, point } = self.turns[index as usize];
-        self.set_turn(rest, Turn { queue: Links { before: index, after: queue.after }, point });
+        let QueuePosition { queue, point } = self.turns[index as usize];
+        self.set_turn(rest, QueuePosition { queue: Links { before: index, after: queue.after }, point });
         self.turns[index as usize].queue.after = rest;
         match queue.after {
             NONE => self.resting[usize::from(self.records.at(index).slot)].last = rest,
@@ -497,10 +497,10 @@ impl Part {
         }
     }
 
-    fn set_turn(&mut self, index: u32, turn: Turn) {
+    fn set_turn(&mut self, index: u32, turn: QueuePosition) {
         let needed = index as usize + 1;
         if self.turns.len() < needed {
-            self.turns.resize(needed, Turn { queue: Links { before: NONE, after: NONE }, point: 0 });
+            self.turns.resize(needed, QueuePosition { queue: Links { before: NONE, after: NONE }, point: 0 });
         }
         self.turns[index as usize] = turn;
     }

@@ -21,7 +21,7 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// The largest request that was refused lately: smaller ones leave room for it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TurnedAway {
+pub(super) struct LargestRefused {
     tokens: u64,
     until: Moment,
 }
@@ -35,7 +35,7 @@ struct Newcomer {
     coming: u64,
 }
 
-impl TurnedAway {
+impl LargestRefused {
     /// Tokens to keep free from a request of this size, where there is room for so many. Half of the room at most: more
     /// would hold up everybody else for one, and let devices run dry.
     fn kept_from(self, tokens: u64, room: u64, now: Moment) -> u64 {

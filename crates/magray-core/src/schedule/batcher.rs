@@ -4,7 +4,7 @@
 use super::cost::Cost;
 use super::jobs::Jobs;
 use super::kv_space::KvSpace;
-use super::queue::{Aging, LaneKey, Load, Phase, Place, Queue, Side, Ticket};
+use super::queue::{Aging, BucketKey, Load, Phase, Place, Queue, Side, Ticket};
 use super::sequence::SequenceId;
 use super::turn::{HEADROOM_TOKENS, StepBounds};
 use super::{DeviceId, RequestId};
@@ -70,7 +70,7 @@ impl Room {
 /// Where a batch is taken from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
-    pub(super) lead: LaneKey,
+    pub(super) lead: BucketKey,
     pub(super) device: DeviceId,
     pub(super) side: Side,
 }
@@ -116,8 +116,10 @@ impl Batcher<'_> {
     /// have begun, then others.
     pub(super) fn choose_turn(&self, source: Source, bounds: TurnBounds<'_>) -> Chosen {
         let Source { lead, device, .. } = source;
-        let lanes: Vec<LaneKey> = self.queue.partners(lead, device).collect();
-        let of = |phase: Phase| -> Vec<LaneKey> { lanes.iter().copied().filter(|lane| lane.phase == phase).collect() };
+        let buckets: Vec<BucketKey> = self.queue.partners(lead, device).collect();
+        let of = |phase: Phase| -> Vec<BucketKey> {
+            buckets.iter().copied().filter(|bucket| bucket.phase == phase).collect()
+        };
         let (next, begun, fresh) = (of(Phase::Next(device)), of(Phase::Prompt(device)), of(Phase::Fresh));
         let are_alone = begun.is_empty() && fresh.is_empty();
         let mut turn = Turn { bounds, chosen: Chosen::default(), begun: 0, aged: BTreeSet::new(), owner: None };
@@ -126,7 +128,7 @@ impl Batcher<'_> {
             return turn.chosen;
         }
         if !begun.is_empty() {
-            let held: Vec<LaneKey> = next.iter().chain(&begun).copied().collect();
+            let held: Vec<BucketKey> = next.iter().chain(&begun).copied().collect();
             self.add_steps(&mut turn, &held, Share::Aged, lead);
         }
         self.add_steps(&mut turn, &next, if are_alone { Share::All } else { Share::Next }, lead);
@@ -135,10 +137,10 @@ impl Batcher<'_> {
         turn.chosen
     }
 
-    /// Adds the steps of some lanes that fit.
-    fn add_steps(&self, turn: &mut Turn<'_>, lanes: &[LaneKey], share: Share, lead: LaneKey) {
+    /// Adds the steps of some buckets that fit.
+    fn add_steps(&self, turn: &mut Turn<'_>, buckets: &[BucketKey], share: Share, lead: BucketKey) {
         let mut misfits = 0;
-        for (ticket, run) in self.queue.walk(lanes.iter().copied(), Side::Front, self.aging) {
+        for (ticket, run) in self.queue.walk(buckets.iter().copied(), Side::Front, self.aging) {
             let is_aged = self.aging.is_aged(run);
             let is_others = lead.is_isolated && *turn.owner.get_or_insert(run.request) != run.request;
             if is_others || share == Share::Aged && !is_aged {
@@ -153,7 +155,7 @@ impl Batcher<'_> {
             let growth = self.growth(turn, &ticket, run.request).filter(|_| tokens > 0 && is_worthwhile);
             if let Some(growth) = growth {
                 turn.bounds.kv_free -= growth;
-                turn.begun += u64::from(ticket.lane.phase == Phase::Fresh);
+                turn.begun += u64::from(ticket.bucket.phase == Phase::Fresh);
                 turn.chosen.load = turn.chosen.load.plus(Load { tokens, texts: 1 });
                 turn.chosen.runs.push(Choice { ticket, numbers: ticket.place.first..run.end, tokens });
                 if share == Share::Aged {
@@ -163,7 +165,7 @@ impl Batcher<'_> {
             }
             // Nobody overtakes a prompt that has waited long; others may fill what is left.
             misfits += 1;
-            let is_blocking = is_aged && ticket.lane.phase == Phase::Fresh;
+            let is_blocking = is_aged && ticket.bucket.phase == Phase::Fresh;
             if tokens == 0 || misfits > MISFITS_MAX || is_blocking {
                 break;
             }
@@ -176,7 +178,7 @@ impl Batcher<'_> {
         let number = ticket.place.first;
         let progress = self.jobs.get(request)?.progress_of(number)?;
         let growth = kv.growth(SequenceId { request, number }, step.kept(progress));
-        let neighbours = if ticket.lane.phase == Phase::Fresh { kv.len() + turn.begun } else { 0 };
+        let neighbours = if ticket.bucket.phase == Phase::Fresh { kv.len() + turn.begun } else { 0 };
         Some(growth).filter(|growth| growth.saturating_add(HEADROOM_TOKENS * neighbours) <= kv_free)
     }
 
@@ -184,8 +186,8 @@ impl Batcher<'_> {
         let mut chosen = Chosen::default();
         let mut misfits = 0;
         let mut owner = None;
-        let lanes = self.queue.partners(source.lead, source.device);
-        for (ticket, run) in self.queue.walk(lanes, source.side, self.aging) {
+        let buckets = self.queue.partners(source.lead, source.device);
+        for (ticket, run) in self.queue.walk(buckets, source.side, self.aging) {
             if source.lead.is_isolated && *owner.get_or_insert(run.request) != run.request {
                 break;
             }
@@ -269,16 +271,16 @@ mod tests {
     const DEVICE: DeviceId = DeviceId(0);
 
     /// A queue of requests, given by the tokens of their texts and whether they have waited too long.
-    fn waiting(requests: &[(Vec<u32>, bool)]) -> (Queue, Jobs, LaneKey) {
+    fn waiting(requests: &[(Vec<u32>, bool)]) -> (Queue, Jobs, BucketKey) {
         let (mut queue, mut jobs) = (Queue::default(), Jobs::default());
         let reach = Reach { may: DeviceSet::one(DEVICE), rather_not: DeviceSet::EMPTY };
         let group = Group { model: crate::schedule::ModelId(0), key: 0 };
-        let lane = LaneKey { group, is_isolated: false, phase: Phase::OneStep, reach };
+        let bucket = BucketKey { group, is_isolated: false, phase: Phase::OneStep, reach };
         for (arrival, (tokens, is_aged)) in (1..).zip(requests) {
             let id = RequestId(arrival);
             let request = Request {
                 id,
-                group: lane.group,
+                group: bucket.group,
                 sequences: tokens.iter().map(|&tokens| Sequence::one_step(tokens)).collect(),
                 priority: Priority::Normal,
                 deadline: None,
@@ -286,12 +288,12 @@ mod tests {
             };
             let job = Job::new(request, reach.may, Moment::START);
             let ticket =
-                Ticket { lane, priority: Priority::Normal, place: Place { since: Moment::START, arrival, first: 0 } };
+                Ticket { bucket, priority: Priority::Normal, place: Place { since: Moment::START, arrival, first: 0 } };
             let arrived = if *is_aged { Moment::START } else { now() };
             queue.insert(ticket, Run { request: id, end: job.unanswered, tokens: job.tokens_total, arrived });
             jobs.insert(id, job);
         }
-        (queue, jobs, lane)
+        (queue, jobs, bucket)
     }
 
     fn now() -> Moment {

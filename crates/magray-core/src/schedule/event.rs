@@ -132,11 +132,11 @@ pub enum Event {
         bytes: u64,
     },
     /// Somebody wants a model to come, go or stay.
-    Wished {
+    ResidencyRequested {
         /// Which.
         model: ModelId,
         /// What is wanted.
-        wish: Wish,
+        request: ResidencyRequest,
     },
     /// No request is taken any more; those that were are still answered.
     Draining,
@@ -146,7 +146,7 @@ pub enum Event {
 
 /// What somebody wants of a model. None of it is done under a running batch, and none makes a request fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum ResidencyRequest {
     /// Off the GPUs, into the memory of the host.
     Offload,
     /// Out of all memory. A worker whose device has no weights left goes too.

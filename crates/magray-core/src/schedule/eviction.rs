@@ -115,9 +115,9 @@ impl Machine {
 
     /// Whether something waits for a model that no other device has for it.
     fn is_only_here(&self, id: DeviceId, model: ModelId) -> bool {
-        let mut lanes = self.queue.keys_of(model);
-        lanes.any(|lane| {
-            let holders = lane.reach.may.and(self.model(model).present);
+        let mut buckets = self.queue.keys_of(model);
+        buckets.any(|bucket| {
+            let holders = bucket.reach.may.and(self.model(model).present);
             holders == super::device_set::DeviceSet::one(id)
         })
     }

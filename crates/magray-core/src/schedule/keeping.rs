@@ -124,7 +124,7 @@ impl Machine {
         actions.push(Action::Offload { device: id, model });
     }
 
-    /// Lets go of what is in the host's memory where that is wished, or nobody has used it for long.
+    /// Lets go of what is in the host's memory where that is requested, or nobody has used it for long.
     fn forget(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let host = self.options.keeping.host;
         for at in 0..self.models.len() {
@@ -176,7 +176,7 @@ impl Machine {
             let is_running = device.is_running(id);
             let place = device.shelf.place_mut(id);
             if matches!(place.stage, Stage::Loading { .. } | Stage::Present { .. }) {
-                place.leave = Some(Leave::Wished);
+                place.leave = Some(Leave::ResidencyRequested);
                 if place.is_present() && !is_running {
                     self.offload(cpu, id, actions);
                 }
@@ -191,7 +191,7 @@ impl Machine {
         for id in self.gpus.iter() {
             let is_awaited = self.models.iter().any(|model| model.coming.contains(id));
             // Who waits for a model that is just being released brings it back: then its worker is needed.
-            let is_called_for = self.queue.keys().any(|lane| lane.reach.may.contains(id));
+            let is_called_for = self.queue.keys().any(|bucket| bucket.reach.may.contains(id));
             let is_careless = sabotaged!(self, RestWithWeights);
             let (is_kept, lingers) = (sabotaged!(self, NeverRest), sabotaged!(self, LingerOn));
             let device = self.device_mut(id);

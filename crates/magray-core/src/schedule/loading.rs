@@ -1,9 +1,9 @@
-//! Brings weights to devices: what requests wait for, what is wished for, what a device had before its worker ended.
+//! Brings weights to devices: what requests wait for, what is asked for, what a device had before its worker ended.
 //! Orders one load at a time for each device, and none where the weights could never fit.
 
 use super::device_set::DeviceSet;
 use super::eviction::{Newcomer, RoomPlan};
-use super::queue::LaneKey;
+use super::queue::BucketKey;
 use super::residency::{Leave, Stage};
 use super::sabotage::sabotaged;
 use super::{Action, DeviceId, DeviceState, Machine, ModelId, Moment, Priority};
@@ -125,13 +125,13 @@ impl Machine {
     fn demands(&mut self, now: Moment) -> Vec<Demand> {
         let mut demands = Vec::new();
         let newcomer = |model, since, is_awaited| Newcomer { model, since, is_awaited };
-        for lane in self.queue.keys() {
-            let may = lane.reach.may.and(self.gpus);
+        for bucket in self.queue.keys() {
+            let may = bucket.reach.may.and(self.gpus);
             if may.is_empty() {
                 continue;
             }
-            let since = self.queue.oldest(lane).unwrap_or(now);
-            let model = lane.group.model;
+            let since = self.queue.oldest(bucket).unwrap_or(now);
+            let model = bucket.group.model;
             let priority = self.model(model).plan.priority;
             demands.push(Demand { newcomer: newcomer(model, since, true), may, is_owed: false, priority });
         }
@@ -311,32 +311,32 @@ impl Machine {
                     self.load_on_cpu(cpu, model, actions);
                 }
             }
-            let lanes: Vec<LaneKey> = self.queue.keys().filter(|lane| lane.reach.may.contains(cpu)).collect();
-            for lane in lanes {
-                let model = self.model(lane.group.model);
+            let buckets: Vec<BucketKey> = self.queue.keys().filter(|bucket| bucket.reach.may.contains(cpu)).collect();
+            for bucket in buckets {
+                let model = self.model(bucket.group.model);
                 if model.present.union(model.coming).contains(cpu) {
                     continue;
                 }
-                if self.device(cpu).shelf.place(lane.group.model).is_loading() {
+                if self.device(cpu).shelf.place(bucket.group.model).is_loading() {
                     continue;
                 }
-                if let Some(gpu_at) = self.is_gpu_sooner(lane, cpu, now) {
+                if let Some(gpu_at) = self.is_gpu_sooner(bucket, cpu, now) {
                     self.wake_weights_by(Some(gpu_at.max(now + RECHECK_LEAST)));
                 } else {
-                    self.load_on_cpu(cpu, lane.group.model, actions);
+                    self.load_on_cpu(cpu, bucket.group.model, actions);
                 }
             }
         }
     }
 
-    /// Whether a lane is done sooner by a GPU than by the CPU that would have to load the model first: when that GPU is
+    /// Whether a bucket is done sooner by a GPU than by the CPU that would have to load the model first: when that GPU is
     /// ready, then.
-    fn is_gpu_sooner(&self, lane: LaneKey, cpu: DeviceId, now: Moment) -> Option<Moment> {
-        let load = self.queue.load(lane)?;
+    fn is_gpu_sooner(&self, bucket: BucketKey, cpu: DeviceId, now: Moment) -> Option<Moment> {
+        let load = self.queue.load(bucket)?;
         let ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
-        let gpu_us = self.first_finish_us(lane, load, &ready_us)?;
-        let loaded_us = super::device::micros(self.load_time(cpu, lane.group.model));
-        let cpu_us = ready_us[usize::from(cpu.0)] + loaded_us + self.cost(cpu, lane.group).of(load);
+        let gpu_us = self.first_finish_us(bucket, load, &ready_us)?;
+        let loaded_us = super::device::micros(self.load_time(cpu, bucket.group.model));
+        let cpu_us = ready_us[usize::from(cpu.0)] + loaded_us + self.cost(cpu, bucket.group).of(load);
         (gpu_us <= cpu_us).then(|| now + super::device::from_micros(gpu_us))
     }
 

@@ -1,7 +1,7 @@
 //! The machine: takes an event and the time, says what to do.
 //! Branches only: what an event means stands in the files beside it.
 
-use super::admission::TurnedAway;
+use super::admission::LargestRefused;
 use super::device::Device;
 use super::device_set::{DEVICES_MAX, DeviceSet};
 use super::jobs::Jobs;
@@ -37,7 +37,7 @@ pub struct Machine {
     pub(super) patience: BTreeSet<(Moment, RequestId)>,
     pub(super) is_draining: bool,
     /// Who was refused lately and comes next.
-    pub(super) turned_away: TurnedAway,
+    pub(super) turned_away: LargestRefused,
     /// Batches ever started: the next one's name.
     pub(super) batches: u64,
     pub(super) last_in_turn: DeviceId,
@@ -76,7 +76,7 @@ impl Machine {
             deadlines: BTreeSet::new(),
             patience: BTreeSet::new(),
             is_draining: false,
-            turned_away: TurnedAway::default(),
+            turned_away: LargestRefused::default(),
             batches: 0,
             last_in_turn: DeviceId(u16::MAX),
             now: Moment::START,
@@ -131,7 +131,7 @@ impl Machine {
             Event::Imaged { model, is_there } => self.on_imaged(model, is_there),
             Event::Forgotten { model } => self.on_forgotten(model),
             Event::Room { device, bytes } => self.on_room(device, bytes),
-            Event::Wished { model, wish } => self.on_wished(model, wish, now),
+            Event::ResidencyRequested { model, request } => self.on_residency_requested(model, request, now),
             Event::Draining => self.is_draining = true,
             Event::Tick => {}
         }

@@ -23,6 +23,7 @@ mod queue;
 mod recovery;
 mod replay;
 mod residency;
+mod residency_requests;
 mod sabotage;
 mod sequence;
 #[cfg(test)]
@@ -31,10 +32,9 @@ mod turn;
 mod view;
 mod waiting;
 mod weights;
-mod wishes;
 
 pub use action::{Action, Change, Fallback, KillCause, Refused, Report};
-pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request, Sketch, Wish};
+pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request, ResidencyRequest, Sketch};
 pub use machine::Machine;
 pub use moment::Moment;
 pub use options::{

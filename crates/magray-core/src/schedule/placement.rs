@@ -7,7 +7,7 @@ use super::batcher::{Batcher, Choice, Chosen, Room, Source, TurnBounds};
 use super::cost::Cost;
 use super::device::{Device, NEAR_END_US, Running, RunningStep, from_micros, micros};
 use super::device_set::DeviceSet;
-use super::queue::{LaneKey, Load, Phase, Side};
+use super::queue::{BucketKey, Load, Phase, Side};
 use super::sabotage::sabotaged;
 use super::sequence::{SequenceId, Status};
 use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Group, Machine, ModelId, Moment};
@@ -29,27 +29,27 @@ struct Order {
     time_max_us: f64,
 }
 
-/// What a device could do for a lane.
+/// What a device could do for a bucket.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
     device: DeviceId,
     cost: Cost,
     /// When it is done with what it has.
     ready_us: f64,
-    /// How long the whole lane would take it.
+    /// How long the whole bucket would take it.
     all_us: f64,
     /// Whether it has the weights.
     is_loaded: bool,
 }
 
 impl Offer {
-    /// The time for a batch of a lane that all devices together are done with at `level_us`: no longer than that, no
+    /// The time for a batch of a bucket that all devices together are done with at `level_us`: no longer than that, no
     /// longer than makes it more efficient, and not so short that it is mostly fixed cost.
     fn time_us(&self, level_us: f64) -> f64 {
         (level_us - self.ready_us).max(self.cost.worthwhile_us()).min(self.cost.longest_us(level_us))
     }
 
-    /// When the first text of the lane would be done here.
+    /// When the first text of the bucket would be done here.
     fn finish_us(&self, load: Load, level_us: f64) -> f64 {
         let one = self.cost.of(Load { tokens: load.tokens / load.texts.max(1), texts: 1 });
         self.ready_us + self.cost.of(load).min(self.time_us(level_us)).max(one)
@@ -61,24 +61,24 @@ impl Machine {
     pub(super) fn dispatch(&mut self, now: Moment, actions: &mut Vec<Action>) {
         while !self.queue.is_empty() && self.devices.iter().any(Device::has_free_slot) {
             let mut ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
-            let lanes = self.queue.by_rank(self.aging());
-            let mut try_lane = |lane| match self.order_for(lane, &mut ready_us) {
-                Some(order) => self.start(lane, order, actions),
+            let buckets = self.queue.by_rank(self.aging());
+            let mut try_bucket = |bucket| match self.order_for(bucket, &mut ready_us) {
+                Some(order) => self.start(bucket, order, actions),
                 None => false,
             };
-            if !lanes.into_iter().any(&mut try_lane) {
+            if !buckets.into_iter().any(&mut try_bucket) {
                 return;
             }
         }
     }
 
-    /// The next batch for a lane. If there is none, the devices are reserved for it, and lanes behind it see them busy.
-    fn order_for(&self, lane: LaneKey, ready_us: &mut [f64]) -> Option<Order> {
-        let load = self.queue.load(lane)?;
-        let offers = self.offers(lane, load, ready_us);
+    /// The next batch for a bucket. If there is none, the devices are reserved for it, and buckets behind it see them busy.
+    fn order_for(&self, bucket: BucketKey, ready_us: &mut [f64]) -> Option<Order> {
+        let load = self.queue.load(bucket)?;
+        let offers = self.offers(bucket, load, ready_us);
         let order = match self.options.placement {
-            Placement::Weighted => self.least_finish(lane, load, &offers),
-            Placement::RoundRobin => self.in_turn(lane, &offers),
+            Placement::Weighted => self.least_finish(bucket, load, &offers),
+            Placement::RoundRobin => self.in_turn(bucket, &offers),
         };
         if order.is_none() {
             let level_us = level(offers.iter());
@@ -90,60 +90,62 @@ impl Machine {
         order
     }
 
-    /// The devices that may compute a lane now, and how long they would take.
-    fn offers(&self, lane: LaneKey, load: Load, ready_us: &[f64]) -> Vec<Offer> {
-        let present = self.model(lane.group.model).present;
+    /// The devices that may compute a bucket now, and how long they would take.
+    fn offers(&self, bucket: BucketKey, load: Load, ready_us: &[f64]) -> Vec<Offer> {
+        let present = self.model(bucket.group.model).present;
         let offer = |device: DeviceId| {
-            let cost = self.cost(device, lane.group);
+            let cost = self.cost(device, bucket.group);
             let is_loaded = present.contains(device);
             let mut ready_us = ready_us[usize::from(device.0)];
             if !is_loaded {
-                ready_us = ready_us.max(self.arrival_us(device, lane.group.model));
+                ready_us = ready_us.max(self.arrival_us(device, bucket.group.model));
             }
             Offer { device, cost, ready_us, all_us: cost.of_all(load), is_loaded }
         };
-        self.candidates(lane).iter().map(offer).collect()
+        self.candidates(bucket).iter().map(offer).collect()
     }
 
-    /// When the first text of a lane is expected to be done by the devices that have or get its model.
-    pub(super) fn first_finish_us(&self, lane: LaneKey, load: Load, ready_us: &[f64]) -> Option<f64> {
-        let offers = self.offers(lane, load, ready_us);
+    /// When the first text of a bucket is expected to be done by the devices that have or get its model.
+    pub(super) fn first_finish_us(&self, bucket: BucketKey, load: Load, ready_us: &[f64]) -> Option<f64> {
+        let offers = self.offers(bucket, load, ready_us);
         let level_us = level(offers.iter());
         offers.iter().map(|offer| offer.finish_us(load, level_us)).min_by(f64::total_cmp)
     }
 
-    /// Devices that have a lane's model, or will have it, and that the lane may go to. Those it should avoid count only
+    /// Devices that have a bucket's model, or will have it, and that the bucket may go to. Those it should avoid count only
     /// if there is no other.
-    fn candidates(&self, lane: LaneKey) -> DeviceSet {
-        let model = self.model(lane.group.model);
+    fn candidates(&self, bucket: BucketKey) -> DeviceSet {
+        let model = self.model(bucket.group.model);
         let near = model.present.union(model.coming);
-        let may = match lane.phase {
-            Phase::OneStep => lane.reach.may.and(near),
-            Phase::Fresh => lane.reach.may.and(near).iter().filter(|device| self.has_space(*device, lane)).collect(),
+        let may = match bucket.phase {
+            Phase::OneStep => bucket.reach.may.and(near),
+            Phase::Fresh => {
+                bucket.reach.may.and(near).iter().filter(|device| self.has_space(*device, bucket)).collect()
+            }
             Phase::Prompt(device) | Phase::Next(device) => return DeviceSet::one(device).and(model.present),
         };
-        let preferred = may.without(lane.reach.rather_not);
+        let preferred = may.without(bucket.reach.rather_not);
         let devices = if preferred.is_empty() { may } else { preferred };
         // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
-        let is_aged = self.is_aged(lane);
+        let is_aged = self.is_aged(bucket);
         let is_known = |&device: &DeviceId| {
             let device = self.device(device);
-            device.running.is_empty() || device.is_measured(lane.group) || is_aged
+            device.running.is_empty() || device.is_measured(bucket.group) || is_aged
         };
         let known: DeviceSet = devices.iter().filter(is_known).collect();
         if self.options.placement == Placement::Weighted { known } else { devices }
     }
 
-    /// The batch by which the lane is expected to be done first.
-    fn least_finish(&self, lane: LaneKey, load: Load, offers: &[Offer]) -> Option<Order> {
+    /// The batch by which the bucket is expected to be done first.
+    fn least_finish(&self, bucket: BucketKey, load: Load, offers: &[Offer]) -> Option<Order> {
         let level_us = level(offers.iter());
         let finish = |offer: &&Offer| offer.finish_us(load, level_us);
         let best = offers.iter().min_by(|a, b| finish(a).total_cmp(&finish(b)))?;
-        if self.is_open(best, lane) {
+        if self.is_open(best, bucket) {
             let time_max_us = best.time_us(level_us);
             return Some(Order { device: best.device, side: Side::Front, time_max_us });
         }
-        if lane.phase.is_turn() {
+        if bucket.phase.is_turn() {
             // Its state would stay where it begins.
             return None;
         }
@@ -151,10 +153,10 @@ impl Machine {
         // idle device takes it if it is done sooner so, and no more than it does in the time that the others need.
         offers.iter().find_map(|idle| {
             let device = self.device(idle.device);
-            if idle.device == best.device || !device.running.is_empty() || !self.is_open(idle, lane) {
+            if idle.device == best.device || !device.running.is_empty() || !self.is_open(idle, bucket) {
                 return None;
             }
-            let last = self.last_text(lane, idle.device)?;
+            let last = self.last_text(bucket, idle.device)?;
             let finish_us = idle.ready_us + idle.cost.of(last);
             let others_us = level(offers.iter().filter(|other| other.device != idle.device));
             let time_max_us = (level_us - idle.ready_us).min(idle.cost.longest_us(level_us));
@@ -162,57 +164,57 @@ impl Machine {
         })
     }
 
-    /// The next device after the last one, if it can take a batch; otherwise the lane waits for it.
-    fn in_turn(&self, lane: LaneKey, offers: &[Offer]) -> Option<Order> {
+    /// The next device after the last one, if it can take a batch; otherwise the bucket waits for it.
+    fn in_turn(&self, bucket: BucketKey, offers: &[Offer]) -> Option<Order> {
         // A device without the weights takes part as soon as it has them.
         let loaded = || offers.iter().filter(|offer| offer.is_loaded);
         let next = loaded().find(|offer| offer.device > self.last_in_turn).or(loaded().next())?;
         let order = Order { device: next.device, side: Side::Front, time_max_us: next.cost.longest_us(next.all_us) };
-        self.is_open(next, lane).then_some(order)
+        self.is_open(next, bucket).then_some(order)
     }
 
-    /// Whether a device takes a batch of a lane now.
-    fn is_open(&self, offer: &Offer, lane: LaneKey) -> bool {
+    /// Whether a device takes a batch of a bucket now.
+    fn is_open(&self, offer: &Offer, bucket: BucketKey) -> bool {
         let device = self.device(offer.device);
         let slots = device.spec.slots.max(1) + usize::from(sabotaged!(self, ExceedSlots));
         let has_weights = offer.is_loaded || sabotaged!(self, StartWithoutWeights);
         if device.running.len() >= slots || !has_weights {
             return false;
         }
-        if lane.phase.is_turn() {
+        if bucket.phase.is_turn() {
             // Those of the turn under way are in the next one, too: it is formed when it has ended.
             let is_next_due = device.has_spare || device.remaining_us(self.now) < NEAR_END_US;
-            let is_welcome = device.running.is_empty() || self.is_aged(lane) || is_next_due;
-            return is_welcome && !device.has_turn(lane.group);
+            let is_welcome = device.running.is_empty() || self.is_aged(bucket) || is_next_due;
+            return is_welcome && !device.has_turn(bucket.group);
         }
-        let room = self.room(offer.device, lane, offer.cost, offer.cost.full_us());
-        let waiting = self.queue.partners(lane, offer.device).filter_map(|key| self.queue.load(key));
+        let room = self.room(offer.device, bucket, offer.cost, offer.cost.full_us());
+        let waiting = self.queue.partners(bucket, offer.device).filter_map(|key| self.queue.load(key));
         let is_filled = room.is_filled_by(waiting.fold(Load::default(), Load::plus));
         match self.options.batching.sizing {
             Sizing::Fixed { timeout, .. } => {
                 is_filled
-                    || lane.is_isolated
-                    || self.queue.oldest(lane).is_some_and(|first| first + timeout <= self.now)
+                    || bucket.is_isolated
+                    || self.queue.oldest(bucket).is_some_and(|first| first + timeout <= self.now)
             }
             Sizing::Adaptive if device.running.is_empty() => true,
             // Who has waited long takes the next slot; otherwise full batches of others could always be before it.
-            Sizing::Adaptive if self.is_aged(lane) => true,
+            Sizing::Adaptive if self.is_aged(bucket) => true,
             // A second batch at hand saves the gap between two, but what it holds cannot grow any more. A CPU's batches are
             // long, and what is urgent waits for those that are at hand: it gets the next when it has use for it.
             Sizing::Adaptive => {
                 let is_next_due = device.has_spare || device.remaining_us(self.now) < NEAR_END_US;
-                device.is_measured(lane.group) && (is_next_due || is_filled && device.is_gpu())
+                device.is_measured(bucket.group) && (is_next_due || is_filled && device.is_gpu())
             }
         }
     }
 
-    fn is_aged(&self, lane: LaneKey) -> bool {
+    fn is_aged(&self, bucket: BucketKey) -> bool {
         let aging = self.aging();
-        self.queue.oldest(lane).is_some_and(|arrived| aging.is_aged_since(arrived))
+        self.queue.oldest(bucket).is_some_and(|arrived| aging.is_aged_since(arrived))
     }
 
     /// How much a batch may hold.
-    fn room(&self, device: DeviceId, lane: LaneKey, cost: Cost, time_max_us: f64) -> Room {
+    fn room(&self, device: DeviceId, bucket: BucketKey, cost: Cost, time_max_us: f64) -> Room {
         let device = self.device(device);
         let texts_max = u64::from(self.options.batching.texts_max.max(1));
         let mut room = match self.options.batching.sizing {
@@ -223,7 +225,7 @@ impl Machine {
                 time_max_us: f64::INFINITY,
             },
             Sizing::Adaptive => {
-                let largest = device.largest(lane.group);
+                let largest = device.largest(bucket.group);
                 Room {
                     tokens_max: device.batch_tokens_max().min(TRIAL.tokens.max(TRIAL_GROWTH * largest.tokens)),
                     texts_max: texts_max.min(TRIAL.texts.max(TRIAL_GROWTH * largest.texts)),
@@ -232,7 +234,7 @@ impl Machine {
                 }
             }
         };
-        if lane.phase.is_turn() {
+        if bucket.phase.is_turn() {
             room.time_max_us = micros(self.options.generation.turn_max);
             if sabotaged!(self, OverlongTurn) {
                 room.time_max_us *= 10.0;
@@ -245,14 +247,14 @@ impl Machine {
     }
 
     /// The text that would wait longest of those that a batch on this device could hold.
-    fn last_text(&self, lane: LaneKey, device: DeviceId) -> Option<Load> {
-        let mut runs = self.queue.walk(self.queue.partners(lane, device), Side::Back, self.aging());
+    fn last_text(&self, bucket: BucketKey, device: DeviceId) -> Option<Load> {
+        let mut runs = self.queue.walk(self.queue.partners(bucket, device), Side::Back, self.aging());
         let (_, run) = runs.next()?;
         let tokens = self.jobs.get(run.request)?.tokens(run.end - 1);
         Some(Load { tokens, texts: 1 })
     }
 
-    /// What batches of a lane cost on a device. What was not measured is guessed from other devices, and rather too
+    /// What batches of a bucket cost on a device. What was not measured is guessed from other devices, and rather too
     /// low, so that every device is tried where it could be of use.
     pub(super) fn cost(&self, device: DeviceId, group: Group) -> Cost {
         let own = self.device(device);
@@ -276,26 +278,26 @@ impl Machine {
         })
     }
 
-    /// Forms a batch and starts it. False if there is no space for any sequence of the lane.
-    fn start(&mut self, lane: LaneKey, order: Order, actions: &mut Vec<Action>) -> bool {
-        let cost = self.cost(order.device, lane.group);
-        if lane.phase.is_turn() {
-            self.make_space(order.device, lane, actions);
+    /// Forms a batch and starts it. False if there is no space for any sequence of the bucket.
+    fn start(&mut self, bucket: BucketKey, order: Order, actions: &mut Vec<Action>) -> bool {
+        let cost = self.cost(order.device, bucket.group);
+        if bucket.phase.is_turn() {
+            self.make_space(order.device, bucket, actions);
         }
-        let Chosen { runs, load } = self.choose(lane, order, cost);
+        let Chosen { runs, load } = self.choose(bucket, order, cost);
         if runs.is_empty() {
             return false;
         }
         let mut steps = Vec::with_capacity(runs.len());
-        let fallen_back = self.fallback_to(order.device, lane.group.model);
+        let fallen_back = self.fallback_to(order.device, bucket.group.model);
         for choice in runs {
-            let reach = choice.ticket.lane.reach;
+            let reach = choice.ticket.bucket.reach;
             let Some((step, allowed, failed)) = self.take_step(choice, order.device) else { continue };
             let fallback = fallen_back.filter(|_| allowed == Allowed::Any);
             let fallback = fallback.and_then(|general| failed.or(general));
             steps.push(RunningStep { step, reach, fallback });
         }
-        if lane.is_isolated {
+        if bucket.is_isolated {
             self.hold_the_rest(&steps);
         }
         let batch = BatchId(self.batches);
@@ -306,13 +308,13 @@ impl Machine {
         let now = self.now;
         let device = &mut self.devices[usize::from(order.device.0)];
         device.has_spare = false;
-        let grace = device.arrival_grace(lane.group.model);
-        let patience = device.patience(lane.group, expected_us, &self.options.recovery) + grace.unwrap_or_default();
+        let grace = device.arrival_grace(bucket.group.model);
+        let patience = device.patience(bucket.group, expected_us, &self.options.recovery) + grace.unwrap_or_default();
         device.running.push_back(Running {
             batch,
-            group: lane.group,
+            group: bucket.group,
             steps,
-            is_trial: lane.is_isolated,
+            is_trial: bucket.is_isolated,
             load,
             started: now,
             computing_since: now,
@@ -324,24 +326,24 @@ impl Machine {
         true
     }
 
-    fn choose(&self, lane: LaneKey, order: Order, cost: Cost) -> Chosen {
-        let room = self.room(order.device, lane, cost, order.time_max_us);
-        let source = Source { lead: lane, device: order.device, side: order.side };
+    fn choose(&self, bucket: BucketKey, order: Order, cost: Cost) -> Chosen {
+        let room = self.room(order.device, bucket, cost, order.time_max_us);
+        let source = Source { lead: bucket, device: order.device, side: order.side };
         let batcher = Batcher { queue: &self.queue, jobs: &self.jobs, room, aging: self.aging() };
-        if !lane.phase.is_turn() {
+        if !bucket.phase.is_turn() {
             return batcher.choose(source);
         }
         let kv = &self.device(order.device).kv;
         let kv_free = if sabotaged!(self, OverfillKv) { u64::MAX } else { kv.free() };
         let takes_prompts = !sabotaged!(self, StarvePrompts);
-        let step = self.step_bounds(lane.group.model);
+        let step = self.step_bounds(bucket.group.model);
         batcher.choose_turn(source, TurnBounds { kv, kv_free, step, takes_prompts })
     }
 
     /// Takes sequences out of the queue for their next step on a device, which keeps state of those that have many.
     fn take_step(&mut self, choice: Choice, device: DeviceId) -> Option<(Step, Allowed, Option<Fallback>)> {
         let Choice { ticket, numbers, tokens } = choice;
-        let bounds = self.step_bounds(ticket.lane.group.model);
+        let bounds = self.step_bounds(ticket.bucket.group.model);
         let (request, job) = self.take(&ticket, &numbers)?;
         let (allowed, failed) = (job.allowed, job.failed);
         let mut span = Span::Whole;
@@ -386,14 +388,14 @@ impl Machine {
 
     /// When what waits must be looked at again although nothing happened.
     pub(super) fn placement_wake_after(&self, now: Moment) -> Option<Moment> {
-        let lanes = self.queue.keys().filter_map(|lane| {
+        let buckets = self.queue.keys().filter_map(|bucket| {
             // Not only the candidates of now: age makes others of them.
-            let model = self.model(lane.group.model);
-            let devices = || lane.reach.may.and(model.present).iter().map(|device| self.device(device));
+            let model = self.model(bucket.group.model);
+            let devices = || bucket.reach.may.and(model.present).iter().map(|device| self.device(device));
             if !devices().any(Device::has_free_slot) {
                 return None;
             }
-            let oldest = self.queue.oldest(lane)?;
+            let oldest = self.queue.oldest(bucket)?;
             let timeout = match self.options.batching.sizing {
                 Sizing::Fixed { timeout, .. } => Some(oldest + timeout),
                 Sizing::Adaptive => None,
@@ -401,25 +403,25 @@ impl Machine {
             let aged = Some(oldest + self.aging().age_max);
             let by_age = [timeout, aged].into_iter().flatten().filter(|&due| due > now);
             let ends = devices().filter_map(Device::expected_end).map(|end| end.before(from_micros(NEAR_END_US)));
-            let coming = lane.reach.may.and(model.coming).iter();
-            let loads = coming.filter_map(|device| self.device(device).shelf.place(lane.group.model).ready_at);
+            let coming = bucket.reach.may.and(model.coming).iter();
+            let loads = coming.filter_map(|device| self.device(device).shelf.place(bucket.group.model).ready_at);
             let recheck =
                 ends.chain(loads).map(|end| if end > now { end } else { now + now.since(end).max(RECHECK_LEAST) });
-            recheck.chain(by_age).chain(self.waits_until(lane, now)).min()
+            recheck.chain(by_age).chain(self.waits_until(bucket, now)).min()
         });
-        lanes.min()
+        buckets.min()
     }
 
     /// When it no longer pays to wait for a device that is late, because another is expected to be done before it: the
     /// later it is, the longer it is expected to take.
-    fn waits_until(&self, lane: LaneKey, now: Moment) -> Option<Moment> {
+    fn waits_until(&self, bucket: BucketKey, now: Moment) -> Option<Moment> {
         let is_late = |device: &Device| device.expected_end().is_some_and(|end| end < now);
         if !self.devices.iter().any(is_late) {
             return None;
         }
-        let load = self.queue.load(lane)?;
+        let load = self.queue.load(bucket)?;
         let ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
-        let offers = self.offers(lane, load, &ready_us);
+        let offers = self.offers(bucket, load, &ready_us);
         let level_us = level(offers.iter());
         let finish_us = |offer: &Offer| offer.finish_us(load, level_us);
         let best = offers.iter().min_by(|a, b| finish_us(a).total_cmp(&finish_us(b)))?;
@@ -431,7 +433,7 @@ impl Machine {
     }
 }
 
-/// When devices are done with a lane if each takes as much of it as it can: the level to which work rises that is
+/// When devices are done with a bucket if each takes as much of it as it can: the level to which work rises that is
 /// poured over devices which are ready at different times and work at different speeds.
 fn level<'a>(offers: impl Iterator<Item = &'a Offer>) -> f64 {
     let mut offers: Vec<&Offer> = offers.collect();

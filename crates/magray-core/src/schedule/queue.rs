@@ -1,4 +1,4 @@
-//! What waits: runs of sequences in lanes of equal group, phase and choice of devices, in the order in which they go.
+//! What waits: runs of sequences in buckets of equal group, phase and choice of devices, in the order in which they go.
 //! Knows neither devices nor costs, and never walks through everything to answer.
 
 use super::device_set::DeviceSet;
@@ -58,15 +58,15 @@ impl Phase {
 
 /// What sequences must have in common to be looked at together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LaneKey {
+pub(super) struct BucketKey {
     pub(super) group: Group,
-    /// Whether each request of the lane is a batch of its own: it may have ended a worker.
+    /// Whether each request of the bucket is a batch of its own: it may have ended a worker.
     pub(super) is_isolated: bool,
     pub(super) phase: Phase,
     pub(super) reach: Reach,
 }
 
-/// A place in the order of a lane.
+/// A place in the order of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     /// When its last step ended, where its state is kept: the one that has waited longest is next. Otherwise the start.
@@ -77,8 +77,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Its place among other lanes: who came first.
-    fn among_lanes(self) -> Self {
+    /// Its place among other buckets: who came first.
+    fn among_buckets(self) -> Self {
         Self { since: Moment::START, ..self }
     }
 }
@@ -97,7 +97,7 @@ pub(super) struct Run {
 /// Where a run stands: enough to find it again at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
-    pub(super) lane: LaneKey,
+    pub(super) bucket: BucketKey,
     pub(super) priority: Priority,
     pub(super) place: Place,
 }
@@ -131,56 +131,56 @@ pub(super) enum Side {
 /// Everything that waits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    lanes: BTreeMap<LaneKey, Lane>,
+    buckets: BTreeMap<BucketKey, Bucket>,
 }
 
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
+        self.buckets.is_empty()
     }
 
     /// Lets a run wait. Returns whether nothing like it waited before.
     pub(super) fn insert(&mut self, ticket: Ticket, run: Run) -> bool {
-        let lane = self.lanes.entry(ticket.lane).or_default();
-        let is_new = lane.load.texts == 0;
-        lane.load = lane.load.plus(load_of(ticket.place, &run));
-        let before = lane.runs[rank_of(ticket.priority)].insert(ticket.place, run);
+        let bucket = self.buckets.entry(ticket.bucket).or_default();
+        let is_new = bucket.load.texts == 0;
+        bucket.load = bucket.load.plus(load_of(ticket.place, &run));
+        let before = bucket.runs[rank_of(ticket.priority)].insert(ticket.place, run);
         assert!(before.is_none(), "a sequence waits once: {ticket:?}");
         is_new
     }
 
     pub(super) fn remove(&mut self, ticket: &Ticket) -> Option<Run> {
-        let lane = self.lanes.get_mut(&ticket.lane)?;
-        let run = lane.runs[rank_of(ticket.priority)].remove(&ticket.place)?;
+        let bucket = self.buckets.get_mut(&ticket.bucket)?;
+        let run = bucket.runs[rank_of(ticket.priority)].remove(&ticket.place)?;
         let load = load_of(ticket.place, &run);
-        lane.load.tokens -= load.tokens;
-        lane.load.texts -= load.texts;
-        if lane.load.texts == 0 {
-            self.lanes.remove(&ticket.lane);
+        bucket.load.tokens -= load.tokens;
+        bucket.load.texts -= load.texts;
+        if bucket.load.texts == 0 {
+            self.buckets.remove(&ticket.bucket);
         }
         Some(run)
     }
 
-    pub(super) fn load(&self, lane: LaneKey) -> Option<Load> {
-        self.lanes.get(&lane).map(|lane| lane.load)
+    pub(super) fn load(&self, bucket: BucketKey) -> Option<Load> {
+        self.buckets.get(&bucket).map(|bucket| bucket.load)
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = LaneKey> {
-        self.lanes.keys().copied()
+    pub(super) fn keys(&self) -> impl Iterator<Item = BucketKey> {
+        self.buckets.keys().copied()
     }
 
-    /// The lanes of a model.
-    pub(super) fn keys_of(&self, model: ModelId) -> impl Iterator<Item = LaneKey> {
-        self.lanes
+    /// The buckets of a model.
+    pub(super) fn keys_of(&self, model: ModelId) -> impl Iterator<Item = BucketKey> {
+        self.buckets
             .range(first_of(Group { model, key: 0 })..)
             .map(|(&key, _)| key)
             .take_while(move |key| key.group.model == model)
     }
 
     /// Lanes that may give sequences to a batch which is led by `lead` and computed on `device`.
-    pub(super) fn partners(&self, lead: LaneKey, device: DeviceId) -> impl Iterator<Item = LaneKey> {
-        let lanes = self.lanes.range(first_of(lead.group)..).map(|(&key, _)| key);
-        lanes.take_while(move |key| key.group == lead.group).filter(move |&key| {
+    pub(super) fn partners(&self, lead: BucketKey, device: DeviceId) -> impl Iterator<Item = BucketKey> {
+        let buckets = self.buckets.range(first_of(lead.group)..).map(|(&key, _)| key);
+        buckets.take_while(move |key| key.group == lead.group).filter(move |&key| {
             let suits = match key.phase.device() {
                 Some(holder) => holder == device,
                 None => key.reach.may.contains(device) && !key.reach.rather_not.contains(device),
@@ -190,35 +190,35 @@ impl Queue {
         })
     }
 
-    /// The lanes, the one whose first run goes first before the others.
-    pub(super) fn by_rank(&self, aging: Aging) -> Vec<LaneKey> {
-        let mut ranked: Vec<(Rank, LaneKey)> =
-            self.lanes.iter().filter_map(|(&key, lane)| lane.first(aging).map(|rank| (rank, key))).collect();
+    /// The buckets, the one whose first run goes first before the others.
+    pub(super) fn by_rank(&self, aging: Aging) -> Vec<BucketKey> {
+        let mut ranked: Vec<(Rank, BucketKey)> =
+            self.buckets.iter().filter_map(|(&key, bucket)| bucket.first(aging).map(|rank| (rank, key))).collect();
         ranked.sort_unstable();
         ranked.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// When the run of a lane that has waited longest arrived.
-    pub(super) fn oldest(&self, lane: LaneKey) -> Option<Moment> {
-        let firsts = self.lanes.get(&lane)?.runs.iter().filter_map(|runs| runs.first_key_value());
+    /// When the run of a bucket that has waited longest arrived.
+    pub(super) fn oldest(&self, bucket: BucketKey) -> Option<Moment> {
+        let firsts = self.buckets.get(&bucket)?.runs.iter().filter_map(|runs| runs.first_key_value());
         firsts.map(|(_, run)| run.arrived).min()
     }
 
-    /// Any request of a lane.
-    pub(super) fn first_request(&self, lane: LaneKey) -> Option<RequestId> {
-        let mut firsts = self.lanes.get(&lane)?.runs.iter().filter_map(|runs| runs.first_key_value());
+    /// Any request of a bucket.
+    pub(super) fn first_request(&self, bucket: BucketKey) -> Option<RequestId> {
+        let mut firsts = self.buckets.get(&bucket)?.runs.iter().filter_map(|runs| runs.first_key_value());
         firsts.next().map(|(_, run)| run.request)
     }
 
-    /// The runs of some lanes in their common order, from one side.
-    pub(super) fn walk(&self, lanes: impl Iterator<Item = LaneKey>, side: Side, aging: Aging) -> Walk<'_> {
+    /// The runs of some buckets in their common order, from one side.
+    pub(super) fn walk(&self, buckets: impl Iterator<Item = BucketKey>, side: Side, aging: Aging) -> Walk<'_> {
         let mut cursors = Vec::new();
-        for key in lanes {
-            let Some(lane) = self.lanes.get(&key) else { continue };
+        for key in buckets {
+            let Some(bucket) = self.buckets.get(&key) else { continue };
             for priority in PRIORITIES {
-                let mut rest = lane.runs[rank_of(priority)].iter();
+                let mut rest = bucket.runs[rank_of(priority)].iter();
                 if let Some(head) = step_from(&mut rest, side) {
-                    cursors.push(Cursor { lane: key, priority, head, rest });
+                    cursors.push(Cursor { bucket: key, priority, head, rest });
                 }
             }
         }
@@ -226,10 +226,10 @@ impl Queue {
     }
 }
 
-/// The key before all lanes of a group.
-fn first_of(group: Group) -> LaneKey {
+/// The key before all buckets of a group.
+fn first_of(group: Group) -> BucketKey {
     let nowhere = Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY };
-    LaneKey { group, is_isolated: false, phase: Phase::OneStep, reach: nowhere }
+    BucketKey { group, is_isolated: false, phase: Phase::OneStep, reach: nowhere }
 }
 
 const PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
@@ -248,17 +248,17 @@ fn load_of(place: Place, run: &Run) -> Load {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Lane {
+struct Bucket {
     /// By priority, then by arrival.
     runs: [BTreeMap<Place, Run>; 3],
     load: Load,
 }
 
-impl Lane {
+impl Bucket {
     fn first(&self, aging: Aging) -> Option<Rank> {
         let heads = PRIORITIES.iter().filter_map(|&priority| {
             let (&place, run) = self.runs[rank_of(priority)].first_key_value()?;
-            Some(Rank::new(priority, place.among_lanes(), aging.is_aged(run)))
+            Some(Rank::new(priority, place.among_buckets(), aging.is_aged(run)))
         });
         heads.min()
     }
@@ -278,7 +278,7 @@ impl Rank {
     }
 }
 
-/// Goes through the runs of several lanes in order.
+/// Goes through the runs of several buckets in order.
 pub(super) struct Walk<'a> {
     cursors: Vec<Cursor<'a>>,
     side: Side,
@@ -286,7 +286,7 @@ pub(super) struct Walk<'a> {
 }
 
 struct Cursor<'a> {
-    lane: LaneKey,
+    bucket: BucketKey,
     priority: Priority,
     head: (Place, &'a Run),
     rest: btree_map::Iter<'a, Place, Run>,
@@ -305,7 +305,7 @@ impl<'a> Iterator for Walk<'a> {
         }?;
         let cursor = &mut self.cursors[at];
         let (place, run) = cursor.head;
-        let ticket = Ticket { lane: cursor.lane, priority: cursor.priority, place };
+        let ticket = Ticket { bucket: cursor.bucket, priority: cursor.priority, place };
         match step_from(&mut cursor.rest, self.side) {
             Some(head) => cursor.head = head,
             None => drop(self.cursors.swap_remove(at)),
@@ -327,15 +327,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LANE: LaneKey = LaneKey {
+    const LANE: BucketKey = BucketKey {
         group: Group { model: crate::schedule::ModelId(0), key: 0 },
         is_isolated: false,
         phase: Phase::OneStep,
         reach: Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY },
     };
 
-    fn put(queue: &mut Queue, lane: LaneKey, priority: Priority, arrival: u64) -> Ticket {
-        let ticket = Ticket { lane, priority, place: Place { since: Moment::START, arrival, first: 0 } };
+    fn put(queue: &mut Queue, bucket: BucketKey, priority: Priority, arrival: u64) -> Ticket {
+        let ticket = Ticket { bucket, priority, place: Place { since: Moment::START, arrival, first: 0 } };
         let arrived = Moment::START + Duration::from_millis(arrival);
         queue.insert(ticket, Run { request: RequestId(arrival), end: 2, tokens: 10, arrived });
         ticket
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn the_old_go_first_then_the_urgent_then_the_others() {
         let mut queue = Queue::default();
-        let other = LaneKey { is_isolated: true, ..LANE };
+        let other = BucketKey { is_isolated: true, ..LANE };
         put(&mut queue, LANE, Priority::Low, 1);
         put(&mut queue, other, Priority::High, 20);
         put(&mut queue, LANE, Priority::Normal, 5);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_without_runs_is_gone() {
+    fn a_bucket_without_runs_is_gone() {
         let mut queue = Queue::default();
         let ticket = put(&mut queue, LANE, Priority::Low, 1);
         assert_eq!(queue.load(LANE), Some(Load { tokens: 10, texts: 2 }));
@@ -370,26 +370,26 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_shared_by_lanes_of_its_group_that_may_go_there() {
+    fn a_batch_is_shared_by_buckets_of_its_group_that_may_go_there() {
         let (here, there) = (DeviceId(1), DeviceId(2));
         let mut queue = Queue::default();
         let may = |devices: &[DeviceId]| devices.iter().copied().collect();
         let reach = |devices: &[DeviceId]| Reach { may: may(devices), rather_not: DeviceSet::EMPTY };
-        let lead = LaneKey { reach: reach(&[here, there]), ..LANE };
-        let joins = LaneKey { reach: reach(&[here]), ..LANE };
+        let lead = BucketKey { reach: reach(&[here, there]), ..LANE };
+        let joins = BucketKey { reach: reach(&[here]), ..LANE };
         let avoids = Reach { may: may(&[here, there]), rather_not: may(&[here]) };
         let strangers = [
-            LaneKey { reach: reach(&[there]), ..LANE },
-            LaneKey { reach: avoids, ..LANE },
-            LaneKey { group: Group { model: crate::schedule::ModelId(0), key: 1 }, ..lead },
-            LaneKey { is_isolated: true, ..lead },
-            LaneKey { phase: Phase::Fresh, ..lead },
+            BucketKey { reach: reach(&[there]), ..LANE },
+            BucketKey { reach: avoids, ..LANE },
+            BucketKey { group: Group { model: crate::schedule::ModelId(0), key: 1 }, ..lead },
+            BucketKey { is_isolated: true, ..lead },
+            BucketKey { phase: Phase::Fresh, ..lead },
         ];
-        for (arrival, lane) in (1..).zip([lead, joins].into_iter().chain(strangers)) {
-            put(&mut queue, lane, Priority::Normal, arrival);
+        for (arrival, bucket) in (1..).zip([lead, joins].into_iter().chain(strangers)) {
+            put(&mut queue, bucket, Priority::Normal, arrival);
         }
-        let mut partners: Vec<LaneKey> = queue.partners(lead, here).collect();
-        partners.sort_unstable_by_key(|lane| lane.reach != lead.reach);
+        let mut partners: Vec<BucketKey> = queue.partners(lead, here).collect();
+        partners.sort_unstable_by_key(|bucket| bucket.reach != lead.reach);
         assert_eq!(partners, [lead, joins]);
         assert_eq!(queue.partners(strangers[3], here).collect::<Vec<_>>(), [strangers[3]]);
     }
@@ -398,23 +398,23 @@ mod tests {
     fn a_turn_is_shared_by_prompts_and_by_what_its_device_has_state_of() {
         let (here, there) = (DeviceId(1), DeviceId(2));
         let reach = Reach { may: [here, there].into_iter().collect(), rather_not: DeviceSet::EMPTY };
-        let lane = |phase| LaneKey { phase, reach, ..LANE };
+        let bucket = |phase| BucketKey { phase, reach, ..LANE };
         let mut queue = Queue::default();
         let phases = [Phase::OneStep, Phase::Fresh, Phase::Prompt(here), Phase::Next(here), Phase::Next(there)];
         for (arrival, phase) in (1..).zip(phases) {
-            put(&mut queue, lane(phase), Priority::Normal, arrival);
+            put(&mut queue, bucket(phase), Priority::Normal, arrival);
         }
-        let shared: Vec<LaneKey> = queue.partners(lane(Phase::Fresh), here).collect();
-        assert_eq!(shared, [Phase::Fresh, Phase::Prompt(here), Phase::Next(here)].map(lane));
+        let shared: Vec<BucketKey> = queue.partners(bucket(Phase::Fresh), here).collect();
+        assert_eq!(shared, [Phase::Fresh, Phase::Prompt(here), Phase::Next(here)].map(bucket));
     }
 
     #[test]
     fn of_those_that_are_kept_the_one_goes_first_that_has_waited_longest() {
         let mut queue = Queue::default();
-        let lane = LaneKey { phase: Phase::Next(DeviceId(1)), ..LANE };
+        let bucket = BucketKey { phase: Phase::Next(DeviceId(1)), ..LANE };
         for (arrival, waits_since) in [(1, 30), (2, 10), (3, 20)] {
             let since = Moment::START + Duration::from_millis(waits_since);
-            let ticket = Ticket { lane, priority: Priority::Normal, place: Place { since, arrival, first: 0 } };
+            let ticket = Ticket { bucket, priority: Priority::Normal, place: Place { since, arrival, first: 0 } };
             queue.insert(ticket, Run { request: RequestId(arrival), end: 1, tokens: 1, arrived: since });
         }
         assert_eq!(order(&queue, Side::Front, 50), [2, 3, 1]);
@@ -428,12 +428,12 @@ mod tests {
         ) {
             let mut queue = Queue::default();
             for (&arrival, &(priority, is_isolated)) in &runs {
-                put(&mut queue, LaneKey { is_isolated, ..LANE }, PRIORITIES[priority], arrival);
+                put(&mut queue, BucketKey { is_isolated, ..LANE }, PRIORITIES[priority], arrival);
             }
             let mut backwards = order(&queue, Side::Back, now_ms);
             backwards.reverse();
             prop_assert_eq!(order(&queue, Side::Front, now_ms), backwards);
-            let texts: u64 = queue.keys().filter_map(|lane| queue.load(lane)).map(|load| load.texts).sum();
+            let texts: u64 = queue.keys().filter_map(|bucket| queue.load(bucket)).map(|load| load.texts).sum();
             prop_assert_eq!(texts, 2 * u64::try_from(runs.len()).unwrap());
         }
     }

@@ -25,7 +25,7 @@ pub(super) struct Model {
     pub(super) want: Option<Want>,
     /// It leaves all memory; nothing of it is loaded before that is done.
     pub(super) is_releasing: bool,
-    /// It is being taken out of the host's memory, whatever was wished since.
+    /// It is being taken out of the host's memory, whatever was requested since.
     pub(super) is_forgetting: bool,
     /// Some form of its weights is in the host's memory ...
     pub(super) is_in_host: bool,
@@ -110,7 +110,7 @@ pub(super) enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leave {
     /// Somebody wants it gone.
-    Wished,
+    ResidencyRequested,
     /// Its room is needed.
     Pushed,
 }

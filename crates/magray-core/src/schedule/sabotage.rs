@@ -81,7 +81,7 @@ ways! {
     /// Weights that are on their way are ordered again.
     LoadTwice,
     /// A model that is to leave when its batch has ended is not looked at then.
-    LoseWish,
+    LoseResidencyRequest,
     /// That a model is in no memory any more is told to nobody.
     HideRelease,
     /// A worker whose last model is released is kept like any other without weights.

@@ -3,7 +3,7 @@
 
 use super::device::RunningStep;
 use super::jobs::Job;
-use super::queue::{LaneKey, Phase, Side};
+use super::queue::{BucketKey, Phase, Side};
 use super::replay::Blame;
 use super::sabotage::sabotaged;
 use super::sequence::{Held, Progress, SequenceId, Status};
@@ -179,7 +179,7 @@ impl Machine {
         let Some(at) = job.tickets.iter().position(|ticket| ticket.place.first == number) else { return };
         let ticket = job.tickets.swap_remove(at);
         self.queue.remove(&ticket);
-        self.enqueue(request, number..number + 1, ticket.lane.reach, actions);
+        self.enqueue(request, number..number + 1, ticket.bucket.reach, actions);
     }
 
     /// A device does not go on with what it has state of, or not with that of one model.
@@ -199,16 +199,16 @@ impl Machine {
 
     /// Makes space for the next turn of a group: for what goes on, then for a prompt, for which only those give way that
     /// do not go on by themselves.
-    pub(super) fn make_space(&mut self, id: DeviceId, lane: LaneKey, actions: &mut Vec<Action>) {
+    pub(super) fn make_space(&mut self, id: DeviceId, bucket: BucketKey, actions: &mut Vec<Action>) {
         if sabotaged!(self, OverfillKv) {
             return;
         }
-        let bounds = self.step_bounds(lane.group.model);
-        while self.growth(id, lane, bounds) > self.device(id).kv.free() {
+        let bounds = self.step_bounds(bucket.group.model);
+        while self.growth(id, bucket, bounds) > self.device(id).kv.free() {
             let Some(last) = self.last_in_order(id, false) else { break };
             self.preempt(last, actions);
         }
-        let Some(wanted) = self.space_wanted(id, lane, bounds) else { return };
+        let Some(wanted) = self.space_wanted(id, bucket, bounds) else { return };
         while wanted + self.headroom(id, 0) > self.device(id).kv.free() {
             let Some(paused) = self.last_in_order(id, true) else { break };
             self.preempt(paused, actions);
@@ -216,9 +216,9 @@ impl Machine {
     }
 
     /// What the ready sequences of a group need beyond what they have, for one step each.
-    fn growth(&self, id: DeviceId, lane: LaneKey, bounds: StepBounds) -> u64 {
-        let lanes = self.queue.partners(lane, id).filter(|key| key.phase == Phase::Next(id));
-        let ready = self.queue.walk(lanes, Side::Front, self.aging());
+    fn growth(&self, id: DeviceId, bucket: BucketKey, bounds: StepBounds) -> u64 {
+        let buckets = self.queue.partners(bucket, id).filter(|key| key.phase == Phase::Next(id));
+        let ready = self.queue.walk(buckets, Side::Front, self.aging());
         let growth = ready.filter_map(|(ticket, run)| {
             let sequence = SequenceId { request: run.request, number: ticket.place.first };
             Some(self.device(id).kv.growth(sequence, bounds.kept(self.progress(sequence)?)))
@@ -227,13 +227,13 @@ impl Machine {
     }
 
     /// What the first prompt needs that a device would have space for, if sequences that pause gave way.
-    fn space_wanted(&self, id: DeviceId, lane: LaneKey, bounds: StepBounds) -> Option<u64> {
+    fn space_wanted(&self, id: DeviceId, bucket: BucketKey, bounds: StepBounds) -> Option<u64> {
         let paused: Vec<SequenceId> = self.device(id).kv.sequences().filter(|one| self.is_paused(*one)).collect();
         let kv = &self.device(id).kv;
         let free = kv.free() + paused.iter().map(|one| kv.of(*one)).sum::<u64>();
         let headroom = self.headroom(id, paused.len() as u64);
-        let lanes = self.queue.partners(lane, id).filter(|key| key.phase == Phase::Fresh);
-        let prompts = self.queue.walk(lanes, Side::Front, self.aging()).take(MISFITS_MAX);
+        let buckets = self.queue.partners(bucket, id).filter(|key| key.phase == Phase::Fresh);
+        let prompts = self.queue.walk(buckets, Side::Front, self.aging()).take(MISFITS_MAX);
         let mut needs = prompts.filter_map(|(ticket, run)| {
             let sequence = SequenceId { request: run.request, number: ticket.place.first };
             Some((bounds.kept(self.progress(sequence)?), self.aging().is_aged(run)))
@@ -243,9 +243,9 @@ impl Machine {
         Some(first.0).filter(|need| need + headroom <= free)
     }
 
-    /// Whether a device has space for some prompt of a lane.
-    pub(super) fn has_space(&self, id: DeviceId, lane: LaneKey) -> bool {
-        sabotaged!(self, OverfillKv) || self.space_wanted(id, lane, self.step_bounds(lane.group.model)).is_some()
+    /// Whether a device has space for some prompt of a bucket.
+    pub(super) fn has_space(&self, id: DeviceId, bucket: BucketKey) -> bool {
+        sabotaged!(self, OverfillKv) || self.space_wanted(id, bucket, self.step_bounds(bucket.group.model)).is_some()
     }
 
     fn headroom(&self, id: DeviceId, but: u64) -> u64 {

@@ -3,7 +3,7 @@
 
 use super::device_set::DeviceSet;
 use super::jobs::Job;
-use super::queue::{Aging, LaneKey, Phase, Place, Reach, Run, Side, Ticket};
+use super::queue::{Aging, BucketKey, Phase, Place, Reach, Run, Side, Ticket};
 use super::residency::Want;
 use super::sabotage::sabotaged;
 use super::sequence::Status;
@@ -46,7 +46,7 @@ impl Machine {
             return;
         }
         let (phase, ahead) = next;
-        let lane = LaneKey {
+        let bucket = BucketKey {
             group: if is_mixed { Group { model: ModelId(0), key: 0 } } else { job.group },
             is_isolated: job.is_suspect() && is_kept_apart,
             phase,
@@ -54,8 +54,11 @@ impl Machine {
         };
         // One that goes on has waited since its last step.
         let (since, arrived) = if phase.device().is_some() { (now, now) } else { (Moment::START, job.arrived) };
-        let ticket =
-            Ticket { lane, priority: job.priority, place: Place { since, arrival: job.arrival, first: numbers.start } };
+        let ticket = Ticket {
+            bucket,
+            priority: job.priority,
+            place: Place { since, arrival: job.arrival, first: numbers.start },
+        };
         let tokens = if phase.is_turn() { ahead } else { job.tokens_of(numbers.clone()) };
         let is_new = self.queue.insert(ticket, Run { request: id, end: numbers.end, tokens, arrived });
         job.tickets.push(ticket);
@@ -66,7 +69,7 @@ impl Machine {
             self.patience.insert((patience, id));
         }
         if present.and(self.gpus).is_empty() {
-            self.ask_for_weights(lane, is_new);
+            self.ask_for_weights(bucket, is_new);
         }
     }
 
@@ -83,11 +86,11 @@ impl Machine {
         }
     }
 
-    /// Notes that a lane may wait for weights that nobody brings yet.
-    fn ask_for_weights(&mut self, lane: LaneKey, is_new: bool) {
+    /// Notes that a bucket may wait for weights that nobody brings yet.
+    fn ask_for_weights(&mut self, bucket: BucketKey, is_new: bool) {
         let now = self.now;
-        let (gpus, cpus) = (lane.reach.may.and(self.gpus), lane.reach.may.and(self.cpus));
-        let model = &mut self.models[lane.group.model.0 as usize];
+        let (gpus, cpus) = (bucket.reach.may.and(self.gpus), bucket.reach.may.and(self.cpus));
+        let model = &mut self.models[bucket.group.model.0 as usize];
         let near = model.present.union(model.coming);
         if !gpus.is_empty() && gpus.and(near).is_empty() {
             // Also where the CPU computes it at once: the next one finds it on a GPU.
@@ -122,7 +125,7 @@ impl Machine {
         let mut waiting = std::mem::take(&mut job.set_aside);
         for ticket in std::mem::take(&mut job.tickets) {
             if let Some(run) = self.queue.remove(&ticket) {
-                waiting.push((ticket.place.first..run.end, ticket.lane.reach));
+                waiting.push((ticket.place.first..run.end, ticket.bucket.reach));
             }
         }
         waiting
@@ -198,13 +201,13 @@ impl Machine {
         let Some(job) = self.jobs.get(id) else { return };
         let model = job.group.model;
         let stranded = job.tickets.iter().filter_map(|ticket| {
-            let may = ticket.lane.reach.may;
+            let may = ticket.bucket.reach.may;
             self.stranded_since(may, model).map(|since| (since.max(job.arrived) + start_max, may))
         });
         let first = stranded.min();
         // The CPU has it: that does not go away unseen.
         let on_cpus = self.cpus.and(self.model(model).present);
-        let is_safe = job.tickets.iter().all(|ticket| !ticket.lane.reach.may.and(on_cpus).is_empty());
+        let is_safe = job.tickets.iter().all(|ticket| !ticket.bucket.reach.may.and(on_cpus).is_empty());
         if let Some((due, may)) = first
             && due <= now
         {
@@ -243,11 +246,11 @@ impl Machine {
 
     /// Refuses every request that waits for devices which were all given up.
     pub(super) fn refuse_unreachable(&mut self, actions: &mut Vec<Action>) {
-        let dead: Vec<LaneKey> =
-            self.queue.keys().filter(|lane| !self.is_reachable(lane.reach.may, lane.group.model)).collect();
-        for lane in dead {
-            let reason = self.reason_of(lane.reach.may, lane.group.model);
-            while let Some(id) = self.queue.first_request(lane) {
+        let dead: Vec<BucketKey> =
+            self.queue.keys().filter(|bucket| !self.is_reachable(bucket.reach.may, bucket.group.model)).collect();
+        for bucket in dead {
+            let reason = self.reason_of(bucket.reach.may, bucket.group.model);
+            while let Some(id) = self.queue.first_request(bucket) {
                 self.refuse(id, Refused::NoDevice(reason), actions);
             }
         }

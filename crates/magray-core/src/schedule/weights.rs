@@ -72,11 +72,11 @@ impl Machine {
         let device = self.device_mut(id);
         device.last_sign = now;
         let shelf = &mut device.shelf;
-        let is_wished_away = shelf.place(model).leave.is_some();
+        let is_asked_to_leave = shelf.place(model).leave.is_some();
         shelf.set(model, Stage::Absent);
         let there = shelf.used();
         let place = shelf.place_mut(model);
-        place.is_owed = was_owed && !is_wished_away;
+        place.is_owed = was_owed && !is_asked_to_leave;
         match failure {
             Failure::OutOfMemory => {
                 place.tries.fail(Fallback::OutOfMemory, now);
@@ -90,7 +90,7 @@ impl Machine {
             _ if !is_gpu => place.tries.fail(Fallback::NotLoaded, now),
             Failure::Sticky | Failure::WrongAnswer | Failure::Lost => {
                 place.tries.fail_with_worker(now);
-                place.is_owed |= !is_wished_away;
+                place.is_owed |= !is_asked_to_leave;
                 let trouble = match failure {
                     Failure::Lost => Trouble::Lost,
                     Failure::WrongAnswer => Trouble::WrongAnswer,
@@ -154,7 +154,7 @@ impl Machine {
             *has_computed |= is_computed;
         }
         let is_awaited = place.leave.is_some() || shelf.is_blocked;
-        self.is_unsettled |= is_awaited && !is_used && !sabotaged!(self, LoseWish);
+        self.is_unsettled |= is_awaited && !is_used && !sabotaged!(self, LoseResidencyRequest);
     }
 
     /// Notes the models of which nothing waits or runs any more: their time begins.

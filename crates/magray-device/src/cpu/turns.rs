@@ -99,7 +99,7 @@ fn turns() -> Option<libc::sched_attr> {
     (told == 0).then_some(how)
 }
 
-/// Other systems have no such wish.
+/// Other systems have no such request.
 #[cfg(not(target_os = "linux"))]
 pub fn take_short_turns() -> bool {
     false

@@ -2,15 +2,15 @@
 //! Decides nothing about requests.
 
 use super::cpu_lane::CpuLane;
-use super::desk::{Desk, is_delivering};
 use super::devices::{self, Gpu, device_of_gpu};
+use super::dispatcher::{Dispatcher, is_delivering};
 use super::images::Images;
 use super::lane::{Lane, LaneStatus, join_until};
 use super::models::Models;
 use super::news::News;
 use super::tampering::{Strikes, Tampered};
 use super::worker_lane::{LaneSpec, WorkerLane};
-use super::{EngineModel, EngineOptions, Running, aside};
+use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
 use crate::gpu::CONTEXT_BYTES;
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
@@ -39,7 +39,7 @@ const STOP_MAX: Duration = Duration::from_secs(3);
 
 /// The parts that run.
 pub(super) struct Assembly {
-    pub(super) desk: Arc<Desk>,
+    pub(super) dispatcher: Arc<Dispatcher>,
     pub(super) news: Arc<News>,
     threads: Mutex<Threads>,
 }
@@ -89,39 +89,39 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         let news = Arc::clone(&news);
         Box::new(move |device, change, status: LaneStatus| news.tell(device, change, status.blames_device))
     };
-    let desk = Arc::new(Desk::new(machine, absent, on_change));
-    let lanes = lanes(options, &gpus, &models, Arc::downgrade(&desk));
-    let cpu = CpuLane::new(CPU, Arc::clone(&models.packer), models.on_cpu, Arc::downgrade(&desk))?;
+    let dispatcher = Arc::new(Dispatcher::new(machine, absent, on_change));
+    let lanes = lanes(options, &gpus, &models, Arc::downgrade(&dispatcher));
+    let cpu = CpuLane::new(CPU, Arc::clone(&models.packer), models.on_cpu, Arc::downgrade(&dispatcher))?;
     let mut all: Vec<Box<dyn Lane>> = vec![Box::new(cpu)];
     all.extend(lanes);
     let given_up: Vec<_> = news.out_of_service().into_iter().map(device_of_gpu).collect();
-    desk.open(all, &given_up);
+    dispatcher.open(all, &given_up);
     // From here on it must be taken apart, also where a thread cannot be had.
-    let assembly = Assembly { desk, news, threads: Mutex::default() };
+    let assembly = Assembly { dispatcher, news, threads: Mutex::default() };
     let threads = || assembly.threads.lock().unwrap_or_else(PoisonError::into_inner);
-    threads().clock = Some(thread("clock", &assembly.desk, |desk| desk.keep_time())?);
+    threads().clock = Some(thread("clock", &assembly.dispatcher, |dispatcher| dispatcher.keep_time())?);
     threads().monitor = watch(options, &gpus, &assembly)?;
-    threads().strikes = Strikes::start(options.faults.as_ref(), &assembly.desk)?;
+    threads().strikes = Strikes::start(options.faults.as_ref(), &assembly.dispatcher)?;
     let canaries = Arc::clone(&models.packer.canaries);
     // Those that compute take all cores already: half as many keep up with them.
-    let aside = aside::Threads::start(models.threads / 2)?;
+    let background = background::Threads::start(models.threads / 2)?;
     let names = options.models.iter().map(|model| model.name.clone()).collect();
-    let (movers, proof) = (Arc::default(), Arc::default());
+    let (transfers, proof) = (Arc::default(), Arc::default());
     let unread_max = options.schedule.generation.unread_max;
     let readers = models.readers;
-    Ok(Running { assembly, readers, canaries, aside, movers, proof, allowed, names, generates, unread_max })
+    Ok(Running { assembly, readers, canaries, background, transfers, proof, allowed, names, generates, unread_max })
 }
 
 impl Assembly {
     /// Ends everything: the workers, the watch and the clock. A second time it does nothing.
     pub(super) fn end(&self) {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        let desk = Arc::clone(&self.desk);
+        let dispatcher = Arc::clone(&self.dispatcher);
         if is_delivering() {
             // A caller let go of the engine in a thread that may belong to it: that cannot wait for itself.
-            let _ = std::thread::Builder::new().name("end".to_owned()).spawn(move || take_apart(&desk, threads));
+            let _ = std::thread::Builder::new().name("end".to_owned()).spawn(move || take_apart(&dispatcher, threads));
         } else {
-            take_apart(&desk, threads);
+            take_apart(&dispatcher, threads);
         }
     }
 }
@@ -132,17 +132,17 @@ impl Drop for Assembly {
     }
 }
 
-fn take_apart(desk: &Desk, Threads { mut clock, monitor, strikes }: Threads) {
+fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, monitor, strikes }: Threads) {
     // From here on a worker that ends is no incident.
-    desk.close();
-    for lane in desk.lanes() {
+    dispatcher.close();
+    for lane in dispatcher.lanes() {
         lane.stop();
     }
     // The watch may be inside a driver that does not answer: it is not waited for without end.
     let watch = std::thread::Builder::new().name("end of watch".to_owned());
     let mut watch = watch.spawn(move || drop((monitor, strikes))).ok();
     let deadline = Instant::now() + STOP_MAX;
-    let late: Vec<_> = desk.lanes().iter().filter(|lane| !lane.join(deadline)).collect();
+    let late: Vec<_> = dispatcher.lanes().iter().filter(|lane| !lane.join(deadline)).collect();
     late.iter().for_each(|lane| lane.kill());
     let deadline = Instant::now() + STOP_MAX;
     for lane in late {
@@ -182,7 +182,7 @@ fn image_bytes_max(spec: &ModelSpec) -> u64 {
 }
 
 /// A lane for each GPU.
-fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk>) -> Vec<Box<dyn Lane>> {
+fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, dispatcher: Weak<Dispatcher>) -> Vec<Box<dyn Lane>> {
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
     let precision = options.encoder.precision.or(options.encoder.gpu.precision);
     let worker_models = options.models.iter().map(|model| WorkerModel { source: model.source.clone(), precision });
@@ -215,7 +215,7 @@ fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, desk: Weak<Desk
             images: Arc::clone(&images),
             ready_within: options.schedule.recovery.start_max,
         };
-        Box::new(WorkerLane::new(spec, desk.clone())) as Box<dyn Lane>
+        Box::new(WorkerLane::new(spec, dispatcher.clone())) as Box<dyn Lane>
     };
     gpus.iter().enumerate().map(lane).collect()
 }
@@ -233,24 +233,28 @@ fn watch(options: &EngineOptions, gpus: &[Gpu], assembly: &Assembly) -> Result<O
         None => Box::new(ScriptedSource::new(Vec::new())),
     };
     let source = match &options.faults {
-        Some(plan) => Box::new(Tampered::new(source, plan, gpus, assembly.desk.started())),
+        Some(plan) => Box::new(Tampered::new(source, plan, gpus, assembly.dispatcher.started())),
         None => source,
     };
     let interval = options.monitor_interval.unwrap_or(LEDGER_INTERVAL).min(LEDGER_INTERVAL);
     let watched = MonitorOptions { gpus: gpus.len(), interval, ..MonitorOptions::default() };
-    let (desk, news) = (Arc::downgrade(&assembly.desk), Arc::clone(&assembly.news));
+    let (dispatcher, news) = (Arc::downgrade(&assembly.dispatcher), Arc::clone(&assembly.news));
     let monitor = Monitor::start(source, watched, move |gpu, condition, sample| {
-        let Some(desk) = desk.upgrade() else { return };
+        let Some(dispatcher) = dispatcher.upgrade() else { return };
         news.note(gpu, sample);
-        desk.judged(device_of_gpu(gpu), condition);
+        dispatcher.judged(device_of_gpu(gpu), condition);
         for gpu in news.returned_to_service() {
-            desk.reset(device_of_gpu(gpu));
+            dispatcher.reset(device_of_gpu(gpu));
         }
     });
     Ok(Some(monitor?))
 }
 
-fn thread(name: &str, desk: &Arc<Desk>, run: impl FnOnce(&Desk) + Send + 'static) -> Result<JoinHandle<()>, LoadError> {
-    let desk = Arc::clone(desk);
-    Ok(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&desk))?)
+fn thread(
+    name: &str,
+    dispatcher: &Arc<Dispatcher>,
+    run: impl FnOnce(&Dispatcher) + Send + 'static,
+) -> Result<JoinHandle<()>, LoadError> {
+    let dispatcher = Arc::clone(dispatcher);
+    Ok(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&dispatcher))?)
 }

@@ -28,7 +28,7 @@ impl Engine {
     {
         let (bytes, prompt) = (bytes(&texts), prompt.map(str::to_owned));
         let read = move |engine: &Self| engine.read(model, &texts, prompt.as_deref());
-        let work = self.read_aside(bytes, read).await?;
+        let work = self.read_in_background(bytes, read).await?;
         self.ask(work).await
     }
 
@@ -60,7 +60,7 @@ impl Engine {
     {
         let (bytes, prompt) = (bytes(&texts), prompt.map(str::to_owned));
         let read = move |engine: &Self| engine.read(model, &texts, prompt.as_deref());
-        let work = self.read_aside(bytes, read).await?;
+        let work = self.read_in_background(bytes, read).await?;
         let tokens = work.texts.iter().map(|text| text.ids.len()).collect();
         let answer = self.ask(Work { output: Output::Tokens, skip: 0, ..work }).await?;
         Ok(TokenVectors { tokens, answer })
@@ -90,7 +90,7 @@ impl Engine {
     {
         let bytes = query.as_ref().len() + bytes(&texts);
         let read = move |engine: &Self| engine.read_ranking(model, query, &texts, None);
-        let ranking = self.read_aside(bytes, read).await?;
+        let ranking = self.read_in_background(bytes, read).await?;
         let answer = self.ask(ranking.work).await?;
         Ok(Ranked { scores: ranking.by.scores(&answer, false), answer })
     }

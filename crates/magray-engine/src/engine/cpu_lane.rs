@@ -3,7 +3,7 @@
 //!
 //! Threads of the pool that have no more of a batch tell so, and begin with the next while the others end it.
 
-use super::desk::Desk;
+use super::dispatcher::Dispatcher;
 use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
 use super::work::Output;
@@ -41,7 +41,7 @@ struct State {
     /// By model; taken while it computes.
     models: Vec<Mutex<Option<OnCpu>>>,
     last_error: Mutex<Option<String>>,
-    desk: Weak<Desk>,
+    dispatcher: Weak<Dispatcher>,
 }
 
 impl CpuLane {
@@ -50,12 +50,12 @@ impl CpuLane {
         id: DeviceId,
         packer: Arc<CpuPacker>,
         models: Vec<Option<OnCpu>>,
-        desk: Weak<Desk>,
+        dispatcher: Weak<Dispatcher>,
     ) -> std::io::Result<Self> {
         let precision = packer.precision();
         let models = models.into_iter().map(Mutex::new).collect();
         let (batches, last_error) = (Batches::default(), Mutex::default());
-        let state = Arc::new(State { id, batches, packer, models, last_error, desk });
+        let state = Arc::new(State { id, batches, packer, models, last_error, dispatcher });
         let (weights, to_keep) = channel();
         let (computing, keeping) = (Arc::clone(&state), Arc::clone(&state));
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -132,12 +132,12 @@ impl State {
 
     /// Tells what became of a batch.
     fn tell(&self, batch: &Batch, outcome: Outcome, compute: Duration) {
-        let Some(desk) = self.desk.upgrade() else { return };
+        let Some(dispatcher) = self.dispatcher.upgrade() else { return };
         match outcome {
-            Ok(rows) => desk.finished(self.id, batch, &rows, compute),
+            Ok(rows) => dispatcher.finished(self.id, batch, &rows, compute),
             Err(_) => {
                 tracing::error!(target: "magray::engine", texts = batch.texts_count(), "a batch panicked on the CPU");
-                desk.failed(self.id, batch.id, Failure::Transient);
+                dispatcher.failed(self.id, batch.id, Failure::Transient);
             }
         }
     }
@@ -156,8 +156,8 @@ impl State {
                 None => {
                     put(None);
                     self.log(model, started, "a model has left its device");
-                    if let Some(desk) = self.desk.upgrade() {
-                        desk.offloaded(self.id, model);
+                    if let Some(dispatcher) = self.dispatcher.upgrade() {
+                        dispatcher.offloaded(self.id, model);
                     }
                     continue;
                 }
@@ -165,8 +165,8 @@ impl State {
                     put(Some(on_cpu));
                     self.log(model, started, "a model is on its device");
                     let (bytes, took) = (self.packer.bytes(model, self.packer.precision()), started.elapsed());
-                    if let Some(desk) = self.desk.upgrade() {
-                        desk.loaded(self.id, model, Loaded { bytes, took, from_host: false });
+                    if let Some(dispatcher) = self.dispatcher.upgrade() {
+                        dispatcher.loaded(self.id, model, Loaded { bytes, took, from_host: false });
                     }
                     continue;
                 }
@@ -176,8 +176,8 @@ impl State {
             let name = self.packer.name(model);
             tracing::error!(target: "magray::engine", device = "cpu", model = name, error = problem, "a model is not on its device");
             *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
-            if let Some(desk) = self.desk.upgrade() {
-                desk.not_loaded(self.id, model, Failure::Transient);
+            if let Some(dispatcher) = self.dispatcher.upgrade() {
+                dispatcher.not_loaded(self.id, model, Failure::Transient);
             }
         }
     }
@@ -274,11 +274,11 @@ impl Feed for Answering<'_> {
     type Job = Computed;
 
     fn next(&self, is_spare: bool) -> Option<Computed> {
-        let State { id, batches, desk, .. } = self.state;
+        let State { id, batches, dispatcher, .. } = self.state;
         let take = || batches.take(self.model, Output::Texts);
         let batch = take().or_else(|| {
-            // The desk may have some that it would rather have kept until this batch ends, for more to join them.
-            desk.upgrade().filter(|_| is_spare)?.spare(*id);
+            // The dispatcher may have some that it would rather have kept until this batch ends, for more to join them.
+            dispatcher.upgrade().filter(|_| is_spare)?.spare(*id);
             take()
         })?;
         let texts = batch.parts.iter().enumerate().map(|(part, of)| of.texts.clone().map(move |text| (part, text)));

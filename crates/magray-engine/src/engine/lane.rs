@@ -1,4 +1,4 @@
-//! The way from the desk to a device: a thread of this process or a worker process.
+//! The way from the dispatcher to a device: a thread of this process or a worker process.
 //! Decides nothing: it does what it is told and reports what came of it.
 
 use super::work::{Output, Work};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A device's lane. No method waits for the device; what comes of it is reported to the desk.
+/// A device's lane. No method waits for the device; what comes of it is reported to the dispatcher.
 pub(super) trait Lane: Send + Sync {
     /// What the device is called.
     fn name(&self) -> DeviceName;

@@ -57,24 +57,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod aside;
 mod asking;
 mod assembly;
+mod background;
 mod calls;
 mod canary;
 mod cpu_lane;
-mod desk;
 mod devices;
+mod dispatcher;
 pub(crate) mod images;
 mod incident;
 mod lane;
+mod model_queries;
 mod models;
 mod moves;
 mod news;
 mod pace;
 mod proof;
 mod ranking;
-mod reading_room;
 mod sandbox_check;
 mod slot;
 mod status;
@@ -83,8 +83,8 @@ mod token_stream;
 mod work;
 mod worker_lane;
 
-pub use aside::Aside;
 pub use asking::Asking;
+pub use background::Background;
 pub use calls::TokenVectors;
 pub use incident::Incident;
 pub use moves::{Move, Moved};
@@ -111,7 +111,7 @@ use crate::reading::Reader;
 use crate::tokenize::Encoded;
 use assembly::Assembly;
 use canary::Canary;
-use desk::Desk;
+use dispatcher::Dispatcher;
 use magray_core::schedule::DeviceId;
 use magray_core::{DeviceChoice, DeviceName};
 use proof::Proof;
@@ -216,9 +216,9 @@ struct Running {
     readers: Vec<Reader>,
     canaries: Arc<[Canary]>,
     /// Threads that read texts.
-    aside: aside::Threads,
+    background: background::Threads,
     /// Callers that await moves.
-    movers: Arc<AtomicUsize>,
+    transfers: Arc<AtomicUsize>,
     /// What is known of the last passes.
     proof: Arc<Proof>,
     /// By model: where work goes that does not say.
@@ -243,7 +243,7 @@ impl Engine {
 
     /// Waits until every GPU is used or given up; `false` if that takes longer than `most`.
     pub fn wait_until_settled(&self, most: Duration) -> bool {
-        self.desk().wait_until_settled(most)
+        self.dispatcher().wait_until_settled(most)
     }
 
     /// Takes work; `on_answer` is called exactly once, by a thread of the engine or, if the work is refused at once, by
@@ -270,7 +270,7 @@ impl Engine {
             }
             on_answer(answer);
         };
-        Some(self.desk().submit(work, Box::new(on_answer)))
+        Some(self.dispatcher().submit(work, Box::new(on_answer)))
     }
 
     /// Whether work of about so many tokens would be taken now: a server asks before it reads a request. Work that may be
@@ -280,13 +280,13 @@ impl Engine {
             (Allowed::Any, [first, others @ ..]) if others.iter().all(|other| other == first) => *first,
             (allowed, _) => allowed,
         };
-        let would = self.desk().would_take(&Sketch { allowed, ..sketch });
+        let would = self.dispatcher().would_take(&Sketch { allowed, ..sketch });
         would.map_err(|refused| EngineError::from_refused(refused, || None))
     }
 
     /// Nobody waits for this work any more: `on_answer` is not called, unless that is just happening.
     pub fn cancel(&self, id: RequestId) {
-        self.desk().cancel(id);
+        self.dispatcher().cancel(id);
     }
 
     /// Computes and waits for the answer, for programs without a runtime. Others await [`Engine::ask`].
@@ -331,31 +331,31 @@ impl Engine {
 
     /// What went wrong with devices, the oldest first; the last 256 are kept.
     pub fn incidents(&self) -> Vec<Incident> {
-        self.desk().incidents()
+        self.dispatcher().incidents()
     }
 
     /// Returns a device to service whose failures sent it out of rotation; `false` if the engine has no such device.
     pub fn reset(&self, device: DeviceName) -> bool {
-        let lanes = self.desk().lanes();
+        let lanes = self.dispatcher().lanes();
         let at = lanes.iter().position(|lane| lane.name() == device);
         if let Some(at) = at {
             // The first is the CPU, which nobody remembers.
             if let Some(gpu) = at.checked_sub(1) {
                 self.0.assembly.news.reset(gpu);
             }
-            self.desk().reset(DeviceId(at as u16));
+            self.dispatcher().reset(DeviceId(at as u16));
         }
         at.is_some()
     }
 
     /// Takes no work any more, answers what it has, and ends all workers. Other clones get refusals from then on.
     pub fn shut_down(self) {
-        self.desk().drain(Self::DRAIN_MAX);
+        self.dispatcher().drain(Self::DRAIN_MAX);
         self.0.assembly.end();
     }
 
-    fn desk(&self) -> &Desk {
-        &self.0.assembly.desk
+    fn dispatcher(&self) -> &Dispatcher {
+        &self.0.assembly.dispatcher
     }
 
     fn check(&self, work: &Work) -> Result<(), EngineError> {

@@ -1,11 +1,11 @@
 //! Models that come and go by hand: offload, release, preheat, and how long they stay by themselves.
 //! Decides nothing: it says what is wanted and waits until it is so.
 
-use super::aside::Aside;
-use super::desk::{Seen, Unmet};
+use super::background::Background;
+use super::dispatcher::{Seen, Unmet};
 use super::{Engine, EngineError};
 use magray_core::DeviceName;
-use magray_core::schedule::{DeviceState, ModelView, Priority, Residency, Wish};
+use magray_core::schedule::{DeviceState, ModelView, Priority, Residency, ResidencyRequest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// From one look at a worker that is about to end to the next.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// What came of a wish.
+/// What came of a request.
 #[derive(Clone, Debug)]
 pub struct Moved {
     /// How long it took.
@@ -34,7 +34,7 @@ pub enum Move {
 }
 
 /// Callers that await moves at a time.
-const MOVERS_MAX: usize = 8;
+const TRANSFERS_MAX: usize = 8;
 
 impl Engine {
     /// Moves a model and awaits that it is done, in any runtime. A caller that stops waiting does not stop the move. A few
@@ -53,9 +53,9 @@ impl Engine {
     /// ```
     pub async fn move_model(&self, model: usize, how: Move, most: Duration) -> Result<Moved, EngineError> {
         let refused = || EngineError::Full { retry_after: Duration::from_secs(1) };
-        let turn = Turn::take(&self.0.movers).ok_or_else(refused)?;
+        let turn = Permit::take(&self.0.transfers).ok_or_else(refused)?;
         let own = self.clone();
-        let moving = Aside::on_own_thread(move || {
+        let moving = Background::on_own_thread(move || {
             let _turn = turn;
             match how {
                 Move::Offload => own.offload(model, most),
@@ -69,13 +69,13 @@ impl Engine {
     /// Takes a model off the GPUs; its weights stay in the memory of the host. Batches that run end first, and no request
     /// fails: one that comes meanwhile brings the model back.
     pub fn offload(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
-        self.wish(model, Wish::Offload, most, is_offloaded)
+        self.request(model, ResidencyRequest::Offload, most, is_offloaded)
     }
 
     /// Takes a model out of all memory, and ends workers whose GPUs have no model left. The next request loads it again.
     pub fn release(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
         let until = Instant::now().checked_add(most);
-        let mut moved = self.wish(model, Wish::Release, most, is_released)?;
+        let mut moved = self.request(model, ResidencyRequest::Release, most, is_released)?;
         let started = Instant::now();
         // The memory of a GPU is free when its worker is gone, and not when that was told to go.
         while self.has_ending_worker() {
@@ -90,27 +90,27 @@ impl Engine {
 
     /// Brings a model to a GPU before anybody asks; to the CPU where there is no GPU.
     pub fn preheat(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
-        self.wish(model, Wish::Preheat, most, is_preheated)
+        self.request(model, ResidencyRequest::Preheat, most, is_preheated)
     }
 
     /// How long a model stays on a GPU without being used; `None`: until somebody takes it off.
     pub fn set_idle_timeout(&self, model: usize, timeout: Option<Duration>) -> Result<(), EngineError> {
-        self.change(model, Wish::IdleTimeout(timeout))
+        self.change(model, ResidencyRequest::IdleTimeout(timeout))
     }
 
     /// Whether a model leaves the GPUs whenever nothing of it waits or runs.
     pub fn set_offload_after_use(&self, model: usize, is_on: bool) -> Result<(), EngineError> {
-        self.change(model, Wish::OffloadAfterUse(is_on))
+        self.change(model, ResidencyRequest::OffloadAfterUse(is_on))
     }
 
     /// Whether a model stays on its GPU whatever others need.
     pub fn set_pinned(&self, model: usize, is_pinned: bool) -> Result<(), EngineError> {
-        self.change(model, Wish::Pin(is_pinned))
+        self.change(model, ResidencyRequest::Pin(is_pinned))
     }
 
     /// How much a model counts when models compete for the memory of a GPU.
     pub fn set_priority(&self, model: usize, priority: Priority) -> Result<(), EngineError> {
-        self.change(model, Wish::Priority(priority))
+        self.change(model, ResidencyRequest::Priority(priority))
     }
 
     /// Whether a worker that nobody needs any more is still there.
@@ -118,14 +118,14 @@ impl Engine {
         self.status().devices.iter().any(|device| device.schedule.is_ending && device.pid.is_some())
     }
 
-    fn change(&self, model: usize, wish: Wish) -> Result<(), EngineError> {
-        self.wish(model, wish, Duration::ZERO, |_| true).map(drop)
+    fn change(&self, model: usize, request: ResidencyRequest) -> Result<(), EngineError> {
+        self.request(model, request, Duration::ZERO, |_| true).map(drop)
     }
 
-    fn wish(
+    fn request(
         &self,
         model: usize,
-        wish: Wish,
+        request: ResidencyRequest,
         most: Duration,
         is_done: impl Fn(Seen<'_>) -> bool,
     ) -> Result<Moved, EngineError> {
@@ -133,27 +133,27 @@ impl Engine {
             return Err(EngineError::NoModel(model));
         }
         let started = Instant::now();
-        let view = self.desk().wished(model, wish, most, is_done).map_err(|unmet| match unmet {
+        let view = self.dispatcher().requested(model, request, most, is_done).map_err(|unmet| match unmet {
             Unmet::Late => EngineError::NotYet { within: most },
             Unmet::Overruled => EngineError::Overruled,
         })?;
-        let names = self.desk().lanes().iter().map(|lane| lane.name());
+        let names = self.dispatcher().lanes().iter().map(|lane| lane.name());
         Ok(Moved { took: started.elapsed(), residency: names.zip(view.residency).collect() })
     }
 }
 
 /// One of the callers that may await a move; given back when it is dropped.
-struct Turn(Arc<AtomicUsize>);
+struct Permit(Arc<AtomicUsize>);
 
-impl Turn {
-    fn take(movers: &Arc<AtomicUsize>) -> Option<Self> {
-        let more = |waiting: usize| (waiting < MOVERS_MAX).then_some(waiting + 1);
-        movers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self(Arc::clone(movers)))
+impl Permit {
+    fn take(transfers: &Arc<AtomicUsize>) -> Option<Self> {
+        let more = |waiting: usize| (waiting < TRANSFERS_MAX).then_some(waiting + 1);
+        transfers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self(Arc::clone(transfers)))
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -195,7 +195,7 @@ fn is_held(residency: Residency) -> bool {
 mod tests {
     //! Whoever waits looks when others let it: everything here has happened before the first look.
 
-    use super::super::desk::Desk;
+    use super::super::dispatcher::Dispatcher;
     use super::super::lane::{Lane, LaneStatus, Order};
     use super::*;
     use magray_core::Precision;
@@ -225,7 +225,7 @@ mod tests {
         fn loaded() -> Self {
             let mut rig = Self::new();
             rig.step(Event::Up { device: GPU });
-            rig.step(Event::Wished { model: MODEL, wish: Wish::Preheat });
+            rig.step(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Preheat });
             rig.load();
             rig
         }
@@ -253,10 +253,15 @@ mod tests {
             self.step(Event::Submitted(request));
         }
 
-        /// Whether a wish is done after all that `then` does.
-        fn grants(mut self, wish: Wish, is_done: impl Fn(Seen<'_>) -> bool, then: impl FnOnce(&mut Self)) -> bool {
+        /// Whether a request is done after all that `then` does.
+        fn grants(
+            mut self,
+            request: ResidencyRequest,
+            is_done: impl Fn(Seen<'_>) -> bool,
+            then: impl FnOnce(&mut Self),
+        ) -> bool {
             let before = self.0.view().models.remove(0);
-            self.step(Event::Wished { model: MODEL, wish });
+            self.step(Event::ResidencyRequested { model: MODEL, request });
             then(&mut self);
             let view = self.0.view();
             is_done(Seen { before: &before, now: &view.models[0], devices: &view.devices })
@@ -267,7 +272,7 @@ mod tests {
     fn a_release_waited_for_ever_where_the_model_came_back_before_the_first_look() {
         let mut rig = Rig::new();
         rig.ask();
-        let is_done = rig.grants(Wish::Release, is_released, |rig| {
+        let is_done = rig.grants(ResidencyRequest::Release, is_released, |rig| {
             rig.step(Event::Up { device: GPU });
             rig.load();
         });
@@ -278,7 +283,7 @@ mod tests {
     fn an_offload_waited_for_ever_where_the_model_came_before_the_first_look() {
         let mut rig = Rig::new();
         rig.ask();
-        let is_done = rig.grants(Wish::Offload, is_offloaded, |rig| {
+        let is_done = rig.grants(ResidencyRequest::Offload, is_offloaded, |rig| {
             rig.step(Event::Up { device: GPU });
             rig.load();
         });
@@ -287,7 +292,7 @@ mod tests {
 
     #[test]
     fn an_offload_waited_for_ever_where_the_worker_ended_and_the_model_came_back() {
-        let is_done = Rig::loaded().grants(Wish::Offload, is_offloaded, |rig| {
+        let is_done = Rig::loaded().grants(ResidencyRequest::Offload, is_offloaded, |rig| {
             rig.step(Event::Down { device: GPU, ending: Ending::Crashed });
             rig.ask();
             rig.step(Event::Up { device: GPU });
@@ -298,8 +303,8 @@ mod tests {
 
     #[test]
     fn a_preheat_waited_for_ever_where_the_model_left_before_the_first_look() {
-        let is_done = Rig::loaded().grants(Wish::Preheat, is_preheated, |rig| {
-            rig.step(Event::Wished { model: MODEL, wish: Wish::Offload });
+        let is_done = Rig::loaded().grants(ResidencyRequest::Preheat, is_preheated, |rig| {
+            rig.step(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Offload });
             rig.step(Event::Offloaded { device: GPU, model: MODEL });
         });
         assert!(is_done);
@@ -307,17 +312,17 @@ mod tests {
 
     #[test]
     fn what_is_under_way_is_not_done() {
-        assert!(!Rig::loaded().grants(Wish::Release, is_released, |_| ()));
-        assert!(!Rig::loaded().grants(Wish::Offload, is_offloaded, |_| ()));
-        let is_done = Rig::new().grants(Wish::Preheat, is_preheated, |rig| {
+        assert!(!Rig::loaded().grants(ResidencyRequest::Release, is_released, |_| ()));
+        assert!(!Rig::loaded().grants(ResidencyRequest::Offload, is_offloaded, |_| ()));
+        let is_done = Rig::new().grants(ResidencyRequest::Preheat, is_preheated, |rig| {
             rig.step(Event::Up { device: GPU });
         });
         assert!(!is_done);
         let gone = |rig: &mut Rig| {
             rig.step(Event::Offloaded { device: GPU, model: MODEL });
         };
-        assert!(Rig::loaded().grants(Wish::Offload, is_offloaded, gone));
-        assert!(!Rig::loaded().grants(Wish::Release, is_released, gone), "the host still has it");
+        assert!(Rig::loaded().grants(ResidencyRequest::Offload, is_offloaded, gone));
+        assert!(!Rig::loaded().grants(ResidencyRequest::Release, is_released, gone), "the host still has it");
     }
     /// A device that takes orders and does nothing.
     struct Deaf;
@@ -346,14 +351,14 @@ mod tests {
 
     #[test]
     fn a_release_that_somebody_overrules_waits_no_longer() {
-        let desk = Desk::new(Rig::loaded().0, None, Box::new(|_, _, _| ()));
-        desk.open(vec![Box::new(Deaf), Box::new(Deaf)], &[]);
-        let wished = |wish, most| desk.wished(0, wish, most, |_| false).map(drop);
+        let dispatcher = Dispatcher::new(Rig::loaded().0, None, Box::new(|_, _, _| ()));
+        dispatcher.open(vec![Box::new(Deaf), Box::new(Deaf)], &[]);
+        let requested = |request, most| dispatcher.requested(0, request, most, |_| false).map(drop);
         let waited = std::thread::scope(|scope| {
-            let release = scope.spawn(|| wished(Wish::Release, Duration::from_secs(600)));
+            let release = scope.spawn(|| requested(ResidencyRequest::Release, Duration::from_secs(600)));
             while !release.is_finished() {
                 // Either may be the last of the two, until the release has ended.
-                assert!(wished(Wish::Preheat, Duration::ZERO).is_err());
+                assert!(requested(ResidencyRequest::Preheat, Duration::ZERO).is_err());
             }
             release.join().unwrap()
         });

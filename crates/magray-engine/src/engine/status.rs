@@ -58,9 +58,9 @@ pub struct DeviceStatus {
 
 impl Status {
     pub(super) fn of(assembly: &Assembly, names: &[String]) -> Self {
-        let desk = &assembly.desk;
-        let view = desk.view();
-        let devices = desk.lanes().iter().zip(view.devices).enumerate().map(|(at, (lane, schedule))| {
+        let dispatcher = &assembly.dispatcher;
+        let view = dispatcher.view();
+        let devices = dispatcher.lanes().iter().zip(view.devices).enumerate().map(|(at, (lane, schedule))| {
             let status = lane.status();
             // The first is the CPU.
             let gpu = at.checked_sub(1);
@@ -70,11 +70,11 @@ impl Status {
             DeviceStatus { name: lane.name(), hardware, schedule, pid, memory, health, last_error }
         });
         Self {
-            uptime: desk.started().elapsed(),
+            uptime: dispatcher.started().elapsed(),
             requests: view.requests,
             tokens: view.tokens,
             waiting: view.waiting,
-            recent: desk.recent(),
+            recent: dispatcher.recent(),
             devices: devices.collect(),
             models: names.iter().cloned().zip(view.models).map(|(name, view)| ModelStatus { name, view }).collect(),
         }

@@ -1,8 +1,8 @@
 //! Plays the part of a fault plan that is not the worker's: workers that are killed, telemetry that lies.
 //! Does nothing without a plan.
 
-use super::desk::Desk;
 use super::devices::Gpu;
+use super::dispatcher::Dispatcher;
 use crate::faults::{Clock, FaultKind, FaultPlan, Place, Script};
 use crate::health::{HealthSample, HealthSource, ThrottleReasons};
 use std::io;
@@ -18,22 +18,22 @@ pub(super) struct Strikes {
 }
 
 impl Strikes {
-    pub(super) fn start(plan: Option<&FaultPlan>, desk: &Arc<Desk>) -> io::Result<Option<Self>> {
+    pub(super) fn start(plan: Option<&FaultPlan>, dispatcher: &Arc<Dispatcher>) -> io::Result<Option<Self>> {
         let Some(plan) = plan else { return Ok(None) };
         let script = |name: String| Script::new(&plan.of_device(&name), Place::Supervisor, Duration::ZERO);
-        let mut scripts: Vec<_> = desk.lanes().iter().map(|lane| script(lane.name().to_string())).collect();
+        let mut scripts: Vec<_> = dispatcher.lanes().iter().map(|lane| script(lane.name().to_string())).collect();
         let (stop, stopped) = channel::<()>();
-        let desk = Arc::clone(desk);
+        let dispatcher = Arc::clone(dispatcher);
         let thread = std::thread::Builder::new().name("faults".to_owned()).spawn(move || {
             loop {
-                let now = desk.started().elapsed();
-                for (script, lane) in scripts.iter_mut().zip(desk.lanes()) {
+                let now = dispatcher.started().elapsed();
+                for (script, lane) in scripts.iter_mut().zip(dispatcher.lanes()) {
                     while script.next_due(Clock { now, batch: 0 }).is_some() {
                         lane.strike();
                     }
                 }
                 let next = scripts.iter().filter_map(Script::next_at).min().unwrap_or(Duration::MAX);
-                let rest = next.saturating_sub(desk.started().elapsed()).min(Duration::from_secs(3600));
+                let rest = next.saturating_sub(dispatcher.started().elapsed()).min(Duration::from_secs(3600));
                 if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }

@@ -55,7 +55,7 @@ impl TokenStream {
     fn begin(engine: &Engine, prompt: Prompt, allowed: Allowed) -> Self {
         let buffer = Arc::new(TokenBuffer::default());
         let told_after = (engine.0.unread_max / 2).max(1);
-        let id = engine.desk().generate(prompt, allowed, Arc::clone(&buffer));
+        let id = engine.dispatcher().generate(prompt, allowed, Arc::clone(&buffer));
         Self { engine: engine.clone(), id: Some(id), buffer, taken: 0, told_after }
     }
 
@@ -78,7 +78,7 @@ impl TokenStream {
     fn note_taken(&mut self) {
         self.taken += 1;
         if let Some(id) = self.id.filter(|_| self.taken >= self.told_after) {
-            self.engine.desk().tokens_read(id, std::mem::take(&mut self.taken));
+            self.engine.dispatcher().tokens_read(id, std::mem::take(&mut self.taken));
         }
     }
 }
@@ -86,7 +86,7 @@ impl TokenStream {
 impl Drop for TokenStream {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.engine.desk().cancel(id);
+            self.engine.dispatcher().cancel(id);
         }
     }
 }

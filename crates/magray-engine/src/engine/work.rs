@@ -143,7 +143,7 @@ pub enum EngineError {
         /// The time that was given.
         within: Duration,
     },
-    /// Somebody else wanted the opposite after it, and the last wish counts.
+    /// Somebody else wanted the opposite after it, and the last request counts.
     #[error("somebody wanted the opposite meanwhile: ask again if it is still wanted")]
     Overruled,
     /// What was to be done beside the devices panicked.

@@ -5,7 +5,7 @@ mod moves;
 mod presence;
 
 use super::canary::Canary;
-use super::desk::Desk;
+use super::dispatcher::Dispatcher;
 use super::images::{Holder, Images};
 use super::lane::{Batch, Lane, LaneStatus, Order, Turn, TurnStep, What, join_until};
 use crate::executor::NewTokens;
@@ -44,7 +44,7 @@ pub(super) struct WorkerLane(Arc<Inner>);
 
 struct Inner {
     spec: LaneSpec,
-    desk: Weak<Desk>,
+    dispatcher: Weak<Dispatcher>,
     state: Mutex<State>,
 }
 
@@ -67,7 +67,7 @@ struct State {
     memory: Option<MemoryStats>,
     last_error: Option<String>,
     blames_device: bool,
-    /// Batches that were given to workers, and when the last worker ended, since the desk was opened.
+    /// Batches that were given to workers, and when the last worker ended, since the dispatcher was opened.
     batches: u64,
     ended: Duration,
     /// The lane is being shut down: no worker is started any more.
@@ -86,8 +86,8 @@ enum Slot {
 }
 
 impl WorkerLane {
-    pub(super) fn new(spec: LaneSpec, desk: Weak<Desk>) -> Self {
-        Self(Arc::new(Inner { spec, desk, state: Mutex::default() }))
+    pub(super) fn new(spec: LaneSpec, dispatcher: Weak<Dispatcher>) -> Self {
+        Self(Arc::new(Inner { spec, dispatcher, state: Mutex::default() }))
     }
 }
 
@@ -228,8 +228,8 @@ impl Inner {
             Some(model) => self.submit(worker, Slot::Probe(model)),
             None => {
                 tracing::error!(target: "magray::engine", device = %self.spec.name, "a probe without a model");
-                if let Some(desk) = self.desk.upgrade() {
-                    desk.probed(self.spec.id, false);
+                if let Some(dispatcher) = self.dispatcher.upgrade() {
+                    dispatcher.probed(self.spec.id, false);
                 }
             }
         }
@@ -270,7 +270,7 @@ impl Inner {
     /// Forgets a worker that has ended.
     fn clear(&self, worker: u64) {
         self.spec.images.gone(self.holder(worker));
-        let ended = self.desk.upgrade().map_or(Duration::ZERO, |desk| desk.started().elapsed());
+        let ended = self.dispatcher.upgrade().map_or(Duration::ZERO, |dispatcher| dispatcher.started().elapsed());
         let mut state = self.lock();
         state.slots.clear();
         state.presence = Presence::default();
@@ -318,10 +318,10 @@ impl Inner {
         if let Some(missing) = &sandbox.missing {
             tracing::warn!(target: "magray::engine", device = %self.spec.name, %sandbox, missing, "a worker is not wholly confined");
         }
-        if let Some(desk) = self.desk.upgrade() {
+        if let Some(dispatcher) = self.dispatcher.upgrade() {
             // Loads are ordered as soon as it is up: by then the room is known.
-            desk.room(self.spec.id, room);
-            desk.up(self.spec.id);
+            dispatcher.room(self.spec.id, room);
+            dispatcher.up(self.spec.id);
         }
         let ending = self.listen(worker, &handle, receiver);
         match ending {
@@ -337,8 +337,8 @@ impl Inner {
 
     /// What is to go wrong with a worker that starts now.
     fn order(&self) -> Option<FaultOrder> {
-        let (plan, desk) = (self.spec.faults.as_ref()?, self.desk.upgrade()?);
-        let (now, state) = (desk.started().elapsed(), self.lock());
+        let (plan, dispatcher) = (self.spec.faults.as_ref()?, self.dispatcher.upgrade()?);
+        let (now, state) = (dispatcher.started().elapsed(), self.lock());
         Some(FaultOrder { plan: plan.to_string(), from: state.ended, now, batches: state.batches })
     }
 
@@ -357,20 +357,22 @@ impl Inner {
                 }
             };
             // Nobody is there any more: the worker goes with the last of them.
-            let Some(desk) = self.desk.upgrade() else {
+            let Some(dispatcher) = self.dispatcher.upgrade() else {
                 handle.kill();
                 continue;
             };
             match message {
                 FromWorker::Heartbeat { memory } => {
                     let room = self.beat(memory);
-                    desk.heartbeat(self.spec.id);
+                    dispatcher.heartbeat(self.spec.id);
                     if let Some(room) = room {
-                        desk.room(self.spec.id, room);
+                        dispatcher.room(self.spec.id, room);
                     }
                 }
-                FromWorker::Finished { slot, compute, .. } => self.finish(&desk, handle, slot, compute, &mut rows),
-                FromWorker::Turned { slot, compute, new, .. } => self.turned(&desk, slot, compute, new),
+                FromWorker::Finished { slot, compute, .. } => {
+                    self.finish(&dispatcher, handle, slot, compute, &mut rows)
+                }
+                FromWorker::Turned { slot, compute, new, .. } => self.turned(&dispatcher, slot, compute, new),
                 FromWorker::Failed { slot, problem, .. } => {
                     let worker::Problem { kind, code, message } = problem;
                     tracing::warn!(target: "magray::engine", device = %self.spec.name, code, error = message, "a batch failed");
@@ -378,20 +380,27 @@ impl Inner {
                     state.fail(message, kind != Failure::OutOfMemory);
                     let held = state.free(slot);
                     drop(state);
-                    self.fail(&desk, held, kind);
+                    self.fail(&dispatcher, held, kind);
                     if code == NOT_LOADED {
                         // The worker has not what it is believed to have: only a new one is sure to agree.
                         tracing::error!(target: "magray::engine", device = %self.spec.name, "a worker lost a model");
                         handle.strike();
                     }
                 }
-                moved => self.hear_of_models(&desk, worker, handle, moved),
+                moved => self.hear_of_models(&dispatcher, worker, handle, moved),
             }
         }
     }
 
     /// Gives the rows of a place to those who asked for them, if they are right.
-    fn finish(&self, desk: &Desk, handle: &WorkerHandle, slot: usize, compute: Duration, rows: &mut Vec<f32>) {
+    fn finish(
+        &self,
+        dispatcher: &Dispatcher,
+        handle: &WorkerHandle,
+        slot: usize,
+        compute: Duration,
+        rows: &mut Vec<f32>,
+    ) {
         let held = self.lock().look(slot);
         let Some((model, skip, texts)) = held else { return };
         let canary = &self.spec.canaries[model];
@@ -404,32 +413,32 @@ impl Inner {
         if !are_plausible || !canary.is_right(known, skip) {
             tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned wrong answers");
             self.lock().fail("it returned wrong answers".to_owned(), true);
-            return self.fail(desk, held, Failure::WrongAnswer);
+            return self.fail(dispatcher, held, Failure::WrongAnswer);
         }
         match held {
-            Slot::Batch(batch) => desk.finished(self.spec.id, &batch, answers, compute),
-            Slot::Probe(_) => desk.probed(self.spec.id, true),
+            Slot::Batch(batch) => dispatcher.finished(self.spec.id, &batch, answers, compute),
+            Slot::Probe(_) => dispatcher.probed(self.spec.id, true),
             Slot::Turn(_) | Slot::Free => {}
         }
     }
 
-    /// Gives what came of steps to the desk, if it can be: nothing else is known of tokens.
-    fn turned(&self, desk: &Desk, slot: usize, compute: Duration, new: Vec<NewTokens>) {
+    /// Gives what came of steps to the dispatcher, if it can be: nothing else is known of tokens.
+    fn turned(&self, dispatcher: &Dispatcher, slot: usize, compute: Duration, new: Vec<NewTokens>) {
         let Slot::Turn(turn) = self.lock().free(slot) else { return };
         let is_within = |(step, new): (&TurnStep, &NewTokens)| new.tokens.len() <= step.new_tokens_max as usize;
         if new.len() != turn.steps.len() || !turn.steps.iter().zip(&new).all(is_within) {
             tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned tokens that nobody asked for");
             self.lock().fail("it returned tokens that nobody asked for".to_owned(), true);
-            return self.fail(desk, Slot::Turn(turn), Failure::WrongAnswer);
+            return self.fail(dispatcher, Slot::Turn(turn), Failure::WrongAnswer);
         }
-        desk.turned(self.spec.id, &turn, new, compute);
+        dispatcher.turned(self.spec.id, &turn, new, compute);
     }
 
-    fn fail(&self, desk: &Desk, held: Slot, failure: Failure) {
+    fn fail(&self, dispatcher: &Dispatcher, held: Slot, failure: Failure) {
         match held {
-            Slot::Turn(turn) => desk.failed(self.spec.id, turn.id, failure),
-            Slot::Batch(batch) => desk.failed(self.spec.id, batch.id, failure),
-            Slot::Probe(_) => desk.probed(self.spec.id, false),
+            Slot::Turn(turn) => dispatcher.failed(self.spec.id, turn.id, failure),
+            Slot::Batch(batch) => dispatcher.failed(self.spec.id, batch.id, failure),
+            Slot::Probe(_) => dispatcher.probed(self.spec.id, false),
             Slot::Free => {}
         }
     }
@@ -439,8 +448,8 @@ impl Inner {
     }
 
     fn report_down(&self, ending: Ending) {
-        if let Some(desk) = self.desk.upgrade() {
-            desk.down(self.spec.id, ending);
+        if let Some(dispatcher) = self.dispatcher.upgrade() {
+            dispatcher.down(self.spec.id, ending);
         }
     }
 

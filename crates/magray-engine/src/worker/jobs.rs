@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 /// Which of the two threads does an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum TransferThread {
     /// Onto the device.
     In,
     /// Off the device. It need not wait for what comes: mostly it makes room for that.
@@ -19,7 +19,7 @@ pub(super) enum Way {
 /// Something to do with a model.
 pub(super) struct Job<T> {
     pub(super) model: usize,
-    pub(super) way: Way,
+    pub(super) way: TransferThread,
     pub(super) what: T,
 }
 
@@ -52,7 +52,7 @@ impl<T: Send + 'static> Jobs<T> {
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let work = Arc::new(work);
         let mut jobs = Self { shared, threads: Vec::new() };
-        for (way, name) in [(Way::In, "loads"), (Way::Out, "leaves")] {
+        for (way, name) in [(TransferThread::In, "loads"), (TransferThread::Out, "leaves")] {
             let (shared, work) = (Arc::clone(&jobs.shared), Arc::clone(&work));
             let serve = move || {
                 while let Some(Job { model, what, .. }) = shared.next(way) {
@@ -95,7 +95,7 @@ impl<T> Drop for Jobs<T> {
 
 impl<T> Shared<T> {
     /// The next job of this way; waits for it. `None`: there will be none.
-    fn next(&self, way: Way) -> Option<Job<T>> {
+    fn next(&self, way: TransferThread) -> Option<Job<T>> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -122,7 +122,7 @@ impl<T> Shared<T> {
 
 impl<T> State<T> {
     /// The job whose turn it is.
-    fn first(&self, way: Way) -> Option<usize> {
+    fn first(&self, way: TransferThread) -> Option<usize> {
         let is_free = |at: usize| {
             let model = self.waiting[at].model;
             !self.busy.contains(&model) && self.waiting.iter().take(at).all(|before| before.model != model)
@@ -130,8 +130,8 @@ impl<T> State<T> {
         let mut of_way = self.waiting.iter().enumerate().filter(|(_, job)| job.way == way).map(|(at, _)| at);
         match way {
             // Whoever came first is waited for: loads come in the order of their urgency.
-            Way::In => of_way.next().filter(|at| is_free(*at)),
-            Way::Out => of_way.find(|at| is_free(*at)),
+            TransferThread::In => of_way.next().filter(|at| is_free(*at)),
+            TransferThread::Out => of_way.find(|at| is_free(*at)),
         }
     }
 }
@@ -158,7 +158,7 @@ mod tests {
             Self { jobs: jobs.unwrap(), begun }
         }
 
-        fn push(&self, name: &'static str, model: usize, way: Way) -> Sender<()> {
+        fn push(&self, name: &'static str, model: usize, way: TransferThread) -> Sender<()> {
             let (end, ends) = channel();
             self.jobs.push(Job { model, way, what: (name, ends) }).unwrap();
             end
@@ -168,7 +168,7 @@ mod tests {
             self.begun.recv().unwrap()
         }
 
-        fn nothing_else_can(&self, way: Way) {
+        fn nothing_else_can(&self, way: TransferThread) {
             assert_eq!(self.jobs.shared.lock().first(way), None);
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn loads_come_one_at_a_time_and_in_order() {
         let rig = Rig::new();
-        let [a, b, _c] = [("a", 0), ("b", 1), ("c", 2)].map(|(name, model)| rig.push(name, model, Way::In));
+        let [a, b, _c] = [("a", 0), ("b", 1), ("c", 2)].map(|(name, model)| rig.push(name, model, TransferThread::In));
         assert_eq!(rig.begins(), "a");
         assert!(rig.begun.try_recv().is_err());
         drop(a);
@@ -188,11 +188,11 @@ mod tests {
     #[test]
     fn what_leaves_waits_for_its_own_load_and_for_no_other() {
         let rig = Rig::new();
-        let load = rig.push("load a", 0, Way::In);
+        let load = rig.push("load a", 0, TransferThread::In);
         assert_eq!(rig.begins(), "load a");
-        let _leave_a = rig.push("offload a", 0, Way::Out);
-        rig.nothing_else_can(Way::Out);
-        let leave_b = rig.push("offload b", 1, Way::Out);
+        let _leave_a = rig.push("offload a", 0, TransferThread::Out);
+        rig.nothing_else_can(TransferThread::Out);
+        let leave_b = rig.push("offload b", 1, TransferThread::Out);
         assert_eq!(rig.begins(), "offload b");
         drop(leave_b);
         drop(load);
@@ -202,11 +202,11 @@ mod tests {
     #[test]
     fn a_load_waits_for_the_same_model_to_leave_and_others_wait_behind_it() {
         let rig = Rig::new();
-        let leave = rig.push("offload a", 0, Way::Out);
+        let leave = rig.push("offload a", 0, TransferThread::Out);
         assert_eq!(rig.begins(), "offload a");
-        let load = rig.push("load a", 0, Way::In);
-        let _other = rig.push("load b", 1, Way::In);
-        rig.nothing_else_can(Way::In);
+        let load = rig.push("load a", 0, TransferThread::In);
+        let _other = rig.push("load b", 1, TransferThread::In);
+        rig.nothing_else_can(TransferThread::In);
         drop(leave);
         assert_eq!(rig.begins(), "load a");
         drop(load);
@@ -216,9 +216,9 @@ mod tests {
     #[test]
     fn the_end_waits_for_what_was_begun_and_drops_the_rest() {
         let rig = Rig::new();
-        let first = rig.push("first", 0, Way::In);
+        let first = rig.push("first", 0, TransferThread::In);
         assert_eq!(rig.begins(), "first");
-        let second = rig.push("second", 0, Way::In);
+        let second = rig.push("second", 0, TransferThread::In);
         drop(first);
         // Whether the second has begun or not: nobody keeps it when the threads have ended.
         drop(second);
@@ -230,11 +230,11 @@ mod tests {
     #[test]
     fn orders_without_end_are_refused() {
         let rig = Rig::new();
-        let _first = rig.push("first", 0, Way::In);
+        let _first = rig.push("first", 0, TransferThread::In);
         assert_eq!(rig.begins(), "first");
-        let kept: Vec<_> = (0..WAITING_MAX).map(|_| rig.push("more", 0, Way::In)).collect();
+        let kept: Vec<_> = (0..WAITING_MAX).map(|_| rig.push("more", 0, TransferThread::In)).collect();
         let (_end, ends) = channel();
-        assert!(rig.jobs.push(Job { model: 0, way: Way::In, what: ("too many", ends) }).is_err());
+        assert!(rig.jobs.push(Job { model: 0, way: TransferThread::In, what: ("too many", ends) }).is_err());
         drop(kept);
     }
 }

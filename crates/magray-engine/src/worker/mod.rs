@@ -11,7 +11,6 @@ mod host;
 mod jobs;
 mod message;
 mod mishaps;
-mod movers;
 mod process;
 mod receiver;
 mod sandbox;
@@ -20,6 +19,7 @@ mod slots;
 mod spawn;
 mod spec;
 mod survey;
+mod transfers;
 mod wire;
 
 pub use channel::ChannelError;

@@ -6,11 +6,11 @@ use super::confine;
 use super::host::{Host, Refused};
 use super::message::{Batch, Image, StepHead, ToSupervisor, ToWorker, put_new_tokens};
 use super::mishaps::{Mishaps, Planned};
-use super::movers::Movers;
 use super::sandbox::{self, Sandbox, Targets, attempt_all};
 use super::slots::{Slots, Staged};
 use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
+use super::transfers::Transfers;
 use super::wire::Garbled;
 use crate::executor::{Arriving, NewTokens, SequenceStep};
 use crate::faults::{FaultKind, Place};
@@ -130,7 +130,7 @@ fn run(
     start_heartbeats(Arc::clone(outgoing), &host, Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
     start_tending(&host)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Load);
-    let movers = Movers::start(Arc::clone(&host), Arc::clone(outgoing), mishaps)?;
+    let transfers = Transfers::start(Arc::clone(&host), Arc::clone(outgoing), mishaps)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
     let mut worker = Worker { host, slots, staged: Staged::default(), rows: Vec::new(), mishaps };
     loop {
@@ -145,12 +145,12 @@ fn run(
             ToWorker::Trim => worker.host.trim(),
             ToWorker::Load { model, image } => {
                 let fd = if image == Image::None { None } else { incoming.take_fd() };
-                movers.load(model, image, fd)?;
+                transfers.load(model, image, fd)?;
             }
-            ToWorker::Offload { model } => movers.offload(model)?,
-            ToWorker::Forget { model } => movers.forget(model)?,
+            ToWorker::Offload { model } => transfers.offload(model)?,
+            ToWorker::Forget { model } => transfers.forget(model)?,
             ToWorker::Stop => {
-                drop(movers);
+                drop(transfers);
                 // The end of the process frees everything at once; the driver would take its time for each model.
                 std::mem::forget(Arc::clone(&worker.host));
                 return Ok(());

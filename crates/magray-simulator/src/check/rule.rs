@@ -92,7 +92,7 @@ pub enum Rule {
     NotUnderBatch,
     /// No more weights are put on a device than there is room for.
     Room,
-    /// A pinned model leaves by a wish alone, and nothing leaves the CPU to make room.
+    /// A pinned model leaves by a request alone, and nothing leaves the CPU to make room.
     Pinned,
     /// A model that was brought for somebody computes before others of its priority push it out.
     TakesTurns,

@@ -1,5 +1,5 @@
 //! The book of weights: which model is where, as far as was told, and what may be done with it.
-//! Knows of rooms and wishes; how long loads truly take is the world's secret.
+//! Knows of rooms and requests; how long loads truly take is the world's secret.
 
 mod judging;
 
@@ -10,7 +10,9 @@ use super::requests::Ledger;
 use super::rule::{Rule, Verdict, holds};
 use super::workers::Workers;
 use crate::scenario::{Intervention, Scenario};
-use magray_core::schedule::{Allowed, DeviceId, DeviceKind, Event, Keeping, ModelId, ModelPlan, Moment, Step, Wish};
+use magray_core::schedule::{
+    Allowed, DeviceId, DeviceKind, Event, Keeping, ModelId, ModelPlan, Moment, ResidencyRequest, Step,
+};
 
 /// Loads that fail in a row before requests may be refused for it.
 const TRIES: u32 = 3;
@@ -21,7 +23,7 @@ pub(crate) struct Weights {
     shelves: Vec<Shelf>,
     models: Vec<Known>,
     keeping: Keeping,
-    /// Whether models may have to leave, or be wished away.
+    /// Whether models may have to leave, or be asked to leave.
     is_crowded: bool,
 }
 
@@ -42,7 +44,7 @@ struct Shelf {
 struct Known {
     plan: ModelPlan,
     has_image: bool,
-    /// When something of it was last seen to be used, or wished for.
+    /// When something of it was last seen to be used, or asked for.
     used: Moment,
     /// Whether there were requests for it after the step before.
     was_busy: bool,
@@ -75,7 +77,7 @@ struct Spot {
     /// Whether this is what was told, or only what is expected.
     is_measured: bool,
     /// Somebody wants it gone from here.
-    is_wished_away: bool,
+    is_asked_to_leave: bool,
     /// Loads that failed since the last that did not.
     failures: u32,
 }
@@ -99,7 +101,7 @@ impl Weights {
                 },
                 bytes: model.plan.bytes,
                 is_measured: false,
-                is_wished_away: false,
+                is_asked_to_leave: false,
                 failures: 0,
             };
             let spots = scenario.models.iter().map(spot).collect();
@@ -118,7 +120,8 @@ impl Weights {
             is_forgetting: false,
         };
         let all: u64 = scenario.models.iter().map(|model| model.bytes.max(model.plan.bytes)).sum();
-        let has_wishes = scenario.interventions.iter().any(|(_, what)| matches!(what, Intervention::Wish(..)));
+        let has_wishes =
+            scenario.interventions.iter().any(|(_, what)| matches!(what, Intervention::ResidencyRequest(..)));
         Self {
             shelves: scenario.devices.iter().map(shelf).collect(),
             models: scenario.models.iter().map(known).collect(),
@@ -155,13 +158,13 @@ impl Weights {
                 let spot = self.spot_mut(*device, *model);
                 spot.stage = Stage::Absent;
                 spot.failures += 1;
-                spot.is_wished_away = false;
+                spot.is_asked_to_leave = false;
                 self.shelf_mut(*device).changed = now;
             }
             Event::Offloaded { device, model } if self.is_leaving(*device, *model) => {
                 let spot = self.spot_mut(*device, *model);
                 spot.stage = Stage::Absent;
-                spot.is_wished_away = false;
+                spot.is_asked_to_leave = false;
                 self.shelf_mut(*device).changed = now;
             }
             Event::Down { device, .. } => {
@@ -171,7 +174,7 @@ impl Weights {
                 for spot in &mut shelf.spots {
                     spot.failures += u32::from(matches!(spot.stage, Stage::Loading { .. }));
                     spot.stage = Stage::Absent;
-                    spot.is_wished_away = false;
+                    spot.is_asked_to_leave = false;
                 }
             }
             Event::Up { device } => self.shelf_mut(*device).changed = now,
@@ -192,17 +195,17 @@ impl Weights {
                 known.has_image = false;
                 known.used = now;
             }
-            Event::Wished { model, wish } => self.wished(*model, *wish, now),
+            Event::ResidencyRequested { model, request } => self.requested(*model, *request, now),
             _ => {}
         }
     }
 
-    fn wished(&mut self, model: ModelId, wish: Wish, now: Moment) {
+    fn requested(&mut self, model: ModelId, request: ResidencyRequest, now: Moment) {
         let known = self.known_mut(model);
         known.used = now;
-        match wish {
-            Wish::Offload | Wish::Release => {
-                let is_release = wish == Wish::Release;
+        match request {
+            ResidencyRequest::Offload | ResidencyRequest::Release => {
+                let is_release = request == ResidencyRequest::Release;
                 known.preheat = false;
                 if is_release {
                     known.is_released = true;
@@ -210,21 +213,22 @@ impl Weights {
                 }
                 for shelf in &mut self.shelves {
                     let spot = &mut shelf.spots[model.0 as usize];
-                    spot.is_wished_away |= spot.stage != Stage::Absent && (is_release || shelf.kind == DeviceKind::Gpu);
+                    spot.is_asked_to_leave |=
+                        spot.stage != Stage::Absent && (is_release || shelf.kind == DeviceKind::Gpu);
                 }
             }
-            Wish::Preheat => {
+            ResidencyRequest::Preheat => {
                 known.preheat = true;
                 known.is_released = false;
                 known.release = None;
                 for shelf in &mut self.shelves {
-                    shelf.spots[model.0 as usize].is_wished_away = false;
+                    shelf.spots[model.0 as usize].is_asked_to_leave = false;
                 }
             }
-            Wish::IdleTimeout(timeout) => known.plan.idle_timeout = timeout,
-            Wish::OffloadAfterUse(is_wanted) => known.plan.offload_after_use = is_wanted,
-            Wish::Pin(is_pinned) => known.plan.is_pinned = is_pinned,
-            Wish::Priority(priority) => known.plan.priority = priority,
+            ResidencyRequest::IdleTimeout(timeout) => known.plan.idle_timeout = timeout,
+            ResidencyRequest::OffloadAfterUse(is_wanted) => known.plan.offload_after_use = is_wanted,
+            ResidencyRequest::Pin(is_pinned) => known.plan.is_pinned = is_pinned,
+            ResidencyRequest::Priority(priority) => known.plan.priority = priority,
         }
     }
 
@@ -272,15 +276,15 @@ impl Weights {
             format!("model {} is to leave device {} while that computes", model.0, device.0)
         })?;
         let known = self.known(model);
-        holds(!known.plan.is_pinned || spot.is_wished_away, Rule::Pinned, || {
+        holds(!known.plan.is_pinned || spot.is_asked_to_leave, Rule::Pinned, || {
             format!("model {} is pinned, nobody wants it gone, and it is to leave device {}", model.0, device.0)
         })?;
         let is_cpu = self.shelf(device).kind == DeviceKind::Cpu;
-        let may_leave_cpu = spot.is_wished_away || self.keeping.host.is_some();
+        let may_leave_cpu = spot.is_asked_to_leave || self.keeping.host.is_some();
         holds(!is_cpu || may_leave_cpu, Rule::Pinned, || {
             format!("model {} is to leave the CPU, and nobody wants that", model.0)
         })?;
-        let is_due = spot.is_wished_away || self.shelf(device).taken() > self.shelf(device).room;
+        let is_due = spot.is_asked_to_leave || self.shelf(device).taken() > self.shelf(device).room;
         let is_equal = self.models.iter().all(|other| other.plan.priority <= known.plan.priority);
         let is_awaited = || order.ledger.live().any(|entry| self.waits_only_for(entry, device, model));
         holds(has_computed || is_due || !is_equal || is_cpu || !is_awaited(), Rule::TakesTurns, || {
@@ -339,7 +343,7 @@ impl Weights {
         let is_fixed = |at: usize, spot: &Spot| {
             let stays = match spot.stage {
                 Stage::Absent => false,
-                Stage::Loading { .. } | Stage::Present { .. } => !spot.is_wished_away,
+                Stage::Loading { .. } | Stage::Present { .. } => !spot.is_asked_to_leave,
                 // What was ordered off after the request was judged.
                 Stage::Leaving { since } => since == now,
             };
@@ -375,7 +379,7 @@ impl Weights {
         matches!(self.spot(device, model).stage, Stage::Present { .. })
     }
 
-    /// Whether models may have to leave, or be wished away: then it cannot be told from outside what is on its way out.
+    /// Whether models may have to leave, or be asked to leave: then it cannot be told from outside what is on its way out.
     pub(crate) fn is_crowded(&self) -> bool {
         self.is_crowded
     }
@@ -413,7 +417,7 @@ impl Weights {
             .any(|at| self.models[at].preheat && self.shelves.iter().any(|shelf| could_have(shelf, at)))
     }
 
-    /// A model's plan, as it was told and wished.
+    /// A model's plan, as it was told and requested.
     #[cfg(test)]
     pub(crate) fn plan(&self, model: ModelId) -> ModelPlan {
         self.known(model).plan

@@ -15,9 +15,8 @@ use serde::Deserialize;
 use super::{
     admission::Place,
     errors::{Kind, Problem},
-    gate, requests,
+    gate, requests, reservation,
     state::App,
-    visit,
 };
 
 /// A body that was read. It holds its place among the server's work until it is dropped.
@@ -74,7 +73,7 @@ impl FromRequest<App> for Body {
         match read {
             Ok(body) => {
                 if is_work {
-                    visit::keep_coming(app.promise_room(body.len() as u64)?);
+                    reservation::keep_coming(app.promise_room(body.len() as u64)?);
                 }
                 Ok(body)
             }

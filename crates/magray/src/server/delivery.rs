@@ -11,8 +11,8 @@ use http_body_util::BodyExt;
 
 use super::{
     admission::Place,
+    connections::{Connection, Delivery},
     errors::{Kind, Problem},
-    guests::{Delivery, Guest},
     state::App,
 };
 
@@ -27,7 +27,7 @@ pub(super) struct Held<'a> {
     /// The room that was taken for it before it was computed.
     pub(super) room: Option<Place>,
     /// The connection that it goes to.
-    pub(super) guest: Arc<Guest>,
+    pub(super) connection: Arc<Connection>,
 }
 
 /// Lets a large answer count until it is taken.
@@ -38,7 +38,7 @@ pub(super) async fn counted(response: Response, held: Held<'_>) -> Response {
     let mut room = held.room.unwrap_or_else(|| held.app.admission().hold_anyway(0));
     room.resize(bytes);
     let within = held.app.live().limits.body_within + Duration::from_secs(bytes / BYTES_PER_S_LEAST);
-    let delivery = held.guest.give(within);
+    let delivery = held.connection.give(within);
     let (parts, body) = response.into_parts();
     // It is in one piece: nothing is waited for or copied.
     match body.collect().await {

@@ -21,8 +21,8 @@ use tokio::{
 use tower::{Layer, util::option_layer};
 
 use super::{
+    connections::{Connections, Idle},
     gate::Peer,
-    guests::{Guests, Idle},
     patience::Patient,
     site::Site,
     state::App,
@@ -70,7 +70,7 @@ pub(crate) async fn serve(
 ) -> bool {
     let graceful = GracefulShutdown::new();
     let (stopping, is_stopping) = watch::channel(false);
-    let mut guests = Guests::default();
+    let mut connections = Connections::default();
     tokio::pin!(stop);
     loop {
         let taken = tokio::select! {
@@ -85,13 +85,13 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        if !has_place(site.app.connections().load(Ordering::Relaxed), listening.connections_max, &guests) {
+        if !has_place(site.app.connections().load(Ordering::Relaxed), listening.connections_max, &connections) {
             // One too many is closed at once: a client that waits for nothing would not know why.
             site.app.metrics().turned_away();
             continue;
         }
         let place = Place::take(&site.app);
-        let guest = guests.enter(Unread::new(site.app.admission()));
+        let connection = connections.enter(Unread::new(site.app.admission()));
         let (watcher, mut is_stopping) = (graceful.watcher(), is_stopping.clone());
         let (listening, site) = (listening.clone(), Arc::clone(&site));
         tokio::spawn(async move {
@@ -99,12 +99,12 @@ pub(crate) async fn serve(
             let greeted = tokio::select! {
                 greeted = greet(stream, &listening, &site.app) => greeted,
                 // Nothing was asked yet.
-                _ = guest.has_to_go(Idle::Any) => Ok(None),
+                _ = connection.has_to_go(Idle::Any) => Ok(None),
                 _ = is_stopping.wait_for(|is_stopping| *is_stopping) => Ok(None),
             };
             let spoken = match greeted {
                 Ok(Some(greeted)) => {
-                    speak(greeted, &listening, Visitor { site, guest, peer: Peer(peer) }, watcher).await
+                    speak(greeted, &listening, Visitor { site, connection, peer: Peer(peer) }, watcher).await
                 }
                 Ok(None) => Ok(()),
                 Err(error) => Err(error.into()),
@@ -121,10 +121,10 @@ pub(crate) async fn serve(
 }
 
 /// Whether there is a place for one more connection, if need be that of one that is idle.
-fn has_place(connections: usize, connections_max: usize, guests: &Guests) -> bool {
+fn has_place(open: usize, connections_max: usize, connections: &Connections) -> bool {
     /// Connections that are on their way out at the same time, at most.
     const LEAVING_MAX: usize = 64;
-    connections < connections_max || connections < connections_max + LEAVING_MAX && guests.show_out()
+    open < connections_max || open < connections_max + LEAVING_MAX && connections.show_out()
 }
 
 /// A connection among those that are counted, until it is dropped.
@@ -196,7 +196,7 @@ async fn speak(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     // Pages that may read answers may read refusals too: nothing is before this.
     let cors = option_layer(visitor.site.cors.clone());
-    let guest = Arc::clone(&visitor.guest);
+    let connection = Arc::clone(&visitor.connection);
     let visitor = Arc::new(visitor);
     let answering = move |request| watched(Arc::clone(&visitor), request);
     let service = TowerToHyperService::new(cors.layer(tower::service_fn(answering)));
@@ -211,11 +211,11 @@ async fn speak(
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
             .max_send_buf_size(SEND_BYTES_MAX);
-        let stream = TokioIo::new(Metered { stream: greeted.stream, guest: Arc::clone(&guest) });
+        let stream = TokioIo::new(Metered { stream: greeted.stream, connection: Arc::clone(&connection) });
         tokio::select! {
             spoken = watcher.watch(builder.serve_connection(stream, service)) => spoken?,
             // A library answers pings for a program that has long forgotten the connection.
-            leave = guest.has_to_go(Idle::Within(listening.head_within)) => return Err(leave.into()),
+            leave = connection.has_to_go(Idle::Within(listening.head_within)) => return Err(leave.into()),
         }
     } else {
         let mut builder = http1::Builder::new();
@@ -228,7 +228,7 @@ async fn speak(
         let stream = TokioIo::new(greeted.stream);
         tokio::select! {
             spoken = watcher.watch(builder.serve_connection(stream, service)) => spoken?,
-            leave = guest.has_to_go(Idle::Any) => return Err(leave.into()),
+            leave = connection.has_to_go(Idle::Any) => return Err(leave.into()),
         }
     }
     Ok(())

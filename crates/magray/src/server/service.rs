@@ -15,9 +15,9 @@ use super::{
     account::{Account, Pass, ReadAt},
     errors::{Kind, Problem},
     inputs::Input,
+    reservation,
     state::App,
-    visit,
-    writing::{Json, breath},
+    writing::{Json, write_share},
 };
 
 /// Requests that are read where they arrive: to hand over less takes longer than to read it.
@@ -70,7 +70,7 @@ impl App {
             return read(self);
         }
         let (app, span) = (self.clone(), tracing::Span::current());
-        self.engine().aside(move || span.in_scope(|| read(&app))).await?
+        self.engine().background(move || span.in_scope(|| read(&app))).await?
     }
 
     /// Texts or token ids as work to embed. Blocks as long as the tokenizer takes.
@@ -118,8 +118,10 @@ impl App {
         let read = ReadAt { at: Instant::now(), took: reading };
         work.deadline.get_or_insert(self.live().limits.answer_within);
         // An answer that there is no room for is not computed.
-        let (coming, bytes) = (visit::take_coming(), (self.numbers(&work) * NUMBER_BYTES) as u64);
-        visit::keep_answer(coming.as_ref().map_or_else(|| self.admission().hold(bytes), |own| own.hold_answer(bytes))?);
+        let (coming, bytes) = (reservation::take_coming(), (self.numbers(&work) * NUMBER_BYTES) as u64);
+        reservation::keep_answer(
+            coming.as_ref().map_or_else(|| self.admission().hold(bytes), |own| own.hold_answer(bytes))?,
+        );
         let tokens = work.tokens();
         let asking = self.engine().ask(work);
         if let Some(coming) = coming {
@@ -160,8 +162,8 @@ impl Computed {
         self,
         write: impl FnOnce(&Answer) -> Json + Send + 'static,
     ) -> Result<Response, Problem> {
-        if self.answer.values.len() <= INLINE_NUMBERS_MAX && breath::has_time() {
-            let json = breath::timed(|| write(&self.answer));
+        if self.answer.values.len() <= INLINE_NUMBERS_MAX && write_share::has_time() {
+            let json = write_share::timed(|| write(&self.answer));
             return Ok(self.tell(json.into_response()));
         }
         // Closed it never is; and without a turn the answer would only come at a worse moment.

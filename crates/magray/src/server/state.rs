@@ -37,7 +37,7 @@ struct Inner {
     traces: Option<Arc<Traces>>,
     reloader: Reloader,
     /// How many callers wait at once for models to move.
-    movers: Arc<Semaphore>,
+    transfers: Arc<Semaphore>,
     /// How many answers are written at once beside the runtime.
     writers: Arc<Semaphore>,
     connections: AtomicUsize,
@@ -70,7 +70,7 @@ pub(crate) struct Parts {
 }
 
 /// Callers that wait for models to move; more are refused.
-const MOVERS_MAX: usize = 8;
+const TRANSFERS_MAX: usize = 8;
 
 impl App {
     pub(crate) fn new(parts: Parts) -> Self {
@@ -87,7 +87,7 @@ impl App {
             metrics: parts.metrics,
             traces: parts.traces,
             reloader: parts.reloader,
-            movers: Arc::new(Semaphore::new(MOVERS_MAX)),
+            transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
             writers: Arc::new(Semaphore::new((super::cores() / 2).max(1))),
             connections: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
@@ -132,8 +132,8 @@ impl App {
         &self.0.writers
     }
 
-    pub(super) fn movers(&self) -> &Arc<Semaphore> {
-        &self.0.movers
+    pub(super) fn transfers(&self) -> &Arc<Semaphore> {
+        &self.0.transfers
     }
 
     /// What the queue takes at most.

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{admission::Admission, guests::Guest};
+use super::{admission::Admission, connections::Connection};
 
 /// Bytes of one connection that nobody has read. They count among what the server holds until it is dropped.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Drop for Unread {
 /// The transport of a connection, whose bytes are counted as they arrive.
 pub(crate) struct Metered<S> {
     pub(crate) stream: S,
-    pub(crate) guest: Arc<Guest>,
+    pub(crate) connection: Arc<Connection>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
@@ -68,7 +68,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.guest.unread().arrived((buffer.filled().len() - before) as u64);
+        self.connection.unread().arrived((buffer.filled().len() - before) as u64);
         read
     }
 }
@@ -102,7 +102,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 /// The body of a request, whose bytes are no longer unread once they are taken.
 pub(crate) struct Arriving {
     pub(crate) incoming: Incoming,
-    pub(crate) guest: Arc<Guest>,
+    pub(crate) connection: Arc<Connection>,
 }
 
 impl Body for Arriving {
@@ -115,7 +115,7 @@ impl Body for Arriving {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.incoming).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
-            self.guest.unread().taken(frame.data_ref().map_or(0, Bytes::len) as u64);
+            self.connection.unread().taken(frame.data_ref().map_or(0, Bytes::len) as u64);
         }
         polled
     }

@@ -19,15 +19,14 @@ use tracing::Span;
 use super::{
     account::{Account, Entries},
     body,
+    connections::Connection,
     delivery::{Held, counted},
     errors::{Kind, Problem, Shape},
     gate::{self, Asking, Peer},
-    guests::Guest,
-    request_id,
+    request_id, reservation,
     site::{Route, Site},
     traces::{Ended, Trace},
     unread::Arriving,
-    visit,
 };
 
 /// Nobody reads this status: the client has left.
@@ -36,29 +35,34 @@ const CLIENT_LEFT: u16 = 499;
 /// A connection, and what it is shown.
 pub(crate) struct Visitor {
     pub(crate) site: Arc<Site>,
-    pub(crate) guest: Arc<Guest>,
+    pub(crate) connection: Arc<Connection>,
     pub(crate) peer: Peer,
 }
 
 /// Watches a request. What is refused at the door is taken through nothing that lies behind it.
 pub(crate) async fn watch(visitor: Arc<Visitor>, request: Request<Incoming>) -> Result<Response, Infallible> {
-    let Visitor { site, guest, peer } = &*visitor;
-    let _busy = guest.begin();
-    let mut request = request.map(|incoming| Arriving { incoming, guest: Arc::clone(guest) });
+    let Visitor { site, connection, peer } = &*visitor;
+    let _busy = connection.begin();
+    let mut request = request.map(|incoming| Arriving { incoming, connection: Arc::clone(connection) });
     let shape = Shape::of(request.uri().path());
     let watched = Watched::begin(Arc::clone(site), &request);
     let asking = Asking { route: &watched.route, account: &watched.account, peer: *peer };
     if let Err(problem) = gate::at_the_door(site, &asking, &request) {
         body::discard(request).await;
-        return Ok(watched.refuse(&problem, shape, guest).await);
+        return Ok(watched.refuse(&problem, shape, connection).await);
     }
     // For those who ask for more than the door did.
     request.extensions_mut().insert(*peer);
     // A connection has room for what is here, also while it is idle.
-    Ok(Box::pin(answer(watched, request, shape, Arc::clone(guest))).await)
+    Ok(Box::pin(answer(watched, request, shape, Arc::clone(connection))).await)
 }
 
-async fn answer(mut watched: Watched, request: Request<Arriving>, shape: Shape, guest: Arc<Guest>) -> Response {
+async fn answer(
+    mut watched: Watched,
+    request: Request<Arriving>,
+    shape: Shape,
+    connection: Arc<Connection>,
+) -> Response {
     let app = watched.site.app.clone();
     let within = app.live().limits.answer_within;
     let is_post = watched.method == Method::POST;
@@ -68,7 +72,7 @@ async fn answer(mut watched: Watched, request: Request<Arriving>, shape: Shape, 
     request.extensions_mut().insert(account.clone());
     let mut handlers = watched.site.handlers(&watched.route);
     let answering = tokio::time::timeout(within, account.kept_during(handlers.call(request)));
-    let (answered, room) = visit::run(answering).await;
+    let (answered, room) = reservation::run(answering).await;
     let response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
@@ -77,8 +81,8 @@ async fn answer(mut watched: Watched, request: Request<Arriving>, shape: Shape, 
             Problem::busy(Kind::Expired, message, Duration::from_secs(1)).into_response()
         }
     };
-    let response = watched.end(response, shape, &guest).await;
-    if is_post { counted(response, Held { app: &app, room, guest }).await } else { response }
+    let response = watched.end(response, shape, &connection).await;
+    if is_post { counted(response, Held { app: &app, room, connection }).await } else { response }
 }
 
 /// A request that is not answered yet. Dropped before it is, its client has left.
@@ -124,9 +128,9 @@ impl Watched {
     }
 
     /// The request was answered, or refused on its way.
-    async fn end(self, mut response: Response, shape: Shape, guest: &Guest) -> Response {
+    async fn end(self, mut response: Response, shape: Shape, connection: &Connection) -> Response {
         let Some(problem) = response.extensions_mut().remove::<Problem>() else { return self.named(response, None) };
-        let mut refused = self.refuse(&problem, shape, guest).await;
+        let mut refused = self.refuse(&problem, shape, connection).await;
         if let Some(methods) = response.headers_mut().remove(header::ALLOW) {
             refused.headers_mut().insert(header::ALLOW, methods);
         }
@@ -134,11 +138,11 @@ impl Watched {
     }
 
     /// The request was refused.
-    async fn refuse(self, problem: &Problem, shape: Shape, guest: &Guest) -> Response {
+    async fn refuse(self, problem: &Problem, shape: Shape, connection: &Connection) -> Response {
         let app = &self.site.app;
         app.metrics().refused(problem.kind);
         if problem.kind == Kind::Busy {
-            guest.turn_away().await;
+            connection.turn_away().await;
         }
         let mut response = problem.render(shape);
         if self.method == Method::HEAD {

@@ -128,7 +128,7 @@ fn clients_that_leave_amid_their_first_words_are_forgotten_at_once() {
     }
     // The one that asks is there itself.
     let is_alone = || server.get("/metrics").ok().text().contains("magray_http_connections 1\n");
-    wait_for("a server without guests", is_alone);
+    wait_for("a server without connections", is_alone);
 }
 
 #[test]

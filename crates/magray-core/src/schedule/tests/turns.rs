@@ -212,7 +212,7 @@ fn a_model_that_leaves_its_device_takes_the_state_of_its_sequences_along() {
     bench.is_obliging = true;
     let (id, actions) = bench.prompt(10, 20);
     let start = only_start(&actions);
-    bench.step(Event::Wished { model: ModelId(0), wish: Wish::Offload });
+    bench.step(Event::ResidencyRequested { model: ModelId(0), request: ResidencyRequest::Offload });
     let actions = bench.turn_unread(&start);
     assert_eq!(freed(&actions), [id]);
     // It is wanted again at once, and computed from its beginning.

@@ -110,12 +110,12 @@ impl<R: Element, E: Stored> Finish<R, E> {
 }
 
 /// Finishes one block by itself.
-pub(super) struct FinishAlone<R, E> {
+pub(super) struct FinishBlock<R, E> {
     pub(super) block: Finish<R, E>,
     pub(super) activation: Activation,
 }
 
-impl<R: Element, E: Stored> Kernel for FinishAlone<R, E> {
+impl<R: Element, E: Stored> Kernel for FinishBlock<R, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let (activation, adds) = (self.activation, !self.block.residual.is_null());
@@ -124,7 +124,7 @@ impl<R: Element, E: Stored> Kernel for FinishAlone<R, E> {
     }
 }
 
-impl<R: Element, E: Stored> Finishing<R, E> for FinishAlone<R, E> {
+impl<R: Element, E: Stored> Finishing<R, E> for FinishBlock<R, E> {
     #[inline(always)]
     unsafe fn run<S: Simd, F: FinishRow<R, E>>(self) {
         // SAFETY: as the caller's.

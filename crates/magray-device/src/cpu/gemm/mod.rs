@@ -29,7 +29,7 @@ use super::pool::ThreadPool;
 use super::simd::{Element, vectorize, vectorize_beside_tiles};
 use super::turns::offer_core;
 use crate::LinearSource;
-use finish::{Ending, FinishAlone, Sums};
+use finish::{Ending, FinishBlock, Sums};
 use magray_core::CpuPath;
 use pack::{PanelPart, Panels, pack_bf16, pack_f32, pack_i8};
 use places::Place;
@@ -205,7 +205,7 @@ impl<I: Iterator<Item = usize>> Part<'_, I> {
         let place = Place { from: block.from + rows.start, rows: rows.len(), ..block };
         let block = ending.block(place, self.sums[0].wrapping_add(rows.start * PANEL));
         // SAFETY: `Linear::multiply`'s promise.
-        unsafe { vectorize(self.path, FinishAlone { block, activation: ending.target.activation }) };
+        unsafe { vectorize(self.path, FinishBlock { block, activation: ending.target.activation }) };
     }
 
     /// `rows` are the first row's bytes and the distance of steps.

@@ -1,7 +1,7 @@
 //! The models of a lane's worker: orders for them, and what comes of these.
-//! Reports every move once, with its time and its memory, to the desk and to the log.
+//! Reports every move once, with its time and its memory, to the dispatcher and to the log.
 
-use super::super::desk::Desk;
+use super::super::dispatcher::Dispatcher;
 use super::super::lane::Loaded;
 use super::Inner;
 use crate::gpu::MemoryStats;
@@ -63,11 +63,17 @@ impl Inner {
     }
 
     /// What a worker says of models.
-    pub(super) fn hear_of_models(&self, desk: &Desk, worker: u64, handle: &WorkerHandle, message: FromWorker) {
+    pub(super) fn hear_of_models(
+        &self,
+        dispatcher: &Dispatcher,
+        worker: u64,
+        handle: &WorkerHandle,
+        message: FromWorker,
+    ) {
         let images = &self.spec.images;
         match message {
             FromWorker::Loaded { model, arrived } if arrived.outputs == self.spec.canaries[model].outputs() => {
-                self.loaded(desk, model, arrived);
+                self.loaded(dispatcher, model, arrived);
             }
             FromWorker::Loaded { model, .. } => {
                 // What it has is of no use to anybody.
@@ -75,16 +81,16 @@ impl Inner {
                 let message = "a model on the GPU answers with other lengths than on the CPU: was its folder changed?";
                 let code = "model_changed".to_owned();
                 let problem = Problem { kind: Failure::Transient, code, message: message.to_owned() };
-                self.not_loaded(desk, worker, model, problem);
+                self.not_loaded(dispatcher, worker, model, problem);
             }
-            FromWorker::NotLoaded { model, problem } => self.not_loaded(desk, worker, model, problem),
-            FromWorker::Offloaded { model, took, memory } => self.offloaded(desk, model, took, memory),
+            FromWorker::NotLoaded { model, problem } => self.not_loaded(dispatcher, worker, model, problem),
+            FromWorker::Offloaded { model, took, memory } => self.offloaded(dispatcher, model, took, memory),
             FromWorker::ImageFilled { model, image, bytes } => {
                 if images.filled(self.holder(worker), image, bytes) {
-                    desk.imaged(model, true);
+                    dispatcher.imaged(model, true);
                     // Somebody may have let go of it before that was told, and would not say so again.
                     if !images.has(model) {
-                        desk.imaged(model, false);
+                        dispatcher.imaged(model, false);
                     }
                     let (device, model) = (self.spec.name, &self.spec.names[model]);
                     tracing::info!(target: "magray::engine", %device, model, bytes, "weights are in the host's memory");
@@ -92,7 +98,7 @@ impl Inner {
             }
             FromWorker::ImageSpoilt { model, image, problem: Problem { code, message, .. } } => {
                 if images.spoilt(image) {
-                    desk.imaged(model, images.has(model));
+                    dispatcher.imaged(model, images.has(model));
                 }
                 let (device, model) = (self.spec.name, &self.spec.names[model]);
                 tracing::warn!(target: "magray::engine", %device, model, code, error = message, "weights are not kept in the host's memory");
@@ -106,7 +112,7 @@ impl Inner {
         }
     }
 
-    fn loaded(&self, desk: &Desk, model: usize, arrived: Arrived) {
+    fn loaded(&self, dispatcher: &Dispatcher, model: usize, arrived: Arrived) {
         let Arrived { precision, bytes, took, origin, memory, .. } = arrived;
         let mut state = self.lock();
         let ordered = state.presence.loaded(model, bytes);
@@ -128,10 +134,10 @@ impl Inner {
         // Weights may still be on their way, which the worker counts in.
         let took = ordered.map_or(took, |ordered| ordered.took.max(took));
         let from_host = origin != Origin::Files;
-        desk.loaded(self.spec.id, model, Loaded { bytes, took, from_host });
+        dispatcher.loaded(self.spec.id, model, Loaded { bytes, took, from_host });
     }
 
-    fn not_loaded(&self, desk: &Desk, worker: u64, model: usize, problem: Problem) {
+    fn not_loaded(&self, dispatcher: &Dispatcher, worker: u64, model: usize, problem: Problem) {
         let Problem { kind, code, message } = problem;
         let mut state = self.lock();
         let ordered = state.presence.not_loaded(model);
@@ -143,10 +149,10 @@ impl Inner {
         let (device, model_name) = (self.spec.name, &self.spec.names[model]);
         let took_ms = ordered.map(|ordered| milliseconds(ordered.took));
         tracing::warn!(target: "magray::engine", %device, model = model_name, took_ms, code, error = message, "a model is not on its device");
-        desk.not_loaded(self.spec.id, model, kind);
+        dispatcher.not_loaded(self.spec.id, model, kind);
     }
 
-    fn offloaded(&self, desk: &Desk, model: usize, took: Duration, memory: MemoryStats) {
+    fn offloaded(&self, dispatcher: &Dispatcher, model: usize, took: Duration, memory: MemoryStats) {
         let mut state = self.lock();
         let bytes = state.presence.offloaded(model);
         state.memory = Some(memory);
@@ -161,7 +167,7 @@ impl Inner {
             memory_free = memory.free,
             "a model has left its device"
         );
-        desk.offloaded(self.spec.id, model);
+        dispatcher.offloaded(self.spec.id, model);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rules about weights, broken by hand.
 
 use super::*;
-use magray_core::schedule::{Residency, Wish};
+use magray_core::schedule::{Residency, ResidencyRequest};
 
 fn load(model: ModelId) -> Action {
     Action::Load { device: GPU, model }
@@ -55,7 +55,7 @@ fn a_rest_with_weights_and_weights_forgotten_while_in_use_are_found() {
 #[test]
 fn weights_that_come_back_before_they_are_forgotten_are_found() {
     let mut books = Books::with_worker();
-    books.hear(Event::Wished { model: OTHER, wish: Wish::Release });
+    books.hear(Event::ResidencyRequested { model: OTHER, request: ResidencyRequest::Release });
     assert_eq!(books.told(offload(CPU, OTHER)), Ok(()));
     books.hear(Event::Offloaded { device: CPU, model: OTHER });
     assert_eq!(books.told(Action::Forget { model: OTHER }), Ok(()));
@@ -77,12 +77,12 @@ fn more_weights_than_there_is_room_for_are_found() {
 }
 
 #[test]
-fn a_pinned_model_that_leaves_without_a_wish_is_found() {
+fn a_pinned_model_that_leaves_without_being_asked_is_found() {
     let mut books = Books::with_worker();
-    books.hear(Event::Wished { model: MODEL, wish: Wish::Pin(true) });
+    books.hear(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Pin(true) });
     breaks(books.told(offload(GPU, MODEL)), Rule::Pinned);
     breaks(books.told(offload(CPU, OTHER)), Rule::Pinned);
-    books.hear(Event::Wished { model: MODEL, wish: Wish::Offload });
+    books.hear(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Offload });
     assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
 }
 
@@ -91,7 +91,7 @@ fn a_model_that_leaves_before_it_computed_for_who_waits_is_found() {
     let mut books = Books::with_worker();
     books.ask(0, &[10], Allowed::Gpu);
     breaks(books.told(offload(GPU, MODEL)), Rule::TakesTurns);
-    books.hear(Event::Wished { model: MODEL, wish: Wish::Offload });
+    books.hear(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Offload });
     assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
 }
 
@@ -119,7 +119,7 @@ fn weights_that_are_never_heard_of_again_are_found() {
     assert_eq!(books.told(load(OTHER)), Ok(()));
     let kill = || Action::Kill { device: GPU, cause: KillCause::LoadOverdue };
     breaks(books.told(kill()), Rule::HonestKill);
-    books.hear(Event::Wished { model: MODEL, wish: Wish::Pin(true) });
+    books.hear(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Pin(true) });
     books.live_on(Duration::from_secs(121));
     breaks(books.settle(DeviceState::InRotation), Rule::HangsEnd);
     assert_eq!(books.told(kill()), Ok(()));
@@ -131,7 +131,7 @@ fn a_preheat_that_is_forgotten_is_found() {
     books.told(Action::Spawn { device: GPU }).expect("a first worker is in order");
     books.hear(Event::Up { device: GPU });
     assert!(!books.checks.weights.is_awaited());
-    books.hear(Event::Wished { model: OTHER, wish: Wish::Preheat });
+    books.hear(Event::ResidencyRequested { model: OTHER, request: ResidencyRequest::Preheat });
     assert!(books.checks.weights.is_awaited());
     books.hear(Event::Room { device: GPU, bytes: 50 });
     assert!(!books.checks.weights.is_awaited(), "it does not fit");
@@ -149,11 +149,11 @@ fn a_view_that_has_weights_where_they_are_not_is_found() {
 }
 
 #[test]
-fn a_wish_that_is_lost_with_the_end_of_a_batch_is_found() {
+fn a_residency_request_that_is_lost_with_the_end_of_a_batch_is_found() {
     let mut books = Books::with_worker();
     books.submit(0, &[10]);
     assert_eq!(books.start(0, GPU, 0..1), Ok(()));
-    books.hear(Event::Wished { model: MODEL, wish: Wish::Offload });
+    books.hear(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Offload });
     assert_eq!(books.settle(DeviceState::InRotation), Ok(()));
     books.finish(0);
     books.told(Action::Complete { request: RequestId(0), report: report(GPU) }).expect("all of it is computed");
@@ -169,16 +169,16 @@ fn a_release_that_is_told_too_soon_too_late_or_never_is_found() {
         view.models[1].releases = releases;
         books.checks.settle(&view, Moment::START)
     };
-    let wished = || {
+    let requested = || {
         let mut books = Books::with_worker();
-        books.hear(Event::Wished { model: OTHER, wish: Wish::Release });
+        books.hear(Event::ResidencyRequested { model: OTHER, request: ResidencyRequest::Release });
         assert_eq!(books.told(offload(CPU, OTHER)), Ok(()));
         assert_eq!(settle(&mut books, 0), Ok(()));
         books
     };
-    breaks(settle(&mut wished(), 1), Rule::Granted);
+    breaks(settle(&mut requested(), 1), Rule::Granted);
     let forgetting = || {
-        let mut books = wished();
+        let mut books = requested();
         books.hear(Event::Offloaded { device: CPU, model: OTHER });
         assert_eq!(books.told(Action::Forget { model: OTHER }), Ok(()));
         books

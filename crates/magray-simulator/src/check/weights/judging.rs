@@ -40,7 +40,7 @@ impl Weights {
                 holds(*said == ours, Rule::HonestView, || {
                     format!("the view has model {at} on device {place} as {said:?}, and it is {ours:?}")
                 })?;
-                self.judge_wish(device, model, scene)?;
+                self.judge_residency_request(device, model, scene)?;
                 let is_gpu = self.shelves[place].kind == DeviceKind::Gpu;
                 if is_gpu && ours == Residency::OnDevice && view.devices[place].state == DeviceState::InRotation {
                     self.models[at].preheat = false;
@@ -59,10 +59,10 @@ impl Weights {
     }
 
     /// What is to leave a device is on its way as soon as nothing needs it there.
-    fn judge_wish(&self, device: DeviceId, model: ModelId, scene: Scene<'_>) -> Verdict {
+    fn judge_residency_request(&self, device: DeviceId, model: ModelId, scene: Scene<'_>) -> Verdict {
         let Scene { workers, batches, .. } = scene;
         let spot = self.spot(device, model);
-        let is_open = spot.is_wished_away && matches!(spot.stage, Stage::Present { .. });
+        let is_open = spot.is_asked_to_leave && matches!(spot.stage, Stage::Present { .. });
         let is_heard = self.shelf(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
         let is_put_off = !is_heard || Self::is_used(device, model, batches, workers);
         holds(!is_open || is_put_off, Rule::Granted, || {

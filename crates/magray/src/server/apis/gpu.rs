@@ -134,7 +134,7 @@ async fn move_models(app: App, which: MoveRequest, moving: Move) -> Result<Respo
 /// Moves the model of this name, or all, and waits until that is done.
 pub(crate) async fn moved(app: &App, model: Option<&str>, moving: Move) -> Result<MovedReport, Problem> {
     let places = chosen(app, model)?;
-    let Ok(turn) = Arc::clone(app.movers()).try_acquire_owned() else {
+    let Ok(turn) = Arc::clone(app.transfers()).try_acquire_owned() else {
         let message = "enough callers wait for models to move: try again later";
         return Err(Problem::busy(Kind::Busy, message, Duration::from_secs(1)));
     };

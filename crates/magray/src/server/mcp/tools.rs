@@ -166,7 +166,7 @@ impl Tools {
         });
         let computed = app.compute(read.await?).await?;
         // Every number is rewritten: not by a thread that has connections to look after.
-        let rewritten = app.engine().aside(move || {
+        let rewritten = app.engine().background(move || {
             let rows = computed.answer.rows();
             let rows = rows.map(|row| cut(row, dimensions).iter().map(|number| short(*number)).collect());
             (rows.collect(), computed)

@@ -1,8 +1,8 @@
 //! Writes answers as JSON straight into one buffer of bytes.
 //! Builds no tree, and never writes what is no JSON: a number that JSON lacks becomes `null`.
 
-pub(crate) mod breath;
 mod decimal;
+pub(crate) mod write_share;
 
 use axum::{
     body::Body,

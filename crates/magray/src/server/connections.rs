@@ -13,12 +13,12 @@ use super::unread::Unread;
 
 /// All connections.
 #[derive(Default)]
-pub(crate) struct Guests {
-    all: Vec<Weak<Guest>>,
+pub(crate) struct Connections {
+    all: Vec<Weak<Connection>>,
 }
 
 /// A connection.
-pub(crate) struct Guest {
+pub(crate) struct Connection {
     doing: Mutex<Doing>,
     /// What it has sent and no request of it has taken yet.
     unread: Unread,
@@ -42,16 +42,16 @@ struct Doing {
     is_leaving: bool,
 }
 
-/// A request of a guest, until it is dropped.
-pub(crate) struct Busy(Arc<Guest>);
+/// A request of a connection, until it is dropped.
+pub(crate) struct Busy(Arc<Connection>);
 
-/// A large answer that is on its way to a guest, until it is dropped.
+/// A large answer that is on its way to a connection, until it is dropped.
 pub(crate) struct Delivery {
-    guest: Arc<Guest>,
+    connection: Arc<Connection>,
     number: u64,
 }
 
-/// How long a guest may do nothing.
+/// How long a connection may do nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Idle {
     /// Somebody else looks after that.
@@ -60,7 +60,7 @@ pub(crate) enum Idle {
     Within(Duration),
 }
 
-/// Why a guest has to go.
+/// Why a connection has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Leave {
     #[error("it was idle, and its place was needed")]
@@ -84,15 +84,15 @@ const MADE_UP: u32 = PATIENCE / 2;
 /// How much later those hear it who ask again at once, so that they do so less often: each time takes cores that the others'
 /// work is computed on. Timers and cores that are busy add a millisecond or two, and within five a refusal should be there.
 const HELD_BACK: Duration = Duration::from_millis(2);
-/// How often guests are looked at.
+/// How often connections are looked at.
 const LOOK: Duration = Duration::from_secs(5);
 
-impl Guests {
+impl Connections {
     /// A new connection. It leaves by dropping what it is given.
-    pub(crate) fn enter(&mut self, unread: Unread) -> Arc<Guest> {
+    pub(crate) fn enter(&mut self, unread: Unread) -> Arc<Connection> {
         // Those who have left are forgotten before the list has to grow.
         if self.all.len() == self.all.capacity() {
-            self.all.retain(|guest| guest.strong_count() > 0);
+            self.all.retain(|connection| connection.strong_count() > 0);
         }
         let now = Instant::now();
         let doing = Doing {
@@ -105,20 +105,20 @@ impl Guests {
             in_vain: PATIENCE,
             is_leaving: false,
         };
-        let guest = Arc::new(Guest { doing: Mutex::new(doing), unread, leave: Notify::new() });
-        self.all.push(Arc::downgrade(&guest));
-        guest
+        let connection = Arc::new(Connection { doing: Mutex::new(doing), unread, leave: Notify::new() });
+        self.all.push(Arc::downgrade(&connection));
+        connection
     }
 
     /// Asks the one that is idle for longest to go; `false` if all are busy.
     pub(crate) fn show_out(&self) -> bool {
-        let idle = self.all.iter().filter_map(|guest| {
-            let guest = guest.upgrade()?;
+        let idle = self.all.iter().filter_map(|connection| {
+            let connection = connection.upgrade()?;
             let since = {
-                let doing = guest.lock();
+                let doing = connection.lock();
                 doing.idle_since().filter(|_| !doing.is_leaving)?
             };
-            Some((since, guest))
+            Some((since, connection))
         });
         let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) else { return false };
         longest.lock().is_leaving = true;
@@ -127,7 +127,7 @@ impl Guests {
     }
 }
 
-impl Guest {
+impl Connection {
     /// It has asked something.
     pub(crate) fn begin(self: &Arc<Self>) -> Busy {
         self.lock().requests += 1;
@@ -141,7 +141,7 @@ impl Guest {
         let number = doing.answers_ever;
         doing.answers.insert(number, Instant::now() + within);
         drop(doing);
-        Delivery { guest: Arc::clone(self), number }
+        Delivery { connection: Arc::clone(self), number }
     }
 
     /// It is about to be told that there is too much to do: waits if it came only just, or was told so again and again and
@@ -219,7 +219,7 @@ impl Drop for Busy {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        let mut doing = self.guest.lock();
+        let mut doing = self.connection.lock();
         doing.answers.remove(&self.number);
         doing.idle_since = Instant::now();
     }
@@ -234,87 +234,87 @@ mod tests {
         runtime.block_on(future)
     }
 
-    fn enter(guests: &mut Guests) -> Arc<Guest> {
-        guests.enter(Unread::new(&Arc::new(Admission::new(0))))
+    fn enter(connections: &mut Connections) -> Arc<Connection> {
+        connections.enter(Unread::new(&Arc::new(Admission::new(0))))
     }
 
-    fn is_asked(guest: &Guest) -> bool {
-        guest.lock().is_leaving
+    fn is_asked(connection: &Connection) -> bool {
+        connection.lock().is_leaving
     }
 
     #[test]
     fn the_one_that_is_idle_for_longest_goes_first() {
         block_on(async {
-            let mut guests = Guests::default();
-            let all: Vec<_> = (0..3).map(|_| enter(&mut guests)).collect();
+            let mut connections = Connections::default();
+            let all: Vec<_> = (0..3).map(|_| enter(&mut connections)).collect();
             // The first has asked something since.
             drop(all[0].begin());
             let busy = all[1].begin();
-            assert!(guests.show_out());
-            assert_eq!(all.iter().map(|guest| is_asked(guest)).collect::<Vec<_>>(), [false, false, true]);
+            assert!(connections.show_out());
+            assert_eq!(all.iter().map(|connection| is_asked(connection)).collect::<Vec<_>>(), [false, false, true]);
             assert_eq!(all[2].has_to_go(Idle::Any).await, Leave::MadeWay);
-            assert!(guests.show_out());
+            assert!(connections.show_out());
             assert!(is_asked(&all[0]));
-            assert!(!guests.show_out(), "one is busy, and two are on their way out");
+            assert!(!connections.show_out(), "one is busy, and two are on their way out");
             drop(busy);
-            assert!(guests.show_out());
+            assert!(connections.show_out());
         });
     }
 
     #[test]
     fn one_that_asks_in_the_last_moment_stays() {
         block_on(async {
-            let mut guests = Guests::default();
-            let guest = enter(&mut guests);
-            assert!(guests.show_out());
-            let _busy = guest.begin();
-            let stays = tokio::time::timeout(Duration::from_millis(1), guest.has_to_go(Idle::Any)).await;
-            assert!(stays.is_err() && !is_asked(&guest));
+            let mut connections = Connections::default();
+            let connection = enter(&mut connections);
+            assert!(connections.show_out());
+            let _busy = connection.begin();
+            let stays = tokio::time::timeout(Duration::from_millis(1), connection.has_to_go(Idle::Any)).await;
+            assert!(stays.is_err() && !is_asked(&connection));
         });
     }
 
     #[test]
     fn an_answer_that_is_not_taken_ends_the_connection() {
         block_on(async {
-            let guest = enter(&mut Guests::default());
+            let connection = enter(&mut Connections::default());
             let within = Duration::from_millis(1);
-            let delivery = guest.give(Duration::ZERO);
-            assert_eq!(guest.has_to_go(Idle::Within(within)).await, Leave::Overdue);
+            let delivery = connection.give(Duration::ZERO);
+            assert_eq!(connection.has_to_go(Idle::Within(within)).await, Leave::Overdue);
             drop(delivery);
-            assert_eq!(guest.has_to_go(Idle::Within(within)).await, Leave::Idle);
+            assert_eq!(connection.has_to_go(Idle::Within(within)).await, Leave::Idle);
         });
     }
 
     #[test]
     fn only_those_are_held_back_who_ask_again_and_again() {
-        let guest = enter(&mut Guests::default());
-        let came = guest.lock().turned_away;
-        assert!(guest.lock().asks_in_vain(came), "it came with this request");
-        assert!(!guest.lock().asks_in_vain(came + HASTE), "it has waited");
-        let asks_at_once = |_| guest.lock().asks_in_vain(came);
+        let connection = enter(&mut Connections::default());
+        let came = connection.lock().turned_away;
+        assert!(connection.lock().asks_in_vain(came), "it came with this request");
+        assert!(!connection.lock().asks_in_vain(came + HASTE), "it has waited");
+        let asks_at_once = |_| connection.lock().asks_in_vain(came);
         assert!(!(0..MADE_UP - 2).any(asks_at_once), "others may ask by the same connection");
         assert!((0..2 * IN_VAIN_MOST).fold(false, |_, nth| asks_at_once(nth)));
-        assert!(!guest.lock().asks_in_vain(came + HASTE) && asks_at_once(0), "a moment makes up for little");
-        assert!(!guest.lock().asks_in_vain(came + 10 * HASTE));
+        assert!(!connection.lock().asks_in_vain(came + HASTE) && asks_at_once(0), "a moment makes up for little");
+        assert!(!connection.lock().asks_in_vain(came + 10 * HASTE));
         assert!(!(0..PATIENCE).any(asks_at_once), "it was answered, or waited");
         assert!(asks_at_once(0));
         // A test may be stopped now and then for so long that it has waited.
         let is_held_back = |_: &_| {
             let before = Instant::now();
-            guest.lock().turned_away = before;
-            block_on(guest.turn_away());
-            guest.lock().turned_away.duration_since(before) >= HELD_BACK
+            connection.lock().turned_away = before;
+            block_on(connection.turn_away());
+            connection.lock().turned_away.duration_since(before) >= HELD_BACK
         };
         assert!((0..20).filter(is_held_back).count() > 10);
     }
 
     #[test]
     fn those_who_have_left_are_forgotten() {
-        let mut guests = Guests::default();
-        let _slow = enter(&mut guests);
+        let mut connections = Connections::default();
+        let _slow = enter(&mut connections);
         for _ in 0..10_000 {
-            enter(&mut guests);
+            enter(&mut connections);
         }
-        assert!(guests.all.len() < 100, "{}", guests.all.len());
+        assert!(connections.all.len() < 100, "{}", connections.all.len());
     }
 }

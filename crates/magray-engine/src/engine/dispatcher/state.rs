@@ -1,7 +1,7 @@
-//! What the desk holds under its lock, and what is to be done without it.
-//! Calls nobody: an action of the machine becomes an effect, which the desk performs when the lock is open again.
+//! What the dispatcher holds under its lock, and what is to be done without it.
+//! Calls nobody: an action of the machine becomes an effect, which the dispatcher performs when the lock is open again.
 
-use super::{OnAnswer, wishes::Wishes};
+use super::{OnAnswer, residency_requests::MoveCounts};
 use crate::engine::{
     incident::Incidents,
     lane::{Batch, Order, Part, Turn, TurnStep, What},
@@ -22,8 +22,8 @@ pub(super) struct State {
     /// without the lock and may come late.
     workers: Vec<u64>,
     pub(super) incidents: Incidents,
-    /// By model: what was wished for so far.
-    pub(super) wishes: Vec<Wishes>,
+    /// By model: how often it was asked to come and to go.
+    pub(super) move_counts: Vec<MoveCounts>,
     /// New tokens of the turn that has just ended; the machine says which of them count.
     pub(super) new_tokens: HashMap<RequestId, Vec<u32>>,
     pub(super) last_id: u64,
@@ -70,7 +70,7 @@ impl State {
             requests: HashMap::new(),
             workers: vec![0; devices],
             incidents: Incidents::new(devices),
-            wishes: vec![Wishes::default(); models],
+            move_counts: vec![MoveCounts::default(); models],
             new_tokens: HashMap::new(),
             last_id: 0,
             alarm: None,

@@ -36,17 +36,17 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Something that is done beside the devices, awaited. Dropped before its turn comes, it is not done at all.
 #[must_use = "what nobody awaits is not done"]
-pub struct Aside<T>(Arc<Slot<Result<T, EngineError>>>);
+pub struct Background<T>(Arc<Slot<Result<T, EngineError>>>);
 
 impl Engine {
     /// Does something that takes a core for a while, such as reading texts, on one of few threads beside those that
     /// compute. For a server that reads requests of its own form; [`Engine::embed`] and its like need no such thing.
-    pub fn aside<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-        self.0.aside.run(job)
+    pub fn background<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
+        self.0.background.run(job)
     }
 
     /// Reads texts of so many bytes: short ones here, long ones beside.
-    pub(super) async fn read_aside<T: Send + 'static>(
+    pub(super) async fn read_in_background<T: Send + 'static>(
         &self,
         bytes: usize,
         read: impl FnOnce(&Self) -> Result<T, EngineError> + Send + 'static,
@@ -55,7 +55,7 @@ impl Engine {
             return read(self);
         }
         let own = self.clone();
-        self.aside(move || read(&own)).await?
+        self.background(move || read(&own)).await?
     }
 }
 
@@ -72,7 +72,7 @@ impl Threads {
         Ok(all)
     }
 
-    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
         let slot = Slot::new();
         let own = Arc::clone(&slot);
         let job: Job = Box::new(move || {
@@ -89,11 +89,11 @@ impl Threads {
             drop(jobs);
             slot.fill(Err(EngineError::Full { retry_after: RETRY_AFTER }));
         }
-        Aside(slot)
+        Background(slot)
     }
 }
 
-impl<T: Send + 'static> Aside<T> {
+impl<T: Send + 'static> Background<T> {
     /// Something that mostly waits: it has a thread of its own, and goes on when nobody awaits it any more.
     pub(super) fn on_own_thread(job: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
         let slot = Slot::new();
@@ -142,7 +142,7 @@ impl Shared {
     }
 }
 
-impl<T> Future for Aside<T> {
+impl<T> Future for Background<T> {
     type Output = Result<T, EngineError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -150,7 +150,7 @@ impl<T> Future for Aside<T> {
     }
 }
 
-impl<T> Drop for Aside<T> {
+impl<T> Drop for Background<T> {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -170,10 +170,10 @@ mod tests {
         }
     }
 
-    fn wait<T>(mut aside: Aside<T>) -> Result<T, EngineError> {
+    fn wait<T>(mut background: Background<T>) -> Result<T, EngineError> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {
-            match Pin::new(&mut aside).poll(&mut Context::from_waker(&waker)) {
+            match Pin::new(&mut background).poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(done) => return done,
                 Poll::Pending => std::thread::park(),
             }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     /// One thread, busy until the sender's other end is dropped.
-    fn busy() -> (Threads, std::sync::mpsc::Sender<()>, Aside<()>) {
+    fn busy() -> (Threads, std::sync::mpsc::Sender<()>, Background<()>) {
         let threads = Threads::start(1).unwrap();
         let (release, held): (_, Receiver<()>) = channel();
         let (started, has_started) = channel();
@@ -213,7 +213,7 @@ mod tests {
         assert!(matches!(wait(threads.run(|| ())), Err(EngineError::Full { .. })));
         drop(release);
         wait(first).unwrap();
-        let done: Vec<_> = waiting.into_iter().map(|aside| wait(aside).unwrap()).collect();
+        let done: Vec<_> = waiting.into_iter().map(|background| wait(background).unwrap()).collect();
         assert!(done.into_iter().eq(0..WAITING_MAX));
     }
 

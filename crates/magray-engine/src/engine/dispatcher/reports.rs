@@ -1,14 +1,14 @@
-//! What lanes and those who look after devices tell the desk: batches that ended, workers and weights that come and go.
+//! What lanes and those who look after devices tell the dispatcher: batches that ended, workers and weights that come and go.
 //! Decides nothing: each becomes an event of the machine; batches that failed, workers that ended and devices that were
 //! ruled out are incidents too.
 
-use super::Desk;
+use super::Dispatcher;
 use crate::engine::lane::{Batch, Loaded, Turn};
 use crate::executor::NewTokens;
 use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, ModelId, Outcome};
 use std::time::Duration;
 
-impl Desk {
+impl Dispatcher {
     /// A batch was computed; `rows` has one row a text, or one a token where those were wanted.
     pub(in crate::engine) fn finished(&self, device: DeviceId, batch: &Batch, rows: &[f32], compute: Duration) {
         let outputs = rows.len() / batch.rows().max(1);

@@ -3,7 +3,7 @@
 
 use super::channel::Outgoing;
 use super::host::{Came, Host, Offered, Refused};
-use super::jobs::{Job, Jobs, Way};
+use super::jobs::{Job, Jobs, TransferThread};
 use super::message::{Arrival, Image, ToSupervisor, Trouble};
 use super::mishaps::Mishaps;
 use super::serve::tell;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The orders of models that come and go. When it goes, the moves under way are waited for and the others dropped.
-pub(super) struct Movers {
+pub(super) struct Transfers {
     jobs: Jobs<Move>,
     models: usize,
 }
@@ -46,7 +46,7 @@ struct Crew {
 /// batch is answered sooner. A batch that waited much longer would be taken for one that hangs.
 const EAGER_MAX: Duration = Duration::from_millis(500);
 
-impl Movers {
+impl Transfers {
     pub(super) fn start(host: Arc<Host>, outgoing: Arc<Mutex<Outgoing>>, mishaps: Mishaps) -> io::Result<Self> {
         let models = host.models();
         let crew = Crew { host, outgoing, mishaps: Mutex::new(mishaps), speed: AtomicU64::new(0) };
@@ -61,18 +61,18 @@ impl Movers {
 
     /// Orders a model's weights onto the device; the image's handle came along if there is one.
     pub(super) fn load(&self, model: u32, image: Image, fd: Option<OwnedFd>) -> Result<(), Garbled> {
-        self.push(model, Way::In, Move::Load(image, fd))
+        self.push(model, TransferThread::In, Move::Load(image, fd))
     }
 
     pub(super) fn offload(&self, model: u32) -> Result<(), Garbled> {
-        self.push(model, Way::Out, Move::Offload)
+        self.push(model, TransferThread::Out, Move::Offload)
     }
 
     pub(super) fn forget(&self, model: u32) -> Result<(), Garbled> {
-        self.push(model, Way::Out, Move::Forget)
+        self.push(model, TransferThread::Out, Move::Forget)
     }
 
-    fn push(&self, model: u32, way: Way, what: Move) -> Result<(), Garbled> {
+    fn push(&self, model: u32, way: TransferThread, what: Move) -> Result<(), Garbled> {
         let model = model as usize;
         if model >= self.models {
             return Err(Garbled("an order for a model that is not there"));

@@ -1,22 +1,22 @@
-//! Wishes for models: to go, to come, to stay.
+//! MoveCounts for models: to go, to come, to stay.
 //! None is granted under a running batch, and none makes a request fail.
 
 use super::device_set::DeviceSet;
 use super::residency::{Leave, Stage, Want};
 use super::sabotage::sabotaged;
-use super::{DeviceId, Machine, ModelId, Moment, Wish};
+use super::{DeviceId, Machine, ModelId, Moment, ResidencyRequest};
 
 impl Machine {
-    pub(super) fn on_wished(&mut self, id: ModelId, wish: Wish, now: Moment) {
+    pub(super) fn on_residency_requested(&mut self, id: ModelId, request: ResidencyRequest, now: Moment) {
         // A model that does not exist is nobody's: the caller knows the list.
         let Some(model) = self.models.get_mut(id.0 as usize) else { return };
         self.is_unsettled = true;
-        match wish {
-            Wish::Offload => {
+        match request {
+            ResidencyRequest::Offload => {
                 model.want = None;
                 self.send_away(id, self.gpus);
             }
-            Wish::Release => {
+            ResidencyRequest::Release => {
                 model.want = None;
                 model.is_releasing = true;
                 self.send_away(id, self.gpus.union(self.cpus));
@@ -25,16 +25,16 @@ impl Machine {
                     self.device_mut(gpu).shelf.rests_at_once |= is_left;
                 }
             }
-            Wish::Preheat => self.preheat(id, now),
-            Wish::IdleTimeout(timeout) => model.plan.idle_timeout = timeout,
-            Wish::OffloadAfterUse(is_wanted) => model.plan.offload_after_use = is_wanted,
-            Wish::Pin(is_pinned) => {
+            ResidencyRequest::Preheat => self.preheat(id, now),
+            ResidencyRequest::IdleTimeout(timeout) => model.plan.idle_timeout = timeout,
+            ResidencyRequest::OffloadAfterUse(is_wanted) => model.plan.offload_after_use = is_wanted,
+            ResidencyRequest::Pin(is_pinned) => {
                 model.plan.is_pinned = is_pinned;
                 if is_pinned {
                     self.keep(id, Some(Leave::Pushed), self.gpus);
                 }
             }
-            Wish::Priority(priority) => model.plan.priority = priority,
+            ResidencyRequest::Priority(priority) => model.plan.priority = priority,
         }
     }
 
@@ -47,7 +47,7 @@ impl Machine {
     fn preheat(&mut self, id: ModelId, now: Moment) {
         let devices = self.gpus.union(self.cpus);
         let model = self.model_mut(id);
-        // The last wish counts.
+        // The last request counts.
         model.is_releasing = false;
         model.used = now;
         model.gpu_used = now;
@@ -77,7 +77,7 @@ impl Machine {
             let place = self.device_mut(device).shelf.place_mut(id);
             place.is_owed = false;
             if matches!(place.stage, Stage::Loading { .. } | Stage::Present { .. }) {
-                place.leave = Some(Leave::Wished);
+                place.leave = Some(Leave::ResidencyRequested);
             }
         }
     }

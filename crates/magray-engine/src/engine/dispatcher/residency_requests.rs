@@ -1,33 +1,33 @@
 //! What people want of models: that they come, go or stay; waits until it is so, or cannot be any more.
 //! Decides nothing, and trusts no look at where a model is: by then it may have come back.
 
-use super::Desk;
-use magray_core::schedule::{DeviceView, Event, ModelId, ModelView, View, Wish};
+use super::Dispatcher;
+use magray_core::schedule::{DeviceView, Event, ModelId, ModelView, ResidencyRequest, View};
 use std::cell::Cell;
 use std::time::Duration;
 
-impl Desk {
+impl Dispatcher {
     /// Somebody wants a model to come, go or stay. Waits until that is so, for `most` at most. A model that is not there is
     /// a bug.
-    pub(in crate::engine) fn wished(
+    pub(in crate::engine) fn requested(
         &self,
         model: usize,
-        wish: Wish,
+        request: ResidencyRequest,
         most: Duration,
         is_done: impl Fn(Seen<'_>) -> bool,
     ) -> Result<ModelView, Unmet> {
         let mut state = self.lock();
         let before = state.machine.view().models.swap_remove(model);
-        let against = state.wishes[model].against(wish);
-        state.wishes[model].take(wish);
+        let against = state.move_counts[model].against(request);
+        state.move_counts[model].take(request);
         let now = self.now();
-        self.step(state, Event::Wished { model: ModelId(model as u32), wish }, now);
+        self.step(state, Event::ResidencyRequested { model: ModelId(model as u32), request }, now);
         let outcome = Cell::new(Err(Unmet::Late));
         self.wait(most, |state| {
             let View { models, devices, .. } = state.machine.view();
             if is_done(Seen { before: &before, now: &models[model], devices: &devices }) {
                 outcome.set(Ok(()));
-            } else if state.wishes[model].against(wish) > against {
+            } else if state.move_counts[model].against(request) > against {
                 // Nothing is under way for it any more: whoever waits would wait in vain.
                 outcome.set(Err(Unmet::Overruled));
             }
@@ -46,7 +46,7 @@ pub(in crate::engine) struct Seen<'a> {
     pub(in crate::engine) devices: &'a [DeviceView],
 }
 
-/// Why a wish did not come true.
+/// Why a request did not come true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Unmet {
     /// Not in the time that was given; it may still.
@@ -57,26 +57,32 @@ pub(in crate::engine) enum Unmet {
 
 /// How often a model was wanted to come, and to go.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Wishes {
+pub(super) struct MoveCounts {
     to_come: u64,
     to_go: u64,
 }
 
-impl Wishes {
-    fn take(&mut self, wish: Wish) {
-        match wish {
-            Wish::Preheat => self.to_come += 1,
-            Wish::Offload | Wish::Release => self.to_go += 1,
-            Wish::IdleTimeout(_) | Wish::OffloadAfterUse(_) | Wish::Pin(_) | Wish::Priority(_) => {}
+impl MoveCounts {
+    fn take(&mut self, request: ResidencyRequest) {
+        match request {
+            ResidencyRequest::Preheat => self.to_come += 1,
+            ResidencyRequest::Offload | ResidencyRequest::Release => self.to_go += 1,
+            ResidencyRequest::IdleTimeout(_)
+            | ResidencyRequest::OffloadAfterUse(_)
+            | ResidencyRequest::Pin(_)
+            | ResidencyRequest::Priority(_) => {}
         }
     }
 
-    /// How often the opposite of a wish was wanted: the last one counts.
-    fn against(self, wish: Wish) -> u64 {
-        match wish {
-            Wish::Preheat => self.to_go,
-            Wish::Offload | Wish::Release => self.to_come,
-            Wish::IdleTimeout(_) | Wish::OffloadAfterUse(_) | Wish::Pin(_) | Wish::Priority(_) => 0,
+    /// How often the opposite of a request was wanted: the last one counts.
+    fn against(self, request: ResidencyRequest) -> u64 {
+        match request {
+            ResidencyRequest::Preheat => self.to_go,
+            ResidencyRequest::Offload | ResidencyRequest::Release => self.to_come,
+            ResidencyRequest::IdleTimeout(_)
+            | ResidencyRequest::OffloadAfterUse(_)
+            | ResidencyRequest::Pin(_)
+            | ResidencyRequest::Priority(_) => 0,
         }
     }
 }

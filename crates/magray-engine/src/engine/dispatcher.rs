@@ -2,10 +2,10 @@
 //! Decides nothing itself and computes nothing; its lock is never held while a lane or a caller is called.
 
 mod reports;
+mod residency_requests;
 mod state;
-mod wishes;
 
-pub(super) use wishes::{Seen, Unmet};
+pub(super) use residency_requests::{Seen, Unmet};
 
 use super::incident::Incident;
 use super::lane::{Lane, LaneStatus, Order, What};
@@ -32,7 +32,7 @@ pub(super) type OnChange = Box<dyn Fn(DeviceId, Change, LaneStatus) + Send + Syn
 /// Longer than anybody waits.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
-pub(super) struct Desk {
+pub(super) struct Dispatcher {
     state: Mutex<State>,
     /// The thread that keeps the time waits here.
     clock: Condvar,
@@ -47,7 +47,7 @@ pub(super) struct Desk {
     absent: Option<Reason>,
 }
 
-impl Desk {
+impl Dispatcher {
     pub(super) fn new(machine: Machine, absent: Option<Reason>, on_change: OnChange) -> Self {
         Self {
             state: Mutex::new(State::new(machine)),
@@ -61,10 +61,10 @@ impl Desk {
         }
     }
 
-    /// Takes the lanes, one a device of the machine, and begins. They know the desk, so they come after it. Devices in
+    /// Takes the lanes, one a device of the machine, and begins. They know the dispatcher, so they come after it. Devices in
     /// `given_up` were given up by an earlier process.
     pub(super) fn open(&self, lanes: Vec<Box<dyn Lane>>, given_up: &[DeviceId]) {
-        assert!(self.lanes.set(lanes).is_ok(), "a desk is opened once");
+        assert!(self.lanes.set(lanes).is_ok(), "a dispatcher is opened once");
         for device in given_up {
             self.advance(Event::GivenUp { device: *device });
         }
@@ -75,7 +75,7 @@ impl Desk {
         self.lanes.get().map_or(&[], Vec::as_slice)
     }
 
-    /// When the desk was made: the machine's time starts here.
+    /// When the dispatcher was made: the machine's time starts here.
     pub(super) fn started(&self) -> Instant {
         self.started
     }
@@ -175,7 +175,7 @@ impl Desk {
         self.pace().recent(self.started.elapsed())
     }
 
-    /// Keeps the time for the machine until the desk is closed.
+    /// Keeps the time for the machine until the dispatcher is closed.
     pub(super) fn keep_time(&self) {
         let mut state = self.lock();
         while !state.is_closed {

@@ -6,39 +6,39 @@ use std::cell::RefCell;
 use super::admission::{Coming, Place};
 
 #[derive(Default)]
-struct Visit {
+struct Reserved {
     coming: Option<Coming>,
     answer: Option<Place>,
 }
 
 tokio::task_local! {
-    static VISIT: RefCell<Visit>;
+    static RESERVED: RefCell<Reserved>;
 }
 
 /// Runs a request. Gives what came of it, and the room that was taken for its answer.
 pub(crate) async fn run<F: Future>(request: F) -> (F::Output, Option<Place>) {
-    let visit = async {
+    let reserved = async {
         let output = request.await;
-        (output, VISIT.with(|visit| visit.borrow_mut().answer.take()))
+        (output, RESERVED.with(|reserved| reserved.borrow_mut().answer.take()))
     };
-    VISIT.scope(RefCell::default(), visit).await
+    RESERVED.scope(RefCell::default(), reserved).await
 }
 
 /// This request has room in the queue.
 pub(crate) fn keep_coming(coming: Coming) {
     // Outside of a request nobody comes: the room is given back at once.
-    let _ = VISIT.try_with(|visit| visit.borrow_mut().coming = Some(coming));
+    let _ = RESERVED.try_with(|reserved| reserved.borrow_mut().coming = Some(coming));
 }
 
 /// The room in the queue that this request has, if any.
 pub(crate) fn take_coming() -> Option<Coming> {
-    VISIT.try_with(|visit| visit.borrow_mut().coming.take()).ok().flatten()
+    RESERVED.try_with(|reserved| reserved.borrow_mut().coming.take()).ok().flatten()
 }
 
 /// This request has room for its answer; a second one is put beside the first.
 pub(crate) fn keep_answer(place: Place) {
-    let _ = VISIT.try_with(|visit| {
-        let answer = &mut visit.borrow_mut().answer;
+    let _ = RESERVED.try_with(|reserved| {
+        let answer = &mut reserved.borrow_mut().answer;
         match answer {
             Some(known) => known.absorb(place),
             None => *answer = Some(place),

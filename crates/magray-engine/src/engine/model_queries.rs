@@ -6,7 +6,7 @@ use crate::reading::{Reader, Reading};
 use crate::spec::ModelSpec;
 use crate::tokenize::SpelledToken;
 
-/// Texts are read by the thread that asks: what is large is read beside (`aside`), several requests at a time.
+/// Texts are read by the thread that asks: what is large is read beside (`background`), several requests at a time.
 const ONE: usize = 1;
 
 impl Engine {

@@ -1,9 +1,9 @@
 //! Measures how fast CPU and GPU are with a model, once a machine, and keeps the result in a file.
 //! Decides nothing; a file that is missing, damaged or of another machine only means measuring again.
 
-use crate::executor::Executor;
 use crate::gpu::GpuError;
 use crate::packed::Tokens;
+use crate::runner::Executor;
 use magray_core::{EncoderShape, Scores};
 use serde::{Deserialize, Serialize};
 use std::fs;

@@ -5,12 +5,12 @@ mod error;
 
 pub use error::{EmbedError, LoadError};
 
-use crate::cpu_executor::CpuExecutor;
-use crate::executor::{Executor, OnCpu, Runner};
+use crate::executors::cpu::CpuExecutor;
 use crate::gpu::{GpuInfo, GpuOptions, Machine};
 use crate::model::{Model, Synthetic, TensorSource};
 use crate::packed::Tokens;
 use crate::reading::{Reader, Reading};
+use crate::runner::{Executor, OnCpu, Runner};
 use crate::selection::{self, Outlook, Parts, Request, Selected};
 use crate::spec::{Architecture, EmbedSpec, ModelSpec, Task};
 use crate::weights::Weights;

@@ -7,22 +7,18 @@
 
 mod bounded_file;
 mod calibration;
-mod cpu_executor;
-mod cpu_stream;
-mod cuda_executor;
 mod encoder;
 #[cfg(unix)]
 pub mod engine;
-mod executor;
+mod executors;
 pub mod faults;
 pub mod gpu;
 pub mod health;
 mod model;
 mod packed;
 mod reading;
+mod runner;
 mod selection;
-#[cfg(unix)]
-mod simulated_gpu;
 pub mod spec;
 pub mod store;
 pub mod tokenize;
@@ -49,7 +45,7 @@ pub mod testing {
     #[cfg(unix)]
     pub use crate::{
         engine::images::{Handed, Holder, Images},
-        simulated_gpu::SimulatedGpu,
+        executors::simulated::SimulatedGpu,
         worker::*,
     };
 }

@@ -2,12 +2,12 @@
 //! Decides by `magray_core::choose_device` alone; touches hardware through the trait [`Hardware`] alone.
 
 use crate::calibration::{self, Key, ScoreCache};
-use crate::cuda_executor::tokens_a_pass;
 use crate::encoder::{EncoderOptions, LoadError};
-use crate::executor::{Executor, OnCpu, OnGpu, Runner};
+use crate::executors::cuda::tokens_a_pass;
 use crate::gpu::{CONTEXT_BYTES, Declined, GpuError, GpuInfo, Hardware};
 use crate::health::{Ledger, utc_of};
 use crate::model::TensorSource;
+use crate::runner::{Executor, OnCpu, OnGpu, Runner};
 use crate::spec::ModelSpec;
 use magray_core::{
     Candidate, DeviceChoice, DeviceName, Facts, Precision, Reason, Refusal, Scores, Verdict, choose_device,

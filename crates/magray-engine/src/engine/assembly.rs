@@ -1,15 +1,15 @@
-//! Puts an engine together: devices, lanes, the clock, the watch over GPUs; and takes it apart again.
+//! Puts an engine together: executors, the clock, the watch over GPUs; and takes it apart again.
 //! Decides nothing about requests.
 
-use super::cpu_lane::CpuLane;
 use super::devices::{self, Gpu, device_of_gpu};
 use super::dispatcher::{Dispatcher, is_delivering};
+use super::executor_handle::{ExecutorHandle, ExecutorStatus, join_until};
 use super::images::Images;
-use super::lane::{Lane, LaneStatus, join_until};
+use super::in_process::InProcess;
+use super::in_worker::{InWorker, InWorkerSpec};
 use super::models::Models;
 use super::news::News;
 use super::tampering::{Strikes, Tampered};
-use super::worker_lane::{LaneSpec, WorkerLane};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
 use crate::gpu::CONTEXT_BYTES;
@@ -30,7 +30,7 @@ const GPU_BATCH_TOKENS: u32 = 32_768;
 const GPU_SLOTS: usize = 2;
 /// Threads that have no more of a batch begin with the next while the others end it.
 const CPU_SLOTS: usize = 2;
-/// The CPU's lane is the first; GPUs follow.
+/// The CPU is the first; GPUs follow.
 const CPU: DeviceId = DeviceId(0);
 /// A reset of a GPU by another process is noticed within this time.
 const LEDGER_INTERVAL: Duration = Duration::from_secs(1);
@@ -87,13 +87,13 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let news = Arc::new(News::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
     let on_change = {
         let news = Arc::clone(&news);
-        Box::new(move |device, change, status: LaneStatus| news.tell(device, change, status.blames_device))
+        Box::new(move |device, change, status: ExecutorStatus| news.tell(device, change, status.blames_device))
     };
     let dispatcher = Arc::new(Dispatcher::new(machine, absent, on_change));
-    let lanes = lanes(options, &gpus, &models, Arc::downgrade(&dispatcher));
-    let cpu = CpuLane::new(CPU, Arc::clone(&models.packer), models.on_cpu, Arc::downgrade(&dispatcher))?;
-    let mut all: Vec<Box<dyn Lane>> = vec![Box::new(cpu)];
-    all.extend(lanes);
+    let in_workers = in_workers(options, &gpus, &models, Arc::downgrade(&dispatcher));
+    let cpu = InProcess::new(CPU, Arc::clone(&models.packer), models.on_cpu, Arc::downgrade(&dispatcher))?;
+    let mut all: Vec<Box<dyn ExecutorHandle>> = vec![Box::new(cpu)];
+    all.extend(in_workers);
     let given_up: Vec<_> = news.out_of_service().into_iter().map(device_of_gpu).collect();
     dispatcher.open(all, &given_up);
     // From here on it must be taken apart, also where a thread cannot be had.
@@ -135,18 +135,18 @@ impl Drop for Assembly {
 fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, monitor, strikes }: Threads) {
     // From here on a worker that ends is no incident.
     dispatcher.close();
-    for lane in dispatcher.lanes() {
-        lane.stop();
+    for executor in dispatcher.executors() {
+        executor.stop();
     }
     // The watch may be inside a driver that does not answer: it is not waited for without end.
     let watch = std::thread::Builder::new().name("end of watch".to_owned());
     let mut watch = watch.spawn(move || drop((monitor, strikes))).ok();
     let deadline = Instant::now() + STOP_MAX;
-    let late: Vec<_> = dispatcher.lanes().iter().filter(|lane| !lane.join(deadline)).collect();
-    late.iter().for_each(|lane| lane.kill());
+    let late: Vec<_> = dispatcher.executors().iter().filter(|executor| !executor.join(deadline)).collect();
+    late.iter().for_each(|executor| executor.kill());
     let deadline = Instant::now() + STOP_MAX;
-    for lane in late {
-        lane.join(deadline);
+    for executor in late {
+        executor.join(deadline);
     }
     join_until(&mut clock, deadline);
     join_until(&mut watch, deadline);
@@ -181,20 +181,25 @@ fn image_bytes_max(spec: &ModelSpec) -> u64 {
     2 * spec.shape.weight_bytes(Precision::F32) + (64 << 20)
 }
 
-/// A lane for each GPU.
-fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, dispatcher: Weak<Dispatcher>) -> Vec<Box<dyn Lane>> {
+/// An executor in a worker for each GPU.
+fn in_workers(
+    options: &EngineOptions,
+    gpus: &[Gpu],
+    models: &Models,
+    dispatcher: Weak<Dispatcher>,
+) -> Vec<Box<dyn ExecutorHandle>> {
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
     let precision = options.encoder.precision.or(options.encoder.gpu.precision);
     let worker_models = options.models.iter().map(|model| WorkerModel { source: model.source.clone(), precision });
     let worker_models: Vec<_> = worker_models.collect();
     let names: Arc<[String]> = options.models.iter().map(|model| model.name.clone()).collect();
     let images = Arc::new(Images::new(models.readers.iter().map(|reader| image_bytes_max(&reader.spec)).collect()));
-    let lane = |(at, gpu): (usize, &Gpu)| {
+    let in_worker = |(at, gpu): (usize, &Gpu)| {
         let device = match gpu {
             Gpu::Cuda(gpu) => WorkerDevice::Cuda(CudaDevice::new(gpu, &options.encoder.gpu)),
             Gpu::Simulated(gpu) => WorkerDevice::Simulated(*gpu),
         };
-        let spec = LaneSpec {
+        let spec = InWorkerSpec {
             id: device_of_gpu(at),
             name: gpu.name(),
             exe: options.worker_exe.clone(),
@@ -215,9 +220,9 @@ fn lanes(options: &EngineOptions, gpus: &[Gpu], models: &Models, dispatcher: Wea
             images: Arc::clone(&images),
             ready_within: options.schedule.recovery.start_max,
         };
-        Box::new(WorkerLane::new(spec, dispatcher.clone())) as Box<dyn Lane>
+        Box::new(InWorker::new(spec, dispatcher.clone())) as Box<dyn ExecutorHandle>
     };
-    gpus.iter().enumerate().map(lane).collect()
+    gpus.iter().enumerate().map(in_worker).collect()
 }
 
 /// Watches over the GPUs: their telemetry, if it is wanted and there is any, and whether somebody has reset one.

@@ -3,16 +3,16 @@
 
 use super::{EngineOptions, Gpus};
 use crate::encoder::LoadError;
+use crate::executors::simulated::SimulatedGpu;
 use crate::gpu::{CONTEXT_BYTES, Declined, GpuInfo};
 use crate::selection::absent;
-use crate::simulated_gpu::SimulatedGpu;
 use crate::worker;
 use magray_core::schedule::{Allowed, DeviceId};
 use magray_core::{DeviceChoice, DeviceName, GpuSelector, Reason, Refusal, Rules, rule_out_gpu};
 use magray_device::cuda::resolve;
 use std::collections::HashSet;
 
-/// The GPUs to use, in the order of their lanes.
+/// The GPUs to use, in the order of the devices.
 pub(super) struct Devices {
     pub(super) gpus: Vec<Gpu>,
     /// Why there is none, although there should be one.

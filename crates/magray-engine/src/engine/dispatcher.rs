@@ -1,5 +1,5 @@
 //! Where requests wait: drives the machine that decides, does what it says, and gives the answers.
-//! Decides nothing itself and computes nothing; its lock is never held while a lane or a caller is called.
+//! Decides nothing itself and computes nothing; its lock is never held while an executor or a caller is called.
 
 mod reports;
 mod residency_requests;
@@ -7,8 +7,8 @@ mod state;
 
 pub(super) use residency_requests::{Seen, Unmet};
 
+use super::executor_handle::{ExecutorHandle, ExecutorStatus, Order, What};
 use super::incident::Incident;
-use super::lane::{Lane, LaneStatus, Order, What};
 use super::pace::{Pace, Recent};
 use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 pub(super) type OnAnswer = Box<dyn FnOnce(Result<Answer, EngineError>) + Send>;
 
 /// Called when a device leaves or comes back.
-pub(super) type OnChange = Box<dyn Fn(DeviceId, Change, LaneStatus) + Send + Sync>;
+pub(super) type OnChange = Box<dyn Fn(DeviceId, Change, ExecutorStatus) + Send + Sync>;
 
 /// Longer than anybody waits.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
@@ -39,7 +39,7 @@ pub(super) struct Dispatcher {
     /// Whoever waits for requests to end or devices to come waits here.
     settled: Condvar,
     started: Instant,
-    lanes: OnceLock<Vec<Box<dyn Lane>>>,
+    executors: OnceLock<Vec<Box<dyn ExecutorHandle>>>,
     on_change: OnChange,
     /// Has a lock of its own, which is held for a moment and with no other.
     pace: Mutex<Pace>,
@@ -54,25 +54,25 @@ impl Dispatcher {
             clock: Condvar::new(),
             settled: Condvar::new(),
             started: Instant::now(),
-            lanes: OnceLock::new(),
+            executors: OnceLock::new(),
             on_change,
             pace: Mutex::default(),
             absent,
         }
     }
 
-    /// Takes the lanes, one a device of the machine, and begins. They know the dispatcher, so they come after it. Devices in
+    /// Takes the executors, one a device of the machine, and begins. They know the dispatcher, so they come after it. Devices in
     /// `given_up` were given up by an earlier process.
-    pub(super) fn open(&self, lanes: Vec<Box<dyn Lane>>, given_up: &[DeviceId]) {
-        assert!(self.lanes.set(lanes).is_ok(), "a dispatcher is opened once");
+    pub(super) fn open(&self, executors: Vec<Box<dyn ExecutorHandle>>, given_up: &[DeviceId]) {
+        assert!(self.executors.set(executors).is_ok(), "a dispatcher is opened once");
         for device in given_up {
             self.advance(Event::GivenUp { device: *device });
         }
         self.advance(Event::Tick);
     }
 
-    pub(super) fn lanes(&self) -> &[Box<dyn Lane>] {
-        self.lanes.get().map_or(&[], Vec::as_slice)
+    pub(super) fn executors(&self) -> &[Box<dyn ExecutorHandle>] {
+        self.executors.get().map_or(&[], Vec::as_slice)
     }
 
     /// When the dispatcher was made: the machine's time starts here.
@@ -251,11 +251,12 @@ impl Dispatcher {
     }
 
     fn perform(&self, effect: Effect) {
-        let lane = |device: DeviceId| &self.lanes()[usize::from(device.0)];
+        let executor = |device: DeviceId| &self.executors()[usize::from(device.0)];
         match effect {
-            Effect::Order(device, order) => lane(device).take(order),
+            Effect::Order(device, order) => executor(device).take(order),
             Effect::Complete(pending, report) => {
-                let answer = answer(&pending.work, pending.values, &report, lane(report.device).as_ref(), &self.absent);
+                let answer =
+                    answer(&pending.work, pending.values, &report, executor(report.device).as_ref(), &self.absent);
                 self.pace().note(pending.work.texts.len(), &answer, self.started.elapsed());
                 deliver(pending.on_answer, Ok(answer));
             }
@@ -263,13 +264,15 @@ impl Dispatcher {
                 let error = EngineError::from_refused(refused, || self.last_error(pending.work.allowed));
                 deliver(pending.on_answer, Err(error));
             }
-            // Whichever worker a lane has: what no device uses, none needs.
+            // Whichever worker there is: what no device uses, none needs.
             Effect::Forget(model) => {
-                self.lanes().iter().for_each(|lane| lane.take(Order { worker: 0, what: What::Forget(model) }));
+                self.executors()
+                    .iter()
+                    .for_each(|executor| executor.take(Order { worker: 0, what: What::Forget(model) }));
                 self.advance(Event::Forgotten { model: ModelId(model as u32) });
             }
             Effect::Wake(waker) => waker.wake(),
-            Effect::Tell(device, change) => (self.on_change)(device, change, lane(device).status()),
+            Effect::Tell(device, change) => (self.on_change)(device, change, executor(device).status()),
         }
     }
 
@@ -279,8 +282,8 @@ impl Dispatcher {
             Allowed::Only(device) => usize::from(device.0) == at,
             _ => true,
         };
-        let mut lanes = self.lanes().iter().enumerate().filter(|(at, _)| is_meant(*at));
-        lanes.find_map(|(_, lane)| lane.status().last_error)
+        let mut executors = self.executors().iter().enumerate().filter(|(at, _)| is_meant(*at));
+        executors.find_map(|(_, executor)| executor.status().last_error)
     }
 
     fn wait(&self, most: Duration, is_done: impl Fn(&State) -> bool) -> bool {
@@ -338,7 +341,13 @@ fn batch_key(work: &Work) -> u32 {
     }
 }
 
-fn answer(work: &Work, values: Vec<f32>, report: &Report, lane: &dyn Lane, absent: &Option<Reason>) -> Answer {
+fn answer(
+    work: &Work,
+    values: Vec<f32>,
+    report: &Report,
+    executor: &dyn ExecutorHandle,
+    absent: &Option<Reason>,
+) -> Answer {
     let failed = |fallback: Fallback| Reason::Failed {
         code: fallback.code(),
         message: format!("the GPU could not be used: {fallback}"),
@@ -347,8 +356,8 @@ fn answer(work: &Work, values: Vec<f32>, report: &Report, lane: &dyn Lane, absen
         dimensions: values.len() / work.rows(0..work.texts.len()).max(1),
         values,
         tokens: work.tokens(),
-        device: lane.name(),
-        precision: lane.precision(work.model),
+        device: executor.name(),
+        precision: executor.precision(work.model),
         batch_texts: report.batch_texts,
         queued: report.queued,
         computed: report.computed,

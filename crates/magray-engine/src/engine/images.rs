@@ -182,8 +182,8 @@ impl Images {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executors::simulated::SimulatedGpu;
     use crate::gpu::SandboxMode;
-    use crate::simulated_gpu::SimulatedGpu;
     use crate::worker::{ModelSource, WorkerDevice, WorkerModel, WorkerSpec};
     use magray_core::{Precision, PrecisionChoice};
 

@@ -62,12 +62,13 @@ mod assembly;
 mod background;
 mod calls;
 mod canary;
-mod cpu_lane;
 mod devices;
 mod dispatcher;
+mod executor_handle;
 pub(crate) mod images;
+mod in_process;
+mod in_worker;
 mod incident;
-mod lane;
 mod model_queries;
 mod models;
 mod moves;
@@ -81,7 +82,6 @@ mod status;
 mod tampering;
 mod token_stream;
 mod work;
-mod worker_lane;
 
 pub use asking::Asking;
 pub use background::Background;
@@ -96,8 +96,8 @@ pub use status::{DeviceStatus, ModelStatus, Status};
 pub use token_stream::{Prompt, TokenStream};
 pub use work::{Answer, EngineError, Output, Work};
 
+pub use crate::executors::simulated::SimulatedGpu;
 pub use crate::gpu::MemoryStats;
-pub use crate::simulated_gpu::SimulatedGpu;
 pub use crate::worker::{Attempt, ModelSource, Outcome, Sandbox};
 pub use magray_core::schedule::{
     Allowed, Batching, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView, Moment, Options,
@@ -336,8 +336,8 @@ impl Engine {
 
     /// Returns a device to service whose failures sent it out of rotation; `false` if the engine has no such device.
     pub fn reset(&self, device: DeviceName) -> bool {
-        let lanes = self.dispatcher().lanes();
-        let at = lanes.iter().position(|lane| lane.name() == device);
+        let executors = self.dispatcher().executors();
+        let at = executors.iter().position(|executor| executor.name() == device);
         if let Some(at) = at {
             // The first is the CPU, which nobody remembers.
             if let Some(gpu) = at.checked_sub(1) {

@@ -4,9 +4,9 @@
 use super::EngineModel;
 use super::canary::Canary;
 use crate::encoder::{EncoderOptions, LoadError, pack_cpu, synthetic_spec};
-use crate::executor::OnCpu;
 use crate::model::Synthetic;
 use crate::reading::Reader;
+use crate::runner::OnCpu;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 use crate::worker::ModelSource;

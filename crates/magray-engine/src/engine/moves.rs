@@ -137,7 +137,7 @@ impl Engine {
             Unmet::Late => EngineError::NotYet { within: most },
             Unmet::Overruled => EngineError::Overruled,
         })?;
-        let names = self.dispatcher().lanes().iter().map(|lane| lane.name());
+        let names = self.dispatcher().executors().iter().map(|executor| executor.name());
         Ok(Moved { took: started.elapsed(), residency: names.zip(view.residency).collect() })
     }
 }
@@ -196,7 +196,7 @@ mod tests {
     //! Whoever waits looks when others let it: everything here has happened before the first look.
 
     use super::super::dispatcher::Dispatcher;
-    use super::super::lane::{Lane, LaneStatus, Order};
+    use super::super::executor_handle::{ExecutorHandle, ExecutorStatus, Order};
     use super::*;
     use magray_core::Precision;
     use magray_core::schedule::{
@@ -327,7 +327,7 @@ mod tests {
     /// A device that takes orders and does nothing.
     struct Deaf;
 
-    impl Lane for Deaf {
+    impl ExecutorHandle for Deaf {
         fn name(&self) -> DeviceName {
             DeviceName::Cpu
         }
@@ -344,8 +344,8 @@ mod tests {
             true
         }
 
-        fn status(&self) -> LaneStatus {
-            LaneStatus::default()
+        fn status(&self) -> ExecutorStatus {
+            ExecutorStatus::default()
         }
     }
 

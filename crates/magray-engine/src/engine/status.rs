@@ -60,14 +60,14 @@ impl Status {
     pub(super) fn of(assembly: &Assembly, names: &[String]) -> Self {
         let dispatcher = &assembly.dispatcher;
         let view = dispatcher.view();
-        let devices = dispatcher.lanes().iter().zip(view.devices).enumerate().map(|(at, (lane, schedule))| {
-            let status = lane.status();
+        let devices = dispatcher.executors().iter().zip(view.devices).enumerate().map(|(at, (executor, schedule))| {
+            let status = executor.status();
             // The first is the CPU.
             let gpu = at.checked_sub(1);
             let health = gpu.map(|gpu| assembly.news.sample(gpu));
             let hardware = gpu.and_then(|gpu| assembly.news.hardware(gpu));
             let (pid, memory, last_error) = (status.pid, status.memory, status.last_error);
-            DeviceStatus { name: lane.name(), hardware, schedule, pid, memory, health, last_error }
+            DeviceStatus { name: executor.name(), hardware, schedule, pid, memory, health, last_error }
         });
         Self {
             uptime: dispatcher.started().elapsed(),

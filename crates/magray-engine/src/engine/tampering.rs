@@ -21,15 +21,16 @@ impl Strikes {
     pub(super) fn start(plan: Option<&FaultPlan>, dispatcher: &Arc<Dispatcher>) -> io::Result<Option<Self>> {
         let Some(plan) = plan else { return Ok(None) };
         let script = |name: String| Script::new(&plan.of_device(&name), Place::Supervisor, Duration::ZERO);
-        let mut scripts: Vec<_> = dispatcher.lanes().iter().map(|lane| script(lane.name().to_string())).collect();
+        let mut scripts: Vec<_> =
+            dispatcher.executors().iter().map(|executor| script(executor.name().to_string())).collect();
         let (stop, stopped) = channel::<()>();
         let dispatcher = Arc::clone(dispatcher);
         let thread = std::thread::Builder::new().name("faults".to_owned()).spawn(move || {
             loop {
                 let now = dispatcher.started().elapsed();
-                for (script, lane) in scripts.iter_mut().zip(dispatcher.lanes()) {
+                for (script, executor) in scripts.iter_mut().zip(dispatcher.executors()) {
                     while script.next_due(Clock { now, batch: 0 }).is_some() {
-                        lane.strike();
+                        executor.strike();
                     }
                 }
                 let next = scripts.iter().filter_map(Script::next_at).min().unwrap_or(Duration::MAX);

@@ -2,8 +2,8 @@
 //! Decides nothing.
 
 use super::{GpuError, GpuOptions};
-use crate::cuda_executor::CudaExecutor;
-use crate::executor::Accelerator;
+use crate::executors::Accelerator;
+use crate::executors::cuda::CudaExecutor;
 use crate::model::TensorSource;
 use crate::spec::ModelSpec;
 use magray_core::{DeviceChoice, GpuSelector, Precision};

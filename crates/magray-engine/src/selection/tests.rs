@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::encoder::{EmbedError, pack_cpu, synthetic_spec};
-use crate::executor::{Accelerator, Ran};
+use crate::executors::Accelerator;
 use crate::model::Synthetic;
 use crate::packed::Tokens;
+use crate::runner::Ran;
 use magray_core::schedule::Fallback;
 use magray_core::{CpuPath, PrecisionChoice, Rules};
 use magray_device::cuda::CudaError;

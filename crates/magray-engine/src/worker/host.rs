@@ -3,12 +3,12 @@
 
 use super::message::Origin;
 use super::spec::{CudaDevice, ModelSource, WorkerDevice, WorkerModel, WorkerSpec};
-use crate::cuda_executor::{CudaExecutor, WeightsFrom, open_device};
 use crate::encoder::{LoadError, synthetic_spec};
-use crate::executor::{Accelerator, Arriving, OnFilled};
+use crate::executors::cuda::{CudaExecutor, WeightsFrom, open_device};
+use crate::executors::simulated::{LoadOnSimulated, SimulatedDevice};
+use crate::executors::{Accelerator, Arriving, OnFilled};
 use crate::gpu::{GpuError, GpuInfo, MemoryMeter, MemoryStats, SandboxMode};
 use crate::model::{Synthetic, TensorSource};
-use crate::simulated_gpu::{LoadOnSimulated, SimulatedDevice};
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 use magray_core::Precision;

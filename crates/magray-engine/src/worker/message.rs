@@ -2,7 +2,7 @@
 //! Sends and receives nothing; bytes that make no sense are an error, never a panic.
 
 use super::wire::{Fields, Garbled, frame, put_known, put_text, put_time, put_u32, put_u64};
-use crate::executor::{NewTokens, SequenceStep};
+use crate::executors::{NewTokens, SequenceStep};
 use crate::gpu::MemoryStats;
 use magray_core::Precision;
 use magray_core::pool::PoolStats;

@@ -5,7 +5,7 @@ use super::channel::{ChannelError, Incoming};
 use super::message::{Arrival, Origin, ToSupervisor, Trouble, take_new_tokens};
 use super::process::{Exit, Process};
 use super::wire::Garbled;
-use crate::executor::NewTokens;
+use crate::executors::NewTokens;
 use crate::gpu::MemoryStats;
 use magray_core::Precision;
 use magray_core::schedule::Failure;

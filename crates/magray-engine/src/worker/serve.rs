@@ -12,7 +12,7 @@ use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
 use super::transfers::Transfers;
 use super::wire::Garbled;
-use crate::executor::{Arriving, NewTokens, SequenceStep};
+use crate::executors::{Arriving, NewTokens, SequenceStep};
 use crate::faults::{FaultKind, Place};
 use magray_core::schedule::Failure;
 use magray_device::cuda::{CudaError, InjectedFault};

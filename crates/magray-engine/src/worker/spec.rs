@@ -2,9 +2,9 @@
 //! Opens nothing.
 
 use super::sandbox::Sandbox;
+use crate::executors::simulated::SimulatedGpu;
 use crate::faults::FaultOrder;
 use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, MemoryStats, SandboxMode, SearchPath};
-use crate::simulated_gpu::SimulatedGpu;
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use super::message::{Arrival, Image, ToSupervisor, Trouble};
 use super::mishaps::Mishaps;
 use super::serve::tell;
 use super::wire::Garbled;
-use crate::executor::Arriving;
+use crate::executors::Arriving;
 use crate::faults::FaultKind;
 use crate::gpu::GpuError;
 use magray_core::schedule::Failure;

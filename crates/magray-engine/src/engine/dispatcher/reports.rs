@@ -1,10 +1,10 @@
-//! What lanes and those who look after devices tell the dispatcher: batches that ended, workers and weights that come and go.
+//! What executors and those who look after devices tell the dispatcher: batches that ended, workers and weights that come and go.
 //! Decides nothing: each becomes an event of the machine; batches that failed, workers that ended and devices that were
 //! ruled out are incidents too.
 
 use super::Dispatcher;
-use crate::engine::lane::{Batch, Loaded, Turn};
-use crate::executor::NewTokens;
+use crate::engine::executor_handle::{Batch, Loaded, Turn};
+use crate::executors::NewTokens;
 use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, ModelId, Outcome};
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 
 use super::{OnAnswer, residency_requests::MoveCounts};
 use crate::engine::{
+    executor_handle::{Batch, Order, Part, Turn, TurnStep, What},
     incident::Incidents,
-    lane::{Batch, Order, Part, Turn, TurnStep, What},
     token_stream::TokenBuffer,
     work::{Output, Work},
 };

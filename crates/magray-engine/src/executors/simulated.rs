@@ -1,9 +1,9 @@
 //! A GPU that is none: the CPU's arithmetic behind a GPU's interface, with memory, speed and failures by script.
 //! Meant for tests on machines without a GPU; nobody should compute with it.
 
-use crate::cpu_executor::CpuExecutor;
 use crate::encoder::LoadError;
-use crate::executor::{Accelerator, NewTokens, OnFilled, SequenceStep};
+use crate::executors::cpu::CpuExecutor;
+use crate::executors::{Accelerator, NewTokens, OnFilled, SequenceStep};
 use crate::gpu::{GpuError, MemoryMeter, MemoryStats};
 use crate::model::{Model, TensorSource};
 use crate::packed::Tokens;

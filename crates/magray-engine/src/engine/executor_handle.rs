@@ -1,4 +1,4 @@
-//! The way from the dispatcher to a device: a thread of this process or a worker process.
+//! How the dispatcher reaches an executor: in this process (`in_process.rs`) or in a worker (`in_worker.rs`).
 //! Decides nothing: it does what it is told and reports what came of it.
 
 use super::work::{Output, Work};
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A device's lane. No method waits for the device; what comes of it is reported to the dispatcher.
-pub(super) trait Lane: Send + Sync {
+/// The dispatcher's end of an executor, wherever that runs. No method waits for the device; what comes of it is reported to the dispatcher.
+pub(super) trait ExecutorHandle: Send + Sync {
     /// What the device is called.
     fn name(&self) -> DeviceName;
 
@@ -36,12 +36,12 @@ pub(super) trait Lane: Send + Sync {
     fn join(&self, deadline: Instant) -> bool;
 
     /// How it is.
-    fn status(&self) -> LaneStatus;
+    fn status(&self) -> ExecutorStatus;
 }
 
-/// How a lane is.
+/// How an executor is.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LaneStatus {
+pub(super) struct ExecutorStatus {
     /// The worker's process.
     pub(super) pid: Option<u32>,
     /// The device's memory, as the worker told it last.
@@ -52,7 +52,7 @@ pub(super) struct LaneStatus {
     pub(super) blames_device: bool,
 }
 
-/// What a lane is told.
+/// What an executor is told.
 pub(super) struct Order {
     /// The worker that is meant, counted from 1; one that has been replaced takes no orders. The CPU has none: 0.
     pub(super) worker: u64,

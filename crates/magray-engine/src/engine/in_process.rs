@@ -1,15 +1,15 @@
-//! The CPU's lane: one thread that computes batches on the pool of threads, and one beside it that packs weights.
+//! The CPU in this process: one thread that computes batches on the pool of threads, and one beside it that packs weights.
 //! Never fails: a computation that panics loses its batch and nothing else.
 //!
 //! Threads of the pool that have no more of a batch tell so, and begin with the next while the others end it.
 
 use super::dispatcher::Dispatcher;
-use super::lane::{Batch, Lane, LaneStatus, Loaded, Order, What, join_until};
+use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
 use super::work::Output;
-use crate::cpu_stream::{Bell, Feed, Job, Outcome};
-use crate::executor::OnCpu;
+use crate::executors::cpu_stream::{Bell, Feed, Job, Outcome};
 use crate::packed::Tokens;
+use crate::runner::OnCpu;
 use magray_core::schedule::{DeviceId, Failure};
 use magray_core::{DeviceName, Precision};
 use std::collections::VecDeque;
@@ -19,8 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub(super) struct CpuLane {
-    /// `None` when the lane has ended.
+pub(super) struct InProcess {
+    /// `None` when it has ended.
     weights: Mutex<Option<Sender<Weights>>>,
     precision: Precision,
     state: Arc<State>,
@@ -44,8 +44,8 @@ struct State {
     dispatcher: Weak<Dispatcher>,
 }
 
-impl CpuLane {
-    /// A lane for models of which some are packed for the CPU already.
+impl InProcess {
+    /// For models of which some are packed for the CPU already.
     pub(super) fn new(
         id: DeviceId,
         packer: Arc<CpuPacker>,
@@ -60,14 +60,14 @@ impl CpuLane {
         let (computing, keeping) = (Arc::clone(&state), Arc::clone(&state));
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let threads = [
-            Some(thread("cpu lane").spawn(move || computing.compute())?),
+            Some(thread("cpu batches").spawn(move || computing.compute())?),
             Some(thread("cpu weights").spawn(move || keeping.keep(&to_keep))?),
         ];
         Ok(Self { weights: Mutex::new(Some(weights)), precision, state, threads: Mutex::new(threads) })
     }
 }
 
-impl Lane for CpuLane {
+impl ExecutorHandle for InProcess {
     fn name(&self) -> DeviceName {
         DeviceName::Cpu
     }
@@ -78,7 +78,7 @@ impl Lane for CpuLane {
 
     fn take(&self, order: Order) {
         let weights = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
-        // A lane that has ended has no use for it; nobody waits for it then.
+        // One that has ended has no use for it; nobody waits for it then.
         let Some(weights) = &*weights else { return };
         match order.what {
             What::Start(batch) => {
@@ -105,9 +105,9 @@ impl Lane for CpuLane {
         computing && keeping
     }
 
-    fn status(&self) -> LaneStatus {
+    fn status(&self) -> ExecutorStatus {
         let last_error = self.state.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        LaneStatus { last_error, ..LaneStatus::default() }
+        ExecutorStatus { last_error, ..ExecutorStatus::default() }
     }
 }
 

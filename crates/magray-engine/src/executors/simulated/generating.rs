@@ -1,7 +1,7 @@
 //! Tokens of a simulated GPU: each follows from all before it, by arithmetic alone.
 //! Knows no language; a step that does not begin where its sequence ends is refused.
 
-use crate::executor::{NewTokens, SequenceStep};
+use crate::executors::{NewTokens, SequenceStep};
 use magray_device::cuda::CudaError;
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
-//! The models of a lane's worker: orders for them, and what comes of these.
+//! The models of a worker: orders for them, and what comes of these.
 //! Reports every move once, with its time and its memory, to the dispatcher and to the log.
 
 use super::super::dispatcher::Dispatcher;
-use super::super::lane::Loaded;
+use super::super::executor_handle::Loaded;
 use super::Inner;
 use crate::gpu::MemoryStats;
 use crate::worker::{Arrived, FromWorker, Offer, Origin, Problem, WorkerHandle};
@@ -47,7 +47,7 @@ impl Inner {
         if let Some(handle) = &self.lock().handle {
             let _ = handle.forget(model);
         }
-        // The lanes share the images: the first to be told has something to tell.
+        // All executors share the images: the first to be told has something to tell.
         if bytes > 0 {
             let (model, took_ms, images_left) =
                 (&self.spec.names[model], milliseconds(began.elapsed()), self.spec.images.bytes());

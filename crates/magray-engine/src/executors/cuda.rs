@@ -2,7 +2,7 @@
 //! Never computes on another device in its place.
 
 #[cfg(unix)]
-use crate::executor::{Arriving, OnFilled};
+use crate::executors::{Arriving, OnFilled};
 use crate::gpu::{GpuError, GpuInfo, GpuOptions};
 use crate::model::{Model, PackError, TensorSource, Unread, Workspace};
 use crate::packed::{Packed, Tokens};
@@ -39,7 +39,7 @@ pub(crate) enum WeightsFrom<'a> {
 /// A model on a GPU.
 pub(crate) struct CudaExecutor {
     cuda: Arc<Cuda>,
-    lanes: Vec<Lane>,
+    streams: Vec<PassStream>,
     model: Model<Cuda>,
     weights: WeightsBlock,
     tokens_a_pass: usize,
@@ -48,7 +48,7 @@ pub(crate) struct CudaExecutor {
 }
 
 /// A stream and what its passes need.
-struct Lane {
+struct PassStream {
     ops: CudaOps,
     work: Workspace<Cuda>,
     packed: Packed,
@@ -79,19 +79,19 @@ impl CudaExecutor {
         let (free_bytes_before, _) = cuda.context().memory_bytes()?;
         let (model, weights) = place(&cuda, spec, from, precision)?;
         let tokens_a_pass = tokens_a_pass(precision);
-        let mut lanes = (0..streams.max(1))
+        let mut streams = (0..streams.max(1))
             .map(|_| {
                 let (mut ops, work) = (cuda.ops()?, model.workspace(&cuda));
                 ops.rely_on(&weights);
-                Ok(Lane { ops, work, packed: Packed::default(), texts: None })
+                Ok(PassStream { ops, work, packed: Packed::default(), texts: None })
             })
             .collect::<Result<Vec<_>, GpuError>>()?;
         // All kernels that any batch will need: none is compiled while somebody waits, and the cache on disk is whole.
-        if let Some(Lane { ops, work, .. }) = lanes.first_mut() {
+        if let Some(PassStream { ops, work, .. }) = streams.first_mut() {
             let specs = ops.plan(tokens_a_pass, |ops, batch| model.forward(ops, work, batch, 0));
             cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))?;
         }
-        Ok(Self { cuda, lanes, model, weights, tokens_a_pass, free_bytes_before })
+        Ok(Self { cuda, streams, model, weights, tokens_a_pass, free_bytes_before })
     }
 
     /// Numbers in a text's answer.
@@ -108,22 +108,22 @@ impl CudaExecutor {
         let outputs = self.outputs();
         let mut result = Ok(());
         for (i, pass) in plan_passes(&lengths, self.tokens_a_pass).into_iter().enumerate() {
-            let lane = i % self.lanes.len();
-            let lane = &mut self.lanes[lane];
-            result = result.and(lane.collect(outputs, out));
+            let stream = i % self.streams.len();
+            let stream = &mut self.streams[stream];
+            result = result.and(stream.collect(outputs, out));
             if result.is_ok() {
-                lane.start(&self.model, texts, pass, skip);
+                stream.start(&self.model, texts, pass, skip);
             }
         }
-        // All lanes are waited for, also after a failure: nothing may be under way when the next call comes.
-        self.lanes.iter_mut().fold(result, |result, lane| result.and(lane.collect(outputs, out)))
+        // All streams are waited for, also after a failure: nothing may be under way when the next call comes.
+        self.streams.iter_mut().fold(result, |result, stream| result.and(stream.collect(outputs, out)))
     }
 
     /// Frees what passes have taken. Their recordings go with it, so the next pass of each size is recorded again.
     pub(crate) fn trim(&mut self) {
-        for lane in &mut self.lanes {
-            lane.ops.trim();
-            lane.work = self.model.workspace(&self.cuda);
+        for stream in &mut self.streams {
+            stream.ops.trim();
+            stream.work = self.model.workspace(&self.cuda);
         }
         // Their memory lies idle in the pool now, where others want it.
         self.cuda.context().trim();
@@ -131,10 +131,10 @@ impl CudaExecutor {
 
     /// Time goes on, about a second: memory of a burst that is long over goes back to the pool.
     pub(crate) fn tend(&mut self) {
-        for lane in &mut self.lanes {
-            if lane.ops.age() {
-                lane.ops.release();
-                lane.work = self.model.workspace(&self.cuda);
+        for stream in &mut self.streams {
+            if stream.ops.age() {
+                stream.ops.release();
+                stream.work = self.model.workspace(&self.cuda);
             }
         }
     }
@@ -146,7 +146,7 @@ impl CudaExecutor {
 
     /// Memory of the GPU that passes hold.
     pub(crate) fn workspace_bytes(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.ops.scratch_bytes() + lane.work.bytes()).sum()
+        self.streams.iter().map(|stream| stream.ops.scratch_bytes() + stream.work.bytes()).sum()
     }
 
     /// Whether the weights have memory on the GPU.
@@ -154,10 +154,10 @@ impl CudaExecutor {
         self.weights.is_resident()
     }
 
-    /// Waits until nothing is under way in any lane.
+    /// Waits until nothing is under way in any stream.
     fn settle(&mut self) -> Result<(), GpuError> {
-        for lane in &mut self.lanes {
-            lane.ops.settle()?;
+        for stream in &mut self.streams {
+            stream.ops.settle()?;
         }
         Ok(())
     }
@@ -233,7 +233,7 @@ pub(crate) fn open_device(gpu: &GpuInfo, options: &GpuOptions) -> Result<Arc<Cud
     Ok(Cuda::open(gpu, options)?)
 }
 
-impl Lane {
+impl PassStream {
     /// Begins a pass over some neighbouring texts.
     fn start(&mut self, model: &Model<Cuda>, texts: &[Tokens<'_>], pass: Range<usize>, skip: usize) {
         self.packed.fill(texts[pass.clone()].iter().copied());

@@ -1,4 +1,4 @@
-//! A GPU's lane: starts its worker process, sends it models and batches, checks what comes back, and tells how it ended.
+//! An executor in a worker process: starts the process, sends it models and batches, checks what comes back, and tells how it ended.
 //! Never restarts anything by itself, and moves no model unless it is told to.
 
 mod moves;
@@ -6,9 +6,9 @@ mod presence;
 
 use super::canary::Canary;
 use super::dispatcher::Dispatcher;
+use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Order, Turn, TurnStep, What, join_until};
 use super::images::{Holder, Images};
-use super::lane::{Batch, Lane, LaneStatus, Order, Turn, TurnStep, What, join_until};
-use crate::executor::NewTokens;
+use crate::executors::NewTokens;
 use crate::faults::{FaultOrder, FaultPlan};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What a lane needs to know of its device.
-pub(super) struct LaneSpec {
+/// What it needs to know of its device and its worker.
+pub(super) struct InWorkerSpec {
     pub(super) id: DeviceId,
     pub(super) name: DeviceName,
     /// The program that workers are.
@@ -35,15 +35,15 @@ pub(super) struct LaneSpec {
     pub(super) canaries: Arc<[Canary]>,
     /// What people call the models.
     pub(super) names: Arc<[String]>,
-    /// The weights in the host's memory, which all lanes share.
+    /// The weights in the host's memory, which all executors share.
     pub(super) images: Arc<Images>,
     pub(super) ready_within: Duration,
 }
 
-pub(super) struct WorkerLane(Arc<Inner>);
+pub(super) struct InWorker(Arc<Inner>);
 
 struct Inner {
-    spec: LaneSpec,
+    spec: InWorkerSpec,
     dispatcher: Weak<Dispatcher>,
     state: Mutex<State>,
 }
@@ -70,7 +70,7 @@ struct State {
     /// Batches that were given to workers, and when the last worker ended, since the dispatcher was opened.
     batches: u64,
     ended: Duration,
-    /// The lane is being shut down: no worker is started any more.
+    /// It is being shut down: no worker is started any more.
     is_closed: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -85,13 +85,13 @@ enum Slot {
     Probe(usize),
 }
 
-impl WorkerLane {
-    pub(super) fn new(spec: LaneSpec, dispatcher: Weak<Dispatcher>) -> Self {
+impl InWorker {
+    pub(super) fn new(spec: InWorkerSpec, dispatcher: Weak<Dispatcher>) -> Self {
         Self(Arc::new(Inner { spec, dispatcher, state: Mutex::default() }))
     }
 }
 
-impl Lane for WorkerLane {
+impl ExecutorHandle for InWorker {
     fn name(&self) -> DeviceName {
         self.0.spec.name
     }
@@ -156,9 +156,9 @@ impl Lane for WorkerLane {
         }
     }
 
-    fn status(&self) -> LaneStatus {
+    fn status(&self) -> ExecutorStatus {
         let state = self.0.lock();
-        LaneStatus {
+        ExecutorStatus {
             pid: state.handle.as_ref().map(WorkerHandle::pid),
             memory: state.memory,
             last_error: state.last_error.clone(),
@@ -170,7 +170,7 @@ impl Lane for WorkerLane {
 /// The name of the batch that a probe is; the machine counts from 0 and never gets there.
 const PROBE: u64 = u64::MAX;
 
-impl WorkerLane {
+impl InWorker {
     /// Starts a worker; its thread lives as long as it does.
     fn spawn(&self, worker: u64) {
         let mut state = self.0.lock();

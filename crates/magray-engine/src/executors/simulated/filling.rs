@@ -1,7 +1,7 @@
 //! How the weights of a simulated GPU get into an image: a mark in it, after the time that it would take.
 //! Copies no weights.
 
-use crate::executor::OnFilled;
+use crate::executors::OnFilled;
 use magray_device::SharedMemory;
 use magray_device::cuda::DeviceError;
 use std::sync::Arc;

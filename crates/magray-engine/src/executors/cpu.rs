@@ -2,7 +2,7 @@
 //! Jobs follow each other without a pause: a thread that has no more of one begins with the next.
 //! Never pads; activations and scratch grow with the largest batch seen and are then used again.
 
-use crate::cpu_stream::{Bell, Feed, Job, Outcome, Planned, Stream, scatter};
+use crate::executors::cpu_stream::{Bell, Feed, Job, Outcome, Planned, Stream, scatter};
 use crate::model::{Model, Workspace};
 use crate::packed::{Packed, Tokens};
 use magray_core::{ChunkLimits, Precision, Schedule};
@@ -24,8 +24,8 @@ pub(crate) struct CpuExecutor {
     cpu: Arc<Cpu>,
     model: Model<Cpu>,
     /// One a thread.
-    each: Vec<Mutex<Lane>>,
-    together: Lane,
+    each: Vec<Mutex<Pass>>,
+    together: Pass,
     /// Rows of single tokens; made when somebody first wants them.
     tokens: Option<TokenRows>,
 }
@@ -38,7 +38,7 @@ struct TokenRows {
 }
 
 /// What one pass needs beside the model.
-struct Lane {
+struct Pass {
     ops: CpuOps,
     work: Workspace<Cpu>,
     packed: Packed,
@@ -46,8 +46,8 @@ struct Lane {
 
 impl CpuExecutor {
     pub(crate) fn new(cpu: Arc<Cpu>, model: Model<Cpu>) -> Self {
-        let each = (0..cpu.pool().threads()).map(|_| Mutex::new(Lane::new(cpu.solo(), &cpu, &model))).collect();
-        let together = Lane::new(cpu.team(), &cpu, &model);
+        let each = (0..cpu.pool().threads()).map(|_| Mutex::new(Pass::new(cpu.solo(), &cpu, &model))).collect();
+        let together = Pass::new(cpu.team(), &cpu, &model);
         Self { cpu, model, each, together, tokens: None }
     }
 
@@ -64,7 +64,7 @@ impl CpuExecutor {
         out.clear();
         // Texts of a chunk are neighbours here, so that their rows are too.
         for chunk in neighbours(texts) {
-            let Lane { ops, work, packed } = &mut self.together;
+            let Pass { ops, work, packed } = &mut self.together;
             packed.fill(chunk.iter().copied());
             let batch = packed.batch();
             rows.offsets.extend(rows.offsets.len()..=batch.tokens());
@@ -116,15 +116,15 @@ impl CpuExecutor {
         let outputs = self.outputs();
         let mut rows = vec![0.0; job.count() * outputs];
         for chunk in chunks {
-            scatter(self.together.pass(&self.model, job, chunk), chunk, outputs, &mut rows);
+            scatter(self.together.run(&self.model, job, chunk), chunk, outputs, &mut rows);
         }
         rows
     }
 
     /// What one thread does for a stream of jobs.
     fn take_part<F: Feed>(&self, rank: usize, stream: &Stream<'_, F>) {
-        let mut lane = self.each[rank].lock().unwrap_or_else(PoisonError::into_inner);
-        stream.work(|job, chunk, keep| keep(lane.pass(&self.model, job, chunk)));
+        let mut own = self.each[rank].lock().unwrap_or_else(PoisonError::into_inner);
+        stream.work(|job, chunk, keep| keep(own.run(&self.model, job, chunk)));
     }
 }
 
@@ -170,14 +170,14 @@ impl<'a> Feed for Once<'a> {
     }
 }
 
-impl Lane {
+impl Pass {
     fn new(ops: CpuOps, cpu: &Cpu, model: &Model<Cpu>) -> Self {
         let work = model.workspace(cpu);
         Self { ops, work, packed: Packed::default() }
     }
 
     /// One forward pass over some of the texts, end to end: one row a text.
-    fn pass(&mut self, model: &Model<Cpu>, job: &impl Job, chunk: &[usize]) -> &[f32] {
+    fn run(&mut self, model: &Model<Cpu>, job: &impl Job, chunk: &[usize]) -> &[f32] {
         self.packed.fill(chunk.iter().map(|&text| job.text(text)));
         let batch = self.packed.batch();
         model.forward(&mut self.ops, &mut self.work, &batch, job.skip());

@@ -12,10 +12,10 @@ fn a_model_leaves_when_nobody_has_used_it_for_its_time() {
     assert_eq!(bench.pass(Duration::from_secs(1)), [offload(A)]);
     bench.offloaded(GPU, A);
     assert_eq!(bench.at(A, GPU), Residency::OnCpu);
-    bench.request(A, ResidencyRequest::IdleTimeout(None));
+    bench.request_residency(A, ResidencyRequest::IdleTimeout(None));
     bench.use_once(A);
     assert!(bench.pass(Duration::from_secs(1_000)).is_empty());
-    assert_eq!(bench.request(A, ResidencyRequest::IdleTimeout(Some(Duration::from_secs(5)))), [offload(A)]);
+    assert_eq!(bench.request_residency(A, ResidencyRequest::IdleTimeout(Some(Duration::from_secs(5)))), [offload(A)]);
     assert_eq!(bench.machine.view().models[0].plan.idle_timeout, Some(Duration::from_secs(5)));
 }
 
@@ -29,7 +29,7 @@ fn a_model_that_is_not_to_stay_leaves_after_each_use_but_not_before_it_was_used(
     let start = only_start(&bench.finish(start.batch));
     assert_eq!(moves(&bench.finish(start.batch)), [offload(A)]);
     bench.offloaded(GPU, A);
-    assert_eq!(bench.request(A, ResidencyRequest::Preheat), [load(A)]);
+    assert_eq!(bench.request_residency(A, ResidencyRequest::Preheat), [load(A)]);
     assert!(bench.loaded(GPU, A).is_empty());
     let start = only_start(&bench.ask(A, Allowed::Gpu).1);
     assert_eq!(moves(&bench.finish(start.batch)), [offload(A)]);
@@ -56,18 +56,18 @@ fn a_worker_without_weights_rests_and_the_next_request_wakes_it_without_counting
 #[test]
 fn a_worker_that_does_not_end_when_asked_is_ended_by_force_and_rests() {
     let mut bench = bench(2, &[plan()]);
-    assert_eq!(bench.request(A, ResidencyRequest::Release), [Action::Rest { device: GPU }]);
+    assert_eq!(bench.request_residency(A, ResidencyRequest::Release), [Action::Rest { device: GPU }]);
     let actions = bench.pass(Duration::from_secs(5));
     assert_eq!(actions, [Action::Kill { device: GPU, cause: KillCause::Overdue }]);
     assert!(bench.down(GPU, Ending::Ordered).is_empty());
     assert_eq!(bench.state(GPU), DeviceState::Resting);
-    assert_eq!(bench.request(A, ResidencyRequest::Preheat), [Action::Spawn { device: GPU }]);
+    assert_eq!(bench.request_residency(A, ResidencyRequest::Preheat), [Action::Spawn { device: GPU }]);
 }
 
 #[test]
 fn a_worker_that_cannot_be_woken_is_trouble_like_any() {
     let mut bench = bench(2, &[plan()]);
-    bench.request(A, ResidencyRequest::Release);
+    bench.request_residency(A, ResidencyRequest::Release);
     bench.down(GPU, Ending::Rested);
     assert_eq!(bench.ask(A, Allowed::Gpu).1, [Action::Spawn { device: GPU }]);
     let actions = bench.down(GPU, Ending::NotStarted);
@@ -99,7 +99,7 @@ fn an_offload_waits_for_the_batch_and_what_waits_brings_the_model_back() {
     let mut bench = bench(2, &[plan()]);
     bench.use_once(A);
     let running = only_start(&bench.ask(A, Allowed::Gpu).1).batch;
-    assert!(bench.request(A, ResidencyRequest::Offload).is_empty());
+    assert!(bench.request_residency(A, ResidencyRequest::Offload).is_empty());
     assert!(bench.ask(A, Allowed::Gpu).1.is_empty(), "no batch starts any more");
     assert_eq!(moves(&bench.finish(running)), [offload(A)]);
     assert_eq!(bench.offloaded(GPU, A), [load(A)]);
@@ -111,7 +111,7 @@ fn a_release_takes_a_model_out_of_all_memory_and_its_worker_rests() {
     let mut bench = bench(2, &[ModelPlan { is_preloaded: true, ..plan() }]);
     bench.loaded(GPU, A);
     let cpu_offload = Action::Offload { device: CPU, model: A };
-    assert_eq!(bench.request(A, ResidencyRequest::Release), [cpu_offload, offload(A)]);
+    assert_eq!(bench.request_residency(A, ResidencyRequest::Release), [cpu_offload, offload(A)]);
     assert!(bench.offloaded(CPU, A).is_empty());
     let actions = bench.offloaded(GPU, A);
     assert_eq!(actions, [Action::Forget { model: A }, Action::Rest { device: GPU }]);
@@ -126,10 +126,13 @@ fn a_release_takes_a_model_out_of_all_memory_and_its_worker_rests() {
 fn a_release_during_a_load_is_done_when_that_is_over() {
     let mut bench = bench(2, &[plan()]);
     bench.ask(A, Allowed::Gpu);
-    assert!(bench.request(A, ResidencyRequest::Release).is_empty());
+    assert!(bench.request_residency(A, ResidencyRequest::Release).is_empty());
     assert_eq!(bench.loaded(GPU, A), [offload(A)]);
     assert_eq!(bench.offloaded(GPU, A), [Action::Forget { model: A }]);
-    assert!(bench.request(A, ResidencyRequest::Preheat).is_empty(), "not before it is forgotten, whoever wants it");
+    assert!(
+        bench.request_residency(A, ResidencyRequest::Preheat).is_empty(),
+        "not before it is forgotten, whoever wants it"
+    );
     assert_eq!(bench.forgotten(A), [load(A)], "somebody waits for it");
     assert!(bench.forgotten(A).is_empty(), "once is enough");
 }
@@ -139,7 +142,7 @@ fn a_preheat_loads_pushes_idle_ones_out_and_wakes() {
     let mut bench = bench(1, &[plan(), plan()]);
     bench.use_once(A);
     bench.pass(Duration::from_secs(10));
-    assert_eq!(bench.request(B, ResidencyRequest::Preheat), [offload(A)]);
+    assert_eq!(bench.request_residency(B, ResidencyRequest::Preheat), [offload(A)]);
     assert_eq!(bench.offloaded(GPU, A), [load(B)]);
     assert!(bench.loaded(GPU, B).is_empty());
     assert_eq!(bench.at(B, GPU), Residency::OnDevice);
@@ -152,10 +155,10 @@ fn a_preheat_loads_pushes_idle_ones_out_and_wakes() {
 #[test]
 fn without_a_gpu_residency_requests_do_what_they_can() {
     let mut bench = bench_of(0, 1, &[plan()], Options::default());
-    assert_eq!(bench.request(A, ResidencyRequest::Preheat), [Action::Load { device: CPU, model: A }]);
+    assert_eq!(bench.request_residency(A, ResidencyRequest::Preheat), [Action::Load { device: CPU, model: A }]);
     bench.loaded(CPU, A);
-    assert!(bench.request(A, ResidencyRequest::Offload).is_empty());
-    assert_eq!(bench.request(A, ResidencyRequest::Release), [Action::Offload { device: CPU, model: A }]);
+    assert!(bench.request_residency(A, ResidencyRequest::Offload).is_empty());
+    assert_eq!(bench.request_residency(A, ResidencyRequest::Release), [Action::Offload { device: CPU, model: A }]);
     assert_eq!(bench.offloaded(CPU, A), [Action::Forget { model: A }]);
 }
 
@@ -200,7 +203,7 @@ fn weights_are_in_the_hosts_memory_when_that_is_told_and_not_before() {
     };
     let start = only_start(&bench.step(loaded(false)));
     bench.finish(start.batch);
-    bench.request(A, ResidencyRequest::Offload);
+    bench.request_residency(A, ResidencyRequest::Offload);
     bench.offloaded(GPU, A);
     assert_eq!(bench.at(A, GPU), Residency::Unloaded, "nobody has said that an image was made");
     bench.step(Event::Imaged { model: A, is_there: true });
@@ -215,7 +218,7 @@ fn a_release_of_one_model_does_not_hurry_a_worker_that_others_use() {
     let mut bench = bench(4, &[plan(), plan()]);
     bench.use_once(A);
     bench.use_once(B);
-    bench.request(A, ResidencyRequest::Release);
+    bench.request_residency(A, ResidencyRequest::Release);
     bench.offloaded(GPU, A);
     bench.forgotten(A);
     assert_eq!(bench.pass(Duration::from_secs(60)), [offload(B)]);
@@ -227,7 +230,7 @@ fn a_release_of_one_model_does_not_hurry_a_worker_that_others_use() {
 fn a_release_that_is_done_at_once_is_told_although_the_model_comes_right_after() {
     let mut bench = bench_of(1, 2, &[plan()], Options::default());
     bench.ask(A, Allowed::Gpu);
-    assert!(bench.request(A, ResidencyRequest::Release).is_empty(), "nothing of it is in any memory");
+    assert!(bench.request_residency(A, ResidencyRequest::Release).is_empty(), "nothing of it is in any memory");
     assert_eq!(bench.step(Event::Up { device: GPU }), [load(A)], "somebody waits for it");
     assert_eq!((bench.at(A, GPU), bench.releases(A)), (Residency::Loading, 1));
 }
@@ -236,7 +239,7 @@ fn a_release_that_is_done_at_once_is_told_although_the_model_comes_right_after()
 fn a_release_is_told_once_and_not_before_the_weights_are_forgotten() {
     let mut bench = bench(2, &[plan()]);
     bench.use_once(A);
-    bench.request(A, ResidencyRequest::Release);
+    bench.request_residency(A, ResidencyRequest::Release);
     bench.offloaded(GPU, A);
     assert_eq!((bench.at(A, GPU), bench.releases(A)), (Residency::Unloaded, 0), "it is being forgotten");
     bench.forgotten(A);
@@ -250,7 +253,7 @@ fn what_leaves_with_its_worker_has_left_too() {
     let mut bench = bench(2, &[plan()]);
     bench.use_once(A);
     bench.ask(A, Allowed::Gpu);
-    bench.request(A, ResidencyRequest::Offload);
+    bench.request_residency(A, ResidencyRequest::Offload);
     bench.down(GPU, Ending::Crashed);
     bench.step(Event::Up { device: GPU });
     let view = &bench.machine.view().models[0];
@@ -266,7 +269,7 @@ fn a_rest_that_was_put_off_for_a_request_comes_when_the_cpu_has_computed_that() 
     bench.ask(B, Allowed::Any);
     let running = only_start(&bench.loaded(CPU, B)).batch;
     bench.ask(B, Allowed::Any);
-    bench.request(A, ResidencyRequest::Release);
+    bench.request_residency(A, ResidencyRequest::Release);
     assert_eq!(bench.offloaded(GPU, A), [Action::Forget { model: A }], "somebody waits who might need the worker");
     assert!(bench.forgotten(A).is_empty() && bench.machine.view().devices[1].is_ending);
     let last = only_start(&bench.finish(running)).batch;

@@ -73,7 +73,7 @@ impl Bench {
         self.step(Event::Offloaded { device, model })
     }
 
-    fn request(&mut self, model: ModelId, request: ResidencyRequest) -> Vec<Action> {
+    fn request_residency(&mut self, model: ModelId, request: ResidencyRequest) -> Vec<Action> {
         self.step(Event::ResidencyRequested { model, request })
     }
 
@@ -160,7 +160,7 @@ fn a_request_waits_for_the_gpu_where_the_cpu_would_take_longer() {
     bench.loaded(GPU, A);
     bench.measure(GPU, 2);
     bench.measure(CPU, 400_000);
-    bench.request(A, ResidencyRequest::Offload);
+    bench.request_residency(A, ResidencyRequest::Offload);
     bench.offloaded(GPU, A);
     let (_, actions) = bench.ask(A, Allowed::Any);
     assert_eq!(actions, [load(A)], "a tenth of a second against almost half of one");
@@ -173,7 +173,7 @@ fn a_load_that_is_late_is_not_waited_for_longer_than_the_cpu_takes() {
     bench.loaded(GPU, A);
     bench.measure(GPU, 2);
     bench.measure(CPU, 400_000);
-    bench.request(A, ResidencyRequest::Offload);
+    bench.request_residency(A, ResidencyRequest::Offload);
     bench.offloaded(GPU, A);
     bench.ask(A, Allowed::Any);
     let started = starts(&bench.pass(Duration::from_secs(2)));
@@ -210,7 +210,7 @@ fn after_a_crash_the_models_come_back_with_the_next_worker() {
     let mut bench = bench(4, &[plan(), plan(), plan()]);
     bench.use_once(A);
     bench.use_once(B);
-    bench.request(B, ResidencyRequest::Offload);
+    bench.request_residency(B, ResidencyRequest::Offload);
     bench.ask(C, Allowed::Gpu);
     let actions = bench.down(GPU, Ending::Crashed);
     assert!(actions.contains(&Action::Spawn { device: GPU }));
@@ -238,12 +238,12 @@ fn a_device_that_needs_a_probe_gets_the_smallest_model_first() {
     let mut bench = bench(4, &plans);
     assert_eq!(bench.at(B, GPU), Residency::Loading);
     bench.step(Event::Judged { device: GPU, condition: Condition::Bad(Fault::Overheated) });
-    bench.request(B, ResidencyRequest::Offload);
+    bench.request_residency(B, ResidencyRequest::Offload);
     bench.down(GPU, Ending::Ordered);
     bench.step(Event::Judged { device: GPU, condition: Condition::Fine });
     assert_eq!(bench.step(Event::Up { device: GPU }), [load(B)]);
     assert_eq!(bench.loaded(GPU, B), [Action::Probe { device: GPU }]);
-    assert!(bench.request(B, ResidencyRequest::Offload).is_empty(), "not under a probe");
+    assert!(bench.request_residency(B, ResidencyRequest::Offload).is_empty(), "not under a probe");
     let actions = bench.step(Event::Probed { device: GPU, passed: true });
     assert_eq!(moves(&actions), [offload(B)]);
 }
@@ -253,7 +253,7 @@ fn the_first_batch_after_a_load_may_wait_for_its_weights_and_is_blamed_only_the_
     let mut bench = bench(4, &[plan()]);
     bench.use_once(A);
     bench.measure_model(A);
-    bench.request(A, ResidencyRequest::Offload);
+    bench.request_residency(A, ResidencyRequest::Offload);
     bench.offloaded(GPU, A);
     let (id, _) = bench.ask(A, Allowed::Gpu);
     let mut blamed = 0;
@@ -284,6 +284,6 @@ fn news_that_nobody_asked_for_changes_nothing() {
     assert!(bench.offloaded(GPU, A).is_empty() && bench.forgotten(A).is_empty());
     assert!(bench.step(Event::NotLoaded { device: GPU, model: A, failure: Failure::Sticky }).is_empty());
     assert!(bench.step(loaded(DeviceId(9), A)).is_empty() && bench.step(loaded(GPU, ModelId(9))).is_empty());
-    assert!(bench.request(ModelId(9), ResidencyRequest::Release).is_empty());
+    assert!(bench.request_residency(ModelId(9), ResidencyRequest::Release).is_empty());
     assert_eq!(bench.at(A, GPU), Residency::Unloaded);
 }

@@ -39,11 +39,11 @@ fn nobody_is_pushed_out_who_is_pinned_or_more_important() {
     bench.use_once(A);
     bench.pass(Duration::from_secs(10));
     assert!(bench.ask(B, Allowed::Gpu).1.is_empty());
-    bench.request(A, ResidencyRequest::Priority(Priority::Normal));
+    bench.request_residency(A, ResidencyRequest::Priority(Priority::Normal));
     assert_eq!(bench.at(A, GPU), Residency::Leaving);
     let mut bench = bench_with_priorities(Priority::Low, Priority::High);
     bench.use_once(A);
-    bench.request(A, ResidencyRequest::Pin(true));
+    bench.request_residency(A, ResidencyRequest::Pin(true));
     bench.pass(Duration::from_secs(100));
     let (id, actions) = bench.ask(B, Allowed::Gpu);
     assert_eq!(refusals(&actions), [(id, Refused::NoDevice(Fallback::OutOfMemory))]);
@@ -119,7 +119,7 @@ fn a_device_at_rest_is_not_thought_full_because_of_what_its_last_worker_told() {
     let mut bench = bench(4, &[plan(), ModelPlan { bytes: 3 * GIB, ..plan() }]);
     bench.step(Event::Room { device: GPU, bytes: GIB });
     assert_eq!(refusals(&bench.ask(B, Allowed::Gpu).1).len(), 1);
-    bench.request(A, ResidencyRequest::Release);
+    bench.request_residency(A, ResidencyRequest::Release);
     bench.down(GPU, Ending::Rested);
     assert_eq!(bench.ask(B, Allowed::Gpu).1, [Action::Spawn { device: GPU }]);
 }

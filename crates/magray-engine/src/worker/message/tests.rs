@@ -106,9 +106,14 @@ fn a_message_cut_short_or_too_long_is_an_error() {
     for message in to_supervisor() {
         message.encode(&mut bytes);
         let (kind, payload) = parts(&bytes);
-        let ends_in_json =
-            matches!(message, ToSupervisor::Ready { .. } | ToSupervisor::Surveyed(_) | ToSupervisor::Attempted(_));
-        if !ends_in_json {
+        let ends_in_bytes = matches!(
+            message,
+            ToSupervisor::Ready { .. }
+                | ToSupervisor::Surveyed(_)
+                | ToSupervisor::Attempted(_)
+                | ToSupervisor::Turned { .. }
+        );
+        if !ends_in_bytes {
             assert!(ToSupervisor::decode(kind, &payload[..payload.len() - 1]).is_err(), "{message:?}");
             assert!(ToSupervisor::decode(kind, &[payload, &[0]].concat()).is_err(), "{message:?}");
         }

@@ -19,6 +19,7 @@ mod packed;
 mod reading;
 mod runner;
 mod selection;
+mod single_device;
 pub mod spec;
 pub mod store;
 pub mod tokenize;
@@ -33,7 +34,7 @@ pub use magray_core::{
     Rules, Scores, Verdict,
 };
 pub use magray_device::cpu::{Wide, look_after_callers, widened};
-pub use selection::Outlook;
+pub use single_device::SingleDevice;
 #[cfg(unix)]
 pub use worker::{ServeError, serve};
 

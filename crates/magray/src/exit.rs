@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use magray_engine::{
     EmbedError, LoadError, Refusal,
+    engine::EngineError,
     gpu::{CudaError, Declined},
     health::LedgerError,
     store::{NameError, PullError, StoreError},
@@ -119,6 +120,10 @@ pub(crate) enum Failure {
     Ledger(#[from] LedgerError),
     #[error(transparent)]
     Embed(#[from] EmbedError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("the system refused a thread: {0}")]
+    Thread(std::io::Error),
     #[error("there is no GPU whose memory could be measured: {0}; `--device simulated` measures the pool without one")]
     NoGpuToMeasure(Declined),
     #[error("the GPU gave no memory: {0}")]
@@ -165,6 +170,8 @@ impl Failure {
             Self::Device(_) | Self::NoSuchGpu(_) => Exit::Device,
             Self::Ledger(_) => Exit::Disk,
             Self::Embed(error) => exit_of_embed(error),
+            Self::Engine(error) => exit_of_engine(error),
+            Self::Thread(_) => Exit::Internal,
             Self::NoGpuToMeasure(_) | Self::Memory(_) => Exit::Device,
             Self::Trace(_) => Exit::Input,
             #[cfg(unix)]
@@ -209,6 +216,14 @@ fn exit_of_load(error: &LoadError) -> Exit {
         LoadError::Cpu(_) | LoadError::Device(_) => Exit::Device,
         LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) => Exit::Model,
         LoadError::Thread(_) => Exit::Internal,
+    }
+}
+
+fn exit_of_engine(error: &EngineError) -> Exit {
+    match error {
+        EngineError::Text(error) => exit_of_embed(error),
+        EngineError::NoDevice { .. } => Exit::Device,
+        _ => Exit::Internal,
     }
 }
 

@@ -16,6 +16,7 @@ mod model;
 mod output;
 #[cfg(unix)]
 mod server;
+mod session;
 
 use std::process::ExitCode;
 

@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 #[cfg(unix)]
 use magray_engine::engine::ModelSource;
 use magray_engine::{
-    DeviceName, Embeddings, Encoder, EncoderOptions, EncoderShape, LoadError,
+    DeviceName, Encoder, EncoderOptions, EncoderShape, LoadError,
     spec::Task,
     store::{HubOptions, ModelRef, PullEvent, PullOptions, SourceChoice, Store, Token},
 };
@@ -20,11 +20,6 @@ use crate::{
 
 /// Names a model of random weights.
 const SYNTHETIC: &str = "synthetic:";
-
-/// Opens the model of the settings. The default model is pulled on first use; others only when asked for.
-pub(crate) fn open(config: &Config, console: &Console) -> Result<Encoder, Failure> {
-    open_stored(config, &encoder_options(config), console)
-}
 
 /// Opens the model of the settings for a measurement, where it may also be one of random weights.
 pub(crate) fn open_to_measure(
@@ -67,7 +62,7 @@ pub(crate) fn find(config: &Config) -> Result<Option<PathBuf>, Failure> {
 }
 
 /// The folder of the model of the settings, pulled where that may be done without asking.
-fn stored_folder(config: &Config, console: &Console) -> Result<PathBuf, Failure> {
+pub(crate) fn stored_folder(config: &Config, console: &Console) -> Result<PathBuf, Failure> {
     stored_folder_of(&config.model()?.name, config, console)
 }
 
@@ -133,31 +128,6 @@ pub(crate) fn encoder_options(config: &Config) -> EncoderOptions {
         cpu_path: cpu.path,
         device: embed.device,
         gpu: config.gpu(),
-    }
-}
-
-/// What computes, as people read it.
-pub(crate) fn describe(encoder: &Encoder) -> String {
-    let (device, precision) = (encoder.device(), encoder.precision());
-    match encoder.gpu() {
-        Some(gpu) => format!("{device} ({}, {precision})", gpu.name),
-        None => format!("{device} ({}, {precision}, threads: {})", encoder.cpu_path(), encoder.threads()),
-    }
-}
-
-/// Says that the CPU stood in for a GPU, once for each reason.
-#[derive(Default)]
-pub(crate) struct FallbackNotice {
-    told: Vec<&'static str>,
-}
-
-impl FallbackNotice {
-    pub(crate) fn tell(&mut self, embeddings: &Embeddings, console: &Console) {
-        let Some(reason) = &embeddings.fallback else { return };
-        if !self.told.contains(&reason.code()) {
-            self.told.push(reason.code());
-            console.warn(format_args!("the CPU computes in place of the GPU ({}): {reason}", reason.code()));
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Puts an engine together: executors, the clock, the watch over GPUs; and takes it apart again.
 //! Decides nothing about requests.
 
+use super::choice::Choices;
 use super::devices::{self, Gpu, device_of_gpu};
 use super::dispatcher::{Dispatcher, is_delivering};
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, join_until};
@@ -16,8 +17,8 @@ use crate::gpu::CONTEXT_BYTES;
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
 use crate::spec::ModelSpec;
 use crate::worker::{CudaDevice, WorkerDevice, WorkerModel, WorkerSpec};
-use magray_core::schedule::{DeviceId, DeviceKind, DeviceSpec, Machine, ModelPlan};
-use magray_core::{Precision, PrecisionChoice};
+use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Machine, ModelPlan};
+use magray_core::{Precision, PrecisionChoice, Reason};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -60,9 +61,15 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         let models = Models::open(&options.models, &options.encoder);
         (devices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), models)
     });
-    let (devices, models) = (devices?, models?);
+    let (devices, mut models) = (devices?, models?);
     let allowed = devices::assign(options, &devices)?;
-    let (gpus, absent) = (devices.gpus, devices.absent);
+    let choices = Choices::new(&options.encoder, &models.packer, &devices, allowed);
+    // A GPU that is too slow for every model is not even started.
+    let gpus = if choices.allowed_for_all() == Some(Allowed::Cpu) { Vec::new() } else { devices.gpus };
+    if !gpus.is_empty() {
+        models.teach();
+    }
+    let absent = devices.reason.filter(Reason::is_fallback);
     // The known text rides along, and may not make a pass of its own.
     let gpu_tokens = GPU_BATCH_TOKENS.saturating_sub(models.known_tokens() as u32).max(1);
     let cpu = DeviceSpec {
@@ -104,12 +111,12 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     threads().strikes = Strikes::start(options.faults.as_ref(), &assembly.dispatcher)?;
     let canaries = Arc::clone(&models.packer.canaries);
     // Those that compute take all cores already: half as many keep up with them.
-    let background = background::Threads::start(models.threads / 2)?;
+    let background = background::Threads::start(models.packer.cpu().pool().threads() / 2)?;
     let names = options.models.iter().map(|model| model.name.clone()).collect();
     let (transfers, proof) = (Arc::default(), Arc::default());
     let unread_max = options.schedule.generation.unread_max;
     let readers = models.readers;
-    Ok(Running { assembly, readers, canaries, background, transfers, proof, allowed, names, generates, unread_max })
+    Ok(Running { assembly, readers, canaries, background, transfers, proof, choices, names, generates, unread_max })
 }
 
 impl Assembly {

@@ -5,18 +5,17 @@ use super::{EngineOptions, Gpus};
 use crate::encoder::LoadError;
 use crate::executors::simulated::SimulatedGpu;
 use crate::gpu::{CONTEXT_BYTES, Declined, GpuInfo};
-use crate::selection::absent;
 use crate::worker;
 use magray_core::schedule::{Allowed, DeviceId};
 use magray_core::{DeviceChoice, DeviceName, GpuSelector, Reason, Refusal, Rules, rule_out_gpu};
-use magray_device::cuda::resolve;
+use magray_device::cuda::{may_have_gpu, resolve};
 use std::collections::HashSet;
 
 /// The GPUs to use, in the order of the devices.
 pub(super) struct Devices {
     pub(super) gpus: Vec<Gpu>,
-    /// Why there is none, although there should be one.
-    pub(super) absent: Option<Reason>,
+    /// Why there is none.
+    pub(super) reason: Option<Reason>,
     /// Where work goes that does not say.
     pub(super) allowed: Allowed,
 }
@@ -87,11 +86,8 @@ pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
             Err(Refusal { asked: choice.clone(), reason }.into())
         }
         // Without a GPU nothing else is left.
-        Some(reason) => {
-            let absent = reason.is_fallback().then_some(reason);
-            Ok(Devices { gpus: found, absent, allowed: Allowed::Cpu })
-        }
-        None => Ok(Devices { gpus: found, absent: None, allowed }),
+        Some(reason) => Ok(Devices { gpus: found, reason: Some(reason), allowed: Allowed::Cpu }),
+        None => Ok(Devices { gpus: found, reason: None, allowed }),
     }
 }
 
@@ -106,6 +102,15 @@ pub(super) fn assign(options: &EngineOptions, devices: &Devices) -> Result<Vec<A
         }
     };
     options.models.iter().map(|model| place(model.assigned)).collect()
+}
+
+/// Why there is no GPU, and whether there should be one.
+pub(super) fn absent(declined: Declined, expects_gpu: bool) -> Reason {
+    let is_normal = matches!(
+        declined,
+        Declined::NoDriver | Declined::NoDevice | Declined::Hidden { .. } | Declined::DeviceTooOld { .. }
+    );
+    Reason::Absent { code: declined.code(), message: declined.to_string(), is_fault: expects_gpu || !is_normal }
 }
 
 /// A GPU may be used, and by so little that not even a context fits.
@@ -130,6 +135,9 @@ pub(super) fn device_of_gpu(gpu: usize) -> DeviceId {
 
 /// The GPUs of the machine that the settings mean.
 fn chosen(options: &EngineOptions) -> Result<Vec<Gpu>, Declined> {
+    if !may_have_gpu() {
+        return Err(Declined::NoDriver);
+    }
     let gpus = worker::survey(&options.worker_exe, &options.encoder.gpu)?;
     let by_index = |index: &usize| resolve(&gpus, &format!("cuda:{index}")).cloned();
     let mut chosen = match (&options.encoder.device, &options.gpus) {

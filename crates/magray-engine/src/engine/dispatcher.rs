@@ -14,8 +14,8 @@ use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
-    Allowed, Change, DeviceId, Event, Fallback, Group, Machine, ModelId, ModelView, Moment, Refused, Report, Request,
-    RequestId, Residency, Sequence, Sketch, View,
+    Allowed, Change, DeviceId, DeviceState, Event, Fallback, Group, Machine, ModelId, ModelView, Moment, Refused,
+    Report, Request, RequestId, Residency, Sequence, Sketch, View,
 };
 use state::{Effect, Generated, Pending, State};
 use std::cell::Cell;
@@ -159,6 +159,16 @@ impl Dispatcher {
             let view = state.machine.view();
             let is_loading = |model: &ModelView| model.residency.contains(&Residency::Loading);
             view.devices.iter().all(|device| device.state.is_settled()) && !view.models.iter().any(is_loading)
+        })
+    }
+
+    /// Waits until every device has started or failed to, and no model is on its way; `false` if that takes longer than `most`.
+    pub(super) fn wait_until_started(&self, most: Duration) -> bool {
+        self.wait(most, |state| {
+            let view = state.machine.view();
+            let is_loading = |model: &ModelView| model.residency.contains(&Residency::Loading);
+            !view.devices.iter().any(|device| device.state == DeviceState::Starting)
+                && !view.models.iter().any(is_loading)
         })
     }
 

@@ -60,8 +60,10 @@
 mod asking;
 mod assembly;
 mod background;
+mod calibrate;
 mod calls;
 mod canary;
+mod choice;
 mod devices;
 mod dispatcher;
 mod executor_handle;
@@ -86,13 +88,14 @@ mod work;
 pub use asking::Asking;
 pub use background::Background;
 pub use calls::TokenVectors;
+pub use choice::Outlook;
 pub use incident::Incident;
 pub use moves::{Move, Moved};
 pub use pace::Recent;
 pub use proof::Health;
 pub use ranking::{Ranked, RankingWork, ScoredBy};
 pub use sandbox_check::{SandboxCheck, check_sandbox};
-pub use status::{DeviceStatus, ModelStatus, Status};
+pub use status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 pub use token_stream::{Prompt, TokenStream};
 pub use work::{Answer, EngineError, Output, Work};
 
@@ -111,6 +114,7 @@ use crate::reading::Reader;
 use crate::tokenize::Encoded;
 use assembly::Assembly;
 use canary::Canary;
+use choice::Choices;
 use dispatcher::Dispatcher;
 use magray_core::schedule::DeviceId;
 use magray_core::{DeviceChoice, DeviceName};
@@ -221,8 +225,8 @@ struct Running {
     transfers: Arc<AtomicUsize>,
     /// What is known of the last passes.
     proof: Arc<Proof>,
-    /// By model: where work goes that does not say.
-    allowed: Vec<Allowed>,
+    /// By model: which devices are used for it, and why.
+    choices: Choices,
     /// By model: what people call it.
     names: Vec<String>,
     /// Whether a device keeps the state of sequences.
@@ -238,12 +242,20 @@ impl Engine {
     /// Starts the workers, and loads the models that are to be preloaded for the CPU. It answers at once; GPUs join when
     /// they are ready. The other models are loaded when somebody asks for them.
     pub fn start(options: EngineOptions) -> Result<Self, LoadError> {
-        assembly::start(&options).map(|running| Self(Arc::new(running)))
+        let engine = Self(Arc::new(assembly::start(&options)?));
+        engine.calibrate_in_background()?;
+        Ok(engine)
     }
 
     /// Waits until every GPU is used or given up; `false` if that takes longer than `most`.
     pub fn wait_until_settled(&self, most: Duration) -> bool {
         self.dispatcher().wait_until_settled(most)
+    }
+
+    /// Waits until every GPU has started or failed to, and models that are preloaded are where they should be; `false` if
+    /// that takes longer than `most`. A GPU that failed is tried again, and used when it works.
+    pub fn wait_until_started(&self, most: Duration) -> bool {
+        self.dispatcher().wait_until_started(most)
     }
 
     /// Takes work; `on_answer` is called exactly once, by a thread of the engine or, if the work is refused at once, by
@@ -261,7 +273,7 @@ impl Engine {
             // GPU workers have one row a text on their wire.
             work.allowed = Allowed::Cpu;
         } else if work.allowed == Allowed::Any {
-            work.allowed = self.0.allowed[work.model];
+            work.allowed = self.0.choices.allowed(work.model);
         }
         let proof = Arc::clone(&self.0.proof);
         let on_answer = move |answer: Result<Answer, EngineError>| {
@@ -276,9 +288,9 @@ impl Engine {
     /// Whether work of about so many tokens would be taken now: a server asks before it reads a request. Work that may be
     /// computed anywhere goes where all models may.
     pub fn would_take(&self, sketch: Sketch) -> Result<(), EngineError> {
-        let allowed = match (sketch.allowed, &self.0.allowed[..]) {
-            (Allowed::Any, [first, others @ ..]) if others.iter().all(|other| other == first) => *first,
-            (allowed, _) => allowed,
+        let allowed = match sketch.allowed {
+            Allowed::Any => self.0.choices.allowed_for_all().unwrap_or(Allowed::Any),
+            allowed => allowed,
         };
         let would = self.dispatcher().would_take(&Sketch { allowed, ..sketch });
         would.map_err(|refused| EngineError::from_refused(refused, || None))
@@ -326,7 +338,7 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn status(&self) -> Status {
-        Status::of(&self.0.assembly, &self.0.names)
+        Status::of(&self.0.assembly, &self.0.names, self.0.choices.packer().status())
     }
 
     /// What went wrong with devices, the oldest first; the last 256 are kept.

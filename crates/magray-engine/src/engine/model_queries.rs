@@ -28,7 +28,18 @@ impl Engine {
         texts: &[T],
         prompt: Option<&str>,
     ) -> Result<Work, EngineError> {
-        Ok(work(model, self.reader(model)?.texts(texts, prompt, ONE)?))
+        self.read_by(ONE, model, texts, prompt)
+    }
+
+    /// As [`Engine::read`], by so many threads, for a program that has nothing else to do meanwhile.
+    pub fn read_by<T: AsRef<str> + Sync>(
+        &self,
+        threads: usize,
+        model: usize,
+        texts: &[T],
+        prompt: Option<&str>,
+    ) -> Result<Work, EngineError> {
+        Ok(work(model, self.reader(model)?.texts(texts, prompt, threads)?))
     }
 
     /// Texts to score with a classifier as work.

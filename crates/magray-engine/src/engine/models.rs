@@ -3,6 +3,7 @@
 
 use super::EngineModel;
 use super::canary::Canary;
+use super::status::CpuStatus;
 use crate::encoder::{EncoderOptions, LoadError, pack_cpu, synthetic_spec};
 use crate::model::Synthetic;
 use crate::reading::Reader;
@@ -20,7 +21,6 @@ pub(super) struct Models {
     pub(super) packer: Arc<CpuPacker>,
     /// Those that are on the CPU from the start.
     pub(super) on_cpu: Vec<Option<OnCpu>>,
-    pub(super) threads: usize,
 }
 
 /// Brings models to the CPU.
@@ -45,7 +45,7 @@ impl Models {
             cpu,
         };
         // The tokenizers are read on one core while the others pack weights.
-        let (readers, mut on_cpu) = std::thread::scope(|scope| {
+        let (readers, on_cpu) = std::thread::scope(|scope| {
             let readers = scope.spawn(|| packer.models.iter().map(reader).collect::<Result<Vec<_>, _>>());
             let pack =
                 |(at, model): (usize, &EngineModel)| model.plan.is_preloaded.then(|| packer.weights(at)).transpose();
@@ -55,11 +55,14 @@ impl Models {
         let readers = readers?;
         let canary = |reader: &Reader| Ok(Canary::new(&reader.spec, reader.skips()?));
         packer.canaries = readers.iter().map(canary).collect::<Result<Vec<_>, LoadError>>()?.into();
-        for (model, on_cpu) in on_cpu.iter_mut().flatten().enumerate() {
-            on_cpu.iter_mut().for_each(|on_cpu| packer.teach(model, on_cpu));
+        Ok(Self { readers, on_cpu: on_cpu?, packer: Arc::new(packer) })
+    }
+
+    /// Computes the known texts of the models that are on the CPU already, for GPUs to be checked by.
+    pub(super) fn teach(&mut self) {
+        for (model, on_cpu) in self.on_cpu.iter_mut().enumerate() {
+            on_cpu.iter_mut().for_each(|on_cpu| self.packer.teach(model, on_cpu));
         }
-        let threads = packer.cpu.pool().threads();
-        Ok(Self { readers, on_cpu: on_cpu?, threads, packer: Arc::new(packer) })
     }
 
     /// Tokens of the longest known text.
@@ -77,6 +80,19 @@ impl CpuPacker {
     /// What people call a model.
     pub(super) fn name(&self, model: usize) -> &str {
         &self.names[model]
+    }
+
+    /// What a model says of itself.
+    pub(super) fn spec(&self, model: usize) -> &ModelSpec {
+        &self.models[model].1
+    }
+
+    pub(super) fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    pub(super) fn status(&self) -> CpuStatus {
+        CpuStatus { path: self.cpu.path(), threads: self.cpu.pool().threads(), precision: self.precision }
     }
 
     /// Wakes the threads that compute, for a batch that is about to come.

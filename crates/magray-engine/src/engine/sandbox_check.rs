@@ -41,7 +41,7 @@ pub fn check_sandbox(options: &EngineOptions) -> Result<(Vec<SandboxCheck>, Opti
         let tried = try_sandbox(&options.worker_exe, &spec, options.schedule.recovery.start_max);
         SandboxCheck { device: gpu.name(), tried }
     };
-    Ok((found.gpus.iter().map(check).collect(), found.absent))
+    Ok((found.gpus.iter().map(check).collect(), found.reason.filter(Reason::is_fallback)))
 }
 
 fn worker_model(model: &EngineModel, options: &EngineOptions) -> WorkerModel {

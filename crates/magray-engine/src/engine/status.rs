@@ -5,8 +5,8 @@ use super::assembly::Assembly;
 use super::pace::Recent;
 use crate::gpu::MemoryStats;
 use crate::health::HealthSample;
-use magray_core::DeviceName;
 use magray_core::schedule::{DeviceView, ModelView};
+use magray_core::{CpuPath, DeviceName, Precision};
 use std::time::Duration;
 
 /// How everything is.
@@ -24,8 +24,21 @@ pub struct Status {
     pub recent: Recent,
     /// The devices; the CPU is the first.
     pub devices: Vec<DeviceStatus>,
+    /// How the CPU computes.
+    pub cpu: CpuStatus,
     /// The models, in their order.
     pub models: Vec<ModelStatus>,
+}
+
+/// How the CPU computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuStatus {
+    /// The instructions it uses.
+    pub path: CpuPath,
+    /// Threads that compute.
+    pub threads: usize,
+    /// The arithmetic of all models.
+    pub precision: Precision,
 }
 
 /// How a model is.
@@ -57,7 +70,7 @@ pub struct DeviceStatus {
 }
 
 impl Status {
-    pub(super) fn of(assembly: &Assembly, names: &[String]) -> Self {
+    pub(super) fn of(assembly: &Assembly, names: &[String], cpu: CpuStatus) -> Self {
         let dispatcher = &assembly.dispatcher;
         let view = dispatcher.view();
         let devices = dispatcher.executors().iter().zip(view.devices).enumerate().map(|(at, (executor, schedule))| {
@@ -75,6 +88,7 @@ impl Status {
             tokens: view.tokens,
             waiting: view.waiting,
             recent: dispatcher.recent(),
+            cpu,
             devices: devices.collect(),
             models: names.iter().cloned().zip(view.models).map(|(name, view)| ModelStatus { name, view }).collect(),
         }

@@ -46,7 +46,7 @@ impl Engine {
             let message = "no device of this engine generates tokens".to_owned();
             return Err(EngineError::NoDevice { code: "no_generator", message });
         }
-        let allowed = self.0.allowed[prompt.model];
+        let allowed = self.0.choices.allowed(prompt.model);
         Ok(TokenStream::begin(self, prompt, allowed))
     }
 }

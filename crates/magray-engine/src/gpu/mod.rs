@@ -27,6 +27,11 @@ pub fn find(choice: &DeviceChoice, options: &GpuOptions) -> Result<GpuInfo, Decl
     Machine(options).find(choice)
 }
 
+/// Free memory of a GPU; `None` where the driver does not tell.
+pub(crate) fn free_bytes(gpu: &GpuInfo, options: &GpuOptions) -> Option<u64> {
+    Machine(options).free_bytes(gpu)
+}
+
 /// How GPUs may be used.
 #[derive(Clone, Debug)]
 pub struct GpuOptions {

@@ -5,12 +5,13 @@ use std::{
     ffi::OsString,
     io::IsTerminal,
     path::{Path, PathBuf},
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
     time::Instant,
 };
 
 use clap::Args;
 use indicatif::ProgressBar;
-use magray_engine::Encoder;
+use magray_engine::engine::{Answer, Engine, EngineError};
 
 use super::Context;
 use crate::{
@@ -19,8 +20,8 @@ use crate::{
     console::Console,
     exit::Failure,
     input::{Form, Text, Texts},
-    model::{self, FallbackNotice},
     output::{Destination, Format, Origin, Row, Rows},
+    session::{Notices, Session},
 };
 
 const EXAMPLES: &str = "\
@@ -83,15 +84,15 @@ pub(crate) fn run(args: EmbedArgs, context: &Context) -> Result<(), Failure> {
         return Err(texts.nothing().into());
     }
     let destination = Destination::open(output.as_deref())?;
-    let mut encoder = model::open(&config, &context.console)?;
-    let embedding = Embedding {
-        rows: Rows::start(format, destination, encoder.dimensions())?,
-        encoder: &mut encoder,
-        prompt: settings.prompt.as_deref(),
-        totals: Totals::default(),
-        notice: FallbackNotice::default(),
-    };
-    embedding.run(first, texts, &context.console)
+    let session = Session::open(&config, &context.console)?;
+    let rows = Rows::start(format, destination, session.spec().outputs())?;
+    let bar = bar_for(&texts, &context.console, rows.are_shown());
+    let (engine, threads) = (session.engine().clone(), session.threads());
+    let windows = Reading { engine, threads, prompt: settings.prompt, texts }.start(first)?;
+    let embedding = Embedding { session: &session, rows, totals: Totals::default(), notices: Notices::default() };
+    embedding.run(windows, &bar, &context.console)?;
+    session.leave();
+    Ok(())
 }
 
 impl EmbedArgs {
@@ -126,13 +127,74 @@ fn writes_to_terminal(output: Option<&Path>) -> bool {
     output.is_none_or(|path| path == Path::new("-")) && std::io::stdout().is_terminal()
 }
 
+/// Windows that are read and computed while another is written. What is read ahead is bounded by it, and the devices are
+/// never without work.
+const WINDOWS_AHEAD: usize = 1;
+
+/// Texts that are being computed.
+struct Window {
+    texts: Vec<Text>,
+    /// Indices of texts that were longer than the model reads and were cut.
+    truncated: Vec<usize>,
+    answer: Receiver<Result<Answer, EngineError>>,
+    /// How much of the input is read with it.
+    bytes_read: u64,
+}
+
+/// Reads texts and hands them to the engine, window by window.
+struct Reading {
+    engine: Engine,
+    threads: usize,
+    prompt: Option<String>,
+    texts: Texts,
+}
+
+impl Reading {
+    /// Starts a thread, which nobody waits for: it may be waiting for an input that never ends.
+    fn start(self, first: Vec<Text>) -> Result<Receiver<Result<Window, Failure>>, Failure> {
+        let (sender, windows) = sync_channel(WINDOWS_AHEAD);
+        let thread = std::thread::Builder::new().name("input".to_owned());
+        thread.spawn(move || self.run(first, &sender)).map_err(Failure::Thread)?;
+        Ok(windows)
+    }
+
+    fn run(mut self, first: Vec<Text>, windows: &SyncSender<Result<Window, Failure>>) {
+        let mut texts = first;
+        while !texts.is_empty() {
+            let window = self.submit(texts);
+            let is_over = window.is_err();
+            if windows.send(window).is_err() || is_over {
+                return;
+            }
+            texts = match self.texts.next_window() {
+                Ok(texts) => texts,
+                Err(error) => {
+                    // Whoever does not listen any more has an error of its own.
+                    let _ = windows.send(Err(error.into()));
+                    return;
+                }
+            };
+        }
+    }
+
+    fn submit(&self, texts: Vec<Text>) -> Result<Window, Failure> {
+        let work = self.engine.read_by(self.threads, 0, &texts, self.prompt.as_deref())?;
+        let cut = work.texts.iter().enumerate().filter(|(_, text)| text.truncated);
+        let truncated = cut.map(|(at, _)| at).collect();
+        let (sender, answer) = sync_channel(1);
+        self.engine.submit(work, move |answer| {
+            let _ = sender.send(answer);
+        });
+        Ok(Window { texts, truncated, answer, bytes_read: self.texts.bytes_read() })
+    }
+}
+
 /// One run over an input.
 struct Embedding<'a> {
-    encoder: &'a mut Encoder,
-    prompt: Option<&'a str>,
+    session: &'a Session,
     rows: Rows,
     totals: Totals,
-    notice: FallbackNotice,
+    notices: Notices,
 }
 
 /// What was done, for the summary.
@@ -143,32 +205,38 @@ struct Totals {
     truncated: u64,
     /// Lines of the first texts that were cut.
     truncated_lines: Vec<u64>,
+    /// What computed the last of them.
+    on: String,
 }
 
 impl Embedding<'_> {
-    fn run(mut self, first: Vec<Text>, mut texts: Texts, console: &Console) -> Result<(), Failure> {
+    fn run(
+        mut self,
+        windows: Receiver<Result<Window, Failure>>,
+        bar: &ProgressBar,
+        console: &Console,
+    ) -> Result<(), Failure> {
         let started = Instant::now();
-        let bar = bar_for(&texts, console, self.rows.are_shown());
-        let mut window = first;
-        while !window.is_empty() {
-            self.embed_window(&window, console)?;
-            bar.set_position(texts.bytes_read());
+        for window in windows {
+            let window = window?;
+            self.write(&window, console)?;
+            bar.set_position(window.bytes_read);
             bar.set_message(format!(", {} texts", self.totals.texts));
-            window = texts.next_window()?;
         }
         bar.finish_and_clear();
         self.rows.finish()?;
         let seconds = started.elapsed().as_secs_f64();
-        self.totals.report(self.encoder, seconds, console);
+        self.totals.report(self.session.spec().max_tokens, seconds, console);
         Ok(())
     }
 
-    fn embed_window(&mut self, window: &[Text], console: &Console) -> Result<(), Failure> {
-        let embeddings = self.encoder.embed(window, self.prompt)?;
-        self.notice.tell(&embeddings, console);
-        let origin = &Origin::of(&embeddings);
-        let mut truncated = embeddings.truncated.iter().copied().peekable();
-        for (at, (text, vector)) in window.iter().zip(embeddings.rows()).enumerate() {
+    fn write(&mut self, window: &Window, console: &Console) -> Result<(), Failure> {
+        let answer = window.answer.recv().unwrap_or(Err(EngineError::Draining));
+        let answer = self.session.take(answer)?;
+        self.notices.tell(&answer, self.session, console);
+        let origin = &Origin::of(&answer);
+        let mut truncated = window.truncated.iter().copied().peekable();
+        for (at, (text, vector)) in window.texts.iter().zip(answer.rows()).enumerate() {
             let is_truncated = truncated.next_if_eq(&at).is_some();
             let id = text.id.as_ref();
             self.rows.write(&Row { index: self.totals.texts, text: &text.text, id, vector, is_truncated, origin })?;
@@ -177,8 +245,9 @@ impl Embedding<'_> {
                 self.totals.note_truncated(text.line);
             }
         }
-        self.totals.tokens += embeddings.tokens as u64;
-        // Whoever reads the pipe gets each window as soon as it is there.
+        self.totals.tokens += answer.tokens as u64;
+        self.totals.on = self.session.describe(&answer);
+        // A reader of a pipe gets each window as soon as it is there.
         self.rows.flush()?;
         Ok(())
     }
@@ -194,15 +263,14 @@ impl Totals {
         }
     }
 
-    fn report(&self, encoder: &Encoder, seconds: f64, console: &Console) {
+    fn report(&self, tokens_max: usize, seconds: f64, console: &Console) {
         if self.truncated > 0 {
             let lines: Vec<String> = self.truncated_lines.iter().map(u64::to_string).collect();
             let more = if self.truncated as usize > lines.len() { ", ..." } else { "" };
             console.warn(format_args!(
-                "{} of {} texts were longer than the {} tokens that the model reads and were cut (at {}{more})",
+                "{} of {} texts were longer than the {tokens_max} tokens that the model reads and were cut (at {}{more})",
                 self.truncated,
                 self.texts,
-                encoder.max_tokens(),
                 lines.join(", "),
             ));
         }
@@ -212,7 +280,7 @@ impl Totals {
             self.texts,
             if self.texts == 1 { "text" } else { "texts" },
             self.tokens,
-            model::describe(encoder),
+            self.on,
         ));
     }
 }

@@ -1,8 +1,6 @@
 //! `magray serve`: turns flags and settings into a server's start.
 //! Starts nothing itself; what runs is in `server`.
 
-use std::env;
-
 use clap::Args;
 use magray_engine::engine::{EngineModel, EngineOptions, ModelPlan, ModelSource, SimulatedGpu};
 
@@ -14,6 +12,7 @@ use crate::{
     exit::Failure,
     model,
     server::{self, Start},
+    session,
 };
 
 const EXAMPLES: &str = "\
@@ -148,22 +147,10 @@ fn engine_options(
         let plan = ModelPlan { is_preloaded: false, ..settings.plans.of(&shown) };
         Ok(EngineModel { name: shown, assigned: None, source, plan })
     };
-    let mut encoder = model::encoder_options(config);
-    if settings.faults.is_some() {
-        // What is remembered there outlives this process.
-        encoder.gpu.state_file = None;
-    }
-    Ok(EngineOptions {
-        encoder,
-        models: names.iter().map(engine_model).collect::<Result<_, Failure>>()?,
-        gpus: settings.gpus,
-        schedule: settings.schedule,
-        worker_exe: env::current_exe().map_err(Failure::OwnProgram)?,
-        simulated_gpus: (0..simulated_gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() }).collect(),
-        faults: settings.faults,
-        alerts: settings.alerts,
-        monitor_interval: settings.monitor_interval,
-    })
+    let models = names.iter().map(engine_model).collect::<Result<_, Failure>>()?;
+    let simulated_gpus = (0..simulated_gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() });
+    let options = session::engine_options(config, model::encoder_options(config), models)?;
+    Ok(EngineOptions { simulated_gpus: simulated_gpus.collect(), ..options })
 }
 
 /// What clients call a model: the name that was given, but of a path its last part.

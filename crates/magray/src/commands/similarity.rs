@@ -9,8 +9,8 @@ use crate::{
     cli::{ComputeArgs, flag},
     exit::Failure,
     input::Texts,
-    model::{self, FallbackNotice},
     output,
+    session::{Notices, Session},
 };
 
 const EXAMPLES: &str = "\
@@ -46,27 +46,28 @@ pub(crate) fn run(args: &SimilarityArgs, context: &Context) -> Result<(), Failur
     let settings = config.embed();
     let pair = vec![args.a.clone().into(), args.b.clone().into()];
     let texts = Texts::from_arguments(pair, settings.max_text_bytes).next_window()?;
-    let mut encoder = model::open(&config, &context.console)?;
-    let embeddings = encoder.embed(&texts, settings.prompt.as_deref())?;
-    FallbackNotice::default().tell(&embeddings, &context.console);
-    for index in &embeddings.truncated {
-        let name = if *index == 0 { "first" } else { "second" };
-        let limit = encoder.max_tokens();
+    let session = Session::open(&config, &context.console)?;
+    let work = session.read(&texts, settings.prompt.as_deref())?;
+    for (_, name) in work.texts.iter().zip(["first", "second"]).filter(|(text, _)| text.truncated) {
+        let limit = session.spec().max_tokens;
         context.console.warn(format_args!("the {name} text was cut to the {limit} tokens that the model reads"));
     }
-    let mut rows = embeddings.rows();
+    let answer = session.compute(work)?;
+    Notices::default().tell(&answer, &session, &context.console);
+    let mut rows = answer.rows();
     let cosine = match (rows.next(), rows.next()) {
         (Some(a), Some(b)) => cosine(a, b),
         _ => unreachable!("two texts have two vectors"),
     };
-    let answer = match args.json {
+    let line = match args.json {
         true => serde_json::json!({
-            "cosine": cosine, "tokens": embeddings.tokens,
-            "device": embeddings.device.to_string(), "precision": embeddings.precision.to_string(),
-            "fallback": embeddings.fallback.as_ref().map(Reason::code),
+            "cosine": cosine, "tokens": answer.tokens,
+            "device": answer.device.to_string(), "precision": answer.precision.to_string(),
+            "fallback": answer.fallback.as_ref().map(Reason::code),
         })
         .to_string(),
         false => format!("{cosine:.4}"),
     };
-    Ok(output::print(&(answer + "\n"))?)
+    session.leave();
+    Ok(output::print(&(line + "\n"))?)
 }

@@ -108,7 +108,7 @@ pub(crate) struct Texts {
 
 enum Origin {
     Arguments(std::iter::Enumerate<std::vec::IntoIter<OsString>>),
-    Lines { lines: Lines<Box<dyn BufRead>>, form: Form },
+    Lines { lines: Lines<Box<dyn BufRead + Send>>, form: Form },
 }
 
 impl Texts {
@@ -139,7 +139,7 @@ impl Texts {
         Ok(Self { bytes_total: metadata.is_file().then_some(metadata.len()), ..texts })
     }
 
-    fn from_reader(place: Place, reader: Box<dyn BufRead>, form: Form, max_text_bytes: usize) -> Self {
+    fn from_reader(place: Place, reader: Box<dyn BufRead + Send>, form: Form, max_text_bytes: usize) -> Self {
         // A character of a JSON text takes up to six bytes (`\u0001`); the rest is room for the object around it.
         let line_bytes_max = match form {
             Form::Plain => max_text_bytes,
@@ -203,7 +203,11 @@ fn argument_text((index, argument): (usize, OsString)) -> Result<Text, InputErro
     }
 }
 
-fn line_text(lines: &mut Lines<Box<dyn BufRead>>, form: Form, place: &Place) -> Result<Option<Text>, InputError> {
+fn line_text(
+    lines: &mut Lines<Box<dyn BufRead + Send>>,
+    form: Form,
+    place: &Place,
+) -> Result<Option<Text>, InputError> {
     loop {
         let limit = lines.line_bytes_max();
         let line = match lines.next_line() {

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use magray_engine::{Embeddings, Reason};
+use magray_engine::{Reason, engine::Answer};
 use serde::Serialize;
 
 pub(crate) use destination::Destination;
@@ -72,11 +72,11 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    pub(crate) fn of(embeddings: &Embeddings) -> Self {
+    pub(crate) fn of(answer: &Answer) -> Self {
         Self {
-            device: embeddings.device.to_string(),
-            precision: embeddings.precision.to_string(),
-            fallback: embeddings.fallback.as_ref().map(Reason::code),
+            device: answer.device.to_string(),
+            precision: answer.precision.to_string(),
+            fallback: answer.fallback.as_ref().map(Reason::code),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `magray bench embed`: how fast this machine embeds.
-//! Measures the model alone: no tokenizer, no files, no start-up.
+//! Measures plain passes of the model in this process: no tokenizer, no queue, no worker, no start-up.
 
 pub(crate) mod alloc;
 pub(super) mod batches;
@@ -17,15 +17,21 @@ pub(super) mod timing;
 use std::path::PathBuf;
 
 use clap::Args;
-use magray_engine::{Embeddings, Encoder, Reason};
+use magray_engine::{
+    EncoderOptions, LoadError, Reason, SingleDevice, Verdict,
+    engine::{ModelSource, Outlook, Work},
+};
 use serde::Serialize;
 
 use super::Context;
 use crate::{
     cli::ComputeArgs,
+    config::Config,
+    console::Console,
     exit::Failure,
-    model::{self, FallbackNotice},
+    model,
     output::{self, Destination, Npy, aligned},
+    session::tell_precision,
 };
 use batches::{Lengths, Vocabulary};
 use timing::{Limits, Timing};
@@ -102,16 +108,14 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     // The file is read before the model is loaded in vain.
     let given = args.ids.as_deref().map(batches::read_ids).transpose()?;
     let name = config.model()?.name;
-    let mut encoder = model::open_to_measure(&config, &model::encoder_options(&config), &context.console)?;
+    let mut measured = Measured::open(name, &config, &context.console)?;
     let cases = match given {
         Some(ids) => vec![ids],
-        None => args.make_batches(&encoder)?,
+        None => args.make_batches(&measured.model)?,
     };
-    let mut notice = FallbackNotice::default();
     let mut reports = Vec::new();
     for ids in &cases {
-        let (report, last) = measure(&name, &mut encoder, ids, args.seconds)?;
-        notice.tell(&last, &context.console);
+        let report = measured.measure(ids, args.seconds)?;
         if args.json {
             let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
             output::print(&(line + "\n"))?;
@@ -119,61 +123,97 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
         reports.push(report);
     }
     if let (Some(path), [ids]) = (&args.vectors, cases.as_slice()) {
-        let mut npy = Npy::start(Destination::open(Some(path))?, encoder.dimensions())?;
-        encoder.embed_ids(ids)?.rows().try_for_each(|row| npy.write_row(row))?;
+        let dimensions = measured.model.spec().outputs();
+        let mut npy = Npy::start(Destination::open(Some(path))?, dimensions)?;
+        let rows = measured.model.run(&Work::from_ids(0, ids.clone()))?;
+        rows.chunks_exact(dimensions).try_for_each(|row| npy.write_row(row))?;
         npy.finish()?;
     }
     if !args.json {
-        output::print(&table(&reports, &model::describe(&encoder)))?;
+        output::print(&table(&reports, &measured.describe()))?;
     }
     Ok(())
 }
 
 impl BenchArgs {
-    fn make_batches(&self, encoder: &Encoder) -> Result<Vec<Vec<Vec<u32>>>, Failure> {
-        let (tokens, tokens_max) = (self.tokens as usize, encoder.max_tokens());
+    fn make_batches(&self, model: &SingleDevice) -> Result<Vec<Vec<Vec<u32>>>, Failure> {
+        let (tokens, tokens_max) = (self.tokens as usize, model.spec().max_tokens);
         if !self.ragged && tokens > tokens_max {
             return Err(Failure::Usage(format!("--tokens {tokens}: this model reads at most {tokens_max}")));
         }
         let lengths = if self.ragged { Lengths::Ragged } else { Lengths::Equal(tokens) };
-        let vocabulary = Vocabulary { size: encoder.shape().vocab, tokens_max };
+        let vocabulary = Vocabulary { size: model.spec().shape.vocab, tokens_max };
         Ok(self.batch.iter().map(|texts| batches::make(*texts as usize, lengths, &vocabulary)).collect())
     }
 }
 
-/// Measures one case; the vectors of the last run tell what computed them.
-fn measure(
-    model: &str,
-    encoder: &mut Encoder,
-    ids: &[Vec<u32>],
-    seconds: f64,
-) -> Result<(Report, Embeddings), Failure> {
-    let mut last = None;
-    let timing = Timing::take(Limits { seconds, runs_min: 5 }, || {
-        last = Some(encoder.embed_ids(ids)?);
-        Ok::<(), Failure>(())
-    })?;
-    let last = last.unwrap_or_else(|| unreachable!("a case runs at least once"));
-    let lengths: Vec<usize> = ids.iter().map(Vec::len).collect();
-    let tokens: usize = lengths.iter().sum();
-    let per_second = |amount: f64| amount / (timing.median_ms / 1e3);
-    let report = Report {
-        model: model.to_owned(),
-        device: last.device.to_string(),
-        gpu: encoder.gpu().map(|gpu| gpu.name.clone()),
-        fallback: last.fallback.as_ref().map(Reason::code),
-        cpu_path: encoder.cpu_path().to_string(),
-        precision: last.precision.to_string(),
-        threads: encoder.threads(),
-        batch: ids.len(),
-        tokens,
-        ragged: lengths.iter().any(|length| *length != lengths[0]),
-        texts_per_s: per_second(ids.len() as f64),
-        tokens_per_s: per_second(tokens as f64),
-        tflops: per_second(encoder.shape().flops(&lengths) as f64) / 1e12,
-        timing,
+/// The model that is measured.
+struct Measured {
+    name: String,
+    model: SingleDevice,
+    /// Why it is on the CPU although a GPU was to compute.
+    fallback: Option<Reason>,
+}
+
+impl Measured {
+    /// Loads the model on the device that an engine would choose.
+    fn open(name: String, config: &Config, console: &Console) -> Result<Self, Failure> {
+        let (options, source) = (model::encoder_options(config), model::source_named(&name, config, console)?);
+        let Verdict { device, reason } =
+            choose(&source, &options).map_err(|error| model::load_failure(&name, error))?;
+        let model = SingleDevice::open(&source, device, &options).map_err(|error| model::load_failure(&name, error))?;
+        console.detail(format_args!("computing on {device}: {reason}"));
+        tell_precision(device, model.precision(), &options, console);
+        let fallback = Some(reason).filter(Reason::is_fallback);
+        if let Some(reason) = &fallback {
+            console.warn(format_args!("the CPU computes in place of the GPU ({}): {reason}", reason.code()));
+        }
+        Ok(Self { name, model, fallback })
+    }
+
+    /// Measures one case.
+    fn measure(&mut self, ids: &[Vec<u32>], seconds: f64) -> Result<Report, Failure> {
+        let work = Work::from_ids(0, ids.to_vec());
+        let model = &mut self.model;
+        let timing = Timing::take(Limits { seconds, runs_min: 5 }, || model.run(&work).map(drop))?;
+        let lengths: Vec<usize> = ids.iter().map(Vec::len).collect();
+        let tokens: usize = lengths.iter().sum();
+        let per_second = |amount: f64| amount / (timing.median_ms / 1e3);
+        Ok(Report {
+            model: self.name.clone(),
+            device: model.device().to_string(),
+            gpu: model.gpu().map(|gpu| gpu.name.clone()),
+            fallback: self.fallback.as_ref().map(Reason::code),
+            cpu_path: model.cpu_path().to_string(),
+            precision: model.precision().to_string(),
+            threads: model.threads(),
+            batch: ids.len(),
+            tokens,
+            ragged: lengths.iter().any(|length| *length != lengths[0]),
+            texts_per_s: per_second(ids.len() as f64),
+            tokens_per_s: per_second(tokens as f64),
+            tflops: per_second(model.spec().shape.flops(&lengths) as f64) / 1e12,
+            timing,
+        })
+    }
+
+    /// What computes, as people read it.
+    fn describe(&self) -> String {
+        let (device, precision) = (self.model.device(), self.model.precision());
+        match self.model.gpu() {
+            Some(gpu) => format!("{device} ({}, {precision})", gpu.name),
+            None => format!("{device} ({}, {precision}, threads: {})", self.model.cpu_path(), self.model.threads()),
+        }
+    }
+}
+
+/// The device that an engine would choose.
+fn choose(source: &ModelSource, options: &EncoderOptions) -> Result<Verdict, LoadError> {
+    let folder = match source {
+        ModelSource::Folder(folder) => Some(folder.as_path()),
+        ModelSource::Synthetic(_) => None,
     };
-    Ok((report, last))
+    Ok(Outlook::without_engine(folder, options)?.verdict?)
 }
 
 fn table(reports: &[Report], on: &str) -> String {

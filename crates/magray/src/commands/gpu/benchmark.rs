@@ -1,11 +1,14 @@
 //! `magray gpu benchmark`: CPU and GPU with the same model on the same texts.
-//! Measures the model alone; without a GPU it measures the CPU and says why.
+//! Measures token ids through the engine, as a server computes them; without a GPU it measures the CPU and says why.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use magray_engine::{DeviceChoice, Encoder, EncoderOptions, Reason};
+use magray_engine::{
+    DeviceChoice, DeviceName, EncoderOptions, Refusal,
+    engine::{Answer, ModelSource, Work},
+};
 use serde::Serialize;
 
 use super::super::{
@@ -22,6 +25,7 @@ use crate::{
     exit::Failure,
     model,
     output::{self, Destination, aligned},
+    session::Session,
 };
 
 const EXAMPLES: &str = "\
@@ -130,13 +134,20 @@ impl GpuBenchmarkArgs {
         let bar = context.console.steps_bar(2 * self.batch.len());
         bar.set_prefix("measuring");
         // The GPU first: where it is to be had but cannot be used, the CPU is not measured in vain.
-        let (gpu, gpu_absent) = match self.open_gpu(config, &options, context)? {
-            Ok(mut encoder) => (Some(self.run_all(&mut encoder, &bar)?), None),
-            Err(reason) => (None, Some(Absent { code: reason.code(), message: reason.to_string() })),
+        let source = model::source_named(&config.model()?.name, config, &context.console)?;
+        let is_named = matches!(options.device, DeviceChoice::Cuda(_));
+        let device = if is_named { options.device.clone() } else { DeviceChoice::Cuda(Default::default()) };
+        // A GPU that is measured must not be helped out by the CPU, which naming it makes sure of.
+        let on_gpu = EncoderOptions { device, ..options.clone() };
+        let (gpu, gpu_absent) = match self.run_all(config, on_gpu, source.clone(), &bar, context) {
+            Ok(measured) => (Some(measured), None),
+            Err(Failure::Device(Refusal { reason, .. })) if !is_named => {
+                (None, Some(Absent { code: reason.code(), message: reason.to_string() }))
+            }
+            Err(failure) => return Err(failure),
         };
         let on_cpu = EncoderOptions { device: DeviceChoice::Cpu, ..options };
-        let mut encoder = model::open_to_measure(config, &on_cpu, &context.console)?;
-        let (cpu, cpu_times) = self.run_all(&mut encoder, &bar)?;
+        let (cpu, cpu_times) = self.run_all(config, on_cpu, source, &bar, context)?;
         bar.finish_and_clear();
         let (gpu, gpu_times) = gpu.unzip();
         let gpu_time = |at: usize| gpu_times.as_ref().and_then(|times: &Vec<Measured>| times.get(at)).copied();
@@ -150,52 +161,50 @@ impl GpuBenchmarkArgs {
         Ok(Report { model, tokens: self.tokens as usize, cpu, gpu, gpu_absent, cases: cases.collect() })
     }
 
-    /// The model on the GPU, or why there is none. One that was named must be there.
-    fn open_gpu(
+    /// Measures all cases on one device.
+    fn run_all(
         &self,
         config: &Config,
-        options: &EncoderOptions,
+        options: EncoderOptions,
+        source: ModelSource,
+        bar: &ProgressBar,
         context: &Context,
-    ) -> Result<Result<Encoder, Reason>, Failure> {
-        let is_named = matches!(options.device, DeviceChoice::Cuda(_));
-        let device = if is_named { options.device.clone() } else { DeviceChoice::Cuda(Default::default()) };
-        // A GPU that is measured must not be helped out by the CPU, which naming it makes sure of.
-        let on_gpu = EncoderOptions { device, ..options.clone() };
-        match model::open_to_measure(config, &on_gpu, &context.console) {
-            Ok(encoder) => Ok(Ok(encoder)),
-            Err(Failure::Device(refusal)) if !is_named => Ok(Err(refusal.reason)),
-            Err(failure) => Err(failure),
-        }
-    }
-
-    fn run_all(&self, encoder: &mut Encoder, bar: &ProgressBar) -> Result<(Device, Vec<Measured>), Failure> {
-        let (tokens, tokens_max) = (self.tokens as usize, encoder.max_tokens());
+    ) -> Result<(Device, Vec<Measured>), Failure> {
+        let session = Session::start(config, options, source, &context.console)?;
+        let (tokens, tokens_max) = (self.tokens as usize, session.spec().max_tokens);
         if tokens > tokens_max {
             return Err(Failure::Usage(format!("--tokens {tokens}: this model reads at most {tokens_max}")));
         }
-        let vocabulary = Vocabulary { size: encoder.shape().vocab, tokens_max };
+        let vocabulary = Vocabulary { size: session.spec().shape.vocab, tokens_max };
         let limits = Limits { seconds: self.seconds, runs_min: 3 };
-        let mut times = Vec::new();
+        let (mut times, mut last) = (Vec::new(), None);
         for batch in self.batch.iter().map(|batch| *batch as usize) {
-            bar.set_message(format!(", {}, batch {batch}", encoder.device()));
             let ids = batches::make(batch, Lengths::Equal(tokens), &vocabulary);
-            let timing = Timing::take(limits, || encoder.embed_ids(&ids).map(drop))?;
+            let timing = Timing::take(limits, || {
+                let answer = session.compute(Work::from_ids(0, ids.clone()))?;
+                bar.set_message(format!(", {}, batch {batch}", answer.device));
+                last = Some(answer);
+                Ok::<(), Failure>(())
+            })?;
             times.push(Measured { timing, texts_per_s: batch as f64 / (timing.median_ms / 1e3) });
             bar.inc(1);
         }
-        Ok((Device::of(encoder), times))
+        let device = last.map(|answer| Device::of(&session, &answer));
+        Ok((device.unwrap_or_else(|| unreachable!("clap asks for a batch")), times))
     }
 }
 
 impl Device {
-    fn of(encoder: &Encoder) -> Self {
-        let gpu = encoder.gpu();
+    fn of(session: &Session, answer: &Answer) -> Self {
+        let status = session.engine().status();
+        let is_cpu = answer.device == DeviceName::Cpu;
+        let gpu = status.devices.into_iter().find(|known| known.name == answer.device && !is_cpu);
         Self {
-            device: encoder.device().to_string(),
-            name: gpu.map_or_else(|| encoder.cpu_path().to_string(), |gpu| gpu.name.clone()),
-            precision: encoder.precision().to_string(),
-            threads: gpu.is_none().then(|| encoder.threads()),
-            memory_used_bytes: gpu.map(|_| encoder.gpu_memory_used_bytes()),
+            device: answer.device.to_string(),
+            precision: answer.precision.to_string(),
+            threads: is_cpu.then_some(status.cpu.threads),
+            memory_used_bytes: gpu.as_ref().and_then(|gpu| Some(gpu.memory?.allocated)),
+            name: gpu.and_then(|gpu| gpu.hardware).unwrap_or_else(|| status.cpu.path.to_string()),
         }
     }
 

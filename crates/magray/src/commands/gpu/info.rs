@@ -3,7 +3,8 @@
 
 use clap::Args;
 use magray_engine::{
-    Encoder, EncoderOptions, Outlook, Reason, Verdict,
+    EncoderOptions, Reason, Verdict,
+    engine::Outlook,
     gpu::{GpuStatus, Sample, Survey},
     health::{Outage, utc_of},
 };
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &GpuInfoArgs, context: &Context) -> Result<(), Failure> 
     let options = model::encoder_options(&config);
     let model = config.model()?.name;
     let folder = model::find(&config)?;
-    let outlook = Encoder::outlook_for(folder.as_deref(), &options)
+    let outlook = Outlook::without_engine(folder.as_deref(), &options)
         .map_err(|reason| Failure::Load { model: model.clone(), reason: Box::new(reason) })?;
     let survey = Survey::take(&options.gpu);
     let report = Report { survey, outlook, options, model, is_pulled: folder.is_some() };

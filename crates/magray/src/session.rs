@@ -1,0 +1,193 @@
+//! One model in an engine of its own, for a command that computes and ends.
+//! Decides nothing about devices: the engine does, as it does for a server.
+
+use std::{env, time::Duration};
+
+use magray_engine::{
+    DeviceName, EncoderOptions, Precision, Reason, Refusal,
+    engine::{Answer, Engine, EngineError, EngineModel, EngineOptions, Limits, ModelPlan, ModelSource, Outlook, Work},
+    spec::{ModelSpec, Task},
+};
+
+use crate::{config::Config, console::Console, exit::Failure, model};
+
+/// A GPU may compile its kernels when it starts for the first time.
+const STARTED_WITHIN: Duration = Duration::from_secs(120);
+
+/// An engine with one model.
+pub(crate) struct Session {
+    engine: Engine,
+    /// What was asked for.
+    options: EncoderOptions,
+    /// Why the CPU computes although a GPU should, where that was known from the start.
+    fallback: Option<Reason>,
+}
+
+impl Session {
+    /// Starts an engine with the model of the settings, which is pulled if it is the default one and missing.
+    pub(crate) fn open(config: &Config, console: &Console) -> Result<Self, Failure> {
+        let source = ModelSource::Folder(model::stored_folder(config, console)?);
+        Self::start(config, model::encoder_options(config), source, console)
+    }
+
+    /// Starts an engine with this model and waits until its device is ready.
+    pub(crate) fn start(
+        config: &Config,
+        options: EncoderOptions,
+        source: ModelSource,
+        console: &Console,
+    ) -> Result<Self, Failure> {
+        let name = config.model()?.name;
+        let plan = ModelPlan { is_preloaded: true, idle_timeout: None, ..ModelPlan::default() };
+        let model = EngineModel { name: name.clone(), assigned: None, source, plan };
+        let mut how = engine_options(config, options.clone(), vec![model])?;
+        // A command bounds by itself what it has under way.
+        how.schedule.limits = Limits { requests_max: usize::MAX, tokens_max: u64::MAX, wait_max: None };
+        let engine = Engine::start(how).map_err(|reason| model::load_failure(&name, reason))?;
+        let mut session = Self { engine, options, fallback: None };
+        session.settle(console)?;
+        if matches!(&session.spec().task, Task::Embed(embed) if embed.assumed) {
+            console.warn(format_args!(
+                "'{name}' does not say how its vectors are pooled: taking the mean of all tokens, normalised"
+            ));
+        }
+        Ok(session)
+    }
+
+    /// Waits for a GPU that is to be used, and measures it if nobody has; says which device is used and why.
+    fn settle(&mut self, console: &Console) -> Result<(), Failure> {
+        let mut verdict = self.outlook().verdict.map_err(Failure::Device)?;
+        if verdict.device != DeviceName::Cpu {
+            self.engine.wait_until_started(STARTED_WITHIN);
+            // A GPU that cannot be measured is tried nevertheless, and its failure told with the answers.
+            let measured = self.engine.calibrate(FIRST).unwrap_or_else(|_| self.outlook());
+            verdict = measured.verdict.map_err(Failure::Device)?;
+        }
+        console.detail(format_args!("computing on {}: {}", verdict.device, verdict.reason));
+        self.fallback = Some(verdict.reason).filter(Reason::is_fallback);
+        Ok(())
+    }
+
+    /// How the device was chosen.
+    pub(crate) fn outlook(&self) -> Outlook {
+        self.engine.outlook(FIRST).unwrap_or_else(|| unreachable!("a session has a model"))
+    }
+
+    /// What the model's files say of it.
+    pub(crate) fn spec(&self) -> &ModelSpec {
+        self.engine.spec(FIRST).unwrap_or_else(|| unreachable!("a session has a model"))
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Texts as the model reads them, read by all threads.
+    pub(crate) fn read<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: Option<&str>) -> Result<Work, Failure> {
+        Ok(self.engine.read_by(self.threads(), FIRST, texts, prompt)?)
+    }
+
+    /// Threads of the CPU.
+    pub(crate) fn threads(&self) -> usize {
+        self.engine.status().cpu.threads
+    }
+
+    /// Computes and waits for the answer.
+    pub(crate) fn compute(&self, work: Work) -> Result<Answer, Failure> {
+        self.take(self.engine.process(work))
+    }
+
+    /// An answer as it is told to people, or how a command ends that gets none.
+    pub(crate) fn take(&self, answer: Result<Answer, EngineError>) -> Result<Answer, Failure> {
+        match answer {
+            Ok(answer) if answer.fallback.is_some() && self.fallback.is_some() => {
+                Ok(Answer { fallback: self.fallback.clone(), ..answer })
+            }
+            Ok(answer) => Ok(answer),
+            Err(EngineError::NoDevice { code, message }) => {
+                let reason = Reason::Failed { code, message };
+                Err(Failure::Device(Refusal { asked: self.options.device.clone(), reason }))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What computed an answer, as people read it.
+    pub(crate) fn describe(&self, answer: &Answer) -> String {
+        let (device, precision, status) = (answer.device, answer.precision, self.engine.status());
+        let of_gpu = status.devices.into_iter().find(|known| known.name == device).and_then(|known| known.hardware);
+        match of_gpu {
+            Some(name) => format!("{device} ({name}, {precision})"),
+            None => format!("{device} ({}, {precision}, threads: {})", status.cpu.path, status.cpu.threads),
+        }
+    }
+
+    /// Ends with the process: a worker whose supervisor is gone ends by itself, and nobody waits for it.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
+/// A session has one model.
+const FIRST: usize = 0;
+
+/// How an engine of these models is started, for commands and servers alike.
+pub(crate) fn engine_options(
+    config: &Config,
+    mut encoder: EncoderOptions,
+    models: Vec<EngineModel>,
+) -> Result<EngineOptions, Failure> {
+    let settings = config.engine()?;
+    if settings.faults.is_some() {
+        // What is remembered there outlives this process.
+        encoder.gpu.state_file = None;
+    }
+    Ok(EngineOptions {
+        encoder,
+        models,
+        gpus: settings.gpus,
+        schedule: settings.schedule,
+        worker_exe: env::current_exe().map_err(Failure::OwnProgram)?,
+        simulated_gpus: Vec::new(),
+        faults: settings.faults,
+        alerts: settings.alerts,
+        monitor_interval: settings.monitor_interval,
+    })
+}
+
+/// Says what people should know of the answers of a session, once for each kind.
+#[derive(Default)]
+pub(crate) struct Notices {
+    /// Codes of the reasons that were told.
+    fallbacks: Vec<&'static str>,
+    devices: Vec<DeviceName>,
+}
+
+impl Notices {
+    /// Says that the CPU stood in for a GPU, or that a device computes in another precision than the one that was named.
+    pub(crate) fn tell(&mut self, answer: &Answer, session: &Session, console: &Console) {
+        if let Some(reason) = &answer.fallback
+            && !self.fallbacks.contains(&reason.code())
+        {
+            self.fallbacks.push(reason.code());
+            console.warn(format_args!("the CPU computes in place of the GPU ({}): {reason}", reason.code()));
+        }
+        if !self.devices.contains(&answer.device) {
+            self.devices.push(answer.device);
+            tell_precision(answer.device, answer.precision, &session.options, console);
+        }
+    }
+}
+
+/// Says that a device computes in another precision than the one that was named.
+pub(crate) fn tell_precision(device: DeviceName, settled: Precision, options: &EncoderOptions, console: &Console) {
+    let (asked, name) = match device {
+        DeviceName::Cpu => (options.precision, "the CPU".to_owned()),
+        DeviceName::Cuda(_) | DeviceName::Simulated(_) => {
+            (options.precision.or(options.gpu.precision), device.to_string())
+        }
+    };
+    if let Some(asked) = asked.replaced_by(settled) {
+        console.warn(format_args!("{name} does not compute in {asked}: {settled} is used instead"));
+    }
+}

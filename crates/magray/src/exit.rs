@@ -1,7 +1,5 @@
-//! The exit codes and what leads to each.
+//! Why a command stopped, and the exit code for it.
 //! Prints nothing.
-
-use std::process::ExitCode;
 
 use magray_engine::{
     EmbedError, LoadError, Refusal,
@@ -11,85 +9,13 @@ use magray_engine::{
     store::{NameError, PullError, StoreError},
 };
 
-#[cfg(unix)]
-use crate::control::{AskError, RefusalCode};
+pub(crate) use crate::exit_code::Exit;
 use crate::{commands::bench::alloc::TraceError, config::ConfigError, input::InputError, output::OutputError};
-
-/// How a command ends when it does not succeed. The codes are a promise to scripts: they never change their meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
-    Internal,
-    Usage,
-    Input,
-    Model,
-    Pull,
-    Disk,
-    Device,
-    NoEngine,
-    NotDone,
-    Interrupted,
-}
-
-impl Exit {
-    /// Every code, in the order of its number.
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Internal,
-        Self::Usage,
-        Self::Input,
-        Self::Model,
-        Self::Pull,
-        Self::Disk,
-        Self::Device,
-        Self::NoEngine,
-        Self::NotDone,
-        Self::Interrupted,
-    ];
-
-    /// The number that the shell sees.
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Internal => 1,
-            Self::Usage => 2,
-            Self::Input => 3,
-            Self::Model => 4,
-            Self::Pull => 5,
-            Self::Disk => 6,
-            Self::Device => 7,
-            Self::NoEngine => 8,
-            Self::NotDone => 9,
-            Self::Interrupted => 130,
-        }
-    }
-
-    /// What it says, as a phrase.
-    pub(crate) fn meaning(self) -> &'static str {
-        match self {
-            Self::Internal => "a fault of magray itself",
-            Self::Usage => "the command line or the configuration is wrong",
-            Self::Input => "the input cannot be read, or a text in it is not acceptable",
-            Self::Model => "there is no such model, or it is broken",
-            Self::Pull => "a model could not be pulled: network, hub or pip",
-            Self::Disk => "the disk or the output refused a write",
-            Self::Device => "the device or CPU path asked for is not available, or failed",
-            Self::NoEngine => "no magray is running that could do it",
-            Self::NotDone => "a magray that runs did not do it, or not in time",
-            Self::Interrupted => "interrupted (Ctrl-C or a termination signal); no half-written output is left",
-        }
-    }
-
-    /// The list for `magray --help`.
-    pub(crate) fn table() -> String {
-        let lines: Vec<String> =
-            Self::ALL.iter().map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning())).collect();
-        format!("Exit codes:\n    0  success\n{}", lines.join("\n"))
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit.code())
-    }
-}
+#[cfg(unix)]
+use crate::{
+    control::{AskError, RefusalCode},
+    server::StartError,
+};
 
 /// Why a command stopped.
 #[derive(Debug, thiserror::Error)]
@@ -138,7 +64,7 @@ pub(crate) enum Failure {
     OwnProgram(std::io::Error),
     #[cfg(unix)]
     #[error(transparent)]
-    Serve(#[from] crate::server::StartError),
+    Serve(#[from] StartError),
     #[cfg(unix)]
     #[error("no magray is running{}: there is no model to move", pid.map(|pid| format!(" with pid {pid}")).unwrap_or_default())]
     NoEngine { pid: Option<u32> },
@@ -179,9 +105,7 @@ impl Failure {
             #[cfg(unix)]
             Self::Worker(_) => Exit::Internal,
             #[cfg(unix)]
-            Self::Serve(crate::server::StartError::System(_)) => Exit::Internal,
-            #[cfg(unix)]
-            Self::Serve(_) => Exit::Usage,
+            Self::Serve(error) => exit_of_start(error),
             #[cfg(unix)]
             Self::NotConfined(_) => Exit::Device,
             #[cfg(unix)]
@@ -199,6 +123,16 @@ fn exit_of_store(error: &StoreError) -> Exit {
         StoreError::Disk(_) => Exit::Disk,
         StoreError::Name(_) | StoreError::FolderMissing { .. } | StoreError::NotStored { .. } => Exit::Model,
         StoreError::Damaged { .. } | StoreError::Busy { .. } => Exit::Model,
+    }
+}
+
+#[cfg(unix)]
+fn exit_of_start(error: &StartError) -> Exit {
+    match error {
+        StartError::System(_) => Exit::Internal,
+        StartError::Load { reason, .. } => exit_of_load(reason),
+        StartError::Device(_) => Exit::Device,
+        _ => Exit::Usage,
     }
 }
 
@@ -235,16 +169,5 @@ fn exit_of_embed(error: &EmbedError) -> Exit {
         EmbedError::Gpu(_) | EmbedError::NoSpare { .. } => Exit::Device,
         // Only a synthetic model has none, and no command gives texts to one.
         EmbedError::NoTokenizer => Exit::Internal,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn codes_are_distinct_and_rise() {
-        let codes = Exit::ALL.map(Exit::code);
-        assert!(codes.is_sorted_by(|a, b| a < b), "{codes:?}");
     }
 }

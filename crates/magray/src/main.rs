@@ -9,6 +9,7 @@ mod console;
 #[cfg(unix)]
 mod control;
 mod exit;
+mod exit_code;
 mod input;
 mod interrupt;
 mod logging;

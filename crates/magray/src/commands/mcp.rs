@@ -26,5 +26,5 @@ pub(crate) struct McpArgs {
 
 /// Runs `magray mcp`.
 pub(crate) fn run(args: &McpArgs, context: &Context) -> Result<(), Failure> {
-    server::run_stdio(args.served.start(Vec::new(), context)?)
+    Ok(server::run_stdio(args.served.start(Vec::new(), context)?)?)
 }

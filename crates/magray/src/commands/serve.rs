@@ -88,7 +88,7 @@ pub(super) struct ServedArgs {
 
 /// Runs `magray serve`.
 pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
-    server::run(args.served.start(args.flags(), context)?)
+    Ok(server::run(args.served.start(args.flags(), context)?)?)
 }
 
 impl ServeArgs {

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::table::{Files, SETTINGS, Setting};
-use crate::exit::Exit;
+use crate::exit_code::Exit;
 
 const HEAD: &str = "\
 # Configuration

@@ -8,6 +8,8 @@ mod engine;
 mod file;
 mod gpu;
 #[cfg(unix)]
+mod key_file;
+#[cfg(unix)]
 mod server;
 #[cfg(unix)]
 mod server_table;
@@ -25,7 +27,11 @@ use std::{
 #[cfg(unix)]
 pub(crate) use engine::{EngineSettings, ModelPlans};
 #[cfg(unix)]
-pub(crate) use server::{LiveSettings, ServerSettings};
+pub(crate) use key_file::WrittenKey;
+#[cfg(all(test, unix))]
+pub(crate) use key_file::read_keys;
+#[cfg(unix)]
+pub(crate) use server::{LiveSettings, RequestLimits, ServerSettings};
 pub(crate) use settled::ModelSettings;
 pub(crate) use table::Setting;
 pub(crate) use value::Value;

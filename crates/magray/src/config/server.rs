@@ -3,12 +3,15 @@
 
 use std::{
     fs,
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use super::{Config, ConfigError, Value};
-use crate::server::{AllowedHosts, Keys, Limits, WrittenKey, is_host_pattern, read_keys};
+use super::{
+    Config, ConfigError, Value,
+    key_file::{WrittenKey, read_keys},
+};
 
 /// All that a server is told by the settings.
 #[derive(Clone)]
@@ -37,12 +40,29 @@ pub(crate) struct ServerSettings {
 /// What can change while the server runs.
 #[derive(Clone)]
 pub(crate) struct LiveSettings {
-    pub(crate) keys: Keys,
-    /// Names that the server answers to beside its own.
-    pub(crate) allowed_hosts: AllowedHosts,
+    /// Keys of users; without any, everyone may compute.
+    pub(crate) api_keys: Vec<WrittenKey>,
+    pub(crate) admin_keys: Vec<WrittenKey>,
+    /// Names that the server answers to beside its own: host names, addresses, `*.domain`, or `*`.
+    pub(crate) allowed_hosts: Vec<String>,
     pub(crate) requests_per_minute: Option<u64>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RequestLimits,
     pub(crate) held_bytes_max: u64,
+}
+
+/// The limits of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestLimits {
+    pub(crate) body_bytes_max: usize,
+    pub(crate) texts_max: usize,
+    pub(crate) text_bytes_max: usize,
+    pub(crate) tokens_max: usize,
+    /// From the first byte of a body to its last.
+    pub(crate) body_within: Duration,
+    /// From the head of a request to its answer.
+    pub(crate) answer_within: Duration,
+    /// Whether texts that are longer than the model reads are cut where the request does not say.
+    pub(crate) is_cutting: bool,
 }
 
 impl Config {
@@ -70,7 +90,8 @@ impl Config {
             drain_within: seconds("server.drain_timeout_s"),
             otlp_endpoint: self.text("server.tracing.otlp_endpoint"),
             live: LiveSettings {
-                keys: self.keys()?,
+                api_keys: self.keys("server.api_keys", "server.api_keys_file")?,
+                admin_keys: self.keys("server.admin_keys", "server.admin_keys_file")?,
                 allowed_hosts: self.allowed_hosts()?,
                 requests_per_minute: self.whole("server.requests_per_minute").map(|rate| rate as u64),
                 limits: self.request_limits(),
@@ -79,9 +100,9 @@ impl Config {
         })
     }
 
-    fn request_limits(&self) -> Limits {
+    fn request_limits(&self) -> RequestLimits {
         let whole = |key: &str| self.whole(key).unwrap_or(usize::MAX);
-        Limits {
+        RequestLimits {
             body_bytes_max: whole("server.body_bytes_max"),
             texts_max: whole("server.texts_max"),
             text_bytes_max: whole("server.text_bytes_max"),
@@ -92,17 +113,12 @@ impl Config {
         }
     }
 
-    fn keys(&self) -> Result<Keys, ConfigError> {
-        let read = |setting: &str, file: &'static str| -> Result<Vec<WrittenKey>, ConfigError> {
-            let mut keys: Vec<_> = self.texts(setting).into_iter().map(WrittenKey::unnamed).collect();
-            if let Some(path) = self.path(file) {
-                keys.extend(keys_of_file(&path, file)?);
-            }
-            Ok(keys)
-        };
-        let users = read("server.api_keys", "server.api_keys_file")?;
-        let admins = read("server.admin_keys", "server.admin_keys_file")?;
-        Ok(Keys::new(&users, &admins))
+    fn keys(&self, setting: &str, file: &'static str) -> Result<Vec<WrittenKey>, ConfigError> {
+        let mut keys: Vec<_> = self.texts(setting).into_iter().map(WrittenKey::unnamed).collect();
+        if let Some(path) = self.path(file) {
+            keys.extend(keys_of_file(&path, file)?);
+        }
+        Ok(keys)
     }
 
     fn aliases(&self) -> Result<Vec<(String, String)>, ConfigError> {
@@ -134,11 +150,11 @@ impl Config {
         }
     }
 
-    fn allowed_hosts(&self) -> Result<AllowedHosts, ConfigError> {
+    fn allowed_hosts(&self) -> Result<Vec<String>, ConfigError> {
         let entry = self.entry("server.allowed_hosts");
-        let Value::List(hosts) = &entry.value else { return Ok(AllowedHosts::default()) };
+        let Value::List(hosts) = &entry.value else { return Ok(Vec::new()) };
         match hosts.iter().find(|host| !is_host_pattern(host)) {
-            None => Ok(AllowedHosts::new(hosts)),
+            None => Ok(hosts.clone()),
             Some(wrong) => Err(ConfigError::BadValue {
                 place: format!("server.allowed_hosts ({})", entry.source),
                 shown: wrong.clone(),
@@ -165,9 +181,37 @@ fn is_origin(text: &str) -> bool {
     is_scheme && is_host
 }
 
+/// Whether a text can stand in `server.allowed_hosts`: a name or address without a port, `*.domain`, or `*`.
+fn is_host_pattern(text: &str) -> bool {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if text == "*" || bare.parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    name.trim_end_matches('.').split('.').all(is_label)
+}
+
 fn keys_of_file(path: &Path, named_by: &'static str) -> Result<Vec<WrittenKey>, ConfigError> {
     let unreadable = |reason| ConfigError::Unreadable { path: path.to_owned(), named_by, reason };
     let keys = read_keys(&fs::read_to_string(path).map_err(unreadable)?);
-    // A file without a key would leave the server open although somebody wanted it closed.
+    // A file without a key would leave the server open against the user's intent.
     if keys.is_empty() { Err(ConfigError::NoKeys { path: path.to_owned() }) } else { Ok(keys) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_names_without_ports_and_paths() {
+        for right in ["*", "a", "a.example", "*.a.example", "a_b-c.example.", "10.0.0.1", "::1", "[::1]"] {
+            assert!(is_host_pattern(right), "{right}");
+        }
+        for wrong in ["", "a:80", "http://a", "a/b", "a.*", "*a.example", "*.", "a..b", "a b"] {
+            assert!(!is_host_pattern(wrong), "{wrong}");
+        }
+    }
 }

@@ -1,76 +1,74 @@
-//! How much the server has taken and not given back: bytes of requests and answers, and tokens on their way to the queue.
-//! Counts work and not clients, and takes nothing for what was only promised: a body counts as it arrives.
+//! Bounds what the server holds: bytes of requests and answers, and tokens of requests that are not in the queue yet.
+//! Counts work and not clients, and only what has arrived: a `content-length` takes nothing.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
-use std::time::Duration;
-
-use magray_engine::engine::{Allowed, Sketch};
-
-use super::{
-    errors::{Kind, Problem},
-    state::App,
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-/// The work that is there.
+use magray_engine::engine::{Allowed, Engine, Sketch};
+
+use super::errors::{Kind, Problem};
+
+/// The counts of all requests.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    most: AtomicU64,
+    bytes_max: AtomicU64,
     held: AtomicU64,
-    /// What lies in the buffers of connections, for requests that have not taken it yet.
+    /// Bytes in the buffers of connections that no request has read.
     unread: AtomicU64,
-    /// Tokens of requests that may come and are not in the queue yet.
-    coming: AtomicU64,
-    /// About how many tokens the model reads in so many bytes of a body, as it was lately.
+    /// Tokens, estimated, of requests that have a reservation and are not in the queue yet.
+    reserved_tokens: AtomicU64,
+    /// Moving average over recent requests.
     tokens_per_kib: AtomicU64,
 }
 
-/// A part of the room for bytes, given back when it is dropped.
+/// Bytes that count as held until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct HeldBytes {
     admission: Arc<Admission>,
     bytes: u64,
 }
 
-/// The queue's room for a request that is being read, given back when it is dropped.
+/// Room in the queue for a request that is being tokenized, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Coming {
+pub(crate) struct QueueReservation {
     admission: Arc<Admission>,
     body_bytes: u64,
     tokens: u64,
 }
 
-/// What a request takes beside its body: its connection, its answer's head, its place in the queue.
-const LEAST_BYTES: u64 = 512;
-/// What callers are told to wait who are refused here.
+/// What a request takes beside its body: its connection, its answer's head, its entry in the queue.
+const REQUEST_BYTES: u64 = 512;
 const RETRY_AFTER: Duration = Duration::from_millis(250);
-/// A request is large that takes more than this part of the room, and leaves this part of it to the others.
+/// A request that holds more than one part in `LARGE_PART` of the limit leaves one part in `SPARED_PART` to others.
 const LARGE_PART: u64 = 64;
-const LEFT_PART: u64 = 4;
-/// English text, before anything was read.
+const SPARED_PART: u64 = 4;
+/// The first estimate: English text.
 const TOKENS_PER_KIB: u64 = 256;
-/// How much the next request changes of what is known.
-const LEARNT_PART: u64 = 8;
+/// The weight of a request in the moving average is one part in this.
+const AVERAGE_PART: u64 = 8;
 
 impl Admission {
     pub(crate) fn new(bytes_max: u64) -> Self {
         Self {
-            most: bytes_max.into(),
+            bytes_max: bytes_max.into(),
             held: 0.into(),
             unread: 0.into(),
-            coming: 0.into(),
+            reserved_tokens: 0.into(),
             tokens_per_kib: TOKENS_PER_KIB.into(),
         }
     }
 
-    /// From now on so much may be held; what is held already stays.
-    pub(crate) fn set_most(&self, bytes_max: u64) {
-        self.most.store(bytes_max, Ordering::Relaxed);
+    /// Changes the limit; what is held already stays.
+    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Bytes that are held, also those that no request has taken yet.
+    /// Bytes that are held, unread ones included.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed) + self.unread.load(Ordering::Relaxed)
     }
@@ -81,36 +79,39 @@ impl Admission {
 
     pub(super) fn remove_unread(&self, bytes: u64) {
         let before = self.unread.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(before >= bytes, "no more is taken than has come");
+        debug_assert!(before >= bytes, "no more is read than has arrived");
     }
 
-    /// Takes room for a request of which nothing has come yet.
-    pub(crate) fn enter(self: &Arc<Self>) -> Result<Place, Problem> {
-        self.hold(LEAST_BYTES)
+    /// Holds what a request takes beside its body.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<HeldBytes, Problem> {
+        self.hold(REQUEST_BYTES)
     }
 
-    /// Takes room for so many bytes.
-    pub(crate) fn hold(self: &Arc<Self>, bytes: u64) -> Result<Place, Problem> {
+    pub(crate) fn hold(self: &Arc<Self>, bytes: u64) -> Result<HeldBytes, Problem> {
         self.take(bytes, 0)?;
-        Ok(Place { admission: Arc::clone(self), bytes })
+        Ok(HeldBytes { admission: Arc::clone(self), bytes })
     }
 
-    /// Takes room for bytes that are there already.
-    pub(crate) fn hold_anyway(self: &Arc<Self>, bytes: u64) -> Place {
+    /// Holds bytes that are in memory already.
+    pub(crate) fn hold_anyway(self: &Arc<Self>, bytes: u64) -> HeldBytes {
         self.held.fetch_add(bytes, Ordering::Relaxed);
-        Place { admission: Arc::clone(self), bytes }
+        HeldBytes { admission: Arc::clone(self), bytes }
     }
 
-    /// Takes so many bytes for one who has some. Whoever is alone is always taken.
+    /// Takes bytes for a request that holds `own` already. The only request there is may hold any size.
     fn take(&self, bytes: u64, own: u64) -> Result<(), Problem> {
-        let all = self.most.load(Ordering::Relaxed);
+        let all = self.bytes_max.load(Ordering::Relaxed);
         let unread = self.unread.load(Ordering::Relaxed);
         let is_large = own.saturating_add(bytes) > all / LARGE_PART;
-        let most = if is_large { all - all / LEFT_PART } else { all };
+        let most = if is_large { all - all / SPARED_PART } else { all };
         let mut held = self.held.load(Ordering::Relaxed);
         loop {
             if held > own && held.saturating_add(bytes).saturating_add(unread) > most {
-                return Err(Problem::busy(Kind::Busy, "the server has enough to do: try again later", RETRY_AFTER));
+                return Err(Problem::busy(
+                    Kind::Busy,
+                    "the server holds as many bytes as it may: try again later",
+                    RETRY_AFTER,
+                ));
             }
             match self.held.compare_exchange_weak(held, held + bytes, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
@@ -119,7 +120,7 @@ impl Admission {
         }
     }
 
-    /// About how many tokens a body of so many bytes has.
+    /// The estimated tokens of a body.
     fn tokens_of(&self, body_bytes: u64) -> u64 {
         (body_bytes.saturating_mul(self.tokens_per_kib.load(Ordering::Relaxed)) / 1024).max(1)
     }
@@ -127,68 +128,61 @@ impl Admission {
     fn learn(&self, body_bytes: u64, tokens: u64) {
         let found = (tokens * 1024 / body_bytes.max(1)).clamp(1, 1024);
         let known = self.tokens_per_kib.load(Ordering::Relaxed);
-        // Whoever learns at the same time may be forgotten: it is a guess.
-        let learnt = (known * (LEARNT_PART - 1) + found).div_ceil(LEARNT_PART);
-        self.tokens_per_kib.store(learnt, Ordering::Relaxed);
+        // Two threads may overwrite each other's result: it is an estimate.
+        let average = (known * (AVERAGE_PART - 1) + found).div_ceil(AVERAGE_PART);
+        self.tokens_per_kib.store(average, Ordering::Relaxed);
+    }
+
+    /// Refuses a request with a body of this size while the queue has no room for it.
+    pub(crate) fn check_queue(&self, engine: &Engine, body_bytes: u64) -> Result<(), Problem> {
+        let coming = self.reserved_tokens.load(Ordering::Relaxed);
+        Ok(engine.would_take(Sketch { tokens: self.tokens_of(body_bytes), coming, allowed: Allowed::Any })?)
+    }
+
+    /// Keeps room in the queue for a request whose body has arrived, until it is submitted.
+    pub(crate) fn reserve_queue(
+        self: &Arc<Self>,
+        engine: &Engine,
+        body_bytes: u64,
+    ) -> Result<QueueReservation, Problem> {
+        let tokens = self.tokens_of(body_bytes);
+        let coming = self.reserved_tokens.fetch_add(tokens, Ordering::Relaxed);
+        let reservation = QueueReservation { admission: Arc::clone(self), body_bytes, tokens };
+        engine.would_take(Sketch { tokens, coming, allowed: Allowed::Any })?;
+        Ok(reservation)
     }
 }
 
-impl App {
-    /// Refuses a request with a body of so many bytes while the queue has no room for it.
-    pub(crate) fn check_room(&self, body_bytes: u64) -> Result<(), Problem> {
-        let admission = self.admission();
-        let sketch = Sketch {
-            tokens: admission.tokens_of(body_bytes),
-            coming: admission.coming.load(Ordering::Relaxed),
-            allowed: Allowed::Any,
-        };
-        Ok(self.engine().would_take(sketch)?)
+impl QueueReservation {
+    /// Holds the bytes of its answer, of any size where there is no other request.
+    pub(crate) fn hold_answer(&self, bytes: u64) -> Result<HeldBytes, Problem> {
+        self.admission.take(bytes, self.body_bytes.saturating_add(REQUEST_BYTES))?;
+        Ok(HeldBytes { admission: Arc::clone(&self.admission), bytes })
     }
 
-    /// Keeps room in the queue for a request whose body has come, until it is read and submitted.
-    pub(crate) fn promise_room(&self, body_bytes: u64) -> Result<Coming, Problem> {
-        let admission = Arc::clone(self.admission());
-        let tokens = admission.tokens_of(body_bytes);
-        let others = admission.coming.fetch_add(tokens, Ordering::Relaxed);
-        let promised = Coming { admission, body_bytes, tokens };
-        self.engine().would_take(Sketch { tokens, coming: others, allowed: Allowed::Any })?;
-        Ok(promised)
-    }
-}
-
-impl Coming {
-    /// Takes room for its answer, whatever that takes where there is no request but this one.
-    pub(crate) fn hold_answer(&self, bytes: u64) -> Result<Place, Problem> {
-        self.admission.take(bytes, self.body_bytes.saturating_add(LEAST_BYTES))?;
-        Ok(Place { admission: Arc::clone(&self.admission), bytes })
-    }
-
-    /// The request was read and is submitted: it had so many tokens.
-    pub(crate) fn has_come(self, tokens: usize) {
+    /// The request is in the queue, with so many tokens.
+    pub(crate) fn submitted(self, tokens: usize) {
         self.admission.learn(self.body_bytes, tokens as u64);
     }
 }
 
-impl Drop for Coming {
+impl Drop for QueueReservation {
     fn drop(&mut self) {
-        self.admission.coming.fetch_sub(self.tokens, Ordering::Relaxed);
+        self.admission.reserved_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
     }
 }
 
-impl Place {
-    /// Takes more room, for what has come.
+impl HeldBytes {
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Problem> {
         self.admission.take(bytes, self.bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Makes another's room its own.
     pub(crate) fn absorb(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// It turned out to be so many bytes.
     pub(crate) fn resize(&mut self, bytes: u64) {
         self.admission.held.fetch_add(bytes, Ordering::Relaxed);
         self.admission.held.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -196,10 +190,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         let before = self.admission.held.fetch_sub(self.bytes, Ordering::Relaxed);
-        debug_assert!(before >= self.bytes, "no more is given back than was taken");
+        debug_assert!(before >= self.bytes, "no more is given back than was held");
     }
 }
 
@@ -212,72 +206,72 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_makes_room() {
+    fn dropped_requests_give_their_bytes_back() {
         let admission = admission(100_000);
         let mut first = admission.enter().unwrap();
         first.grow(60_000).unwrap();
         let mut second = admission.enter().unwrap();
         assert!(second.grow(60_000).is_err());
         drop(first);
-        assert_eq!(admission.held(), LEAST_BYTES);
+        assert_eq!(admission.held(), REQUEST_BYTES);
         assert!(second.grow(60_000).is_ok());
     }
 
     #[test]
-    fn a_request_that_is_alone_is_taken_whatever_its_size() {
+    fn the_only_request_is_taken_at_any_size() {
         let admission = admission(100);
-        let mut alone = admission.enter().unwrap();
-        alone.grow(1_000).unwrap();
-        alone.grow(1_000).unwrap();
+        let mut only = admission.enter().unwrap();
+        only.grow(1_000).unwrap();
+        only.grow(1_000).unwrap();
         assert!(admission.enter().is_err());
-        drop(alone);
+        drop(only);
         assert!(admission.hold(1_000).is_ok());
     }
 
     #[test]
-    fn an_answer_of_a_request_that_is_alone_is_taken_whatever_its_size() {
+    fn the_answer_of_the_only_request_is_taken_at_any_size() {
         let admission = admission(2_000);
         let mut body = admission.enter().unwrap();
         body.grow(100).unwrap();
-        let coming = Coming { admission: Arc::clone(&admission), body_bytes: 100, tokens: 0 };
-        let answer = coming.hold_answer(10_000).unwrap();
+        let reservation = QueueReservation { admission: Arc::clone(&admission), body_bytes: 100, tokens: 0 };
+        let answer = reservation.hold_answer(10_000).unwrap();
         assert!(admission.enter().is_err());
         drop(answer);
         let _other = admission.enter().unwrap();
-        assert!(coming.hold_answer(10_000).is_err());
+        assert!(reservation.hold_answer(10_000).is_err());
     }
 
     #[test]
     fn large_requests_leave_room_to_small_ones() {
         let admission = admission(100_000);
-        let large: Vec<Place> = (0..10).map_while(|_| admission.hold(10_000).ok()).collect();
+        let large: Vec<HeldBytes> = (0..10).map_while(|_| admission.hold(10_000).ok()).collect();
         assert_eq!(large.len(), 7);
         assert!(admission.enter().is_ok());
     }
 
     #[test]
-    fn what_was_reserved_becomes_what_it_is() {
+    fn held_bytes_follow_the_size_of_the_answer() {
         let admission = admission(100_000);
-        let mut place = admission.hold(1_000).unwrap();
-        place.resize(200);
+        let mut answer = admission.hold(1_000).unwrap();
+        answer.resize(200);
         assert_eq!(admission.held(), 200);
-        place.resize(5_000);
+        answer.resize(5_000);
         assert_eq!(admission.held(), 5_000);
         let anyway = admission.hold_anyway(1 << 20);
         assert_eq!(admission.held(), (1 << 20) + 5_000);
-        drop((place, anyway));
+        drop((answer, anyway));
         assert_eq!(admission.held(), 0);
     }
 
     #[test]
-    fn tokens_are_guessed_by_what_was_read_lately() {
+    fn the_estimate_of_tokens_follows_recent_requests() {
         let admission = admission(1);
         assert_eq!(admission.tokens_of(4_096), 1_024);
         for _ in 0..100 {
             admission.learn(10_000, 1_000);
         }
         assert!((400..500).contains(&admission.tokens_of(4_096)), "{}", admission.tokens_of(4_096));
-        // A body of zeros cannot make it forget that requests have tokens.
+        // Large bodies with few tokens do not bring the estimate to zero.
         for _ in 0..100 {
             admission.learn(1 << 30, 1);
         }

@@ -1,5 +1,5 @@
-//! Reads a request's body: once, into one piece, within its limits of bytes and time.
-//! Never holds more than the server has room for, and copies nothing that came in one piece.
+//! Reads a request's body once, into one piece, within its limits of bytes and time.
+//! Never holds more than `admission` allows, and copies nothing that arrived in one piece.
 
 use std::time::Duration;
 
@@ -13,16 +13,18 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 
 use super::{
-    admission::Place,
+    admission::HeldBytes,
+    app::App,
     errors::{Kind, Problem},
-    gate, requests, reservation,
-    state::App,
+    keys::Access,
+    requests, reservation,
+    scope::RequestScope,
 };
 
-/// A body that was read. It holds its place among the server's work until it is dropped.
+/// A body that was read. It counts as held until it is dropped.
 pub(crate) struct Body {
     bytes: Bytes,
-    _place: Place,
+    _held: HeldBytes,
 }
 
 impl Body {
@@ -34,12 +36,12 @@ impl Body {
         &self.bytes
     }
 
-    /// The bytes for somebody who keeps them; nothing is copied.
+    /// The bytes to keep; nothing is copied.
     pub(crate) fn shared(&self) -> Bytes {
         self.bytes.clone()
     }
 
-    /// The body as JSON of this form; its texts may point into the body.
+    /// The body as JSON; its texts may borrow from the body.
     pub(crate) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
         Ok(requests::read(&self.bytes)?)
     }
@@ -48,32 +50,32 @@ impl Body {
 impl FromRequest<App> for Body {
     type Rejection = Problem;
 
-    /// Reads it. Where it is to be computed, the queue's room is kept for it as soon as it is there: what is only promised
-    /// takes nothing from those who are here.
+    /// Where the request takes a place in the queue, room is reserved as soon as the body is there, and not before: a
+    /// client that only announces a body takes nothing from others.
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        let limits = app.live().limits;
+        let limits = app.limits();
         let most = limits.body_bytes_max as u64;
-        let is_work = gate::is_work(&request);
+        let is_work = request.extensions().get().is_some_and(|scope: &RequestScope| scope.access == Access::Compute);
         let (parts, mut body) = request.into_parts();
-        let told = body.size_hint().exact();
-        let entered = match told {
+        let announced = body.size_hint().exact();
+        let entered = match announced {
             Some(bytes) if bytes > most => Err(too_large(most)),
             _ => app.admission().enter(),
         };
         let read = match entered {
-            Ok(mut place) => {
-                let reading = tokio::time::timeout(limits.body_within, read(&mut body, told, most, &mut place));
+            Ok(mut held) => {
+                let reading = tokio::time::timeout(limits.body_within, read(&mut body, announced, most, &mut held));
                 let Ok(read) = reading.await else {
                     return Err(Problem::new(Kind::TooSlow, "the body of the request did not arrive in time"));
                 };
-                read.map(|bytes| Self { bytes, _place: place })
+                read.map(|bytes| Self { bytes, _held: held })
             }
             Err(problem) => Err(problem),
         };
         match read {
             Ok(body) => {
                 if is_work {
-                    reservation::keep_coming(app.promise_room(body.len() as u64)?);
+                    reservation::keep_queue(app.reserve_queue(body.len() as u64)?);
                 }
                 Ok(body)
             }
@@ -85,7 +87,12 @@ impl FromRequest<App> for Body {
     }
 }
 
-async fn read(body: &mut axum::body::Body, told: Option<u64>, most: u64, place: &mut Place) -> Result<Bytes, Problem> {
+async fn read(
+    body: &mut axum::body::Body,
+    announced: Option<u64>,
+    most: u64,
+    held: &mut HeldBytes,
+) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -95,14 +102,14 @@ async fn read(body: &mut axum::body::Body, told: Option<u64>, most: u64, place: 
         if so_far > most {
             return Err(too_large(most));
         }
-        place.grow(data.len() as u64)?;
+        held.grow(data.len() as u64)?;
         if first.is_empty() && whole.is_empty() {
             first = data;
             continue;
         }
         if whole.is_empty() {
-            // Memory that is asked for and not written to is not there yet.
-            whole.reserve(told.unwrap_or(so_far * 2).min(most) as usize);
+            // The system backs reserved memory only as it is written.
+            whole.reserve(announced.unwrap_or(so_far * 2).min(most) as usize);
             whole.extend_from_slice(&std::mem::take(&mut first));
         }
         whole.extend_from_slice(&data);
@@ -110,8 +117,8 @@ async fn read(body: &mut axum::body::Body, told: Option<u64>, most: u64, place: 
     Ok(if whole.is_empty() { first } else { whole.freeze() })
 }
 
-/// Reads what is on its way of a body that nobody wants, up to a bound. A client that is still sending when the connection
-/// is closed would not see why it was refused. One that waits to be asked for its body is not asked.
+/// Reads and drops the body of a refused request, up to a bound: a client that is still sending when its connection is
+/// closed does not see why it was refused. A client that waits for `100 Continue` gets none.
 pub(crate) async fn discard<B: HttpBody<Data = Bytes> + Unpin>(request: http::Request<B>) {
     const BYTES_MAX: usize = 1 << 20;
     const WITHIN: Duration = Duration::from_millis(100);
@@ -128,7 +135,6 @@ pub(crate) async fn discard<B: HttpBody<Data = Bytes> + Unpin>(request: http::Re
             }
         }
     };
-    // What does not come in that time is not waited for.
     let _ = tokio::time::timeout(WITHIN, reading).await;
 }
 

@@ -1,5 +1,5 @@
-//! The connections and what each is about: where there is no place left, the one that is idle for longest goes for a new one.
-//! Never ends a connection that waits for an answer, or that takes one in the time for it.
+//! The open connections and what each is doing: where there are too many, the one that is idle for longest is closed.
+//! Never closes a connection that waits for an answer, or that takes one in the time for it.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::unread::Unread;
+use super::unread_bytes::UnreadBytes;
 
 /// All connections.
 #[derive(Default)]
@@ -19,209 +19,168 @@ pub(crate) struct Connections {
 
 /// A connection.
 pub(crate) struct Connection {
-    doing: Mutex<Doing>,
-    /// What it has sent and no request of it has taken yet.
-    unread: Unread,
-    /// It is asked to go.
-    leave: Notify,
+    activity: Mutex<Activity>,
+    unread: Arc<UnreadBytes>,
+    /// Its place is needed.
+    close: Notify,
 }
 
-/// What a connection is about.
-struct Doing {
+/// What a connection is doing.
+struct Activity {
     /// Requests that are being answered.
     requests: usize,
-    /// Large answers that it has not taken whole: until when each has to be.
+    /// Large answers that the client has not taken whole: until when it has to.
     answers: BTreeMap<u64, Instant>,
     answers_ever: u64,
     idle_since: Instant,
-    /// When it came, or was last told that there is too much to do.
-    turned_away: Instant,
-    /// How often it asked again at once and was told so again, less what its waiting makes up for.
-    in_vain: u32,
-    /// Whether it was asked to go.
-    is_leaving: bool,
+    /// When the connection opened, or was last refused for want of room.
+    last_refused: Instant,
+    is_closing: bool,
 }
 
 /// A request of a connection, until it is dropped.
-pub(crate) struct Busy(Arc<Connection>);
+pub(crate) struct ActiveRequest(Arc<Connection>);
 
-/// A large answer that is on its way to a connection, until it is dropped.
-pub(crate) struct Delivery {
+/// A large answer that is being sent, until it is dropped.
+pub(crate) struct PendingAnswer {
     connection: Arc<Connection>,
     number: u64,
 }
 
-/// How long a connection may do nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Idle {
-    /// Somebody else looks after that.
-    Any,
-    /// Then it has to go.
-    Within(Duration),
-}
-
-/// Why a connection has to go.
+/// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Leave {
+pub(crate) enum CloseReason {
     #[error("it was idle, and its place was needed")]
-    MadeWay,
+    Evicted,
     #[error("it was idle for too long")]
     Idle,
-    #[error("it did not take its answer in time")]
+    #[error("its client did not take an answer in time")]
     Overdue,
 }
 
-/// Whoever asks again in less time has not waited.
-const HASTE: Duration = Duration::from_millis(5);
-/// So often a connection may ask again at once. One that many clients share, each of whom asks once, is taken again and again
-/// too, but at several times the load that can be carried one of so many requests finds room, and waits for its answer.
-const PATIENCE: u32 = 16;
-/// No more than so often counts.
-const IN_VAIN_MOST: u32 = 4 * PATIENCE;
-/// What each such time of waiting makes up for. A busy server takes a request some milliseconds late at times, and its client
-/// has not waited then.
-const MADE_UP: u32 = PATIENCE / 2;
-/// How much later those hear it who ask again at once, so that they do so less often: each time takes cores that the others'
-/// work is computed on. Timers and cores that are busy add a millisecond or two, and within five a refusal should be there.
-const HELD_BACK: Duration = Duration::from_millis(2);
-/// How often connections are looked at.
-const LOOK: Duration = Duration::from_secs(5);
+/// Refusals for want of room leave at least this long after the connection opened, and after each other: a client that
+/// retries at once would take the cores that compute.
+const REFUSAL_SPACING: Duration = Duration::from_millis(2);
+/// How often a connection is looked at.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 impl Connections {
-    /// A new connection. It leaves by dropping what it is given.
-    pub(crate) fn enter(&mut self, unread: Unread) -> Arc<Connection> {
-        // Those who have left are forgotten before the list has to grow.
+    /// A new connection. It ends when what is returned is dropped.
+    pub(crate) fn add(&mut self, unread: Arc<UnreadBytes>) -> Arc<Connection> {
+        // Those that have ended are removed before the list has to grow.
         if self.all.len() == self.all.capacity() {
             self.all.retain(|connection| connection.strong_count() > 0);
         }
         let now = Instant::now();
-        let doing = Doing {
+        let activity = Activity {
             requests: 0,
             answers: BTreeMap::new(),
             answers_ever: 0,
             idle_since: now,
-            turned_away: now,
-            // It may be that of a client who takes a new one each time.
-            in_vain: PATIENCE,
-            is_leaving: false,
+            last_refused: now,
+            is_closing: false,
         };
-        let connection = Arc::new(Connection { doing: Mutex::new(doing), unread, leave: Notify::new() });
+        let connection = Arc::new(Connection { activity: Mutex::new(activity), unread, close: Notify::new() });
         self.all.push(Arc::downgrade(&connection));
         connection
     }
 
-    /// Asks the one that is idle for longest to go; `false` if all are busy.
-    pub(crate) fn show_out(&self) -> bool {
+    /// Closes the one that is idle for longest; `false` if all are busy.
+    pub(crate) fn close_longest_idle(&self) -> bool {
         let idle = self.all.iter().filter_map(|connection| {
             let connection = connection.upgrade()?;
             let since = {
-                let doing = connection.lock();
-                doing.idle_since().filter(|_| !doing.is_leaving)?
+                let activity = connection.lock();
+                activity.idle_since().filter(|_| !activity.is_closing)?
             };
             Some((since, connection))
         });
         let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) else { return false };
-        longest.lock().is_leaving = true;
-        longest.leave.notify_one();
+        longest.lock().is_closing = true;
+        longest.close.notify_one();
         true
     }
 }
 
 impl Connection {
-    /// It has asked something.
-    pub(crate) fn begin(self: &Arc<Self>) -> Busy {
+    pub(crate) fn begin_request(self: &Arc<Self>) -> ActiveRequest {
         self.lock().requests += 1;
-        Busy(Arc::clone(self))
+        ActiveRequest(Arc::clone(self))
     }
 
-    /// It is given a large answer, and has this long to take it.
-    pub(crate) fn give(self: &Arc<Self>, within: Duration) -> Delivery {
-        let mut doing = self.lock();
-        doing.answers_ever += 1;
-        let number = doing.answers_ever;
-        doing.answers.insert(number, Instant::now() + within);
-        drop(doing);
-        Delivery { connection: Arc::clone(self), number }
+    /// A large answer is sent to it, and has to be taken within this time.
+    pub(crate) fn begin_answer(self: &Arc<Self>, within: Duration) -> PendingAnswer {
+        let mut activity = self.lock();
+        activity.answers_ever += 1;
+        let number = activity.answers_ever;
+        activity.answers.insert(number, Instant::now() + within);
+        drop(activity);
+        PendingAnswer { connection: Arc::clone(self), number }
     }
 
-    /// It is about to be told that there is too much to do: waits if it came only just, or was told so again and again and
-    /// never waited.
-    pub(crate) async fn turn_away(&self) {
-        let is_in_haste = self.lock().asks_in_vain(Instant::now());
-        if is_in_haste {
-            tokio::time::sleep(HELD_BACK).await;
+    /// Waits until a refusal for want of room may leave.
+    pub(crate) async fn space_refusals(&self) {
+        let due = self.lock().last_refused + REFUSAL_SPACING;
+        if due > Instant::now() {
+            tokio::time::sleep_until(due).await;
         }
-        self.lock().turned_away = Instant::now();
+        self.lock().last_refused = Instant::now();
     }
 
-    /// Waits until it has to go.
-    pub(crate) async fn has_to_go(&self, idle: Idle) -> Leave {
-        let look = match idle {
-            Idle::Within(most) => LOOK.min(most),
-            Idle::Any => LOOK,
-        };
+    /// Waits until it has to be closed.
+    pub(crate) async fn closed(&self, idle_max: Duration) -> CloseReason {
         loop {
-            let asked = tokio::time::timeout(look, self.leave.notified()).await;
-            let (now, mut doing) = (Instant::now(), self.lock());
-            let idle_for = doing.idle_since().map(|since| now.duration_since(since));
-            if asked.is_ok() {
+            let evicted = tokio::time::timeout(CHECK_EVERY.min(idle_max), self.close.notified()).await.is_ok();
+            let (now, mut activity) = (Instant::now(), self.lock());
+            let idle_for = activity.idle_since().map(|since| now.duration_since(since));
+            if evicted {
                 if idle_for.is_some() {
-                    return Leave::MadeWay;
+                    return CloseReason::Evicted;
                 }
-                // It has asked something in the last moment.
-                doing.is_leaving = false;
+                // A request has arrived meanwhile.
+                activity.is_closing = false;
             }
-            if doing.answers.values().any(|due| *due <= now) {
-                return Leave::Overdue;
+            if activity.answers.values().any(|due| *due <= now) {
+                return CloseReason::Overdue;
             }
-            if let (Idle::Within(most), Some(idle_for)) = (idle, idle_for)
-                && idle_for >= most
-            {
-                return Leave::Idle;
+            if idle_for.is_some_and(|idle_for| idle_for >= idle_max) {
+                return CloseReason::Idle;
             }
         }
     }
 
-    pub(crate) fn unread(&self) -> &Unread {
+    pub(crate) fn unread(&self) -> &Arc<UnreadBytes> {
         &self.unread
     }
 
-    fn lock(&self) -> MutexGuard<'_, Doing> {
-        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Activity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Doing {
-    /// Counts one more refusal; whether it asks again and again without waiting.
-    fn asks_in_vain(&mut self, now: Instant) -> bool {
-        let waited = now.duration_since(self.turned_away).as_micros() / HASTE.as_micros();
-        let made_up = u32::try_from(waited).unwrap_or(u32::MAX).saturating_mul(MADE_UP);
-        self.in_vain = (self.in_vain + 1).min(IN_VAIN_MOST).saturating_sub(made_up);
-        waited == 0 && self.in_vain > PATIENCE
-    }
-
-    /// Since when it does nothing.
+impl Activity {
+    /// `None` while it has requests or answers.
     fn idle_since(&self) -> Option<Instant> {
         (self.requests == 0 && self.answers.is_empty()).then_some(self.idle_since)
     }
 }
 
-impl Drop for Busy {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        let mut doing = self.0.lock();
-        doing.requests -= 1;
-        if doing.requests == 0 {
+        let mut activity = self.0.lock();
+        activity.requests -= 1;
+        if activity.requests == 0 {
             self.0.unread.clear();
         }
-        doing.idle_since = Instant::now();
+        activity.idle_since = Instant::now();
     }
 }
 
-impl Drop for Delivery {
+impl Drop for PendingAnswer {
     fn drop(&mut self) {
-        let mut doing = self.connection.lock();
-        doing.answers.remove(&self.number);
-        doing.idle_since = Instant::now();
+        let mut activity = self.connection.lock();
+        activity.answers.remove(&self.number);
+        activity.idle_since = Instant::now();
     }
 }
 
@@ -229,91 +188,78 @@ impl Drop for Delivery {
 mod tests {
     use super::{super::admission::Admission, *};
 
+    /// Longer than any test takes.
+    const LONG: Duration = Duration::from_secs(3_600);
+
     fn block_on<F: Future>(future: F) -> F::Output {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(future)
     }
 
-    fn enter(connections: &mut Connections) -> Arc<Connection> {
-        connections.enter(Unread::new(&Arc::new(Admission::new(0))))
-    }
-
-    fn is_asked(connection: &Connection) -> bool {
-        connection.lock().is_leaving
+    fn add(connections: &mut Connections) -> Arc<Connection> {
+        connections.add(Arc::new(UnreadBytes::new(&Arc::new(Admission::new(0)))))
     }
 
     #[test]
-    fn the_one_that_is_idle_for_longest_goes_first() {
+    fn the_one_that_is_idle_for_longest_is_closed_first() {
         block_on(async {
             let mut connections = Connections::default();
-            let all: Vec<_> = (0..3).map(|_| enter(&mut connections)).collect();
-            // The first has asked something since.
-            drop(all[0].begin());
-            let busy = all[1].begin();
-            assert!(connections.show_out());
-            assert_eq!(all.iter().map(|connection| is_asked(connection)).collect::<Vec<_>>(), [false, false, true]);
-            assert_eq!(all[2].has_to_go(Idle::Any).await, Leave::MadeWay);
-            assert!(connections.show_out());
-            assert!(is_asked(&all[0]));
-            assert!(!connections.show_out(), "one is busy, and two are on their way out");
+            let all: Vec<_> = (0..3).map(|_| add(&mut connections)).collect();
+            // The first has had a request since.
+            drop(all[0].begin_request());
+            let busy = all[1].begin_request();
+            assert!(connections.close_longest_idle());
+            let are_closing: Vec<bool> = all.iter().map(|connection| connection.lock().is_closing).collect();
+            assert_eq!(are_closing, [false, false, true]);
+            assert_eq!(all[2].closed(LONG).await, CloseReason::Evicted);
+            assert!(connections.close_longest_idle());
+            assert!(all[0].lock().is_closing);
+            assert!(!connections.close_longest_idle(), "one is busy, and two are closing");
             drop(busy);
-            assert!(connections.show_out());
+            assert!(connections.close_longest_idle());
         });
     }
 
     #[test]
-    fn one_that_asks_in_the_last_moment_stays() {
+    fn a_connection_with_a_request_is_not_closed() {
         block_on(async {
             let mut connections = Connections::default();
-            let connection = enter(&mut connections);
-            assert!(connections.show_out());
-            let _busy = connection.begin();
-            let stays = tokio::time::timeout(Duration::from_millis(1), connection.has_to_go(Idle::Any)).await;
-            assert!(stays.is_err() && !is_asked(&connection));
+            let connection = add(&mut connections);
+            assert!(connections.close_longest_idle());
+            let _busy = connection.begin_request();
+            let stays = tokio::time::timeout(Duration::from_millis(1), connection.closed(LONG)).await;
+            assert!(stays.is_err() && !connection.lock().is_closing);
         });
     }
 
     #[test]
     fn an_answer_that_is_not_taken_ends_the_connection() {
         block_on(async {
-            let connection = enter(&mut Connections::default());
+            let connection = add(&mut Connections::default());
             let within = Duration::from_millis(1);
-            let delivery = connection.give(Duration::ZERO);
-            assert_eq!(connection.has_to_go(Idle::Within(within)).await, Leave::Overdue);
-            drop(delivery);
-            assert_eq!(connection.has_to_go(Idle::Within(within)).await, Leave::Idle);
+            let answer = connection.begin_answer(Duration::ZERO);
+            assert_eq!(connection.closed(within).await, CloseReason::Overdue);
+            drop(answer);
+            assert_eq!(connection.closed(within).await, CloseReason::Idle);
         });
     }
 
     #[test]
-    fn only_those_are_held_back_who_ask_again_and_again() {
-        let connection = enter(&mut Connections::default());
-        let came = connection.lock().turned_away;
-        assert!(connection.lock().asks_in_vain(came), "it came with this request");
-        assert!(!connection.lock().asks_in_vain(came + HASTE), "it has waited");
-        let asks_at_once = |_| connection.lock().asks_in_vain(came);
-        assert!(!(0..MADE_UP - 2).any(asks_at_once), "others may ask by the same connection");
-        assert!((0..2 * IN_VAIN_MOST).fold(false, |_, nth| asks_at_once(nth)));
-        assert!(!connection.lock().asks_in_vain(came + HASTE) && asks_at_once(0), "a moment makes up for little");
-        assert!(!connection.lock().asks_in_vain(came + 10 * HASTE));
-        assert!(!(0..PATIENCE).any(asks_at_once), "it was answered, or waited");
-        assert!(asks_at_once(0));
-        // A test may be stopped now and then for so long that it has waited.
-        let is_held_back = |_: &_| {
-            let before = Instant::now();
-            connection.lock().turned_away = before;
-            block_on(connection.turn_away());
-            connection.lock().turned_away.duration_since(before) >= HELD_BACK
-        };
-        assert!((0..20).filter(is_held_back).count() > 10);
+    fn refusals_of_a_client_that_retries_at_once_are_spaced() {
+        let connection = add(&mut Connections::default());
+        for _ in 0..3 {
+            let before = connection.lock().last_refused;
+            block_on(connection.space_refusals());
+            assert!(connection.lock().last_refused >= before + REFUSAL_SPACING);
+        }
     }
 
     #[test]
-    fn those_who_have_left_are_forgotten() {
+    fn connections_that_have_ended_are_forgotten() {
         let mut connections = Connections::default();
-        let _slow = enter(&mut connections);
+        let _open = add(&mut connections);
         for _ in 0..10_000 {
-            enter(&mut connections);
+            add(&mut connections);
         }
         assert!(connections.all.len() < 100, "{}", connections.all.len());
     }

@@ -1,5 +1,5 @@
-//! What can go wrong with a request, and how each API tells it to its clients.
-//! Decides no shape inside a handler: the path of the request does, so that a wrong key and a wrong body look alike.
+//! Why a request is refused, and the shape that each API has for it.
+//! Knows no route: the table of routes names the shape, so that a wrong key and a wrong body look alike.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use http::{HeaderValue, StatusCode, header};
 use magray_engine::{EmbedError, engine::EngineError};
 use serde::Serialize;
 
-/// A request that is not answered, and why. As a response it is a status without a body; [`Problem::render`] gives it the
-/// shape of the API that was asked.
+/// Why a request is not answered. As a response it is a status without a body; [`Problem::render`] gives it the shape of
+/// the API.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Problem {
     pub(crate) kind: Kind,
     /// For the client: what is wrong and what to do.
     pub(crate) message: String,
-    /// The field of the request that is meant.
+    /// The field of the request that is wrong.
     pub(crate) param: Option<&'static str>,
     pub(crate) retry_after: Option<Duration>,
 }
@@ -37,22 +37,22 @@ pub(crate) enum Kind {
     NoRoute,
     NoSuchModel,
     WrongMethod,
-    /// The server has more to do than it takes.
+    /// The queue or the memory for requests is full.
     Busy,
-    /// The key has asked more often than it may.
+    /// The key has spent its rate.
     TooOften,
     /// The client was too slow with its request.
     TooSlow,
     /// Not computed in the time that a request has.
     Expired,
-    /// No device can compute it now, or the server is on its way out.
+    /// No device can compute it now, or the server is stopping.
     Unavailable,
-    /// A fault of ours.
+    /// A defect of the server.
     Internal,
 }
 
 impl Kind {
-    /// Every kind, in the order above, for those who count them.
+    /// Every kind, in the order above.
     pub(crate) const ALL: [Self; 15] = [
         Self::Malformed,
         Self::Invalid,
@@ -87,7 +87,7 @@ impl Kind {
         }
     }
 
-    /// One word for programs and metrics; it never changes its meaning.
+    /// For programs and metrics; a code never changes its meaning.
     pub(crate) fn code(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -108,7 +108,7 @@ impl Kind {
         }
     }
 
-    /// The word of OpenAI's API.
+    /// The error type of OpenAI's API.
     fn openai_type(self) -> &'static str {
         match self {
             Self::Unauthorised => "authentication_error",
@@ -119,7 +119,7 @@ impl Kind {
         }
     }
 
-    /// The word of TEI's API.
+    /// The error type of TEI's API.
     fn tei_type(self) -> &'static str {
         match self {
             Self::Busy | Self::TooOften => "overloaded",
@@ -133,7 +133,7 @@ impl Kind {
     /// The status in this API.
     fn status_in(self, shape: Shape) -> StatusCode {
         match (self, shape) {
-            // TEI's clients know it so.
+            // As TEI does.
             (Self::Empty, Shape::Tei) => StatusCode::BAD_REQUEST,
             _ => self.status(),
         }
@@ -169,7 +169,7 @@ impl Problem {
         let mut response = (self.kind.status_in(shape), [(header::CONTENT_TYPE, JSON)], body).into_response();
         let headers = response.headers_mut();
         if let Some(after) = self.retry_after {
-            // Whole seconds are all that the header knows; the milliseconds stand beside it for those who read them.
+            // The header has whole seconds; the milliseconds stand in one beside it.
             let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(millis.div_ceil(1000).max(1)));
             headers.insert("retry-after-ms", HeaderValue::from(millis));
@@ -195,12 +195,12 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What a client is told of a fault of ours; the panic itself has told the log.
+/// The answer where a handler panicked; the panic is in the log.
 pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     Problem::new(Kind::Internal, "the server failed to answer this request: report it as a defect").into_response()
 }
 
-/// The API that a path belongs to, as far as errors go.
+/// The shape of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     OpenAi,
@@ -208,21 +208,6 @@ pub(crate) enum Shape {
     Cohere,
     Ollama,
     Plain,
-}
-
-impl Shape {
-    pub(crate) fn of(path: &str) -> Self {
-        const TEI: [&str; 8] =
-            ["/", "/embed", "/embed_all", "/rerank", "/predict", "/similarity", "/tokenize", "/decode"];
-        match path {
-            "/info" => Self::Tei,
-            _ if TEI.contains(&path) => Self::Tei,
-            _ if path.starts_with("/v1/") => Self::OpenAi,
-            _ if path.starts_with("/v2/") => Self::Cohere,
-            _ if path.starts_with("/api/") => Self::Ollama,
-            _ => Self::Plain,
-        }
-    }
 }
 
 impl From<EngineError> for Problem {
@@ -317,7 +302,7 @@ pub(crate) struct OllamaError {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct PlainError {
     error: String,
-    /// One word for programs.
+    /// For programs.
     code: String,
 }
 
@@ -326,25 +311,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_counted_by_their_places() {
-        assert!(Kind::ALL.into_iter().enumerate().all(|(place, kind)| kind as usize == place));
-    }
-
-    #[test]
-    fn a_path_tells_the_shape_of_its_errors() {
-        let cases = [
-            ("/v1/embeddings", Shape::OpenAi),
-            ("/v1/nothing", Shape::OpenAi),
-            ("/", Shape::Tei),
-            ("/embed", Shape::Tei),
-            ("/embedded", Shape::Plain),
-            ("/v2/rerank", Shape::Cohere),
-            ("/api/embed", Shape::Ollama),
-            ("/gpu/status", Shape::Plain),
-        ];
-        for (path, shape) in cases {
-            assert_eq!(Shape::of(path), shape, "{path}");
-        }
+    fn kinds_are_counted_by_their_index() {
+        assert!(Kind::ALL.into_iter().enumerate().all(|(index, kind)| kind as usize == index));
     }
 
     #[test]

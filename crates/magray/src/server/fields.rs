@@ -6,10 +6,10 @@ use http::header;
 use serde::Deserialize;
 
 use super::{
+    app::App,
     body::Body,
     errors::{Kind, Problem},
     requests::gpu::{FormError, form_or_json},
-    state::App,
 };
 
 /// The fields of a request; an empty body has none.

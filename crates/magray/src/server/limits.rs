@@ -1,27 +1,11 @@
-//! What one request may hold, and how long things may take.
-//! Numbers and their checks; what all requests together may hold is `admission`'s.
-
-use std::time::Duration;
+//! Checks texts and tokens against the limits of a request.
+//! What all requests together may hold is `admission`'s.
 
 use super::errors::{Kind, Problem};
+use crate::config::RequestLimits;
 
-/// The limits of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    pub(crate) body_bytes_max: usize,
-    pub(crate) texts_max: usize,
-    pub(crate) text_bytes_max: usize,
-    pub(crate) tokens_max: usize,
-    /// From the first byte of a body to its last.
-    pub(crate) body_within: Duration,
-    /// From the head of a request to its answer.
-    pub(crate) answer_within: Duration,
-    /// Whether texts that are longer than the model reads are cut where the request does not say.
-    pub(crate) is_cutting: bool,
-}
-
-impl Limits {
-    /// Refuses texts that are too many, too few, or too long.
+impl RequestLimits {
+    /// Refuses no text, too many texts, and texts that are too long.
     pub(crate) fn check_texts<'a>(
         &self,
         param: &'static str,
@@ -37,7 +21,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Refuses too many texts, and none.
+    /// Refuses no text and too many.
     pub(crate) fn check_count(&self, param: &'static str, texts: usize) -> Result<(), Problem> {
         match texts {
             0 => Err(Problem { kind: Kind::Empty, ..Problem::invalid(param, "there is no text in the request") }),
@@ -49,7 +33,6 @@ impl Limits {
         }
     }
 
-    /// Refuses too many tokens.
     pub(crate) fn check_tokens(&self, param: &'static str, tokens: usize) -> Result<(), Problem> {
         if tokens <= self.tokens_max {
             return Ok(());

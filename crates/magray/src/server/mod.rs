@@ -1,49 +1,48 @@
-//! `magray serve`: the engine behind HTTP, for the clients that people already have.
-//! Holds no model or device code; what it takes it answers, also when it is told to stop.
+//! `magray serve`: the engine behind HTTP, through the APIs that clients already speak.
+//! Holds no model or device code; a request that was taken is answered, also when the server is told to stop.
 
-mod account;
 mod admission;
 mod apis;
+mod app;
 mod body;
+mod checks;
 mod connections;
-mod delivery;
 mod errors;
 mod fields;
-mod gate;
 mod health;
+mod held_answer;
 mod hosts;
 mod inputs;
 mod keys;
 mod limits;
 mod listen;
+mod live;
 mod mcp;
 mod metrics;
 mod models;
 mod openai_tokens;
 mod openapi;
 mod origin;
-mod patience;
 mod ranking;
 mod rate;
-mod refusals;
 mod reload;
+mod request;
 mod request_id;
+mod request_record;
 mod requests;
 mod reservation;
+mod router;
+mod routes;
+mod scope;
 mod service;
-mod site;
-mod state;
-mod stopping;
+mod signals;
 mod tls;
 mod traces;
-mod unread;
-mod watch;
+mod unread_bytes;
+mod write_timeout;
 mod writing;
 mod wrong_keys;
 
-pub(crate) use hosts::{AllowedHosts, is_host_pattern};
-pub(crate) use keys::{Keys, WrittenKey, read_keys};
-pub(crate) use limits::Limits;
 pub(crate) use mcp::run_stdio;
 pub(crate) use tls::TlsError;
 pub(crate) use traces::TracesError;
@@ -58,6 +57,7 @@ use std::{
 };
 
 use magray_engine::{
+    LoadError, Refusal,
     engine::{Engine, EngineOptions},
     vectors,
 };
@@ -67,13 +67,14 @@ use tokio::{
 };
 
 use self::{
+    app::{App, Parts},
     listen::Listening,
     metrics::Metrics,
     models::Models,
     openai_tokens::OpenAiTokens,
     reload::Reloader,
-    state::{App, Parts},
-    stopping::Signals,
+    request::HttpService,
+    signals::Signals,
     tls::Tls,
     traces::Traces,
 };
@@ -81,11 +82,10 @@ use crate::{
     config::{Config, ConfigError, ServerSettings},
     console::Console,
     control::{ControlSocket, EngineSubject},
-    exit::Failure,
-    model::load_failure,
+    exit_code::Exit,
 };
 
-/// All that a server is started with.
+/// What a server is started with.
 pub(crate) struct Start {
     pub(crate) config: Config,
     pub(crate) settings: ServerSettings,
@@ -108,21 +108,25 @@ pub(crate) enum StartError {
     TokenFile { path: PathBuf, reason: String },
     #[error("server.aliases: {0}")]
     Alias(String),
+    #[error("cannot load '{models}': {reason}")]
+    Load { models: String, reason: Box<LoadError> },
+    #[error(transparent)]
+    Device(#[from] Refusal),
     #[error("the system refused what a server needs: {0}")]
     System(#[from] io::Error),
 }
 
 /// How often the samples of metrics are summed up.
-const UPKEEP: Duration = Duration::from_secs(5);
-/// Models that are preloaded have this long before it is given up; the next request tries again.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+/// The time for preloading a model; where it fails, the next request tries again.
 const PRELOAD_MAX: Duration = Duration::from_secs(600);
 
 /// Runs the server until it is told to stop.
-pub(crate) fn run(start: Start) -> Result<(), Failure> {
+pub(crate) fn run(start: Start) -> Result<(), StartError> {
     allow_connections(start.settings.connections_max);
-    let runtime = runtime().map_err(StartError::from)?;
+    let runtime = runtime()?;
     let ended = runtime.block_on(serve(start));
-    // Threads that still read for somebody who has left are not waited for.
+    // Does not wait for threads that still tokenize for clients that have left.
     runtime.shutdown_background();
     let Ended { engine, traces, was_drained } = ended?;
     engine.shut_down();
@@ -130,7 +134,7 @@ pub(crate) fn run(start: Start) -> Result<(), Failure> {
         traces.finish();
     }
     if !was_drained {
-        tracing::warn!(target: "magray::server", "some requests were not answered in the time for it");
+        tracing::warn!(target: "magray::server", "the server stopped before all requests were answered: see server.drain_timeout_s");
     }
     Ok(())
 }
@@ -142,63 +146,70 @@ struct Ended {
     was_drained: bool,
 }
 
-async fn serve(start: Start) -> Result<Ended, Failure> {
+async fn serve(start: Start) -> Result<Ended, StartError> {
     let Start { config, settings, settle, engine, console } = start;
-    // The port is taken before models are read: a mistake shows at once, and clients that come early wait.
+    // Binds before models are loaded: a wrong address fails at once, and early clients wait in the backlog.
     let listener = bind(&settings.host, settings.port)?;
-    let tls = settings.tls.as_ref().map(|(cert, key)| Tls::open(cert, key)).transpose().map_err(StartError::from)?;
+    let tls = settings.tls.as_ref().map(|(cert, key)| Tls::open(cert, key)).transpose()?;
     let openai_tokens = settings.openai_token_file.as_deref().map(OpenAiTokens::open).transpose()?;
-    let traces = settings.otlp_endpoint.as_deref().map(Traces::start).transpose().map_err(StartError::from)?;
+    let traces = settings.otlp_endpoint.as_deref().map(Traces::start).transpose()?;
     let traces = traces.map(Arc::new);
-    let mut signals = Signals::install().map_err(StartError::from)?;
+    let mut signals = Signals::install()?;
     let mut engine = engine;
     engine.schedule.limits.wait_max = Some(settings.queue_wait_max);
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
-    let app = App::new(Parts {
+    let parts = Parts {
         engine: engine.clone(),
         metrics: Metrics::new(&models),
         models,
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,
         openai_tokens,
-        live: settings.live.clone(),
         traces: traces.clone(),
         reloader: Reloader::new(&config, tls.clone(), settle),
-    });
-    // Other programs of the same user may look at it without a key.
+    };
+    let app = App::new(parts, settings.live.clone());
+    // Other programs of the same user need no key.
     let subject = EngineSubject { engine: engine.clone(), memory_limit: config.gpu().rules.memory_limit_bytes };
     let socket = ControlSocket::open(&config.control_folders(), Arc::new(subject));
     let _socket =
         socket.inspect_err(|error| console.detail(format_args!("`gpu status` cannot reach this server: {error}")));
     announce(&settings, &listener, &console);
-    tokio::spawn(keep_up(app.clone()));
+    tokio::spawn(upkeep(app.clone()));
     if settings.is_preloading {
         tokio::spawn(preload(app.clone()));
     }
-    let site = Arc::new(openapi::site(&app, &settings));
-    let listening = Listening { tls, connections_max: settings.connections_max, head_within: settings.head_within };
-    let until = signals.watch(app, console);
-    let was_drained = listen::serve(listener, listening, site, until, settings.drain_within).await;
+    let listening = Listening {
+        service: Arc::new(HttpService::new(app.clone(), &settings)),
+        tls,
+        connections_max: settings.connections_max,
+        head_within: settings.head_within,
+    };
+    let stop = signals.wait(app, console);
+    let was_drained = listen::serve(listener, listening, stop, settings.drain_within).await;
     Ok(Ended { engine, traces, was_drained })
 }
 
 /// Starts the engine beside the runtime, unless the process is told to stop meanwhile.
-async fn start_engine(options: EngineOptions, signals: &mut Signals) -> Result<Engine, Failure> {
+async fn start_engine(options: EngineOptions, signals: &mut Signals) -> Result<Engine, StartError> {
     let names: Vec<String> = options.models.iter().map(|model| model.name.clone()).collect();
     let starting = tokio::task::spawn_blocking(move || Engine::start(options));
     tokio::select! {
         started = starting => match started {
-            Ok(started) => Ok(started.map_err(|reason| load_failure(&names.join(", "), reason))?),
+            Ok(started) => started.map_err(|reason| match reason {
+                LoadError::Device(refusal) => refusal.into(),
+                reason => StartError::Load { models: names.join(", "), reason: Box::new(reason) },
+            }),
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         },
-        // Nothing was promised to anybody yet.
-        () = signals.stopped() => std::process::exit(crate::exit::Exit::Interrupted.code().into()),
+        // No request was taken yet.
+        () = signals.stopped() => std::process::exit(Exit::Interrupted.code().into()),
     }
 }
 
-/// A connection is an open file, and systems allow few by default: as many as may be had are asked for.
+/// Raises the limit of open files towards one for each connection: the default of most systems is low.
 fn allow_connections(connections: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     /// Files, pipes and workers beside the connections.
@@ -206,18 +217,17 @@ fn allow_connections(connections: usize) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.unwrap_or(u64::MAX).min(connections as u64 + OTHERS);
     if current.is_some_and(|current| current < wanted) {
-        // Where the system refuses, connections wait until there is a file again.
+        // Where the system refuses, connections wait in the backlog until a file is closed.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
     }
 }
 
 fn runtime() -> io::Result<Runtime> {
-    /// Callers that wait for models to move, the settings that are read again, the start of the engine; the cores
-    /// themselves are for large answers that are written.
+    /// Threads for moves of models, reloads and the start of the engine, beside one a core that writes large answers.
     const OTHERS: usize = 12;
     tokio::runtime::Builder::new_multi_thread()
         .thread_name("serve")
-        // On two cores a second thread would take more of those that compute: refusals leave sooner, and fewer are answered.
+        // On two cores a second thread would take time from those that compute: fewer requests are answered.
         .worker_threads(cores().saturating_sub(1).max(1))
         .on_thread_start(magray_engine::look_after_callers)
         .max_blocking_threads(cores() + OTHERS)
@@ -242,10 +252,10 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, StartError> {
 }
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
-    /// Connections that the system keeps until they are taken: clients that come all at once are not lost.
+    /// Connections that the system keeps until they are accepted, so that a burst of clients is not lost.
     const BACKLOG: u32 = 4096;
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    /// What the system keeps of a body that is not read yet; by itself it would keep megabytes of each.
+    /// What the system buffers of a body that is not read yet; its default is megabytes a connection.
     const UNREAD_BYTES: u32 = 256 << 10;
     socket.set_reuseaddr(true)?;
     // Connections inherit it.
@@ -254,7 +264,7 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Says where the server is, and warns where anybody can use it.
+/// Prints the address, and warns where everyone can use it.
 fn announce(settings: &ServerSettings, listener: &TcpListener, console: &Console) {
     let Ok(address) = listener.local_addr() else { return };
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
@@ -262,27 +272,27 @@ fn announce(settings: &ServerSettings, listener: &TcpListener, console: &Console
     if address.ip().is_loopback() {
         return;
     }
-    if settings.live.keys.is_open() {
-        console.warn("everybody who reaches this address may compute: set server.api_keys_file or MAGRAY_API_KEYS");
+    if settings.live.api_keys.is_empty() {
+        console.warn("everyone who reaches this address may compute: set server.api_keys_file or MAGRAY_API_KEYS");
     } else if settings.tls.is_none() {
-        console.warn("keys travel in the clear: set server.tls_cert and server.tls_key, or put a proxy before it");
+        console.warn("keys are sent unencrypted: set server.tls_cert and server.tls_key, or put a proxy before it");
     }
 }
 
-async fn keep_up(app: App) {
-    let mut often = tokio::time::interval(UPKEEP);
+async fn upkeep(app: App) {
+    let mut interval = tokio::time::interval(UPKEEP_EVERY);
     loop {
-        often.tick().await;
+        interval.tick().await;
         app.metrics().upkeep();
     }
 }
 
-/// Brings all models to their devices and proves that they compute.
+/// Loads all models onto their devices and proves that they compute.
 async fn preload(app: App) {
     let own = app.clone();
     let loading = tokio::task::spawn_blocking(move || {
-        for (place, model) in own.models().iter().enumerate() {
-            if let Err(error) = own.engine().preheat(place, PRELOAD_MAX) {
+        for (index, model) in own.models().iter().enumerate() {
+            if let Err(error) = own.engine().preheat(index, PRELOAD_MAX) {
                 tracing::warn!(target: "magray::server", model = model.name, %error, "a model was not preloaded");
             }
         }

@@ -1,29 +1,20 @@
-//! All routes and the document that describes them, made from the same list.
-//! A route that is not described here does not exist.
+//! The OpenAPI document: each handler's own description, and what the table of routes says of it.
+//! Describes no route that is not in the table.
 
-use axum::Router;
-use http::{HeaderName, HeaderValue, Method, header};
-use tower_http::{
-    catch_panic::CatchPanicLayer,
-    cors::{AllowHeaders, CorsLayer},
-};
 use utoipa::{
     Modify, OpenApi,
-    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    openapi::{
+        ContentBuilder, Ref, RefOr, ResponseBuilder, Schema,
+        path::{HttpMethod, Paths},
+        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
-use utoipa_swagger_ui::SwaggerUi;
 
 use super::{
-    apis, errors, gate, health,
-    hosts::OwnNames,
+    errors::{CohereError, OllamaError, OpenAiError, PlainError, Shape, TeiError},
     keys::Access,
-    mcp, metrics,
-    origin::Origins,
-    site::{Parts, Site},
-    state::App,
+    routes::{Api, Route},
 };
-use crate::config::ServerSettings;
 
 /// The head of the document.
 #[derive(OpenApi)]
@@ -34,6 +25,7 @@ use crate::config::ServerSettings;
         license(name = "MIT OR Apache-2.0"),
     ),
     modifiers(&Secured),
+    components(schemas(CohereError, OllamaError, OpenAiError, PlainError, TeiError)),
     tags(
         (name = "openai", description = "What OpenAI's clients ask."),
         (name = "tei", description = "What clients of text-embeddings-inference ask."),
@@ -52,91 +44,68 @@ struct Secured;
 impl Modify for Secured {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let scheme = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
-        document.components.get_or_insert_default().add_security_scheme("key", scheme);
+        document.components.get_or_insert_default().add_security_scheme(KEY, scheme);
     }
 }
 
-/// All routes.
-struct Described {
-    open: Router<App>,
-    guarded: Router<App>,
-    /// What each path asks of its callers, whatever their method.
-    paths: Vec<(String, Option<Access>)>,
-    document: utoipa::openapi::OpenApi,
+/// The name of the security scheme.
+const KEY: &str = "key";
+
+/// The document without routes.
+pub(super) fn head() -> utoipa::openapi::OpenApi {
+    Document::openapi()
 }
 
-/// All routes, by what they ask of their callers.
-fn described(app: &App) -> Described {
-    let open = OpenApiRouter::new()
-        .routes(routes!(health::health))
-        .routes(routes!(health::ping))
-        .routes(routes!(health::live));
-    let users = OpenApiRouter::new()
-        .merge(apis::openai::routes())
-        .merge(apis::tei::routes())
-        .merge(apis::cohere::routes())
-        .merge(apis::ollama::routes())
-        .merge(mcp::routes(app))
-        .merge(apis::gpu::reading_routes())
-        .routes(routes!(metrics::metrics));
-    let admins = OpenApiRouter::new().merge(apis::gpu::moving_routes()).merge(apis::admin::routes());
-    let mut document = Document::openapi();
-    let mut paths = Vec::new();
-    let mut describe = |routes: OpenApiRouter<App>, access: Option<Access>| {
-        let (router, described) = routes.split_for_parts();
-        paths.extend(described.paths.paths.keys().map(|path| (path.clone(), access)));
-        document.merge(described);
-        router
-    };
-    let open = describe(open, None);
-    let guarded = describe(users, Some(Access::User)).merge(describe(admins, Some(Access::Admin)));
-    Described { open, guarded, paths, document }
-}
-
-/// The whole site.
-pub(crate) fn site(app: &App, settings: &ServerSettings) -> Site {
-    let Described { open, guarded, mut paths, document } = described(app);
-    let open = open.merge(SwaggerUi::new("/docs").url("/openapi.json", document));
-    // Not in the document; without these they would count as paths that lead nowhere.
-    paths.extend(["/docs", "/docs/", "/docs/{*rest}", "/openapi.json"].map(|path| (path.to_owned(), None)));
-    let answering = |router: Router<App>| {
-        let router = router.fallback(gate::no_route).method_not_allowed_fallback(gate::wrong_method);
-        router.layer(CatchPanicLayer::custom(errors::panicked)).with_state(app.clone())
-    };
-    Site::new(Parts {
-        app: app.clone(),
-        own_names: OwnNames::new(&settings.host),
-        origins: Origins::new(&settings.cors_origins),
-        cors: cors(&settings.cors_origins),
-        paths,
-        open: answering(open),
-        guarded: answering(guarded),
-    })
-}
-
-/// Which web pages may ask; `None`: those of no other origin.
-fn cors(origins: &[String]) -> Option<CorsLayer> {
-    let layer = match origins {
-        [] => return None,
-        [all] if all == "*" => CorsLayer::new().allow_origin(tower_http::cors::Any),
-        some => {
-            // The settings have been checked.
-            let known: Vec<HeaderValue> = some.iter().filter_map(|origin| origin.parse().ok()).collect();
-            CorsLayer::new().allow_origin(known)
+/// Adds a route: what its handler says, with its section, its key, and how requests are refused.
+pub(super) fn describe(
+    document: &mut utoipa::openapi::OpenApi,
+    route: &Route,
+    schemas: Vec<(String, RefOr<Schema>)>,
+    described: Paths,
+) {
+    let item = described.paths.into_values().next().unwrap_or_default();
+    let is_get = route.method == http::Method::GET;
+    let (method, operation) = if is_get { (HttpMethod::Get, item.get) } else { (HttpMethod::Post, item.post) };
+    let Some(mut operation) = operation else { unreachable!("the handler of {} has another method", route.path) };
+    operation.tags = Some(vec![route.api.tag().to_owned()]);
+    if route.access != Access::Open {
+        operation.security = Some(vec![SecurityRequirement::new(KEY, [""; 0]), SecurityRequirement::default()]);
+    }
+    if let (Access::Change, Some(RefOr::T(body))) = (route.access, &mut operation.request_body) {
+        // Fields come as JSON or as a form of either kind.
+        for form in ["application/x-www-form-urlencoded", "multipart/form-data"] {
+            body.content.extend(body.content.values().next().map(|content| (form.to_owned(), content.clone())));
         }
-    };
-    // Clients send headers of their own; which, a server cannot know.
-    let layer = layer.allow_methods([Method::GET, Method::POST]).allow_headers(AllowHeaders::mirror_request());
-    Some(layer.expose_headers(TOLD))
+    }
+    let has_body = operation.request_body.is_some() && route.api != Api::Mcp;
+    for (status, when, is_used) in [
+        (400, "The body is no JSON, or without any text where the API has this status for it.", has_body),
+        (401, "There is no key, or a wrong one.", route.access != Access::Open),
+        (403, "The key is not an administrator's.", route.access == Access::Change),
+        (404, "There is no such model.", has_body),
+        (408, "The body came too slowly.", has_body),
+        (413, "It is too much for one request.", has_body),
+        (422, "A field is wrong, or the model does something else.", has_body),
+        (429, "There is too much to do, or the key asked too often: see Retry-After.", route.access != Access::Open),
+        (503, "No device computes, or not in time.", has_body),
+    ] {
+        if is_used {
+            let refused = || refusal(when, route.api.shape()).into();
+            operation.responses.responses.entry(u16::to_string(&status)).or_insert_with(refused);
+        }
+    }
+    document.paths.add_path_operation(route.path, vec![method], operation);
+    document.components.get_or_insert_default().schemas.extend(schemas);
 }
 
-/// Headers of answers that are worth reading.
-const TOLD: [HeaderName; 7] = [
-    header::RETRY_AFTER,
-    HeaderName::from_static("retry-after-ms"),
-    HeaderName::from_static("server-timing"),
-    HeaderName::from_static("x-magray-device"),
-    HeaderName::from_static("x-magray-fallback"),
-    HeaderName::from_static("x-magray-truncated"),
-    HeaderName::from_static("x-request-id"),
-];
+fn refusal(when: &str, shape: Shape) -> ResponseBuilder {
+    let error = match shape {
+        Shape::OpenAi => "OpenAiError",
+        Shape::Tei => "TeiError",
+        Shape::Cohere => "CohereError",
+        Shape::Ollama => "OllamaError",
+        Shape::Plain => "PlainError",
+    };
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(error))).build();
+    ResponseBuilder::new().description(when).content("application/json", content)
+}

@@ -1,18 +1,18 @@
-//! Who may ask through a browser: pages of this server, of this machine, and those that the settings name.
-//! Turns away all other pages; programs that are no browser do not notice. Names of the server are checked by `hosts`.
+//! Which web pages may use the server: its own, those of this machine, and those that the settings name.
+//! Refuses all others; programs that send no `Origin` are not affected. Names of the server are checked by `hosts`.
 
-use http::{HeaderValue, Request, header, uri::Authority};
+use http::{HeaderName, HeaderValue, Method, Request, header, uri::Authority};
+use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 use super::{
     errors::{Kind, Problem},
     hosts::{AllowedHosts, is_loopback},
 };
 
-/// The origins of pages that may ask; `None`: any.
+/// The origins that are allowed; `None`: any.
 #[derive(Clone, Debug)]
 pub(crate) struct Origins(Option<Vec<String>>);
 
-/// What means all of them.
 const ANY: &str = "*";
 
 impl Origins {
@@ -21,7 +21,7 @@ impl Origins {
         Self((!is_any).then(|| pages.to_vec()))
     }
 
-    /// Refuses what a page of elsewhere asks. The name that the request calls the server by was checked before.
+    /// Refuses a request of another origin's page. Its `Host` was checked before.
     pub(crate) fn check<B>(&self, request: &Request<B>, allowed: &AllowedHosts) -> Result<(), Problem> {
         let (Some(pages), Some(origin)) = (&self.0, request.headers().get(header::ORIGIN)) else { return Ok(()) };
         if may_ask(pages, origin, request, allowed) {
@@ -45,6 +45,33 @@ fn may_ask<B>(pages: &[String], origin: &HeaderValue, request: &Request<B>, allo
     let is_same = host.is_some_and(|host| host.eq_ignore_ascii_case(page.as_str()));
     is_same || is_loopback(page.host()) || allowed.names(page.host())
 }
+
+/// The headers for pages that may read answers; `None`: no other origin may.
+pub(super) fn cors(origins: &[String]) -> Option<CorsLayer> {
+    let layer = match origins {
+        [] => return None,
+        [all] if all == ANY => CorsLayer::new().allow_origin(Any),
+        some => {
+            // The settings have been checked.
+            let known: Vec<HeaderValue> = some.iter().filter_map(|origin| origin.parse().ok()).collect();
+            CorsLayer::new().allow_origin(known)
+        }
+    };
+    // Clients send headers of their own, which a server cannot know.
+    let layer = layer.allow_methods([Method::GET, Method::POST]).allow_headers(AllowHeaders::mirror_request());
+    Some(layer.expose_headers(EXPOSED))
+}
+
+/// Headers of answers that pages may read.
+const EXPOSED: [HeaderName; 7] = [
+    header::RETRY_AFTER,
+    HeaderName::from_static("retry-after-ms"),
+    HeaderName::from_static("server-timing"),
+    HeaderName::from_static("x-magray-device"),
+    HeaderName::from_static("x-magray-fallback"),
+    HeaderName::from_static("x-magray-truncated"),
+    HeaderName::from_static("x-request-id"),
+];
 
 #[cfg(test)]
 mod tests {

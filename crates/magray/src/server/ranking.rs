@@ -6,10 +6,10 @@ use std::{borrow::Cow, time::Instant};
 use magray_engine::engine::{RankingWork, ScoredBy};
 
 use super::{
+    app::App,
     errors::Problem,
     models::Does,
     service::{Computed, ReadWork, Reading},
-    state::App,
 };
 
 /// A query and the texts to score, read.
@@ -28,7 +28,7 @@ impl App {
     /// Reads a query and the texts to score. Blocks as long as the tokenizer takes.
     pub(crate) fn read_ranking(&self, ranking: Ranking<'_>, how: Reading<'_>) -> Result<ReadRanking, Problem> {
         let started = Instant::now();
-        let limits = self.live().limits;
+        let limits = self.limits();
         let Ranking { query, texts } = ranking;
         limits.check_texts("query", std::iter::once(query.as_ref()))?;
         limits.check_texts(how.param, texts.iter().map(|text| text.as_ref()))?;

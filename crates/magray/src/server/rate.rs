@@ -1,5 +1,5 @@
-//! How often each key may ask: one clock a key that runs ahead with every request that a full queue does not refuse.
-//! Counts requests of keys alone; callers without a key are bounded by the queue.
+//! Limits the requests of each key by a generic cell rate algorithm: one atomic time for each key.
+//! Callers without a key have no rate: the queue bounds them.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -8,22 +8,22 @@ use std::{
 
 use super::errors::{Kind, Problem};
 
-/// The clocks of all keys.
+/// The rates of all keys.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    /// What one request costs, in nanoseconds; 0: no limit.
+    /// The time that one request takes of a key's rate, in nanoseconds; 0: no limit.
     interval: u64,
-    /// How far a clock may run ahead: what may come at once.
+    /// How far a key may be ahead of its rate.
     ahead_max: u64,
     /// By key: until when it has spent its requests, in nanoseconds since the server started.
     spent: Vec<AtomicU64>,
 }
 
-/// How far a key's clock has run.
+/// What a key has spent of its rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spent(u64);
 
-/// What a key may ask at once, as a part of a minute's requests.
+/// One part in this of a minute's requests may come at once.
 const BURST_PART: u64 = 6;
 
 impl Rates {
@@ -39,20 +39,20 @@ impl Rates {
         self.spent.get(key).map(|spent| Spent(spent.load(Ordering::Relaxed)))
     }
 
-    /// A key that was there before goes on with what it has spent.
-    pub(crate) fn go_on(&self, key: usize, before: Spent) {
+    /// Sets what a key had spent before a reload.
+    pub(crate) fn restore(&self, key: usize, before: Spent) {
         if let Some(spent) = self.spent.get(key) {
             spent.store(before.0, Ordering::Relaxed);
         }
     }
 
-    /// Says when there is a request of a key's share again, if there is none now; takes none.
+    /// Refuses a key that has spent its rate, and says when to retry; takes nothing.
     pub(crate) fn check(&self, key: Option<usize>, since_start: Duration) -> Result<(), Problem> {
         let Some(spent) = key.and_then(|key| self.spent.get(key)) else { return Ok(()) };
         self.after(spent.load(Ordering::Relaxed), nanos(since_start)).map(drop)
     }
 
-    /// Takes one request of a key's share, or says when there is one again.
+    /// Takes one request of a key's rate, or says when to retry.
     pub(crate) fn take(&self, key: Option<usize>, since_start: Duration) -> Result<(), Problem> {
         let Some(spent) = key.and_then(|key| self.spent.get(key)) else { return Ok(()) };
         let mut before = spent.load(Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Rates {
         }
     }
 
-    /// How far a clock has run after one more request.
+    /// What is spent after one more request.
     fn after(&self, before: u64, now: u64) -> Result<u64, Problem> {
         let after = before.max(now).saturating_add(self.interval);
         let ahead = after - now;
@@ -73,7 +73,7 @@ impl Rates {
             return Ok(after);
         }
         let wait = Duration::from_nanos(ahead - self.ahead_max);
-        Err(Problem::busy(Kind::TooOften, "this key has asked too often: wait and try again", wait))
+        Err(Problem::busy(Kind::TooOften, "this key has sent too many requests: wait and try again", wait))
     }
 }
 
@@ -86,10 +86,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_taken_then_the_rate_holds() {
+    fn a_burst_is_taken_and_then_the_rate_holds() {
         let rates = Rates::new(2, Some(60));
         let second = Duration::from_secs(1);
-        assert!((0..100).all(|_| rates.check(Some(0), second).is_ok()), "to look takes nothing");
+        assert!((0..100).all(|_| rates.check(Some(0), second).is_ok()), "a check takes nothing");
         let taken = (0..100).take_while(|_| rates.take(Some(0), second).is_ok()).count();
         assert_eq!(taken, 10);
         let refused = rates.take(Some(0), second).unwrap_err();
@@ -105,7 +105,7 @@ mod tests {
         let before = Rates::new(2, Some(60));
         while before.take(Some(1), Duration::ZERO).is_ok() {}
         let after = Rates::new(1, Some(60));
-        after.go_on(0, before.spent(1).unwrap());
+        after.restore(0, before.spent(1).unwrap());
         assert!(after.take(Some(0), Duration::ZERO).is_err());
         assert!(Rates::new(1, None).spent(0).is_none(), "where there is no limit, nothing is spent");
     }

@@ -1,4 +1,4 @@
-//! Reads the settings again while the server runs: applies what can change, and says what cannot.
+//! Reads the settings again while the server runs: applies those that can change, and names those that need a restart.
 //! A configuration that is wrong changes nothing.
 
 use std::sync::{Mutex, PoisonError};
@@ -7,31 +7,32 @@ use serde::Serialize;
 
 use super::{
     errors::{Kind, Problem},
-    state::App,
+    keys::Keys,
+    live::Live,
     tls::Tls,
 };
 use crate::{
-    config::{Config, ConfigError, ServerSettings},
+    config::{Config, ConfigError, LiveSettings, ServerSettings},
     logging,
 };
 
 /// Reads the settings again.
 type Settle = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
-/// Knows the settings that hold and how to read them again.
+/// Knows the settings in force and how to read them again.
 pub(crate) struct Reloader {
     settle: Settle,
     tls: Option<Tls>,
-    /// By key: what is shown of each setting that holds.
-    holding: Mutex<Vec<(&'static str, String)>>,
+    /// By key: the text of each setting in force.
+    in_force: Mutex<Vec<(&'static str, String)>>,
 }
 
-/// What came of it.
+/// What a reload did.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Reloaded {
-    /// Settings that have changed and hold now.
+    /// Settings that have changed and are in force.
     changed: Vec<String>,
-    /// Settings that have changed and hold after a restart.
+    /// Settings that have changed and need a restart.
     needs_restart: Vec<String>,
     /// Whether the certificate was read again.
     certificate: bool,
@@ -70,45 +71,42 @@ const LIVE: [&str; 15] = [
 
 impl Reloader {
     pub(crate) fn new(config: &Config, tls: Option<Tls>, settle: Settle) -> Self {
-        Self { settle, tls, holding: Mutex::new(shown(config)) }
+        Self { settle, tls, in_force: Mutex::new(shown(config)) }
     }
-}
 
-impl App {
-    /// Reads the settings again and applies what can change. Blocks while files are read.
-    pub(crate) fn reload(&self) -> Result<Reloaded, Problem> {
-        let reloader = self.reloader();
+    /// Reads the settings again, and applies those that can change to the version in force. Blocks while files are read.
+    pub(crate) fn reload(&self, before: &Live, apply: impl FnOnce(LiveSettings)) -> Result<Reloaded, Problem> {
         let refused = |error: ConfigError| {
             Problem::new(Kind::Invalid, format!("nothing has changed, because the configuration is wrong: {error}"))
         };
-        let config = (reloader.settle)().map_err(refused)?;
+        let config = (self.settle)().map_err(refused)?;
         let ServerSettings { live, .. } = config.server().map_err(refused)?;
-        if let Some(tls) = &reloader.tls {
+        if let Some(tls) = &self.tls {
             tls.reload().map_err(|error| Problem::new(Kind::Invalid, format!("nothing has changed: {error}")))?;
         }
-        let mut holding = reloader.holding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         let now = shown(&config);
         let (mut changed, mut needs_restart) = (Vec::new(), Vec::new());
-        for ((key, after), (_, before)) in now.iter().zip(holding.iter_mut()) {
-            if after == before {
+        for ((key, after), (_, value)) in now.iter().zip(in_force.iter_mut()) {
+            if after == value {
                 continue;
             }
             if LIVE.contains(key) {
                 changed.push((*key).to_owned());
-                before.clone_from(after);
+                value.clone_from(after);
             } else {
                 needs_restart.push((*key).to_owned());
             }
         }
         // A file of keys may have changed though its name has not.
-        let (users, admins) = live.keys.differ(&self.live().keys);
+        let (users, admins) = Keys::new(&live.api_keys, &live.admin_keys).differ(before.keys());
         for (has_changed, setting) in [(users, "server.api_keys"), (admins, "server.admin_keys")] {
-            let is_told = changed.iter().any(|key: &String| key.starts_with(setting));
-            if has_changed && !is_told {
+            let is_named = changed.iter().any(|key: &String| key.starts_with(setting));
+            if has_changed && !is_named {
                 changed.push(format!("{setting}_file"));
             }
         }
-        self.change(live);
+        apply(live);
         logging::set_level(&config.log_level());
         tracing::warn!(
             target: "magray::server",
@@ -116,11 +114,11 @@ impl App {
             needs_restart = needs_restart.join(" "),
             "the settings were read again"
         );
-        Ok(Reloaded { changed, needs_restart, certificate: reloader.tls.is_some() })
+        Ok(Reloaded { changed, needs_restart, certificate: self.tls.is_some() })
     }
 }
 
-/// Every setting with its value, in the order of the table. Secrets are compared here and shown nowhere.
+/// Every setting with its value, in the order of the table. Secrets are compared and never printed.
 fn shown(config: &Config) -> Vec<(&'static str, String)> {
     config.entries.iter().map(|entry| (entry.setting.key, entry.value.to_string())).collect()
 }

@@ -12,12 +12,12 @@ use magray_engine::engine::{Answer, Output, Work};
 use tokio::sync::Semaphore;
 
 use super::{
-    account::{Account, Pass, ReadAt},
+    app::App,
     errors::{Kind, Problem},
     inputs::Input,
+    request_record::{Pass, ReadAt, RequestRecord},
     reservation,
-    state::App,
-    writing::{Json, write_share},
+    writing::{Json, write_budget},
 };
 
 /// Requests that are read where they arrive: to hand over less takes longer than to read it.
@@ -76,7 +76,7 @@ impl App {
     /// Texts or token ids as work to embed. Blocks as long as the tokenizer takes.
     pub(crate) fn read_input(&self, input: Input<'_>, how: Reading<'_>) -> Result<ReadWork, Problem> {
         let started = Instant::now();
-        let limits = self.live().limits;
+        let limits = self.limits();
         let work = match input {
             Input::Texts { texts, .. } => {
                 limits.check_texts(how.param, texts.iter().map(|text| text.as_ref()))?;
@@ -99,7 +99,7 @@ impl App {
 
     /// Checks work that was read: what was cut, and how many tokens there are.
     pub(crate) fn check_work(&self, work: Work, how: Reading<'_>, started: Instant) -> Result<ReadWork, Problem> {
-        let limits = self.live().limits;
+        let limits = self.limits();
         let truncated = work.texts.iter().filter(|text| text.truncated).count();
         if truncated > 0 && !how.truncate.unwrap_or(limits.is_cutting) {
             let (first, most) =
@@ -116,20 +116,20 @@ impl App {
         let ReadWork { mut work, truncated, took: reading } = read;
         let (model, texts) = (work.model, work.texts.len());
         let read = ReadAt { at: Instant::now(), took: reading };
-        work.deadline.get_or_insert(self.live().limits.answer_within);
+        work.deadline.get_or_insert(self.limits().answer_within);
         // An answer that there is no room for is not computed.
-        let (coming, bytes) = (reservation::take_coming(), (self.numbers(&work) * NUMBER_BYTES) as u64);
+        let (coming, bytes) = (reservation::take_queue(), (self.numbers(&work) * NUMBER_BYTES) as u64);
         reservation::keep_answer(
             coming.as_ref().map_or_else(|| self.admission().hold(bytes), |own| own.hold_answer(bytes))?,
         );
         let tokens = work.tokens();
         let asking = self.engine().ask(work);
         if let Some(coming) = coming {
-            coming.has_come(tokens);
+            coming.submitted(tokens);
         }
         let answer = asking.await?;
         self.metrics().computed(model, texts, &answer, reading);
-        Account::current().note_pass(Pass::of(model, texts, &answer, read));
+        RequestRecord::current().add_pass(Pass::of(model, texts, &answer, read));
         if answer.replays > 0 {
             tracing::warn!(
                 target: "magray::server",
@@ -162,8 +162,8 @@ impl Computed {
         self,
         write: impl FnOnce(&Answer) -> Json + Send + 'static,
     ) -> Result<Response, Problem> {
-        if self.answer.values.len() <= INLINE_NUMBERS_MAX && write_share::has_time() {
-            let json = write_share::timed(|| write(&self.answer));
+        if self.answer.values.len() <= INLINE_NUMBERS_MAX && write_budget::has_time() {
+            let json = write_budget::timed(|| write(&self.answer));
             return Ok(self.tell(json.into_response()));
         }
         // Closed it never is; and without a turn the answer would only come at a worse moment.

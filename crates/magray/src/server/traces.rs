@@ -1,5 +1,5 @@
-//! Tells a collector of OpenTelemetry how each request went, by OTLP over HTTP.
-//! Never fails a request or holds it up: what the collector does not take is dropped, and the log says so once.
+//! Exports a trace of each request to an OpenTelemetry collector, by OTLP over HTTP.
+//! Never fails or delays a request: what the collector does not take is dropped, and the log says so once.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -21,9 +21,9 @@ use opentelemetry_sdk::{
     trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracer, SdkTracerProvider},
 };
 
-use super::account::{Entries, Pass};
+use super::request_record::{Pass, Recorded};
 
-/// What tells the collector.
+/// The exporter.
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
@@ -33,7 +33,6 @@ pub(crate) struct Traces {
 /// The trace of a request that is not answered yet.
 pub(crate) struct Trace {
     tracer: SdkTracer,
-    /// With the request's span.
     context: Context,
     started: Instant,
     started_at: SystemTime,
@@ -42,38 +41,37 @@ pub(crate) struct Trace {
 /// How a request ended.
 pub(crate) struct Ended<'a> {
     pub(crate) status: u16,
-    /// Why it was refused, in one word.
+    /// Why it was refused, as [`super::errors::Kind::code`].
     pub(crate) error: Option<&'static str>,
     pub(crate) request_id: &'a str,
     pub(crate) model: Option<&'a str>,
-    pub(crate) entries: &'a Entries,
+    pub(crate) recorded: &'a Recorded,
 }
 
-/// Why nobody can be told.
+/// Why traces cannot be exported.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot tell '{endpoint}' of requests: {reason}; change server.tracing.otlp_endpoint")]
+#[error("cannot export traces to '{endpoint}': {reason}; change server.tracing.otlp_endpoint")]
 pub(crate) struct TracesError {
     endpoint: String,
     reason: String,
 }
 
-/// Spans that wait to be told of; a request has four. More are dropped.
+/// Spans that wait to be exported; a request has four. More are dropped.
 const QUEUE_MAX: usize = 4096;
 const BATCH_MAX: usize = 512;
-/// A collector is told this often, and then has so long.
-const EVERY: Duration = Duration::from_secs(2);
+const EXPORT_EVERY: Duration = Duration::from_secs(2);
 const EXPORT_MAX: Duration = Duration::from_secs(5);
-/// When the server ends, the collector is waited for no longer.
+/// How long the end of the server waits for the collector.
 const FLUSH_MAX: Duration = Duration::from_secs(3);
 /// What a collector answers is a few bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 impl Traces {
-    /// Starts to tell a collector. It need not be there yet.
+    /// The collector need not be there yet.
     pub(crate) fn start(endpoint: &str) -> Result<Self, TracesError> {
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(Courier::new())
+            .with_http_client(TraceClient::new())
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(traces_address(endpoint))
             .with_timeout(EXPORT_MAX)
@@ -82,7 +80,7 @@ impl Traces {
         let batches = BatchConfigBuilder::default()
             .with_max_queue_size(QUEUE_MAX)
             .with_max_export_batch_size(BATCH_MAX)
-            .with_scheduled_delay(EVERY)
+            .with_scheduled_delay(EXPORT_EVERY)
             .build();
         let provider = SdkTracerProvider::builder()
             .with_span_processor(BatchSpanProcessor::builder(exporter).with_batch_config(batches).build())
@@ -109,26 +107,26 @@ impl Traces {
         Trace { tracer: self.tracer.clone(), context: parent.with_span(span), started: Instant::now(), started_at }
     }
 
-    /// Tells what is left and ends. Waits for a collector that is slow, though not for long.
+    /// Exports what is left, in a bounded time.
     pub(crate) fn finish(&self) {
         if let Err(error) = self.provider.shutdown_with_timeout(FLUSH_MAX) {
-            tracing::warn!(target: "magray::server", %error, "the last traces were not taken");
+            tracing::warn!(target: "magray::server", %error, "the last traces were not exported");
         }
     }
 }
 
-/// What is told of this server. The variables of OpenTelemetry may name it otherwise, and add to it.
+/// Describes this server. OpenTelemetry's environment variables may rename it, and add to it.
 fn resource() -> Resource {
     let builder = || Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    let told = builder().build();
-    let name = told.get_ref(&Key::from_static_str("service.name")).map(|name| name.as_str());
+    let described = builder().build();
+    let name = described.get_ref(&Key::from_static_str("service.name")).map(|name| name.as_str());
     if name.is_some_and(|name| !name.starts_with("unknown_service")) {
-        return told;
+        return described;
     }
     builder().with_service_name("magray").build()
 }
 
-/// Where a collector takes traces. The variable of OpenTelemetry names what stands before it.
+/// The address for traces: OpenTelemetry's variable has the base of it.
 fn traces_address(endpoint: &str) -> String {
     const PATH: &str = "/v1/traces";
     let endpoint = endpoint.trim_end_matches('/');
@@ -144,7 +142,7 @@ impl Trace {
     pub(crate) fn end(self, ended: Ended<'_>) {
         let span = self.context.span();
         if span.is_recording() {
-            let Entries { key, texts, tokens, passes } = ended.entries;
+            let Recorded { key, texts, tokens, passes } = ended.recorded;
             for pass in passes {
                 self.add_pass(pass);
             }
@@ -195,7 +193,7 @@ impl Trace {
         }
     }
 
-    /// A moment as the wall clock would have told it, had nobody set that meanwhile.
+    /// An instant as wall-clock time, unaffected by changes of the clock since the request began.
     fn clock(&self, moment: Instant) -> SystemTime {
         self.started_at + moment.saturating_duration_since(self.started)
     }
@@ -205,33 +203,33 @@ fn earlier(moment: Instant, by: Duration) -> Instant {
     moment.checked_sub(by).unwrap_or(moment)
 }
 
-/// Brings traces to the collector. Blocks, on the thread that is there for it alone.
+/// Sends traces to the collector. Blocks, on the exporter's own thread.
 #[derive(Debug)]
-struct Courier {
+struct TraceClient {
     agent: ureq::Agent,
-    /// Whether the log has said that the collector does not take them.
+    /// Whether the log says that the collector refuses them.
     is_refused: AtomicBool,
 }
 
-impl Courier {
+impl TraceClient {
     fn new() -> Self {
         let config = ureq::Agent::config_builder().timeout_global(Some(EXPORT_MAX)).http_status_as_error(false);
         Self { agent: config.build().into(), is_refused: AtomicBool::new(false) }
     }
 
-    fn bring(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ureq::Error> {
+    fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ureq::Error> {
         let answer = self.agent.run(request.map(|bytes| bytes.to_vec()))?;
         let (head, mut body) = answer.into_parts();
         let body = body.with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
         Ok(Response::from_parts(head, body.into()))
     }
 
-    /// Says when the collector stops to take traces, and when it takes them again; not what happens between.
-    fn remark(&self, trouble: Option<&str>) {
+    /// Logs when the collector begins and ends to refuse traces; not each refusal.
+    fn log_change(&self, trouble: Option<&str>) {
         let was_refused = self.is_refused.swap(trouble.is_some(), Ordering::Relaxed);
         match trouble {
             Some(error) if !was_refused => {
-                tracing::warn!(target: "magray::server", error, "the collector does not take traces: they are dropped");
+                tracing::warn!(target: "magray::server", error, "the collector refuses traces: they are dropped");
             }
             None if was_refused => tracing::info!(target: "magray::server", "the collector takes traces again"),
             _ => {}
@@ -240,15 +238,15 @@ impl Courier {
 }
 
 #[async_trait::async_trait]
-impl HttpClient for Courier {
+impl HttpClient for TraceClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let answer = self.bring(request);
+        let answer = self.send(request);
         let trouble = match &answer {
             Ok(answer) if answer.status().is_success() => None,
             Ok(answer) => Some(format!("it answers {}", answer.status())),
             Err(error) => Some(error.to_string()),
         };
-        self.remark(trouble.as_deref());
+        self.log_change(trouble.as_deref());
         Ok(answer?)
     }
 }

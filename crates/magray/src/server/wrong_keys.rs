@@ -1,5 +1,5 @@
-//! Limits how many wrong keys an address may try, and tells the log of them.
-//! Remembers no key, and no more addresses than a fixed number; decides nothing about keys that are right.
+//! Limits how many wrong keys an address may try, and logs them.
+//! Keeps no key, and a bounded number of addresses.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use std::{
 
 use super::errors::{Kind, Problem};
 
-/// The addresses that have sent wrong keys lately.
+/// The addresses that have sent wrong keys.
 #[derive(Debug, Default)]
 pub(crate) struct WrongKeys {
     table: Mutex<Table>,
@@ -26,22 +26,22 @@ struct Table {
     /// Until when each network has used up its tries, in time since the server started.
     spent: HashMap<Network, Duration>,
     /// Wrong keys since the last line of the log.
-    untold: u64,
-    told: Option<Duration>,
+    unlogged: u64,
+    logged: Option<Duration>,
 }
 
-/// Where a request came from: an address of IPv4, or the /64 of one of IPv6, which one client has for itself.
+/// The network of a client: an address of IPv4, or the /64 of one of IPv6, which one client has for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Network(pub(crate) u64);
 
 /// Wrong keys that an address may send at once.
 pub(crate) const TRIES_MAX: u32 = 20;
-/// One more try each.
+/// The time until one more try.
 const TRY_EVERY: Duration = Duration::from_secs(3);
-/// Networks that are remembered.
+/// Networks in the table at most.
 const NETWORKS_MAX: usize = 4096;
-/// A line of the log at most.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// The time between two lines of the log at least.
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
 impl Network {
     pub(crate) fn of(address: IpAddr) -> Self {
@@ -55,29 +55,28 @@ impl Network {
 }
 
 impl WrongKeys {
-    /// Refuses a key unseen where its address has no try left.
+    /// Refuses a key without a look at it where its address has no try left.
     pub(crate) fn check(&self, address: IpAddr, now: Duration) -> Result<(), Problem> {
         if !self.has_any.load(Ordering::Relaxed) {
             return Ok(());
         }
         let mut table = self.lock();
         let Some(wait) = table.wait(Network::of(address), now) else { return Ok(()) };
-        table.tell(address, now);
+        table.log(address, now);
         let message = "too many wrong keys came from this address: check the key, wait and try again";
         Err(Problem::busy(Kind::TooOften, message, wait))
     }
 
-    /// A wrong key was sent.
-    pub(crate) fn note(&self, address: IpAddr, now: Duration) {
+    pub(crate) fn add(&self, address: IpAddr, now: Duration) {
         let mut table = self.lock();
         let network = Network::of(address);
         if table.spent.len() >= NETWORKS_MAX && !table.spent.contains_key(&network) {
-            table.make_room(now);
+            table.evict(now);
         }
         let spent = table.spent.entry(network).or_default();
         *spent = (*spent).max(now) + TRY_EVERY;
         self.has_any.store(true, Ordering::Relaxed);
-        table.tell(address, now);
+        table.log(address, now);
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -92,8 +91,8 @@ impl Table {
         (ahead + TRY_EVERY).checked_sub(TRY_EVERY * TRIES_MAX).filter(|wait| !wait.is_zero())
     }
 
-    /// Forgets networks that have all their tries again, else the one that will have them first.
-    fn make_room(&mut self, now: Duration) {
+    /// Removes networks that have all their tries again, else the one that will have them first.
+    fn evict(&mut self, now: Duration) {
         self.spent.retain(|_, spent| *spent > now);
         if self.spent.len() >= NETWORKS_MAX
             && let Some(first) = self.spent.iter().min_by_key(|(_, spent)| **spent).map(|(network, _)| *network)
@@ -102,21 +101,21 @@ impl Table {
         }
     }
 
-    /// Tells the log, now and then.
-    fn tell(&mut self, address: IpAddr, now: Duration) {
-        self.untold += 1;
-        if self.told.is_some_and(|told| now < told + TOLD_EVERY) {
+    /// Logs them, not more often than `LOG_EVERY`.
+    fn log(&mut self, address: IpAddr, now: Duration) {
+        self.unlogged += 1;
+        if self.logged.is_some_and(|logged| now < logged + LOG_EVERY) {
             return;
         }
         let is_limited = self.wait(Network::of(address), now).is_some();
         tracing::warn!(
             target: "magray::server",
             %address,
-            wrong_keys = self.untold,
+            wrong_keys = self.unlogged,
             is_limited,
             "wrong keys were sent, last from this address"
         );
-        (self.untold, self.told) = (0, Some(now));
+        (self.unlogged, self.logged) = (0, Some(now));
     }
 }
 
@@ -135,7 +134,7 @@ mod tests {
         let is_examined = |_: &u32| {
             let is_examined = wrong.check(address(from), now).is_ok();
             if is_examined {
-                wrong.note(address(from), now);
+                wrong.add(address(from), now);
             }
             is_examined
         };
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_so_many_tries_and_then_one_every_few_seconds() {
+    fn an_address_has_its_tries_and_then_one_every_few_seconds() {
         let wrong = WrongKeys::default();
         assert_eq!(tries(&wrong, "192.0.2.1", NOW), TRIES_MAX as usize);
         let refused = wrong.check(address("192.0.2.1"), NOW).unwrap_err();
@@ -168,7 +167,7 @@ mod tests {
         let wrong = WrongKeys::default();
         tries(&wrong, "192.0.2.1", NOW);
         for number in 0..2 * NETWORKS_MAX as u32 {
-            wrong.note(IpAddr::from((0x0a00_0000 + number).to_be_bytes()), NOW);
+            wrong.add(IpAddr::from((0x0a00_0000 + number).to_be_bytes()), NOW);
         }
         assert_eq!(wrong.lock().spent.len(), NETWORKS_MAX);
         assert_eq!(tries(&wrong, "192.0.2.1", NOW), 0, "the worst are kept");

@@ -151,7 +151,7 @@ fn without_keys_another_machine_could_release_models() {
     assert_ne!(released["result"]["isError"], json!(true), "{released}");
     // To compute is open, as the server warns.
     post(&open, "/v1/embeddings").body(r#"{"input":"river"}"#).send().ok();
-    assert!(said_soon(&open, "everybody who reaches this address may compute"), "{}", open.said());
+    assert!(said_soon(&open, "everyone who reaches this address may compute"), "{}", open.said());
     let keyed = Setup::embedder().arg("--host").arg("0.0.0.0").env("MAGRAY_ADMIN_KEYS", "boss").start();
     for (path, body) in CHANGES {
         post(&keyed, path).key("boss").body(body).send().ok();

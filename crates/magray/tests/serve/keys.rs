@@ -145,7 +145,7 @@ fn an_administrators_key_could_be_guessed_through_a_tool() {
 #[test]
 fn an_open_server_warns_and_one_on_loopback_does_not() {
     let open = Setup::embedder().arg("--host").arg("0.0.0.0").start();
-    assert!(said_soon(&open, "everybody who reaches this address may compute"), "{}", open.said());
+    assert!(said_soon(&open, "everyone who reaches this address may compute"), "{}", open.said());
     let home = Setup::embedder().start();
     home.get("/health/live").ok();
     assert!(!home.said().contains("warning"), "{}", home.said());

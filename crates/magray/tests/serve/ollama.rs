@@ -92,7 +92,7 @@ fn errors_are_one_text() {
         ("/api/embeddings", r#"{"model":"llama3","prompt":"a"}"#, 404, "no model 'llama3'"),
         ("/api/show", r#"{"model":"llama3"}"#, 404, "no model 'llama3'"),
         ("/api/show", "{}", 422, "model"),
-        ("/api/chat", "{}", 404, "nothing here"),
+        ("/api/chat", "{}", 404, "no such route"),
     ] {
         server.check_refused(path, body, status, message);
         let error = server.post(path, body).json();

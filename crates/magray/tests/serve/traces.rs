@@ -152,7 +152,7 @@ fn a_collector_that_is_not_there_is_told_of_once_and_costs_no_request() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server = Setup::embedder().env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{port}")).start();
     server.post("/embed", r#"{"inputs":"river"}"#).ok();
-    const SAID: &str = "the collector does not take traces";
+    const SAID: &str = "the collector refuses traces";
     assert!(said_soon(&server, SAID), "{}", server.said());
     // More than waits for the collector.
     for _ in 0..3 {

@@ -8,29 +8,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use magray_engine::engine::Answer;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{openai::check_dimensions, reranking};
 use crate::server::{
+    app::App,
     body::Body,
     errors::Problem,
     inputs::{Documents, Input},
-    refusals::CohereProblems,
     request_id,
     requests::{
         cohere::{EmbedRequest, Encoding, InputType, Parts, Truncate},
         openai::RerankRequest,
     },
     service::{ReadWork, Reading},
-    state::App,
     vectors::{cut, signs},
     writing::Json,
 };
-
-/// Cohere's version 1 asks for ranks at `/v1/rerank`, whose answers have all that its clients read.
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(embed)).routes(routes!(rerank))
-}
 
 impl InputType {
     /// What models call their prompt for it.
@@ -54,14 +47,12 @@ struct Finish {
 
 /// Turns texts into vectors.
 #[utoipa::path(
-    post, path = "/v2/embed", operation_id = "cohere_embed", tag = "cohere", security(("key" = []), ()),
+    post, path = "",
+    operation_id = "cohere_embed",
     request_body = EmbedRequest<'_>,
-    responses(
-        (status = 200, description = "The vectors, by encoding", body = doc::Embedded),
-        CohereProblems,
-    )
+    responses((status = 200, description = "The vectors, by encoding", body = doc::Embedded))
 )]
-async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = Arc::new(body);
     let own = Arc::clone(&body);
     let (read, finish) = app.read(body.len(), move |app| read_embed(app, own.json()?)).await?;
@@ -154,14 +145,14 @@ impl Encoding {
 
 /// Puts documents in the order of how well they fit a query.
 #[utoipa::path(
-    post, path = "/v2/rerank", operation_id = "cohere_rerank", tag = "cohere", security(("key" = []), ()),
+    post, path = "",
+    operation_id = "cohere_rerank",
     request_body = RerankRequest<'_>,
     responses(
         (status = 200, description = "The documents' places and scores, the best first", body = doc::Reranked),
-        CohereProblems,
     )
 )]
-async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let reranked = reranking::rerank(&app, body).await?;
     let mut json = reranked.json();
     start(&mut json).raw(r#","results":"#);

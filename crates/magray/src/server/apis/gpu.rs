@@ -10,59 +10,32 @@ use axum::{
 use magray_engine::engine::{Engine, EngineError, Moved};
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     control::{DeviceReport, EngineReport, Whereabouts},
     server::{
-        errors::{Kind, PlainError, Problem},
+        app::App,
+        errors::{Kind, Problem},
         fields::Fields,
-        refusals::PlainProblems,
         requests::gpu::{MoveRequest, Timeout, TimeoutRequest},
-        state::App,
     },
 };
-
-/// What only tells.
-pub(crate) fn reading_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(status)).routes(routes!(devices))
-}
-
-/// What moves models.
-pub(crate) fn moving_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(offload))
-        .routes(routes!(release))
-        .routes(routes!(preheat))
-        .routes(routes!(timeout))
-}
 
 /// A move is waited for this long; it goes on after it.
 const MOVE_MAX: Duration = Duration::from_secs(30);
 
 /// Tells where the models are, what they hold, and how the devices are.
 #[utoipa::path(
-    get, path = "/gpu/status", tag = "gpu", security(("key" = []), ()),
-    responses(
-        (status = 200, description = "The engine at this moment", body = EngineReport),
-        (status = 401, description = "No key, or a wrong one", body = PlainError),
-        (status = 429, description = "Asked too often: see Retry-After", body = PlainError),
-    )
+    get, path = "",
+    responses((status = 200, description = "The engine at this moment", body = EngineReport))
 )]
-async fn status(State(app): State<App>) -> Response {
+pub(crate) async fn status(State(app): State<App>) -> Response {
     axum::Json(app.report()).into_response()
 }
 
 /// Tells how the devices are; the CPU is the first.
-#[utoipa::path(
-    get, path = "/gpu/devices", tag = "gpu", security(("key" = []), ()),
-    responses(
-        (status = 200, description = "The devices", body = Vec<DeviceReport>),
-        (status = 401, description = "No key, or a wrong one", body = PlainError),
-        (status = 429, description = "Asked too often: see Retry-After", body = PlainError),
-    )
-)]
-async fn devices(State(app): State<App>) -> Response {
+#[utoipa::path(get, path = "", responses((status = 200, description = "The devices", body = Vec<DeviceReport>)))]
+pub(crate) async fn devices(State(app): State<App>) -> Response {
     axum::Json(app.report().devices).into_response()
 }
 
@@ -84,43 +57,31 @@ pub(crate) struct MovedModel {
 
 /// Takes models off the GPUs; their weights stay in the memory of the host.
 #[utoipa::path(
-    post, path = "/gpu/offload", tag = "gpu", security(("key" = []), ()),
-    request_body(content(
-        (MoveRequest = "application/json"),
-        (MoveRequest = "application/x-www-form-urlencoded"),
-        (MoveRequest = "multipart/form-data")
-    )),
-    responses((status = 200, description = "Where the models are now", body = MovedReport), PlainProblems)
+    post, path = "",
+    request_body = MoveRequest,
+    responses((status = 200, description = "Where the models are now", body = MovedReport))
 )]
-async fn offload(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
+pub(crate) async fn offload(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
     move_models(app, which, Engine::offload).await
 }
 
 /// Takes models out of all memory; the next request loads them again.
 #[utoipa::path(
-    post, path = "/gpu/release", tag = "gpu", security(("key" = []), ()),
-    request_body(content(
-        (MoveRequest = "application/json"),
-        (MoveRequest = "application/x-www-form-urlencoded"),
-        (MoveRequest = "multipart/form-data")
-    )),
-    responses((status = 200, description = "Where the models are now", body = MovedReport), PlainProblems)
+    post, path = "",
+    request_body = MoveRequest,
+    responses((status = 200, description = "Where the models are now", body = MovedReport))
 )]
-async fn release(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
+pub(crate) async fn release(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
     move_models(app, which, Engine::release).await
 }
 
 /// Brings models to a GPU before anybody asks; to the CPU where there is no GPU.
 #[utoipa::path(
-    post, path = "/gpu/preheat", tag = "gpu", security(("key" = []), ()),
-    request_body(content(
-        (MoveRequest = "application/json"),
-        (MoveRequest = "application/x-www-form-urlencoded"),
-        (MoveRequest = "multipart/form-data")
-    )),
-    responses((status = 200, description = "Where the models are now", body = MovedReport), PlainProblems)
+    post, path = "",
+    request_body = MoveRequest,
+    responses((status = 200, description = "Where the models are now", body = MovedReport))
 )]
-async fn preheat(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
+pub(crate) async fn preheat(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
     move_models(app, which, Engine::preheat).await
 }
 
@@ -171,15 +132,14 @@ pub(crate) struct TimeoutReport {
 
 /// Changes how long models stay on a GPU without being used.
 #[utoipa::path(
-    post, path = "/gpu/timeout", tag = "gpu", security(("key" = []), ()),
-    request_body(content(
-        (TimeoutRequest = "application/json"),
-        (TimeoutRequest = "application/x-www-form-urlencoded"),
-        (TimeoutRequest = "multipart/form-data")
-    )),
-    responses((status = 200, description = "It is changed", body = TimeoutReport), PlainProblems)
+    post, path = "",
+    request_body = TimeoutRequest,
+    responses((status = 200, description = "It is changed", body = TimeoutReport))
 )]
-async fn timeout(State(app): State<App>, Fields(request): Fields<TimeoutRequest>) -> Result<Response, Problem> {
+pub(crate) async fn timeout(
+    State(app): State<App>,
+    Fields(request): Fields<TimeoutRequest>,
+) -> Result<Response, Problem> {
     Ok(axum::Json(set_timeout(&app, request.model.as_deref(), &request.timeout)?).into_response())
 }
 

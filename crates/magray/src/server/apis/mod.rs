@@ -1,12 +1,13 @@
-//! The APIs that clients speak, one file each: they turn requests into texts and answers into JSON.
-//! None of them computes, queues or checks keys.
+//! The handlers of each API: they turn requests into texts and answers into JSON.
+//! None computes, queues or checks keys; their paths are in `routes`.
 
 pub(super) mod admin;
 pub(super) mod cohere;
 pub(super) mod gpu;
+pub(super) mod health;
 pub(super) mod ollama;
 pub(super) mod openai;
 mod reranking;
 pub(super) mod tei;
-mod tei_tokens;
-mod tei_words;
+pub(super) mod tei_embed_all;
+pub(super) mod tei_tokenize;

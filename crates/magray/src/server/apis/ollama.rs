@@ -16,40 +16,28 @@ use magray_engine::{
     spec::{Architecture, ModelSpec},
 };
 use serde::Serialize;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::openai::check_dimensions;
 use crate::server::{
+    app::App,
     body::Body,
-    errors::{OllamaError, Problem, TeiError},
+    errors::Problem,
     inputs::{Input, Texts},
     models::Does,
-    refusals::OllamaProblems,
     requests::ollama::{EmbedRequest, EmbeddingsRequest, ShowRequest},
     service::Reading,
-    state::App,
     vectors::cut,
     writing::Json,
 };
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(embed))
-        .routes(routes!(embeddings))
-        .routes(routes!(tags))
-        .routes(routes!(ps))
-        .routes(routes!(show))
-        .routes(routes!(version))
-        .routes(routes!(running))
-}
-
 /// Turns texts into vectors.
 #[utoipa::path(
-    post, path = "/api/embed", operation_id = "ollama_embed", tag = "ollama", security(("key" = []), ()),
+    post, path = "",
+    operation_id = "ollama_embed",
     request_body = EmbedRequest<'_>,
-    responses((status = 200, description = "The vectors", body = doc::Embedded), OllamaProblems)
+    responses((status = 200, description = "The vectors", body = doc::Embedded))
 )]
-async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let started = Instant::now();
     let body = Arc::new(body);
     let own = Arc::clone(&body);
@@ -89,11 +77,12 @@ async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> 
 
 /// Turns one text into a vector: the older way to ask.
 #[utoipa::path(
-    post, path = "/api/embeddings", operation_id = "ollama_embeddings", tag = "ollama", security(("key" = []), ()),
+    post, path = "",
+    operation_id = "ollama_embeddings",
     request_body = EmbeddingsRequest<'_>,
-    responses((status = 200, description = "The vector", body = doc::Embedding), OllamaProblems)
+    responses((status = 200, description = "The vector", body = doc::Embedding))
 )]
-async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = Arc::new(body);
     let own = Arc::clone(&body);
     let read = move |app: &App| {
@@ -198,15 +187,8 @@ fn family(spec: &ModelSpec) -> &'static str {
 }
 
 /// Lists the models.
-#[utoipa::path(
-    get, path = "/api/tags", tag = "ollama", security(("key" = []), ()),
-    responses(
-        (status = 200, description = "The models", body = ModelList),
-        (status = 401, description = "No key, or a wrong one", body = OllamaError),
-        (status = 429, description = "Asked too often: see Retry-After", body = OllamaError),
-    )
-)]
-async fn tags(State(app): State<App>) -> Response {
+#[utoipa::path(get, path = "", responses((status = 200, description = "The models", body = ModelList)))]
+pub(crate) async fn tags(State(app): State<App>) -> Response {
     let status = app.engine().status();
     let listed = |(at, model): (usize, &ModelStatus)| Some(Listed::of(model, app.engine().spec(at)?));
     let models = status.models.iter().enumerate().filter_map(listed).collect();
@@ -215,14 +197,10 @@ async fn tags(State(app): State<App>) -> Response {
 
 /// Lists the models that are in memory.
 #[utoipa::path(
-    get, path = "/api/ps", tag = "ollama", security(("key" = []), ()),
-    responses(
-        (status = 200, description = "The models that are in memory", body = ModelList),
-        (status = 401, description = "No key, or a wrong one", body = OllamaError),
-        (status = 429, description = "Asked too often: see Retry-After", body = OllamaError),
-    )
+    get, path = "",
+    responses((status = 200, description = "The models that are in memory", body = ModelList))
 )]
-async fn ps(State(app): State<App>) -> Response {
+pub(crate) async fn ps(State(app): State<App>) -> Response {
     let status = app.engine().status();
     let report = app.report();
     let listed = |(at, model): (usize, &ModelStatus)| {
@@ -245,11 +223,11 @@ async fn ps(State(app): State<App>) -> Response {
 
 /// Shows what a model is.
 #[utoipa::path(
-    post, path = "/api/show", tag = "ollama", security(("key" = []), ()),
+    post, path = "",
     request_body = ShowRequest,
-    responses((status = 200, description = "The model", body = doc::Shown), OllamaProblems)
+    responses((status = 200, description = "The model", body = doc::Shown))
 )]
-async fn show(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn show(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let request: ShowRequest = body.json()?;
     let place = app.models().named(&request.model)?;
     let model = app.models().get(place);
@@ -276,28 +254,17 @@ async fn show(State(app): State<App>, body: Body) -> Result<Response, Problem> {
 }
 
 /// The version of magray.
-#[utoipa::path(
-    get, path = "/api/version", tag = "ollama", security(("key" = []), ()),
-    responses(
-        (status = 200, description = "The version of magray", body = doc::Version),
-        (status = 401, description = "No key, or a wrong one", body = OllamaError),
-        (status = 429, description = "Asked too often: see Retry-After", body = OllamaError),
-    )
-)]
-async fn version() -> Response {
+#[utoipa::path(get, path = "", responses((status = 200, description = "The version of magray", body = doc::Version)))]
+pub(crate) async fn version() -> Response {
     axum::Json(serde_json::json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
 }
 
 /// Says that the server runs: what Ollama's programs ask before anything else.
 #[utoipa::path(
-    get, path = "/", tag = "ollama", security(("key" = []), ()),
-    responses(
-        (status = 200, description = "It runs", body = String, content_type = "text/plain"),
-        (status = 401, description = "No key, or a wrong one", body = TeiError),
-        (status = 429, description = "Asked too often: see Retry-After", body = TeiError),
-    )
+    get, path = "",
+    responses((status = 200, description = "It runs", body = String, content_type = "text/plain"))
 )]
-async fn running() -> &'static str {
+pub(crate) async fn running() -> &'static str {
     "magray is running"
 }
 

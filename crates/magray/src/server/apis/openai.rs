@@ -8,41 +8,27 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use magray_engine::engine::Answer;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::reranking;
 use crate::server::{
+    app::App,
     body::Body,
     errors::{Kind, OpenAiError, Problem},
     inputs::Input,
     models::Model,
-    refusals::OpenAiProblems,
     requests::openai::{EmbeddingsRequest, EncodingFormat, RerankRequest},
     service::Reading,
-    state::App,
     vectors::cut,
     writing::Json,
 };
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(embeddings))
-        .routes(routes!(models))
-        .routes(routes!(model))
-        .routes(routes!(hub_model))
-        .routes(routes!(rerank))
-}
-
 /// Turns texts into vectors.
 #[utoipa::path(
-    post, path = "/v1/embeddings", tag = "openai", security(("key" = []), ()),
+    post, path = "",
     request_body = EmbeddingsRequest<'_>,
-    responses(
-        (status = 200, description = "The vectors", body = doc::Embeddings),
-        OpenAiProblems,
-    )
+    responses((status = 200, description = "The vectors", body = doc::Embeddings))
 )]
-async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = Arc::new(body);
     let own = Arc::clone(&body);
     let read = move |app: &App| {
@@ -93,14 +79,8 @@ pub(in crate::server) fn check_dimensions(dimensions: Option<usize>, model: &Mod
 }
 
 /// Lists the models.
-#[utoipa::path(
-    get, path = "/v1/models", tag = "openai", security(("key" = []), ()),
-    responses(
-        (status = 200, description = "The models", body = doc::Models),
-        (status = 401, description = "No key, or a wrong one", body = OpenAiError),
-    )
-)]
-async fn models(State(app): State<App>) -> Response {
+#[utoipa::path(get, path = "", responses((status = 200, description = "The models", body = doc::Models)))]
+pub(crate) async fn models(State(app): State<App>) -> Response {
     let mut json = Json::default();
     json.raw(r#"{"object":"list","data":"#).list(app.models().iter(), write_model).raw("}");
     json.into_response()
@@ -108,35 +88,33 @@ async fn models(State(app): State<App>) -> Response {
 
 /// Shows one model.
 #[utoipa::path(
-    get, path = "/v1/models/{model}", tag = "openai", security(("key" = []), ()),
+    get, path = "",
     params(("model" = String, Path, description = "Its name")),
     responses(
         (status = 200, description = "The model", body = doc::Model),
         (status = 400, description = "The name is no text", body = OpenAiError),
-        (status = 401, description = "No key, or a wrong one", body = OpenAiError),
         (status = 404, description = "No such model", body = OpenAiError),
     )
 )]
-async fn model(State(app): State<App>, name: Result<Path<String>, PathRejection>) -> Result<Response, Problem> {
+pub(crate) async fn model(
+    State(app): State<App>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
     let Path(name) = name.map_err(no_name)?;
     show_model(&app, &name)
 }
 
 /// Shows one model, by a name as the hub has them. Clients do not escape the stroke in it.
 #[utoipa::path(
-    get, path = "/v1/models/{organisation}/{model}", tag = "openai", security(("key" = []), ()),
-    params(
-        ("organisation" = String, Path, description = "Whose it is"),
-        ("model" = String, Path, description = "Its name"),
-    ),
+    get, path = "",
+    params(("organisation" = String, Path, description = "Whose it is"), ("model" = String, Path, description = "Its name")),
     responses(
         (status = 200, description = "The model", body = doc::Model),
         (status = 400, description = "The name is no text", body = OpenAiError),
-        (status = 401, description = "No key, or a wrong one", body = OpenAiError),
         (status = 404, description = "No such model", body = OpenAiError),
     )
 )]
-async fn hub_model(
+pub(crate) async fn hub_model(
     State(app): State<App>,
     name: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<Response, Problem> {
@@ -163,14 +141,13 @@ fn write_model(json: &mut Json, model: &Model) {
 
 /// Puts documents in the order of how well they fit a query.
 #[utoipa::path(
-    post, path = "/v1/rerank", tag = "openai", security(("key" = []), ()),
+    post, path = "",
     request_body = RerankRequest<'_>,
     responses(
         (status = 200, description = "The documents' places and scores, the best first", body = doc::Reranked),
-        OpenAiProblems,
     )
 )]
-async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let reranked = reranking::rerank(&app, body).await?;
     let mut json = reranked.json();
     json.raw(r#"{"model":"#).text(&app.models().get(reranked.model).name).raw(r#","results":"#);

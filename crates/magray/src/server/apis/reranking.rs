@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::server::{
+    app::App,
     body::Body,
     errors::Problem,
     inputs::Documents,
@@ -11,7 +12,6 @@ use crate::server::{
     ranking::Ranking,
     requests::openai::RerankRequest,
     service::{Computed, Reading},
-    state::App,
     vectors::ranked,
     writing::Json,
 };

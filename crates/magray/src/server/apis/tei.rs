@@ -8,35 +8,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use magray_engine::{engine::Answer, spec::Task};
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::openai::check_dimensions;
 use crate::server::{
+    app::App,
     body::Body,
     errors::Problem,
     inputs::{Documents, Sequence, Sequences},
     models::Does,
     ranking::Ranking,
-    refusals::TeiProblems,
     requests::tei::{
         AnyRequest, Direction, EmbedRequest, PredictRequest, RerankRequest, SimilarityInputs, SimilarityRequest,
     },
     service::{ReadWork, Reading},
-    state::App,
     vectors::{cut, ranked, sigmoid, softmax, unit},
     writing::Json,
 };
-
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(root))
-        .routes(routes!(embed))
-        .routes(routes!(rerank))
-        .routes(routes!(predict))
-        .routes(routes!(similarity))
-        .merge(super::tei_tokens::routes())
-        .merge(super::tei_words::routes())
-}
 
 /// What becomes of vectors before they are written.
 #[derive(Clone, Copy)]
@@ -47,14 +34,11 @@ struct Finish {
 
 /// Turns texts into vectors.
 #[utoipa::path(
-    post, path = "/embed", tag = "tei", security(("key" = []), ()),
+    post, path = "",
     request_body = EmbedRequest<'_>,
-    responses(
-        (status = 200, description = "One vector a text", body = Vec<Vec<f32>>),
-        TeiProblems,
-    )
+    responses((status = 200, description = "One vector a text", body = Vec<Vec<f32>>))
 )]
-async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     embed_body(&app, Arc::new(body)).await
 }
 
@@ -97,14 +81,12 @@ async fn answer_embed(app: &App, read: ReadWork, finish: Finish) -> Result<Respo
 
 /// Puts texts in the order of how well they fit a query.
 #[utoipa::path(
-    post, path = "/rerank", operation_id = "tei_rerank", tag = "tei", security(("key" = []), ()),
+    post, path = "",
+    operation_id = "tei_rerank",
     request_body = RerankRequest<'_>,
-    responses(
-        (status = 200, description = "The texts' places and scores, the best first", body = Vec<doc::Rank>),
-        TeiProblems,
-    )
+    responses((status = 200, description = "The texts' places and scores, the best first", body = Vec<doc::Rank>))
 )]
-async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = Arc::new(body);
     let own = Arc::clone(&body);
     let read = move |app: &App| {
@@ -139,14 +121,13 @@ struct Classes {
 
 /// Tells which classes texts belong to.
 #[utoipa::path(
-    post, path = "/predict", tag = "tei", security(("key" = []), ()),
+    post, path = "",
     request_body = PredictRequest<'_>,
     responses(
         (status = 200, description = "The classes of a text, or of each of several, the likeliest first", body = doc::Predicted),
-        TeiProblems,
     )
 )]
-async fn predict(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn predict(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     predict_body(&app, Arc::new(body)).await
 }
 
@@ -167,7 +148,7 @@ fn read_predict(app: &App, request: PredictRequest<'_>) -> Result<(ReadWork, Cla
         Sequences::Single(sequence) => (vec![sequence], true),
         Sequences::Batch(sequences) => (sequences, false),
     };
-    let limits = app.live().limits;
+    let limits = app.limits();
     limits.check_count("inputs", sequences.len())?;
     for sequence in &sequences {
         match sequence {
@@ -226,14 +207,11 @@ async fn answer_predict(app: &App, read: ReadWork, classes: &Classes) -> Result<
 
 /// Tells how near sentences are to one: the cosines of their vectors.
 #[utoipa::path(
-    post, path = "/similarity", tag = "tei", security(("key" = []), ()),
+    post, path = "",
     request_body = SimilarityRequest<'_>,
-    responses(
-        (status = 200, description = "One cosine a sentence", body = Vec<f32>),
-        TeiProblems,
-    )
+    responses((status = 200, description = "One cosine a sentence", body = Vec<f32>))
 )]
-async fn similarity(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn similarity(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     similarity_body(&app, Arc::new(body)).await
 }
 
@@ -261,14 +239,11 @@ async fn similarity_body(app: &App, body: Arc<Body>) -> Result<Response, Problem
 
 /// Does what the first model does: embeds, or classifies. A sentence with others to compare is compared.
 #[utoipa::path(
-    post, path = "/", tag = "tei", security(("key" = []), ()),
+    post, path = "",
     request_body(content = doc::AnyRequest),
-    responses(
-        (status = 200, description = "As /embed, /predict or /similarity", body = doc::AnyAnswer),
-        TeiProblems,
-    )
+    responses((status = 200, description = "As /embed, /predict or /similarity", body = doc::AnyAnswer))
 )]
-async fn root(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn root(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = Arc::new(body);
     let own = Arc::clone(&body);
     let is_compared = app.read(body.len(), move |_| Ok(own.json::<AnyRequest<'_>>()?.has_sentences())).await?;

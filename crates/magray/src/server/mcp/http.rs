@@ -1,5 +1,5 @@
 //! Carries the model context protocol through HTTP: one request, one answer, at `/mcp`.
-//! Keeps no sessions, so that nobody can pile them up; names, origins and keys are checked before, at the door.
+//! Keeps no sessions, so that clients cannot pile them up; hosts, origins and keys are checked before.
 
 use std::sync::Arc;
 
@@ -12,43 +12,40 @@ use http_body_util::Full;
 use rmcp::transport::streamable_http_server::{
     StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Door, Tools};
+use super::{Tools, Transport};
 use crate::server::{
+    app::App,
     body::Body,
     errors::{PlainError, Problem},
-    state::App,
 };
 
-type Service = StreamableHttpService<Tools, NeverSessionManager>;
+pub(in crate::server) type Service = StreamableHttpService<Tools, NeverSessionManager>;
 
-/// Requests of agents are read into a tree, which takes many times their bytes.
+/// Requests of agents are read into a tree of JSON, which takes many times their bytes.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
-pub(in crate::server) fn routes(app: &App) -> OpenApiRouter<App> {
-    let tools = Tools::new(app.clone(), Door::Http);
+pub(in crate::server) fn service(app: &App) -> Service {
+    let tools = Tools::new(app.clone(), Transport::Http);
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
         .with_max_request_body_bytes(BODY_BYTES_MAX)
-        // Names and origins are checked at the door, for every route alike.
+        // Checked for every route alike.
         .disable_allowed_hosts()
         .disable_allowed_origins();
-    let service: Service = StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config);
-    OpenApiRouter::new().routes(routes!(mcp)).layer(Extension(service))
+    StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config)
 }
 
 /// Takes a message of the model context protocol: tools to embed, compare, rerank and control the GPUs. The tools that
 /// change something need a key of an administrator where there is any key, and a caller on the same machine where there is none.
 #[utoipa::path(
-    post, path = "/mcp", tag = "mcp", security(("key" = []), ()),
+    post, path = "", operation_id = "mcp",
     request_body(content = serde_json::Value, description = "A message of JSON-RPC 2.0"),
     responses(
         (status = 200, description = "The answer, a message of JSON-RPC 2.0", body = serde_json::Value),
         (status = 202, description = "The notification was taken"),
         (status = 400, description = "No message of the protocol, or of a version that is not known"),
-        (status = 401, description = "No key, or a wrong one", body = PlainError),
         (status = 403, description = "A name of the server or an origin that may not ask"),
         (status = 406, description = "The client must accept application/json and text/event-stream"),
         (status = 408, description = "The body came too slowly", body = PlainError),
@@ -59,13 +56,13 @@ pub(in crate::server) fn routes(app: &App) -> OpenApiRouter<App> {
         (status = 503, description = "Not answered in time", body = PlainError),
     )
 )]
-async fn mcp(
+pub(in crate::server) async fn call(
     State(app): State<App>,
     Extension(service): Extension<Service>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    // Read by our own rules of size, time and room; its place is held until it is answered.
+    // Read within the server's own limits of size, time and memory, and held until it is answered.
     let held = Body::from_request(Request::from_parts(parts.clone(), body), &app).await?;
     let answer = service.handle(Request::from_parts(parts, Full::new(held.shared()))).await;
     Ok(answer.map(axum::body::Body::new))

@@ -2,12 +2,12 @@
 //! Knows no transport: `http` and `stdio` carry what is said here.
 
 mod http;
-mod rights;
+mod schema;
 mod stdio;
+mod tool_access;
 mod tools;
-mod words;
 
-pub(super) use self::http::routes;
+pub(super) use self::http::{__path_call, call, service};
 pub(crate) use stdio::run_stdio;
 
 use rmcp::{
@@ -24,10 +24,11 @@ use rmcp::{
 };
 
 use super::{
-    account::Account,
+    app::App,
     errors::{Kind, Problem},
     keys::Access,
-    state::App,
+    request_record::RequestRecord,
+    scope::RequestScope,
 };
 
 const INSTRUCTIONS: &str = "\
@@ -39,13 +40,13 @@ it, so nothing has to be prepared; offload_gpu and release_gpu give memory back 
 #[derive(Clone)]
 pub(super) struct Tools {
     app: App,
-    door: Door,
+    transport: Transport,
     router: ToolRouter<Self>,
 }
 
-/// How callers came.
+/// How callers reach the tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum Transport {
     /// They started this process, and may do what it may.
     Stdio,
     /// Their requests carry keys, or none.
@@ -53,27 +54,28 @@ pub(super) enum Door {
 }
 
 impl Tools {
-    pub(super) fn new(app: App, door: Door) -> Self {
-        Self { app, door, router: Self::routes() }
+    pub(super) fn new(app: App, transport: Transport) -> Self {
+        Self { app, transport, router: Self::routes() }
     }
 
     /// Whether this caller may use this tool.
     fn admit(&self, tool: &str, context: &RequestContext<RoleServer>) -> Result<(), Problem> {
-        let access = match rights::access(tool) {
+        let access = match tool_access::of(tool) {
             Some(access) => access,
-            // The router says so of names that it does not know either.
+            // The router refuses names that it does not know.
             None if !self.router.has_route(tool) => return Ok(()),
-            None => return Err(Problem::new(Kind::Forbidden, "this tool is not open to anybody")),
+            None => return Err(Problem::new(Kind::Forbidden, "this tool is not available")),
         };
-        // Those who may use the protocol at all have passed the door.
-        if access == Access::User || self.door == Door::Stdio {
+        // The route was checked before.
+        if access != Access::Change || self.transport == Transport::Stdio {
             return Ok(());
         }
         let parts = context.extensions.get::<::http::request::Parts>();
-        let Some((parts, peer)) = parts.and_then(|parts| Some((parts, *parts.extensions.get()?))) else {
-            return Err(Problem::new(Kind::Internal, "it is not known who calls this tool"));
+        let Some((parts, scope)) = parts.and_then(|parts| Some((parts, parts.extensions.get::<RequestScope>()?)))
+        else {
+            return Err(Problem::new(Kind::Internal, "the caller of this tool is not known"));
         };
-        self.app.admit(&self.app.live(), &parts.headers, access, peer).map(drop)
+        self.app.admit(&self.app.live(), &parts.headers, access, scope.peer).map(drop)
     }
 }
 
@@ -94,19 +96,19 @@ impl ServerHandler for Tools {
             return Ok(CallToolResult::error(vec![ContentBlock::text(problem.message)]).into());
         }
         let cancelled = context.ct.clone();
-        // The protocol has tasks of its own; what is done in them is still done for a request.
+        // The protocol runs tools in tasks of its own; they still belong to a request.
         let parts = context.extensions.get::<::http::request::Parts>();
-        let account = parts.and_then(|parts| parts.extensions.get()).cloned().unwrap_or_else(Account::current);
-        let call = account.kept_during(self.router.call(ToolCallContext::new(self, request, context)));
+        let scope = parts.and_then(|parts| parts.extensions.get::<RequestScope>());
+        let record = scope.map_or_else(RequestRecord::current, |scope| scope.record.clone());
+        let call = record.scope(self.router.call(ToolCallContext::new(self, request, context)));
         tokio::select! {
             done = call => done,
-            // Whoever left takes their work back.
+            // The client has left, and its work is withdrawn.
             () = cancelled.cancelled() => Err(ErrorData::internal_error("the call was cancelled", None)),
         }
     }
 
-    // There are tools and nothing else. The library would answer these with empty lists, and a server may not answer what
-    // it does not declare.
+    // The library would answer these with empty lists, and a server may not answer what it does not declare.
 
     async fn list_prompts(&self, _: Page, _: RequestContext<RoleServer>) -> Result<ListPromptsResult, ErrorData> {
         Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())

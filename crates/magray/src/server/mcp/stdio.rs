@@ -1,5 +1,5 @@
 //! Carries the model context protocol through stdin and stdout, for an agent that starts this process.
-//! Opens no port, and asks for no key: whoever started it may do what it may.
+//! Opens no port and asks for no key: the agent may do what the process may.
 
 use magray_engine::engine::Engine;
 use rmcp::{
@@ -8,53 +8,51 @@ use rmcp::{
     transport::stdio_pipes,
 };
 
-use super::{Door, Tools};
-use crate::{
-    exit::Failure,
-    server::{
-        Start, StartError, keep_up,
-        metrics::Metrics,
-        models::Models,
-        reload::Reloader,
-        runtime, start_engine,
-        state::{App, Parts},
-        stopping::Signals,
-    },
+use super::{Tools, Transport};
+use crate::server::{
+    Start, StartError,
+    app::{App, Parts},
+    metrics::Metrics,
+    models::Models,
+    reload::Reloader,
+    runtime,
+    signals::Signals,
+    start_engine, upkeep,
 };
 
 /// Serves the tools until stdin ends or a signal comes.
-pub(crate) fn run_stdio(start: Start) -> Result<(), Failure> {
-    let runtime = runtime().map_err(StartError::from)?;
+pub(crate) fn run_stdio(start: Start) -> Result<(), StartError> {
+    let runtime = runtime()?;
     let ended = runtime.block_on(serve(start));
-    // A thread that reads stdin reads on until there is something.
+    // The thread that reads stdin cannot be stopped.
     runtime.shutdown_background();
     ended?.shut_down();
     Ok(())
 }
 
-async fn serve(start: Start) -> Result<Engine, Failure> {
+async fn serve(start: Start) -> Result<Engine, StartError> {
     let Start { config, settings, settle, engine, console } = start;
-    let mut signals = Signals::install().map_err(StartError::from)?;
+    let mut signals = Signals::install()?;
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
-    let app = App::new(Parts {
+    let parts = Parts {
         engine: engine.clone(),
         metrics: Metrics::new(&models),
         models,
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,
         openai_tokens: None,
-        live: settings.live,
         traces: None,
         reloader: Reloader::new(&config, None, settle),
-    });
-    tokio::spawn(keep_up(app.clone()));
+    };
+    let app = App::new(parts, settings.live);
+    tokio::spawn(upkeep(app.clone()));
     console.detail("waiting for an agent on stdin");
     tokio::select! {
-        talked = talk(Tools::new(app, Door::Stdio)) => {
-            if let Err(reason) = talked {
-                console.warn(format_args!("the talk with the agent broke off: {reason}"));
+        served = serve_tools(Tools::new(app, Transport::Stdio)) => {
+            if let Err(reason) = served {
+                console.warn(format_args!("the connection to the agent failed: {reason}"));
             }
         }
         () = signals.stopped() => {}
@@ -63,14 +61,14 @@ async fn serve(start: Start) -> Result<Engine, Failure> {
 }
 
 /// Answers until the agent closes stdin.
-async fn talk(tools: Tools) -> Result<(), String> {
-    let talking = match tools.serve(stdio_pipes()).await {
-        Ok(talking) => talking,
-        // Nobody was there, or they have left before they said anything.
+async fn serve_tools(tools: Tools) -> Result<(), String> {
+    let serving = match tools.serve(stdio_pipes()).await {
+        Ok(serving) => serving,
+        // The agent has closed stdin before its first message.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(error.to_string()),
     };
-    match talking.waiting().await {
+    match serving.waiting().await {
         Ok(QuitReason::JoinError(error)) | Err(error) => Err(error.to_string()),
         Ok(_) => Ok(()),
     }

@@ -8,7 +8,7 @@ use rmcp::{Json, handler::server::wrapper::Parameters, tool, tool_router};
 
 use super::{
     Tools,
-    words::{
+    schema::{
         Compared, Embedded, ListedModel, ModelList, OneOrAll, Query, Ranked, Reranked, Sentences, Texts, TimeoutChange,
         short,
     },

@@ -1,5 +1,5 @@
-//! Counts what happens to requests, and shows it to Prometheus together with how the engine is.
-//! Names follow its rules, and no label has a value that a client could make up.
+//! Counts what happens to requests, for Prometheus, beside the state of the engine.
+//! No label has a value that a client could make up.
 
 mod engine;
 mod page;
@@ -7,16 +7,8 @@ mod routes;
 
 pub(crate) use routes::RouteCounters;
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use axum::{
-    extract::State,
-    response::{IntoResponse, Response},
-};
-use http::header;
 use magray_core::schedule::Fallback;
 use magray_engine::engine::Answer;
 use metrics::{
@@ -25,7 +17,8 @@ use metrics::{
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use self::page::Page;
-use super::{errors::Kind, models::Models, state::App};
+use super::{errors::Kind, models::Models};
+use crate::control::EngineReport;
 
 /// The counters of the server.
 #[derive(Clone)]
@@ -38,7 +31,7 @@ pub(crate) struct Metrics {
     refusals: Arc<[Counter; Kind::ALL.len()]>,
 }
 
-/// What is counted of all that is computed.
+/// What is counted of computed requests.
 struct Passes {
     by_model: Vec<ModelCounters>,
     read: Histogram,
@@ -76,7 +69,7 @@ impl Metrics {
         Self { recorder, handle, passes, refusals }
     }
 
-    /// Does something with this server's counters.
+    /// Runs a function with this server's recorder.
     pub(super) fn with<T>(&self, count: impl FnOnce() -> T) -> T {
         metrics::with_local_recorder(&*self.recorder, count)
     }
@@ -86,8 +79,8 @@ impl Metrics {
         self.refusals[kind as usize].increment(1);
     }
 
-    /// A connection was one too many.
-    pub(crate) fn turned_away(&self) {
+    /// There were too many connections for one more.
+    pub(crate) fn connection_refused(&self) {
         self.with(|| counter!("magray_http_connections_refused_total").increment(1));
     }
 
@@ -108,19 +101,19 @@ impl Metrics {
         }
     }
 
-    /// Everything as text, with how the engine is at this moment.
-    pub(crate) fn render(&self, app: &App) -> String {
+    /// Everything as text, with the engine at this moment.
+    pub(crate) fn render(&self, connections: usize, held_bytes: u64, engine: &EngineReport) -> String {
         self.with(|| {
-            gauge!("magray_http_connections").set(app.connections().load(Ordering::Relaxed) as f64);
-            gauge!("magray_http_held_bytes").set(app.admission().held() as f64);
+            gauge!("magray_http_connections").set(connections as f64);
+            gauge!("magray_http_held_bytes").set(held_bytes as f64);
         });
         self.handle.run_upkeep();
         let mut page = Page::after(self.handle.render());
-        engine::add(&mut page, &app.report());
+        engine::add(&mut page, engine);
         page.into_text()
     }
 
-    /// Lets go of what has been summed up; without it the samples between two looks would pile up.
+    /// Sums up samples, which would pile up between two reads of the page.
     pub(crate) fn upkeep(&self) {
         self.handle.run_upkeep();
     }
@@ -133,7 +126,7 @@ fn refusals_of(kind: Kind) -> Counter {
 }
 
 impl Passes {
-    /// Everything starts at nothing, so that a first failure is seen as one.
+    /// Counters start at 0, so that Prometheus sees a first failure as an increase.
     fn new(models: &Models) -> Self {
         counter!("magray_http_connections_refused_total").absolute(0);
         for reason in Fallback::CODES {
@@ -174,14 +167,4 @@ fn describe() {
     describe_histogram!("magray_batch_texts", "Texts of the batch that ended a request.");
     describe_counter!("magray_fallbacks_total", "Requests that the CPU computed in place of a GPU, by reason.");
     describe_counter!("magray_replays_total", "Times that requests were started again after a failure.");
-}
-
-/// All counters, for Prometheus.
-#[utoipa::path(
-    get, path = "/metrics", tag = "health",
-    responses((status = 200, description = "Prometheus' text format", body = String, content_type = "text/plain"))
-)]
-pub(crate) async fn metrics(State(app): State<App>) -> Response {
-    let text = app.metrics().render(&app);
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

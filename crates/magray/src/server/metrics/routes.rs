@@ -1,5 +1,5 @@
-//! What is counted of the answers of one route, looked up once each: it counts in every request.
-//! Knows no requests: whoever watches them tells what came of each.
+//! The counters of one route, each looked up once, because they are used in every request.
+//! Knows no requests, only their status and time.
 
 use std::{
     sync::{OnceLock, PoisonError, RwLock},
@@ -18,7 +18,7 @@ pub(crate) struct RouteCounters {
     answers: RwLock<Vec<Answers>>,
 }
 
-/// Answers that are alike. A route has few kinds of them.
+/// Answers with the same method and status: a route has few kinds of them.
 struct Answers {
     method: &'static str,
     status: u16,
@@ -41,7 +41,7 @@ impl RouteCounters {
             return answers.count.increment(1);
         }
         drop(known);
-        // Two that are the first of their kind at once count in the same place.
+        // Two threads that are first at once get the same counter.
         let count = new();
         count.increment(1);
         let mut known = self.answers.write().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +54,7 @@ impl RouteCounters {
 impl Metrics {
     /// A request was answered or refused, or its client has left.
     pub(crate) fn answered(&self, route: &RouteCounters, method: &Method, status: u16, took: Duration) {
-        let method = method_word(method);
+        let method = method_label(method);
         let name = || route.name.clone();
         route.count(method, status, || {
             let labels = vec![
@@ -69,8 +69,8 @@ impl Metrics {
     }
 }
 
-/// A method is the client's own text; others than these are one.
-fn method_word(method: &Method) -> &'static str {
+/// A method is the client's own text; all but these have one label.
+fn method_label(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",
         "POST" => "POST",

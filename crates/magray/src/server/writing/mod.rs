@@ -2,7 +2,7 @@
 //! Builds no tree, and never writes what is no JSON: a number that JSON lacks becomes `null`.
 
 mod decimal;
-pub(crate) mod write_share;
+pub(crate) mod write_budget;
 
 use axum::{
     body::Body,

@@ -5,32 +5,23 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use magray_engine::engine::Output;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::server::{
+    app::App,
     body::Body,
     errors::Problem,
-    refusals::TeiProblems,
     requests::tei::{Direction, EmbedAllRequest},
     service::{ReadWork, Reading},
-    state::App,
     writing::Json,
 };
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(embed_all))
-}
-
 /// Turns texts into the vectors of their tokens, special ones included. It is computed on the CPU.
 #[utoipa::path(
-    post, path = "/embed_all", tag = "tei", security(("key" = []), ()),
+    post, path = "",
     request_body = EmbedAllRequest<'_>,
-    responses(
-        (status = 200, description = "One vector a token, by text", body = Vec<Vec<Vec<f32>>>),
-        TeiProblems,
-    )
+    responses((status = 200, description = "One vector a token, by text", body = Vec<Vec<Vec<f32>>>))
 )]
-async fn embed_all(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn embed_all(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = Arc::new(body);
     let own = Arc::clone(&body);
     let read = app.read(body.len(), move |app| read_embed_all(app, own.json()?)).await?;

@@ -1,5 +1,5 @@
-//! A connection that ends when its client takes nothing of what is written to it for too long.
-//! Says nothing of reading: how long a client may be silent depends on what is awaited of it.
+//! A stream that fails when its client takes nothing of what is written to it for too long.
+//! Does not limit reading: how long a client may be silent depends on what it is to send.
 
 use std::{
     io::{self, IoSlice},
@@ -13,33 +13,33 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// A stream whose writes must go on.
-pub(crate) struct Patient<S> {
+/// A stream with a deadline for each write.
+pub(crate) struct WriteTimeout<S> {
     stream: S,
     within: Duration,
     /// Runs while a write waits.
-    alarm: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
+impl<S> WriteTimeout<S> {
     pub(crate) fn new(stream: S, within: Duration) -> Self {
-        Self { stream, within, alarm: None }
+        Self { stream, within, deadline: None }
     }
 
-    /// What came of a write, or the end of the patience.
-    fn judge<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+    /// The result of a write, or the error that it took too long.
+    fn checked<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.alarm = None;
+            self.deadline = None;
             return written;
         }
         let within = self.within;
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + within)));
-        ready!(alarm.as_mut().poll(context));
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + within)));
+        ready!(deadline.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not take its answer")))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -49,10 +49,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.judge(written, context)
+        self.checked(written, context)
     }
 
     fn poll_write_vectored(
@@ -61,7 +61,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.judge(written, context)
+        self.checked(written, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -70,11 +70,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.judge(flushed, context)
+        self.checked(flushed, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.judge(ended, context)
+        self.checked(ended, context)
     }
 }

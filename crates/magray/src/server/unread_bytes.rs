@@ -1,12 +1,12 @@
-//! Counts what a connection of HTTP/2 has sent and no handler has taken yet: it lies in the connection's buffers.
-//! Refuses nothing: the connection's window is the bound, and what is counted leaves less room for others' requests.
+//! Counts what a connection of HTTP/2 has sent and no request has read yet: it lies in the connection's buffers.
+//! Refuses nothing: the connection's window is the bound, and what is counted leaves less room to others' requests.
 
 use std::{
     io::{self, IoSlice},
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
 };
@@ -15,52 +15,73 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{admission::Admission, connections::Connection};
+use super::admission::Admission;
 
-/// Bytes of one connection that nobody has read. They count among what the server holds until it is dropped.
+/// Unread bytes of one connection.
 #[derive(Debug)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadBytes {
     admission: Arc<Admission>,
     bytes: AtomicU64,
+    /// Whether they count among what the server holds: those of HTTP/2.
+    is_held: AtomicBool,
 }
 
-impl Unread {
+impl UnreadBytes {
     pub(crate) fn new(admission: &Arc<Admission>) -> Self {
-        Self { admission: Arc::clone(admission), bytes: AtomicU64::new(0) }
+        Self { admission: Arc::clone(admission), bytes: AtomicU64::new(0), is_held: AtomicBool::new(false) }
+    }
+
+    /// From now on they count among what the server holds, also those that have arrived. No other thread may read or write
+    /// to the connection meanwhile.
+    pub(crate) fn hold(&self) {
+        if !self.is_held.swap(true, Ordering::Relaxed) {
+            self.admission.add_unread(self.bytes.load(Ordering::Relaxed));
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Relaxed)
     }
 
     fn arrived(&self, bytes: u64) {
-        // In this order: what is taken at the same time was added before.
-        self.admission.add_unread(bytes);
+        // In this order: what is read at the same time was added before.
+        if self.is_held() {
+            self.admission.add_unread(bytes);
+        }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// A handler has them now, and counts them itself.
-    fn taken(&self, bytes: u64) {
+    fn read(&self, bytes: u64) {
         let less = |known: u64| Some(known.saturating_sub(bytes));
-        let Ok(before) = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) else { return };
-        self.admission.remove_unread(before.min(bytes));
+        let before = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or_default();
+        if self.is_held() {
+            self.admission.remove_unread(before.min(bytes));
+        }
     }
 
-    /// No request is left on the connection: whatever else came was heads and frames.
+    /// The connection has no request left: what else arrived was heads and frames.
     pub(crate) fn clear(&self) {
-        self.admission.remove_unread(self.bytes.swap(0, Ordering::Relaxed));
+        let bytes = self.bytes.swap(0, Ordering::Relaxed);
+        if self.is_held() {
+            self.admission.remove_unread(bytes);
+        }
     }
 }
 
-impl Drop for Unread {
+impl Drop for UnreadBytes {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-/// The transport of a connection, whose bytes are counted as they arrive.
-pub(crate) struct Metered<S> {
+/// The stream of a connection, whose bytes are counted as they arrive.
+pub(crate) struct CountedStream<S> {
     pub(crate) stream: S,
-    pub(crate) connection: Arc<Connection>,
+    pub(crate) unread: Arc<UnreadBytes>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -68,12 +89,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.connection.unread().arrived((buffer.filled().len() - before) as u64);
+        self.unread.arrived((buffer.filled().len() - before) as u64);
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
@@ -99,13 +120,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     }
 }
 
-/// The body of a request, whose bytes are no longer unread once they are taken.
-pub(crate) struct Arriving {
+/// The body of a request, whose bytes are no longer unread once a handler has them.
+pub(crate) struct CountedBody {
     pub(crate) incoming: Incoming,
-    pub(crate) connection: Arc<Connection>,
+    pub(crate) unread: Arc<UnreadBytes>,
 }
 
-impl Body for Arriving {
+impl Body for CountedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -115,7 +136,7 @@ impl Body for Arriving {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.incoming).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
-            self.connection.unread().taken(frame.data_ref().map_or(0, Bytes::len) as u64);
+            self.unread.read(frame.data_ref().map_or(0, Bytes::len) as u64);
         }
         polled
     }
@@ -133,30 +154,38 @@ impl Body for Arriving {
 mod tests {
     use super::*;
 
+    fn held(admission: &Arc<Admission>) -> UnreadBytes {
+        let unread = UnreadBytes::new(admission);
+        unread.hold();
+        unread
+    }
+
     #[test]
-    fn what_is_unread_counts_until_it_is_taken_or_its_connection_ends() {
+    fn unread_bytes_count_until_they_are_read_or_the_connection_ends() {
         let admission = Arc::new(Admission::new(100_000));
-        let (one, other) = (Unread::new(&admission), Unread::new(&admission));
+        let (one, other) = (UnreadBytes::new(&admission), held(&admission));
         one.arrived(60_000);
+        assert_eq!(admission.held(), 0, "it may be HTTP/1.1");
+        one.hold();
         other.arrived(500);
         assert_eq!(admission.held(), 60_500);
-        one.taken(20_000);
-        // Bodies are taken whole though some of their bytes were forgotten with the last request.
+        one.read(20_000);
+        // A body is read whole though some of its bytes were cleared with the last request.
         other.clear();
-        other.taken(500);
+        other.read(500);
         assert_eq!(admission.held(), 40_000);
         drop(one);
         assert_eq!(admission.held(), 0);
     }
 
     #[test]
-    fn unread_bytes_leave_less_room_but_lock_nobody_out() {
+    fn unread_bytes_leave_less_room_but_the_only_request_is_taken() {
         let admission = Arc::new(Admission::new(100_000));
-        let unread = Unread::new(&admission);
+        let unread = held(&admission);
         unread.arrived(200_000);
-        let alone = admission.enter().unwrap();
+        let only = admission.enter().unwrap();
         assert!(admission.enter().is_err());
-        drop(alone);
+        drop(only);
         drop(unread);
         let _some = [admission.enter().unwrap(), admission.enter().unwrap()];
     }

@@ -5,10 +5,10 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::state::App;
-use crate::{console::Console, exit::Exit};
+use super::app::App;
+use crate::{console::Console, exit_code::Exit};
 
-/// The signals that the server hears.
+/// The signals that the server handles.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -24,7 +24,7 @@ impl Signals {
         })
     }
 
-    /// Done when the server is told to stop.
+    /// Waits until the server is told to stop.
     pub(super) async fn stopped(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -32,8 +32,8 @@ impl Signals {
         }
     }
 
-    /// Done when the server is told to stop; from then on another such signal ends the process.
-    pub(super) async fn watch(mut self, app: App, console: Console) {
+    /// Waits until the server is told to stop; from then on another such signal ends the process.
+    pub(super) async fn wait(mut self, app: App, console: Console) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => break,

@@ -9,40 +9,31 @@ use axum::{
 };
 use magray_engine::spec::{Pooling, Task};
 use serde::Serialize;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::server::{
+    app::App,
     body::Body,
-    errors::{Problem, TeiError},
+    errors::Problem,
     inputs::Input,
     models::Does,
-    refusals::TeiProblems,
     requests::tei::{DecodeRequest, TokenizeRequest},
-    state::App,
     writing::Json,
 };
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(tokenize)).routes(routes!(decode)).routes(routes!(info))
-}
-
 /// Turns texts into tokens, cut to what the model reads. `start` and `stop` are not known, so they are always null.
 #[utoipa::path(
-    post, path = "/tokenize", tag = "tei", security(("key" = []), ()),
+    post, path = "",
     request_body = TokenizeRequest<'_>,
-    responses(
-        (status = 200, description = "The tokens of each text", body = Vec<Vec<doc::Token>>),
-        TeiProblems,
-    )
+    responses((status = 200, description = "The tokens of each text", body = Vec<Vec<doc::Token>>))
 )]
-async fn tokenize(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn tokenize(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = Arc::new(body);
     let own = Arc::clone(&body);
     let read = move |app: &App| {
         let request: TokenizeRequest<'_> = own.json()?;
         let model = app.models().find(request.model.as_deref(), Does::Embed)?;
         let texts = &request.inputs.texts;
-        app.live().limits.check_texts("inputs", texts.iter().map(|text| text.as_ref()))?;
+        app.limits().check_texts("inputs", texts.iter().map(|text| text.as_ref()))?;
         let with_special = request.add_special_tokens.unwrap_or(true);
         let prompt = request.prompt_name.map(|name| prompt(app, model, &name)).transpose()?.unwrap_or_default();
         let spell = |text: &Cow<'_, str>| Ok(app.engine().spell(model, &format!("{prompt}{text}"), with_special)?);
@@ -69,20 +60,17 @@ fn prompt<'a>(app: &'a App, model: usize, name: &str) -> Result<&'a str, Problem
 
 /// Turns token ids into texts.
 #[utoipa::path(
-    post, path = "/decode", tag = "tei", security(("key" = []), ()),
+    post, path = "",
     request_body = DecodeRequest<'_>,
-    responses(
-        (status = 200, description = "One text for each array of ids", body = Vec<String>),
-        TeiProblems,
-    )
+    responses((status = 200, description = "One text for each array of ids", body = Vec<String>))
 )]
-async fn decode(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn decode(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = Arc::new(body);
     let own = Arc::clone(&body);
     let read = move |app: &App| {
         let request: DecodeRequest<'_> = own.json()?;
         let model = app.models().find(request.model.as_deref(), Does::Embed)?;
-        let limits = app.live().limits;
+        let limits = app.limits();
         limits.check_count("ids", request.ids.len())?;
         let Input::Ids { texts, .. } = &request.ids else {
             return Err(Problem::invalid("ids", "ids are an array of token ids, or an array of such arrays"));
@@ -125,16 +113,10 @@ enum ModelType {
 }
 
 /// Tells what is served.
-#[utoipa::path(
-    get, path = "/info", tag = "tei", security(("key" = []), ()),
-    responses(
-        (status = 200, description = "The first model and the limits", body = Info),
-        (status = 401, description = "No key, or a wrong one", body = TeiError),
-    )
-)]
-async fn info(State(app): State<App>) -> Response {
+#[utoipa::path(get, path = "", responses((status = 200, description = "The first model and the limits", body = Info)))]
+pub(crate) async fn info(State(app): State<App>) -> Response {
     let model = app.models().get(0);
-    let limits = app.live().limits;
+    let limits = app.limits();
     let model_type = match app.engine().spec(0).map(|spec| &spec.task) {
         Some(Task::Classify(classify)) if classify.labels.len() == 1 => {
             ModelType::Reranker { id2label: classify.labels.clone() }

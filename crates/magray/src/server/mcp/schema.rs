@@ -1,5 +1,5 @@
-//! What agents say and are told: the arguments and results of the tools, with the schemas made from them.
-//! Words only: nothing here computes.
+//! The arguments and results of the tools; agents get schemas made from them.
+//! Types only: nothing here computes.
 
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

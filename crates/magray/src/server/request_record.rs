@@ -1,5 +1,5 @@
-//! What is known of a request at its end, for its line in the log and its trace: who asked, what was computed, how long.
-//! Belongs to one request; a request that does a great deal is summed up.
+//! What is recorded of a request for its line in the log and its trace: its key, what was computed, how long that took.
+//! Belongs to one request; the list of its passes is bounded.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -9,18 +9,17 @@ use std::{
 use magray_engine::{DeviceName, engine::Answer};
 use tracing::{Instrument, Span};
 
-/// The account of a request. Clones are the same.
+/// The record of a request. Clones are the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Account {
-    entries: Arc<Mutex<Entries>>,
-    /// All that is logged on the request's behalf is logged in it, and so carries its name.
+pub(crate) struct RequestRecord {
+    recorded: Arc<Mutex<Recorded>>,
+    /// Lines of the log that belong to the request are written in it, and so carry its id.
     span: Span,
 }
 
-/// What stands in it.
 #[derive(Debug, Default)]
-pub(crate) struct Entries {
-    /// What the caller's key is called.
+pub(crate) struct Recorded {
+    /// The name of the caller's key.
     pub(crate) key: Option<Arc<str>>,
     pub(crate) texts: usize,
     pub(crate) tokens: usize,
@@ -37,9 +36,9 @@ pub(crate) struct Pass {
     pub(crate) device: DeviceName,
     /// Why the CPU computed it in place of a GPU.
     pub(crate) fallback: Option<&'static str>,
-    /// Texts of the batch that ended it, others' included.
+    /// Texts of the batch that ended it, those of other requests included.
     pub(crate) batch_texts: u32,
-    /// When the texts were tokens.
+    /// When the texts were tokenized.
     pub(crate) read: Instant,
     /// How long that took.
     pub(crate) reading: Duration,
@@ -53,21 +52,21 @@ pub(crate) struct Pass {
 const PASSES_MAX: usize = 16;
 
 tokio::task_local! {
-    /// The account of the request that this task is about.
-    static CURRENT: Account;
+    /// The record of the request that this task answers.
+    static CURRENT: RequestRecord;
 }
 
-impl Account {
+impl RequestRecord {
     pub(crate) fn new(span: Span) -> Self {
-        Self { entries: Arc::default(), span }
+        Self { recorded: Arc::default(), span }
     }
 
-    /// Whatever is noted or logged while this future runs belongs to this request.
-    pub(crate) async fn kept_during<F: Future>(&self, future: F) -> F::Output {
+    /// Runs a future as part of this request: what it records and logs belongs to it.
+    pub(crate) async fn scope<F: Future>(&self, future: F) -> F::Output {
         CURRENT.scope(self.clone(), future.instrument(self.span.clone())).await
     }
 
-    /// That of the request that this task is about; one of nobody's where it is about none.
+    /// That of the request that this task answers; a new one where it answers none.
     pub(crate) fn current() -> Self {
         CURRENT.try_with(Self::clone).unwrap_or_else(|_| Self::new(Span::none()))
     }
@@ -76,29 +75,26 @@ impl Account {
         &self.span
     }
 
-    /// The caller has this key.
-    pub(crate) fn note_key(&self, name: Option<&Arc<str>>) {
-        self.entries().key = name.cloned();
+    pub(crate) fn set_key(&self, name: Option<Arc<str>>) {
+        self.recorded().key = name;
     }
 
-    /// Something was computed.
-    pub(crate) fn note_pass(&self, pass: Pass) {
-        let mut entries = self.entries();
-        entries.texts += pass.texts;
-        entries.tokens += pass.tokens;
-        if entries.passes.len() < PASSES_MAX {
-            entries.passes.push(pass);
+    pub(crate) fn add_pass(&self, pass: Pass) {
+        let mut recorded = self.recorded();
+        recorded.texts += pass.texts;
+        recorded.tokens += pass.tokens;
+        if recorded.passes.len() < PASSES_MAX {
+            recorded.passes.push(pass);
         }
     }
 
-    /// The same account in another span.
+    /// The same record in another span.
     pub(crate) fn within(&self, span: Span) -> Self {
-        Self { entries: Arc::clone(&self.entries), span }
+        Self { recorded: Arc::clone(&self.recorded), span }
     }
 
-    /// What stands in it now.
-    pub(crate) fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn recorded(&self) -> MutexGuard<'_, Recorded> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -151,20 +147,20 @@ mod tests {
 
     #[test]
     fn sums_are_of_all_passes_and_the_list_is_bounded() {
-        let account = Account::new(Span::none());
+        let record = RequestRecord::new(Span::none());
         for _ in 0..100 {
-            account.note_pass(pass(3));
+            record.add_pass(pass(3));
         }
-        let entries = account.entries();
-        assert_eq!((entries.texts, entries.tokens, entries.passes.len()), (300, 600, PASSES_MAX));
+        let recorded = record.recorded();
+        assert_eq!((recorded.texts, recorded.tokens, recorded.passes.len()), (300, 600, PASSES_MAX));
     }
 
     #[test]
-    fn what_is_noted_elsewhere_does_not_reach_a_request() {
-        let account = Account::new(Span::none());
-        Account::current().note_pass(pass(1));
+    fn passes_outside_of_a_request_are_not_recorded_in_it() {
+        let record = RequestRecord::new(Span::none());
+        RequestRecord::current().add_pass(pass(1));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(account.kept_during(async { Account::current().note_pass(pass(2)) }));
-        assert_eq!(account.entries().texts, 2);
+        runtime.block_on(record.scope(async { RequestRecord::current().add_pass(pass(2)) }));
+        assert_eq!(record.recorded().texts, 2);
     }
 }

@@ -1,0 +1,196 @@
+//! The state that every handler is given: the engine, the models by name, and the parts that admit, count and reload.
+//! Cheap to clone, and never locked while anything is computed.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use http::HeaderMap;
+use magray_engine::engine::{self, Engine};
+use tokio::sync::Semaphore;
+
+use super::{
+    admission::{Admission, QueueReservation},
+    errors::{Kind, Problem},
+    health::{HealthCheck, Healthy},
+    keys::{Access, Caller},
+    live::Live,
+    metrics::Metrics,
+    models::Models,
+    openai_tokens::OpenAiTokens,
+    reload::{Reloaded, Reloader},
+    traces::Traces,
+    wrong_keys::WrongKeys,
+};
+use crate::{
+    config::{LiveSettings, RequestLimits},
+    control::EngineReport,
+};
+
+/// The server's state. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct App(Arc<State>);
+
+struct State {
+    parts: Parts,
+    live: RwLock<Arc<Live>>,
+    admission: Arc<Admission>,
+    wrong_keys: WrongKeys,
+    health: HealthCheck,
+    /// How many callers wait at once for models to move.
+    transfers: Arc<Semaphore>,
+    /// How many answers are written at once beside the runtime.
+    writers: Arc<Semaphore>,
+    connections: AtomicUsize,
+    is_draining: AtomicBool,
+    started: Instant,
+}
+
+/// What the state is made of.
+pub(crate) struct Parts {
+    pub(crate) engine: Engine,
+    pub(crate) models: Models,
+    pub(crate) engine_limits: engine::Limits,
+    /// What the settings allow of a GPU's memory.
+    pub(crate) memory_limit: Option<u64>,
+    pub(crate) openai_tokens: Option<OpenAiTokens>,
+    pub(crate) metrics: Metrics,
+    pub(crate) traces: Option<Arc<Traces>>,
+    pub(crate) reloader: Reloader,
+}
+
+/// Callers that wait for models to move; more are refused.
+const TRANSFERS_MAX: usize = 8;
+
+impl App {
+    pub(crate) fn new(parts: Parts, live: LiveSettings) -> Self {
+        Self(Arc::new(State {
+            parts,
+            admission: Arc::new(Admission::new(live.held_bytes_max)),
+            live: RwLock::new(Arc::new(Live::new(live))),
+            wrong_keys: WrongKeys::default(),
+            health: HealthCheck::default(),
+            transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
+            writers: Arc::new(Semaphore::new((super::cores() / 2).max(1))),
+            connections: AtomicUsize::new(0),
+            is_draining: AtomicBool::new(false),
+            started: Instant::now(),
+        }))
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.0.parts.engine
+    }
+
+    pub(crate) fn models(&self) -> &Models {
+        &self.0.parts.models
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.0.parts.metrics
+    }
+
+    /// What exports traces, where a collector is set.
+    pub(crate) fn traces(&self) -> Option<&Traces> {
+        self.0.parts.traces.as_deref()
+    }
+
+    pub(crate) fn admission(&self) -> &Arc<Admission> {
+        &self.0.admission
+    }
+
+    pub(super) fn writers(&self) -> &Arc<Semaphore> {
+        &self.0.writers
+    }
+
+    pub(super) fn transfers(&self) -> &Arc<Semaphore> {
+        &self.0.transfers
+    }
+
+    /// What the queue takes at most.
+    pub(crate) fn engine_limits(&self) -> engine::Limits {
+        self.0.parts.engine_limits
+    }
+
+    /// The engine at this moment.
+    pub(crate) fn report(&self) -> EngineReport {
+        EngineReport::of(&self.engine().status(), self.0.parts.memory_limit)
+    }
+
+    /// The metrics page at this moment.
+    pub(crate) fn render_metrics(&self) -> String {
+        let open = self.0.connections.load(Ordering::Relaxed);
+        self.metrics().render(open, self.0.admission.held(), &self.report())
+    }
+
+    /// The vocabulary of OpenAI's own tokenizer, where the user has given it.
+    pub(crate) fn openai_tokens(&self) -> Option<&OpenAiTokens> {
+        self.0.parts.openai_tokens.as_ref()
+    }
+
+    /// The keys, rates, hosts and limits in force.
+    pub(crate) fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.0.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn limits(&self) -> RequestLimits {
+        self.live().limits()
+    }
+
+    /// Whether a caller with these headers, at this address, has such access.
+    pub(crate) fn admit(
+        &self,
+        live: &Live,
+        headers: &HeaderMap,
+        access: Access,
+        peer: IpAddr,
+    ) -> Result<Caller, Problem> {
+        live.admit(headers, access, peer, (&self.0.wrong_keys, self.uptime()))
+    }
+
+    /// Refuses a request with a body of this size while the queue has no room for it.
+    pub(crate) fn check_queue(&self, body_bytes: u64) -> Result<(), Problem> {
+        self.0.admission.check_queue(self.engine(), body_bytes)
+    }
+
+    /// Keeps room in the queue for a request whose body has arrived, until it is submitted.
+    pub(crate) fn reserve_queue(&self, body_bytes: u64) -> Result<QueueReservation, Problem> {
+        self.0.admission.reserve_queue(self.engine(), body_bytes)
+    }
+
+    /// Reads the settings again and applies those that can change. Blocks while files are read.
+    pub(crate) fn reload(&self) -> Result<Reloaded, Problem> {
+        self.0.parts.reloader.reload(&self.live(), |settings| {
+            self.0.admission.set_bytes_max(settings.held_bytes_max);
+            let mut live = self.0.live.write().unwrap_or_else(PoisonError::into_inner);
+            *live = Arc::new(Live::replacing(&live, settings));
+        })
+    }
+
+    /// Proves that a request can be computed now, unless that is known.
+    pub(crate) async fn check_health(&self) -> Result<Healthy, Problem> {
+        if self.0.is_draining.load(Ordering::Relaxed) {
+            return Err(Problem::new(Kind::Unavailable, "the server is stopping"));
+        }
+        self.0.health.run(self.engine()).await
+    }
+
+    /// Open connections.
+    pub(crate) fn connections(&self) -> &AtomicUsize {
+        &self.0.connections
+    }
+
+    pub(crate) fn uptime(&self) -> Duration {
+        self.0.started.elapsed()
+    }
+
+    /// From now on the server is not healthy: it is about to stop.
+    pub(crate) fn start_draining(&self) {
+        self.0.is_draining.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,59 @@
+//! Checks a request before its body is read: host, origin, key, rate, and for work whether the queue has room.
+//! Looks at no body and calls no handler, so that a refusal is cheap.
+
+use std::net::IpAddr;
+
+use axum::body::HttpBody;
+use http::Request;
+
+use super::{app::App, errors::Problem, hosts::OwnNames, keys::Access, origin::Origins, request_record::RequestRecord};
+use crate::config::ServerSettings;
+
+/// The names and origins that requests are checked against, beside what a reload can change.
+pub(crate) struct Checks {
+    own_names: OwnNames,
+    origins: Origins,
+}
+
+/// What is known of a request beside its own head.
+pub(crate) struct RequestContext<'a> {
+    /// What its route asks for.
+    pub(crate) access: Access,
+    /// The other end of its connection, whatever its headers say.
+    pub(crate) peer: IpAddr,
+    pub(crate) record: &'a RequestRecord,
+}
+
+impl Checks {
+    pub(super) fn new(settings: &ServerSettings) -> Self {
+        Self { own_names: OwnNames::new(&settings.host), origins: Origins::new(&settings.cors_origins) }
+    }
+
+    /// Refuses a request that may not be answered. The queue comes last: it keeps room for a while for a request that it
+    /// refuses, so only one that would be answered otherwise may ask it; and what it refuses does not count for the key's rate.
+    pub(super) fn check<B: HttpBody>(
+        &self,
+        app: &App,
+        from: &RequestContext<'_>,
+        request: &Request<B>,
+    ) -> Result<(), Problem> {
+        let live = app.live();
+        self.own_names.check(request, live.hosts())?;
+        self.origins.check(request, live.hosts())?;
+        if from.access == Access::Open {
+            return Ok(());
+        }
+        let caller = app.admit(&live, request.headers(), from.access, from.peer)?;
+        if caller.name.is_some() {
+            from.record.set_key(caller.name);
+        }
+        let bytes = request.body().size_hint().exact().unwrap_or(0);
+        let since_start = app.uptime();
+        // A body that is too large is refused where it is read.
+        if from.access == Access::Compute && bytes <= live.limits().body_bytes_max as u64 {
+            live.rates().check(caller.key, since_start)?;
+            app.check_queue(bytes)?;
+        }
+        live.rates().take(caller.key, since_start)
+    }
+}

@@ -1,0 +1,263 @@
+//! Answers a request, from its head to its answer: id, checks, handler, time limit, log line, metrics and trace.
+//! Records every request, also one whose client leaves before the answer.
+
+use std::{
+    convert::Infallible,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    body::{Body, HttpBody},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, Method, Request, header};
+use hyper::body::Incoming;
+use tower::Service;
+use tower_http::cors::CorsLayer;
+use tracing::Span;
+
+use super::{
+    app::App,
+    body,
+    checks::{Checks, RequestContext},
+    connections::Connection,
+    errors::{Kind, Problem},
+    held_answer::hold_until_taken,
+    keys::Access,
+    origin::cors,
+    request_id,
+    request_record::{Recorded, RequestRecord},
+    reservation,
+    router::{Endpoint, Router},
+    routes::Api,
+    scope::RequestScope,
+    traces::{Ended, Trace},
+    unread_bytes::CountedBody,
+};
+use crate::config::ServerSettings;
+
+/// The status in log and metrics of a request whose client has left.
+const CLIENT_LEFT: u16 = 499;
+
+/// What all requests are answered with.
+pub(crate) struct HttpService {
+    app: App,
+    checks: Checks,
+    router: Router,
+    /// Which web pages may read answers; `None`: those of no other origin.
+    cors: Option<CorsLayer>,
+}
+
+impl HttpService {
+    pub(super) fn new(app: App, settings: &ServerSettings) -> Self {
+        let (checks, router) = (Checks::new(settings), Router::new(&app));
+        Self { app, checks, router, cors: cors(&settings.cors_origins) }
+    }
+
+    pub(super) fn app(&self) -> &App {
+        &self.app
+    }
+
+    pub(super) fn cors(&self) -> Option<CorsLayer> {
+        self.cors.clone()
+    }
+
+    /// Answers a request of this connection, which comes from this address.
+    pub(super) async fn answer(
+        self: Arc<Self>,
+        connection: Arc<Connection>,
+        peer: IpAddr,
+        request: Request<Incoming>,
+    ) -> Result<Response, Infallible> {
+        let _active = connection.begin_request();
+        let request = request.map(|incoming| CountedBody { incoming, unread: Arc::clone(connection.unread()) });
+        let begun = Begun::new(&self, &request);
+        let access = begun.endpoint.access(request.method());
+        let context = RequestContext { access, peer, record: &begun.record };
+        if let Err(problem) = self.checks.check(&self.app, &context, &request) {
+            body::discard(request).await;
+            return Ok(begun.refuse(&problem, &connection).await);
+        }
+        // Boxed, so that a connection that is idle or refused does not hold the memory of handlers.
+        Ok(Box::pin(handle(begun, request, (access, peer), connection)).await)
+    }
+}
+
+async fn handle(
+    mut begun: Begun,
+    request: Request<CountedBody>,
+    (access, peer): (Access, IpAddr),
+    connection: Arc<Connection>,
+) -> Response {
+    let app = begun.app.clone();
+    let record = begun.record_with_id();
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(RequestScope { access, peer, record: record.clone() });
+    let mut handlers = begun.endpoint.handlers();
+    let handling = tokio::time::timeout(app.limits().answer_within, record.scope(handlers.call(request)));
+    let (handled, reserved) = reservation::run(handling).await;
+    let response = match handled {
+        Ok(Ok(response)) => response,
+        Ok(Err(never)) => match never {},
+        Err(_) => {
+            let message = "the request was not answered in time";
+            Problem::busy(Kind::Expired, message, Duration::from_secs(1)).into_response()
+        }
+    };
+    let response = begun.end(response, &connection).await;
+    hold_until_taken(response, &app, &connection, reserved).await
+}
+
+/// A request that is not answered yet. If it is dropped before that, its client has left.
+struct Begun {
+    app: App,
+    endpoint: Arc<Endpoint>,
+    id: HeaderValue,
+    method: Method,
+    started: Instant,
+    record: RequestRecord,
+    /// `None` where traces are not exported.
+    trace: Option<Trace>,
+    is_ended: bool,
+}
+
+impl Begun {
+    fn new(service: &HttpService, request: &Request<CountedBody>) -> Self {
+        let started = Instant::now();
+        let app = service.app.clone();
+        let endpoint = Arc::clone(service.router.find(request.uri().path()));
+        let method = request.method().clone();
+        let trace = app.traces().map(|traces| traces.begin(request.headers(), &method, endpoint.name()));
+        let (id, record) = (request_id::of(request.headers()), RequestRecord::new(Span::none()));
+        Self { app, endpoint, id, method, started, record, trace, is_ended: false }
+    }
+
+    /// Its record, whose lines in the log carry its id from here on.
+    fn record_with_id(&mut self) -> RequestRecord {
+        self.record = self.record.within(self.span());
+        self.record.clone()
+    }
+
+    /// The span of its lines in the log. Made when it is needed first: few lines tell of requests that are refused.
+    fn span(&self) -> Span {
+        if !self.record.span().is_none() {
+            return self.record.span().clone();
+        }
+        let request_id = self.id();
+        // The highest level, so that it is there whatever is logged.
+        match self.trace.as_ref().map(Trace::id) {
+            Some(trace_id) => tracing::error_span!(target: "magray::server", "request", request_id, %trace_id),
+            None => tracing::error_span!(target: "magray::server", "request", request_id),
+        }
+    }
+
+    fn id(&self) -> &str {
+        self.id.to_str().unwrap_or_default()
+    }
+
+    /// The handler has answered or refused the request.
+    async fn end(self, mut response: Response, connection: &Connection) -> Response {
+        let Some(problem) = response.extensions_mut().remove::<Problem>() else { return self.finish(response, None) };
+        let mut refused = self.refuse(&problem, connection).await;
+        if let Some(methods) = response.headers_mut().remove(header::ALLOW) {
+            refused.headers_mut().insert(header::ALLOW, methods);
+        }
+        refused
+    }
+
+    async fn refuse(self, problem: &Problem, connection: &Connection) -> Response {
+        self.app.metrics().refused(problem.kind);
+        if problem.kind == Kind::Busy {
+            connection.space_refusals().await;
+        }
+        let mut response = problem.render(self.endpoint.api().shape());
+        if self.method == Method::HEAD {
+            let body = std::mem::take(response.body_mut());
+            let bytes = body.size_hint().exact().map(HeaderValue::from);
+            response.headers_mut().extend(bytes.map(|bytes| (header::CONTENT_LENGTH, bytes)));
+        }
+        self.finish(response, Some(problem))
+    }
+
+    fn finish(mut self, mut response: Response, problem: Option<&Problem>) -> Response {
+        self.is_ended = true;
+        self.record_end(response.status().as_u16(), problem);
+        response.headers_mut().insert(request_id::HEADER, self.id.clone());
+        response
+    }
+
+    /// Adds it to metrics, log and traces.
+    fn record_end(&mut self, status: u16, problem: Option<&Problem>) {
+        let took = self.started.elapsed();
+        let app = &self.app;
+        app.metrics().answered(self.endpoint.counters(), &self.method, status, took);
+        let recorded = self.record.recorded();
+        let model = recorded.passes.first().map(|pass| app.models().get(pass.model).name.as_str());
+        let line = LogLine {
+            method: &self.method,
+            endpoint: &self.endpoint,
+            status,
+            ms: took.as_micros() as f64 / 1e3,
+            model,
+            problem,
+        };
+        line.write(&recorded, || self.span());
+        if let Some(trace) = self.trace.take() {
+            let error = problem.map(|problem| problem.kind.code());
+            trace.end(Ended { status, error, request_id: self.id(), model, recorded: &recorded });
+        }
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            self.record_end(CLIENT_LEFT, None);
+        }
+    }
+}
+
+/// A request's line in the log.
+struct LogLine<'a> {
+    method: &'a Method,
+    endpoint: &'a Endpoint,
+    status: u16,
+    ms: f64,
+    model: Option<&'a str>,
+    problem: Option<&'a Problem>,
+}
+
+impl LogLine<'_> {
+    fn write(&self, recorded: &Recorded, span: impl Fn() -> Span) {
+        macro_rules! log_at {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "magray::access",
+                    parent: &span(),
+                    method = %self.method,
+                    route = self.endpoint.name(),
+                    status = self.status,
+                    ms = self.ms,
+                    model = self.model,
+                    texts = (!recorded.passes.is_empty()).then_some(recorded.texts),
+                    tokens = (!recorded.passes.is_empty()).then_some(recorded.tokens),
+                    device = recorded.passes.last().map(|pass| tracing::field::display(pass.device)),
+                    fallback = recorded.passes.iter().find_map(|pass| pass.fallback),
+                    key = recorded.key.as_deref(),
+                    code = self.problem.map(|problem| problem.kind.code()),
+                    reason = self.problem.map(|problem| problem.message.as_str()),
+                    "request"
+                )
+            };
+        }
+        // Health checks that succeed come every few seconds.
+        let is_routine = self.status == 200 && self.endpoint.api() == Api::Health;
+        match self.problem.map(|problem| problem.kind) {
+            Some(Kind::Internal) => log_at!(error),
+            None if is_routine => log_at!(debug),
+            _ => log_at!(info),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Every route in one table: method, path, what it asks of its callers, its API, its handler.
+//! Checks, error shapes, metrics labels and the OpenAPI document derive from it; a path that is not in it gets 404.
+
+use http::Method;
+use utoipa_axum::{router::UtoipaMethodRouter, routes};
+
+use super::{
+    apis::{admin, cohere, gpu, health, ollama, openai, tei, tei_embed_all, tei_tokenize},
+    app::App,
+    errors::Shape,
+    keys::Access,
+    mcp,
+};
+
+/// A row of the table.
+pub(super) struct Route {
+    pub(super) method: Method,
+    /// As axum and OpenAPI write it: `{name}` is a segment that callers choose.
+    pub(super) path: &'static str,
+    pub(super) access: Access,
+    pub(super) api: Api,
+    /// The handler with its description, whose own path is empty.
+    pub(super) handler: fn() -> UtoipaMethodRouter<App>,
+}
+
+/// The API that a route belongs to: it decides the shape of errors and the section of the OpenAPI document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Api {
+    OpenAi,
+    Tei,
+    Cohere,
+    Ollama,
+    Mcp,
+    Gpu,
+    Admin,
+    Health,
+    /// The pages of the document, and paths that are in no table.
+    Docs,
+}
+
+macro_rules! table {
+    ($($method:ident $path:literal $access:ident $api:ident => $module:ident :: $handler:ident;)*) => {
+        pub(super) static ROUTES: &[Route] = &[$(Route {
+            method: Method::$method,
+            path: $path,
+            access: Access::$access,
+            api: Api::$api,
+            handler: || routes!($module::$handler),
+        }),*];
+    };
+}
+
+table! {
+    POST "/v1/embeddings"                    Compute OpenAi => openai::embeddings;
+    POST "/v1/rerank"                        Compute OpenAi => openai::rerank;
+    GET  "/v1/models"                        Read    OpenAi => openai::models;
+    GET  "/v1/models/{model}"                Read    OpenAi => openai::model;
+    GET  "/v1/models/{organisation}/{model}" Read    OpenAi => openai::hub_model;
+    POST "/"                                 Compute Tei    => tei::root;
+    POST "/embed"                            Compute Tei    => tei::embed;
+    POST "/embed_all"                        Compute Tei    => tei_embed_all::embed_all;
+    POST "/rerank"                           Compute Tei    => tei::rerank;
+    POST "/predict"                          Compute Tei    => tei::predict;
+    POST "/similarity"                       Compute Tei    => tei::similarity;
+    POST "/tokenize"                         Read    Tei    => tei_tokenize::tokenize;
+    POST "/decode"                           Read    Tei    => tei_tokenize::decode;
+    GET  "/info"                             Read    Tei    => tei_tokenize::info;
+    POST "/v2/embed"                         Compute Cohere => cohere::embed;
+    POST "/v2/rerank"                        Compute Cohere => cohere::rerank;
+    POST "/api/embed"                        Compute Ollama => ollama::embed;
+    POST "/api/embeddings"                   Compute Ollama => ollama::embeddings;
+    GET  "/api/tags"                         Read    Ollama => ollama::tags;
+    GET  "/api/ps"                           Read    Ollama => ollama::ps;
+    POST "/api/show"                         Read    Ollama => ollama::show;
+    GET  "/api/version"                      Read    Ollama => ollama::version;
+    GET  "/"                                 Read    Ollama => ollama::running;
+    POST "/mcp"                              Read    Mcp    => mcp::call;
+    GET  "/gpu/status"                       Read    Gpu    => gpu::status;
+    GET  "/gpu/devices"                      Read    Gpu    => gpu::devices;
+    POST "/gpu/offload"                      Change  Gpu    => gpu::offload;
+    POST "/gpu/release"                      Change  Gpu    => gpu::release;
+    POST "/gpu/preheat"                      Change  Gpu    => gpu::preheat;
+    POST "/gpu/timeout"                      Change  Gpu    => gpu::timeout;
+    POST "/admin/reload"                     Change  Admin  => admin::reload;
+    GET  "/health"                           Open    Health => health::health;
+    GET  "/health/live"                      Open    Health => health::live;
+    GET  "/ping"                             Open    Health => health::ping;
+    GET  "/metrics"                          Read    Health => health::metrics;
+}
+
+/// The OpenAPI document and the page that shows it. They are open, and not in the document themselves.
+pub(super) const DOCUMENT_PATH: &str = "/openapi.json";
+pub(super) const PAGE_PATH: &str = "/docs";
+pub(super) const PAGES: [&str; 4] = [DOCUMENT_PATH, PAGE_PATH, "/docs/", "/docs/{*rest}"];
+
+impl Api {
+    /// Every API, in the order above.
+    pub(super) const ALL: [Self; 9] = [
+        Self::OpenAi,
+        Self::Tei,
+        Self::Cohere,
+        Self::Ollama,
+        Self::Mcp,
+        Self::Gpu,
+        Self::Admin,
+        Self::Health,
+        Self::Docs,
+    ];
+
+    /// The API whose clients would ask for a path that is in no table: that of the first route below the same segment.
+    pub(super) fn of_unknown(path: &str) -> Self {
+        fn segment(path: &str) -> Option<&str> {
+            path.split('/').nth(1)
+        }
+        ROUTES.iter().find(|route| segment(route.path) == segment(path)).map_or(Self::Docs, |route| route.api)
+    }
+
+    pub(crate) fn shape(self) -> Shape {
+        match self {
+            Self::OpenAi => Shape::OpenAi,
+            Self::Tei => Shape::Tei,
+            Self::Cohere => Shape::Cohere,
+            Self::Ollama => Shape::Ollama,
+            Self::Mcp | Self::Gpu | Self::Admin | Self::Health | Self::Docs => Shape::Plain,
+        }
+    }
+
+    /// The name of its section in the OpenAPI document.
+    pub(super) fn tag(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::Tei => "tei",
+            Self::Cohere => "cohere",
+            Self::Ollama => "ollama",
+            Self::Mcp => "mcp",
+            Self::Gpu => "gpu",
+            Self::Admin => "admin",
+            Self::Health => "health",
+            Self::Docs => "docs",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Method and path of every route.
+    fn listed() -> BTreeSet<String> {
+        ROUTES.iter().map(|route| format!("{} {}", route.method, route.path)).collect()
+    }
+
+    #[test]
+    fn a_route_is_in_the_table_once_and_a_path_asks_for_one_kind_of_key() {
+        assert_eq!(listed().len(), ROUTES.len());
+        let key = |access| match access {
+            Access::Open => 0,
+            Access::Read | Access::Compute => 1,
+            Access::Change => 2,
+        };
+        for route in ROUTES {
+            let same_path = ROUTES.iter().filter(|other| other.path == route.path);
+            assert!(same_path.clone().all(|other| key(other.access) == key(route.access)), "{}", route.path);
+            let has_body = route.method == Method::POST;
+            assert!(has_body || !matches!(route.access, Access::Compute | Access::Change), "{}", route.path);
+            assert!(!PAGES.contains(&route.path));
+        }
+        assert!(Api::ALL.into_iter().enumerate().all(|(index, api)| api as usize == index));
+    }
+
+    #[test]
+    fn the_openapi_document_has_the_routes_of_the_table() {
+        let document: serde_json::Value =
+            serde_json::from_str(include_str!("../../../../docs/openapi.json")).expect("the document is JSON");
+        let methods = |(path, item): (&String, &serde_json::Value)| -> Vec<String> {
+            let methods = item.as_object().expect("a path has methods").keys();
+            methods.map(|method| format!("{} {path}", method.to_uppercase())).collect()
+        };
+        let described: BTreeSet<String> =
+            document["paths"].as_object().expect("there are paths").iter().flat_map(methods).collect();
+        assert_eq!(described, listed());
+    }
+
+    #[test]
+    fn the_manual_names_the_routes_of_the_table() {
+        let manual = include_str!("../../../../docs/server.md");
+        let is_route = |code: &&str| code.starts_with("GET /") || code.starts_with("POST /");
+        let named: BTreeSet<&str> = manual.split('`').filter(is_route).collect();
+        let written = |route: &Route| {
+            let path = route.path.replace("{organisation}/{model}", "ORGANISATION/NAME").replace("{model}", "NAME");
+            format!("{} {path}", route.method)
+        };
+        let listed: BTreeSet<String> = ROUTES.iter().map(written).collect();
+        assert_eq!(named, listed.iter().map(String::as_str).collect());
+    }
+
+    #[test]
+    fn an_unknown_path_has_the_error_shape_of_the_api_below_whose_prefix_it_is() {
+        let cases = [
+            ("/v1/nothing", Shape::OpenAi),
+            ("/v2/nothing", Shape::Cohere),
+            ("/api/nothing", Shape::Ollama),
+            ("/embedded", Shape::Plain),
+            ("/gpu/nothing", Shape::Plain),
+        ];
+        for (path, shape) in cases {
+            assert_eq!(Api::of_unknown(path).shape(), shape, "{path}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What handlers and tools know of the request that they answer, as an extension of it.
+//! Holds no body.
+
+use std::net::IpAddr;
+
+use super::{keys::Access, request_record::RequestRecord};
+
+/// A request that has passed all checks.
+#[derive(Clone)]
+pub(crate) struct RequestScope {
+    pub(crate) access: Access,
+    /// The other end of its connection, whatever its headers say.
+    pub(crate) peer: IpAddr,
+    /// For work that goes on in a task of its own.
+    pub(crate) record: RequestRecord,
+}

@@ -1,10 +1,11 @@
 //! Runs everything a change must pass, one step after the other, and stops at the first that fails.
 //! Never changes a file of the tree; the default model goes into the user's normal store.
 
+use crate::step::{Lack, Outcome, cargo_program, passes, python, runs, target_folder};
 use crate::tally::{Machine, SKIPPED_FILE, Tally, Told};
 use crate::{fuzzing, kernels, supply, tidy};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 /// What the tests embed with; named, because the user's settings may choose another.
@@ -12,22 +13,6 @@ const DEFAULT_MODEL: &str = "all-MiniLM-L6-v2";
 
 /// How long each target is fuzzed: enough to find what a change has broken, and no more.
 const FUZZ_SECONDS: u32 = 12;
-
-/// A step's outcome: done, left out (wholly or in part) for a reason, or failed with what to do about it.
-pub(crate) enum Outcome {
-    Done,
-    LeftOut(Lack),
-    Failed(String),
-}
-
-/// What a machine lacks for a step.
-#[derive(Clone, Copy)]
-pub(crate) enum Lack {
-    /// A program that could be installed. Where `CI=true`, the machine is meant to have it, and the step fails.
-    Tool(&'static str),
-    /// Something that cannot be fetched from here.
-    Network(&'static str),
-}
 
 type Step = (&'static str, fn(&Path, &mut Tally) -> Outcome);
 
@@ -77,31 +62,6 @@ pub(crate) fn run(root: &Path) -> ExitCode {
     let ended = if has_failed { "failed after" } else { "all passed in" };
     println!("== {ended} {} s; steps left out: {left_out}\n{tally}", start.elapsed().as_secs());
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-impl Outcome {
-    /// Where everything is meant to be there, a step that lacks a program fails.
-    fn strict(self, is_ci: bool) -> Self {
-        match self {
-            Self::LeftOut(Lack::Tool(reason)) if is_ci => Self::Failed(format!("{reason}: install it, or unset CI")),
-            other => other,
-        }
-    }
-}
-
-/// How a step went that runs alone.
-pub(crate) fn alone(name: &str, outcome: Outcome) -> ExitCode {
-    match outcome {
-        Outcome::Done => ExitCode::SUCCESS,
-        Outcome::LeftOut(Lack::Tool(reason) | Lack::Network(reason)) => {
-            println!("{name}: SKIPPED: {reason}");
-            ExitCode::SUCCESS
-        }
-        Outcome::Failed(advice) => {
-            eprintln!("{name}: FAILED: {advice}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 fn check_tools() -> Outcome {
@@ -202,36 +162,6 @@ fn test_clients(root: &Path, tally: &mut Tally) -> Outcome {
 
 fn cargo(root: &Path, arguments: &[&str], advice: &str) -> Outcome {
     passes(Command::new(cargo_program()).current_dir(root).args(arguments), advice)
-}
-
-pub(crate) fn passes(command: &mut Command, advice: &str) -> Outcome {
-    println!("   {command:?}");
-    match command.status() {
-        Ok(status) if status.success() => Outcome::Done,
-        Ok(_) => Outcome::Failed(advice.to_owned()),
-        Err(error) => Outcome::Failed(format!("{} does not run: {error}", command.get_program().to_string_lossy())),
-    }
-}
-
-pub(crate) fn runs(program: &str, arguments: &[&str]) -> bool {
-    let quiet = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    quiet.is_ok_and(|status| status.success())
-}
-
-pub(crate) fn python() -> Option<&'static str> {
-    // 3.10 is the first that reads the bench programs.
-    let new_enough = "import sys; sys.exit(sys.version_info < (3, 10))";
-    ["python3", "python"].into_iter().find(|name| runs(name, &["-c", new_enough]))
-}
-
-pub(crate) fn cargo_program() -> std::ffi::OsString {
-    // The very cargo that runs xtask, so that a chosen toolchain is kept.
-    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
-}
-
-/// Where cargo builds.
-pub(crate) fn target_folder(root: &Path) -> PathBuf {
-    root.join(std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }
 
 fn built_binary(root: &Path) -> PathBuf {

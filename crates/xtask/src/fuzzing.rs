@@ -1,7 +1,7 @@
 //! Fuzzes what reads requests, files and messages for a short time, led by coverage, with the stable compiler.
 //! Keeps what it found in the build folder only; bytes that break something stay there and are named.
 
-use crate::ci::{self, Lack, Outcome};
+use crate::step::{self, Lack, Outcome};
 use std::path::Path;
 use std::process::Command;
 
@@ -31,18 +31,18 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
 
 /// Builds the targets and runs each for so many seconds.
 pub(crate) fn check(root: &Path, seconds: u32) -> Outcome {
-    if !cfg!(unix) || !ci::runs("c++", &["--version"]) {
+    if !cfg!(unix) || !step::runs("c++", &["--version"]) {
         return Outcome::LeftOut(Lack::Tool("the fuzzer needs Unix and a C++ compiler (`c++`)"));
     }
     let Some(host) = host() else {
         return Outcome::Failed("`rustc -vV` does not tell its host: is rustc installed?".to_owned());
     };
-    let target = ci::target_folder(root).join("fuzz");
-    let mut build = Command::new(ci::cargo_program());
+    let target = step::target_folder(root).join("fuzz");
+    let mut build = Command::new(step::cargo_program());
     // With a target named, what runs while building is built without the counters.
     build.current_dir(root).args(["build", "--locked", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
     build.arg("--target-dir").arg(&target).args(["--target", &host]).env("RUSTFLAGS", COVERAGE);
-    let built = ci::passes(&mut build, "mend the errors above");
+    let built = step::passes(&mut build, "mend the errors above");
     if !matches!(built, Outcome::Done) {
         return built;
     }

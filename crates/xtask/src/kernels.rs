@@ -1,7 +1,7 @@
 //! Compiles the CUDA kernels for every architecture they are made for, by NVIDIA's runtime compiler and without a GPU.
 //! Installs nothing outside the build folder: where no compiler is found, pip fetches a pinned one into it.
 
-use crate::ci::{self, Lack, Outcome};
+use crate::step::{self, Lack, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,7 +25,7 @@ pub(crate) enum Forms {
 
 /// Compiles all kernels; fetches the compiler first where there is none.
 pub(crate) fn check(root: &Path, forms: Forms) -> Outcome {
-    let target = ci::target_folder(root);
+    let target = step::target_folder(root);
     let packages = target.join("nvrtc");
     match compile(root, &target, &packages, forms) {
         Some(NO_COMPILER) => {}
@@ -48,7 +48,7 @@ fn outcome(code: Option<i32>) -> Outcome {
 /// Runs the program that compiles; its exit code.
 fn compile(root: &Path, target: &Path, packages: &Path, forms: Forms) -> Option<i32> {
     // Of the whole workspace, so that its dependencies have the features that they have in tests and are built once.
-    let mut build = Command::new(ci::cargo_program());
+    let mut build = Command::new(step::cargo_program());
     build.current_dir(root).args(["build", "--quiet", "--locked", "--workspace", "--example", PROGRAM]);
     println!("   {build:?}");
     if !build.status().ok()?.success() {
@@ -67,7 +67,7 @@ fn compile(root: &Path, target: &Path, packages: &Path, forms: Forms) -> Option<
 
 /// Fetches the compiler by the user's own pip: about 90 MB, once.
 fn fetch(target: &Path, packages: &Path) -> Outcome {
-    let Some(python) = ci::python().filter(|python| ci::runs(python, &["-m", "pip", "--version"])) else {
+    let Some(python) = step::python().filter(|python| step::runs(python, &["-m", "pip", "--version"])) else {
         return Outcome::LeftOut(Lack::Tool("no NVRTC, and no python3 with pip to fetch it"));
     };
     // Under another name until it is whole.
@@ -79,7 +79,7 @@ fn fetch(target: &Path, packages: &Path) -> Outcome {
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
     pip.args(["--only-binary", ":all:", "--target"]).arg(&unfinished).arg(COMPILER);
-    match ci::passes(&mut pip, "the kernel compiler could not be fetched: the network is needed once") {
+    match step::passes(&mut pip, "the kernel compiler could not be fetched: the network is needed once") {
         Outcome::Done => match std::fs::rename(&unfinished, packages) {
             Ok(()) => Outcome::Done,
             Err(error) => Outcome::Failed(format!("'{}' cannot be made: {error}", packages.display())),

@@ -6,6 +6,7 @@
 mod ci;
 mod fuzzing;
 mod kernels;
+mod step;
 mod supply;
 mod tally;
 mod tidy;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask <command>
 
-  tidy   checks what the compiler does not: file sizes, first lines, names, layers, links
+  tidy   checks what the compiler does not: file sizes, first lines, names, layers, circles, links
   deny   checks what comes from others by deny.toml: licences, bans, sources, advisories
   kernels [--all]
          compiles the CUDA kernels without a GPU, in the forms that cover all others, or in all forms
@@ -30,11 +31,11 @@ fn main() -> ExitCode {
     let root = repository_root();
     match words.as_slice() {
         ["tidy"] => tidy::check_tree(root),
-        ["deny"] => ci::alone("deny", supply::check(root)),
-        ["kernels"] => ci::alone("kernels", kernels::check(root, kernels::Forms::Covering)),
-        ["kernels", "--all"] => ci::alone("kernels", kernels::check(root, kernels::Forms::All)),
+        ["deny"] => step::alone("deny", supply::check(root)),
+        ["kernels"] => step::alone("kernels", kernels::check(root, kernels::Forms::Covering)),
+        ["kernels", "--all"] => step::alone("kernels", kernels::check(root, kernels::Forms::All)),
         ["fuzz", seconds] => match seconds.parse() {
-            Ok(seconds) => ci::alone("fuzz", fuzzing::check(root, seconds)),
+            Ok(seconds) => step::alone("fuzz", fuzzing::check(root, seconds)),
             Err(_) => misused(),
         },
         ["ci"] => ci::run(root),

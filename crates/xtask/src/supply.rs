@@ -1,7 +1,7 @@
 //! Checks what comes from others by `deny.toml`: licences, bans, sources and advisories, of both lock files.
 //! Installs nothing outside the build folder; advisories are checked where their database can be had, and never in silence.
 
-use crate::ci::{self, Lack, Outcome};
+use crate::step::{self, Lack, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,7 +19,7 @@ pub(crate) fn check(root: &Path) -> Outcome {
     for manifest in MANIFESTS {
         let mut command = deny(root, &program, manifest);
         command.args(["check", "licenses", "bans", "sources"]);
-        let outcome = ci::passes(&mut command, advice);
+        let outcome = step::passes(&mut command, advice);
         if !matches!(outcome, Outcome::Done) {
             return outcome;
         }
@@ -37,7 +37,7 @@ pub(crate) fn check(root: &Path) -> Outcome {
         if !fetched {
             command.arg("--offline");
         }
-        let outcome = ci::passes(command.args(["check", "advisories"]), advice);
+        let outcome = step::passes(command.args(["check", "advisories"]), advice);
         if !matches!(outcome, Outcome::Done) {
             return outcome;
         }
@@ -65,16 +65,16 @@ fn find(root: &Path) -> Result<PathBuf, Outcome> {
     if told.is_ok_and(|told| String::from_utf8_lossy(&told.stdout).starts_with(&format!("cargo-deny {series}."))) {
         return Ok(PathBuf::from("cargo-deny"));
     }
-    let folder = ci::target_folder(root).join("cargo-deny").join(VERSION);
+    let folder = step::target_folder(root).join("cargo-deny").join(VERSION);
     let program = folder.join("bin").join(format!("cargo-deny{}", std::env::consts::EXE_SUFFIX));
     if program.is_file() {
         return Ok(program);
     }
-    let mut install = Command::new(ci::cargo_program());
+    let mut install = Command::new(step::cargo_program());
     install.current_dir(root).args(["install", "--quiet", "--locked", "--debug", "cargo-deny", "--version", VERSION]);
     // Built in a folder that is removed, and without what only debuggers read.
     install.arg("--root").arg(&folder).env_remove("CARGO_TARGET_DIR").env("CARGO_PROFILE_DEV_DEBUG", "0");
-    match ci::passes(&mut install, "cargo-deny cannot be installed: the network is needed once") {
+    match step::passes(&mut install, "cargo-deny cannot be installed: the network is needed once") {
         Outcome::Done => Ok(program),
         other => Err(other),
     }

@@ -1,8 +1,10 @@
-//! Checks what the compiler does not: sizes, first lines, names, layers, links, words that give a machine away.
+//! Checks what the compiler does not: sizes, first lines, names, layers, circles, links, words that give a machine away.
 //! Reads the tree only; never mends anything.
 
+mod circles;
 mod layers;
 mod links;
+mod modules;
 mod rust_rules;
 mod scan;
 mod text_rules;
@@ -56,6 +58,7 @@ pub(crate) fn check_tree(root: &Path) -> ExitCode {
     };
     let mut findings: Vec<Finding> = files.iter().flat_map(check_file).collect();
     findings.extend(files.iter().flat_map(|file| links::broken_links(file, |target| root.join(target).exists())));
+    findings.extend(circles::check(&files));
     let mut complaints = without_excepted(findings, EXCEPTIONS);
     complaints.sort();
     for complaint in &complaints {

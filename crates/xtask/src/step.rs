@@ -1,0 +1,76 @@
+//! A step of the checks: how it went, and the programs that steps run.
+//! Knows no step.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// A step's outcome: done, left out (wholly or in part) for a reason, or failed with what to do about it.
+pub(crate) enum Outcome {
+    Done,
+    LeftOut(Lack),
+    Failed(String),
+}
+
+/// What a machine lacks for a step.
+#[derive(Clone, Copy)]
+pub(crate) enum Lack {
+    /// A program that could be installed. Where `CI=true`, the machine is meant to have it, and the step fails.
+    Tool(&'static str),
+    /// Something that cannot be fetched from here.
+    Network(&'static str),
+}
+
+impl Outcome {
+    /// Where everything is meant to be there, a step that lacks a program fails.
+    pub(crate) fn strict(self, is_ci: bool) -> Self {
+        match self {
+            Self::LeftOut(Lack::Tool(reason)) if is_ci => Self::Failed(format!("{reason}: install it, or unset CI")),
+            other => other,
+        }
+    }
+}
+
+/// How a step went that runs alone.
+pub(crate) fn alone(name: &str, outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Done => ExitCode::SUCCESS,
+        Outcome::LeftOut(Lack::Tool(reason) | Lack::Network(reason)) => {
+            println!("{name}: SKIPPED: {reason}");
+            ExitCode::SUCCESS
+        }
+        Outcome::Failed(advice) => {
+            eprintln!("{name}: FAILED: {advice}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+pub(crate) fn passes(command: &mut Command, advice: &str) -> Outcome {
+    println!("   {command:?}");
+    match command.status() {
+        Ok(status) if status.success() => Outcome::Done,
+        Ok(_) => Outcome::Failed(advice.to_owned()),
+        Err(error) => Outcome::Failed(format!("{} does not run: {error}", command.get_program().to_string_lossy())),
+    }
+}
+
+pub(crate) fn runs(program: &str, arguments: &[&str]) -> bool {
+    let quiet = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    quiet.is_ok_and(|status| status.success())
+}
+
+pub(crate) fn python() -> Option<&'static str> {
+    // 3.10 is the first that reads the bench programs.
+    let new_enough = "import sys; sys.exit(sys.version_info < (3, 10))";
+    ["python3", "python"].into_iter().find(|name| runs(name, &["-c", new_enough]))
+}
+
+pub(crate) fn cargo_program() -> std::ffi::OsString {
+    // The very cargo that runs xtask, so that a chosen toolchain is kept.
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Where cargo builds.
+pub(crate) fn target_folder(root: &Path) -> PathBuf {
+    root.join(std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from))
+}

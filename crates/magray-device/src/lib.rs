@@ -5,6 +5,7 @@ pub mod cpu;
 pub mod cuda;
 mod layers;
 mod mapped;
+mod number_format;
 mod numbers;
 mod ops;
 #[cfg(unix)]
@@ -13,8 +14,9 @@ mod table;
 
 pub use layers::{Embedding, LinearNumbers, LinearSource, Norm};
 pub use mapped::MappedFile;
+pub use number_format::NumberFormat;
 pub use numbers::{Generator, Numbers};
 pub use ops::{ActsPair, AttentionShape, Device, DistanceBias, Ops, PoolShape, Rows, TokenBatch};
 #[cfg(unix)]
 pub use shared_memory::SharedMemory;
-pub use table::{NumberFormat, Table};
+pub use table::Table;

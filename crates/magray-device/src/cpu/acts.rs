@@ -5,12 +5,13 @@
 //! Columns beyond the last are zero and stay so. Knows nothing of what the numbers mean.
 
 use super::aligned::{Aligned, Plain};
-use super::gemm::ROWS_READ_BEYOND;
 use crate::Rows;
 use half::bf16;
 
 /// Columns of a panel.
 pub(super) const PANEL: usize = 32;
+/// Kernels read rows in whole tiles: buffers hold this many rows more than they use.
+pub(super) const ROWS_READ_BEYOND: usize = 32;
 
 /// Rows of activations.
 pub struct Acts {

@@ -4,6 +4,7 @@
 use super::activation::Stored;
 use super::acts::{Grid, PANEL};
 use super::aligned::{Aligned, Plain};
+use super::head_columns::HeadColumns;
 use super::products::{Product, Products};
 use super::simd::{Element, Kernel, Simd};
 use super::softmax::{AddBias, Softmax};
@@ -64,30 +65,6 @@ impl<E: Plain> HeadScratch<E> {
 
     fn weights(&mut self, turn: usize) -> Grid<E> {
         Grid::new(self.weights[turn].as_mut_ptr(), QUERY_ROWS * PANEL)
-    }
-}
-
-/// The columns of one head in the queries, keys or values of one text.
-pub(super) struct HeadColumns<E> {
-    /// From the text's first token on.
-    pub(super) grid: Grid<E>,
-    pub(super) column: usize,
-    pub(super) size: usize,
-}
-
-impl<E> HeadColumns<E> {
-    pub(super) fn at(&self, token: usize, dimension: usize) -> *const E {
-        self.grid.at(token, self.column + dimension)
-    }
-
-    /// Whether the head's columns are whole panels.
-    pub(super) fn is_aligned(&self) -> bool {
-        self.column.is_multiple_of(PANEL) && self.size.is_multiple_of(PANEL)
-    }
-
-    /// The panels of an aligned head, from this token on.
-    fn panels(&self, token: usize) -> Grid<E> {
-        Grid::new(self.grid.row(token, self.column / PANEL), self.grid.stride)
     }
 }
 

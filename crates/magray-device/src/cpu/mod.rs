@@ -7,6 +7,7 @@ mod attention;
 mod detect;
 mod embed;
 mod gemm;
+mod head_columns;
 mod items;
 mod layer_norm;
 mod ops;

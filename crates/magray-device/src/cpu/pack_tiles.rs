@@ -2,7 +2,7 @@
 //! The plain loops of the other paths take about as long as the products.
 
 use super::acts::PANEL;
-use super::attention::HeadColumns;
+use super::head_columns::HeadColumns;
 use half::bf16;
 use std::arch::x86_64::*;
 use std::ops::Range;

@@ -4,8 +4,8 @@
 use super::activation::Stored;
 use super::acts::{Grid, PANEL};
 use super::aligned::Plain;
-use super::attention::HeadColumns;
 use super::gemm::{Ahead, Bf16Tiles, Keep, Layout, TileBlock, VectorBlock, place};
+use super::head_columns::HeadColumns;
 use super::simd::{Kernel, Simd};
 use half::bf16;
 use magray_core::CpuPath;

@@ -1,6 +1,7 @@
 //! What a kernel is compiled from and for, and the compiling.
 //! Chooses no kernel and keeps nothing.
 
+use super::arch::Arch;
 use super::nvrtc::{CompileError, Nvrtc, Unit};
 use super::sources;
 use std::fmt;
@@ -63,38 +64,6 @@ impl fmt::Display for KernelSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file)?;
         self.defines.iter().try_for_each(|(name, value)| write!(f, " -D{name}={value}"))
-    }
-}
-
-/// A GPU architecture as the compiler names it, with all that is special to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Arch {
-    major: u32,
-    minor: u32,
-}
-
-impl Arch {
-    /// The architecture of GPUs with this compute capability.
-    pub fn of(capability: (u32, u32)) -> Self {
-        Self { major: capability.0, minor: capability.1 }
-    }
-
-    /// The compute capability.
-    pub fn capability(self) -> (u32, u32) {
-        (self.major, self.minor)
-    }
-
-    /// As the compiler lists it, 90 for 9.0.
-    pub(super) fn number(self) -> u32 {
-        self.major * 10 + self.minor
-    }
-}
-
-impl fmt::Display for Arch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // From Hopper on the best instructions belong to one architecture only, and need the letter.
-        let letter = if self.major >= 9 { "a" } else { "" };
-        write!(f, "sm_{}{letter}", self.number())
     }
 }
 

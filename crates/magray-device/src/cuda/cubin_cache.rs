@@ -1,7 +1,8 @@
 //! Compiled kernels on disk, safe against other processes, half-written files and full disks.
 //! Never an error: what cannot be read is compiled again, what cannot be written is compiled next time.
 
-use super::compile::{Arch, KernelSpec, options};
+use super::arch::Arch;
+use super::compile::{KernelSpec, options};
 use super::sources;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;

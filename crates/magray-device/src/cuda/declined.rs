@@ -1,7 +1,7 @@
 //! Why no GPU is used, as a code for programs and a sentence for people.
 //! Decides nothing: what follows from a reason is up to the caller.
 
-use super::gpu::GpuInfo;
+use super::gpu_info::GpuInfo;
 
 /// The least driver, as the CUDA version that it brings.
 pub const LEAST_DRIVER: (u32, u32) = (12, 0);

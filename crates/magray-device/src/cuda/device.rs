@@ -4,20 +4,15 @@
 use super::compile::KernelSpec;
 use super::context::{Context, MemoryOptions};
 use super::cubin_cache::CubinCache;
+use super::device_error::DeviceError;
 use super::driver;
-use super::error::CudaError;
 use super::function::{Function, LaunchShape};
-use super::gpu::GpuInfo;
+use super::gpu_info::GpuInfo;
 use super::kernels::{KernelError, Kernels};
-use super::layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
 use super::libraries::SearchPath;
-use super::matrix::Acts;
 use super::memory::Number;
-use super::ops::CudaOps;
 use super::stream::{Stream, Urgency};
 use super::variants::{self, CLUSTERS};
-use super::weights::Site;
-use crate::{Device, DistanceBias, Embedding, LinearNumbers, LinearSource, Norm, Numbers};
 use magray_core::Precision;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -45,42 +40,6 @@ pub struct CudaOptions {
     pub trace: Option<PathBuf>,
     /// Whether the driver keeps knowing weights in host memory; `None`: where that pays.
     pub keeps_registered: Option<bool>,
-}
-
-/// Why a GPU did not do what was asked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DeviceError {
-    /// The driver failed.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-    /// A kernel is not there.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-    /// The system refused what weights need: a file cannot be read, or there is no memory to share.
-    #[error("the model's weights cannot be brought to the GPU: {0}")]
-    System(String),
-    /// Weights in shared memory are not those of the model: load it from its files.
-    #[error(
-        "the weights in shared memory have {found} bytes where the model has {expected}: load the model from its files"
-    )]
-    WrongImage {
-        /// What the model's layers need.
-        expected: u64,
-        /// What is there.
-        found: u64,
-    },
-    /// This GPU's memory cannot be taken from under its addresses: drop the model instead.
-    #[error("this GPU cannot take a model's memory away and keep its place: release the model instead")]
-    CannotPark,
-    /// The weights are not on the GPU: wake the model first.
-    #[error("the model's weights are not on the GPU at the moment: wake the model first")]
-    Away,
-}
-
-impl From<std::io::Error> for DeviceError {
-    fn from(error: std::io::Error) -> Self {
-        Self::System(error.to_string())
-    }
 }
 
 /// A GPU.
@@ -128,11 +87,6 @@ impl Cuda {
         &self.context
     }
 
-    /// Operations with a stream of their own: those of two streams overlap.
-    pub fn ops(self: &Arc<Self>) -> Result<CudaOps, DeviceError> {
-        CudaOps::new(Arc::clone(self))
-    }
-
     /// What is to be done about once a second: memory that nobody used for a while goes back to the driver, and what is
     /// scattered is joined. Cheap where there is nothing to do; may be called beside all other work.
     pub fn tend(&self) {
@@ -147,16 +101,6 @@ impl Cuda {
     /// The stream that weights are brought in.
     pub(super) fn copies(&self) -> &Arc<Mutex<Stream>> {
         &self.copies
-    }
-
-    /// Puts a few layers into a block of their own.
-    fn once<T>(&self, put: impl Fn(&Site<'_>) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
-        let measured = Site::measuring(self);
-        put(&measured)?;
-        let site = Site::small(self, measured.bytes())?;
-        let layers = put(&site)?;
-        site.fill()?;
-        Ok(layers)
     }
 
     pub(super) fn function(&self, spec: &KernelSpec) -> Result<Function, KernelError> {
@@ -201,39 +145,5 @@ impl Cuda {
             Precision::F16 => Number::F16,
             Precision::Bf16 | Precision::Int8 => self.sixteen,
         }
-    }
-}
-
-impl Device for Cuda {
-    type Error = DeviceError;
-    type Ops = CudaOps;
-
-    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Result<Linear, DeviceError> {
-        let weights = Numbers::new(source.weights);
-        self.once(|site| {
-            let weights = vec![weights.clone()];
-            let numbers = LinearNumbers { weights, inputs: source.inputs, bias: source.bias.to_vec() };
-            site.linear_of(numbers, precision)
-        })
-    }
-
-    fn norm(&self, norm: Norm) -> Result<DeviceNorm, DeviceError> {
-        self.once(|site| Ok(DeviceNorm::put(site, &norm)))
-    }
-
-    fn embedding(&self, embedding: Embedding, precision: Precision) -> Result<DeviceEmbedding, DeviceError> {
-        self.once(|site| Ok(DeviceEmbedding::put(site, &embedding, precision)))
-    }
-
-    fn bias(&self, bias: DistanceBias) -> Result<DeviceBias, DeviceError> {
-        self.once(|site| Ok(DeviceBias::put(site, &bias)))
-    }
-
-    fn acts(&self, precision: Precision, columns: usize) -> Acts {
-        Acts::new(&self.context, self.number(precision), columns, self.has_wgmma)
-    }
-
-    fn acts_in_turn(&self, precision: Precision, columns: [usize; 2]) -> (Acts, Acts) {
-        Acts::pair(&self.context, self.number(precision), columns, self.has_wgmma)
     }
 }

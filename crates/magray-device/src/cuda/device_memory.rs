@@ -2,7 +2,7 @@
 //! Never waits for the GPU: what a stream may still use rests until the stream is known to be done with it.
 
 use super::error::CudaError;
-use super::stream::Progress;
+use super::progress::Progress;
 use super::sys;
 use super::trace::Trace;
 use super::vmm::Vmm;

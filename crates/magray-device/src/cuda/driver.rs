@@ -7,14 +7,8 @@ use super::libraries::{SearchPath, load_driver};
 use super::sys::{self, CUresult};
 use std::sync::OnceLock;
 
-/// The CUDA version of the driver that was loaded; set once, when its library was found.
-static LOADED: OnceLock<()> = OnceLock::new();
+/// The CUDA version of the driver, or why it does not start; set once.
 static STARTED: OnceLock<Result<(u32, u32), Declined>> = OnceLock::new();
-
-/// Whether functions of the driver may be called at all.
-pub(super) fn is_loaded() -> bool {
-    LOADED.get().is_some()
-}
 
 /// Whether the driver was started and is new enough.
 pub(super) fn is_started() -> bool {
@@ -26,12 +20,8 @@ pub(super) fn is_started() -> bool {
 /// The first answer stands for the life of the process, as the driver's own does; only a driver that was not found is
 /// looked for again, for the next caller may know more places.
 pub(super) fn start(search: &SearchPath) -> Result<(u32, u32), Declined> {
-    if !is_loaded() {
-        if !load_driver(search) {
-            return Err(Declined::NoDriver);
-        }
-        // A second thread may have been faster; it found the same library.
-        let _ = LOADED.set(());
+    if !load_driver(search) {
+        return Err(Declined::NoDriver);
     }
     STARTED.get_or_init(start_loaded).clone()
 }

@@ -91,7 +91,7 @@ impl CudaError {
 /// The driver's name of a result, without its common beginning.
 pub(super) fn name_of(result: CUresult) -> String {
     // A result exists only where the driver was loaded, but tests make their own.
-    let known = super::driver::is_loaded().then(|| {
+    let known = super::libraries::is_driver_loaded().then(|| {
         let mut text = std::ptr::null();
         // SAFETY: the driver is loaded; it writes a pointer to a text that lives as long as the process.
         let found = unsafe { sys::cuGetErrorName(result, &mut text) };

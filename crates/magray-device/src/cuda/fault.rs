@@ -1,9 +1,10 @@
 //! Failures of a GPU on purpose, so that recovery can be seen to work on real ones.
 //! Never called unless somebody planned it: what it does cannot be undone in this process.
 
-use super::device::{Cuda, DeviceError};
+use super::device::Cuda;
+use super::device_error::DeviceError;
 use super::function::LaunchShape;
-use super::pinned::PinnedWords;
+use super::pinned_buffers::PinnedWords;
 use super::stream::{Stream, Urgency};
 use super::variants;
 use std::ffi::c_void;

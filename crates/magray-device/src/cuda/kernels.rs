@@ -1,7 +1,8 @@
 //! Gives kernels that can be launched: from memory, from the cache on disk, or from the compiler.
 //! Launches nothing.
 
-use super::compile::{Arch, KernelSpec, compile};
+use super::arch::Arch;
+use super::compile::{KernelSpec, compile};
 use super::context::Context;
 use super::cubin_cache::{CubinCache, CubinKey};
 use super::declined::Declined;

@@ -1,6 +1,7 @@
 //! A model's layers in the GPU's memory, in the forms that the kernels read.
 //! Launches nothing.
 
+use super::arithmetic::Arithmetic;
 use super::error::CudaError;
 use super::matrix::{TensorMap, stride_of};
 use super::memory::Number;
@@ -11,30 +12,6 @@ use std::sync::Arc;
 
 /// Columns that biases, gains and shifts are padded to a multiple of, with zeros: the widest tile of a kernel.
 const TILE_COLUMNS: usize = 384;
-
-/// How a layer's products are done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Arithmetic {
-    /// Of 16-bit numbers, in 32 bits.
-    Sixteen,
-    /// Of 32-bit numbers whose lower bits are dropped.
-    Tf32,
-    /// Of 32-bit numbers.
-    F32,
-    /// Of bytes, scaled by row and column.
-    Int8,
-}
-
-impl Arithmetic {
-    fn of(precision: Precision) -> Self {
-        match precision {
-            Precision::F32 => Self::F32,
-            Precision::Tf32 => Self::Tf32,
-            Precision::F16 | Precision::Bf16 => Self::Sixteen,
-            Precision::Int8 => Self::Int8,
-        }
-    }
-}
 
 /// A linear layer.
 #[derive(Debug)]

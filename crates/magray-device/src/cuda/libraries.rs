@@ -3,6 +3,7 @@
 
 use libloading::Library;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where to look for libraries that the loader does not find by name.
 ///
@@ -134,6 +135,9 @@ fn version_of(name: &str) -> Vec<u32> {
 ///
 /// The bindings panic where the library is missing, so nothing of them may be called before this was true.
 pub(super) fn load_driver(search: &SearchPath) -> bool {
+    if is_driver_loaded() {
+        return true;
+    }
     let by_name = open_first(DRIVER_NAMES.iter().map(PathBuf::from));
     let opened = by_name.or_else(|| {
         open_first(search.folders().iter().flat_map(|folder| DRIVER_NAMES.iter().map(move |name| folder.join(name))))
@@ -143,7 +147,19 @@ pub(super) fn load_driver(search: &SearchPath) -> bool {
     let Some((library, _)) = opened else { return false };
     std::mem::forget(library);
     // SAFETY: opens the library that is already open; its initialisers do not run again.
-    unsafe { cudarc::driver::sys::is_culib_present() }
+    let is_found = unsafe { cudarc::driver::sys::is_culib_present() };
+    if is_found {
+        DRIVER_LOADED.store(true, Ordering::Release);
+    }
+    is_found
+}
+
+/// Set once, when the driver's library was found.
+static DRIVER_LOADED: AtomicBool = AtomicBool::new(false);
+
+/// Whether functions of the driver may be called at all.
+pub(super) fn is_driver_loaded() -> bool {
+    DRIVER_LOADED.load(Ordering::Acquire)
 }
 
 #[cfg(windows)]

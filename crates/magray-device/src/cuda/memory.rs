@@ -4,7 +4,8 @@
 use super::context::Context;
 use super::device_memory::Taken;
 use super::error::CudaError;
-use super::stream::{Progress, Stream};
+use super::progress::Progress;
+use super::stream::Stream;
 use crate::NumberFormat;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};

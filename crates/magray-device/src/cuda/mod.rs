@@ -5,12 +5,15 @@
 //! when it is first called, and panic where the driver lacks it. So nothing of `sys` is called before
 //! [`probe`] has found a driver that is new enough.
 
+mod arch;
+mod arithmetic;
 mod batch;
 mod compile;
 mod context;
 mod cubin_cache;
 mod declined;
 mod device;
+mod device_error;
 mod device_memory;
 mod driver;
 mod error;
@@ -18,6 +21,7 @@ mod fault;
 mod front;
 mod function;
 mod gpu;
+mod gpu_info;
 mod history;
 mod kernels;
 mod layers;
@@ -27,8 +31,11 @@ mod matrix;
 mod memory;
 mod nvrtc;
 mod ops;
+mod packing;
 mod pinned;
+mod pinned_buffers;
 mod pool_probe;
+mod progress;
 mod sources;
 mod stream;
 mod telemetry;
@@ -43,15 +50,18 @@ mod xids;
 
 pub(crate) use cudarc::driver::sys;
 
-pub use compile::{Arch, KernelSpec, Needs, compile};
+pub use arch::Arch;
+pub use compile::{KernelSpec, Needs, compile};
 pub use context::{CONTEXT_BYTES, Context, MemoryOptions};
 pub use cubin_cache::{CubinCache, CubinKey};
 pub use declined::{Declined, LEAST_CAPABILITY, LEAST_DRIVER};
-pub use device::{Cuda, CudaOptions, DeviceError};
+pub use device::{Cuda, CudaOptions};
+pub use device_error::DeviceError;
 pub use error::CudaError;
 pub use fault::InjectedFault;
 pub use function::{Function, LaunchShape};
-pub use gpu::{GpuInfo, probe, resolve, shown, usable};
+pub use gpu::{probe, resolve, shown, usable};
+pub use gpu_info::GpuInfo;
 pub use kernels::{KernelError, Kernels};
 pub use layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
 pub use libraries::SearchPath;

@@ -1,7 +1,7 @@
 //! NVIDIA's runtime compiler, bound by hand: its library's name changes with every major version.
 //! Needs no GPU and no driver; reads no file of ours.
 
-use super::compile::Arch;
+use super::arch::Arch;
 use super::libraries::{self, SearchPath};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int};

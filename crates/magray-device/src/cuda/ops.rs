@@ -6,14 +6,15 @@ mod products;
 
 use super::batch::{Bucket, Layout, padded_rows};
 use super::compile::KernelSpec;
-use super::device::{Cuda, DeviceError};
+use super::device::Cuda;
+use super::device_error::DeviceError;
 use super::error::CudaError;
 use super::function::LaunchShape;
 use super::history::History;
 use super::layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
 use super::matrix::{Acts, TensorMap};
 use super::memory::{DeviceBuffer, Number};
-use super::pinned::PinnedWords;
+use super::pinned_buffers::PinnedWords;
 use super::stream::{Graph, Stream, Urgency};
 use super::tiles::Product;
 use super::variants::{self, HEAD_SIZES, Leaves};

@@ -5,8 +5,8 @@ use super::context::{Context, MemoryOptions};
 use super::device::Cuda;
 use super::device_memory::Taken;
 use super::error::CudaError;
-use super::gpu::GpuInfo;
-use super::stream::Progress;
+use super::gpu_info::GpuInfo;
+use super::progress::Progress;
 use magray_core::pool::PoolStats;
 use std::sync::Arc;
 

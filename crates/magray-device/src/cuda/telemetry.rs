@@ -2,7 +2,7 @@
 //! Never an error: what a machine does not tell is left out.
 
 use super::driver::split_version;
-use super::gpu::GpuInfo;
+use super::gpu_info::GpuInfo;
 use super::libraries::{SearchPath, nvml_candidates};
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{

@@ -1,8 +1,8 @@
 //! Every form in which the kernels are used: what names a kernel for a number type, a head size, a tile.
 //! Compiles nothing.
 
+use super::arithmetic::Arithmetic;
 use super::compile::{KernelSpec, Needs};
-use super::layers::Arithmetic;
 use super::memory::Number;
 use super::tiles::{HOPPER_TILES, HopperTile, MMA_TILES, MmaTile, NORM_TILES, NormTile};
 use magray_core::Activation;

@@ -1,7 +1,7 @@
 //! Which GPUs the environment lets this process see.
 //! Reads no variable: the caller gives the values.
 
-use super::gpu::GpuInfo;
+use super::gpu_info::GpuInfo;
 
 /// What `NVIDIA_VISIBLE_DEVICES` asks for, and what `CUDA_VISIBLE_DEVICES` said.
 ///

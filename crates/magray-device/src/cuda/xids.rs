@@ -4,7 +4,7 @@
 //! A thread waits all the time, because the library keeps the last number alone: one who asks now and then would be told
 //! of the clean-up that follows an error, and not of the error.
 
-use super::gpu::GpuInfo;
+use super::gpu_info::GpuInfo;
 use super::telemetry::Telemetry;
 use nvml_wrapper::EventSet;
 use nvml_wrapper::bitmasks::event::EventTypes;

@@ -1,8 +1,8 @@
 //! Finishes a block of a product: scales, adds bias and residual, applies the activation, stores.
 //! Runs while the block is still near the core, alone or woven into the product of the next block.
 
+use super::beside::Beside;
 use super::places::Place;
-use super::tiles::Beside;
 use crate::cpu::activation::{Function, Gelu, GeluTanh, Identity, Relu, Silu, Stored, Tanh};
 use crate::cpu::acts::{Grid, PANEL};
 use crate::cpu::simd::{Element, Kernel, Simd};

@@ -2,6 +2,7 @@
 //! Knows nothing of threads: callers give each its own blocks.
 
 mod ahead;
+mod beside;
 mod finish;
 mod pack;
 mod places;
@@ -19,14 +20,14 @@ pub(super) use pack::{Layout, place};
 pub(super) use places::{Division, Places};
 pub(super) use quantise::{QuantiseRows, QuantisedRows};
 pub(super) use tile_registers::{Bf16Tiles, Keep, Tiles};
-pub(super) use tiles::{ROWS_READ_BEYOND, TileBlock};
+pub(super) use tiles::TileBlock;
 pub(super) use vector::VectorBlock;
 
 use super::activation::Stored;
 use super::acts::{Acts, PANEL};
 use super::aligned::{Aligned, Plain, Region};
 use super::pool::ThreadPool;
-use super::simd::{Element, vectorize, vectorize_beside_tiles};
+use super::simd::{Element, Kernel, vectorize, vectorize_on_amx};
 use super::turns::offer_core;
 use crate::LinearSource;
 use finish::{Ending, FinishBlock, Sums};
@@ -240,4 +241,13 @@ impl<I: Iterator<Item = usize>> Part<'_, I> {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (steps, panels, ending);
     }
+}
+
+/// Runs a kernel that multiplies tiles.
+///
+/// # Safety
+/// What the kernel points at is valid.
+unsafe fn vectorize_beside_tiles<K: Kernel>(_: &Tiles, kernel: K) {
+    // SAFETY: the tiles were configured, so the machine has the AMX path; the rest is the caller's promise.
+    unsafe { vectorize_on_amx(kernel) }
 }

@@ -1,8 +1,7 @@
 //! Activations as bytes with a scale a row, for the int8 products. Rows are raised by 128 to be unsigned.
 
-use super::ROWS_READ_BEYOND;
 use super::tiles::STEP_BYTES;
-use crate::cpu::acts::{Grid, PANEL};
+use crate::cpu::acts::{Grid, PANEL, ROWS_READ_BEYOND};
 use crate::cpu::aligned::Aligned;
 use crate::cpu::simd::{Element, Kernel, Simd};
 

@@ -2,11 +2,12 @@
 //! Finishes the block before it meanwhile, and knows nothing of how.
 
 use super::ahead::Ahead;
+use super::beside::Beside;
 use super::finish::{Integer, Read, Ready};
 use super::tile_registers::{
     Bf16Tiles, Keep, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileKind, U8I8Tiles, load, store, zero,
 };
-use crate::cpu::acts::PANEL;
+use crate::cpu::acts::{PANEL, ROWS_READ_BEYOND};
 use crate::cpu::simd::{Kernel, Simd};
 use std::marker::PhantomData;
 
@@ -18,8 +19,7 @@ pub(in crate::cpu) const STEP_BYTES: usize = TILE_ROW_BYTES;
 pub(in crate::cpu) const PANEL_STEP_BYTES: usize = 2 * TILE_BYTES;
 /// Rows of a block: the sums of two tiles of rows are 4 KiB, which stay in the first cache until they are finished.
 pub(in crate::cpu) const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Rows are read in whole tiles: buffers hold this many rows more than they use.
-pub(in crate::cpu) const ROWS_READ_BEYOND: usize = 2 * TILE_ROWS;
+const _: () = assert!(ROWS_READ_BEYOND == 2 * TILE_ROWS, "buffers end with whole tiles");
 /// Steps of a panel that stay in the first cache (24 KiB of its 48) from block to block. More would drive each other
 /// out before they are read again, and the sums with them.
 const STEPS_KEPT: usize = 12;
@@ -59,15 +59,6 @@ impl TileSums for Bf16Tiles {
 
 impl TileSums for U8I8Tiles {
     type Sums = Integer;
-}
-
-/// Rows of other work, done while tiles multiply.
-pub(in crate::cpu) trait Beside {
-    fn count(&self) -> usize;
-
-    /// # Safety
-    /// `row` is below `count`, and comes once; what the rows point at is valid; the machine has the instructions of `S`.
-    unsafe fn finish<S: Simd>(&self, row: usize);
 }
 
 /// No other work.

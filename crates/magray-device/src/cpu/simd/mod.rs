@@ -10,7 +10,6 @@ mod portable;
 #[cfg(test)]
 pub(super) use portable::Portable;
 
-use super::gemm::Tiles;
 use half::bf16;
 use magray_core::CpuPath;
 
@@ -133,12 +132,12 @@ pub(super) unsafe fn vectorize<K: Kernel>(path: CpuPath, kernel: K) {
     }
 }
 
-/// Runs a kernel that multiplies tiles, with the vectors of the AMX path.
+/// Runs a kernel with the vectors of the AMX path, and compiles it for no other.
 ///
 /// # Safety
-/// What the kernel points at is valid.
-pub(super) unsafe fn vectorize_beside_tiles<K: Kernel>(_: &Tiles, kernel: K) {
-    // SAFETY: the tiles were configured, so the path is AMX, whose vectors these are; the rest is the caller's promise.
+/// The machine was found to have the AMX path, and what the kernel points at is valid.
+pub(super) unsafe fn vectorize_on_amx<K: Kernel>(kernel: K) {
+    // SAFETY: the caller vouches for both.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         avx512::run_with_bf16(kernel);

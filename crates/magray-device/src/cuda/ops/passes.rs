@@ -5,9 +5,9 @@ use super::{CudaOps, MOST_RECORDINGS, Mode, Order, Recording};
 use crate::TokenBatch;
 use crate::cuda::batch::{self, Bucket};
 use crate::cuda::compile::KernelSpec;
-use crate::cuda::device::DeviceError;
+use crate::cuda::device_error::DeviceError;
 use crate::cuda::memory::DeviceBuffer;
-use crate::cuda::pinned::PinnedWords;
+use crate::cuda::pinned_buffers::PinnedWords;
 use std::collections::BTreeSet;
 
 impl CudaOps {

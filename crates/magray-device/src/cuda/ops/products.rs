@@ -3,8 +3,9 @@
 
 use super::{Arg, CudaOps, int, row_shape};
 use crate::Rows;
+use crate::cuda::arithmetic::Arithmetic;
 use crate::cuda::function::LaunchShape;
-use crate::cuda::layers::{Arithmetic, DeviceNorm, Linear};
+use crate::cuda::layers::{DeviceNorm, Linear};
 use crate::cuda::matrix::{Acts, TensorMap, stride_of};
 use crate::cuda::memory::Number;
 use crate::cuda::tiles::Product;

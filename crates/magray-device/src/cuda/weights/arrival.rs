@@ -1,7 +1,7 @@
 //! How far a model's weights have come to the GPU, for streams that want to begin before all are there.
 //! Copies nothing.
 
-use crate::cuda::device::DeviceError;
+use crate::cuda::device_error::DeviceError;
 use crate::cuda::stream::{Mark, Stream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -4,7 +4,7 @@
 use super::Ground;
 use crate::SharedMemory;
 use crate::cuda::context::Context;
-use crate::cuda::device::DeviceError;
+use crate::cuda::device_error::DeviceError;
 use crate::cuda::error::CudaError;
 use crate::cuda::stream::{Stream, Urgency};
 use crate::cuda::sys;

@@ -5,7 +5,7 @@ use super::image::Image;
 use super::upload::{self, Origin};
 use super::{Ground, OnFilled, WeightsBlock};
 use crate::SharedMemory;
-use crate::cuda::device::DeviceError;
+use crate::cuda::device_error::DeviceError;
 use crate::cuda::stream::Stream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -14,7 +14,7 @@ pub(super) use parts::{Form, Matrix};
 pub use site::Site;
 
 use super::context::Context;
-use super::device::DeviceError;
+use super::device_error::DeviceError;
 use super::error::CudaError;
 use super::memory::DeviceBuffer;
 use super::stream::Stream;

@@ -4,14 +4,12 @@
 use super::parts::{Form, Matrix, Part};
 use super::upload::{self, Origin};
 use super::{Ground, Place, WeightsBlock};
+use crate::Numbers;
 #[cfg(unix)]
 use crate::SharedMemory;
-use crate::cuda::device::{Cuda, DeviceError};
-use crate::cuda::layers::{DeviceBias, DeviceEmbedding, DeviceNorm, Linear};
-use crate::cuda::matrix::Acts;
-use crate::cuda::ops::CudaOps;
-use crate::{ActsPair, Device, DistanceBias, Embedding, LinearNumbers, LinearSource, Norm, Numbers};
-use magray_core::Precision;
+use crate::cuda::device::Cuda;
+use crate::cuda::device_error::DeviceError;
+
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -95,40 +93,5 @@ impl<'a> Site<'a> {
             self.parts.borrow_mut().push(Part { at, matrix: Arc::clone(matrix), form });
         }
         Place { ground: Arc::clone(&self.ground), at, end }
-    }
-}
-
-impl Device for Site<'_> {
-    type Error = DeviceError;
-    type Ops = CudaOps;
-
-    fn linear(&self, source: LinearSource<'_>, precision: Precision) -> Result<Linear, DeviceError> {
-        let weights = vec![Numbers::new(source.weights)];
-        let numbers = LinearNumbers { weights, inputs: source.inputs, bias: source.bias.to_vec() };
-        self.linear_of(numbers, precision)
-    }
-
-    fn linear_of(&self, source: LinearNumbers, precision: Precision) -> Result<Linear, DeviceError> {
-        Ok(Linear::put(self, source, precision)?)
-    }
-
-    fn norm(&self, norm: Norm) -> Result<DeviceNorm, DeviceError> {
-        Ok(DeviceNorm::put(self, &norm))
-    }
-
-    fn embedding(&self, embedding: Embedding, precision: Precision) -> Result<DeviceEmbedding, DeviceError> {
-        Ok(DeviceEmbedding::put(self, &embedding, precision))
-    }
-
-    fn bias(&self, bias: DistanceBias) -> Result<DeviceBias, DeviceError> {
-        Ok(DeviceBias::put(self, &bias))
-    }
-
-    fn acts(&self, precision: Precision, columns: usize) -> Acts {
-        self.cuda.acts(precision, columns)
-    }
-
-    fn acts_in_turn(&self, precision: Precision, columns: [usize; 2]) -> ActsPair<CudaOps> {
-        self.cuda.acts_in_turn(precision, columns)
     }
 }

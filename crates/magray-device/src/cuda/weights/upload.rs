@@ -5,8 +5,8 @@ use super::Ground;
 #[cfg(unix)]
 use super::image::Image;
 use super::parts::{self, Part};
-use crate::cuda::device::DeviceError;
-use crate::cuda::pinned::PinnedBytes;
+use crate::cuda::device_error::DeviceError;
+use crate::cuda::pinned_buffers::PinnedBytes;
 use crate::cuda::stream::{Mark, Stream};
 use crate::cuda::threads::on_threads;
 use std::ops::Range;

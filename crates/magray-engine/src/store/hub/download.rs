@@ -3,7 +3,8 @@
 
 use super::super::disk::{BLOCK_BYTES, Disk, HashedFile};
 use super::super::manifest::{FileFault, StoredFile};
-use super::super::pull::{OnEvent, PullError, PullEvent};
+use super::super::pull_error::PullError;
+use super::super::pull_event::{OnEvent, PullEvent};
 use super::HubError;
 use super::http::{Attempts, Client, Trouble};
 use super::listing::RemoteFile;

@@ -1,8 +1,9 @@
 //! Requests to the hub: one agent, its timeouts, where redirects may lead, and what each failure means.
 //! Never repeats a request by itself, never sends the token anywhere but to the hub itself by https.
 
-use super::super::pull::{OnEvent, PullEvent};
-use super::{HubError, HubOptions, TokenUse};
+use super::super::pull_error::{HubError, TokenUse};
+use super::super::pull_event::{OnEvent, PullEvent};
+use super::HubOptions;
 use std::io;
 use std::time::Duration;
 use ureq::http::header::{AUTHORIZATION, HeaderName, LOCATION, RANGE, RETRY_AFTER};

@@ -8,17 +8,15 @@ mod listing;
 pub use http::RetryPolicy;
 
 use super::disk::Disk;
-use super::manifest::{FileFault, Origin, Source};
+use super::manifest::{Origin, Source};
 use super::model_ref::HubModel;
-use super::pull::{Delivery, OnEvent, PullError, PullEvent};
+use super::pull_error::{DEFAULT_ENDPOINT, HubError, PullError};
+use super::pull_event::{Delivery, OnEvent, PullEvent};
 use http::{Attempts, Client, Trouble};
 use listing::Listing;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
-
-/// The hub itself; mirrors have other addresses.
-pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
 /// How the hub is reached.
 #[derive(Clone, Debug)]
@@ -65,128 +63,6 @@ impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(hidden)")
     }
-}
-
-/// What became of the token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenUse {
-    /// There was none.
-    Absent,
-    /// It was sent to the hub.
-    Sent,
-    /// It was kept back, because the hub's address is not https.
-    Withheld,
-}
-
-/// Why the hub did not give a model.
-#[derive(Debug, thiserror::Error)]
-pub enum HubError {
-    /// The address cannot be one.
-    #[error("'{endpoint}' is no address of a hub: give one like {DEFAULT_ENDPOINT}, without user name or query")]
-    BadEndpoint {
-        /// The address as given.
-        endpoint: String,
-    },
-    /// The token cannot be sent.
-    #[error("the token for the hub is empty or holds characters that no token has")]
-    BadToken,
-    /// Nobody answers.
-    #[error("cannot reach {endpoint}: {reason}; check the network and the proxy settings")]
-    Unreachable {
-        /// The address of the hub.
-        endpoint: String,
-        /// What failed.
-        reason: String,
-    },
-    /// The hub wants to know who asks, or that one may not.
-    #[error("the hub does not give out '{repo}': {}", match token {
-        TokenUse::Sent => {
-            "it does not exist, or the token may not read it (check the name; gated models want their terms accepted)"
-        }
-        TokenUse::Absent => "it does not exist, or it is private or gated (check the name, or set a token: HF_TOKEN)",
-        TokenUse::Withheld => "it does not exist, or it wants the token, which is sent by https alone: use an https address",
-    })]
-    NeedsToken {
-        /// The repository.
-        repo: String,
-        /// Whether a token went along.
-        token: TokenUse,
-    },
-    /// The hub sends the reader where nothing is fetched from.
-    #[error("the hub redirects to '{to}', which is not followed: {reason}")]
-    BadRedirect {
-        /// The address.
-        to: String,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// The hub knows no such repository.
-    #[error("there is no model '{repo}' on the hub; check the name")]
-    NoSuchRepo {
-        /// The repository.
-        repo: String,
-    },
-    /// The repository has no such branch, tag or commit.
-    #[error("'{repo}' has no revision '{revision}'")]
-    NoSuchRevision {
-        /// The repository.
-        repo: String,
-        /// The revision.
-        revision: String,
-    },
-    /// The repository lacks a file that every model needs.
-    #[error("'{repo}' has no '{file}', so it is no model that can be loaded")]
-    MissingFile {
-        /// The repository.
-        repo: String,
-        /// The file.
-        file: String,
-    },
-    /// The weights come in other formats only.
-    #[error("'{repo}' has no weights as safetensors; other formats are not read")]
-    NoSafetensors {
-        /// The repository.
-        repo: String,
-    },
-    /// The hub's answer makes no sense.
-    #[error("the hub's list of files for '{repo}' cannot be used: {reason}")]
-    BadListing {
-        /// The repository.
-        repo: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The hub answered with a status that means nothing here.
-    #[error("the hub answered with status {status} to {url}")]
-    Unexpected {
-        /// The address.
-        url: String,
-        /// The status.
-        status: u16,
-    },
-    /// It kept failing.
-    #[error("gave up on {what} after {tries} tries: {reason}")]
-    GaveUp {
-        /// The file or listing.
-        what: String,
-        /// How often it was tried.
-        tries: u32,
-        /// What failed last.
-        reason: String,
-    },
-    /// A file is larger than any that is taken.
-    #[error("'{file}' of '{repo}' has more than {limit} bytes, the most that is fetched of such a file")]
-    TooLarge {
-        /// The repository.
-        repo: String,
-        /// The file.
-        file: String,
-        /// The most.
-        limit: u64,
-    },
-    /// A file is not the one that the hub listed.
-    #[error("the download does not match what the hub lists: {0}")]
-    Content(FileFault),
 }
 
 /// A hub, ready to be asked.

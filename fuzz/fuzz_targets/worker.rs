@@ -12,4 +12,16 @@ mod gpu {
     pub(crate) use crate::memory::MemoryStats;
 }
 
+/// Where messages look for it.
+mod executors {
+    use serde::{Deserialize, Serialize};
+
+    /// As in the engine, whose executors it comes from.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct NewTokens {
+        pub tokens: Vec<u32>,
+        pub is_end: bool,
+    }
+}
+
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| messages::check(bytes));

@@ -1,10 +1,11 @@
 //! Names the arithmetic a model runs in, and settles which one a device runs when another was asked for.
 //! Knows of the hardware only what it is told.
 
+use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 /// The arithmetic of a loaded model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Precision {
     /// 32-bit floats throughout.
     F32,
@@ -30,7 +31,7 @@ impl Precision {
 }
 
 /// What a user asks for: one precision, or the best one of the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PrecisionChoice {
     /// The fastest one that rounds no more than 16-bit floats do.
     #[default]

@@ -27,6 +27,8 @@ pub use allocate::Pool;
 pub use forecast::Forecast;
 pub use simulated::{SimulatedFailure, SimulatedHandle, SimulatedMemory};
 
+use serde::{Deserialize, Serialize};
+
 /// Where a pool's memory comes from: a driver, or a test.
 pub trait Upstream {
     /// Memory that is not mapped anywhere, or at one place.
@@ -165,7 +167,7 @@ impl<E: std::error::Error + 'static> std::error::Error for AllocateError<E> {
 pub struct StreamId(pub u32);
 
 /// How a pool is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolStats {
     /// Memory that is mapped or kept in handles.
     pub reserved: u64,

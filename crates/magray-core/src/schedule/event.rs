@@ -2,6 +2,7 @@
 //! Carries no tokens and no vectors: the machine decides by counts.
 
 use super::{BatchId, DeviceId, Group, ModelId, Moment, Outcome, RequestId, Sequence};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Something that happened.
@@ -218,7 +219,7 @@ pub enum Allowed {
 }
 
 /// Why a batch was not computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Failure {
     /// The device's memory is full: less at a time may do. Not the device's fault.
     OutOfMemory,

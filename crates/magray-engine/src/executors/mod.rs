@@ -13,6 +13,7 @@ use cuda::CudaExecutor;
 #[cfg(unix)]
 use magray_device::SharedMemory;
 use magray_device::cuda::{CudaError, DeviceError, InjectedFault};
+use serde::{Deserialize, Serialize};
 
 /// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.
 #[cfg(unix)]
@@ -34,7 +35,7 @@ pub(crate) struct SequenceStep<'a> {
 }
 
 /// What came of a step.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewTokens {
     /// They follow those of the sequence.
     pub tokens: Vec<u32>,

@@ -2,10 +2,11 @@
 //! Frees nothing.
 
 use magray_core::pool::PoolStats;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Memory of a device, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryStats {
     /// In use by models and their passes.
     pub allocated: u64,

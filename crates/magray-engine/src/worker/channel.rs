@@ -1,12 +1,13 @@
 //! Whole messages over a socket between two processes, and the handle of shared memory along with one of them.
 //! Knows no message's meaning; gives up at the first byte that makes no sense.
 
-use super::wire::{Garbled, HEADER_BYTES, PAYLOAD_BYTES_MAX, PROTOCOL};
+use super::wire::{Garbled, HEADER_BYTES, PAYLOAD_BYTES_MAX, PROTOCOL, decode, encode};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -47,13 +48,6 @@ impl From<Garbled> for ChannelError {
     }
 }
 
-/// A message whose kind is known.
-#[derive(Debug)]
-pub(super) struct Frame<'a> {
-    pub(super) kind: u8,
-    pub(super) payload: &'a [u8],
-}
-
 /// The receiving end.
 #[derive(Debug)]
 pub(super) struct Incoming {
@@ -80,15 +74,15 @@ impl Incoming {
     }
 
     /// The next message; waits for it. The receiving timeout of the socket holds for every part of it.
-    pub(super) fn next(&mut self) -> Result<Frame<'_>, ChannelError> {
-        let (kind, payload) = loop {
+    pub(super) fn next<'a, T: Deserialize<'a>>(&'a mut self) -> Result<T, ChannelError> {
+        let payload = loop {
             match self.whole()? {
                 Some(found) => break found,
                 None => self.fill()?,
             }
         };
         self.unread.start = payload.end;
-        Ok(Frame { kind, payload: &self.buffer[payload] })
+        Ok(decode(&self.buffer[payload])?)
     }
 
     /// Gives up waiting after this time; `None`: never.
@@ -102,10 +96,10 @@ impl Incoming {
         self.fds.pop_front()
     }
 
-    /// Kind and place of the first message, if all of it is there.
-    fn whole(&mut self) -> Result<Option<(u8, Range<usize>)>, ChannelError> {
+    /// Where the first message lies, if all of it is there.
+    fn whole(&mut self) -> Result<Option<Range<usize>>, ChannelError> {
         let unread = &self.buffer[self.unread.clone()];
-        let Some(&[a, b, c, d, protocol, kind]) = unread.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let Some(&[a, b, c, d, protocol]) = unread.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         if protocol != PROTOCOL {
             return Err(ChannelError::Version { found: protocol });
         }
@@ -115,7 +109,7 @@ impl Incoming {
         }
         let start = self.unread.start + HEADER_BYTES;
         if self.unread.end - start >= length {
-            return Ok(Some((kind, start..start + length)));
+            return Ok(Some(start..start + length));
         }
         // The rest goes behind what is there.
         self.buffer.copy_within(self.unread.clone(), 0);
@@ -192,20 +186,16 @@ impl Outgoing {
         Self { stream, buffer: Vec::with_capacity(256) }
     }
 
-    /// Sends the message that `encode` writes.
-    pub(super) fn send(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), ChannelError> {
-        encode(&mut self.buffer);
+    /// Sends a message.
+    pub(super) fn send(&mut self, message: &impl Serialize) -> Result<(), ChannelError> {
+        encode(message, &mut self.buffer);
         assert!(self.buffer.len() <= HEADER_BYTES + PAYLOAD_BYTES_MAX, "messages are bounded where they are made");
         self.stream.write_all(&self.buffer).map_err(sending_failed)
     }
 
     /// Sends a message and the handle of something that this process holds.
-    pub(super) fn send_along(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        encode: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<(), ChannelError> {
-        encode(&mut self.buffer);
+    pub(super) fn send_along(&mut self, fd: BorrowedFd<'_>, message: &impl Serialize) -> Result<(), ChannelError> {
+        encode(message, &mut self.buffer);
         let fds = [fd];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut along = SendAncillaryBuffer::new(&mut space);
@@ -244,16 +234,13 @@ mod tests {
     fn messages_come_one_by_one_also_when_they_arrive_together() {
         let (mut out, mut incoming) = pair();
         let long = vec![b'x'; 3 * BUFFER_BYTES];
-        out.send(|to| ToWorker::Trim.encode(to)).unwrap();
-        out.send(|to| ToWorker::Open(&long).encode(to)).unwrap();
-        out.send(|to| ToWorker::Stop.encode(to)).unwrap();
+        let sent = [ToWorker::Trim, ToWorker::Open(&long), ToWorker::Stop];
+        sent.iter().for_each(|message| out.send(message).unwrap());
         drop(out);
-        let mut lengths = Vec::new();
-        while let Ok(frame) = incoming.next() {
-            lengths.push(frame.payload.len());
+        for message in sent {
+            assert_eq!(incoming.next::<ToWorker<'_>>().unwrap(), message);
         }
-        assert_eq!(lengths, [0, long.len(), 0]);
-        assert!(matches!(incoming.next(), Err(ChannelError::Closed)));
+        assert!(matches!(incoming.next::<ToWorker<'_>>(), Err(ChannelError::Closed)));
     }
 
     #[test]
@@ -262,13 +249,13 @@ mod tests {
         let mut incoming = Incoming::new(there);
         incoming.set_timeout(Some(Duration::from_millis(1))).unwrap();
         let mut bytes = Vec::new();
-        ToWorker::Open(b"12345").encode(&mut bytes);
+        encode(&ToWorker::Open(b"12345"), &mut bytes);
         for byte in &bytes[..bytes.len() - 1] {
             (&here).write_all(&[*byte]).unwrap();
-            assert!(matches!(incoming.next(), Err(ChannelError::Timeout)));
+            assert!(matches!(incoming.next::<ToWorker<'_>>(), Err(ChannelError::Timeout)));
         }
         (&here).write_all(&bytes[bytes.len() - 1..]).unwrap();
-        assert_eq!(incoming.next().unwrap().payload, b"12345");
+        assert_eq!(incoming.next::<ToWorker<'_>>().unwrap(), ToWorker::Open(b"12345"));
     }
 
     #[test]
@@ -276,10 +263,10 @@ mod tests {
         let (mut out, mut incoming) = pair();
         for _ in 0..50 {
             for _ in 0..40 {
-                out.send(|to| ToWorker::Open(&[7; 99]).encode(to)).unwrap();
+                out.send(&ToWorker::Open(&[7; 99])).unwrap();
             }
             for _ in 0..40 {
-                assert_eq!(incoming.next().unwrap().payload, [7; 99]);
+                assert_eq!(incoming.next::<ToWorker<'_>>().unwrap(), ToWorker::Open(&[7; 99]));
             }
         }
         assert_eq!(incoming.buffer.len(), BUFFER_BYTES);
@@ -290,12 +277,14 @@ mod tests {
         let refused = |bytes: &[u8]| {
             let (here, there) = UnixStream::pair().unwrap();
             (&here).write_all(bytes).unwrap();
-            Incoming::new(there).next().unwrap_err()
+            Incoming::new(there).next::<ToWorker<'_>>().unwrap_err()
         };
-        let message = refused(&[0, 0, 0, 0, PROTOCOL + 1, 1]).to_string();
+        let message = refused(&[0, 0, 0, 0, PROTOCOL + 1]).to_string();
         assert!(message.contains(&format!("protocol {}", PROTOCOL + 1)) && message.contains("start it again"));
-        let garbled = refused(&[255, 255, 255, 255, PROTOCOL, 1]);
+        let garbled = refused(&[255, 255, 255, 255, PROTOCOL]);
         assert!(matches!(garbled, ChannelError::Garbled { what } if what.contains("too long")));
+        let unknown = refused(&[1, 0, 0, 0, PROTOCOL, 99]);
+        assert!(matches!(unknown, ChannelError::Garbled { what } if what.contains("no message")));
     }
 
     #[test]
@@ -303,8 +292,8 @@ mod tests {
         let (mut out, mut incoming) = pair();
         let memory = SharedMemory::create(3).unwrap();
         memory.write(0, &[4, 5, 6]);
-        out.send_along(memory.fd(), |to| ToWorker::Trim.encode(to)).unwrap();
-        incoming.next().unwrap();
+        out.send_along(memory.fd(), &ToWorker::Trim).unwrap();
+        incoming.next::<ToWorker<'_>>().unwrap();
         let there = SharedMemory::from_fd(incoming.take_fd().unwrap(), 3).unwrap();
         let mut words = [0; 3];
         there.read(0, &mut words);
@@ -318,19 +307,19 @@ mod tests {
         let memories: Vec<SharedMemory> = (1..=3).map(|words| SharedMemory::create(words).unwrap()).collect();
         for memory in &memories {
             memory.write(0, &[memory.words() as u32]);
-            out.send(|to| ToWorker::Trim.encode(to)).unwrap();
-            out.send_along(memory.fd(), |to| ToWorker::Stop.encode(to)).unwrap();
+            out.send(&ToWorker::Trim).unwrap();
+            out.send_along(memory.fd(), &ToWorker::Stop).unwrap();
         }
         // Everything that has arrived is taken in before the first message is looked at.
         for _ in 0..6 {
             incoming.fill().unwrap_or_else(|error| panic!("{error}"));
-            if incoming.unread.len() == 6 * HEADER_BYTES {
+            if incoming.unread.len() == 6 * (HEADER_BYTES + 1) {
                 break;
             }
         }
         for memory in &memories {
-            incoming.next().unwrap();
-            incoming.next().unwrap();
+            incoming.next::<ToWorker<'_>>().unwrap();
+            incoming.next::<ToWorker<'_>>().unwrap();
             let there = SharedMemory::from_fd(incoming.take_fd().unwrap(), memory.words()).unwrap();
             let mut words = [0];
             there.read(0, &mut words);
@@ -342,6 +331,6 @@ mod tests {
     fn a_process_that_is_gone_is_told_apart() {
         let (mut out, incoming) = pair();
         drop(incoming);
-        assert!(matches!(out.send(|to| ToWorker::Stop.encode(to)), Err(ChannelError::Closed)));
+        assert!(matches!(out.send(&ToWorker::Stop), Err(ChannelError::Closed)));
     }
 }

@@ -2,7 +2,7 @@
 //! Never waits for the worker; what it says comes through the receiver.
 
 use super::channel::{ChannelError, Outgoing};
-use super::message::{Batch, Image, StepHead, ToWorker};
+use super::message::{Batch, Image, ToWorker, TurnStep};
 use super::process::Process;
 use super::slots::Slots;
 use crate::packed::Tokens;
@@ -26,17 +26,6 @@ pub struct Work<'a> {
     pub skip: usize,
     /// The texts; they fit the slot.
     pub texts: &'a [Tokens<'a>],
-}
-
-/// A step of a sequence, without its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TurnStep {
-    /// The sequence, by a name of the caller's.
-    pub sequence: u64,
-    /// Where the step begins: the worker has the state of the tokens before.
-    pub from: u32,
-    /// New tokens at most.
-    pub new_tokens_max: u32,
 }
 
 /// Memory for a model's weights that outlives the worker. The worker that gets an empty one fills it.
@@ -97,12 +86,8 @@ impl WorkerHandle {
     /// Hands steps of sequences over, whose tokens are the texts of the work. What came of them is told by the receiver.
     pub fn submit_turn(&self, work: Work<'_>, steps: &[TurnStep]) -> Result<(), WorkerGone> {
         assert_eq!(work.texts.len(), steps.len(), "each step has its tokens");
-        let mut heads = Vec::new();
-        for &TurnStep { sequence, from, new_tokens_max } in steps {
-            StepHead { sequence, from, new_tokens_max }.put(&mut heads);
-        }
         let batch = self.put(work);
-        self.send(ToWorker::Turn { batch, heads: &heads })
+        self.send(ToWorker::Turn { batch, steps: steps.to_vec() })
     }
 
     /// Lets it let go of the state of a sequence, after what it was given before. Not answered.
@@ -178,8 +163,8 @@ impl WorkerHandle {
     fn send_along(&self, memory: Option<&SharedMemory>, message: ToWorker<'_>) -> Result<(), WorkerGone> {
         let mut outgoing = self.0.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = match memory {
-            Some(memory) => outgoing.send_along(memory.fd(), |to| message.encode(to)),
-            None => outgoing.send(|to| message.encode(to)),
+            Some(memory) => outgoing.send_along(memory.fd(), &message),
+            None => outgoing.send(&message),
         };
         sent.map_err(|error| {
             if !matches!(error, ChannelError::Closed) {

@@ -23,10 +23,10 @@ mod transfers;
 mod wire;
 
 pub use channel::ChannelError;
-pub use handle::{Offer, TurnStep, Work, WorkerGone, WorkerHandle};
-pub use message::Origin;
+pub use handle::{Offer, Work, WorkerGone, WorkerHandle};
+pub use message::{Arrived, FromWorker, Origin, Problem, TurnStep};
 pub use process::{Exit, KillSwitch};
-pub use receiver::{Arrived, FromWorker, Problem, WorkerReceiver};
+pub use receiver::WorkerReceiver;
 pub use sandbox::{Attempt, Outcome, Sandbox, try_sandbox};
 pub use serve::{NOT_LOADED, ServeError, serve};
 pub use spawn::{SpawnError, spawn};

@@ -4,14 +4,14 @@
 use super::channel::{ChannelError, Incoming, Outgoing};
 use super::confine;
 use super::host::{Host, Refused};
-use super::message::{Batch, Image, StepHead, ToSupervisor, ToWorker, put_new_tokens};
+use super::message::{Batch, FromWorker, Image, ToSupervisor, ToWorker, TurnStep};
 use super::mishaps::{Mishaps, Planned};
-use super::sandbox::{self, Sandbox, Targets, attempt_all};
+use super::sandbox::{self, Targets, attempt_all};
 use super::slots::{Slots, Staged};
 use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
 use super::transfers::Transfers;
-use super::wire::Garbled;
+use super::wire::{Garbled, decode, field_of};
 use crate::executors::{Arriving, NewTokens, SequenceStep};
 use crate::faults::{FaultKind, Place};
 use magray_core::schedule::Failure;
@@ -88,19 +88,18 @@ fn run(
     confined: impl FnOnce(),
 ) -> Result<(), ServeError> {
     tell(outgoing, ToSupervisor::Hello { pid: std::process::id() })?;
-    let frame = incoming.next()?;
-    let json = match ToWorker::decode(frame.kind, frame.payload)? {
-        ToWorker::Open(json) => json,
+    let spec = match incoming.next()? {
+        ToWorker::Open(spec) => spec,
         // Not confined: it reads nothing but the driver, which may want to make its devices first.
-        ToWorker::Survey(json) => {
+        ToWorker::Survey(folders) => {
             confined();
             confine::end_with_supervisor(stream)?;
-            return tell(outgoing, ToSupervisor::Surveyed(&survey::look(json)?));
+            return tell(outgoing, ToSupervisor::Surveyed(&survey::look(folders)?));
         }
         _ => return Err(Garbled("something else before what to open").into()),
     };
-    let refuse = |problem: Refused| tell(outgoing, ToSupervisor::NotReady(problem.trouble()));
-    let (spec, faults) = match read_spec(json) {
+    let refuse = |problem: Refused| tell(outgoing, ToSupervisor::NotReady((&problem).into()));
+    let (spec, faults) = match read_spec(spec) {
         Ok(read) => read,
         Err(problem) => return refuse(problem),
     };
@@ -115,13 +114,13 @@ fn run(
         Ok(host) => Arc::new(host),
         Err(problem) => return refuse(problem),
     };
-    tell(outgoing, ToSupervisor::Ready { memory: host.memory(), json: &ready(&host, sandbox) })?;
-    let frame = incoming.next()?;
-    let layout = match ToWorker::decode(frame.kind, frame.payload)? {
+    let message = written(&ReadyMessage { name: host.name.clone(), uuid: host.uuid.clone(), sandbox });
+    tell(outgoing, ToSupervisor::Ready { memory: host.memory(), message: &message })?;
+    let layout = match incoming.next()? {
         ToWorker::Memory(layout) => layout,
-        ToWorker::Attempt(json) => {
-            let targets: Targets = serde_json::from_slice(json).map_err(|_| Garbled("no targets"))?;
-            return tell(outgoing, ToSupervisor::Attempted(&json_of(&attempt_all(&targets, &spec))));
+        ToWorker::Attempt(targets) => {
+            let targets: Targets = decode(targets)?;
+            return tell(outgoing, ToSupervisor::Attempted(&written(&attempt_all(&targets, &spec))));
         }
         _ => return Err(Garbled("something else before the memory").into()),
     };
@@ -134,13 +133,9 @@ fn run(
     let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
     let mut worker = Worker { host, slots, staged: Staged::default(), rows: Vec::new(), mishaps };
     loop {
-        let frame = incoming.next()?;
-        match ToWorker::decode(frame.kind, frame.payload)? {
+        match incoming.next()? {
             ToWorker::Batch(batch) => worker.answer(batch, outgoing)?,
-            ToWorker::Turn { batch, heads } => {
-                let heads = StepHead::take_all(heads)?;
-                worker.take_turn(batch, &heads, outgoing)?;
-            }
+            ToWorker::Turn { batch, steps } => worker.take_turn(batch, &steps, outgoing)?,
             ToWorker::Free { sequence } => worker.host.free(sequence),
             ToWorker::Trim => worker.host.trim(),
             ToWorker::Load { model, image } => {
@@ -162,26 +157,27 @@ fn run(
     }
 }
 
-fn read_spec(json: &[u8]) -> Result<(WorkerSpec, Option<Planned>), Refused> {
+fn read_spec(field: &[u8]) -> Result<(WorkerSpec, Option<Planned>), Refused> {
     let refuse = |message: String| Refused { failure: Failure::Transient, code: "not_understood", message };
     let spec: WorkerSpec =
-        serde_json::from_slice(json).map_err(|error| refuse(format!("the worker was told nonsense: {error}")))?;
+        decode(field).map_err(|Garbled(what)| refuse(format!("the worker was told what to open by {what}")))?;
     let plan = spec.faults.as_ref().map(Planned::read).transpose();
     let faults = plan.map_err(|error| refuse(error.to_string()))?;
     Ok((spec, faults))
 }
 
-fn ready(host: &Host, sandbox: Sandbox) -> Vec<u8> {
-    json_of(&ReadyMessage { name: host.name.clone(), uuid: host.uuid.clone(), sandbox })
-}
-
-fn json_of(message: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(message).unwrap_or_else(|error| unreachable!("texts and numbers: {error}"))
+fn written(content: &impl Serialize) -> Vec<u8> {
+    field_of(content).unwrap_or_else(|error| unreachable!("texts and numbers: {error}"))
 }
 
 pub(super) fn tell(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) -> Result<(), ServeError> {
     let mut outgoing = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(outgoing.send(|to| message.encode(to))?)
+    Ok(outgoing.send(&message)?)
+}
+
+/// Tells what happened since the opening.
+pub(super) fn report(outgoing: &Mutex<Outgoing>, event: FromWorker) -> Result<(), ServeError> {
+    tell(outgoing, ToSupervisor::Event(event))
 }
 
 /// Starts the thread that says that the process lives. That it computes is said by its answers.
@@ -189,7 +185,7 @@ fn start_heartbeats(outgoing: SharedOutgoing, host: &Arc<Host>, mut mishaps: Mis
     let host = Arc::downgrade(host);
     let beat = move || {
         while let Some(memory) = host.upgrade().map(|host| host.memory()) {
-            if !mishaps.is_on(FaultKind::Freeze) && tell(&outgoing, ToSupervisor::Heartbeat(memory)).is_err() {
+            if !mishaps.is_on(FaultKind::Freeze) && report(&outgoing, FromWorker::Heartbeat { memory }).is_err() {
                 // Nobody hears it any more: the watcher ends the process.
                 return;
             }
@@ -228,40 +224,35 @@ struct Worker {
 
 impl Worker {
     fn answer(&mut self, batch: Batch, outgoing: &Mutex<Outgoing>) -> Result<(), ServeError> {
-        let (name, slot) = (batch.batch, batch.slot);
-        self.slots.stage(slot, batch.extent, &mut self.staged)?;
-        match self.compute(batch, &[])? {
+        let (name, slot) = (batch.batch, batch.slot as usize);
+        self.slots.stage(batch.slot, batch.extent, &mut self.staged)?;
+        let event = match self.compute(batch, &[])? {
             Ok((compute, _)) => {
-                self.slots.put_rows(slot as usize, &self.rows);
-                tell(outgoing, ToSupervisor::Finished { batch: name, slot, compute })
+                self.slots.put_rows(slot, &self.rows);
+                FromWorker::Finished { batch: name, slot, compute }
             }
-            Err(refused) => {
-                let trouble = refused.trouble();
-                tell(outgoing, ToSupervisor::Failed { batch: name, slot, trouble })
-            }
-        }
+            Err(refused) => FromWorker::Failed { batch: name, slot, problem: (&refused).into() },
+        };
+        report(outgoing, event)
     }
 
     /// Computes steps of sequences and says what came of them.
-    fn take_turn(&mut self, batch: Batch, heads: &[StepHead], outgoing: &Mutex<Outgoing>) -> Result<(), ServeError> {
-        let (name, slot) = (batch.batch, batch.slot);
-        self.slots.stage(slot, batch.extent, &mut self.staged)?;
-        if heads.len() != batch.extent.texts as usize {
+    fn take_turn(&mut self, batch: Batch, steps: &[TurnStep], outgoing: &Mutex<Outgoing>) -> Result<(), ServeError> {
+        let (name, slot) = (batch.batch, batch.slot as usize);
+        self.slots.stage(batch.slot, batch.extent, &mut self.staged)?;
+        if steps.len() != batch.extent.texts as usize {
             return Err(Garbled("steps without their tokens").into());
         }
-        match self.compute(batch, heads)? {
-            Ok((compute, new)) => {
-                let mut bytes = Vec::new();
-                new.iter().for_each(|new| put_new_tokens(&mut bytes, new));
-                tell(outgoing, ToSupervisor::Turned { batch: name, slot, compute, new: &bytes })
-            }
-            Err(refused) => tell(outgoing, ToSupervisor::Failed { batch: name, slot, trouble: refused.trouble() }),
-        }
+        let event = match self.compute(batch, steps)? {
+            Ok((compute, new)) => FromWorker::Turned { batch: name, slot, compute, new },
+            Err(refused) => FromWorker::Failed { batch: name, slot, problem: (&refused).into() },
+        };
+        report(outgoing, event)
     }
 
     /// Computes the staged batch, or steps where there are some. Says how long that took and what came of steps; the
     /// inner error is the device's.
-    fn compute(&mut self, batch: Batch, heads: &[StepHead]) -> Result<Result<Computed, Refused>, ServeError> {
+    fn compute(&mut self, batch: Batch, steps: &[TurnStep]) -> Result<Result<Computed, Refused>, ServeError> {
         let Self { host, staged, rows, mishaps, .. } = self;
         let number = batch.model as usize;
         if number >= host.models() {
@@ -287,7 +278,11 @@ impl Worker {
         rows.resize(batch.extent.texts as usize * model.accelerator.outputs(), 0.0);
         let arriving = model.accelerator.arriving();
         let (texts, skip) = (staged.texts(), batch.skip as usize);
-        let steps: Vec<SequenceStep<'_>> = heads.iter().zip(&texts).map(|(head, text)| head.with(text.ids)).collect();
+        let with_tokens = steps.iter().zip(&texts).map(|(step, text)| {
+            let TurnStep { sequence, from, new_tokens_max } = *step;
+            SequenceStep { sequence, from, ids: text.ids, new_tokens_max }
+        });
+        let steps: Vec<SequenceStep<'_>> = with_tokens.collect();
         // The wait for weights on their way belongs to their load.
         let (ran, waited) = while_arriving(arriving, || match steps.is_empty() {
             true => model.accelerator.run(&texts, skip, rows).map(|()| Vec::new()),

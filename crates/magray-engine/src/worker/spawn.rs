@@ -3,14 +3,15 @@
 
 use super::channel::{ChannelError, Incoming, Outgoing};
 use super::handle::WorkerHandle;
-use super::message::{Layout, ToSupervisor, ToWorker};
+use super::message::{Layout, Problem, ToSupervisor, ToWorker};
 use super::process::{Exit, KillSwitch, Process};
 use super::receiver::WorkerReceiver;
 use super::sandbox::NOT_CONFINED;
 use super::slots::Slots;
 use super::spec::{Ready, ReadyMessage, WorkerSpec};
-use super::wire::{Garbled, PAYLOAD_BYTES_MAX};
+use super::wire::{FIELD_BYTES_MAX, Garbled, decode, field_of};
 use magray_core::schedule::{Ending, Failure};
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -91,13 +92,10 @@ pub fn spawn(
     ready_within: Duration,
     started: impl FnOnce(KillSwitch),
 ) -> Result<(WorkerHandle, WorkerReceiver, Ready), SpawnError> {
-    let json = serde_json::to_vec(spec).map_err(|error| SpawnError::Spec(error.to_string()))?;
-    if json.len() > PAYLOAD_BYTES_MAX {
-        return Err(SpawnError::Spec("it has too many models, or their names are too long".to_owned()));
-    }
+    let field = written(spec)?;
     let mut meeting = Meeting::new(exe, ready_within)?;
     started(meeting.process.switch());
-    let (ready, slots) = meeting.hold(|meeting| meeting.open(&json, spec))?;
+    let (ready, slots) = meeting.hold(|meeting| meeting.open(&field, spec))?;
     let Meeting { process, incoming, outgoing, .. } = meeting;
     let handle = WorkerHandle::new(Arc::clone(&process), outgoing, slots, spec.models.len());
     Ok((handle, WorkerReceiver::new(process, incoming, spec.models.len()), ready))
@@ -134,35 +132,29 @@ impl Meeting {
         })
     }
 
-    fn open(&mut self, json: &[u8], spec: &WorkerSpec) -> Result<(Ready, Slots), SpawnError> {
-        let ready = self.open_device(json)?;
+    fn open(&mut self, field: &[u8], spec: &WorkerSpec) -> Result<(Ready, Slots), SpawnError> {
+        let ready = self.open_device(field)?;
         let slots = Slots::create(layout(spec)?).map_err(SpawnError::System)?;
-        let layout = slots.layout();
-        let sent = self.outgoing.send_along(slots.memory().fd(), |to| ToWorker::Memory(layout).encode(to));
+        let sent = self.outgoing.send_along(slots.memory().fd(), &ToWorker::Memory(slots.layout()));
         sent.map_err(SpawnError::Channel)?;
         self.incoming.set_timeout(None).map_err(SpawnError::Channel)?;
         Ok((ready, slots))
     }
 
-    /// Greets it and lets it open its device: a [`WorkerSpec`] in JSON.
-    pub(super) fn open_device(&mut self, json: &[u8]) -> Result<Ready, SpawnError> {
+    /// Greets it and lets it open its device: a [`WorkerSpec`] that was [`written`].
+    pub(super) fn open_device(&mut self, spec: &[u8]) -> Result<Ready, SpawnError> {
         self.greet()?;
         let pid = self.process.pid();
-        let ready = match self.ask(ToWorker::Open(json))? {
-            ToSupervisor::Ready { memory, json } => {
-                let message: Option<ReadyMessage> = serde_json::from_slice(json).ok();
-                message.map(|ReadyMessage { name, uuid, sandbox }| Ready { pid, name, uuid, memory, sandbox })
+        match self.ask(ToWorker::Open(spec))? {
+            ToSupervisor::Ready { memory, message } => {
+                let ReadyMessage { name, uuid, sandbox } = read(message)?;
+                Ok(Ready { pid, name, uuid, memory, sandbox })
             }
-            ToSupervisor::NotReady(trouble) => {
-                return Err(SpawnError::NotReady {
-                    code: trouble.code.to_owned(),
-                    message: trouble.message.to_owned(),
-                    kind: trouble.failure,
-                });
+            ToSupervisor::NotReady(Problem { kind, code, message }) => {
+                Err(SpawnError::NotReady { code, message, kind })
             }
-            _ => None,
-        };
-        ready.ok_or_else(|| garbled("something else than whether it is ready"))
+            _ => Err(garbled("something else than whether it is ready")),
+        }
     }
 
     /// Waits for the greeting and sees that it is from the process that was started.
@@ -177,16 +169,29 @@ impl Meeting {
 
     /// Says something and waits for the answer.
     pub(super) fn ask(&mut self, message: ToWorker<'_>) -> Result<ToSupervisor<'_>, SpawnError> {
-        self.outgoing.send(|to| message.encode(to)).map_err(SpawnError::Channel)?;
+        self.outgoing.send(&message).map_err(SpawnError::Channel)?;
         self.hear()
     }
 
     fn hear(&mut self) -> Result<ToSupervisor<'_>, SpawnError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         self.incoming.set_timeout(Some(left)).map_err(SpawnError::Channel)?;
-        let frame = self.incoming.next().map_err(SpawnError::Channel)?;
-        ToSupervisor::decode(frame.kind, frame.payload).map_err(|error| SpawnError::Channel(error.into()))
+        self.incoming.next().map_err(SpawnError::Channel)
     }
+}
+
+/// What a field of a message to a worker holds.
+pub(super) fn written(content: &impl Serialize) -> Result<Vec<u8>, SpawnError> {
+    let field = field_of(content).map_err(|_| SpawnError::Spec("a path in it is not UTF-8".to_owned()))?;
+    if field.len() > FIELD_BYTES_MAX {
+        return Err(SpawnError::Spec("it has too many models, or their names are too long".to_owned()));
+    }
+    Ok(field)
+}
+
+/// Reads a field of a message from a worker.
+pub(super) fn read<'a, T: Deserialize<'a>>(field: &'a [u8]) -> Result<T, SpawnError> {
+    decode(field).map_err(|error| SpawnError::Channel(error.into()))
 }
 
 pub(super) fn garbled(what: &'static str) -> SpawnError {

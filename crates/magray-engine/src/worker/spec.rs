@@ -80,7 +80,6 @@ pub struct CudaDevice {
     folders: Vec<PathBuf>,
     kernel_cache: Option<PathBuf>,
     /// Where to write down what memory is taken and given back.
-    #[serde(default)]
     memory_trace: Option<PathBuf>,
 }
 
@@ -90,7 +89,6 @@ pub struct WorkerModel {
     /// Where it comes from.
     pub source: ModelSource,
     /// The arithmetic; the device has the last word.
-    #[serde(with = "as_text")]
     pub precision: PrecisionChoice,
 }
 
@@ -125,7 +123,7 @@ impl CudaDevice {
             uuid: gpu.uuid.clone(),
             capability: gpu.capability,
             streams: options.streams,
-            // A name that JSON cannot carry belongs to no folder that anybody keeps libraries in.
+            // Messages carry paths as UTF-8; libraries are in no folder whose name is not.
             folders: options.search.folders().into_iter().filter(|folder| folder.to_str().is_some()).collect(),
             kernel_cache: options.kernel_cache.clone(),
             memory_trace: options.memory_trace.clone(),
@@ -173,20 +171,6 @@ pub(super) struct ReadyMessage {
     pub(super) sandbox: Sandbox,
 }
 
-/// Things that have a word.
-mod as_text {
-    use super::*;
-    use std::{fmt::Display, str::FromStr};
-
-    pub(super) fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
-    }
-
-    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
 /// A shape as its six numbers.
 mod shape_numbers {
     use super::*;
@@ -207,6 +191,7 @@ mod shape_numbers {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wire::{decode, field_of};
     use super::*;
     use magray_core::Precision;
 
@@ -236,7 +221,8 @@ mod tests {
             sandbox: SandboxMode::Require,
             faults: None,
         };
-        let read: WorkerSpec = serde_json::from_slice(&serde_json::to_vec(&spec).unwrap()).unwrap();
+        let field = field_of(&spec).unwrap();
+        let read: WorkerSpec = decode(&field).unwrap();
         assert_eq!((&read.models, read.outputs_max, read.sandbox), (&spec.models, 384, SandboxMode::Require));
         assert_eq!((read.form(1), read.memory_allowed_bytes()), (spec.form(1), Some((1 << 33) - CONTEXT_BYTES)));
         assert_ne!(read.form(0), read.form(1), "other numbers in other bytes");
@@ -248,8 +234,12 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for json in ["[1000, 64, 2, 0, 128, 512]", "[1000, 64, 2, 5, 128, 512]", "[1]"] {
-            assert!(serde_json::from_str::<ModelSource>(&format!("{{\"Synthetic\": {json}}}")).is_err(), "{json}");
+        let good = field_of(&ModelSource::Synthetic("tiny".parse().unwrap())).unwrap();
+        let shape = |numbers: [usize; 6]| [&good[..1], &field_of(&numbers).unwrap()].concat();
+        assert!(decode::<ModelSource>(&shape([1000, 64, 2, 4, 128, 512])).is_ok());
+        for heads in [0, 5] {
+            assert!(decode::<ModelSource>(&shape([1000, 64, 2, heads, 128, 512])).is_err(), "{heads} heads");
         }
+        assert!(decode::<ModelSource>(&good[..3]).is_err());
     }
 }

@@ -2,8 +2,8 @@
 //! Chooses none of them.
 
 use super::message::{ToSupervisor, ToWorker};
-use super::spawn::{Meeting, SpawnError, garbled};
-use super::wire::Garbled;
+use super::spawn::{Meeting, SpawnError, garbled, read, written};
+use super::wire::{Garbled, decode, field_of};
 use crate::gpu::{Declined, GpuInfo, GpuOptions, SearchPath};
 use magray_device::cuda::{shown, usable};
 use serde::{Deserialize, Serialize};
@@ -49,26 +49,23 @@ pub fn survey(exe: &Path, options: &GpuOptions) -> Result<Vec<GpuInfo>, Declined
 }
 
 fn ask(exe: &Path, search: &SearchPath) -> Result<Result<Vec<GpuInfo>, Declined>, SpawnError> {
-    // A name that JSON cannot carry belongs to no folder that anybody keeps libraries in.
+    // Messages carry paths as UTF-8; libraries are in no folder whose name is not.
     let folders: Vec<_> = search.folders().into_iter().filter(|folder| folder.to_str().is_some()).collect();
-    let json = serde_json::to_vec(&folders).map_err(|error| SpawnError::Spec(error.to_string()))?;
+    let folders = written(&folders)?;
     Meeting::new(exe, WITHIN)?.hold(|meeting| {
         meeting.greet()?;
-        match meeting.ask(ToWorker::Survey(&json))? {
-            ToSupervisor::Surveyed(json) => {
-                let findings: Findings = serde_json::from_slice(json).map_err(|_| garbled("a list of no GPUs"))?;
-                Ok(findings.into())
-            }
+        match meeting.ask(ToWorker::Survey(&folders))? {
+            ToSupervisor::Surveyed(findings) => Ok(read::<Findings>(findings)?.into()),
             _ => Err(garbled("something else than the GPUs")),
         }
     })
 }
 
-/// The child's side: what there is, as JSON.
+/// The child's side: what there is, as a field of its answer.
 pub(super) fn look(folders: &[u8]) -> Result<Vec<u8>, Garbled> {
-    let folders: Vec<PathBuf> = serde_json::from_slice(folders).map_err(|_| Garbled("no list of folders"))?;
+    let folders: Vec<PathBuf> = decode(folders)?;
     let findings = Findings::from(shown(&SearchPath::of_folders(folders)));
-    Ok(serde_json::to_vec(&findings).unwrap_or_else(|error| unreachable!("texts and numbers: {error}")))
+    Ok(field_of(&findings).unwrap_or_else(|error| unreachable!("texts and numbers: {error}")))
 }
 
 impl From<Result<Vec<GpuInfo>, Declined>> for Findings {
@@ -135,8 +132,8 @@ mod tests {
             Err(Declined::DriverTooOld { found: (11, 4) }),
             Err(failed),
         ] {
-            let json = serde_json::to_vec(&Findings::from(found.clone())).unwrap();
-            let arrived: Result<Vec<GpuInfo>, Declined> = serde_json::from_slice::<Findings>(&json).unwrap().into();
+            let field = field_of(&Findings::from(found.clone())).unwrap();
+            let arrived: Result<Vec<GpuInfo>, Declined> = decode::<Findings>(&field).unwrap().into();
             assert_eq!(arrived, found);
         }
     }

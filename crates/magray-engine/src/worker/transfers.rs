@@ -4,9 +4,9 @@
 use super::channel::Outgoing;
 use super::host::{Came, Host, Offered, Refused};
 use super::jobs::{Job, Jobs, TransferThread};
-use super::message::{Arrival, Image, ToSupervisor, Trouble};
+use super::message::{Arrived, FromWorker, Image, Problem};
 use super::mishaps::Mishaps;
-use super::serve::tell;
+use super::serve::report;
 use super::wire::Garbled;
 use crate::executors::Arriving;
 use crate::faults::FaultKind;
@@ -95,13 +95,13 @@ impl Crew {
         let injected = self.mishaps.lock().unwrap_or_else(PoisonError::into_inner).befall_load();
         let came = match injected {
             Some(fault) => Err(befall(fault)),
-            None => self.host.load(model, self.offered(model as u32, image, fd)),
+            None => self.host.load(model, self.offered(model, image, fd)),
         };
         let came = came.and_then(|mut came| match came.arriving.take() {
             Some(arriving) => self.arrive(model, came, began, arriving).inspect_err(|problem| {
                 if let Image::Filled { image, .. } = image {
                     // Whatever is wrong with it: the next load reads the files.
-                    spoilt(&self.outgoing, model as u32, image, problem);
+                    spoilt(&self.outgoing, model, image, problem);
                 }
             }),
             None => Ok(Some(came)),
@@ -109,9 +109,7 @@ impl Crew {
         match came {
             Ok(Some(came)) => self.tell_loaded(model, &came, began.elapsed()),
             Ok(None) => {}
-            Err(problem) => {
-                self.tell(ToSupervisor::NotLoaded { model: model as u32, trouble: problem.trouble() });
-            }
+            Err(problem) => self.tell(FromWorker::NotLoaded { model, problem: (&problem).into() }),
         }
     }
 
@@ -142,20 +140,18 @@ impl Crew {
 
     fn tell_loaded(&self, model: usize, came: &Came, took: Duration) {
         let Came { precision, outputs, bytes, origin, .. } = *came;
-        let (model, outputs, memory) = (model as u32, outputs as u32, self.host.memory());
-        let arrival = Arrival { model, precision, outputs, bytes, took, origin, memory };
-        self.tell(ToSupervisor::Loaded(arrival));
+        let arrived = Arrived { precision, outputs, bytes, took, origin, memory: self.host.memory() };
+        self.tell(FromWorker::Loaded { model, arrived });
     }
 
     fn offload(&self, model: usize) {
         let began = Instant::now();
         self.host.offload(model);
-        let (took, memory, model) = (began.elapsed(), self.host.memory(), model as u32);
-        self.tell(ToSupervisor::Offloaded { model, took, memory });
+        self.tell(FromWorker::Offloaded { model, took: began.elapsed(), memory: self.host.memory() });
     }
 
     /// What a load gets along. Memory that cannot be mapped is as good as none.
-    fn offered(&self, model: u32, image: Image, fd: Option<OwnedFd>) -> Offered {
+    fn offered(&self, model: usize, image: Image, fd: Option<OwnedFd>) -> Offered {
         let map = |image: u64, bytes: u64| {
             let missing = || io::Error::from(io::ErrorKind::NotFound);
             let words = usize::try_from(bytes.div_ceil(4)).map_err(io::Error::other);
@@ -169,7 +165,7 @@ impl Crew {
                 None => Offered::None,
                 Some(memory) => {
                     let on_filled = move |filled: Result<u64, GpuError>| match filled {
-                        Ok(bytes) => say(&outgoing, ToSupervisor::ImageFilled { model, image, bytes }),
+                        Ok(bytes) => say(&outgoing, FromWorker::ImageFilled { model, image, bytes }),
                         Err(error) => spoilt(&outgoing, model, image, &error.into()),
                     };
                     Offered::Empty { memory, on_filled: Box::new(on_filled) }
@@ -185,18 +181,18 @@ impl Crew {
         }
     }
 
-    fn tell(&self, message: ToSupervisor<'_>) {
-        say(&self.outgoing, message);
+    fn tell(&self, event: FromWorker) {
+        say(&self.outgoing, event);
     }
 }
 
 /// Says something. A supervisor that cannot be told is gone, and then the watcher ends the process.
-fn say(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) {
-    let _ = tell(outgoing, message);
+fn say(outgoing: &Mutex<Outgoing>, event: FromWorker) {
+    let _ = report(outgoing, event);
 }
 
-fn spoilt(outgoing: &Mutex<Outgoing>, model: u32, image: u64, problem: &Refused) {
-    say(outgoing, ToSupervisor::ImageSpoilt { model, image, trouble: problem.trouble() });
+fn spoilt(outgoing: &Mutex<Outgoing>, model: usize, image: u64, problem: &Refused) {
+    say(outgoing, FromWorker::ImageSpoilt { model, image, problem: problem.into() });
 }
 
 /// What a load becomes by plan.
@@ -212,11 +208,13 @@ fn befall(fault: FaultKind) -> Refused {
     }
 }
 
-impl Refused {
-    pub(super) fn trouble(&self) -> Trouble<'_> {
-        Trouble { failure: self.failure, code: self.code, message: &self.message }
+impl From<&Refused> for Problem {
+    fn from(refused: &Refused) -> Self {
+        Self::new(refused.failure, refused.code, &refused.message)
     }
+}
 
+impl Refused {
     fn not_mapped(error: &io::Error) -> Self {
         let message = format!("the shared memory for weights cannot be mapped: {error}");
         Self { failure: Failure::Transient, code: "image_not_mapped", message }

@@ -1,7 +1,8 @@
 //! Every message, there and back.
 
-use super::super::wire::{HEADER_BYTES, PROTOCOL, TEXT_BYTES_MAX};
+use super::super::wire::{Garbled, HEADER_BYTES, PROTOCOL, decode, encode};
 use super::*;
+use magray_core::pool::PoolStats;
 use proptest::prelude::*;
 
 const POOL: PoolStats = PoolStats {
@@ -21,26 +22,24 @@ const POOL: PoolStats = PoolStats {
 };
 const STATS: MemoryStats =
     MemoryStats { allocated: 1, reserved: 2, spare: 5, peak_allocated: 3, free: 4, total: u64::MAX, pool: POOL };
-const ARRIVAL: Arrival = Arrival {
-    model: 3,
-    precision: Precision::Int8,
-    outputs: 384,
-    bytes: 1 << 40,
-    took: Duration::from_nanos(77),
-    origin: Origin::Parked,
-    memory: STATS,
-};
-const TROUBLE: Trouble<'_> = Trouble { failure: Failure::Lost, code: "lost", message: "the GPU is gone \u{2713}" };
 const EXTENT: Extent = Extent { texts: 3, tokens: 70_000, has_types: true };
+const TOOK: Duration = Duration::from_nanos(12_345_678_901);
+
+fn problem() -> Problem {
+    Problem::new(Failure::Lost, "lost", "the GPU is gone \u{2713}")
+}
 
 fn to_worker() -> Vec<ToWorker<'static>> {
+    let batch = Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, extent: EXTENT };
+    let steps = [(1, 0, 0), (u64::MAX, 7, 3)];
+    let steps = steps.map(|(sequence, from, new_tokens_max)| TurnStep { sequence, from, new_tokens_max });
     vec![
         ToWorker::Open(b"{}"),
         ToWorker::Survey(b"[]"),
-        ToWorker::Attempt(b"{}"),
+        ToWorker::Attempt(b""),
         ToWorker::Memory(Layout { slots: 1, tokens_max: 2, texts_max: 3, outputs_max: 4 }),
-        ToWorker::Batch(Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, extent: EXTENT }),
-        ToWorker::Turn { batch: Batch { batch: 1, slot: 0, model: 2, skip: 0, extent: EXTENT }, heads: &[7; 16] },
+        ToWorker::Batch(batch),
+        ToWorker::Turn { batch, steps: steps.to_vec() },
         ToWorker::Free { sequence: u64::MAX },
         ToWorker::Load { model: 1, image: Image::None },
         ToWorker::Load { model: 2, image: Image::Empty { image: 3, bytes_max: 4 } },
@@ -53,50 +52,51 @@ fn to_worker() -> Vec<ToWorker<'static>> {
 }
 
 fn to_supervisor() -> Vec<ToSupervisor<'static>> {
+    let new = vec![NewTokens::default(), NewTokens { tokens: vec![1, u32::MAX], is_end: true }];
+    let mut events = vec![
+        FromWorker::Finished { batch: 9, slot: 1, compute: TOOK },
+        FromWorker::Turned { batch: 9, slot: 1, compute: TOOK, new },
+        FromWorker::Failed { batch: 9, slot: 1, problem: problem() },
+        FromWorker::NotLoaded { model: 1, problem: problem() },
+        FromWorker::Offloaded { model: 1, took: TOOK, memory: STATS },
+        FromWorker::ImageFilled { model: 1, image: 2, bytes: 3 },
+        FromWorker::ImageSpoilt { model: 1, image: 2, problem: problem() },
+        FromWorker::Heartbeat { memory: STATS },
+    ];
+    let arrived =
+        |origin, precision| Arrived { precision, outputs: 384, bytes: 1 << 40, took: TOOK, origin, memory: STATS };
+    for origin in [Origin::Files, Origin::Image, Origin::Parked, Origin::Device] {
+        let of = |precision| FromWorker::Loaded { model: 3, arrived: arrived(origin, precision) };
+        events.extend(Precision::ALL.map(of));
+    }
     let mut messages = vec![
         ToSupervisor::Hello { pid: 4711 },
-        ToSupervisor::Ready { memory: STATS, json: b"[1]" },
+        ToSupervisor::Ready { memory: STATS, message: b"[1]" },
         ToSupervisor::Surveyed(b"[2]"),
         ToSupervisor::Attempted(b"[3]"),
-        ToSupervisor::NotLoaded { model: 1, trouble: TROUBLE },
-        ToSupervisor::Offloaded { model: 1, took: Duration::from_micros(5), memory: STATS },
-        ToSupervisor::ImageFilled { model: 1, image: 2, bytes: 3 },
-        ToSupervisor::ImageSpoilt { model: 1, image: 2, trouble: TROUBLE },
-        ToSupervisor::NotReady(TROUBLE),
-        ToSupervisor::Turned { batch: 9, slot: 1, compute: Duration::from_nanos(5), new: &[0; 5] },
-        ToSupervisor::Finished { batch: 9, slot: 1, compute: Duration::from_nanos(12_345) },
-        ToSupervisor::Heartbeat(STATS),
+        ToSupervisor::NotReady(problem()),
     ];
-    messages.extend(ORIGINS.map(|origin| ToSupervisor::Loaded(Arrival { origin, ..ARRIVAL })));
-    messages.extend(Precision::ALL.map(|precision| ToSupervisor::Loaded(Arrival { precision, ..ARRIVAL })));
-    messages.extend(FAILURES.map(|failure| {
-        let trouble = Trouble { failure, ..TROUBLE };
-        ToSupervisor::Failed { batch: 9, slot: 1, trouble }
-    }));
+    messages.extend(events.into_iter().map(ToSupervisor::Event));
     messages
 }
 
-/// Kind and payload, as the channel hands them over.
-fn parts(bytes: &[u8]) -> (u8, &[u8]) {
+/// What follows the header, as the channel hands it over.
+fn payload(bytes: &[u8]) -> &[u8] {
     let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
     assert_eq!((length, bytes[4]), (bytes.len() - HEADER_BYTES, PROTOCOL));
-    (bytes[5], &bytes[HEADER_BYTES..])
+    &bytes[HEADER_BYTES..]
 }
 
 #[test]
 fn every_message_arrives_as_it_was_sent() {
     let mut bytes = vec![99; 10];
     for message in to_worker() {
-        message.encode(&mut bytes);
-        let (kind, payload) = parts(&bytes);
-        assert_eq!(ToWorker::decode(kind, payload), Ok(message));
-        assert!(ToSupervisor::decode(kind, payload).is_err(), "{message:?} taken for an answer");
+        encode(&message, &mut bytes);
+        assert_eq!(decode(payload(&bytes)), Ok(message));
     }
     for message in to_supervisor() {
-        message.encode(&mut bytes);
-        let (kind, payload) = parts(&bytes);
-        assert_eq!(ToSupervisor::decode(kind, payload), Ok(message));
-        assert!(ToWorker::decode(kind, payload).is_err(), "{message:?} taken for an order");
+        encode(&message, &mut bytes);
+        assert_eq!(decode(payload(&bytes)), Ok(message));
     }
 }
 
@@ -104,51 +104,35 @@ fn every_message_arrives_as_it_was_sent() {
 fn a_message_cut_short_or_too_long_is_an_error() {
     let mut bytes = Vec::new();
     for message in to_supervisor() {
-        message.encode(&mut bytes);
-        let (kind, payload) = parts(&bytes);
-        let ends_in_bytes = matches!(
-            message,
-            ToSupervisor::Ready { .. }
-                | ToSupervisor::Surveyed(_)
-                | ToSupervisor::Attempted(_)
-                | ToSupervisor::Turned { .. }
-        );
-        if !ends_in_bytes {
-            assert!(ToSupervisor::decode(kind, &payload[..payload.len() - 1]).is_err(), "{message:?}");
-            assert!(ToSupervisor::decode(kind, &[payload, &[0]].concat()).is_err(), "{message:?}");
-        }
+        encode(&message, &mut bytes);
+        let payload = payload(&bytes);
+        let short = decode::<ToSupervisor<'_>>(&payload[..payload.len() - 1]);
+        assert_eq!(short, Err(Garbled("a message that is cut short")), "{message:?}");
+        let long = [payload, &[0]].concat();
+        assert!(decode::<ToSupervisor<'_>>(&long).is_err_and(|Garbled(what)| what.contains("more")), "{message:?}");
     }
+}
+
+#[test]
+fn the_message_of_a_batch_needs_no_new_memory() {
+    let batch = ToWorker::Batch(Batch { batch: u64::MAX, slot: u32::MAX, model: 2, skip: 3, extent: EXTENT });
+    let mut bytes = Vec::with_capacity(64);
+    let memory = bytes.as_ptr();
+    encode(&batch, &mut bytes);
+    encode(&batch, &mut bytes);
+    assert_eq!(bytes.as_ptr(), memory);
 }
 
 #[test]
 fn a_message_for_people_is_cut_between_letters() {
     let long = "\u{e9}".repeat(5000);
-    let mut bytes = Vec::new();
-    ToSupervisor::NotReady(Trouble { message: &long, ..TROUBLE }).encode(&mut bytes);
-    let (kind, payload) = parts(&bytes);
-    let Ok(ToSupervisor::NotReady(trouble)) = ToSupervisor::decode(kind, payload) else { panic!("{kind}") };
-    assert_eq!(trouble.message, &long[..TEXT_BYTES_MAX]);
+    assert_eq!(Problem::new(Failure::Lost, "lost", &long).message, &long[..TEXT_BYTES_MAX]);
 }
 
 proptest! {
     #[test]
-    fn garbage_is_never_a_panic(kind: u8, bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-        let _ = ToWorker::decode(kind, &bytes);
-        let _ = ToSupervisor::decode(kind, &bytes);
+    fn garbage_is_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        let _ = decode::<ToWorker<'_>>(&bytes);
+        let _ = decode::<ToSupervisor<'_>>(&bytes);
     }
-}
-
-#[test]
-fn steps_and_what_comes_of_them_are_read_as_they_were_written() {
-    let heads = [(1, 0, 0), (u64::MAX, 7, 3)];
-    let heads = heads.map(|(sequence, from, new_tokens_max)| StepHead { sequence, from, new_tokens_max });
-    let mut bytes = Vec::new();
-    heads.iter().for_each(|head| head.put(&mut bytes));
-    assert_eq!(StepHead::take_all(&bytes).unwrap(), heads);
-    assert!(StepHead::take_all(&bytes[..17]).is_err());
-    let new = [NewTokens::default(), NewTokens { tokens: vec![1, u32::MAX], is_end: true }];
-    let mut bytes = Vec::new();
-    new.iter().for_each(|new| put_new_tokens(&mut bytes, new));
-    assert_eq!(take_new_tokens(&bytes).unwrap(), new);
-    assert!(take_new_tokens(&bytes[..bytes.len() - 1]).is_err());
 }

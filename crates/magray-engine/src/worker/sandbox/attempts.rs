@@ -2,7 +2,7 @@
 //! Harms nothing where it succeeds: it touches only what was made for it, and leaves model folders as they were.
 
 use super::super::message::{ToSupervisor, ToWorker};
-use super::super::spawn::{Meeting, SpawnError, garbled};
+use super::super::spawn::{Meeting, SpawnError, garbled, read, written};
 use super::super::spec::{ModelSource, WorkerSpec};
 use super::Sandbox;
 use rustix::process::{Pid, test_kill_process};
@@ -44,15 +44,11 @@ pub fn try_sandbox(
     ready_within: Duration,
 ) -> Result<(Sandbox, Vec<Attempt>), SpawnError> {
     let bait = Bait::lay().map_err(SpawnError::System)?;
-    let write = |json: Result<Vec<u8>, serde_json::Error>| json.map_err(|error| SpawnError::Spec(error.to_string()));
-    let (spec, targets) = (write(serde_json::to_vec(spec))?, write(serde_json::to_vec(&bait.targets))?);
+    let (spec, targets) = (written(spec)?, written(&bait.targets)?);
     Meeting::new(exe, ready_within)?.hold(|meeting| {
         let sandbox = meeting.open_device(&spec)?.sandbox;
         match meeting.ask(ToWorker::Attempt(&targets))? {
-            ToSupervisor::Attempted(json) => {
-                let attempts = serde_json::from_slice(json).map_err(|_| garbled("a list of no attempts"))?;
-                Ok((sandbox, attempts))
-            }
+            ToSupervisor::Attempted(attempts) => Ok((sandbox, read(attempts)?)),
             _ => Err(garbled("something else than what it tried")),
         }
     })

@@ -4,7 +4,6 @@
 use super::device_memory::{DeviceMemory, MemoryPlan, Taken};
 use super::driver;
 use super::error::CudaError;
-use super::front::Front;
 use super::gpu_info::GpuInfo;
 use super::pinned::{self, PinnedMemory};
 use super::progress::Progress;
@@ -40,8 +39,6 @@ pub struct Context {
     keeps_registered: Option<bool>,
     /// Gone only while the context is dropped.
     memory: Mutex<Option<DeviceMemory>>,
-    /// What was given back last; the pool gets it before anybody looks at it.
-    front: Front,
     pinned: Mutex<PinnedMemory>,
     streams: Mutex<Streams>,
     /// Whether memory waits for a stream: if not, nobody has to be told how far streams are. Changed under the memory's
@@ -89,8 +86,6 @@ impl Context {
             gpu: gpu.clone(),
             keeps_registered: options.keeps_registered,
             memory: Mutex::new(None),
-            // A trace is told of every call.
-            front: Front::new(options.trace.is_none()),
             pinned: Mutex::new(PinnedMemory::new()),
             streams: Mutex::default(),
             memory_rests: AtomicBool::new(false),
@@ -148,9 +143,7 @@ impl Context {
 
     /// How the pool of the GPU's memory is.
     pub fn device_pool_stats(&self) -> PoolStats {
-        let mut stats = self.with_memory(|memory| memory.stats());
-        stats.hits += self.front.hits();
-        stats
+        self.with_memory(|memory| memory.stats())
     }
 
     /// How the pool of pinned host memory is.
@@ -178,9 +171,6 @@ impl Context {
     /// Takes memory of the GPU for work in a stream.
     #[inline]
     pub(super) fn take(&self, bytes: usize, stream: StreamId) -> Result<Taken, CudaError> {
-        if let Some(taken) = self.front.take(bytes as u64) {
-            return Ok(taken);
-        }
         // Nearly always there is memory at hand: that way is kept short.
         match self.with_memory(|memory| memory.take_at_hand(bytes as u64, stream)) {
             Some(taken) => Ok(taken),
@@ -213,11 +203,7 @@ impl Context {
     #[inline]
     pub(super) fn give_back(&self, taken: Taken, owner: Option<&Arc<Progress>>) {
         match owner {
-            Some(owner) if owner.pending().is_none() => {
-                if let Err(taken) = self.front.put(taken) {
-                    self.with_memory(|memory| memory.give_back_idle(taken));
-                }
-            }
+            Some(owner) if owner.pending().is_none() => self.with_memory(|memory| memory.give_back_idle(taken)),
             owner => self.give_back_later(taken, owner),
         }
     }
@@ -332,11 +318,7 @@ impl Context {
 
     fn with_memory<T>(&self, act: impl FnOnce(&mut DeviceMemory) -> T) -> T {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = memory.as_mut().expect("a context has memory as long as it lives");
-        if let Some(taken) = self.front.clear() {
-            memory.give_back_idle(taken);
-        }
-        act(memory)
+        act(memory.as_mut().expect("a context has memory as long as it lives"))
     }
 }
 

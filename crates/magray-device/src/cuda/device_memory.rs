@@ -86,18 +86,6 @@ impl Taken {
     pub(super) fn address(&self) -> u64 {
         self.address
     }
-
-    /// The bytes that were asked for, if it is a workspace; 0 if not.
-    #[inline]
-    pub(super) fn workspace_bytes(&self) -> u64 {
-        self.workspace
-    }
-
-    /// Memory that is not there.
-    #[cfg(test)]
-    pub(super) fn for_test(address: u64, workspace: u64) -> Self {
-        Self { place: Place::Driver, address, workspace, number: 0 }
-    }
 }
 
 /// Something that streams may still use.

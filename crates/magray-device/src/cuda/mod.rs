@@ -18,7 +18,6 @@ mod device_memory;
 mod driver;
 mod error;
 mod fault;
-mod front;
 mod function;
 mod gpu;
 mod gpu_info;

@@ -1,8 +1,8 @@
 //! Few threads beside those that compute: texts are read here, so that no runtime waits and the cores stay with the models.
 //! Takes no more than a bound, and does nothing for somebody who has left.
 
-use super::slot::Slot;
 use super::{Engine, EngineError};
+use futures_channel::oneshot::{self, Receiver};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,7 +36,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Something that is done beside the devices, awaited. Dropped before its turn comes, it is not done at all.
 #[must_use = "what nobody awaits is not done"]
-pub struct Background<T>(Arc<Slot<Result<T, EngineError>>>);
+pub struct Background<T>(Receiver<Result<T, EngineError>>);
 
 impl Engine {
     /// Does something that takes a core for a while, such as reading texts, on one of few threads beside those that
@@ -73,33 +73,30 @@ impl Threads {
     }
 
     fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
-        let slot = Slot::new();
-        let own = Arc::clone(&slot);
-        let job: Job = Box::new(move || {
-            if own.is_wanted() {
-                own.fill(caught(job));
-            }
-        });
+        let (sender, done) = oneshot::channel();
         let mut jobs = self.0.lock();
         if jobs.waiting.len() < WAITING_MAX {
-            jobs.waiting.push_back(job);
+            jobs.waiting.push_back(Box::new(move || {
+                if !sender.is_canceled() {
+                    drop(sender.send(caught(job)));
+                }
+            }));
             drop(jobs);
             self.0.has_changed.notify_one();
         } else {
             drop(jobs);
-            slot.fill(Err(EngineError::Full { retry_after: RETRY_AFTER }));
+            drop(sender.send(Err(EngineError::Full { retry_after: RETRY_AFTER })));
         }
-        Background(slot)
+        Background(done)
     }
 }
 
 impl<T: Send + 'static> Background<T> {
     /// Something that mostly waits: it has a thread of its own, and goes on when nobody awaits it any more.
     pub(super) fn on_own_thread(job: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
-        let slot = Slot::new();
-        let own = Arc::clone(&slot);
-        std::thread::Builder::new().name("wait".to_owned()).spawn(move || own.fill(caught(job)))?;
-        Ok(Self(slot))
+        let (sender, done) = oneshot::channel();
+        std::thread::Builder::new().name("wait".to_owned()).spawn(move || drop(sender.send(caught(job))))?;
+        Ok(Self(done))
     }
 }
 
@@ -145,14 +142,9 @@ impl Shared {
 impl<T> Future for Background<T> {
     type Output = Result<T, EngineError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
-    }
-}
-
-impl<T> Drop for Background<T> {
-    fn drop(&mut self) {
-        self.0.close();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // What waits is done before the threads end.
+        Pin::new(&mut self.0).poll(context).map(|done| done.unwrap_or(Err(EngineError::Draining)))
     }
 }
 

@@ -79,7 +79,6 @@ mod pace;
 mod proof;
 mod ranking;
 mod sandbox_check;
-mod slot;
 mod status;
 mod tampering;
 mod token_stream;

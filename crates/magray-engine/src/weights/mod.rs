@@ -16,6 +16,7 @@ use std::{
 };
 
 use magray_device::{MappedFile, NumberFormat};
+use safetensors::Dtype;
 use serde::Deserialize;
 
 pub use error::WeightsError;
@@ -108,11 +109,11 @@ impl Weights {
                 found: entry.shape.clone(),
             });
         }
-        let Some(format) = format_named(&entry.dtype) else {
+        let Some(format) = format_of(entry.dtype) else {
             return Err(WeightsError::WrongType {
                 name: in_file.to_owned(),
                 file: file.path.clone(),
-                found: entry.dtype.clone(),
+                found: entry.dtype.to_string(),
             });
         };
         Ok(Tensor {
@@ -241,12 +242,12 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The numbers that a file calls by this name.
-fn format_named(name: &str) -> Option<NumberFormat> {
-    match name {
-        "F32" => Some(NumberFormat::F32),
-        "F16" => Some(NumberFormat::F16),
-        "BF16" => Some(NumberFormat::Bf16),
+/// How numbers of a file's type are read, if they are.
+fn format_of(dtype: Dtype) -> Option<NumberFormat> {
+    match dtype {
+        Dtype::F32 => Some(NumberFormat::F32),
+        Dtype::F16 => Some(NumberFormat::F16),
+        Dtype::BF16 => Some(NumberFormat::Bf16),
         _ => None,
     }
 }

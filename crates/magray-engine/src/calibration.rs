@@ -1,22 +1,11 @@
-//! Measures how fast CPU and GPU are with a model, once a machine, and keeps the result in a file.
-//! Decides nothing; a file that is missing, damaged or of another machine only means measuring again.
+//! The file of speeds that were measured with a model on CPU and GPU.
+//! Measures nothing; a file that is missing, damaged or of another machine only means measuring again.
 
-use crate::gpu::GpuError;
-use crate::packed::Tokens;
-use crate::runner::Executor;
-use magray_core::{EncoderShape, Scores};
+use magray_core::Scores;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-/// The texts that are measured with: a small batch of short texts, as a first request has.
-const TEXTS: usize = 8;
-const TOKENS: usize = 64;
-/// How long a device is measured, the first runs not counted.
-const SPENT_MAX: Duration = Duration::from_millis(300);
-const RUNS_MAX: usize = 20;
 
 /// All that a speed depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,52 +19,6 @@ pub(crate) struct Key {
     pub(crate) model: String,
     pub(crate) cpu_precision: String,
     pub(crate) gpu_precision: String,
-}
-
-/// Measures both devices on the same texts.
-pub(crate) fn measure(
-    cpu: &mut Executor,
-    gpu: &mut Executor,
-    shape: EncoderShape,
-    tokens_max: usize,
-) -> Result<Option<Scores>, GpuError> {
-    let one = texts(1, shape, tokens_max);
-    // The first run plans buffers and wakes threads, the second tells how many texts the time allows.
-    time(cpu, &one)?;
-    let single = time(cpu, &one)?;
-    let affordable = SPENT_MAX.as_secs_f64() / 2.0 / single.as_secs_f64().max(1e-9);
-    let batch = texts((affordable as usize).clamp(1, TEXTS), shape, tokens_max);
-    let cpu_speed = speed(cpu, &batch)?;
-    let gpu_speed = speed(gpu, &batch)?;
-    Ok(Scores::new(cpu_speed, gpu_speed))
-}
-
-/// Texts a second, of the median run.
-fn speed(executor: &mut Executor, texts: &[Vec<u32>]) -> Result<f64, GpuError> {
-    time(executor, texts)?;
-    let mut times = Vec::new();
-    let started = Instant::now();
-    while times.is_empty() || (times.len() < RUNS_MAX && started.elapsed() < SPENT_MAX) {
-        times.push(time(executor, texts)?);
-    }
-    times.sort_unstable();
-    Ok(texts.len() as f64 / times[times.len() / 2].as_secs_f64().max(1e-9))
-}
-
-fn time(executor: &mut Executor, texts: &[Vec<u32>]) -> Result<Duration, GpuError> {
-    let mut out = vec![0.0; texts.len() * executor.outputs()];
-    let started = Instant::now();
-    let texts: Vec<_> = texts.iter().map(|ids| Tokens { ids, types: &[] }).collect();
-    executor.run(&texts, 0, &mut out)?;
-    Ok(started.elapsed())
-}
-
-fn texts(count: usize, shape: EncoderShape, tokens_max: usize) -> Vec<Vec<u32>> {
-    let tokens = TOKENS.min(tokens_max).max(1);
-    // Ids spread over the table, so that rows come from memory as those of real texts do.
-    let id = |at: usize| (at.wrapping_mul(2_654_435_761) % shape.vocab.max(1)) as u32;
-    let text = |text: usize| (0..tokens).map(|token| id(text * tokens + token)).collect::<Vec<u32>>();
-    (0..count).map(text).collect()
 }
 
 /// The file of measured speeds.
@@ -223,13 +166,5 @@ mod tests {
         ScoreCache::new(Some(&below)).keep(&key("x"), scores(5.0));
         assert_eq!(ScoreCache::new(Some(&below)).find(&key("x")), None);
         ScoreCache::new(None).keep(&key("x"), scores(5.0));
-    }
-
-    #[test]
-    fn made_up_texts_fit_any_model() {
-        let shape = EncoderShape { vocab: 7, hidden: 8, layers: 1, heads: 1, ffn: 8, positions: 5 };
-        let made = texts(3, shape, 5);
-        assert!(made.iter().all(|text| text.len() == 5 && text.iter().all(|id| *id < 7)));
-        assert_eq!(texts(1, shape, 500)[0].len(), TOKENS);
     }
 }

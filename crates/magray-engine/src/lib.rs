@@ -1,14 +1,15 @@
 //! Runs: model store, weights, tokenizer, model architectures, executors.
 //! Never prints, knows no HTTP types.
 //!
-//! Programs use it by [`engine::Engine`]: models behind a queue on the CPU and on GPUs. [`Encoder`] is one model on one
-//! device, for those who want nothing between.
+//! Programs use it by [`engine::Engine`]: models behind a queue on the CPU and on GPUs.
 #![forbid(unsafe_code)]
+
+#[cfg(not(unix))]
+compile_error!("magray needs a Unix system: an engine talks to its GPU workers through Unix sockets");
 
 mod bounded_file;
 mod calibration;
 mod encoder;
-#[cfg(unix)]
 pub mod engine;
 mod executors;
 pub mod faults;
@@ -17,25 +18,21 @@ pub mod health;
 mod model;
 mod packed;
 mod reading;
-mod runner;
-mod selection;
 mod single_device;
 pub mod spec;
 pub mod store;
 pub mod tokenize;
 pub mod vectors;
 pub mod weights;
-#[cfg(unix)]
 mod worker;
 
-pub use encoder::{EmbedError, Embeddings, Encoder, EncoderOptions, LoadError};
+pub use encoder::{EmbedError, EncoderOptions, LoadError};
 pub use magray_core::{
     Backend, CpuPath, DeviceChoice, DeviceName, EncoderShape, GpuSelector, Precision, PrecisionChoice, Reason, Refusal,
     Rules, Scores, Verdict,
 };
 pub use magray_device::cpu::{Wide, look_after_callers, widened};
 pub use single_device::SingleDevice;
-#[cfg(unix)]
 pub use worker::{ServeError, serve};
 
 /// What the tests of other crates need of the inside; no promise is made about it.
@@ -43,7 +40,6 @@ pub use worker::{ServeError, serve};
 pub mod testing {
     pub use crate::faults::*;
     pub use crate::packed::Tokens;
-    #[cfg(unix)]
     pub use crate::{
         engine::images::{Handed, Holder, Images},
         executors::simulated::SimulatedGpu,

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use magray_engine::{
-    EmbedError, Encoder, EncoderOptions,
+    DeviceName, EmbedError, EncoderOptions, SingleDevice,
     engine::{Engine, EngineError, EngineModel, EngineOptions, ModelSource, Output, Work},
     vectors::{cosine, sigmoid, unit},
 };
@@ -29,10 +29,10 @@ fn wait<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-fn encoder(name: &str) -> Encoder {
-    let options = EncoderOptions { threads: Some(2), ..EngineOptions::on_cpu(Vec::new()).encoder };
-    let ModelSource::Folder(folder) = fixture(name).source else { unreachable!("a fixture is a folder") };
-    Encoder::open(&folder, &options).unwrap()
+/// What a model makes of work without a queue.
+fn plain(name: &str, work: &Work) -> Vec<f32> {
+    let options = EncoderOptions { threads: Some(2), ..EncoderOptions::default() };
+    SingleDevice::open(&fixture(name).source, DeviceName::Cpu, &options).unwrap().run(work).unwrap()
 }
 
 fn assert_near(a: &[f32], b: &[f32]) {
@@ -41,11 +41,11 @@ fn assert_near(a: &[f32], b: &[f32]) {
 }
 
 #[test]
-fn embed_gives_what_the_encoder_gives_for_short_and_for_long_texts() {
-    let (engine, mut encoder) = (start(vec![fixture("bert")]), encoder("bert"));
+fn embed_gives_what_a_plain_pass_gives_for_short_and_for_long_texts() {
+    let engine = start(vec![fixture("bert")]);
     // The second is read on a thread beside, being long.
     for texts in [vec!["the cat sat".to_owned(), "a dog".to_owned()], vec!["the cat sat on the mat ".repeat(20); 50]] {
-        let expected = encoder.embed(&texts, None).unwrap().values;
+        let expected = plain("bert", &engine.read(0, &texts, None).unwrap());
         assert_near(&wait(engine.embed(0, texts, None)).unwrap().values, &expected);
     }
 }
@@ -54,12 +54,14 @@ fn embed_gives_what_the_encoder_gives_for_short_and_for_long_texts() {
 fn rerank_scores_pairs_with_a_classifier_and_vectors_with_another_model() {
     let engine = start(vec![fixture("bert"), fixture("xlm-roberta-classify")]);
     let texts = ["a dog", "the cat sat"];
-    let logits = encoder("xlm-roberta-classify").score_pairs(&texts.map(|text| ("the cat", text))).unwrap();
+    let pairs = engine.read_pairs(1, &texts.map(|text| ("the cat", text))).unwrap();
+    let logits = plain("xlm-roberta-classify", &pairs);
     let ranked = wait(engine.rerank(1, "the cat", texts.to_vec())).unwrap();
-    assert_eq!(logits.dimensions, 1, "the fixture has one label");
-    assert_near(&ranked.scores, &logits.values.iter().map(|logit| sigmoid(*logit)).collect::<Vec<_>>());
-    let vectors = encoder("bert").embed(&["the cat", "a dog", "the cat sat"], None).unwrap();
-    let rows: Vec<_> = vectors.rows().collect();
+    assert_eq!(logits.len(), 2, "the fixture has one label");
+    assert_near(&ranked.scores, &logits.iter().map(|logit| sigmoid(*logit)).collect::<Vec<_>>());
+    let work = engine.read(0, &["the cat", "a dog", "the cat sat"], None).unwrap();
+    let vectors = plain("bert", &work);
+    let rows: Vec<&[f32]> = vectors.chunks_exact(vectors.len() / 3).collect();
     let cosines = [cosine(rows[0], rows[1]) as f32, cosine(rows[0], rows[2]) as f32];
     assert_near(&wait(engine.rerank(0, "the cat", texts.to_vec())).unwrap().scores, &cosines);
     assert_near(&wait(engine.similarity(0, "the cat", texts.to_vec())).unwrap().scores, &cosines);

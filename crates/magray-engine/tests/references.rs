@@ -4,9 +4,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test: what fails to unwrap fails the test")]
 
+use magray_engine::engine::{Engine, EngineOptions, ModelSource, Work};
 use magray_engine::gpu::{SearchPath, Visible};
 use magray_engine::spec::Task;
-use magray_engine::{CpuPath, DeviceChoice, Encoder, EncoderOptions, GpuSelector, Precision, PrecisionChoice};
+use magray_engine::{CpuPath, DeviceName, EncoderOptions, Precision, PrecisionChoice, SingleDevice};
 use magray_skip::Need;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -38,17 +39,12 @@ fn cases(name: &str) -> Vec<Case> {
 }
 
 /// Everything that computes in this precision here, by name.
-fn placements(precision: Precision) -> Vec<(String, EncoderOptions)> {
+fn placements(precision: Precision) -> Vec<(String, DeviceName, EncoderOptions)> {
     let precision = PrecisionChoice::Exactly(precision);
     let on_cpu = |path: CpuPath, threads| {
-        let options = EncoderOptions {
-            precision,
-            threads: Some(threads),
-            cpu_path: Some(path),
-            device: DeviceChoice::Cpu,
-            ..EncoderOptions::default()
-        };
-        (format!("{path} x{threads}"), options)
+        let cpu_path = Some(path);
+        let options = EncoderOptions { precision, threads: Some(threads), cpu_path, ..EncoderOptions::default() };
+        (format!("{path} x{threads}"), DeviceName::Cpu, options)
     };
     let paths = magray_device::cpu::available_paths();
     for path in CpuPath::ALL.into_iter().filter(|path| !paths.contains(path)) {
@@ -57,20 +53,21 @@ fn placements(precision: Precision) -> Vec<(String, EncoderOptions)> {
     let mut placements: Vec<_> = paths.into_iter().flat_map(|path| [on_cpu(path, 1), on_cpu(path, 3)]).collect();
     match magray_device::cuda::probe(&SearchPath::system(), &Visible::all()) {
         Ok(_) => {
-            let device = DeviceChoice::Cuda(GpuSelector::Any);
-            placements.push(("cuda".to_owned(), EncoderOptions { precision, device, ..EncoderOptions::default() }));
+            let options = EncoderOptions { precision, ..EncoderOptions::default() };
+            placements.push(("cuda".to_owned(), DeviceName::Cuda(0), options));
         }
         Err(declined) => magray_skip::part(Need::Gpu, format_args!("no GPU ({})", declined.code())),
     }
     placements
 }
 
-/// Every answer of the model, each text on its own.
-fn answers(encoder: &mut Encoder, cases: &[Case]) -> Vec<Vec<f32>> {
-    let one = |case: &Case| match (&encoder.spec().task, &case.pair) {
-        (Task::Embed(_), _) => encoder.embed(&[&case.text], case.prompt.as_deref()).unwrap().values,
-        (Task::Classify(_), None) => encoder.score(&[&case.text]).unwrap().values,
-        (Task::Classify(_), Some(pair)) => encoder.score_pairs(&[(&case.text, pair)]).unwrap().values,
+/// Every case as the model reads it, each text on its own.
+fn works(source: &ModelSource, cases: &[Case]) -> Vec<Work> {
+    let engine = Engine::start(EngineOptions::on_cpu(vec![source.clone().into()])).unwrap();
+    let one = |case: &Case| match (&engine.spec(0).unwrap().task, &case.pair) {
+        (Task::Embed(_), _) => engine.read(0, &[&case.text], case.prompt.as_deref()).unwrap(),
+        (Task::Classify(_), None) => engine.read_scored(0, &[&case.text]).unwrap(),
+        (Task::Classify(_), Some(pair)) => engine.read_pairs(0, &[(&case.text, pair)]).unwrap(),
     };
     cases.iter().map(one).collect()
 }
@@ -84,11 +81,12 @@ fn distance(got: &[f32], want: &[f32]) -> f32 {
 }
 
 fn check(name: &str, precision: Precision, tolerance: f32) {
-    let cases = cases(name);
-    for (placement, options) in placements(precision) {
-        let mut encoder = Encoder::open(&folder(name), &options).unwrap();
-        for (got, case) in answers(&mut encoder, &cases).iter().zip(&cases) {
-            let off = distance(got, &case.vector);
+    let (cases, source) = (cases(name), ModelSource::Folder(folder(name)));
+    let works = works(&source, &cases);
+    for (placement, device, options) in placements(precision) {
+        let mut model = SingleDevice::open(&source, device, &options).unwrap();
+        for (work, case) in works.iter().zip(&cases) {
+            let off = distance(&model.run(work).unwrap(), &case.vector);
             assert!(off < tolerance, "{name} {precision} {placement} {:?}: off by {off}", case.text);
         }
     }

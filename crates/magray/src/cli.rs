@@ -19,7 +19,6 @@ use crate::{
     exit::Exit,
 };
 
-#[cfg(unix)]
 use crate::commands::{
     bench::{load::LoadArgs, overhead::OverheadArgs, residency::ResidencyArgs},
     gpu::{
@@ -64,10 +63,8 @@ pub(crate) enum Command {
     /// Turn texts into vectors
     Embed(EmbedArgs),
     /// Serve embeddings and reranking through HTTP
-    #[cfg(unix)]
     Serve(ServeArgs),
     /// Give agents tools to embed, rerank and control the GPUs: the model context protocol on stdin and stdout
-    #[cfg(unix)]
     Mcp(McpArgs),
     /// Compare two texts: the cosine of their vectors
     Similarity(SimilarityArgs),
@@ -84,7 +81,6 @@ pub(crate) enum Command {
     /// Show every setting, its value and where it came from
     Config(ConfigArgs),
     /// Holds a GPU for another magray, which starts it
-    #[cfg(unix)]
     #[command(hide = true)]
     Worker,
 }
@@ -92,10 +88,7 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it settles itself what a signal does.
     pub(crate) fn minds_its_own_signals(&self) -> bool {
-        #[cfg(unix)]
-        return matches!(self, Self::Worker | Self::Serve(_) | Self::Mcp(_));
-        #[cfg(not(unix))]
-        false
+        matches!(self, Self::Worker | Self::Serve(_) | Self::Mcp(_))
     }
 }
 
@@ -107,13 +100,10 @@ pub(crate) enum BenchCommand {
     /// Measure how fast GPU memory is handed out, and how much of it is wasted
     Alloc(AllocArgs),
     /// Put load on queue and workers, and check every answer
-    #[cfg(unix)]
     Load(LoadArgs),
     /// Measure what queue and worker add to the bare pass of one text
-    #[cfg(unix)]
     Overhead(OverheadArgs),
     /// Measure how fast models come and go, and what is left after them
-    #[cfg(unix)]
     Residency(ResidencyArgs),
 }
 
@@ -123,27 +113,20 @@ pub(crate) enum GpuCommand {
     /// Show the GPUs, how they are, and which device is chosen and why
     Info(GpuInfoArgs),
     /// Show the engines that run: their devices, memory and models
-    #[cfg(unix)]
     Status(GpuStatusArgs),
     /// Take models off the GPUs into the memory of the host
-    #[cfg(unix)]
     Offload(OffloadArgs),
     /// Take models out of all memory
-    #[cfg(unix)]
     Release(ReleaseArgs),
     /// Bring a model to a GPU before anybody asks
-    #[cfg(unix)]
     Preheat(PreheatArgs),
     /// Set how long models stay on a GPU without work
-    #[cfg(unix)]
     Timeout(TimeoutArgs),
     /// Keep a model on its GPU whatever others need
-    #[cfg(unix)]
     Pin(PinArgs),
     /// Return a GPU that was given up to service
     Reset(GpuResetArgs),
     /// Let the processes that hold GPUs try what their sandbox must refuse
-    #[cfg(unix)]
     Sandbox(GpuSandboxArgs),
     /// Measure CPU and GPU with a model: latency, throughput and speed-up
     Benchmark(GpuBenchmarkArgs),

@@ -10,10 +10,12 @@ use magray_engine::{
 };
 
 pub(crate) use crate::exit_code::Exit;
-use crate::{commands::bench::alloc::TraceError, config::ConfigError, input::InputError, output::OutputError};
-#[cfg(unix)]
 use crate::{
+    commands::bench::alloc::TraceError,
+    config::ConfigError,
     control::{AskError, RefusalCode},
+    input::InputError,
+    output::OutputError,
     server::StartError,
 };
 
@@ -56,26 +58,19 @@ pub(crate) enum Failure {
     Memory(CudaError),
     #[error(transparent)]
     Trace(#[from] TraceError),
-    #[cfg(unix)]
     #[error(transparent)]
     Worker(#[from] magray_engine::ServeError),
-    #[cfg(unix)]
     #[error("cannot find this program's own file to start workers from: {0}")]
     OwnProgram(std::io::Error),
-    #[cfg(unix)]
     #[error(transparent)]
     Serve(#[from] StartError),
-    #[cfg(unix)]
     #[error("no magray is running{}: there is no model to move", pid.map(|pid| format!(" with pid {pid}")).unwrap_or_default())]
     NoEngine { pid: Option<u32> },
-    #[cfg(unix)]
     #[error(transparent)]
     Ask(#[from] AskError),
-    #[cfg(unix)]
     #[error("{0}; gpu.sandbox = \"off\" uses GPUs without it")]
     NotConfined(String),
     /// A check of magray by itself that it did not pass.
-    #[cfg(unix)]
     #[error("{0}")]
     Broken(String),
 }
@@ -100,19 +95,12 @@ impl Failure {
             Self::Thread(_) => Exit::Internal,
             Self::NoGpuToMeasure(_) | Self::Memory(_) => Exit::Device,
             Self::Trace(_) => Exit::Input,
-            #[cfg(unix)]
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
-            #[cfg(unix)]
             Self::Worker(_) => Exit::Internal,
-            #[cfg(unix)]
             Self::Serve(error) => exit_of_start(error),
-            #[cfg(unix)]
             Self::NotConfined(_) => Exit::Device,
-            #[cfg(unix)]
             Self::NoEngine { .. } => Exit::NoEngine,
-            #[cfg(unix)]
             Self::Ask(error) => exit_of_ask(error),
-            #[cfg(unix)]
             Self::OwnProgram(_) | Self::Broken(_) => Exit::Internal,
         })
     }
@@ -126,7 +114,6 @@ fn exit_of_store(error: &StoreError) -> Exit {
     }
 }
 
-#[cfg(unix)]
 fn exit_of_start(error: &StartError) -> Exit {
     match error {
         StartError::System(_) => Exit::Internal,
@@ -136,7 +123,6 @@ fn exit_of_start(error: &StartError) -> Exit {
     }
 }
 
-#[cfg(unix)]
 fn exit_of_ask(error: &AskError) -> Exit {
     match error {
         AskError::Refused { refusal, .. } if refusal.code == RefusalCode::UnknownModel => Exit::Model,
@@ -166,7 +152,7 @@ fn exit_of_embed(error: &EmbedError) -> Exit {
         EmbedError::UnknownPrompt { .. } => Exit::Usage,
         EmbedError::UnknownId { .. } | EmbedError::TokenCount { .. } => Exit::Input,
         EmbedError::Tokenize(_) | EmbedError::WrongTask { .. } => Exit::Model,
-        EmbedError::Gpu(_) | EmbedError::NoSpare { .. } => Exit::Device,
+        EmbedError::Gpu(_) => Exit::Device,
         // Only a synthetic model has none, and no command gives texts to one.
         EmbedError::NoTokenizer => Exit::Internal,
     }

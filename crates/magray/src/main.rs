@@ -6,7 +6,6 @@ mod cli;
 mod commands;
 mod config;
 mod console;
-#[cfg(unix)]
 mod control;
 mod exit;
 mod exit_code;
@@ -15,7 +14,6 @@ mod interrupt;
 mod logging;
 mod model;
 mod output;
-#[cfg(unix)]
 mod server;
 mod session;
 

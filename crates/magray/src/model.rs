@@ -4,11 +4,9 @@
 use std::{cell::RefCell, path::PathBuf};
 
 use indicatif::ProgressBar;
-#[cfg(unix)]
-use magray_engine::engine::ModelSource;
 use magray_engine::{
-    DeviceName, Encoder, EncoderOptions, EncoderShape, LoadError,
-    spec::Task,
+    EncoderOptions, EncoderShape, LoadError,
+    engine::ModelSource,
     store::{HubOptions, ModelRef, PullEvent, PullOptions, SourceChoice, Store, Token},
 };
 
@@ -21,27 +19,12 @@ use crate::{
 /// Names a model of random weights.
 const SYNTHETIC: &str = "synthetic:";
 
-/// Opens the model of the settings for a measurement, where it may also be one of random weights.
-pub(crate) fn open_to_measure(
-    config: &Config,
-    options: &EncoderOptions,
-    console: &Console,
-) -> Result<Encoder, Failure> {
-    let name = config.model()?.name;
-    let Some(shape) = synthetic_shape(&name)? else { return open_stored(config, options, console) };
-    let encoder = Encoder::synthetic(shape, options).map_err(|reason| load_failure(&name, reason))?;
-    tell_device(options, &encoder, console);
-    Ok(encoder)
-}
-
 /// Where the model of the settings comes from, for a measurement by an engine.
-#[cfg(unix)]
 pub(crate) fn source_to_measure(config: &Config, console: &Console) -> Result<ModelSource, Failure> {
     source_named(&config.model()?.name, config, console)
 }
 
 /// Where the model of this name comes from, for an engine.
-#[cfg(unix)]
 pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Result<ModelSource, Failure> {
     match synthetic_shape(name)? {
         Some(shape) => Ok(ModelSource::Synthetic(shape)),
@@ -78,44 +61,12 @@ fn stored_folder_of(name: &str, config: &Config, console: &Console) -> Result<Pa
     }
 }
 
-fn open_stored(config: &Config, options: &EncoderOptions, console: &Console) -> Result<Encoder, Failure> {
-    let folder = stored_folder(config, console)?;
-    let settings = config.model()?;
-    let encoder = Encoder::open(&folder, options).map_err(|reason| load_failure(&settings.name, reason))?;
-    if matches!(&encoder.spec().task, Task::Embed(embed) if embed.assumed) {
-        console.warn(format_args!(
-            "'{}' does not say how its vectors are pooled: taking the mean of all tokens, normalised",
-            settings.name
-        ));
-    }
-    tell_device(options, &encoder, console);
-    Ok(encoder)
-}
-
 /// How a model that cannot be loaded is told.
 pub(crate) fn load_failure(model: &str, reason: LoadError) -> Failure {
     match reason {
         // The model has nothing to do with it.
         LoadError::Device(refusal) => Failure::Device(refusal),
         reason => Failure::Load { model: model.to_owned(), reason: Box::new(reason) },
-    }
-}
-
-/// Says which device was chosen to those who want to know, and to all when it computes in another precision than the
-/// one that was named.
-fn tell_device(options: &EncoderOptions, encoder: &Encoder, console: &Console) {
-    let (device, settled) = (encoder.device(), encoder.precision());
-    if let Ok(verdict) = &encoder.outlook().verdict {
-        console.detail(format_args!("computing on {device}: {}", verdict.reason));
-    }
-    let (asked, name) = match device {
-        DeviceName::Cpu => (options.precision, "the CPU".to_owned()),
-        DeviceName::Cuda(_) | DeviceName::Simulated(_) => {
-            (options.precision.or(options.gpu.precision), device.to_string())
-        }
-    };
-    if let Some(asked) = asked.replaced_by(settled) {
-        console.warn(format_args!("{name} does not compute in {asked}: {settled} is used instead"));
     }
 }
 

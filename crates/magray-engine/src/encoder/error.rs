@@ -85,17 +85,9 @@ pub enum EmbedError {
         /// What was asked of it.
         wanted: &'static str,
     },
-    /// The GPU failed, and the CPU may not answer in its place.
+    /// The GPU failed.
     #[error("the GPU failed: {0}")]
     Gpu(#[source] GpuError),
-    /// The GPU failed, and the CPU cannot answer in its place.
-    #[error("the GPU failed: {gpu}; nor can the CPU be used: {cpu}")]
-    NoSpare {
-        /// What the GPU said.
-        gpu: String,
-        /// What is wrong with the CPU.
-        cpu: Box<LoadError>,
-    },
 }
 
 fn list_prompts(known: &[String]) -> String {

@@ -15,8 +15,6 @@ use std::time::Duration;
 const WAITING_MAX: usize = 1024;
 /// What callers are told to wait who find the threads busy.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
-/// Texts of so many bytes are read where they are: to hand over less takes longer than to read it.
-const INLINE_BYTES_MAX: usize = 8 << 10;
 
 /// The threads. They end when this is dropped and what waits is done; nobody waits for that.
 pub(super) struct Threads(Arc<Shared>);
@@ -39,6 +37,9 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Background<T>(Receiver<Result<T, EngineError>>);
 
 impl Engine {
+    /// Texts of up to this many bytes are read by the thread that asks: to hand over less takes longer than to read it.
+    pub const INLINE_BYTES_MAX: usize = 8 << 10;
+
     /// Does something that takes a core for a while, such as reading texts, on one of few threads beside those that
     /// compute. For a server that reads requests of its own form; [`Engine::embed`] and its like need no such thing.
     pub fn background<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
@@ -51,7 +52,7 @@ impl Engine {
         bytes: usize,
         read: impl FnOnce(&Self) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, EngineError> {
-        if bytes <= INLINE_BYTES_MAX {
+        if bytes <= Self::INLINE_BYTES_MAX {
             return read(self);
         }
         let own = self.clone();

@@ -7,9 +7,9 @@ use super::dispatcher::Dispatcher;
 use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
 use super::work::Output;
+use crate::executors::cpu::CpuExecutor;
 use crate::executors::cpu_stream::{Bell, Feed, Job, Outcome};
 use crate::packed::Tokens;
-use crate::runner::OnCpu;
 use magray_core::schedule::{DeviceId, Failure};
 use magray_core::{DeviceName, Precision};
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ struct State {
     batches: Batches,
     packer: Arc<CpuPacker>,
     /// By model; taken while it computes.
-    models: Vec<Mutex<Option<OnCpu>>>,
+    models: Vec<Mutex<Option<Box<CpuExecutor>>>>,
     last_error: Mutex<Option<String>>,
     dispatcher: Weak<Dispatcher>,
 }
@@ -49,7 +49,7 @@ impl InProcess {
     pub(super) fn new(
         id: DeviceId,
         packer: Arc<CpuPacker>,
-        models: Vec<Option<OnCpu>>,
+        models: Vec<Option<Box<CpuExecutor>>>,
         dispatcher: Weak<Dispatcher>,
     ) -> std::io::Result<Self> {
         let precision = packer.precision();
@@ -118,12 +118,12 @@ impl State {
             let mut on_cpu = self.models[model].lock().unwrap_or_else(PoisonError::into_inner);
             let Some(on_cpu) = &mut *on_cpu else { unreachable!("no batch is started before its model is there") };
             match output {
-                Output::Texts => on_cpu.executor.run_all(&Answering { state: self, model, ended: Mutex::new(None) }),
+                Output::Texts => on_cpu.run_all(&Answering { state: self, model, ended: Mutex::new(None) }),
                 Output::Tokens => {
                     let Some(batch) = self.batches.take(model, output) else { continue };
                     let (started, mut rows) = (Instant::now(), Vec::new());
                     let texts: Vec<Tokens<'_>> = batch.texts().collect();
-                    let run = catch_unwind(AssertUnwindSafe(|| on_cpu.executor.run_tokens(&texts, &mut rows)));
+                    let run = catch_unwind(AssertUnwindSafe(|| on_cpu.run_tokens(&texts, &mut rows)));
                     self.tell(&batch, run.map(|()| rows), started.elapsed());
                 }
             }

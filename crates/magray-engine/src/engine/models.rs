@@ -5,9 +5,9 @@ use super::EngineModel;
 use super::canary::Canary;
 use super::status::CpuStatus;
 use crate::encoder::{EncoderOptions, LoadError, pack_cpu, synthetic_spec};
+use crate::executors::cpu::CpuExecutor;
 use crate::model::Synthetic;
 use crate::reading::Reader;
-use crate::runner::OnCpu;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 use crate::worker::ModelSource;
@@ -20,7 +20,7 @@ pub(super) struct Models {
     pub(super) readers: Vec<Reader>,
     pub(super) packer: Arc<CpuPacker>,
     /// Those that are on the CPU from the start.
-    pub(super) on_cpu: Vec<Option<OnCpu>>,
+    pub(super) on_cpu: Vec<Option<Box<CpuExecutor>>>,
 }
 
 /// Brings models to the CPU.
@@ -106,13 +106,13 @@ impl CpuPacker {
     }
 
     /// Packs a model's weights for the CPU. The first time, the known text's answer is learned too.
-    pub(super) fn pack(&self, model: usize) -> Result<OnCpu, LoadError> {
+    pub(super) fn pack(&self, model: usize) -> Result<Box<CpuExecutor>, LoadError> {
         let mut on_cpu = self.weights(model)?;
         self.teach(model, &mut on_cpu);
         Ok(on_cpu)
     }
 
-    fn weights(&self, model: usize) -> Result<OnCpu, LoadError> {
+    fn weights(&self, model: usize) -> Result<Box<CpuExecutor>, LoadError> {
         let (source, spec) = &self.models[model];
         match source {
             ModelSource::Synthetic(_) => pack_cpu(&self.cpu, spec, &Synthetic, self.precision),
@@ -120,8 +120,8 @@ impl CpuPacker {
         }
     }
 
-    fn teach(&self, model: usize, on_cpu: &mut OnCpu) {
-        self.canaries[model].learn(|text, skip, row| on_cpu.executor.run(&[text], skip, row));
+    fn teach(&self, model: usize, on_cpu: &mut CpuExecutor) {
+        self.canaries[model].learn(|text, skip, row| on_cpu.run(&[text], skip, row));
     }
 
     /// What a model's weights take of a device's memory in this precision, about.

@@ -38,15 +38,6 @@ impl GpuError {
         }
     }
 
-    /// Whether this process had better not try the GPU again: the same call would fail the same way.
-    pub fn is_lasting(&self) -> bool {
-        match self {
-            Self::Cuda(error) | Self::Kernel(KernelError::Load { source: error, .. }) => error.needs_new_process(),
-            Self::Declined(_) | Self::Kernel(_) | Self::Weights(_) => true,
-            Self::Residency(_) => false,
-        }
-    }
-
     /// What the scheduler is told: what to do about it.
     pub fn failure(&self) -> Failure {
         match self {
@@ -81,13 +72,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_memory_passes_and_a_fault_does_not() {
+    fn full_memory_and_a_fault_are_told_apart() {
         let full = GpuError::from(CudaError::OutOfMemory);
-        assert!(!full.is_lasting());
         assert_eq!(full.reason().code(), "out_of_memory");
         assert_eq!(full.failure(), Failure::OutOfMemory);
         let fault = GpuError::from(CudaError::Sticky { code: 700, name: "illegal_address".to_owned() });
-        assert!(fault.is_lasting());
         assert_eq!(fault.reason().code(), "gpu_fault");
         assert_eq!(fault.failure(), Failure::Sticky);
         assert!(fault.reason().to_string().contains("illegal_address"));
@@ -97,6 +86,5 @@ mod tests {
     fn a_missing_compiler_keeps_its_own_code() {
         let error = GpuError::from(KernelError::from(Declined::NoNvrtc));
         assert_eq!(error.code(), "no_nvrtc");
-        assert!(error.is_lasting());
     }
 }

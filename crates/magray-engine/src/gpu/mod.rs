@@ -8,7 +8,8 @@ mod sandbox;
 mod survey;
 
 pub use error::GpuError;
-pub(crate) use hardware::{Hardware, Machine};
+pub use hardware::find;
+pub(crate) use hardware::free_bytes;
 pub use magray_device::cuda::{
     CONTEXT_BYTES, CudaError, Declined, GpuInfo, MemoryOptions, PoolProbe, ProbeBlock, Sample, SearchPath, Throttle,
     Visible,
@@ -19,18 +20,8 @@ pub use memory::MemoryStats;
 pub use sandbox::{SandboxMode, UnknownMode};
 pub use survey::{GpuStatus, Survey};
 
-use magray_core::{DeviceChoice, PrecisionChoice, Rules};
+use magray_core::{PrecisionChoice, Rules};
 use std::path::PathBuf;
-
-/// The GPU that a choice means, or why there is none. Starts the driver but makes no context.
-pub fn find(choice: &DeviceChoice, options: &GpuOptions) -> Result<GpuInfo, Declined> {
-    Machine(options).find(choice)
-}
-
-/// Free memory of a GPU; `None` where the driver does not tell.
-pub(crate) fn free_bytes(gpu: &GpuInfo, options: &GpuOptions) -> Option<u64> {
-    Machine(options).free_bytes(gpu)
-}
 
 /// How GPUs may be used.
 #[derive(Clone, Debug)]

@@ -1,7 +1,8 @@
 //! What GPUs there are and how they are, for people who ask.
 //! Starts the driver but makes no context: it takes no memory of a GPU.
 
-use super::{Declined, GpuInfo, GpuOptions, Machine, Sample};
+use super::hardware::visible;
+use super::{Declined, GpuInfo, GpuOptions, Sample};
 use crate::health::{Ledger, Outage};
 use magray_device::cuda::Telemetry;
 
@@ -30,7 +31,7 @@ pub struct GpuStatus {
 impl Survey {
     /// Looks at the machine.
     pub fn take(options: &GpuOptions) -> Self {
-        let found = Machine(options).gpus();
+        let found = visible(options);
         // Without a driver there is nobody to ask, and looking for its telemetry would only take time.
         let telemetry = match &found {
             Err(Declined::NoDriver) => None,

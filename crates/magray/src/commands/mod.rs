@@ -5,14 +5,11 @@ pub(crate) mod bench;
 pub(crate) mod config;
 pub(crate) mod embed;
 pub(crate) mod gpu;
-#[cfg(unix)]
 pub(crate) mod mcp;
 pub(crate) mod models;
 pub(crate) mod pull;
-#[cfg(unix)]
 pub(crate) mod serve;
 pub(crate) mod similarity;
-#[cfg(unix)]
 pub(crate) mod worker;
 
 use std::{
@@ -58,40 +55,27 @@ fn read_settings(file: Option<&Path>, flags: &[FlagValue]) -> Result<Config, Con
 pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Embed(args) => embed::run(args, context),
-        #[cfg(unix)]
         Command::Serve(args) => serve::run(&args, context),
-        #[cfg(unix)]
         Command::Mcp(args) => mcp::run(&args, context),
         Command::Similarity(args) => similarity::run(&args, context),
         Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
         Command::Bench(BenchCommand::Alloc(args)) => bench::alloc::run(&args, context),
-        #[cfg(unix)]
         Command::Bench(BenchCommand::Load(args)) => bench::load::run(&args, context),
-        #[cfg(unix)]
         Command::Bench(BenchCommand::Overhead(args)) => bench::overhead::run(&args, context),
-        #[cfg(unix)]
         Command::Bench(BenchCommand::Residency(args)) => bench::residency::run(&args, context),
         Command::Gpu(GpuCommand::Info(args)) => gpu::info::run(&args, context),
-        #[cfg(unix)]
         Command::Gpu(GpuCommand::Status(args)) => gpu::status::run(&args, context),
-        #[cfg(unix)]
         Command::Gpu(GpuCommand::Offload(args)) => gpu::moves::offload(&args, context),
-        #[cfg(unix)]
         Command::Gpu(GpuCommand::Release(args)) => gpu::moves::release(&args, context),
-        #[cfg(unix)]
         Command::Gpu(GpuCommand::Preheat(args)) => gpu::moves::preheat(&args, context),
-        #[cfg(unix)]
         Command::Gpu(GpuCommand::Timeout(args)) => gpu::moves::timeout(&args, context),
-        #[cfg(unix)]
         Command::Gpu(GpuCommand::Pin(args)) => gpu::moves::pin(&args, context),
         Command::Gpu(GpuCommand::Reset(args)) => gpu::reset::run(&args, context),
-        #[cfg(unix)]
         Command::Gpu(GpuCommand::Sandbox(args)) => gpu::sandbox::run(&args, context),
         Command::Gpu(GpuCommand::Benchmark(args)) => gpu::benchmark::run(&args, context),
         Command::Pull(args) => pull::run(&args, context),
         Command::Models(args) => models::run(&args, context),
         Command::Config(args) => config::run(&args, context),
-        #[cfg(unix)]
         Command::Worker => worker::run(),
     }
 }

@@ -42,8 +42,6 @@ struct State {
     admission: Arc<Admission>,
     wrong_keys: WrongKeys,
     health: HealthCheck,
-    /// How many callers wait at once for models to move.
-    transfers: Arc<Semaphore>,
     /// How many answers are written at once beside the runtime.
     writers: Arc<Semaphore>,
     connections: AtomicUsize,
@@ -64,9 +62,6 @@ pub(crate) struct Parts {
     pub(crate) reloader: Reloader,
 }
 
-/// Callers that wait for models to move; more are refused.
-const TRANSFERS_MAX: usize = 8;
-
 impl App {
     pub(crate) fn new(parts: Parts, live: LiveSettings) -> Self {
         Self(Arc::new(State {
@@ -75,7 +70,6 @@ impl App {
             live: RwLock::new(Arc::new(Live::new(live))),
             wrong_keys: WrongKeys::default(),
             health: HealthCheck::default(),
-            transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
             writers: Arc::new(Semaphore::new((super::cores() / 2).max(1))),
             connections: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
@@ -106,10 +100,6 @@ impl App {
 
     pub(super) fn writers(&self) -> &Arc<Semaphore> {
         &self.0.writers
-    }
-
-    pub(super) fn transfers(&self) -> &Arc<Semaphore> {
-        &self.0.transfers
     }
 
     /// What the queue takes at most.

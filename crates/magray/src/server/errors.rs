@@ -235,7 +235,7 @@ impl From<EngineError> for Problem {
 impl From<EmbedError> for Problem {
     fn from(error: EmbedError) -> Self {
         let kind = match error {
-            EmbedError::Gpu(_) | EmbedError::NoSpare { .. } => Kind::Unavailable,
+            EmbedError::Gpu(_) => Kind::Unavailable,
             EmbedError::UnknownPrompt { .. } => return Self::invalid("prompt_name", error.to_string()),
             _ => Kind::Invalid,
         };

@@ -8,7 +8,7 @@ use std::{
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use magray_engine::engine::{Answer, Output, Work};
+use magray_engine::engine::{Answer, Engine, Output, Work};
 use tokio::sync::Semaphore;
 
 use super::{
@@ -19,9 +19,6 @@ use super::{
     reservation,
     writing::{Json, write_budget},
 };
-
-/// Requests that are read where they arrive: to hand over less takes longer than to read it.
-const INLINE_BYTES_MAX: usize = 8 << 10;
 
 /// Answers of so many numbers are written where they are: it takes some tenths of a millisecond.
 const INLINE_NUMBERS_MAX: usize = 32 << 10;
@@ -66,7 +63,7 @@ impl App {
         bytes: usize,
         read: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        if bytes <= INLINE_BYTES_MAX {
+        if bytes <= Engine::INLINE_BYTES_MAX {
             return read(self);
         }
         let (app, span) = (self.clone(), tracing::Span::current());

@@ -12,7 +12,7 @@ use magray_engine::engine::{
 };
 use magray_engine::faults::FaultPlan;
 use magray_engine::health::AlertOptions;
-use magray_engine::{DeviceChoice, DeviceName, Encoder, EncoderOptions, EncoderShape, GpuSelector, LoadError};
+use magray_engine::{DeviceChoice, DeviceName, EncoderOptions, EncoderShape, GpuSelector, LoadError, SingleDevice};
 use std::time::Duration;
 
 /// Longer than anything here takes on any machine.
@@ -49,8 +49,12 @@ fn text(seed: u32, tokens: u32) -> Vec<u32> {
 
 /// What the CPU makes of it, without an engine.
 fn expected(texts: &[Vec<u32>]) -> Vec<f32> {
-    let options = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
-    Encoder::synthetic(shape(), &options).unwrap().embed_ids(texts).unwrap().values
+    on_cpu(&ModelSource::Synthetic(shape()), &Work::from_ids(0, texts.to_vec()))
+}
+
+fn on_cpu(source: &ModelSource, work: &Work) -> Vec<f32> {
+    let options = EncoderOptions { threads: Some(1), ..EncoderOptions::default() };
+    SingleDevice::open(source, DeviceName::Cpu, &options).unwrap().run(work).unwrap()
 }
 
 fn assert_right(answer: &Answer, texts: &[Vec<u32>]) {
@@ -223,13 +227,12 @@ fn a_prompt_that_is_not_pooled_does_not_make_the_gpu_look_wrong() {
     settings["include_prompt"] = false.into();
     std::fs::write(&pooling, settings.to_string()).unwrap();
     let engine = start(with_model(model.path()));
-    let cpu = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
-    let mut encoder = Encoder::open(model.path(), &cpu).unwrap();
+    let source = ModelSource::Folder(model.path().to_owned());
     for prompt in [Some("query"), None] {
-        let answer =
-            engine.read(0, &["the cat", "a dog and a mat"], prompt).and_then(|work| engine.process(work)).unwrap();
+        let work = engine.read(0, &["the cat", "a dog and a mat"], prompt).unwrap();
+        let answer = engine.process(work.clone()).unwrap();
         assert_eq!((answer.device, answer.replays), (DeviceName::Simulated(0), 0), "{prompt:?}");
-        let expected = encoder.embed(&["the cat", "a dog and a mat"], prompt).unwrap().values;
+        let expected = on_cpu(&source, &work);
         assert!(answer.values.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.02), "{prompt:?}");
     }
     assert_eq!(engine.incidents(), []);
@@ -240,10 +243,10 @@ fn a_classifier_scores_pairs_on_the_gpu() {
     let model = fixture("bert-classify");
     let engine = start(with_model(model.path()));
     let pairs = [("the cat", "a dog"), ("a mat", "the cat sat on the mat")];
-    let answer = engine.process(engine.read_pairs(0, &pairs).unwrap()).unwrap();
+    let work = engine.read_pairs(0, &pairs).unwrap();
+    let answer = engine.process(work.clone()).unwrap();
     assert_eq!((answer.device, answer.replays), (DeviceName::Simulated(0), 0));
-    let cpu = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
-    let expected = Encoder::open(model.path(), &cpu).unwrap().score_pairs(&pairs).unwrap().values;
+    let expected = on_cpu(&ModelSource::Folder(model.path().to_owned()), &work);
     assert!(answer.values.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.05), "{:?} {expected:?}", answer.values);
 }
 

@@ -1,6 +1,6 @@
 //! OpenAI's routes: every form of input, both encodings, dimensions, models, reranking, and their errors.
 
-use magray_engine::{DeviceChoice, Encoder, EncoderOptions};
+use magray_engine::engine::{Engine, EngineOptions, ModelSource};
 use serde_json::{Value, json};
 
 use crate::rig::{Server, Setup, fixture};
@@ -17,9 +17,10 @@ fn embed(server: &Server, request: Value) -> Value {
 
 /// What the model gives without a server.
 fn expected(texts: &[&str]) -> Vec<Vec<f32>> {
-    let options = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
-    let mut encoder = Encoder::open(fixture("bert").as_ref(), &options).unwrap();
-    encoder.embed(texts, None).unwrap().rows().map(<[f32]>::to_vec).collect()
+    let engine =
+        Engine::start(EngineOptions::on_cpu(vec![ModelSource::Folder(fixture("bert").into()).into()])).unwrap();
+    let answer = engine.process(engine.read(0, texts, None).unwrap()).unwrap();
+    answer.rows().map(<[f32]>::to_vec).collect()
 }
 
 #[track_caller]

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, WIDTH, expected, spec, texts};
 use magray_engine::testing::{Exit, FromWorker, Offer, Origin, Tokens, Work};
-use magray_engine::{DeviceChoice, Encoder, EncoderOptions, PrecisionChoice};
+use magray_engine::{DeviceName, EncoderOptions, PrecisionChoice, SingleDevice, engine};
 
 #[test]
 fn a_worker_answers_as_the_cpu_does() {
@@ -49,8 +49,8 @@ fn a_model_of_a_folder_answers_pairs_and_skips_tokens() {
     });
     let mut rig = Rig::open(&two);
     let width = rig.load(1, Offer::None).unwrap().outputs;
-    let options = EncoderOptions { threads: Some(1), device: DeviceChoice::Cpu, ..Default::default() };
-    let mut encoder = Encoder::open(&folder, &options).unwrap();
+    let options = EncoderOptions { threads: Some(1), ..Default::default() };
+    let mut model = SingleDevice::open(&engine::ModelSource::Folder(folder), DeviceName::Cpu, &options).unwrap();
     let ids: Vec<Vec<u32>> = vec![vec![2, 5, 6, 3], vec![2, 9, 3]];
     let compute = |rig: &mut Rig, types: &[u32], skip| {
         let texts = [Tokens { ids: &ids[0], types }, Tokens { ids: &ids[1], types: &[] }];
@@ -61,7 +61,7 @@ fn a_model_of_a_folder_answers_pairs_and_skips_tokens() {
         rows
     };
     let plain = compute(&mut rig, &[], 0);
-    assert_eq!(plain, encoder.embed_ids(&ids).unwrap().values);
+    assert_eq!(plain, model.run(&engine::Work::from_ids(0, ids.clone())).unwrap());
     let typed = compute(&mut rig, &[0, 0, 1, 1], 0);
     assert!(plain[..width] != typed[..width] && plain[width..] == typed[width..], "types reach their own text");
     assert_ne!(compute(&mut rig, &[], 1)[..width], plain[..width]);

@@ -6,7 +6,7 @@ use magray_engine::testing::{
     Arrived, Exit, FaultOrder, FromWorker, Holder, Images, ModelSource, Offer, Problem, Ready, SimulatedGpu,
     SpawnError, Tokens, Work, WorkerDevice, WorkerHandle, WorkerModel, WorkerReceiver, WorkerSpec, spawn,
 };
-use magray_engine::{CpuPath, DeviceChoice, Encoder, EncoderOptions, PrecisionChoice};
+use magray_engine::{DeviceName, EncoderOptions, PrecisionChoice, SingleDevice, engine};
 use std::path::Path;
 use std::time::Duration;
 
@@ -193,8 +193,8 @@ pub(crate) fn texts(count: usize, number: u32) -> Vec<Vec<u32>> {
 
 /// What the CPU of this process answers.
 pub(crate) fn expected(texts: &[Vec<u32>]) -> Vec<f32> {
-    let options =
-        EncoderOptions { threads: Some(1), device: DeviceChoice::Cpu, cpu_path: None::<CpuPath>, ..Default::default() };
-    let mut encoder = Encoder::synthetic("tiny".parse().unwrap(), &options).unwrap();
-    encoder.embed_ids(texts).unwrap().values
+    let options = EncoderOptions { threads: Some(1), ..Default::default() };
+    let source = engine::ModelSource::Synthetic("tiny".parse().unwrap());
+    let mut model = SingleDevice::open(&source, DeviceName::Cpu, &options).unwrap();
+    model.run(&engine::Work::from_ids(0, texts.to_vec())).unwrap()
 }

@@ -32,7 +32,6 @@ impl Chance {
     }
 
     /// The gap to the next of events that come independently of each other, with this mean.
-    #[cfg(unix)]
     pub(in crate::commands) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.unit().ln()
     }
@@ -52,7 +51,6 @@ mod tests {
         assert_ne!(take(7), take(8));
     }
 
-    #[cfg(unix)]
     #[test]
     fn gaps_have_the_mean_and_spread_of_their_law() {
         let mut chance = Chance::new(1);

@@ -4,13 +4,9 @@
 pub(crate) mod alloc;
 pub(super) mod batches;
 mod chance;
-#[cfg(unix)]
 mod engine_start;
-#[cfg(unix)]
 pub(crate) mod load;
-#[cfg(unix)]
 pub(crate) mod overhead;
-#[cfg(unix)]
 pub(crate) mod residency;
 pub(super) mod timing;
 
@@ -108,7 +104,7 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     // The file is read before the model is loaded in vain.
     let given = args.ids.as_deref().map(batches::read_ids).transpose()?;
     let name = config.model()?.name;
-    let mut measured = Measured::open(name, &config, &context.console)?;
+    let mut measured = PlainModel::open(name, &config, &context.console)?;
     let cases = match given {
         Some(ids) => vec![ids],
         None => args.make_batches(&measured.model)?,
@@ -147,17 +143,17 @@ impl BenchArgs {
     }
 }
 
-/// The model that is measured.
-struct Measured {
+/// A model that is measured by plain passes.
+pub(super) struct PlainModel {
     name: String,
-    model: SingleDevice,
+    pub(super) model: SingleDevice,
     /// Why it is on the CPU although a GPU was to compute.
     fallback: Option<Reason>,
 }
 
-impl Measured {
+impl PlainModel {
     /// Loads the model on the device that an engine would choose.
-    fn open(name: String, config: &Config, console: &Console) -> Result<Self, Failure> {
+    pub(super) fn open(name: String, config: &Config, console: &Console) -> Result<Self, Failure> {
         let (options, source) = (model::encoder_options(config), model::source_named(&name, config, console)?);
         let Verdict { device, reason } =
             choose(&source, &options).map_err(|error| model::load_failure(&name, error))?;

@@ -8,12 +8,13 @@ use std::{
 
 use clap::Args;
 use magray_engine::{
-    DeviceChoice, DeviceName, Encoder, EncoderOptions, GpuSelector,
+    DeviceChoice, DeviceName, EncoderOptions, GpuSelector, SingleDevice,
     engine::{Allowed, Engine, SimulatedGpu, Work},
 };
 use serde::Serialize;
 
 use super::{
+    PlainModel,
     batches::{self, Lengths, Vocabulary},
     engine_start::{Measured, start},
     load::histogram::Histogram,
@@ -92,10 +93,10 @@ pub(crate) fn run(args: &OverheadArgs, context: &Context) -> Result<(), Failure>
     }
     let config = context.settle(&compute.flags())?;
     let options = model::encoder_options(&config);
-    let mut encoder = model::open_to_measure(&config, &options, &context.console)?;
-    let text = one_text(args.tokens as usize, &encoder)?;
+    let mut plain = PlainModel::open(config.model()?.name, &config, &context.console)?.model;
+    let text = one_text(args.tokens as usize, &plain)?;
     // The same device in both: the one that was chosen here.
-    let (device, allowed) = match encoder.device() {
+    let (device, allowed) = match plain.device() {
         _ if is_simulated => (DeviceChoice::Auto, Allowed::Gpu),
         DeviceName::Cuda(index) => (DeviceChoice::Cuda(GpuSelector::Index(index)), Allowed::Gpu),
         DeviceName::Cpu | DeviceName::Simulated(_) => (DeviceChoice::Cpu, Allowed::Cpu),
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &OverheadArgs, context: &Context) -> Result<(), Failure>
         control_folders: config.control_folders(),
     };
     let started = start(&measured, &context.console)?;
-    let times = measure(&mut encoder, &started.engine, &Subject { text, allowed }, args.seconds);
+    let times = measure(&mut plain, &started.engine, &Subject { text, allowed }, args.seconds);
     started.shut_down();
     let report = times?.report(measured.name().to_owned(), args.tokens as usize);
     match args.json {
@@ -127,12 +128,12 @@ struct Subject {
     allowed: Allowed,
 }
 
-fn one_text(tokens: usize, encoder: &Encoder) -> Result<Vec<u32>, Failure> {
-    let tokens_max = encoder.max_tokens();
+fn one_text(tokens: usize, plain: &SingleDevice) -> Result<Vec<u32>, Failure> {
+    let tokens_max = plain.spec().max_tokens;
     if tokens > tokens_max {
         return Err(Failure::Usage(format!("--tokens {tokens}: this model reads at most {tokens_max}")));
     }
-    let vocabulary = Vocabulary { size: encoder.shape().vocab, tokens_max };
+    let vocabulary = Vocabulary { size: plain.spec().shape.vocab, tokens_max };
     Ok(batches::make(1, Lengths::Equal(tokens), &vocabulary).remove(0))
 }
 
@@ -145,7 +146,7 @@ struct Times {
 }
 
 /// Measures both in turn until the time is over.
-fn measure(encoder: &mut Encoder, engine: &Engine, subject: &Subject, seconds: f64) -> Result<Times, Failure> {
+fn measure(plain: &mut SingleDevice, engine: &Engine, subject: &Subject, seconds: f64) -> Result<Times, Failure> {
     let new = || Times {
         device: DeviceName::Cpu,
         bare: Histogram::new(),
@@ -157,7 +158,7 @@ fn measure(encoder: &mut Encoder, engine: &Engine, subject: &Subject, seconds: f
     let mut rounds = 0;
     while rounds < 2 || started.elapsed() < Duration::from_secs_f64(seconds) {
         for _ in 0..ROUND {
-            times.take_bare(encoder, subject)?;
+            times.take_bare(plain, subject)?;
         }
         for _ in 0..ROUND {
             times.take_engine(engine, subject)?;
@@ -172,10 +173,10 @@ fn measure(encoder: &mut Encoder, engine: &Engine, subject: &Subject, seconds: f
 }
 
 impl Times {
-    fn take_bare(&mut self, encoder: &mut Encoder, subject: &Subject) -> Result<(), Failure> {
-        let texts = [subject.text.clone()];
+    fn take_bare(&mut self, plain: &mut SingleDevice, subject: &Subject) -> Result<(), Failure> {
+        let work = Work::from_ids(0, vec![subject.text.clone()]);
         let started = Instant::now();
-        encoder.embed_ids(&texts)?;
+        plain.run(&work)?;
         self.bare.record(started.elapsed());
         Ok(())
     }

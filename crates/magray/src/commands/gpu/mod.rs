@@ -3,13 +3,9 @@
 
 pub(crate) mod benchmark;
 pub(crate) mod info;
-#[cfg(unix)]
 pub(crate) mod moves;
 mod plot;
 pub(crate) mod reset;
-#[cfg(unix)]
 pub(crate) mod sandbox;
-#[cfg(unix)]
 pub(crate) mod status;
-#[cfg(unix)]
 mod words;

@@ -1,15 +1,16 @@
 //! Where the models are and how they come and go: status, offload, release, preheat, timeout.
 //! No request fails because a model moves; those who ask for a move wait until it is done, a few at a time.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use magray_engine::engine::{Engine, EngineError, Moved};
+use magray_engine::engine::{Move, Moved};
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
+use tracing::Instrument;
 
 use crate::{
     control::{DeviceReport, EngineReport, Whereabouts},
@@ -62,7 +63,7 @@ pub(crate) struct MovedModel {
     responses((status = 200, description = "Where the models are now", body = MovedReport))
 )]
 pub(crate) async fn offload(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
-    move_models(app, which, Engine::offload).await
+    move_models(app, which, Move::Offload).await
 }
 
 /// Takes models out of all memory; the next request loads them again.
@@ -72,7 +73,7 @@ pub(crate) async fn offload(State(app): State<App>, Fields(which): Fields<MoveRe
     responses((status = 200, description = "Where the models are now", body = MovedReport))
 )]
 pub(crate) async fn release(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
-    move_models(app, which, Engine::release).await
+    move_models(app, which, Move::Release).await
 }
 
 /// Brings models to a GPU before anybody asks; to the CPU where there is no GPU.
@@ -82,36 +83,27 @@ pub(crate) async fn release(State(app): State<App>, Fields(which): Fields<MoveRe
     responses((status = 200, description = "Where the models are now", body = MovedReport))
 )]
 pub(crate) async fn preheat(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
-    move_models(app, which, Engine::preheat).await
+    move_models(app, which, Move::Preheat).await
 }
 
-/// What is done with a model.
-pub(crate) type Move = fn(&Engine, usize, Duration) -> Result<Moved, EngineError>;
-
-async fn move_models(app: App, which: MoveRequest, moving: Move) -> Result<Response, Problem> {
-    Ok(axum::Json(moved(&app, which.model.as_deref(), moving).await?).into_response())
+async fn move_models(app: App, which: MoveRequest, how: Move) -> Result<Response, Problem> {
+    Ok(axum::Json(moved(&app, which.model.as_deref(), how).await?).into_response())
 }
 
 /// Moves the model of this name, or all, and waits until that is done.
-pub(crate) async fn moved(app: &App, model: Option<&str>, moving: Move) -> Result<MovedReport, Problem> {
-    let places = chosen(app, model)?;
-    let Ok(turn) = Arc::clone(app.transfers()).try_acquire_owned() else {
-        let message = "enough callers wait for models to move: try again later";
-        return Err(Problem::busy(Kind::Busy, message, Duration::from_secs(1)));
+pub(crate) async fn moved(app: &App, model: Option<&str>, how: Move) -> Result<MovedReport, Problem> {
+    let (own, places) = (app.clone(), chosen(app, model)?);
+    let moving = async move {
+        let mut models = Vec::with_capacity(places.len());
+        for place in places {
+            let moved = own.engine().move_model(place, how, MOVE_MAX).await?;
+            models.push(MovedModel::of(&own.models().get(place).name, &moved));
+        }
+        Ok::<_, Problem>(MovedReport { models })
     };
-    let (own, span) = (app.clone(), tracing::Span::current());
-    let moved = tokio::task::spawn_blocking(move || {
-        let _in_span = span.enter();
-        // Also where nobody waits for it any more.
-        let _turn = turn;
-        let one = |place: usize| {
-            let moved = moving(own.engine(), place, MOVE_MAX)?;
-            Ok(MovedModel::of(&own.models().get(place).name, &moved))
-        };
-        places.into_iter().map(one).collect::<Result<Vec<_>, Problem>>()
-    });
-    let models = moved.await.unwrap_or_else(|_| Err(Problem::new(Kind::Internal, "moving the models failed")))?;
-    Ok(MovedReport { models })
+    // A task of its own: all models are moved also where nobody waits for it any more.
+    let failed = |_| Err(Problem::new(Kind::Internal, "moving the models failed"));
+    tokio::spawn(moving.in_current_span()).await.unwrap_or_else(failed)
 }
 
 impl MovedModel {

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use magray_engine::engine::Engine;
+use magray_engine::engine::Move;
 use rmcp::{Json, handler::server::wrapper::Parameters, tool, tool_router};
 
 use super::{
@@ -53,7 +53,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn offload_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
-        told(gpu::moved(&self.app, which.model.as_deref(), Engine::offload).await)
+        told(gpu::moved(&self.app, which.model.as_deref(), Move::Offload).await)
     }
 
     /// Takes models out of all memory, of the GPUs and of the host. The next call that needs one loads it from disk.
@@ -65,7 +65,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn release_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
-        told(gpu::moved(&self.app, which.model.as_deref(), Engine::release).await)
+        told(gpu::moved(&self.app, which.model.as_deref(), Move::Release).await)
     }
 
     /// Brings models to a GPU before anybody needs them; to the CPU where there is no GPU.
@@ -77,7 +77,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn preheat_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
-        told(gpu::moved(&self.app, which.model.as_deref(), Engine::preheat).await)
+        told(gpu::moved(&self.app, which.model.as_deref(), Move::Preheat).await)
     }
 
     /// Changes how long models stay on a GPU without being used.

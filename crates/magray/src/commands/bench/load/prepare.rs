@@ -1,7 +1,7 @@
 //! Makes the pool of texts for a model, with their right vectors where answers are to be checked.
 //! Computes them on the CPU in f32, the most exact way there is, before any load runs.
 
-use magray_engine::{DeviceChoice, EncoderOptions, Precision, PrecisionChoice};
+use magray_engine::{DeviceName, EncoderOptions, Precision, PrecisionChoice, SingleDevice, engine::Work};
 
 use super::{
     super::batches::{self, Lengths, Vocabulary},
@@ -18,18 +18,21 @@ pub(super) fn pool(args: &LoadArgs, config: &Config, console: &Console) -> Resul
     let asked = model::encoder_options(config);
     let exact = EncoderOptions {
         precision: PrecisionChoice::Exactly(Precision::F32),
-        device: DeviceChoice::Cpu,
         // Whatever path is measured, the fastest one gives the same vectors.
         cpu_path: None,
         ..asked.clone()
     };
-    let mut encoder = model::open_to_measure(config, &exact, console)?;
-    let (tokens, tokens_max) = (args.tokens as usize, encoder.max_tokens());
+    let (name, source) = (config.model()?.name, model::source_to_measure(config, console)?);
+    let open = |options: &EncoderOptions| {
+        SingleDevice::open(&source, DeviceName::Cpu, options).map_err(|reason| model::load_failure(&name, reason))
+    };
+    let mut model = open(&exact)?;
+    let (tokens, tokens_max) = (args.tokens as usize, model.spec().max_tokens);
     if !args.ragged && tokens > tokens_max {
         return Err(Failure::Usage(format!("--tokens {tokens}: this model reads at most {tokens_max}")));
     }
     let lengths = if args.ragged { Lengths::Ragged } else { Lengths::Equal(tokens) };
-    let vocabulary = Vocabulary { size: encoder.shape().vocab, tokens_max };
+    let vocabulary = Vocabulary { size: model.spec().shape.vocab, tokens_max };
     let mut texts = batches::make(TEXTS, lengths, &vocabulary);
     if let Some(poison) = args.poison() {
         texts.retain(|ids| !ids.contains(&poison.token));
@@ -40,14 +43,14 @@ pub(super) fn pool(args: &LoadArgs, config: &Config, console: &Console) -> Resul
     if !args.check {
         return Ok(Pool::unchecked(texts));
     }
-    let right = encoder.embed_ids(&texts)?;
-    drop(encoder);
-    let of = texts.len();
+    let (work, dimensions, of) = (Work::from_ids(0, texts.clone()), model.spec().outputs(), texts.len());
+    let right = model.run(&work)?;
+    drop(model);
     let rounding = EncoderOptions { precision: PrecisionChoice::Exactly(coarsest(&asked)), ..exact };
-    let rounded = model::open_to_measure(config, &rounding, console)?.embed_ids(&texts)?;
-    let tolerance = Tolerance::measured(worst_cosine(&right.values, &rounded.values, right.dimensions));
-    let pool = Pool::checked(texts, &right.values, right.dimensions, tolerance)
-        .map_err(|error| Failure::Usage(error.to_string()))?;
+    let rounded = open(&rounding)?.run(&work)?;
+    let tolerance = Tolerance::measured(worst_cosine(&right, &rounded, dimensions));
+    let pool =
+        Pool::checked(texts, &right, dimensions, tolerance).map_err(|error| Failure::Usage(error.to_string()))?;
     if pool.len() < of {
         console.detail(format_args!("{} of {of} texts are left out: they are too much like others", of - pool.len()));
     }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use magray_engine::{
-    DeviceChoice, Encoder, EncoderOptions, Precision, PrecisionChoice,
+    DeviceName, EncoderOptions, Precision, PrecisionChoice, SingleDevice,
     engine::{DeviceState, Engine, ModelSource},
 };
 use serde::Serialize;
@@ -116,9 +116,8 @@ fn settled_precision(args: &ResidencyArgs, subjects: &[Subject], asked: &Encoder
         (PrecisionChoice::Exactly(precision), _) => Ok(precision),
         // A simulated GPU computes as the CPU does.
         (PrecisionChoice::Auto, Some(subject)) if args.is_simulated() => {
-            let on_cpu = EncoderOptions { device: DeviceChoice::Cpu, ..asked.clone() };
-            let encoder = Encoder::synthetic(subject.shape, &on_cpu);
-            Ok(encoder.map_err(|reason| model::load_failure(&subject.name, reason))?.precision())
+            let opened = SingleDevice::open(&ModelSource::Synthetic(subject.shape), DeviceName::Cpu, asked);
+            Ok(opened.map_err(|reason| model::load_failure(&subject.name, reason))?.precision())
         }
         (PrecisionChoice::Auto, _) => Ok(Precision::Bf16),
     }

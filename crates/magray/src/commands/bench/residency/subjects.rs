@@ -1,7 +1,10 @@
 //! Models that differ in little, each with texts whose right vectors are known.
 //! Computes these on the CPU in f32, before anything is measured.
 
-use magray_engine::{DeviceChoice, Encoder, EncoderOptions, EncoderShape, Precision, PrecisionChoice};
+use magray_engine::{
+    DeviceName, EncoderOptions, EncoderShape, Precision, PrecisionChoice, SingleDevice,
+    engine::{ModelSource, Work},
+};
 
 use super::super::{
     chance::Chance,
@@ -41,18 +44,24 @@ fn varied(base: EncoderShape, at: usize) -> EncoderShape {
 fn one(shape: EncoderShape, at: usize, asked: &EncoderOptions) -> Result<Subject, Failure> {
     let name = format!("model-{at}");
     let texts = texts(&shape, at as u64);
-    let vectors = |precision| {
+    let computed = |precision| {
         let precision = PrecisionChoice::Exactly(precision);
-        let options = EncoderOptions { precision, device: DeviceChoice::Cpu, cpu_path: None, ..asked.clone() };
-        let mut encoder = Encoder::synthetic(shape, &options).map_err(|reason| model::load_failure(&name, reason))?;
-        Ok::<_, Failure>(encoder.embed_ids(&texts)?)
+        let options = EncoderOptions { precision, cpu_path: None, ..asked.clone() };
+        vectors(&name, shape, &texts, &options)
     };
-    let right = vectors(Precision::F32)?;
-    let rounded = vectors(Precision::Bf16)?;
-    let tolerance = Tolerance::measured(worst_cosine(&right.values, &rounded.values, right.dimensions));
-    let pool = Pool::checked(texts.clone(), &right.values, right.dimensions, tolerance)
+    let right = computed(Precision::F32)?;
+    let rounded = computed(Precision::Bf16)?;
+    let tolerance = Tolerance::measured(worst_cosine(&right, &rounded, shape.hidden));
+    let pool = Pool::checked(texts.clone(), &right, shape.hidden, tolerance)
         .map_err(|error| Failure::Usage(error.to_string()))?;
     Ok(Subject { name, shape, pool })
+}
+
+/// What the CPU makes of texts.
+fn vectors(name: &str, shape: EncoderShape, texts: &[Vec<u32>], options: &EncoderOptions) -> Result<Vec<f32>, Failure> {
+    let opened = SingleDevice::open(&ModelSource::Synthetic(shape), DeviceName::Cpu, options);
+    let mut model = opened.map_err(|reason| model::load_failure(name, reason))?;
+    Ok(model.run(&Work::from_ids(0, texts.to_vec()))?)
 }
 
 fn texts(shape: &EncoderShape, seed: u64) -> Vec<Vec<u32>> {
@@ -73,16 +82,12 @@ mod tests {
     fn models_are_told_apart_by_their_answers() {
         let options = EncoderOptions { threads: Some(1), ..EncoderOptions::default() };
         let subjects = make("tiny".parse().unwrap(), 3, &options).unwrap();
-        let cpu = EncoderOptions {
-            device: DeviceChoice::Cpu,
-            precision: PrecisionChoice::Exactly(Precision::F32),
-            ..options
-        };
+        let exact = EncoderOptions { precision: PrecisionChoice::Exactly(Precision::F32), ..options };
         let span = Span { first: 2, count: 3 };
         let texts = subjects[1].pool.take(span);
-        let values = Encoder::synthetic(subjects[1].shape, &cpu).unwrap().embed_ids(&texts).unwrap().values;
+        let values = vectors("one", subjects[1].shape, &texts, &exact).unwrap();
         assert!(subjects[1].pool.check(span, &values, Precision::F32).is_ok());
-        let other = Encoder::synthetic(subjects[2].shape, &cpu).unwrap().embed_ids(&texts).unwrap().values;
+        let other = vectors("other", subjects[2].shape, &texts, &exact).unwrap();
         assert!(subjects[1].pool.check(span, &other, Precision::F32).is_err(), "another model's vectors passed");
         let bytes = bytes_max(&subjects, Precision::F32);
         assert!(bytes > 32_768 * 64 * 4 && bytes == subjects[2].shape.weight_bytes(Precision::F32));

@@ -201,7 +201,8 @@ fn write_numbers(file: &mut impl Write, tensors: &[Tensor]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use magray_engine::{DeviceChoice, Encoder, EncoderOptions};
+    use magray_engine::engine::{ModelSource, Work};
+    use magray_engine::{DeviceName, EncoderOptions, SingleDevice};
 
     #[test]
     fn what_is_written_can_be_loaded_and_computes() {
@@ -211,11 +212,13 @@ mod tests {
         let mut names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["config.json", "model.safetensors", "tokenizer.json"]);
-        let options = EncoderOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EncoderOptions::default() };
-        let mut encoder = Encoder::open(folder.path(), &options).unwrap();
-        assert_eq!(encoder.shape(), shape);
-        let answer = encoder.embed_ids(&[vec![1, 2, 3], vec![7]]).unwrap();
-        assert!(answer.values.iter().all(|value| value.is_finite()) && answer.values[0] != answer.values[64]);
+        let options = EncoderOptions { threads: Some(1), ..EncoderOptions::default() };
+        let source = ModelSource::Folder(folder.path().to_owned());
+        let open = || SingleDevice::open(&source, DeviceName::Cpu, &options);
+        let mut model = open().unwrap();
+        assert_eq!(model.spec().shape, shape);
+        let rows = model.run(&Work::from_ids(0, vec![vec![1, 2, 3], vec![7]])).unwrap();
+        assert!(rows.iter().all(|value| value.is_finite()) && rows[0] != rows[64]);
 
         // It is not written again where it is whole, and is where it is not.
         let file = folder.path().join(WEIGHTS);
@@ -224,9 +227,9 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), written);
         fs::write(&file, "half").unwrap();
         write(folder.path(), &shape).unwrap();
-        assert!(Encoder::open(folder.path(), &options).is_ok());
+        assert!(open().is_ok());
         let other = "minilm-l6".parse().unwrap();
         assert!(write(folder.path(), &other).unwrap_err().to_string().contains("holds another model"));
-        assert!(Encoder::open(folder.path(), &options).is_ok(), "it was overwritten");
+        assert!(open().is_ok(), "it was overwritten");
     }
 }

@@ -19,6 +19,8 @@ pub struct Rules {
     pub fallback: bool,
     /// Whether the user expects a GPU to be there: where there is none, every answer says so.
     pub expects_gpu: bool,
+    /// Whether all the work there is takes the CPU less time than a GPU takes to start.
+    pub is_little_work: bool,
 }
 
 impl Rules {
@@ -35,6 +37,7 @@ impl Default for Rules {
             memory_limit_bytes: None,
             fallback: true,
             expects_gpu: false,
+            is_little_work: false,
         }
     }
 }
@@ -103,6 +106,8 @@ pub enum Reason {
     Disabled,
     /// The list of preference has the CPU before the GPU, or no GPU.
     NotPreferred,
+    /// The CPU is done before a GPU has started.
+    LittleWork,
     /// There is no usable GPU; the code and text are the probe's.
     Absent {
         /// Such as `no_driver`.
@@ -153,6 +158,7 @@ impl Reason {
             Self::Asked => "asked",
             Self::Disabled => "disabled",
             Self::NotPreferred => "not_preferred",
+            Self::LittleWork => "little_work",
             Self::Absent { code, .. } | Self::Failed { code, .. } => code,
             Self::Unmeasured => "unmeasured",
             Self::Faster { .. } => "faster",
@@ -184,6 +190,7 @@ impl fmt::Display for Reason {
             Self::Asked => f.write_str("it was asked for"),
             Self::Disabled => f.write_str("gpu.enabled is false"),
             Self::NotPreferred => f.write_str("gpu.device_preference puts the CPU first, or names no GPU backend"),
+            Self::LittleWork => f.write_str("the CPU is done before a GPU has started"),
             Self::Absent { message, .. } | Self::Failed { message, .. } => f.write_str(message),
             Self::Unmeasured => f.write_str("the GPU is there and its speed is not measured yet"),
             Self::Faster { speedup, threshold } => {
@@ -251,6 +258,8 @@ pub fn rule_out_gpu(choice: &DeviceChoice, rules: &Rules) -> Option<Reason> {
         DeviceChoice::Cpu => Some(Reason::Asked),
         _ if !rules.prefer_gpu => Some(Reason::Disabled),
         DeviceChoice::Auto if !is_preferred() => Some(Reason::NotPreferred),
+        // Who expects a GPU, or forbids the CPU, gets one whatever it costs.
+        DeviceChoice::Auto if rules.is_little_work && rules.fallback && !rules.expects_gpu => Some(Reason::LittleWork),
         _ => None,
     }
 }

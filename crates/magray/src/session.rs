@@ -1,7 +1,7 @@
 //! One model in an engine of its own, for a command that computes and ends.
 //! Decides nothing about devices: the engine does, as it does for a server.
 
-use std::{env, time::Duration};
+use std::{env, path::Path, time::Duration};
 
 use magray_engine::{
     DeviceName, EncoderOptions, Precision, Reason, Refusal,
@@ -24,10 +24,13 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts an engine with the model of the settings, which is pulled if it is the default one and missing.
-    pub(crate) fn open(config: &Config, console: &Console) -> Result<Self, Failure> {
-        let source = ModelSource::Folder(model::stored_folder(config, console)?);
-        Self::start(config, model::encoder_options(config), source, console)
+    /// Starts an engine with the model of the settings, which is pulled if it is the default one and missing, for texts of
+    /// this many bytes; `None`: nobody knows.
+    pub(crate) fn open(config: &Config, bytes: Option<u64>, console: &Console) -> Result<Self, Failure> {
+        let folder = model::stored_folder(config, console)?;
+        let mut options = model::encoder_options(config);
+        options.gpu.rules.is_little_work = bytes.is_some_and(|bytes| is_little_work(&folder, bytes));
+        Self::start(config, options, ModelSource::Folder(folder), console)
     }
 
     /// Starts an engine with this model and waits until its device is ready.
@@ -126,6 +129,17 @@ impl Session {
     pub(crate) fn leave(self) {
         std::mem::forget(self);
     }
+}
+
+/// Whether the CPU is done with texts of so many bytes in less time than a GPU takes to start, which is half a second.
+fn is_little_work(folder: &Path, bytes: u64) -> bool {
+    /// What a slow CPU computes in about that time.
+    const FLOPS_MAX: f64 = 2e10;
+    /// Fewer than in any common language.
+    const TOKEN_BYTES: u64 = 3;
+    // What is wrong with the folder is told when the model is loaded.
+    let flops_a_token = ModelSpec::read(folder).map(|spec| spec.shape.flops(&[1]) as f64);
+    flops_a_token.is_ok_and(|flops| flops * (bytes / TOKEN_BYTES + 1) as f64 <= FLOPS_MAX)
 }
 
 /// A session has one model.

@@ -52,6 +52,16 @@ const GPU: Option<DeviceName> = Some(DeviceName::Cuda(1));
 const CPU: Option<DeviceName> = Some(DeviceName::Cpu);
 
 #[test]
+fn one_text_waited_for_a_gpu_to_start() {
+    let little = |rules: Rules| Rules { is_little_work: true, ..rules };
+    let case = |choice, rules| Case { rules: little(rules), ..Case::good(choice) };
+    case(DeviceChoice::Auto, Rules::default()).check(CPU, "little_work");
+    case(CUDA, Rules::default()).check(GPU, "asked");
+    case(DeviceChoice::Auto, Rules { expects_gpu: true, ..Rules::default() }).check(GPU, "faster");
+    case(DeviceChoice::Auto, Rules { fallback: false, ..Rules::default() }).check(GPU, "faster");
+}
+
+#[test]
 fn a_gpu_that_is_present_fast_and_empty_is_taken() {
     Case::good(DeviceChoice::Auto).check(GPU, "faster");
     Case::good(CUDA).check(GPU, "asked");
@@ -187,7 +197,7 @@ prop_compose! {
     ) -> Case {
         Case {
             choice,
-            rules: Rules { prefer_gpu, preference, performance_threshold, memory_limit_bytes, fallback, expects_gpu: false },
+            rules: Rules { prefer_gpu, preference, performance_threshold, memory_limit_bytes, fallback, expects_gpu: false, is_little_work: false },
             gpu: if is_present { Ok(Candidate { index: 3, free_bytes }) } else { Err(no_driver()) },
             scores: speeds.and_then(|(cpu, gpu)| Scores::new(cpu, gpu)),
             need_bytes,

@@ -84,7 +84,7 @@ pub(crate) fn run(args: EmbedArgs, context: &Context) -> Result<(), Failure> {
         return Err(texts.nothing().into());
     }
     let destination = Destination::open(output.as_deref())?;
-    let session = Session::open(&config, &context.console)?;
+    let session = Session::open(&config, texts.bytes_total(), &context.console)?;
     let rows = Rows::start(format, destination, session.spec().outputs())?;
     let bar = bar_for(&texts, &context.console, rows.are_shown());
     let (engine, threads) = (session.engine().clone(), session.threads());

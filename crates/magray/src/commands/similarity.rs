@@ -46,7 +46,8 @@ pub(crate) fn run(args: &SimilarityArgs, context: &Context) -> Result<(), Failur
     let settings = config.embed();
     let pair = vec![args.a.clone().into(), args.b.clone().into()];
     let texts = Texts::from_arguments(pair, settings.max_text_bytes).next_window()?;
-    let session = Session::open(&config, &context.console)?;
+    let bytes = texts.iter().map(|text| text.text.len() as u64).sum();
+    let session = Session::open(&config, Some(bytes), &context.console)?;
     let work = session.read(&texts, settings.prompt.as_deref())?;
     for (_, name) in work.texts.iter().zip(["first", "second"]).filter(|(text, _)| text.truncated) {
         let limit = session.spec().max_tokens;

@@ -90,6 +90,7 @@ impl Config {
             memory_limit_bytes: self.whole("gpu.memory_limit_mb").map(|limit| (limit as u64).saturating_mul(MIB)),
             fallback: self.is_on("gpu.fallback_enabled"),
             expects_gpu: self.text("embed.device").as_deref() == Some(DeviceChoice::PREFER_GPU),
+            is_little_work: false,
         }
     }
 

@@ -259,6 +259,7 @@ async = { num_streams = 8 }
         memory_limit_bytes: Some(4096 << 20),
         fallback: false,
         expects_gpu: false,
+        is_little_work: false,
     };
     assert_eq!(gpu.rules, rules);
     assert_eq!((gpu.device_id, gpu.streams, gpu.precision.to_string().as_str()), (2, 8, "f16"));

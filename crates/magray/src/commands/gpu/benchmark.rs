@@ -139,6 +139,7 @@ impl GpuBenchmarkArgs {
         let device = if is_named { options.device.clone() } else { DeviceChoice::Cuda(Default::default()) };
         // A GPU that is measured must not be helped out by the CPU, which naming it makes sure of.
         let on_gpu = EncoderOptions { device, ..options.clone() };
+        // The GPU's session lives on: a worker that ends would take time from the CPU that is measured.
         let (gpu, gpu_absent) = match self.run_all(config, on_gpu, source.clone(), &bar, context) {
             Ok(measured) => (Some(measured), None),
             Err(Failure::Device(Refusal { reason, .. })) if !is_named => {
@@ -147,18 +148,18 @@ impl GpuBenchmarkArgs {
             Err(failure) => return Err(failure),
         };
         let on_cpu = EncoderOptions { device: DeviceChoice::Cpu, ..options };
-        let (cpu, cpu_times) = self.run_all(config, on_cpu, source, &bar, context)?;
+        let Run { device: cpu, times: cpu_times, .. } = self.run_all(config, on_cpu, source, &bar, context)?;
         bar.finish_and_clear();
-        let (gpu, gpu_times) = gpu.unzip();
-        let gpu_time = |at: usize| gpu_times.as_ref().and_then(|times: &Vec<Measured>| times.get(at)).copied();
+        let gpu_time = |at: usize| gpu.as_ref().and_then(|gpu| gpu.times.get(at)).copied();
         let cases = cpu_times.into_iter().enumerate().map(|(at, cpu)| Case {
             batch: self.batch[at] as usize,
             cpu,
             gpu: gpu_time(at),
             speedup: gpu_time(at).map(|gpu| gpu.texts_per_s / cpu.texts_per_s),
         });
-        let model = config.model()?.name;
-        Ok(Report { model, tokens: self.tokens as usize, cpu, gpu, gpu_absent, cases: cases.collect() })
+        let (model, cases) = (config.model()?.name, cases.collect());
+        let gpu = gpu.map(|run| run.device);
+        Ok(Report { model, tokens: self.tokens as usize, cpu, gpu, gpu_absent, cases })
     }
 
     /// Measures all cases on one device.
@@ -169,7 +170,7 @@ impl GpuBenchmarkArgs {
         source: ModelSource,
         bar: &ProgressBar,
         context: &Context,
-    ) -> Result<(Device, Vec<Measured>), Failure> {
+    ) -> Result<Run, Failure> {
         let session = Session::start(config, options, source, &context.console)?;
         let (tokens, tokens_max) = (self.tokens as usize, session.spec().max_tokens);
         if tokens > tokens_max {
@@ -190,8 +191,16 @@ impl GpuBenchmarkArgs {
             bar.inc(1);
         }
         let device = last.map(|answer| Device::of(&session, &answer));
-        Ok((device.unwrap_or_else(|| unreachable!("clap asks for a batch")), times))
+        let device = device.unwrap_or_else(|| unreachable!("clap asks for a batch"));
+        Ok(Run { device, times, _session: session })
     }
+}
+
+/// What was measured on one device.
+struct Run {
+    device: Device,
+    times: Vec<Measured>,
+    _session: Session,
 }
 
 impl Device {

@@ -7,6 +7,8 @@ mod cpu_path;
 mod device_choice;
 mod device_name;
 pub mod health;
+pub mod ledger;
+mod moment;
 mod packing;
 pub mod pool;
 mod pooling;

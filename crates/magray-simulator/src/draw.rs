@@ -5,6 +5,7 @@ use crate::chance::Chance;
 use crate::load::{Arrivals, Generated, Load, Shape};
 use crate::scenario::{Cost, Device, Intervention, Loads, Model, Scenario};
 use crate::trouble;
+use magray_core::ledger::{Budget, CollectionId};
 use magray_core::schedule::{
     Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Generation, Keeping, Limits, ModelId, ModelPlan, Moment,
     Options, Placement, Priority, Recovery, ResidencyRequest, Sizing,
@@ -62,7 +63,7 @@ impl Scenario {
             drain_after: if chance.is(0.7) { requests } else { chance.whole(1, requests as u64) as usize },
             afterglow: if chance.is(0.7) { Duration::ZERO } else { span.mul_f64(chance.unit()) },
         };
-        scenario.with_generation(seed, span)
+        scenario.with_generation(seed, span).with_memory(seed, trouble_span)
     }
 
     /// In some worlds sequences have many steps. A chance of its own decides: the rest is the same with them and without.
@@ -85,7 +86,7 @@ impl Scenario {
         let most = (longest + generated.new_tokens_max) as f64;
         for device in &mut self.devices {
             let is_able = device.spec.kind == DeviceKind::Gpu || chance.is(0.7);
-            device.spec.kv_tokens_max = if is_able { (most * chance.magnitude(0.7, 30.0)) as u64 } else { 0 };
+            device.spec.memory.kv_max = if is_able { (most * chance.magnitude(0.7, 30.0)) as u64 } else { 0 };
         }
         for model in &mut self.models {
             model.plan.step_tokens_max = if chance.is(0.7) { 1 } else { chance.whole(2, 5) as u32 };
@@ -97,6 +98,46 @@ impl Scenario {
         };
         self
     }
+
+    /// Beside the room for weights there is memory for the driver, for passes and for the state of sequences; and in some
+    /// worlds collections want vectors on devices. A chance of its own decides, as above.
+    fn with_memory(mut self, seed: u64, span: Duration) -> Self {
+        const OWN: u64 = 0x4d45_4d4f;
+        let mut chance = Chance::new(seed ^ OWN);
+        let mean = self.models.iter().map(|model| model.bytes as f64).sum::<f64>() / self.models.len() as f64;
+        let has_large_tokens = chance.is(0.3);
+        for model in self.models.iter_mut().filter(|_| has_large_tokens) {
+            model.plan.kv_token_bytes = chance.whole(1, 4);
+        }
+        let token_bytes = self.models.iter().map(|model| model.plan.kv_token_bytes).max().unwrap_or(1);
+        for device in &mut self.devices {
+            let memory = &mut device.spec.memory;
+            memory.context = if chance.is(0.5) { 0 } else { (mean * chance.unit()) as u64 };
+            memory.kv_max *= token_bytes;
+            memory.memory_max = memory_for(memory.memory_max, memory);
+        }
+        for (_, intervention) in &mut self.interventions {
+            if let Intervention::Memory(device, room) = intervention {
+                *room = memory_for(*room, &self.devices[usize::from(device.0)].spec.memory);
+            }
+        }
+        let gpus: Vec<u16> =
+            (0..).zip(&self.devices).filter(|(_, one)| one.spec.kind == DeviceKind::Gpu).map(|(at, _)| at).collect();
+        if !gpus.is_empty() && chance.is(0.3) {
+            for _ in 0..chance.whole(1, 20) {
+                let at = Moment::from_nanos((span.as_nanos() as f64 * chance.unit()) as u64);
+                let bytes = if chance.is(0.2) { 0.0 } else { mean * chance.magnitude(0.05, 2.0) };
+                let (device, collection) = (DeviceId(*chance.pick(&gpus)), CollectionId(chance.whole(0, 2) as u32));
+                self.interventions.push((at, Intervention::Vectors(device, collection, bytes as u64)));
+            }
+        }
+        self
+    }
+}
+
+/// Memory that has so much room for weights.
+fn memory_for(room: u64, memory: &Budget) -> u64 {
+    if room == u64::MAX { room } else { (room + memory.context + memory.kv_max).div_ceil(15) * 16 }
 }
 
 impl Device {
@@ -141,8 +182,8 @@ fn draw_device(is_cpu: bool, fastest: Cost, models: &[Model], chance: &mut Chanc
             kind: if is_cpu { DeviceKind::Cpu } else { DeviceKind::Gpu },
             slots: chance.whole(1, 3) as usize,
             batch_tokens_max: chance.magnitude(64.0, 16_384.0) as u32,
-            weights_max: draw_room(is_cpu, models, chance),
-            kv_tokens_max: 0,
+            // The room for weights; what else there must be is added when everything is drawn.
+            memory: Budget { memory_max: draw_room(is_cpu, models, chance), context: 0, kv_max: 0 },
         },
         cost: fastest.slower(times),
         start: Duration::from_secs_f64(chance.magnitude(0.001, 0.4)),
@@ -230,10 +271,10 @@ fn draw_interventions(
         for (place, device) in devices.iter().enumerate().filter(|(_, device)| device.spec.kind == DeviceKind::Gpu) {
             let id = DeviceId(place as u16);
             for _ in 0..chance.whole(1, 3) {
-                let room = draw_room(false, models, chance).min(device.spec.weights_max);
-                interventions.push((at(chance), Intervention::Room(id, room)));
+                let room = draw_room(false, models, chance).min(device.spec.memory.memory_max);
+                interventions.push((at(chance), Intervention::Memory(id, room)));
             }
-            interventions.push((Moment::START + span, Intervention::Room(id, device.spec.weights_max)));
+            interventions.push((Moment::START + span, Intervention::Memory(id, device.spec.memory.memory_max)));
         }
     }
     interventions

@@ -11,6 +11,7 @@ mod draw;
 mod experiment;
 mod load;
 mod measure;
+mod memory;
 mod scenario;
 mod shell;
 mod trail;

@@ -3,6 +3,7 @@
 
 use crate::load::Load;
 use crate::trouble::Trouble;
+use magray_core::ledger::CollectionId;
 use magray_core::schedule::{DeviceId, DeviceSpec, ModelId, ModelPlan, Moment, Options, ResidencyRequest};
 use std::time::Duration;
 
@@ -64,8 +65,10 @@ impl Model {
 pub enum Intervention {
     /// Somebody wants a model to come, go or stay.
     ResidencyRequest(ModelId, ResidencyRequest),
-    /// The room for weights on a device changes.
-    Room(DeviceId, u64),
+    /// Other processes take or leave memory of a device: this is left.
+    Memory(DeviceId, u64),
+    /// A collection wants so much more of a device's memory for its vectors; nothing: it goes.
+    Vectors(DeviceId, CollectionId, u64),
 }
 
 /// A device as it truly is; the machine must find out.

@@ -6,6 +6,7 @@ use crate::scenario::Intervention;
 use crate::trouble::{Kind, Told};
 use crate::worker::{Fortune, Job, Phase, Sky, Work};
 use crate::world::{Due, World};
+use magray_core::ledger::CollectionId;
 use magray_core::schedule::{
     BatchId, Condition, DeviceId, DeviceKind, Ending, Event, Failure, Fault, ModelId, RequestId,
 };
@@ -75,11 +76,18 @@ impl World {
                 self.imaged(order, image);
                 Ok(())
             }
-            Due::Intervene(Intervention::Room(device, bytes)) => {
-                self.rooms[usize::from(device.0)] = bytes;
+            Due::Intervene(Intervention::Memory(device, bytes)) => {
+                self.memories[usize::from(device.0)] = bytes;
                 if matches!(self.executors[usize::from(device.0)].phase, Phase::Ready | Phase::Broken) {
-                    self.report(usize::from(device.0), Event::Room { device, bytes });
+                    self.report_memory(usize::from(device.0));
                 }
+                Ok(())
+            }
+            Due::Intervene(Intervention::Vectors(device, collection, bytes)) => {
+                self.want_vectors(device, collection, bytes)
+            }
+            Due::VectorsLeft { device, generation, collection } => {
+                self.end_drop(device, generation, collection);
                 Ok(())
             }
         }
@@ -125,10 +133,8 @@ impl World {
         }
         executor.phase = Phase::Ready;
         executor.is_beating = true;
-        let (id, bytes) = (DeviceId(device as u16), self.rooms[device]);
-        if bytes != self.executors[device].device.spec.weights_max {
-            self.report(device, Event::Room { device: id, bytes });
-        }
+        let id = DeviceId(device as u16);
+        self.report_memory(device);
         self.report(device, Event::Up { device: id });
         self.agenda.plan(self.now + HEARTBEAT, Due::Beat { device, generation });
     }
@@ -137,6 +143,9 @@ impl World {
         let executor = &self.executors[device];
         if executor.generation == generation && executor.is_beating {
             self.report(device, Event::Heartbeat { device: DeviceId(device as u16) });
+            if self.chance.is(0.3) {
+                self.report_memory(device);
+            }
             let pause = HEARTBEAT.mul_f64(self.chance.between(0.9, 1.1));
             self.agenda.plan(self.now + pause, Due::Beat { device, generation });
         }
@@ -313,7 +322,7 @@ impl World {
             11 if !weights.is_leaving(device, model) => Event::Offloaded { device, model },
             // Told a second time, and while nobody asked.
             12 if !weights.is_forgetting(model) => Event::Forgotten { model },
-            12 => Event::Room { device, bytes: weights.room(device) },
+            12 => Event::VectorsDropped { device, collection: CollectionId(u32::MAX) },
             _ => Event::Tick,
         };
         self.tell(event)

@@ -86,6 +86,7 @@ impl World {
                     let time = took.mul_f64(self.chance.unit());
                     self.agenda.plan(self.now + time, Due::Imaged { order, image });
                 }
+                self.executors[order.device].weights.insert(model, truth.bytes);
                 Event::Loaded { device, model, bytes: truth.bytes, took, from_host: order.from_host }
             }
             LoadEnd::Failed(failure) => {
@@ -128,6 +129,7 @@ impl World {
         let executor = &self.executors[order.device];
         if executor.generation == order.generation && executor.phase != Phase::Stuck {
             let (device, model) = (DeviceId(order.device as u16), order.model);
+            self.executors[order.device].weights.remove(&model);
             self.report(order.device, Event::Offloaded { device, model });
         }
     }

@@ -6,7 +6,8 @@ use crate::dialogue::{Name, State};
 use crate::load::{Effect, Poison};
 use crate::scenario::Device;
 use crate::trouble::{Kind, Told, Trouble};
-use magray_core::schedule::{BatchId, DeviceKind, Failure, Moment};
+use magray_core::ledger::CollectionId;
+use magray_core::schedule::{BatchId, DeviceKind, Failure, ModelId, Moment};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub(crate) struct Executor {
     pub(crate) busy: Duration,
     /// What it has of sequences of many steps.
     pub(crate) states: BTreeMap<Name, State>,
+    /// What it has of weights and vectors, in bytes.
+    pub(crate) weights: BTreeMap<ModelId, u64>,
+    pub(crate) vectors: BTreeMap<CollectionId, u64>,
 }
 
 /// How a worker is.
@@ -103,6 +107,8 @@ impl Executor {
             told_until: Moment::START,
             busy: Duration::ZERO,
             states: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            vectors: BTreeMap::new(),
         }
     }
 
@@ -113,6 +119,8 @@ impl Executor {
         self.is_computing = false;
         self.is_beating = false;
         self.states.clear();
+        self.weights.clear();
+        self.vectors.clear();
         std::mem::take(&mut self.jobs)
     }
 

@@ -11,9 +11,10 @@ use crate::scenario::{Intervention, Scenario};
 use crate::trail::Trail;
 use crate::weights::{Image, LoadEnd, Move};
 use crate::worker::{Executor, Fortune};
+use magray_core::ledger::{CollectionId, Owner};
 use magray_core::schedule::{
-    Action, BatchId, DeviceKind, DeviceState, Ending, Event, Keeping, Machine, Moment, Report, RequestId, Sequence,
-    View,
+    Action, BatchId, DeviceId, DeviceKind, DeviceState, Ending, Event, Keeping, Machine, ModelId, Moment, Report,
+    RequestId, ResidencyRequest, Sequence, View,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,8 +52,8 @@ pub(crate) struct World {
     pub(crate) dialogues: Dialogues,
     /// By model.
     pub(crate) images: Vec<Image>,
-    /// What there truly is for weights, by device; its worker tells.
-    pub(crate) rooms: Vec<u64>,
+    /// What other processes leave of each device's memory; its worker reports it.
+    pub(crate) memories: Vec<u64>,
     /// What the machine said of itself after the last step.
     view: View,
     owners: BTreeMap<RequestId, usize>,
@@ -110,6 +111,11 @@ pub(crate) enum Due {
         order: Move,
         image: u64,
     },
+    VectorsLeft {
+        device: usize,
+        generation: u64,
+        collection: CollectionId,
+    },
     Intervene(Intervention),
 }
 
@@ -135,7 +141,7 @@ impl World {
             begun: BTreeMap::new(),
             dialogues: Dialogues::default(),
             images: vec![Image::default(); scenario.models.len()],
-            rooms: scenario.devices.iter().map(|device| device.spec.weights_max).collect(),
+            memories: scenario.devices.iter().map(|device| device.spec.memory.memory_max).collect(),
             owners: BTreeMap::new(),
             submitted: 0,
             is_drained: false,
@@ -170,6 +176,7 @@ impl World {
             self.advance()?;
         }
         self.measured.ended = self.now;
+        self.wind_down()?;
         self.measured.busy = self.executors.iter().map(|executor| executor.busy).collect();
         Ok(())
     }
@@ -267,7 +274,7 @@ impl World {
 
     fn step(&mut self, event: Event) -> Vec<Action> {
         self.trail.event(self.now, &event);
-        let is_idle = matches!(event, Event::Tick | Event::Heartbeat { .. });
+        let is_idle = matches!(event, Event::Tick | Event::Heartbeat { .. } | Event::Memory { .. });
         let mut actions = Vec::new();
         self.machine.step(event, self.now, &mut actions);
         self.measured.steps += 1;
@@ -313,6 +320,11 @@ impl World {
             Action::Probe { device } => self.start_probe(usize::from(device.0)),
             Action::Load { device, model } => self.load(usize::from(device.0), model),
             Action::Offload { device, model } => self.offload(usize::from(device.0), model),
+            Action::GrantVectors { device, collection, bytes } => {
+                self.take_vectors(usize::from(device.0), collection, bytes);
+            }
+            Action::DropVectors { device, collection } => self.drop_vectors(usize::from(device.0), collection),
+            Action::RefuseVectors { .. } => {}
             Action::Forget { model } => self.forget(model),
             Action::Rest { device } => self.rest(usize::from(device.0)),
             Action::Trim { .. } | Action::Alert { .. } => {}
@@ -410,7 +422,7 @@ impl World {
         }
         for at in 0..self.view.devices.len() {
             if let DeviceState::Out(_) = self.view.devices[at].state {
-                self.tell(Event::Reset { device: magray_core::schedule::DeviceId(at as u16) })?;
+                self.tell(Event::Reset { device: DeviceId(at as u16) })?;
             }
         }
         let is_back = |state: DeviceState| matches!(state, DeviceState::InRotation | DeviceState::Resting);
@@ -432,6 +444,31 @@ impl World {
             return Err(Broken { rule: Rule::KvSpace, message });
         }
         Ok(self.fades_at.is_some_and(|fades_at| fades_at <= self.now))
+    }
+
+    /// Lets everything leave: then every account is empty but those of workers that are there for themselves.
+    fn wind_down(&mut self) -> Result<(), Broken> {
+        self.end_by = Some(self.now + self.weights_grace());
+        for device in 0..self.executors.len() {
+            for collection in std::mem::take(&mut self.executors[device].vectors).into_keys() {
+                self.tell(Event::VectorsDropped { device: DeviceId(device as u16), collection })?;
+            }
+        }
+        for model in 0..self.scenario.models.len() {
+            let (model, request) = (ModelId(model as u32), ResidencyRequest::Release);
+            self.tell(Event::ResidencyRequested { model, request })?;
+        }
+        let is_weights = |owner: &Owner| matches!(owner, Owner::Weights(_));
+        let has_weights =
+            |view: &View| view.devices.iter().any(|device| device.accounts.iter().any(|(owner, _)| is_weights(owner)));
+        while has_weights(&self.view) && self.checks.weights.are_some_there() {
+            self.advance()?;
+        }
+        let is_left = |owner: &Owner| !matches!(owner, Owner::Context | Owner::Workspace);
+        let left = self.view.devices.iter().position(|device| device.accounts.iter().any(|(owner, _)| is_left(owner)));
+        let Some(device) = left else { return Ok(()) };
+        let message = format!("all is over, and device {device} has {:?}", self.view.devices[device].accounts);
+        Err(Broken { rule: Rule::Accounts, message })
     }
 
     /// How long it may take, with nothing going wrong any more, until all is answered and every device is back.

@@ -7,7 +7,7 @@ use magray_simulator::{Rule, try_sabotaged, try_seed};
 const SEEDS: u64 = 200;
 
 /// What to break, and the rule that must notice.
-const CASES: [(Sabotage, Rule); 44] = [
+const CASES: [(Sabotage, Rule); 47] = [
     (Sabotage::ForgetReplay, Rule::AllAnswered),
     (Sabotage::AnswerTwice, Rule::AnsweredOnce),
     (Sabotage::AnswerCancelled, Rule::AnsweredOnce),
@@ -31,7 +31,10 @@ const CASES: [(Sabotage, Rule); 44] = [
     (Sabotage::LoadTwice, Rule::WeightsOrder),
     (Sabotage::OffloadUnderBatch, Rule::NotUnderBatch),
     (Sabotage::RestWithWeights, Rule::NotUnderBatch),
-    (Sabotage::IgnoreRoom, Rule::Room),
+    (Sabotage::IgnoreGrant, Rule::Room),
+    (Sabotage::GrantTwice, Rule::Accounts),
+    (Sabotage::LeakAccount, Rule::Accounts),
+    (Sabotage::IgnoreReport, Rule::Accounts),
     (Sabotage::PushPinned, Rule::Pinned),
     (Sabotage::PushAtOnce, Rule::TakesTurns),
     (Sabotage::IgnoreIdle, Rule::Idles),

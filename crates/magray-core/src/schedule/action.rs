@@ -1,6 +1,7 @@
 //! What the machine wants done. Whoever drives it does exactly this, and reports what came of it as events.
 
 use super::{BatchId, DeviceId, Fault, ModelId, RequestId, Step};
+use crate::ledger::CollectionId;
 use std::fmt;
 use std::time::Duration;
 
@@ -85,6 +86,31 @@ pub enum Action {
         device: DeviceId,
         /// Which.
         model: ModelId,
+    },
+    /// A collection may take so much more of a device's memory for its vectors. Not answered.
+    GrantVectors {
+        /// Whose.
+        device: DeviceId,
+        /// Which.
+        collection: CollectionId,
+        /// How much.
+        bytes: u64,
+    },
+    /// A collection gets no more memory of a device for its vectors. Not answered.
+    RefuseVectors {
+        /// Whose.
+        device: DeviceId,
+        /// Which.
+        collection: CollectionId,
+        /// What is missing.
+        missing: u64,
+    },
+    /// Take a collection's vectors off a device: others need the memory. Answered by `VectorsDropped`, or by `Down`.
+    DropVectors {
+        /// Where from.
+        device: DeviceId,
+        /// Which.
+        collection: CollectionId,
     },
     /// Let go of a model's weights in the host's memory; no device has them, and none is told to load them before this is
     /// answered by `Forgotten`.

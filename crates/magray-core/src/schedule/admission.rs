@@ -121,10 +121,10 @@ impl Machine {
             return Err(Refused::TooLarge);
         }
         let model = request.group.model;
-        if model.0 as usize >= self.models.len() {
+        if !self.residency.knows(model) {
             return Err(Refused::NoDevice(Fallback::NotLoaded));
         }
-        let may = self.devices_with_space(&request.sequences, self.devices_for(request.allowed))?;
+        let may = self.devices_with_space(request, self.devices_for(request.allowed))?;
         if !self.is_reachable(may, model) {
             return Err(Refused::NoDevice(self.reason_of(may, model)));
         }
@@ -133,10 +133,11 @@ impl Machine {
     }
 
     /// Those of the devices that can keep the state of each sequence to its end.
-    fn devices_with_space(&self, sequences: &[Sequence], may: DeviceSet) -> Result<DeviceSet, Refused> {
-        let generated = sequences.iter().filter(|one| one.is_generated());
-        let Some(most) = generated.map(Sequence::tokens_max).max() else { return Ok(may) };
-        let with_space: DeviceSet = may.iter().filter(|id| self.device(*id).kv.tokens_max() >= most).collect();
+    fn devices_with_space(&self, request: &Request, may: DeviceSet) -> Result<DeviceSet, Refused> {
+        let generated = request.sequences.iter().filter(|one| one.is_generated());
+        let Some(tokens) = generated.map(Sequence::tokens_max).max() else { return Ok(may) };
+        let most = tokens.saturating_mul(self.model(request.group.model).plan.kv_token_bytes);
+        let with_space: DeviceSet = may.iter().filter(|id| self.device(*id).spec.memory.kv_max >= most).collect();
         if with_space.is_empty() && !may.is_empty() { Err(Refused::TooLarge) } else { Ok(with_space) }
     }
 

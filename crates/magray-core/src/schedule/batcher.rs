@@ -2,11 +2,11 @@
 //! Never mixes groups, never leaves an old request behind a younger one, and looks at few sequences more than it takes.
 
 use super::cost::Cost;
+use super::device_memory::{DeviceMemory, HEADROOM_TOKENS};
 use super::jobs::Jobs;
-use super::kv_space::KvSpace;
 use super::queue::{Aging, BucketKey, Load, Phase, Place, Queue, Side, Ticket};
 use super::sequence::SequenceId;
-use super::turn::{HEADROOM_TOKENS, StepBounds};
+use super::turn::StepBounds;
 use super::{DeviceId, RequestId};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -103,7 +103,7 @@ pub(super) struct Batcher<'a> {
 /// What a turn is bounded by, beside what bounds every batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TurnBounds<'a> {
-    pub(super) kv: &'a KvSpace,
+    pub(super) memory: &'a DeviceMemory,
     /// Space for state that may be taken.
     pub(super) kv_free: u64,
     pub(super) step: StepBounds,
@@ -174,12 +174,15 @@ impl Batcher<'_> {
 
     /// The space that a sequence needs beyond what it has, if there is so much.
     fn growth(&self, turn: &Turn<'_>, ticket: &Ticket, request: RequestId) -> Option<u64> {
-        let TurnBounds { kv, kv_free, step, .. } = turn.bounds;
+        let TurnBounds { memory, kv_free, step, .. } = turn.bounds;
         let number = ticket.place.first;
         let progress = self.jobs.get(request)?.progress_of(number)?;
-        let growth = kv.growth(SequenceId { request, number }, step.kept(progress));
-        let neighbours = if ticket.bucket.phase == Phase::Fresh { kv.len() + turn.begun } else { 0 };
-        Some(growth).filter(|growth| growth.saturating_add(HEADROOM_TOKENS * neighbours) <= kv_free)
+        let growth = memory.growth(SequenceId { request, number }, step.kept(progress));
+        let headroom = match ticket.bucket.phase {
+            Phase::Fresh => memory.headroom() + turn.begun * HEADROOM_TOKENS * step.token_bytes,
+            _ => 0,
+        };
+        Some(growth).filter(|growth| growth.saturating_add(headroom) <= kv_free)
     }
 
     pub(super) fn choose(&self, source: Source) -> Chosen {

@@ -2,10 +2,9 @@
 //! Decides nothing: it answers what can be said of one device alone.
 
 use super::cost::{Cost, CostModel, Sample};
-use super::kv_space::KvSpace;
+use super::device_memory::DeviceMemory;
 use super::ladder::Ladder;
 use super::queue::{Load, Reach};
-use super::residency::{Model, Shelf};
 use super::{BatchId, Condition, DeviceKind, DeviceSpec, DeviceState, DeviceView, Fallback};
 use super::{Group, KillCause, ModelId, Moment, Options, Recovery, Span, Step};
 use std::collections::{BTreeMap, VecDeque};
@@ -123,10 +122,6 @@ pub(super) struct Device {
     /// Whether part of it has had nothing to do since the last batch was started.
     pub(super) has_spare: bool,
     pub(super) tally: Tally,
-    /// The weights on it.
-    pub(super) shelf: Shelf,
-    /// The state of sequences on it.
-    pub(super) kv: KvSpace,
     /// How long its last worker took to start.
     pub(super) start_time: Duration,
     /// Tokens of a batch at most, after its memory was full.
@@ -147,7 +142,7 @@ pub(super) struct Tally {
 }
 
 impl Device {
-    pub(super) fn new(spec: DeviceSpec, models: &[Model], options: &Options) -> Self {
+    pub(super) fn new(spec: DeviceSpec, options: &Options) -> Self {
         let state = match spec.kind {
             DeviceKind::Cpu => DeviceState::InRotation,
             DeviceKind::Gpu => DeviceState::Starting,
@@ -168,8 +163,6 @@ impl Device {
             running: VecDeque::new(),
             has_spare: false,
             tally: Tally::default(),
-            shelf: Shelf::new(&spec, models, options.keeping.load_max),
-            kv: KvSpace::new(spec.kv_tokens_max),
             start_time: START,
             cap: None,
             good_batches: 0,
@@ -257,15 +250,15 @@ impl Device {
     }
 
     /// How much longer than usual a batch of a model may take because its weights may still be arriving.
-    pub(super) fn arrival_grace(&self, model: ModelId) -> Option<Duration> {
-        let took = self.shelf.place(model).unproven()?;
+    pub(super) fn arrival_grace(memory: &DeviceMemory, model: ModelId) -> Option<Duration> {
+        let took = memory.resident(model).unproven()?;
         Some(ARRIVAL_GRACE.max(took.saturating_mul(ARRIVAL_GRACE_TIMES)))
     }
 
     /// What it needs now.
-    pub(super) fn need(&self, recovery: &Recovery, now: Moment) -> Option<Need> {
+    pub(super) fn need(&self, memory: &DeviceMemory, recovery: &Recovery, now: Moment) -> Option<Need> {
         match self.worker {
-            Worker::Absent => (self.wants_worker() && self.spawn_at <= now).then_some(Need::Worker),
+            Worker::Absent => (self.wants_worker(memory) && self.spawn_at <= now).then_some(Need::Worker),
             Worker::Starting { since } => {
                 (since + recovery.start_max <= now).then_some(Need::End(KillCause::StartOverdue))
             }
@@ -275,10 +268,10 @@ impl Device {
                     Some(Need::End(KillCause::Silent))
                 } else if is_due(self.overdue_at()) || is_due(self.probe_overdue_at(recovery)) {
                     Some(Need::End(KillCause::Overdue))
-                } else if is_due(self.shelf.overdue_at()) {
+                } else if is_due(memory.overdue_at()) {
                     Some(Need::End(KillCause::LoadOverdue))
                 } else if self.needs_probe {
-                    is_due(self.next_probe()).then_some(Need::Probe)
+                    is_due(self.next_probe(memory)).then_some(Need::Probe)
                 } else {
                     (!self.is_in_rotation()).then_some(Need::Rotation)
                 }
@@ -291,14 +284,14 @@ impl Device {
     }
 
     /// When it may need something although nothing happens.
-    pub(super) fn wake(&self, recovery: &Recovery) -> Option<Moment> {
+    pub(super) fn wake(&self, memory: &DeviceMemory, recovery: &Recovery) -> Option<Moment> {
         match self.worker {
-            Worker::Absent => self.wants_worker().then_some(self.spawn_at),
+            Worker::Absent => self.wants_worker(memory).then_some(self.spawn_at),
             Worker::Starting { since } => Some(since + recovery.start_max),
             Worker::Ready => {
                 let silence = self.last_sign + recovery.silence_max;
-                let overdue = [self.overdue_at(), self.probe_overdue_at(recovery), self.shelf.overdue_at()];
-                let others = overdue.into_iter().chain([self.next_probe()]);
+                let overdue = [self.overdue_at(), self.probe_overdue_at(recovery), memory.overdue_at()];
+                let others = overdue.into_iter().chain([self.next_probe(memory)]);
                 Some(others.flatten().fold(silence, Moment::min))
             }
             Worker::Resting { .. } => self.rest_overdue_at(recovery),
@@ -308,9 +301,9 @@ impl Device {
 
     /// When the next probe goes out. It needs the weights of some model, and the device computes nothing else
     /// meanwhile, so batches end before.
-    fn next_probe(&self) -> Option<Moment> {
+    fn next_probe(&self, memory: &DeviceMemory) -> Option<Moment> {
         let is_next = self.needs_probe && self.probing_since.is_none() && self.running.is_empty();
-        (is_next && self.shelf.has_weights()).then_some(self.probe_at)
+        (is_next && memory.has_weights()).then_some(self.probe_at)
     }
 
     /// When the probe under way is overdue.
@@ -325,8 +318,8 @@ impl Device {
     }
 
     /// Whether a worker should be started for it.
-    fn wants_worker(&self) -> bool {
-        let is_asleep = self.state == DeviceState::Resting && !self.shelf.is_woken;
+    fn wants_worker(&self, memory: &DeviceMemory) -> bool {
+        let is_asleep = self.state == DeviceState::Resting && !memory.is_woken;
         self.is_gpu() && !is_asleep && !self.is_given_up() && !matches!(self.condition, Condition::Bad(_))
     }
 
@@ -403,16 +396,17 @@ impl Device {
         }
     }
 
-    pub(super) fn view(&self) -> DeviceView {
+    pub(super) fn view(&self, memory: &DeviceMemory) -> DeviceView {
         let restarts = self.tally.spawns.saturating_sub(1);
-        let is_about_to = self.is_in_rotation() && self.shelf.rests_at_once && self.shelf.is_empty();
+        let is_about_to = self.is_in_rotation() && memory.rests_at_once && memory.is_empty() && memory.vectors() == 0;
         DeviceView {
             kind: self.spec.kind,
             state: self.state,
             is_ending: is_about_to || matches!(self.worker, Worker::Resting { .. }),
             weight: self.weight(),
             batches: self.running.len(),
-            kv_tokens: self.kv.used(),
+            memory_capacity: memory.ledger().capacity(),
+            accounts: memory.ledger().accounts().collect(),
             batches_finished: self.tally.batches,
             texts_finished: self.tally.texts,
             busy: self.tally.busy,

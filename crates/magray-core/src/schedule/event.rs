@@ -2,6 +2,7 @@
 //! Carries no tokens and no vectors: the machine decides by counts.
 
 use super::{BatchId, DeviceId, Group, ModelId, Moment, Outcome, RequestId, Sequence};
+use crate::ledger::{CollectionId, MemoryReport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -124,13 +125,30 @@ pub enum Event {
         /// Which.
         model: ModelId,
     },
-    /// What the weights of all models together may take of a device's memory. A worker that ends takes this with it: what
-    /// the device was made with counts until the next one tells, best before it is up.
-    Room {
+    /// A worker reports its device's memory. One that ends takes this with it: what the device was made with counts until
+    /// the next one reports, best before it is up.
+    Memory {
         /// Whose.
         device: DeviceId,
-        /// How much; what they take already is part of it.
+        /// What it has measured.
+        report: MemoryReport,
+    },
+    /// A collection wants memory of a device for its vectors. Answered by [`super::Action::GrantVectors`] or
+    /// [`super::Action::RefuseVectors`].
+    VectorsAsked {
+        /// Whose.
+        device: DeviceId,
+        /// Which.
+        collection: CollectionId,
+        /// How much more than it has.
         bytes: u64,
+    },
+    /// The vectors of a collection have left a device, ordered or not.
+    VectorsDropped {
+        /// Where from.
+        device: DeviceId,
+        /// Which.
+        collection: CollectionId,
     },
     /// Somebody wants a model to come, go or stay.
     ResidencyRequested {

@@ -1,20 +1,18 @@
 //! Puts weights in order: what nobody uses leaves, what is wanted comes, workers without weights rest.
 //! Nothing leaves under a batch or a probe, and nothing here costs anything while nothing has changed.
 
-use super::device::{Device, Worker};
+use super::device::Worker;
 use super::device_set::DeviceSet;
-use super::residency::{Leave, Place, Stage};
+use super::resident::{Leave, Resident, Stage};
 use super::sabotage::sabotaged;
 use super::{Action, DeviceId, DeviceState, Machine, ModelId, Moment};
 
 impl Machine {
     /// Does all that has to be done about weights. Returns whether it looked.
     pub(super) fn settle_weights(&mut self, now: Moment, actions: &mut Vec<Action>) -> bool {
-        if !self.is_unsettled && self.weights_wake.is_none_or(|wake| now < wake) {
+        if !self.residency.take_due(now) {
             return false;
         }
-        self.is_unsettled = false;
-        self.weights_wake = None;
         self.note_presence();
         self.refuse_unreachable(actions);
         self.let_go(now, actions);
@@ -29,14 +27,14 @@ impl Machine {
     /// Writes down since when devices are of no use for a model. What was there only between two decisions of one moment
     /// was of no use to anybody.
     fn note_service(&mut self, now: Moment) {
-        for device in &mut self.devices {
+        for (device, memory) in self.devices.iter().zip(self.residency.memories_mut()) {
             let is_used = device.is_in_rotation();
-            for place in &mut device.shelf.places {
-                let has_it = (place.is_present() || place.is_loading()) && place.leave.is_none();
+            for resident in memory.residents_mut() {
+                let has_it = (resident.is_present() || resident.is_loading()) && resident.leave.is_none();
                 let is_served = is_used && has_it;
-                if is_served != place.is_served {
-                    place.is_served = is_served;
-                    place.lost_since = (!is_served).then_some(now);
+                if is_served != resident.is_served {
+                    resident.is_served = is_served;
+                    resident.lost_since = (!is_served).then_some(now);
                 }
             }
         }
@@ -49,10 +47,9 @@ impl Machine {
                 continue;
             }
             if self.gpus.contains(id) {
-                self.cut_to_room(id);
+                self.evict_overdrawn(id, actions);
             }
-            for at in 0..self.models.len() {
-                let model = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
+            for model in self.residency.ids() {
                 if self.is_leaving_now(id, model, now) {
                     self.offload(id, model, actions);
                 }
@@ -63,10 +60,10 @@ impl Machine {
     /// Whether a model leaves a device now. Notes when it may have to, if not.
     fn is_leaving_now(&mut self, id: DeviceId, model: ModelId, now: Moment) -> bool {
         let device = self.device(id);
-        let place = device.shelf.place(model);
-        let Stage::Present { has_computed, is_preheated, .. } = place.stage else { return false };
-        let is_used = device.is_running(model) || device.probing_since.is_some();
-        if place.leave.is_some() {
+        let resident = self.residency.memory(id).resident(model);
+        let Stage::Present { has_computed, is_preheated, .. } = resident.stage else { return false };
+        let is_used = self.is_in_use(id, model);
+        if resident.leave.is_some() {
             return !is_used || sabotaged!(self, OffloadUnderBatch);
         }
         let plan = self.model(model).plan;
@@ -81,43 +78,15 @@ impl Machine {
         let idle_at = self.model(model).idle_at();
         let is_idle = idle_at.is_some_and(|idle_at| idle_at <= now);
         if !is_idle {
-            self.wake_weights_by(idle_at);
+            self.residency.wake_by(idle_at);
         }
         is_idle
-    }
-
-    /// Marks models that must leave because there is less room than they take: the least important first, then those
-    /// with which least is lost.
-    fn cut_to_room(&mut self, id: DeviceId) {
-        let shelf = &self.device(id).shelf;
-        let mut staying = shelf.used().saturating_sub(shelf.outgoing());
-        if staying <= shelf.room {
-            return;
-        }
-        let is_movable = |(model, place): &(ModelId, &Place)| {
-            place.is_present() && place.leave.is_none() && !self.model(*model).plan.is_pinned
-        };
-        let mut movable: Vec<ModelId> = shelf.iter().filter(is_movable).map(|(model, _)| model).collect();
-        let score = |model: ModelId| self.eviction_score(id, model);
-        movable.sort_by(|&a, &b| {
-            let priority = |model| self.model(model).plan.priority;
-            priority(a).cmp(&priority(b)).then(score(b).total_cmp(&score(a)))
-        });
-        for model in movable {
-            let shelf = &mut self.device_mut(id).shelf;
-            if staying <= shelf.room {
-                return;
-            }
-            let place = shelf.place_mut(model);
-            staying = staying.saturating_sub(place.bytes);
-            place.leave = Some(Leave::Pushed);
-        }
     }
 
     pub(super) fn offload(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         let now = self.now;
         self.preempt_all(id, Some(model), actions);
-        self.device_mut(id).shelf.set(model, Stage::Leaving { since: now });
+        self.residency.memory_mut(id).begin_offload(model, now);
         if self.cpus.contains(id) {
             self.lose_cpu(model);
         }
@@ -127,27 +96,27 @@ impl Machine {
     /// Lets go of what is in the host's memory where that is requested, or nobody has used it for long.
     fn forget(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let host = self.options.keeping.host;
-        for at in 0..self.models.len() {
-            let id = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
+        for id in self.residency.ids() {
             // What is on its way to the CPU has its time when it is there.
-            let is_idle = |device: &Device| match device.shelf.place(id).stage {
-                Stage::Absent => true,
-                Stage::Present { .. } => !device.is_gpu(),
-                Stage::Loading { .. } | Stage::Leaving { .. } => false,
-            };
-            let is_off_gpus = self.devices.iter().all(is_idle);
+            let is_off_gpus = self.gpus.union(self.cpus).iter().all(|device| {
+                match self.residency.memory(device).resident(id).stage {
+                    Stage::Absent => true,
+                    Stage::Present { .. } => self.cpus.contains(device),
+                    Stage::Loading { .. } | Stage::Leaving { .. } => false,
+                }
+            });
             let model = self.model(id);
             let is_needed = model.want.is_some() || model.plan.is_pinned || self.jobs.of(id).all > 0;
             let is_kept = !model.is_in_host || !is_off_gpus || is_needed || model.is_forgetting;
             if let Some(due) = host.map(|kept| model.used + kept).filter(|_| !is_kept && !model.is_releasing) {
                 if due > now {
-                    self.wake_weights_by(Some(due));
+                    self.residency.wake_by(Some(due));
                 } else {
                     self.model_mut(id).is_releasing = true;
                     self.release_from_cpus(id, actions);
                 }
             }
-            let is_gone = self.devices.iter().all(|device| device.shelf.place(id).stage == Stage::Absent);
+            let is_gone = self.residency.memories().all(|memory| memory.resident(id).stage == Stage::Absent);
             let model = self.model_mut(id);
             if model.is_releasing && is_gone && !model.is_forgetting {
                 model.is_releasing = false;
@@ -172,12 +141,11 @@ impl Machine {
 
     fn release_from_cpus(&mut self, id: ModelId, actions: &mut Vec<Action>) {
         for cpu in self.cpus.iter() {
-            let device = self.device_mut(cpu);
-            let is_running = device.is_running(id);
-            let place = device.shelf.place_mut(id);
-            if matches!(place.stage, Stage::Loading { .. } | Stage::Present { .. }) {
-                place.leave = Some(Leave::ResidencyRequested);
-                if place.is_present() && !is_running {
+            let is_running = self.device(cpu).is_running(id);
+            let resident = self.residency.memory_mut(cpu).resident_mut(id);
+            if matches!(resident.stage, Stage::Loading { .. } | Stage::Present { .. }) {
+                resident.leave = Some(Leave::Requested);
+                if resident.is_present() && !is_running {
                     self.offload(cpu, id, actions);
                 }
             }
@@ -187,38 +155,40 @@ impl Machine {
     /// Lets workers go that have had no weights for a while.
     fn rest(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let kept = self.options.keeping.worker;
-        self.is_rest_put_off = false;
+        self.residency.is_rest_put_off = false;
         for id in self.gpus.iter() {
-            let is_awaited = self.models.iter().any(|model| model.coming.contains(id));
+            let is_awaited = self.residency.models().any(|(_, model)| model.coming.contains(id));
             // Who waits for a model that is just being released brings it back: then its worker is needed.
             let is_called_for = self.queue.keys().any(|bucket| bucket.reach.may.contains(id));
             let is_careless = sabotaged!(self, RestWithWeights);
             let (is_kept, lingers) = (sabotaged!(self, NeverRest), sabotaged!(self, LingerOn));
-            let device = self.device_mut(id);
+            let device = &mut self.devices[usize::from(id.0)];
             let is_well = device.worker == Worker::Ready && device.is_in_rotation() && !device.needs_probe;
-            let shelf = &mut device.shelf;
-            let is_empty = shelf.is_empty() || is_careless;
-            if shelf.places.iter().any(|place| place.stage != Stage::Absent && !place.is_on_its_way_out()) {
+            let memory = self.residency.memory_mut(id);
+            let is_empty = memory.is_empty() || is_careless;
+            let stays = |resident: &Resident| resident.stage != Stage::Absent && !resident.is_on_its_way_out();
+            if memory.residents().any(|(_, resident)| stays(resident)) {
                 // Others need it: it rests when they have not for a while.
-                shelf.rests_at_once = false;
+                memory.rests_at_once = false;
             }
-            if !is_empty || shelf.places.iter().any(|place| place.is_owed) || is_awaited {
-                shelf.empty_since = None;
+            let is_needed = is_awaited || memory.vectors() > 0;
+            if !is_empty || memory.residents().any(|(_, resident)| resident.is_to_restore) || is_needed {
+                memory.note_use();
                 continue;
             }
             if !is_well || is_kept {
                 continue;
             }
-            let since = *shelf.empty_since.get_or_insert(now);
+            let since = memory.empty_since(now);
             let due = kept.map(|kept| since + kept);
-            let is_hurried = shelf.rests_at_once && !lingers;
+            let is_hurried = memory.rests_at_once && !lingers;
             if (!is_hurried || is_called_for) && due.is_none_or(|due| due > now) {
                 // They may be computed elsewhere: then it is looked at again when nothing of their model is left.
-                self.is_rest_put_off |= is_hurried;
-                self.wake_weights_by(due);
+                self.residency.is_rest_put_off |= is_hurried;
+                self.residency.wake_by(due);
                 continue;
             }
-            shelf.rests_at_once = false;
+            memory.rests_at_once = false;
             device.worker = Worker::Resting { since: now };
             device.state = DeviceState::Resting;
             actions.push(Action::Rest { device: id });
@@ -227,17 +197,16 @@ impl Machine {
 
     /// Writes down for each model which devices have it, and which it is coming to.
     pub(super) fn note_presence(&mut self) {
-        for at in 0..self.models.len() {
-            let id = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
+        for id in self.residency.ids() {
             let (mut present, mut loading) = (DeviceSet::EMPTY, DeviceSet::EMPTY);
             for device in self.gpus.union(self.cpus).iter() {
                 let own = self.device(device);
-                let place = own.shelf.place(id);
-                let is_usable = (own.is_in_rotation() || sabotaged!(self, PlaceOnOut)) && place.leave.is_none();
-                if is_usable && place.is_present() {
+                let resident = self.residency.memory(device).resident(id);
+                let is_usable = (own.is_in_rotation() || sabotaged!(self, PlaceOnOut)) && resident.leave.is_none();
+                if is_usable && resident.is_present() {
                     present = present.with(device);
                 }
-                if is_usable && place.is_loading() {
+                if is_usable && resident.is_loading() {
                     loading = loading.with(device);
                 }
             }

@@ -2,9 +2,9 @@
 //! Orders one load at a time for each device, and none where the weights could never fit.
 
 use super::device_set::DeviceSet;
-use super::eviction::{Newcomer, RoomPlan};
+use super::eviction::{Newcomer, RoomPlan, Tenant};
 use super::queue::BucketKey;
-use super::residency::{Leave, Stage};
+use super::resident::{Leave, Stage};
 use super::sabotage::sabotaged;
 use super::{Action, DeviceId, DeviceState, Machine, ModelId, Moment, Priority};
 use std::cmp::Reverse;
@@ -22,7 +22,7 @@ struct Demand {
     /// One of these must have it.
     may: DeviceSet,
     /// It was there before, or is there from the start: only where there is room.
-    is_owed: bool,
+    is_to_restore: bool,
     priority: Priority,
 }
 
@@ -37,50 +37,43 @@ struct Choice {
 impl Machine {
     /// Orders the loads that should begin now, and makes room for those that cannot yet.
     pub(super) fn bring(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        for device in &mut self.devices {
-            device.shelf.is_blocked = false;
-            device.shelf.is_woken = false;
-        }
-        for model in &mut self.models {
-            model.coming = DeviceSet::EMPTY;
-        }
+        self.residency.begin_loading();
         self.note_presence();
-        self.drop_old_debts(now);
-        self.owe_for_probes();
+        self.drop_old_restores(now);
+        self.restore_for_probes();
         let mut promised = vec![0_u64; self.devices.len()];
         let mut counted_on = DeviceSet::EMPTY;
         for demand in self.demands(now) {
             let Some(choice) = self.best_choice(&demand, &promised, now) else { continue };
-            if matches!(choice.plan, RoomPlan::Soon | RoomPlan::Push(_)) {
+            if matches!(choice.plan, RoomPlan::Soon | RoomPlan::Evict(_)) {
                 counted_on = counted_on.with(choice.device);
             }
             self.meet(&demand, choice, &mut promised, actions);
         }
-        self.is_blocked = self.devices.iter().any(|device| device.shelf.is_blocked);
+        self.residency.note_blocked();
         self.spare(counted_on);
-        // What was owed may have turned out not to fit: then something else is.
-        self.is_unsettled |= self.owe_for_probes();
+        // What was to be restored may have turned out not to fit: then something else is.
+        let is_restored = self.restore_for_probes();
+        self.residency.unsettle_if(is_restored);
         self.bring_to_cpus(now, actions);
         for gpu in self.gpus.iter() {
-            if self.device(gpu).shelf.is_woken {
+            if self.residency.memory(gpu).is_woken {
                 self.tend(gpu, now, actions);
             }
         }
     }
 
-    /// What was there before and is there again is not owed any more, nor is what nobody has used for long and does not
-    /// come. Only where a device needs weights to be probed, it is tried again and again.
-    fn drop_old_debts(&mut self, now: Moment) {
-        for at in 0..self.models.len() {
-            let id = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
+    /// What was there before and is there again is not to be restored any more, nor is what was not used for long and does
+    /// not come. Only where a device needs weights to be probed, it is tried again and again.
+    fn drop_old_restores(&mut self, now: Moment) {
+        for id in self.residency.ids() {
             let is_over = self.is_unused(id, now);
             for gpu in self.gpus.iter() {
-                let device = self.device_mut(gpu);
-                let needs_probe = device.needs_probe;
-                let place = device.shelf.place_mut(id);
-                let is_there = place.is_present() || place.is_loading();
-                let is_given_up = is_over && place.tries.has_failed() && !needs_probe;
-                place.is_owed &= !is_there && !is_given_up;
+                let needs_probe = self.device(gpu).needs_probe;
+                let resident = self.residency.memory_mut(gpu).resident_mut(id);
+                let is_there = resident.is_present() || resident.is_loading();
+                let is_given_up = is_over && resident.tries.has_failed() && !needs_probe;
+                resident.is_to_restore &= !is_there && !is_given_up;
             }
         }
     }
@@ -94,31 +87,31 @@ impl Machine {
 
     /// A device can only be probed with the weights of some model: the smallest that is there from the start, or the
     /// one that was used last. Returns whether one was found.
-    fn owe_for_probes(&mut self) -> bool {
-        let mut is_any_owed = false;
+    fn restore_for_probes(&mut self) -> bool {
+        let mut is_any_found = false;
         for id in self.gpus.iter() {
             let device = self.device(id);
-            let shelf = &device.shelf;
-            let is_provided = !shelf.is_empty() || shelf.places.iter().any(|place| place.is_owed);
+            let memory = self.residency.memory(id);
+            let is_provided = !memory.is_empty() || memory.residents().any(|(_, resident)| resident.is_to_restore);
             if !device.takes_orders() || !device.needs_probe || is_provided {
                 continue;
             }
             let fits = |&(model, _): &(ModelId, _)| !self.model(model).is_going() && self.obstacle(id, model).is_none();
-            let best = shelf.iter().filter(fits).min_by_key(|(model, place)| {
+            let best = memory.residents().filter(fits).min_by_key(|(model, resident)| {
                 let model = self.model(*model);
-                let bytes = if model.plan.is_preloaded { place.bytes } else { u64::MAX };
+                let bytes = if model.plan.is_preloaded { resident.bytes } else { u64::MAX };
                 (!model.plan.is_preloaded, bytes, Reverse(model.used))
             });
             if let Some((model, _)) = best {
-                self.device_mut(id).shelf.place_mut(model).is_owed = true;
-                is_any_owed = true;
+                self.residency.memory_mut(id).resident_mut(model).is_to_restore = true;
+                is_any_found = true;
             } else {
-                let pauses = shelf.places.iter().filter(|place| place.tries.is_pausing(self.now));
-                let next = pauses.map(|place| place.tries.next_at).min();
-                self.wake_weights_by(next);
+                let pauses = memory.residents().filter(|(_, resident)| resident.tries.is_pausing(self.now));
+                let next = pauses.map(|(_, resident)| resident.tries.next_at).min();
+                self.residency.wake_by(next);
             }
         }
-        is_any_owed
+        is_any_found
     }
 
     /// All that should be on GPUs and may not be there, the most important first.
@@ -133,10 +126,9 @@ impl Machine {
             let since = self.queue.oldest(bucket).unwrap_or(now);
             let model = bucket.group.model;
             let priority = self.model(model).plan.priority;
-            demands.push(Demand { newcomer: newcomer(model, since, true), may, is_owed: false, priority });
+            demands.push(Demand { newcomer: newcomer(model, since, true), may, is_to_restore: false, priority });
         }
-        for at in 0..self.models.len() {
-            let id = ModelId(u32::try_from(at).unwrap_or(u32::MAX));
+        for id in self.residency.ids() {
             let model = self.model(id);
             let priority = model.plan.priority;
             if let Some(want) = model.want {
@@ -144,19 +136,19 @@ impl Machine {
                     self.model_mut(id).want = None;
                 } else {
                     let newcomer = newcomer(id, want.since, want.is_preheat);
-                    demands.push(Demand { newcomer, may: self.gpus, is_owed: false, priority });
+                    demands.push(Demand { newcomer, may: self.gpus, is_to_restore: false, priority });
                 }
             }
             for gpu in self.gpus.iter() {
-                if self.device(gpu).shelf.place(id).is_owed {
+                if self.residency.memory(gpu).resident(id).is_to_restore {
                     let newcomer = newcomer(id, Moment::START, false);
-                    demands.push(Demand { newcomer, may: DeviceSet::one(gpu), is_owed: true, priority });
+                    demands.push(Demand { newcomer, may: DeviceSet::one(gpu), is_to_restore: true, priority });
                 }
             }
         }
         demands.sort_by_key(|demand| {
             let Newcomer { model, since, is_awaited } = demand.newcomer;
-            (Reverse(demand.priority), !is_awaited, since, model, demand.is_owed)
+            (Reverse(demand.priority), !is_awaited, since, model, demand.is_to_restore)
         });
         demands
     }
@@ -183,7 +175,7 @@ impl Machine {
         let id = demand.newcomer.model;
         let device = self.device(gpu);
         let rests = device.state == DeviceState::Resting;
-        let is_usable = match demand.is_owed {
+        let is_usable = match demand.is_to_restore {
             true => device.takes_orders(),
             false => device.takes_orders() && device.is_in_rotation() || rests,
         };
@@ -191,32 +183,34 @@ impl Machine {
             return None;
         }
         if self.obstacle(gpu, id).is_some() {
-            let place = self.device_mut(gpu).shelf.place_mut(id);
-            let next = place.tries.next_at;
-            // What was there before and does not fit any more is not owed any more.
-            place.is_owed &= place.tries.are_enough(now);
-            self.wake_weights_by(Some(next).filter(|&next| next > now));
+            let resident = self.residency.memory_mut(gpu).resident_mut(id);
+            let next = resident.tries.next_at;
+            // What was there before and does not fit any more is not restored.
+            resident.is_to_restore &= resident.tries.are_enough(now);
+            self.residency.wake_by(Some(next).filter(|&next| next > now));
             return None;
         }
         let plan = self.room_plan(gpu, demand.newcomer, promised);
-        if demand.is_owed && !matches!(plan, RoomPlan::Now | RoomPlan::Soon) {
-            self.device_mut(gpu).shelf.place_mut(id).is_owed = false;
+        // A device that has no weights to be probed with makes its vectors leave; for others nobody does.
+        let is_probed = self.device(gpu).needs_probe && self.residency.memory(gpu).is_empty();
+        if demand.is_to_restore && !is_probed && !matches!(plan, RoomPlan::Now | RoomPlan::Soon) {
+            self.residency.memory_mut(gpu).resident_mut(id).is_to_restore = false;
             return None;
         }
-        let device = self.device(gpu);
-        let place = device.shelf.place(id);
+        let memory = self.residency.memory(gpu);
+        let resident = memory.resident(id);
         let mut ready_at = now + self.load_time(gpu, id);
         if rests {
-            ready_at = ready_at + device.start_time;
+            ready_at = ready_at + self.device(gpu).start_time;
         }
-        if let Some(other) = device.shelf.loading {
+        if let Some(other) = memory.loading() {
             ready_at = ready_at + super::device::from_micros(self.arrival_us(gpu, other));
         }
-        ready_at = ready_at + place.tries.next_at.since(now);
+        ready_at = ready_at + resident.tries.next_at.since(now);
         ready_at = match &plan {
-            RoomPlan::Now if place.stage == Stage::Absent => ready_at,
+            RoomPlan::Now if resident.stage == Stage::Absent => ready_at,
             RoomPlan::Now | RoomPlan::Soon => ready_at + LEAVING,
-            RoomPlan::Push(_) => ready_at + LEAVING.saturating_mul(2),
+            RoomPlan::Evict(_) => ready_at + LEAVING.saturating_mul(2),
             RoomPlan::Wait(Some(until)) => ready_at + until.since(now) + LEAVING.saturating_mul(2),
             // Whoever is in the way may stay for ever.
             RoomPlan::Wait(None) => Moment::from_nanos(u64::MAX),
@@ -229,18 +223,22 @@ impl Machine {
         let now = self.now;
         let (gpu, id) = (choice.device, demand.newcomer.model);
         let own = usize::from(gpu.0);
-        let device = &mut self.devices[own];
+        let device = self.device(gpu);
         let rests = device.state == DeviceState::Resting;
-        let place = device.shelf.place(id);
-        let (bytes, tries, stage) = (place.bytes, place.tries, place.stage);
+        let is_used = rests || device.is_in_rotation();
+        let memory = self.residency.memory_mut(gpu);
+        let bytes = memory.bytes(id);
+        let resident = memory.resident_mut(id);
+        let (tries, stage) = (resident.tries, resident.stage);
         // Nobody waits for a device that is out of rotation, nor for room that may never be.
-        let is_certain = (rests || device.is_in_rotation()) && !matches!(choice.plan, RoomPlan::Wait(None));
+        let is_certain = is_used && !matches!(choice.plan, RoomPlan::Wait(None));
         if is_certain {
-            device.shelf.place_mut(id).ready_at = Some(choice.ready_at);
-            self.models[id.0 as usize].coming = self.models[id.0 as usize].coming.with(gpu);
+            resident.ready_at = Some(choice.ready_at);
+            let model = self.residency.model_mut(id);
+            model.coming = model.coming.with(gpu);
         }
         if tries.is_pausing(now) {
-            return self.wake_weights_by(Some(tries.next_at));
+            return self.residency.wake_by(Some(tries.next_at));
         }
         // It is still there, or on its way off: it comes back when it has left.
         if stage != Stage::Absent {
@@ -250,24 +248,24 @@ impl Machine {
         match choice.plan {
             RoomPlan::Now | RoomPlan::Soon if rests => {
                 promised[own] = promised[own].saturating_add(bytes);
-                device.shelf.is_woken = !sabotaged!(self, LetRest);
+                self.residency.memory_mut(gpu).is_woken = !sabotaged!(self, LetRest);
             }
-            RoomPlan::Now if device.shelf.loading.is_none() => self.load(gpu, id, actions),
+            RoomPlan::Now if self.residency.memory(gpu).loading().is_none() => self.load(gpu, id, actions),
             RoomPlan::Now | RoomPlan::Soon => promised[own] = promised[own].saturating_add(bytes),
-            RoomPlan::Push(models) => {
+            RoomPlan::Evict(tenants) => {
                 promised[own] = promised[own].saturating_add(bytes);
-                for model in models {
-                    let device = &mut self.devices[own];
-                    let is_used = device.is_running(model) || device.probing_since.is_some();
-                    device.shelf.place_mut(model).leave = Some(Leave::Pushed);
-                    if !is_used || sabotaged!(self, OffloadUnderBatch) {
+                for tenant in tenants {
+                    self.evict(gpu, tenant, actions);
+                    if let Tenant::Weights(model) = tenant
+                        && (!self.is_in_use(gpu, model) || sabotaged!(self, OffloadUnderBatch))
+                    {
                         self.offload(gpu, model, actions);
                     }
                 }
             }
             RoomPlan::Wait(until) => {
-                device.shelf.is_blocked = true;
-                self.wake_weights_by(until);
+                self.residency.memory_mut(gpu).is_blocked = true;
+                self.residency.wake_by(until);
             }
         }
     }
@@ -275,26 +273,28 @@ impl Machine {
     pub(super) fn load(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         let now = self.now;
         let ready_at = now + self.load_time(id, model);
-        let shelf = &mut self.device_mut(id).shelf;
-        let was_owed = std::mem::take(&mut shelf.place_mut(model).is_owed);
-        shelf.set(model, Stage::Loading { since: now, was_owed });
-        shelf.place_mut(model).ready_at = Some(ready_at);
-        shelf.rests_at_once = false;
+        let memory = self.residency.memory_mut(id);
+        if memory.begin_load(model, now).is_err() {
+            memory.is_blocked = true;
+            return;
+        }
+        memory.resident_mut(model).ready_at = Some(ready_at);
+        memory.rests_at_once = false;
         if sabotaged!(self, LoadTwice) {
             actions.push(Action::Load { device: id, model });
         }
         actions.push(Action::Load { device: id, model });
     }
 
-    /// Lets models stay that were to leave for somebody who does not come any more.
+    /// Lets models stay that were to leave for one that does not come any more.
     fn spare(&mut self, counted_on: DeviceSet) {
         for gpu in self.gpus.without(counted_on).iter() {
-            let shelf = &mut self.device_mut(gpu).shelf;
-            if shelf.used() > shelf.room {
+            let memory = self.residency.memory_mut(gpu);
+            if memory.ledger().overdrawn() > 0 {
                 continue;
             }
-            for place in &mut shelf.places {
-                place.leave = place.leave.filter(|&leave| leave != Leave::Pushed);
+            for resident in memory.residents_mut() {
+                resident.leave = resident.leave.filter(|&leave| leave != Leave::Evicted);
             }
         }
     }
@@ -302,11 +302,16 @@ impl Machine {
     /// The CPU gets a model where that is sooner than waiting for a GPU that gets it.
     fn bring_to_cpus(&mut self, now: Moment, actions: &mut Vec<Action>) {
         for cpu in self.cpus.iter() {
-            let owed: Vec<ModelId> =
-                self.device(cpu).shelf.iter().filter(|(_, place)| place.is_owed).map(|(model, _)| model).collect();
-            for model in owed {
-                let is_there = self.device(cpu).shelf.place(model).is_present();
-                self.device_mut(cpu).shelf.place_mut(model).is_owed = !is_there;
+            let restored: Vec<ModelId> = self
+                .residency
+                .memory(cpu)
+                .residents()
+                .filter(|(_, resident)| resident.is_to_restore)
+                .map(|(model, _)| model)
+                .collect();
+            for model in restored {
+                let is_there = self.residency.memory(cpu).resident(model).is_present();
+                self.residency.memory_mut(cpu).resident_mut(model).is_to_restore = !is_there;
                 if !is_there {
                     self.load_on_cpu(cpu, model, actions);
                 }
@@ -317,11 +322,11 @@ impl Machine {
                 if model.present.union(model.coming).contains(cpu) {
                     continue;
                 }
-                if self.device(cpu).shelf.place(bucket.group.model).is_loading() {
+                if self.residency.memory(cpu).resident(bucket.group.model).is_loading() {
                     continue;
                 }
                 if let Some(gpu_at) = self.is_gpu_sooner(bucket, cpu, now) {
-                    self.wake_weights_by(Some(gpu_at.max(now + RECHECK_LEAST)));
+                    self.residency.wake_by(Some(gpu_at.max(now + RECHECK_LEAST)));
                 } else {
                     self.load_on_cpu(cpu, bucket.group.model, actions);
                 }
@@ -342,14 +347,14 @@ impl Machine {
 
     fn load_on_cpu(&mut self, cpu: DeviceId, id: ModelId, actions: &mut Vec<Action>) {
         let now = self.now;
-        let shelf = &self.device(cpu).shelf;
-        let place = shelf.place(id);
-        if place.tries.is_pausing(now) {
-            let next = place.tries.next_at;
-            return self.wake_weights_by(Some(next));
+        let memory = self.residency.memory(cpu);
+        let resident = memory.resident(id);
+        if resident.tries.is_pausing(now) {
+            let next = resident.tries.next_at;
+            return self.residency.wake_by(Some(next));
         }
-        let is_possible = place.stage == Stage::Absent && shelf.has_room(shelf.used(), place.bytes, now);
-        if is_possible && shelf.loading.is_none() && !self.model(id).is_going() {
+        let is_possible = resident.stage == Stage::Absent && memory.missing(id, 0, 0, now) == 0;
+        if is_possible && memory.loading().is_none() && !self.model(id).is_going() {
             self.load(cpu, id, actions);
         }
     }
@@ -357,11 +362,11 @@ impl Machine {
     /// When a model that is not on a device yet is expected there, in microseconds from now. A load that is late is
     /// expected to take as long again as it is late.
     pub(super) fn arrival_us(&self, id: DeviceId, model: ModelId) -> f64 {
-        let place = self.device(id).shelf.place(model);
-        if place.is_present() && place.leave.is_none() && self.device(id).is_in_rotation() {
+        let resident = self.residency.memory(id).resident(model);
+        if resident.is_present() && resident.leave.is_none() && self.device(id).is_in_rotation() {
             return 0.0;
         }
-        let Some(at) = place.ready_at else { return 0.0 };
+        let Some(at) = resident.ready_at else { return 0.0 };
         super::device::micros(if at > self.now { at.since(self.now) } else { self.now.since(at) })
     }
 }

@@ -7,9 +7,9 @@ use super::device_set::{DEVICES_MAX, DeviceSet};
 use super::jobs::Jobs;
 use super::queue::Queue;
 use super::recovery::Done;
-use super::residency::Model;
+use super::residency::Residency;
 use super::sabotage::sabotaged;
-use super::weights::Load;
+use super::weights::{Growth, Load};
 use super::{Action, DeviceId, DeviceKind, DeviceSpec, Event, ModelPlan, Moment, Options, RequestId, View};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const WAKE_LEAST: Duration = Duration::from_micros(10);
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub(super) options: Options,
-    pub(super) models: Vec<Model>,
+    pub(super) residency: Residency,
     pub(super) devices: Vec<Device>,
     pub(super) cpus: DeviceSet,
     pub(super) gpus: DeviceSet,
@@ -42,14 +42,6 @@ pub struct Machine {
     pub(super) batches: u64,
     pub(super) last_in_turn: DeviceId,
     pub(super) now: Moment,
-    /// Something has happened that may move weights.
-    pub(super) is_unsettled: bool,
-    /// Some device has no room for weights that a batch, or a request that ends, may make.
-    pub(super) is_blocked: bool,
-    /// Some worker rests as soon as nobody waits who might need it.
-    pub(super) is_rest_put_off: bool,
-    /// When they may have to move although nothing happens.
-    pub(super) weights_wake: Option<Moment>,
     wake: Option<Moment>,
     /// When what waits is looked at again although nothing happens.
     placement_wake: Option<Moment>,
@@ -65,8 +57,7 @@ impl Machine {
             let ids = (0_u16..).zip(&devices).filter(|(_, spec)| spec.kind == kind);
             ids.map(|(id, _)| DeviceId(id)).collect()
         };
-        let models: Vec<Model> = models.into_iter().map(Model::new).collect();
-        let device = |&spec: &DeviceSpec| Device::new(spec, &models, &options);
+        let device = |&spec: &DeviceSpec| Device::new(spec, &options);
         let mut machine = Self {
             cpus: of_kind(DeviceKind::Cpu),
             gpus: of_kind(DeviceKind::Gpu),
@@ -80,11 +71,7 @@ impl Machine {
             batches: 0,
             last_in_turn: DeviceId(u16::MAX),
             now: Moment::START,
-            is_unsettled: true,
-            is_blocked: false,
-            is_rest_put_off: false,
-            weights_wake: None,
-            models,
+            residency: Residency::new(&devices, &models, options.keeping.load_max),
             options,
             wake: Some(Moment::START),
             placement_wake: None,
@@ -130,7 +117,11 @@ impl Machine {
             Event::Offloaded { device, model } => self.on_offloaded(device, model, now),
             Event::Imaged { model, is_there } => self.on_imaged(model, is_there),
             Event::Forgotten { model } => self.on_forgotten(model),
-            Event::Room { device, bytes } => self.on_room(device, bytes),
+            Event::Memory { device, report } => self.on_memory(device, &report),
+            Event::VectorsAsked { device, collection, bytes } => {
+                self.on_vectors_asked(Growth { device, collection, bytes }, now, actions);
+            }
+            Event::VectorsDropped { device, collection } => self.on_vectors_dropped(device, collection),
             Event::ResidencyRequested { model, request } => self.on_residency_requested(model, request, now),
             Event::Draining => self.is_draining = true,
             Event::Tick => {}
@@ -161,7 +152,12 @@ impl Machine {
             requests: self.jobs.len(),
             tokens: self.jobs.tokens(),
             waiting: self.jobs.waiting(),
-            devices: self.devices.iter().map(Device::view).collect(),
+            devices: self
+                .devices
+                .iter()
+                .zip(self.residency.memories())
+                .map(|(device, memory)| device.view(memory))
+                .collect(),
             models: self.model_views(),
         }
     }
@@ -175,6 +171,9 @@ impl Machine {
     #[cfg(feature = "sabotage")]
     pub fn sabotage(&mut self, what: super::Sabotage) {
         self.sabotage = Some(what);
+        if let Some(fraud) = what.fraud() {
+            self.residency.memories_mut().for_each(|memory| memory.sabotage(fraud));
+        }
     }
 
     fn on_cancelled(&mut self, request: RequestId, actions: &mut Vec<Action>) {
@@ -189,10 +188,11 @@ impl Machine {
     fn excuse_workers(&mut self, now: Moment) {
         let Some(late) = self.wake.map(|wake| now.since(wake)).filter(|&late| late > DRIVER_LATE) else { return };
         let excused = |since: Moment| (since + late + DRIVER_GRACE).min(now);
-        for device in self.devices.iter_mut().filter(|device| device.is_gpu()) {
+        let devices = self.devices.iter_mut().zip(self.residency.memories_mut());
+        for (device, memory) in devices.filter(|(device, _)| device.is_gpu()) {
             device.last_sign = excused(device.last_sign);
             device.probing_since = device.probing_since.map(excused);
-            device.shelf.excuse(excused);
+            memory.excuse(excused);
             if let Some(front) = device.running.front_mut() {
                 front.computing_since = excused(front.computing_since);
             }
@@ -200,10 +200,11 @@ impl Machine {
     }
 
     fn earliest_wake(&self, now: Moment) -> Option<Moment> {
-        let gpus = self.devices.iter().filter(|device| device.is_gpu());
-        let devices = gpus.filter_map(|device| device.wake(&self.options.recovery));
+        let devices = self.devices.iter().zip(self.residency.memories());
+        let gpus = devices.filter(|(device, _)| device.is_gpu());
+        let devices = gpus.filter_map(|(device, memory)| device.wake(memory, &self.options.recovery));
         let requests = [self.deadlines.first(), self.patience.first()].into_iter().flatten().map(|&(due, _)| due);
-        let weights = if self.is_unsettled { Some(now) } else { self.weights_wake };
+        let weights = self.residency.next_wake(now);
         let first = devices.chain(requests).chain(self.placement_wake).chain(weights).min()?;
         Some(first.max(now + WAKE_LEAST))
     }

@@ -6,17 +6,16 @@ mod admission;
 mod batcher;
 mod cost;
 mod device;
+mod device_memory;
 mod device_set;
 mod event;
 mod eviction;
 mod jobs;
 mod keeping;
-mod kv_space;
 mod ladder;
 mod load_time;
 mod loading;
 mod machine;
-mod moment;
 mod options;
 mod placement;
 mod queue;
@@ -24,6 +23,7 @@ mod recovery;
 mod replay;
 mod residency;
 mod residency_requests;
+mod resident;
 mod sabotage;
 mod sequence;
 #[cfg(test)]
@@ -33,10 +33,11 @@ mod view;
 mod waiting;
 mod weights;
 
+pub use crate::ledger::ModelId;
+pub use crate::moment::Moment;
 pub use action::{Action, Change, Fallback, KillCause, Refused, Report};
 pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request, ResidencyRequest, Sketch};
 pub use machine::Machine;
-pub use moment::Moment;
 pub use options::{
     Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, ModelPlan, Options, Placement, Recovery, Sizing,
 };
@@ -56,10 +57,6 @@ pub struct BatchId(pub u64);
 /// A device's place in the list that the machine was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
-
-/// A model's place in the list that the machine was made with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ModelId(pub u32);
 
 /// Requests of one group may share a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,6 +2,7 @@
 //! Every number has a default that needs no tuning.
 
 use super::Priority;
+use crate::ledger::Budget;
 use std::time::Duration;
 
 /// A device, as the decisions see it.
@@ -13,10 +14,9 @@ pub struct DeviceSpec {
     pub slots: usize,
     /// Tokens of a batch at most. A longer text is a batch of its own.
     pub batch_tokens_max: u32,
-    /// What the weights of all models together may take of its memory, until [`super::Event::Room`] says otherwise.
-    pub weights_max: u64,
-    /// Tokens of all sequences of many steps whose state it can keep at once; none: it computes no such sequence.
-    pub kv_tokens_max: u64,
+    /// Its memory, until [`super::Event::Memory`] reports less. Without a share for the state of sequences it computes none
+    /// of many steps.
+    pub memory: Budget,
 }
 
 /// What a device is.
@@ -45,6 +45,8 @@ pub struct ModelPlan {
     pub priority: Priority,
     /// New tokens of a step at most: more than one where some are drafted and verified together.
     pub step_tokens_max: u32,
+    /// Bytes of a device's memory that the state of one token of a sequence of many steps takes.
+    pub kv_token_bytes: u64,
 }
 
 impl Default for ModelPlan {
@@ -57,6 +59,7 @@ impl Default for ModelPlan {
             is_pinned: false,
             priority: Priority::Normal,
             step_tokens_max: 1,
+            kv_token_bytes: 1,
         }
     }
 }

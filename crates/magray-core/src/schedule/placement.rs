@@ -6,6 +6,7 @@ use super::Sizing;
 use super::batcher::{Batcher, Choice, Chosen, Room, Source, TurnBounds};
 use super::cost::Cost;
 use super::device::{Device, NEAR_END_US, Running, RunningStep, from_micros, micros};
+use super::device_memory::State;
 use super::device_set::DeviceSet;
 use super::queue::{BucketKey, Load, Phase, Side};
 use super::sabotage::sabotaged;
@@ -308,7 +309,7 @@ impl Machine {
         let now = self.now;
         let device = &mut self.devices[usize::from(order.device.0)];
         device.has_spare = false;
-        let grace = device.arrival_grace(bucket.group.model);
+        let grace = Device::arrival_grace(self.residency.memory(order.device), bucket.group.model);
         let patience = device.patience(bucket.group, expected_us, &self.options.recovery) + grace.unwrap_or_default();
         device.running.push_back(Running {
             batch,
@@ -333,11 +334,11 @@ impl Machine {
         if !bucket.phase.is_turn() {
             return batcher.choose(source);
         }
-        let kv = &self.device(order.device).kv;
-        let kv_free = if sabotaged!(self, OverfillKv) { u64::MAX } else { kv.free() };
+        let memory = self.residency.memory(order.device);
+        let kv_free = memory.ledger().kv_free();
         let takes_prompts = !sabotaged!(self, StarvePrompts);
         let step = self.step_bounds(bucket.group.model);
-        batcher.choose_turn(source, TurnBounds { kv, kv_free, step, takes_prompts })
+        batcher.choose_turn(source, TurnBounds { memory, kv_free, step, takes_prompts })
     }
 
     /// Takes sequences out of the queue for their next step on a device, which keeps state of those that have many.
@@ -351,10 +352,13 @@ impl Machine {
             progress.status = Status::Running;
             let begin = progress.computed();
             let end = begin.saturating_add(u32::try_from(tokens).unwrap_or(u32::MAX));
-            let kept = bounds.kept(progress);
+            let model = ticket.bucket.group.model;
+            let state = State { model, bytes: bounds.kept(progress), token_bytes: bounds.token_bytes };
             let new_tokens_max = if end == progress.known { bounds.new_tokens_max(progress) } else { 0 };
             span = Span::Part { tokens: begin..end, new_tokens_max };
-            self.device_mut(device).kv.keep(SequenceId { request, number: numbers.start }, kept);
+            let (sequence, memory) = (SequenceId { request, number: numbers.start }, self.residency.memory_mut(device));
+            let granted = memory.keep(sequence, state, self.now);
+            assert!(granted.is_ok(), "a step is chosen only where its state has space: {sequence:?}, {granted:?}");
         }
         Some((Step { request, sequences: numbers, span }, allowed, failed))
     }
@@ -404,7 +408,7 @@ impl Machine {
             let by_age = [timeout, aged].into_iter().flatten().filter(|&due| due > now);
             let ends = devices().filter_map(Device::expected_end).map(|end| end.before(from_micros(NEAR_END_US)));
             let coming = bucket.reach.may.and(model.coming).iter();
-            let loads = coming.filter_map(|device| self.device(device).shelf.place(bucket.group.model).ready_at);
+            let loads = coming.filter_map(|device| self.residency.memory(device).resident(bucket.group.model).ready_at);
             let recheck =
                 ends.chain(loads).map(|end| if end > now { end } else { now + now.since(end).max(RECHECK_LEAST) });
             recheck.chain(by_age).chain(self.waits_until(bucket, now)).min()

@@ -133,7 +133,7 @@ impl Machine {
             device.worker = Worker::Ready;
             device.has_worked = false;
             device.last_sign = now;
-            self.is_unsettled = true;
+            self.residency.unsettle();
         }
     }
 
@@ -166,11 +166,12 @@ impl Machine {
             _ => (None, false),
         };
         let is_load_to_blame = ending == Ending::Crashed || cause == Some(KillCause::LoadOverdue);
-        if let Some(model) = device.shelf.loading.filter(|_| is_load_to_blame) {
-            device.shelf.place_mut(model).tries.fail_with_worker(now);
+        let memory = self.residency.memory_mut(id);
+        if let Some(model) = memory.loading().filter(|_| is_load_to_blame) {
+            memory.resident_mut(model).tries.fail_with_worker(now);
         }
-        device.shelf.clear();
-        self.preempt_all(id, None, actions);
+        let sequences = memory.clear();
+        self.preempt_those(sequences, actions);
         if ending == Ending::Lost {
             self.lose(id, now, actions);
         } else if !is_settled {
@@ -195,7 +196,7 @@ impl Machine {
             };
             self.replay(batch, Loss { device: id, setback, reason }, actions);
         }
-        self.is_unsettled = true;
+        self.residency.unsettle();
     }
 
     /// Telemetry has spoken.
@@ -264,7 +265,7 @@ impl Machine {
         }
         device.spawn_at = now;
         device.probe_at = now;
-        self.is_unsettled = true;
+        self.residency.unsettle();
     }
 
     /// An earlier process gave the device up.
@@ -273,7 +274,7 @@ impl Machine {
         device.state = DeviceState::Out(Fallback::Unhealthy);
         // Whoever told this knows it: no alert, but its return is one.
         device.is_known = true;
-        self.is_unsettled = true;
+        self.residency.unsettle();
         self.abandon(id, KillCause::RuledOut, true, actions);
         self.refuse_unreachable(actions);
     }
@@ -281,9 +282,9 @@ impl Machine {
     /// Does what time asks for: starts workers, ends those that hang, probes, brings back.
     pub(super) fn tend(&mut self, id: DeviceId, now: Moment, actions: &mut Vec<Action>) {
         let recovery = self.options.recovery;
-        let device = self.device_mut(id);
+        let device = &mut self.devices[usize::from(id.0)];
         device.ladder.decay(&recovery, now);
-        let need = device.need(&recovery, now);
+        let need = device.need(self.residency.memory(id), &recovery, now);
         match need {
             None => {}
             Some(Need::Worker) => {
@@ -380,7 +381,7 @@ impl Machine {
             device.is_known = true;
             actions.push(Action::Alert { device: id, change: Change::Left { reason, is_permanent: false } });
         }
-        self.is_unsettled = true;
+        self.residency.unsettle();
         self.preempt_all(id, None, actions);
     }
 
@@ -392,7 +393,7 @@ impl Machine {
         }
         device.state = DeviceState::Out(reason);
         device.is_known = true;
-        self.is_unsettled = true;
+        self.residency.unsettle();
         actions.push(Action::Alert { device: id, change: Change::Left { reason, is_permanent: true } });
         self.abandon(id, KillCause::RuledOut, true, actions);
         self.refuse_unreachable(actions);
@@ -401,7 +402,7 @@ impl Machine {
     fn enter(&mut self, id: DeviceId, actions: &mut Vec<Action>) {
         let device = self.device_mut(id);
         let has_rested = std::mem::replace(&mut device.state, DeviceState::InRotation) == DeviceState::Resting;
-        self.is_unsettled = true;
+        self.residency.unsettle();
         let device = self.device_mut(id);
         if std::mem::replace(&mut device.is_known, true) && !has_rested {
             actions.push(Action::Alert { device: id, change: Change::Returned });

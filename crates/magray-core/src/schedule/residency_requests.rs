@@ -1,16 +1,16 @@
-//! MoveCounts for models: to go, to come, to stay.
+//! Residency requests for models: to go, to come, to stay.
 //! None is granted under a running batch, and none makes a request fail.
 
 use super::device_set::DeviceSet;
-use super::residency::{Leave, Stage, Want};
+use super::residency::Want;
+use super::resident::{Leave, Stage};
 use super::sabotage::sabotaged;
 use super::{DeviceId, Machine, ModelId, Moment, ResidencyRequest};
 
 impl Machine {
     pub(super) fn on_residency_requested(&mut self, id: ModelId, request: ResidencyRequest, now: Moment) {
-        // A model that does not exist is nobody's: the caller knows the list.
-        let Some(model) = self.models.get_mut(id.0 as usize) else { return };
-        self.is_unsettled = true;
+        self.residency.unsettle();
+        let Some(model) = self.residency.find_model(id) else { return };
         match request {
             ResidencyRequest::Offload => {
                 model.want = None;
@@ -22,7 +22,7 @@ impl Machine {
                 self.send_away(id, self.gpus.union(self.cpus));
                 for gpu in self.gpus.iter() {
                     let is_left = self.is_left_by(gpu, id);
-                    self.device_mut(gpu).shelf.rests_at_once |= is_left;
+                    self.residency.memory_mut(gpu).rests_at_once |= is_left;
                 }
             }
             ResidencyRequest::Preheat => self.preheat(id, now),
@@ -31,7 +31,7 @@ impl Machine {
             ResidencyRequest::Pin(is_pinned) => {
                 model.plan.is_pinned = is_pinned;
                 if is_pinned {
-                    self.keep(id, Some(Leave::Pushed), self.gpus);
+                    self.keep(id, Some(Leave::Evicted), self.gpus);
                 }
             }
             ResidencyRequest::Priority(priority) => model.plan.priority = priority,
@@ -40,8 +40,10 @@ impl Machine {
 
     /// Whether a device has no weights once a model is gone.
     fn is_left_by(&self, gpu: DeviceId, id: ModelId) -> bool {
-        let mut others = self.device(gpu).shelf.iter().filter(|(model, _)| *model != id);
-        others.all(|(_, place)| (place.stage == Stage::Absent || place.is_on_its_way_out()) && !place.is_owed)
+        let mut others = self.residency.memory(gpu).residents().filter(|(model, _)| *model != id);
+        others.all(|(_, resident)| {
+            (resident.stage == Stage::Absent || resident.is_on_its_way_out()) && !resident.is_to_restore
+        })
     }
 
     fn preheat(&mut self, id: ModelId, now: Moment) {
@@ -55,13 +57,13 @@ impl Machine {
         let is_used = |machine: &Self, gpu: DeviceId| !machine.device(gpu).is_given_up();
         if !self.gpus.iter().any(|gpu| is_used(self, gpu)) {
             for cpu in self.cpus.iter() {
-                self.device_mut(cpu).shelf.place_mut(id).is_owed = true;
+                self.residency.memory_mut(cpu).resident_mut(id).is_to_restore = true;
             }
         }
         let mut is_there = false;
         for gpu in self.gpus.iter() {
             let is_in_rotation = self.device(gpu).is_in_rotation();
-            if let Stage::Present { is_preheated, .. } = &mut self.device_mut(gpu).shelf.place_mut(id).stage {
+            if let Stage::Present { is_preheated, .. } = &mut self.residency.memory_mut(gpu).resident_mut(id).stage {
                 *is_preheated = true;
                 is_there |= is_in_rotation;
             }
@@ -74,10 +76,10 @@ impl Machine {
     /// A model leaves these devices as soon as no batch of it is there.
     fn send_away(&mut self, id: ModelId, devices: DeviceSet) {
         for device in devices.iter() {
-            let place = self.device_mut(device).shelf.place_mut(id);
-            place.is_owed = false;
-            if matches!(place.stage, Stage::Loading { .. } | Stage::Present { .. }) {
-                place.leave = Some(Leave::ResidencyRequested);
+            let resident = self.residency.memory_mut(device).resident_mut(id);
+            resident.is_to_restore = false;
+            if matches!(resident.stage, Stage::Loading { .. } | Stage::Present { .. }) {
+                resident.leave = Some(Leave::Requested);
             }
         }
     }
@@ -85,9 +87,9 @@ impl Machine {
     /// A model that was to leave these devices, for this reason or any, does not.
     fn keep(&mut self, id: ModelId, reason: Option<Leave>, devices: DeviceSet) {
         for device in devices.iter() {
-            let place = self.device_mut(device).shelf.place_mut(id);
-            if reason.is_none_or(|reason| place.leave == Some(reason)) {
-                place.leave = None;
+            let resident = self.residency.memory_mut(device).resident_mut(id);
+            if reason.is_none_or(|reason| resident.leave == Some(reason)) {
+                resident.leave = None;
             }
         }
     }

@@ -1,6 +1,9 @@
 //! Ways to break the machine on purpose, one for each rule, so that tests of the tests can use them.
 //! Without the feature `sabotage` nothing of it is compiled: every question is answered "no" by the compiler.
 
+#[cfg(feature = "sabotage")]
+use crate::ledger::Fraud;
+
 /// Declares the ways together with the list of all of them, so that the list cannot miss one.
 #[cfg(feature = "sabotage")]
 macro_rules! ways {
@@ -62,8 +65,14 @@ ways! {
     StartWithoutWeights,
     /// Weights leave under a running batch.
     OffloadUnderBatch,
-    /// More weights are put on a device than there is room for.
-    IgnoreRoom,
+    /// Weights and vectors are granted whatever memory there is.
+    IgnoreGrant,
+    /// What was granted is booked twice.
+    GrantTwice,
+    /// What is returned stays in its account.
+    LeakAccount,
+    /// What workers report of memory is not taken.
+    IgnoreReport,
     /// Models that are pinned are pushed out like others.
     PushPinned,
     /// A model that nobody uses stays.
@@ -108,6 +117,21 @@ ways! {
     IgnoreReader,
     /// A sequence that paused is not resumed.
     NeverResume,
+}
+
+#[cfg(feature = "sabotage")]
+impl Sabotage {
+    /// What of it is done in the ledgers of devices.
+    pub(super) fn fraud(self) -> Option<Fraud> {
+        match self {
+            Self::IgnoreGrant => Some(Fraud::NoBounds),
+            Self::GrantTwice => Some(Fraud::Double),
+            Self::LeakAccount => Some(Fraud::Leak),
+            Self::IgnoreReport => Some(Fraud::Deaf),
+            Self::OverfillKv => Some(Fraud::NoKvBounds),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(feature = "sabotage")]

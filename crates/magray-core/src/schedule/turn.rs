@@ -1,18 +1,17 @@
 //! Sequences of many steps: what a step brings, who pauses, who gives way, and what happens to those whose state is lost.
 //! A turn is a batch of their steps. Picks no device, and keeps no more state on one than there is space for.
 
+use super::cost::as_f64;
 use super::device::RunningStep;
+use super::device_memory::State;
 use super::jobs::Job;
 use super::queue::{BucketKey, Phase, Side};
 use super::replay::Blame;
 use super::sabotage::sabotaged;
 use super::sequence::{Held, Progress, SequenceId, Status};
-use super::{Action, DeviceId, Machine, ModelId, Outcome, Priority, RequestId, Span};
-use std::cmp::Reverse;
+use super::{Action, DeviceId, Machine, ModelId, ModelPlan, Outcome, RequestId, Span};
+use crate::ledger::{Candidate, Rank, first};
 
-/// A prompt is begun beside others only where each of those has space for so many more tokens: otherwise it would give
-/// way again before long.
-pub(super) const HEADROOM_TOKENS: u64 = 16;
 /// Prompts that find no space and may be passed over when a device is looked for.
 const MISFITS_MAX: usize = 16;
 
@@ -21,6 +20,8 @@ const MISFITS_MAX: usize = 16;
 pub(super) struct StepBounds {
     pub(super) step_tokens_max: u32,
     pub(super) unread_max: u32,
+    /// What the state of a token takes of a device's memory.
+    pub(super) token_bytes: u64,
 }
 
 impl StepBounds {
@@ -30,17 +31,21 @@ impl StepBounds {
         self.step_tokens_max.min(wanted).min(self.unread_max.saturating_sub(progress.unread)).max(1)
     }
 
-    /// Tokens whose state is kept after the steps up to the next new token.
+    /// Bytes of state that are kept after the steps up to the next new token.
     pub(super) fn kept(self, progress: &Progress) -> u64 {
-        progress.kept_after(self.new_tokens_max(progress))
+        progress.kept_after(self.new_tokens_max(progress)).saturating_mul(self.token_bytes)
     }
 }
 
 impl Machine {
     pub(super) fn step_bounds(&self, model: ModelId) -> StepBounds {
-        let step_tokens_max = self.model(model).plan.step_tokens_max.max(1);
+        let ModelPlan { step_tokens_max, kv_token_bytes, .. } = self.model(model).plan;
         let unread_max = self.options.generation.unread_max.max(1);
-        StepBounds { step_tokens_max, unread_max: if sabotaged!(self, IgnoreReader) { u32::MAX } else { unread_max } }
+        StepBounds {
+            step_tokens_max: step_tokens_max.max(1),
+            unread_max: if sabotaged!(self, IgnoreReader) { u32::MAX } else { unread_max },
+            token_bytes: kv_token_bytes,
+        }
     }
 
     /// A step of a sequence was computed: delivers what it brought, and lets the sequence end or wait for its next step.
@@ -121,7 +126,7 @@ impl Machine {
     /// Whether a device goes on with sequences of a request.
     fn may_keep_state(&self, id: DeviceId, request: RequestId) -> bool {
         let device = self.device(id);
-        let has_weights = |job: &Job| device.shelf.place(job.group.model).is_present();
+        let has_weights = |job: &Job| self.residency.memory(id).resident(job.group.model).is_present();
         device.is_in_rotation() && device.takes_orders() && self.jobs.get(request).is_some_and(has_weights)
     }
 
@@ -149,8 +154,7 @@ impl Machine {
 
     /// A device lets go of the state of a sequence. One whose worker is gone, or is being ended, has none.
     pub(super) fn free_state(&mut self, id: DeviceId, sequence: SequenceId, actions: &mut Vec<Action>) {
-        let device = self.device_mut(id);
-        if device.kv.free_of(sequence) && device.takes_orders() {
+        if self.residency.memory_mut(id).free(sequence) && self.device(id).takes_orders() {
             let SequenceId { request, number } = sequence;
             actions.push(Action::Free { device: id, request, sequence: number });
         }
@@ -184,16 +188,22 @@ impl Machine {
 
     /// A device does not go on with what it has state of, or not with that of one model.
     pub(super) fn preempt_all(&mut self, id: DeviceId, model: Option<ModelId>, actions: &mut Vec<Action>) {
-        if self.device(id).kv.len() == 0 {
+        let memory = self.residency.memory(id);
+        if !memory.has_sequences() {
             return;
         }
-        let is_meant = |sequence: &SequenceId| {
-            let is_of = |job: &Job| model.is_none_or(|model| job.group.model == model);
-            self.jobs.get(sequence.request).is_some_and(is_of) && !self.is_running(*sequence)
-        };
-        let meant: Vec<SequenceId> = self.device(id).kv.sequences().filter(is_meant).collect();
-        for sequence in meant {
-            self.preempt(sequence, actions);
+        let is_meant = |state: &State| model.is_none_or(|model| state.model == model);
+        let meant = memory.sequences().filter(|(_, state)| is_meant(state)).map(|(sequence, _)| sequence);
+        let meant = meant.collect();
+        self.preempt_those(meant, actions);
+    }
+
+    /// Those of these sequences give way of which nothing runs.
+    pub(super) fn preempt_those(&mut self, sequences: Vec<SequenceId>, actions: &mut Vec<Action>) {
+        for sequence in sequences {
+            if self.jobs.get(sequence.request).is_some() && !self.is_running(sequence) {
+                self.preempt(sequence, actions);
+            }
         }
     }
 
@@ -204,12 +214,12 @@ impl Machine {
             return;
         }
         let bounds = self.step_bounds(bucket.group.model);
-        while self.growth(id, bucket, bounds) > self.device(id).kv.free() {
+        while self.growth(id, bucket, bounds) > self.residency.memory(id).ledger().kv_free() {
             let Some(last) = self.last_in_order(id, false) else { break };
             self.preempt(last, actions);
         }
         let Some(wanted) = self.space_wanted(id, bucket, bounds) else { return };
-        while wanted + self.headroom(id, 0) > self.device(id).kv.free() {
+        while wanted + self.residency.memory(id).headroom() > self.residency.memory(id).ledger().kv_free() {
             let Some(paused) = self.last_in_order(id, true) else { break };
             self.preempt(paused, actions);
         }
@@ -221,17 +231,18 @@ impl Machine {
         let ready = self.queue.walk(buckets, Side::Front, self.aging());
         let growth = ready.filter_map(|(ticket, run)| {
             let sequence = SequenceId { request: run.request, number: ticket.place.first };
-            Some(self.device(id).kv.growth(sequence, bounds.kept(self.progress(sequence)?)))
+            Some(self.residency.memory(id).growth(sequence, bounds.kept(self.progress(sequence)?)))
         });
         growth.sum()
     }
 
     /// What the first prompt needs that a device would have space for, if sequences that pause gave way.
     fn space_wanted(&self, id: DeviceId, bucket: BucketKey, bounds: StepBounds) -> Option<u64> {
-        let paused: Vec<SequenceId> = self.device(id).kv.sequences().filter(|one| self.is_paused(*one)).collect();
-        let kv = &self.device(id).kv;
-        let free = kv.free() + paused.iter().map(|one| kv.of(*one)).sum::<u64>();
-        let headroom = self.headroom(id, paused.len() as u64);
+        let memory = self.residency.memory(id);
+        let paused = memory.sequences().filter(|(one, _)| self.is_paused(*one)).map(|(_, state)| state);
+        let paused = paused.fold((0, 0), |(bytes, headroom), one| (bytes + one.bytes, headroom + one.headroom()));
+        let free = memory.ledger().kv_free().saturating_add(paused.0);
+        let headroom = memory.headroom() - paused.1;
         let buckets = self.queue.partners(bucket, id).filter(|key| key.phase == Phase::Fresh);
         let prompts = self.queue.walk(buckets, Side::Front, self.aging()).take(MISFITS_MAX);
         let mut needs = prompts.filter_map(|(ticket, run)| {
@@ -248,18 +259,15 @@ impl Machine {
         sabotaged!(self, OverfillKv) || self.space_wanted(id, bucket, self.step_bounds(bucket.group.model)).is_some()
     }
 
-    fn headroom(&self, id: DeviceId, but: u64) -> u64 {
-        HEADROOM_TOKENS * self.device(id).kv.len().saturating_sub(but)
-    }
-
-    /// The sequence that gives way first: one that pauses, then the least urgent, then the one that came last.
-    fn last_in_order(&self, id: DeviceId, is_paused: bool) -> Option<SequenceId> {
-        let order = |sequence: &SequenceId| -> Option<(bool, Reverse<Priority>, u64, u32)> {
-            let job = self.jobs.get(sequence.request)?;
-            Some((self.is_paused(*sequence), Reverse(job.priority), job.arrival, sequence.number))
+    /// The sequence that gives way first: of those that are alike, the one that came last.
+    fn last_in_order(&self, id: DeviceId, only_paused: bool) -> Option<SequenceId> {
+        let candidate = |(who, state): (SequenceId, State)| {
+            let rank = if self.is_paused(who) { Rank::PausedSequence } else { Rank::WaitingSequence };
+            let is_movable = !self.is_running(who) && (!only_paused || rank == Rank::PausedSequence);
+            let job = self.jobs.get(who.request).filter(|_| is_movable)?;
+            Some(Candidate { who, bytes: state.bytes, rank, priority: job.priority, score: as_f64(job.arrival) })
         };
-        let may_go = |one: &SequenceId| !self.is_running(*one) && (!is_paused || self.is_paused(*one));
-        self.device(id).kv.sequences().filter(may_go).max_by_key(order)
+        first(self.residency.memory(id).sequences().rev().filter_map(candidate))
     }
 
     fn is_running(&self, sequence: SequenceId) -> bool {

@@ -2,6 +2,7 @@
 //! Numbers of one moment: nothing here decides anything.
 
 use super::{DeviceKind, Fallback, ModelPlan};
+use crate::ledger::Owner;
 use std::time::Duration;
 
 /// How everything is.
@@ -84,8 +85,10 @@ pub struct DeviceView {
     pub weight: f64,
     /// Batches that it has now.
     pub batches: usize,
-    /// Tokens of sequences whose state it keeps.
-    pub kv_tokens: u64,
+    /// Bytes of its memory that may be used.
+    pub memory_capacity: u64,
+    /// What is granted of that, and what passes and the driver take, by owner.
+    pub accounts: Vec<(Owner, u64)>,
     /// Batches that it has finished.
     pub batches_finished: u64,
     /// Texts of them.
@@ -100,6 +103,14 @@ pub struct DeviceView {
     pub restarts: u64,
     /// Probes and restarts that were tried to bring it back.
     pub recovery_attempts: u64,
+}
+
+impl DeviceView {
+    /// What the state of sequences takes of its memory.
+    pub fn kv_bytes(&self) -> u64 {
+        let of_sequences = self.accounts.iter().filter(|(owner, _)| matches!(owner, Owner::Kv(_)));
+        of_sequences.map(|(_, bytes)| bytes).sum()
+    }
 }
 
 /// Whether a device is used.

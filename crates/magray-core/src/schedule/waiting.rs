@@ -21,7 +21,7 @@ impl Machine {
         let is_mixed = sabotaged!(self, MixGroups);
         let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return };
         let model = job.group.model;
-        let present = self.models[model.0 as usize].present.and(reach.may);
+        let present = self.residency.model(model).present.and(reach.may);
         if present.is_empty() {
             let own = (reach.may != job.may).then_some(job.failed).flatten();
             if !self.is_reachable(reach.may, model) {
@@ -90,15 +90,15 @@ impl Machine {
     fn ask_for_weights(&mut self, bucket: BucketKey, is_new: bool) {
         let now = self.now;
         let (gpus, cpus) = (bucket.reach.may.and(self.gpus), bucket.reach.may.and(self.cpus));
-        let model = &mut self.models[bucket.group.model.0 as usize];
+        let model = self.residency.model_mut(bucket.group.model);
         let near = model.present.union(model.coming);
         if !gpus.is_empty() && gpus.and(near).is_empty() {
             // Also where the CPU computes it at once: the next one finds it on a GPU.
             let is_news = model.want.is_none();
             model.want.get_or_insert(Want { since: now, is_preheat: false });
-            self.is_unsettled |= is_news || is_new;
+            self.residency.unsettle_if(is_news || is_new);
         } else if is_new && !cpus.is_empty() && cpus.and(near).is_empty() && gpus.and(model.present).is_empty() {
-            self.is_unsettled = true;
+            self.residency.unsettle();
         }
     }
 
@@ -174,8 +174,7 @@ impl Machine {
             self.patience.remove(&(patience, id));
         }
         self.jobs.end(id);
-        // What was kept for it may leave now.
-        self.is_unsettled |= self.is_blocked;
+        self.residency.unsettle_if_blocked();
         true
     }
 
@@ -232,8 +231,8 @@ impl Machine {
     fn stranded_since(&self, may: DeviceSet, model: ModelId) -> Option<Moment> {
         let mut last = Moment::START;
         for device in may.iter() {
+            let place = self.residency.memory(device).resident(model);
             let device = self.device(device);
-            let place = device.shelf.place(model);
             let is_used = matches!(device.state, DeviceState::InRotation | DeviceState::Resting);
             let has_it = place.is_present() || place.is_loading();
             if is_used && has_it {
@@ -275,7 +274,7 @@ impl Machine {
         if !matches!(own.state, DeviceState::InRotation | DeviceState::Resting) {
             return None;
         }
-        let failed = self.obstacle(device, model).or(own.shelf.place(model).tries.reason);
+        let failed = self.obstacle(device, model).or(self.residency.memory(device).resident(model).tries.reason);
         Some(failed.unwrap_or(Fallback::Waking))
     }
 

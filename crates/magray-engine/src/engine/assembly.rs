@@ -13,10 +13,10 @@ use super::news::News;
 use super::tampering::{Strikes, Tampered};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
-use crate::gpu::CONTEXT_BYTES;
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
 use crate::spec::ModelSpec;
 use crate::worker::{CudaDevice, WorkerDevice, WorkerModel, WorkerSpec};
+use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Machine, ModelPlan};
 use magray_core::{Precision, PrecisionChoice, Reason};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -76,18 +76,16 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         kind: DeviceKind::Cpu,
         slots: CPU_SLOTS,
         batch_tokens_max: CPU_BATCH_TOKENS,
-        weights_max: u64::MAX,
-        kv_tokens_max: 0,
+        memory: Budget::UNBOUNDED,
     };
     let gpu = |gpu: &Gpu| DeviceSpec {
         kind: DeviceKind::Gpu,
         slots: GPU_SLOTS,
         batch_tokens_max: gpu_tokens,
-        weights_max: weights_max(gpu, options.encoder.gpu.rules.memory_limit_bytes),
-        kv_tokens_max: gpu.kv_tokens_max(),
+        memory: gpu.memory(options.encoder.gpu.rules.memory_limit_bytes),
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
-    let generates = specs.iter().any(|spec| spec.kv_tokens_max > 0);
+    let generates = specs.iter().any(|spec| spec.memory.kv_max > 0);
     let plans = plans(options, &models, &gpus);
     let machine = Machine::new(specs, plans, options.schedule.clone());
 
@@ -171,16 +169,6 @@ fn plans(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Vec<ModelPla
     let plan =
         |(at, model): (usize, &EngineModel)| ModelPlan { bytes: models.packer.bytes(at, precision), ..model.plan };
     options.models.iter().enumerate().map(plan).collect()
-}
-
-/// What weights may take of a GPU before its worker has told: what is allowed, less what contexts and passes take.
-fn weights_max(gpu: &Gpu, limit: Option<u64>) -> u64 {
-    let (total, context) = match gpu {
-        Gpu::Cuda(gpu) => (gpu.memory_bytes, CONTEXT_BYTES),
-        Gpu::Simulated(gpu) => (gpu.memory_bytes, 0),
-    };
-    let allowed = limit.map_or(total, |limit| limit.min(total)).saturating_sub(context);
-    allowed - allowed / 16
 }
 
 /// Room for a model's weights as they lie on any device: padding included, and what belongs to no layer.

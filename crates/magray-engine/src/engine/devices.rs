@@ -6,6 +6,7 @@ use crate::encoder::LoadError;
 use crate::executors::simulated::SimulatedGpu;
 use crate::gpu::{CONTEXT_BYTES, Declined, GpuInfo};
 use crate::worker;
+use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, DeviceId};
 use magray_core::{DeviceChoice, DeviceName, GpuSelector, Reason, Refusal, Rules, rule_out_gpu};
 use magray_device::cuda::{may_have_gpu, resolve};
@@ -28,12 +29,14 @@ pub(super) enum Gpu {
 }
 
 impl Gpu {
-    /// Tokens of sequences whose state it keeps. No model on a real GPU has any yet.
-    pub(super) fn kv_tokens_max(&self) -> u64 {
-        match self {
-            Self::Cuda(_) => 0,
-            Self::Simulated(gpu) => gpu.kv_tokens_max,
-        }
+    /// Its memory as far as it may be used. No model on a real GPU keeps state of sequences yet; that of a simulated one
+    /// takes a byte a token.
+    pub(super) fn memory(&self, limit: Option<u64>) -> Budget {
+        let (total, context, kv_max) = match self {
+            Self::Cuda(gpu) => (gpu.memory_bytes, CONTEXT_BYTES, 0),
+            Self::Simulated(gpu) => (gpu.memory_bytes, 0, gpu.kv_tokens_max),
+        };
+        Budget { memory_max: limit.map_or(total, |limit| limit.min(total)), context, kv_max }
     }
 
     pub(super) fn name(&self) -> DeviceName {

@@ -306,7 +306,7 @@ impl Inner {
         state.slots = (0..self.spec.worker.slots).map(|_| Slot::Free).collect();
         state.presence = Presence::new(self.spec.worker.models.len());
         state.precisions.resize(self.spec.worker.models.len(), None);
-        let room = state.presence.opened(&ready.memory, self.spec.worker.memory_allowed_bytes());
+        let report = state.presence.report(&ready.memory, self.spec.worker.context_bytes());
         state.memory = Some(ready.memory);
         state.handle = Some(handle.clone());
         if state.is_closed {
@@ -319,8 +319,8 @@ impl Inner {
             tracing::warn!(target: "magray::engine", device = %self.spec.name, %sandbox, missing, "a worker is not wholly confined");
         }
         if let Some(dispatcher) = self.dispatcher.upgrade() {
-            // Loads are ordered as soon as it is up: by then the room is known.
-            dispatcher.room(self.spec.id, room);
+            // Loads are ordered as soon as it is up: by then its memory is known.
+            dispatcher.memory(self.spec.id, report);
             dispatcher.up(self.spec.id);
         }
         let ending = self.listen(worker, &handle, receiver);
@@ -363,10 +363,10 @@ impl Inner {
             };
             match message {
                 FromWorker::Heartbeat { memory } => {
-                    let room = self.beat(memory);
+                    let report = self.beat(memory);
                     dispatcher.heartbeat(self.spec.id);
-                    if let Some(room) = room {
-                        dispatcher.room(self.spec.id, room);
+                    if let Some(report) = report {
+                        dispatcher.memory(self.spec.id, report);
                     }
                 }
                 FromWorker::Finished { slot, compute, .. } => {

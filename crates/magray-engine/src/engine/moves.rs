@@ -199,6 +199,7 @@ mod tests {
     use super::super::executor_handle::{ExecutorHandle, ExecutorStatus, Order};
     use super::*;
     use magray_core::Precision;
+    use magray_core::ledger::Budget;
     use magray_core::schedule::{
         Action, Allowed, DeviceId, DeviceKind, DeviceSpec, Ending, Event, Group, Machine, ModelId, ModelPlan, Moment,
         Options, Request, RequestId, Sequence,
@@ -212,8 +213,7 @@ mod tests {
 
     impl Rig {
         fn new() -> Self {
-            let spec =
-                |kind| DeviceSpec { kind, slots: 1, batch_tokens_max: 64, weights_max: u64::MAX, kv_tokens_max: 0 };
+            let spec = |kind| DeviceSpec { kind, slots: 1, batch_tokens_max: 64, memory: Budget::UNBOUNDED };
             let plan = ModelPlan { bytes: 1, is_preloaded: false, ..ModelPlan::default() };
             let specs = vec![spec(DeviceKind::Cpu), spec(DeviceKind::Gpu)];
             let mut rig = Self(Machine::new(specs, vec![plan], Options::default()));

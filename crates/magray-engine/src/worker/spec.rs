@@ -59,13 +59,12 @@ impl WorkerSpec {
         Form { precision: self.models[model].precision, capability }
     }
 
-    /// What models and passes may take of the device's memory, where there is a limit: the driver has its part of it.
-    pub fn memory_allowed_bytes(&self) -> Option<u64> {
-        let context = match &self.device {
+    /// What the driver takes of the device's memory.
+    pub fn context_bytes(&self) -> u64 {
+        match &self.device {
             WorkerDevice::Cuda(_) => CONTEXT_BYTES,
             WorkerDevice::Simulated(_) => 0,
-        };
-        self.memory_limit_bytes.map(|limit| limit.saturating_sub(context))
+        }
     }
 }
 
@@ -224,7 +223,7 @@ mod tests {
         let field = field_of(&spec).unwrap();
         let read: WorkerSpec = decode(&field).unwrap();
         assert_eq!((&read.models, read.outputs_max, read.sandbox), (&spec.models, 384, SandboxMode::Require));
-        assert_eq!((read.form(1), read.memory_allowed_bytes()), (spec.form(1), Some((1 << 33) - CONTEXT_BYTES)));
+        assert_eq!((read.form(1), read.context_bytes()), (spec.form(1), CONTEXT_BYTES));
         assert_ne!(read.form(0), read.form(1), "other numbers in other bytes");
         let WorkerDevice::Cuda(cuda) = read.device else { panic!("another device") };
         assert_eq!((cuda.uuid(), cuda.options(None).streams), ("GPU-1", 3));

@@ -4,6 +4,7 @@
 mod batches;
 mod idle;
 mod ladder;
+mod memory;
 mod patience;
 mod poison;
 mod requests;
@@ -21,11 +22,13 @@ use crate::scenario::Scenario;
 use batches::Batches;
 use idle::Idle;
 use ladder::Ladder;
+use magray_core::ledger::Owner;
 use magray_core::schedule::{Action, BatchId, Condition, DeviceId, Event, Failure, KillCause, Moment, RequestId, View};
 use patience::Patience;
 use poison::Suspects;
 use requests::Ledger;
 use rule::Verdict;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use streams::Streams;
 use weights::Weights;
@@ -56,7 +59,7 @@ impl Checks {
             .flat_map(|device| scenario.models.iter().map(|model| device.loads.of(model.bytes, false) * 4));
         let arrival_grace = loads.max().unwrap_or_default() + Duration::from_secs(2);
         Self {
-            ledger: Ledger::new(&scenario.options, &specs),
+            ledger: Ledger::new(scenario),
             batches: Batches::new(specs.clone(), scenario.options.batching),
             workers: Workers::new(&specs, scenario.options.recovery, arrival_grace),
             suspects: Suspects::new(scenario.options.recovery.poison_kills),
@@ -152,6 +155,11 @@ impl Checks {
                 let order = weights::Order { device: *device, model: *model, batches, workers, ledger };
                 self.weights.offload(order, now)
             }
+            Action::GrantVectors { device, collection, bytes } => self.weights.grant(*device, *collection, *bytes),
+            Action::RefuseVectors { missing, .. } => rule::holds(*missing > 0, Rule::HonestRefusal, || {
+                "vectors are refused, and nothing is missing".to_owned()
+            }),
+            Action::DropVectors { device, collection } => self.weights.begin_drop(*device, *collection, now),
             Action::Forget { model } => self.weights.forget(*model),
             Action::Rest { device } => {
                 self.weights.rest(*device, &self.batches)?;
@@ -177,11 +185,31 @@ impl Checks {
         self.weights.settle(weights::Scene { view, workers, batches, ledger }, now)?;
         self.ladder.settle(&self.workers)?;
         self.suspects.settle(&self.ledger)?;
-        self.streams.settle(view, &self.ledger, &self.workers)?;
+        self.streams.settle(&self.ledger, &self.workers)?;
         let Self { ledger, batches, streams, .. } = self;
         self.idle.settle(view, idle::Scene { ledger, batches, streams, weights: &self.weights })?;
         self.patience.settle(&self.ledger, &self.batches, &self.streams, now)?;
         self.batches.note_rotation(view, self.weights.is_crowded());
+        self.settle_accounts(view)
+    }
+
+    /// Every account holds what was granted and not returned.
+    fn settle_accounts(&self, view: &View) -> Verdict {
+        for (at, seen) in view.devices.iter().enumerate() {
+            let device = DeviceId(at as u16);
+            let (mut accounts, capacity) = self.weights.accounts(device);
+            let mut said: BTreeMap<Owner, u64> = seen.accounts.iter().copied().collect();
+            if self.workers.is_being_ended(device) {
+                // Its sequences go on elsewhere before it is gone.
+                said.retain(|owner, _| !matches!(owner, Owner::Kv(_)));
+            } else {
+                accounts.extend(self.streams.accounts(device));
+            }
+            rule::holds(said == accounts && seen.memory_capacity == capacity, Rule::Accounts, || {
+                let all = seen.memory_capacity;
+                format!("device {at} is said to have {said:?} of {all}, and has {accounts:?} of {capacity}")
+            })?;
+        }
         Ok(())
     }
 

@@ -8,9 +8,10 @@ pub(crate) use entry::{Entry, Fate, Last, Text};
 use super::rule::{Broken, Rule, Verdict, holds};
 use super::weights::Weights;
 use crate::load::Demand;
+use crate::scenario::Scenario;
 use magray_core::schedule::{
-    DeviceId, DeviceKind, DeviceSpec, DeviceState, Event, Fallback, Limits, Moment, Options, Refused, Report,
-    RequestId, Sequence, View,
+    DeviceId, DeviceKind, DeviceSpec, DeviceState, Event, Fallback, Limits, Moment, Refused, Report, RequestId,
+    Sequence, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -36,6 +37,8 @@ pub(crate) struct Ledger {
     lingering_room: Room,
     limits: Limits,
     specs: Vec<DeviceSpec>,
+    /// By model: what the state of a token takes.
+    token_bytes: Vec<u64>,
     /// Tokens of the requests that were refused lately, and until when room may be kept for each.
     turned_away: Vec<(u64, Moment)>,
     start_max: Duration,
@@ -67,9 +70,11 @@ impl Room {
 }
 
 impl Ledger {
-    pub(crate) fn new(options: &Options, specs: &[DeviceSpec]) -> Self {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let options = &scenario.options;
         Self {
-            specs: specs.to_vec(),
+            specs: scenario.devices.iter().map(|device| device.spec).collect(),
+            token_bytes: scenario.models.iter().map(|model| model.plan.kv_token_bytes).collect(),
             entries: BTreeMap::new(),
             live: BTreeSet::new(),
             deadlines: BTreeSet::new(),
@@ -90,9 +95,10 @@ impl Ledger {
     pub(crate) fn expect(&mut self, demand: &Demand) {
         let request = demand.request.clone();
         let generated = request.sequences.iter().filter(|one| one.is_generated());
-        let needs = generated.map(Sequence::tokens_max).max().unwrap_or(0);
+        let tokens = generated.map(Sequence::tokens_max).max().unwrap_or(0);
+        let needs = tokens * self.token_bytes[request.group.model.0 as usize];
         let entry = Entry {
-            has_space: self.specs.iter().map(|spec| spec.kv_tokens_max >= needs).collect(),
+            has_space: self.specs.iter().map(|spec| spec.memory.kv_max >= needs).collect(),
             poison: demand.poison,
             arrived: Moment::START,
             tokens: request.sequences.iter().map(Sequence::tokens_max).sum(),

@@ -90,8 +90,10 @@ pub enum Rule {
     WeightsOrder,
     /// Nothing leaves under a batch or a probe, no worker rests with weights, nothing is forgotten that a device has.
     NotUnderBatch,
-    /// No more weights are put on a device than there is room for.
+    /// No more memory is granted than there is.
     Room,
+    /// Every account of a device's memory holds what was granted and not returned; in the end all are empty.
+    Accounts,
     /// A pinned model leaves by a request alone, and nothing leaves the CPU to make room.
     Pinned,
     /// A model that was brought for somebody computes before others of its priority push it out.

@@ -1,18 +1,21 @@
 //! The book of weights: which model is where, as far as was told, and what may be done with it.
-//! Knows of rooms and requests; how long loads truly take is the world's secret.
+//! Knows of memory and requests; how long loads truly take is the world's secret.
 
 mod judging;
 
 pub(crate) use judging::Scene;
 
 use super::batches::Batches;
+use super::memory::MemoryBook;
 use super::requests::Ledger;
 use super::rule::{Rule, Verdict, holds};
 use super::workers::Workers;
-use crate::scenario::{Intervention, Scenario};
+use crate::scenario::Scenario;
+use magray_core::ledger::{CollectionId, Owner};
 use magray_core::schedule::{
     Allowed, DeviceId, DeviceKind, Event, Keeping, ModelId, ModelPlan, Moment, ResidencyRequest, Step,
 };
+use std::collections::BTreeMap;
 
 /// Loads that fail in a row before requests may be refused for it.
 const TRIES: u32 = 3;
@@ -20,7 +23,7 @@ const TRIES: u32 = 3;
 /// All models on all devices.
 #[derive(Debug)]
 pub(crate) struct Weights {
-    shelves: Vec<Shelf>,
+    books: Vec<Book>,
     models: Vec<Known>,
     keeping: Keeping,
     /// Whether models may have to leave, or be asked to leave.
@@ -29,11 +32,9 @@ pub(crate) struct Weights {
 
 /// A device.
 #[derive(Debug)]
-struct Shelf {
+struct Book {
     kind: DeviceKind,
-    room: u64,
-    /// What it is as long as no worker has told.
-    room_untold: u64,
+    memory: MemoryBook,
     spots: Vec<Spot>,
     /// When anything of weights, or of its worker, changed last.
     changed: Moment,
@@ -92,7 +93,7 @@ enum Stage {
 
 impl Weights {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let shelf = |device: &crate::scenario::Device| {
+        let book = |device: &crate::scenario::Device| {
             let kind = device.spec.kind;
             let spot = |model: &crate::scenario::Model| Spot {
                 stage: match kind == DeviceKind::Cpu && model.plan.is_preloaded {
@@ -105,8 +106,7 @@ impl Weights {
                 failures: 0,
             };
             let spots = scenario.models.iter().map(spot).collect();
-            let room = device.spec.weights_max;
-            Shelf { kind, room, room_untold: room, spots, changed: Moment::START }
+            Book { kind, memory: MemoryBook::new(device.spec.memory), spots, changed: Moment::START }
         };
         let known = |model: &crate::scenario::Model| Known {
             plan: model.plan,
@@ -120,16 +120,14 @@ impl Weights {
             is_forgetting: false,
         };
         let all: u64 = scenario.models.iter().map(|model| model.bytes.max(model.plan.bytes)).sum();
-        let has_wishes =
-            scenario.interventions.iter().any(|(_, what)| matches!(what, Intervention::ResidencyRequest(..)));
+        let books: Vec<Book> = scenario.devices.iter().map(book).collect();
         Self {
-            shelves: scenario.devices.iter().map(shelf).collect(),
             models: scenario.models.iter().map(known).collect(),
             keeping: scenario.options.keeping,
-            is_crowded: has_wishes
-                || scenario.interventions.iter().any(|(_, what)| matches!(what, Intervention::Room(..)))
-                || scenario.devices.iter().any(|device| device.spec.weights_max < all)
+            is_crowded: !scenario.interventions.is_empty()
+                || books.iter().any(|book| book.memory.room() < all)
                 || !scenario.troubles.is_empty(),
+            books,
         }
     }
 
@@ -137,7 +135,7 @@ impl Weights {
     pub(crate) fn heard(&mut self, event: &Event, batches: &Batches, now: Moment) {
         match event {
             Event::Loaded { device, model, bytes, .. } if self.is_loading(*device, *model) => {
-                let is_gpu = self.shelf(*device).kind == DeviceKind::Gpu;
+                let is_gpu = self.book(*device).kind == DeviceKind::Gpu;
                 let known = self.known_mut(*model);
                 known.preheat &= !is_gpu;
                 known.used = now;
@@ -146,39 +144,44 @@ impl Weights {
                 spot.bytes = *bytes;
                 spot.is_measured = true;
                 spot.failures = 0;
-                for shelf in self.shelves.iter_mut().filter(|shelf| is_gpu && shelf.kind == DeviceKind::Gpu) {
-                    let spot = &mut shelf.spots[model.0 as usize];
+                for book in self.books.iter_mut().filter(|book| is_gpu && book.kind == DeviceKind::Gpu) {
+                    let spot = &mut book.spots[model.0 as usize];
                     if !spot.is_measured && spot.stage == Stage::Absent {
                         spot.bytes = *bytes;
                     }
                 }
-                self.shelf_mut(*device).changed = now;
+                self.book_mut(*device).changed = now;
             }
             Event::NotLoaded { device, model, .. } if self.is_loading(*device, *model) => {
                 let spot = self.spot_mut(*device, *model);
                 spot.stage = Stage::Absent;
                 spot.failures += 1;
                 spot.is_asked_to_leave = false;
-                self.shelf_mut(*device).changed = now;
+                self.book_mut(*device).changed = now;
             }
             Event::Offloaded { device, model } if self.is_leaving(*device, *model) => {
                 let spot = self.spot_mut(*device, *model);
                 spot.stage = Stage::Absent;
                 spot.is_asked_to_leave = false;
-                self.shelf_mut(*device).changed = now;
+                self.book_mut(*device).changed = now;
             }
             Event::Down { device, .. } => {
-                let shelf = self.shelf_mut(*device);
-                shelf.changed = now;
-                shelf.room = shelf.room_untold;
-                for spot in &mut shelf.spots {
+                let book = self.book_mut(*device);
+                book.changed = now;
+                book.memory.clear();
+                for spot in &mut book.spots {
                     spot.failures += u32::from(matches!(spot.stage, Stage::Loading { .. }));
                     spot.stage = Stage::Absent;
                     spot.is_asked_to_leave = false;
                 }
             }
-            Event::Up { device } => self.shelf_mut(*device).changed = now,
-            Event::Room { device, bytes } => self.shelf_mut(*device).room = *bytes,
+            Event::Up { device } => self.book_mut(*device).changed = now,
+            Event::Memory { device, report } => self.book_mut(*device).memory.report(report),
+            Event::VectorsDropped { device, collection } => {
+                let book = self.book_mut(*device);
+                book.memory.end_drop(*collection);
+                book.changed = now;
+            }
             Event::Finished { batch, .. } | Event::Failed { batch, .. } => {
                 let Some(batch) = batches.get(*batch) else { return };
                 let is_computed = matches!(event, Event::Finished { .. });
@@ -211,18 +214,18 @@ impl Weights {
                     known.is_released = true;
                     known.release = Some(Release { before: known.releases, is_loaded: false });
                 }
-                for shelf in &mut self.shelves {
-                    let spot = &mut shelf.spots[model.0 as usize];
+                for book in &mut self.books {
+                    let spot = &mut book.spots[model.0 as usize];
                     spot.is_asked_to_leave |=
-                        spot.stage != Stage::Absent && (is_release || shelf.kind == DeviceKind::Gpu);
+                        spot.stage != Stage::Absent && (is_release || book.kind == DeviceKind::Gpu);
                 }
             }
             ResidencyRequest::Preheat => {
                 known.preheat = true;
                 known.is_released = false;
                 known.release = None;
-                for shelf in &mut self.shelves {
-                    shelf.spots[model.0 as usize].is_asked_to_leave = false;
+                for book in &mut self.books {
+                    book.spots[model.0 as usize].is_asked_to_leave = false;
                 }
             }
             ResidencyRequest::IdleTimeout(timeout) => known.plan.idle_timeout = timeout,
@@ -244,13 +247,13 @@ impl Weights {
 
     pub(crate) fn load(&mut self, device: DeviceId, model: ModelId, workers: &Workers, now: Moment) -> Verdict {
         let spot = *self.spot(device, model);
-        let is_ready = self.shelf(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
+        let is_ready = self.book(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
         let is_kept_off = self.is_forgetting(model);
         holds(spot.stage == Stage::Absent && is_ready && !is_kept_off, Rule::WeightsOrder, || {
             format!("model {} is to be loaded on device {}: it is {spot:?}", model.0, device.0)
         })?;
-        let shelf = self.shelf(device);
-        let (taken, room) = (shelf.taken(), shelf.room);
+        let book = self.book(device);
+        let (taken, room) = (book.taken(), book.memory.room());
         holds(taken.saturating_add(spot.bytes) <= room, Rule::Room, || {
             let bytes = spot.bytes;
             format!("model {} of {bytes} is loaded on device {} beside {taken} of {room}", model.0, device.0)
@@ -259,7 +262,7 @@ impl Weights {
         if let Some(release) = &mut self.known_mut(model).release {
             release.is_loaded = true;
         }
-        self.shelf_mut(device).changed = now;
+        self.book_mut(device).changed = now;
         Ok(())
     }
 
@@ -279,25 +282,25 @@ impl Weights {
         holds(!known.plan.is_pinned || spot.is_asked_to_leave, Rule::Pinned, || {
             format!("model {} is pinned, nobody wants it gone, and it is to leave device {}", model.0, device.0)
         })?;
-        let is_cpu = self.shelf(device).kind == DeviceKind::Cpu;
+        let is_cpu = self.book(device).kind == DeviceKind::Cpu;
         let may_leave_cpu = spot.is_asked_to_leave || self.keeping.host.is_some();
         holds(!is_cpu || may_leave_cpu, Rule::Pinned, || {
             format!("model {} is to leave the CPU, and nobody wants that", model.0)
         })?;
-        let is_due = spot.is_asked_to_leave || self.shelf(device).taken() > self.shelf(device).room;
+        let is_due = spot.is_asked_to_leave || self.book(device).taken() > self.book(device).memory.room_at_most();
         let is_equal = self.models.iter().all(|other| other.plan.priority <= known.plan.priority);
         let is_awaited = || order.ledger.live().any(|entry| self.waits_only_for(entry, device, model));
         holds(has_computed || is_due || !is_equal || is_cpu || !is_awaited(), Rule::TakesTurns, || {
             format!("model {} is to leave device {}, has computed nothing there, and is awaited", model.0, device.0)
         })?;
         self.spot_mut(device, model).stage = Stage::Leaving { since: now };
-        self.shelf_mut(device).changed = now;
+        self.book_mut(device).changed = now;
         Ok(())
     }
 
     /// Whether a request, to which nothing has happened, can be computed by this device and no other.
     fn waits_only_for(&self, entry: &super::requests::Entry, device: DeviceId, model: ModelId) -> bool {
-        let gpus = self.shelves.iter().filter(|shelf| shelf.kind == DeviceKind::Gpu).count();
+        let gpus = self.books.iter().filter(|book| book.kind == DeviceKind::Gpu).count();
         let is_only = match entry.request.allowed {
             Allowed::Only(only) => only == device,
             Allowed::Gpu => gpus == 1,
@@ -307,7 +310,7 @@ impl Weights {
     }
 
     pub(crate) fn forget(&mut self, model: ModelId) -> Verdict {
-        let holder = self.shelves.iter().position(|shelf| shelf.spots[model.0 as usize].stage != Stage::Absent);
+        let holder = self.books.iter().position(|book| book.spots[model.0 as usize].stage != Stage::Absent);
         holds(holder.is_none(), Rule::NotUnderBatch, || {
             format!("model {} is to be forgotten, and device {holder:?} has it", model.0)
         })?;
@@ -320,7 +323,8 @@ impl Weights {
 
     /// A worker is to rest.
     pub(crate) fn rest(&self, device: DeviceId, batches: &Batches) -> Verdict {
-        let is_empty = self.shelf(device).spots.iter().all(|spot| spot.stage == Stage::Absent);
+        let book = self.book(device);
+        let is_empty = book.spots.iter().all(|spot| spot.stage == Stage::Absent) && book.memory.vectors() == 0;
         holds(is_empty && batches.oldest(device).is_none(), Rule::NotUnderBatch, || {
             format!("the worker of device {} is to rest, and has weights or batches", device.0)
         })
@@ -328,7 +332,7 @@ impl Weights {
 
     /// Whether weights of a device have been on their way for as long as they may.
     pub(crate) fn is_overdue(&self, device: DeviceId, now: Moment) -> bool {
-        self.shelf(device).moving_since().is_some_and(|since| now.since(since) >= self.keeping.load_max)
+        self.book(device).moving_since().is_some_and(|since| now.since(since) >= self.keeping.load_max)
     }
 
     /// Whether a batch of a model, or a probe, is on a device.
@@ -338,7 +342,7 @@ impl Weights {
 
     /// Whether a device cannot have a model before long: there is no room, or it was tried often enough.
     pub(crate) fn is_hopeless(&self, device: DeviceId, model: ModelId, now: Moment) -> bool {
-        let shelf = self.shelf(device);
+        let book = self.book(device);
         let own = self.spot(device, model);
         let is_fixed = |at: usize, spot: &Spot| {
             let stays = match spot.stage {
@@ -347,11 +351,11 @@ impl Weights {
                 // What was ordered off after the request was judged.
                 Stage::Leaving { since } => since == now,
             };
-            at != model.0 as usize && stays && (shelf.kind == DeviceKind::Cpu || self.models[at].plan.is_pinned)
+            at != model.0 as usize && stays && (book.kind == DeviceKind::Cpu || self.models[at].plan.is_pinned)
         };
-        let fixed = shelf.spots.iter().enumerate().filter(|(at, spot)| is_fixed(*at, spot));
+        let fixed = book.spots.iter().enumerate().filter(|(at, spot)| is_fixed(*at, spot));
         let taken = fixed.fold(own.bytes, |sum, (_, spot)| sum.saturating_add(spot.bytes));
-        taken > shelf.room || own.failures >= TRIES
+        taken > book.memory.room() || own.failures >= TRIES
     }
 
     /// Whether a device has a model, or has it under way since before this moment.
@@ -370,8 +374,13 @@ impl Weights {
 
     /// Whether every device has every model.
     pub(crate) fn are_all_there(&self) -> bool {
-        let mut spots = self.shelves.iter().flat_map(|shelf| &shelf.spots);
+        let mut spots = self.books.iter().flat_map(|book| &book.spots);
         spots.all(|spot| matches!(spot.stage, Stage::Present { .. }))
+    }
+
+    /// Whether some device has some model, or is not rid of it yet.
+    pub(crate) fn are_some_there(&self) -> bool {
+        self.books.iter().flat_map(|book| &book.spots).any(|spot| spot.stage != Stage::Absent)
     }
 
     /// Whether a device has a model.
@@ -396,25 +405,40 @@ impl Weights {
         matches!(self.spot(device, model).stage, Stage::Leaving { .. })
     }
 
-    pub(crate) fn room(&self, device: DeviceId) -> u64 {
-        self.shelf(device).room
+    /// Vectors are granted memory of a device.
+    pub(crate) fn grant(&mut self, device: DeviceId, collection: CollectionId, bytes: u64) -> Verdict {
+        let book = self.book_mut(device);
+        let weights = book.weights();
+        book.memory.grant(collection, bytes, weights)
+    }
+
+    /// Vectors are to leave a device.
+    pub(crate) fn begin_drop(&mut self, device: DeviceId, collection: CollectionId, now: Moment) -> Verdict {
+        self.book_mut(device).memory.begin_drop(collection, now)
+    }
+
+    /// What is granted of a device's memory, but for the state of sequences, and all that there is.
+    pub(crate) fn accounts(&self, device: DeviceId) -> (BTreeMap<Owner, u64>, u64) {
+        let book = self.book(device);
+        let there = book.spots.iter().enumerate().filter(|(_, spot)| spot.stage != Stage::Absent && spot.bytes > 0);
+        let weights = there.map(|(at, spot)| (Owner::Weights(ModelId(at as u32)), spot.bytes));
+        (book.memory.accounts().into_iter().chain(weights).collect(), book.memory.capacity)
     }
 
     /// Whether somebody wants a model on a GPU that could have it, and none has.
     pub(crate) fn is_awaited(&self) -> bool {
-        let could_have = |shelf: &Shelf, at: usize| {
+        let could_have = |book: &Book, at: usize| {
             let priority = self.models[at].plan.priority;
             let is_fixed = |other: usize| {
                 let plan = self.models[other].plan;
                 other != at && (plan.is_pinned || plan.priority > priority)
             };
-            let there = shelf.spots.iter().enumerate();
+            let there = book.spots.iter().enumerate();
             let fixed = there.filter(|(other, spot)| is_fixed(*other) && spot.stage != Stage::Absent);
-            let taken = fixed.fold(shelf.spots[at].bytes, |sum, (_, spot)| sum.saturating_add(spot.bytes));
-            shelf.kind == DeviceKind::Gpu && taken <= shelf.room
+            let taken = fixed.fold(book.spots[at].bytes, |sum, (_, spot)| sum.saturating_add(spot.bytes));
+            book.kind == DeviceKind::Gpu && taken <= book.memory.room()
         };
-        (0..self.models.len())
-            .any(|at| self.models[at].preheat && self.shelves.iter().any(|shelf| could_have(shelf, at)))
+        (0..self.models.len()).any(|at| self.models[at].preheat && self.books.iter().any(|book| could_have(book, at)))
     }
 
     /// A model's plan, as it was told and requested.
@@ -423,20 +447,20 @@ impl Weights {
         self.known(model).plan
     }
 
-    fn shelf(&self, device: DeviceId) -> &Shelf {
-        &self.shelves[usize::from(device.0)]
+    fn book(&self, device: DeviceId) -> &Book {
+        &self.books[usize::from(device.0)]
     }
 
-    fn shelf_mut(&mut self, device: DeviceId) -> &mut Shelf {
-        &mut self.shelves[usize::from(device.0)]
+    fn book_mut(&mut self, device: DeviceId) -> &mut Book {
+        &mut self.books[usize::from(device.0)]
     }
 
     fn spot(&self, device: DeviceId, model: ModelId) -> &Spot {
-        &self.shelf(device).spots[model.0 as usize]
+        &self.book(device).spots[model.0 as usize]
     }
 
     fn spot_mut(&mut self, device: DeviceId, model: ModelId) -> &mut Spot {
-        &mut self.shelf_mut(device).spots[model.0 as usize]
+        &mut self.book_mut(device).spots[model.0 as usize]
     }
 
     fn known(&self, model: ModelId) -> &Known {
@@ -458,9 +482,13 @@ pub(crate) struct Order<'a> {
     pub(crate) ledger: &'a Ledger,
 }
 
-impl Shelf {
+impl Book {
     /// Bytes of all that is there, comes or goes.
     fn taken(&self) -> u64 {
+        self.weights().saturating_add(self.memory.vectors())
+    }
+
+    fn weights(&self) -> u64 {
         let there = self.spots.iter().filter(|spot| spot.stage != Stage::Absent);
         there.fold(0, |sum, spot| sum.saturating_add(spot.bytes))
     }
@@ -470,6 +498,6 @@ impl Shelf {
             Stage::Loading { since } | Stage::Leaving { since } => Some(since),
             Stage::Absent | Stage::Present { .. } => None,
         };
-        self.spots.iter().filter_map(since).min()
+        self.spots.iter().filter_map(since).chain(self.memory.leaving_since()).min()
     }
 }

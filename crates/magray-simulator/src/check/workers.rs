@@ -172,7 +172,12 @@ impl Workers {
                 self.at_mut(*device).last_sign = now;
             }
             Event::Loaded { .. } | Event::NotLoaded { .. } | Event::Offloaded { .. } => {}
-            Event::Imaged { .. } | Event::Forgotten { .. } | Event::Room { .. } | Event::ResidencyRequested { .. } => {}
+            Event::Imaged { .. }
+            | Event::Forgotten { .. }
+            | Event::Memory { .. }
+            | Event::VectorsAsked { .. }
+            | Event::VectorsDropped { .. }
+            | Event::ResidencyRequested { .. } => {}
             Event::Submitted(_) | Event::Cancelled(_) | Event::Read { .. } => {}
             Event::Spare { .. } | Event::Draining | Event::Tick => {}
         }

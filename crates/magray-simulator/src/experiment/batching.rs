@@ -7,6 +7,7 @@ use super::{ExperimentError, Output, page, run_all, write};
 use crate::load::{Arrivals, Load, Shape};
 use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use crate::trial::try_scenario;
+use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Moment, Options, Sizing};
 use std::time::Duration;
 
@@ -171,7 +172,7 @@ fn compare() -> Result<Vec<Field>, ExperimentError> {
 fn scenario(case: &Case) -> Scenario {
     let cost = case.like.cost();
     let device = |kind, slots| Device {
-        spec: DeviceSpec { kind, slots, batch_tokens_max: 65_536, weights_max: u64::MAX, kv_tokens_max: 0 },
+        spec: DeviceSpec { kind, slots, batch_tokens_max: 65_536, memory: Budget::UNBOUNDED },
         cost,
         start: Duration::from_millis(1),
         loads: Loads::QUICK,

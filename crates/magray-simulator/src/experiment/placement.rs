@@ -7,6 +7,7 @@ use super::{ExperimentError, Output, page, run_all, write};
 use crate::load::{Arrivals, Load, Shape};
 use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use crate::trial::try_scenario;
+use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Limits, Moment, Options, Placement};
 use std::time::Duration;
 
@@ -71,8 +72,7 @@ impl Pair {
                 kind,
                 slots: if kind == DeviceKind::Gpu { 2 } else { 1 },
                 batch_tokens_max: 16_384,
-                weights_max: u64::MAX,
-                kv_tokens_max: 0,
+                memory: Budget::UNBOUNDED,
             },
             cost: FAST.slower(ratio),
             start: Duration::from_millis(1),

@@ -62,7 +62,7 @@ fn tokens_come_through_a_worker_up_to_their_limit_or_end() {
     assert!(streams.iter().any(|tokens| tokens.len() == 60));
     assert_eq!(read(ask(&engine, 3), |_| {}), streams[3], "the same prompt has the same tokens");
     let status = engine.status();
-    assert_eq!((status.devices[1].schedule.kv_tokens, status.devices[1].schedule.texts_finished), (0, 9));
+    assert_eq!((status.devices[1].schedule.kv_bytes(), status.devices[1].schedule.texts_finished), (0, 9));
     engine.shut_down();
 }
 
@@ -80,7 +80,7 @@ fn a_worker_that_dies_in_the_middle_loses_doubles_and_changes_no_token() {
         }
         assert!(engine.status().devices.iter().any(|device| device.schedule.restarts > 0));
         assert!(engine.wait_until_settled(LONG));
-        assert!(engine.status().devices.iter().all(|device| device.schedule.kv_tokens == 0));
+        assert!(engine.status().devices.iter().all(|device| device.schedule.kv_bytes() == 0));
         engine.shut_down();
     }
 }
@@ -110,7 +110,7 @@ fn a_reader_that_stops_pauses_its_sequence_and_one_that_leaves_frees_its_state()
     }
     assert_eq!(read(ask(&engine, 2), |_| {}), other);
     drop(idle);
-    let kept = || engine.status().devices[1].schedule.kv_tokens;
+    let kept = || engine.status().devices[1].schedule.kv_bytes();
     let until = std::time::Instant::now() + LONG;
     while kept() > 0 && std::time::Instant::now() < until {
         std::thread::yield_now();

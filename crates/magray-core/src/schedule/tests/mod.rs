@@ -12,6 +12,7 @@ mod residency;
 mod turns;
 
 use super::*;
+use crate::ledger::{Budget, CollectionId, MemoryReport, Owner};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -35,16 +36,14 @@ impl Bench {
             kind: DeviceKind::Cpu,
             slots: 1,
             batch_tokens_max: 4_096,
-            weights_max: u64::MAX,
-            kv_tokens_max: 4_096,
+            memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },
         }];
         specs.extend(vec![
             DeviceSpec {
                 kind: DeviceKind::Gpu,
                 slots: 2,
                 batch_tokens_max: 16_384,
-                weights_max: u64::MAX,
-                kv_tokens_max: 4_096,
+                memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },
             };
             gpus
         ]);

@@ -2,18 +2,17 @@
 
 use super::*;
 
-/// A machine with one GPU that keeps so many tokens, and turns of this time.
-fn bench(kv_tokens_max: u64, turn_max: Duration) -> Bench {
-    let spec = |kind, kv_tokens_max| DeviceSpec {
+/// A machine with one GPU that keeps so many tokens, of a byte each, and turns of this time.
+fn bench(kv_max: u64, turn_max: Duration) -> Bench {
+    let spec = |kind, kv_max| DeviceSpec {
         kind,
         slots: 2,
         batch_tokens_max: 4_096,
-        weights_max: u64::MAX,
-        kv_tokens_max,
+        memory: Budget { kv_max, ..Budget::UNBOUNDED },
     };
     let generation = Generation { turn_max, unread_max: 4 };
     let options = Options { generation, ..Options::default() };
-    let specs = vec![spec(DeviceKind::Cpu, 0), spec(DeviceKind::Gpu, kv_tokens_max)];
+    let specs = vec![spec(DeviceKind::Cpu, 0), spec(DeviceKind::Gpu, kv_max)];
     let machine = Machine::new(specs, vec![ModelPlan::default()], options);
     let mut bench = Bench { machine, now: Moment::START, next_request: 0, is_obliging: true };
     bench.step(Event::Tick);
@@ -90,7 +89,7 @@ fn a_prompt_is_computed_in_chunks_and_then_token_by_token() {
     }
     // The state of the last token is never needed.
     assert_eq!(computed, 2_002);
-    assert_eq!((bench.machine.view().requests, bench.machine.view().devices[1].kv_tokens), (0, 0));
+    assert_eq!((bench.machine.view().requests, bench.machine.view().devices[1].kv_bytes()), (0, 0));
 }
 
 #[test]
@@ -127,7 +126,7 @@ fn what_came_last_gives_way_and_is_computed_again_from_all_its_tokens() {
         let actions = bench.turn(&start);
         ended.extend(completions(&actions).into_iter().map(|(id, _)| id));
         preempted |= freed(&actions).contains(&second) && !ended.contains(&second);
-        assert!(bench.machine.view().devices[1].kv_tokens <= 100);
+        assert!(bench.machine.view().devices[1].kv_bytes() <= 100);
         let Some(next) = starts(&actions).pop() else { break };
         if let Some(step) = next.steps.iter().find(|step| step.request == second) {
             let (tokens, _) = part(step);
@@ -139,7 +138,7 @@ fn what_came_last_gives_way_and_is_computed_again_from_all_its_tokens() {
     }
     assert!(preempted);
     assert_eq!(ended, [first, second]);
-    assert_eq!(bench.machine.view().devices[1].kv_tokens, 0);
+    assert_eq!(bench.machine.view().devices[1].kv_bytes(), 0);
 }
 
 #[test]
@@ -152,7 +151,7 @@ fn a_worker_that_dies_takes_the_state_along_and_no_token() {
     }
     assert_eq!(part(&start.steps[0]).0, 14..15);
     bench.down(GPU, Ending::Killed);
-    assert_eq!(bench.machine.view().devices[1].kv_tokens, 0);
+    assert_eq!(bench.machine.view().devices[1].kv_bytes(), 0);
     let again = only_start(&bench.step(Event::Up { device: GPU }));
     assert_eq!(part(&again.steps[0]).0, 0..15, "what was delivered is a prompt now");
 }
@@ -195,7 +194,7 @@ fn the_state_of_a_cancelled_sequence_is_freed_when_its_step_has_ended() {
     assert!(freed(&bench.step(Event::Cancelled(id))).is_empty());
     let actions = bench.turn(&start);
     assert_eq!((freed(&actions), delivered(&actions)), (vec![id], Vec::new()));
-    assert_eq!((bench.machine.view().requests, bench.machine.view().devices[1].kv_tokens), (0, 0));
+    assert_eq!((bench.machine.view().requests, bench.machine.view().devices[1].kv_bytes()), (0, 0));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use super::Dispatcher;
 use crate::engine::executor_handle::{Batch, Loaded, Turn};
 use crate::executors::NewTokens;
+use magray_core::ledger::MemoryReport;
 use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, ModelId, Outcome};
 use std::time::Duration;
 
@@ -106,9 +107,9 @@ impl Dispatcher {
         self.advance(Event::Imaged { model: ModelId(model as u32), is_there });
     }
 
-    /// What weights may take of a device's memory has changed.
-    pub(in crate::engine) fn room(&self, device: DeviceId, bytes: u64) {
-        self.advance(Event::Room { device, bytes });
+    /// A worker reports its device's memory.
+    pub(in crate::engine) fn memory(&self, device: DeviceId, report: MemoryReport) {
+        self.advance(Event::Memory { device, report });
     }
 
     pub(in crate::engine) fn probed(&self, device: DeviceId, passed: bool) {

@@ -136,6 +136,9 @@ impl State {
             }
             Action::Rest { device } => Effect::Order(device, self.order(device, What::Rest)),
             Action::Forget { model } => Effect::Forget(model.0 as usize),
+            Action::GrantVectors { .. } | Action::RefuseVectors { .. } | Action::DropVectors { .. } => {
+                unreachable!("nobody asks the machine for memory for vectors")
+            }
             Action::Alert { device, change } => Effect::Tell(device, change),
         })
     }

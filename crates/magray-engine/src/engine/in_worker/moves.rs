@@ -6,6 +6,7 @@ use super::super::executor_handle::Loaded;
 use super::Inner;
 use crate::gpu::MemoryStats;
 use crate::worker::{Arrived, FromWorker, Offer, Origin, Problem, WorkerHandle};
+use magray_core::ledger::MemoryReport;
 use magray_core::schedule::Failure;
 use std::time::{Duration, Instant};
 
@@ -55,11 +56,11 @@ impl Inner {
         }
     }
 
-    /// Takes the figures of a heartbeat; the room for weights, where that has changed.
-    pub(super) fn beat(&self, memory: MemoryStats) -> Option<u64> {
+    /// Takes the figures of a heartbeat; what they say of the device's memory, unless weights are on their way.
+    pub(super) fn beat(&self, memory: MemoryStats) -> Option<MemoryReport> {
         let mut state = self.lock();
         state.memory = Some(memory);
-        state.presence.beat(&memory, self.spec.worker.memory_allowed_bytes())
+        state.presence.beat(&memory, self.spec.worker.context_bytes())
     }
 
     /// What a worker says of models.

@@ -1,7 +1,8 @@
-//! Which models a worker has on its device, by what it was told and what it said, and the room that is left for others.
+//! Which models a worker has on its device, by what it was told and what it said, and what that means of its memory.
 //! Orders nothing and decides nothing.
 
 use crate::gpu::MemoryStats;
+use magray_core::ledger::{MemoryReport, ModelId, Owner};
 use std::time::{Duration, Instant};
 
 /// The models of one worker.
@@ -10,8 +11,6 @@ pub(super) struct Presence {
     models: Vec<State>,
     /// Heartbeats since models last came or went.
     quiet_beats: u32,
-    /// The room that was told last.
-    told: Option<u64>,
 }
 
 /// Where a model is.
@@ -40,22 +39,24 @@ pub(super) struct Ordered {
     pub(super) image: Option<u64>,
 }
 
-/// Changes of the room that are not worth a word.
-const ROOM_STEP: u64 = 64 << 20;
-/// The part of the memory that is kept for passes, where they do not take more.
-const PASSES_PART: u64 = 16;
-
 impl Presence {
     /// A worker that knows so many models and has none of them.
     pub(super) fn new(models: usize) -> Self {
-        Self { models: vec![State::Away; models], quiet_beats: 0, told: None }
+        Self { models: vec![State::Away; models], quiet_beats: 0 }
     }
 
-    /// Takes the memory of a worker that has just opened its device: the room for weights.
-    pub(super) fn opened(&mut self, memory: &MemoryStats, limit: Option<u64>) -> u64 {
-        let room = room(memory, limit, 0);
-        self.told = Some(room);
-        room
+    /// What memory figures mean, account by account, where no weights are on their way.
+    pub(super) fn report(&self, memory: &MemoryStats, context: u64) -> MemoryReport {
+        let MemoryStats { allocated, reserved, spare, free, pool, .. } = *memory;
+        let weights = (0..).map(ModelId).zip(&self.models).map(|(model, state)| (Owner::Weights(model), state.bytes()));
+        let mut held: Vec<(Owner, u64)> = weights.filter(|(_, bytes)| *bytes > 0).collect();
+        let weights = held.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
+        let workspace = allocated.saturating_sub(weights).saturating_sub(spare);
+        held.extend([(Owner::Context, context), (Owner::Workspace, workspace)]);
+        // What the pool has without using it, and what models that are away keep for their passes, goes when it is needed.
+        let ours = if pool.reserved > 0 { pool.reserved } else { reserved.max(allocated) };
+        let cached = ours.saturating_sub(workspace).saturating_sub(weights);
+        MemoryReport { free, cached, held }
     }
 
     /// It was told to load a model, with this image to fill.
@@ -91,26 +92,15 @@ impl Presence {
         self.models.iter().position(|state| matches!(state, State::There { .. }))
     }
 
-    /// Takes the figures of a heartbeat. The room for weights, if it is another than was told last: what may be taken,
-    /// without what is taken by anything that is no weights; never less than the weights that are there.
-    pub(super) fn beat(&mut self, memory: &MemoryStats, limit: Option<u64>) -> Option<u64> {
+    /// Takes the figures of a heartbeat, and gives what they mean unless weights are on their way.
+    pub(super) fn beat(&mut self, memory: &MemoryStats, context: u64) -> Option<MemoryReport> {
         if self.models.iter().any(|state| matches!(state, State::Loading { .. } | State::Leaving { .. })) {
             // Weights that are on their way would be taken for something else.
             return None;
         }
         self.quiet_beats = self.quiet_beats.saturating_add(1);
-        if self.quiet_beats < 2 {
-            // The first may have been measured before the last model had come or gone, and be said after.
-            return None;
-        }
-        let all = (0..self.models.len()).map(|model| self.bytes_of(model));
-        let weights = all.fold(0, u64::saturating_add);
-        let room = room(memory, limit, weights);
-        if self.told.is_some_and(|told| told.abs_diff(room) <= ROOM_STEP && told >= weights) {
-            return None;
-        }
-        self.told = Some(room);
-        Some(room)
+        // The first may have been measured before the last model had come or gone, and be said after.
+        (self.quiet_beats >= 2).then(|| self.report(memory, context))
     }
 
     fn load_ended(&mut self, model: usize, state: State) -> Option<Ordered> {
@@ -123,10 +113,7 @@ impl Presence {
     }
 
     fn bytes_of(&self, model: usize) -> u64 {
-        match self.models.get(model) {
-            Some(State::There { bytes } | State::Leaving { bytes }) => *bytes,
-            _ => 0,
-        }
+        self.models.get(model).map_or(0, State::bytes)
     }
 
     fn set(&mut self, model: usize, state: State) {
@@ -137,85 +124,64 @@ impl Presence {
     }
 }
 
-fn room(memory: &MemoryStats, limit: Option<u64>, weights: u64) -> u64 {
-    let MemoryStats { allocated, reserved, spare, free, total, pool, .. } = *memory;
-    let ours = if pool.reserved > 0 { pool.reserved } else { reserved.max(allocated) };
-    // What is neither free nor ours belongs to the driver and to other programs.
-    let allowed = free.saturating_add(ours).min(total);
-    let allowed = limit.map_or(allowed, |limit| allowed.min(limit));
-    // What models that are away keep for their passes goes when somebody needs it.
-    let passes = allocated.saturating_sub(weights).saturating_sub(spare).max(allowed / PASSES_PART);
-    allowed.saturating_sub(passes).max(weights)
+impl State {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::There { bytes } | Self::Leaving { bytes } => *bytes,
+            Self::Away | Self::Loading { .. } => 0,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
+    const FIRST: Owner = Owner::Weights(ModelId(0));
 
     fn memory(allocated: u64, others: u64) -> MemoryStats {
         let (total, free) = (16 * GIB, 16 * GIB - allocated - others);
         MemoryStats { allocated, reserved: allocated, free, total, ..MemoryStats::default() }
     }
 
-    /// What is told of two heartbeats of the same memory.
-    fn beats(presence: &mut Presence, memory: &MemoryStats) -> Option<u64> {
-        assert_eq!(presence.beat(memory, None), None, "the first may be old");
-        presence.beat(memory, None)
+    /// What two heartbeats of the same memory mean.
+    fn beats(presence: &mut Presence, memory: &MemoryStats) -> MemoryReport {
+        assert_eq!(presence.beat(memory, GIB), None, "the first may be old");
+        presence.beat(memory, GIB).unwrap()
     }
 
     #[test]
-    fn the_room_is_what_passes_and_others_leave() {
+    fn every_byte_is_of_the_driver_or_weights_or_passes_or_free() {
         let mut presence = Presence::new(2);
-        assert_eq!(beats(&mut presence, &memory(0, 0)), Some(15 * GIB));
+        let opened = presence.report(&memory(0, GIB), GIB);
+        assert_eq!((opened.free, opened.cached, opened.capacity()), (15 * GIB, 0, 16 * GIB));
         presence.load_ordered(0, None);
         assert!(presence.loaded(0, 4 * GIB).is_some());
-        assert_eq!(beats(&mut presence, &memory(4 * GIB, 0)), None, "weights are no loss");
-        assert_eq!(presence.beat(&memory(6 * GIB, 0), None), Some(14 * GIB), "passes are");
-        assert_eq!(presence.beat(&memory(6 * GIB + 60 * MIB, 0), None), None);
-        assert_eq!(presence.beat(&memory(6 * GIB, 8 * GIB), None), Some(6 * GIB), "and other programs");
-        assert_eq!(presence.beat(&memory(5 * GIB, 11 * GIB), None), Some(4 * GIB), "what is there has room");
+        let loaded = beats(&mut presence, &MemoryStats { reserved: 8 * GIB, ..memory(6 * GIB, 3 * GIB) });
+        assert_eq!((loaded.free, loaded.cached), (7 * GIB, 2 * GIB), "what is taken and not used can be had");
+        assert_eq!((loaded.held_by(FIRST), loaded.held_by(Owner::Workspace)), (4 * GIB, 2 * GIB));
+        presence.offload_ordered(0);
+        presence.offloaded(0);
+        let left = MemoryStats { spare: 2 * GIB, ..memory(2 * GIB, GIB) };
+        let left = beats(&mut presence, &left);
+        assert_eq!((left.cached, left.held_by(Owner::Workspace)), (2 * GIB, 0), "what its passes had can be had");
     }
 
     #[test]
-    fn a_limit_holds() {
+    fn weights_on_their_way_are_not_taken_for_passes() {
         let mut presence = Presence::new(1);
-        let (stats, limit) = (memory(0, 0), Some(8 * GIB));
-        assert_eq!(presence.beat(&stats, limit), None);
-        assert_eq!(presence.beat(&stats, limit), Some(8 * GIB - GIB / 2));
-        assert_eq!(room(&stats, Some(0), 0), 0);
-    }
-
-    #[test]
-    fn weights_on_their_way_are_not_taken_for_a_loss_of_room() {
-        let mut presence = Presence::new(1);
-        assert_eq!(presence.opened(&memory(0, 0), None), 15 * GIB);
         presence.load_ordered(0, Some(7));
         for _ in 0..3 {
-            assert_eq!(presence.beat(&memory(8 * GIB, 0), None), None, "it is being loaded");
+            assert_eq!(presence.beat(&memory(8 * GIB, 0), 0), None, "it is being loaded");
         }
         assert_eq!(presence.loaded(0, 8 * GIB).map(|ordered| ordered.image), Some(Some(7)));
         presence.offload_ordered(0);
         assert_eq!(presence.any(), None);
         assert_eq!(presence.offloaded(0), 8 * GIB);
         // Measured before it left, and said after.
-        assert_eq!(presence.beat(&memory(8 * GIB, 0), None), None);
-        assert_eq!(presence.beat(&memory(0, 0), None), None, "all is as it was");
-    }
-
-    #[test]
-    fn what_models_that_left_keep_for_their_passes_is_room() {
-        let mut presence = Presence::new(1);
-        assert_eq!(presence.opened(&memory(0, 0), None), 15 * GIB);
-        presence.load_ordered(0, None);
-        presence.loaded(0, 12 * GIB);
-        assert_eq!(beats(&mut presence, &memory(15 * GIB, 0)), Some(13 * GIB), "its passes take 3 GiB");
-        presence.offload_ordered(0);
-        presence.offloaded(0);
-        let left = MemoryStats { spare: 3 * GIB, ..memory(3 * GIB, 0) };
-        assert_eq!(beats(&mut presence, &left), Some(15 * GIB), "it can come back");
+        assert_eq!(presence.beat(&memory(8 * GIB, 0), 0), None);
+        assert_eq!(presence.beat(&memory(0, 0), 0).unwrap().held_by(Owner::Workspace), 0);
     }
 
     #[test]
@@ -223,7 +189,7 @@ mod tests {
         let mut presence = Presence::new(2);
         presence.loaded(0, u64::MAX);
         presence.loaded(1, u64::MAX);
-        assert_eq!(beats(&mut presence, &memory(0, 0)), Some(u64::MAX));
+        assert_eq!(beats(&mut presence, &memory(0, 0)).capacity(), u64::MAX);
     }
 
     #[test]

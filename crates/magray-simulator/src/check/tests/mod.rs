@@ -6,6 +6,7 @@ use super::rule::Verdict;
 use super::{Checks, Rule};
 use crate::load::{Arrivals, Demand, Load, Shape};
 use crate::scenario::{Cost, Device, Loads, Model, Scenario};
+use magray_core::ledger::{Budget, MemoryReport};
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, DeviceId, DeviceKind, DeviceSpec, DeviceState, DeviceView, Ending, Event,
     Failure, Fallback, Group, KillCause, Limits, ModelId, ModelPlan, ModelView, Moment, Options, Priority, Refused,
@@ -17,6 +18,16 @@ const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
 const MODEL: ModelId = ModelId(0);
 const OTHER: ModelId = ModelId(1);
+
+/// Memory with so much room for weights beside what is kept for passes.
+fn memory_for(room: u64) -> u64 {
+    room.saturating_add(room.div_ceil(15))
+}
+
+/// A report of memory with so much room for weights on the GPU.
+fn room(bytes: u64) -> Event {
+    Event::Memory { device: GPU, report: MemoryReport { free: memory_for(bytes), ..MemoryReport::default() } }
+}
 
 /// The books of a small world, one CPU and one GPU, and a clock that the test moves.
 struct Books {
@@ -31,14 +42,13 @@ impl Books {
 
     /// With so much room for weights on the GPU.
     fn with_room(room: u64) -> Self {
-        let weights_max = |kind| if kind == DeviceKind::Gpu { room } else { u64::MAX };
+        let memory_max = |kind| if kind == DeviceKind::Gpu { memory_for(room) } else { u64::MAX };
         let device = |kind| Device {
             spec: DeviceSpec {
                 kind,
                 slots: 2,
                 batch_tokens_max: 100,
-                weights_max: weights_max(kind),
-                kv_tokens_max: 0,
+                memory: Budget { memory_max: memory_max(kind), context: 0, kv_max: 0 },
             },
             cost: Cost { fixed_us: 1.0, token_us: 1.0, text_us: 1.0 },
             start: Duration::ZERO,
@@ -154,7 +164,8 @@ impl Books {
             is_ending: false,
             weight: 1.0,
             batches: self.checks.batches.on(id).count(),
-            kv_tokens: 0,
+            memory_capacity: self.checks.weights.accounts(id).1,
+            accounts: self.checks.weights.accounts(id).0.into_iter().collect(),
             batches_finished: 0,
             texts_finished: 0,
             busy: Duration::ZERO,

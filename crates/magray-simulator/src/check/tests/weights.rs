@@ -67,7 +67,7 @@ fn weights_that_come_back_before_they_are_forgotten_are_found() {
 #[test]
 fn more_weights_than_there_is_room_for_are_found() {
     let mut books = Books::with_worker();
-    books.hear(Event::Room { device: GPU, bytes: 100 });
+    books.hear(room(100));
     breaks(books.told(load(OTHER)), Rule::Room);
     assert_eq!(books.told(offload(GPU, MODEL)), Ok(()));
     // What leaves is not gone.
@@ -133,9 +133,9 @@ fn a_preheat_that_is_forgotten_is_found() {
     assert!(!books.checks.weights.is_awaited());
     books.hear(Event::ResidencyRequested { model: OTHER, request: ResidencyRequest::Preheat });
     assert!(books.checks.weights.is_awaited());
-    books.hear(Event::Room { device: GPU, bytes: 50 });
+    books.hear(room(50));
     assert!(!books.checks.weights.is_awaited(), "it does not fit");
-    books.hear(Event::Room { device: GPU, bytes: 100 });
+    books.hear(room(100));
     books.bring(OTHER);
     assert!(!books.checks.weights.is_awaited());
 }

@@ -41,7 +41,7 @@ impl Weights {
                     format!("the view has model {at} on device {place} as {said:?}, and it is {ours:?}")
                 })?;
                 self.judge_residency_request(device, model, scene)?;
-                let is_gpu = self.shelves[place].kind == DeviceKind::Gpu;
+                let is_gpu = self.books[place].kind == DeviceKind::Gpu;
                 if is_gpu && ours == Residency::OnDevice && view.devices[place].state == DeviceState::InRotation {
                     self.models[at].preheat = false;
                     self.judge_idle(device, model, workers, now)?;
@@ -63,7 +63,7 @@ impl Weights {
         let Scene { workers, batches, .. } = scene;
         let spot = self.spot(device, model);
         let is_open = spot.is_asked_to_leave && matches!(spot.stage, Stage::Present { .. });
-        let is_heard = self.shelf(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
+        let is_heard = self.book(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
         let is_put_off = !is_heard || Self::is_used(device, model, batches, workers);
         holds(!is_open || is_put_off, Rule::Granted, || {
             format!("model {} is wanted gone from device {}, nothing needs it there, and it stays", model.0, device.0)
@@ -72,7 +72,7 @@ impl Weights {
 
     /// A release is told as soon as nothing of the model is in any memory, however soon something of it comes again.
     fn judge_release(&mut self, model: ModelId, releases: u64) -> Verdict {
-        let stages = self.shelves.iter().map(|shelf| shelf.spots[model.0 as usize].stage);
+        let stages = self.books.iter().map(|book| book.spots[model.0 as usize].stage);
         let holders = stages.filter(|stage| *stage != Stage::Absent).count();
         let known = self.known_mut(model);
         known.releases = releases;
@@ -107,9 +107,9 @@ impl Weights {
             let known = self.known(model);
             let is_kept_off = self.is_hopeless(device, model, now) || self.spot(device, model).failures > 0;
             // What leaves the CPU leaves the host, and comes back after that.
-            let leaves_cpu = self.shelves.iter().any(|shelf| {
-                let stage = shelf.spots[model.0 as usize].stage;
-                shelf.kind == DeviceKind::Cpu && matches!(stage, Stage::Leaving { .. })
+            let leaves_cpu = self.books.iter().any(|book| {
+                let stage = book.spots[model.0 as usize].stage;
+                book.kind == DeviceKind::Cpu && matches!(stage, Stage::Leaving { .. })
             });
             let is_going = known.is_released || known.is_forgetting || leaves_cpu;
             self.waits_only_for(entry, device, model) && !is_going && !is_kept_off
@@ -124,22 +124,22 @@ impl Weights {
     fn judge_device(&self, device: DeviceId, scene: Scene<'_>, now: Moment) -> Verdict {
         let Scene { view, workers, .. } = scene;
         let seen = &view.devices[usize::from(device.0)];
-        let shelf = self.shelf(device);
-        if shelf.kind == DeviceKind::Cpu || !workers.takes_orders(device) {
+        let book = self.book(device);
+        if book.kind == DeviceKind::Cpu || !workers.takes_orders(device) {
             return Ok(());
         }
-        let since = shelf.moving_since();
+        let since = book.moving_since();
         holds(since.is_none_or(|since| now.since(since) <= self.keeping.load_max + SLACK), Rule::HangsEnd, || {
             format!("weights of device {} are on their way since {since:?}, and its worker is not ended", device.0)
         })?;
         // Whoever released its last model waits for the end of one that is said to end.
         let kept = if seen.is_ending { Some(Duration::ZERO) } else { self.keeping.worker };
         let Some(kept) = kept else { return Ok(()) };
-        let is_empty = shelf.spots.iter().all(|spot| spot.stage == Stage::Absent);
-        let has_failed = shelf.spots.iter().any(|spot| spot.failures > 0);
+        let is_empty = book.spots.iter().all(|spot| spot.stage == Stage::Absent) && book.memory.vectors() == 0;
+        let has_failed = book.spots.iter().any(|spot| spot.failures > 0);
         let is_awaited = view.requests > 0
             || self.models.iter().any(|model| model.preheat || model.is_released || model.is_forgetting);
-        let used = self.models.iter().map(|model| model.used).fold(shelf.changed, Moment::max);
+        let used = self.models.iter().map(|model| model.used).fold(book.changed, Moment::max);
         let must_rest = seen.state == DeviceState::InRotation && is_empty && !has_failed && !is_awaited;
         let idle = now.since(used);
         holds(!must_rest || idle <= kept + SLACK, Rule::Rests, || {
@@ -148,7 +148,7 @@ impl Weights {
     }
 
     pub(crate) fn residency(&self, device: DeviceId, model: ModelId, workers: &Workers) -> Residency {
-        let is_cpu = self.shelf(device).kind == DeviceKind::Cpu;
+        let is_cpu = self.book(device).kind == DeviceKind::Cpu;
         match self.spot(device, model).stage {
             Stage::Loading { .. } => Residency::Loading,
             Stage::Present { .. } => Residency::OnDevice,

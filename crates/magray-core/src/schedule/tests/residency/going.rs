@@ -87,7 +87,7 @@ fn a_model_whose_last_request_is_refused_for_want_of_it_still_leaves_in_time() {
     let (_, actions) = bench.ask(A, Allowed::Only(GPU2));
     assert_eq!(moves(&actions), [Action::Load { device: GPU2, model: A }]);
     bench.pass(Duration::from_secs(30));
-    bench.step(Event::Room { device: GPU2, bytes: 1 });
+    bench.step(room(GPU2, 1));
     let broken = Event::NotLoaded { device: GPU2, model: A, failure: Failure::OutOfMemory };
     assert_eq!(refusals(&bench.step(broken)).len(), 1, "it is found out of reach when weights are looked at");
     assert!(bench.pass(Duration::from_secs(59)).is_empty());

@@ -16,17 +16,24 @@ fn plan() -> ModelPlan {
     ModelPlan { bytes: GIB, is_preloaded: false, ..ModelPlan::default() }
 }
 
+/// Memory with so much room for weights, beside what is kept for passes and for the state of sequences.
+fn memory_for(room: u64) -> u64 {
+    (room + 4_096).div_ceil(15) * 16
+}
+
+/// A report of memory with so much room for weights.
+fn room(device: DeviceId, bytes: u64) -> Event {
+    Event::Memory { device, report: MemoryReport { free: memory_for(bytes), ..MemoryReport::default() } }
+}
+
 /// A CPU and some GPUs with room for so many GiB, their workers up.
 fn bench_of(gpus: usize, room_gib: u64, plans: &[ModelPlan], options: Options) -> Bench {
-    let spec = |kind, slots, weights_max| DeviceSpec {
-        kind,
-        slots,
-        batch_tokens_max: 16_384,
-        weights_max,
-        kv_tokens_max: 4_096,
+    let spec = |kind, slots, memory_max| {
+        let memory = Budget { memory_max, context: 0, kv_max: 4_096 };
+        DeviceSpec { kind, slots, batch_tokens_max: 16_384, memory }
     };
     let mut specs = vec![spec(DeviceKind::Cpu, 1, u64::MAX)];
-    specs.extend(vec![spec(DeviceKind::Gpu, 2, room_gib * GIB); gpus]);
+    specs.extend(vec![spec(DeviceKind::Gpu, 2, memory_for(room_gib * GIB)); gpus]);
     let machine = Machine::new(specs, plans.to_vec(), options);
     let mut bench = Bench { machine, now: Moment::START, next_request: 0, is_obliging: false };
     bench.step(Event::Tick);

@@ -92,11 +92,10 @@ fn room_that_shrinks_makes_the_worst_leave() {
         bench.use_once(model);
         bench.pass(Duration::from_secs(1));
     }
-    let room = |bytes| Event::Room { device: GPU, bytes };
-    assert!(bench.step(room(3 * GIB)).is_empty());
-    assert_eq!(bench.step(room(2 * GIB)), [offload(A)]);
-    assert_eq!(bench.step(room(GIB)), [offload(B)]);
-    assert!(bench.step(room(4 * GIB)).is_empty());
+    assert!(bench.step(room(GPU, 3 * GIB)).is_empty());
+    assert_eq!(bench.step(room(GPU, 2 * GIB)), [offload(A)]);
+    assert_eq!(bench.step(room(GPU, GIB)), [offload(B)]);
+    assert!(bench.step(room(GPU, 4 * GIB)).is_empty());
 }
 
 #[test]
@@ -117,7 +116,7 @@ fn a_full_memory_makes_others_leave_before_it_is_tried_again() {
 #[test]
 fn a_device_at_rest_is_not_thought_full_because_of_what_its_last_worker_told() {
     let mut bench = bench(4, &[plan(), ModelPlan { bytes: 3 * GIB, ..plan() }]);
-    bench.step(Event::Room { device: GPU, bytes: GIB });
+    bench.step(room(GPU, GIB));
     assert_eq!(refusals(&bench.ask(B, Allowed::Gpu).1).len(), 1);
     bench.request_residency(A, ResidencyRequest::Release);
     bench.down(GPU, Ending::Rested);
@@ -151,4 +150,54 @@ fn models_in_turn_over_room_for_one_are_all_answered() {
     }
     assert!(waiting.is_empty(), "{waiting:?}");
     assert!(bench.machine.view().models.iter().all(|model| model.loads == 1), "nobody came twice");
+}
+
+#[test]
+fn one_model_alone_is_tried_although_memory_ran_out_and_a_report_ends_the_doubt() {
+    let mut bench = bench(3, &[plan(), plan()]);
+    bench.step(room(GPU, 2 * GIB));
+    bench.use_once(A);
+    bench.pass(Duration::from_secs(1));
+    bench.ask(B, Allowed::Gpu);
+    let full = |model| Event::NotLoaded { device: GPU, model, failure: Failure::OutOfMemory };
+    bench.step(full(B));
+    assert!(bench.step(room(GPU, 2 * GIB)).is_empty(), "a report of the same says nothing new");
+    assert_eq!(bench.pass(Duration::from_millis(500)), [offload(A)]);
+    assert_eq!(bench.offloaded(GPU, A), [load(B)], "it is alone");
+    bench.loaded(GPU, B);
+    assert!(bench.request_residency(A, ResidencyRequest::Preheat).is_empty(), "there is believed to be room for one");
+    assert_eq!(bench.step(room(GPU, 3 * GIB)), [load(A)]);
+}
+
+#[test]
+fn vectors_are_granted_what_is_free_and_leave_for_a_model() {
+    let mut bench = bench(3, &[plan(), plan()]);
+    let collection = CollectionId(7);
+    let ask = |bytes| Event::VectorsAsked { device: GPU, collection, bytes };
+    bench.use_once(A);
+    assert_eq!(bench.step(ask(GIB)), [Action::GrantVectors { device: GPU, collection, bytes: GIB }]);
+    assert_eq!(bench.step(ask(GIB)), [Action::GrantVectors { device: GPU, collection, bytes: GIB }]);
+    let refused = bench.step(ask(2 * GIB));
+    let is_refused = |action: &Action| matches!(action, Action::RefuseVectors { missing, .. } if *missing > GIB);
+    assert!(refused.len() == 1 && is_refused(&refused[0]), "{refused:?}");
+    bench.request_residency(A, ResidencyRequest::Pin(true));
+    assert_eq!(bench.ask(B, Allowed::Gpu).1, [Action::DropVectors { device: GPU, collection }]);
+    assert_eq!(bench.step(ask(1)), [Action::RefuseVectors { device: GPU, collection, missing: 1 }]);
+    let accounts = || [(Owner::Weights(A), GIB), (Owner::Vectors(collection), 2 * GIB)];
+    assert_eq!(bench.machine.view().devices[1].accounts, accounts());
+    assert_eq!(bench.step(Event::VectorsDropped { device: GPU, collection }), [load(B)]);
+    let nowhere = Event::VectorsAsked { device: DeviceId(9), collection, bytes: 1 };
+    assert_eq!(bench.step(nowhere), [Action::RefuseVectors { device: DeviceId(9), collection, missing: 1 }]);
+}
+
+#[test]
+fn vectors_that_do_not_leave_in_time_end_the_worker() {
+    let mut bench = bench(2, &[plan(), plan()]);
+    let collection = CollectionId(7);
+    bench.step(Event::VectorsAsked { device: GPU, collection, bytes: 2 * GIB });
+    assert_eq!(bench.ask(A, Allowed::Any).1, [Action::DropVectors { device: GPU, collection }]);
+    let actions = bench.pass(Duration::from_secs(120));
+    assert!(actions.contains(&Action::Kill { device: GPU, cause: KillCause::LoadOverdue }), "{actions:?}");
+    bench.down(GPU, Ending::Ordered);
+    assert!(bench.machine.view().devices[1].accounts.is_empty());
 }

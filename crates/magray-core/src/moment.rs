@@ -29,7 +29,7 @@ impl Moment {
 
 impl Moment {
     /// That long before; the start where that would be earlier.
-    pub(super) fn before(self, time: Duration) -> Self {
+    pub(crate) fn before(self, time: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 }

@@ -52,6 +52,7 @@ impl Scenario {
             load: Load { requests, arrivals: draw_arrivals(requests, span, &mut chance), shape },
             troubles,
             interventions,
+            models_known: models.len(),
             models,
             given_up: gpu_places.iter().filter(|_| chance.is(0.03)).map(|at| DeviceId(*at as u16)).collect(),
             calm_at,
@@ -63,7 +64,7 @@ impl Scenario {
             drain_after: if chance.is(0.7) { requests } else { chance.whole(1, requests as u64) as usize },
             afterglow: if chance.is(0.7) { Duration::ZERO } else { span.mul_f64(chance.unit()) },
         };
-        scenario.with_generation(seed, span).with_memory(seed, trouble_span)
+        scenario.with_generation(seed, span).with_memory(seed, trouble_span).with_changing_models(seed, trouble_span)
     }
 
     /// In some worlds sequences have many steps. A chance of its own decides: the rest is the same with them and without.
@@ -129,6 +130,27 @@ impl Scenario {
                 let bytes = if chance.is(0.2) { 0.0 } else { mean * chance.magnitude(0.05, 2.0) };
                 let (device, collection) = (DeviceId(*chance.pick(&gpus)), CollectionId(chance.whole(0, 2) as u32));
                 self.interventions.push((at, Intervention::Vectors(device, collection, bytes as u64)));
+            }
+        }
+        self
+    }
+
+    /// In some worlds models are added and removed. A chance of its own decides, as above.
+    fn with_changing_models(mut self, seed: u64, span: Duration) -> Self {
+        const OWN: u64 = 0x4144_4452;
+        let mut chance = Chance::new(seed ^ OWN);
+        let at = |chance: &mut Chance| Moment::from_nanos((span.as_nanos() as f64 * chance.unit()) as u64);
+        if self.models.len() > 1 && chance.is(0.2) {
+            self.models_known = chance.whole(1, self.models.len() as u64 - 1) as usize;
+            for _ in self.models_known..self.models.len() {
+                self.interventions.push((at(&mut chance), Intervention::AddModel));
+            }
+        }
+        // The smallest one stays: each device needs some weights to be probed with.
+        let smallest = (0..self.models.len()).min_by_key(|at| self.models[*at].bytes);
+        for model in (0..self.models.len()).filter(|at| Some(*at) != smallest) {
+            if chance.is(0.05) {
+                self.interventions.push((at(&mut chance), Intervention::RemoveModel(ModelId(model as u32))));
             }
         }
         self

@@ -16,6 +16,8 @@ pub struct Scenario {
     pub devices: Vec<Device>,
     /// The models that are asked for.
     pub models: Vec<Model>,
+    /// How many of them the machine knows from the start; the others are added later, in their order.
+    pub models_known: usize,
     /// What the machine is told.
     pub options: Options,
     /// Who asks for what.
@@ -65,6 +67,10 @@ impl Model {
 pub enum Intervention {
     /// Somebody wants a model to come, go or stay.
     ResidencyRequest(ModelId, ResidencyRequest),
+    /// The next model is added.
+    AddModel,
+    /// A model is removed.
+    RemoveModel(ModelId),
     /// Other processes take or leave memory of a device: this is left.
     Memory(DeviceId, u64),
     /// A collection wants so much more of a device's memory for its vectors; nothing: it goes.

@@ -76,6 +76,12 @@ impl World {
                 self.imaged(order, image);
                 Ok(())
             }
+            Due::Intervene(Intervention::AddModel) => {
+                let plan = self.scenario.models[self.models_known].plan;
+                self.models_known += 1;
+                self.tell(Event::ModelAdded { plan })
+            }
+            Due::Intervene(Intervention::RemoveModel(model)) => self.tell(Event::ModelRemoved { model }),
             Due::Intervene(Intervention::Memory(device, bytes)) => {
                 self.memories[usize::from(device.0)] = bytes;
                 if matches!(self.executors[usize::from(device.0)].phase, Phase::Ready | Phase::Broken) {

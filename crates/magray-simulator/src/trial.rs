@@ -115,7 +115,7 @@ pub fn try_seeds(seeds: Range<u64>) -> Result<Totals, Box<Failed>> {
 
 fn run(scenario: Scenario, sabotage: Option<Sabotage>, lines: usize) -> Result<Measured, (Broken, Vec<String>)> {
     let devices = scenario.devices.iter().map(|device| device.spec).collect();
-    let models = scenario.models.iter().map(|model| model.plan).collect();
+    let models = scenario.models.iter().take(scenario.models_known).map(|model| model.plan).collect();
     let mut machine = Machine::new(devices, models, scenario.options.clone());
     if let Some(sabotage) = sabotage {
         machine.sabotage(sabotage);

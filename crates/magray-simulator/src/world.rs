@@ -52,6 +52,8 @@ pub(crate) struct World {
     pub(crate) dialogues: Dialogues,
     /// By model.
     pub(crate) images: Vec<Image>,
+    /// Models that the machine knows, or knew.
+    pub(crate) models_known: usize,
     /// What other processes leave of each device's memory; its worker reports it.
     pub(crate) memories: Vec<u64>,
     /// What the machine said of itself after the last step.
@@ -141,6 +143,7 @@ impl World {
             begun: BTreeMap::new(),
             dialogues: Dialogues::default(),
             images: vec![Image::default(); scenario.models.len()],
+            models_known: scenario.models_known,
             memories: scenario.devices.iter().map(|device| device.spec.memory.memory_max).collect(),
             owners: BTreeMap::new(),
             submitted: 0,

@@ -78,26 +78,22 @@ impl DeviceMemory {
             rests_at_once: false,
             is_woken: false,
         };
-        for plan in plans {
-            memory.add_model(&plan, spec.kind);
+        for (model, plan) in (0..).map(ModelId).zip(plans) {
+            memory.add_model(&plan);
+            if spec.kind == DeviceKind::Cpu && plan.is_preloaded {
+                let (since, took) = (Moment::START, Duration::ZERO);
+                let resident = memory.resident_mut(model);
+                resident.is_to_restore = false;
+                resident.stage = Stage::Present { since, took, has_computed: false, is_preheated: false };
+                memory.ledger.set(Owner::Weights(model), plan.bytes);
+            }
         }
         memory
     }
 
-    /// One model more.
-    pub(super) fn add_model(&mut self, plan: &ModelPlan, kind: DeviceKind) {
-        let mut resident = Resident::absent(plan.bytes);
-        let model = ModelId(u32::try_from(self.residents.len()).unwrap_or(u32::MAX));
-        match kind {
-            DeviceKind::Cpu if plan.is_preloaded => {
-                let (since, took) = (Moment::START, Duration::ZERO);
-                resident.stage = Stage::Present { since, took, has_computed: false, is_preheated: false };
-                self.ledger.set(Owner::Weights(model), plan.bytes);
-            }
-            DeviceKind::Cpu => {}
-            DeviceKind::Gpu => resident.is_to_restore = plan.is_preloaded,
-        }
-        self.residents.push(resident);
+    /// One model more. It is not there, and comes where it is to be there before anybody asks.
+    pub(super) fn add_model(&mut self, plan: &ModelPlan) {
+        self.residents.push(Resident { is_to_restore: plan.is_preloaded, ..Resident::absent(plan.bytes) });
     }
 
     pub(super) fn ledger(&self) -> &Ledger {

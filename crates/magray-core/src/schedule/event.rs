@@ -1,7 +1,7 @@
 //! What happens to the machine: requests that come, batches that end, devices that change.
 //! Carries no tokens and no vectors: the machine decides by counts.
 
-use super::{BatchId, DeviceId, Group, ModelId, Moment, Outcome, RequestId, Sequence};
+use super::{BatchId, DeviceId, Group, ModelId, ModelPlan, Moment, Outcome, Priority, RequestId, Sequence};
 use crate::ledger::{CollectionId, MemoryReport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -150,6 +150,17 @@ pub enum Event {
         /// Which.
         collection: CollectionId,
     },
+    /// There is one model more; its number is the next one.
+    ModelAdded {
+        /// How it comes and goes.
+        plan: ModelPlan,
+    },
+    /// A model is no more: nothing of it is taken, what waits for it is refused, and it leaves all memory as soon as no batch
+    /// of it runs. Its number is not used again.
+    ModelRemoved {
+        /// Which.
+        model: ModelId,
+    },
     /// Somebody wants a model to come, go or stay.
     ResidencyRequested {
         /// Which.
@@ -208,18 +219,6 @@ pub struct Sketch {
     pub coming: u64,
     /// Where it may be computed.
     pub allowed: Allowed,
-}
-
-/// How urgent a request is. One that waits long enough overtakes every other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
-    /// After the others.
-    Low,
-    /// In turn.
-    #[default]
-    Normal,
-    /// Before the others.
-    High,
 }
 
 /// Where a request may be computed.

@@ -166,6 +166,11 @@ impl Jobs {
         Self { counts: vec![Count::default(); models], ..Self::default() }
     }
 
+    /// One model more.
+    pub(super) fn add_model(&mut self) {
+        self.counts.push(Count::default());
+    }
+
     /// How many requests of a model there are.
     pub(super) fn of(&self, model: ModelId) -> Count {
         self.counts.get(model.0 as usize).copied().unwrap_or_default()

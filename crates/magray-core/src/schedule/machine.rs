@@ -122,6 +122,8 @@ impl Machine {
                 self.on_vectors_asked(Growth { device, collection, bytes }, now, actions);
             }
             Event::VectorsDropped { device, collection } => self.on_vectors_dropped(device, collection),
+            Event::ModelAdded { plan } => self.on_model_added(plan, now),
+            Event::ModelRemoved { model } => self.on_model_removed(model, now),
             Event::ResidencyRequested { model, request } => self.on_residency_requested(model, request, now),
             Event::Draining => self.is_draining = true,
             Event::Tick => {}

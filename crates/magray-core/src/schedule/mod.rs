@@ -18,6 +18,7 @@ mod loading;
 mod machine;
 mod options;
 mod placement;
+mod priority;
 mod queue;
 mod recovery;
 mod replay;
@@ -36,11 +37,12 @@ mod weights;
 pub use crate::ledger::ModelId;
 pub use crate::moment::Moment;
 pub use action::{Action, Change, Fallback, KillCause, Refused, Report};
-pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Priority, Request, ResidencyRequest, Sketch};
+pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Request, ResidencyRequest, Sketch};
 pub use machine::Machine;
 pub use options::{
     Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, ModelPlan, Options, Placement, Recovery, Sizing,
 };
+pub use priority::Priority;
 #[cfg(feature = "sabotage")]
 pub use sabotage::Sabotage;
 pub use sequence::{Outcome, Sequence, Span, Step};

@@ -71,8 +71,16 @@ impl Residency {
         self.models.get_mut(id.0 as usize)
     }
 
+    /// Whether there is such a model, and still is.
     pub(super) fn knows(&self, id: ModelId) -> bool {
-        (id.0 as usize) < self.models.len()
+        self.models.get(id.0 as usize).is_some_and(|model| !model.is_removed)
+    }
+
+    /// One model more, whose time begins now.
+    pub(super) fn add_model(&mut self, plan: ModelPlan, now: Moment) {
+        self.memories.iter_mut().for_each(|memory| memory.add_model(&plan));
+        self.models.push(Model { used: now, gpu_used: now, is_in_host: false, ..Model::new(plan) });
+        self.unsettle();
     }
 
     pub(super) fn models(&self) -> impl Iterator<Item = (ModelId, &Model)> {
@@ -147,6 +155,8 @@ pub(super) struct Model {
     pub(super) gpu_used: Moment,
     /// It is wanted on a GPU, and none has it yet.
     pub(super) want: Option<Want>,
+    /// It is no more: nothing of it is loaded again.
+    pub(super) is_removed: bool,
     /// It leaves all memory; nothing of it is loaded before that is done.
     pub(super) is_releasing: bool,
     /// It is being taken out of the host's memory, whatever was requested since.
@@ -179,6 +189,7 @@ impl Model {
             used: Moment::START,
             gpu_used: Moment::START,
             want: None,
+            is_removed: false,
             is_releasing: false,
             is_forgetting: false,
             is_in_host: plan.is_preloaded,
@@ -193,7 +204,7 @@ impl Model {
 
     /// Whether nothing of it may be loaded now.
     pub(super) fn is_going(&self) -> bool {
-        self.is_releasing || self.is_forgetting
+        self.is_removed || self.is_releasing || self.is_forgetting
     }
 
     /// Where a device would load it from.

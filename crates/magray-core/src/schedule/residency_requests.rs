@@ -5,12 +5,15 @@ use super::device_set::DeviceSet;
 use super::residency::Want;
 use super::resident::{Leave, Stage};
 use super::sabotage::sabotaged;
-use super::{DeviceId, Machine, ModelId, Moment, ResidencyRequest};
+use super::{DeviceId, Machine, ModelId, ModelPlan, Moment, ResidencyRequest};
 
 impl Machine {
     pub(super) fn on_residency_requested(&mut self, id: ModelId, request: ResidencyRequest, now: Moment) {
+        if !self.residency.knows(id) {
+            return;
+        }
         self.residency.unsettle();
-        let Some(model) = self.residency.find_model(id) else { return };
+        let model = self.residency.model_mut(id);
         match request {
             ResidencyRequest::Offload => {
                 model.want = None;
@@ -35,6 +38,20 @@ impl Machine {
                 }
             }
             ResidencyRequest::Priority(priority) => model.plan.priority = priority,
+        }
+    }
+
+    /// There is one model more.
+    pub(super) fn on_model_added(&mut self, plan: ModelPlan, now: Moment) {
+        self.jobs.add_model();
+        self.residency.add_model(plan, now);
+    }
+
+    /// A model is no more. What waits for it is refused when weights are looked at, right after this.
+    pub(super) fn on_model_removed(&mut self, id: ModelId, now: Moment) {
+        self.on_residency_requested(id, ResidencyRequest::Release, now);
+        if let Some(model) = self.residency.find_model(id) {
+            model.is_removed = true;
         }
     }
 

@@ -197,6 +197,9 @@ impl Machine {
         if matches!(resident.stage, Stage::Present { .. } | Stage::Loading { .. }) && resident.leave.is_none() {
             return None;
         }
+        if self.model(model).is_removed {
+            return Some(Fallback::NotLoaded);
+        }
         // Other models can be made to leave a GPU, unless they are pinned; nobody is made to leave the CPU.
         let is_fixed = |other: ModelId, there: &Resident| match self.gpus.contains(id) {
             true => {

@@ -25,6 +25,8 @@ const TRIES: u32 = 3;
 pub(crate) struct Weights {
     books: Vec<Book>,
     models: Vec<Known>,
+    /// Models that the machine was ever told of.
+    models_told: usize,
     keeping: Keeping,
     /// Whether models may have to leave, or be asked to leave.
     is_crowded: bool,
@@ -44,6 +46,8 @@ struct Book {
 #[derive(Debug)]
 struct Known {
     plan: ModelPlan,
+    /// Whether the machine was told of it, and not that it is gone.
+    is_known: bool,
     has_image: bool,
     /// When something of it was last seen to be used, or asked for.
     used: Moment,
@@ -95,8 +99,8 @@ impl Weights {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let book = |device: &crate::scenario::Device| {
             let kind = device.spec.kind;
-            let spot = |model: &crate::scenario::Model| Spot {
-                stage: match kind == DeviceKind::Cpu && model.plan.is_preloaded {
+            let spot = |(at, model): (usize, &crate::scenario::Model)| Spot {
+                stage: match kind == DeviceKind::Cpu && model.plan.is_preloaded && at < scenario.models_known {
                     true => Stage::Present { has_computed: false },
                     false => Stage::Absent,
                 },
@@ -105,11 +109,12 @@ impl Weights {
                 is_asked_to_leave: false,
                 failures: 0,
             };
-            let spots = scenario.models.iter().map(spot).collect();
+            let spots = scenario.models.iter().enumerate().map(spot).collect();
             Book { kind, memory: MemoryBook::new(device.spec.memory), spots, changed: Moment::START }
         };
-        let known = |model: &crate::scenario::Model| Known {
+        let known = |(at, model): (usize, &crate::scenario::Model)| Known {
             plan: model.plan,
+            is_known: at < scenario.models_known,
             has_image: false,
             used: Moment::START,
             was_busy: false,
@@ -122,7 +127,8 @@ impl Weights {
         let all: u64 = scenario.models.iter().map(|model| model.bytes.max(model.plan.bytes)).sum();
         let books: Vec<Book> = scenario.devices.iter().map(book).collect();
         Self {
-            models: scenario.models.iter().map(known).collect(),
+            models: scenario.models.iter().enumerate().map(known).collect(),
+            models_told: scenario.models_known,
             keeping: scenario.options.keeping,
             is_crowded: !scenario.interventions.is_empty()
                 || books.iter().any(|book| book.memory.room() < all)
@@ -199,12 +205,26 @@ impl Weights {
                 known.used = now;
             }
             Event::ResidencyRequested { model, request } => self.requested(*model, *request, now),
+            Event::ModelAdded { .. } => {
+                let known = &mut self.models[self.models_told];
+                known.is_known = true;
+                known.used = now;
+                self.models_told += 1;
+                self.books.iter_mut().for_each(|book| book.changed = now);
+            }
+            Event::ModelRemoved { model } => {
+                self.requested(*model, ResidencyRequest::Release, now);
+                self.known_mut(*model).is_known = false;
+            }
             _ => {}
         }
     }
 
     fn requested(&mut self, model: ModelId, request: ResidencyRequest, now: Moment) {
         let known = self.known_mut(model);
+        if !known.is_known {
+            return;
+        }
         known.used = now;
         match request {
             ResidencyRequest::Offload | ResidencyRequest::Release => {
@@ -355,7 +375,7 @@ impl Weights {
         };
         let fixed = book.spots.iter().enumerate().filter(|(at, spot)| is_fixed(*at, spot));
         let taken = fixed.fold(own.bytes, |sum, (_, spot)| sum.saturating_add(spot.bytes));
-        taken > book.memory.room() || own.failures >= TRIES
+        taken > book.memory.room() || own.failures >= TRIES || !self.known(model).is_known
     }
 
     /// Whether a device has a model, or has it under way since before this moment.

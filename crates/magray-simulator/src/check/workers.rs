@@ -177,6 +177,8 @@ impl Workers {
             | Event::Memory { .. }
             | Event::VectorsAsked { .. }
             | Event::VectorsDropped { .. }
+            | Event::ModelAdded { .. }
+            | Event::ModelRemoved { .. }
             | Event::ResidencyRequested { .. } => {}
             Event::Submitted(_) | Event::Cancelled(_) | Event::Read { .. } => {}
             Event::Spare { .. } | Event::Draining | Event::Tick => {}

@@ -186,6 +186,7 @@ fn scenario(case: &Case) -> Scenario {
         seed: case.seed,
         devices,
         models: vec![Model::resident()],
+        models_known: 1,
         options: Options { batching: Batching { sizing: case.sizing, ..Batching::default() }, ..Options::default() },
         load: Load {
             requests: case.like.requests(),

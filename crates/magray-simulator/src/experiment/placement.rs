@@ -185,6 +185,7 @@ fn scenario(case: &Case) -> Scenario {
         seed: case.seed,
         devices,
         models: vec![Model::resident()],
+        models_known: 1,
         options: Options {
             limits: Limits { requests_max: 4096, ..Limits::default() },
             batching: Batching { texts_max: TEXTS_MAX, ..Batching::default() },

@@ -13,7 +13,6 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("magray-core::schedule::load_time", "magray-core::schedule::device"),
     ("magray-core::schedule::recovery", "magray-core::schedule::machine"),
     ("magray-core::schedule::replay", "magray-core::schedule::machine"),
-    ("magray-core::schedule::sequence", "magray-core::schedule::queue"),
     ("magray-core::schedule::weights", "magray-core::schedule::machine"),
     ("magray-simulator::check::requests", "magray-simulator::check::weights"),
     ("magray-simulator::check::workers", "magray-simulator::check::batches"),

@@ -61,6 +61,7 @@ impl Books {
             seed: 0,
             devices: vec![device(DeviceKind::Cpu), device(DeviceKind::Gpu)],
             models: vec![Model { plan, bytes: 60 }, Model { plan, bytes: 60 }],
+            models_known: 2,
             options,
             load: Load {
                 requests: 0,

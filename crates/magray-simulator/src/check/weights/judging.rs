@@ -25,9 +25,8 @@ impl Weights {
         holds(requests == view.requests, Rule::HonestView, || {
             format!("the models of the view have {requests} requests, and there are {}", view.requests)
         })?;
-        for at in 0..self.models.len() {
+        for (at, seen) in view.models.iter().enumerate() {
             let model = ModelId(at as u32);
-            let seen = &view.models[at];
             let told = ModelPlan { bytes: seen.plan.bytes, ..self.models[at].plan };
             holds(seen.plan == told, Rule::HonestView, || format!("the view has {:?}, told was {told:?}", seen.plan))?;
             if std::mem::replace(&mut self.models[at].was_busy, seen.requests > 0) || seen.requests > 0 {

@@ -275,3 +275,51 @@ fn a_rest_that_was_put_off_for_a_request_comes_when_the_cpu_has_computed_that() 
     let last = only_start(&bench.finish(running)).batch;
     assert_eq!(moves(&bench.finish(last)), [Action::Rest { device: GPU }]);
 }
+
+#[test]
+fn a_model_that_is_added_while_others_are_served_comes_like_them() {
+    let mut bench = bench(4, &[plan()]);
+    bench.use_once(A);
+    assert_eq!(refusals(&bench.ask(B, Allowed::Any).1).len(), 1, "nobody knows it yet");
+    assert!(bench.step(Event::ModelAdded { plan: plan() }).is_empty());
+    assert_eq!(bench.at(B, GPU), Residency::Unloaded);
+    bench.use_once(B);
+    let preloaded = ModelPlan { is_preloaded: true, ..plan() };
+    let actions = bench.step(Event::ModelAdded { plan: preloaded });
+    assert_eq!(actions, [load(C), Action::Load { device: CPU, model: C }], "before anybody asks");
+}
+
+#[test]
+fn a_model_that_is_removed_is_taken_out_of_all_memory_and_what_waits_for_it_is_refused() {
+    let mut bench = bench(4, &[plan(), plan()]);
+    bench.use_once(A);
+    bench.use_once(B);
+    let (answered, actions) = bench.ask(A, Allowed::Gpu);
+    let running = only_start(&actions).batch;
+    bench.step(Event::ResidencyRequested { model: A, request: ResidencyRequest::Offload });
+    let (waiting, _) = bench.ask(A, Allowed::Gpu);
+    let actions = bench.step(Event::ModelRemoved { model: A });
+    assert_eq!(refusals(&actions), [(waiting, Refused::NoDevice(Fallback::NotLoaded))]);
+    let actions = bench.finish(running);
+    assert_eq!(completions(&actions)[0].0, answered, "what ran is answered");
+    assert_eq!(moves(&actions), [offload(A)]);
+    assert_eq!(bench.offloaded(GPU, A), [Action::Forget { model: A }]);
+    bench.forgotten(A);
+    assert_eq!(bench.machine.view().devices[1].accounts, [(Owner::Weights(B), GIB)]);
+    let (id, actions) = bench.ask(A, Allowed::Any);
+    assert_eq!(refusals(&actions), [(id, Refused::NoDevice(Fallback::NotLoaded))]);
+    assert!(bench.request_residency(A, ResidencyRequest::Preheat).is_empty());
+    assert!(bench.step(Event::ModelRemoved { model: A }).is_empty(), "once is enough");
+    bench.use_once(B);
+}
+
+#[test]
+fn a_model_that_is_removed_while_it_is_loaded_leaves_when_that_is_over() {
+    let mut bench = bench(4, &[plan()]);
+    let (id, actions) = bench.ask(A, Allowed::Gpu);
+    assert_eq!(actions, [load(A)]);
+    assert_eq!(refusals(&bench.step(Event::ModelRemoved { model: A }))[0].0, id);
+    assert_eq!(bench.loaded(GPU, A), [offload(A)]);
+    bench.offloaded(GPU, A);
+    assert!(bench.machine.view().devices[1].accounts.is_empty());
+}

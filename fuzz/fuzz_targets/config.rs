@@ -15,7 +15,7 @@ const SINGLE: [Kind; 9] = [
     Kind::Switch,
     Kind::Whole { min: -5, max: i64::MAX },
     Kind::Number { min: 0.0 },
-    Kind::Word(&[("auto", &[]), ("f32", &["fp32"])]),
+    Kind::Choice(&[("auto", &[]), ("f32", &["fp32"])]),
     Kind::Text,
     Kind::Url,
     Kind::Path,
@@ -23,12 +23,12 @@ const SINGLE: [Kind; 9] = [
     Kind::Device,
 ];
 const SEVERAL: [Kind; 7] = [
-    Kind::Words(&[("cuda", &[]), ("cpu", &[])]),
+    Kind::Choices(&[("cuda", &[]), ("cpu", &[])]),
     Kind::Wholes,
     Kind::Names,
     Kind::VisibleDevices,
     Kind::Placement,
-    Kind::NamedWords(&[("low", &[]), ("high", &[])]),
+    Kind::NamedChoices(&[("low", &[]), ("high", &[])]),
     Kind::NamedSeconds,
 ];
 

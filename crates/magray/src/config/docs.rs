@@ -3,7 +3,10 @@
 
 use std::fmt::Write as _;
 
-use super::table::{Files, SETTINGS, Setting};
+use super::{
+    setting::{Files, Setting},
+    table::SETTINGS,
+};
 use crate::exit_code::Exit;
 
 const HEAD: &str = "\

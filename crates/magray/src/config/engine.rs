@@ -11,12 +11,12 @@ use magray_engine::{
 
 use super::{Config, ConfigError, Value, value::NEVER};
 
-/// All that an engine is told by the settings, beside its models and devices.
+/// The settings of an engine, beside its models and devices.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineSettings {
     pub(crate) schedule: Options,
     pub(crate) gpus: Gpus,
-    /// From one look at the GPUs to the next; none: nobody looks.
+    /// The interval of the GPU monitor; none: it is off.
     pub(crate) monitor_interval: Option<Duration>,
     pub(crate) alerts: AlertOptions,
     pub(crate) faults: Option<FaultPlan>,

@@ -10,7 +10,8 @@ use std::{
 
 use super::{
     ConfigError, Inputs, Setting, Value, bad_value,
-    table::{self, Files, SETTINGS},
+    setting::Files,
+    table::{self, SETTINGS},
     tree::{self, Data, Node},
     value::Kind,
 };

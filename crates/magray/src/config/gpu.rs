@@ -13,7 +13,7 @@ const CUDA_VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// Meant for container runtimes.
 pub(super) const NVIDIA_VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// What of the environment tells where things are.
+/// Environment variables that are no settings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Surroundings {
     cache: Option<PathBuf>,

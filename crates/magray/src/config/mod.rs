@@ -13,6 +13,7 @@ mod key_file;
 mod server;
 #[cfg(unix)]
 mod server_table;
+mod setting;
 mod settled;
 mod table;
 mod tree;
@@ -32,8 +33,8 @@ pub(crate) use key_file::WrittenKey;
 pub(crate) use key_file::read_keys;
 #[cfg(unix)]
 pub(crate) use server::{LiveSettings, RequestLimits, ServerSettings};
+pub(crate) use setting::Setting;
 pub(crate) use settled::ModelSettings;
-pub(crate) use table::Setting;
 pub(crate) use value::Value;
 
 use table::SETTINGS;
@@ -192,7 +193,7 @@ impl Entry {
     /// The value as people read it; a secret is masked.
     pub(crate) fn shown(&self) -> String {
         match &self.value {
-            Value::Unset => self.setting.unset_word.filter(|word| !word.is_empty()).unwrap_or("none").to_owned(),
+            Value::Unset => self.setting.unset.filter(|unset| !unset.is_empty()).unwrap_or("none").to_owned(),
             _ if self.setting.is_secret => "(hidden)".to_owned(),
             value => value.to_string(),
         }

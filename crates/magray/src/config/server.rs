@@ -1,4 +1,4 @@
-//! How the settings ask for the server to be run.
+//! The settings of the server, checked.
 //! Reads the files of keys; opens no socket.
 
 use std::{
@@ -13,7 +13,7 @@ use super::{
     key_file::{WrittenKey, read_keys},
 };
 
-/// All that a server is told by the settings.
+/// The settings of the server.
 #[derive(Clone)]
 pub(crate) struct ServerSettings {
     pub(crate) host: String,

@@ -1,8 +1,7 @@
 //! The settings of `magray serve`: the part of the table that is about the server.
 //! Holds no values, like the rest of the table.
 
-use super::table::Setting;
-use super::value::Kind;
+use super::{setting::Setting, value::Kind};
 
 /// All settings of the server, in the order in which they are shown.
 pub(super) const SERVER: [Setting; 28] = [
@@ -73,7 +72,7 @@ pub(super) const SERVER: [Setting; 28] = [
         "server.cors_origins",
         Kind::Text,
         "",
-        "Web origins whose pages may ask, with commas between, or `*` for all.",
+        "Web origins whose pages may use the server, with commas between, or `*` for all.",
     )
     .unset_as("none"),
     Setting::trusted(
@@ -101,7 +100,7 @@ pub(super) const SERVER: [Setting; 28] = [
         "server.queue_wait_ms_max",
         Kind::Whole { min: 1, max: 86_400_000 },
         "2000",
-        "Milliseconds that the devices may need for what lies ahead of a request, by the speed measured lately; behind \
+        "Milliseconds that the devices may need for what lies ahead of a request, by the speed of recent batches; behind \
          more, requests are refused with 429.",
     ),
     Setting::harmless("server.texts_max", Kind::Whole { min: 1, max: 65_536 }, "2048", "Texts of a request at most."),
@@ -142,14 +141,14 @@ pub(super) const SERVER: [Setting; 28] = [
         "server.drain_timeout_s",
         Kind::Whole { min: 0, max: 86_400 },
         "30",
-        "Seconds that requests have to end when the server is told to stop.",
+        "Seconds that requests have to end when the server stops.",
     ),
     Setting::trusted(
         "server.tracing.otlp_endpoint",
         Kind::Url,
         "",
-        "The collector of OpenTelemetry that is told how each request went (OTLP over HTTP, such as \
-         `http://localhost:4318`). `none`: nobody is.",
+        "The OpenTelemetry collector that gets a trace of each request (OTLP over HTTP, such as \
+         `http://localhost:4318`). `none`: traces are off.",
     )
     .env(&["OTEL_EXPORTER_OTLP_ENDPOINT"])
     .unset_as("none"),

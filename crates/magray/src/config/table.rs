@@ -5,134 +5,44 @@ use magray_engine::store::{DEFAULT_ENDPOINT, DEFAULT_MODEL};
 
 #[cfg(unix)]
 use super::server_table::SERVER;
-use super::value::{Kind, NEVER, Value, Word};
-
-/// One setting.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Setting {
-    /// Its place in the file, as `section.name`.
-    pub(crate) key: &'static str,
-    pub(crate) kind: Kind,
-    /// Written as in a variable; equal to `unset_word` where nothing is chosen by default.
-    pub(crate) default: &'static str,
-    /// The word that chooses nothing, such as `auto`.
-    pub(crate) unset_word: Option<&'static str>,
-    /// Variables that set it; the first that is present counts.
-    pub(crate) env: &'static [&'static str],
-    pub(crate) flag: Option<&'static str>,
-    /// Never shown.
-    pub(crate) is_secret: bool,
-    /// The files that may set it.
-    pub(crate) files: Files,
-    /// Whether anything follows from it in this version.
-    pub(crate) is_used: bool,
-    pub(crate) help: &'static str,
-}
-
-/// The files that may set something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Files {
-    /// Also one that was merely found in the current folder, which a stranger may have written.
-    Any,
-    /// One that the user named, or keeps in the home folder.
-    Trusted,
-}
-
-impl Setting {
-    /// A setting that does no harm whoever wrote it: a number, a choice, a model as data.
-    pub(super) const fn harmless(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
-        let (unset_word, env, flag, is_secret, is_used) = (None, &[], None, false, true);
-        Self { key, kind, default, unset_word, env, flag, is_secret, files: Files::Any, is_used, help }
-    }
-
-    /// A setting that says where code, models, secrets or news come from or go to, what is written where, who may ask,
-    /// or what breaks on purpose.
-    pub(super) const fn trusted(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
-        Self { files: Files::Trusted, ..Self::harmless(key, kind, default, help) }
-    }
-
-    pub(super) const fn env(self, env: &'static [&'static str]) -> Self {
-        Self { env, ..self }
-    }
-
-    pub(super) const fn flag(self, flag: &'static str) -> Self {
-        Self { flag: Some(flag), ..self }
-    }
-
-    pub(super) const fn secret(self) -> Self {
-        Self { is_secret: true, ..self }
-    }
-
-    /// Read and checked, so that a configuration can be written now, but nothing follows from it yet.
-    const fn unused(self) -> Self {
-        Self { is_used: false, ..self }
-    }
-
-    /// The default is this word, and it chooses nothing.
-    pub(super) const fn unset_as(self, word: &'static str) -> Self {
-        Self { default: word, unset_word: Some(word), ..self }
-    }
-
-    /// Also takes the word for what never happens, which may be the default.
-    const fn or_never(self) -> Self {
-        Self { unset_word: Some(NEVER), ..self }
-    }
-
-    /// Reads a value written as one text.
-    pub(crate) fn read(&self, raw: &str) -> Option<Value> {
-        match self.unset_word {
-            Some(word) if raw.trim().eq_ignore_ascii_case(word) => Some(Value::Unset),
-            _ => self.kind.read(raw),
-        }
-    }
-
-    /// What is allowed, as a phrase.
-    pub(crate) fn allowed(&self) -> String {
-        match self.unset_word {
-            Some(word) if !word.is_empty() => format!("{}, or {word}", self.kind),
-            _ => self.kind.to_string(),
-        }
-    }
-
-    /// The key's last part.
-    pub(crate) fn name(&self) -> &'static str {
-        self.key.rsplit('.').next().unwrap_or(self.key)
-    }
-}
+use super::{
+    setting::Setting,
+    value::{Choice, Kind, NEVER},
+};
 
 /// The setting with this key.
 pub(crate) fn find(key: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.key == key)
 }
 
-const PRECISIONS: &[Word] =
+const PRECISIONS: &[Choice] =
     &[("auto", &[]), ("f32", &["fp32"]), ("tf32", &[]), ("f16", &["fp16"]), ("bf16", &[]), ("int8", &[])];
-const DTYPES: &[Word] = &[("auto", &[]), ("fp32", &["f32"]), ("fp16", &["f16"]), ("bf16", &[])];
-const PATHS: &[Word] = &[("portable", &[]), ("avx2", &[]), ("avx512", &[]), ("amx", &[])];
-const SOURCES: &[Word] = &[("auto", &[]), ("hub", &[]), ("pip", &[])];
-const BACKENDS: &[Word] =
+const DTYPES: &[Choice] = &[("auto", &[]), ("fp32", &["f32"]), ("fp16", &["f16"]), ("bf16", &[])];
+const PATHS: &[Choice] = &[("portable", &[]), ("avx2", &[]), ("avx512", &[]), ("amx", &[])];
+const SOURCES: &[Choice] = &[("auto", &[]), ("hub", &[]), ("pip", &[])];
+const BACKENDS: &[Choice] =
     &[("cuda", &[]), ("tensorrt", &[]), ("directml", &[]), ("coreml", &[]), ("mps", &[]), ("cpu", &[])];
 // The second spellings are ONNX Runtime's own names and numbers, which people copy from its documentation.
-const GRAPH_LEVELS: &[Word] = &[
+const GRAPH_LEVELS: &[Choice] = &[
     ("disabled", &["false", "none", "0", "ort_disable_all"]),
     ("basic", &["1", "ort_enable_basic"]),
     ("extended", &["2", "ort_enable_extended"]),
     ("all", &["true", "3", "99", "ort_enable_all"]),
 ];
-const EXECUTION_MODES: &[Word] = &[("sequential", &["0", "ort_sequential"]), ("parallel", &["1", "ort_parallel"])];
-const STRATEGIES: &[Word] = &[
+const EXECUTION_MODES: &[Choice] = &[("sequential", &["0", "ort_sequential"]), ("parallel", &["1", "ort_parallel"])];
+const STRATEGIES: &[Choice] = &[
     ("data_parallel", &["data-parallel", "data"]),
     ("model_parallel", &["model-parallel", "model"]),
     ("pipeline_parallel", &["pipeline-parallel", "pipeline"]),
 ];
-const LEVELS: &[Word] = &[("error", &[]), ("warn", &["warning"]), ("info", &[]), ("debug", &[])];
-const LOG_FORMATS: &[Word] = &[("text", &[]), ("json", &[])];
-const PRIORITIES: &[Word] = &[("low", &[]), ("normal", &[]), ("high", &[])];
-const SANDBOXES: &[Word] = &[("auto", &[]), ("require", &["required"]), ("off", &["none", "false"])];
-const BITS: &[Word] = &[("8", &[]), ("4", &[])];
+const LEVELS: &[Choice] = &[("error", &[]), ("warn", &["warning"]), ("info", &[]), ("debug", &[])];
+const LOG_FORMATS: &[Choice] = &[("text", &[]), ("json", &[])];
+const PRIORITIES: &[Choice] = &[("low", &[]), ("normal", &[]), ("high", &[])];
+const SANDBOXES: &[Choice] = &[("auto", &[]), ("require", &["required"]), ("off", &["none", "false"])];
+const BITS: &[Choice] = &[("8", &[]), ("4", &[])];
 
 const ANY: i64 = i64::MAX;
-/// As long as anybody waits for anything, and short enough to be added up.
+/// Longer than any sensible time-out, and short enough to be added up.
 const SECONDS: Kind = Kind::Whole { min: 0, max: 1_000_000_000 };
 
 /// All settings, in the order in which they are shown.
@@ -167,7 +77,7 @@ const GENERAL: &[Setting] = &[
     Setting::trusted("model.store", Kind::Path, "", "The folder that pulled models are kept in.")
         .env(&["MAGRAY_HOME"])
         .unset_as(""),
-    Setting::trusted("model.source", Kind::Word(SOURCES), "auto", "Where the default model is pulled from.")
+    Setting::trusted("model.source", Kind::Choice(SOURCES), "auto", "Where the default model is pulled from.")
         .flag("--source"),
     Setting::trusted("model.endpoint", Kind::Url, DEFAULT_ENDPOINT, "The address of the model hub.").env(&["HF_ENDPOINT"]),
     Setting::trusted(
@@ -186,7 +96,7 @@ const GENERAL: &[Setting] = &[
         .unset_as("auto"),
     Setting::harmless(
         "cpu.path",
-        Kind::Word(PATHS),
+        Kind::Choice(PATHS),
         "",
         "The instructions used; `auto`: the best of the machine. One that the machine lacks is an error.",
     )
@@ -204,7 +114,7 @@ const GENERAL: &[Setting] = &[
     .flag("--device"),
     Setting::harmless(
         "embed.precision",
-        Kind::Word(PRECISIONS),
+        Kind::Choice(PRECISIONS),
         "auto",
         "The arithmetic; `auto`: bf16 on a GPU of Ampere or newer and f16 on an older one, on the CPU bf16 where that \
          is faster, else f32. One that the device lacks becomes the nearest it has, with a warning.",
@@ -241,7 +151,7 @@ const GENERAL: &[Setting] = &[
         .env(&["ONNX_GPU_DEVICE_ID"]),
     Setting::harmless(
         "gpu.device_preference",
-        Kind::Words(BACKENDS),
+        Kind::Choices(BACKENDS),
         "cuda,mps,cpu",
         "Backends in the order in which they are tried; those that this version lacks are passed over.",
     ),
@@ -279,7 +189,7 @@ const GENERAL: &[Setting] = &[
         .unused(),
     Setting::harmless(
         "gpu.optimization.graph_optimization",
-        Kind::Word(GRAPH_LEVELS),
+        Kind::Choice(GRAPH_LEVELS),
         "all",
         "How far ONNX Runtime rewrites a graph.",
     )
@@ -287,7 +197,7 @@ const GENERAL: &[Setting] = &[
     .unused(),
     Setting::harmless(
         "gpu.optimization.execution_mode",
-        Kind::Word(EXECUTION_MODES),
+        Kind::Choice(EXECUTION_MODES),
         "sequential",
         "Whether ONNX Runtime runs branches of a graph side by side.",
     )
@@ -295,7 +205,7 @@ const GENERAL: &[Setting] = &[
     .unused(),
     Setting::harmless(
         "gpu.optimization.precision",
-        Kind::Word(PRECISIONS),
+        Kind::Choice(PRECISIONS),
         "auto",
         "The arithmetic on the GPU where `embed.precision` is `auto`.",
     ),
@@ -314,7 +224,7 @@ const GENERAL: &[Setting] = &[
     Setting::harmless("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones."),
     Setting::harmless(
         "gpu.multi_gpu.strategy",
-        Kind::Word(STRATEGIES),
+        Kind::Choice(STRATEGIES),
         "data_parallel",
         "How work is split over several GPUs.",
     )
@@ -322,13 +232,13 @@ const GENERAL: &[Setting] = &[
     Setting::harmless("gpu.memory.mixed_precision", Kind::Switch, "true", "Compute in 16 bits where it is safe.").unused(),
     Setting::harmless(
         "gpu.memory.dtype",
-        Kind::Word(DTYPES),
+        Kind::Choice(DTYPES),
         "auto",
         "The type of the weights; `auto`: bf16 on Ampere and newer, fp16 before.",
     )
     .unused(),
     Setting::harmless("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights in 8 or 4 bits.").unused(),
-    Setting::harmless("gpu.memory.quantization.bits", Kind::Word(BITS), "8", "Bits of a quantized weight.").unused(),
+    Setting::harmless("gpu.memory.quantization.bits", Kind::Choice(BITS), "8", "Bits of a quantized weight.").unused(),
     Setting::harmless(
         "gpu.memory.offload_to_cpu",
         Kind::Switch,
@@ -385,7 +295,7 @@ const GENERAL: &[Setting] = &[
         .env(&["MAGRAY_PINNED_MODELS"]),
     Setting::harmless(
         "gpu.models.priority",
-        Kind::NamedWords(PRIORITIES),
+        Kind::NamedChoices(PRIORITIES),
         "",
         "How much models count when they compete for the memory of a GPU; `normal` where nothing is said.",
     )
@@ -411,11 +321,11 @@ const GENERAL: &[Setting] = &[
         "gpu.monitoring.alert_cooldown_s",
         Kind::Whole { min: 0, max: 86_400 },
         "60",
-        "Seconds in which the same news of the same GPU is told once.",
+        "Seconds in which the same alert of the same GPU is sent once.",
     ),
     Setting::trusted(
         "gpu.sandbox",
-        Kind::Word(SANDBOXES),
+        Kind::Choice(SANDBOXES),
         "auto",
         "How the processes that hold GPUs are confined: no programs, no network, no files but those they need. `auto`: as \
          far as the system can (Linux 6.2 or newer can do all of it), with a warning where that is not all; `require`: \
@@ -439,7 +349,7 @@ const GENERAL: &[Setting] = &[
     .unset_as(""),
     Setting::harmless(
         "log.level",
-        Kind::Word(LEVELS),
+        Kind::Choice(LEVELS),
         "warn",
         "What is logged on stderr: this and what is worse. `info` has a line for each request of a server.",
     )
@@ -447,7 +357,7 @@ const GENERAL: &[Setting] = &[
     .flag("--log-level"),
     Setting::harmless(
         "log.format",
-        Kind::Word(LOG_FORMATS),
+        Kind::Choice(LOG_FORMATS),
         "text",
         "How the log is written: `text` for people, `json` for programs, one object a line.",
     )
@@ -457,7 +367,7 @@ const GENERAL: &[Setting] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::setting::Files, *};
     use std::collections::HashSet;
 
     #[test]

@@ -39,7 +39,7 @@ fn a_file_that_was_found_sets_what_is_harmless_and_nothing_else() {
         let resolved =
             Config::resolve(&Inputs { file: None, flags: &[], env: &|_| None, folder: folder.path() }).map(drop);
         let is_untrusted = matches!(resolved, Err(ConfigError::Untrusted { line: 1, key, .. }) if key == setting.key);
-        assert_eq!(is_untrusted, setting.files == table::Files::Trusted, "{}: {resolved:?}", setting.key);
+        assert_eq!(is_untrusted, setting.files == setting::Files::Trusted, "{}: {resolved:?}", setting.key);
     }
 }
 

@@ -14,10 +14,10 @@ pub(crate) enum Kind {
     Whole { min: i64, max: i64 },
     /// A number, at least this.
     Number { min: f64 },
-    /// One of these words, each with the other spellings it is known by.
-    Word(&'static [Word]),
-    /// Several of these words.
-    Words(&'static [Word]),
+    /// One of these.
+    Choice(&'static [Choice]),
+    /// Several of these.
+    Choices(&'static [Choice]),
     /// Several whole numbers from 0 on.
     Wholes,
     /// Any text but the empty one.
@@ -34,8 +34,8 @@ pub(crate) enum Kind {
     Placement,
     /// Several names.
     Names,
-    /// A table of names, each with one of these words.
-    NamedWords(&'static [Word]),
+    /// A table of names, each with one of these.
+    NamedChoices(&'static [Choice]),
     /// A table of names, each with a number of seconds or `never`.
     NamedSeconds,
 }
@@ -43,8 +43,8 @@ pub(crate) enum Kind {
 /// The seconds that never pass.
 pub(crate) const NEVER: &str = "never";
 
-/// A word and its other spellings.
-pub(crate) type Word = (&'static str, &'static [&'static str]);
+/// A choice and its other spellings.
+pub(crate) type Choice = (&'static str, &'static [&'static str]);
 
 /// A checked value.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,8 +78,8 @@ impl Kind {
                 let number: f64 = text.parse().ok()?;
                 (number.is_finite() && number >= min).then_some(Value::Number(number))
             }
-            Self::Word(words) => known_word(words, text).map(Value::Text),
-            Self::Words(_) | Self::Wholes | Self::Names => {
+            Self::Choice(choices) => known_choice(choices, text).map(Value::Text),
+            Self::Choices(_) | Self::Wholes | Self::Names => {
                 self.read_list(text.split(',').filter(|item| !item.trim().is_empty()))
             }
             Self::Text => (!text.is_empty()).then(|| Value::Text(text.to_owned())),
@@ -89,12 +89,12 @@ impl Kind {
                 let is_sound = !host.is_empty() && !text.contains(char::is_whitespace);
                 is_sound.then(|| Value::Text(text.to_owned()))
             }
-            // A shell expands `~` before a program sees it; in a file nobody does, and a folder named `~` helps no one.
+            // A shell expands `~` before a program sees it; in a file it is expanded here.
             Self::Path => (!text.is_empty() && !text.starts_with('~')).then(|| Value::Path(PathBuf::from(text))),
             Self::VisibleDevices => visible_devices(text),
             Self::Device => device(text),
             Self::Placement => None,
-            Self::NamedWords(_) | Self::NamedSeconds => {
+            Self::NamedChoices(_) | Self::NamedSeconds => {
                 let rows = text.split(',').filter(|row| !row.trim().is_empty());
                 // A name may hold the sign, a value does not.
                 let row = |row: &str| row.rsplit_once('=').and_then(|(name, value)| self.read_row(name, value));
@@ -106,7 +106,7 @@ impl Kind {
     /// Reads the items of a list.
     pub(crate) fn read_list<'a>(&self, items: impl Iterator<Item = &'a str>) -> Option<Value> {
         let item = |item: &str| match *self {
-            Self::Words(words) => known_word(words, item.trim()),
+            Self::Choices(choices) => known_choice(choices, item.trim()),
             Self::Wholes => item.trim().parse::<u32>().ok().map(|number| number.to_string()),
             Self::Names => Some(item.trim().to_owned()).filter(|name| is_name(name)),
             _ => None,
@@ -122,7 +122,7 @@ impl Kind {
         let (name, value) = (name.trim(), value.trim());
         let value = match *self {
             Self::Placement => is_placement(value).then(|| value.to_owned()),
-            Self::NamedWords(words) => known_word(words, value),
+            Self::NamedChoices(choices) => known_choice(choices, value),
             Self::NamedSeconds => match value.to_ascii_lowercase().as_str() {
                 NEVER => Some(NEVER.to_owned()),
                 number => number.parse::<u32>().ok().map(|seconds| seconds.to_string()),
@@ -139,21 +139,21 @@ impl Kind {
 
     /// Whether a file gives this setting as a table.
     pub(crate) fn is_table(&self) -> bool {
-        matches!(self, Self::Placement | Self::NamedWords(_) | Self::NamedSeconds)
+        matches!(self, Self::Placement | Self::NamedChoices(_) | Self::NamedSeconds)
     }
 }
 
 /// What is allowed, for messages and for the documentation.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let listed = |words: &[Word]| words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+        let listed = |choices: &[Choice]| choices.iter().map(|(choice, _)| *choice).collect::<Vec<_>>().join(", ");
         match self {
             Self::Switch => f.write_str("true or false"),
             Self::Whole { min, max: i64::MAX } => write!(f, "a whole number, {min} or more"),
             Self::Whole { min, max } => write!(f, "a whole number from {min} to {max}"),
             Self::Number { min } => write!(f, "a number, {min} or more"),
-            Self::Word(words) => write!(f, "one of {}", listed(words)),
-            Self::Words(words) => write!(f, "a list of {}", listed(words)),
+            Self::Choice(choices) => write!(f, "one of {}", listed(choices)),
+            Self::Choices(choices) => write!(f, "a list of {}", listed(choices)),
             Self::Wholes => f.write_str("a list of whole numbers"),
             Self::Text => f.write_str("a text"),
             Self::Url => f.write_str("an address that starts with http:// or https://"),
@@ -162,8 +162,8 @@ impl fmt::Display for Kind {
             Self::Device => f.write_str(UnknownDevice::KNOWN),
             Self::Placement => f.write_str("a table of names, each with a device: cpu, mps, cuda or cuda:NUMBER"),
             Self::Names => f.write_str("a list of names"),
-            Self::NamedWords(words) => {
-                write!(f, "a table of names (or NAME=WORD,..), each with one of {}", listed(words))
+            Self::NamedChoices(choices) => {
+                write!(f, "a table of names (or NAME=WORD,..), each with one of {}", listed(choices))
             }
             Self::NamedSeconds => {
                 write!(f, "a table of names (or NAME=SECONDS,..), each with a whole number of seconds or {NEVER}")
@@ -206,13 +206,13 @@ impl Value {
     }
 }
 
-fn known_word(words: &[Word], text: &str) -> Option<String> {
+fn known_choice(choices: &[Choice], text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase();
-    let known = words.iter().find(|(word, others)| *word == text || others.contains(&text.as_str()));
-    known.map(|(word, _)| (*word).to_owned())
+    let known = choices.iter().find(|(choice, others)| *choice == text || others.contains(&text.as_str()));
+    known.map(|(choice, _)| (*choice).to_owned())
 }
 
-/// A device by its usual word. Who prefers a GPU has said more than `auto` says, so that word is kept.
+/// A device by its usual name. `prefer-gpu` says more than `auto`, so it is kept.
 fn device(text: &str) -> Option<Value> {
     let choice: DeviceChoice = text.parse().ok()?;
     let prefers = text.replace('_', "-").eq_ignore_ascii_case(DeviceChoice::PREFER_GPU);
@@ -249,15 +249,15 @@ mod tests {
 
     #[test]
     fn each_kind_takes_its_own_and_refuses_the_rest() {
-        const WORDS: &[Word] = &[("all", &["true"]), ("none", &[])];
+        const CHOICES: &[Choice] = &[("all", &["true"]), ("none", &[])];
         let cases: [(Kind, &[&str], &[&str]); 11] = [
             (Kind::Names, &["", "a", "org/name, b"], &["a\u{7}"]),
-            (Kind::NamedWords(WORDS), &["", "a=all", "org/a = TRUE, b=none"], &["a", "a=some", "=all", "a=all,b"]),
+            (Kind::NamedChoices(CHOICES), &["", "a=all", "org/a = TRUE, b=none"], &["a", "a=some", "=all", "a=all,b"]),
             (Kind::NamedSeconds, &["", "a=0", "a=5, b=Never"], &["a", "5", "a=-1", "a=1.5", "a=soon", "=5"]),
             (Kind::Switch, &["true", "OFF", "1", " yes "], &["", "maybe", "2"]),
             (Kind::Whole { min: 1, max: 8 }, &["1", "8"], &["0", "9", "1.5", "x", "99999999999999999999"]),
             (Kind::Number { min: 0.0 }, &["0", "1.5", "1e3"], &["-1", "nan", "inf", "fast"]),
-            (Kind::Word(WORDS), &["all", "TRUE"], &["some", ""]),
+            (Kind::Choice(CHOICES), &["all", "TRUE"], &["some", ""]),
             (Kind::Url, &["http://127.0.0.1:80", "https://hub/x"], &["hub", "ftp://hub", "http://", "https://a b"]),
             (Kind::Path, &["/models", "models"], &["", "~/models"]),
             (
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn other_spellings_become_the_canonical_word() {
-        let kind = Kind::Words(&[("f32", &["fp32"]), ("bf16", &[])]);
+        let kind = Kind::Choices(&[("f32", &["fp32"]), ("bf16", &[])]);
         assert_eq!(kind.read("fp32, BF16"), Some(Value::List(vec!["f32".to_owned(), "bf16".to_owned()])));
     }
 

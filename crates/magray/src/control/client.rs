@@ -1,5 +1,5 @@
-//! Asks the engines that run, each by its socket.
-//! Starts none, and waits for none longer than it was asked to.
+//! Sends requests to the engines that run, each by its socket.
+//! Starts no engine, and every wait is bounded.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use super::{
     wire::{self, Refusal, Reply, Request},
 };
 
-/// An engine has answered by then, beside the time that a model takes to move.
+/// The time for an answer, beside that of a move.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const REPLY_BYTES_MAX: usize = 8 << 20;
 
@@ -39,7 +39,7 @@ pub(crate) enum AskError {
     Refused { pid: u32, refusal: Refusal },
 }
 
-/// Every engine of this user that can be asked, by its number.
+/// Every engine of this user, by pid.
 pub(crate) fn running(folders: &[PathBuf]) -> Vec<Running> {
     let found = folders.iter().flat_map(|folder| folder::list(folder));
     let mut running: Vec<Running> = found.map(|found| Running { pid: found.pid, path: found.path }).collect();
@@ -62,7 +62,7 @@ impl Running {
             other => AskError::Unreachable { pid, reason: other.to_string() },
         };
         let stream = UnixStream::connect(&self.path).map_err(unreachable)?;
-        // One that is asked too much answers before it has heard.
+        // An engine with too many clients answers before it reads.
         let sent = line::write(&stream, &wire::write(request), until);
         let reply = line::read(&stream, REPLY_BYTES_MAX, until).map_err(|error| failed(sent.err().unwrap_or(error)))?;
         match wire::read(&reply) {

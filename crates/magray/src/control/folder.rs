@@ -13,12 +13,12 @@ use std::{
     time::Duration,
 };
 
-/// How a socket's name ends once somebody listens.
+/// The extension of a socket that a process listens at.
 const LISTENING: &str = "sock";
-/// How it ends before: one that nobody listens at yet must not be taken for one that was left behind.
-const COMING: &str = "new";
+/// The extension before that: a socket that is not listened at yet must not be taken for one that was left behind.
+const PENDING: &str = "new";
 /// From making a socket to listening at it takes far less.
-const COMING_MAX: Duration = Duration::from_secs(60);
+const PENDING_MAX: Duration = Duration::from_secs(60);
 
 /// A socket in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,18 +30,18 @@ pub(super) struct Found {
 /// The two names of a process's socket.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
-    pub(super) coming: PathBuf,
+    pub(super) pending: PathBuf,
     pub(super) listening: PathBuf,
 }
 
 impl Names {
     pub(super) fn of(folder: &Path, pid: u32) -> Self {
         let name = |ending| folder.join(format!("{pid}.{ending}"));
-        Self { coming: name(COMING), listening: name(LISTENING) }
+        Self { pending: name(PENDING), listening: name(LISTENING) }
     }
 }
 
-/// Makes the folder if it is missing, and sees to it that it is its user's alone.
+/// Creates the folder if it is missing, and makes it accessible to its user only.
 pub(super) fn prepare(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     if !is_own(folder) {
@@ -53,9 +53,9 @@ pub(super) fn prepare(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The sockets of a folder, by number. Those that nobody listens at any more are removed.
+/// The sockets of a folder, by pid. Those that no process listens at any more are removed.
 pub(super) fn list(folder: &Path) -> Vec<Found> {
-    // Whoever else owns the folder may have put anything there.
+    // Another owner may have put anything there.
     if !is_own(folder) {
         return Vec::new();
     }
@@ -67,7 +67,7 @@ pub(super) fn list(folder: &Path) -> Vec<Found> {
         match ending {
             LISTENING if is_left_behind(&path) => remove(&path),
             LISTENING => found.push(Found { pid, path }),
-            COMING if is_old(&path) && is_left_behind(&path) => remove(&path),
+            PENDING if is_old(&path) && is_left_behind(&path) => remove(&path),
             _ => {}
         }
     }
@@ -75,18 +75,18 @@ pub(super) fn list(folder: &Path) -> Vec<Found> {
     found
 }
 
-/// A process that was killed cannot remove its socket; nobody else can listen at it again.
+/// A process that was killed cannot remove its socket, and no other can listen at it.
 fn is_left_behind(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn is_old(path: &Path) -> bool {
     let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified()).ok();
-    modified.and_then(|modified| modified.elapsed().ok()).is_some_and(|age| age > COMING_MAX)
+    modified.and_then(|modified| modified.elapsed().ok()).is_some_and(|age| age > PENDING_MAX)
 }
 
 fn remove(path: &Path) {
-    // Somebody else may have been faster.
+    // Another process may have removed it.
     let _ = fs::remove_file(path);
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_folder_is_its_users_alone_also_where_it_was_open_before() {
+    fn a_folder_is_accessible_to_its_user_only_also_where_it_was_open_before() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("a").join("b");
         for before in [None, Some(0o777)] {
@@ -114,18 +114,18 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_the_dead_are_removed_and_nothing_else_is() {
+    fn sockets_of_ended_processes_are_removed_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let names = |pid| Names::of(folder.path(), pid);
         let _listens = UnixListener::bind(names(30).listening).unwrap();
         drop(UnixListener::bind(names(4).listening).unwrap());
-        drop(UnixListener::bind(names(5).coming).unwrap());
+        drop(UnixListener::bind(names(5).pending).unwrap());
         fs::write(folder.path().join("notes.txt"), "mine").unwrap();
         fs::write(folder.path().join("x.sock"), "mine").unwrap();
         assert_eq!(list(folder.path()), [Found { pid: 30, path: names(30).listening }]);
         let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, ["30.sock", "5.new", "notes.txt", "x.sock"], "one that is just coming is left alone");
+        assert_eq!(left, ["30.sock", "5.new", "notes.txt", "x.sock"], "a socket that is being made is kept");
         assert_eq!(list(&folder.path().join("nowhere")), []);
     }
 }

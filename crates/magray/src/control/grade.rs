@@ -1,4 +1,4 @@
-//! Grades a device: how much is had of what it can do.
+//! Grades a device: how much of its capacity can be used.
 //! Measures nothing: it goes by the device's state, its heat, and the last minute's fallbacks.
 
 use magray_core::schedule::DeviceKind;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn fallbacks_count_against_gpus_alone() {
+    fn fallbacks_count_against_gpus_only() {
         let of = |kind, recent| grade(&device(kind, DeviceState::InRotation, 1.0), &recent);
         assert_eq!(of(DeviceKind::Gpu, recent(0, 0)), Grade::A);
         assert_eq!(of(DeviceKind::Gpu, recent(100, 1)), Grade::B);

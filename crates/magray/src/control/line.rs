@@ -1,5 +1,5 @@
 //! Lines over a socket whose other end may be slow, silent or endless.
-//! Never waits beyond the moment it is given, never reads more than it is told.
+//! Every wait has a deadline, and every line a length limit.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -48,7 +48,7 @@ pub(super) fn read(mut stream: &UnixStream, bytes_max: usize, until: Instant) ->
             return Err(LineError::TooLong { bytes_max });
         }
         if end.is_some() {
-            // What is no text is no JSON either, and is told so by whoever reads it.
+            // What is no UTF-8 is no JSON either, and is refused by the reader.
             return Ok(String::from_utf8_lossy(&line).into_owned());
         }
     }
@@ -70,6 +70,6 @@ pub(super) fn write(mut stream: &UnixStream, line: &str, until: Instant) -> Resu
 }
 
 fn left(until: Instant) -> Result<Duration, LineError> {
-    // A time-out of nothing would mean to wait for ever.
+    // A time-out of zero would wait for ever.
     until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()).ok_or(LineError::Silent)
 }

@@ -1,5 +1,5 @@
-//! Speaks with engines that run in other processes of the same user: a socket that each of them has, and those who ask.
-//! Never waits for a client longer than it said, and lets nobody of another user in.
+//! Control of engines in other processes of the same user: the socket of each engine, and its clients.
+//! Every wait is bounded, and clients of other users are refused.
 
 mod client;
 mod folder;
@@ -15,7 +15,7 @@ mod wire;
 pub(crate) use client::{AskError, Running, running};
 #[cfg(test)]
 pub(crate) use grade::Grade;
-pub(crate) use report::{DeviceReport, EngineReport, ModelReport, PerformanceReport, PoolReport, Whereabouts};
+pub(crate) use report::{DeviceReport, DeviceResidency, EngineReport, ModelReport, PerformanceReport, PoolReport};
 pub(crate) use server::ControlSocket;
 pub(crate) use subject::EngineSubject;
 pub(crate) use wire::{Done, Idle, ModelDone, RefusalCode, Reply, Request};

@@ -1,5 +1,5 @@
-//! How an engine is, as it is told through HTTP and to other processes, and printed by `--json`.
-//! Takes over figures and words; the one judgement, the grade, is made beside it.
+//! The state of an engine, as HTTP, other processes and `--json` get it.
+//! Copies what the engine says; only the grade is a judgement, made in `grade`.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(crate) struct EngineReport {
     pub(crate) models: Vec<ModelReport>,
 }
 
-/// How fast it has been lately.
+/// How fast it has been in the last minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct PerformanceReport {
@@ -61,7 +61,7 @@ pub(crate) struct PerformanceReport {
 pub(crate) struct DeviceReport {
     pub(crate) name: String,
     pub(crate) is_gpu: bool,
-    /// What is sold under this name, such as `NVIDIA H200`.
+    /// The name of the product, such as `NVIDIA H200`.
     pub(crate) hardware: Option<String>,
     /// `starting`, `in_rotation`, `resting`, `recovering` or `out`.
     pub(crate) state: String,
@@ -79,12 +79,12 @@ pub(crate) struct DeviceReport {
     pub(crate) memory_reserved_bytes: Option<u64>,
     /// What magray may use of it.
     pub(crate) memory_limit_bytes: Option<u64>,
-    /// In use by all processes, as telemetry told last.
+    /// In use by all processes, by the last telemetry.
     pub(crate) memory_used_by_all_bytes: Option<u64>,
     pub(crate) temperature_celsius: Option<u32>,
     pub(crate) power_watts: Option<f64>,
     pub(crate) power_limit_watts: Option<f64>,
-    /// The part of the last moments in which it computed, for whomever.
+    /// The part of the last moments in which it computed, for any process.
     pub(crate) utilisation_percent: Option<u32>,
     /// The part of its speed that it is trusted with: 1 unless it is hot.
     pub(crate) weight: f64,
@@ -125,7 +125,7 @@ pub(crate) struct PoolReport {
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct ModelReport {
     pub(crate) name: String,
-    /// Where it is now, in one word: `gpu`, `loading`, `cpu` or `unloaded`.
+    /// Where it is now: `gpu`, `loading`, `cpu` or `unloaded`.
     pub(crate) location: String,
     /// Requests for it that wait or are computed.
     pub(crate) requests: u64,
@@ -142,13 +142,13 @@ pub(crate) struct ModelReport {
     /// `low`, `normal` or `high`.
     pub(crate) priority: String,
     /// Where its weights are, seen from each device.
-    pub(crate) residency: Vec<Whereabouts>,
+    pub(crate) residency: Vec<DeviceResidency>,
 }
 
 /// Where a model's weights are, seen from one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
-pub(crate) struct Whereabouts {
+pub(crate) struct DeviceResidency {
     pub(crate) device: String,
     /// Of a GPU `on_gpu`, of the CPU `ready`; else `unloaded`, `loading`, `leaving`, `on_cpu` or `on_cpu_cold`.
     #[serde(rename = "where")]
@@ -200,8 +200,8 @@ impl PerformanceReport {
 impl DeviceReport {
     fn of(device: &DeviceStatus, recent: &Recent, memory_limit: Option<u64>) -> Self {
         let is_gpu = device.name != DeviceName::Cpu;
-        let (state, reason) = state_words(device.schedule.state);
-        // What a worker told last is over with it.
+        let (state, reason) = state_names(device.schedule.state);
+        // What a worker reported last ended with it.
         let memory = device.memory.filter(|_| device.pid.is_some());
         let total = device.memory.map(|memory| memory.total).filter(|total| *total > 0);
         let limit = |total: u64| memory_limit.map_or(total, |limit| limit.min(total));
@@ -236,7 +236,7 @@ impl DeviceReport {
         }
     }
 
-    /// What magray may still take of it.
+    /// What magray may still allocate of it.
     pub(crate) fn memory_left_bytes(&self) -> Option<u64> {
         Some(self.memory_limit_bytes?.saturating_sub(self.memory_used_bytes?))
     }
@@ -277,13 +277,17 @@ impl ModelReport {
             idle_timeout_s: plan.idle_timeout.as_ref().map(Duration::as_secs_f64),
             offload_after_use: plan.offload_after_use,
             pinned: plan.is_pinned,
-            priority: priority_word(plan.priority).to_owned(),
-            residency: devices.iter().zip(residency).map(|(device, place)| Whereabouts::of(*device, *place)).collect(),
+            priority: priority_name(plan.priority).to_owned(),
+            residency: devices
+                .iter()
+                .zip(residency)
+                .map(|(device, place)| DeviceResidency::of(*device, *place))
+                .collect(),
         }
     }
 }
 
-impl Whereabouts {
+impl DeviceResidency {
     pub(crate) fn of(device: DeviceName, place: Residency) -> Self {
         let place = match (device, place) {
             (DeviceName::Cpu, Residency::OnDevice) => "ready",
@@ -294,7 +298,7 @@ impl Whereabouts {
     }
 }
 
-/// Where a model is, in one word: the place that costs most. The first device is the CPU.
+/// Where a model is: the dearest memory that holds it. The first device is the CPU.
 fn location(residency: &[Residency]) -> &'static str {
     let (cpu, gpus) = residency.split_at(residency.len().min(1));
     let any = |places: &[Residency], wanted: &[Residency]| places.iter().any(|place| wanted.contains(place));
@@ -309,7 +313,7 @@ fn location(residency: &[Residency]) -> &'static str {
     }
 }
 
-pub(crate) fn priority_word(priority: Priority) -> &'static str {
+pub(crate) fn priority_name(priority: Priority) -> &'static str {
     match priority {
         Priority::Low => "low",
         Priority::Normal => "normal",
@@ -317,7 +321,7 @@ pub(crate) fn priority_word(priority: Priority) -> &'static str {
     }
 }
 
-fn state_words(state: DeviceState) -> (&'static str, Option<&'static str>) {
+fn state_names(state: DeviceState) -> (&'static str, Option<&'static str>) {
     match state {
         DeviceState::Starting => ("starting", None),
         DeviceState::InRotation => ("in_rotation", None),
@@ -333,7 +337,7 @@ mod tests {
     use Residency::{Loading, OnCpuCold, OnDevice, Unloaded};
 
     #[test]
-    fn the_place_that_costs_most_is_told() {
+    fn the_dearest_memory_is_reported() {
         assert_eq!(location(&[OnDevice, OnDevice]), "gpu");
         assert_eq!(location(&[OnDevice, Loading]), "loading");
         assert_eq!(location(&[Unloaded, OnCpuCold]), "cpu");

@@ -1,5 +1,5 @@
-//! The socket of an engine: hears one request a connection, answers it, and is gone when the engine is.
-//! No client can hold it up: each has a thread of its own, few at a time, and little time to say what it wants.
+//! The socket of an engine: reads one request a connection and answers it; removed with the engine.
+//! No client can hold it up: each has a thread of its own, their number is bounded, and their time too.
 
 use std::{
     fs, io,
@@ -23,17 +23,17 @@ use super::{
 };
 use crate::interrupt::RemoveOnInterrupt;
 
-/// Clients that are heard at once.
+/// Clients at once.
 const CLIENTS_MAX: usize = 16;
-/// Of these, the ones that wait for models to move: the others can still ask how things are.
+/// Of these, the ones that wait for models to move: others can still ask for the status.
 const WAITING_MAX: usize = 8;
-/// A client must have said what it wants within this time, and take the answer within it.
-const SPEAK_MAX: Duration = Duration::from_secs(5);
+/// The time for a client to send its request, and to take the answer.
+const CLIENT_MAX: Duration = Duration::from_secs(5);
 /// No client waits longer for a model.
 pub(super) const WITHIN_MAX: Duration = Duration::from_secs(600);
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// A control socket. Nobody is heard any more once it is dropped; requests that were heard are still answered.
+/// A control socket. Once it is dropped no request is read; requests that were read are still answered.
 #[derive(Debug)]
 pub(crate) struct ControlSocket {
     path: PathBuf,
@@ -59,7 +59,7 @@ impl ControlSocket {
         for folder in folders {
             match listen(folder) {
                 Ok((listener, path)) => {
-                    return Self::hear(listener, path, subject)
+                    return Self::start(listener, path, subject)
                         .map_err(|reason| OpenError::Refused { folder: folder.clone(), reason });
                 }
                 Err(reason) => failure = OpenError::Refused { folder: folder.clone(), reason },
@@ -68,22 +68,22 @@ impl ControlSocket {
         Err(failure)
     }
 
-    fn hear(listener: UnixListener, path: PathBuf, subject: Arc<dyn Controlled>) -> io::Result<Self> {
+    fn start(listener: UnixListener, path: PathBuf, subject: Arc<dyn Controlled>) -> io::Result<Self> {
         let removed = RemoveOnInterrupt::new(&path);
         let (stop, stopped) = UnixStream::pair()?;
-        let door = Door { listener, stopped, subject, counts: Counts::default() };
-        let listening = thread::Builder::new().name("control".to_owned()).spawn(move || door.keep())?;
+        let acceptor = Acceptor { listener, stopped, subject, counts: Counts::default() };
+        let listening = thread::Builder::new().name("control".to_owned()).spawn(move || acceptor.run())?;
         Ok(Self { path, _removed: removed, stop: Some(stop), listening: Some(listening) })
     }
 }
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // The name goes first: whoever still finds it finds somebody who listens.
+        // The name goes first: a client that still finds it is answered.
         let _ = fs::remove_file(&self.path);
         self.stop = None;
         if let Some(listening) = self.listening.take() {
-            // It panicked, if at all, after it had told so.
+            // A panic of it has been printed.
             let _ = listening.join();
         }
     }
@@ -94,20 +94,20 @@ fn listen(folder: &Path) -> io::Result<(UnixListener, PathBuf)> {
     folder::prepare(folder)?;
     // Also removes what a process of the same number left behind.
     folder::list(folder);
-    let Names { coming, listening } = Names::of(folder, std::process::id());
-    let _ = fs::remove_file(&coming);
-    let listener = UnixListener::bind(&coming)?;
-    let named = fs::rename(&coming, &listening);
+    let Names { pending, listening } = Names::of(folder, std::process::id());
+    let _ = fs::remove_file(&pending);
+    let listener = UnixListener::bind(&pending)?;
+    let named = fs::rename(&pending, &listening);
     if named.is_err() {
-        let _ = fs::remove_file(&coming);
+        let _ = fs::remove_file(&pending);
     }
     named?;
     listener.set_nonblocking(true)?;
     Ok((listener, listening))
 }
 
-/// The thread that listens.
-struct Door {
+/// The thread that accepts clients.
+struct Acceptor {
     listener: UnixListener,
     stopped: UnixStream,
     subject: Arc<dyn Controlled>,
@@ -120,42 +120,42 @@ struct Counts {
     waiting: Arc<AtomicUsize>,
 }
 
-/// A place among a limited number.
-struct Place(Arc<AtomicUsize>);
+/// One of a limited number.
+struct Slot(Arc<AtomicUsize>);
 
-impl Place {
+impl Slot {
     /// `None` where all are taken.
     fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
-        // It goes back by itself where it was one too many.
-        let place = Self(Arc::clone(count));
-        (count.fetch_add(1, Ordering::Relaxed) < max).then_some(place)
+        // Dropped, and so given back, where all are taken.
+        let slot = Self(Arc::clone(count));
+        (count.fetch_add(1, Ordering::Relaxed) < max).then_some(slot)
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Door {
+impl Acceptor {
     /// A listener that fails, for want of file descriptors perhaps, may work again.
-    const AGAIN_AFTER: Duration = Duration::from_millis(100);
+    const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-    fn keep(self) {
+    fn run(self) {
         loop {
             let mut events = [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.stopped, PollFlags::IN)];
-            let told = poll(&mut events, None);
+            let polled = poll(&mut events, None);
             let is_stopped = !events[1].revents().is_empty();
-            match (told, is_stopped) {
+            match (polled, is_stopped) {
                 (Ok(_), true) => return,
                 (Ok(_), false) | (Err(rustix::io::Errno::INTR), _) => {}
-                (Err(_), _) => thread::sleep(Self::AGAIN_AFTER),
+                (Err(_), _) => thread::sleep(Self::RETRY_AFTER),
             }
             match self.listener.accept() {
                 Ok((stream, _)) => self.admit(stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => thread::sleep(Self::AGAIN_AFTER),
+                Err(_) => thread::sleep(Self::RETRY_AFTER),
             }
         }
     }
@@ -165,17 +165,17 @@ impl Door {
         if stream.set_nonblocking(false).is_err() {
             return;
         }
-        let Some(place) = Place::take(&self.counts.clients, CLIENTS_MAX) else {
+        let Some(slot) = Slot::take(&self.counts.clients, CLIENTS_MAX) else {
             // So short a line always fits into the buffer of a new connection.
             return send(&stream, &busy());
         };
         let (subject, counts) = (Arc::clone(&self.subject), self.counts.clone());
         let serve = move || {
-            let _place = place;
+            let _slot = slot;
             let reply = respond(&stream, subject.as_ref(), &counts);
             send(&stream, &reply);
         };
-        // Without a thread nobody is heard: the client sees that the connection is closed.
+        // Without a thread the connection is closed.
         let _ = thread::Builder::new().name("control-client".to_owned()).spawn(serve);
     }
 }
@@ -184,41 +184,41 @@ fn respond(stream: &UnixStream, subject: &dyn Controlled, counts: &Counts) -> Re
     if !is_same_user(stream) {
         return Reply::Refused(Refusal::new(RefusalCode::NotYours, "it belongs to another user"));
     }
-    let request: Request = match hear(stream) {
+    let request: Request = match read_request(stream) {
         Ok(request) => request,
         Err(refusal) => return Reply::Refused(refusal),
     };
     let is_slow = change_of(&request).is_some_and(|(change, ..)| change.is_slow());
-    let place = if is_slow { Place::take(&counts.waiting, WAITING_MAX).map(Some) } else { Some(None) };
-    match place {
-        Some(_place) => answer(subject, &request, WITHIN_MAX),
+    let slot = if is_slow { Slot::take(&counts.waiting, WAITING_MAX).map(Some) } else { Some(None) };
+    match slot {
+        Some(_slot) => answer(subject, &request, WITHIN_MAX),
         None => busy(),
     }
 }
 
-fn hear(stream: &UnixStream) -> Result<Request, Refusal> {
-    let line = line::read(stream, REQUEST_BYTES_MAX, Instant::now() + SPEAK_MAX)
+fn read_request(stream: &UnixStream) -> Result<Request, Refusal> {
+    let line = line::read(stream, REQUEST_BYTES_MAX, Instant::now() + CLIENT_MAX)
         .map_err(|error| Refusal::new(RefusalCode::NotUnderstood, error.to_string()))?;
     wire::read(&line)
 }
 
 fn send(stream: &UnixStream, reply: &Reply) {
-    // A client that has gone, or does not read, gets nothing.
-    let _ = line::write(stream, &wire::write(reply), Instant::now() + SPEAK_MAX);
+    // The client may have left.
+    let _ = line::write(stream, &wire::write(reply), Instant::now() + CLIENT_MAX);
 }
 
 fn busy() -> Reply {
-    Reply::Refused(Refusal::new(RefusalCode::Busy, "too many ask at once: try again"))
+    Reply::Refused(Refusal::new(RefusalCode::Busy, "too many clients at once: try again"))
 }
 
-/// The folder lets nobody else in; this is for folders that somebody opened up.
+/// For folders whose permissions were widened.
 #[cfg(target_os = "linux")]
 fn is_same_user(stream: &UnixStream) -> bool {
     let mine = rustix::process::geteuid();
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == mine || peer.uid.is_root())
 }
 
-/// The rights of the folder say so.
+/// The permissions of the folder decide.
 #[cfg(not(target_os = "linux"))]
 fn is_same_user(_: &UnixStream) -> bool {
     true

@@ -1,20 +1,20 @@
-//! What a control socket controls: an engine, or in tests something like one.
-//! Translates between the names that people use and the engine's own.
+//! What a control socket controls: an engine, or a fake in tests.
+//! Translates between names of models and the engine's indices.
 
 use std::time::{Duration, Instant};
 
 use magray_engine::engine::{Engine, EngineError, Moved};
 
 use super::{
-    report::{EngineReport, Whereabouts},
+    report::{DeviceResidency, EngineReport},
     wire::{Done, Idle, ModelDone, Refusal, RefusalCode, Reply, Request},
 };
 
-/// Something with models that come and go.
+/// Something whose models can be moved.
 pub(crate) trait Controlled: Send + Sync + 'static {
     fn report(&self) -> EngineReport;
 
-    /// Does what was asked with the model of this place, and waits until it is so.
+    /// Applies a change to the model of this index, and waits until it is done.
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError>;
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Whether it may take a while.
+    /// Whether it moves weights.
     pub(super) fn is_slow(self) -> bool {
         matches!(self, Self::Offload | Self::Release | Self::Preheat)
     }
@@ -105,21 +105,21 @@ fn change_all(
     };
     let started = Instant::now();
     let mut done = Vec::new();
-    for place in meant {
-        // All of them together have the time that was given.
+    for index in meant {
+        // The time is for all of them together.
         let left = within.saturating_sub(started.elapsed());
-        let moved = subject.change(place, change, left).map_err(|error| refusal(&names[place], &error))?;
+        let moved = subject.change(index, change, left).map_err(|error| refusal(&names[index], &error))?;
         done.push(ModelDone {
-            model: names[place].clone(),
+            model: names[index].clone(),
             took_ms: moved.took.as_secs_f64() * 1e3,
-            residency: moved.residency.iter().map(|(device, place)| Whereabouts::of(*device, *place)).collect(),
+            residency: moved.residency.iter().map(|(device, place)| DeviceResidency::of(*device, *place)).collect(),
         });
     }
     Ok(done)
 }
 
 fn unknown(name: &str, known: &[String]) -> Refusal {
-    // A name of garbage would push the rest of the message off the screen.
+    // A name is the client's own text, of any length.
     let shown: String = name.chars().take(80).collect();
     Refusal::new(RefusalCode::UnknownModel, format!("there is no model '{shown}': it has {}", known.join(", ")))
 }

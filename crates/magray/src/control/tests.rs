@@ -25,7 +25,7 @@ use super::{
 
 const MINUTE: u64 = 60_000;
 
-/// Two models. Every preheat waits until somebody opens the gate.
+/// Two models. Every preheat waits until the test opens the gate.
 struct Fake {
     changes: Mutex<Vec<(usize, Change, Duration)>>,
     waiting: Sender<()>,
@@ -46,7 +46,7 @@ impl Controlled for Fake {
             offload_after_use: false,
             pinned: false,
             priority: "normal".to_owned(),
-            residency: vec![Whereabouts::of(DeviceName::Cuda(0), Residency::OnDevice)],
+            residency: vec![DeviceResidency::of(DeviceName::Cuda(0), Residency::OnDevice)],
         };
         EngineReport {
             pid: std::process::id(),
@@ -122,7 +122,7 @@ impl Rig {
     /// Sends bytes as they are and gives what comes back.
     fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = UnixStream::connect(self.path()).unwrap();
-        // Whoever is refused in the middle of a line need not take its rest.
+        // A refused client may not take the rest of the line.
         let _ = stream.write_all(bytes);
         let mut reply = String::new();
         let _ = stream.read_to_string(&mut reply);
@@ -213,14 +213,14 @@ fn silent_clients_hold_up_nobody_but_those_beyond_the_bound() {
         (&*stream).write_all(b"{\"version\":").unwrap();
     }
     assert!(rig.ask(&Request::Status {}).is_ok());
-    // One more than there are places for: at least one of all is told so at once, and none hangs.
+    // One more than there are slots: at least one is refused at once, and none hangs.
     let many: Vec<UnixStream> = (0..16).map(|_| connect()).collect();
-    let told = many.iter().filter(|stream| {
+    let refused = many.iter().filter(|stream| {
         stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let mut stream: &UnixStream = stream;
         stream.read(&mut [0; 64]).is_ok_and(|count| count > 0)
     });
-    assert!(told.count() > 0);
+    assert!(refused.count() > 0);
     drop((silent, many));
     // Their places are free again as soon as their threads have noticed.
     let is_heard =
@@ -234,7 +234,7 @@ fn those_who_wait_for_models_leave_room_for_those_who_only_ask() {
     let preheat = Request::Preheat { model: Some("a".to_owned()), within_ms: MINUTE };
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..8).map(|_| scope.spawn(|| rig.ask(&preheat).is_ok())).collect();
-        // All of them wait; only then is it known that no place is left.
+        // All of them wait; only then is it known that no slot is left.
         (0..8).for_each(|_| rig.has_come.lock().unwrap().recv().unwrap());
         assert!(rig.ask(&Request::Status {}).is_ok());
         assert_eq!(rig.ask(&preheat), Err(RefusalCode::Busy));

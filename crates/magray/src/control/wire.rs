@@ -1,10 +1,10 @@
-//! What is asked and answered over a control socket: one JSON object a line, each with the version of this language.
+//! Requests and replies of a control socket: one JSON object a line, each with the version of the protocol.
 //! Knows neither sockets nor engines.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::report::{EngineReport, Whereabouts};
+use super::report::{DeviceResidency, EngineReport};
 
 /// Goes up when a line of an older magray would be misunderstood.
 pub(super) const VERSION: u64 = 1;
@@ -60,7 +60,7 @@ pub(crate) struct ModelDone {
     pub(crate) model: String,
     pub(crate) took_ms: f64,
     /// Where its weights are now.
-    pub(crate) residency: Vec<Whereabouts>,
+    pub(crate) residency: Vec<DeviceResidency>,
 }
 
 /// Why a request was not done.
@@ -70,7 +70,7 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
 }
 
-/// Why, in one word; it never changes its meaning.
+/// Why; a code never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RefusalCode {
@@ -82,13 +82,13 @@ pub(crate) enum RefusalCode {
     UnknownModel,
     /// It goes on, but took longer than the client would wait.
     NotYet,
-    /// Somebody else wanted the opposite after it.
+    /// Another caller asked for the opposite after it.
     Overruled,
-    /// Too many ask at once: try again.
+    /// Too many clients at once: try again.
     Busy,
     /// The engine ends.
     Ending,
-    /// Somebody of another user.
+    /// The client is another user.
     NotYours,
 }
 
@@ -100,7 +100,7 @@ impl Refusal {
 
 /// A line, with its end.
 pub(super) fn write<T: Serialize>(body: &T) -> String {
-    let mut value = serde_json::to_value(body).unwrap_or_else(|error| unreachable!("plain words: {error}"));
+    let mut value = serde_json::to_value(body).unwrap_or_else(|error| unreachable!("plain data: {error}"));
     if let Value::Object(fields) = &mut value {
         fields.insert(VERSION_KEY.to_owned(), VERSION.into());
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_survives_the_way() {
+    fn a_request_is_read_as_it_was_written() {
         let requests = [
             Request::Status {},
             Request::Offload { model: None, within_ms: 7 },

@@ -160,7 +160,7 @@ impl QueueReservation {
         Ok(HeldBytes { admission: Arc::clone(&self.admission), bytes })
     }
 
-    /// The request is in the queue, with so many tokens.
+    /// The request is in the queue, with this many tokens.
     pub(crate) fn submitted(self, tokens: usize) {
         self.admission.learn(self.body_bytes, tokens as u64);
     }

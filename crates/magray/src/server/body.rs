@@ -1,7 +1,7 @@
 //! Reads a request's body once, into one piece, within its limits of bytes and time.
 //! Never holds more than `admission` allows, and copies nothing that arrived in one piece.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::HttpBody,
@@ -21,29 +21,42 @@ use super::{
     scope::RequestScope,
 };
 
-/// A body that was read. It counts as held until it is dropped.
-pub(crate) struct Body {
+/// A body that was read. It counts as held until its last clone is dropped.
+#[derive(Clone)]
+pub(crate) struct Body(Arc<Read>);
+
+struct Read {
     bytes: Bytes,
     _held: HeldBytes,
 }
 
 impl Body {
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.0.bytes.len()
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.0.bytes
     }
 
     /// The bytes to keep; nothing is copied.
     pub(crate) fn shared(&self) -> Bytes {
-        self.bytes.clone()
+        self.0.bytes.clone()
     }
 
     /// The body as JSON; its texts may borrow from the body.
     pub(crate) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
-        Ok(requests::read(&self.bytes)?)
+        Ok(requests::read(&self.0.bytes)?)
+    }
+
+    /// Reads its texts: on this thread if it is short, else on the engine's threads for that.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        app: &App,
+        read: impl FnOnce(&App, &Self) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let body = self.clone();
+        app.read(self.len(), move |app| read(app, &body)).await
     }
 }
 
@@ -68,7 +81,7 @@ impl FromRequest<App> for Body {
                 let Ok(read) = reading.await else {
                     return Err(Problem::new(Kind::TooSlow, "the body of the request did not arrive in time"));
                 };
-                read.map(|bytes| Self { bytes, _held: held })
+                read.map(|bytes| Self(Arc::new(Read { bytes, _held: held })))
             }
             Err(problem) => Err(problem),
         };

@@ -184,7 +184,7 @@ impl Problem {
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 fn json(body: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(body).unwrap_or_else(|error| unreachable!("texts alone: {error}"))
+    serde_json::to_vec(body).unwrap_or_else(|error| unreachable!("strings can be written as JSON: {error}"))
 }
 
 impl IntoResponse for Problem {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_may_retry_is_told_when() {
+    fn a_refusal_says_when_to_retry() {
         let problem = Problem::busy(Kind::Busy, "later", Duration::from_millis(120));
         let response = problem.render(Shape::OpenAi);
         assert_eq!(response.status(), 429);

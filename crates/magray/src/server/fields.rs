@@ -1,5 +1,5 @@
-//! The few fields that control requests have, as JSON, as a form, or as a multipart form (`curl -F`).
-//! Takes no more than a form of that size needs; what the fields mean is the request's own matter.
+//! The fields of control requests, as JSON, as a form, or as a multipart form (`curl -F`).
+//! Bounded in bytes and fields; knows no field by name.
 
 use axum::extract::{FromRequest, Multipart, Request, multipart::MultipartError};
 use http::header;
@@ -51,7 +51,7 @@ fn read<T: for<'a> Deserialize<'a>>(content_type: &str, body: &[u8]) -> Result<F
     })
 }
 
-/// A multipart form as the other kind of form, so that both are read alike.
+/// A multipart form as a URL-encoded one, so that both are read alike.
 async fn urlencoded(request: Request) -> Result<String, Problem> {
     let mut form = Multipart::from_request(request, &())
         .await

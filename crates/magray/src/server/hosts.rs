@@ -10,7 +10,7 @@ use super::errors::{Kind, Problem};
 /// Names and addresses that are the server's own, whatever the settings allow besides.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnNames {
-    /// Lower case: `localhost`, the machine's host name, and the name that the server was told to listen on.
+    /// Lower case: `localhost`, the machine's host name, and the name that the server listens on.
     names: Vec<String>,
     /// The address that is listened on; `None`: an address that was given as a name.
     address: Option<IpAddr>,

@@ -1,5 +1,5 @@
-//! The forms in which clients send texts: one, many, token ids, pairs. Read straight from the bytes of the request.
-//! Never builds a tree of JSON, and never takes more items than any limit could allow.
+//! The forms in which clients send texts: one, many, token ids, pairs. Read from the bytes of the request.
+//! Builds no tree of JSON, and bounds the number of items.
 
 use std::{borrow::Cow, fmt};
 
@@ -11,8 +11,21 @@ use utoipa::openapi::{ArrayBuilder, ObjectBuilder, OneOfBuilder, RefOr, Schema, 
 
 /// Items of a request that are read at most, whatever the limits say: an item of two bytes takes twenty-four of memory.
 const ITEMS_MAX: usize = 1 << 16;
-/// Token ids of a text that are read at most: no model reads so many.
+/// Token ids of a text that are read at most: more than any model reads.
 const IDS_MAX: usize = 1 << 20;
+
+/// Reads a text without a copy where it has no escapes.
+macro_rules! visit_text {
+    ($value:expr) => {
+        fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+            Ok($value(Cow::Borrowed(text)))
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok($value(Cow::Owned(text.to_owned())))
+        }
+    };
+}
 
 /// A text or several, or the same as token ids.
 #[derive(Debug, PartialEq, Eq)]
@@ -98,13 +111,7 @@ impl<'de> Deserialize<'de> for Document<'de> {
                 f.write_str("a text, or an object with a `text`")
             }
 
-            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Document(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Document(Cow::Owned(text.to_owned())))
-            }
+            visit_text!(Document);
 
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
                 let object = Object::deserialize(de::value::MapAccessDeserializer::new(map))?;
@@ -115,7 +122,7 @@ impl<'de> Deserialize<'de> for Document<'de> {
     }
 }
 
-/// What stands in an array.
+/// An item of an array.
 enum Item<'a> {
     Text(Cow<'a, str>),
     Id(u32),
@@ -131,7 +138,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Input<'a> {
             Read::Text(text) => return Ok(Self::Texts { texts: vec![text], is_single: true }),
             Read::Items(items) => items,
         };
-        let mixed = || de::Error::custom(format_args!("what is mixed is none of these: {FORMS}"));
+        let mixed = || de::Error::custom(format_args!("the items are mixed: expected {FORMS}"));
         match items.first() {
             None => Ok(Self::Texts { texts: Vec::new(), is_single: false }),
             Some(Item::Text(_)) => {
@@ -191,7 +198,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Sequences<'a> {
     }
 }
 
-/// What stands at the outside.
+/// The outermost value.
 enum Read<'a> {
     Text(Cow<'a, str>),
     Items(Vec<Item<'a>>),
@@ -206,13 +213,7 @@ impl<'de> Visitor<'de> for Outer {
         f.write_str(self.0)
     }
 
-    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Read::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Read::Text(Cow::Owned(text.to_owned())))
-    }
+    visit_text!(Read::Text);
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         let mut all = Vec::new();
@@ -243,13 +244,7 @@ impl<'de> Visitor<'de> for Inner {
         f.write_str("a text, a token id, or an array of them")
     }
 
-    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Item::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Item::Text(Cow::Owned(text.to_owned())))
-    }
+    visit_text!(Item::Text);
 
     fn visit_u64<E: de::Error>(self, id: u64) -> Result<Self::Value, E> {
         u32::try_from(id).map(Item::Id).map_err(|_| E::custom(format_args!("{id} is no token id")))
@@ -272,7 +267,7 @@ impl<'de> Visitor<'de> for Inner {
     }
 }
 
-/// What stands in an array inside an array.
+/// An item of an array in an array.
 enum Leaf<'a> {
     Text(Cow<'a, str>),
     Id(u32),
@@ -288,13 +283,7 @@ impl<'de> Deserialize<'de> for Leaf<'de> {
                 f.write_str("a text or a token id")
             }
 
-            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Leaf::Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Leaf::Text(Cow::Owned(text.to_owned())))
-            }
+            visit_text!(Leaf::Text);
 
             fn visit_u64<E: de::Error>(self, id: u64) -> Result<Self::Value, E> {
                 u32::try_from(id).map(Leaf::Id).map_err(|_| E::custom(format_args!("{id} is no token id")))

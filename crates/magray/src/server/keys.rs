@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn without_keys_everybody_may_and_any_key_does() {
+    fn without_keys_every_caller_and_every_key_is_admitted() {
         let none = keys(&[], &[]);
         for access in [Access::Open, Access::Read, Access::Compute, Access::Change] {
             assert!(admit(&none, &HeaderMap::new(), access).is_ok());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_administrators_key_alone_leaves_computing_open() {
+    fn an_administrators_key_leaves_computing_open() {
         let keys = keys(&[], &["boss"]);
         assert!(admit(&keys, &HeaderMap::new(), Access::Read).is_ok());
         assert!(admit(&keys, &headers("authorization", "Bearer any"), Access::Read).is_ok());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn with_keys_of_users_alone_nobody_administers() {
+    fn with_keys_of_users_only_nothing_can_be_changed() {
         let keys = keys(&["one"], &[]);
         assert!(admit(&keys, &HeaderMap::new(), Access::Change).is_err());
         assert_eq!(

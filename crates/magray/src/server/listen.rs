@@ -28,11 +28,11 @@ use tower::{Layer, util::option_layer};
 
 use super::{
     app::App,
+    client_stream::ClientStream,
     connections::{Connection, Connections},
     request::HttpService,
     tls::Tls,
-    unread_bytes::{CountedStream, UnreadBytes},
-    write_timeout::WriteTimeout,
+    unread_bytes::UnreadBytes,
 };
 
 /// How connections are served.
@@ -182,12 +182,14 @@ impl Accepted {
     /// Answers requests until the client leaves or the server stops.
     async fn serve(self, stream: TcpStream, tls: Option<Tls>) -> Result<(), Box<dyn Error + Send + Sync>> {
         let Self { connection, peer, service, builder, watcher, mut is_stopping, _count } = self;
+        // Answers are written whole: waiting to fill a packet would only delay their end.
+        stream.set_nodelay(true)?;
+        let limits = service.app().limits();
+        let stream = ClientStream::new(stream, Arc::clone(connection.unread()), limits.body_within);
         let stream = tokio::select! {
-            stream = handshake(stream, tls, service.app()) => stream?,
+            stream = handshake(stream, tls) => stream?,
             _ = is_stopping.wait_for(|is_stopping| *is_stopping) => return Ok(()),
         };
-        let unread = Arc::clone(connection.unread());
-        let stream = TokioIo::new(CountedStream { stream, unread });
         // Outermost, so that pages that may read answers may read refusals too.
         let cors = option_layer(service.cors());
         let answer = move |request: Request<Incoming>| {
@@ -197,15 +199,12 @@ impl Accepted {
             Arc::clone(&service).answer(Arc::clone(&connection), peer, request)
         };
         let service = TowerToHyperService::new(cors.layer(tower::service_fn(answer)));
-        watcher.watch(builder.serve_connection(stream, service)).await
+        watcher.watch(builder.serve_connection(TokioIo::new(stream), service)).await
     }
 }
 
-/// The stream under TLS where it is set, with a time limit for writes.
-async fn handshake(stream: TcpStream, tls: Option<Tls>, app: &App) -> io::Result<Box<dyn Stream>> {
-    // Answers are written whole: waiting to fill a packet would only delay their end.
-    stream.set_nodelay(true)?;
-    let stream = WriteTimeout::new(stream, app.limits().body_within);
+/// The stream under TLS, where it is set.
+async fn handshake(stream: ClientStream<TcpStream>, tls: Option<Tls>) -> io::Result<Box<dyn Stream>> {
     Ok(match tls {
         Some(tls) => Box::new(tls.acceptor().accept(stream).await?),
         None => Box::new(stream),

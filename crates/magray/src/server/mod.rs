@@ -6,6 +6,7 @@ mod apis;
 mod app;
 mod body;
 mod checks;
+mod client_stream;
 mod connections;
 mod errors;
 mod fields;
@@ -39,7 +40,6 @@ mod signals;
 mod tls;
 mod traces;
 mod unread_bytes;
-mod write_timeout;
 mod writing;
 mod wrong_keys;
 

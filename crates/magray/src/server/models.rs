@@ -10,7 +10,7 @@ use super::errors::{Kind, Problem};
 #[derive(Clone, Debug)]
 pub(crate) struct Models {
     models: Vec<Model>,
-    /// In lower case, with the place of the model that each means.
+    /// In lower case, with the index of the model that each means.
     aliases: Vec<(String, usize)>,
 }
 
@@ -25,13 +25,26 @@ pub(crate) struct Model {
     pub(crate) outputs: usize,
 }
 
-/// What else will do where there is no model that does this.
+/// What is used where no model does this.
 fn next_best(wanted: Does) -> Does {
     match wanted {
-        // The vectors of texts can be compared too; and a score is a class of its own.
+        // Vectors can be compared, and a ranker's score is the score of its one class.
         Does::Rank => Does::Embed,
         Does::Classify => Does::Rank,
         Does::Embed => Does::Embed,
+    }
+}
+
+impl Model {
+    /// Refuses dimensions that its vectors do not have.
+    pub(crate) fn check_dimensions(&self, dimensions: Option<usize>) -> Result<(), Problem> {
+        match dimensions {
+            Some(wanted) if wanted == 0 || wanted > self.outputs => {
+                let message = format!("the vectors of '{}' have {} dimensions, not {wanted}", self.name, self.outputs);
+                Err(Problem::invalid("dimensions", message))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -45,9 +58,9 @@ impl Models {
         let models: Vec<Model> = engine.model_names().iter().enumerate().filter_map(model).collect();
         let mut all = Self { models, aliases: Vec::new() };
         for (alias, name) in aliases {
-            let place =
-                all.place(name).ok_or_else(|| format!("the alias '{alias}' means '{name}', which is no model"))?;
-            all.aliases.push((alias.to_ascii_lowercase(), place));
+            let index =
+                all.index(name).ok_or_else(|| format!("the alias '{alias}' means '{name}', which is no model"))?;
+            all.aliases.push((alias.to_ascii_lowercase(), index));
         }
         Ok(all)
     }
@@ -56,12 +69,11 @@ impl Models {
         self.models.iter()
     }
 
-    pub(crate) fn get(&self, place: usize) -> &Model {
-        &self.models[place]
+    pub(crate) fn get(&self, index: usize) -> &Model {
+        &self.models[index]
     }
 
-    /// The place of the model of this name; without one, of the first that does what is wanted, or what
-    /// comes next to it.
+    /// The index of the model of this name; without a name, of the first that does what is wanted, or the next best.
     pub(crate) fn find(&self, name: Option<&str>, wanted: Does) -> Result<usize, Problem> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             let first = |wanted: Does| self.models.iter().position(|model| model.does == wanted);
@@ -70,33 +82,33 @@ impl Models {
         self.named(name)
     }
 
-    /// The place of the model of this name, or of the first that embeds. One that makes no vectors is refused.
+    /// The index of the model of this name, or of the first that embeds. A model that does not embed is refused.
     pub(crate) fn embedder(&self, name: Option<&str>) -> Result<usize, Problem> {
-        let place = self.find(name, Does::Embed)?;
-        match self.get(place).does {
-            Does::Embed => Ok(place),
+        let index = self.find(name, Does::Embed)?;
+        match self.get(index).does {
+            Does::Embed => Ok(index),
             Does::Rank | Does::Classify => {
                 Err(Problem::invalid("model", "this model makes no vectors: use one that embeds"))
             }
         }
     }
 
-    /// The place of the model of this name.
+    /// The index of the model of this name.
     pub(crate) fn named(&self, name: &str) -> Result<usize, Problem> {
-        self.place(name).ok_or_else(|| {
+        self.index(name).ok_or_else(|| {
             let known: Vec<&str> = self.models.iter().map(|model| model.name.as_str()).collect();
-            // A name is the client's own text: as much of it as helps.
+            // A name is the client's own text, of any length.
             let name: String = name.chars().take(100).collect();
             let message = format!("there is no model '{name}' here; there is {}", known.join(", "));
             Problem { param: Some("model"), ..Problem::new(Kind::NoSuchModel, message) }
         })
     }
 
-    fn place(&self, name: &str) -> Option<usize> {
+    fn index(&self, name: &str) -> Option<usize> {
         let name = name.to_ascii_lowercase();
         // Ollama's clients put a tag behind the name, hub clients an organisation before it.
         let short = |name: &str| name.rsplit('/').next().unwrap_or(name).trim_end_matches(":latest").to_owned();
-        let by_alias = || self.aliases.iter().find(|(alias, _)| *alias == name).map(|(_, place)| *place);
+        let by_alias = || self.aliases.iter().find(|(alias, _)| *alias == name).map(|(_, index)| *index);
         let is_whole = |model: &Model| model.name.to_ascii_lowercase() == name;
         let is_short = |model: &Model| short(&model.name.to_ascii_lowercase()) == short(&name);
         let position = |is_meant: &dyn Fn(&Model) -> bool| self.models.iter().position(is_meant);

@@ -1,5 +1,5 @@
-//! Token ids of OpenAI's own tokenizer, turned back into texts: what some clients send whatever the model is.
-//! Reads the vocabulary from a file of the user's; without one, ids are taken for the model's own.
+//! Turns token ids of OpenAI's tokenizer back into texts: some clients send them whatever the model is.
+//! Reads the vocabulary from a file of the user; without one, ids are the model's own.
 
 use std::{fs, path::Path};
 
@@ -41,7 +41,7 @@ impl OpenAiTokens {
         if places.is_empty() { Err("it holds no tokens".to_owned()) } else { Ok(Self { bytes, places }) }
     }
 
-    /// The text of these ids. Bytes that are no text, as where a sign was cut in two, are replaced.
+    /// The text of these ids. Bytes that are no UTF-8, as of a character that was cut in two, are replaced.
     pub(crate) fn decode(&self, ids: &[u32]) -> Result<String, Problem> {
         let mut text = Vec::with_capacity(ids.len() * 4);
         for id in ids {

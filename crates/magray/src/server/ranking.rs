@@ -1,5 +1,5 @@
 //! Scores texts against a query, within the limits of a request.
-//! Knows no API: those choose the words of question and answer; how texts are scored is the engine's.
+//! Knows no API; how texts are scored is the engine's.
 
 use std::{borrow::Cow, time::Instant};
 

@@ -101,7 +101,7 @@ impl Endpoint {
     pub(super) fn access(&self, method: &Method) -> Access {
         let declared = self.access.iter().find(|(known, _)| known == method);
         match declared.or(self.access.first()) {
-            // Which methods a path takes is told to those alone who may use it.
+            // Callers without the key do not learn which methods a path has.
             Some((_, Access::Compute)) if declared.is_none() => Access::Read,
             Some((_, access)) => *access,
             None => Access::Open,

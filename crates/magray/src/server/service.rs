@@ -1,4 +1,4 @@
-//! The way of a request through the engine: texts are read beside the runtime, queued, computed, and told of.
+//! Takes a request through the engine: texts are tokenized beside the runtime, queued, computed, and recorded.
 //! Knows no API: those turn requests into texts and answers into JSON.
 
 use std::{
@@ -20,10 +20,10 @@ use super::{
     writing::{Json, write_budget},
 };
 
-/// Answers of so many numbers are written where they are: it takes some tenths of a millisecond.
+/// Answers up to this size are written by the thread that has them: it takes some tenths of a millisecond.
 const INLINE_NUMBERS_MAX: usize = 32 << 10;
 
-/// What a number takes of an answer, about.
+/// The estimated bytes of a number in an answer.
 const NUMBER_BYTES: usize = 12;
 
 /// Work that was read, and how it went.
@@ -35,7 +35,7 @@ pub(crate) struct ReadWork {
     pub(crate) took: Duration,
 }
 
-/// What came of it.
+/// Work that was computed.
 #[derive(Debug)]
 pub(crate) struct Computed {
     pub(crate) answer: Answer,
@@ -108,7 +108,7 @@ impl App {
         Ok(ReadWork { work, truncated, took: started.elapsed() })
     }
 
-    /// Queues work and waits for what comes of it. Whoever stops waiting takes the work back.
+    /// Queues work and waits for its result. A caller that stops waiting withdraws the work.
     pub(crate) async fn compute(&self, read: ReadWork) -> Result<Computed, Problem> {
         let ReadWork { mut work, truncated, took: reading } = read;
         let (model, texts) = (work.model, work.texts.len());
@@ -161,23 +161,23 @@ impl Computed {
     ) -> Result<Response, Problem> {
         if self.answer.values.len() <= INLINE_NUMBERS_MAX && write_budget::has_time() {
             let json = write_budget::timed(|| write(&self.answer));
-            return Ok(self.tell(json.into_response()));
+            return Ok(self.with_headers(json.into_response()));
         }
-        // Closed it never is; and without a turn the answer would only come at a worse moment.
-        let _turn = Arc::clone(&self.writers).acquire_owned().await.ok();
+        // The semaphore is never closed.
+        let _permit = Arc::clone(&self.writers).acquire_owned().await.ok();
         let writing = tokio::task::spawn_blocking(move || (write(&self.answer), self));
         let failed = |_| Problem::new(Kind::Internal, "writing the answer failed: report it as a defect");
         let (json, computed) = writing.await.map_err(failed)?;
-        Ok(computed.tell(json.into_response()))
+        Ok(computed.with_headers(json.into_response()))
     }
 
-    /// Says in the head of a response which device computed it, how long that took, and what was cut.
-    pub(crate) fn tell(&self, mut response: Response) -> Response {
-        self.tell_in(response.headers_mut());
+    /// Adds headers that name the device, the times, and how many texts were cut.
+    pub(crate) fn with_headers(&self, mut response: Response) -> Response {
+        self.add_headers(response.headers_mut());
         response
     }
 
-    fn tell_in(&self, headers: &mut HeaderMap) {
+    fn add_headers(&self, headers: &mut HeaderMap) {
         const DEVICE: HeaderName = HeaderName::from_static("x-magray-device");
         const FALLBACK: HeaderName = HeaderName::from_static("x-magray-fallback");
         const TRUNCATED: HeaderName = HeaderName::from_static("x-magray-truncated");

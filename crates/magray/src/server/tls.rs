@@ -1,5 +1,5 @@
-//! Speaks TLS with the certificate of the settings, which can be read again while the server runs.
-//! Takes no client that speaks less than TLS 1.2.
+//! TLS with the certificate of the settings, which a reload reads again.
+//! Refuses versions before TLS 1.2.
 
 use std::{
     io,
@@ -23,7 +23,7 @@ struct Inner {
     config: RwLock<Arc<ServerConfig>>,
 }
 
-/// Why TLS cannot be spoken.
+/// Why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     #[error("cannot read '{}': {reason}", path.display())]
@@ -40,14 +40,14 @@ impl Tls {
         Ok(Self(Arc::new(Inner { cert: cert.to_owned(), key: key.to_owned(), config })))
     }
 
-    /// Reads certificate and key again; connections that are there stay as they are.
+    /// Reads certificate and key again, for new connections.
     pub(crate) fn reload(&self) -> Result<(), TlsError> {
         let config = Arc::new(read(&self.0.cert, &self.0.key)?);
         *self.0.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
 
-    /// What greets the next connection.
+    /// For the next connection.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         Arc::clone(&self.0.config.read().unwrap_or_else(PoisonError::into_inner)).into()
     }

@@ -148,14 +148,14 @@ impl Trace {
             }
             span.set_attribute(KeyValue::new("http.response.status_code", i64::from(ended.status)));
             span.set_attribute(KeyValue::new("magray.request_id", ended.request_id.to_owned()));
-            let words = [
+            let attributes = [
                 ("magray.model", ended.model.map(str::to_owned)),
                 ("magray.key", key.as_deref().map(str::to_owned)),
                 ("magray.device", passes.last().map(|pass| pass.device.to_string())),
                 ("error.type", ended.error.map(str::to_owned)),
             ];
-            for (name, word) in words.into_iter().filter_map(|(name, word)| Some((name, word?))) {
-                span.set_attribute(KeyValue::new(name, word));
+            for (name, text) in attributes.into_iter().filter_map(|(name, text)| Some((name, text?))) {
+                span.set_attribute(KeyValue::new(name, text));
             }
             if !passes.is_empty() {
                 span.set_attribute(KeyValue::new("magray.texts", *texts as i64));

@@ -2,7 +2,6 @@
 //! Refuses nothing: the connection's window is the bound, and what is counted leaves less room to others' requests.
 
 use std::{
-    io::{self, IoSlice},
     pin::Pin,
     sync::{
         Arc,
@@ -13,7 +12,6 @@ use std::{
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::admission::Admission;
 
@@ -43,7 +41,7 @@ impl UnreadBytes {
         self.is_held.load(Ordering::Relaxed)
     }
 
-    fn arrived(&self, bytes: u64) {
+    pub(super) fn arrived(&self, bytes: u64) {
         // In this order: what is read at the same time was added before.
         if self.is_held() {
             self.admission.add_unread(bytes);
@@ -72,51 +70,6 @@ impl UnreadBytes {
 impl Drop for UnreadBytes {
     fn drop(&mut self) {
         self.clear();
-    }
-}
-
-/// The stream of a connection, whose bytes are counted as they arrive.
-pub(crate) struct CountedStream<S> {
-    pub(crate) stream: S,
-    pub(crate) unread: Arc<UnreadBytes>,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.unread.arrived((buffer.filled().len() - before) as u64);
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -14,7 +14,7 @@ fn location(server: &Server) -> String {
 }
 
 #[test]
-fn a_model_comes_with_its_first_request_and_moves_as_it_is_told() {
+fn a_model_is_loaded_by_its_first_request_and_moved_by_requests() {
     let server = Setup::on_gpu("").start();
     assert_eq!(location(&server), "unloaded");
     let reply = server.post("/v1/embeddings", r#"{"input":"river"}"#).ok();

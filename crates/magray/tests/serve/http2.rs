@@ -137,7 +137,7 @@ fn requests_are_answered_by_http_2() {
 }
 
 #[test]
-fn answers_that_nobody_took_by_http_2_were_held_for_ever() {
+fn answers_that_a_client_of_http_2_did_not_take_were_held_for_ever() {
     let server = Setup::embedder().settings("[server]\nbody_timeout_s = 1\nhead_timeout_s = 1\n").start();
     let mut client = Client::connect(&server, 0);
     let body = json!({"inputs": vec!["river"; 200]}).to_string();

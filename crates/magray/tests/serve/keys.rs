@@ -81,7 +81,7 @@ fn each_api_says_in_its_own_way_that_a_key_is_missing() {
 }
 
 #[test]
-fn a_key_that_asks_too_often_is_told_when_to_come_back() {
+fn a_key_that_has_spent_its_rate_gets_429_with_retry_after() {
     let setup = Setup::embedder().env("MAGRAY_API_KEYS", "one,two");
     let server = setup.settings("[server]\nrequests_per_minute = 6\n").start();
     let ask = |key: &str| server.request("GET", "/v1/models").key(key).send();

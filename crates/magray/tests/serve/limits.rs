@@ -116,7 +116,7 @@ fn small_requests_starved_a_large_one() {
 }
 
 #[test]
-fn a_full_queue_shut_doors_that_compute_nothing() {
+fn a_full_queue_refused_routes_that_compute_nothing() {
     let setup = Setup::on_gpu("hang@batch=1");
     let server = setup.settings("[queue]\nrequests_max = 1\n").start();
     let mut waiting = server.request("POST", "/embed").body(r#"{"inputs":"river"}"#).begin();

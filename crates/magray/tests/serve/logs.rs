@@ -81,7 +81,7 @@ fn a_warning_about_a_request_carries_its_name() {
 }
 
 #[test]
-fn a_client_that_leaves_is_told_of() {
+fn a_client_that_leaves_is_logged() {
     let server = in_json(Setup::on_gpu("hang@batch=1")).start();
     let request = server.request("POST", "/embed").header("x-request-id", "gone").body(r#"{"inputs":"river"}"#);
     let stream = request.begin();

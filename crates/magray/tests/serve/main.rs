@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 mod cohere;
-mod doors;
 mod gpu;
 mod hosts;
 mod http;
@@ -17,6 +16,7 @@ mod mcp;
 mod metrics;
 mod ollama;
 mod openai;
+mod pages;
 mod reload;
 mod rig;
 mod rough;

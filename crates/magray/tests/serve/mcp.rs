@@ -128,7 +128,7 @@ fn agents_move_models_on_and_off_the_gpu() {
 }
 
 #[test]
-fn what_is_wrong_with_a_call_is_told_to_the_agent() {
+fn a_wrong_call_is_an_error_in_the_result_of_the_tool() {
     let server = Setup::all_kinds().start();
     for (tool, arguments, message) in [
         ("embed_texts", json!({"texts": []}), "no text"),

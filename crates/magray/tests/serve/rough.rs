@@ -1,4 +1,4 @@
-//! Clients that no server wants: broken, slow, greedy, or out to do harm. Each gets a clear answer or a closed door.
+//! Clients that are broken, slow, greedy or hostile: each gets a clear answer or a closed connection.
 
 use std::{
     io::{Read, Write},
@@ -24,7 +24,7 @@ fn assert_well(server: &Server) {
 }
 
 #[test]
-fn bytes_that_are_no_http_get_400_or_a_closed_door() {
+fn bytes_that_are_no_http_get_400_or_a_closed_connection() {
     let server = Setup::embedder().start();
     let long_line = [b"GET /".to_vec(), vec![b'a'; 100_000], b" HTTP/1.1\r\n\r\n".to_vec()].concat();
     let cases: [&[u8]; 7] = [
@@ -93,7 +93,7 @@ fn a_flood_of_headers_is_refused() {
 }
 
 #[test]
-fn clients_that_do_not_speak_in_their_time_are_shown_out() {
+fn clients_that_are_too_slow_are_disconnected() {
     let server = Setup::embedder().settings("[server]\nhead_timeout_s = 1\nbody_timeout_s = 1\n").start();
     let beginnings: [&[u8]; 4] =
         [b"", b"GET /hea", b"PRI * HT", b"POST /embed HTTP/1.1\r\nhost: localhost\r\nx-slow: "];
@@ -119,7 +119,7 @@ fn clients_that_do_not_speak_in_their_time_are_shown_out() {
 }
 
 #[test]
-fn clients_that_leave_amid_their_first_words_are_forgotten_at_once() {
+fn clients_that_leave_within_their_first_bytes_are_forgotten_at_once() {
     // Longer than the test may take.
     let server = Setup::embedder().settings("[server]\nhead_timeout_s = 3600\n").start();
     for words in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n", b"GET / HT"] {
@@ -132,7 +132,7 @@ fn clients_that_leave_amid_their_first_words_are_forgotten_at_once() {
 }
 
 #[test]
-fn first_words_may_come_in_pieces() {
+fn first_bytes_may_arrive_in_pieces() {
     let server = Setup::embedder().start();
     let mut stream = connect(server.address);
     stream.set_nodelay(true).unwrap();
@@ -180,7 +180,7 @@ fn one_connection_too_many_is_closed_and_the_others_go_on() {
 }
 
 #[test]
-fn idle_connections_that_have_asked_before_kept_everybody_out() {
+fn idle_connections_kept_new_clients_out() {
     let server = Setup::embedder().settings("[server]\nconnections_max = 8\n").start();
     let ask = |stream: &mut TcpStream| {
         stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
@@ -201,7 +201,7 @@ fn idle_connections_that_have_asked_before_kept_everybody_out() {
 }
 
 #[test]
-fn heads_that_promise_much_locked_everybody_out() {
+fn announced_bodies_kept_other_clients_out() {
     let server = Setup::embedder().start();
     let head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16777216\r\n\r\n{";
     let _promising: Vec<TcpStream> = (0..9)
@@ -232,7 +232,7 @@ pub(crate) fn held_bytes(server: &Server) -> u64 {
 }
 
 #[test]
-fn silent_connections_keep_nobody_out() {
+fn silent_connections_do_not_keep_new_clients_out() {
     let server = Setup::embedder().settings("[server]\nconnections_max = 2\n").start();
     let mut silent: Vec<TcpStream> = (0..2).map(|_| connect(server.address)).collect();
     server.get("/health/live").ok();

@@ -56,7 +56,7 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told() {
+fn a_port_that_is_in_use_is_a_clear_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (code, said) = Setup::embedder().port(taken.local_addr().unwrap().port()).refused();
     assert!(code == 2 && said.contains("cannot listen on") && said.contains("--port"), "{code}: {said}");

@@ -23,7 +23,7 @@ fn texts_and_ids_are_embedded() {
 }
 
 #[test]
-fn a_text_that_is_too_long_is_cut_and_it_is_told_or_refused() {
+fn a_text_that_is_too_long_is_cut_with_a_header_or_refused() {
     let server = Setup::embedder().start();
     let long = "river ".repeat(200);
     let cut = server.post("/embed", &json!({"inputs": [long, "a"]}).to_string()).ok();
@@ -52,7 +52,7 @@ fn texts_are_ranked() {
 }
 
 #[test]
-fn classes_are_told_of_texts_and_pairs() {
+fn texts_and_pairs_are_classified() {
     let server = Setup::all_kinds().start();
     let predict = |inputs: Value| server.post("/predict", &json!({"inputs": inputs}).to_string()).ok().json();
     let one = predict(json!("the cat"));
@@ -103,7 +103,7 @@ fn texts_become_tokens_and_tokens_texts() {
 }
 
 #[test]
-fn what_is_served_is_told() {
+fn info_describes_what_is_served() {
     let server = Setup::embedder().start();
     let info = server.get("/info").ok().json();
     assert_eq!((&info["model_id"], &info["max_input_length"]), (&json!("bert"), &json!(32)));

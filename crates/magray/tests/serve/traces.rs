@@ -135,7 +135,7 @@ fn what_a_client_does_not_want_traced_is_not() {
 }
 
 #[test]
-fn what_was_not_told_yet_is_told_when_the_server_ends() {
+fn traces_that_wait_are_exported_when_the_server_ends() {
     let collector = Collector::start();
     let endpoint = format!("[server.tracing]\notlp_endpoint = \"{}\"\n", collector.address);
     let mut server = Setup::embedder().settings(&endpoint).start();
@@ -148,7 +148,7 @@ fn what_was_not_told_yet_is_told_when_the_server_ends() {
 }
 
 #[test]
-fn a_collector_that_is_not_there_is_told_of_once_and_costs_no_request() {
+fn a_missing_collector_is_logged_once_and_fails_no_request() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server = Setup::embedder().env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{port}")).start();
     server.post("/embed", r#"{"inputs":"river"}"#).ok();

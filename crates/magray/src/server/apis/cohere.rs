@@ -1,15 +1,13 @@
 //! Cohere's API, version 2: embeddings in several encodings, and reranking.
 //! Reads no images, and quantises to no bytes: their ranges would be invented.
 
-use std::sync::Arc;
-
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
 use magray_engine::engine::Answer;
 
-use super::{openai::check_dimensions, reranking};
+use super::reranking;
 use crate::server::{
     app::App,
     body::Body,
@@ -38,7 +36,7 @@ impl InputType {
     }
 }
 
-/// What is written of an embedding.
+/// How vectors are written.
 struct Finish {
     model: usize,
     encodings: Vec<Encoding>,
@@ -53,9 +51,7 @@ struct Finish {
     responses((status = 200, description = "The vectors, by encoding", body = doc::Embedded))
 )]
 pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let (read, finish) = app.read(body.len(), move |app| read_embed(app, own.json()?)).await?;
+    let (read, finish) = body.read(&app, |app, body| read_embed(app, body.json()?)).await?;
     let computed = app.compute(read).await?;
     let write = move |answer: &Answer| {
         let mut json = Json::for_numbers(answer.values.len() * finish.encodings.len());
@@ -73,7 +69,7 @@ pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response
 
 fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish), Problem> {
     if request.input_type == Some(InputType::Image) || request.images.is_some_and(|images| !images.is_empty()) {
-        return Err(Problem::invalid("images", "texts alone are read here, and no images"));
+        return Err(Problem::invalid("images", "images are not supported: send texts"));
     }
     let truncate = match request.truncate {
         Some(Truncate::Start) => return Err(Problem::invalid("truncate", "texts are cut at their end only: use END")),
@@ -81,7 +77,7 @@ fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish)
         None => None,
     };
     let model = app.models().embedder(request.model.as_deref())?;
-    check_dimensions(request.output_dimension, app.models().get(model))?;
+    app.models().get(model).check_dimensions(request.output_dimension)?;
     let encodings = encodings(request.embedding_types)?;
     let texts = match (request.texts, request.inputs) {
         (Some(Documents(texts)), None) => texts,
@@ -158,12 +154,12 @@ pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Respons
     start(&mut json).raw(r#","results":"#);
     reranked.write(&mut json);
     json.raw(",").raw(META).raw(r#""billed_units":{"search_units":1}}}"#);
-    Ok(reranked.computed.tell(json.into_response()))
+    Ok(reranked.computed.with_headers(json.into_response()))
 }
 
 const META: &str = r#""meta":{"api_version":{"version":"2"},"#;
 
-/// The opening of an answer, with a name of its own.
+/// The opening of an answer, with an id of its own.
 fn start(json: &mut Json) -> &mut Json {
     let id = request_id::new();
     json.raw(r#"{"id":"#).text(id.to_str().unwrap_or_default())
@@ -221,23 +217,8 @@ mod doc {
     #[schema(as = CohereReranked)]
     pub(super) struct Reranked {
         id: String,
-        results: Vec<Ranked>,
+        results: Vec<super::reranking::Ranked>,
         meta: RerankMeta,
-    }
-
-    #[derive(ToSchema)]
-    #[schema(as = CohereRanked)]
-    struct Ranked {
-        index: usize,
-        relevance_score: f32,
-        #[schema(nullable = false)]
-        document: Option<Document>,
-    }
-
-    #[derive(ToSchema)]
-    #[schema(as = CohereDocument)]
-    struct Document {
-        text: String,
     }
 
     #[derive(ToSchema)]

@@ -1,5 +1,5 @@
-//! Where the models are and how they come and go: status, offload, release, preheat, timeout.
-//! No request fails because a model moves; those who ask for a move wait until it is done, a few at a time.
+//! Where the models are, and moves of them: status, offload, release, preheat, timeout.
+//! No request fails because a model moves. Callers wait until a move is done; their number is bounded.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use tracing::Instrument;
 
 use crate::{
-    control::{DeviceReport, EngineReport, Whereabouts},
+    control::{DeviceReport, DeviceResidency, EngineReport},
     server::{
         app::App,
         errors::{Kind, Problem},
@@ -22,10 +22,10 @@ use crate::{
     },
 };
 
-/// A move is waited for this long; it goes on after it.
+/// How long a caller waits for a move; it goes on after that.
 const MOVE_MAX: Duration = Duration::from_secs(30);
 
-/// Tells where the models are, what they hold, and how the devices are.
+/// Shows where the models are, what they hold, and the state of the devices.
 #[utoipa::path(
     get, path = "",
     responses((status = 200, description = "The engine at this moment", body = EngineReport))
@@ -34,13 +34,13 @@ pub(crate) async fn status(State(app): State<App>) -> Response {
     axum::Json(app.report()).into_response()
 }
 
-/// Tells how the devices are; the CPU is the first.
+/// Shows the state of the devices; the CPU is the first.
 #[utoipa::path(get, path = "", responses((status = 200, description = "The devices", body = Vec<DeviceReport>)))]
 pub(crate) async fn devices(State(app): State<App>) -> Response {
     axum::Json(app.report().devices).into_response()
 }
 
-/// What came of it.
+/// The models that were moved.
 #[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct MovedReport {
@@ -53,7 +53,7 @@ pub(crate) struct MovedReport {
 pub(crate) struct MovedModel {
     name: String,
     took_s: f64,
-    residency: Vec<Whereabouts>,
+    residency: Vec<DeviceResidency>,
 }
 
 /// Takes models off the GPUs; their weights stay in the memory of the host.
@@ -76,7 +76,7 @@ pub(crate) async fn release(State(app): State<App>, Fields(which): Fields<MoveRe
     move_models(app, which, Move::Release).await
 }
 
-/// Brings models to a GPU before anybody asks; to the CPU where there is no GPU.
+/// Loads models onto a GPU before a request needs them; onto the CPU where there is no GPU.
 #[utoipa::path(
     post, path = "",
     request_body = MoveRequest,
@@ -92,28 +92,28 @@ async fn move_models(app: App, which: MoveRequest, how: Move) -> Result<Response
 
 /// Moves the model of this name, or all, and waits until that is done.
 pub(crate) async fn moved(app: &App, model: Option<&str>, how: Move) -> Result<MovedReport, Problem> {
-    let (own, places) = (app.clone(), chosen(app, model)?);
+    let (own, indices) = (app.clone(), chosen(app, model)?);
     let moving = async move {
-        let mut models = Vec::with_capacity(places.len());
-        for place in places {
-            let moved = own.engine().move_model(place, how, MOVE_MAX).await?;
-            models.push(MovedModel::of(&own.models().get(place).name, &moved));
+        let mut models = Vec::with_capacity(indices.len());
+        for index in indices {
+            let moved = own.engine().move_model(index, how, MOVE_MAX).await?;
+            models.push(MovedModel::of(&own.models().get(index).name, &moved));
         }
         Ok::<_, Problem>(MovedReport { models })
     };
-    // A task of its own: all models are moved also where nobody waits for it any more.
+    // A task of its own: all models are moved also where the caller has left.
     let failed = |_| Err(Problem::new(Kind::Internal, "moving the models failed"));
     tokio::spawn(moving.in_current_span()).await.unwrap_or_else(failed)
 }
 
 impl MovedModel {
     fn of(name: &str, moved: &Moved) -> Self {
-        let residency = moved.residency.iter().map(|(device, place)| Whereabouts::of(*device, *place)).collect();
+        let residency = moved.residency.iter().map(|(device, place)| DeviceResidency::of(*device, *place)).collect();
         Self { name: name.to_owned(), took_s: moved.took.as_secs_f64(), residency }
     }
 }
 
-/// What holds now.
+/// The timeout in force.
 #[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct TimeoutReport {
@@ -138,16 +138,16 @@ pub(crate) async fn timeout(
 /// Changes how long the model of this name, or all, stay on a GPU without being used.
 pub(crate) fn set_timeout(app: &App, model: Option<&str>, timeout: &Timeout) -> Result<TimeoutReport, Problem> {
     let timeout = timeout.read().map_err(|wrong| Problem::invalid("timeout", wrong))?;
-    let places = chosen(app, model)?;
-    for place in &places {
-        app.engine().set_idle_timeout(*place, timeout)?;
-        app.engine().set_offload_after_use(*place, timeout == Some(Duration::ZERO))?;
+    let indices = chosen(app, model)?;
+    for index in &indices {
+        app.engine().set_idle_timeout(*index, timeout)?;
+        app.engine().set_offload_after_use(*index, timeout == Some(Duration::ZERO))?;
     }
-    let models = places.iter().map(|place| app.models().get(*place).name.clone()).collect();
+    let models = indices.iter().map(|index| app.models().get(*index).name.clone()).collect();
     Ok(TimeoutReport { models, timeout: timeout.map(|timeout| timeout.as_secs_f64()) })
 }
 
-/// The places of the models that are meant.
+/// The indices of the models that are meant.
 fn chosen(app: &App, name: Option<&str>) -> Result<Vec<usize>, Problem> {
     match name.filter(|name| !name.is_empty()) {
         Some(name) => Ok(vec![app.models().named(name)?]),

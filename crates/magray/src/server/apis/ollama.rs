@@ -1,10 +1,7 @@
 //! Ollama's API, as far as it is about embeddings: vectors, and which models there are.
-//! Takes the options of text generation and does nothing with them; pulls and makes no models.
+//! Ignores the options of text generation; pulls and makes no models.
 
-use std::{
-    sync::Arc,
-    time::{Instant, SystemTime},
-};
+use std::time::{Instant, SystemTime};
 
 use axum::{
     extract::State,
@@ -17,7 +14,6 @@ use magray_engine::{
 };
 use serde::Serialize;
 
-use super::openai::check_dimensions;
 use crate::server::{
     app::App,
     body::Body,
@@ -39,12 +35,10 @@ use crate::server::{
 )]
 pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let started = Instant::now();
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let read = move |app: &App| {
-        let request: EmbedRequest<'_> = own.json()?;
+    let read = |app: &App, body: &Body| {
+        let request: EmbedRequest<'_> = body.json()?;
         let model = app.models().embedder(request.model.as_deref())?;
-        check_dimensions(request.dimensions, app.models().get(model))?;
+        app.models().get(model).check_dimensions(request.dimensions)?;
         let how = Reading { model, param: "input", prompt: None, truncate: Some(request.truncate.unwrap_or(true)) };
         let read = match request.input.filter(|input| !input.texts.is_empty()) {
             Some(Texts { texts, is_single }) => Some(app.read_input(Input::Texts { texts, is_single }, how)?),
@@ -52,7 +46,7 @@ pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response
         };
         Ok((read, model, request.dimensions))
     };
-    let (read, model, dimensions) = app.read(body.len(), read).await?;
+    let (read, model, dimensions) = body.read(&app, read).await?;
     let name = &app.models().get(model).name;
     let Some(read) = read else {
         let mut json = Json::default();
@@ -66,7 +60,7 @@ pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response
         json.list(answer.rows(), |json, row| {
             json.numbers(&cut(row, dimensions));
         });
-        // A model that is not there yet is waited for.
+        // The wait includes the loading of the model.
         json.raw(r#","total_duration":"#).whole(started.elapsed().as_nanos() as usize);
         json.raw(r#","load_duration":"#).whole(answer.queued.as_nanos() as usize);
         json.raw(r#","prompt_eval_count":"#).whole(answer.tokens).raw("}");
@@ -75,7 +69,7 @@ pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response
     computed.written(write).await
 }
 
-/// Turns one text into a vector: the older way to ask.
+/// Turns one text into a vector: the older form of the request.
 #[utoipa::path(
     post, path = "",
     operation_id = "ollama_embeddings",
@@ -83,23 +77,21 @@ pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response
     responses((status = 200, description = "The vector", body = doc::Embedding))
 )]
 pub(crate) async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let read = move |app: &App| {
-        let request: EmbeddingsRequest<'_> = own.json()?;
+    let read = |app: &App, body: &Body| {
+        let request: EmbeddingsRequest<'_> = body.json()?;
         let model = app.models().embedder(request.model.as_deref())?;
         let how = Reading { model, param: "prompt", prompt: None, truncate: Some(true) };
         let Some(text) = request.prompt.filter(|prompt| !prompt.is_empty()) else { return Ok(None) };
         app.read_input(Input::Texts { texts: vec![text], is_single: true }, how).map(Some)
     };
     let mut json = Json::default();
-    let Some(read) = app.read(body.len(), read).await? else {
+    let Some(read) = body.read(&app, read).await? else {
         json.raw(r#"{"embedding":[]}"#);
         return Ok(json.into_response());
     };
     let computed = app.compute(read).await?;
     json.raw(r#"{"embedding":"#).numbers(computed.answer.rows().next().unwrap_or_default()).raw("}");
-    Ok(computed.tell(json.into_response()))
+    Ok(computed.with_headers(json.into_response()))
 }
 
 /// A model, as Ollama's clients see it.
@@ -115,7 +107,7 @@ struct Listed {
     /// Not known.
     digest: &'static str,
     details: Details,
-    /// When it leaves its GPU if nobody uses it; null: not by itself.
+    /// When it leaves its GPU if it is not used; null: not by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     expires_at: Option<String>,
@@ -229,9 +221,9 @@ pub(crate) async fn ps(State(app): State<App>) -> Response {
 )]
 pub(crate) async fn show(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let request: ShowRequest = body.json()?;
-    let place = app.models().named(&request.model)?;
-    let model = app.models().get(place);
-    let Some(spec) = app.engine().spec(place) else { unreachable!("every model has a specification") };
+    let index = app.models().named(&request.model)?;
+    let model = app.models().get(index);
+    let Some(spec) = app.engine().spec(index) else { unreachable!("every model has a specification") };
     let family = family(spec);
     let capability = if model.does == Does::Embed { "embedding" } else { model.does.code() };
     let shown = serde_json::json!({
@@ -259,7 +251,7 @@ pub(crate) async fn version() -> Response {
     axum::Json(serde_json::json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
 }
 
-/// Says that the server runs: what Ollama's programs ask before anything else.
+/// Says that the server runs: what Ollama's programs ask first.
 #[utoipa::path(
     get, path = "",
     responses((status = 200, description = "It runs", body = String, content_type = "text/plain"))

@@ -1,7 +1,7 @@
 //! OpenAI's API: embeddings and models, and the reranking that others have put beside them.
 //! Takes what their clients send, ignores what has no meaning here, and refuses what would change the answer.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use axum::{
     extract::{Path, State, rejection::PathRejection},
@@ -29,12 +29,10 @@ use crate::server::{
     responses((status = 200, description = "The vectors", body = doc::Embeddings))
 )]
 pub(crate) async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let read = move |app: &App| {
-        let request: EmbeddingsRequest<'_> = own.json()?;
+    let read = |app: &App, body: &Body| {
+        let request: EmbeddingsRequest<'_> = body.json()?;
         let model = app.models().embedder(request.model.as_deref())?;
-        check_dimensions(request.dimensions, app.models().get(model))?;
+        app.models().get(model).check_dimensions(request.dimensions)?;
         let how = Reading { model, param: "input", prompt: request.prompt_name.as_deref(), truncate: None };
         let input = match (request.input, app.openai_tokens()) {
             (Input::Ids { texts, is_single }, Some(tokens)) => {
@@ -46,7 +44,7 @@ pub(crate) async fn embeddings(State(app): State<App>, body: Body) -> Result<Res
         let read = app.read_input(input, how)?;
         Ok((read, model, request.encoding_format.unwrap_or_default(), request.dimensions))
     };
-    let (read, model, format, dimensions) = app.read(body.len(), read).await?;
+    let (read, model, format, dimensions) = body.read(&app, read).await?;
     let computed = app.compute(read).await?;
     let write = move |answer: &Answer| {
         let mut json = Json::for_numbers(answer.values.len());
@@ -65,17 +63,6 @@ pub(crate) async fn embeddings(State(app): State<App>, body: Body) -> Result<Res
         json
     };
     computed.written(write).await
-}
-
-/// Refuses dimensions that a model's vectors do not have.
-pub(in crate::server) fn check_dimensions(dimensions: Option<usize>, model: &Model) -> Result<(), Problem> {
-    match dimensions {
-        Some(wanted) if wanted == 0 || wanted > model.outputs => {
-            let message = format!("the vectors of '{}' have {} dimensions, not {wanted}", model.name, model.outputs);
-            Err(Problem::invalid("dimensions", message))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Lists the models.
@@ -104,7 +91,7 @@ pub(crate) async fn model(
     show_model(&app, &name)
 }
 
-/// Shows one model, by a name as the hub has them. Clients do not escape the stroke in it.
+/// Shows one model, by a name with an organisation, as the hub has them. Clients do not escape the slash in it.
 #[utoipa::path(
     get, path = "",
     params(("organisation" = String, Path, description = "Whose it is"), ("model" = String, Path, description = "Its name")),
@@ -127,9 +114,9 @@ fn no_name(reason: PathRejection) -> Problem {
 }
 
 fn show_model(app: &App, name: &str) -> Result<Response, Problem> {
-    let place = app.models().named(name)?;
+    let index = app.models().named(name)?;
     let mut json = Json::default();
-    write_model(&mut json, app.models().get(place));
+    write_model(&mut json, app.models().get(index));
     Ok(json.into_response())
 }
 
@@ -153,7 +140,7 @@ pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Respons
     json.raw(r#"{"model":"#).text(&app.models().get(reranked.model).name).raw(r#","results":"#);
     reranked.write(&mut json);
     json.raw(r#","usage":{"total_tokens":"#).whole(reranked.computed.answer.tokens).raw("}}");
-    Ok(reranked.computed.tell(json.into_response()))
+    Ok(reranked.computed.with_headers(json.into_response()))
 }
 
 /// The answers as the document describes them; they are written by hand.
@@ -216,25 +203,12 @@ mod doc {
     #[derive(ToSchema)]
     pub(super) struct Reranked {
         model: String,
-        results: Vec<Ranked>,
+        results: Vec<super::reranking::Ranked>,
         usage: RerankUsage,
     }
 
     #[derive(ToSchema)]
     struct RerankUsage {
         total_tokens: usize,
-    }
-
-    #[derive(ToSchema)]
-    struct Ranked {
-        index: usize,
-        relevance_score: f32,
-        #[schema(nullable = false)]
-        document: Option<RankedDocument>,
-    }
-
-    #[derive(ToSchema)]
-    struct RankedDocument {
-        text: String,
     }
 }

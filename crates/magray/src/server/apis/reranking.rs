@@ -1,7 +1,5 @@
-//! Reranking as Cohere and those beside OpenAI ask for it: one question, and answers that differ in their head and tail.
-//! Leaves that head and tail to them.
-
-use std::sync::Arc;
+//! Reranking for Cohere's clients and OpenAI's: one request, and answers that differ around the same results.
+//! Writes those results only.
 
 use crate::server::{
     app::App,
@@ -16,23 +14,37 @@ use crate::server::{
     writing::Json,
 };
 
+/// A document's score, as the OpenAPI document describes it.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its description is used")]
+pub(super) struct Ranked {
+    index: usize,
+    relevance_score: f32,
+    #[schema(nullable = false)]
+    document: Option<RankedDocument>,
+}
+
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its description is used")]
+struct RankedDocument {
+    text: String,
+}
+
 /// Documents with their scores.
 pub(super) struct Reranked {
     pub(super) model: usize,
     pub(super) computed: Computed,
     scores: Vec<f32>,
-    /// How many of the best are told.
+    /// How many of the best are returned.
     top_n: usize,
     /// The documents, where they are wanted back.
     documents: Option<Vec<String>>,
 }
 
-/// Reads the question and computes the scores.
+/// Reads the request and computes the scores.
 pub(super) async fn rerank(app: &App, body: Body) -> Result<Reranked, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let read = move |app: &App| {
-        let request: RerankRequest<'_> = own.json()?;
+    let read = |app: &App, body: &Body| {
+        let request: RerankRequest<'_> = body.json()?;
         if request.top_n == Some(0) {
             return Err(Problem::invalid("top_n", "top_n is at least 1"));
         }
@@ -44,7 +56,7 @@ pub(super) async fn rerank(app: &App, body: Body) -> Result<Reranked, Problem> {
         let ranking = app.read_ranking(Ranking { query: request.query, texts }, how)?;
         Ok((ranking, model, request.top_n.unwrap_or(usize::MAX), documents))
     };
-    let (ranking, model, top_n, documents) = app.read(body.len(), read).await?;
+    let (ranking, model, top_n, documents) = body.read(app, read).await?;
     let (scores, computed) = app.rank(ranking, false).await?;
     Ok(Reranked { model, computed, scores, top_n, documents })
 }
@@ -55,12 +67,12 @@ impl Reranked {
         Json::for_numbers(self.scores.len() * 4)
     }
 
-    /// Writes the array of places and scores, the best first.
+    /// Writes the array of indices and scores, the best first.
     pub(super) fn write(&self, json: &mut Json) {
-        json.list(ranked(&self.scores).into_iter().take(self.top_n), |json, place| {
-            json.raw(r#"{"index":"#).whole(place).raw(r#","relevance_score":"#).number(self.scores[place]);
+        json.list(ranked(&self.scores).into_iter().take(self.top_n), |json, index| {
+            json.raw(r#"{"index":"#).whole(index).raw(r#","relevance_score":"#).number(self.scores[index]);
             if let Some(documents) = &self.documents {
-                json.raw(r#","document":{"text":"#).text(&documents[place]).raw("}");
+                json.raw(r#","document":{"text":"#).text(&documents[index]).raw("}");
             }
             json.raw("}");
         });

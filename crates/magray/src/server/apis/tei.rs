@@ -1,7 +1,7 @@
 //! The API of text-embeddings-inference: embeddings, reranking, classes, similarity, tokens.
 //! Never cuts from the left, and undoes no scaling that belongs to a model.
 
-use std::{borrow::Cow, sync::Arc, time::Instant};
+use std::{borrow::Cow, time::Instant};
 
 use axum::{
     extract::State,
@@ -9,7 +9,6 @@ use axum::{
 };
 use magray_engine::{engine::Answer, spec::Task};
 
-use super::openai::check_dimensions;
 use crate::server::{
     app::App,
     body::Body,
@@ -25,7 +24,7 @@ use crate::server::{
     writing::Json,
 };
 
-/// What becomes of vectors before they are written.
+/// How vectors are written.
 #[derive(Clone, Copy)]
 struct Finish {
     is_scaled: bool,
@@ -39,34 +38,7 @@ struct Finish {
     responses((status = 200, description = "One vector a text", body = Vec<Vec<f32>>))
 )]
 pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    embed_body(&app, Arc::new(body)).await
-}
-
-async fn embed_body(app: &App, body: Arc<Body>) -> Result<Response, Problem> {
-    let own = Arc::clone(&body);
-    let (read, finish) = app.read(body.len(), move |app| read_embed(app, own.json()?)).await?;
-    answer_embed(app, read, finish).await
-}
-
-fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish), Problem> {
-    let model = app.models().embedder(request.model.as_deref())?;
-    check_dimensions(request.dimensions, app.models().get(model))?;
-    if request.truncation_direction == Some(Direction::Left) {
-        return Err(Problem::invalid("truncation_direction", "texts are cut at their end only: use Right"));
-    }
-    let has_unit_length = match app.engine().spec(model).map(|spec| &spec.task) {
-        Some(Task::Embed(embed)) => embed.normalize,
-        _ => false,
-    };
-    if request.normalize == Some(false) && has_unit_length {
-        return Err(Problem::invalid("normalize", "this model's vectors have length 1; others are not to be had"));
-    }
-    let how = Reading { model, param: "inputs", prompt: request.prompt_name.as_deref(), truncate: request.truncate };
-    let is_scaled = request.normalize.unwrap_or(true) && !has_unit_length;
-    Ok((app.read_input(request.inputs, how)?, Finish { is_scaled, dimensions: request.dimensions }))
-}
-
-async fn answer_embed(app: &App, read: ReadWork, finish: Finish) -> Result<Response, Problem> {
+    let (read, finish) = body.read(&app, |app, body| read_embed(app, body.json()?)).await?;
     let computed = app.compute(read).await?;
     let write = move |answer: &Answer| {
         let mut json = Json::for_numbers(answer.values.len());
@@ -79,6 +51,24 @@ async fn answer_embed(app: &App, read: ReadWork, finish: Finish) -> Result<Respo
     computed.written(write).await
 }
 
+fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish), Problem> {
+    let model = app.models().embedder(request.model.as_deref())?;
+    app.models().get(model).check_dimensions(request.dimensions)?;
+    if request.truncation_direction == Some(Direction::Left) {
+        return Err(Problem::invalid("truncation_direction", "texts are cut at their end only: use Right"));
+    }
+    let has_unit_length = match app.engine().spec(model).map(|spec| &spec.task) {
+        Some(Task::Embed(embed)) => embed.normalize,
+        _ => false,
+    };
+    if request.normalize == Some(false) && has_unit_length {
+        return Err(Problem::invalid("normalize", "this model's vectors always have length 1"));
+    }
+    let how = Reading { model, param: "inputs", prompt: request.prompt_name.as_deref(), truncate: request.truncate };
+    let is_scaled = request.normalize.unwrap_or(true) && !has_unit_length;
+    Ok((app.read_input(request.inputs, how)?, Finish { is_scaled, dimensions: request.dimensions }))
+}
+
 /// Puts texts in the order of how well they fit a query.
 #[utoipa::path(
     post, path = "",
@@ -87,10 +77,8 @@ async fn answer_embed(app: &App, read: ReadWork, finish: Finish) -> Result<Respo
     responses((status = 200, description = "The texts' places and scores, the best first", body = Vec<doc::Rank>))
 )]
 pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let read = move |app: &App| {
-        let request: RerankRequest<'_> = own.json()?;
+    let read = |app: &App, body: &Body| {
+        let request: RerankRequest<'_> = body.json()?;
         let model = app.models().find(request.model.as_deref(), Does::Rank)?;
         let returned = request.return_text == Some(true);
         let Documents(texts) = request.texts;
@@ -99,27 +87,27 @@ pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Respons
         let ranking = app.read_ranking(Ranking { query: request.query, texts }, how)?;
         Ok((ranking, returned, request.raw_scores.unwrap_or(false)))
     };
-    let (ranking, returned, wants_raw) = app.read(body.len(), read).await?;
+    let (ranking, returned, wants_raw) = body.read(&app, read).await?;
     let (scores, computed) = app.rank(ranking, wants_raw).await?;
     let mut json = Json::for_numbers(scores.len() * 4);
-    json.list(ranked(&scores), |json, place| {
-        json.raw(r#"{"index":"#).whole(place);
+    json.list(ranked(&scores), |json, index| {
+        json.raw(r#"{"index":"#).whole(index);
         if let Some(returned) = &returned {
-            json.raw(r#","text":"#).text(&returned[place]);
+            json.raw(r#","text":"#).text(&returned[index]);
         }
-        json.raw(r#","score":"#).number(scores[place]).raw("}");
+        json.raw(r#","score":"#).number(scores[index]).raw("}");
     });
-    Ok(computed.tell(json.into_response()))
+    Ok(computed.with_headers(json.into_response()))
 }
 
-/// What is written of classes.
+/// How classes are written.
 struct Classes {
     labels: Vec<String>,
     is_single: bool,
     wants_raw: bool,
 }
 
-/// Tells which classes texts belong to.
+/// Classifies texts, or pairs of texts.
 #[utoipa::path(
     post, path = "",
     request_body = PredictRequest<'_>,
@@ -128,13 +116,26 @@ struct Classes {
     )
 )]
 pub(crate) async fn predict(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    predict_body(&app, Arc::new(body)).await
-}
-
-async fn predict_body(app: &App, body: Arc<Body>) -> Result<Response, Problem> {
-    let own = Arc::clone(&body);
-    let (read, classes) = app.read(body.len(), move |app| read_predict(app, own.json()?)).await?;
-    answer_predict(app, read, &classes).await
+    let (read, classes) = body.read(&app, |app, body| read_predict(app, body.json()?)).await?;
+    let computed = app.compute(read).await?;
+    let write = |json: &mut Json, row: &[f32]| {
+        let scores = match row {
+            _ if classes.wants_raw => row.to_vec(),
+            [one] => vec![sigmoid(*one)],
+            row => softmax(row),
+        };
+        json.list(ranked(&scores), |json, index| {
+            let label = classes.labels.get(index).map_or("", String::as_str);
+            json.raw(r#"{"score":"#).number(scores[index]).raw(r#","label":"#).text(label).raw("}");
+        });
+    };
+    let mut json = Json::for_numbers(computed.answer.values.len() * 4);
+    if classes.is_single {
+        write(&mut json, computed.answer.rows().next().unwrap_or_default());
+    } else {
+        json.list(computed.answer.rows(), write);
+    }
+    Ok(computed.with_headers(json.into_response()))
 }
 
 fn read_predict(app: &App, request: PredictRequest<'_>) -> Result<(ReadWork, Classes), Problem> {
@@ -183,42 +184,15 @@ fn read_sequences(app: &App, model: usize, sequences: &[Sequence<'_>]) -> Result
     Ok(work)
 }
 
-async fn answer_predict(app: &App, read: ReadWork, classes: &Classes) -> Result<Response, Problem> {
-    let computed = app.compute(read).await?;
-    let write = |json: &mut Json, row: &[f32]| {
-        let scores = match row {
-            _ if classes.wants_raw => row.to_vec(),
-            [one] => vec![sigmoid(*one)],
-            row => softmax(row),
-        };
-        json.list(ranked(&scores), |json, place| {
-            let label = classes.labels.get(place).map_or("", String::as_str);
-            json.raw(r#"{"score":"#).number(scores[place]).raw(r#","label":"#).text(label).raw("}");
-        });
-    };
-    let mut json = Json::for_numbers(computed.answer.values.len() * 4);
-    if classes.is_single {
-        write(&mut json, computed.answer.rows().next().unwrap_or_default());
-    } else {
-        json.list(computed.answer.rows(), write);
-    }
-    Ok(computed.tell(json.into_response()))
-}
-
-/// Tells how near sentences are to one: the cosines of their vectors.
+/// Compares sentences with one: the cosines of their vectors.
 #[utoipa::path(
     post, path = "",
     request_body = SimilarityRequest<'_>,
     responses((status = 200, description = "One cosine a sentence", body = Vec<f32>))
 )]
 pub(crate) async fn similarity(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    similarity_body(&app, Arc::new(body)).await
-}
-
-async fn similarity_body(app: &App, body: Arc<Body>) -> Result<Response, Problem> {
-    let own = Arc::clone(&body);
-    let read = move |app: &App| {
-        let request: SimilarityRequest<'_> = own.json()?;
+    let read = |app: &App, body: &Body| {
+        let request: SimilarityRequest<'_> = body.json()?;
         let model = app.models().embedder(request.model.as_deref())?;
         let parameters = request.parameters.as_ref();
         let how = Reading {
@@ -230,11 +204,11 @@ async fn similarity_body(app: &App, body: Arc<Body>) -> Result<Response, Problem
         let SimilarityInputs { source_sentence: query, sentences: Documents(texts) } = request.inputs;
         app.read_ranking(Ranking { query, texts }, how)
     };
-    let ranking = app.read(body.len(), read).await?;
+    let ranking = body.read(&app, read).await?;
     let (scores, computed) = app.rank(ranking, false).await?;
     let mut json = Json::for_numbers(scores.len());
     json.numbers(&scores);
-    Ok(computed.tell(json.into_response()))
+    Ok(computed.with_headers(json.into_response()))
 }
 
 /// Does what the first model does: embeds, or classifies. A sentence with others to compare is compared.
@@ -244,15 +218,11 @@ async fn similarity_body(app: &App, body: Arc<Body>) -> Result<Response, Problem
     responses((status = 200, description = "As /embed, /predict or /similarity", body = doc::AnyAnswer))
 )]
 pub(crate) async fn root(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let is_compared = app.read(body.len(), move |_| Ok(own.json::<AnyRequest<'_>>()?.has_sentences())).await?;
-    if is_compared {
-        return similarity_body(&app, body).await;
-    }
+    let is_compared = body.read(&app, |_, body| Ok(body.json::<AnyRequest<'_>>()?.has_sentences())).await?;
     match app.models().get(0).does {
-        Does::Embed => embed_body(&app, body).await,
-        Does::Rank | Does::Classify => predict_body(&app, body).await,
+        _ if is_compared => similarity(State(app), body).await,
+        Does::Embed => embed(State(app), body).await,
+        Does::Rank | Does::Classify => predict(State(app), body).await,
     }
 }
 

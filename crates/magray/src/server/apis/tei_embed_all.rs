@@ -1,7 +1,5 @@
 //! The vectors of single tokens, by the API of text-embeddings-inference.
-//! Pools and scales nothing: what the model's last layer leaves is told as it is.
-
-use std::sync::Arc;
+//! Neither pools nor scales the output of the model's last layer.
 
 use axum::{extract::State, response::Response};
 use magray_engine::engine::Output;
@@ -22,9 +20,7 @@ use crate::server::{
     responses((status = 200, description = "One vector a token, by text", body = Vec<Vec<Vec<f32>>>))
 )]
 pub(crate) async fn embed_all(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let read = app.read(body.len(), move |app| read_embed_all(app, own.json()?)).await?;
+    let read = body.read(&app, |app, body| read_embed_all(app, body.json()?)).await?;
     let tokens: Vec<usize> = read.work.texts.iter().map(|text| text.ids.len()).collect();
     let computed = app.compute(read).await?;
     computed

@@ -1,7 +1,7 @@
 //! The part of text-embeddings-inference's API that computes nothing: tokens, texts of tokens, what is served.
-//! Does not tell where in a text a token stood.
+//! Gives no offsets of tokens in their text.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use axum::{
     extract::State,
@@ -27,10 +27,8 @@ use crate::server::{
     responses((status = 200, description = "The tokens of each text", body = Vec<Vec<doc::Token>>))
 )]
 pub(crate) async fn tokenize(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let read = move |app: &App| {
-        let request: TokenizeRequest<'_> = own.json()?;
+    let read = |app: &App, body: &Body| {
+        let request: TokenizeRequest<'_> = body.json()?;
         let model = app.models().find(request.model.as_deref(), Does::Embed)?;
         let texts = &request.inputs.texts;
         app.limits().check_texts("inputs", texts.iter().map(|text| text.as_ref()))?;
@@ -48,7 +46,7 @@ pub(crate) async fn tokenize(State(app): State<App>, body: Body) -> Result<Respo
         });
         Ok(json)
     };
-    Ok(app.read(body.len(), read).await?.into_response())
+    Ok(body.read(&app, read).await?.into_response())
 }
 
 /// The text of a model's prompt.
@@ -65,10 +63,8 @@ fn prompt<'a>(app: &'a App, model: usize, name: &str) -> Result<&'a str, Problem
     responses((status = 200, description = "One text for each array of ids", body = Vec<String>))
 )]
 pub(crate) async fn decode(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let body = Arc::new(body);
-    let own = Arc::clone(&body);
-    let read = move |app: &App| {
-        let request: DecodeRequest<'_> = own.json()?;
+    let read = |app: &App, body: &Body| {
+        let request: DecodeRequest<'_> = body.json()?;
         let model = app.models().find(request.model.as_deref(), Does::Embed)?;
         let limits = app.limits();
         limits.check_count("ids", request.ids.len())?;
@@ -85,7 +81,7 @@ pub(crate) async fn decode(State(app): State<App>, body: Body) -> Result<Respons
         });
         Ok(json)
     };
-    Ok(app.read(body.len(), read).await?.into_response())
+    Ok(body.read(&app, read).await?.into_response())
 }
 
 /// What is served; of several models, the first.
@@ -112,7 +108,7 @@ enum ModelType {
     Classifier { id2label: Vec<String> },
 }
 
-/// Tells what is served.
+/// Describes what is served.
 #[utoipa::path(get, path = "", responses((status = 200, description = "The first model and the limits", body = Info)))]
 pub(crate) async fn info(State(app): State<App>) -> Response {
     let model = app.models().get(0);
@@ -122,7 +118,7 @@ pub(crate) async fn info(State(app): State<App>) -> Response {
             ModelType::Reranker { id2label: classify.labels.clone() }
         }
         Some(Task::Classify(classify)) => ModelType::Classifier { id2label: classify.labels.clone() },
-        Some(Task::Embed(embed)) => ModelType::Embedding { pooling: pooling_word(&embed.pooling).to_owned() },
+        Some(Task::Embed(embed)) => ModelType::Embedding { pooling: pooling_name(&embed.pooling).to_owned() },
         None => ModelType::Embedding { pooling: String::new() },
     };
     axum::Json(Info {
@@ -141,7 +137,7 @@ pub(crate) async fn info(State(app): State<App>) -> Response {
     .into_response()
 }
 
-fn pooling_word(pooling: &[Pooling]) -> &'static str {
+fn pooling_name(pooling: &[Pooling]) -> &'static str {
     match pooling {
         [Pooling::Mean] => "mean",
         [Pooling::Cls] => "cls",

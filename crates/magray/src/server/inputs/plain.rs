@@ -1,5 +1,5 @@
-//! What the readers of texts are to read, the slow and plain way: out of a tree of JSON.
-//! For tests and fuzzing alone: the server never builds such a tree.
+//! A slow and simple reference for the readers of texts, by a tree of JSON.
+//! For tests and fuzzing only: the server builds no such tree.
 
 use std::borrow::Cow;
 

@@ -59,7 +59,7 @@ proptest! {
         }
         let plain: Option<Value> = serde_json::from_slice(&json).ok();
         let input = serde_json::from_slice::<Input<'_>>(&json).ok();
-        // The plain way reads all of it first, so what it does not read, nobody may.
+        // The reference parses all of it first: what it refuses, every reader must refuse.
         prop_assert!(plain.is_some() || input.is_none());
         let _ = serde_json::from_slice::<Sequences<'_>>(&json);
         let _ = serde_json::from_slice::<Documents<'_>>(&json);

@@ -19,7 +19,7 @@ pub(super) struct OneOrAll {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(super) struct TimeoutChange {
-    /// Seconds; 0: as soon as nothing of it waits or runs; the word never: until somebody takes it off.
+    /// Seconds; 0: as soon as nothing of it waits or runs; `never`: until it is offloaded.
     #[schemars(with = "SecondsOrNever")]
     pub(super) timeout_seconds: Timeout,
     /// A name of list_models; without it, all models.
@@ -46,7 +46,7 @@ pub(super) struct Texts {
     /// A name of list_models; without it, the first that embeds.
     #[serde(default)]
     pub(super) model: Option<String>,
-    /// The first so many numbers of each vector, scaled to length 1 again; without it, all.
+    /// Shorten each vector to this many numbers, scaled to length 1 again; without it, all.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub(super) dimensions: Option<usize>,
@@ -76,7 +76,7 @@ pub(super) struct Query {
     /// At least one.
     #[schemars(length(min = 1))]
     pub(super) documents: Vec<String>,
-    /// How many of the best are told; without it, all.
+    /// How many of the best are returned; without it, all.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub(super) top_n: Option<usize>,
@@ -126,7 +126,7 @@ pub(super) struct Reranked {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(super) struct Ranked {
-    /// Its place among the documents, from 0 on.
+    /// Its index among the documents, from 0 on.
     pub(super) index: usize,
     pub(super) relevance_score: f64,
     pub(super) document: String,

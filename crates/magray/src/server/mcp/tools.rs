@@ -1,5 +1,5 @@
-//! The tools themselves: thin callers of what the other APIs call too.
-//! What is wrong with a call is told as the tool's own error, so that the agent reads it.
+//! The tools: thin callers of what the other APIs call too.
+//! A wrong call is an error in the tool's result, so that the agent reads it.
 
 use std::borrow::Cow;
 
@@ -16,10 +16,7 @@ use super::{
 use crate::{
     control::EngineReport,
     server::{
-        apis::{
-            gpu::{self, MovedReport, TimeoutReport},
-            openai::check_dimensions,
-        },
+        apis::gpu::{self, MovedReport, TimeoutReport},
         errors::Problem,
         inputs::Input,
         models::Does,
@@ -31,7 +28,7 @@ use crate::{
 
 #[tool_router(router = routes, vis = "pub(super)")]
 impl Tools {
-    /// Tells where the models are, how much GPU memory they hold, and how the devices are.
+    /// Shows where the models are, how much GPU memory they hold, and the state of the devices.
     #[tool(annotations(
         title = "GPU status",
         read_only_hint = true,
@@ -53,7 +50,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn offload_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
-        told(gpu::moved(&self.app, which.model.as_deref(), Move::Offload).await)
+        result(gpu::moved(&self.app, which.model.as_deref(), Move::Offload).await)
     }
 
     /// Takes models out of all memory, of the GPUs and of the host. The next call that needs one loads it from disk.
@@ -65,10 +62,10 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn release_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
-        told(gpu::moved(&self.app, which.model.as_deref(), Move::Release).await)
+        result(gpu::moved(&self.app, which.model.as_deref(), Move::Release).await)
     }
 
-    /// Brings models to a GPU before anybody needs them; to the CPU where there is no GPU.
+    /// Loads models onto a GPU before a call needs them; onto the CPU where there is no GPU.
     #[tool(annotations(
         title = "Preheat models on the GPU",
         read_only_hint = false,
@@ -77,7 +74,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn preheat_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
-        told(gpu::moved(&self.app, which.model.as_deref(), Move::Preheat).await)
+        result(gpu::moved(&self.app, which.model.as_deref(), Move::Preheat).await)
     }
 
     /// Changes how long models stay on a GPU without being used.
@@ -92,7 +89,7 @@ impl Tools {
         &self,
         Parameters(change): Parameters<TimeoutChange>,
     ) -> Result<Json<TimeoutReport>, String> {
-        told(gpu::set_timeout(&self.app, change.model.as_deref(), &change.timeout_seconds))
+        result(gpu::set_timeout(&self.app, change.model.as_deref(), &change.timeout_seconds))
     }
 
     /// Turns texts into vectors, one a text: texts of like meaning have vectors that are near each other.
@@ -104,10 +101,10 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn embed_texts(&self, Parameters(texts): Parameters<Texts>) -> Result<Json<Embedded>, String> {
-        told(self.embed(texts).await)
+        result(self.embed(texts).await)
     }
 
-    /// Tells how near sentences are to one in their meaning: the cosines of their vectors, 1 for the same.
+    /// Compares the meaning of sentences with one: the cosines of their vectors, 1 for the same.
     #[tool(annotations(
         title = "Compare sentences",
         read_only_hint = true,
@@ -116,7 +113,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn similarity(&self, Parameters(sentences): Parameters<Sentences>) -> Result<Json<Compared>, String> {
-        told(self.compare(sentences).await)
+        result(self.compare(sentences).await)
     }
 
     /// Puts documents in the order of how well they fit a query, the best first.
@@ -128,7 +125,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn rerank(&self, Parameters(query): Parameters<Query>) -> Result<Json<Reranked>, String> {
-        told(self.order(query).await)
+        result(self.order(query).await)
     }
 
     /// Lists the models: what each does, how long its texts may be, and where it is now.
@@ -155,7 +152,7 @@ impl Tools {
     async fn embed(&self, request: Texts) -> Result<Embedded, Problem> {
         let app = &self.app;
         let model = app.models().embedder(request.model.as_deref())?;
-        check_dimensions(request.dimensions, app.models().get(model))?;
+        app.models().get(model).check_dimensions(request.dimensions)?;
         check_numbers(request.texts.len() * request.dimensions.unwrap_or(app.models().get(model).outputs))?;
         let bytes = request.texts.iter().map(String::len).sum();
         let dimensions = request.dimensions;
@@ -165,7 +162,7 @@ impl Tools {
             app.read_input(Input::Texts { texts, is_single: false }, how)
         });
         let computed = app.compute(read.await?).await?;
-        // Every number is rewritten: not by a thread that has connections to look after.
+        // Every number is rewritten: not on a thread that serves connections.
         let rewritten = app.engine().background(move || {
             let rows = computed.answer.rows();
             let rows = rows.map(|row| cut(row, dimensions).iter().map(|number| short(*number)).collect());
@@ -228,14 +225,14 @@ impl Tools {
     }
 }
 
-/// Refuses more numbers than the protocol can carry without holding up others: it writes each of them several times.
+/// Bounds the numbers of an answer: the protocol writes each of them several times.
 fn check_numbers(numbers: usize) -> Result<(), Problem> {
     const NUMBERS_MAX: usize = 1 << 17;
     if numbers <= NUMBERS_MAX {
         return Ok(());
     }
     let message = format!(
-        "the vectors would have {numbers} numbers, and {NUMBERS_MAX} are told at a time: send fewer texts, or ask for \
+        "the vectors would have {numbers} numbers, and {NUMBERS_MAX} are allowed in a call: send fewer texts, or ask for \
          fewer dimensions"
     );
     Err(Problem::too_large("texts", message))
@@ -245,7 +242,7 @@ fn device(computed: &Computed) -> String {
     computed.answer.device.to_string()
 }
 
-fn told<T>(done: Result<T, Problem>) -> Result<Json<T>, String> {
+fn result<T>(done: Result<T, Problem>) -> Result<Json<T>, String> {
     done.map(Json).map_err(|problem| problem.message)
 }
 
@@ -254,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_of_a_whole_library_held_up_everybody() {
+    fn large_answers_blocked_other_calls() {
         assert!(check_numbers(128 * 1024).is_ok());
         assert!(check_numbers(2048 * 384).unwrap_err().message.contains("fewer texts"));
     }

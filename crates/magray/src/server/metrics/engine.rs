@@ -1,16 +1,16 @@
-//! The engine's part of the metrics: the queue, the devices, their memory and health, and where the models are.
-//! Taken from the same report as `/gpu/status`, so that the two never disagree.
+//! The engine's part of the metrics: queue, devices, memory, health, residency.
+//! Made from the same report as `/gpu/status`, so that the two never disagree.
 
-use super::page::{Family, Figures, Kind, Page};
+use super::page::{Family, Kind, Page, Values};
 use crate::control::{DeviceReport, EngineReport, ModelReport, PoolReport};
 
-/// A figure of something, where it is known.
-type Figure<T> = (Family, fn(&T) -> Option<f64>);
+/// A metric and how its value is read, where it is known.
+type Metric<T> = (Family, fn(&T) -> Option<f64>);
 
 /// The states of a device, as reports name them.
 const DEVICE_STATES: [&str; 5] = ["starting", "in_rotation", "resting", "recovering", "out"];
-/// Where a model can be, seen from a device.
-const PLACES: [&str; 7] = ["unloaded", "loading", "on_gpu", "ready", "leaving", "on_cpu", "on_cpu_cold"];
+/// The residency of a model on a device, as reports name it.
+const RESIDENCIES: [&str; 7] = ["unloaded", "loading", "on_gpu", "ready", "leaving", "on_cpu", "on_cpu_cold"];
 
 const fn gauge(name: &'static str, help: &'static str) -> Family {
     Family { name, kind: Kind::Gauge, help }
@@ -23,7 +23,7 @@ const fn counter(name: &'static str, help: &'static str) -> Family {
 const STATE: Family = gauge("magray_device_state", "1 for the state that a device is in.");
 const RESIDENCY: Family = gauge("magray_model_residency", "1 for where a model's weights are, seen from a device.");
 
-const ENGINE: [Figure<EngineReport>; 4] = [
+const ENGINE: [Metric<EngineReport>; 4] = [
     (gauge("magray_uptime_seconds", "Time since the engine started."), |engine| Some(engine.uptime_s)),
     (gauge("magray_queue_requests", "Requests that wait or are computed."), |engine| Some(engine.requests as f64)),
     (gauge("magray_queue_waiting_requests", "Requests of which nothing is computed yet."), |engine| {
@@ -34,7 +34,7 @@ const ENGINE: [Figure<EngineReport>; 4] = [
     }),
 ];
 
-const DEVICE: [Figure<DeviceReport>; 18] = [
+const DEVICE: [Metric<DeviceReport>; 18] = [
     (gauge("magray_device_up", "1 while a device is used or rests."), |device| {
         Some(if matches!(device.state.as_str(), "in_rotation" | "resting") { 1.0 } else { 0.0 })
     }),
@@ -80,7 +80,7 @@ const DEVICE: [Figure<DeviceReport>; 18] = [
     }),
 ];
 
-const POOL: [Figure<PoolReport>; 13] = [
+const POOL: [Metric<PoolReport>; 13] = [
     (gauge("magray_pool_reserved_bytes", "Memory of a device that its pool holds."), |pool| {
         Some(pool.reserved_bytes as f64)
     }),
@@ -116,7 +116,7 @@ const POOL: [Figure<PoolReport>; 13] = [
     }),
 ];
 
-const MODEL: [Figure<ModelReport>; 5] = [
+const MODEL: [Metric<ModelReport>; 5] = [
     (gauge("magray_model_requests", "Requests for a model that wait or are computed."), |model| {
         Some(model.requests as f64)
     }),
@@ -126,38 +126,37 @@ const MODEL: [Figure<ModelReport>; 5] = [
     (counter("magray_model_offloads_total", "Times that a model left a GPU."), |model| Some(model.offloads as f64)),
 ];
 
-/// Adds all of it.
 pub(super) fn add(page: &mut Page, engine: &EngineReport) {
-    for (family, figure) in ENGINE {
-        page.add(family, |figures| figures.tell(&[], figure(engine)));
+    for (family, value) in ENGINE {
+        page.add(family, |values| values.add(&[], value(engine)));
     }
-    for (family, figure) in DEVICE {
-        by_device(page, family, engine, |figures, device| figures.tell(&[("device", &device.name)], figure(device)));
+    for (family, value) in DEVICE {
+        by_device(page, family, engine, |values, device| values.add(&[("device", &device.name)], value(device)));
     }
-    by_device(page, STATE, engine, |figures, device| {
-        figures.tell_state(&[("device", &device.name)], &DEVICE_STATES, &device.state);
+    by_device(page, STATE, engine, |values, device| {
+        values.add_state(&[("device", &device.name)], &DEVICE_STATES, &device.state);
     });
-    for (family, figure) in POOL {
-        by_device(page, family, engine, |figures, device| {
-            figures.tell(&[("device", &device.name)], device.pool.as_ref().and_then(figure));
+    for (family, value) in POOL {
+        by_device(page, family, engine, |values, device| {
+            values.add(&[("device", &device.name)], device.pool.as_ref().and_then(value));
         });
     }
-    for (family, figure) in MODEL {
-        page.add(family, |figures| {
-            engine.models.iter().for_each(|model| figures.tell(&[("model", &model.name)], figure(model)));
+    for (family, value) in MODEL {
+        page.add(family, |values| {
+            engine.models.iter().for_each(|model| values.add(&[("model", &model.name)], value(model)));
         });
     }
-    page.add(RESIDENCY, |figures| {
+    page.add(RESIDENCY, |values| {
         for model in &engine.models {
             for at in &model.residency {
-                figures.tell_state(&[("model", &model.name), ("device", &at.device)], &PLACES, &at.place);
+                values.add_state(&[("model", &model.name), ("device", &at.device)], &RESIDENCIES, &at.place);
             }
         }
     });
 }
 
-fn by_device(page: &mut Page, family: Family, engine: &EngineReport, tell: impl Fn(&mut Figures<'_>, &DeviceReport)) {
-    page.add(family, |figures| engine.devices.iter().for_each(|device| tell(figures, device)));
+fn by_device(page: &mut Page, family: Family, engine: &EngineReport, write: impl Fn(&mut Values<'_>, &DeviceReport)) {
+    page.add(family, |values| engine.devices.iter().for_each(|device| write(values, device)));
 }
 
 fn whole(number: Option<u64>) -> Option<f64> {

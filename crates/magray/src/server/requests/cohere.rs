@@ -21,7 +21,7 @@ pub(crate) struct EmbedRequest<'a> {
     /// Texts in parts.
     #[serde(borrow, default)]
     pub(crate) inputs: Option<Vec<Parts<'a>>>,
-    /// Pictures are not read here.
+    /// Refused: images are not supported.
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>)]
     pub(crate) images: Option<Vec<serde::de::IgnoredAny>>,
@@ -50,7 +50,7 @@ impl<'a> Parts<'a> {
         let mut whole: Option<Cow<'a, str>> = None;
         for part in self.content {
             let Some(text) = part.text.filter(|_| part.r#type.is_none_or(|kind| kind == "text")) else {
-                return Err("parts with a text alone are read here");
+                return Err("a part must have a text: images are not supported");
             };
             match &mut whole {
                 Some(whole) => {

@@ -16,7 +16,7 @@ pub(crate) struct MoveRequest {
 /// How long models stay on a GPU without being used.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 pub(crate) struct TimeoutRequest {
-    /// Seconds; 0: as soon as nothing of it waits or runs; `never`: until somebody takes it off.
+    /// Seconds; 0: as soon as nothing of it waits or runs; `never`: until it is offloaded.
     #[serde(alias = "timeout_seconds")]
     pub(crate) timeout: Timeout,
     /// Without it, all models.
@@ -24,7 +24,7 @@ pub(crate) struct TimeoutRequest {
     pub(crate) model: Option<String>,
 }
 
-/// Seconds, or `never`. A form knows texts alone.
+/// Seconds, or `never`. A form has texts only.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Timeout {
@@ -44,7 +44,7 @@ impl Timeout {
             Self::Text(text) => text.trim().parse().ok(),
         };
         let seconds = seconds.filter(|seconds: &f64| (0.0..=Self::SECONDS_MAX).contains(seconds));
-        let wrong = "timeout is seconds from 0 on, or the word never";
+        let wrong = "timeout is a number of seconds from 0 on, or never";
         seconds.map(|seconds| Some(Duration::from_secs_f64(seconds))).ok_or(wrong)
     }
 }

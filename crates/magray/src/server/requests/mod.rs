@@ -1,5 +1,5 @@
-//! What clients send: the bodies of requests, API by API, as they are read from JSON or from a form.
-//! Words only: nothing here knows a model, a limit or the server, so that all of it can be fuzzed alone.
+//! The bodies of requests, API by API, as they are read from JSON or from a form.
+//! Types only: nothing here knows a model, a limit or the server, so that it can be fuzzed by itself.
 
 pub(crate) mod cohere;
 pub(crate) mod gpu;
@@ -14,7 +14,7 @@ use serde::{
 
 /// Reads a body as JSON of this form; its texts may point into the body.
 pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, serde_json::Error> {
-    // What is derived would also take an array, as the fields one after the other. No API means that.
+    // Derived code would also take an array of the fields in order, which no API has.
     if body.trim_ascii_start().starts_with(b"[") {
         serde_json::from_slice::<IgnoredAny>(body)?;
         return Err(serde_json::Error::custom("expected an object and not an array"));

@@ -20,7 +20,7 @@ pub(crate) struct EmbedRequest<'a> {
     /// Cut texts that are longer than the model reads; without it, they are cut.
     #[serde(default)]
     pub(crate) truncate: Option<bool>,
-    /// The first so many numbers of each vector, scaled to length 1 again.
+    /// Shorten each vector to this many numbers, scaled to length 1 again.
     #[serde(default)]
     #[schema(minimum = 1)]
     pub(crate) dimensions: Option<usize>,

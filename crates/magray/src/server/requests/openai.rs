@@ -19,7 +19,7 @@ pub(crate) struct EmbeddingsRequest<'a> {
     pub(crate) model: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(crate) encoding_format: Option<EncodingFormat>,
-    /// The first so many numbers of each vector, scaled to length 1 again.
+    /// Shorten each vector to this many numbers, scaled to length 1 again.
     #[serde(default)]
     #[schema(minimum = 1)]
     pub(crate) dimensions: Option<usize>,
@@ -49,7 +49,7 @@ pub(crate) struct RerankRequest<'a> {
     /// Texts, or objects with a `text`.
     #[serde(borrow)]
     pub(crate) documents: Documents<'a>,
-    /// How many of the best are told; without it, all.
+    /// How many of the best are returned; without it, all.
     #[serde(default)]
     #[schema(minimum = 1)]
     pub(crate) top_n: Option<usize>,

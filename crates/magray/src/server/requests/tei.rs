@@ -97,7 +97,7 @@ pub(crate) struct PredictRequest<'a> {
     pub(crate) truncate: Option<bool>,
 }
 
-/// A request of any of these kinds, looked at without keeping anything.
+/// The part of a request that tells its kind.
 #[derive(Debug, Deserialize)]
 pub(crate) struct AnyRequest<'a> {
     #[serde(borrow)]
@@ -171,7 +171,7 @@ pub(crate) struct DecodeRequest<'a> {
     pub(crate) skip_special_tokens: Option<bool>,
 }
 
-/// Token ids as the document tells of them.
+/// Token ids as the OpenAPI document describes them.
 #[derive(utoipa::ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "only its description is used")]

@@ -1,5 +1,5 @@
-//! Writes answers as JSON straight into one buffer of bytes.
-//! Builds no tree, and never writes what is no JSON: a number that JSON lacks becomes `null`.
+//! Writes answers as JSON into one buffer of bytes.
+//! Builds no tree; NaN and infinities, which JSON lacks, become `null`.
 
 mod decimal;
 pub(crate) mod write_budget;
@@ -20,7 +20,7 @@ pub(crate) struct Json(Vec<u8>);
 const BYTES_A_NUMBER: usize = 13;
 
 impl Json {
-    /// Room for so many numbers.
+    /// Capacity for this many numbers.
     pub(crate) fn for_numbers(numbers: usize) -> Self {
         Self(Vec::with_capacity(numbers * BYTES_A_NUMBER + 256))
     }

@@ -1,7 +1,7 @@
 //! What `magray gpu status` prints for engines that these tests make up.
 
 use super::*;
-use crate::control::{Grade, Whereabouts};
+use crate::control::{DeviceResidency, Grade};
 use expect_test::expect;
 
 /// An engine with a GPU and two models.
@@ -67,7 +67,7 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         pool: Some(pool),
         ..cpu.clone()
     };
-    let at = |device: &str, place: &str| Whereabouts { device: device.to_owned(), place: place.to_owned() };
+    let at = |device: &str, place: &str| DeviceResidency { device: device.to_owned(), place: place.to_owned() };
     let model = ModelReport {
         name: "all-MiniLM-L6-v2".to_owned(),
         location: "gpu".to_owned(),

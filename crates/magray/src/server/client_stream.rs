@@ -1,9 +1,10 @@
-//! A stream that fails when its client takes nothing of what is written to it for too long.
+//! The stream of a connection: counts what arrives, and fails when the client takes nothing of what is written for too long.
 //! Does not limit reading: how long a client may be silent depends on what it is to send.
 
 use std::{
     io::{self, IoSlice},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -13,17 +14,20 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// A stream with a deadline for each write.
-pub(crate) struct WriteTimeout<S> {
+use super::unread_bytes::UnreadBytes;
+
+/// The stream of a client.
+pub(crate) struct ClientStream<S> {
     stream: S,
-    within: Duration,
+    unread: Arc<UnreadBytes>,
+    write_within: Duration,
     /// Runs while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> WriteTimeout<S> {
-    pub(crate) fn new(stream: S, within: Duration) -> Self {
-        Self { stream, within, deadline: None }
+impl<S> ClientStream<S> {
+    pub(crate) fn new(stream: S, unread: Arc<UnreadBytes>, write_within: Duration) -> Self {
+        Self { stream, unread, write_within, deadline: None }
     }
 
     /// The result of a write, or the error that it took too long.
@@ -32,24 +36,27 @@ impl<S> WriteTimeout<S> {
             self.deadline = None;
             return written;
         }
-        let within = self.within;
+        let within = self.write_within;
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + within)));
         ready!(deadline.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not take its answer")))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.unread.arrived((buffer.filled().len() - before) as u64);
+        read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.checked(written, context)

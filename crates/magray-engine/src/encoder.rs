@@ -1,18 +1,14 @@
-//! How encoders are loaded: options, packing for the CPU, models of random weights.
+//! How encoders are loaded: options, models of random weights.
 //! Computes nothing.
 
 mod error;
 
 pub use error::{EmbedError, LoadError};
 
-use crate::executors::cpu::CpuExecutor;
 use crate::gpu::GpuOptions;
-use crate::model::{Model, TensorSource};
 use crate::spec::{Architecture, EmbedSpec, ModelSpec, Task};
-use magray_core::{Activation, CpuPath, DeviceChoice, EncoderShape, Pooling, Precision, PrecisionChoice};
-use magray_device::cpu::Cpu;
+use magray_core::{Activation, CpuPath, DeviceChoice, EncoderShape, Pooling, PrecisionChoice};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// How a model is loaded.
 #[derive(Clone, Debug, Default)]
@@ -27,17 +23,6 @@ pub struct EncoderOptions {
     pub device: DeviceChoice,
     /// How GPUs may be used.
     pub gpu: GpuOptions,
-}
-
-/// Packs the model for the CPU.
-pub(crate) fn pack_cpu(
-    cpu: &Arc<Cpu>,
-    spec: &ModelSpec,
-    source: &dyn TensorSource,
-    precision: Precision,
-) -> Result<Box<CpuExecutor>, LoadError> {
-    let model = Model::pack(&**cpu, spec, source, precision)?;
-    Ok(Box::new(CpuExecutor::new(Arc::clone(cpu), model)))
 }
 
 /// What a model of random weights says of itself.

@@ -11,7 +11,7 @@ mod bounded_file;
 mod calibration;
 mod encoder;
 pub mod engine;
-mod executors;
+pub mod executors;
 pub mod faults;
 pub mod gpu;
 pub mod health;
@@ -38,6 +38,9 @@ pub use worker::{ServeError, serve};
 /// What the tests of other crates need of the inside; no promise is made about it.
 #[doc(hidden)]
 pub mod testing {
+    pub use crate::executors::{
+        CudaDevice, ExecutorDevice, ExecutorModel, Failure, FailureKind, ModelSource, NewTokens, Origin,
+    };
     pub use crate::faults::*;
     pub use crate::packed::Tokens;
     pub use crate::{

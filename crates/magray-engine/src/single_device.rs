@@ -5,6 +5,7 @@ use crate::encoder::{EmbedError, EncoderOptions, LoadError, synthetic_spec};
 use crate::engine::{ModelSource, Work};
 use crate::executors::cpu::CpuExecutor;
 use crate::executors::cuda::CudaExecutor;
+use crate::executors::native::NativeModel;
 use crate::gpu::{GpuError, GpuInfo, find};
 use crate::model::{Model, Synthetic, TensorSource};
 use crate::packed::Tokens;

@@ -134,7 +134,7 @@ fn exit_of_ask(error: &AskError) -> Exit {
 fn exit_of_load(error: &LoadError) -> Exit {
     match error {
         LoadError::Cpu(_) | LoadError::Device(_) => Exit::Device,
-        LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) => Exit::Model,
+        LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) | LoadError::Executor(_) => Exit::Model,
         LoadError::Thread(_) => Exit::Internal,
     }
 }

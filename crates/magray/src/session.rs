@@ -161,6 +161,7 @@ pub(crate) fn engine_options(
         models,
         gpus: settings.gpus,
         schedule: settings.schedule,
+        in_process: None,
         worker_exe: env::current_exe().map_err(Failure::OwnProgram)?,
         simulated_gpus: Vec::new(),
         faults: settings.faults,

@@ -1,6 +1,7 @@
 //! Why a model cannot be loaded, and why texts cannot be computed.
 //! Words only: who calls decides what follows.
 
+use crate::executors::Failure;
 use crate::gpu::GpuError;
 use crate::model::PackError;
 use crate::spec::SpecError;
@@ -28,6 +29,9 @@ pub enum LoadError {
     /// The device that was asked for cannot be used.
     #[error(transparent)]
     Device(#[from] Refusal),
+    /// The executor did not load it.
+    #[error(transparent)]
+    Executor(#[from] Failure),
     /// The system gives no thread.
     #[error("the system refused a thread: {0}")]
     Thread(#[from] std::io::Error),

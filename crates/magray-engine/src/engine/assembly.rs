@@ -13,9 +13,10 @@ use super::news::News;
 use super::tampering::{Strikes, Tampered};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
+use crate::executors::{CudaDevice, ExecutorDevice, ExecutorModel};
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
 use crate::spec::ModelSpec;
-use crate::worker::{CudaDevice, WorkerDevice, WorkerModel, WorkerSpec};
+use crate::worker::WorkerSpec;
 use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Machine, ModelPlan};
 use magray_core::{Precision, PrecisionChoice, Reason};
@@ -58,16 +59,16 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     // GPUs are looked for while the CPU reads the weights.
     let (devices, models) = std::thread::scope(|scope| {
         let devices = scope.spawn(|| devices::find(options));
-        let models = Models::open(&options.models, &options.encoder);
+        let models = Models::open(&options.models, &options.encoder, options.in_process.as_deref());
         (devices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), models)
     });
-    let (devices, mut models) = (devices?, models?);
+    let (devices, models) = (devices?, models?);
     let allowed = devices::assign(options, &devices)?;
     let choices = Choices::new(&options.encoder, &models.packer, &devices, allowed);
     // A GPU that is too slow for every model is not even started.
     let gpus = if choices.allowed_for_all() == Some(Allowed::Cpu) { Vec::new() } else { devices.gpus };
     if !gpus.is_empty() {
-        models.teach();
+        models.teach()?;
     }
     let absent = devices.reason.filter(Reason::is_fallback);
     // The known text rides along, and may not make a pass of its own.
@@ -96,7 +97,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     };
     let dispatcher = Arc::new(Dispatcher::new(machine, absent, on_change));
     let in_workers = in_workers(options, &gpus, &models, Arc::downgrade(&dispatcher));
-    let cpu = InProcess::new(CPU, Arc::clone(&models.packer), models.on_cpu, Arc::downgrade(&dispatcher))?;
+    let cpu = InProcess::new(CPU, Arc::clone(&models.packer), Arc::downgrade(&dispatcher))?;
     let mut all: Vec<Box<dyn ExecutorHandle>> = vec![Box::new(cpu)];
     all.extend(in_workers);
     let given_up: Vec<_> = news.out_of_service().into_iter().map(device_of_gpu).collect();
@@ -185,14 +186,14 @@ fn in_workers(
 ) -> Vec<Box<dyn ExecutorHandle>> {
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
     let precision = options.encoder.precision.or(options.encoder.gpu.precision);
-    let worker_models = options.models.iter().map(|model| WorkerModel { source: model.source.clone(), precision });
+    let worker_models = options.models.iter().map(|model| ExecutorModel { source: model.source.clone(), precision });
     let worker_models: Vec<_> = worker_models.collect();
     let names: Arc<[String]> = options.models.iter().map(|model| model.name.clone()).collect();
     let images = Arc::new(Images::new(models.readers.iter().map(|reader| image_bytes_max(&reader.spec)).collect()));
     let in_worker = |(at, gpu): (usize, &Gpu)| {
         let device = match gpu {
-            Gpu::Cuda(gpu) => WorkerDevice::Cuda(CudaDevice::new(gpu, &options.encoder.gpu)),
-            Gpu::Simulated(gpu) => WorkerDevice::Simulated(*gpu),
+            Gpu::Cuda(gpu) => ExecutorDevice::Cuda(CudaDevice::new(gpu, &options.encoder.gpu)),
+            Gpu::Simulated(gpu) => ExecutorDevice::Simulated(*gpu),
         };
         let spec = InWorkerSpec {
             id: device_of_gpu(at),

@@ -61,15 +61,12 @@ impl Canary {
     }
 
     /// Takes the answers of a device that is trusted, unless they are known already.
-    pub(super) fn learn(&self, mut compute: impl FnMut(Tokens<'_>, usize, &mut [f32])) {
-        self.expected.get_or_init(|| {
-            let answer = |skip: &usize| {
-                let mut row = vec![0.0; self.outputs];
-                compute(self.tokens(), *skip, &mut row);
-                row
-            };
-            self.skips.iter().map(answer).collect()
-        });
+    pub(super) fn learn<E>(&self, mut compute: impl FnMut(Tokens<'_>, usize) -> Result<Vec<f32>, E>) -> Result<(), E> {
+        if self.expected.get().is_none() {
+            let answers = self.skips.iter().map(|skip| compute(self.tokens(), *skip)).collect::<Result<_, E>>()?;
+            self.expected.get_or_init(|| answers);
+        }
+        Ok(())
     }
 
     /// Whether a prompt of the model has so many tokens.
@@ -138,9 +135,8 @@ mod tests {
 
     fn learned() -> Canary {
         let canary = canary();
-        canary.learn(|_, skip, row| {
-            row.copy_from_slice(if skip == 0 { &[0.5, 0.5, -0.5, 0.5] } else { &[1.0, 0.0, 0.0, 0.0] });
-        });
+        let row = |skip| if skip == 0 { [0.5, 0.5, -0.5, 0.5] } else { [1.0, 0.0, 0.0, 0.0] };
+        assert_eq!(canary.learn(|_, skip| Ok::<_, ()>(row(skip).to_vec())), Ok(()));
         canary
     }
 
@@ -178,7 +174,7 @@ mod tests {
     fn a_score_near_zero_may_differ_and_a_large_one_may_not_change_its_sign() {
         let mut canary = canary();
         canary.rows = Rows::Scores;
-        canary.learn(|_, _, row| row.copy_from_slice(&[0.04, -6.0, 0.0, 0.0]));
+        assert_eq!(canary.learn(|_, _| Ok::<_, ()>(vec![0.04, -6.0, 0.0, 0.0])), Ok(()));
         assert!(canary.is_right(&[0.05, -6.2, 0.0, 0.0], 0) && canary.is_right(&[-0.04, -5.8, 0.0, 0.0], 0));
         assert!(!canary.is_right(&[0.04, 6.0, 0.0, 0.0], 0) && !canary.is_right(&[f32::NAN, -6.0, 0.0, 0.0], 0));
     }

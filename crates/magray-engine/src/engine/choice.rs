@@ -280,7 +280,7 @@ mod tests {
     /// The choices of an engine with one model and one GPU.
     fn choices(options: &EncoderOptions, allowed: Allowed) -> Choices {
         let model = ModelSource::Synthetic("tiny".parse().unwrap()).into();
-        let models = Models::open(&[model], options).unwrap();
+        let models = Models::open(&[model], options, None).unwrap();
         let devices = Devices { gpus: vec![Gpu::Cuda(gpu())], reason: None, allowed };
         Choices::new(options, &models.packer, &devices, vec![allowed])
     }

@@ -138,12 +138,20 @@ pub(super) struct Part {
     pub(super) request: RequestId,
     pub(super) work: Arc<Work>,
     pub(super) texts: Range<usize>,
+    /// The place of the first of them in the batch.
+    pub(super) first: usize,
 }
 
 impl Batch {
     /// The texts, in the order of their rows.
     pub(super) fn texts(&self) -> impl Iterator<Item = Tokens<'_>> {
         self.parts.iter().flat_map(|part| part.work.texts[part.texts.clone()].iter().map(Tokens::from))
+    }
+
+    /// One of the texts, by its place in the batch.
+    pub(super) fn text(&self, at: usize) -> Tokens<'_> {
+        let Part { work, texts, first, .. } = &self.parts[self.parts.partition_point(|part| part.first <= at) - 1];
+        Tokens::from(&work.texts[texts.start + at - first])
     }
 
     /// Rows of its answer.
@@ -153,7 +161,7 @@ impl Batch {
 
     /// How many texts there are.
     pub(super) fn texts_count(&self) -> usize {
-        self.parts.iter().map(|part| part.texts.len()).sum()
+        self.parts.last().map_or(0, |part| part.first + part.texts.len())
     }
 }
 

@@ -183,16 +183,17 @@ impl Images {
 mod tests {
     use super::*;
     use crate::executors::simulated::SimulatedGpu;
+    use crate::executors::{ExecutorDevice, ExecutorModel, ModelSource};
     use crate::gpu::SandboxMode;
-    use crate::worker::{ModelSource, WorkerDevice, WorkerModel, WorkerSpec};
+    use crate::worker::WorkerSpec;
     use magray_core::{Precision, PrecisionChoice};
 
     const FIRST: Holder = Holder { device: DeviceId(1), worker: 1 };
     const SECOND: Holder = Holder { device: DeviceId(2), worker: 1 };
 
     fn form(precision: PrecisionChoice) -> Form {
-        let model = WorkerModel { source: ModelSource::Synthetic("tiny".parse().unwrap()), precision };
-        let device = WorkerDevice::Simulated(SimulatedGpu::default());
+        let model = ExecutorModel { source: ModelSource::Synthetic("tiny".parse().unwrap()), precision };
+        let device = ExecutorDevice::Simulated(SimulatedGpu::default());
         let spec = WorkerSpec {
             device,
             models: vec![model],

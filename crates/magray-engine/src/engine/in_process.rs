@@ -1,19 +1,17 @@
-//! The CPU in this process: one thread that computes batches on the pool of threads, and one beside it that packs weights.
-//! Never fails: a computation that panics loses its batch and nothing else.
+//! An executor in this process: one thread that gives it batches, and one beside it that brings models and takes them.
+//! Never ends while the engine lives: a computation that panics loses its batch and nothing else.
 //!
-//! Threads of the pool that have no more of a batch tell so, and begin with the next while the others end it.
+//! An executor that has no more of a batch says so, and may begin with the next while it ends the first.
 
 use super::dispatcher::Dispatcher;
 use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
 use super::work::Output;
-use crate::executors::cpu::CpuExecutor;
-use crate::executors::cpu_stream::{Bell, Feed, Job, Outcome};
+use crate::executors::{Arrival, Bell, Failure, Feed, Job, Origin, Outcomes, Steps, catching};
 use crate::packed::Tokens;
-use magray_core::schedule::{DeviceId, Failure};
+use magray_core::schedule::DeviceId;
 use magray_core::{DeviceName, Precision};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -22,15 +20,16 @@ use std::time::{Duration, Instant};
 pub(super) struct InProcess {
     /// `None` when it has ended.
     weights: Mutex<Option<Sender<Weights>>>,
-    precision: Precision,
     state: Arc<State>,
     threads: Mutex<[Option<JoinHandle<()>>; 2]>,
 }
 
-/// What is to be done with a model's weights.
+/// What is to be done with models' weights and memory.
 enum Weights {
-    Pack(usize),
-    LetGo(usize),
+    Load(usize),
+    Offload(usize),
+    Release(usize),
+    Trim,
 }
 
 /// What both threads see.
@@ -38,32 +37,23 @@ struct State {
     id: DeviceId,
     batches: Batches,
     packer: Arc<CpuPacker>,
-    /// By model; taken while it computes.
-    models: Vec<Mutex<Option<Box<CpuExecutor>>>>,
     last_error: Mutex<Option<String>>,
     dispatcher: Weak<Dispatcher>,
 }
 
 impl InProcess {
-    /// For models of which some are packed for the CPU already.
-    pub(super) fn new(
-        id: DeviceId,
-        packer: Arc<CpuPacker>,
-        models: Vec<Option<Box<CpuExecutor>>>,
-        dispatcher: Weak<Dispatcher>,
-    ) -> std::io::Result<Self> {
-        let precision = packer.precision();
-        let models = models.into_iter().map(Mutex::new).collect();
+    /// Some of the models may be loaded already.
+    pub(super) fn new(id: DeviceId, packer: Arc<CpuPacker>, dispatcher: Weak<Dispatcher>) -> std::io::Result<Self> {
         let (batches, last_error) = (Batches::default(), Mutex::default());
-        let state = Arc::new(State { id, batches, packer, models, last_error, dispatcher });
-        let (weights, to_keep) = channel();
-        let (computing, keeping) = (Arc::clone(&state), Arc::clone(&state));
+        let state = Arc::new(State { id, batches, packer, last_error, dispatcher });
+        let (weights, orders) = channel();
+        let (computing, moving) = (Arc::clone(&state), Arc::clone(&state));
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let threads = [
-            Some(thread("cpu batches").spawn(move || computing.compute())?),
-            Some(thread("cpu weights").spawn(move || keeping.keep(&to_keep))?),
+            Some(thread("batches").spawn(move || computing.compute())?),
+            Some(thread("weights").spawn(move || moving.move_weights(&orders))?),
         ];
-        Ok(Self { weights: Mutex::new(Some(weights)), precision, state, threads: Mutex::new(threads) })
+        Ok(Self { weights: Mutex::new(Some(weights)), state, threads: Mutex::new(threads) })
     }
 }
 
@@ -72,8 +62,8 @@ impl ExecutorHandle for InProcess {
         DeviceName::Cpu
     }
 
-    fn precision(&self, _: usize) -> Precision {
-        self.precision
+    fn precision(&self, model: usize) -> Precision {
+        self.state.packer.precision_of(model)
     }
 
     fn take(&self, order: Order) {
@@ -82,14 +72,15 @@ impl ExecutorHandle for InProcess {
         let Some(weights) = &*weights else { return };
         match order.what {
             What::Start(batch) => {
-                self.state.packer.rouse();
+                self.state.packer.executor.rouse();
                 self.state.batches.add(batch);
             }
-            What::Load(model) => drop(weights.send(Weights::Pack(model))),
-            What::Offload(model) => drop(weights.send(Weights::LetGo(model))),
-            What::Turn(_) => unreachable!("the CPU keeps no state of sequences"),
-            What::Free { .. } | What::Forget(_) => {}
-            What::Spawn | What::Kill | What::Trim | What::Probe | What::Rest => {}
+            What::Load(model) => drop(weights.send(Weights::Load(model))),
+            What::Offload(model) => drop(weights.send(Weights::Offload(model))),
+            What::Forget(model) => drop(weights.send(Weights::Release(model))),
+            What::Turn(_) => unreachable!("it keeps no state of sequences"),
+            What::Trim => drop(weights.send(Weights::Trim)),
+            What::Free { .. } | What::Spawn | What::Kill | What::Probe | What::Rest => {}
         }
     }
 
@@ -101,8 +92,8 @@ impl ExecutorHandle for InProcess {
     fn join(&self, deadline: Instant) -> bool {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // Both are waited for, also where the first is late.
-        let [computing, keeping] = threads.each_mut().map(|thread| join_until(thread, deadline));
-        computing && keeping
+        let [computing, moving] = threads.each_mut().map(|thread| join_until(thread, deadline));
+        computing && moving
     }
 
     fn status(&self) -> ExecutorStatus {
@@ -115,89 +106,97 @@ impl State {
     /// Computes batch after batch, until there are none and never will be.
     fn compute(&self) {
         while let Some((model, output)) = self.batches.wait() {
-            let mut on_cpu = self.models[model].lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(on_cpu) = &mut *on_cpu else { unreachable!("no batch is started before its model is there") };
             match output {
-                Output::Texts => on_cpu.run_all(&Answering { state: self, model, ended: Mutex::new(None) }),
+                Output::Texts => {
+                    self.packer.executor.run_all(model, &Batched { state: self, model, ended: Mutex::new(None) })
+                }
                 Output::Tokens => {
                     let Some(batch) = self.batches.take(model, output) else { continue };
-                    let (started, mut rows) = (Instant::now(), Vec::new());
+                    let (started, mut outcomes) = (Instant::now(), Outcomes::default());
                     let texts: Vec<Tokens<'_>> = batch.texts().collect();
-                    let run = catch_unwind(AssertUnwindSafe(|| on_cpu.run_tokens(&texts, &mut rows)));
-                    self.tell(&batch, run.map(|()| rows), started.elapsed());
+                    let ran = catching(|| self.packer.executor.run(model, Steps::EachToken(&texts), &mut outcomes));
+                    self.tell(&batch, ran.map(|()| outcomes.rows), started.elapsed());
                 }
             }
         }
     }
 
     /// Tells what became of a batch.
-    fn tell(&self, batch: &Batch, outcome: Outcome, compute: Duration) {
+    fn tell(&self, batch: &Batch, outcome: Result<Vec<f32>, Failure>, compute: Duration) {
         let Some(dispatcher) = self.dispatcher.upgrade() else { return };
         match outcome {
             Ok(rows) => dispatcher.finished(self.id, batch, &rows, compute),
-            Err(_) => {
-                tracing::error!(target: "magray::engine", texts = batch.texts_count(), "a batch panicked on the CPU");
-                dispatcher.failed(self.id, batch.id, Failure::Transient);
+            Err(Failure { kind, code, message }) => {
+                let texts = batch.texts_count();
+                tracing::error!(target: "magray::engine", texts, code, error = message, "a batch failed in this process");
+                self.note(message);
+                dispatcher.failed(self.id, batch.id, kind);
             }
         }
     }
 
-    /// Packs weights and lets go of them, one model after the other.
-    fn keep(&self, orders: &Receiver<Weights>) {
+    /// Brings models and takes them, one after the other.
+    fn move_weights(&self, orders: &Receiver<Weights>) {
         while let Ok(order) = orders.recv() {
             let started = Instant::now();
-            let (model, packed) = match order {
-                Weights::Pack(model) => (model, Some(catch_unwind(AssertUnwindSafe(|| self.packer.pack(model))))),
-                Weights::LetGo(model) => (model, None),
-            };
-            let put = |on_cpu| *self.models[model].lock().unwrap_or_else(PoisonError::into_inner) = on_cpu;
-            let problem = match packed {
+            match order {
                 // The machine has seen to it that no batch needs them.
-                None => {
-                    put(None);
+                Weights::Offload(model) => {
+                    self.packer.executor.offload(model);
                     self.log(model, started, "a model has left its device");
                     if let Some(dispatcher) = self.dispatcher.upgrade() {
                         dispatcher.offloaded(self.id, model);
                     }
-                    continue;
                 }
-                Some(Ok(Ok(on_cpu))) => {
-                    put(Some(on_cpu));
-                    self.log(model, started, "a model is on its device");
-                    let (bytes, took) = (self.packer.bytes(model, self.packer.precision()), started.elapsed());
-                    if let Some(dispatcher) = self.dispatcher.upgrade() {
-                        dispatcher.loaded(self.id, model, Loaded { bytes, took, from_host: false });
-                    }
-                    continue;
-                }
-                Some(Ok(Err(error))) => error.to_string(),
-                Some(Err(_)) => "packing its weights panicked".to_owned(),
-            };
-            let name = self.packer.name(model);
-            tracing::error!(target: "magray::engine", device = "cpu", model = name, error = problem, "a model is not on its device");
-            *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
-            if let Some(dispatcher) = self.dispatcher.upgrade() {
-                dispatcher.not_loaded(self.id, model, Failure::Transient);
+                Weights::Release(model) => self.packer.executor.release(model),
+                Weights::Trim => self.packer.executor.trim(),
+                Weights::Load(model) => self.load(model, started),
             }
         }
     }
 
+    fn load(&self, model: usize, started: Instant) {
+        let loaded = catching(|| self.packer.load(model));
+        match loaded {
+            Ok(Arrival { bytes, origin, .. }) => {
+                self.log(model, started, "a model is on its device");
+                let loaded = Loaded { bytes, took: started.elapsed(), from_host: origin != Origin::Files };
+                if let Some(dispatcher) = self.dispatcher.upgrade() {
+                    dispatcher.loaded(self.id, model, loaded);
+                }
+            }
+            Err(Failure { kind, message, .. }) => {
+                let name = self.packer.name(model);
+                tracing::error!(target: "magray::engine", device = "cpu", model = name, error = message, "a model is not on its device");
+                self.note(message);
+                if let Some(dispatcher) = self.dispatcher.upgrade() {
+                    dispatcher.not_loaded(self.id, model, kind);
+                }
+            }
+        }
+    }
+
+    fn note(&self, error: String) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
     fn log(&self, model: usize, started: Instant, what: &str) {
-        let (name, bytes) = (self.packer.name(model), self.packer.bytes(model, self.packer.precision()));
+        let precision = self.packer.precision_of(model);
+        let (name, bytes) = (self.packer.name(model), self.packer.bytes(model, precision));
         let took_ms = started.elapsed().as_micros() as f64 / 1000.0;
-        let memory_free = host_memory_free();
+        let memory_free = self.packer.executor.memory().free;
         tracing::info!(target: "magray::engine", device = "cpu", model = name, took_ms, bytes, memory_free, "{what}");
     }
 }
 
-/// Batches that wait for the threads. What is under way is bounded by the machine, by the slots that it has for the
+/// Batches that wait for the executor. What is under way is bounded by the machine, by the slots that it has for the
 /// device.
 #[derive(Default)]
 struct Batches {
     waiting: Mutex<Waiting>,
-    /// Somebody waits for the first of them.
+    /// Rings for the thread that waits for the first of them.
     came: Condvar,
-    /// Threads wait for the next of them while others compute.
+    /// Rings for the executor's threads that wait for the next while others compute.
     bell: Bell,
 }
 
@@ -239,8 +238,8 @@ impl Batches {
     }
 }
 
-/// Batches of one model on their way through the threads.
-struct Answering<'a> {
+/// Batches of one model on their way to the executor.
+struct Batched<'a> {
     state: &'a State,
     model: usize,
     /// When the last of them ended.
@@ -248,32 +247,36 @@ struct Answering<'a> {
 }
 
 /// A batch that is computed.
-struct Computed {
+struct Computed<'a> {
     batch: Batch,
-    /// Where each text is: the part, and the text of its request.
-    places: Vec<(usize, usize)>,
     started: Instant,
+    of: &'a Batched<'a>,
 }
 
-impl Job for Computed {
+impl Job for Computed<'_> {
     fn count(&self) -> usize {
-        self.places.len()
+        self.batch.texts_count()
     }
 
     fn text(&self, at: usize) -> Tokens<'_> {
-        let (part, text) = self.places[at];
-        Tokens::from(&self.batch.parts[part].work.texts[text])
+        self.batch.text(at)
     }
 
     fn skip(&self) -> usize {
         self.batch.skip
     }
+
+    fn done(&self, outcome: Result<Vec<f32>, Failure>) {
+        let now = Instant::now();
+        // Until the one before it ended, threads had that to do as well.
+        let before = self.of.ended.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        let since = before.map_or(self.started, |before| before.max(self.started));
+        self.of.state.tell(&self.batch, outcome, now.saturating_duration_since(since));
+    }
 }
 
-impl Feed for Answering<'_> {
-    type Job = Computed;
-
-    fn next(&self, is_spare: bool) -> Option<Computed> {
+impl Feed for Batched<'_> {
+    fn next(&self, is_spare: bool) -> Option<Box<dyn Job + '_>> {
         let State { id, batches, dispatcher, .. } = self.state;
         let take = || batches.take(self.model, Output::Texts);
         let batch = take().or_else(|| {
@@ -281,26 +284,10 @@ impl Feed for Answering<'_> {
             dispatcher.upgrade().filter(|_| is_spare)?.spare(*id);
             take()
         })?;
-        let texts = batch.parts.iter().enumerate().map(|(part, of)| of.texts.clone().map(move |text| (part, text)));
-        Some(Computed { places: texts.flatten().collect(), batch, started: Instant::now() })
-    }
-
-    fn done(&self, job: &Computed, outcome: Outcome) {
-        let now = Instant::now();
-        // Until the one before it ended, threads had that to do as well.
-        let before = self.ended.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
-        let since = before.map_or(job.started, |before| before.max(job.started));
-        self.state.tell(&job.batch, outcome, now.saturating_duration_since(since));
+        Some(Box::new(Computed { batch, started: Instant::now(), of: self }))
     }
 
     fn bell(&self) -> Option<&Bell> {
         Some(&self.state.batches.bell)
     }
-}
-
-/// What programs may still take of the host's memory, where the system tells.
-fn host_memory_free() -> Option<u64> {
-    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

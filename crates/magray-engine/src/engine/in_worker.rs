@@ -8,12 +8,12 @@ use super::canary::Canary;
 use super::dispatcher::Dispatcher;
 use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Order, Turn, TurnStep, What, join_until};
 use super::images::{Holder, Images};
-use crate::executors::NewTokens;
+use crate::executors::{Failure, FailureKind, NewTokens};
 use crate::faults::{FaultOrder, FaultPlan};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
-use crate::worker::{self, Exit, FromWorker, KillSwitch, NOT_LOADED, WorkerHandle, WorkerReceiver, WorkerSpec};
-use magray_core::schedule::{DeviceId, Ending, Failure};
+use crate::worker::{self, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
+use magray_core::schedule::{DeviceId, Ending};
 use magray_core::{DeviceName, Precision};
 use moves::milliseconds;
 use presence::Presence;
@@ -374,14 +374,14 @@ impl Inner {
                 }
                 FromWorker::Turned { slot, compute, new, .. } => self.turned(&dispatcher, slot, compute, new),
                 FromWorker::Failed { slot, problem, .. } => {
-                    let worker::Problem { kind, code, message } = problem;
+                    let Failure { kind, code, message } = problem;
                     tracing::warn!(target: "magray::engine", device = %self.spec.name, code, error = message, "a batch failed");
                     let mut state = self.lock();
-                    state.fail(message, kind != Failure::OutOfMemory);
+                    state.fail(message, kind != FailureKind::OutOfMemory);
                     let held = state.free(slot);
                     drop(state);
                     self.fail(&dispatcher, held, kind);
-                    if code == NOT_LOADED {
+                    if code == Failure::NOT_LOADED {
                         // The worker has not what it is believed to have: only a new one is sure to agree.
                         tracing::error!(target: "magray::engine", device = %self.spec.name, "a worker lost a model");
                         handle.strike();
@@ -413,7 +413,7 @@ impl Inner {
         if !are_plausible || !canary.is_right(known, skip) {
             tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned wrong answers");
             self.lock().fail("it returned wrong answers".to_owned(), true);
-            return self.fail(dispatcher, held, Failure::WrongAnswer);
+            return self.fail(dispatcher, held, FailureKind::WrongAnswer);
         }
         match held {
             Slot::Batch(batch) => dispatcher.finished(self.spec.id, &batch, answers, compute),
@@ -429,12 +429,12 @@ impl Inner {
         if new.len() != turn.steps.len() || !turn.steps.iter().zip(&new).all(is_within) {
             tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned tokens that nobody asked for");
             self.lock().fail("it returned tokens that nobody asked for".to_owned(), true);
-            return self.fail(dispatcher, Slot::Turn(turn), Failure::WrongAnswer);
+            return self.fail(dispatcher, Slot::Turn(turn), FailureKind::WrongAnswer);
         }
         dispatcher.turned(self.spec.id, &turn, new, compute);
     }
 
-    fn fail(&self, dispatcher: &Dispatcher, held: Slot, failure: Failure) {
+    fn fail(&self, dispatcher: &Dispatcher, held: Slot, failure: FailureKind) {
         match held {
             Slot::Turn(turn) => dispatcher.failed(self.spec.id, turn.id, failure),
             Slot::Batch(batch) => dispatcher.failed(self.spec.id, batch.id, failure),

@@ -98,15 +98,17 @@ pub use status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 pub use token_stream::{Prompt, TokenStream};
 pub use work::{Answer, EngineError, Output, Work};
 
+pub use crate::executors::ModelSource;
 pub use crate::executors::simulated::SimulatedGpu;
 pub use crate::gpu::MemoryStats;
-pub use crate::worker::{Attempt, ModelSource, Outcome, Sandbox};
+pub use crate::worker::{Attempt, Outcome, Sandbox};
 pub use magray_core::schedule::{
     Allowed, Batching, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView, Moment, Options,
     Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch,
 };
 
 use crate::encoder::{EncoderOptions, LoadError};
+use crate::executors::OpenExecutor;
 use crate::faults::FaultPlan;
 use crate::health::AlertOptions;
 use crate::reading::Reader;
@@ -135,6 +137,8 @@ pub struct EngineOptions {
     pub gpus: Gpus,
     /// Bounds, batches, placement, recovery.
     pub schedule: Options,
+    /// What computes in this process; `None`: the CPU.
+    pub in_process: Option<Arc<dyn OpenExecutor>>,
     /// The program whose command `worker` is a GPU worker: this one.
     pub worker_exe: PathBuf,
     /// Workers that behave like GPUs and compute on the CPU, for tests.
@@ -164,6 +168,7 @@ impl EngineOptions {
             models,
             gpus: Gpus::One,
             schedule: Options::default(),
+            in_process: None,
             worker_exe: PathBuf::new(),
             simulated_gpus: Vec::new(),
             faults: None,

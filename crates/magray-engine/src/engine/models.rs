@@ -1,32 +1,34 @@
-//! The models of an engine: what they say of themselves, how the CPU gets their weights, and the texts whose answers are
+//! The models of an engine: what they say of themselves, the executor of this process, and the texts whose answers are
 //! known. Reads no weights before it is asked to; knows no GPU.
 
 use super::EngineModel;
 use super::canary::Canary;
 use super::status::CpuStatus;
-use crate::encoder::{EncoderOptions, LoadError, pack_cpu, synthetic_spec};
-use crate::executors::cpu::CpuExecutor;
-use crate::model::Synthetic;
+use crate::encoder::{EncoderOptions, LoadError, synthetic_spec};
+use crate::executors::cpu::CpuDevice;
+use crate::executors::native::Native;
+use crate::executors::{
+    Arrival, Executor, ExecutorModel, Failure, FailureKind, ModelSource, OpenExecutor, Outcomes, Steps,
+};
 use crate::reading::Reader;
 use crate::spec::ModelSpec;
-use crate::weights::Weights;
-use crate::worker::ModelSource;
 use magray_core::Precision;
 use magray_device::cpu::Cpu;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// All models.
 pub(super) struct Models {
     pub(super) readers: Vec<Reader>,
     pub(super) packer: Arc<CpuPacker>,
-    /// Those that are on the CPU from the start.
-    pub(super) on_cpu: Vec<Option<Box<CpuExecutor>>>,
 }
 
-/// Brings models to the CPU.
+/// Brings models to the executor of this process.
 pub(super) struct CpuPacker {
     cpu: Arc<Cpu>,
+    pub(super) executor: Arc<dyn Executor>,
     precision: Precision,
+    /// By model: the arithmetic that it has in this process, once it was there.
+    precisions: Vec<OnceLock<Precision>>,
     models: Vec<(ModelSource, ModelSpec)>,
     names: Vec<String>,
     pub(super) canaries: Arc<[Canary]>,
@@ -34,10 +36,25 @@ pub(super) struct CpuPacker {
 
 impl Models {
     /// Reads what the models say of themselves and their tokenizers, and the weights of those that are preloaded.
-    pub(super) fn open(models: &[EngineModel], options: &EncoderOptions) -> Result<Self, LoadError> {
+    pub(super) fn open(
+        models: &[EngineModel],
+        options: &EncoderOptions,
+        in_process: Option<&dyn OpenExecutor>,
+    ) -> Result<Self, LoadError> {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
         let specs = models.iter().map(|model| read(&model.source)).collect::<Result<Vec<_>, _>>()?;
+        let precision = options.precision;
+        let known = models.iter().map(|model| ExecutorModel { source: model.source.clone(), precision });
+        let executor = match in_process {
+            Some(other) => other.open(&known.collect::<Vec<_>>())?,
+            None => {
+                let device = Box::new(CpuDevice::new(Arc::clone(&cpu)));
+                Arc::new(Native::new(device, known.zip(specs.iter().cloned().map(Some))))
+            }
+        };
         let mut packer = CpuPacker {
+            executor,
+            precisions: models.iter().map(|_| OnceLock::new()).collect(),
             precision: options.precision.settle_cpu(cpu.has_fast_bf16()),
             models: models.iter().map(|model| model.source.clone()).zip(specs).collect(),
             names: models.iter().map(|model| model.name.clone()).collect(),
@@ -45,24 +62,24 @@ impl Models {
             cpu,
         };
         // The tokenizers are read on one core while the others pack weights.
-        let (readers, on_cpu) = std::thread::scope(|scope| {
+        let (readers, loaded) = std::thread::scope(|scope| {
             let readers = scope.spawn(|| packer.models.iter().map(reader).collect::<Result<Vec<_>, _>>());
-            let pack =
-                |(at, model): (usize, &EngineModel)| model.plan.is_preloaded.then(|| packer.weights(at)).transpose();
-            let on_cpu: Result<Vec<_>, LoadError> = models.iter().enumerate().map(pack).collect();
-            (readers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), on_cpu)
+            let loaded = preloaded(models).try_for_each(|model| packer.bring(model).map(drop));
+            (readers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), loaded)
         });
         let readers = readers?;
         let canary = |reader: &Reader| Ok(Canary::new(&reader.spec, reader.skips()?));
         packer.canaries = readers.iter().map(canary).collect::<Result<Vec<_>, LoadError>>()?.into();
-        Ok(Self { readers, on_cpu: on_cpu?, packer: Arc::new(packer) })
+        loaded?;
+        Ok(Self { readers, packer: Arc::new(packer) })
     }
 
-    /// Computes the known texts of the models that are on the CPU already, for GPUs to be checked by.
-    pub(super) fn teach(&mut self) {
-        for (model, on_cpu) in self.on_cpu.iter_mut().enumerate() {
-            on_cpu.iter_mut().for_each(|on_cpu| self.packer.teach(model, on_cpu));
-        }
+    /// Computes the known texts of the models that are loaded already, for workers to be checked by.
+    pub(super) fn teach(&self) -> Result<(), Failure> {
+        let models = 0..self.readers.len();
+        models
+            .filter(|model| self.packer.precisions[*model].get().is_some())
+            .try_for_each(|model| self.packer.teach(model))
     }
 
     /// Tokens of the longest known text.
@@ -95,39 +112,55 @@ impl CpuPacker {
         CpuStatus { path: self.cpu.path(), threads: self.cpu.pool().threads(), precision: self.precision }
     }
 
-    /// Wakes the threads that compute, for a batch that is about to come.
-    pub(super) fn rouse(&self) {
-        self.cpu.pool().rouse();
-    }
-
     /// The arithmetic of all models on the CPU.
     pub(super) fn precision(&self) -> Precision {
         self.precision
     }
 
-    /// Packs a model's weights for the CPU. The first time, the known text's answer is learned too.
-    pub(super) fn pack(&self, model: usize) -> Result<Box<CpuExecutor>, LoadError> {
-        let mut on_cpu = self.weights(model)?;
-        self.teach(model, &mut on_cpu);
-        Ok(on_cpu)
+    /// The arithmetic of a model in this process.
+    pub(super) fn precision_of(&self, model: usize) -> Precision {
+        self.precisions[model].get().copied().unwrap_or(self.precision)
     }
 
-    fn weights(&self, model: usize) -> Result<Box<CpuExecutor>, LoadError> {
-        let (source, spec) = &self.models[model];
-        match source {
-            ModelSource::Synthetic(_) => pack_cpu(&self.cpu, spec, &Synthetic, self.precision),
-            ModelSource::Folder(_) => pack_cpu(&self.cpu, spec, &Weights::open(&spec.encoder_folder)?, self.precision),
+    /// Loads a model in this process. The first time, the known text's answer is learned too.
+    pub(super) fn load(&self, model: usize) -> Result<Arrival, Failure> {
+        let arrival = self.bring(model)?;
+        self.teach(model)?;
+        Ok(arrival)
+    }
+
+    fn bring(&self, model: usize) -> Result<Arrival, Failure> {
+        let mut arrival = self.executor.load(model, None)?;
+        let expected = self.models[model].1.outputs();
+        if arrival.outputs != expected {
+            self.executor.release(model);
+            let message = format!("the model answers with {} numbers, not with {expected}", arrival.outputs);
+            return Err(Failure::new(FailureKind::Transient, "model_changed", message));
         }
+        self.precisions[model].get_or_init(|| arrival.precision);
+        if let Some(arriving) = arrival.arriving.take() {
+            arriving()?;
+        }
+        Ok(arrival)
     }
 
-    fn teach(&self, model: usize, on_cpu: &mut CpuExecutor) {
-        self.canaries[model].learn(|text, skip, row| on_cpu.run(&[text], skip, row));
+    fn teach(&self, model: usize) -> Result<(), Failure> {
+        let mut outcomes = Outcomes::default();
+        self.canaries[model].learn(|text, skip| {
+            self.executor.run(model, Steps::Texts { texts: &[text], skip }, &mut outcomes)?;
+            Ok(outcomes.rows.clone())
+        })
     }
 
     /// What a model's weights take of a device's memory in this precision, about.
     pub(super) fn bytes(&self, model: usize, precision: Precision) -> u64 {
         self.models[model].1.shape.weight_bytes(precision)
     }
+}
+
+/// The models that are there from the start.
+fn preloaded(models: &[EngineModel]) -> impl Iterator<Item = usize> {
+    models.iter().enumerate().filter(|(_, model)| model.plan.is_preloaded).map(|(at, _)| at)
 }
 
 fn read(source: &ModelSource) -> Result<ModelSpec, LoadError> {

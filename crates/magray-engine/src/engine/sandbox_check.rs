@@ -4,7 +4,8 @@
 use super::devices::{self, Gpu};
 use super::{EngineModel, EngineOptions};
 use crate::encoder::LoadError;
-use crate::worker::{Attempt, CudaDevice, Sandbox, SpawnError, WorkerDevice, WorkerModel, WorkerSpec, try_sandbox};
+use crate::executors::{CudaDevice, ExecutorDevice, ExecutorModel};
+use crate::worker::{Attempt, Sandbox, SpawnError, WorkerSpec, try_sandbox};
 use magray_core::{DeviceName, Reason};
 
 /// How a worker of one GPU is confined.
@@ -20,11 +21,11 @@ pub struct SandboxCheck {
 /// must not do. Where there is no GPU: why.
 pub fn check_sandbox(options: &EngineOptions) -> Result<(Vec<SandboxCheck>, Option<Reason>), LoadError> {
     let found = devices::find(options)?;
-    let models: Vec<WorkerModel> = options.models.iter().map(|model| worker_model(model, options)).collect();
+    let models: Vec<ExecutorModel> = options.models.iter().map(|model| worker_model(model, options)).collect();
     let check = |gpu: &Gpu| {
         let device = match gpu {
-            Gpu::Cuda(gpu) => WorkerDevice::Cuda(CudaDevice::new(gpu, &options.encoder.gpu)),
-            Gpu::Simulated(gpu) => WorkerDevice::Simulated(*gpu),
+            Gpu::Cuda(gpu) => ExecutorDevice::Cuda(CudaDevice::new(gpu, &options.encoder.gpu)),
+            Gpu::Simulated(gpu) => ExecutorDevice::Simulated(*gpu),
         };
         let spec = WorkerSpec {
             device,
@@ -44,6 +45,6 @@ pub fn check_sandbox(options: &EngineOptions) -> Result<(Vec<SandboxCheck>, Opti
     Ok((found.gpus.iter().map(check).collect(), found.reason.filter(Reason::is_fallback)))
 }
 
-fn worker_model(model: &EngineModel, options: &EngineOptions) -> WorkerModel {
-    WorkerModel { source: model.source.clone(), precision: options.encoder.precision }
+fn worker_model(model: &EngineModel, options: &EngineOptions) -> ExecutorModel {
+    ExecutorModel { source: model.source.clone(), precision: options.encoder.precision }
 }

@@ -2,13 +2,19 @@
 //! Jobs follow each other without a pause: a thread that has no more of one begins with the next.
 //! Never pads; activations and scratch grow with the largest batch seen and are then used again.
 
-use crate::executors::cpu_stream::{Bell, Feed, Job, Outcome, Planned, Stream, scatter};
+use super::cpu_stream::{Planned, Stream, scatter};
+use super::feed::{Bell, Feed, Job};
+use super::native::{Hosted, Loading, NativeDevice, NativeModel};
+use super::{Failure, Label};
+use crate::encoder::LoadError;
+use crate::gpu::{GpuError, MemoryStats};
 use crate::model::{Model, Workspace};
 use crate::packed::{Packed, Tokens};
 use magray_core::{ChunkLimits, Precision, Schedule};
 use magray_device::cpu::{Cpu, CpuOps};
 use magray_device::{Device, Ops};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Small enough for activations to stay near a core, large enough to use each weight often. On AMX a thread took 54 ms for
@@ -77,17 +83,17 @@ impl CpuExecutor {
 
     /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
     pub(crate) fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) {
-        let once = Once { job: Mutex::new(Some(Given { texts, skip })), outcome: Mutex::new(None) };
-        self.run_all(&once);
-        match once.outcome.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        let (job, outcome) = (Mutex::new(Some(texts)), Mutex::new(None));
+        self.run_all(&Once { job, skip, outcome: &outcome });
+        match outcome.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(Ok(rows)) => out.copy_from_slice(&rows),
-            Some(Err(panic)) => resume_unwind(panic),
+            Some(Err(failure)) => resume_unwind(Box::new(failure.message)),
             None => unreachable!("every job is done"),
         }
     }
 
     /// Computes jobs until no more are at hand. A panic loses the job that it happens in.
-    pub(crate) fn run_all<F: Feed>(&mut self, feed: &F) {
+    pub(crate) fn run_all(&mut self, feed: &dyn Feed) {
         let limits = ChunkLimits {
             tokens_each: TOKENS_EACH,
             tokens_least: TOKENS_LEAST,
@@ -98,8 +104,8 @@ impl CpuExecutor {
         while let Some(Planned { job, schedule }) = next {
             next = match schedule {
                 Schedule::Together(chunks) => {
-                    let outcome = catch_unwind(AssertUnwindSafe(|| self.run_together(&job, &chunks)));
-                    feed.done(&job, outcome);
+                    let rows = catch_unwind(AssertUnwindSafe(|| self.run_together(&*job, &chunks)));
+                    job.done(rows.map_err(|panic| Failure::panicked(&*panic)));
                     feed.next(false).map(|job| Planned::new(job, limits))
                 }
                 Schedule::Each(chunks) => {
@@ -112,7 +118,7 @@ impl CpuExecutor {
         }
     }
 
-    fn run_together(&mut self, job: &impl Job, chunks: &[Vec<usize>]) -> Vec<f32> {
+    fn run_together(&mut self, job: &dyn Job, chunks: &[Vec<usize>]) -> Vec<f32> {
         let outputs = self.outputs();
         let mut rows = vec![0.0; job.count() * outputs];
         for chunk in chunks {
@@ -122,16 +128,23 @@ impl CpuExecutor {
     }
 
     /// What one thread does for a stream of jobs.
-    fn take_part<F: Feed>(&self, rank: usize, stream: &Stream<'_, F>) {
+    fn take_part(&self, rank: usize, stream: &Stream<'_>) {
         let mut own = self.each[rank].lock().unwrap_or_else(PoisonError::into_inner);
         stream.work(|job, chunk, keep| keep(own.run(&self.model, job, chunk)));
     }
 }
 
-/// A job that somebody waits for.
+/// A single job, whose caller waits for it.
+struct Once<'a> {
+    job: Mutex<Option<&'a [Tokens<'a>]>>,
+    skip: usize,
+    outcome: &'a Mutex<Option<Result<Vec<f32>, Failure>>>,
+}
+
 struct Given<'a> {
     texts: &'a [Tokens<'a>],
     skip: usize,
+    outcome: &'a Mutex<Option<Result<Vec<f32>, Failure>>>,
 }
 
 impl Job for Given<'_> {
@@ -146,23 +159,16 @@ impl Job for Given<'_> {
     fn skip(&self) -> usize {
         self.skip
     }
-}
 
-/// A single job.
-struct Once<'a> {
-    job: Mutex<Option<Given<'a>>>,
-    outcome: Mutex<Option<Outcome>>,
-}
-
-impl<'a> Feed for Once<'a> {
-    type Job = Given<'a>;
-
-    fn next(&self, _: bool) -> Option<Given<'a>> {
-        self.job.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn done(&self, _: &Given<'a>, outcome: Outcome) {
+    fn done(&self, outcome: Result<Vec<f32>, Failure>) {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    }
+}
+
+impl Feed for Once<'_> {
+    fn next(&self, _: bool) -> Option<Box<dyn Job + '_>> {
+        let texts = self.job.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Box::new(Given { texts, skip: self.skip, outcome: self.outcome }))
     }
 
     fn bell(&self) -> Option<&Bell> {
@@ -177,7 +183,7 @@ impl Pass {
     }
 
     /// One forward pass over some of the texts, end to end: one row a text.
-    fn run(&mut self, model: &Model<Cpu>, job: &impl Job, chunk: &[usize]) -> &[f32] {
+    fn run(&mut self, model: &Model<Cpu>, job: &dyn Job, chunk: &[usize]) -> &[f32] {
         self.packed.fill(chunk.iter().map(|&text| job.text(text)));
         let batch = self.packed.batch();
         model.forward(&mut self.ops, &mut self.work, &batch, job.skip());
@@ -200,4 +206,100 @@ fn neighbours<'a, 'b>(texts: &'a [Tokens<'b>]) -> impl Iterator<Item = &'a [Toke
         left = rest;
         (!run.is_empty()).then_some(run)
     })
+}
+
+/// The CPU as a device of an executor.
+pub(crate) struct CpuDevice {
+    cpu: Arc<Cpu>,
+    allocated: Arc<Allocated>,
+}
+
+/// Bytes of weights.
+#[derive(Debug, Default)]
+struct Allocated {
+    now: AtomicU64,
+    peak: AtomicU64,
+}
+
+/// A model on it. Its weights go with it: they are packed again from its files.
+struct CpuModel {
+    executor: CpuExecutor,
+    weight_bytes: u64,
+    allocated: Arc<Allocated>,
+}
+
+impl CpuDevice {
+    pub(crate) fn new(cpu: Arc<Cpu>) -> Self {
+        Self { cpu, allocated: Arc::default() }
+    }
+}
+
+impl NativeDevice for CpuDevice {
+    fn label(&self) -> Label {
+        Label { name: "CPU".to_owned(), uuid: "CPU".to_owned() }
+    }
+
+    fn memory(&self) -> MemoryStats {
+        let allocated = self.allocated.now.load(Ordering::Acquire);
+        let [free, total] = ["MemAvailable:", "MemTotal:"].map(host_memory);
+        let peak_allocated = self.allocated.peak.load(Ordering::Acquire).max(allocated);
+        MemoryStats { allocated, reserved: allocated, peak_allocated, free, total, ..MemoryStats::default() }
+    }
+
+    fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
+        let Loading { spec, precision, source, .. } = loading;
+        let precision = precision.settle_cpu(self.cpu.has_fast_bf16());
+        let model = Model::pack(&*self.cpu, spec, &*source()?, precision).map_err(LoadError::from)?;
+        let (weight_bytes, allocated) = (spec.shape.weight_bytes(precision), Arc::clone(&self.allocated));
+        let before = allocated.now.fetch_add(weight_bytes, Ordering::AcqRel);
+        allocated.peak.fetch_max(before + weight_bytes, Ordering::AcqRel);
+        let executor = CpuExecutor::new(Arc::clone(&self.cpu), model);
+        Ok(Hosted { model: Box::new(CpuModel { executor, weight_bytes, allocated }), precision })
+    }
+
+    fn takes_images(&self) -> bool {
+        false
+    }
+
+    fn rouse(&self) {
+        self.cpu.pool().rouse();
+    }
+}
+
+impl NativeModel for CpuModel {
+    fn outputs(&self) -> usize {
+        self.executor.outputs()
+    }
+
+    fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
+        self.executor.run(texts, skip, out);
+        Ok(())
+    }
+
+    fn run_tokens(&mut self, texts: &[Tokens<'_>], out: &mut Vec<f32>) -> Result<(), GpuError> {
+        self.executor.run_tokens(texts, out);
+        Ok(())
+    }
+
+    fn run_all(&mut self, feed: &dyn Feed) {
+        self.executor.run_all(feed);
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+}
+
+impl Drop for CpuModel {
+    fn drop(&mut self) {
+        self.allocated.now.fetch_sub(self.weight_bytes, Ordering::AcqRel);
+    }
+}
+
+/// What the system tells of its memory; 0 where it does not tell.
+fn host_memory(name: &str) -> u64 {
+    let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = told.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.and_then(|kib| kib.checked_mul(1024)).unwrap_or(0)
 }

@@ -1,17 +1,17 @@
 //! Runs a model on a GPU: divides texts into passes and keeps several streams busy with them.
 //! Never computes on another device in its place.
 
-#[cfg(unix)]
-use crate::executors::{Arriving, OnFilled};
-use crate::gpu::{GpuError, GpuInfo, GpuOptions};
+use super::native::{Hosted, Loading, NativeDevice, NativeModel};
+use super::{Arriving, CudaDevice, Failure, FailureKind, FilledImage, Label, OnFilled};
+use crate::gpu::{GpuError, GpuInfo, GpuOptions, MemoryStats};
 use crate::model::{Model, PackError, TensorSource, Unread, Workspace};
 use crate::packed::{Packed, Tokens};
 use crate::spec::ModelSpec;
 use magray_core::{Precision, plan_passes};
 use magray_device::Ops;
-#[cfg(unix)]
 use magray_device::SharedMemory;
-use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault, Site, WeightsBlock};
+use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault, Site, Visible, WeightsBlock};
+use magray_device::cuda::{probe, resolve};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -32,7 +32,6 @@ pub(crate) enum WeightsFrom<'a> {
     /// Its numbers, which are made ready for this GPU.
     Files(&'a dyn TensorSource),
     /// An image that was filled from the same model on such a GPU, of so many bytes.
-    #[cfg(unix)]
     Image { memory: SharedMemory, bytes: u64 },
 }
 
@@ -43,8 +42,6 @@ pub(crate) struct CudaExecutor {
     model: Model<Cuda>,
     weights: WeightsBlock,
     tokens_a_pass: usize,
-    /// Of the whole GPU, before the model came.
-    free_bytes_before: u64,
 }
 
 /// A stream and what its passes need.
@@ -76,7 +73,6 @@ impl CudaExecutor {
         from: WeightsFrom<'_>,
         precision: Precision,
     ) -> Result<Self, GpuError> {
-        let (free_bytes_before, _) = cuda.context().memory_bytes()?;
         let (model, weights) = place(&cuda, spec, from, precision)?;
         let tokens_a_pass = tokens_a_pass(precision);
         let mut streams = (0..streams.max(1))
@@ -91,16 +87,24 @@ impl CudaExecutor {
             let specs = ops.plan(tokens_a_pass, |ops, batch| model.forward(ops, work, batch, 0));
             cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))?;
         }
-        Ok(Self { cuda, streams, model, weights, tokens_a_pass, free_bytes_before })
+        Ok(Self { cuda, streams, model, weights, tokens_a_pass })
     }
 
-    /// Numbers in a text's answer.
-    pub(crate) fn outputs(&self) -> usize {
+    /// Waits until nothing is under way in any stream.
+    fn settle(&mut self) -> Result<(), GpuError> {
+        for stream in &mut self.streams {
+            stream.ops.settle()?;
+        }
+        Ok(())
+    }
+}
+
+impl NativeModel for CudaExecutor {
+    fn outputs(&self) -> usize {
         self.model.outputs()
     }
 
-    /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
-    pub(crate) fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
+    fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
         if !self.weights.is_resident() {
             return Err(DeviceError::Away.into());
         }
@@ -119,8 +123,8 @@ impl CudaExecutor {
         self.streams.iter_mut().fold(result, |result, stream| result.and(stream.collect(outputs, out)))
     }
 
-    /// Frees what passes have taken. Their recordings go with it, so the next pass of each size is recorded again.
-    pub(crate) fn trim(&mut self) {
+    /// The recordings of passes go with their memory, so the next pass of each size is recorded again.
+    fn trim(&mut self) {
         for stream in &mut self.streams {
             stream.ops.trim();
             stream.work = self.model.workspace(&self.cuda);
@@ -129,8 +133,8 @@ impl CudaExecutor {
         self.cuda.context().trim();
     }
 
-    /// Time goes on, about a second: memory of a burst that is long over goes back to the pool.
-    pub(crate) fn tend(&mut self) {
+    /// Memory of a burst that is long over goes back to the pool.
+    fn tend(&mut self) {
         for stream in &mut self.streams {
             if stream.ops.age() {
                 stream.ops.release();
@@ -139,62 +143,107 @@ impl CudaExecutor {
         }
     }
 
-    /// Bytes of the weights, wherever they are.
-    pub(crate) fn weight_bytes(&self) -> u64 {
-        self.weights.bytes()
-    }
-
-    /// Memory of the GPU that passes hold.
-    pub(crate) fn workspace_bytes(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.ops.scratch_bytes() + stream.work.bytes()).sum()
-    }
-
-    /// Whether the weights have memory on the GPU.
-    pub(crate) fn is_resident(&self) -> bool {
-        self.weights.is_resident()
-    }
-
-    /// Waits until nothing is under way in any stream.
-    fn settle(&mut self) -> Result<(), GpuError> {
-        for stream in &mut self.streams {
-            stream.ops.settle()?;
-        }
-        Ok(())
-    }
-
-    /// Lets the GPU fail on purpose.
-    pub(crate) fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
+    fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
         Ok(self.cuda.inject(fault)?)
     }
 
-    /// Memory of the GPU that went away since the model came: other processes' included, if they took some meanwhile.
-    pub(crate) fn memory_used_bytes(&self) -> u64 {
-        self.cuda.context().memory_bytes().map_or(0, |(free, _)| self.free_bytes_before.saturating_sub(free))
+    fn weight_bytes(&self) -> u64 {
+        self.weights.bytes()
     }
-}
 
-#[cfg(unix)]
-impl CudaExecutor {
-    /// Waits, when it is called, for weights that are on their way.
-    pub(crate) fn arriving(&self) -> Option<Arriving> {
+    fn workspace_bytes(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.ops.scratch_bytes() + stream.work.bytes()).sum()
+    }
+
+    fn is_resident(&self) -> bool {
+        self.weights.is_resident()
+    }
+
+    fn arriving(&self) -> Option<Arriving> {
         let arriving = self.weights.on_their_way()?;
-        Some(Box::new(move || Ok(arriving.wait()?)))
+        Some(Box::new(move || Ok(arriving.wait().map_err(GpuError::from)?)))
     }
 
-    /// Fills an image of the weights beside other work.
-    pub(crate) fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
-        self.weights.keep_image(image, Box::new(|filled| on_filled(filled.map_err(GpuError::from))));
+    fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
+        self.weights
+            .keep_image(image, Box::new(|filled| on_filled(filled.map_err(|error| GpuError::from(error).into()))));
     }
 
-    /// Takes the weights from the GPU; recorded passes stay, for the weights come back to their places.
-    pub(crate) fn offload(&mut self) -> Result<(), GpuError> {
+    /// Recorded passes stay, for the weights come back to their places.
+    fn offload(&mut self) -> Result<(), GpuError> {
         self.settle()?;
         Ok(self.weights.offload()?)
     }
 
-    /// Brings the weights back; returns when they are on their way, and passes may begin.
-    pub(crate) fn wake(&mut self) -> Result<(), GpuError> {
+    fn wake(&mut self) -> Result<(), GpuError> {
         Ok(self.weights.wake()?)
+    }
+}
+
+/// A GPU as a device of an executor.
+pub(crate) struct CudaHost {
+    cuda: Arc<Cuda>,
+    gpu: GpuInfo,
+    streams: usize,
+    /// Of the whole GPU, before any model came.
+    free_bytes_before: u64,
+}
+
+impl CudaHost {
+    pub(crate) fn open(device: &CudaDevice, memory_limit_bytes: Option<u64>) -> Result<Self, Failure> {
+        let options = device.options(memory_limit_bytes);
+        let gpus = probe(&options.search, &Visible::all()).map_err(GpuError::from)?;
+        let gpu = resolve(&gpus, &format!("cuda:{}", device.uuid())).map_err(|declined| {
+            // It was there when it was chosen.
+            Failure::new(FailureKind::Lost, declined.code(), declined.to_string())
+        })?;
+        let cuda = open_device(gpu, &options)?;
+        let free_bytes_before = cuda.context().memory_bytes().map_or(0, |(free, _)| free);
+        Ok(Self { cuda, gpu: gpu.clone(), streams: options.streams, free_bytes_before })
+    }
+}
+
+impl NativeDevice for CudaHost {
+    fn label(&self) -> Label {
+        Label { name: self.gpu.name.clone(), uuid: self.gpu.uuid.clone() }
+    }
+
+    fn memory(&self) -> MemoryStats {
+        let context = self.cuda.context();
+        let allocated = context.allocated_bytes();
+        // A context that is broken does not tell any more: what is known is told.
+        let (free, total) = context.memory_bytes().unwrap_or((self.free_bytes_before, self.gpu.memory_bytes));
+        MemoryStats {
+            allocated,
+            reserved: self.free_bytes_before.saturating_sub(free).max(allocated),
+            spare: 0,
+            peak_allocated: context.peak_allocated_bytes(),
+            free,
+            total,
+            pool: context.device_pool_stats(),
+        }
+    }
+
+    fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
+        let Loading { spec, precision, source, image } = loading;
+        let precision = precision.settle_gpu(self.gpu.capability);
+        let load =
+            |from: WeightsFrom<'_>| CudaExecutor::load(Arc::clone(&self.cuda), self.streams, spec, from, precision);
+        let model = match image {
+            None => load(WeightsFrom::Files(&*source()?))?,
+            Some(FilledImage { memory, bytes }) => {
+                load(WeightsFrom::Image { memory, bytes }).map_err(Failure::of_image)?
+            }
+        };
+        Ok(Hosted { model: Box::new(model), precision })
+    }
+
+    fn bind(&self) -> Result<(), Failure> {
+        Ok(self.cuda.context().bind().map_err(GpuError::from)?)
+    }
+
+    fn tend(&self) {
+        self.cuda.tend();
     }
 }
 
@@ -213,7 +262,6 @@ fn place(
             let model = Model::pack(&site, spec, source, precision)?;
             Ok((model, site.fill()?))
         }
-        #[cfg(unix)]
         WeightsFrom::Image { memory, bytes } => {
             let model = Model::pack(&site, spec, &Unread, precision)?;
             Ok((model, site.fill_from(memory, bytes)?))

@@ -1,40 +1,141 @@
-//! What computes: the contract of executors and those that are built in.
-//! Knows no queue and no process: where an executor runs is for the engine to say.
+//! What computes: the contract of all executors, and those that are built in.
+//! Knows no queue: where an executor runs, in this process or in a worker, is for the engine to say.
 
+pub mod conformance;
 pub(crate) mod cpu;
-pub(crate) mod cpu_stream;
+mod cpu_stream;
 pub(crate) mod cuda;
-#[cfg(unix)]
+mod failure;
+mod feed;
+pub(crate) mod native;
 pub(crate) mod simulated;
+mod spec;
 
-use crate::gpu::GpuError;
+pub use failure::{Failure, FailureKind};
+pub use feed::{Bell, Feed, Job};
+pub use magray_device::cuda::InjectedFault;
+pub use spec::{CudaDevice, ExecutorDevice, ExecutorModel, ModelSource};
+
+use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
-use cuda::CudaExecutor;
-#[cfg(unix)]
+use magray_core::Precision;
 use magray_device::SharedMemory;
-use magray_device::cuda::{CudaError, DeviceError, InjectedFault};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.
-#[cfg(unix)]
-pub(crate) type OnFilled = Box<dyn FnOnce(Result<u64, GpuError>) + Send>;
+/// Computes batches of models on its devices: one, or a group that fails as one.
+///
+/// It knows the models that it was opened with, by their places in that list. Its methods are called from several threads:
+/// one computes, others bring models and take them away; orders for one model come one after the other. A failure leaves it
+/// as usable as its kind says: after [`FailureKind::Sticky`] and [`FailureKind::Lost`] it is closed and another is opened.
+/// [`conformance::Suite`] says what else must hold.
+pub trait Executor: Send + Sync {
+    /// What its devices are called.
+    fn label(&self) -> Label;
 
-/// Waits until weights that were on their way are there.
-#[cfg(unix)]
-pub(crate) type Arriving = Box<dyn FnOnce() -> Result<(), GpuError> + Send>;
+    /// Brings a model's weights to the devices, where they are not there: from an image that is at hand, or from its files.
+    fn load(&self, model: usize, image: Option<FilledImage>) -> Result<Arrival, Failure>;
+
+    /// Takes a model's weights off the devices. What makes the next load fast may be kept elsewhere.
+    fn offload(&self, model: usize);
+
+    /// Lets go of all that it has of a model.
+    fn release(&self, model: usize);
+
+    /// Computes steps of a model that is loaded. Where it fails, nothing of the outcomes counts.
+    fn run(&self, model: usize, steps: Steps<'_>, outcomes: &mut Outcomes) -> Result<(), Failure>;
+
+    /// The devices' memory. Waits for nothing.
+    fn memory(&self) -> MemoryStats;
+
+    /// Computes jobs of whole texts until no more are at hand. One that can begin the next job before the last is done does
+    /// so here.
+    fn run_all(&self, model: usize, feed: &dyn Feed) {
+        run_one_by_one(feed, |texts, skip, outcomes| self.run(model, Steps::Texts { texts, skip }, outcomes));
+    }
+
+    /// Lets go of the state of a sequence, whichever model has it.
+    fn free(&self, _sequence: u64) {}
+
+    /// Fills an image of a model's weights beside other work, and tells once how that went.
+    fn keep_image(&self, _model: usize, _image: SharedMemory, on_filled: OnFilled) {
+        on_filled(Err(Failure::unsupported("images of weights")));
+    }
+
+    /// A batch is about to come.
+    fn rouse(&self) {}
+
+    /// Frees memory that batches have taken; the next ones take what they need.
+    fn trim(&self) {}
+
+    /// About a second has passed: what no batch of late needed may be given back.
+    fn tend(&self) {}
+
+    /// Fails on purpose, for tests.
+    fn inject(&self, _model: usize, _fault: InjectedFault) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Opens an executor, in the process where it is to run.
+pub trait OpenExecutor: fmt::Debug + Send + Sync {
+    /// Opens it for these models; none is loaded.
+    fn open(&self, models: &[ExecutorModel]) -> Result<Arc<dyn Executor>, Failure>;
+}
+
+/// What an executor's devices are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// What is sold under this name.
+    pub name: String,
+    /// Names it for ever.
+    pub uuid: String,
+}
+
+/// Steps to compute together.
+#[derive(Clone, Copy, Debug)]
+pub enum Steps<'a> {
+    /// Whole texts, a row for each.
+    Texts {
+        /// The texts.
+        texts: &'a [Tokens<'a>],
+        /// Leading tokens of each that are not pooled.
+        skip: usize,
+    },
+    /// Whole texts, a row for each token.
+    EachToken(&'a [Tokens<'a>]),
+    /// Parts of sequences whose state is kept, new tokens for each.
+    Parts(&'a [SequenceStep<'a>]),
+}
 
 /// A step of a sequence whose state is kept.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SequenceStep<'a> {
-    pub(crate) sequence: u64,
+pub struct SequenceStep<'a> {
+    /// Whose.
+    pub sequence: u64,
     /// Where it begins: the tokens before it are known from earlier steps.
-    pub(crate) from: u32,
-    pub(crate) ids: &'a [u32],
+    pub from: u32,
+    /// Its tokens.
+    pub ids: &'a [u32],
     /// New tokens at most; none after a chunk that is not the last of its prompt.
-    pub(crate) new_tokens_max: u32,
+    pub new_tokens_max: u32,
 }
 
-/// What came of a step.
+/// What came of steps. Its memory is used again.
+#[derive(Clone, Debug, Default)]
+pub struct Outcomes {
+    /// Rows end to end, in the order of the texts.
+    pub rows: Vec<f32>,
+    /// New tokens, in the order of the steps.
+    pub new_tokens: Vec<NewTokens>,
+    /// How long the steps waited for weights on their way, which belongs to the load.
+    pub waited: Duration,
+}
+
+/// What came of a step of a sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewTokens {
     /// They follow those of the sequence.
@@ -43,139 +144,83 @@ pub struct NewTokens {
     pub is_end: bool,
 }
 
-/// A model on a GPU.
-pub(crate) trait Accelerator: Send {
+/// Weights in shared memory, as a device takes them.
+#[derive(Debug)]
+pub struct FilledImage {
+    /// Where.
+    pub memory: SharedMemory,
+    /// How much of it is in use.
+    pub bytes: u64,
+}
+
+/// A model whose weights are on the devices.
+pub struct Arrival {
+    /// The arithmetic it has there.
+    pub precision: Precision,
     /// Numbers in a text's answer.
-    fn outputs(&self) -> usize;
+    pub outputs: usize,
+    /// What the weights take of the devices' memory.
+    pub bytes: u64,
+    /// Where they came from.
+    pub origin: Origin,
+    /// Where weights are still on their way: waits for them. Batches may be computed meanwhile.
+    pub arriving: Option<Arriving>,
+    /// What was wrong with the image that was at hand.
+    pub image_failure: Option<Failure>,
+}
 
-    /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
-    fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError>;
-
-    /// Memory of the GPU that the model and its passes hold.
-    fn memory_used_bytes(&self) -> u64;
-
-    /// Computes steps of sequences and keeps their state. Encoders cannot.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
-    fn advance(&mut self, _: &[SequenceStep<'_>]) -> Result<Vec<NewTokens>, GpuError> {
-        Err(CudaError::Other { code: 0, name: "no_decoder".to_owned() }.into())
-    }
-
-    /// Lets go of the state of a sequence.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
-    fn free(&mut self, _: u64) {}
-
-    /// Frees all memory of the GPU that passes have taken; the next ones take what they need.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
-    fn trim(&mut self) {}
-
-    /// Time goes on, about a second, and no batch runs: what no batch of late needed is given back.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
-    fn tend(&mut self) {}
-
-    /// Lets the GPU fail on purpose.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
-    fn inject(&mut self, _: InjectedFault) -> Result<(), GpuError> {
-        Ok(())
-    }
-
-    /// Bytes of the weights, wherever they are.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
-    fn weight_bytes(&self) -> u64 {
-        self.memory_used_bytes()
-    }
-
-    /// Memory of the GPU that passes hold, also while the weights are away.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
-    fn workspace_bytes(&self) -> u64 {
-        0
-    }
-
-    /// Whether the weights have memory on the GPU; they may still be on their way there.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
-    fn is_resident(&self) -> bool {
-        true
-    }
-
-    /// Waits, when it is called, for weights that are on their way, while others compute. `None`: all are there.
-    #[cfg(unix)]
-    fn arriving(&self) -> Option<Arriving> {
-        None
-    }
-
-    /// Fills an image of the weights beside other work, and tells once how that went. Who cannot do so says so at once.
-    #[cfg(unix)]
-    fn keep_image(&mut self, _: SharedMemory, on_filled: OnFilled) {
-        on_filled(Err(GpuError::Residency(DeviceError::CannotPark)));
-    }
-
-    /// Takes the weights from the GPU and keeps everything else. Waits for passes and for an image that is being filled.
-    #[cfg(unix)]
-    fn offload(&mut self) -> Result<(), GpuError> {
-        Err(GpuError::Residency(DeviceError::CannotPark))
-    }
-
-    /// Brings the weights back; returns when texts may be given, while weights may still be on their way. Without memory
-    /// for them they stay away.
-    #[cfg(unix)]
-    fn wake(&mut self) -> Result<(), GpuError> {
-        Ok(())
+impl Arrival {
+    /// Weights that are all there.
+    pub fn new(precision: Precision, outputs: usize, bytes: u64, origin: Origin) -> Self {
+        Self { precision, outputs, bytes, origin, arriving: None, image_failure: None }
     }
 }
 
-impl Accelerator for CudaExecutor {
-    fn outputs(&self) -> usize {
-        Self::outputs(self)
-    }
+/// Waits until weights that were on their way are there.
+pub type Arriving = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
-    fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
-        Self::run(self, texts, skip, out)
-    }
+/// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.
+pub type OnFilled = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
 
-    fn memory_used_bytes(&self) -> u64 {
-        Self::memory_used_bytes(self)
-    }
+/// Where a model's weights came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Origin {
+    /// Its files.
+    Files,
+    /// Shared memory that another worker had filled.
+    Image,
+    /// Memory of this executor, which had them on the devices before.
+    Parked,
+    /// They were there.
+    Device,
+}
 
-    fn trim(&mut self) {
-        Self::trim(self);
+impl Origin {
+    /// One word for programs; it never changes its meaning.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Image => "image",
+            Self::Parked => "parked",
+            Self::Device => "device",
+        }
     }
+}
 
-    fn tend(&mut self) {
-        Self::tend(self);
+/// Computes a feed's jobs one after the other. A panic loses the job that it happens in.
+pub(crate) fn run_one_by_one(
+    feed: &dyn Feed,
+    mut run: impl FnMut(&[Tokens<'_>], usize, &mut Outcomes) -> Result<(), Failure>,
+) {
+    while let Some(job) = feed.next(false) {
+        let texts: Vec<Tokens<'_>> = (0..job.count()).map(|at| job.text(at)).collect();
+        let mut outcomes = Outcomes::default();
+        let ran = catching(|| run(&texts, job.skip(), &mut outcomes));
+        job.done(ran.map(|()| outcomes.rows));
     }
+}
 
-    fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
-        Self::inject(self, fault)
-    }
-
-    fn weight_bytes(&self) -> u64 {
-        Self::weight_bytes(self)
-    }
-
-    fn workspace_bytes(&self) -> u64 {
-        Self::workspace_bytes(self)
-    }
-
-    fn is_resident(&self) -> bool {
-        Self::is_resident(self)
-    }
-
-    #[cfg(unix)]
-    fn arriving(&self) -> Option<Arriving> {
-        Self::arriving(self)
-    }
-
-    #[cfg(unix)]
-    fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
-        Self::keep_image(self, image, on_filled);
-    }
-
-    #[cfg(unix)]
-    fn offload(&mut self) -> Result<(), GpuError> {
-        Self::offload(self)
-    }
-
-    #[cfg(unix)]
-    fn wake(&mut self) -> Result<(), GpuError> {
-        Self::wake(self)
-    }
+/// Makes a failure of a panic.
+pub(crate) fn catching<T>(act: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| Err(Failure::panicked(&*panic)))
 }

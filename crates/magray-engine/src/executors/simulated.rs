@@ -1,17 +1,17 @@
 //! A GPU that is none: the CPU's arithmetic behind a GPU's interface, with memory, speed and failures by script.
 //! Meant for tests on machines without a GPU; nobody should compute with it.
 
+use super::cpu::CpuExecutor;
+use super::native::{Hosted, Loading, NativeDevice, NativeModel};
+use super::{Failure, Label, NewTokens, OnFilled, SequenceStep};
 use crate::encoder::LoadError;
-use crate::executors::cpu::CpuExecutor;
-use crate::executors::{Accelerator, NewTokens, OnFilled, SequenceStep};
-use crate::gpu::{GpuError, MemoryMeter, MemoryStats};
-use crate::model::{Model, TensorSource};
+use crate::gpu::{GpuError, MemoryStats};
+use crate::model::Model;
 use crate::packed::Tokens;
-use crate::spec::ModelSpec;
 use filling::{Filling, Mark};
 use generating::Sequences;
 use magray_core::pool::PoolStats;
-use magray_core::{EncoderShape, Precision, PrecisionChoice};
+use magray_core::{EncoderShape, Precision};
 use magray_device::SharedMemory;
 use magray_device::cpu::Cpu;
 use magray_device::cuda::{CudaError, DeviceError, InjectedFault};
@@ -62,18 +62,22 @@ impl Default for SimulatedGpu {
     }
 }
 
-/// The simulated device, shared by the models on it.
-pub(crate) struct SimulatedDevice {
+/// The simulated device.
+#[derive(Clone)]
+pub(crate) struct SimulatedDevice(Arc<Shared>);
+
+/// What the models on it share.
+struct Shared {
     gpu: SimulatedGpu,
     cpu: Arc<Cpu>,
-    memory: Arc<Memory>,
+    memory: Memory,
     /// What every call fails with after a fault that lasts.
     broken: Mutex<Option<CudaError>>,
 }
 
 /// A model on it.
 pub(crate) struct SimulatedModel {
-    device: Arc<SimulatedDevice>,
+    device: Arc<Shared>,
     executor: CpuExecutor,
     shape: EncoderShape,
     precision: Precision,
@@ -101,90 +105,67 @@ struct Memory {
 
 impl SimulatedDevice {
     /// Opens it; of its memory no more is taken than the limit allows.
-    pub(crate) fn open(gpu: SimulatedGpu, limit: Option<u64>) -> Result<Arc<Self>, LoadError> {
+    pub(crate) fn open(gpu: SimulatedGpu, limit: Option<u64>) -> Result<Self, LoadError> {
         let total = gpu.memory_bytes;
         let limit = limit.map_or(total, |limit| limit.min(total));
-        let memory = Arc::new(Memory { total, limit, allocated: AtomicU64::new(0), peak: AtomicU64::new(0) });
+        let memory = Memory { total, limit, allocated: AtomicU64::new(0), peak: AtomicU64::new(0) };
         let cpu = Arc::new(Cpu::new(None, Some(1))?);
-        Ok(Arc::new(Self { gpu, cpu, memory, broken: Mutex::new(None) }))
+        Ok(Self(Arc::new(Shared { gpu, cpu, memory, broken: Mutex::new(None) })))
     }
 
-    /// What it is called.
-    pub(crate) fn name(&self) -> String {
-        "Simulated GPU".to_owned()
-    }
-
-    /// Names it as UUIDs name real ones.
-    pub(crate) fn uuid(&self) -> String {
-        format!("SIM-{}", self.gpu.index)
-    }
-
-    pub(crate) fn meter(&self) -> MemoryMeter {
-        let memory = Arc::clone(&self.memory);
-        Arc::new(move || memory.stats())
-    }
-
-    /// Puts a model on it, from its files.
-    pub(crate) fn load(
-        self: &Arc<Self>,
-        spec: &ModelSpec,
-        source: &dyn TensorSource,
-        precision: PrecisionChoice,
-    ) -> Result<(SimulatedModel, Precision), LoadOnSimulated> {
-        self.place(spec, source, precision, self.gpu.load_us_per_mib)
-    }
-
-    /// Puts a model on it from an image, of which so many bytes are in use. The numbers come from the files all the same:
-    /// what an image of a simulated GPU holds is a mark, by which one that is not whole is known.
-    pub(crate) fn load_from_image(
-        self: &Arc<Self>,
-        spec: &ModelSpec,
-        source: &dyn TensorSource,
-        precision: PrecisionChoice,
-        (memory, bytes): (SharedMemory, u64),
-    ) -> Result<(SimulatedModel, Precision), LoadOnSimulated> {
-        if Mark::read(&memory) != Some(Mark { bytes }) {
-            let expected = spec.shape.weight_bytes(precision.settle_cpu(self.cpu.has_fast_bf16()));
-            return Err(LoadOnSimulated::Gpu(DeviceError::WrongImage { expected, found: 0 }.into()));
+    fn place(&self, loading: Loading<'_>) -> Result<(SimulatedModel, Precision), Failure> {
+        let (shared, shape) = (&self.0, loading.spec.shape);
+        let precision = loading.precision.settle_cpu(shared.cpu.has_fast_bf16());
+        let weight_bytes = shape.weight_bytes(precision);
+        let mut us_per_mib = shared.gpu.load_us_per_mib;
+        // The numbers come from the files all the same: what an image holds is a mark, by which one that is not whole is
+        // known.
+        if let Some(image) = &loading.image {
+            if Mark::read(&image.memory) != Some(Mark { bytes: image.bytes }) {
+                let error = DeviceError::WrongImage { expected: weight_bytes, found: 0 };
+                return Err(Failure::of_image(error.into()));
+            }
+            us_per_mib = shared.gpu.wake_us_per_mib;
         }
-        let (mut model, precision) = self.place(spec, source, precision, self.gpu.wake_us_per_mib)?;
-        model.filling = Some(Filling::whole(memory));
-        Ok((model, precision))
-    }
-
-    fn place(
-        self: &Arc<Self>,
-        spec: &ModelSpec,
-        source: &dyn TensorSource,
-        precision: PrecisionChoice,
-        us_per_mib: u64,
-    ) -> Result<(SimulatedModel, Precision), LoadOnSimulated> {
-        self.check().map_err(LoadOnSimulated::Gpu)?;
-        let precision = precision.settle_cpu(self.cpu.has_fast_bf16());
-        let weight_bytes = spec.shape.weight_bytes(precision);
-        self.memory.take(weight_bytes).map_err(|error| LoadOnSimulated::Gpu(error.into()))?;
+        shared.check()?;
+        shared.memory.take(weight_bytes).map_err(GpuError::from)?;
         std::thread::sleep(duration(weight_bytes, us_per_mib));
-        let packed = Model::pack(&*self.cpu, spec, source, precision).map_err(|error| {
-            self.memory.give_back(weight_bytes);
-            LoadOnSimulated::Load(error.into())
-        })?;
-        let executor = CpuExecutor::new(Arc::clone(&self.cpu), packed);
-        let (device, shape) = (Arc::clone(self), spec.shape);
+        let packed = (loading.source)().and_then(|source| {
+            Ok(Model::pack(&*shared.cpu, loading.spec, &*source, precision).map_err(LoadError::from)?)
+        });
+        let packed = packed.inspect_err(|_| shared.memory.give_back(weight_bytes))?;
         let model = SimulatedModel {
-            device,
-            executor,
+            device: Arc::clone(shared),
+            executor: CpuExecutor::new(Arc::clone(&shared.cpu), packed),
             shape,
             precision,
             weight_bytes,
             is_resident: true,
-            filling: None,
+            filling: loading.image.map(|image| Filling::whole(image.memory)),
             room_tokens: 0,
             room_bytes: 0,
-            sequences: Sequences::new(spec.shape.vocab, self.gpu.kv_tokens_max),
+            sequences: Sequences::new(shape.vocab, shared.gpu.kv_tokens_max),
         };
         Ok((model, precision))
     }
+}
 
+impl NativeDevice for SimulatedDevice {
+    fn label(&self) -> Label {
+        Label { name: "Simulated GPU".to_owned(), uuid: format!("SIM-{}", self.0.gpu.index) }
+    }
+
+    fn memory(&self) -> MemoryStats {
+        self.0.memory.stats()
+    }
+
+    fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
+        let (model, precision) = self.place(loading)?;
+        Ok(Hosted { model: Box::new(model), precision })
+    }
+}
+
+impl Shared {
     /// Lets a batch of so many tokens take its time.
     fn take_time(&self, tokens: usize, began: Instant) {
         let SimulatedGpu { batch_us, token_ns, .. } = self.gpu;
@@ -206,15 +187,6 @@ impl SimulatedDevice {
     }
 }
 
-/// Why a model is not on a simulated GPU.
-#[derive(Debug)]
-pub(crate) enum LoadOnSimulated {
-    /// The device refused it.
-    Gpu(GpuError),
-    /// The model is broken.
-    Load(LoadError),
-}
-
 impl SimulatedModel {
     /// Takes the memory that a batch needs beyond what is there.
     fn make_room(&mut self, tokens: usize) -> Result<(), CudaError> {
@@ -228,7 +200,7 @@ impl SimulatedModel {
     }
 }
 
-impl Accelerator for SimulatedModel {
+impl NativeModel for SimulatedModel {
     fn outputs(&self) -> usize {
         self.executor.outputs()
     }
@@ -244,12 +216,14 @@ impl Accelerator for SimulatedModel {
         Ok(())
     }
 
-    fn advance(&mut self, steps: &[SequenceStep<'_>]) -> Result<Vec<NewTokens>, GpuError> {
+    fn advance(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), GpuError> {
         let began = Instant::now();
         self.device.check()?;
-        let new = steps.iter().map(|step| self.sequences.advance(step)).collect::<Result<_, CudaError>>()?;
+        for step in steps {
+            new.push(self.sequences.advance(step)?);
+        }
         self.device.take_time(steps.iter().map(|step| step.ids.len()).sum(), began);
-        Ok(new)
+        Ok(())
     }
 
     fn free(&mut self, sequence: u64) {
@@ -296,10 +270,6 @@ impl Accelerator for SimulatedModel {
         Ok(())
     }
 
-    fn memory_used_bytes(&self) -> u64 {
-        if self.is_resident { self.weight_bytes + self.room_bytes } else { self.room_bytes }
-    }
-
     fn trim(&mut self) {
         self.device.memory.give_back(std::mem::take(&mut self.room_bytes));
         self.room_tokens = 0;
@@ -322,7 +292,8 @@ impl Accelerator for SimulatedModel {
 
 impl Drop for SimulatedModel {
     fn drop(&mut self) {
-        self.device.memory.give_back(self.memory_used_bytes());
+        let weights = if self.is_resident { self.weight_bytes } else { 0 };
+        self.device.memory.give_back(weights + self.room_bytes);
     }
 }
 
@@ -368,12 +339,17 @@ mod tests {
     use super::*;
     use crate::encoder::synthetic_spec;
     use crate::model::Synthetic;
+    use magray_core::PrecisionChoice;
 
     fn model(memory_bytes: u64) -> SimulatedModel {
         let gpu = SimulatedGpu { memory_bytes, ..SimulatedGpu::default() };
-        let spec = synthetic_spec("tiny".parse().unwrap());
-        let device = SimulatedDevice::open(gpu, None).unwrap();
-        device.load(&spec, &Synthetic, PrecisionChoice::Exactly(Precision::F32)).unwrap().0
+        load(&SimulatedDevice::open(gpu, None).unwrap()).unwrap()
+    }
+
+    fn load(device: &SimulatedDevice) -> Result<SimulatedModel, String> {
+        let (spec, precision) = (synthetic_spec("tiny".parse().unwrap()), PrecisionChoice::Exactly(Precision::F32));
+        let loading = Loading { spec: &spec, precision, source: &|| Ok(Box::new(Synthetic)), image: None };
+        device.place(loading).map(|(model, _)| model).map_err(|failure| failure.code)
     }
 
     fn run(model: &mut SimulatedModel, tokens: usize) -> Result<Vec<f32>, &'static str> {
@@ -399,7 +375,8 @@ mod tests {
     #[test]
     fn trimming_makes_room_that_holes_had_taken() {
         let mut model = model(room_for(100));
-        let meter = model.device.meter();
+        let shared = Arc::clone(&model.device);
+        let meter = || shared.memory.stats();
         assert!(run(&mut model, 60).is_ok());
         assert_eq!(run(&mut model, 70), Err("out_of_memory"), "the room for 60 is in the way");
         model.trim();
@@ -413,7 +390,8 @@ mod tests {
     #[test]
     fn weights_that_leave_give_their_memory_back_and_answer_as_before_when_they_return() {
         let mut model = model(room_for(100));
-        let meter = model.device.meter();
+        let shared = Arc::clone(&model.device);
+        let meter = || shared.memory.stats();
         let before = run(&mut model, 50).unwrap();
         assert!(model.offload().is_ok() && model.offload().is_ok());
         // What passes had taken stays, as recordings of a real one need it.
@@ -435,8 +413,7 @@ mod tests {
     fn weights_that_find_no_room_stay_away_until_there_is_some() {
         let mut first = model(room_for(0));
         first.offload().unwrap();
-        let spec = synthetic_spec("tiny".parse().unwrap());
-        let second = first.device.load(&spec, &Synthetic, PrecisionChoice::Exactly(Precision::F32)).unwrap().0;
+        let second = load(&SimulatedDevice(Arc::clone(&first.device))).unwrap();
         assert_eq!(first.wake().unwrap_err().code(), "out_of_memory");
         assert!(!first.is_resident());
         drop(second);
@@ -449,9 +426,8 @@ mod tests {
         model.offload().unwrap();
         assert!(model.inject(InjectedFault::IllegalAddress).is_err());
         assert_eq!(model.wake().unwrap_err().code(), "gpu_fault");
-        let spec = synthetic_spec("tiny".parse().unwrap());
-        let loaded = model.device.load(&spec, &Synthetic, PrecisionChoice::Auto).map(|_| ());
-        assert!(matches!(loaded, Err(LoadOnSimulated::Gpu(error)) if error.code() == "gpu_fault"));
+        let loaded = load(&SimulatedDevice(Arc::clone(&model.device))).map(drop);
+        assert_eq!(loaded, Err("gpu_fault".to_owned()));
     }
 
     #[test]
@@ -464,18 +440,15 @@ mod tests {
     #[test]
     fn a_model_larger_than_the_memory_is_refused() {
         let gpu = SimulatedGpu { memory_bytes: 1000, ..SimulatedGpu::default() };
-        let spec = synthetic_spec("tiny".parse().unwrap());
-        let loaded = SimulatedDevice::open(gpu, None).unwrap().load(&spec, &Synthetic, PrecisionChoice::Auto);
-        assert!(matches!(loaded.map(|_| ()), Err(LoadOnSimulated::Gpu(error)) if error.code() == "out_of_memory"));
+        let loaded = load(&SimulatedDevice::open(gpu, None).unwrap()).map(drop);
+        assert_eq!(loaded, Err("out_of_memory".to_owned()));
     }
 
     #[test]
     fn a_limit_holds_whatever_memory_there_is() {
-        let spec = synthetic_spec("tiny".parse().unwrap());
         let device = SimulatedDevice::open(SimulatedGpu::default(), Some(1000)).unwrap();
-        let loaded = device.load(&spec, &Synthetic, PrecisionChoice::Auto);
-        assert!(matches!(loaded.map(|_| ()), Err(LoadOnSimulated::Gpu(error)) if error.code() == "out_of_memory"));
-        assert_eq!(device.meter()().total, SimulatedGpu::default().memory_bytes);
+        assert_eq!(load(&device).map(drop), Err("out_of_memory".to_owned()));
+        assert_eq!(device.memory().total, SimulatedGpu::default().memory_bytes);
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! How much memory of a device is in use, and by whom it can be asked.
+//! How much memory of a device is in use.
 //! Frees nothing.
 
 use magray_core::pool::PoolStats;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 
 /// Memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +30,6 @@ impl MemoryStats {
         if self.total == 0 { 0.0 } else { (100.0 * self.allocated as f64 / self.total as f64).min(100.0) }
     }
 }
-
-/// Asks a device for its memory, from any thread and also while it computes.
-#[cfg_attr(not(unix), expect(dead_code, reason = "workers alone use it, and they are of Unix"))]
-pub(crate) type MemoryMeter = Arc<dyn Fn() -> MemoryStats + Send + Sync>;
 
 #[cfg(test)]
 mod tests {

@@ -14,8 +14,6 @@ pub use magray_device::cuda::{
     CONTEXT_BYTES, CudaError, Declined, GpuInfo, MemoryOptions, PoolProbe, ProbeBlock, Sample, SearchPath, Throttle,
     Visible,
 };
-#[cfg(unix)]
-pub(crate) use memory::MemoryMeter;
 pub use memory::MemoryStats;
 pub use sandbox::{SandboxMode, UnknownMode};
 pub use survey::{GpuStatus, Survey};

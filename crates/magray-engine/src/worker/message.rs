@@ -1,10 +1,9 @@
 //! The messages between supervisor and worker.
 //! Sends and receives nothing.
 
-use crate::executors::NewTokens;
+use crate::executors::{Failure, NewTokens, Origin};
 use crate::gpu::MemoryStats;
 use magray_core::Precision;
-use magray_core::schedule::Failure;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -52,7 +51,7 @@ pub(super) enum ToSupervisor<'a> {
     /// What came of the attempts: a list of [`super::Attempt`].
     Attempted(&'a [u8]),
     /// The device is not open, and it ends.
-    NotReady(Problem),
+    NotReady(Failure),
     /// What happens after the opening.
     Event(FromWorker),
 }
@@ -87,7 +86,7 @@ pub enum FromWorker {
         /// Where it lay.
         slot: usize,
         /// What went wrong.
-        problem: Problem,
+        problem: Failure,
     },
     /// A model's weights are on the device.
     Loaded {
@@ -101,7 +100,7 @@ pub enum FromWorker {
         /// Which.
         model: usize,
         /// What went wrong.
-        problem: Problem,
+        problem: Failure,
     },
     /// A model's weights are not on the device any more.
     Offloaded {
@@ -128,7 +127,7 @@ pub enum FromWorker {
         /// Which image.
         image: u64,
         /// What went wrong.
-        problem: Problem,
+        problem: Failure,
     },
     /// The process lives; whether it computes is another matter.
     Heartbeat {
@@ -152,52 +151,6 @@ pub struct Arrived {
     pub origin: Origin,
     /// The device's memory now.
     pub memory: MemoryStats,
-}
-
-/// Where a model's weights came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Origin {
-    /// Its files.
-    Files,
-    /// Shared memory that another worker had filled.
-    Image,
-    /// Shared memory of this worker, which had them on the device before.
-    Parked,
-    /// They were there.
-    Device,
-}
-
-impl Origin {
-    /// One word for programs; it never changes its meaning.
-    pub fn code(self) -> &'static str {
-        match self {
-            Self::Files => "files",
-            Self::Image => "image",
-            Self::Parked => "parked",
-            Self::Device => "device",
-        }
-    }
-}
-
-/// What a worker says when something went wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
-    /// Sorted by what to do about it.
-    pub kind: Failure,
-    /// One word for programs.
-    pub code: String,
-    /// A sentence for people.
-    pub message: String,
-}
-
-/// Sentences for people are cut to this.
-const TEXT_BYTES_MAX: usize = 2048;
-
-impl Problem {
-    pub(super) fn new(kind: Failure, code: &str, message: &str) -> Self {
-        let message = &message[..message.floor_char_boundary(TEXT_BYTES_MAX)];
-        Self { kind, code: code.to_owned(), message: message.to_owned() }
-    }
 }
 
 /// What a worker gets along with the order to load a model: memory that outlives it, for the weights as they lie on the

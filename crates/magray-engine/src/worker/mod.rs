@@ -7,7 +7,6 @@
 mod channel;
 mod confine;
 mod handle;
-mod host;
 mod jobs;
 mod message;
 mod mishaps;
@@ -24,11 +23,11 @@ mod wire;
 
 pub use channel::ChannelError;
 pub use handle::{Offer, Work, WorkerGone, WorkerHandle};
-pub use message::{Arrived, FromWorker, Origin, Problem, TurnStep};
+pub use message::{Arrived, FromWorker, TurnStep};
 pub use process::{Exit, KillSwitch};
 pub use receiver::WorkerReceiver;
 pub use sandbox::{Attempt, Outcome, Sandbox, try_sandbox};
-pub use serve::{NOT_LOADED, ServeError, serve};
+pub use serve::{ServeError, serve};
 pub use spawn::{SpawnError, spawn};
-pub use spec::{CudaDevice, Form, ModelSource, Ready, WorkerDevice, WorkerModel, WorkerSpec};
+pub use spec::{Form, Ready, WorkerSpec};
 pub use survey::survey;

@@ -5,7 +5,7 @@ use super::channel::{ChannelError, Incoming};
 use super::message::{FromWorker, ToSupervisor};
 use super::process::{Exit, Process};
 use super::wire::Garbled;
-use magray_core::schedule::Failure;
+use crate::executors::FailureKind;
 use std::sync::Arc;
 
 /// Hears a worker. When it goes, the worker is killed and reaped.
@@ -69,7 +69,7 @@ impl WorkerReceiver {
                 return Err(Garbled("an event of a model that it was not told of").into());
             }
             FromWorker::Failed { problem, .. } | FromWorker::NotLoaded { problem, .. } => {
-                self.is_lost |= problem.kind == Failure::Lost;
+                self.is_lost |= problem.kind == FailureKind::Lost;
             }
             _ => {}
         }
@@ -88,9 +88,9 @@ impl Drop for WorkerReceiver {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Problem;
     use super::super::wire::encode;
     use super::*;
+    use crate::executors::Failure;
     use crate::gpu::MemoryStats;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_ends_after_its_device_is_lost_was_not_at_fault() {
-        let problem = Problem::new(Failure::Lost, "lost", "it is gone");
+        let problem = Failure::new(FailureKind::Lost, "lost", "it is gone");
         let event = FromWorker::Failed { batch: 7, slot: 1, problem };
         let (said, exit) = hear(&bytes_of(&ToSupervisor::Event(event.clone())), "exit 1");
         assert_eq!(said, Some(event));

@@ -3,7 +3,6 @@
 
 use super::channel::{ChannelError, Incoming, Outgoing};
 use super::confine;
-use super::host::{Host, Refused};
 use super::message::{Batch, FromWorker, Image, ToSupervisor, ToWorker, TurnStep};
 use super::mishaps::{Mishaps, Planned};
 use super::sandbox::{self, Targets, attempt_all};
@@ -12,9 +11,9 @@ use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
 use super::transfers::Transfers;
 use super::wire::{Garbled, decode, field_of};
-use crate::executors::{Arriving, NewTokens, SequenceStep};
+use crate::executors::{Executor, Failure, FailureKind, Label, Outcomes, SequenceStep, Steps};
 use crate::faults::{FaultKind, Place};
-use magray_core::schedule::Failure;
+use crate::gpu::GpuError;
 use magray_device::cuda::{CudaError, InjectedFault};
 use serde::Serialize;
 use std::io;
@@ -53,8 +52,6 @@ impl From<Garbled> for ServeError {
 const HEARTBEAT: Duration = Duration::from_millis(200);
 /// How often memory that is not needed any more is looked for.
 const TENDING: Duration = Duration::from_secs(1);
-/// The code of a batch whose model is not on the device.
-pub const NOT_LOADED: &str = "not_loaded";
 /// How many times as long a slow device takes.
 const SLOW_FACTOR: u32 = 8;
 
@@ -98,24 +95,25 @@ fn run(
         }
         _ => return Err(Garbled("something else before what to open").into()),
     };
-    let refuse = |problem: Refused| tell(outgoing, ToSupervisor::NotReady((&problem).into()));
+    let refuse = |failure: Failure| tell(outgoing, ToSupervisor::NotReady(failure));
     let (spec, faults) = match read_spec(spec) {
         Ok(read) => read,
-        Err(problem) => return refuse(problem),
+        Err(failure) => return refuse(failure),
     };
     // Before the first thread: those that follow inherit it.
     let sandbox = match sandbox::enter(&spec) {
         Ok(sandbox) => sandbox,
-        Err(problem) => return refuse(problem),
+        Err(failure) => return refuse(failure),
     };
     confined();
     confine::end_with_supervisor(stream)?;
-    let host = match Host::open(&spec) {
-        Ok(host) => Arc::new(host),
-        Err(problem) => return refuse(problem),
+    let executor = match spec.device.open_within(&spec.models, spec.memory_limit_bytes) {
+        Ok(executor) => executor,
+        Err(failure) => return refuse(failure),
     };
-    let message = written(&ReadyMessage { name: host.name.clone(), uuid: host.uuid.clone(), sandbox });
-    tell(outgoing, ToSupervisor::Ready { memory: host.memory(), message: &message })?;
+    let Label { name, uuid } = executor.label();
+    let message = written(&ReadyMessage { name, uuid, sandbox });
+    tell(outgoing, ToSupervisor::Ready { memory: executor.memory(), message: &message })?;
     let layout = match incoming.next()? {
         ToWorker::Memory(layout) => layout,
         ToWorker::Attempt(targets) => {
@@ -126,18 +124,20 @@ fn run(
     };
     let fd = incoming.take_fd().ok_or(Garbled("no memory with the message that announced it"))?;
     let slots = Slots::take_over(fd, layout)?;
-    start_heartbeats(Arc::clone(outgoing), &host, Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
-    start_tending(&host)?;
+    start_heartbeats(Arc::clone(outgoing), &executor, Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
+    start_tending(&executor)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Load);
-    let transfers = Transfers::start(Arc::clone(&host), Arc::clone(outgoing), mishaps)?;
+    let transfers = Transfers::start(Arc::clone(&executor), &spec, Arc::clone(outgoing), mishaps)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
-    let mut worker = Worker { host, slots, staged: Staged::default(), rows: Vec::new(), mishaps };
+    let models = spec.models.len();
+    let (staged, outcomes) = (Staged::default(), Outcomes::default());
+    let mut worker = Worker { executor, models, slots, staged, outcomes, mishaps };
     loop {
         match incoming.next()? {
             ToWorker::Batch(batch) => worker.answer(batch, outgoing)?,
             ToWorker::Turn { batch, steps } => worker.take_turn(batch, &steps, outgoing)?,
-            ToWorker::Free { sequence } => worker.host.free(sequence),
-            ToWorker::Trim => worker.host.trim(),
+            ToWorker::Free { sequence } => worker.executor.free(sequence),
+            ToWorker::Trim => worker.executor.trim(),
             ToWorker::Load { model, image } => {
                 let fd = if image == Image::None { None } else { incoming.take_fd() };
                 transfers.load(model, image, fd)?;
@@ -147,7 +147,7 @@ fn run(
             ToWorker::Stop => {
                 drop(transfers);
                 // The end of the process frees everything at once; the driver would take its time for each model.
-                std::mem::forget(Arc::clone(&worker.host));
+                std::mem::forget(Arc::clone(&worker.executor));
                 return Ok(());
             }
             ToWorker::Open(_) | ToWorker::Survey(_) | ToWorker::Attempt(_) | ToWorker::Memory(_) => {
@@ -157,8 +157,8 @@ fn run(
     }
 }
 
-fn read_spec(field: &[u8]) -> Result<(WorkerSpec, Option<Planned>), Refused> {
-    let refuse = |message: String| Refused { failure: Failure::Transient, code: "not_understood", message };
+fn read_spec(field: &[u8]) -> Result<(WorkerSpec, Option<Planned>), Failure> {
+    let refuse = |message: String| Failure::new(FailureKind::Transient, "not_understood", message);
     let spec: WorkerSpec =
         decode(field).map_err(|Garbled(what)| refuse(format!("the worker was told what to open by {what}")))?;
     let plan = spec.faults.as_ref().map(Planned::read).transpose();
@@ -181,10 +181,10 @@ pub(super) fn report(outgoing: &Mutex<Outgoing>, event: FromWorker) -> Result<()
 }
 
 /// Starts the thread that says that the process lives. That it computes is said by its answers.
-fn start_heartbeats(outgoing: SharedOutgoing, host: &Arc<Host>, mut mishaps: Mishaps) -> io::Result<()> {
-    let host = Arc::downgrade(host);
+fn start_heartbeats(outgoing: SharedOutgoing, executor: &Arc<dyn Executor>, mut mishaps: Mishaps) -> io::Result<()> {
+    let executor = Arc::downgrade(executor);
     let beat = move || {
-        while let Some(memory) = host.upgrade().map(|host| host.memory()) {
+        while let Some(memory) = executor.upgrade().map(|executor| executor.memory()) {
             if !mishaps.is_on(FaultKind::Freeze) && report(&outgoing, FromWorker::Heartbeat { memory }).is_err() {
                 // Nobody hears it any more: the watcher ends the process.
                 return;
@@ -197,12 +197,12 @@ fn start_heartbeats(outgoing: SharedOutgoing, host: &Arc<Host>, mut mishaps: Mis
 }
 
 /// Starts the thread that gives back what is not needed any more, now and then.
-fn start_tending(host: &Arc<Host>) -> io::Result<()> {
-    let host = Arc::downgrade(host);
+fn start_tending(executor: &Arc<dyn Executor>) -> io::Result<()> {
+    let executor = Arc::downgrade(executor);
     let tend = move || {
-        while let Some(host) = host.upgrade() {
-            host.tend();
-            drop(host);
+        while let Some(executor) = executor.upgrade() {
+            executor.tend();
+            drop(executor);
             std::thread::sleep(TENDING);
         }
     };
@@ -210,15 +210,13 @@ fn start_tending(host: &Arc<Host>) -> io::Result<()> {
     Ok(())
 }
 
-/// How long a batch took, and what came of steps.
-type Computed = (Duration, Vec<NewTokens>);
-
 /// What answers batches.
 struct Worker {
-    host: Arc<Host>,
+    executor: Arc<dyn Executor>,
+    models: usize,
     slots: Slots,
     staged: Staged,
-    rows: Vec<f32>,
+    outcomes: Outcomes,
     mishaps: Mishaps,
 }
 
@@ -227,11 +225,11 @@ impl Worker {
         let (name, slot) = (batch.batch, batch.slot as usize);
         self.slots.stage(batch.slot, batch.extent, &mut self.staged)?;
         let event = match self.compute(batch, &[])? {
-            Ok((compute, _)) => {
-                self.slots.put_rows(slot, &self.rows);
+            Ok(compute) => {
+                self.slots.put_rows(slot, &self.outcomes.rows);
                 FromWorker::Finished { batch: name, slot, compute }
             }
-            Err(refused) => FromWorker::Failed { batch: name, slot, problem: (&refused).into() },
+            Err(problem) => FromWorker::Failed { batch: name, slot, problem },
         };
         report(outgoing, event)
     }
@@ -244,102 +242,51 @@ impl Worker {
             return Err(Garbled("steps without their tokens").into());
         }
         let event = match self.compute(batch, steps)? {
-            Ok((compute, new)) => FromWorker::Turned { batch: name, slot, compute, new },
-            Err(refused) => FromWorker::Failed { batch: name, slot, problem: (&refused).into() },
+            Ok(compute) => {
+                let new = std::mem::take(&mut self.outcomes.new_tokens);
+                FromWorker::Turned { batch: name, slot, compute, new }
+            }
+            Err(problem) => FromWorker::Failed { batch: name, slot, problem },
         };
         report(outgoing, event)
     }
 
-    /// Computes the staged batch, or steps where there are some. Says how long that took and what came of steps; the
-    /// inner error is the device's.
-    fn compute(&mut self, batch: Batch, steps: &[TurnStep]) -> Result<Result<Computed, Refused>, ServeError> {
-        let Self { host, staged, rows, mishaps, .. } = self;
-        let number = batch.model as usize;
-        if number >= host.models() {
+    /// Computes the staged batch, or steps where there are some; says how long that took. The inner error is the executor's.
+    fn compute(&mut self, batch: Batch, steps: &[TurnStep]) -> Result<Result<Duration, Failure>, ServeError> {
+        let Self { executor, models, staged, outcomes, mishaps, .. } = self;
+        let model = batch.model as usize;
+        if model >= *models {
             return Err(Garbled("a batch for a model that is not there").into());
         }
-        let mut place = host.place(number);
-        let Some(model) = place.as_mut().filter(|model| model.accelerator.is_resident()) else {
-            return Ok(Err(not_loaded()));
-        };
         let began = Instant::now();
         let befalls = mishaps.befall(staged.ids());
+        let planned = |error: CudaError| Err(GpuError::from(error).into());
         let injected = match befalls.fault {
             Some(FaultKind::Crash) => std::process::abort(),
-            Some(FaultKind::OutOfMemory) => Err(CudaError::OutOfMemory.into()),
-            Some(FaultKind::Transient) => Err(CudaError::Other { code: 0, name: "planned".to_owned() }.into()),
-            Some(FaultKind::IllegalAddress) => model.accelerator.inject(InjectedFault::IllegalAddress),
-            Some(FaultKind::Hang) => model.accelerator.inject(InjectedFault::Hang),
+            Some(FaultKind::OutOfMemory) => planned(CudaError::OutOfMemory),
+            Some(FaultKind::Transient) => planned(CudaError::Other { code: 0, name: "planned".to_owned() }),
+            Some(FaultKind::IllegalAddress) => executor.inject(model, InjectedFault::IllegalAddress),
+            Some(FaultKind::Hang) => executor.inject(model, InjectedFault::Hang),
             _ => Ok(()),
         };
-        if let Err(error) = injected {
-            return Ok(Err(error.into()));
+        if let Err(failure) = injected {
+            return Ok(Err(failure));
         }
-        rows.resize(batch.extent.texts as usize * model.accelerator.outputs(), 0.0);
-        let arriving = model.accelerator.arriving();
         let (texts, skip) = (staged.texts(), batch.skip as usize);
         let with_tokens = steps.iter().zip(&texts).map(|(step, text)| {
             let TurnStep { sequence, from, new_tokens_max } = *step;
             SequenceStep { sequence, from, ids: text.ids, new_tokens_max }
         });
-        let steps: Vec<SequenceStep<'_>> = with_tokens.collect();
-        // The wait for weights on their way belongs to their load.
-        let (ran, waited) = while_arriving(arriving, || match steps.is_empty() {
-            true => model.accelerator.run(&texts, skip, rows).map(|()| Vec::new()),
-            false => model.accelerator.advance(&steps),
-        });
+        let parts: Vec<SequenceStep<'_>> = with_tokens.collect();
+        let steps = if parts.is_empty() { Steps::Texts { texts: &texts, skip } } else { Steps::Parts(&parts) };
+        let ran = executor.run(model, steps, outcomes);
         if befalls.is_wrong {
             // Still of length 1, as a broken device's may be.
-            rows.iter_mut().step_by(2).for_each(|number| *number = -*number);
+            outcomes.rows.iter_mut().step_by(2).for_each(|number| *number = -*number);
         }
         if befalls.is_slow {
             std::thread::sleep(began.elapsed() * (SLOW_FACTOR - 1));
         }
-        Ok(ran.map(|new| (began.elapsed().saturating_sub(waited), new)).map_err(Refused::from))
-    }
-}
-
-/// Does something while weights are on their way, if they are; says how long they were.
-fn while_arriving<T>(arriving: Option<Arriving>, act: impl FnOnce() -> T) -> (T, Duration) {
-    let Some(arriving) = arriving else { return (act(), Duration::ZERO) };
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(move || {
-            // Whoever needs the weights is told why they do not come.
-            let _ = arriving();
-            began.elapsed()
-        });
-        let done = act();
-        (done, waiting.join().unwrap_or_default())
-    })
-}
-
-/// Not the device's fault, and none of the batch: whoever sent it had not waited for the weights.
-fn not_loaded() -> Refused {
-    let message = "the weights of the model are not on the device".to_owned();
-    Refused { failure: Failure::Transient, code: NOT_LOADED, message }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc::channel;
-
-    #[test]
-    fn the_wait_for_weights_is_told_apart() {
-        assert_eq!(while_arriving(None, || 7), (7, Duration::ZERO));
-        let (arrive, arrives) = channel::<()>();
-        let arriving: Arriving = Box::new(move || {
-            let _ = arrives.recv();
-            Ok(())
-        });
-        let (_, waited) = while_arriving(Some(arriving), || {
-            let began = Instant::now();
-            while began.elapsed() < Duration::from_millis(2) {
-                std::thread::yield_now();
-            }
-            drop(arrive);
-        });
-        assert!(waited >= Duration::from_millis(2), "{waited:?}");
+        Ok(ran.map(|()| began.elapsed().saturating_sub(outcomes.waited)))
     }
 }

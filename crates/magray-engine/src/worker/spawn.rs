@@ -3,14 +3,15 @@
 
 use super::channel::{ChannelError, Incoming, Outgoing};
 use super::handle::WorkerHandle;
-use super::message::{Layout, Problem, ToSupervisor, ToWorker};
+use super::message::{Layout, ToSupervisor, ToWorker};
 use super::process::{Exit, KillSwitch, Process};
 use super::receiver::WorkerReceiver;
 use super::sandbox::NOT_CONFINED;
 use super::slots::Slots;
 use super::spec::{Ready, ReadyMessage, WorkerSpec};
 use super::wire::{FIELD_BYTES_MAX, Garbled, decode, field_of};
-use magray_core::schedule::{Ending, Failure};
+use crate::executors::{Failure, FailureKind};
+use magray_core::schedule::Ending;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -46,15 +47,8 @@ pub enum SpawnError {
     #[error("the worker cannot be talked to: {0}")]
     Channel(#[source] ChannelError),
     /// It could not open its device.
-    #[error("the worker could not start: {message}")]
-    NotReady {
-        /// One word for programs.
-        code: String,
-        /// A sentence for people.
-        message: String,
-        /// Sorted by what to do about it.
-        kind: Failure,
-    },
+    #[error("the worker could not start: {0}")]
+    NotReady(#[source] Failure),
     /// It ended before it was ready.
     #[error("the worker ended before it was ready: {0}")]
     Ended(Exit),
@@ -64,7 +58,7 @@ impl SpawnError {
     /// What the decisions are told.
     pub fn ending(&self) -> Ending {
         match self {
-            Self::NotReady { kind: Failure::Lost, .. } => Ending::Lost,
+            Self::NotReady(failure) if failure.kind == FailureKind::Lost => Ending::Lost,
             _ => Ending::NotStarted,
         }
     }
@@ -72,8 +66,8 @@ impl SpawnError {
     /// Whether it says anything of the device, as against this program, its files, or what else is on the device.
     pub fn blames_device(&self) -> bool {
         match self {
-            Self::NotReady { code, kind, .. } => {
-                *kind != Failure::OutOfMemory && code != "not_understood" && code != NOT_CONFINED
+            Self::NotReady(Failure { code, kind, .. }) => {
+                *kind != FailureKind::OutOfMemory && code != "not_understood" && code != NOT_CONFINED
             }
             Self::Overdue(_) | Self::Ended(Exit::Crashed { .. } | Exit::Lost) => true,
             Self::Ended(_) | Self::Start { .. } | Self::System(_) | Self::Spec(_) | Self::Channel(_) => false,
@@ -150,9 +144,7 @@ impl Meeting {
                 let ReadyMessage { name, uuid, sandbox } = read(message)?;
                 Ok(Ready { pid, name, uuid, memory, sandbox })
             }
-            ToSupervisor::NotReady(Problem { kind, code, message }) => {
-                Err(SpawnError::NotReady { code, message, kind })
-            }
+            ToSupervisor::NotReady(failure) => Err(SpawnError::NotReady(failure)),
             _ => Err(garbled("something else than whether it is ready")),
         }
     }

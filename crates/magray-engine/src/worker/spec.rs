@@ -2,20 +2,19 @@
 //! Opens nothing.
 
 use super::sandbox::Sandbox;
-use crate::executors::simulated::SimulatedGpu;
+use crate::executors::{ExecutorDevice, ExecutorModel};
 use crate::faults::FaultOrder;
-use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, MemoryStats, SandboxMode, SearchPath};
-use magray_core::{EncoderShape, PrecisionChoice, Rules};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use std::path::{Path, PathBuf};
+use crate::gpu::{MemoryStats, SandboxMode};
+use magray_core::PrecisionChoice;
+use serde::{Deserialize, Serialize};
 
 /// All that a worker needs to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerSpec {
     /// What computes.
-    pub device: WorkerDevice,
+    pub device: ExecutorDevice,
     /// The models that it may be told to load. Batches and orders name one by its place in this list.
-    pub models: Vec<WorkerModel>,
+    pub models: Vec<ExecutorModel>,
     /// Batches that may be at the worker at once.
     pub slots: usize,
     /// Tokens of a batch at most; a text that is a batch of its own must fit too.
@@ -32,15 +31,6 @@ pub struct WorkerSpec {
     pub faults: Option<FaultOrder>,
 }
 
-/// What computes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum WorkerDevice {
-    /// An NVIDIA GPU.
-    Cuda(CudaDevice),
-    /// The CPU, behind the interface of a GPU.
-    Simulated(SimulatedGpu),
-}
-
 /// What a model's bytes on a device depend on, beside the model itself: workers whose forms are equal can share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
@@ -52,52 +42,14 @@ pub struct Form {
 impl WorkerSpec {
     /// The form that a model has on this worker's device. A model that is not there is a bug.
     pub fn form(&self, model: usize) -> Form {
-        let capability = match &self.device {
-            WorkerDevice::Cuda(device) => Some(device.capability),
-            WorkerDevice::Simulated(_) => None,
-        };
+        let capability = self.device.capability();
         Form { precision: self.models[model].precision, capability }
     }
 
     /// What the driver takes of the device's memory.
     pub fn context_bytes(&self) -> u64 {
-        match &self.device {
-            WorkerDevice::Cuda(_) => CONTEXT_BYTES,
-            WorkerDevice::Simulated(_) => 0,
-        }
+        self.device.context_bytes()
     }
-}
-
-/// An NVIDIA GPU and how it is used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CudaDevice {
-    /// Names it in every process alike, whatever order the driver counts in.
-    uuid: String,
-    capability: (u32, u32),
-    streams: usize,
-    /// Where the libraries are.
-    folders: Vec<PathBuf>,
-    kernel_cache: Option<PathBuf>,
-    /// Where to write down what memory is taken and given back.
-    memory_trace: Option<PathBuf>,
-}
-
-/// A model that may be loaded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkerModel {
-    /// Where it comes from.
-    pub source: ModelSource,
-    /// The arithmetic; the device has the last word.
-    pub precision: PrecisionChoice,
-}
-
-/// Where a model comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ModelSource {
-    /// Its folder.
-    Folder(PathBuf),
-    /// Random weights of this shape, for benchmarks and tests.
-    Synthetic(#[serde(with = "shape_numbers")] EncoderShape),
 }
 
 /// What a worker says when its device is open.
@@ -115,53 +67,6 @@ pub struct Ready {
     pub sandbox: Sandbox,
 }
 
-impl CudaDevice {
-    /// This GPU, used as the options say.
-    pub fn new(gpu: &GpuInfo, options: &GpuOptions) -> Self {
-        Self {
-            uuid: gpu.uuid.clone(),
-            capability: gpu.capability,
-            streams: options.streams,
-            // Messages carry paths as UTF-8; libraries are in no folder whose name is not.
-            folders: options.search.folders().into_iter().filter(|folder| folder.to_str().is_some()).collect(),
-            kernel_cache: options.kernel_cache.clone(),
-            memory_trace: options.memory_trace.clone(),
-        }
-    }
-
-    /// The GPU's UUID.
-    pub(super) fn uuid(&self) -> &str {
-        &self.uuid
-    }
-
-    /// Where the libraries are.
-    pub(super) fn folders(&self) -> &[PathBuf] {
-        &self.folders
-    }
-
-    /// The folder of compiled kernels.
-    pub(super) fn kernel_cache(&self) -> Option<&Path> {
-        self.kernel_cache.as_deref()
-    }
-
-    /// The file of what memory is taken and given back.
-    pub(super) fn memory_trace(&self) -> Option<&Path> {
-        self.memory_trace.as_deref()
-    }
-
-    /// As executors take it. Which GPUs may be seen was settled by who chose this one.
-    pub(super) fn options(&self, memory_limit_bytes: Option<u64>) -> GpuOptions {
-        GpuOptions {
-            rules: Rules { memory_limit_bytes, ..Rules::default() },
-            streams: self.streams,
-            search: SearchPath::of_folders(self.folders.clone()),
-            kernel_cache: self.kernel_cache.clone(),
-            memory_trace: self.memory_trace.clone(),
-            ..GpuOptions::default()
-        }
-    }
-}
-
 /// The words of a [`Ready`] as they travel; the process tells its number by itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ReadyMessage {
@@ -170,44 +75,34 @@ pub(super) struct ReadyMessage {
     pub(super) sandbox: Sandbox,
 }
 
-/// A shape as its six numbers.
-mod shape_numbers {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(shape: &EncoderShape, to: S) -> Result<S::Ok, S::Error> {
-        let EncoderShape { vocab, hidden, layers, heads, ffn, positions } = *shape;
-        [vocab, hidden, layers, heads, ffn, positions].serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<EncoderShape, D::Error> {
-        let [vocab, hidden, layers, heads, ffn, positions] = <[usize; 6]>::deserialize(from)?;
-        if heads == 0 || !hidden.is_multiple_of(heads) {
-            return Err(D::Error::custom("heads that do not divide the width"));
-        }
-        Ok(EncoderShape { vocab, hidden, layers, heads, ffn, positions })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::wire::{decode, field_of};
     use super::*;
+    use crate::executors::{CudaDevice, ModelSource};
+    use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, SearchPath};
     use magray_core::Precision;
+    use std::path::PathBuf;
 
     #[test]
     fn a_worker_reads_what_the_supervisor_wrote() {
+        let gpu = GpuInfo {
+            index: 0,
+            ordinal: 0,
+            uuid: "GPU-1".to_owned(),
+            name: "a GPU".to_owned(),
+            capability: (9, 0),
+            multiprocessors: 132,
+            memory_bytes: 1 << 37,
+            pci_bus_id: "0000:3b:00.0".to_owned(),
+        };
+        let search = SearchPath::of_folders(vec!["/usr/lib".into()]);
+        let options = GpuOptions { streams: 3, search, ..GpuOptions::default() };
         let spec = WorkerSpec {
-            device: WorkerDevice::Cuda(CudaDevice {
-                uuid: "GPU-1".to_owned(),
-                capability: (9, 0),
-                streams: 3,
-                folders: vec!["/usr/lib".into()],
-                kernel_cache: Some("cache".into()),
-                memory_trace: None,
-            }),
+            device: ExecutorDevice::Cuda(CudaDevice::new(&gpu, &options)),
             models: vec![
-                WorkerModel { source: ModelSource::Folder("a model".into()), precision: PrecisionChoice::Auto },
-                WorkerModel {
+                ExecutorModel { source: ModelSource::Folder("a model".into()), precision: PrecisionChoice::Auto },
+                ExecutorModel {
                     source: ModelSource::Synthetic("tiny".parse().unwrap()),
                     precision: PrecisionChoice::Exactly(Precision::Int8),
                 },
@@ -225,7 +120,7 @@ mod tests {
         assert_eq!((&read.models, read.outputs_max, read.sandbox), (&spec.models, 384, SandboxMode::Require));
         assert_eq!((read.form(1), read.context_bytes()), (spec.form(1), CONTEXT_BYTES));
         assert_ne!(read.form(0), read.form(1), "other numbers in other bytes");
-        let WorkerDevice::Cuda(cuda) = read.device else { panic!("another device") };
+        let ExecutorDevice::Cuda(cuda) = read.device else { panic!("another device") };
         assert_eq!((cuda.uuid(), cuda.options(None).streams), ("GPU-1", 3));
         assert_eq!(cuda.options(Some(7)).rules.memory_limit_bytes, Some(7));
         assert_eq!(cuda.options(None).search.folders(), [PathBuf::from("/usr/lib")]);

@@ -2,16 +2,15 @@
 //! Works beside the thread that computes; says nothing twice and keeps nobody waiting but the next order.
 
 use super::channel::Outgoing;
-use super::host::{Came, Host, Offered, Refused};
 use super::jobs::{Job, Jobs, TransferThread};
-use super::message::{Arrived, FromWorker, Image, Problem};
+use super::message::{Arrived, FromWorker, Image};
 use super::mishaps::Mishaps;
 use super::serve::report;
+use super::spec::WorkerSpec;
 use super::wire::Garbled;
-use crate::executors::Arriving;
+use crate::executors::{Arrival, Arriving, Executor, Failure, FailureKind, FilledImage};
 use crate::faults::FaultKind;
-use crate::gpu::GpuError;
-use magray_core::schedule::Failure;
+use crate::gpu::SandboxMode;
 use magray_device::SharedMemory;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,7 +34,10 @@ enum Move {
 
 /// What the threads share.
 struct Crew {
-    host: Arc<Host>,
+    executor: Arc<dyn Executor>,
+    /// Numbers in the longest answer of a text.
+    outputs_max: usize,
+    is_confined: bool,
     outgoing: Arc<Mutex<Outgoing>>,
     mishaps: Mutex<Mishaps>,
     /// Bytes a second at which weights last came from the host's memory; 0: not measured yet.
@@ -47,9 +49,16 @@ struct Crew {
 const EAGER_MAX: Duration = Duration::from_millis(500);
 
 impl Transfers {
-    pub(super) fn start(host: Arc<Host>, outgoing: Arc<Mutex<Outgoing>>, mishaps: Mishaps) -> io::Result<Self> {
-        let models = host.models();
-        let crew = Crew { host, outgoing, mishaps: Mutex::new(mishaps), speed: AtomicU64::new(0) };
+    pub(super) fn start(
+        executor: Arc<dyn Executor>,
+        spec: &WorkerSpec,
+        outgoing: Arc<Mutex<Outgoing>>,
+        mishaps: Mishaps,
+    ) -> io::Result<Self> {
+        let (models, outputs_max) = (spec.models.len(), spec.outputs_max);
+        let is_confined = spec.sandbox != SandboxMode::Off;
+        let (mishaps, speed) = (Mutex::new(mishaps), AtomicU64::new(0));
+        let crew = Crew { executor, outputs_max, is_confined, outgoing, mishaps, speed };
         let jobs = Jobs::start(move |model, what| {
             // The thread that computes would end the process by a panic; so does this one.
             if catch_unwind(AssertUnwindSafe(|| crew.work(model, what))).is_err() {
@@ -86,7 +95,7 @@ impl Crew {
         match what {
             Move::Load(image, fd) => self.load(model, image, fd),
             Move::Offload => self.offload(model),
-            Move::Forget => self.host.forget(model),
+            Move::Forget => self.executor.release(model),
         }
     }
 
@@ -95,13 +104,13 @@ impl Crew {
         let injected = self.mishaps.lock().unwrap_or_else(PoisonError::into_inner).befall_load();
         let came = match injected {
             Some(fault) => Err(befall(fault)),
-            None => self.host.load(model, self.offered(model, image, fd)),
+            None => self.bring(model, image, fd),
         };
         let came = came.and_then(|mut came| match came.arriving.take() {
-            Some(arriving) => self.arrive(model, came, began, arriving).inspect_err(|problem| {
+            Some(arriving) => self.arrive(model, came, began, arriving).inspect_err(|failure| {
                 if let Image::Filled { image, .. } = image {
                     // Whatever is wrong with it: the next load reads the files.
-                    spoilt(&self.outgoing, model, image, problem);
+                    spoilt(&self.outgoing, model, image, failure.clone());
                 }
             }),
             None => Ok(Some(came)),
@@ -109,12 +118,18 @@ impl Crew {
         match came {
             Ok(Some(came)) => self.tell_loaded(model, &came, began.elapsed()),
             Ok(None) => {}
-            Err(problem) => self.tell(FromWorker::NotLoaded { model, problem: (&problem).into() }),
+            Err(problem) => self.tell(FromWorker::NotLoaded { model, problem }),
         }
     }
 
     /// Waits for weights that have set out; gives what is still to be told.
-    fn arrive(&self, model: usize, came: Came, began: Instant, arriving: Arriving) -> Result<Option<Came>, Refused> {
+    fn arrive(
+        &self,
+        model: usize,
+        came: Arrival,
+        began: Instant,
+        arriving: Arriving,
+    ) -> Result<Option<Arrival>, Failure> {
         let speed = self.speed.load(Ordering::Relaxed);
         let takes = came.bytes.checked_mul(1_000_000).and_then(|bytes| bytes.checked_div(speed));
         let soon = takes.map(Duration::from_micros).filter(|takes| *takes <= EAGER_MAX);
@@ -129,56 +144,69 @@ impl Crew {
                 self.speed.store(came.bytes.saturating_mul(1_000_000) / micros, Ordering::Relaxed);
                 Ok(soon.is_none().then_some(came))
             }
-            (Err(error), None) => {
-                self.host.forget(model);
-                Err(error.into())
+            (Err(failure), None) => {
+                self.executor.release(model);
+                Err(failure)
             }
             // They were said to be there, and batches wait for them: a new worker begins from the start.
             (Err(_), Some(_)) => std::process::abort(),
         }
     }
 
-    fn tell_loaded(&self, model: usize, came: &Came, took: Duration) {
-        let Came { precision, outputs, bytes, origin, .. } = *came;
-        let arrived = Arrived { precision, outputs, bytes, took, origin, memory: self.host.memory() };
+    fn tell_loaded(&self, model: usize, came: &Arrival, took: Duration) {
+        let Arrival { precision, outputs, bytes, origin, .. } = *came;
+        let arrived = Arrived { precision, outputs, bytes, took, origin, memory: self.executor.memory() };
         self.tell(FromWorker::Loaded { model, arrived });
     }
 
     fn offload(&self, model: usize) {
         let began = Instant::now();
-        self.host.offload(model);
-        self.tell(FromWorker::Offloaded { model, took: began.elapsed(), memory: self.host.memory() });
+        self.executor.offload(model);
+        self.tell(FromWorker::Offloaded { model, took: began.elapsed(), memory: self.executor.memory() });
     }
 
-    /// What a load gets along. Memory that cannot be mapped is as good as none.
-    fn offered(&self, model: usize, image: Image, fd: Option<OwnedFd>) -> Offered {
+    /// Loads a model, from the image that came along or into it.
+    fn bring(&self, model: usize, image: Image, fd: Option<OwnedFd>) -> Result<Arrival, Failure> {
         let map = |image: u64, bytes: u64| {
             let missing = || io::Error::from(io::ErrorKind::NotFound);
             let words = usize::try_from(bytes.div_ceil(4)).map_err(io::Error::other);
             let memory = words.and_then(|words| SharedMemory::from_fd(fd.ok_or_else(missing)?, words));
-            memory.map_err(|error| spoilt(&self.outgoing, model, image, &Refused::not_mapped(&error))).ok()
+            // Memory that cannot be mapped is as good as none.
+            memory.map_err(|error| spoilt(&self.outgoing, model, image, not_mapped(&error))).ok()
         };
-        let outgoing = Arc::clone(&self.outgoing);
-        match image {
-            Image::None => Offered::None,
-            Image::Empty { image, bytes_max } => match map(image, bytes_max) {
-                None => Offered::None,
-                Some(memory) => {
-                    let on_filled = move |filled: Result<u64, GpuError>| match filled {
-                        Ok(bytes) => say(&outgoing, FromWorker::ImageFilled { model, image, bytes }),
-                        Err(error) => spoilt(&outgoing, model, image, &error.into()),
-                    };
-                    Offered::Empty { memory, on_filled: Box::new(on_filled) }
-                }
-            },
-            Image::Filled { image, bytes } => match map(image, bytes) {
-                None => Offered::None,
-                Some(memory) => {
-                    let on_spoilt = move |problem: &Refused| spoilt(&outgoing, model, image, problem);
-                    Offered::Filled { memory, bytes, on_spoilt: Box::new(on_spoilt) }
-                }
-            },
+        let (filled, empty) = match image {
+            Image::None => (None, None),
+            Image::Empty { image, bytes_max } => (None, map(image, bytes_max).map(|memory| (image, memory))),
+            Image::Filled { image, bytes } => (map(image, bytes).map(|memory| FilledImage { memory, bytes }), None),
+        };
+        let mut came = self.executor.load(model, filled).map_err(|failure| self.explained(failure))?;
+        if let (Image::Filled { image, .. }, Some(failure)) = (image, came.image_failure.take()) {
+            spoilt(&self.outgoing, model, image, failure);
         }
+        if came.outputs > self.outputs_max {
+            self.executor.release(model);
+            let outputs = came.outputs;
+            let message = format!("the model answers with {outputs} numbers: was its folder changed? Restart magray");
+            return Err(Failure::new(FailureKind::Transient, "model_changed", message));
+        }
+        if let Some((image, memory)) = empty {
+            let outgoing = Arc::clone(&self.outgoing);
+            let on_filled = move |filled: Result<u64, Failure>| match filled {
+                Ok(bytes) => say(&outgoing, FromWorker::ImageFilled { model, image, bytes }),
+                Err(failure) => spoilt(&outgoing, model, image, failure),
+            };
+            self.executor.keep_image(model, memory, Box::new(on_filled));
+        }
+        Ok(came)
+    }
+
+    /// Says why a file could not be read, where the sandbox is the likely reason.
+    fn explained(&self, mut failure: Failure) -> Failure {
+        if failure.code == Failure::MODEL_UNREADABLE && self.is_confined {
+            failure.message += "; a GPU worker reads nothing but the model's own folder, and follows no link out of it: \
+                                put the files there and restart magray, or set gpu.sandbox to off";
+        }
+        failure
     }
 
     fn tell(&self, event: FromWorker) {
@@ -191,32 +219,24 @@ fn say(outgoing: &Mutex<Outgoing>, event: FromWorker) {
     let _ = report(outgoing, event);
 }
 
-fn spoilt(outgoing: &Mutex<Outgoing>, model: usize, image: u64, problem: &Refused) {
-    say(outgoing, FromWorker::ImageSpoilt { model, image, problem: problem.into() });
+fn spoilt(outgoing: &Mutex<Outgoing>, model: usize, image: u64, problem: Failure) {
+    say(outgoing, FromWorker::ImageSpoilt { model, image, problem });
 }
 
 /// What a load becomes by plan.
-fn befall(fault: FaultKind) -> Refused {
-    let planned = |failure, code| Refused { failure, code, message: format!("planned: {code}") };
+fn befall(fault: FaultKind) -> Failure {
+    let planned = |kind, code| Failure::new(kind, code, format!("planned: {code}"));
     match fault {
         FaultKind::LoadCrash => std::process::abort(),
         FaultKind::LoadHang => loop {
             std::thread::park();
         },
-        FaultKind::LoadOutOfMemory => planned(Failure::OutOfMemory, "out_of_memory"),
-        _ => planned(Failure::Transient, "load_failed"),
+        FaultKind::LoadOutOfMemory => planned(FailureKind::OutOfMemory, "out_of_memory"),
+        _ => planned(FailureKind::Transient, "load_failed"),
     }
 }
 
-impl From<&Refused> for Problem {
-    fn from(refused: &Refused) -> Self {
-        Self::new(refused.failure, refused.code, &refused.message)
-    }
-}
-
-impl Refused {
-    fn not_mapped(error: &io::Error) -> Self {
-        let message = format!("the shared memory for weights cannot be mapped: {error}");
-        Self { failure: Failure::Transient, code: "image_not_mapped", message }
-    }
+fn not_mapped(error: &io::Error) -> Failure {
+    let message = format!("the shared memory for weights cannot be mapped: {error}");
+    Failure::new(FailureKind::Transient, "image_not_mapped", message)
 }

@@ -29,6 +29,7 @@ fn options(gpus: usize, faults: &str) -> EngineOptions {
         models: vec![ModelSource::Synthetic(shape()).into()],
         gpus: Gpus::One,
         schedule: Options::default(),
+        in_process: None,
         worker_exe: env!("CARGO_BIN_EXE_magray").into(),
         simulated_gpus: (0..gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() }).collect(),
         faults: (!plan.is_empty()).then_some(plan),

@@ -1,7 +1,7 @@
 //! Batches through a worker answer as the CPU of this process does.
 
 use crate::rig::{Rig, WIDTH, expected, spec, texts};
-use magray_engine::testing::{Exit, FromWorker, Offer, Origin, Tokens, Work};
+use magray_engine::testing::{ExecutorDevice, Exit, FromWorker, Offer, Origin, Tokens, Work, WorkerSpec};
 use magray_engine::{DeviceName, EncoderOptions, PrecisionChoice, SingleDevice, engine};
 
 #[test]
@@ -17,6 +17,16 @@ fn a_worker_answers_as_the_cpu_does() {
         let texts = texts(1 + number as usize * 3, number);
         assert_eq!(rig.compute(number.into(), &texts).unwrap(), expected(&texts), "batch {number}");
     }
+    assert_eq!(rig.stop(), Exit::Stopped);
+}
+
+#[test]
+fn the_cpu_runs_in_a_worker_too() {
+    let device = ExecutorDevice::Cpu { threads: Some(1) };
+    let mut rig = Rig::start(&WorkerSpec { device, ..spec() });
+    assert_eq!(rig.ready.name, "CPU");
+    let texts = texts(5, 1);
+    assert_eq!(rig.compute(1, &texts).unwrap(), expected(&texts));
     assert_eq!(rig.stop(), Exit::Stopped);
 }
 
@@ -43,7 +53,7 @@ fn all_slots_are_answered_in_order_and_keep_apart() {
 fn a_model_of_a_folder_answers_pairs_and_skips_tokens() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../magray-engine/tests/fixtures/bert");
     let mut two = spec();
-    two.models.push(magray_engine::testing::WorkerModel {
+    two.models.push(magray_engine::testing::ExecutorModel {
         source: magray_engine::testing::ModelSource::Folder(folder.clone()),
         precision: PrecisionChoice::Auto,
     });

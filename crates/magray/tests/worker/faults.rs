@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, WIDTH, expected, spec, spec_with_faults, texts};
 use magray_core::schedule::{Ending, Failure};
-use magray_engine::testing::{Exit, FaultOrder, FromWorker, Offer, SimulatedGpu, WorkerDevice, WorkerSpec};
+use magray_engine::testing::{ExecutorDevice, Exit, FaultOrder, FromWorker, Offer, SimulatedGpu, WorkerSpec};
 use std::time::Duration;
 
 /// How the batch under way failed.
@@ -32,7 +32,7 @@ fn memory_that_is_full_is_flow_control() {
     let tiny: magray_engine::EncoderShape = "tiny".parse().unwrap();
     let precision = Rig::open(&spec()).load(0, Offer::None).unwrap().precision;
     let memory_bytes = tiny.weight_bytes(precision) + tiny.activation_bytes(precision, 100);
-    let device = WorkerDevice::Simulated(SimulatedGpu { memory_bytes, ..SimulatedGpu::default() });
+    let device = ExecutorDevice::Simulated(SimulatedGpu { memory_bytes, ..SimulatedGpu::default() });
     let mut rig = Rig::start(&WorkerSpec { device, ..spec() });
     let (large, half) = (vec![vec![5; 60], vec![6; 60]], vec![vec![5; 60]]);
     assert_eq!(rig.compute(1, &large), Err("out_of_memory".to_owned()));
@@ -141,7 +141,7 @@ fn a_load_that_crashes_or_hangs_is_known_by_its_worker() {
 
 #[test]
 fn a_slow_device_says_that_it_took_longer() {
-    let device = WorkerDevice::Simulated(SimulatedGpu { batch_us: 2000, ..SimulatedGpu::default() });
+    let device = ExecutorDevice::Simulated(SimulatedGpu { batch_us: 2000, ..SimulatedGpu::default() });
     let mut rig = Rig::start(&WorkerSpec { device, ..spec_with_faults("slow@batch=2") });
     let took = |rig: &mut Rig| {
         rig.submit(1, 0, &texts(1, 1));

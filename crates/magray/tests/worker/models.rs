@@ -1,11 +1,11 @@
 //! Models come to a worker, leave it and come back, whatever happens to the worker meanwhile.
 
 use crate::rig::{HOLDER, Rig, WIDTH, expected, images, spec, texts};
-use magray_core::schedule::{DeviceId, Failure};
+use magray_core::schedule::{DeviceId, Failure as FailureKind};
 use magray_engine::EncoderShape;
 use magray_engine::testing::{
-    Arrived, Exit, FromWorker, Holder, ModelSource, Offer, Origin, SimulatedGpu, Tokens, Work, WorkerDevice,
-    WorkerModel, WorkerSpec,
+    Arrived, ExecutorDevice, ExecutorModel, Exit, FromWorker, Holder, ModelSource, Offer, Origin, SimulatedGpu, Tokens,
+    Work, WorkerSpec,
 };
 
 /// Another worker than that of [`HOLDER`].
@@ -16,7 +16,7 @@ const NEVER: u64 = u64::MAX >> 32;
 /// A worker with so many tiny models on a device like this.
 fn spec_of(models: usize, gpu: SimulatedGpu) -> WorkerSpec {
     let one = spec();
-    WorkerSpec { device: WorkerDevice::Simulated(gpu), models: vec![one.models[0].clone(); models], ..one }
+    WorkerSpec { device: ExecutorDevice::Simulated(gpu), models: vec![one.models[0].clone(); models], ..one }
 }
 
 /// What the weights of a tiny model take.
@@ -31,7 +31,7 @@ fn compute(rig: &mut Rig, model: usize, texts: &[Vec<u32>]) -> Result<Vec<f32>, 
     match rig.hear().unwrap() {
         FromWorker::Finished { batch: 77, slot: 3, .. } => Ok(rig.rows(3, texts.len())),
         FromWorker::Failed { batch: 77, problem, .. } => {
-            assert_eq!(problem.kind, Failure::Transient);
+            assert_eq!(problem.kind, FailureKind::Transient);
             Err(problem.code)
         }
         other => panic!("{other:?}"),
@@ -197,8 +197,8 @@ fn a_worker_killed_while_weights_leave_keeps_the_image() {
 fn memory_that_is_full_refuses_loads_and_wakes_and_loses_nothing() {
     let gpu = SimulatedGpu { memory_bytes: tiny_bytes() * 3 / 2, ..SimulatedGpu::default() };
     let mut rig = Rig::open(&spec_of(2, gpu));
-    let full = |loaded: Result<Arrived, magray_engine::testing::Problem>| {
-        assert_eq!(loaded.map_err(|problem| problem.kind), Err(Failure::OutOfMemory));
+    let full = |loaded: Result<Arrived, magray_engine::testing::Failure>| {
+        assert_eq!(loaded.map_err(|problem| problem.kind), Err(FailureKind::OutOfMemory));
     };
     let texts = texts(1, 2);
     rig.load(0, Offer::None).unwrap();
@@ -222,7 +222,7 @@ fn passes_of_models_that_left_make_room_for_those_that_come() {
     let short = vec![vec![7; 5]];
     // Room for the large one and a short text, which the small one fills with its passes.
     let memory_bytes = large + 20_000;
-    two.device = WorkerDevice::Simulated(SimulatedGpu { memory_bytes, ..SimulatedGpu::default() });
+    two.device = ExecutorDevice::Simulated(SimulatedGpu { memory_bytes, ..SimulatedGpu::default() });
     let mut rig = Rig::open(&two);
     rig.load(0, Offer::None).unwrap();
     assert!(compute(&mut rig, 0, &[vec![7; 100]]).is_ok());
@@ -242,7 +242,7 @@ fn a_limit_holds_as_if_there_were_no_more_memory() {
     let mut rig = Rig::open(&limited);
     assert_eq!(rig.ready.memory.total, SimulatedGpu::default().memory_bytes);
     rig.load(0, Offer::None).unwrap();
-    assert_eq!(rig.load(1, Offer::None).map_err(|problem| problem.kind), Err(Failure::OutOfMemory));
+    assert_eq!(rig.load(1, Offer::None).map_err(|problem| problem.kind), Err(FailureKind::OutOfMemory));
 }
 
 #[test]
@@ -320,11 +320,11 @@ fn an_image_too_small_is_spoilt_and_the_model_is_there() {
 #[test]
 fn a_model_that_is_broken_or_not_as_it_was_is_refused_and_the_others_go_on() {
     let mut three = spec_of(2, SimulatedGpu::default());
-    three.models.push(WorkerModel { source: ModelSource::Folder("none/such".into()), ..three.models[0].clone() });
+    three.models.push(ExecutorModel { source: ModelSource::Folder("none/such".into()), ..three.models[0].clone() });
     let mut rig = Rig::open(&three);
     rig.load(0, Offer::None).unwrap();
     let broken = rig.load(2, Offer::None).unwrap_err();
-    assert_eq!((broken.kind, broken.code.as_str()), (Failure::Transient, "model_broken"));
+    assert_eq!((broken.kind, broken.code.as_str()), (FailureKind::Transient, "model_broken"));
     assert!(broken.message.contains("none/such"), "{}", broken.message);
     let texts = texts(2, 2);
     assert_eq!(compute(&mut rig, 0, &texts).unwrap(), expected(&texts));
@@ -332,6 +332,6 @@ fn a_model_that_is_broken_or_not_as_it_was_is_refused_and_the_others_go_on() {
     let narrow = WorkerSpec { outputs_max: WIDTH - 1, ..spec() };
     let mut rig = Rig::open(&narrow);
     let changed = rig.load(0, Offer::None).unwrap_err();
-    assert_eq!((changed.kind, changed.code.as_str()), (Failure::Transient, "model_changed"));
+    assert_eq!((changed.kind, changed.code.as_str()), (FailureKind::Transient, "model_changed"));
     rig.wait_until_empty();
 }

@@ -3,8 +3,8 @@
 use magray_core::schedule::DeviceId;
 use magray_engine::gpu::SandboxMode;
 use magray_engine::testing::{
-    Arrived, Exit, FaultOrder, FromWorker, Holder, Images, ModelSource, Offer, Problem, Ready, SimulatedGpu,
-    SpawnError, Tokens, Work, WorkerDevice, WorkerHandle, WorkerModel, WorkerReceiver, WorkerSpec, spawn,
+    Arrived, ExecutorDevice, ExecutorModel, Exit, Failure, FaultOrder, FromWorker, Holder, Images, ModelSource, Offer,
+    Ready, SimulatedGpu, SpawnError, Tokens, Work, WorkerHandle, WorkerReceiver, WorkerSpec, spawn,
 };
 use magray_engine::{DeviceName, EncoderOptions, PrecisionChoice, SingleDevice, engine};
 use std::path::Path;
@@ -31,8 +31,8 @@ pub(crate) const HOLDER: Holder = Holder { device: DeviceId(1), worker: 1 };
 
 pub(crate) fn spec() -> WorkerSpec {
     WorkerSpec {
-        device: WorkerDevice::Simulated(SimulatedGpu::default()),
-        models: vec![WorkerModel {
+        device: ExecutorDevice::Simulated(SimulatedGpu::default()),
+        models: vec![ExecutorModel {
             source: ModelSource::Synthetic("tiny".parse().unwrap()),
             precision: PrecisionChoice::Auto,
         }],
@@ -77,13 +77,13 @@ impl Rig {
     }
 
     /// Loads a model and waits for it.
-    pub(crate) fn load(&mut self, model: usize, offer: Offer<'_>) -> Result<Arrived, Problem> {
+    pub(crate) fn load(&mut self, model: usize, offer: Offer<'_>) -> Result<Arrived, Failure> {
         self.handle.load(model, offer).unwrap();
         self.hear_load(model)
     }
 
     /// Loads a model with the image that there is for it.
-    pub(crate) fn load_with(&mut self, images: &Images, holder: Holder, model: usize) -> Result<Arrived, Problem> {
+    pub(crate) fn load_with(&mut self, images: &Images, holder: Holder, model: usize) -> Result<Arrived, Failure> {
         self.order_with(images, holder, model);
         self.hear_load(model)
     }
@@ -96,7 +96,7 @@ impl Rig {
     }
 
     /// What came of an order to load.
-    pub(crate) fn hear_load(&mut self, model: usize) -> Result<Arrived, Problem> {
+    pub(crate) fn hear_load(&mut self, model: usize) -> Result<Arrived, Failure> {
         loop {
             match self.hear().unwrap() {
                 FromWorker::Loaded { model: said, arrived } if said == model => return Ok(arrived),

@@ -4,7 +4,7 @@
 use crate::rig::{EXE, LONG, Rig, expected, spec, texts};
 use magray_engine::gpu::SandboxMode;
 use magray_engine::testing::{
-    Attempt, Exit, ModelSource, Offer, Outcome, Sandbox, WorkerModel, WorkerSpec, try_sandbox,
+    Attempt, ExecutorModel, Exit, ModelSource, Offer, Outcome, Sandbox, WorkerSpec, try_sandbox,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,7 +29,7 @@ impl ModelFolder {
 
     fn spec(&self, sandbox: SandboxMode) -> WorkerSpec {
         let source = ModelSource::Folder(self.folder.clone());
-        let model = WorkerModel { source, precision: spec().models[0].precision };
+        let model = ExecutorModel { source, precision: spec().models[0].precision };
         WorkerSpec { models: vec![model], sandbox, outputs_max: 1024, ..spec() }
     }
 }

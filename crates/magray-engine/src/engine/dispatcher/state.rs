@@ -99,12 +99,15 @@ impl State {
                     let what = What::Turn(self.turn(batch, &steps));
                     return Some(Effect::Order(device, self.order(device, what)));
                 }
+                let mut count = 0;
                 let parts: Vec<Part> = steps
                     .into_iter()
                     .filter_map(|step| {
                         let work = self.requests.get(&step.request)?.work.clone();
                         let texts = step.sequences.start as usize..step.sequences.end as usize;
-                        Some(Part { request: step.request, work, texts })
+                        let first = count;
+                        count += texts.len();
+                        Some(Part { request: step.request, work, texts, first })
                     })
                     .collect();
                 let none = (0, 0, Output::Texts);

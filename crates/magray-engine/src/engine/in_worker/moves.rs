@@ -4,10 +4,10 @@
 use super::super::dispatcher::Dispatcher;
 use super::super::executor_handle::Loaded;
 use super::Inner;
+use crate::executors::{Failure, FailureKind, Origin};
 use crate::gpu::MemoryStats;
-use crate::worker::{Arrived, FromWorker, Offer, Origin, Problem, WorkerHandle};
+use crate::worker::{Arrived, FromWorker, Offer, WorkerHandle};
 use magray_core::ledger::MemoryReport;
-use magray_core::schedule::Failure;
 use std::time::{Duration, Instant};
 
 impl Inner {
@@ -81,7 +81,7 @@ impl Inner {
                 let _ = handle.forget(model);
                 let message = "a model on the GPU answers with other lengths than on the CPU: was its folder changed?";
                 let code = "model_changed".to_owned();
-                let problem = Problem { kind: Failure::Transient, code, message: message.to_owned() };
+                let problem = Failure { kind: FailureKind::Transient, code, message: message.to_owned() };
                 self.not_loaded(dispatcher, worker, model, problem);
             }
             FromWorker::NotLoaded { model, problem } => self.not_loaded(dispatcher, worker, model, problem),
@@ -97,7 +97,7 @@ impl Inner {
                     tracing::info!(target: "magray::engine", %device, model, bytes, "weights are in the host's memory");
                 }
             }
-            FromWorker::ImageSpoilt { model, image, problem: Problem { code, message, .. } } => {
+            FromWorker::ImageSpoilt { model, image, problem: Failure { code, message, .. } } => {
                 if images.spoilt(image) {
                     dispatcher.imaged(model, images.has(model));
                 }
@@ -138,11 +138,11 @@ impl Inner {
         dispatcher.loaded(self.spec.id, model, Loaded { bytes, took, from_host });
     }
 
-    fn not_loaded(&self, dispatcher: &Dispatcher, worker: u64, model: usize, problem: Problem) {
-        let Problem { kind, code, message } = problem;
+    fn not_loaded(&self, dispatcher: &Dispatcher, worker: u64, model: usize, problem: Failure) {
+        let Failure { kind, code, message } = problem;
         let mut state = self.lock();
         let ordered = state.presence.not_loaded(model);
-        state.fail(message.clone(), !matches!(kind, Failure::OutOfMemory | Failure::Transient));
+        state.fail(message.clone(), !matches!(kind, FailureKind::OutOfMemory | FailureKind::Transient));
         drop(state);
         if let Some(image) = ordered.and_then(|ordered| ordered.image) {
             self.spec.images.not_taken(self.holder(worker), image);

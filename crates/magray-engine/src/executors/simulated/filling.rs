@@ -1,7 +1,8 @@
 //! How the weights of a simulated GPU get into an image: a mark in it, after the time that it would take.
 //! Copies no weights.
 
-use crate::executors::OnFilled;
+use crate::executors::{Failure, OnFilled};
+use crate::gpu::GpuError;
 use magray_device::SharedMemory;
 use magray_device::cuda::DeviceError;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl Filling {
                     _ => Err(DeviceError::System("the image was let go of before it was filled".to_owned())),
                 },
             };
-            on_filled(filled.map_err(DeviceError::into));
+            on_filled(filled.map_err(|error| Failure::from(GpuError::from(error))));
         };
         let thread = std::thread::Builder::new().name("fill".to_owned()).spawn(fill).ok();
         Self { stop: Some(stop), thread, _memory: kept }

@@ -2,6 +2,7 @@
 
 use super::super::wire::{Garbled, HEADER_BYTES, PROTOCOL, decode, encode};
 use super::*;
+use crate::executors::FailureKind;
 use magray_core::pool::PoolStats;
 use proptest::prelude::*;
 
@@ -25,8 +26,8 @@ const STATS: MemoryStats =
 const EXTENT: Extent = Extent { texts: 3, tokens: 70_000, has_types: true };
 const TOOK: Duration = Duration::from_nanos(12_345_678_901);
 
-fn problem() -> Problem {
-    Problem::new(Failure::Lost, "lost", "the GPU is gone \u{2713}")
+fn problem() -> Failure {
+    Failure::new(FailureKind::Lost, "lost", "the GPU is gone \u{2713}")
 }
 
 fn to_worker() -> Vec<ToWorker<'static>> {
@@ -121,12 +122,6 @@ fn the_message_of_a_batch_needs_no_new_memory() {
     encode(&batch, &mut bytes);
     encode(&batch, &mut bytes);
     assert_eq!(bytes.as_ptr(), memory);
-}
-
-#[test]
-fn a_message_for_people_is_cut_between_letters() {
-    let long = "\u{e9}".repeat(5000);
-    assert_eq!(Problem::new(Failure::Lost, "lost", &long).message, &long[..TEXT_BYTES_MAX]);
 }
 
 proptest! {

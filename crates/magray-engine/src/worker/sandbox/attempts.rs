@@ -3,8 +3,9 @@
 
 use super::super::message::{ToSupervisor, ToWorker};
 use super::super::spawn::{Meeting, SpawnError, garbled, read, written};
-use super::super::spec::{ModelSource, WorkerSpec};
+use super::super::spec::WorkerSpec;
 use super::Sandbox;
+use crate::executors::ModelSource;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};

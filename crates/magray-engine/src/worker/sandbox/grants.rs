@@ -1,7 +1,8 @@
 //! The files that a worker needs: its models, its kernel cache, NVIDIA's libraries and devices.
 //! Makes the folder of kernels where it is missing, and opens nothing that strangers made; what a rule means is Landlock's.
 
-use super::super::spec::{ModelSource, WorkerDevice, WorkerSpec};
+use super::super::spec::WorkerSpec;
+use crate::executors::{ExecutorDevice, ModelSource};
 use magray_device::cuda::CubinCache;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -61,7 +62,7 @@ impl Grants {
         // A panic names the lines of its backtrace from the program's own file.
         grants.read.extend(std::env::current_exe());
         grants.devices.push("/dev/null".into());
-        if let WorkerDevice::Cuda(device) = &spec.device {
+        if let ExecutorDevice::Cuda(device) = &spec.device {
             grants.read.extend(loader_folders());
             grants.read.extend(device.folders().iter().cloned());
             grants.devices.extend(nvidia_devices());
@@ -117,8 +118,8 @@ fn loader_folders() -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::spec::CudaDevice;
     use super::*;
+    use crate::executors::CudaDevice;
     use crate::gpu::{GpuInfo, GpuOptions, SandboxMode, SearchPath};
     use magray_device::cuda::{Arch, CubinKey, all_specs};
     use std::os::unix::fs::symlink;
@@ -155,7 +156,7 @@ mod tests {
             pci_bus_id: "0000:3b:00.0".to_owned(),
         };
         WorkerSpec {
-            device: WorkerDevice::Cuda(CudaDevice::new(&gpu, options)),
+            device: ExecutorDevice::Cuda(CudaDevice::new(&gpu, options)),
             models: Vec::new(),
             slots: 1,
             slot_tokens_max: 1,

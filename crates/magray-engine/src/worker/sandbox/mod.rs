@@ -15,10 +15,9 @@ mod syscalls;
 pub use attempts::{Attempt, Outcome, try_sandbox};
 pub(super) use attempts::{Targets, attempt_all};
 
-use super::host::Refused;
 use super::spec::WorkerSpec;
+use crate::executors::{Failure, FailureKind};
 use crate::gpu::SandboxMode;
-use magray_core::schedule::Failure;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -58,7 +57,7 @@ impl fmt::Display for Sandbox {
 }
 
 /// Enters the sandbox that the supervisor asked for. Called before there are other threads.
-pub(super) fn enter(spec: &WorkerSpec) -> Result<Sandbox, Refused> {
+pub(super) fn enter(spec: &WorkerSpec) -> Result<Sandbox, Failure> {
     if spec.sandbox == SandboxMode::Off {
         return Ok(Sandbox::default());
     }
@@ -68,7 +67,7 @@ pub(super) fn enter(spec: &WorkerSpec) -> Result<Sandbox, Refused> {
         let message = format!(
             "this system cannot confine a worker ({sandbox}; {why}): use a kernel with Landlock, or set gpu.sandbox to auto"
         );
-        return Err(Refused { failure: Failure::Transient, code: NOT_CONFINED, message });
+        return Err(Failure::new(FailureKind::Transient, NOT_CONFINED, message));
     }
     Ok(sandbox)
 }

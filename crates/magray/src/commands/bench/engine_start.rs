@@ -67,6 +67,7 @@ pub(super) fn start(measured: &Measured, console: &Console) -> Result<Started, F
         models: models.iter().map(|(name, source)| engine_model(name, source, settings)).collect(),
         gpus: settings.gpus.clone(),
         schedule: settings.schedule.clone(),
+        in_process: None,
         worker_exe,
         simulated_gpus: simulated_gpus.clone(),
         faults: settings.faults.clone(),

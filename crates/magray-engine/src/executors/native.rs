@@ -1,0 +1,443 @@
+//! Models of the built-in executors, on the CPU, on a GPU or on a simulated one: they come, leave and come back.
+//! Knows no device: what differs between devices is behind two traits.
+
+use super::cpu::CpuDevice;
+use super::cuda::CudaHost;
+use super::feed::Feed;
+use super::simulated::SimulatedDevice;
+use super::{Arrival, Arriving, Executor, ExecutorDevice, ExecutorModel, Failure, FailureKind, FilledImage};
+use super::{InjectedFault, Label, ModelSource, NewTokens, OnFilled, Origin, Outcomes, SequenceStep, Steps};
+use super::{OpenExecutor, run_one_by_one};
+use crate::encoder::{LoadError, synthetic_spec};
+use crate::gpu::{GpuError, MemoryStats};
+use crate::model::{Synthetic, TensorSource};
+use crate::packed::Tokens;
+use crate::spec::ModelSpec;
+use crate::weights::Weights;
+use magray_core::{Precision, PrecisionChoice};
+use magray_device::SharedMemory;
+use magray_device::cpu::Cpu;
+use magray_device::cuda::{CudaError, DeviceError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A device that models are loaded on.
+pub(crate) trait NativeDevice: Send + Sync {
+    fn label(&self) -> Label;
+
+    /// Its memory, without what belongs to models that are away.
+    fn memory(&self) -> MemoryStats;
+
+    /// Puts a model on it.
+    fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure>;
+
+    /// Whether weights can come from images.
+    fn takes_images(&self) -> bool {
+        true
+    }
+
+    /// Makes it usable from the calling thread.
+    fn bind(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// A batch is about to come.
+    fn rouse(&self) {}
+
+    /// Gives back what is not needed any more.
+    fn tend(&self) {}
+}
+
+/// A model that is to be put on a device.
+pub(crate) struct Loading<'a> {
+    pub(crate) spec: &'a ModelSpec,
+    pub(crate) precision: PrecisionChoice,
+    /// Opens the model's files.
+    pub(crate) source: &'a dyn Fn() -> Result<Box<dyn TensorSource>, Failure>,
+    pub(crate) image: Option<FilledImage>,
+}
+
+/// A model that was loaded; its weights may have left the device since.
+pub(crate) struct Hosted {
+    pub(crate) model: Box<dyn NativeModel>,
+    pub(crate) precision: Precision,
+}
+
+/// A model on a device.
+pub(crate) trait NativeModel: Send {
+    /// Numbers in a text's answer.
+    fn outputs(&self) -> usize;
+
+    /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
+    fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError>;
+
+    /// Computes one row a token, in the order of the texts.
+    fn run_tokens(&mut self, _: &[Tokens<'_>], _: &mut Vec<f32>) -> Result<(), GpuError> {
+        Err(unsupported("no_token_rows"))
+    }
+
+    /// Computes steps of sequences and keeps their state. Encoders cannot.
+    fn advance(&mut self, _: &[SequenceStep<'_>], _: &mut Vec<NewTokens>) -> Result<(), GpuError> {
+        Err(unsupported("no_decoder"))
+    }
+
+    /// Computes jobs until no more are at hand.
+    fn run_all(&mut self, feed: &dyn Feed) {
+        run_one_by_one(feed, |texts, skip, outcomes| {
+            outcomes.rows.resize(texts.len() * self.outputs(), 0.0);
+            Ok(self.run(texts, skip, &mut outcomes.rows)?)
+        });
+    }
+
+    /// Lets go of the state of a sequence.
+    fn free(&mut self, _: u64) {}
+
+    /// Frees all memory that passes have taken; the next ones take what they need.
+    fn trim(&mut self) {}
+
+    /// Time goes on, about a second, and no batch runs: what no batch of late needed is given back.
+    fn tend(&mut self) {}
+
+    /// Lets the device fail on purpose.
+    fn inject(&mut self, _: InjectedFault) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    /// Bytes of the weights, wherever they are.
+    fn weight_bytes(&self) -> u64;
+
+    /// Memory that passes hold, also while the weights are away.
+    fn workspace_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Whether the weights have memory on the device; they may still be on their way there.
+    fn is_resident(&self) -> bool {
+        true
+    }
+
+    /// Waits, when it is called, for weights that are on their way, while others compute. `None`: all are there.
+    fn arriving(&self) -> Option<Arriving> {
+        None
+    }
+
+    /// Fills an image of the weights beside other work, and tells once how that went.
+    fn keep_image(&mut self, _: SharedMemory, on_filled: OnFilled) {
+        on_filled(Err(GpuError::Residency(DeviceError::CannotPark).into()));
+    }
+
+    /// Takes the weights from the device and keeps everything else. Waits for passes and for an image that is being filled.
+    fn offload(&mut self) -> Result<(), GpuError> {
+        Err(GpuError::Residency(DeviceError::CannotPark))
+    }
+
+    /// Brings the weights back; returns when texts may be given, while weights may still be on their way. Without memory
+    /// for them they stay away.
+    fn wake(&mut self) -> Result<(), GpuError> {
+        Ok(())
+    }
+}
+
+fn unsupported(name: &str) -> GpuError {
+    CudaError::Other { code: 0, name: name.to_owned() }.into()
+}
+
+/// An executor of a built-in device. Its models are reached from several threads: one computes, others bring and take them.
+pub(crate) struct Native {
+    device: Box<dyn NativeDevice>,
+    models: Vec<Known>,
+}
+
+/// A model that may be loaded.
+struct Known {
+    model: ExecutorModel,
+    /// What its files say of it; `None`: they are read whenever it is loaded.
+    spec: Option<ModelSpec>,
+    /// Empty where it is not loaded, and while it is on its way.
+    place: Mutex<Option<Hosted>>,
+}
+
+impl ExecutorDevice {
+    /// Opens a built-in executor, which takes no more of the device's memory than this.
+    pub(crate) fn open_within(
+        &self,
+        models: &[ExecutorModel],
+        memory_limit_bytes: Option<u64>,
+    ) -> Result<Arc<dyn Executor>, Failure> {
+        let device: Box<dyn NativeDevice> = match self {
+            Self::Cpu { threads } => {
+                Box::new(CpuDevice::new(Arc::new(Cpu::new(None, *threads).map_err(LoadError::from)?)))
+            }
+            Self::Cuda(device) => Box::new(CudaHost::open(device, memory_limit_bytes)?),
+            Self::Simulated(gpu) => Box::new(SimulatedDevice::open(*gpu, memory_limit_bytes)?),
+        };
+        Ok(Arc::new(Native::new(device, models.iter().map(|model| (model.clone(), None)))))
+    }
+}
+
+impl OpenExecutor for ExecutorDevice {
+    fn open(&self, models: &[ExecutorModel]) -> Result<Arc<dyn Executor>, Failure> {
+        self.open_within(models, None)
+    }
+}
+
+impl Native {
+    pub(crate) fn new(
+        device: Box<dyn NativeDevice>,
+        models: impl Iterator<Item = (ExecutorModel, Option<ModelSpec>)>,
+    ) -> Self {
+        let models = models.map(|(model, spec)| Known { model, spec, place: Mutex::new(None) }).collect();
+        Self { device, models }
+    }
+
+    /// The model, if it is loaded, until the caller lets go of it. One that nobody knows is a bug.
+    fn place(&self, model: usize) -> MutexGuard<'_, Option<Hosted>> {
+        self.models[model].place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, model: usize, mut hosted: Hosted) -> Result<Hosted, Failure> {
+        match self.make_room_for(|| Ok(hosted.model.wake()?)) {
+            Ok(()) => Ok(hosted),
+            Err(failure) => {
+                // Room may come: then it wakes. After anything else it is better begun anew.
+                if failure.kind == FailureKind::OutOfMemory {
+                    *self.place(model) = Some(hosted);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Does something that takes memory. Where there is too little, models that are away give up what their passes had
+    /// taken, and it is tried once more.
+    fn make_room_for<T>(&self, mut act: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+        let mut has_more = false;
+        match act() {
+            Err(failure) if failure.kind == FailureKind::OutOfMemory => {
+                self.for_parked(|model| {
+                    has_more |= model.workspace_bytes() > 0;
+                    model.trim();
+                });
+                if has_more { act() } else { Err(failure) }
+            }
+            done => done,
+        }
+    }
+
+    /// Looks at every model that was loaded and is away; those that are in use are left out.
+    fn for_parked(&self, mut look: impl FnMut(&mut dyn NativeModel)) {
+        for known in &self.models {
+            if let Ok(mut place) = known.place.try_lock()
+                && let Some(hosted) = place.as_mut().filter(|hosted| !hosted.model.is_resident())
+            {
+                look(&mut *hosted.model);
+            }
+        }
+    }
+
+    /// Loads a model that was not there before: from the image if that is of use, else from its files. Says what was wrong
+    /// with the image.
+    fn load_new(&self, model: usize, image: Option<FilledImage>) -> Result<(Hosted, Origin, Option<Failure>), Failure> {
+        let known = &self.models[model];
+        let spec = match &known.spec {
+            Some(spec) => spec,
+            None => &spec_of(&known.model.source)?,
+        };
+        let source = || source_of(&known.model.source, spec);
+        let precision = known.model.precision;
+        let load = |image| self.device.load(Loading { spec, precision, source: &source, image });
+        let Some(image) = image.filter(|_| self.device.takes_images()) else {
+            return Ok((self.make_room_for(|| load(None))?, Origin::Files, None));
+        };
+        match self.make_room_for(|| load(Some(image.mapped_anew()?))) {
+            Ok(hosted) => Ok((hosted, Origin::Image, None)),
+            // The files are still there.
+            Err(failure) if failure.code == Failure::IMAGE_SPOILT => {
+                Ok((self.make_room_for(|| load(None))?, Origin::Files, Some(failure)))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+impl Executor for Native {
+    fn label(&self) -> Label {
+        self.device.label()
+    }
+
+    /// Meanwhile the model's place is empty, and no other model waits for it.
+    fn load(&self, model: usize, image: Option<FilledImage>) -> Result<Arrival, Failure> {
+        self.device.bind()?;
+        let there = self.place(model).take();
+        let (hosted, origin, image_failure) = match there {
+            Some(hosted) if hosted.model.is_resident() => (hosted, Origin::Device, None),
+            Some(hosted) => (self.wake(model, hosted)?, Origin::Parked, None),
+            None => self.load_new(model, image)?,
+        };
+        let Hosted { model: loaded, precision } = &hosted;
+        let (precision, outputs, bytes) = (*precision, loaded.outputs(), loaded.weight_bytes());
+        let arriving = loaded.arriving();
+        *self.place(model) = Some(hosted);
+        Ok(Arrival { precision, outputs, bytes, origin, arriving, image_failure })
+    }
+
+    fn offload(&self, model: usize) {
+        // A device that cannot be reached any more has nothing to free.
+        let _ = self.device.bind();
+        let Some(mut hosted) = self.place(model).take() else { return };
+        if hosted.model.offload().is_ok() && !hosted.model.is_resident() {
+            *self.place(model) = Some(hosted);
+        }
+        // Else it goes as a whole, and its weights with it: the next load begins from the start. Where the device is
+        // broken, that load will say so.
+    }
+
+    fn release(&self, model: usize) {
+        // A device that cannot be reached any more has nothing to free.
+        let _ = self.device.bind();
+        let hosted = self.place(model).take();
+        drop(hosted);
+    }
+
+    fn run(&self, model: usize, steps: Steps<'_>, outcomes: &mut Outcomes) -> Result<(), Failure> {
+        let mut place = self.place(model);
+        let hosted = place.as_mut().filter(|hosted| hosted.model.is_resident());
+        let model = &mut hosted.ok_or_else(Failure::not_loaded)?.model;
+        let Outcomes { rows, new_tokens, waited } = outcomes;
+        new_tokens.clear();
+        let (ran, took) = while_arriving(model.arriving(), || match steps {
+            Steps::Texts { texts, skip } => {
+                rows.resize(texts.len() * model.outputs(), 0.0);
+                model.run(texts, skip, rows)
+            }
+            Steps::EachToken(texts) => model.run_tokens(texts, rows),
+            Steps::Parts(steps) => model.advance(steps, new_tokens),
+        });
+        *waited = took;
+        Ok(ran?)
+    }
+
+    fn run_all(&self, model: usize, feed: &dyn Feed) {
+        match &mut *self.place(model) {
+            Some(hosted) if hosted.model.is_resident() => hosted.model.run_all(feed),
+            _ => run_one_by_one(feed, |_, _, _| Err(Failure::not_loaded())),
+        }
+    }
+
+    fn memory(&self) -> MemoryStats {
+        let mut memory = self.device.memory();
+        self.for_parked(|model| memory.spare = memory.spare.saturating_add(model.workspace_bytes()));
+        memory.spare = memory.spare.min(memory.allocated);
+        memory
+    }
+
+    fn free(&self, sequence: u64) {
+        for model in 0..self.models.len() {
+            if let Some(hosted) = &mut *self.place(model) {
+                hosted.model.free(sequence);
+            }
+        }
+    }
+
+    fn keep_image(&self, model: usize, image: SharedMemory, on_filled: OnFilled) {
+        match &mut *self.place(model) {
+            Some(hosted) => hosted.model.keep_image(image, on_filled),
+            None => on_filled(Err(Failure::not_loaded())),
+        }
+    }
+
+    fn rouse(&self) {
+        self.device.rouse();
+    }
+
+    /// Models that are on their way are left alone.
+    fn trim(&self) {
+        for model in 0..self.models.len() {
+            if let Some(hosted) = &mut *self.place(model) {
+                hosted.model.trim();
+            }
+        }
+    }
+
+    /// Models that compute just now are left alone.
+    fn tend(&self) {
+        for known in &self.models {
+            if let Ok(mut place) = known.place.try_lock()
+                && let Some(hosted) = &mut *place
+            {
+                hosted.model.tend();
+            }
+        }
+        self.device.tend();
+    }
+
+    fn inject(&self, model: usize, fault: InjectedFault) -> Result<(), Failure> {
+        match &mut *self.place(model) {
+            Some(hosted) => Ok(hosted.model.inject(fault)?),
+            None => Err(Failure::not_loaded()),
+        }
+    }
+}
+
+impl FilledImage {
+    /// Another mapping of it: a load keeps what it gets, and may have to be tried again.
+    fn mapped_anew(&self) -> Result<Self, Failure> {
+        let memory = self.memory.fd().try_clone_to_owned().and_then(SharedMemory::from_fd_whole);
+        let memory = memory.map_err(|error| Failure::image(error.to_string()))?;
+        Ok(Self { memory, bytes: self.bytes })
+    }
+}
+
+/// Does something while weights are on their way, if they are; says how long they were.
+fn while_arriving<T>(arriving: Option<Arriving>, act: impl FnOnce() -> T) -> (T, Duration) {
+    let Some(arriving) = arriving else { return (act(), Duration::ZERO) };
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || {
+            // Who needs the weights is told why they do not come.
+            let _ = arriving();
+            began.elapsed()
+        });
+        let done = act();
+        (done, waiting.join().unwrap_or_default())
+    })
+}
+
+/// Where a model's numbers come from.
+fn source_of(source: &ModelSource, spec: &ModelSpec) -> Result<Box<dyn TensorSource>, Failure> {
+    Ok(match source {
+        ModelSource::Synthetic(_) => Box::new(Synthetic),
+        ModelSource::Folder(_) => Box::new(Weights::open(&spec.encoder_folder).map_err(LoadError::from)?),
+    })
+}
+
+fn spec_of(source: &ModelSource) -> Result<ModelSpec, Failure> {
+    match source {
+        ModelSource::Synthetic(shape) => Ok(synthetic_spec(*shape)),
+        ModelSource::Folder(folder) => Ok(ModelSpec::read(folder).map_err(LoadError::from)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn the_wait_for_weights_is_told_apart() {
+        assert_eq!(while_arriving(None, || 7), (7, Duration::ZERO));
+        let (arrive, arrives) = channel::<()>();
+        let arriving: Arriving = Box::new(move || {
+            let _ = arrives.recv();
+            Ok(())
+        });
+        let (_, waited) = while_arriving(Some(arriving), || {
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(2) {
+                std::thread::yield_now();
+            }
+            drop(arrive);
+        });
+        assert!(waited >= Duration::from_millis(2), "{waited:?}");
+    }
+}

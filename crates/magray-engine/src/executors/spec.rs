@@ -1,0 +1,137 @@
+//! What executors are told: their devices, and the models that they may load.
+//! Opens nothing.
+
+use super::simulated::SimulatedGpu;
+use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, SearchPath};
+use magray_core::{EncoderShape, PrecisionChoice, Rules};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use std::path::{Path, PathBuf};
+
+/// What computes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ExecutorDevice {
+    /// The CPU of this machine.
+    Cpu {
+        /// Threads; `None`: one a core.
+        threads: Option<usize>,
+    },
+    /// An NVIDIA GPU.
+    Cuda(CudaDevice),
+    /// A GPU that the CPU simulates, for tests.
+    Simulated(SimulatedGpu),
+}
+
+/// An NVIDIA GPU and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CudaDevice {
+    /// Names it in every process alike, whatever order the driver counts in.
+    uuid: String,
+    capability: (u32, u32),
+    streams: usize,
+    /// Where the libraries are.
+    folders: Vec<PathBuf>,
+    kernel_cache: Option<PathBuf>,
+    /// Where to write down what memory is taken and given back.
+    memory_trace: Option<PathBuf>,
+}
+
+/// A model that may be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutorModel {
+    /// Where it comes from.
+    pub source: ModelSource,
+    /// The arithmetic; the device has the last word.
+    pub precision: PrecisionChoice,
+}
+
+/// Where a model comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ModelSource {
+    /// Its folder.
+    Folder(PathBuf),
+    /// Random weights of this shape, for benchmarks and tests.
+    Synthetic(#[serde(with = "shape_numbers")] EncoderShape),
+}
+
+impl ExecutorDevice {
+    /// The compute capability of a real GPU: a model's bytes on it depend on it.
+    pub(crate) fn capability(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Cuda(device) => Some(device.capability),
+            Self::Cpu { .. } | Self::Simulated(_) => None,
+        }
+    }
+
+    /// What its driver takes of a limit of memory.
+    pub(crate) fn context_bytes(&self) -> u64 {
+        match self {
+            Self::Cuda(_) => CONTEXT_BYTES,
+            Self::Cpu { .. } | Self::Simulated(_) => 0,
+        }
+    }
+}
+
+impl CudaDevice {
+    /// This GPU, used as the options say.
+    pub fn new(gpu: &GpuInfo, options: &GpuOptions) -> Self {
+        Self {
+            uuid: gpu.uuid.clone(),
+            capability: gpu.capability,
+            streams: options.streams,
+            // Messages carry paths as UTF-8; libraries are in no folder whose name is not.
+            folders: options.search.folders().into_iter().filter(|folder| folder.to_str().is_some()).collect(),
+            kernel_cache: options.kernel_cache.clone(),
+            memory_trace: options.memory_trace.clone(),
+        }
+    }
+
+    /// The GPU's UUID.
+    pub(crate) fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// Where the libraries are.
+    pub(crate) fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
+    /// The folder of compiled kernels.
+    pub(crate) fn kernel_cache(&self) -> Option<&Path> {
+        self.kernel_cache.as_deref()
+    }
+
+    /// The file of what memory is taken and given back.
+    pub(crate) fn memory_trace(&self) -> Option<&Path> {
+        self.memory_trace.as_deref()
+    }
+
+    /// As executors take it. Which GPUs may be seen was settled by who chose this one.
+    pub(crate) fn options(&self, memory_limit_bytes: Option<u64>) -> GpuOptions {
+        GpuOptions {
+            rules: Rules { memory_limit_bytes, ..Rules::default() },
+            streams: self.streams,
+            search: SearchPath::of_folders(self.folders.clone()),
+            kernel_cache: self.kernel_cache.clone(),
+            memory_trace: self.memory_trace.clone(),
+            ..GpuOptions::default()
+        }
+    }
+}
+
+/// A shape as its six numbers.
+mod shape_numbers {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(shape: &EncoderShape, to: S) -> Result<S::Ok, S::Error> {
+        let EncoderShape { vocab, hidden, layers, heads, ffn, positions } = *shape;
+        [vocab, hidden, layers, heads, ffn, positions].serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<EncoderShape, D::Error> {
+        let [vocab, hidden, layers, heads, ffn, positions] = <[usize; 6]>::deserialize(from)?;
+        if heads == 0 || !hidden.is_multiple_of(heads) {
+            return Err(D::Error::custom("heads that do not divide the width"));
+        }
+        Ok(EncoderShape { vocab, hidden, layers, heads, ffn, positions })
+    }
+}

@@ -1,0 +1,64 @@
+//! One suite over all executors that are built in: on the CPU, simulated, and on a GPU where there is one.
+
+use magray_engine::engine::{Engine, EngineOptions, ModelSource, SimulatedGpu, Work};
+use magray_engine::executors::conformance::Suite;
+use magray_engine::executors::{CudaDevice, ExecutorDevice, ExecutorModel, OpenExecutor};
+use magray_engine::gpu::{GpuOptions, find};
+use magray_engine::{DeviceChoice, EncoderShape, GpuSelector, Precision, PrecisionChoice};
+use magray_skip::Need;
+use std::sync::Arc;
+
+fn tiny() -> EncoderShape {
+    "tiny".parse().unwrap()
+}
+
+fn suite(executor: &dyn OpenExecutor) -> Suite<'_> {
+    let (shape, precision) = (tiny(), PrecisionChoice::Exactly(Precision::F32));
+    Suite {
+        executor,
+        model: ExecutorModel { source: ModelSource::Synthetic(shape), precision },
+        vocab: shape.vocab as u32,
+        tokens_max: shape.positions.min(200),
+        texts_max: 40,
+        tolerance: 1e-4,
+        generates: false,
+        too_many_texts: None,
+    }
+}
+
+#[test]
+fn the_cpu_conforms() {
+    suite(&ExecutorDevice::Cpu { threads: Some(2) }).check();
+    suite(&ExecutorDevice::Cpu { threads: Some(1) }).check();
+}
+
+#[test]
+fn a_simulated_gpu_conforms() {
+    let activations = |tokens: usize| tiny().activation_bytes(Precision::F32, tokens);
+    // Room for both models and the largest batch of each, and for no batch of a hundred of the longest texts.
+    let memory_bytes = 2 * tiny().weight_bytes(Precision::F32) + activations(200 * 90);
+    let gpu = SimulatedGpu { kv_tokens_max: 100, memory_bytes, ..SimulatedGpu::default() };
+    Suite { generates: true, too_many_texts: Some(100), ..suite(&ExecutorDevice::Simulated(gpu)) }.check();
+}
+
+#[test]
+fn a_gpu_conforms() {
+    let options = GpuOptions::default();
+    match find(&DeviceChoice::Cuda(GpuSelector::Any), &options) {
+        Ok(gpu) => suite(&ExecutorDevice::Cuda(CudaDevice::new(&gpu, &options))).check(),
+        Err(declined) => magray_skip::test(Need::Gpu, declined),
+    }
+}
+
+#[test]
+fn an_executor_that_mostly_runs_in_a_worker_runs_in_this_process_too() {
+    let models = || vec![ModelSource::Synthetic(tiny()).into()];
+    let work = || Work::from_ids(0, vec![vec![5, 6, 7], vec![8, 9]]);
+    let simulated: Arc<dyn OpenExecutor> = Arc::new(ExecutorDevice::Simulated(SimulatedGpu::default()));
+    let options = EngineOptions { in_process: Some(simulated), ..EngineOptions::on_cpu(models()) };
+    let engine = Engine::start(options).unwrap();
+    let answer = engine.process(work()).unwrap();
+    let expected = Engine::start(EngineOptions::on_cpu(models())).unwrap().process(work()).unwrap();
+    assert_eq!(answer.values.len(), expected.values.len());
+    assert!(answer.values.iter().zip(&expected.values).all(|(a, b)| (a - b).abs() < 1e-2));
+}

@@ -1,6 +1,8 @@
 //! `magray gpu benchmark`: CPU and GPU with the same model on the same texts.
 //! Measures token ids through the engine, as a server computes them; without a GPU it measures the CPU and says why.
 
+mod plot;
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -18,7 +20,6 @@ use super::super::{
         timing::{Limits, Timing},
     },
 };
-use super::plot;
 use crate::{
     cli::ComputeArgs,
     config::Config,

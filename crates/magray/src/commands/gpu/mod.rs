@@ -4,7 +4,6 @@
 pub(crate) mod benchmark;
 pub(crate) mod info;
 pub(crate) mod moves;
-mod plot;
 pub(crate) mod reset;
 pub(crate) mod sandbox;
 pub(crate) mod status;

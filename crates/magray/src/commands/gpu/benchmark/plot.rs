@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::benchmark::{Case, Report};
+use super::{Case, Report};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 420.0;
@@ -145,8 +145,8 @@ fn escaped(words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::report;
     use super::*;
-    use crate::commands::gpu::benchmark::tests::report;
 
     fn count(svg: &str, part: &str) -> usize {
         svg.matches(part).count()

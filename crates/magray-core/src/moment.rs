@@ -42,3 +42,14 @@ impl Add<Duration> for Moment {
         Self(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
+
+/// A time in microseconds.
+pub(crate) fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Microseconds as a time, within a year.
+pub(crate) fn from_micros(us: f64) -> Duration {
+    const YEAR_US: f64 = 3.15e13;
+    Duration::from_secs_f64(us.clamp(0.0, YEAR_US) / 1e6)
+}

@@ -6,18 +6,17 @@
 mod agenda;
 mod chance;
 mod check;
-mod dialogue;
 mod draw;
 mod experiment;
 mod load;
 mod measure;
 mod memory;
 mod scenario;
+mod sequence;
 mod shell;
 mod trail;
 mod trial;
 mod trouble;
-mod weights;
 mod worker;
 mod world;
 

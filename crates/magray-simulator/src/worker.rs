@@ -2,9 +2,9 @@
 //! Decides by the scripted troubles and chance alone; what follows is told to the machine by the world.
 
 use crate::chance::Chance;
-use crate::dialogue::{Name, State};
 use crate::load::{Effect, Poison};
 use crate::scenario::Device;
+use crate::sequence::{Name, State};
 use crate::trouble::{Kind, Told, Trouble};
 use magray_core::ledger::CollectionId;
 use magray_core::schedule::{BatchId, DeviceKind, Failure, ModelId, Moment};

@@ -1,16 +1,19 @@
 //! Runs a world: tells the machine what happens, does what it says, and has every step checked.
 //! Owns the time; nothing here reads a clock or waits.
 
+mod dialogue;
+mod weights;
+
 use crate::agenda::Agenda;
 use crate::chance::Chance;
 use crate::check::{Broken, Checks, Rule};
-use crate::dialogue::{Dialogues, Name};
 use crate::load::Arrivals;
 use crate::measure::{Answer, Measured};
 use crate::scenario::{Intervention, Scenario};
+use crate::sequence::Name;
 use crate::trail::Trail;
-use crate::weights::{Image, LoadEnd, Move};
 use crate::worker::{Executor, Fortune};
+use dialogue::Dialogues;
 use magray_core::ledger::{CollectionId, Owner};
 use magray_core::schedule::{
     Action, BatchId, DeviceId, DeviceKind, DeviceState, Ending, Event, Keeping, Machine, ModelId, Moment, Report,
@@ -18,6 +21,7 @@ use magray_core::schedule::{
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+use weights::{Image, LoadEnd, Move};
 
 /// A machine that wants to be woken so often, while nothing else happens, and does nothing then, wastes its wakes.
 const IDLE_WAKES_MAX: u32 = 2_000;

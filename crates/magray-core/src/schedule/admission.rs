@@ -1,12 +1,13 @@
 //! Takes a request or says at once why not: bounds of requests, tokens and time, deadlines, devices that are not there.
 //! Never waits and never takes more than the bounds; what it takes gets an answer. Small requests do not starve large ones.
 
-use super::device::{Device, from_micros};
+use super::device::Device;
 use super::device_set::DeviceSet;
 use super::jobs::{Job, total};
-use super::queue::Reach;
+use super::phase::Reach;
 use super::sabotage::sabotaged;
 use super::{Action, Allowed, Fallback, Machine, Moment, Refused, Request, Sequence, Sketch};
+use crate::moment::from_micros;
 use std::time::Duration;
 
 /// A caller that was refused is told to wait at least and at most this long.
@@ -16,15 +17,6 @@ const RETRY_MOST: Duration = Duration::from_secs(5);
 const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
 /// A caller comes back when this part of what is there should be done: all callers together find room then.
 const RETRY_PART: f64 = 0.25;
-/// Room is kept this long for a request that was refused.
-const KEPT_FOR: Duration = Duration::from_secs(1);
-
-/// The largest request that was refused lately: smaller ones leave room for it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LargestRefused {
-    tokens: u64,
-    until: Moment,
-}
 
 /// What is asked for at the door.
 #[derive(Clone, Copy, Debug)]
@@ -33,33 +25,6 @@ struct Newcomer {
     may: DeviceSet,
     /// Tokens of others that were told to come and are not here yet.
     coming: u64,
-}
-
-impl LargestRefused {
-    /// Tokens to keep free from a request of this size, where there is room for so many. Half of the room at most: more
-    /// would hold up everybody else for one, and let devices run dry.
-    fn kept_from(self, tokens: u64, room: u64, now: Moment) -> u64 {
-        let kept = self.tokens.min(room / 2);
-        if is_smaller(tokens, kept) && now < self.until { kept } else { 0 }
-    }
-
-    fn note_refused(&mut self, tokens: u64, now: Moment) {
-        if tokens >= self.tokens || self.until <= now {
-            *self = Self { tokens, until: now + KEPT_FOR };
-        }
-    }
-
-    fn note_taken(&mut self, tokens: u64) {
-        if !is_smaller(tokens, self.tokens) {
-            *self = Self::default();
-        }
-    }
-}
-
-/// Whether a request has to wait for another. Those of about one size do not: they come in turn anyway, and how many
-/// tokens one has is only guessed before it is read.
-fn is_smaller(tokens: u64, other: u64) -> bool {
-    tokens < other / 2
 }
 
 impl Machine {

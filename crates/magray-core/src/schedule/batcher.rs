@@ -4,7 +4,8 @@
 use super::cost::Cost;
 use super::device_memory::{DeviceMemory, HEADROOM_TOKENS};
 use super::jobs::Jobs;
-use super::queue::{Aging, BucketKey, Load, Phase, Place, Queue, Side, Ticket};
+use super::phase::Phase;
+use super::queue::{Aging, BucketKey, Load, Place, Queue, Side, Ticket};
 use super::sequence::SequenceId;
 use super::turn::StepBounds;
 use super::{DeviceId, RequestId};
@@ -265,7 +266,8 @@ struct Turn<'a> {
 mod tests {
     use super::super::device_set::DeviceSet;
     use super::super::jobs::Job;
-    use super::super::queue::{Reach, Run};
+    use super::super::phase::Reach;
+    use super::super::queue::Run;
     use super::super::{Allowed, Group, Moment, Priority, Request, Sequence};
     use super::*;
     use proptest::prelude::*;

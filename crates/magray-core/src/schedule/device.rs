@@ -4,9 +4,11 @@
 use super::cost::{Cost, CostModel, Sample};
 use super::device_memory::DeviceMemory;
 use super::ladder::Ladder;
-use super::queue::{Load, Reach};
+use super::phase::Reach;
+use super::queue::Load;
 use super::{BatchId, Condition, DeviceKind, DeviceSpec, DeviceState, DeviceView, Fallback};
 use super::{Group, KillCause, ModelId, Moment, Options, Recovery, Span, Step};
+use crate::moment::{from_micros, micros};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -416,13 +418,4 @@ impl Device {
             recovery_attempts: restarts + self.tally.probes,
         }
     }
-}
-
-pub(super) fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
-pub(super) fn from_micros(us: f64) -> Duration {
-    const YEAR_US: f64 = 3.15e13;
-    Duration::from_secs_f64(us.clamp(0.0, YEAR_US) / 1e6)
 }

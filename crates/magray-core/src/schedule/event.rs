@@ -295,3 +295,27 @@ pub enum Fault {
     /// It is hotter than it may be.
     Overheated,
 }
+
+/// A batch that was computed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done<'a> {
+    pub(super) compute: Duration,
+    pub(super) outcomes: &'a [Outcome],
+}
+
+/// A model whose weights came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) model: ModelId,
+    pub(super) bytes: u64,
+    pub(super) took: Duration,
+    pub(super) from_host: bool,
+}
+
+/// Memory that a collection's vectors ask for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growth {
+    pub(super) device: DeviceId,
+    pub(super) collection: CollectionId,
+    pub(super) bytes: u64,
+}

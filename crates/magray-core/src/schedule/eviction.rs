@@ -3,11 +3,11 @@
 //! order the others leave is the ledger's rule.
 
 use super::cost::as_f64;
-use super::device::micros;
 use super::resident::{Leave, Resident, Stage};
 use super::sabotage::sabotaged;
 use super::{Action, DeviceId, Machine, ModelId, Moment, Priority};
 use crate::ledger::{Candidate, CollectionId, Rank, choose};
+use crate::moment::micros;
 
 /// A model stays for so many times as long as it took to come, if those who want its memory are not more important.
 const STAYS: u32 = 2;

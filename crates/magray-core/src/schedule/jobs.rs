@@ -1,9 +1,10 @@
 //! The requests that were taken and are not done with, and the room that they take.
 //! Never gives a list of them: nothing here costs more when more requests wait.
 
+use super::blame::Blame;
 use super::device_set::DeviceSet;
-use super::queue::{Reach, Ticket};
-use super::replay::Blame;
+use super::phase::Reach;
+use super::queue::Ticket;
 use super::sequence::{Progress, Status};
 use super::{Allowed, Fallback, Group, ModelId, Moment, Priority, Request, RequestId, Sequence};
 use std::collections::HashMap;

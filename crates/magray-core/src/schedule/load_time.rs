@@ -3,7 +3,7 @@
 
 use super::DeviceKind;
 use super::cost::as_f64;
-use super::device::{from_micros, micros};
+use crate::moment::{from_micros, micros};
 use std::time::Duration;
 
 /// How much the loads before the last one count.

@@ -204,7 +204,7 @@ impl Machine {
             ready_at = ready_at + self.device(gpu).start_time;
         }
         if let Some(other) = memory.loading() {
-            ready_at = ready_at + super::device::from_micros(self.arrival_us(gpu, other));
+            ready_at = ready_at + crate::moment::from_micros(self.arrival_us(gpu, other));
         }
         ready_at = ready_at + resident.tries.next_at.since(now);
         ready_at = match &plan {
@@ -340,9 +340,9 @@ impl Machine {
         let load = self.queue.load(bucket)?;
         let ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
         let gpu_us = self.first_finish_us(bucket, load, &ready_us)?;
-        let loaded_us = super::device::micros(self.load_time(cpu, bucket.group.model));
+        let loaded_us = crate::moment::micros(self.load_time(cpu, bucket.group.model));
         let cpu_us = ready_us[usize::from(cpu.0)] + loaded_us + self.cost(cpu, bucket.group).of(load);
-        (gpu_us <= cpu_us).then(|| now + super::device::from_micros(gpu_us))
+        (gpu_us <= cpu_us).then(|| now + crate::moment::from_micros(gpu_us))
     }
 
     fn load_on_cpu(&mut self, cpu: DeviceId, id: ModelId, actions: &mut Vec<Action>) {
@@ -367,6 +367,6 @@ impl Machine {
             return 0.0;
         }
         let Some(at) = resident.ready_at else { return 0.0 };
-        super::device::micros(if at > self.now { at.since(self.now) } else { self.now.since(at) })
+        crate::moment::micros(if at > self.now { at.since(self.now) } else { self.now.since(at) })
     }
 }

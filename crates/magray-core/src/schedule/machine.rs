@@ -1,15 +1,15 @@
 //! The machine: takes an event and the time, says what to do.
 //! Branches only: what an event means stands in the files beside it.
 
-use super::admission::LargestRefused;
 use super::device::Device;
 use super::device_set::{DEVICES_MAX, DeviceSet};
+use super::event::Done;
+use super::event::{Arrival, Growth};
 use super::jobs::Jobs;
+use super::largest_refused::LargestRefused;
 use super::queue::Queue;
-use super::recovery::Done;
 use super::residency::Residency;
 use super::sabotage::sabotaged;
-use super::weights::{Growth, Load};
 use super::{Action, DeviceId, DeviceKind, DeviceSpec, Event, ModelPlan, Moment, Options, RequestId, View};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -111,7 +111,7 @@ impl Machine {
             Event::Reset { device } => self.on_reset(device, now),
             Event::GivenUp { device } => self.on_given_up(device, actions),
             Event::Loaded { device, model, bytes, took, from_host } => {
-                self.on_loaded(device, Load { model, bytes, took, from_host }, now);
+                self.on_loaded(device, Arrival { model, bytes, took, from_host }, now);
             }
             Event::NotLoaded { device, model, failure } => self.on_not_loaded(device, model, failure, now, actions),
             Event::Offloaded { device, model } => self.on_offloaded(device, model, now),

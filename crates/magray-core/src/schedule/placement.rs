@@ -5,14 +5,16 @@ use super::Placement;
 use super::Sizing;
 use super::batcher::{Batcher, Choice, Chosen, Room, Source, TurnBounds};
 use super::cost::Cost;
-use super::device::{Device, NEAR_END_US, Running, RunningStep, from_micros, micros};
+use super::device::{Device, NEAR_END_US, Running, RunningStep};
 use super::device_memory::State;
 use super::device_set::DeviceSet;
-use super::queue::{BucketKey, Load, Phase, Side};
+use super::phase::Phase;
+use super::queue::{BucketKey, Load, Side};
 use super::sabotage::sabotaged;
 use super::sequence::{SequenceId, Status};
 use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Group, Machine, ModelId, Moment};
 use super::{Span, Step};
+use crate::moment::{from_micros, micros};
 use std::time::Duration;
 
 /// A device tries a group with no more than this, and then with no more than a few times what it has computed before:

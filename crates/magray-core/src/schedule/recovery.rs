@@ -2,11 +2,12 @@
 //! Never gives a device a batch while its worker is not known to be well, and never waits for one without an end.
 
 use super::device::{Device, Need, Worker};
+use super::event::Done;
 use super::ladder::Rung;
 use super::replay::{Loss, Setback};
 use super::sabotage::sabotaged;
 use super::{Action, BatchId, Change, Condition, DeviceId, DeviceState, Ending, Failure, Fallback, Fault, KillCause};
-use super::{Machine, Moment, Outcome};
+use super::{Machine, Moment};
 use std::time::Duration;
 
 /// How far a worker had come when it ended.
@@ -46,13 +47,6 @@ impl Trouble {
             Self::WrongAnswer | Self::Lost => Setback::Lost,
         }
     }
-}
-
-/// A batch that was computed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Done<'a> {
-    pub(super) compute: Duration,
-    pub(super) outcomes: &'a [Outcome],
 }
 
 impl Machine {

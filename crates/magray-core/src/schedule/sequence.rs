@@ -1,7 +1,7 @@
 //! Sequences and their steps: what a request is made of, what a batch computes of it, and what comes of that.
 //! Holds counts only: token ids are the caller's.
 
-use super::queue::{Phase, Reach};
+use super::phase::{Phase, Reach};
 use super::{DeviceId, RequestId};
 use std::ops::Range;
 

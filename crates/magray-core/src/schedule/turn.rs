@@ -1,12 +1,13 @@
 //! Sequences of many steps: what a step brings, who pauses, who gives way, and what happens to those whose state is lost.
 //! A turn is a batch of their steps. Picks no device, and keeps no more state on one than there is space for.
 
+use super::blame::Blame;
 use super::cost::as_f64;
 use super::device::RunningStep;
 use super::device_memory::State;
 use super::jobs::Job;
-use super::queue::{BucketKey, Phase, Side};
-use super::replay::Blame;
+use super::phase::Phase;
+use super::queue::{BucketKey, Side};
 use super::sabotage::sabotaged;
 use super::sequence::{Held, Progress, SequenceId, Status};
 use super::{Action, DeviceId, Machine, ModelId, ModelPlan, Outcome, RequestId, Span};

@@ -3,7 +3,8 @@
 
 use super::device_set::DeviceSet;
 use super::jobs::Job;
-use super::queue::{Aging, BucketKey, Phase, Place, Reach, Run, Side, Ticket};
+use super::phase::{Phase, Reach};
+use super::queue::{Aging, BucketKey, Place, Run, Side, Ticket};
 use super::residency::Want;
 use super::sabotage::sabotaged;
 use super::sequence::Status;

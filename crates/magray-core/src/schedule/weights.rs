@@ -3,6 +3,7 @@
 
 use super::device::{Device, Worker};
 use super::device_set::DeviceSet;
+use super::event::{Arrival, Growth};
 use super::load_time::Source;
 use super::recovery::Trouble;
 use super::residency::Model;
@@ -17,7 +18,7 @@ const DOUBT: Duration = Duration::from_secs(10);
 
 impl Machine {
     /// Weights are on their device.
-    pub(super) fn on_loaded(&mut self, id: DeviceId, load: Load, now: Moment) {
+    pub(super) fn on_loaded(&mut self, id: DeviceId, load: Arrival, now: Moment) {
         let Some(Stage::Loading { .. }) = self.stage(id, load.model) else { return };
         let source = if load.from_host { Source::Host } else { Source::Files };
         let is_gpu = self.gpus.contains(id);
@@ -47,7 +48,7 @@ impl Machine {
     }
 
     /// What a model takes on one GPU, it is expected to take on others that have not told yet.
-    fn expect_bytes(&mut self, from: DeviceId, load: Load) {
+    fn expect_bytes(&mut self, from: DeviceId, load: Arrival) {
         if !self.gpus.contains(from) {
             return;
         }
@@ -271,21 +272,4 @@ impl Machine {
             Stage::Absent => Residency::OnCpu,
         }
     }
-}
-
-/// Memory that a collection's vectors ask for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Growth {
-    pub(super) device: DeviceId,
-    pub(super) collection: CollectionId,
-    pub(super) bytes: u64,
-}
-
-/// A model whose weights came.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
-    pub(super) model: ModelId,
-    pub(super) bytes: u64,
-    pub(super) took: Duration,
-    pub(super) from_host: bool,
 }

@@ -1,17 +1,15 @@
 //! The world's side of sequences of many steps: true tokens, what devices have computed of them, and who reads them.
 //! Each token follows from those before it, so that one that is lost, doubled or out of place shows.
 
+use super::{Due, World};
 use crate::check::{Broken, Rule};
-use crate::world::{Due, World};
-use magray_core::schedule::{BatchId, Event, Outcome, RequestId, Span, Step};
+use crate::sequence::{Name, State, mixed};
+use magray_core::schedule::{BatchId, Event, Outcome, Span, Step};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// One of so many tokens ends a sequence.
 const ENDS: u64 = 40;
-
-/// A sequence of a request.
-pub(crate) type Name = (RequestId, u32);
 
 /// All sequences of many steps.
 #[derive(Debug, Default)]
@@ -32,30 +30,6 @@ struct Dialogue {
     pause: Duration,
     /// Whether its reader will come back by itself.
     is_awaited: bool,
-}
-
-/// What a device has computed of a sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
-    tokens: usize,
-    digest: u64,
-}
-
-impl State {
-    fn add(&mut self, id: u64) {
-        self.tokens += 1;
-        self.digest = mixed(self.digest ^ id);
-    }
-
-    /// The token that follows.
-    fn next(self) -> u64 {
-        mixed(self.digest.wrapping_add(1))
-    }
-}
-
-fn mixed(bits: u64) -> u64 {
-    let bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) ^ bits >> 31
 }
 
 impl Dialogues {

@@ -1,9 +1,9 @@
 //! The world's side of weights: they come, fail to come, never come, and go; workers rest when they are told to.
 //! Answers each order once, or with the end of the worker that had it.
 
+use super::{Due, World};
 use crate::trouble::Kind;
 use crate::worker::Phase;
-use crate::world::{Due, World};
 use magray_core::schedule::{DeviceId, DeviceKind, Ending, Event, Failure, ModelId, Moment};
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-// The cases of `magray bench alloc` for other allocators: the same sizes, the same random numbers, the same traces.
+// The cases of `magray-bench alloc` for other allocators: the same sizes, the same random numbers, the same traces.
 // Knows no allocator itself: each program brings one, with `take`, `give_back`, `start` and `peak_reserved`.
 #pragma once
 

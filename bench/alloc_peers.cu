@@ -1,4 +1,4 @@
-// Runs the cases of `magray bench alloc` with cudaMalloc or with cudaMallocAsync.
+// Runs the cases of `magray-bench alloc` with cudaMalloc or with cudaMallocAsync.
 // Touches none of the memory and launches nothing. Use: alloc_peers cudaMalloc|cudaMallocAsync [--FLAG VALUE]...
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// Runs the cases of `magray bench alloc` with PyTorch's caching allocator, called from C++: no interpreter is in the times.
+// Runs the cases of `magray-bench alloc` with PyTorch's caching allocator, called from C++: no interpreter is in the times.
 // Loaded into a Python that has imported torch and opened the GPU; see compare/alloc_torch.py.
 
 #include <c10/cuda/CUDACachingAllocator.h>

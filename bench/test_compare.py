@@ -1,11 +1,13 @@
 """Tests of the parts that need no peer: batches, tables, correlation, `.npy`. Use: python3 -m unittest discover bench"""
 
+import os
 import random
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
-from compare import cpu_report, machine, npy
+from compare import cpu_report, environment, machine, npy
 from compare.batches import CLS, SEP, flops, make_batches, ragged_lengths, sorted_groups
 from compare.contenders import ONE_BY_ONE, RAGGED, SORTED
 from compare.correlation import cosine, ranks, spearman
@@ -26,6 +28,21 @@ def results_of(times, cosines, precisions):
 
 def line_of(results, title):
     return next(line for line in cpu_report.lines(results) if line.title == title)
+
+
+class Programs(unittest.TestCase):
+    def test_load_programs_lie_beside_the_binary_or_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            magray, bench, other = (Path(folder, name) for name in ("magray", "magray-bench", "other"))
+            for program in (magray, bench, other):
+                program.write_text("")
+                program.chmod(0o755)
+            with mock.patch.dict(os.environ, {"MAGRAY_BIN": str(magray)}):
+                self.assertEqual(environment.bench_binary(), str(bench))
+                with mock.patch.dict(os.environ, {"MAGRAY_BENCH_BIN": str(other)}):
+                    self.assertEqual(environment.bench_binary(), str(other))
+                bench.unlink()
+                self.assertRaises(environment.Missing, environment.bench_binary)
 
 
 class Lines(unittest.TestCase):

@@ -16,7 +16,7 @@ MIB = 1 << 20
 ROUNDS_OF_SURVIVORS = 1_000
 # What `bench/traces/embeddings.trace` is.
 EMBEDDINGS = (
-    "the 48 allocations of one worker under `magray bench load` with MiniLM, which are its weights and the work buffers of "
+    "the 48 allocations of one worker under `magray-bench load` with MiniLM, which are its weights and the work buffers of "
     "the batch sizes that it met; it is no hour of mixed serving"
 )
 
@@ -43,7 +43,7 @@ class Contender:
 
 
 def ours(binary, device):
-    return Contender(OURS, [binary, "bench", "alloc", "--json", "--device", device])
+    return Contender(OURS, [binary, "alloc", "--json", "--device", device])
 
 
 def peers(python, scratch):

@@ -1,4 +1,4 @@
-"""Runs the cases of `magray bench alloc` with PyTorch's caching allocator; a line of JSON each. Touches no memory.
+"""Runs the cases of `magray-bench alloc` with PyTorch's caching allocator; a line of JSON each. Touches no memory.
 
 Use: python -m compare.alloc_torch SCRATCH [--FLAG VALUE]...    the flags of bench/alloc_cases.h
 Calls the allocator from C++ (bench/alloc_torch.cpp, built into SCRATCH). Where that does not build, it is called from

@@ -1,7 +1,7 @@
 """Finds or makes what a comparison runs: the peers' Python and the release binary. Writes only under `.bench/`.
 
 `PEERS_PYTHON` names an interpreter that has the peers already; `MAGRAY_BIN` a binary that is built already,
-`MAGRAY_COMMIT` its commit.
+`MAGRAY_COMMIT` its commit, `MAGRAY_BENCH_BIN` the load programs (by default `magray-bench` beside `MAGRAY_BIN`).
 """
 
 import os
@@ -48,11 +48,26 @@ def magray_binary():
         if not shutil.which(given):
             raise Missing("MAGRAY_BIN names no program that can be run")
         return given
+    return _built("magray", "MAGRAY_BIN")
+
+
+def bench_binary():
+    """The load programs: what `MAGRAY_BENCH_BIN` names, what lies beside `MAGRAY_BIN`, or built now."""
+    given, magray = os.environ.get("MAGRAY_BENCH_BIN"), os.environ.get("MAGRAY_BIN")
+    if not given and not magray:
+        return _built("magray-bench", "MAGRAY_BENCH_BIN")
+    program = given or str(Path(shutil.which(magray) or magray).with_name("magray-bench"))
+    if not shutil.which(program):
+        raise Missing("MAGRAY_BENCH_BIN names no program that can be run, or magray-bench does not lie beside MAGRAY_BIN")
+    return program
+
+
+def _built(package, variable):
     if not shutil.which("cargo"):
-        raise Missing("cargo is missing: install Rust, or name a built binary in MAGRAY_BIN")
-    _must(["cargo", "build", "--release", "--package", "magray"], "magray did not build")
+        raise Missing(f"cargo is missing: install Rust, or name a built binary in {variable}")
+    _must(["cargo", "build", "--release", "--package", package], f"{package} did not build")
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    return str(target / "release" / "magray")
+    return str(target / "release" / package)
 
 
 def model_folder(python):

@@ -46,7 +46,7 @@ class Results:
             self.p99.add(name, case, number, good["p99_ms"])
 
     def add_engine(self, case, number, answer):
-        """What `magray bench load` printed."""
+        """What `magray-bench load` printed."""
         self.texts.add(BARE, case, number, answer["texts_per_s"])
         self.p50.add(BARE, case, number, answer["latency_ms"]["p50"])
         self.p99.add(BARE, case, number, answer["latency_ms"]["p99"])

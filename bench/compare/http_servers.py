@@ -256,7 +256,7 @@ def load_command(generator, server, load):
 
 def engine_command(binary, model_dir, threads, case, load):
     length = ["--tokens", str(case.tokens)] if case.tokens else ["--ragged"]
-    command = [binary, "bench", "load", "--json", "--quiet", "--device", "cpu", "--threads", str(threads)]
+    command = [binary, "load", "--json", "--quiet", "--device", "cpu", "--threads", str(threads)]
     command += ["--model", str(model_dir), "--texts", str(case.texts), *length, "--clients", str(case.connections)]
     # The model is loaded with the first request.
     return [*command, "--seconds", f"{load.seconds:g}", "--warmup", f"{max(load.warmup, 1.0):g}"]

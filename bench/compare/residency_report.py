@@ -70,7 +70,7 @@ def memory_table(report):
             state["state"],
             _mb(state["device_used_bytes"]),
             _mb(state["magray_used_bytes"]),
-            *[_mb(pool.get(figure)) for figure in ("reserved_bytes", "used_bytes", "peak_used_bytes", "parked_bytes")],
+            *[_mb(pool.get(figure)) for figure in ("reserved", "used", "peak_used", "parked")],
             "yes" if state["has_worker"] else "no",
         ])
     return table(["state", "whole GPU MB", "magray MB", "pool reserved", "used", "peak", "parked", "worker"], rows)

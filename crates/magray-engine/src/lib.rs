@@ -21,6 +21,7 @@ mod reading;
 mod single_device;
 pub mod spec;
 pub mod store;
+pub mod synthetic;
 pub mod tokenize;
 pub mod vectors;
 pub mod weights;

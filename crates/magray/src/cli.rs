@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
     commands::{
-        bench::{BenchArgs, alloc::AllocArgs},
+        bench::BenchArgs,
         config::ConfigArgs,
         embed::EmbedArgs,
         gpu::{benchmark::GpuBenchmarkArgs, info::GpuInfoArgs, reset::GpuResetArgs},
@@ -20,7 +20,6 @@ use crate::{
 };
 
 use crate::commands::{
-    bench::{load::LoadArgs, overhead::OverheadArgs, residency::ResidencyArgs},
     gpu::{
         moves::{OffloadArgs, PinArgs, PreheatArgs, ReleaseArgs, TimeoutArgs},
         sandbox::GpuSandboxArgs,
@@ -97,14 +96,6 @@ impl Command {
 pub(crate) enum BenchCommand {
     /// Measure embeddings: time a batch, texts and tokens a second
     Embed(BenchArgs),
-    /// Measure how fast GPU memory is handed out, and how much of it is wasted
-    Alloc(AllocArgs),
-    /// Put load on queue and workers, and check every answer
-    Load(LoadArgs),
-    /// Measure what queue and worker add to the bare pass of one text
-    Overhead(OverheadArgs),
-    /// Measure how fast models come and go, and what is left after them
-    Residency(ResidencyArgs),
 }
 
 /// What can be done with GPUs.

@@ -4,14 +4,13 @@
 use magray_engine::{
     EmbedError, LoadError, Refusal,
     engine::EngineError,
-    gpu::{CudaError, Declined},
+    gpu::Declined,
     health::LedgerError,
     store::{NameError, PullError, StoreError},
 };
 
 pub(crate) use crate::exit_code::Exit;
 use crate::{
-    commands::bench::alloc::TraceError,
     config::ConfigError,
     control::{AskError, RefusalCode},
     input::InputError,
@@ -52,12 +51,6 @@ pub(crate) enum Failure {
     Engine(#[from] EngineError),
     #[error("the system refused a thread: {0}")]
     Thread(std::io::Error),
-    #[error("there is no GPU whose memory could be measured: {0}; `--device simulated` measures the pool without one")]
-    NoGpuToMeasure(Declined),
-    #[error("the GPU gave no memory: {0}")]
-    Memory(CudaError),
-    #[error(transparent)]
-    Trace(#[from] TraceError),
     #[error(transparent)]
     Worker(#[from] magray_engine::ServeError),
     #[error("cannot find this program's own file to start workers from: {0}")]
@@ -70,9 +63,6 @@ pub(crate) enum Failure {
     Ask(#[from] AskError),
     #[error("{0}; gpu.sandbox = \"off\" uses GPUs without it")]
     NotConfined(String),
-    /// A check of magray by itself that it did not pass.
-    #[error("{0}")]
-    Broken(String),
 }
 
 impl Failure {
@@ -93,15 +83,13 @@ impl Failure {
             Self::Embed(error) => exit_of_embed(error),
             Self::Engine(error) => exit_of_engine(error),
             Self::Thread(_) => Exit::Internal,
-            Self::NoGpuToMeasure(_) | Self::Memory(_) => Exit::Device,
-            Self::Trace(_) => Exit::Input,
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
             Self::Worker(_) => Exit::Internal,
             Self::Serve(error) => exit_of_start(error),
             Self::NotConfined(_) => Exit::Device,
             Self::NoEngine { .. } => Exit::NoEngine,
             Self::Ask(error) => exit_of_ask(error),
-            Self::OwnProgram(_) | Self::Broken(_) => Exit::Internal,
+            Self::OwnProgram(_) => Exit::Internal,
         })
     }
 }

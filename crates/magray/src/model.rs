@@ -19,11 +19,6 @@ use crate::{
 /// Names a model of random weights.
 const SYNTHETIC: &str = "synthetic:";
 
-/// Where the model of the settings comes from, for a measurement by an engine.
-pub(crate) fn source_to_measure(config: &Config, console: &Console) -> Result<ModelSource, Failure> {
-    source_named(&config.model()?.name, config, console)
-}
-
 /// Where the model of this name comes from, for an engine.
 pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Result<ModelSource, Failure> {
     match synthetic_shape(name)? {
@@ -33,7 +28,7 @@ pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Re
 }
 
 /// The shape that a name of a model of random weights stands for; `None` for other models.
-pub(crate) fn synthetic_shape(name: &str) -> Result<Option<EncoderShape>, Failure> {
+fn synthetic_shape(name: &str) -> Result<Option<EncoderShape>, Failure> {
     let parse = |shape: &str| shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")));
     name.strip_prefix(SYNTHETIC).map(parse).transpose()
 }

@@ -21,8 +21,6 @@ pub(crate) struct EngineSettings {
     pub(crate) alerts: AlertOptions,
     pub(crate) faults: Option<FaultPlan>,
     pub(crate) plans: ModelPlans,
-    /// What may be used of a GPU's memory.
-    pub(crate) memory_limit: Option<u64>,
 }
 
 /// How models come and go, by their names.
@@ -38,11 +36,6 @@ pub(crate) struct ModelPlans {
 }
 
 impl ModelPlans {
-    /// The same plan for all models.
-    pub(crate) fn all(normal: ModelPlan) -> Self {
-        Self { normal, ..Self::default() }
-    }
-
     /// The plan of a model.
     pub(crate) fn of(&self, name: &str) -> ModelPlan {
         let timeout = find(&self.idle_timeouts, name).map(|timeout| with_timeout(self.normal, timeout));
@@ -77,7 +70,6 @@ impl Config {
             alerts: self.alerts(),
             faults: self.faults()?,
             plans: self.model_plans(),
-            memory_limit: self.gpu_rules().memory_limit_bytes,
         })
     }
 

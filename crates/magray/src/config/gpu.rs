@@ -72,7 +72,7 @@ impl Config {
         }
     }
 
-    pub(super) fn gpu_rules(&self) -> Rules {
+    fn gpu_rules(&self) -> Rules {
         const MIB: u64 = 1 << 20;
         let preference = match &self.entry("gpu.device_preference").value {
             // Backends that this version does not have are passed over.

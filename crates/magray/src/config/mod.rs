@@ -26,8 +26,6 @@ use std::{
 };
 
 #[cfg(unix)]
-pub(crate) use engine::{EngineSettings, ModelPlans};
-#[cfg(unix)]
 pub(crate) use key_file::WrittenKey;
 #[cfg(all(test, unix))]
 pub(crate) use key_file::read_keys;

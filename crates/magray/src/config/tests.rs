@@ -452,7 +452,7 @@ priority = { c = 'high' }
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     let told = engine(file, &[]);
     let keeping = Keeping { worker: seconds(0), host: seconds(90), load_max: Duration::from_secs(7) };
-    assert_eq!((told.schedule.keeping, told.memory_limit), (keeping, Some(2 << 20)));
+    assert_eq!(told.schedule.keeping, keeping);
     let plan = ModelPlan { idle_timeout: seconds(20), is_preloaded: false, ..ModelPlan::default() };
     assert_eq!(told.plans.of("any"), plan);
     assert_eq!(told.plans.of("org/a"), ModelPlan { idle_timeout: seconds(5), ..plan });

@@ -1,5 +1,5 @@
 //! `magray gpu status` and the commands that move models: without an engine, with one that is not one, and with a real one.
-//! The engine is a `magray bench load`, which is ended by each test.
+//! The engine is a `magray serve`, which is ended by each test.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
 use expect_test::expect;
 use serde_json::{Value, json};
 
-use crate::runner::Home;
+use crate::runner::{Home, fixture};
 
 /// Where the binary keeps its sockets.
 fn folder(home: &Home) -> PathBuf {
@@ -31,13 +31,11 @@ struct Engine(Child);
 impl Engine {
     /// Starts one without a GPU, and waits until it can be asked.
     fn start(home: &Home) -> Self {
-        let args =
-            ["bench", "load", "--model", "synthetic:tiny", "--tokens", "8", "--clients", "1", "--seconds", "600"];
-        let mut child = home.command(&args).env("MAGRAY_THREADS", "1").stderr(Stdio::piped()).spawn().unwrap();
-        // It tells of its first second when it computes, and then it is there for long.
+        let args = ["serve", "--model", &fixture("bert"), "--device", "cpu", "--threads", "1", "--port", "0"];
+        let mut child = home.command(&args).stderr(Stdio::piped()).spawn().unwrap();
         let told = BufReader::new(child.stderr.take().unwrap());
         let engine = Self(child);
-        assert!(told.lines().map_while(Result::ok).any(|line| line.contains(" answers")), "it ended");
+        assert!(told.lines().map_while(Result::ok).any(|line| line.contains("listening on ")), "it ended");
         engine
     }
 
@@ -159,20 +157,20 @@ fn an_engine_without_a_gpu_moves_its_models_on_the_host() {
     let pid = engine.pid().to_string();
     for args in [
         &["gpu", "offload"][..],
-        &["gpu", "offload", "synthetic:tiny", "--pid", &pid],
+        &["gpu", "offload", "bert", "--pid", &pid],
         &["gpu", "release", "--all"],
-        &["gpu", "preheat", "synthetic:tiny"],
+        &["gpu", "preheat", "bert"],
         &["gpu", "timeout", "5"],
-        &["gpu", "pin", "synthetic:tiny"],
+        &["gpu", "pin", "bert"],
     ] {
         let answer = home.call(args).run().success();
-        assert!(answer.stdout.contains("'synthetic:tiny'") && answer.stdout.lines().count() == 1, "{}", answer.stdout);
+        assert!(answer.stdout.contains("'bert'") && answer.stdout.lines().count() == 1, "{}", answer.stdout);
     }
     let done = json_of(&home, &["gpu", "timeout", "never", "--json"]);
-    assert_eq!((&done["pid"], &done["models"][0]["model"]), (&json!(engine.pid()), &json!("synthetic:tiny")));
+    assert_eq!((&done["pid"], &done["models"][0]["model"]), (&json!(engine.pid()), &json!("bert")));
     let model = &done["status"]["models"][0];
     assert_eq!((&model["idle_timeout_s"], &model["pinned"]), (&Value::Null, &json!(true)));
     let answer = home.call(&["gpu", "preheat", "nobody"]).run();
-    let message = format!("error: magray (pid {pid}): there is no model 'nobody': it has synthetic:tiny\n");
+    let message = format!("error: magray (pid {pid}): there is no model 'nobody': it has bert\n");
     assert_eq!((answer.code, answer.stderr), (4, message));
 }

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 mod cohere;
+mod commands;
 mod gpu;
 mod hosts;
 mod http;

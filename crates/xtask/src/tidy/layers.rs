@@ -12,6 +12,9 @@ const APART: &str = "xtask";
 /// Tries the decisions: leans on the lowest layer alone, and none leans on it.
 const SIMULATOR: &str = "magray-simulator";
 
+/// Measures the engine: leans on it as the highest layer does, and none leans on it.
+const BENCH: &str = "magray-bench";
+
 /// Reports skipped tests: leans on none, and the tests of every crate may lean on it.
 const FOR_TESTS: &str = "magray-skip";
 
@@ -21,7 +24,7 @@ pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
         return Vec::new();
     };
     let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
-    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1)].into_iter().find(|(name, _)| *name == owner);
+    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1), (BENCH, 3)].into_iter().find(|(name, _)| *name == owner);
     let Some(own_rank) = rank(owner).or(apart.map(|(_, rank)| rank)) else {
         return vec![Finding::new(file, 0, "layers", format!("'{owner}' has no layer: give it one in LAYERS"))];
     };
@@ -90,6 +93,13 @@ mod tests {
         let manifest = "[dependencies]\nmagray-core = \"1\"\nmagray-device = \"1\"\n";
         assert_eq!(lines("magray-simulator", manifest), [3]);
         assert_eq!(lines("magray", "[dev-dependencies]\nmagray-simulator = \"1\"\n"), [2]);
+    }
+
+    #[test]
+    fn the_bench_leans_on_the_engine_and_not_on_the_commands() {
+        let manifest = "[dependencies]\nmagray-engine = \"1\"\nmagray = \"1\"\n";
+        assert_eq!(lines("magray-bench", manifest), [3]);
+        assert_eq!(lines("magray", "[dev-dependencies]\nmagray-bench = \"1\"\n"), [2]);
     }
 
     #[test]

@@ -1,13 +1,7 @@
 //! `magray bench embed`: how fast this machine embeds.
 //! Measures plain passes of the model in this process: no tokenizer, no queue, no worker, no start-up.
 
-pub(crate) mod alloc;
-pub(super) mod batches;
-mod chance;
-mod engine_start;
-pub(crate) mod load;
-pub(crate) mod overhead;
-pub(crate) mod residency;
+mod ids_file;
 pub(super) mod timing;
 
 use std::path::PathBuf;
@@ -16,6 +10,7 @@ use clap::Args;
 use magray_engine::{
     EncoderOptions, LoadError, Reason, SingleDevice, Verdict,
     engine::{ModelSource, Outlook, Work},
+    synthetic::{self, Lengths, Vocabulary},
 };
 use serde::Serialize;
 
@@ -29,7 +24,6 @@ use crate::{
     output::{self, Destination, Npy, aligned},
     session::tell_precision,
 };
-use batches::{Lengths, Vocabulary};
 use timing::{Limits, Timing};
 
 const EXAMPLES: &str = "\
@@ -102,7 +96,7 @@ struct Report {
 pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&args.compute.flags())?;
     // The file is read before the model is loaded in vain.
-    let given = args.ids.as_deref().map(batches::read_ids).transpose()?;
+    let given = args.ids.as_deref().map(ids_file::read_ids).transpose()?;
     let name = config.model()?.name;
     let mut measured = PlainModel::open(name, &config, &context.console)?;
     let cases = match given {
@@ -139,21 +133,21 @@ impl BenchArgs {
         }
         let lengths = if self.ragged { Lengths::Ragged } else { Lengths::Equal(tokens) };
         let vocabulary = Vocabulary { size: model.spec().shape.vocab, tokens_max };
-        Ok(self.batch.iter().map(|texts| batches::make(*texts as usize, lengths, &vocabulary)).collect())
+        Ok(self.batch.iter().map(|texts| synthetic::batch(*texts as usize, lengths, &vocabulary)).collect())
     }
 }
 
 /// A model that is measured by plain passes.
-pub(super) struct PlainModel {
+struct PlainModel {
     name: String,
-    pub(super) model: SingleDevice,
+    model: SingleDevice,
     /// Why it is on the CPU although a GPU was to compute.
     fallback: Option<Reason>,
 }
 
 impl PlainModel {
     /// Loads the model on the device that an engine would choose.
-    pub(super) fn open(name: String, config: &Config, console: &Console) -> Result<Self, Failure> {
+    fn open(name: String, config: &Config, console: &Console) -> Result<Self, Failure> {
         let (options, source) = (model::encoder_options(config), model::source_named(&name, config, console)?);
         let Verdict { device, reason } =
             choose(&source, &options).map_err(|error| model::load_failure(&name, error))?;

@@ -10,15 +10,13 @@ use indicatif::ProgressBar;
 use magray_engine::{
     DeviceChoice, DeviceName, EncoderOptions, Refusal,
     engine::{Answer, ModelSource, Work},
+    synthetic::{self, Lengths, Vocabulary},
 };
 use serde::Serialize;
 
 use super::super::{
     Context,
-    bench::{
-        batches::{self, Lengths, Vocabulary},
-        timing::{Limits, Timing},
-    },
+    bench::timing::{Limits, Timing},
 };
 use crate::{
     cli::ComputeArgs,
@@ -181,7 +179,7 @@ impl GpuBenchmarkArgs {
         let limits = Limits { seconds: self.seconds, runs_min: 3 };
         let (mut times, mut last) = (Vec::new(), None);
         for batch in self.batch.iter().map(|batch| *batch as usize) {
-            let ids = batches::make(batch, Lengths::Equal(tokens), &vocabulary);
+            let ids = synthetic::batch(batch, Lengths::Equal(tokens), &vocabulary);
             let timing = Timing::take(limits, || {
                 let answer = session.compute(Work::from_ids(0, ids.clone()))?;
                 bar.set_message(format!(", {}, batch {batch}", answer.device));

@@ -1,0 +1,272 @@
+//! The checker: what came of every request, counted so that a lost, doubled or wrong answer cannot hide.
+//! Holds one bit a request and no list of times.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use magray_engine::DeviceName;
+
+use super::{
+    pool::Pool,
+    target::{Arrived, Outcome, Request, Vectors},
+};
+use crate::latency::Latencies;
+
+/// The refusal of a request that ends workers; no other request may get it.
+const POISON: &str = "poison";
+
+/// What is asked of the answers.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    /// The first request is due from here on.
+    pub(super) start: Instant,
+    /// Requests that are due earlier than this after the start warm up and are measured in nothing.
+    pub(super) warmup: Duration,
+    /// For so long after that, requests are measured.
+    pub(super) measured: Duration,
+    /// Refusals that are no fault.
+    pub(super) expected: Vec<&'static str>,
+}
+
+/// All that is known of the answers.
+#[derive(Debug)]
+pub(super) struct Tally {
+    rules: Rules,
+    /// A bit a request: whether it was answered.
+    settled: Vec<u64>,
+    pub(super) counts: Counts,
+    /// Of requests that were measured and answered with vectors.
+    pub(super) latency: Latencies,
+    pub(super) queued: Latencies,
+    pub(super) computed: Latencies,
+    /// Since somebody last took them.
+    recent: Recent,
+    /// By device.
+    pub(super) devices: Vec<(DeviceName, Share)>,
+    pub(super) fallbacks: BTreeMap<&'static str, u64>,
+    pub(super) timeline: Timeline,
+    /// What was wrong, of the first ones.
+    pub(super) complaints: Vec<String>,
+}
+
+/// How many requests came to what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Answered with vectors, right or not.
+    pub(super) answered: u64,
+    /// By the word of the refusal.
+    pub(super) refused: BTreeMap<&'static str, u64>,
+    /// Of the refused: those that nothing explains.
+    pub(super) unexpected: u64,
+    /// Answers beyond the first.
+    pub(super) doubled: u64,
+    /// Of the answered: those with a wrong vector.
+    pub(super) wrong: u64,
+    /// Texts started again after a failure, summed over the answers.
+    pub(super) replays: u64,
+    /// Answers that came within the measured time, and what they hold.
+    pub(super) in_time: InTime,
+}
+
+/// What was done within the measured time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct InTime {
+    pub(super) requests: u64,
+    pub(super) texts: u64,
+    pub(super) tokens: u64,
+}
+
+/// What a device answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) requests: u64,
+    pub(super) texts: u64,
+}
+
+/// What came since the last look.
+#[derive(Debug)]
+pub(super) struct Recent {
+    pub(super) latency: Latencies,
+    pub(super) refused: u64,
+}
+
+impl Tally {
+    const COMPLAINTS_MAX: usize = 5;
+
+    pub(super) fn new(rules: Rules) -> Self {
+        let timeline = Timeline::new(rules.warmup + rules.measured);
+        Self {
+            rules,
+            settled: Vec::new(),
+            counts: Counts::default(),
+            latency: Latencies::new(),
+            queued: Latencies::new(),
+            computed: Latencies::new(),
+            recent: Recent::new(),
+            devices: Vec::new(),
+            fallbacks: BTreeMap::new(),
+            timeline,
+            complaints: Vec::new(),
+        }
+    }
+
+    /// Counts an answer. Says whether it is the first one to its request.
+    pub(super) fn count(&mut self, arrived: &Arrived, pool: &Pool) -> bool {
+        if !self.settle(&arrived.request) {
+            self.counts.doubled += 1;
+            self.complain(&arrived.request, "was answered again");
+            return false;
+        }
+        match &arrived.outcome {
+            Outcome::Vectors(vectors) => self.count_vectors(arrived, vectors, pool),
+            Outcome::Refused { code, message } => self.count_refused(&arrived.request, code, message),
+        }
+        true
+    }
+
+    /// Whether a request has no answer yet.
+    pub(super) fn is_open(&self, request: &Request) -> bool {
+        let (word, bit) = place_of(request);
+        self.settled.get(word).is_none_or(|bits| bits & bit == 0)
+    }
+
+    /// Requests that were answered, with vectors or with an error.
+    pub(super) fn settled_count(&self) -> u64 {
+        self.counts.answered + self.counts.refused.values().sum::<u64>()
+    }
+
+    /// What came since the last call.
+    pub(super) fn take_recent(&mut self) -> Recent {
+        std::mem::replace(&mut self.recent, Recent::new())
+    }
+
+    fn count_vectors(&mut self, arrived: &Arrived, vectors: &Vectors, pool: &Pool) {
+        let request = &arrived.request;
+        // Poison that the CPU answered has a vector that no text of the pool has.
+        let checked = match request.is_poison {
+            true => Ok(()),
+            false => pool.check(request.texts, &vectors.values, vectors.precision),
+        };
+        if let Err(wrong) = checked {
+            self.counts.wrong += 1;
+            self.complain(request, &format!("was answered wrongly by {}: {wrong}", vectors.device));
+        }
+        let latency = arrived.at.saturating_duration_since(request.due);
+        let texts = request.texts.count as u64;
+        self.counts.answered += 1;
+        self.counts.replays += u64::from(vectors.replays);
+        self.recent.latency.record(latency);
+        self.timeline.record(self.since_start(request.due), latency);
+        if self.is_measured(arrived.at) {
+            let in_time = &mut self.counts.in_time;
+            in_time.requests += 1;
+            in_time.texts += texts;
+            in_time.tokens += pool.tokens(request.texts) as u64;
+        }
+        if let Some(reason) = vectors.fallback {
+            *self.fallbacks.entry(reason).or_default() += 1;
+        }
+        if self.is_measured(request.due) {
+            self.latency.record(latency);
+            self.queued.record(vectors.queued);
+            self.computed.record(vectors.computed);
+            let share = self.share_of(vectors.device);
+            share.requests += 1;
+            share.texts += texts;
+        }
+    }
+
+    fn share_of(&mut self, device: DeviceName) -> &mut Share {
+        // There are few devices, and looking them up one by one needs no memory of its own.
+        let known = self.devices.iter().position(|(name, _)| *name == device);
+        let place = known.unwrap_or_else(|| {
+            self.devices.push((device, Share::default()));
+            self.devices.len() - 1
+        });
+        &mut self.devices[place].1
+    }
+
+    fn count_refused(&mut self, request: &Request, code: &'static str, message: &str) {
+        *self.counts.refused.entry(code).or_default() += 1;
+        self.recent.refused += 1;
+        let is_expected = match code {
+            POISON => request.is_poison,
+            _ => self.rules.expected.contains(&code),
+        };
+        if !is_expected {
+            self.counts.unexpected += 1;
+            self.complain(request, &format!("was refused ({code}): {message}"));
+        }
+    }
+
+    /// Marks a request as answered; false where it was already.
+    fn settle(&mut self, request: &Request) -> bool {
+        let is_first = self.is_open(request);
+        let (word, bit) = place_of(request);
+        if word >= self.settled.len() {
+            self.settled.resize(word + 1, 0);
+        }
+        self.settled[word] |= bit;
+        is_first
+    }
+
+    fn complain(&mut self, request: &Request, of: &str) {
+        if self.complaints.len() < Self::COMPLAINTS_MAX {
+            let at = self.since_start(request.due).as_secs_f64();
+            self.complaints.push(format!("request {} (due at {at:.3} s) {of}", request.number));
+        }
+    }
+
+    fn since_start(&self, moment: Instant) -> Duration {
+        moment.saturating_duration_since(self.rules.start)
+    }
+
+    fn is_measured(&self, moment: Instant) -> bool {
+        let since = self.since_start(moment);
+        (self.rules.warmup..self.rules.warmup + self.rules.measured).contains(&since)
+    }
+}
+
+/// The word of a request and its bit there.
+fn place_of(request: &Request) -> (usize, u64) {
+    ((request.number / 64) as usize, 1 << (request.number % 64))
+}
+
+impl Recent {
+    fn new() -> Self {
+        Self { latency: Latencies::new(), refused: 0 }
+    }
+}
+
+/// The longest latency of the requests that were due in each hundredth of a second.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    longest: Vec<Duration>,
+}
+
+impl Timeline {
+    const STEP: Duration = Duration::from_millis(10);
+
+    fn new(length: Duration) -> Self {
+        Self { longest: vec![Duration::ZERO; Self::step_of(length) + 1] }
+    }
+
+    fn record(&mut self, due: Duration, latency: Duration) {
+        // A client of a closed loop may send a little later than the end; that counts for the last step.
+        let step = Self::step_of(due).min(self.longest.len() - 1);
+        self.longest[step] = self.longest[step].max(latency);
+    }
+
+    /// The longest latency of requests that were due within `window` after `from`; `None` where none was answered.
+    pub(super) fn longest_within(&self, from: Duration, window: Duration) -> Option<Duration> {
+        let end = self.longest.len();
+        let steps = Self::step_of(from).min(end)..(Self::step_of(from + window) + 1).min(end);
+        self.longest[steps].iter().copied().max().filter(|longest| !longest.is_zero())
+    }
+
+    fn step_of(at: Duration) -> usize {
+        (at.as_millis() / Self::STEP.as_millis()) as usize
+    }
+}

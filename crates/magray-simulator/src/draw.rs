@@ -7,8 +7,8 @@ use crate::scenario::{Cost, Device, Intervention, Loads, Model, Scenario};
 use crate::trouble;
 use magray_core::ledger::{Budget, CollectionId};
 use magray_core::schedule::{
-    Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Generation, Keeping, Limits, ModelId, ModelPlan, Moment,
-    Options, Placement, Priority, Recovery, ResidencyRequest, Sizing,
+    Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelId, ModelPlan,
+    Moment, Options, Placement, Priority, Recovery, ResidencyRequest, Sizing,
 };
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl Scenario {
         shape.generated = Some(generated);
         let most = (longest + generated.new_tokens_max) as f64;
         for device in &mut self.devices {
-            let is_able = device.spec.kind == DeviceKind::Gpu || chance.is(0.7);
+            let is_able = device.spec.location == Location::Worker || chance.is(0.7);
             device.spec.memory.kv_max = if is_able { (most * chance.magnitude(0.7, 30.0)) as u64 } else { 0 };
         }
         for model in &mut self.models {
@@ -122,8 +122,11 @@ impl Scenario {
                 *room = memory_for(*room, &self.devices[usize::from(device.0)].spec.memory);
             }
         }
-        let gpus: Vec<u16> =
-            (0..).zip(&self.devices).filter(|(_, one)| one.spec.kind == DeviceKind::Gpu).map(|(at, _)| at).collect();
+        let gpus: Vec<u16> = (0..)
+            .zip(&self.devices)
+            .filter(|(_, one)| one.spec.location == Location::Worker)
+            .map(|(at, _)| at)
+            .collect();
         if !gpus.is_empty() && chance.is(0.3) {
             for _ in 0..chance.whole(1, 20) {
                 let at = Moment::from_nanos((span.as_nanos() as f64 * chance.unit()) as u64);
@@ -169,7 +172,7 @@ impl Device {
         let tokens = u64::from(self.spec.batch_tokens_max).max(shape.tokens.1).max(shape.overlong_tokens);
         let longest = self.cost.of(tokens, u64::from(options.batching.texts_max)).as_secs_f64();
         let most = options.recovery.overdue_least.as_secs_f64() / 2.0;
-        if self.spec.kind == DeviceKind::Gpu && longest > most {
+        if self.spec.location == Location::Worker && longest > most {
             self.cost = self.cost.slower(most / longest);
         }
     }
@@ -202,6 +205,7 @@ fn draw_device(is_cpu: bool, fastest: Cost, models: &[Model], chance: &mut Chanc
     Device {
         spec: DeviceSpec {
             kind: if is_cpu { DeviceKind::Cpu } else { DeviceKind::Gpu },
+            location: if is_cpu { Location::InProcess } else { Location::Worker },
             slots: chance.whole(1, 3) as usize,
             batch_tokens_max: chance.magnitude(64.0, 16_384.0) as u32,
             // The room for weights; what else there must be is added when everything is drawn.
@@ -290,7 +294,8 @@ fn draw_interventions(
         }
     }
     if chance.is(0.2) {
-        for (place, device) in devices.iter().enumerate().filter(|(_, device)| device.spec.kind == DeviceKind::Gpu) {
+        for (place, device) in devices.iter().enumerate().filter(|(_, device)| device.spec.location == Location::Worker)
+        {
             let id = DeviceId(place as u16);
             for _ in 0..chance.whole(1, 3) {
                 let room = draw_room(false, models, chance).min(device.spec.memory.memory_max);

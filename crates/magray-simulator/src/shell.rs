@@ -8,7 +8,7 @@ use crate::worker::{Fortune, Job, Phase, Sky, Work};
 use crate::world::{Due, World};
 use magray_core::ledger::CollectionId;
 use magray_core::schedule::{
-    BatchId, Condition, DeviceId, DeviceKind, Ending, Event, Failure, Fault, ModelId, RequestId,
+    BatchId, Condition, DeviceId, Ending, Event, Failure, Fault, Location, ModelId, RequestId,
 };
 use std::time::Duration;
 
@@ -193,7 +193,7 @@ impl World {
             self.begun.insert(batch, self.now);
         }
         self.executors[device].is_computing = true;
-        if self.executors[device].device.spec.kind == DeviceKind::Cpu {
+        if self.executors[device].device.spec.location == Location::InProcess {
             // Its threads do not all end at once.
             let device = DeviceId(device as u16);
             self.agenda.plan(self.now + time.mul_f64(SPARE_AFTER), Due::Tell(Event::Spare { device }));
@@ -303,7 +303,7 @@ impl World {
             return Ok(());
         }
         let device = DeviceId(self.chance.whole(0, self.executors.len() as u64 - 1) as u16);
-        let is_gpu = self.executors[usize::from(device.0)].device.spec.kind == DeviceKind::Gpu;
+        let is_gpu = self.executors[usize::from(device.0)].device.spec.location == Location::Worker;
         let workers = &self.checks.workers;
         let batch = if self.spent.is_empty() { BatchId(u64::MAX) } else { *self.chance.pick(&self.spent) };
         let model = ModelId(self.chance.whole(0, self.scenario.models.len() as u64 - 1) as u32);

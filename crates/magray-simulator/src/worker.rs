@@ -7,7 +7,7 @@ use crate::scenario::Device;
 use crate::sequence::{Name, State};
 use crate::trouble::{Kind, Told, Trouble};
 use magray_core::ledger::CollectionId;
-use magray_core::schedule::{BatchId, DeviceKind, Failure, ModelId, Moment};
+use magray_core::schedule::{BatchId, Failure, Location, ModelId, Moment};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ impl Sky<'_> {
 
 impl Executor {
     pub(crate) fn new(device: Device) -> Self {
-        let is_cpu = device.spec.kind == DeviceKind::Cpu;
+        let is_cpu = device.spec.location == Location::InProcess;
         Self {
             device,
             phase: if is_cpu { Phase::Ready } else { Phase::Absent },
@@ -127,7 +127,7 @@ impl Executor {
     /// What becomes of the first job, and how long that takes.
     pub(crate) fn fortune(&self, job: &Job, sky: &Sky<'_>, noise: f64, chance: &mut Chance) -> (Fortune, Duration) {
         let mut time = self.device.cost.of(job.tokens, job.texts).mul_f64(1.0 + noise * chance.between(-1.0, 1.0));
-        if self.device.spec.kind == DeviceKind::Cpu {
+        if self.device.spec.location == Location::InProcess {
             // What goes wrong there is caught: the batch fails and the CPU stays.
             let is_broken = job.poison.is_some_and(|poison| poison.breaks_cpu);
             return (if is_broken { Fortune::Fail(Failure::Transient) } else { Fortune::Finish }, time);

@@ -16,7 +16,7 @@ use crate::worker::{Executor, Fortune};
 use dialogue::Dialogues;
 use magray_core::ledger::{CollectionId, Owner};
 use magray_core::schedule::{
-    Action, BatchId, DeviceId, DeviceKind, DeviceState, Ending, Event, Keeping, Machine, ModelId, Moment, Report,
+    Action, BatchId, DeviceId, DeviceState, Ending, Event, Keeping, Location, Machine, ModelId, Moment, Report,
     RequestId, ResidencyRequest, Sequence, View,
 };
 use std::collections::BTreeMap;
@@ -528,7 +528,7 @@ impl World {
 
     fn state_words(&self) -> String {
         let waiting: Vec<u64> = self.checks.ledger.live().map(|entry| entry.request.id.0).take(10).collect();
-        let gpus = self.view.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);
+        let gpus = self.view.devices.iter().filter(|device| device.location == Location::Worker);
         let states: Vec<DeviceState> = gpus.map(|device| device.state).collect();
         format!("requests {waiting:?} are not answered (the first 10), GPUs are {states:?}")
     }

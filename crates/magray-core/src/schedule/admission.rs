@@ -50,7 +50,7 @@ impl Machine {
         };
         self.turned_away.note_taken(total(&request.sequences));
         let mut job = Job::new(request, may, now);
-        job.is_for_gpus = !may.and(self.gpus).is_empty();
+        job.is_for_gpus = !may.and(self.in_workers).is_empty();
         let model = self.model_mut(job.group.model);
         model.used = now;
         if job.is_for_gpus {
@@ -123,7 +123,7 @@ impl Machine {
         if self.jobs.len() >= limits.requests_max || held.saturating_add(kept(limits.tokens_max)) > limits.tokens_max {
             return false;
         }
-        let left = if may.and(self.gpus).is_empty() { self.jobs.left().cpu } else { self.jobs.left().all };
+        let left = if may.and(self.in_workers).is_empty() { self.jobs.left().cpu } else { self.jobs.left().all };
         let ahead = left.saturating_add(coming);
         let Some(wait_max) = limits.wait_max.filter(|_| ahead > 0 && !may.is_empty()) else { return true };
         let most = self.tokens_within(wait_max, may);
@@ -144,11 +144,11 @@ impl Machine {
 
     fn devices_for(&self, allowed: Allowed) -> DeviceSet {
         match allowed {
-            Allowed::Any => self.cpus.union(self.gpus),
-            Allowed::Gpu if sabotaged!(self, GpuWorkOnCpu) => self.cpus.union(self.gpus),
+            Allowed::Any => self.in_process.union(self.in_workers),
+            Allowed::Gpu if sabotaged!(self, GpuWorkOnCpu) => self.in_process.union(self.in_workers),
             Allowed::Gpu => self.gpus,
             Allowed::Cpu => self.cpus,
-            Allowed::Only(device) => DeviceSet::one(device).and(self.cpus.union(self.gpus)),
+            Allowed::Only(device) => DeviceSet::one(device).and(self.in_process.union(self.in_workers)),
         }
     }
 

@@ -7,7 +7,7 @@ use super::ladder::Ladder;
 use super::phase::Reach;
 use super::queue::Load;
 use super::{BatchId, Condition, DeviceKind, DeviceSpec, DeviceState, DeviceView, Fallback};
-use super::{Group, KillCause, ModelId, Moment, Options, Recovery, Span, Step};
+use super::{Group, KillCause, Location, ModelId, Moment, Options, Recovery, Span, Step};
 use crate::moment::{from_micros, micros};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -145,9 +145,9 @@ pub(super) struct Tally {
 
 impl Device {
     pub(super) fn new(spec: DeviceSpec, options: &Options) -> Self {
-        let state = match spec.kind {
-            DeviceKind::Cpu => DeviceState::InRotation,
-            DeviceKind::Gpu => DeviceState::Starting,
+        let state = match spec.location {
+            Location::InProcess => DeviceState::InRotation,
+            Location::Worker => DeviceState::Starting,
         };
         Self {
             spec,
@@ -173,8 +173,9 @@ impl Device {
         }
     }
 
-    pub(super) fn is_gpu(&self) -> bool {
-        self.spec.kind == DeviceKind::Gpu
+    /// Whether a worker process computes for it, which may fail.
+    pub(super) fn has_worker(&self) -> bool {
+        self.spec.location == Location::Worker
     }
 
     pub(super) fn is_in_rotation(&self) -> bool {
@@ -188,7 +189,7 @@ impl Device {
 
     /// Whether weights can be brought to it and taken off it.
     pub(super) fn takes_orders(&self) -> bool {
-        !self.is_gpu() || self.worker == Worker::Ready
+        !self.has_worker() || self.worker == Worker::Ready
     }
 
     /// Whether it has a batch of a model.
@@ -322,7 +323,7 @@ impl Device {
     /// Whether a worker should be started for it.
     fn wants_worker(&self, memory: &DeviceMemory) -> bool {
         let is_asleep = self.state == DeviceState::Resting && !memory.is_woken;
-        self.is_gpu() && !is_asleep && !self.is_given_up() && !matches!(self.condition, Condition::Bad(_))
+        self.has_worker() && !is_asleep && !self.is_given_up() && !matches!(self.condition, Condition::Bad(_))
     }
 
     pub(super) fn batch_tokens_max(&self) -> u64 {
@@ -384,7 +385,7 @@ impl Device {
     pub(super) fn tokens_within(&self, time: Duration) -> u64 {
         let batch = self.batch_tokens_max();
         let Some(speed) = self.tokens_per_us() else { return batch };
-        let least = if self.is_gpu() { batch } else { batch.div_ceil(CPU_LEAST_PART) };
+        let least = if self.spec.kind == DeviceKind::Gpu { batch } else { batch.div_ceil(CPU_LEAST_PART) };
         super::cost::as_count(speed * micros(time)).max(least)
     }
 
@@ -403,6 +404,7 @@ impl Device {
         let is_about_to = self.is_in_rotation() && memory.rests_at_once && memory.is_empty() && memory.vectors() == 0;
         DeviceView {
             kind: self.spec.kind,
+            location: self.spec.location,
             state: self.state,
             is_ending: is_about_to || matches!(self.worker, Worker::Resting { .. }),
             weight: self.weight(),

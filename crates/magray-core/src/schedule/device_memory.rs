@@ -3,7 +3,7 @@
 
 use super::resident::{Resident, Stage};
 use super::sequence::SequenceId;
-use super::{DeviceKind, DeviceSpec, ModelId, ModelPlan, Moment};
+use super::{DeviceSpec, Location, ModelId, ModelPlan, Moment};
 use crate::ledger::{CollectionId, Ledger, MemoryReport, Missing, Need, Owner};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -80,7 +80,7 @@ impl DeviceMemory {
         };
         for (model, plan) in (0..).map(ModelId).zip(plans) {
             memory.add_model(&plan);
-            if spec.kind == DeviceKind::Cpu && plan.is_preloaded {
+            if spec.location == Location::InProcess && plan.is_preloaded {
                 let (since, took) = (Moment::START, Duration::ZERO);
                 let resident = memory.resident_mut(model);
                 resident.is_to_restore = false;
@@ -345,6 +345,7 @@ impl DeviceMemory {
 mod tests {
     use super::*;
     use crate::ledger::Budget;
+    use crate::schedule::DeviceKind;
     use crate::schedule::RequestId;
 
     const FIRST: ModelId = ModelId(0);
@@ -354,7 +355,8 @@ mod tests {
         // A sixteenth of all is kept for passes.
         let memory_max = room * 16 / 15 + kv_max;
         let memory = Budget { memory_max: memory_max + kv_max, context: kv_max, kv_max };
-        let spec = DeviceSpec { kind: DeviceKind::Gpu, slots: 1, batch_tokens_max: 1, memory };
+        let spec =
+            DeviceSpec { kind: DeviceKind::Gpu, location: Location::Worker, slots: 1, batch_tokens_max: 1, memory };
         let plans = bytes.map(|bytes| ModelPlan { bytes, ..ModelPlan::default() });
         DeviceMemory::new(&spec, plans.into_iter(), Duration::from_secs(1))
     }

@@ -42,11 +42,11 @@ impl Machine {
 
     /// Sends off what is to leave, has been idle for too long, or has no room any more.
     fn let_go(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        for id in self.gpus.union(self.cpus).iter() {
+        for id in self.in_workers.union(self.in_process).iter() {
             if !self.device(id).takes_orders() {
                 continue;
             }
-            if self.gpus.contains(id) {
+            if self.in_workers.contains(id) {
                 self.evict_overdrawn(id, actions);
             }
             for model in self.residency.ids() {
@@ -69,7 +69,7 @@ impl Machine {
         let plan = self.model(model).plan;
         // A device that waits for a probe needs weights for it.
         let is_kept = is_used || plan.is_pinned || device.needs_probe;
-        if !self.gpus.contains(id) || is_kept || self.jobs.of(model).gpu > 0 || sabotaged!(self, IgnoreIdle) {
+        if !self.in_workers.contains(id) || is_kept || self.jobs.of(model).gpu > 0 || sabotaged!(self, IgnoreIdle) {
             return false;
         }
         if plan.offload_after_use && (has_computed || !is_preheated) {
@@ -87,7 +87,7 @@ impl Machine {
         let now = self.now;
         self.preempt_all(id, Some(model), actions);
         self.residency.memory_mut(id).begin_offload(model, now);
-        if self.cpus.contains(id) {
+        if self.in_process.contains(id) {
             self.lose_cpu(model);
         }
         actions.push(Action::Offload { device: id, model });
@@ -98,10 +98,10 @@ impl Machine {
         let host = self.options.keeping.host;
         for id in self.residency.ids() {
             // What is on its way to the CPU has its time when it is there.
-            let is_off_gpus = self.gpus.union(self.cpus).iter().all(|device| {
+            let is_off_gpus = self.in_workers.union(self.in_process).iter().all(|device| {
                 match self.residency.memory(device).resident(id).stage {
                     Stage::Absent => true,
-                    Stage::Present { .. } => self.cpus.contains(device),
+                    Stage::Present { .. } => self.in_process.contains(device),
                     Stage::Loading { .. } | Stage::Leaving { .. } => false,
                 }
             });
@@ -140,7 +140,7 @@ impl Machine {
     }
 
     fn release_from_cpus(&mut self, id: ModelId, actions: &mut Vec<Action>) {
-        for cpu in self.cpus.iter() {
+        for cpu in self.in_process.iter() {
             let is_running = self.device(cpu).is_running(id);
             let resident = self.residency.memory_mut(cpu).resident_mut(id);
             if matches!(resident.stage, Stage::Loading { .. } | Stage::Present { .. }) {
@@ -156,7 +156,7 @@ impl Machine {
     fn rest(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let kept = self.options.keeping.worker;
         self.residency.is_rest_put_off = false;
-        for id in self.gpus.iter() {
+        for id in self.in_workers.iter() {
             let is_awaited = self.residency.models().any(|(_, model)| model.coming.contains(id));
             // Who waits for a model that is just being released brings it back: then its worker is needed.
             let is_called_for = self.queue.keys().any(|bucket| bucket.reach.may.contains(id));
@@ -199,7 +199,7 @@ impl Machine {
     pub(super) fn note_presence(&mut self) {
         for id in self.residency.ids() {
             let (mut present, mut loading) = (DeviceSet::EMPTY, DeviceSet::EMPTY);
-            for device in self.gpus.union(self.cpus).iter() {
+            for device in self.in_workers.union(self.in_process).iter() {
                 let own = self.device(device);
                 let resident = self.residency.memory(device).resident(id);
                 let is_usable = (own.is_in_rotation() || sabotaged!(self, PlaceOnOut)) && resident.leave.is_none();

@@ -56,7 +56,7 @@ impl Machine {
         let is_restored = self.restore_for_probes();
         self.residency.unsettle_if(is_restored);
         self.bring_to_cpus(now, actions);
-        for gpu in self.gpus.iter() {
+        for gpu in self.in_workers.iter() {
             if self.residency.memory(gpu).is_woken {
                 self.tend(gpu, now, actions);
             }
@@ -68,7 +68,7 @@ impl Machine {
     fn drop_old_restores(&mut self, now: Moment) {
         for id in self.residency.ids() {
             let is_over = self.is_unused(id, now);
-            for gpu in self.gpus.iter() {
+            for gpu in self.in_workers.iter() {
                 let needs_probe = self.device(gpu).needs_probe;
                 let resident = self.residency.memory_mut(gpu).resident_mut(id);
                 let is_there = resident.is_present() || resident.is_loading();
@@ -89,7 +89,7 @@ impl Machine {
     /// one that was used last. Returns whether one was found.
     fn restore_for_probes(&mut self) -> bool {
         let mut is_any_found = false;
-        for id in self.gpus.iter() {
+        for id in self.in_workers.iter() {
             let device = self.device(id);
             let memory = self.residency.memory(id);
             let is_provided = !memory.is_empty() || memory.residents().any(|(_, resident)| resident.is_to_restore);
@@ -119,7 +119,7 @@ impl Machine {
         let mut demands = Vec::new();
         let newcomer = |model, since, is_awaited| Newcomer { model, since, is_awaited };
         for bucket in self.queue.keys() {
-            let may = bucket.reach.may.and(self.gpus);
+            let may = bucket.reach.may.and(self.in_workers);
             if may.is_empty() {
                 continue;
             }
@@ -136,10 +136,10 @@ impl Machine {
                     self.model_mut(id).want = None;
                 } else {
                     let newcomer = newcomer(id, want.since, want.is_preheat);
-                    demands.push(Demand { newcomer, may: self.gpus, is_to_restore: false, priority });
+                    demands.push(Demand { newcomer, may: self.in_workers, is_to_restore: false, priority });
                 }
             }
-            for gpu in self.gpus.iter() {
+            for gpu in self.in_workers.iter() {
                 if self.residency.memory(gpu).resident(id).is_to_restore {
                     let newcomer = newcomer(id, Moment::START, false);
                     demands.push(Demand { newcomer, may: DeviceSet::one(gpu), is_to_restore: true, priority });
@@ -288,7 +288,7 @@ impl Machine {
 
     /// Lets models stay that were to leave for one that does not come any more.
     fn spare(&mut self, counted_on: DeviceSet) {
-        for gpu in self.gpus.without(counted_on).iter() {
+        for gpu in self.in_workers.without(counted_on).iter() {
             let memory = self.residency.memory_mut(gpu);
             if memory.ledger().overdrawn() > 0 {
                 continue;
@@ -301,7 +301,7 @@ impl Machine {
 
     /// The CPU gets a model where that is sooner than waiting for a GPU that gets it.
     fn bring_to_cpus(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        for cpu in self.cpus.iter() {
+        for cpu in self.in_process.iter() {
             let restored: Vec<ModelId> = self
                 .residency
                 .memory(cpu)

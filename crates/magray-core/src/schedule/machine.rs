@@ -10,7 +10,7 @@ use super::largest_refused::LargestRefused;
 use super::queue::Queue;
 use super::residency::Residency;
 use super::sabotage::sabotaged;
-use super::{Action, DeviceId, DeviceKind, DeviceSpec, Event, ModelPlan, Moment, Options, RequestId, View};
+use super::{Action, DeviceId, DeviceKind, DeviceSpec, Event, Location, ModelPlan, Moment, Options, RequestId, View};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -27,6 +27,10 @@ pub struct Machine {
     pub(super) options: Options,
     pub(super) residency: Residency,
     pub(super) devices: Vec<Device>,
+    /// Those whose executors run in this process, and those that have workers.
+    pub(super) in_process: DeviceSet,
+    pub(super) in_workers: DeviceSet,
+    /// By what callers ask for.
     pub(super) cpus: DeviceSet,
     pub(super) gpus: DeviceSet,
     pub(super) jobs: Jobs,
@@ -53,14 +57,16 @@ impl Machine {
     /// A machine for these devices, 64 at most, and models. GPUs are asked for by `Spawn` at the first step.
     pub fn new(devices: Vec<DeviceSpec>, models: Vec<ModelPlan>, options: Options) -> Self {
         assert!(devices.len() <= DEVICES_MAX, "a machine has at most {DEVICES_MAX} devices");
-        let of_kind = |kind: DeviceKind| -> DeviceSet {
-            let ids = (0_u16..).zip(&devices).filter(|(_, spec)| spec.kind == kind);
+        let those = |is_meant: &dyn Fn(&DeviceSpec) -> bool| -> DeviceSet {
+            let ids = (0_u16..).zip(&devices).filter(|(_, spec)| is_meant(spec));
             ids.map(|(id, _)| DeviceId(id)).collect()
         };
         let device = |&spec: &DeviceSpec| Device::new(spec, &options);
         let mut machine = Self {
-            cpus: of_kind(DeviceKind::Cpu),
-            gpus: of_kind(DeviceKind::Gpu),
+            in_process: those(&|spec| spec.location == Location::InProcess),
+            in_workers: those(&|spec| spec.location == Location::Worker),
+            cpus: those(&|spec| spec.kind == DeviceKind::Cpu),
+            gpus: those(&|spec| spec.kind == DeviceKind::Gpu),
             devices: devices.iter().map(device).collect(),
             jobs: Jobs::new(models.len()),
             queue: Queue::default(),
@@ -129,7 +135,7 @@ impl Machine {
             Event::Tick => {}
         }
         self.expire(now, actions);
-        for gpu in self.gpus.iter() {
+        for gpu in self.in_workers.iter() {
             self.tend(gpu, now, actions);
         }
         self.note_quiet(now);
@@ -191,7 +197,7 @@ impl Machine {
         let Some(late) = self.wake.map(|wake| now.since(wake)).filter(|&late| late > DRIVER_LATE) else { return };
         let excused = |since: Moment| (since + late + DRIVER_GRACE).min(now);
         let devices = self.devices.iter_mut().zip(self.residency.memories_mut());
-        for (device, memory) in devices.filter(|(device, _)| device.is_gpu()) {
+        for (device, memory) in devices.filter(|(device, _)| device.has_worker()) {
             device.last_sign = excused(device.last_sign);
             device.probing_since = device.probing_since.map(excused);
             memory.excuse(excused);
@@ -203,7 +209,7 @@ impl Machine {
 
     fn earliest_wake(&self, now: Moment) -> Option<Moment> {
         let devices = self.devices.iter().zip(self.residency.memories());
-        let gpus = devices.filter(|(device, _)| device.is_gpu());
+        let gpus = devices.filter(|(device, _)| device.has_worker());
         let devices = gpus.filter_map(|(device, memory)| device.wake(memory, &self.options.recovery));
         let requests = [self.deadlines.first(), self.patience.first()].into_iter().flatten().map(|&(due, _)| due);
         let weights = self.residency.next_wake(now);

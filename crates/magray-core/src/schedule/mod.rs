@@ -43,7 +43,8 @@ pub use action::{Action, Change, Fallback, KillCause, Refused, Report};
 pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Request, ResidencyRequest, Sketch};
 pub use machine::Machine;
 pub use options::{
-    Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, ModelPlan, Options, Placement, Recovery, Sizing,
+    Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelPlan, Options, Placement, Recovery,
+    Sizing,
 };
 pub use priority::Priority;
 #[cfg(feature = "sabotage")]

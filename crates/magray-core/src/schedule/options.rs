@@ -10,6 +10,8 @@ use std::time::Duration;
 pub struct DeviceSpec {
     /// What it is.
     pub kind: DeviceKind,
+    /// Where its executor runs.
+    pub location: Location,
     /// Batches that it may have at once: one that it computes and the next ones, at hand.
     pub slots: usize,
     /// Tokens of a batch at most. A longer text is a batch of its own.
@@ -19,13 +21,22 @@ pub struct DeviceSpec {
     pub memory: Budget,
 }
 
-/// What a device is.
+/// What a device is: what callers may ask for, and what its speed is guessed by before it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
-    /// In this process; always there, never fails, has no worker.
+    /// The processor of this machine.
     Cpu,
-    /// Behind a worker process.
+    /// A GPU, or what stands for one.
     Gpu,
+}
+
+/// Where the executor of a device runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Location {
+    /// In this process: always there, the last resort. A batch that fails there says nothing of the device.
+    InProcess,
+    /// In a worker process, which may fail, is watched and is replaced.
+    Worker,
 }
 
 /// A model, as the decisions see it, and how it comes and goes.

@@ -206,7 +206,7 @@ impl Machine {
             // long, and what is urgent waits for those that are at hand: it gets the next when it has use for it.
             Sizing::Adaptive => {
                 let is_next_due = device.has_spare || device.remaining_us(self.now) < NEAR_END_US;
-                device.is_measured(bucket.group) && (is_next_due || is_filled && device.is_gpu())
+                device.is_measured(bucket.group) && (is_next_due || is_filled && device.spec.kind == DeviceKind::Gpu)
             }
         }
     }
@@ -384,11 +384,11 @@ impl Machine {
 
     /// Whether an answer of this device is one that a GPU should have given, and why no GPU could.
     fn fallback_to(&self, device: DeviceId, model: ModelId) -> Option<Option<Fallback>> {
-        let first_gpu = self.gpus.iter().next().filter(|_| !self.gpus.contains(device))?;
-        if !self.model(model).present.and(self.gpus).is_empty() {
+        let first_gpu = self.in_workers.iter().next().filter(|_| !self.in_workers.contains(device))?;
+        if !self.model(model).present.and(self.in_workers).is_empty() {
             return Some(None);
         }
-        let without_weights = self.gpus.iter().find_map(|gpu| self.weights_reason(gpu, model));
+        let without_weights = self.in_workers.iter().find_map(|gpu| self.weights_reason(gpu, model));
         Some(Some(without_weights.unwrap_or_else(|| self.device(first_gpu).fallback())))
     }
 

@@ -73,8 +73,8 @@ impl Machine {
             self.device_mut(id).halve(batch.load.tokens);
             return self.replay(batch, loss(setback, Fallback::OutOfMemory), actions);
         }
-        if !self.gpus.contains(id) {
-            return self.replay(batch, loss(Setback::FailedOnCpu, Fallback::Unhealthy), actions);
+        if !self.in_workers.contains(id) {
+            return self.replay(batch, loss(Setback::FailedInProcess, Fallback::Unhealthy), actions);
         }
         let trouble = match failure {
             Failure::OutOfMemory => return,
@@ -121,7 +121,7 @@ impl Machine {
     }
 
     pub(super) fn on_up(&mut self, id: DeviceId, now: Moment) {
-        let Some(device) = self.gpu_mut(id) else { return };
+        let Some(device) = self.in_worker_mut(id) else { return };
         if let Worker::Starting { since } = device.worker {
             device.start_time = now.since(since);
             device.worker = Worker::Ready;
@@ -132,14 +132,14 @@ impl Machine {
     }
 
     pub(super) fn on_heartbeat(&mut self, id: DeviceId, now: Moment) {
-        if let Some(device) = self.gpu_mut(id).filter(|device| device.worker == Worker::Ready) {
+        if let Some(device) = self.in_worker_mut(id).filter(|device| device.worker == Worker::Ready) {
             device.last_sign = now;
         }
     }
 
     /// A worker is gone, and its batches with it.
     pub(super) fn on_down(&mut self, id: DeviceId, ending: Ending, now: Moment, actions: &mut Vec<Action>) {
-        let Some(device) = self.gpu_mut(id) else { return };
+        let Some(device) = self.in_worker_mut(id) else { return };
         let worker = device.worker;
         let is_stale = match worker {
             Worker::Absent => true,
@@ -198,7 +198,8 @@ impl Machine {
         let now = self.now;
         let is_bad = matches!(condition, Condition::Bad(_));
         // The CPU is this process: if it were not well, nobody would know.
-        let Some(device) = self.devices.get_mut(usize::from(id.0)).filter(|device| device.is_gpu() || !is_bad) else {
+        let Some(device) = self.devices.get_mut(usize::from(id.0)).filter(|device| device.has_worker() || !is_bad)
+        else {
             return;
         };
         let was_bad = matches!(device.condition, Condition::Bad(_));
@@ -222,7 +223,7 @@ impl Machine {
     /// A probe is answered.
     pub(super) fn on_probed(&mut self, id: DeviceId, has_passed: bool, now: Moment, actions: &mut Vec<Action>) {
         let recovery = self.options.recovery;
-        let Some(device) = self.gpu_mut(id).filter(|device| device.worker == Worker::Ready) else { return };
+        let Some(device) = self.in_worker_mut(id).filter(|device| device.worker == Worker::Ready) else { return };
         if device.probing_since.take().is_none() {
             return;
         }
@@ -264,7 +265,7 @@ impl Machine {
 
     /// An earlier process gave the device up.
     pub(super) fn on_given_up(&mut self, id: DeviceId, actions: &mut Vec<Action>) {
-        let Some(device) = self.gpu_mut(id) else { return };
+        let Some(device) = self.in_worker_mut(id) else { return };
         device.state = DeviceState::Out(Fallback::Unhealthy);
         // Whoever told this knows it: no alert, but its return is one.
         device.is_known = true;
@@ -429,7 +430,7 @@ impl Machine {
 
     /// Takes a batch from the device that had it; none if it was given up before.
     fn take_batch(&mut self, batch: BatchId, now: Moment) -> Option<(DeviceId, super::device::Running)> {
-        let ids = self.gpus.union(self.cpus);
+        let ids = self.in_workers.union(self.in_process);
         for id in ids.iter() {
             let device = self.device_mut(id);
             let Some(at) = device.running.iter().position(|running| running.batch == batch) else { continue };
@@ -450,8 +451,8 @@ impl Machine {
         self.device_mut(id).ladder.next_delay(&recovery)
     }
 
-    fn gpu_mut(&mut self, id: DeviceId) -> Option<&mut Device> {
-        self.devices.get_mut(usize::from(id.0)).filter(|device| device.is_gpu())
+    fn in_worker_mut(&mut self, id: DeviceId) -> Option<&mut Device> {
+        self.devices.get_mut(usize::from(id.0)).filter(|device| device.has_worker())
     }
 
     pub(super) fn device(&self, id: DeviceId) -> &Device {

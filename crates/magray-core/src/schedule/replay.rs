@@ -28,7 +28,7 @@ pub(super) enum Setback {
     /// The worker was ended because this batch took too long, but it may have waited for its weights.
     Unclear,
     /// The CPU failed on this batch.
-    FailedOnCpu,
+    FailedInProcess,
 }
 
 /// What the end of a batch says about a request in it.
@@ -121,7 +121,7 @@ impl Machine {
 
     /// Writes down what happened to a request, and refuses it if that was once too often.
     fn note(&mut self, id: RequestId, loss: Loss, evidence: Evidence, actions: &mut Vec<Action>) {
-        let is_gpu = self.gpus.contains(loss.device);
+        let is_gpu = self.in_workers.contains(loss.device);
         let poison_kills = self.options.recovery.poison_kills;
         let is_everybody_blamed = sabotaged!(self, BlameEverybody);
         let is_poison_ignored = sabotaged!(self, IgnorePoison);
@@ -136,7 +136,7 @@ impl Machine {
             // Once it may be the weights' fault; twice, or after other trouble, it is not.
             Setback::Unclear if !was_suspect && !std::mem::replace(&mut job.is_excused, true) => 0,
             Setback::Fatal | Setback::Unclear => job.blame.workers.blame(evidence.is_trial),
-            Setback::FailedOnCpu => job.blame.cpu.blame(evidence.is_trial),
+            Setback::FailedInProcess => job.blame.cpu.blame(evidence.is_trial),
         };
         job.transients += u32::from(loss.setback == Setback::Transient);
         job.setbacks += u32::from(!matches!(loss.setback, Setback::TooLarge | Setback::NeverFits));
@@ -165,7 +165,7 @@ impl Machine {
             _ => {}
         }
         let can_have = |&cpu: &DeviceId| self.obstacle(cpu, job.group.model).is_none();
-        let cpus: DeviceSet = reach.may.and(self.cpus).iter().filter(can_have).collect();
+        let cpus: DeviceSet = reach.may.and(self.in_process).iter().filter(can_have).collect();
         if job.allowed == Allowed::Any && job.setbacks >= SETBACKS_MAX && !cpus.is_empty() {
             reach = Reach { may: cpus, rather_not: DeviceSet::EMPTY };
         }

@@ -1,7 +1,7 @@
 //! What the machine tells of itself to people and metrics.
 //! Numbers of one moment: nothing here decides anything.
 
-use super::{DeviceKind, Fallback, ModelPlan};
+use super::{DeviceKind, Fallback, Location, ModelPlan};
 use crate::ledger::Owner;
 use std::time::Duration;
 
@@ -77,6 +77,8 @@ impl Residency {
 pub struct DeviceView {
     /// What it is.
     pub kind: DeviceKind,
+    /// Where its executor runs.
+    pub location: Location,
     /// Whether and why not it is used.
     pub state: DeviceState,
     /// Whether its worker was told to end because nobody needs it, or is as soon as nobody waits who might.

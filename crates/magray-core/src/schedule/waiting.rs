@@ -64,12 +64,12 @@ impl Machine {
         let is_new = self.queue.insert(ticket, Run { request: id, end: numbers.end, tokens, arrived });
         job.tickets.push(ticket);
         // The CPU does not go away, but it may not have the weights.
-        if present.and(self.cpus).is_empty() && job.deadline.is_none() && job.patience.is_none() {
+        if present.and(self.in_process).is_empty() && job.deadline.is_none() && job.patience.is_none() {
             let patience = self.now + start_max;
             job.patience = Some(patience);
             self.patience.insert((patience, id));
         }
-        if present.and(self.gpus).is_empty() {
+        if present.and(self.in_workers).is_empty() {
             self.ask_for_weights(bucket, is_new);
         }
     }
@@ -90,7 +90,7 @@ impl Machine {
     /// Notes that a bucket may wait for weights that nobody brings yet.
     fn ask_for_weights(&mut self, bucket: BucketKey, is_new: bool) {
         let now = self.now;
-        let (gpus, cpus) = (bucket.reach.may.and(self.gpus), bucket.reach.may.and(self.cpus));
+        let (gpus, cpus) = (bucket.reach.may.and(self.in_workers), bucket.reach.may.and(self.in_process));
         let model = self.residency.model_mut(bucket.group.model);
         let near = model.present.union(model.coming);
         if !gpus.is_empty() && gpus.and(near).is_empty() {
@@ -206,7 +206,7 @@ impl Machine {
         });
         let first = stranded.min();
         // The CPU has it: that does not go away unseen.
-        let on_cpus = self.cpus.and(self.model(model).present);
+        let on_cpus = self.in_process.and(self.model(model).present);
         let is_safe = job.tickets.iter().all(|ticket| !ticket.bucket.reach.may.and(on_cpus).is_empty());
         if let Some((due, may)) = first
             && due <= now

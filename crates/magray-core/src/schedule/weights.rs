@@ -21,7 +21,7 @@ impl Machine {
     pub(super) fn on_loaded(&mut self, id: DeviceId, load: Arrival, now: Moment) {
         let Some(Stage::Loading { .. }) = self.stage(id, load.model) else { return };
         let source = if load.from_host { Source::Host } else { Source::Files };
-        let is_gpu = self.gpus.contains(id);
+        let is_gpu = self.in_workers.contains(id);
         let model = self.residency.model_mut(load.model);
         let is_preheated = model.want.is_some_and(|want| want.is_preheat) && is_gpu;
         model.is_in_host = true;
@@ -32,7 +32,7 @@ impl Machine {
             model.gpu_used = now;
             model.want = None;
         }
-        if is_gpu || self.gpus.is_empty() {
+        if is_gpu || self.in_workers.is_empty() {
             model.plan.bytes = load.bytes;
         }
         self.device_mut(id).last_sign = now;
@@ -49,10 +49,10 @@ impl Machine {
 
     /// What a model takes on one GPU, it is expected to take on others that have not told yet.
     fn expect_bytes(&mut self, from: DeviceId, load: Arrival) {
-        if !self.gpus.contains(from) {
+        if !self.in_workers.contains(from) {
             return;
         }
-        for gpu in self.gpus.without(DeviceSet::one(from)).iter() {
+        for gpu in self.in_workers.without(DeviceSet::one(from)).iter() {
             let resident = self.residency.memory_mut(gpu).resident_mut(load.model);
             if resident.stage == Stage::Absent && !resident.times.is_measured() {
                 resident.bytes = load.bytes;
@@ -70,7 +70,7 @@ impl Machine {
         actions: &mut Vec<Action>,
     ) {
         let Some(Stage::Loading { is_restored, .. }) = self.stage(id, model) else { return };
-        let is_gpu = self.gpus.contains(id);
+        let is_gpu = self.in_workers.contains(id);
         self.device_mut(id).last_sign = now;
         let memory = self.residency.memory_mut(id);
         let is_asked_to_leave = memory.resident(model).leave.is_some();
@@ -110,7 +110,7 @@ impl Machine {
     /// Weights have left their device.
     pub(super) fn on_offloaded(&mut self, id: DeviceId, model: ModelId, now: Moment) {
         let Some(Stage::Leaving { .. }) = self.stage(id, model) else { return };
-        self.residency.model_mut(model).offloads += u64::from(self.gpus.contains(id));
+        self.residency.model_mut(model).offloads += u64::from(self.in_workers.contains(id));
         self.device_mut(id).last_sign = now;
         self.residency.memory_mut(id).end_offload(model);
         self.residency.unsettle();
@@ -202,7 +202,7 @@ impl Machine {
             return Some(Fallback::NotLoaded);
         }
         // Other models can be made to leave a GPU, unless they are pinned; nobody is made to leave the CPU.
-        let is_fixed = |other: ModelId, there: &Resident| match self.gpus.contains(id) {
+        let is_fixed = |other: ModelId, there: &Resident| match self.in_workers.contains(id) {
             true => {
                 let is_pinned = self.model(other).plan.is_pinned && !sabotaged!(self, PushPinned);
                 is_pinned && !there.is_on_its_way_out()
@@ -211,7 +211,7 @@ impl Machine {
         };
         let others = memory.residents().filter(|(other, there)| *other != model && there.stage != Stage::Absent);
         let fixed = others.filter(|(other, there)| is_fixed(*other, there)).map(|(other, _)| memory.bytes(other));
-        let vectors = if self.gpus.contains(id) { 0 } else { memory.vectors() };
+        let vectors = if self.in_workers.contains(id) { 0 } else { memory.vectors() };
         let taken = fixed.fold(vectors, u64::saturating_add);
         if taken.saturating_add(memory.bytes(model)) > memory.ledger().room() {
             return Some(Fallback::OutOfMemory);
@@ -251,7 +251,12 @@ impl Machine {
                 plan: model.plan,
                 idle: if requests > 0 { Duration::ZERO } else { self.now.since(model.used) },
                 requests,
-                residency: self.gpus.union(self.cpus).iter().map(|device| self.residency_on(device, id)).collect(),
+                residency: self
+                    .in_workers
+                    .union(self.in_process)
+                    .iter()
+                    .map(|device| self.residency_on(device, id))
+                    .collect(),
                 loads: model.loads,
                 offloads: model.offloads,
                 departures: self.residency.memories().map(|memory| memory.resident(id).departures).collect(),
@@ -268,7 +273,7 @@ impl Machine {
             Stage::Present { .. } => Residency::OnDevice,
             Stage::Leaving { .. } => Residency::Leaving,
             Stage::Absent if !has_image => Residency::Unloaded,
-            Stage::Absent if device.is_gpu() && device.worker == Worker::Absent => Residency::OnCpuCold,
+            Stage::Absent if device.has_worker() && device.worker == Worker::Absent => Residency::OnCpuCold,
             Stage::Absent => Residency::OnCpu,
         }
     }

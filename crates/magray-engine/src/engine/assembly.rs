@@ -2,7 +2,7 @@
 //! Decides nothing about requests.
 
 use super::choice::Choices;
-use super::devices::{self, Gpu, device_of_gpu};
+use super::devices::{self, Gpu, IN_PROCESS, device_of_gpu};
 use super::dispatcher::{Dispatcher, is_delivering};
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, join_until};
 use super::images::Images;
@@ -18,7 +18,7 @@ use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedS
 use crate::spec::ModelSpec;
 use crate::worker::WorkerSpec;
 use magray_core::ledger::Budget;
-use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Machine, ModelPlan};
+use magray_core::schedule::{Allowed, DeviceKind, DeviceSpec, Location, Machine, ModelPlan};
 use magray_core::{Precision, PrecisionChoice, Reason};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -32,8 +32,6 @@ const GPU_BATCH_TOKENS: u32 = 32_768;
 const GPU_SLOTS: usize = 2;
 /// Threads that have no more of a batch begin with the next while the others end it.
 const CPU_SLOTS: usize = 2;
-/// The CPU is the first; GPUs follow.
-const CPU: DeviceId = DeviceId(0);
 /// A reset of a GPU by another process is noticed within this time.
 const LEDGER_INTERVAL: Duration = Duration::from_secs(1);
 /// Workers that were told to stop have this long before they are killed.
@@ -75,12 +73,14 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let gpu_tokens = GPU_BATCH_TOKENS.saturating_sub(models.known_tokens() as u32).max(1);
     let cpu = DeviceSpec {
         kind: DeviceKind::Cpu,
+        location: Location::InProcess,
         slots: CPU_SLOTS,
         batch_tokens_max: CPU_BATCH_TOKENS,
         memory: Budget::UNBOUNDED,
     };
     let gpu = |gpu: &Gpu| DeviceSpec {
         kind: DeviceKind::Gpu,
+        location: Location::Worker,
         slots: GPU_SLOTS,
         batch_tokens_max: gpu_tokens,
         memory: gpu.memory(options.encoder.gpu.rules.memory_limit_bytes),
@@ -97,7 +97,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     };
     let dispatcher = Arc::new(Dispatcher::new(machine, absent, on_change));
     let in_workers = in_workers(options, &gpus, &models, Arc::downgrade(&dispatcher));
-    let cpu = InProcess::new(CPU, Arc::clone(&models.packer), Arc::downgrade(&dispatcher))?;
+    let cpu = InProcess::new(IN_PROCESS, Arc::clone(&models.packer), Arc::downgrade(&dispatcher))?;
     let mut all: Vec<Box<dyn ExecutorHandle>> = vec![Box::new(cpu)];
     all.extend(in_workers);
     let given_up: Vec<_> = news.out_of_service().into_iter().map(device_of_gpu).collect();

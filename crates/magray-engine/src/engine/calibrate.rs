@@ -1,7 +1,7 @@
 //! Measures how fast CPU and GPU compute a model, by work that passes through the queue like any other.
 //! Decides nothing: the figures go to the choice of a device.
 
-use super::devices::device_of_gpu;
+use super::devices::{IN_PROCESS, device_of_gpu};
 use super::{Allowed, Engine, EngineError, Outlook, Priority, Residency, Running, Work};
 use magray_core::{EncoderShape, Scores};
 use std::sync::{Arc, Weak};
@@ -93,7 +93,9 @@ fn watch(weak: &Weak<Running>) {
         for model in left {
             let residency = &status.models[model].view.residency;
             let is_there = |device: usize| residency.get(device) == Some(&Residency::OnDevice);
-            if is_there(0) && is_there(usize::from(device_of_gpu(0).0)) && engine.calibrate(model).is_err() {
+            if [IN_PROCESS, device_of_gpu(0)].iter().all(|device| is_there(usize::from(device.0)))
+                && engine.calibrate(model).is_err()
+            {
                 // The device has other troubles, which are told elsewhere.
                 has_failed.push(model);
             }

@@ -131,9 +131,17 @@ fn not_there(name: DeviceName) -> LoadError {
     Refusal { asked, reason: Reason::Absent { code: "unknown_device", message, is_fault: true } }.into()
 }
 
-/// The device of a GPU, by its place among the GPUs: the first device is the CPU.
+/// The device whose executor runs in this process; those of GPUs follow it.
+pub(super) const IN_PROCESS: DeviceId = DeviceId(0);
+
+/// The device of a GPU, by its place among the GPUs.
 pub(super) fn device_of_gpu(gpu: usize) -> DeviceId {
-    DeviceId(gpu as u16 + 1)
+    DeviceId(IN_PROCESS.0 + 1 + gpu as u16)
+}
+
+/// The place among the GPUs of a device; `None` where it is none of them.
+pub(super) fn gpu_of_device(device: DeviceId) -> Option<usize> {
+    device.0.checked_sub(IN_PROCESS.0 + 1).map(usize::from)
 }
 
 /// The GPUs of the machine that the settings mean.

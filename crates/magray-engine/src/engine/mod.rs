@@ -355,11 +355,11 @@ impl Engine {
         let executors = self.dispatcher().executors();
         let at = executors.iter().position(|executor| executor.name() == device);
         if let Some(at) = at {
-            // The first is the CPU, which nobody remembers.
-            if let Some(gpu) = at.checked_sub(1) {
+            let id = DeviceId(at as u16);
+            if let Some(gpu) = devices::gpu_of_device(id) {
                 self.0.assembly.news.reset(gpu);
             }
-            self.dispatcher().reset(DeviceId(at as u16));
+            self.dispatcher().reset(id);
         }
         at.is_some()
     }

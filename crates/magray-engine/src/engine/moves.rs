@@ -5,7 +5,7 @@ use super::background::Background;
 use super::dispatcher::{Seen, Unmet};
 use super::{Engine, EngineError};
 use magray_core::DeviceName;
-use magray_core::schedule::{DeviceState, ModelView, Priority, Residency, ResidencyRequest};
+use magray_core::schedule::{DeviceState, DeviceView, Location, ModelView, Priority, Residency, ResidencyRequest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -160,10 +160,9 @@ impl Drop for Permit {
 }
 
 /// Whether a model has left every GPU that had it. It may have come back since.
-fn is_offloaded(Seen { before, now, .. }: Seen<'_>) -> bool {
-    let departures = before.departures.iter().zip(&now.departures).skip(1);
-    let mut gpus = gpus(before).zip(departures);
-    gpus.all(|(residency, (before, now))| !is_held(residency) || now > before)
+fn is_offloaded(Seen { before, now, devices }: Seen<'_>) -> bool {
+    let departed = |at: usize| now.departures[at] > before.departures[at];
+    at_location(devices, Location::Worker).all(|at| !is_held(before.residency[at]) || departed(at))
 }
 
 /// Whether a model was in no memory. It may have come back since.
@@ -173,17 +172,17 @@ fn is_released(Seen { before, now, .. }: Seen<'_>) -> bool {
 
 /// Whether a model was on a GPU, or on the CPU where there is no GPU. It may have left since.
 fn is_preheated(Seen { before, now, devices }: Seen<'_>) -> bool {
-    let has_gpu = devices.iter().skip(1).any(|gpu| !matches!(gpu.state, DeviceState::Out(_)));
-    let is_there = |view: &ModelView| match has_gpu {
-        true => gpus(view).any(|residency| residency == Residency::OnDevice),
-        false => view.residency.first() == Some(&Residency::OnDevice),
-    };
+    let is_used = |at: usize| !matches!(devices[at].state, DeviceState::Out(_));
+    let has_worker = at_location(devices, Location::Worker).any(is_used);
+    let location = if has_worker { Location::Worker } else { Location::InProcess };
+    let is_on = |view: &ModelView, at: usize| view.residency[at] == Residency::OnDevice;
+    let is_there = |view: &ModelView| at_location(devices, location).any(|at| is_on(view, at));
     is_there(before) || is_there(now) || now.loads > before.loads
 }
 
-/// Where a model is, seen from the GPUs. The first device is the CPU.
-fn gpus(view: &ModelView) -> impl Iterator<Item = Residency> {
-    view.residency.iter().skip(1).copied()
+/// The places of the devices whose executors run there.
+fn at_location(devices: &[DeviceView], location: Location) -> impl Iterator<Item = usize> {
+    devices.iter().enumerate().filter(move |(_, device)| device.location == location).map(|(at, _)| at)
 }
 
 /// Whether it takes memory of the device.
@@ -213,7 +212,13 @@ mod tests {
 
     impl Rig {
         fn new() -> Self {
-            let spec = |kind| DeviceSpec { kind, slots: 1, batch_tokens_max: 64, memory: Budget::UNBOUNDED };
+            let spec = |kind| DeviceSpec {
+                kind,
+                location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
+                slots: 1,
+                batch_tokens_max: 64,
+                memory: Budget::UNBOUNDED,
+            };
             let plan = ModelPlan { bytes: 1, is_preloaded: false, ..ModelPlan::default() };
             let specs = vec![spec(DeviceKind::Cpu), spec(DeviceKind::Gpu)];
             let mut rig = Self(Machine::new(specs, vec![plan], Options::default()));

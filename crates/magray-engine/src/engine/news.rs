@@ -1,7 +1,7 @@
 //! What people learn of GPUs: alerts when one leaves or returns, and the ledger of those that were given up.
 //! Never fails a request: what cannot be written is logged.
 
-use super::devices::Gpu;
+use super::devices::{Gpu, gpu_of_device};
 use crate::health::{Alert, AlertOptions, Alerts, HealthSample, Ledger, host_name};
 use magray_core::schedule::{Change, DeviceId};
 use std::path::PathBuf;
@@ -76,10 +76,10 @@ impl News {
         }
     }
 
-    /// A device left or came back. The CPU never does. What does not say anything of the device itself is not held
+    /// A device left or came back. What does not say anything of the device itself is not held
     /// against it after this process.
     pub(super) fn tell(&self, device: DeviceId, change: Change, blames_device: bool) {
-        let Some(gpu) = usize::from(device.0).checked_sub(1) else { return };
+        let Some(gpu) = gpu_of_device(device) else { return };
         let Known { name, uuid, .. } = &self.gpus[gpu];
         if let Change::Left { reason, is_permanent: true } = change
             && blames_device

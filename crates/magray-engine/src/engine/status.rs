@@ -2,10 +2,11 @@
 //! Words and figures only: what follows from them is decided elsewhere.
 
 use super::assembly::Assembly;
+use super::devices::gpu_of_device;
 use super::pace::Recent;
 use crate::gpu::MemoryStats;
 use crate::health::HealthSample;
-use magray_core::schedule::{DeviceView, ModelView};
+use magray_core::schedule::{DeviceId, DeviceView, ModelView};
 use magray_core::{CpuPath, DeviceName, Precision};
 use std::time::Duration;
 
@@ -75,8 +76,7 @@ impl Status {
         let view = dispatcher.view();
         let devices = dispatcher.executors().iter().zip(view.devices).enumerate().map(|(at, (executor, schedule))| {
             let status = executor.status();
-            // The first is the CPU.
-            let gpu = at.checked_sub(1);
+            let gpu = gpu_of_device(DeviceId(at as u16));
             let health = gpu.map(|gpu| assembly.news.sample(gpu));
             let hardware = gpu.and_then(|gpu| assembly.news.hardware(gpu));
             let (pid, memory, last_error) = (status.pid, status.memory, status.last_error);

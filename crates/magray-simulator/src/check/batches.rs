@@ -5,7 +5,7 @@ use super::requests::{Last, Ledger};
 use super::rule::{Broken, Rule, Verdict, holds};
 use super::workers::Workers;
 use magray_core::schedule::{
-    BatchId, Batching, DeviceId, DeviceKind, DeviceSpec, DeviceState, Failure, Group, KillCause, ModelId, ModelView,
+    BatchId, Batching, DeviceId, DeviceSpec, DeviceState, Failure, Group, KillCause, Location, ModelId, ModelView,
     Moment, Residency, Span, Step, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +93,7 @@ impl Batches {
     }
 
     pub(crate) fn is_cpu(&self, device: DeviceId) -> bool {
-        self.specs[usize::from(device.0)].kind == DeviceKind::Cpu
+        self.specs[usize::from(device.0)].location == Location::InProcess
     }
 
     /// Whether a device is computing a group for the first time: how long that takes is not known to anybody.
@@ -191,9 +191,9 @@ impl Batches {
             device: done.device,
             texts: done.texts,
             started: done.started,
-            is_cpu: self.specs[at].kind == DeviceKind::Cpu,
+            is_cpu: self.specs[at].location == Location::InProcess,
             gpu_in_rotation: done.gpu_in_rotation,
-            gpu_exists: self.specs.iter().any(|spec| spec.kind == DeviceKind::Gpu),
+            gpu_exists: self.specs.iter().any(|spec| spec.location == Location::Worker),
             is_crowded: self.is_crowded,
         };
         for step in &done.steps {
@@ -239,7 +239,7 @@ impl Batches {
     }
 
     fn put_back(&self, id: BatchId, batch: &Batch, failure: Option<Failure>, ledger: &mut Ledger) {
-        let is_gpu = self.specs[usize::from(batch.device.0)].kind == DeviceKind::Gpu;
+        let is_gpu = self.specs[usize::from(batch.device.0)].location == Location::Worker;
         for step in &batch.steps {
             let entry = ledger.entry_mut(step.request).expect("steps are of known requests");
             for text in step.sequences.clone() {
@@ -267,7 +267,7 @@ impl Batches {
         let has_gpu = |model: &ModelView| {
             let mut there = view.devices.iter().zip(&model.residency);
             there.any(|(device, residency)| {
-                let is_used = device.kind == DeviceKind::Gpu && device.state == DeviceState::InRotation;
+                let is_used = device.location == Location::Worker && device.state == DeviceState::InRotation;
                 is_used && *residency == Residency::OnDevice
             })
         };

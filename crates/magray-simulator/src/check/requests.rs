@@ -10,8 +10,8 @@ use super::weights::Weights;
 use crate::load::Demand;
 use crate::scenario::Scenario;
 use magray_core::schedule::{
-    DeviceId, DeviceKind, DeviceSpec, DeviceState, Event, Fallback, Limits, Moment, Refused, Report, RequestId,
-    Sequence, View,
+    DeviceId, DeviceSpec, DeviceState, Event, Fallback, Limits, Location, Moment, Refused, Report, RequestId, Sequence,
+    View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -278,7 +278,7 @@ impl Ledger {
             // Where its memory did not do, a device does not count any more.
             let had_no_memory = entry.out_of_memory;
             // What failed too often goes to the CPU alone, and that may not have room for the model any more.
-            let mut cpus = view.devices.iter().enumerate().filter(|(_, device)| device.kind == DeviceKind::Cpu);
+            let mut cpus = view.devices.iter().enumerate().filter(|(_, device)| device.location == Location::InProcess);
             let has_no_cpu = cpus.all(|(at, _)| {
                 let id = DeviceId(at as u16);
                 weights.is_hopeless(id, model, now) || waited >= self.start_max && !weights.is_near(id, model, now)

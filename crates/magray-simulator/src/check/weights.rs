@@ -13,7 +13,7 @@ use super::workers::Workers;
 use crate::scenario::Scenario;
 use magray_core::ledger::{CollectionId, Owner};
 use magray_core::schedule::{
-    Allowed, DeviceId, DeviceKind, Event, Keeping, ModelId, ModelPlan, Moment, ResidencyRequest, Step,
+    Allowed, DeviceId, Event, Keeping, Location, ModelId, ModelPlan, Moment, ResidencyRequest, Step,
 };
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(crate) struct Weights {
 /// A device.
 #[derive(Debug)]
 struct Book {
-    kind: DeviceKind,
+    location: Location,
     memory: MemoryBook,
     spots: Vec<Spot>,
     /// When anything of weights, or of its worker, changed last.
@@ -98,9 +98,9 @@ enum Stage {
 impl Weights {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let book = |device: &crate::scenario::Device| {
-            let kind = device.spec.kind;
+            let location = device.spec.location;
             let spot = |(at, model): (usize, &crate::scenario::Model)| Spot {
-                stage: match kind == DeviceKind::Cpu && model.plan.is_preloaded && at < scenario.models_known {
+                stage: match location == Location::InProcess && model.plan.is_preloaded && at < scenario.models_known {
                     true => Stage::Present { has_computed: false },
                     false => Stage::Absent,
                 },
@@ -110,7 +110,7 @@ impl Weights {
                 failures: 0,
             };
             let spots = scenario.models.iter().enumerate().map(spot).collect();
-            Book { kind, memory: MemoryBook::new(device.spec.memory), spots, changed: Moment::START }
+            Book { location, memory: MemoryBook::new(device.spec.memory), spots, changed: Moment::START }
         };
         let known = |(at, model): (usize, &crate::scenario::Model)| Known {
             plan: model.plan,
@@ -141,7 +141,7 @@ impl Weights {
     pub(crate) fn heard(&mut self, event: &Event, batches: &Batches, now: Moment) {
         match event {
             Event::Loaded { device, model, bytes, .. } if self.is_loading(*device, *model) => {
-                let is_gpu = self.book(*device).kind == DeviceKind::Gpu;
+                let is_gpu = self.book(*device).location == Location::Worker;
                 let known = self.known_mut(*model);
                 known.preheat &= !is_gpu;
                 known.used = now;
@@ -150,7 +150,7 @@ impl Weights {
                 spot.bytes = *bytes;
                 spot.is_measured = true;
                 spot.failures = 0;
-                for book in self.books.iter_mut().filter(|book| is_gpu && book.kind == DeviceKind::Gpu) {
+                for book in self.books.iter_mut().filter(|book| is_gpu && book.location == Location::Worker) {
                     let spot = &mut book.spots[model.0 as usize];
                     if !spot.is_measured && spot.stage == Stage::Absent {
                         spot.bytes = *bytes;
@@ -237,7 +237,7 @@ impl Weights {
                 for book in &mut self.books {
                     let spot = &mut book.spots[model.0 as usize];
                     spot.is_asked_to_leave |=
-                        spot.stage != Stage::Absent && (is_release || book.kind == DeviceKind::Gpu);
+                        spot.stage != Stage::Absent && (is_release || book.location == Location::Worker);
                 }
             }
             ResidencyRequest::Preheat => {
@@ -267,7 +267,7 @@ impl Weights {
 
     pub(crate) fn load(&mut self, device: DeviceId, model: ModelId, workers: &Workers, now: Moment) -> Verdict {
         let spot = *self.spot(device, model);
-        let is_ready = self.book(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
+        let is_ready = self.book(device).location == Location::InProcess || workers.takes_orders(device);
         let is_kept_off = self.is_forgetting(model);
         holds(spot.stage == Stage::Absent && is_ready && !is_kept_off, Rule::WeightsOrder, || {
             format!("model {} is to be loaded on device {}: it is {spot:?}", model.0, device.0)
@@ -302,7 +302,7 @@ impl Weights {
         holds(!known.plan.is_pinned || spot.is_asked_to_leave, Rule::Pinned, || {
             format!("model {} is pinned, nobody wants it gone, and it is to leave device {}", model.0, device.0)
         })?;
-        let is_cpu = self.book(device).kind == DeviceKind::Cpu;
+        let is_cpu = self.book(device).location == Location::InProcess;
         let may_leave_cpu = spot.is_asked_to_leave || self.keeping.host.is_some();
         holds(!is_cpu || may_leave_cpu, Rule::Pinned, || {
             format!("model {} is to leave the CPU, and nobody wants that", model.0)
@@ -320,7 +320,7 @@ impl Weights {
 
     /// Whether a request, to which nothing has happened, can be computed by this device and no other.
     fn waits_only_for(&self, entry: &super::requests::Entry, device: DeviceId, model: ModelId) -> bool {
-        let gpus = self.books.iter().filter(|book| book.kind == DeviceKind::Gpu).count();
+        let gpus = self.books.iter().filter(|book| book.location == Location::Worker).count();
         let is_only = match entry.request.allowed {
             Allowed::Only(only) => only == device,
             Allowed::Gpu => gpus == 1,
@@ -371,7 +371,7 @@ impl Weights {
                 // What was ordered off after the request was judged.
                 Stage::Leaving { since } => since == now,
             };
-            at != model.0 as usize && stays && (book.kind == DeviceKind::Cpu || self.models[at].plan.is_pinned)
+            at != model.0 as usize && stays && (book.location == Location::InProcess || self.models[at].plan.is_pinned)
         };
         let fixed = book.spots.iter().enumerate().filter(|(at, spot)| is_fixed(*at, spot));
         let taken = fixed.fold(own.bytes, |sum, (_, spot)| sum.saturating_add(spot.bytes));
@@ -456,7 +456,7 @@ impl Weights {
             let there = book.spots.iter().enumerate();
             let fixed = there.filter(|(other, spot)| is_fixed(*other) && spot.stage != Stage::Absent);
             let taken = fixed.fold(book.spots[at].bytes, |sum, (_, spot)| sum.saturating_add(spot.bytes));
-            book.kind == DeviceKind::Gpu && taken <= book.memory.room()
+            book.location == Location::Worker && taken <= book.memory.room()
         };
         (0..self.models.len()).any(|at| self.models[at].preheat && self.books.iter().any(|book| could_have(book, at)))
     }

@@ -6,7 +6,7 @@ use super::requests::SLACK;
 use super::rule::{Broken, Rule, Verdict, holds};
 use super::weights::Weights;
 use magray_core::schedule::{
-    Change, Condition, DeviceId, DeviceKind, DeviceSpec, DeviceState, Ending, Event, Failure, Fault, KillCause, Moment,
+    Change, Condition, DeviceId, DeviceSpec, DeviceState, Ending, Event, Failure, Fault, KillCause, Location, Moment,
     Recovery, View,
 };
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct Workers {
 /// A device, as the machine was told of it.
 #[derive(Debug)]
 struct Known {
-    kind: DeviceKind,
+    location: Location,
     worker: Worker,
     killed: Option<KillCause>,
     /// Since when it was asked to end because nobody needs it.
@@ -65,7 +65,7 @@ enum Worker {
 impl Workers {
     pub(crate) fn new(specs: &[DeviceSpec], recovery: Recovery, arrival_grace: Duration) -> Self {
         let known = |spec: &DeviceSpec| Known {
-            kind: spec.kind,
+            location: spec.location,
             worker: Worker::Absent,
             killed: None,
             resting: None,
@@ -164,7 +164,7 @@ impl Workers {
             Event::NotLoaded { device, model, failure } if weights.is_loading(*device, *model) => {
                 let known = self.at_mut(*device);
                 known.last_sign = now;
-                if known.kind == DeviceKind::Gpu {
+                if known.location == Location::Worker {
                     self.failed(*device, *failure);
                 }
             }
@@ -202,7 +202,8 @@ impl Workers {
     /// Whether the device's worker is on its way out or gone.
     pub(crate) fn is_being_ended(&self, device: DeviceId) -> bool {
         let known = self.at(device);
-        known.kind == DeviceKind::Gpu && (known.killed.is_some() || known.worker == Worker::Absent || known.is_broken)
+        known.location == Location::Worker
+            && (known.killed.is_some() || known.worker == Worker::Absent || known.is_broken)
     }
 
     /// Whether the device has a worker that is ready and not being ended.
@@ -264,7 +265,7 @@ impl Workers {
     pub(crate) fn may_start(&mut self, device: DeviceId) -> Verdict {
         let known = self.at_mut(device);
         known.is_started = true;
-        let is_usable = known.kind == DeviceKind::Cpu
+        let is_usable = known.location == Location::InProcess
             || (known.worker == Worker::Up
                 && known.killed.is_none()
                 && !known.is_broken
@@ -301,7 +302,7 @@ impl Workers {
 
     pub(crate) fn spawn(&mut self, device: DeviceId, now: Moment) -> Verdict {
         let known = self.at_mut(device);
-        let is_possible = known.kind == DeviceKind::Gpu
+        let is_possible = known.location == Location::Worker
             && known.worker == Worker::Absent
             && known.ruled.is_none_or(|fault| fault == Fault::Lost);
         holds(is_possible, Rule::WorkerOrder, || {
@@ -385,7 +386,7 @@ impl Known {
         holds(is_in || !is_started, Rule::InRotation, || {
             format!("a batch was started on device {at}, which is {state:?}")
         })?;
-        if self.kind == DeviceKind::Cpu {
+        if self.location == Location::InProcess {
             return holds(is_in, Rule::HonestView, || format!("the CPU is {state:?}"));
         }
         let is_gone = self.worker != Worker::Up || self.resting.is_some();

@@ -8,7 +8,7 @@ use crate::load::{Arrivals, Load, Shape};
 use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use crate::trial::try_scenario;
 use magray_core::ledger::Budget;
-use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Moment, Options, Sizing};
+use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Location, Moment, Options, Sizing};
 use std::time::Duration;
 
 const TEXTS: [u32; 9] = [1, 4, 8, 16, 32, 64, 128, 256, 512];
@@ -172,7 +172,13 @@ fn compare() -> Result<Vec<Field>, ExperimentError> {
 fn scenario(case: &Case) -> Scenario {
     let cost = case.like.cost();
     let device = |kind, slots| Device {
-        spec: DeviceSpec { kind, slots, batch_tokens_max: 65_536, memory: Budget::UNBOUNDED },
+        spec: DeviceSpec {
+            kind,
+            location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
+            slots,
+            batch_tokens_max: 65_536,
+            memory: Budget::UNBOUNDED,
+        },
         cost,
         start: Duration::from_millis(1),
         loads: Loads::QUICK,

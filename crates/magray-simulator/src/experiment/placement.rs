@@ -8,7 +8,7 @@ use crate::load::{Arrivals, Load, Shape};
 use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use crate::trial::try_scenario;
 use magray_core::ledger::Budget;
-use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Limits, Moment, Options, Placement};
+use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Limits, Location, Moment, Options, Placement};
 use std::time::Duration;
 
 const RATIOS: [f64; 4] = [1.0, 2.0, 4.0, 10.0];
@@ -70,6 +70,7 @@ impl Pair {
         let device = |kind, ratio: f64| Device {
             spec: DeviceSpec {
                 kind,
+                location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
                 slots: if kind == DeviceKind::Gpu { 2 } else { 1 },
                 batch_tokens_max: 16_384,
                 memory: Budget::UNBOUNDED,

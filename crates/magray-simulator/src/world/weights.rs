@@ -4,7 +4,7 @@
 use super::{Due, World};
 use crate::trouble::Kind;
 use crate::worker::Phase;
-use magray_core::schedule::{DeviceId, DeviceKind, Ending, Event, Failure, ModelId, Moment};
+use magray_core::schedule::{DeviceId, Ending, Event, Failure, Location, ModelId, Moment};
 use std::time::Duration;
 
 /// How an order to load ends.
@@ -81,7 +81,7 @@ impl World {
             LoadEnd::Loaded => {
                 let truth = self.scenario.models[model.0 as usize];
                 let took = self.now.since(order.since);
-                if executor.device.spec.kind == DeviceKind::Gpu && !order.from_host {
+                if executor.device.spec.location == Location::Worker && !order.from_host {
                     let image = self.images[model.0 as usize].generation;
                     let time = took.mul_f64(self.chance.unit());
                     self.agenda.plan(self.now + time, Due::Imaged { order, image });

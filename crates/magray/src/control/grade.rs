@@ -1,7 +1,7 @@
 //! Grades a device: how much of its capacity can be used.
 //! Measures nothing: it goes by the device's state, its heat, and the last minute's fallbacks.
 
-use magray_core::schedule::DeviceKind;
+use magray_core::schedule::Location;
 use magray_engine::engine::{DeviceState, DeviceView, Recent};
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,10 +41,10 @@ pub(super) fn grade(device: &DeviceView, recent: &Recent) -> Grade {
     if !matches!(device.state, DeviceState::InRotation | DeviceState::Resting) {
         return Grade::F;
     }
-    by_heat(device.weight).max(match device.kind {
-        DeviceKind::Gpu => by_fallbacks(recent.fallback_rate().unwrap_or(0.0)),
+    by_heat(device.weight).max(match device.location {
+        Location::Worker => by_fallbacks(recent.fallback_rate().unwrap_or(0.0)),
         // What it computes in place of others is not held against it.
-        DeviceKind::Cpu => Grade::A,
+        Location::InProcess => Grade::A,
     })
 }
 
@@ -69,11 +69,13 @@ fn by_fallbacks(rate: f64) -> Grade {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use magray_core::schedule::DeviceKind;
     use std::time::Duration;
 
-    fn device(kind: DeviceKind, state: DeviceState, weight: f64) -> DeviceView {
+    fn device(location: Location, state: DeviceState, weight: f64) -> DeviceView {
         DeviceView {
-            kind,
+            kind: DeviceKind::Gpu,
+            location,
             state,
             weight,
             batches: 0,
@@ -97,16 +99,16 @@ mod tests {
     #[test]
     fn fallbacks_count_against_gpus_only() {
         let of = |kind, recent| grade(&device(kind, DeviceState::InRotation, 1.0), &recent);
-        assert_eq!(of(DeviceKind::Gpu, recent(0, 0)), Grade::A);
-        assert_eq!(of(DeviceKind::Gpu, recent(100, 1)), Grade::B);
-        assert_eq!(of(DeviceKind::Gpu, recent(100, 10)), Grade::C);
-        assert_eq!(of(DeviceKind::Gpu, recent(100, 11)), Grade::D);
-        assert_eq!(of(DeviceKind::Cpu, recent(100, 100)), Grade::A);
+        assert_eq!(of(Location::Worker, recent(0, 0)), Grade::A);
+        assert_eq!(of(Location::Worker, recent(100, 1)), Grade::B);
+        assert_eq!(of(Location::Worker, recent(100, 10)), Grade::C);
+        assert_eq!(of(Location::Worker, recent(100, 11)), Grade::D);
+        assert_eq!(of(Location::InProcess, recent(100, 100)), Grade::A);
     }
 
     #[test]
     fn the_worse_of_heat_and_fallbacks_counts_and_being_out_is_worst() {
-        let of = |state, weight, recent| grade(&device(DeviceKind::Gpu, state, weight), &recent);
+        let of = |state, weight, recent| grade(&device(Location::Worker, state, weight), &recent);
         assert_eq!(of(DeviceState::InRotation, 0.7, recent(1000, 1)), Grade::C);
         assert_eq!(of(DeviceState::InRotation, 0.9, recent(10, 5)), Grade::D);
         assert_eq!(of(DeviceState::Resting, 1.0, recent(10, 0)), Grade::A);

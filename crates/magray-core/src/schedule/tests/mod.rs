@@ -34,6 +34,7 @@ impl Bench {
     fn starting(gpus: usize, options: Options) -> (Self, Vec<Action>) {
         let mut specs = vec![DeviceSpec {
             kind: DeviceKind::Cpu,
+            location: Location::InProcess,
             slots: 1,
             batch_tokens_max: 4_096,
             memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },
@@ -41,6 +42,7 @@ impl Bench {
         specs.extend(vec![
             DeviceSpec {
                 kind: DeviceKind::Gpu,
+                location: Location::Worker,
                 slots: 2,
                 batch_tokens_max: 16_384,
                 memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },

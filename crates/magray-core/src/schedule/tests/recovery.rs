@@ -316,6 +316,7 @@ fn a_probe_that_hangs_ends_the_worker() {
 fn a_device_given_up_by_an_earlier_process_is_not_started_before_a_reset() {
     let specs = vec![DeviceSpec {
         kind: DeviceKind::Gpu,
+        location: Location::Worker,
         slots: 2,
         batch_tokens_max: 16_384,
         memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },

@@ -6,6 +6,7 @@ use super::*;
 fn bench(kv_max: u64, turn_max: Duration) -> Bench {
     let spec = |kind, kv_max| DeviceSpec {
         kind,
+        location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
         slots: 2,
         batch_tokens_max: 4_096,
         memory: Budget { kv_max, ..Budget::UNBOUNDED },

@@ -9,8 +9,8 @@ use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use magray_core::ledger::{Budget, MemoryReport};
 use magray_core::schedule::{
     Action, Allowed, BatchId, Change, DeviceId, DeviceKind, DeviceSpec, DeviceState, DeviceView, Ending, Event,
-    Failure, Fallback, Group, KillCause, Limits, ModelId, ModelPlan, ModelView, Moment, Options, Priority, Refused,
-    Report, Request, RequestId, Sequence, Span, Step, View,
+    Failure, Fallback, Group, KillCause, Limits, Location, ModelId, ModelPlan, ModelView, Moment, Options, Priority,
+    Refused, Report, Request, RequestId, Sequence, Span, Step, View,
 };
 use std::time::Duration;
 
@@ -46,6 +46,7 @@ impl Books {
         let device = |kind| Device {
             spec: DeviceSpec {
                 kind,
+                location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
                 slots: 2,
                 batch_tokens_max: 100,
                 memory: Budget { memory_max: memory_max(kind), context: 0, kv_max: 0 },
@@ -161,6 +162,7 @@ impl Books {
     fn view(&self, gpu: DeviceState) -> View {
         let device = |id: DeviceId, kind, state| DeviceView {
             kind,
+            location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
             state,
             is_ending: false,
             weight: 1.0,

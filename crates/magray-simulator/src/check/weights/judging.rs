@@ -6,7 +6,7 @@ use crate::check::batches::Batches;
 use crate::check::requests::{Entry, Ledger, SLACK};
 use crate::check::rule::{Rule, Verdict, holds};
 use crate::check::workers::Workers;
-use magray_core::schedule::{DeviceId, DeviceKind, DeviceState, ModelId, ModelPlan, Moment, Residency, View};
+use magray_core::schedule::{DeviceId, DeviceState, Location, ModelId, ModelPlan, Moment, Residency, View};
 use std::time::Duration;
 
 /// How everything else stands after a step.
@@ -40,7 +40,7 @@ impl Weights {
                     format!("the view has model {at} on device {place} as {said:?}, and it is {ours:?}")
                 })?;
                 self.judge_residency_request(device, model, scene)?;
-                let is_gpu = self.books[place].kind == DeviceKind::Gpu;
+                let is_gpu = self.books[place].location == Location::Worker;
                 if is_gpu && ours == Residency::OnDevice && view.devices[place].state == DeviceState::InRotation {
                     self.models[at].preheat = false;
                     self.judge_idle(device, model, workers, now)?;
@@ -62,7 +62,7 @@ impl Weights {
         let Scene { workers, batches, .. } = scene;
         let spot = self.spot(device, model);
         let is_open = spot.is_asked_to_leave && matches!(spot.stage, Stage::Present { .. });
-        let is_heard = self.book(device).kind == DeviceKind::Cpu || workers.takes_orders(device);
+        let is_heard = self.book(device).location == Location::InProcess || workers.takes_orders(device);
         let is_put_off = !is_heard || Self::is_used(device, model, batches, workers);
         holds(!is_open || is_put_off, Rule::Granted, || {
             format!("model {} is wanted gone from device {}, nothing needs it there, and it stays", model.0, device.0)
@@ -108,7 +108,7 @@ impl Weights {
             // What leaves the CPU leaves the host, and comes back after that.
             let leaves_cpu = self.books.iter().any(|book| {
                 let stage = book.spots[model.0 as usize].stage;
-                book.kind == DeviceKind::Cpu && matches!(stage, Stage::Leaving { .. })
+                book.location == Location::InProcess && matches!(stage, Stage::Leaving { .. })
             });
             let is_going = known.is_released || known.is_forgetting || leaves_cpu;
             self.waits_only_for(entry, device, model) && !is_going && !is_kept_off
@@ -124,7 +124,7 @@ impl Weights {
         let Scene { view, workers, .. } = scene;
         let seen = &view.devices[usize::from(device.0)];
         let book = self.book(device);
-        if book.kind == DeviceKind::Cpu || !workers.takes_orders(device) {
+        if book.location == Location::InProcess || !workers.takes_orders(device) {
             return Ok(());
         }
         let since = book.moving_since();
@@ -147,7 +147,7 @@ impl Weights {
     }
 
     pub(crate) fn residency(&self, device: DeviceId, model: ModelId, workers: &Workers) -> Residency {
-        let is_cpu = self.book(device).kind == DeviceKind::Cpu;
+        let is_cpu = self.book(device).location == Location::InProcess;
         match self.spot(device, model).stage {
             Stage::Loading { .. } => Residency::Loading,
             Stage::Present { .. } => Residency::OnDevice,

@@ -30,7 +30,13 @@ fn room(device: DeviceId, bytes: u64) -> Event {
 fn bench_of(gpus: usize, room_gib: u64, plans: &[ModelPlan], options: Options) -> Bench {
     let spec = |kind, slots, memory_max| {
         let memory = Budget { memory_max, context: 0, kv_max: 4_096 };
-        DeviceSpec { kind, slots, batch_tokens_max: 16_384, memory }
+        DeviceSpec {
+            kind,
+            location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
+            slots,
+            batch_tokens_max: 16_384,
+            memory,
+        }
     };
     let mut specs = vec![spec(DeviceKind::Cpu, 1, u64::MAX)];
     specs.extend(vec![spec(DeviceKind::Gpu, 2, memory_for(room_gib * GIB)); gpus]);

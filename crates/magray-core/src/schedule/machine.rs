@@ -96,8 +96,9 @@ impl Machine {
         }
         self.excuse_workers(now);
         self.now = now;
-        // Neither a sign of life nor a request that leaves is a reason to place anything.
-        let is_news = !matches!(event, Event::Heartbeat { .. } | Event::Cancelled(_) | Event::Draining);
+        // Neither a sign of life nor a request that leaves is a reason to place anything; a report is where the room changes.
+        let is_quiet = matches!(event, Event::Heartbeat { .. } | Event::Memory { .. });
+        let is_news = !is_quiet && !matches!(event, Event::Cancelled(_) | Event::Draining);
         let is_due = self.placement_wake.is_some_and(|wake| wake <= now);
         let actions_before = actions.len();
         match event {

@@ -10,7 +10,7 @@ use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Order, Turn,
 use super::images::{Holder, Images};
 use crate::executors::{Failure, FailureKind, NewTokens};
 use crate::faults::{FaultOrder, FaultPlan};
-use crate::gpu::MemoryStats;
+use crate::gpu::{MemoryAccounts, MemoryStats};
 use crate::packed::Tokens;
 use crate::worker::{self, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
 use magray_core::schedule::{DeviceId, Ending};
@@ -306,7 +306,8 @@ impl Inner {
         state.slots = (0..self.spec.worker.slots).map(|_| Slot::Free).collect();
         state.presence = Presence::new(self.spec.worker.models.len());
         state.precisions.resize(self.spec.worker.models.len(), None);
-        let report = state.presence.report(&ready.memory, self.spec.worker.context_bytes());
+        let accounts = MemoryAccounts::of(&ready.memory, self.spec.worker.device.context_bytes(), Vec::new());
+        let report = accounts.report(ready.memory.free);
         state.memory = Some(ready.memory);
         state.handle = Some(handle.clone());
         if state.is_closed {
@@ -362,11 +363,11 @@ impl Inner {
                 continue;
             };
             match message {
-                FromWorker::Heartbeat { memory } => {
-                    let report = self.beat(memory);
+                FromWorker::Heartbeat { memory, accounts } => {
+                    self.lock().memory = Some(memory);
                     dispatcher.heartbeat(self.spec.id);
-                    if let Some(report) = report {
-                        dispatcher.memory(self.spec.id, report);
+                    if let Some(accounts) = accounts {
+                        dispatcher.memory(self.spec.id, accounts.report(memory.free));
                     }
                 }
                 FromWorker::Finished { slot, compute, .. } => {

@@ -1,6 +1,7 @@
 //! How much memory of a device is in use.
 //! Frees nothing.
 
+use magray_core::ledger::{MemoryReport, ModelId, Owner};
 use magray_core::pool::PoolStats;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,39 @@ impl MemoryStats {
     }
 }
 
+/// What a worker holds of its device's memory, by account, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryAccounts {
+    /// Taken by the driver.
+    pub context: u64,
+    /// Taken by passes of models that are on the device.
+    pub workspace: u64,
+    /// Given up when it is needed: by models that are away, and by the pool.
+    pub cached: u64,
+    /// Taken by the weights of each model.
+    pub weights: Vec<u64>,
+}
+
+impl MemoryAccounts {
+    /// Who has what was measured, where these weights are on the device and no others are on their way.
+    pub(crate) fn of(memory: &MemoryStats, context: u64, weights: Vec<u64>) -> Self {
+        let MemoryStats { allocated, reserved, spare, pool, .. } = *memory;
+        let all_weights = weights.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        let workspace = allocated.saturating_sub(all_weights).saturating_sub(spare);
+        let ours = if pool.reserved > 0 { pool.reserved } else { reserved.max(allocated) };
+        let cached = ours.saturating_sub(workspace).saturating_sub(all_weights);
+        Self { context, workspace, cached, weights }
+    }
+
+    /// The same for the ledger, with what no process has taken.
+    pub(crate) fn report(&self, free: u64) -> MemoryReport {
+        let weights = (0..).map(ModelId).zip(&self.weights).map(|(model, bytes)| (Owner::Weights(model), *bytes));
+        let mut held: Vec<(Owner, u64)> = weights.filter(|(_, bytes)| *bytes > 0).collect();
+        held.extend([(Owner::Context, self.context), (Owner::Workspace, self.workspace)]);
+        MemoryReport { free, cached: self.cached, held }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +75,18 @@ mod tests {
             MemoryStats { allocated: 25, reserved: 30, peak_allocated: 40, total: 200, ..MemoryStats::default() };
         assert_eq!(stats.utilisation_percent(), 12.5);
         assert_eq!(MemoryStats::default().utilisation_percent(), 0.0);
+    }
+
+    #[test]
+    fn every_byte_is_of_the_driver_or_weights_or_passes_or_free() {
+        let memory = MemoryStats { allocated: 60, reserved: 80, free: 70, total: 200, ..MemoryStats::default() };
+        let report = MemoryAccounts::of(&memory, 10, vec![0, 40]).report(memory.free);
+        assert_eq!((report.free, report.cached), (70, 20), "what is taken and not used can be had");
+        let held = [(Owner::Weights(ModelId(1)), 40), (Owner::Context, 10), (Owner::Workspace, 20)];
+        assert_eq!((report.held.as_slice(), report.capacity()), (held.as_slice(), 160));
+        let parked = MemoryAccounts::of(&MemoryStats { spare: 20, ..memory }, 10, vec![0, 40]);
+        assert_eq!((parked.workspace, parked.cached), (0, 40), "what passes of models had that are away can be had");
+        let absurd = MemoryAccounts::of(&memory, 10, vec![u64::MAX, u64::MAX]);
+        assert_eq!(absurd.report(u64::MAX).capacity(), u64::MAX);
     }
 }

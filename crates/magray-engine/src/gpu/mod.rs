@@ -14,7 +14,7 @@ pub use magray_device::cuda::{
     CONTEXT_BYTES, CudaError, Declined, GpuInfo, MemoryOptions, PoolProbe, ProbeBlock, Sample, SearchPath, Throttle,
     Visible,
 };
-pub use memory::MemoryStats;
+pub use memory::{MemoryAccounts, MemoryStats};
 pub use sandbox::{SandboxMode, UnknownMode};
 pub use survey::{GpuStatus, Survey};
 

@@ -2,7 +2,7 @@
 //! Sends and receives nothing.
 
 use crate::executors::{Failure, NewTokens, Origin};
-use crate::gpu::MemoryStats;
+use crate::gpu::{MemoryAccounts, MemoryStats};
 use magray_core::Precision;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -133,6 +133,8 @@ pub enum FromWorker {
     Heartbeat {
         /// The device's memory.
         memory: MemoryStats,
+        /// Who has it; not told while weights are on their way.
+        accounts: Option<MemoryAccounts>,
     },
 }
 

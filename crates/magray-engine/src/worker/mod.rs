@@ -7,6 +7,7 @@
 mod channel;
 mod confine;
 mod handle;
+mod holdings;
 mod jobs;
 mod message;
 mod mishaps;

@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn half_a_message_is_the_end() {
-        let bytes = bytes_of(&ToSupervisor::Event(FromWorker::Heartbeat { memory: MemoryStats::default() }));
+        let bytes =
+            bytes_of(&ToSupervisor::Event(FromWorker::Heartbeat { memory: MemoryStats::default(), accounts: None }));
         assert_eq!(hear(&bytes[..bytes.len() - 1], "kill -KILL $$"), (None, Exit::Killed));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::channel::{ChannelError, Incoming, Outgoing};
 use super::confine;
+use super::holdings::Holdings;
 use super::message::{Batch, FromWorker, Image, ToSupervisor, ToWorker, TurnStep};
 use super::mishaps::{Mishaps, Planned};
 use super::sandbox::{self, Targets, attempt_all};
@@ -124,10 +125,12 @@ fn run(
     };
     let fd = incoming.take_fd().ok_or(Garbled("no memory with the message that announced it"))?;
     let slots = Slots::take_over(fd, layout)?;
-    start_heartbeats(Arc::clone(outgoing), &executor, Mishaps::new(faults.as_ref(), Place::Heartbeat))?;
+    let holdings = Arc::new(Holdings::new(spec.device.context_bytes(), spec.models.len()));
+    let mishaps = Mishaps::new(faults.as_ref(), Place::Heartbeat);
+    start_heartbeats(Arc::clone(outgoing), &executor, Arc::clone(&holdings), mishaps)?;
     start_tending(&executor)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Load);
-    let transfers = Transfers::start(Arc::clone(&executor), &spec, Arc::clone(outgoing), mishaps)?;
+    let transfers = Transfers::start(Arc::clone(&executor), &spec, holdings, Arc::clone(outgoing), mishaps)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
     let models = spec.models.len();
     let (staged, outcomes) = (Staged::default(), Outcomes::default());
@@ -181,11 +184,19 @@ pub(super) fn report(outgoing: &Mutex<Outgoing>, event: FromWorker) -> Result<()
 }
 
 /// Starts the thread that says that the process lives. That it computes is said by its answers.
-fn start_heartbeats(outgoing: SharedOutgoing, executor: &Arc<dyn Executor>, mut mishaps: Mishaps) -> io::Result<()> {
+fn start_heartbeats(
+    outgoing: SharedOutgoing,
+    executor: &Arc<dyn Executor>,
+    holdings: Arc<Holdings>,
+    mut mishaps: Mishaps,
+) -> io::Result<()> {
     let executor = Arc::downgrade(executor);
     let beat = move || {
-        while let Some(memory) = executor.upgrade().map(|executor| executor.memory()) {
-            if !mishaps.is_on(FaultKind::Freeze) && report(&outgoing, FromWorker::Heartbeat { memory }).is_err() {
+        while let Some(executor) = executor.upgrade() {
+            let (memory, accounts) = holdings.measure(|| executor.memory());
+            drop(executor);
+            let heartbeat = FromWorker::Heartbeat { memory, accounts };
+            if !mishaps.is_on(FaultKind::Freeze) && report(&outgoing, heartbeat).is_err() {
                 // Nobody hears it any more: the watcher ends the process.
                 return;
             }

@@ -2,6 +2,7 @@
 //! Works beside the thread that computes; says nothing twice and keeps nobody waiting but the next order.
 
 use super::channel::Outgoing;
+use super::holdings::Holdings;
 use super::jobs::{Job, Jobs, TransferThread};
 use super::message::{Arrived, FromWorker, Image};
 use super::mishaps::Mishaps;
@@ -35,6 +36,7 @@ enum Move {
 /// What the threads share.
 struct Crew {
     executor: Arc<dyn Executor>,
+    holdings: Arc<Holdings>,
     /// Numbers in the longest answer of a text.
     outputs_max: usize,
     is_confined: bool,
@@ -52,13 +54,14 @@ impl Transfers {
     pub(super) fn start(
         executor: Arc<dyn Executor>,
         spec: &WorkerSpec,
+        holdings: Arc<Holdings>,
         outgoing: Arc<Mutex<Outgoing>>,
         mishaps: Mishaps,
     ) -> io::Result<Self> {
         let (models, outputs_max) = (spec.models.len(), spec.outputs_max);
         let is_confined = spec.sandbox != SandboxMode::Off;
         let (mishaps, speed) = (Mutex::new(mishaps), AtomicU64::new(0));
-        let crew = Crew { executor, outputs_max, is_confined, outgoing, mishaps, speed };
+        let crew = Crew { executor, holdings, outputs_max, is_confined, outgoing, mishaps, speed };
         let jobs = Jobs::start(move |model, what| {
             // The thread that computes would end the process by a panic; so does this one.
             if catch_unwind(AssertUnwindSafe(|| crew.work(model, what))).is_err() {
@@ -95,17 +98,22 @@ impl Crew {
         match what {
             Move::Load(image, fd) => self.load(model, image, fd),
             Move::Offload => self.offload(model),
-            Move::Forget => self.executor.release(model),
+            Move::Forget => {
+                let _change = self.holdings.change(model);
+                self.executor.release(model);
+            }
         }
     }
 
     fn load(&self, model: usize, image: Image, fd: Option<OwnedFd>) {
         let began = Instant::now();
+        let mut change = self.holdings.change(model);
         let injected = self.mishaps.lock().unwrap_or_else(PoisonError::into_inner).befall_load();
         let came = match injected {
             Some(fault) => Err(befall(fault)),
             None => self.bring(model, image, fd),
         };
+        let bytes = came.as_ref().map_or(0, |came| came.bytes);
         let came = came.and_then(|mut came| match came.arriving.take() {
             Some(arriving) => self.arrive(model, came, began, arriving).inspect_err(|failure| {
                 if let Image::Filled { image, .. } = image {
@@ -115,6 +123,10 @@ impl Crew {
             }),
             None => Ok(Some(came)),
         });
+        if came.is_ok() {
+            change.came(bytes);
+        }
+        drop(change);
         match came {
             Ok(Some(came)) => self.tell_loaded(model, &came, began.elapsed()),
             Ok(None) => {}
@@ -161,7 +173,9 @@ impl Crew {
 
     fn offload(&self, model: usize) {
         let began = Instant::now();
+        let change = self.holdings.change(model);
         self.executor.offload(model);
+        drop(change);
         self.tell(FromWorker::Offloaded { model, took: began.elapsed(), memory: self.executor.memory() });
     }
 

@@ -1,6 +1,7 @@
 //! Batches through a worker answer as the CPU of this process does.
 
 use crate::rig::{Rig, WIDTH, expected, spec, texts};
+use magray_engine::gpu::MemoryAccounts;
 use magray_engine::testing::{ExecutorDevice, Exit, FromWorker, Offer, Origin, Tokens, Work, WorkerSpec};
 use magray_engine::{DeviceName, EncoderOptions, PrecisionChoice, SingleDevice, engine};
 
@@ -83,7 +84,7 @@ fn heartbeats_come_with_the_memory_and_a_trim_frees_some() {
     let loaded = rig.load(0, Offer::None).unwrap().bytes;
     rig.compute(1, &texts(16, 3)).unwrap();
     let beat = |rig: &mut Rig| loop {
-        if let FromWorker::Heartbeat { memory } = rig.receiver.next().unwrap() {
+        if let FromWorker::Heartbeat { memory, .. } = rig.receiver.next().unwrap() {
             return memory;
         }
     };
@@ -97,4 +98,23 @@ fn heartbeats_come_with_the_memory_and_a_trim_frees_some() {
         }
     };
     assert!(after.peak_allocated > loaded && after.utilisation_percent() < 1.0);
+}
+
+#[test]
+fn heartbeats_tell_who_has_the_memory() {
+    let mut rig = Rig::open(&spec());
+    let bytes = rig.load(0, Offer::None).unwrap().bytes;
+    rig.compute(1, &texts(16, 3)).unwrap();
+    let mut accounts = |is_meant: &dyn Fn(&MemoryAccounts) -> bool| loop {
+        if let FromWorker::Heartbeat { accounts: Some(accounts), .. } = rig.receiver.next().unwrap()
+            && is_meant(&accounts)
+        {
+            return accounts;
+        }
+    };
+    let loaded = accounts(&|accounts| accounts.weights[0] == bytes && accounts.workspace > 0);
+    assert_eq!((loaded.context, loaded.cached), (0, 0));
+    rig.handle.offload(0).unwrap();
+    let left = accounts(&|accounts| accounts.weights[0] == 0);
+    assert_eq!((left.workspace, left.cached), (0, loaded.workspace), "others can have what its passes had");
 }

@@ -128,7 +128,7 @@ impl Rig {
 
     /// Waits until the worker has no memory of its device in use.
     pub(crate) fn wait_until_empty(&mut self) {
-        while !matches!(self.receiver.next().unwrap(), FromWorker::Heartbeat { memory } if memory.allocated == 0) {}
+        while !matches!(self.receiver.next().unwrap(), FromWorker::Heartbeat { memory, .. } if memory.allocated == 0) {}
     }
 
     pub(crate) fn submit(&self, batch: u64, slot: usize, texts: &[Vec<u32>]) {

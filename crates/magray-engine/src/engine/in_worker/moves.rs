@@ -7,7 +7,6 @@ use super::Inner;
 use crate::executors::{Failure, FailureKind, Origin};
 use crate::gpu::MemoryStats;
 use crate::worker::{Arrived, FromWorker, Offer, WorkerHandle};
-use magray_core::ledger::MemoryReport;
 use std::time::{Duration, Instant};
 
 impl Inner {
@@ -54,13 +53,6 @@ impl Inner {
                 (&self.spec.names[model], milliseconds(began.elapsed()), self.spec.images.bytes());
             tracing::info!(target: "magray::engine", model, took_ms, bytes, images_left, "a model is in no memory");
         }
-    }
-
-    /// Takes the figures of a heartbeat; what they say of the device's memory, unless weights are on their way.
-    pub(super) fn beat(&self, memory: MemoryStats) -> Option<MemoryReport> {
-        let mut state = self.lock();
-        state.memory = Some(memory);
-        state.presence.beat(&memory, self.spec.worker.context_bytes())
     }
 
     /// What a worker says of models.

@@ -1,16 +1,12 @@
-//! Which models a worker has on its device, by what it was told and what it said, and what that means of its memory.
+//! Which models a worker has on its device, by what it was told and what it said.
 //! Orders nothing and decides nothing.
 
-use crate::gpu::MemoryStats;
-use magray_core::ledger::{MemoryReport, ModelId, Owner};
 use std::time::{Duration, Instant};
 
 /// The models of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     models: Vec<State>,
-    /// Heartbeats since models last came or went.
-    quiet_beats: u32,
 }
 
 /// Where a model is.
@@ -42,21 +38,7 @@ pub(super) struct Ordered {
 impl Presence {
     /// A worker that knows so many models and has none of them.
     pub(super) fn new(models: usize) -> Self {
-        Self { models: vec![State::Away; models], quiet_beats: 0 }
-    }
-
-    /// What memory figures mean, account by account, where no weights are on their way.
-    pub(super) fn report(&self, memory: &MemoryStats, context: u64) -> MemoryReport {
-        let MemoryStats { allocated, reserved, spare, free, pool, .. } = *memory;
-        let weights = (0..).map(ModelId).zip(&self.models).map(|(model, state)| (Owner::Weights(model), state.bytes()));
-        let mut held: Vec<(Owner, u64)> = weights.filter(|(_, bytes)| *bytes > 0).collect();
-        let weights = held.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
-        let workspace = allocated.saturating_sub(weights).saturating_sub(spare);
-        held.extend([(Owner::Context, context), (Owner::Workspace, workspace)]);
-        // What the pool has without using it, and what models that are away keep for their passes, goes when it is needed.
-        let ours = if pool.reserved > 0 { pool.reserved } else { reserved.max(allocated) };
-        let cached = ours.saturating_sub(workspace).saturating_sub(weights);
-        MemoryReport { free, cached, held }
+        Self { models: vec![State::Away; models] }
     }
 
     /// It was told to load a model, with this image to fill.
@@ -92,17 +74,6 @@ impl Presence {
         self.models.iter().position(|state| matches!(state, State::There { .. }))
     }
 
-    /// Takes the figures of a heartbeat, and gives what they mean unless weights are on their way.
-    pub(super) fn beat(&mut self, memory: &MemoryStats, context: u64) -> Option<MemoryReport> {
-        if self.models.iter().any(|state| matches!(state, State::Loading { .. } | State::Leaving { .. })) {
-            // Weights that are on their way would be taken for something else.
-            return None;
-        }
-        self.quiet_beats = self.quiet_beats.saturating_add(1);
-        // The first may have been measured before the last model had come or gone, and be said after.
-        (self.quiet_beats >= 2).then(|| self.report(memory, context))
-    }
-
     fn load_ended(&mut self, model: usize, state: State) -> Option<Ordered> {
         let before = self.models.get(model).copied();
         self.set(model, state);
@@ -113,22 +84,15 @@ impl Presence {
     }
 
     fn bytes_of(&self, model: usize) -> u64 {
-        self.models.get(model).map_or(0, State::bytes)
+        match self.models.get(model) {
+            Some(State::There { bytes } | State::Leaving { bytes }) => *bytes,
+            _ => 0,
+        }
     }
 
     fn set(&mut self, model: usize, state: State) {
-        self.quiet_beats = 0;
         if let Some(known) = self.models.get_mut(model) {
             *known = state;
-        }
-    }
-}
-
-impl State {
-    fn bytes(&self) -> u64 {
-        match self {
-            Self::There { bytes } | Self::Leaving { bytes } => *bytes,
-            Self::Away | Self::Loading { .. } => 0,
         }
     }
 }
@@ -137,59 +101,13 @@ impl State {
 mod tests {
     use super::*;
 
-    const GIB: u64 = 1 << 30;
-    const FIRST: Owner = Owner::Weights(ModelId(0));
-
-    fn memory(allocated: u64, others: u64) -> MemoryStats {
-        let (total, free) = (16 * GIB, 16 * GIB - allocated - others);
-        MemoryStats { allocated, reserved: allocated, free, total, ..MemoryStats::default() }
-    }
-
-    /// What two heartbeats of the same memory mean.
-    fn beats(presence: &mut Presence, memory: &MemoryStats) -> MemoryReport {
-        assert_eq!(presence.beat(memory, GIB), None, "the first may be old");
-        presence.beat(memory, GIB).unwrap()
-    }
-
     #[test]
-    fn every_byte_is_of_the_driver_or_weights_or_passes_or_free() {
-        let mut presence = Presence::new(2);
-        let opened = presence.report(&memory(0, GIB), GIB);
-        assert_eq!((opened.free, opened.cached, opened.capacity()), (15 * GIB, 0, 16 * GIB));
-        presence.load_ordered(0, None);
-        assert!(presence.loaded(0, 4 * GIB).is_some());
-        let loaded = beats(&mut presence, &MemoryStats { reserved: 8 * GIB, ..memory(6 * GIB, 3 * GIB) });
-        assert_eq!((loaded.free, loaded.cached), (7 * GIB, 2 * GIB), "what is taken and not used can be had");
-        assert_eq!((loaded.held_by(FIRST), loaded.held_by(Owner::Workspace)), (4 * GIB, 2 * GIB));
-        presence.offload_ordered(0);
-        presence.offloaded(0);
-        let left = MemoryStats { spare: 2 * GIB, ..memory(2 * GIB, GIB) };
-        let left = beats(&mut presence, &left);
-        assert_eq!((left.cached, left.held_by(Owner::Workspace)), (2 * GIB, 0), "what its passes had can be had");
-    }
-
-    #[test]
-    fn weights_on_their_way_are_not_taken_for_passes() {
+    fn an_image_is_named_by_the_load_that_it_was_handed_to() {
         let mut presence = Presence::new(1);
         presence.load_ordered(0, Some(7));
-        for _ in 0..3 {
-            assert_eq!(presence.beat(&memory(8 * GIB, 0), 0), None, "it is being loaded");
-        }
-        assert_eq!(presence.loaded(0, 8 * GIB).map(|ordered| ordered.image), Some(Some(7)));
+        assert_eq!(presence.loaded(0, 8).map(|ordered| ordered.image), Some(Some(7)));
         presence.offload_ordered(0);
-        assert_eq!(presence.any(), None);
-        assert_eq!(presence.offloaded(0), 8 * GIB);
-        // Measured before it left, and said after.
-        assert_eq!(presence.beat(&memory(8 * GIB, 0), 0), None);
-        assert_eq!(presence.beat(&memory(0, 0), 0).unwrap().held_by(Owner::Workspace), 0);
-    }
-
-    #[test]
-    fn absurd_sizes_are_no_panic() {
-        let mut presence = Presence::new(2);
-        presence.loaded(0, u64::MAX);
-        presence.loaded(1, u64::MAX);
-        assert_eq!(beats(&mut presence, &memory(0, 0)).capacity(), u64::MAX);
+        assert_eq!((presence.any(), presence.offloaded(0)), (None, 8));
     }
 
     #[test]

@@ -54,6 +54,7 @@ fn to_worker() -> Vec<ToWorker<'static>> {
 
 fn to_supervisor() -> Vec<ToSupervisor<'static>> {
     let new = vec![NewTokens::default(), NewTokens { tokens: vec![1, u32::MAX], is_end: true }];
+    let accounts = MemoryAccounts { context: 1, workspace: 2, cached: 3, weights: vec![4, u64::MAX] };
     let mut events = vec![
         FromWorker::Finished { batch: 9, slot: 1, compute: TOOK },
         FromWorker::Turned { batch: 9, slot: 1, compute: TOOK, new },
@@ -62,7 +63,8 @@ fn to_supervisor() -> Vec<ToSupervisor<'static>> {
         FromWorker::Offloaded { model: 1, took: TOOK, memory: STATS },
         FromWorker::ImageFilled { model: 1, image: 2, bytes: 3 },
         FromWorker::ImageSpoilt { model: 1, image: 2, problem: problem() },
-        FromWorker::Heartbeat { memory: STATS },
+        FromWorker::Heartbeat { memory: STATS, accounts: None },
+        FromWorker::Heartbeat { memory: STATS, accounts: Some(accounts) },
     ];
     let arrived =
         |origin, precision| Arrived { precision, outputs: 384, bytes: 1 << 40, took: TOOK, origin, memory: STATS };

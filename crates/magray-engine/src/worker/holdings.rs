@@ -1,0 +1,90 @@
+//! Who holds which memory of a worker's device: the weights of which models, passes, the driver.
+//! Says nothing while weights are on their way: then nobody knows.
+
+use crate::gpu::{MemoryAccounts, MemoryStats};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What weights are on the device, and whether that is changing.
+pub(super) struct Holdings {
+    /// What the driver takes.
+    context: u64,
+    /// By model.
+    weights: Vec<AtomicU64>,
+    /// Orders that change what weights are there.
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Holdings {
+    /// A device without any of so many models.
+    pub(super) fn new(context: u64, models: usize) -> Self {
+        let weights = (0..models).map(|_| AtomicU64::new(0)).collect();
+        Self { context, weights, begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
+    }
+
+    /// A model's weights begin to come or go. Until it is told what came of it, they are on their way.
+    pub(super) fn change(&self, model: usize) -> Change<'_> {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        Change { holdings: self, model, bytes: 0 }
+    }
+
+    /// Measures the memory; and who has it, if nothing was on its way all the while.
+    pub(super) fn measure(&self, measure: impl FnOnce() -> MemoryStats) -> (MemoryStats, Option<MemoryAccounts>) {
+        let before = self.settled();
+        let memory = measure();
+        let weights = self.weights.iter().map(|bytes| bytes.load(Ordering::Acquire)).collect();
+        let is_settled = before.is_some() && before == self.settled();
+        (memory, is_settled.then(|| MemoryAccounts::of(&memory, self.context, weights)))
+    }
+
+    /// How many changes there were, if none is under way.
+    fn settled(&self) -> Option<u64> {
+        let ended = self.ended.load(Ordering::Acquire);
+        Some(ended).filter(|ended| self.begun.load(Ordering::Acquire) == *ended)
+    }
+}
+
+/// Weights that are on their way, until this is dropped; then they take no memory, unless it was said how much.
+pub(super) struct Change<'a> {
+    holdings: &'a Holdings,
+    model: usize,
+    bytes: u64,
+}
+
+impl Change<'_> {
+    /// They are there, and take so much.
+    pub(super) fn came(&mut self, bytes: u64) {
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.holdings.weights[self.model].store(self.bytes, Ordering::Release);
+        self.holdings.ended.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_the_memory_is_told_unless_weights_are_on_their_way() {
+        let holdings = Holdings::new(7, 2);
+        let memory = || MemoryStats { allocated: 50, reserved: 50, ..MemoryStats::default() };
+        let mut change = holdings.change(1);
+        change.came(30);
+        assert_eq!(holdings.measure(memory), (memory(), None));
+        drop(change);
+        let accounts = MemoryAccounts { context: 7, workspace: 20, cached: 0, weights: vec![0, 30] };
+        assert_eq!(holdings.measure(memory).1, Some(accounts));
+        // It came and went while it was measured.
+        let measured = holdings.measure(|| {
+            drop(holdings.change(1));
+            memory()
+        });
+        assert_eq!(measured, (memory(), None));
+        assert_eq!(holdings.measure(memory).1.map(|accounts| accounts.weights), Some(vec![0, 0]));
+    }
+}

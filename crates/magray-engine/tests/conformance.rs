@@ -9,7 +9,7 @@ use magray_skip::Need;
 use std::sync::Arc;
 
 fn tiny() -> EncoderShape {
-    "tiny".parse().unwrap()
+    "tiny".parse().expect("the shape of tests is known")
 }
 
 fn suite(executor: &dyn OpenExecutor) -> Suite<'_> {

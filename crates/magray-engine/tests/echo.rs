@@ -91,7 +91,7 @@ impl Executor for Echo {
 }
 
 fn tiny() -> EncoderShape {
-    "tiny".parse().unwrap()
+    "tiny".parse().expect("the shape of tests is known")
 }
 
 #[test]

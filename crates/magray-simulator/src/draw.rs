@@ -229,7 +229,7 @@ fn draw_models(span: Duration, chance: &mut Chance) -> Vec<Model> {
             is_preloaded: chance.is(0.6),
             idle_timeout: chance.is(0.7).then(|| span.mul_f64(chance.magnitude(0.01, 2.0))),
             offload_after_use: chance.is(0.1),
-            is_pinned: chance.is(0.05),
+            is_pinned: chance.is(0.1),
             priority: draw_priority(chance),
             ..ModelPlan::default()
         };

@@ -4,7 +4,7 @@ use magray_core::schedule::Sabotage;
 use magray_simulator::{Rule, try_sabotaged, try_seed};
 
 /// Each must be found within so many seeds, a part of those that every change must pass.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 4_000;
 
 /// What to break, and the rule that must notice.
 const CASES: [(Sabotage, Rule); 47] = [

@@ -1,4 +1,4 @@
-//! A plan of faults by chance: each kind once, on one device or the other, at a moment that the seed chooses.
+//! A plan of faults by chance: each kind once, on one device or the other, in an order that the seed chooses.
 
 use std::{
     env, fmt,
@@ -31,6 +31,10 @@ const LAST: &str = "xid79";
 /// Faults happen between these moments.
 const FROM_MS: u64 = 1_000;
 const UNTIL_MS: u64 = 9_000;
+/// Each fault has a time of its own, and begins within so much of it. A request that meets two faults in a row is taken for
+/// one that ends workers; a hang is noticed after a second, and no fault begins a second after another.
+const SLOT_MS: u64 = (UNTIL_MS - FROM_MS) / FAULTS.len() as u64;
+const JITTER_MS: u64 = 100;
 /// A token of the tiny model that ends workers; no text of the load holds it but those that are sent for it.
 const POISON: u32 = 777;
 
@@ -65,11 +69,15 @@ impl Plan {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % end
         };
-        let mut faults: Vec<String> = FAULTS
-            .iter()
-            .map(|fault| {
+        let mut order = FAULTS;
+        for last in (1..order.len()).rev() {
+            order.swap(last, below(last as u64 + 1) as usize);
+        }
+        let mut faults: Vec<String> = (0..)
+            .zip(order)
+            .map(|(slot, fault)| {
                 let (kind, lasts) = fault.split_once('@').unwrap_or((fault, ""));
-                let (device, at) = (below(2), FROM_MS + below(UNTIL_MS - FROM_MS));
+                let (device, at) = (below(2), FROM_MS + slot * SLOT_MS + below(JITTER_MS));
                 format!("sim:{device}/{kind}@{at}ms{lasts}")
             })
             .collect();

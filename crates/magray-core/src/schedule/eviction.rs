@@ -77,7 +77,8 @@ impl Machine {
             return;
         }
         let is_movable = |(model, resident): &(ModelId, &Resident)| {
-            resident.is_present() && resident.leave.is_none() && !self.model(*model).plan.is_pinned
+            let is_pinned = self.model(*model).plan.is_pinned && !sabotaged!(self, PushPinned);
+            resident.is_present() && resident.leave.is_none() && !is_pinned
         };
         let mut candidates = self.idle_vectors(id);
         candidates.extend(memory.residents().filter(is_movable).map(|(model, _)| {

@@ -3,8 +3,6 @@
 use crate::rig::{EXE, LONG, Rig, spec, spec_with_faults, try_start};
 use magray_core::schedule::Ending;
 use magray_engine::testing::{Exit, SpawnError, spawn};
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -19,9 +17,10 @@ impl Impostor {
     fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("impostor");
-        let mut file = std::fs::File::create(&path).unwrap();
-        file.write_all(format!("#!/bin/sh\n{script}\n").as_bytes()).unwrap();
-        file.set_permissions(PermissionsExt::from_mode(0o700)).unwrap();
+        // Another process writes the file: one that a test forks meanwhile would keep it open, and it could not be run.
+        let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 700 "$2""#;
+        let written = Command::new("sh").args(["-c", write, "sh", script]).arg(&path).status().unwrap();
+        assert!(written.success());
         Self { _folder: folder, path }
     }
 

@@ -9,14 +9,29 @@ mod messages;
 
 /// Where messages look for it.
 mod gpu {
-    pub(crate) use crate::memory::MemoryStats;
+    pub(crate) use crate::memory::{MemoryAccounts, MemoryStats};
 }
 
-/// Where messages look for it.
+/// Where messages look for it: as in the engine, without what the executors do with it.
 mod executors {
+    use magray_core::schedule::Failure as FailureKind;
     use serde::{Deserialize, Serialize};
 
-    /// As in the engine, whose executors it comes from.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Failure {
+        pub kind: FailureKind,
+        pub code: String,
+        pub message: String,
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum Origin {
+        Files,
+        Image,
+        Parked,
+        Device,
+    }
+
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
     pub struct NewTokens {
         pub tokens: Vec<u32>,

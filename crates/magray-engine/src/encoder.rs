@@ -1,4 +1,4 @@
-//! How encoders are loaded: options, models of random weights.
+//! How encoders are loaded: the options, and why one cannot be loaded.
 //! Computes nothing.
 
 mod error;
@@ -6,9 +6,7 @@ mod error;
 pub use error::{EmbedError, LoadError};
 
 use crate::gpu::GpuOptions;
-use crate::spec::{Architecture, EmbedSpec, ModelSpec, Task};
-use magray_core::{Activation, CpuPath, DeviceChoice, EncoderShape, Pooling, PrecisionChoice};
-use std::path::PathBuf;
+use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
 
 /// How a model is loaded.
 #[derive(Clone, Debug, Default)]
@@ -23,29 +21,4 @@ pub struct EncoderOptions {
     pub device: DeviceChoice,
     /// How GPUs may be used.
     pub gpu: GpuOptions,
-}
-
-/// What a model of random weights says of itself.
-pub(crate) fn synthetic_spec(shape: EncoderShape) -> ModelSpec {
-    ModelSpec {
-        encoder_folder: PathBuf::new(),
-        architecture: Architecture::Bert,
-        shape,
-        activation: Activation::Gelu,
-        norm_eps: 1e-12,
-        pad_id: 0,
-        type_vocab: 2,
-        relative_attention_buckets: 0,
-        max_tokens: shape.positions,
-        lowercase: false,
-        task: Task::Embed(EmbedSpec {
-            pooling: vec![Pooling::Mean],
-            dense: Vec::new(),
-            normalize: true,
-            include_prompt: true,
-            assumed: false,
-        }),
-        prompts: Default::default(),
-        default_prompt: None,
-    }
 }

@@ -11,6 +11,7 @@ mod bounded_file;
 mod calibration;
 mod encoder;
 pub mod engine;
+mod executor_device;
 pub mod executors;
 pub mod faults;
 pub mod gpu;
@@ -28,6 +29,7 @@ pub mod weights;
 mod worker;
 
 pub use encoder::{EmbedError, EncoderOptions, LoadError};
+pub use executor_device::ExecutorDevice;
 pub use magray_core::{
     Backend, CpuPath, DeviceChoice, DeviceName, EncoderShape, GpuSelector, Precision, PrecisionChoice, Reason, Refusal,
     Rules, Scores, Verdict,
@@ -39,9 +41,8 @@ pub use worker::{ServeError, serve};
 /// What the tests of other crates need of the inside; no promise is made about it.
 #[doc(hidden)]
 pub mod testing {
-    pub use crate::executors::{
-        CudaDevice, ExecutorDevice, ExecutorModel, Failure, FailureKind, ModelSource, NewTokens, Origin,
-    };
+    pub use crate::ExecutorDevice;
+    pub use crate::executors::{CudaDevice, ExecutorModel, Failure, FailureKind, ModelSource, NewTokens, Origin};
     pub use crate::faults::*;
     pub use crate::packed::Tokens;
     pub use crate::{

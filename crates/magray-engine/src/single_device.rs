@@ -1,7 +1,7 @@
 //! One model on one device in this process, without queue and worker: the plain pass, for measurements and for tests.
 //! Never chooses a device and never falls back to another one: programs use [`crate::engine::Engine`].
 
-use crate::encoder::{EmbedError, EncoderOptions, LoadError, synthetic_spec};
+use crate::encoder::{EmbedError, EncoderOptions, LoadError};
 use crate::engine::{ModelSource, Work};
 use crate::executors::cpu::CpuExecutor;
 use crate::executors::cuda::CudaExecutor;
@@ -33,7 +33,7 @@ impl SingleDevice {
     /// Loads a model on this device; what the options say of the device is not looked at.
     pub fn open(source: &ModelSource, device: DeviceName, options: &EncoderOptions) -> Result<Self, LoadError> {
         let (spec, tensors): (ModelSpec, Box<dyn TensorSource + Send + Sync>) = match source {
-            ModelSource::Synthetic(shape) => (synthetic_spec(*shape), Box::new(Synthetic)),
+            ModelSource::Synthetic(shape) => (ModelSpec::synthetic(*shape), Box::new(Synthetic)),
             ModelSource::Folder(folder) => {
                 let spec = ModelSpec::read(folder)?;
                 let weights = Weights::open(&spec.encoder_folder)?;

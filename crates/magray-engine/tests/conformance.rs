@@ -2,9 +2,9 @@
 
 use magray_engine::engine::{Engine, EngineOptions, ModelSource, SimulatedGpu, Work};
 use magray_engine::executors::conformance::Suite;
-use magray_engine::executors::{CudaDevice, ExecutorDevice, ExecutorModel, OpenExecutor};
+use magray_engine::executors::{CudaDevice, ExecutorModel, OpenExecutor};
 use magray_engine::gpu::{GpuOptions, find};
-use magray_engine::{DeviceChoice, EncoderShape, GpuSelector, Precision, PrecisionChoice};
+use magray_engine::{DeviceChoice, EncoderShape, ExecutorDevice, GpuSelector, Precision, PrecisionChoice};
 use magray_skip::Need;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //! Decides nothing about requests.
 
 use super::choice::Choices;
-use super::devices::{self, Gpu, IN_PROCESS, device_of_gpu};
+use super::devices::{self, Gpu, IN_PROCESS, device_of_gpu, gpu_of_device};
 use super::dispatcher::{Dispatcher, is_delivering};
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, join_until};
 use super::images::Images;
@@ -10,15 +10,17 @@ use super::in_process::InProcess;
 use super::in_worker::{InWorker, InWorkerSpec};
 use super::models::Models;
 use super::news::News;
+use super::status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 use super::tampering::{Strikes, Tampered};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
-use crate::executors::{CudaDevice, ExecutorDevice, ExecutorModel};
+use crate::executor_device::ExecutorDevice;
+use crate::executors::{CudaDevice, ExecutorModel};
 use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
 use crate::spec::ModelSpec;
 use crate::worker::WorkerSpec;
 use magray_core::ledger::Budget;
-use magray_core::schedule::{Allowed, DeviceKind, DeviceSpec, Location, Machine, ModelPlan};
+use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Location, Machine, ModelPlan};
 use magray_core::{Precision, PrecisionChoice, Reason};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -119,6 +121,30 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
 }
 
 impl Assembly {
+    /// How everything is; the caller knows what models are called and how the CPU computes.
+    pub(super) fn status(&self, names: &[String], cpu: CpuStatus) -> Status {
+        let dispatcher = &self.dispatcher;
+        let view = dispatcher.view();
+        let devices = dispatcher.executors().iter().zip(view.devices).enumerate().map(|(at, (executor, schedule))| {
+            let status = executor.status();
+            let gpu = gpu_of_device(DeviceId(at as u16));
+            let health = gpu.map(|gpu| self.news.sample(gpu));
+            let hardware = gpu.and_then(|gpu| self.news.hardware(gpu));
+            let (pid, memory, last_error) = (status.pid, status.memory, status.last_error);
+            DeviceStatus { name: executor.name(), hardware, schedule, pid, memory, health, last_error }
+        });
+        Status {
+            uptime: dispatcher.started().elapsed(),
+            requests: view.requests,
+            tokens: view.tokens,
+            waiting: view.waiting,
+            recent: dispatcher.recent(),
+            cpu,
+            devices: devices.collect(),
+            models: names.iter().cloned().zip(view.models).map(|(name, view)| ModelStatus { name, view }).collect(),
+        }
+    }
+
     /// Ends everything: the workers, the watch and the clock. A second time it does nothing.
     pub(super) fn end(&self) {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));

@@ -125,12 +125,11 @@ fn is_near(row: &[f32], expected: &[f32]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoder::synthetic_spec;
     use magray_core::EncoderShape;
 
     fn canary() -> Canary {
         let shape = EncoderShape { vocab: 50, hidden: 4, layers: 1, heads: 1, ffn: 8, positions: 16 };
-        Canary::new(&synthetic_spec(shape), vec![0, 3])
+        Canary::new(&ModelSpec::synthetic(shape), vec![0, 3])
     }
 
     fn learned() -> Canary {
@@ -183,7 +182,7 @@ mod tests {
     fn the_known_text_fits_any_model() {
         for (vocab, positions) in [(1, 1), (2, 3), (7, 512), (30_522, 512)] {
             let shape = EncoderShape { vocab, hidden: 4, layers: 1, heads: 1, ffn: 8, positions };
-            let canary = Canary::new(&synthetic_spec(shape), vec![0, 5]);
+            let canary = Canary::new(&ModelSpec::synthetic(shape), vec![0, 5]);
             let ids = canary.tokens().ids;
             assert!(!ids.is_empty() && ids.len() <= positions && ids.iter().all(|id| (*id as usize) < vocab));
         }

@@ -182,8 +182,9 @@ impl Images {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executor_device::ExecutorDevice;
     use crate::executors::simulated::SimulatedGpu;
-    use crate::executors::{ExecutorDevice, ExecutorModel, ModelSource};
+    use crate::executors::{ExecutorModel, ModelSource};
     use crate::gpu::SandboxMode;
     use crate::worker::WorkerSpec;
     use magray_core::{Precision, PrecisionChoice};

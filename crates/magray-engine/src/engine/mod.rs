@@ -342,7 +342,7 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn status(&self) -> Status {
-        Status::of(&self.0.assembly, &self.0.names, self.0.choices.packer().status())
+        self.0.assembly.status(&self.0.names, self.0.choices.packer().status())
     }
 
     /// What went wrong with devices, the oldest first; the last 256 are kept.

@@ -4,7 +4,7 @@
 use super::EngineModel;
 use super::canary::Canary;
 use super::status::CpuStatus;
-use crate::encoder::{EncoderOptions, LoadError, synthetic_spec};
+use crate::encoder::{EncoderOptions, LoadError};
 use crate::executors::cpu::CpuDevice;
 use crate::executors::native::Native;
 use crate::executors::{
@@ -42,7 +42,7 @@ impl Models {
         in_process: Option<&dyn OpenExecutor>,
     ) -> Result<Self, LoadError> {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
-        let specs = models.iter().map(|model| read(&model.source)).collect::<Result<Vec<_>, _>>()?;
+        let specs = models.iter().map(|model| model.source.spec()).collect::<Result<Vec<_>, _>>()?;
         let precision = options.precision;
         let known = models.iter().map(|model| ExecutorModel { source: model.source.clone(), precision });
         let executor = match in_process {
@@ -161,13 +161,6 @@ impl CpuPacker {
 /// The models that are there from the start.
 fn preloaded(models: &[EngineModel]) -> impl Iterator<Item = usize> {
     models.iter().enumerate().filter(|(_, model)| model.plan.is_preloaded).map(|(at, _)| at)
-}
-
-fn read(source: &ModelSource) -> Result<ModelSpec, LoadError> {
-    match source {
-        ModelSource::Synthetic(shape) => Ok(synthetic_spec(*shape)),
-        ModelSource::Folder(folder) => Ok(ModelSpec::read(folder)?),
-    }
 }
 
 fn reader((source, spec): &(ModelSource, ModelSpec)) -> Result<Reader, LoadError> {

@@ -4,7 +4,8 @@
 use super::devices::{self, Gpu};
 use super::{EngineModel, EngineOptions};
 use crate::encoder::LoadError;
-use crate::executors::{CudaDevice, ExecutorDevice, ExecutorModel};
+use crate::executor_device::ExecutorDevice;
+use crate::executors::{CudaDevice, ExecutorModel};
 use crate::worker::{Attempt, Sandbox, SpawnError, WorkerSpec, try_sandbox};
 use magray_core::{DeviceName, Reason};
 

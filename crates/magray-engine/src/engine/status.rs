@@ -1,12 +1,10 @@
 //! How an engine is, for people and metrics.
 //! Words and figures only: what follows from them is decided elsewhere.
 
-use super::assembly::Assembly;
-use super::devices::gpu_of_device;
 use super::pace::Recent;
 use crate::gpu::MemoryStats;
 use crate::health::HealthSample;
-use magray_core::schedule::{DeviceId, DeviceView, ModelView};
+use magray_core::schedule::{DeviceView, ModelView};
 use magray_core::{CpuPath, DeviceName, Precision};
 use std::time::Duration;
 
@@ -68,29 +66,4 @@ pub struct DeviceStatus {
     pub health: Option<HealthSample>,
     /// What went wrong last.
     pub last_error: Option<String>,
-}
-
-impl Status {
-    pub(super) fn of(assembly: &Assembly, names: &[String], cpu: CpuStatus) -> Self {
-        let dispatcher = &assembly.dispatcher;
-        let view = dispatcher.view();
-        let devices = dispatcher.executors().iter().zip(view.devices).enumerate().map(|(at, (executor, schedule))| {
-            let status = executor.status();
-            let gpu = gpu_of_device(DeviceId(at as u16));
-            let health = gpu.map(|gpu| assembly.news.sample(gpu));
-            let hardware = gpu.and_then(|gpu| assembly.news.hardware(gpu));
-            let (pid, memory, last_error) = (status.pid, status.memory, status.last_error);
-            DeviceStatus { name: executor.name(), hardware, schedule, pid, memory, health, last_error }
-        });
-        Self {
-            uptime: dispatcher.started().elapsed(),
-            requests: view.requests,
-            tokens: view.tokens,
-            waiting: view.waiting,
-            recent: dispatcher.recent(),
-            cpu,
-            devices: devices.collect(),
-            models: names.iter().cloned().zip(view.models).map(|(name, view)| ModelStatus { name, view }).collect(),
-        }
-    }
 }

@@ -6,7 +6,6 @@ use super::cpu_stream::{Planned, Stream, scatter};
 use super::feed::{Bell, Feed, Job};
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
 use super::{Failure, Label};
-use crate::encoder::LoadError;
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::{Model, Workspace};
 use crate::packed::{Packed, Tokens};
@@ -249,7 +248,7 @@ impl NativeDevice for CpuDevice {
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         let Loading { spec, precision, source, .. } = loading;
         let precision = precision.settle_cpu(self.cpu.has_fast_bf16());
-        let model = Model::pack(&*self.cpu, spec, &*source()?, precision).map_err(LoadError::from)?;
+        let model = Model::pack(&*self.cpu, spec, &*source()?, precision).map_err(Failure::of_model)?;
         let (weight_bytes, allocated) = (spec.shape.weight_bytes(precision), Arc::clone(&self.allocated));
         let before = allocated.now.fetch_add(weight_bytes, Ordering::AcqRel);
         allocated.peak.fetch_max(before + weight_bytes, Ordering::AcqRel);

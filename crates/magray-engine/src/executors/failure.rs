@@ -1,7 +1,6 @@
 //! Why an executor did not do what it was told, sorted by what to do about it.
 //! Retries nothing.
 
-use crate::encoder::LoadError;
 use crate::gpu::GpuError;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
@@ -61,6 +60,12 @@ impl Failure {
         Self::new(FailureKind::Transient, "panicked", format!("the computation panicked: {said}"))
     }
 
+    /// A model that cannot be read or made ready.
+    pub(crate) fn of_model(error: impl Error + 'static) -> Self {
+        let code = if is_denied(&error) { Self::MODEL_UNREADABLE } else { "model_broken" };
+        Self::new(FailureKind::Transient, code, error.to_string())
+    }
+
     pub(crate) fn image(message: impl Into<String>) -> Self {
         Self::new(FailureKind::Transient, Self::IMAGE_SPOILT, message)
     }
@@ -77,13 +82,6 @@ impl Failure {
 impl From<GpuError> for Failure {
     fn from(error: GpuError) -> Self {
         Self::new(error.failure(), error.code(), error.to_string())
-    }
-}
-
-impl From<LoadError> for Failure {
-    fn from(error: LoadError) -> Self {
-        let code = if is_denied(&error) { Self::MODEL_UNREADABLE } else { "model_broken" };
-        Self::new(FailureKind::Transient, code, error.to_string())
     }
 }
 

@@ -14,7 +14,7 @@ mod spec;
 pub use failure::{Failure, FailureKind};
 pub use feed::{Bell, Feed, Job};
 pub use magray_device::cuda::InjectedFault;
-pub use spec::{CudaDevice, ExecutorDevice, ExecutorModel, ModelSource};
+pub use spec::{CudaDevice, ExecutorModel, ModelSource};
 
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;

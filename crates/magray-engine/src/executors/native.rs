@@ -1,14 +1,10 @@
 //! Models of the built-in executors, on the CPU, on a GPU or on a simulated one: they come, leave and come back.
 //! Knows no device: what differs between devices is behind two traits.
 
-use super::cpu::CpuDevice;
-use super::cuda::CudaHost;
 use super::feed::Feed;
-use super::simulated::SimulatedDevice;
-use super::{Arrival, Arriving, Executor, ExecutorDevice, ExecutorModel, Failure, FailureKind, FilledImage};
+use super::run_one_by_one;
+use super::{Arrival, Arriving, Executor, ExecutorModel, Failure, FailureKind, FilledImage};
 use super::{InjectedFault, Label, ModelSource, NewTokens, OnFilled, Origin, Outcomes, SequenceStep, Steps};
-use super::{OpenExecutor, run_one_by_one};
-use crate::encoder::{LoadError, synthetic_spec};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::{Synthetic, TensorSource};
 use crate::packed::Tokens;
@@ -16,9 +12,8 @@ use crate::spec::ModelSpec;
 use crate::weights::Weights;
 use magray_core::{Precision, PrecisionChoice};
 use magray_device::SharedMemory;
-use magray_device::cpu::Cpu;
 use magray_device::cuda::{CudaError, DeviceError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A device that models are loaded on.
@@ -157,30 +152,6 @@ struct Known {
     place: Mutex<Option<Hosted>>,
 }
 
-impl ExecutorDevice {
-    /// Opens a built-in executor, which takes no more of the device's memory than this.
-    pub(crate) fn open_within(
-        &self,
-        models: &[ExecutorModel],
-        memory_limit_bytes: Option<u64>,
-    ) -> Result<Arc<dyn Executor>, Failure> {
-        let device: Box<dyn NativeDevice> = match self {
-            Self::Cpu { threads } => {
-                Box::new(CpuDevice::new(Arc::new(Cpu::new(None, *threads).map_err(LoadError::from)?)))
-            }
-            Self::Cuda(device) => Box::new(CudaHost::open(device, memory_limit_bytes)?),
-            Self::Simulated(gpu) => Box::new(SimulatedDevice::open(*gpu, memory_limit_bytes)?),
-        };
-        Ok(Arc::new(Native::new(device, models.iter().map(|model| (model.clone(), None)))))
-    }
-}
-
-impl OpenExecutor for ExecutorDevice {
-    fn open(&self, models: &[ExecutorModel]) -> Result<Arc<dyn Executor>, Failure> {
-        self.open_within(models, None)
-    }
-}
-
 impl Native {
     pub(crate) fn new(
         device: Box<dyn NativeDevice>,
@@ -241,7 +212,7 @@ impl Native {
         let known = &self.models[model];
         let spec = match &known.spec {
             Some(spec) => spec,
-            None => &spec_of(&known.model.source)?,
+            None => &known.model.source.spec().map_err(Failure::of_model)?,
         };
         let source = || source_of(&known.model.source, spec);
         let precision = known.model.precision;
@@ -407,15 +378,8 @@ fn while_arriving<T>(arriving: Option<Arriving>, act: impl FnOnce() -> T) -> (T,
 fn source_of(source: &ModelSource, spec: &ModelSpec) -> Result<Box<dyn TensorSource>, Failure> {
     Ok(match source {
         ModelSource::Synthetic(_) => Box::new(Synthetic),
-        ModelSource::Folder(_) => Box::new(Weights::open(&spec.encoder_folder).map_err(LoadError::from)?),
+        ModelSource::Folder(_) => Box::new(Weights::open(&spec.encoder_folder).map_err(Failure::of_model)?),
     })
-}
-
-fn spec_of(source: &ModelSource) -> Result<ModelSpec, Failure> {
-    match source {
-        ModelSource::Synthetic(shape) => Ok(synthetic_spec(*shape)),
-        ModelSource::Folder(folder) => Ok(ModelSpec::read(folder).map_err(LoadError::from)?),
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 use super::cpu::CpuExecutor;
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
 use super::{Failure, Label, NewTokens, OnFilled, SequenceStep};
-use crate::encoder::LoadError;
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::Model;
 use crate::packed::Tokens;
@@ -105,11 +104,11 @@ struct Memory {
 
 impl SimulatedDevice {
     /// Opens it; of its memory no more is taken than the limit allows.
-    pub(crate) fn open(gpu: SimulatedGpu, limit: Option<u64>) -> Result<Self, LoadError> {
+    pub(crate) fn open(gpu: SimulatedGpu, limit: Option<u64>) -> Result<Self, Failure> {
         let total = gpu.memory_bytes;
         let limit = limit.map_or(total, |limit| limit.min(total));
         let memory = Memory { total, limit, allocated: AtomicU64::new(0), peak: AtomicU64::new(0) };
-        let cpu = Arc::new(Cpu::new(None, Some(1))?);
+        let cpu = Arc::new(Cpu::new(None, Some(1)).map_err(Failure::of_model)?);
         Ok(Self(Arc::new(Shared { gpu, cpu, memory, broken: Mutex::new(None) })))
     }
 
@@ -130,9 +129,8 @@ impl SimulatedDevice {
         shared.check()?;
         shared.memory.take(weight_bytes).map_err(GpuError::from)?;
         std::thread::sleep(duration(weight_bytes, us_per_mib));
-        let packed = (loading.source)().and_then(|source| {
-            Ok(Model::pack(&*shared.cpu, loading.spec, &*source, precision).map_err(LoadError::from)?)
-        });
+        let packed = (loading.source)()
+            .and_then(|source| Model::pack(&*shared.cpu, loading.spec, &*source, precision).map_err(Failure::of_model));
         let packed = packed.inspect_err(|_| shared.memory.give_back(weight_bytes))?;
         let model = SimulatedModel {
             device: Arc::clone(shared),
@@ -337,8 +335,8 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoder::synthetic_spec;
     use crate::model::Synthetic;
+    use crate::spec::ModelSpec;
     use magray_core::PrecisionChoice;
 
     fn model(memory_bytes: u64) -> SimulatedModel {
@@ -347,7 +345,8 @@ mod tests {
     }
 
     fn load(device: &SimulatedDevice) -> Result<SimulatedModel, String> {
-        let (spec, precision) = (synthetic_spec("tiny".parse().unwrap()), PrecisionChoice::Exactly(Precision::F32));
+        let (spec, precision) =
+            (ModelSpec::synthetic("tiny".parse().unwrap()), PrecisionChoice::Exactly(Precision::F32));
         let loading = Loading { spec: &spec, precision, source: &|| Ok(Box::new(Synthetic)), image: None };
         device.place(loading).map(|(model, _)| model).map_err(|failure| failure.code)
     }

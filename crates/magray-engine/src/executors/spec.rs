@@ -1,25 +1,11 @@
-//! What executors are told: their devices, and the models that they may load.
+//! What executors are told: which GPU, and the models that they may load.
 //! Opens nothing.
 
-use super::simulated::SimulatedGpu;
-use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, SearchPath};
+use crate::gpu::{GpuInfo, GpuOptions, SearchPath};
+use crate::spec::{ModelSpec, SpecError};
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::path::{Path, PathBuf};
-
-/// What computes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum ExecutorDevice {
-    /// The CPU of this machine.
-    Cpu {
-        /// Threads; `None`: one a core.
-        threads: Option<usize>,
-    },
-    /// An NVIDIA GPU.
-    Cuda(CudaDevice),
-    /// A GPU that the CPU simulates, for tests.
-    Simulated(SimulatedGpu),
-}
 
 /// An NVIDIA GPU and how it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,20 +39,12 @@ pub enum ModelSource {
     Synthetic(#[serde(with = "shape_numbers")] EncoderShape),
 }
 
-impl ExecutorDevice {
-    /// The compute capability of a real GPU: a model's bytes on it depend on it.
-    pub(crate) fn capability(&self) -> Option<(u32, u32)> {
+impl ModelSource {
+    /// What the model says of itself.
+    pub(crate) fn spec(&self) -> Result<ModelSpec, SpecError> {
         match self {
-            Self::Cuda(device) => Some(device.capability),
-            Self::Cpu { .. } | Self::Simulated(_) => None,
-        }
-    }
-
-    /// What its driver takes of a limit of memory.
-    pub(crate) fn context_bytes(&self) -> u64 {
-        match self {
-            Self::Cuda(_) => CONTEXT_BYTES,
-            Self::Cpu { .. } | Self::Simulated(_) => 0,
+            Self::Synthetic(shape) => Ok(ModelSpec::synthetic(*shape)),
+            Self::Folder(folder) => ModelSpec::read(folder),
         }
     }
 }
@@ -83,6 +61,11 @@ impl CudaDevice {
             kernel_cache: options.kernel_cache.clone(),
             memory_trace: options.memory_trace.clone(),
         }
+    }
+
+    /// The compute capability: a model's bytes on the GPU depend on it.
+    pub(crate) fn capability(&self) -> (u32, u32) {
+        self.capability
     }
 
     /// The GPU's UUID.

@@ -2,8 +2,7 @@
 //! Makes no context and takes no memory of a GPU; what the machine does not tell is left out.
 
 use super::{HealthSample, HealthSource, ThrottleReasons};
-use crate::gpu::{GpuInfo, Sample, SearchPath};
-use magray_device::cuda::{Telemetry, Throttle, XidWatch};
+use magray_device::cuda::{GpuInfo, Sample, SearchPath, Telemetry, Throttle, XidWatch};
 use std::sync::Arc;
 
 /// The GPUs of this machine.

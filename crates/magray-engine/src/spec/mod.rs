@@ -50,6 +50,31 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
+    /// A model of random weights of this shape, for benchmarks and tests.
+    pub(crate) fn synthetic(shape: EncoderShape) -> Self {
+        Self {
+            encoder_folder: PathBuf::new(),
+            architecture: Architecture::Bert,
+            shape,
+            activation: Activation::Gelu,
+            norm_eps: 1e-12,
+            pad_id: 0,
+            type_vocab: 2,
+            relative_attention_buckets: 0,
+            max_tokens: shape.positions,
+            lowercase: false,
+            task: Task::Embed(EmbedSpec {
+                pooling: vec![Pooling::Mean],
+                dense: Vec::new(),
+                normalize: true,
+                include_prompt: true,
+                assumed: false,
+            }),
+            prompts: Default::default(),
+            default_prompt: None,
+        }
+    }
+
     /// What the model makes of a text.
     pub fn does(&self) -> Does {
         match &self.task {

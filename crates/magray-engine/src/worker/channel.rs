@@ -14,6 +14,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Why no message came or went.
@@ -208,6 +209,20 @@ impl Outgoing {
             }
         };
         self.stream.write_all(&self.buffer[sent..]).map_err(sending_failed)
+    }
+}
+
+/// The sending end for several threads.
+#[derive(Clone)]
+pub(super) struct SharedOutgoing(Arc<Mutex<Outgoing>>);
+
+impl SharedOutgoing {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self(Arc::new(Mutex::new(Outgoing::new(stream))))
+    }
+
+    pub(super) fn send(&self, message: &impl Serialize) -> Result<(), ChannelError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).send(message)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The worker process: opens its device, then answers one batch after the other while models come and go beside it.
 //! Decides nothing about failures: it reports them, and waits for what the supervisor makes of it.
 
-use super::channel::{ChannelError, Incoming, Outgoing};
+use super::channel::{ChannelError, Incoming, SharedOutgoing};
 use super::confine;
 use super::holdings::Holdings;
 use super::message::{Batch, FromWorker, Image, ToSupervisor, ToWorker, TurnStep};
@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Why a worker ended by itself.
@@ -56,8 +56,6 @@ const TENDING: Duration = Duration::from_secs(1);
 /// How many times as long a slow device takes.
 const SLOW_FACTOR: u32 = 8;
 
-type SharedOutgoing = Arc<Mutex<Outgoing>>;
-
 /// Runs a worker on the socket that is this process's stdin, until it is told to stop or its supervisor is gone.
 ///
 /// The process must have no thread but the one that calls: the sandbox would not hold for others. `confined` is called when
@@ -70,7 +68,7 @@ pub fn serve(confined: impl FnOnce()) -> Result<(), ServeError> {
     if rustix::net::getpeername(&stream).is_err() {
         return Err(ServeError::NoSupervisor);
     }
-    let outgoing = Arc::new(Mutex::new(Outgoing::new(stream.try_clone()?)));
+    let outgoing = SharedOutgoing::new(stream.try_clone()?);
     let mut incoming = Incoming::new(stream.try_clone()?);
     match run(&stream, &mut incoming, &outgoing, confined) {
         // The supervisor is gone, and nobody is left to hear of it.
@@ -85,18 +83,18 @@ fn run(
     outgoing: &SharedOutgoing,
     confined: impl FnOnce(),
 ) -> Result<(), ServeError> {
-    tell(outgoing, ToSupervisor::Hello { pid: std::process::id() })?;
+    outgoing.send(&ToSupervisor::Hello { pid: std::process::id() })?;
     let spec = match incoming.next()? {
         ToWorker::Open(spec) => spec,
         // Not confined: it reads nothing but the driver, which may want to make its devices first.
         ToWorker::Survey(folders) => {
             confined();
             confine::end_with_supervisor(stream)?;
-            return tell(outgoing, ToSupervisor::Surveyed(&survey::look(folders)?));
+            return Ok(outgoing.send(&ToSupervisor::Surveyed(&survey::look(folders)?))?);
         }
         _ => return Err(Garbled("something else before what to open").into()),
     };
-    let refuse = |failure: Failure| tell(outgoing, ToSupervisor::NotReady(failure));
+    let refuse = |failure: Failure| Ok(outgoing.send(&ToSupervisor::NotReady(failure))?);
     let (spec, faults) = match read_spec(spec) {
         Ok(read) => read,
         Err(failure) => return refuse(failure),
@@ -114,12 +112,12 @@ fn run(
     };
     let Label { name, uuid } = executor.label();
     let message = written(&ReadyMessage { name, uuid, sandbox });
-    tell(outgoing, ToSupervisor::Ready { memory: executor.memory(), message: &message })?;
+    outgoing.send(&ToSupervisor::Ready { memory: executor.memory(), message: &message })?;
     let layout = match incoming.next()? {
         ToWorker::Memory(layout) => layout,
         ToWorker::Attempt(targets) => {
             let targets: Targets = decode(targets)?;
-            return tell(outgoing, ToSupervisor::Attempted(&written(&attempt_all(&targets, &spec))));
+            return Ok(outgoing.send(&ToSupervisor::Attempted(&written(&attempt_all(&targets, &spec))))?);
         }
         _ => return Err(Garbled("something else before the memory").into()),
     };
@@ -127,10 +125,10 @@ fn run(
     let slots = Slots::take_over(fd, layout)?;
     let holdings = Arc::new(Holdings::new(spec.device.context_bytes(), spec.models.len()));
     let mishaps = Mishaps::new(faults.as_ref(), Place::Heartbeat);
-    start_heartbeats(Arc::clone(outgoing), &executor, Arc::clone(&holdings), mishaps)?;
+    start_heartbeats(outgoing.clone(), &executor, Arc::clone(&holdings), mishaps)?;
     start_tending(&executor)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Load);
-    let transfers = Transfers::start(Arc::clone(&executor), &spec, holdings, Arc::clone(outgoing), mishaps)?;
+    let transfers = Transfers::start(Arc::clone(&executor), &spec, holdings, outgoing.clone(), mishaps)?;
     let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
     let models = spec.models.len();
     let (staged, outcomes) = (Staged::default(), Outcomes::default());
@@ -173,16 +171,6 @@ fn written(content: &impl Serialize) -> Vec<u8> {
     field_of(content).unwrap_or_else(|error| unreachable!("texts and numbers: {error}"))
 }
 
-pub(super) fn tell(outgoing: &Mutex<Outgoing>, message: ToSupervisor<'_>) -> Result<(), ServeError> {
-    let mut outgoing = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(outgoing.send(&message)?)
-}
-
-/// Tells what happened since the opening.
-pub(super) fn report(outgoing: &Mutex<Outgoing>, event: FromWorker) -> Result<(), ServeError> {
-    tell(outgoing, ToSupervisor::Event(event))
-}
-
 /// Starts the thread that says that the process lives. That it computes is said by its answers.
 fn start_heartbeats(
     outgoing: SharedOutgoing,
@@ -196,7 +184,7 @@ fn start_heartbeats(
             let (memory, accounts) = holdings.measure(|| executor.memory());
             drop(executor);
             let heartbeat = FromWorker::Heartbeat { memory, accounts };
-            if !mishaps.is_on(FaultKind::Freeze) && report(&outgoing, heartbeat).is_err() {
+            if !mishaps.is_on(FaultKind::Freeze) && outgoing.send(&ToSupervisor::Event(heartbeat)).is_err() {
                 // Nobody hears it any more: the watcher ends the process.
                 return;
             }
@@ -232,7 +220,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn answer(&mut self, batch: Batch, outgoing: &Mutex<Outgoing>) -> Result<(), ServeError> {
+    fn answer(&mut self, batch: Batch, outgoing: &SharedOutgoing) -> Result<(), ServeError> {
         let (name, slot) = (batch.batch, batch.slot as usize);
         self.slots.stage(batch.slot, batch.extent, &mut self.staged)?;
         let event = match self.compute(batch, &[])? {
@@ -242,11 +230,11 @@ impl Worker {
             }
             Err(problem) => FromWorker::Failed { batch: name, slot, problem },
         };
-        report(outgoing, event)
+        Ok(outgoing.send(&ToSupervisor::Event(event))?)
     }
 
     /// Computes steps of sequences and says what came of them.
-    fn take_turn(&mut self, batch: Batch, steps: &[TurnStep], outgoing: &Mutex<Outgoing>) -> Result<(), ServeError> {
+    fn take_turn(&mut self, batch: Batch, steps: &[TurnStep], outgoing: &SharedOutgoing) -> Result<(), ServeError> {
         let (name, slot) = (batch.batch, batch.slot as usize);
         self.slots.stage(batch.slot, batch.extent, &mut self.staged)?;
         if steps.len() != batch.extent.texts as usize {
@@ -259,7 +247,7 @@ impl Worker {
             }
             Err(problem) => FromWorker::Failed { batch: name, slot, problem },
         };
-        report(outgoing, event)
+        Ok(outgoing.send(&ToSupervisor::Event(event))?)
     }
 
     /// Computes the staged batch, or steps where there are some; says how long that took. The inner error is the executor's.

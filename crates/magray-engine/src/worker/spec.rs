@@ -1,12 +1,13 @@
 //! What a worker is told when it starts, and what it answers: the device, its models, the slots.
 //! Opens nothing.
 
-use super::sandbox::Sandbox;
-use crate::executors::{ExecutorDevice, ExecutorModel};
+use crate::executor_device::ExecutorDevice;
+use crate::executors::ExecutorModel;
 use crate::faults::FaultOrder;
 use crate::gpu::{MemoryStats, SandboxMode};
 use magray_core::PrecisionChoice;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// All that a worker needs to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -65,6 +66,41 @@ pub struct Ready {
     pub memory: MemoryStats,
     /// What confines it.
     pub sandbox: Sandbox,
+}
+
+/// What confines a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// The version of Landlock that limits its files.
+    pub landlock: Option<u32>,
+    /// Whether seccomp limits its system calls.
+    pub has_seccomp: bool,
+    /// What is not in force, and what the system said to it.
+    pub missing: Option<String>,
+}
+
+/// The first version of Landlock that also keeps files from being cut short (Linux 6.2).
+const LEAST_LANDLOCK: u32 = 3;
+/// The code of a worker that had to be confined and is not.
+pub(super) const NOT_CONFINED: &str = "not_confined";
+
+impl Sandbox {
+    /// Whether programs, network and all other files are out of reach.
+    pub fn is_whole(&self) -> bool {
+        let has_landlock = self.landlock.is_some_and(|version| version >= LEAST_LANDLOCK);
+        has_landlock && self.has_seccomp && self.missing.is_none()
+    }
+}
+
+impl fmt::Display for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.landlock, self.has_seccomp) {
+            (Some(version), true) => write!(f, "Landlock {version} and seccomp"),
+            (Some(version), false) => write!(f, "Landlock {version} alone"),
+            (None, true) => f.write_str("seccomp alone"),
+            (None, false) => f.write_str("none"),
+        }
+    }
 }
 
 /// The words of a [`Ready`] as they travel; the process tells its number by itself.
@@ -135,5 +171,16 @@ mod tests {
             assert!(decode::<ModelSource>(&shape([1000, 64, 2, heads, 128, 512])).is_err(), "{heads} heads");
         }
         assert!(decode::<ModelSource>(&good[..3]).is_err());
+    }
+
+    #[test]
+    fn a_sandbox_is_whole_with_both_and_a_landlock_that_guards_lengths() {
+        let both = |landlock| Sandbox { landlock, has_seccomp: true, missing: None };
+        assert!(both(Some(3)).is_whole() && both(Some(7)).is_whole());
+        assert!(!both(Some(2)).is_whole() && !both(None).is_whole());
+        assert!(!Sandbox { has_seccomp: false, ..both(Some(7)) }.is_whole());
+        assert!(!Sandbox { missing: Some("capabilities".to_owned()), ..both(Some(7)) }.is_whole());
+        assert_eq!(both(Some(7)).to_string(), "Landlock 7 and seccomp");
+        assert_eq!(Sandbox::default().to_string(), "none");
     }
 }

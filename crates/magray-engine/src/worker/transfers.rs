@@ -1,12 +1,11 @@
 //! Brings models to the device and takes them off it, as ordered, and tells the supervisor what came of it.
 //! Works beside the thread that computes; says nothing twice and keeps nobody waiting but the next order.
 
-use super::channel::Outgoing;
+use super::channel::SharedOutgoing;
 use super::holdings::Holdings;
 use super::jobs::{Job, Jobs, TransferThread};
-use super::message::{Arrived, FromWorker, Image};
+use super::message::{Arrived, FromWorker, Image, ToSupervisor};
 use super::mishaps::Mishaps;
-use super::serve::report;
 use super::spec::WorkerSpec;
 use super::wire::Garbled;
 use crate::executors::{Arrival, Arriving, Executor, Failure, FailureKind, FilledImage};
@@ -40,7 +39,7 @@ struct Crew {
     /// Numbers in the longest answer of a text.
     outputs_max: usize,
     is_confined: bool,
-    outgoing: Arc<Mutex<Outgoing>>,
+    outgoing: SharedOutgoing,
     mishaps: Mutex<Mishaps>,
     /// Bytes a second at which weights last came from the host's memory; 0: not measured yet.
     speed: AtomicU64,
@@ -55,7 +54,7 @@ impl Transfers {
         executor: Arc<dyn Executor>,
         spec: &WorkerSpec,
         holdings: Arc<Holdings>,
-        outgoing: Arc<Mutex<Outgoing>>,
+        outgoing: SharedOutgoing,
         mishaps: Mishaps,
     ) -> io::Result<Self> {
         let (models, outputs_max) = (spec.models.len(), spec.outputs_max);
@@ -204,7 +203,7 @@ impl Crew {
             return Err(Failure::new(FailureKind::Transient, "model_changed", message));
         }
         if let Some((image, memory)) = empty {
-            let outgoing = Arc::clone(&self.outgoing);
+            let outgoing = self.outgoing.clone();
             let on_filled = move |filled: Result<u64, Failure>| match filled {
                 Ok(bytes) => say(&outgoing, FromWorker::ImageFilled { model, image, bytes }),
                 Err(failure) => spoilt(&outgoing, model, image, failure),
@@ -229,11 +228,11 @@ impl Crew {
 }
 
 /// Says something. A supervisor that cannot be told is gone, and then the watcher ends the process.
-fn say(outgoing: &Mutex<Outgoing>, event: FromWorker) {
-    let _ = report(outgoing, event);
+fn say(outgoing: &SharedOutgoing, event: FromWorker) {
+    let _ = outgoing.send(&ToSupervisor::Event(event));
 }
 
-fn spoilt(outgoing: &Mutex<Outgoing>, model: usize, image: u64, problem: Failure) {
+fn spoilt(outgoing: &SharedOutgoing, model: usize, image: u64, problem: Failure) {
     say(outgoing, FromWorker::ImageSpoilt { model, image, problem });
 }
 

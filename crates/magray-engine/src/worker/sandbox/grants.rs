@@ -2,7 +2,8 @@
 //! Makes the folder of kernels where it is missing, and opens nothing that strangers made; what a rule means is Landlock's.
 
 use super::super::spec::WorkerSpec;
-use crate::executors::{ExecutorDevice, ModelSource};
+use crate::executor_device::ExecutorDevice;
+use crate::executors::ModelSource;
 use magray_device::cuda::CubinCache;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

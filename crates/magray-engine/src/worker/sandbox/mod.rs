@@ -12,49 +12,12 @@ mod grants;
 #[cfg(target_os = "linux")]
 mod syscalls;
 
-pub use attempts::{Attempt, Outcome, try_sandbox};
-pub(super) use attempts::{Targets, attempt_all};
+pub use attempts::{Attempt, Outcome};
+pub(super) use attempts::{SECRET, SOCKET, Targets, attempt_all};
 
-use super::spec::WorkerSpec;
+use super::spec::{NOT_CONFINED, Sandbox, WorkerSpec};
 use crate::executors::{Failure, FailureKind};
 use crate::gpu::SandboxMode;
-use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// What confines a worker.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sandbox {
-    /// The version of Landlock that limits its files.
-    pub landlock: Option<u32>,
-    /// Whether seccomp limits its system calls.
-    pub has_seccomp: bool,
-    /// What is not in force, and what the system said to it.
-    pub missing: Option<String>,
-}
-
-/// The first version of Landlock that also keeps files from being cut short (Linux 6.2).
-const LEAST_LANDLOCK: u32 = 3;
-/// The code of a worker that had to be confined and is not.
-pub(super) const NOT_CONFINED: &str = "not_confined";
-
-impl Sandbox {
-    /// Whether programs, network and all other files are out of reach.
-    pub fn is_whole(&self) -> bool {
-        let has_landlock = self.landlock.is_some_and(|version| version >= LEAST_LANDLOCK);
-        has_landlock && self.has_seccomp && self.missing.is_none()
-    }
-}
-
-impl fmt::Display for Sandbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.landlock, self.has_seccomp) {
-            (Some(version), true) => write!(f, "Landlock {version} and seccomp"),
-            (Some(version), false) => write!(f, "Landlock {version} alone"),
-            (None, true) => f.write_str("seccomp alone"),
-            (None, false) => f.write_str("none"),
-        }
-    }
-}
 
 /// Enters the sandbox that the supervisor asked for. Called before there are other threads.
 pub(super) fn enter(spec: &WorkerSpec) -> Result<Sandbox, Failure> {
@@ -119,20 +82,4 @@ fn drop_capabilities() -> Result<(), String> {
 #[cfg(not(target_os = "linux"))]
 fn confine(_: &WorkerSpec) -> Sandbox {
     Sandbox { missing: Some("only Linux has Landlock and seccomp".to_owned()), ..Sandbox::default() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sandbox_is_whole_with_both_and_a_landlock_that_guards_lengths() {
-        let both = |landlock| Sandbox { landlock, has_seccomp: true, missing: None };
-        assert!(both(Some(3)).is_whole() && both(Some(7)).is_whole());
-        assert!(!both(Some(2)).is_whole() && !both(None).is_whole());
-        assert!(!Sandbox { has_seccomp: false, ..both(Some(7)) }.is_whole());
-        assert!(!Sandbox { missing: Some("capabilities".to_owned()), ..both(Some(7)) }.is_whole());
-        assert_eq!(both(Some(7)).to_string(), "Landlock 7 and seccomp");
-        assert_eq!(Sandbox::default().to_string(), "none");
-    }
 }

@@ -1,0 +1,66 @@
+//! The built-in executors by name: the CPU, an NVIDIA GPU, a simulated one; and how each is opened.
+//! Opens one where it is told to, and never another in its place.
+
+use crate::executors::cpu::CpuDevice;
+use crate::executors::cuda::CudaHost;
+use crate::executors::native::{Native, NativeDevice};
+use crate::executors::simulated::{SimulatedDevice, SimulatedGpu};
+use crate::executors::{CudaDevice, Executor, ExecutorModel, Failure, OpenExecutor};
+use crate::gpu::CONTEXT_BYTES;
+use magray_device::cpu::Cpu;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// What computes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ExecutorDevice {
+    /// The CPU of this machine.
+    Cpu {
+        /// Threads; `None`: one a core.
+        threads: Option<usize>,
+    },
+    /// An NVIDIA GPU.
+    Cuda(CudaDevice),
+    /// A GPU that the CPU simulates, for tests.
+    Simulated(SimulatedGpu),
+}
+
+impl ExecutorDevice {
+    /// The compute capability of a real GPU: a model's bytes on it depend on it.
+    pub(crate) fn capability(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Cuda(device) => Some(device.capability()),
+            Self::Cpu { .. } | Self::Simulated(_) => None,
+        }
+    }
+
+    /// What its driver takes of a limit of memory.
+    pub(crate) fn context_bytes(&self) -> u64 {
+        match self {
+            Self::Cuda(_) => CONTEXT_BYTES,
+            Self::Cpu { .. } | Self::Simulated(_) => 0,
+        }
+    }
+
+    /// Opens a built-in executor, which takes no more of the device's memory than this.
+    pub(crate) fn open_within(
+        &self,
+        models: &[ExecutorModel],
+        memory_limit_bytes: Option<u64>,
+    ) -> Result<Arc<dyn Executor>, Failure> {
+        let device: Box<dyn NativeDevice> = match self {
+            Self::Cpu { threads } => {
+                Box::new(CpuDevice::new(Arc::new(Cpu::new(None, *threads).map_err(Failure::of_model)?)))
+            }
+            Self::Cuda(device) => Box::new(CudaHost::open(device, memory_limit_bytes)?),
+            Self::Simulated(gpu) => Box::new(SimulatedDevice::open(*gpu, memory_limit_bytes)?),
+        };
+        Ok(Arc::new(Native::new(device, models.iter().map(|model| (model.clone(), None)))))
+    }
+}
+
+impl OpenExecutor for ExecutorDevice {
+    fn open(&self, models: &[ExecutorModel]) -> Result<Arc<dyn Executor>, Failure> {
+        self.open_within(models, None)
+    }
+}

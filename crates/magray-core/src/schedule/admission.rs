@@ -34,7 +34,7 @@ impl Machine {
         if self.is_draining {
             return Err(Refused::Draining);
         }
-        let tokens = request.tokens.min(self.options.limits.tokens_max);
+        let tokens = request.tokens.min(self.cx.options.limits.tokens_max);
         self.check_room(Newcomer { tokens, may: self.devices_for(request.allowed), coming: request.coming }, now)
     }
 
@@ -50,13 +50,13 @@ impl Machine {
         };
         self.turned_away.note_taken(total(&request.sequences));
         let mut job = Job::new(request, may, now);
-        job.is_for_gpus = !may.and(self.in_workers).is_empty();
+        job.is_for_gpus = !may.and(self.devices.in_workers()).is_empty();
         let model = self.model_mut(job.group.model);
         model.used = now;
         if job.is_for_gpus {
             model.gpu_used = now;
         }
-        if job.unanswered > 1 && sabotaged!(self, SkipLastText) {
+        if job.unanswered > 1 && sabotaged!(self.cx, SkipLastText) {
             job.unanswered -= 1;
         }
         let (sequences, is_generated) = (job.unanswered, !job.progress.is_empty());
@@ -77,10 +77,10 @@ impl Machine {
         if self.is_draining {
             return Err(Refused::Draining);
         }
-        if request.deadline.is_some_and(|deadline| deadline <= now) && !sabotaged!(self, IgnoreDeadline) {
+        if request.deadline.is_some_and(|deadline| deadline <= now) && !sabotaged!(self.cx, IgnoreDeadline) {
             return Err(Refused::Expired);
         }
-        let limits = self.options.limits;
+        let limits = self.cx.options.limits;
         let tokens = total(&request.sequences);
         if tokens > limits.tokens_max {
             return Err(Refused::TooLarge);
@@ -102,13 +102,14 @@ impl Machine {
         let generated = request.sequences.iter().filter(|one| one.is_generated());
         let Some(tokens) = generated.map(Sequence::tokens_max).max() else { return Ok(may) };
         let most = tokens.saturating_mul(self.model(request.group.model).plan.kv_token_bytes);
-        let with_space: DeviceSet = may.iter().filter(|id| self.device(*id).spec.memory.kv_max >= most).collect();
+        let with_space: DeviceSet =
+            may.iter().filter(|id| self.devices.get(*id).spec().memory.kv_max >= most).collect();
         if with_space.is_empty() && !may.is_empty() { Err(Refused::TooLarge) } else { Ok(with_space) }
     }
 
     /// Refuses what the bounds do not allow, and remembers it.
     fn check_room(&mut self, newcomer: Newcomer, now: Moment) -> Result<(), Refused> {
-        if self.has_room(newcomer, now) || sabotaged!(self, IgnoreLimits) {
+        if self.has_room(newcomer, now) || sabotaged!(self.cx, IgnoreLimits) {
             return Ok(());
         }
         self.turned_away.note_refused(newcomer.tokens, now);
@@ -117,13 +118,14 @@ impl Machine {
 
     fn has_room(&self, newcomer: Newcomer, now: Moment) -> bool {
         let Newcomer { tokens, may, coming } = newcomer;
-        let limits = self.options.limits;
+        let limits = self.cx.options.limits;
         let kept = |room: u64| self.turned_away.kept_from(tokens, room, now);
         let held = self.jobs.tokens().saturating_add(coming).saturating_add(tokens);
         if self.jobs.len() >= limits.requests_max || held.saturating_add(kept(limits.tokens_max)) > limits.tokens_max {
             return false;
         }
-        let left = if may.and(self.in_workers).is_empty() { self.jobs.left().cpu } else { self.jobs.left().all };
+        let left =
+            if may.and(self.devices.in_workers()).is_empty() { self.jobs.left().cpu } else { self.jobs.left().all };
         let ahead = left.saturating_add(coming);
         let Some(wait_max) = limits.wait_max.filter(|_| ahead > 0 && !may.is_empty()) else { return true };
         let most = self.tokens_within(wait_max, may);
@@ -133,28 +135,23 @@ impl Machine {
     /// Tokens that these devices compute in this time; those that are not in rotation count where all of them are out.
     fn tokens_within(&self, time: Duration, may: DeviceSet) -> u64 {
         let within = |is_counted: &dyn Fn(&Device) -> bool| -> u64 {
-            let devices = may.iter().map(|id| self.device(id)).filter(|device| is_counted(device));
+            let devices = may.iter().map(|id| self.devices.get(id)).filter(|device| is_counted(device));
             devices.map(|device| device.tokens_within(time)).fold(0, u64::saturating_add)
         };
-        match within(&Device::is_in_rotation) {
+        match within(&|device| device.health().is_in_rotation()) {
             0 => within(&|_| true),
             tokens => tokens,
         }
     }
 
     fn devices_for(&self, allowed: Allowed) -> DeviceSet {
-        match allowed {
-            Allowed::Any => self.in_process.union(self.in_workers),
-            Allowed::Gpu if sabotaged!(self, GpuWorkOnCpu) => self.in_process.union(self.in_workers),
-            Allowed::Gpu => self.gpus,
-            Allowed::Cpu => self.cpus,
-            Allowed::Only(device) => DeviceSet::one(device).and(self.in_process.union(self.in_workers)),
-        }
+        let is_misled = allowed == Allowed::Gpu && sabotaged!(self.cx, GpuWorkOnCpu);
+        self.devices.allowed(if is_misled { Allowed::Any } else { allowed })
     }
 
     /// When there should be room for so many tokens, by the speed measured lately.
     fn retry_after(&self, tokens: u64) -> Duration {
-        let in_rotation = self.devices.iter().filter(|device| device.is_in_rotation());
+        let in_rotation = self.devices.iter().filter(|device| device.health().is_in_rotation());
         let tokens_per_us: f64 = in_rotation.filter_map(|device| device.tokens_per_us()).sum();
         if tokens_per_us <= 0.0 {
             return RETRY_UNMEASURED;

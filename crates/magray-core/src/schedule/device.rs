@@ -1,13 +1,13 @@
-//! A device as the machine sees it: its worker, its batches, what they cost, how it stands.
+//! A device: its health, its batches and what they cost.
 //! Decides nothing: it answers what can be said of one device alone.
 
-use super::cost::{Cost, CostModel, Sample};
+use super::cost::{Cost, CostModel, Sample, as_count, as_f64};
 use super::device_memory::DeviceMemory;
-use super::ladder::Ladder;
+use super::health::{FIRST_BATCH_GRACE, Health, Vitals};
 use super::phase::Reach;
 use super::queue::Load;
-use super::{BatchId, Condition, DeviceKind, DeviceSpec, DeviceState, DeviceView, Fallback};
-use super::{Group, KillCause, Location, ModelId, Moment, Options, Recovery, Span, Step};
+use super::{BatchId, DeviceId, DeviceKind, DeviceSpec, DeviceView, Fallback};
+use super::{Group, ModelId, Moment, Recovery, Span, Step};
 use crate::moment::{from_micros, micros};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,53 +18,16 @@ pub(super) const NEAR_END_US: f64 = 100.0;
 /// to come.
 const ARRIVAL_GRACE: Duration = Duration::from_secs(1);
 const ARRIVAL_GRACE_TIMES: u32 = 2;
-/// A batch of a group that this device has never computed may take this many times longer before it is overdue: the
-/// device may have to prepare itself for it.
-const FIRST_BATCH_GRACE: u32 = 5;
 /// Good batches after which the cap that followed a full memory is doubled.
 const GOOD_BATCHES: u32 = 8;
 /// Groups whose costs are remembered. Beyond that, one is forgotten: its next batch measures it anew.
 const GROUPS_MAX: usize = 1024;
-/// How long a worker is expected to take to start before one has.
-const START: Duration = Duration::from_secs(2);
 /// How much of the measured speed is kept with each further batch.
 const SPEED_KEPT: f64 = 0.9;
 /// A turn with so many tokens a step is mostly prompts.
 const PROMPT_TOKENS: u64 = 4;
 /// However slow a CPU is, its largest batch divided by this may wait for it.
 const CPU_LEAST_PART: u64 = 4;
-
-/// A device's worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Worker {
-    /// There is none.
-    Absent,
-    /// Asked for, not ready.
-    Starting { since: Moment },
-    /// It takes batches.
-    Ready,
-    /// Asked to end because nobody needs it.
-    Resting { since: Moment },
-    /// Ordered to end.
-    Ending {
-        cause: KillCause,
-        /// Whether what led to it was counted when it happened, or is nothing to count.
-        is_settled: bool,
-    },
-}
-
-/// What a device needs to be of use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Need {
-    /// A worker.
-    Worker,
-    /// The end of the one that it has.
-    End(KillCause),
-    /// A probe.
-    Probe,
-    /// Nothing more: it can be used.
-    Rotation,
-}
 
 /// A batch under way.
 #[derive(Clone, Debug)]
@@ -103,29 +66,15 @@ impl Running {
 /// A device.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
-    pub(super) spec: DeviceSpec,
-    pub(super) worker: Worker,
-    pub(super) state: DeviceState,
-    pub(super) condition: Condition,
-    pub(super) ladder: Ladder,
-    /// Whether a known text must come back right before it is used.
-    pub(super) needs_probe: bool,
-    pub(super) probing_since: Option<Moment>,
-    /// No worker is started, and no probe, before these.
-    pub(super) spawn_at: Moment,
-    pub(super) probe_at: Moment,
-    /// Whether this worker has finished a batch.
-    pub(super) has_worked: bool,
-    /// Whether people were told of it, or saw it in rotation.
-    pub(super) is_known: bool,
-    pub(super) last_sign: Moment,
+    spec: DeviceSpec,
+    health: Health,
     /// The one that it computes first, then those at hand.
-    pub(super) running: VecDeque<Running>,
+    running: VecDeque<Running>,
     /// Whether part of it has had nothing to do since the last batch was started.
-    pub(super) has_spare: bool,
-    pub(super) tally: Tally,
-    /// How long its last worker took to start.
-    pub(super) start_time: Duration,
+    has_spare: bool,
+    batches_finished: u64,
+    texts_finished: u64,
+    busy: Duration,
     /// Tokens of a batch at most, after its memory was full.
     cap: Option<u64>,
     good_batches: u32,
@@ -133,39 +82,16 @@ pub(super) struct Device {
     tokens_per_us: Option<f64>,
 }
 
-/// What is counted of a device for people.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) batches: u64,
-    pub(super) texts: u64,
-    pub(super) busy: Duration,
-    pub(super) spawns: u64,
-    pub(super) probes: u64,
-}
-
 impl Device {
-    pub(super) fn new(spec: DeviceSpec, options: &Options) -> Self {
-        let state = match spec.location {
-            Location::InProcess => DeviceState::InRotation,
-            Location::Worker => DeviceState::Starting,
-        };
+    pub(super) fn new(id: DeviceId, spec: DeviceSpec, recovery: &Recovery) -> Self {
         Self {
             spec,
-            worker: Worker::Absent,
-            state,
-            condition: Condition::Fine,
-            ladder: Ladder::new(&options.recovery),
-            needs_probe: false,
-            probing_since: None,
-            spawn_at: Moment::START,
-            probe_at: Moment::START,
-            has_worked: false,
-            is_known: false,
-            last_sign: Moment::START,
+            health: Health::new(id, spec.location, recovery),
             running: VecDeque::new(),
             has_spare: false,
-            tally: Tally::default(),
-            start_time: START,
+            batches_finished: 0,
+            texts_finished: 0,
+            busy: Duration::ZERO,
             cap: None,
             good_batches: 0,
             costs: BTreeMap::new(),
@@ -173,23 +99,24 @@ impl Device {
         }
     }
 
-    /// Whether a worker process computes for it, which may fail.
-    pub(super) fn has_worker(&self) -> bool {
-        self.spec.location == Location::Worker
+    pub(super) fn spec(&self) -> &DeviceSpec {
+        &self.spec
     }
 
-    pub(super) fn is_in_rotation(&self) -> bool {
-        self.state == DeviceState::InRotation
+    pub(super) fn health(&self) -> &Health {
+        &self.health
     }
 
-    /// Whether it is out until somebody resets it.
-    pub(super) fn is_given_up(&self) -> bool {
-        matches!(self.state, DeviceState::Out(_))
+    pub(super) fn health_mut(&mut self) -> &mut Health {
+        &mut self.health
     }
 
-    /// Whether weights can be brought to it and taken off it.
-    pub(super) fn takes_orders(&self) -> bool {
-        !self.has_worker() || self.worker == Worker::Ready
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    pub(super) fn batches(&self) -> usize {
+        self.running.len()
     }
 
     /// Whether it has a batch of a model.
@@ -202,22 +129,54 @@ impl Device {
         self.running.iter().any(|batch| batch.group == group && batch.is_turn())
     }
 
-    /// Why it does not compute, in the words of an answer.
-    pub(super) fn fallback(&self) -> Fallback {
-        match self.state {
-            DeviceState::Starting => Fallback::Starting,
-            DeviceState::Recovering(reason) | DeviceState::Out(reason) => reason,
-            DeviceState::Resting => Fallback::Waking,
-            DeviceState::InRotation => Fallback::Unhealthy,
+    /// Whether its next batch is due: part of it has nothing to do, or its batches are about to end.
+    pub(super) fn is_next_due(&self, now: Moment) -> bool {
+        self.has_spare || self.remaining_us(now) < NEAR_END_US
+    }
+
+    /// Part of it has nothing to do; that all of it has none is known.
+    pub(super) fn note_spare(&mut self) {
+        self.has_spare = !self.running.is_empty();
+    }
+
+    pub(super) fn start(&mut self, batch: Running) {
+        self.has_spare = false;
+        self.running.push_back(batch);
+    }
+
+    /// Takes a batch that ended; none if it has no such batch.
+    pub(super) fn take_batch(&mut self, batch: BatchId, now: Moment) -> Option<Running> {
+        let at = self.running.iter().position(|running| running.batch == batch)?;
+        self.health.note_sign(now);
+        let running = self.running.remove(at)?;
+        if at == 0
+            && let Some(next) = self.running.front_mut()
+        {
+            next.computing_since = now;
+        }
+        Some(running)
+    }
+
+    /// Takes all batches, the one that it computes first.
+    pub(super) fn take_batches(&mut self) -> VecDeque<Running> {
+        std::mem::take(&mut self.running)
+    }
+
+    /// If the driver ran late, extends the deadlines of its worker by as much.
+    pub(super) fn excuse(&mut self, excused: impl Fn(Moment) -> Moment + Copy) {
+        self.health.excuse(excused);
+        if let Some(front) = self.running.front_mut() {
+            front.computing_since = excused(front.computing_since);
         }
     }
 
-    /// The part of its speed that it is trusted with.
-    pub(super) fn weight(&self) -> f64 {
-        match self.condition {
-            Condition::Hot { weight } if weight > 0.01 && weight < 1.0 => weight,
-            Condition::Hot { weight } if weight <= 0.01 => 0.01,
-            _ => 1.0,
+    /// What its health is watched by.
+    pub(super) fn vitals(&self, memory: &DeviceMemory) -> Vitals {
+        Vitals {
+            batch_overdue_at: self.running.front().map(|front| front.computing_since + front.patience),
+            load_overdue_at: memory.overdue_at(),
+            can_probe: self.health.needs_probe() && self.running.is_empty() && memory.has_weights(),
+            is_woken: memory.is_woken,
         }
     }
 
@@ -239,11 +198,6 @@ impl Device {
         self.running.front().map(|front| front.computing_since + from_micros(front.expected_us))
     }
 
-    /// When the batch that it computes is overdue.
-    fn overdue_at(&self) -> Option<Moment> {
-        self.running.front().map(|front| front.computing_since + front.patience)
-    }
-
     /// How long a batch may take that is expected to take so long.
     pub(super) fn patience(&self, group: Group, expected_us: f64, recovery: &Recovery) -> Duration {
         if !self.is_measured(group) {
@@ -256,74 +210,6 @@ impl Device {
     pub(super) fn arrival_grace(memory: &DeviceMemory, model: ModelId) -> Option<Duration> {
         let took = memory.resident(model).unproven()?;
         Some(ARRIVAL_GRACE.max(took.saturating_mul(ARRIVAL_GRACE_TIMES)))
-    }
-
-    /// What it needs now.
-    pub(super) fn need(&self, memory: &DeviceMemory, recovery: &Recovery, now: Moment) -> Option<Need> {
-        match self.worker {
-            Worker::Absent => (self.wants_worker(memory) && self.spawn_at <= now).then_some(Need::Worker),
-            Worker::Starting { since } => {
-                (since + recovery.start_max <= now).then_some(Need::End(KillCause::StartOverdue))
-            }
-            Worker::Ready => {
-                let is_due = |moment: Option<Moment>| moment.is_some_and(|moment| moment <= now);
-                if self.last_sign + recovery.silence_max <= now {
-                    Some(Need::End(KillCause::Silent))
-                } else if is_due(self.overdue_at()) || is_due(self.probe_overdue_at(recovery)) {
-                    Some(Need::End(KillCause::Overdue))
-                } else if is_due(memory.overdue_at()) {
-                    Some(Need::End(KillCause::LoadOverdue))
-                } else if self.needs_probe {
-                    is_due(self.next_probe(memory)).then_some(Need::Probe)
-                } else {
-                    (!self.is_in_rotation()).then_some(Need::Rotation)
-                }
-            }
-            Worker::Resting { .. } => {
-                self.rest_overdue_at(recovery).filter(|&due| due <= now).map(|_| Need::End(KillCause::Overdue))
-            }
-            Worker::Ending { .. } => None,
-        }
-    }
-
-    /// When it may need something although nothing happens.
-    pub(super) fn wake(&self, memory: &DeviceMemory, recovery: &Recovery) -> Option<Moment> {
-        match self.worker {
-            Worker::Absent => self.wants_worker(memory).then_some(self.spawn_at),
-            Worker::Starting { since } => Some(since + recovery.start_max),
-            Worker::Ready => {
-                let silence = self.last_sign + recovery.silence_max;
-                let overdue = [self.overdue_at(), self.probe_overdue_at(recovery), memory.overdue_at()];
-                let others = overdue.into_iter().chain([self.next_probe(memory)]);
-                Some(others.flatten().fold(silence, Moment::min))
-            }
-            Worker::Resting { .. } => self.rest_overdue_at(recovery),
-            Worker::Ending { .. } => None,
-        }
-    }
-
-    /// When the next probe goes out. It needs the weights of some model, and the device computes nothing else
-    /// meanwhile, so batches end before.
-    fn next_probe(&self, memory: &DeviceMemory) -> Option<Moment> {
-        let is_next = self.needs_probe && self.probing_since.is_none() && self.running.is_empty();
-        (is_next && memory.has_weights()).then_some(self.probe_at)
-    }
-
-    /// When the probe under way is overdue.
-    fn probe_overdue_at(&self, recovery: &Recovery) -> Option<Moment> {
-        self.probing_since.map(|since| since + recovery.overdue_least.saturating_mul(FIRST_BATCH_GRACE))
-    }
-
-    /// When a worker that was asked to end is ended by force.
-    fn rest_overdue_at(&self, recovery: &Recovery) -> Option<Moment> {
-        let Worker::Resting { since } = self.worker else { return None };
-        Some(since + recovery.overdue_least.saturating_mul(FIRST_BATCH_GRACE))
-    }
-
-    /// Whether a worker should be started for it.
-    fn wants_worker(&self, memory: &DeviceMemory) -> bool {
-        let is_asleep = self.state == DeviceState::Resting && !memory.is_woken;
-        self.has_worker() && !is_asleep && !self.is_given_up() && !matches!(self.condition, Condition::Bad(_))
     }
 
     pub(super) fn batch_tokens_max(&self) -> u64 {
@@ -353,10 +239,10 @@ impl Device {
 
     /// A batch was computed.
     pub(super) fn finished(&mut self, batch: &Running, compute: Duration, prior: Cost) {
-        self.has_worked = true;
-        self.tally.batches += 1;
-        self.tally.texts += if batch.is_turn() { 0 } else { batch.load.texts };
-        self.tally.busy = self.tally.busy.saturating_add(compute);
+        self.health.note_worked();
+        self.batches_finished += 1;
+        self.texts_finished += if batch.is_turn() { 0 } else { batch.load.texts };
+        self.busy = self.busy.saturating_add(compute);
         let sample = Sample { load: batch.load, measured_us: micros(compute) };
         if let Some(model) = self.costs.get_mut(&batch.group) {
             model.learn(sample);
@@ -368,16 +254,21 @@ impl Device {
         }
         // Single tokens say nothing of how fast it computes what waits.
         if !batch.is_turn() || batch.load.tokens >= batch.load.texts * PROMPT_TOKENS {
-            let speed = super::cost::as_f64(batch.load.tokens) / sample.measured_us.max(1.0);
+            let speed = as_f64(batch.load.tokens) / sample.measured_us.max(1.0);
             self.tokens_per_us =
                 Some(self.tokens_per_us.map_or(speed, |known| known * SPEED_KEPT + speed * (1.0 - SPEED_KEPT)));
         }
         self.widen();
     }
 
+    /// A sequence of many steps has ended here.
+    pub(super) fn sequence_ended(&mut self) {
+        self.texts_finished += 1;
+    }
+
     /// The speed measured lately.
     pub(super) fn tokens_per_us(&self) -> Option<f64> {
-        self.tokens_per_us.map(|speed| speed * self.weight())
+        self.tokens_per_us.map(|speed| speed * self.health.weight())
     }
 
     /// Tokens that it takes this long to compute, by the speed measured lately. At least so many that the next batch is
@@ -386,7 +277,7 @@ impl Device {
         let batch = self.batch_tokens_max();
         let Some(speed) = self.tokens_per_us() else { return batch };
         let least = if self.spec.kind == DeviceKind::Gpu { batch } else { batch.div_ceil(CPU_LEAST_PART) };
-        super::cost::as_count(speed * micros(time)).max(least)
+        as_count(speed * micros(time)).max(least)
     }
 
     fn widen(&mut self) {
@@ -400,24 +291,25 @@ impl Device {
     }
 
     pub(super) fn view(&self, memory: &DeviceMemory) -> DeviceView {
-        let restarts = self.tally.spawns.saturating_sub(1);
-        let is_about_to = self.is_in_rotation() && memory.rests_at_once && memory.is_empty() && memory.vectors() == 0;
+        let restarts = self.health.restarts();
+        let is_about_to =
+            self.health.is_in_rotation() && memory.rests_at_once && memory.is_empty() && memory.vectors() == 0;
         DeviceView {
             kind: self.spec.kind,
             location: self.spec.location,
-            state: self.state,
-            is_ending: is_about_to || matches!(self.worker, Worker::Resting { .. }),
-            weight: self.weight(),
+            state: self.health.state(),
+            is_ending: is_about_to || self.health.is_worker_resting(),
+            weight: self.health.weight(),
             batches: self.running.len(),
             memory_capacity: memory.ledger().capacity(),
             accounts: memory.ledger().accounts().collect(),
-            batches_finished: self.tally.batches,
-            texts_finished: self.tally.texts,
-            busy: self.tally.busy,
-            failures: self.ladder.failures(),
-            failures_total: self.ladder.failures_total(),
+            batches_finished: self.batches_finished,
+            texts_finished: self.texts_finished,
+            busy: self.busy,
+            failures: self.health.failures().failures(),
+            failures_total: self.health.failures().failures_total(),
             restarts,
-            recovery_attempts: restarts + self.tally.probes,
+            recovery_attempts: restarts + self.health.probes(),
         }
     }
 }

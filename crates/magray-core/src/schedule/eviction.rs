@@ -45,7 +45,7 @@ pub(super) enum Tenant {
 impl Machine {
     /// How a newcomer gets room on a device where `promised` bytes are meant for others.
     pub(super) fn room_plan(&self, id: DeviceId, newcomer: Newcomer, promised: u64) -> RoomPlan {
-        let now = self.now;
+        let now = self.cx.now;
         let memory = self.residency.memory(id);
         let missing = |leaving: u64| memory.missing(newcomer.model, promised, leaving, now);
         if missing(0) == 0 {
@@ -77,12 +77,12 @@ impl Machine {
             return;
         }
         let is_movable = |(model, resident): &(ModelId, &Resident)| {
-            let is_pinned = self.model(*model).plan.is_pinned && !sabotaged!(self, PushPinned);
+            let is_pinned = self.model(*model).plan.is_pinned && !sabotaged!(self.cx, PushPinned);
             resident.is_present() && resident.leave.is_none() && !is_pinned
         };
         let mut candidates = self.idle_vectors(id);
         candidates.extend(memory.residents().filter(is_movable).map(|(model, _)| {
-            let rank = if self.is_in_use(id, model) { Rank::BusyWeights } else { Rank::IdleWeights };
+            let rank = if self.devices.is_in_use(id, model) { Rank::BusyWeights } else { Rank::IdleWeights };
             self.weights_candidate(id, model, rank)
         }));
         let (chosen, _) = choose(candidates, |freed| overdrawn.saturating_sub(freed));
@@ -96,15 +96,10 @@ impl Machine {
         match tenant {
             Tenant::Weights(model) => self.residency.memory_mut(id).resident_mut(model).leave = Some(Leave::Evicted),
             Tenant::Vectors(collection) => {
-                self.residency.memory_mut(id).begin_drop(collection, self.now);
+                self.residency.memory_mut(id).begin_drop(collection, self.cx.now);
                 actions.push(Action::DropVectors { device: id, collection });
             }
         }
-    }
-
-    /// Whether a batch of a model, or a probe, is on a device.
-    pub(super) fn is_in_use(&self, id: DeviceId, model: ModelId) -> bool {
-        self.device(id).is_running(model) || self.device(id).probing_since.is_some()
     }
 
     /// How a model may be evicted for another, or from when on it may be.
@@ -113,23 +108,23 @@ impl Machine {
         let Stage::Present { since, took, has_computed, .. } = resident.stage else { return Err(None) };
         let plan = self.model(model).plan;
         let priority = self.model(newcomer.model).plan.priority;
-        let is_pinned = plan.is_pinned && !sabotaged!(self, PushPinned);
+        let is_pinned = plan.is_pinned && !sabotaged!(self.cx, PushPinned);
         if resident.leave.is_some() || is_pinned || plan.priority > priority {
             return Err(None);
         }
         let is_equal = plan.priority == priority;
         let stays_until = since + took.saturating_mul(STAYS);
-        let is_at_once = sabotaged!(self, PushAtOnce);
-        if is_equal && stays_until > self.now && !is_at_once {
+        let is_at_once = sabotaged!(self.cx, PushAtOnce);
+        if is_equal && stays_until > self.cx.now && !is_at_once {
             return Err(Some(stays_until));
         }
         // Otherwise models in turn could evict each other before any of them has computed.
         if is_equal && !has_computed && self.is_only_here(id, model) && !is_at_once {
             return Err(None);
         }
-        let is_busy = self.is_in_use(id, model);
-        let old_at = newcomer.since + self.aging().age_max;
-        if is_busy && is_equal && (!newcomer.is_awaited || old_at > self.now) {
+        let is_busy = self.devices.is_in_use(id, model);
+        let old_at = newcomer.since + self.cx.aging().age_max;
+        if is_busy && is_equal && (!newcomer.is_awaited || old_at > self.cx.now) {
             return Err(newcomer.is_awaited.then_some(old_at));
         }
         Ok(if is_busy { Rank::BusyWeights } else { Rank::IdleWeights })
@@ -144,7 +139,7 @@ impl Machine {
     fn idle_vectors(&self, id: DeviceId) -> Vec<Candidate<Tenant, Priority>> {
         let idle = self.residency.memory(id).idle_vectors();
         let candidate = |(collection, bytes, used): (CollectionId, u64, Moment)| {
-            let score = micros(self.now.since(used));
+            let score = micros(self.cx.now.since(used));
             let (who, rank) = (Tenant::Vectors(collection), Rank::IdleVectors);
             Candidate { who, bytes, rank, priority: Priority::Normal, score }
         };
@@ -155,7 +150,7 @@ impl Machine {
     fn eviction_score(&self, id: DeviceId, model: ModelId) -> f64 {
         let memory = self.residency.memory(id);
         let is_awaited = self.jobs.of(model).gpu > 0;
-        let idle_us = if is_awaited { 0.0 } else { micros(self.now.since(memory.resident(model).used)) };
+        let idle_us = if is_awaited { 0.0 } else { micros(self.cx.now.since(memory.resident(model).used)) };
         (idle_us + 1.0) * as_f64(memory.bytes(model)) / micros(self.reload_time(id, model)).max(1.0)
     }
 

@@ -6,7 +6,7 @@ use super::eviction::{Newcomer, RoomPlan, Tenant};
 use super::queue::BucketKey;
 use super::resident::{Leave, Stage};
 use super::sabotage::sabotaged;
-use super::{Action, DeviceId, DeviceState, Machine, ModelId, Moment, Priority};
+use super::{Action, DeviceId, Machine, ModelId, Moment, Priority};
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl Machine {
         self.note_presence();
         self.drop_old_restores(now);
         self.restore_for_probes();
-        let mut promised = vec![0_u64; self.devices.len()];
+        let mut promised = vec![0_u64; self.devices.iter().count()];
         let mut counted_on = DeviceSet::EMPTY;
         for demand in self.demands(now) {
             let Some(choice) = self.best_choice(&demand, &promised, now) else { continue };
@@ -56,9 +56,9 @@ impl Machine {
         let is_restored = self.restore_for_probes();
         self.residency.unsettle_if(is_restored);
         self.bring_to_cpus(now, actions);
-        for gpu in self.in_workers.iter() {
+        for gpu in self.devices.in_workers().iter() {
             if self.residency.memory(gpu).is_woken {
-                self.tend(gpu, now, actions);
+                self.tend(gpu, actions);
             }
         }
     }
@@ -68,8 +68,8 @@ impl Machine {
     fn drop_old_restores(&mut self, now: Moment) {
         for id in self.residency.ids() {
             let is_over = self.is_unused(id, now);
-            for gpu in self.in_workers.iter() {
-                let needs_probe = self.device(gpu).needs_probe;
+            for gpu in self.devices.in_workers().iter() {
+                let needs_probe = self.devices.get(gpu).health().needs_probe();
                 let resident = self.residency.memory_mut(gpu).resident_mut(id);
                 let is_there = resident.is_present() || resident.is_loading();
                 let is_given_up = is_over && resident.tries.has_failed() && !needs_probe;
@@ -89,11 +89,11 @@ impl Machine {
     /// one that was used last. Returns whether one was found.
     fn restore_for_probes(&mut self) -> bool {
         let mut is_any_found = false;
-        for id in self.in_workers.iter() {
-            let device = self.device(id);
+        for id in self.devices.in_workers().iter() {
+            let device = self.devices.get(id);
             let memory = self.residency.memory(id);
             let is_provided = !memory.is_empty() || memory.residents().any(|(_, resident)| resident.is_to_restore);
-            if !device.takes_orders() || !device.needs_probe || is_provided {
+            if !device.health().takes_orders() || !device.health().needs_probe() || is_provided {
                 continue;
             }
             let fits = |&(model, _): &(ModelId, _)| !self.model(model).is_going() && self.obstacle(id, model).is_none();
@@ -106,7 +106,7 @@ impl Machine {
                 self.residency.memory_mut(id).resident_mut(model).is_to_restore = true;
                 is_any_found = true;
             } else {
-                let pauses = memory.residents().filter(|(_, resident)| resident.tries.is_pausing(self.now));
+                let pauses = memory.residents().filter(|(_, resident)| resident.tries.is_pausing(self.cx.now));
                 let next = pauses.map(|(_, resident)| resident.tries.next_at).min();
                 self.residency.wake_by(next);
             }
@@ -119,7 +119,7 @@ impl Machine {
         let mut demands = Vec::new();
         let newcomer = |model, since, is_awaited| Newcomer { model, since, is_awaited };
         for bucket in self.queue.keys() {
-            let may = bucket.reach.may.and(self.in_workers);
+            let may = bucket.reach.may.and(self.devices.in_workers());
             if may.is_empty() {
                 continue;
             }
@@ -136,10 +136,10 @@ impl Machine {
                     self.model_mut(id).want = None;
                 } else {
                     let newcomer = newcomer(id, want.since, want.is_preheat);
-                    demands.push(Demand { newcomer, may: self.in_workers, is_to_restore: false, priority });
+                    demands.push(Demand { newcomer, may: self.devices.in_workers(), is_to_restore: false, priority });
                 }
             }
-            for gpu in self.in_workers.iter() {
+            for gpu in self.devices.in_workers().iter() {
                 if self.residency.memory(gpu).resident(id).is_to_restore {
                     let newcomer = newcomer(id, Moment::START, false);
                     demands.push(Demand { newcomer, may: DeviceSet::one(gpu), is_to_restore: true, priority });
@@ -173,11 +173,11 @@ impl Machine {
 
     fn choice(&mut self, gpu: DeviceId, demand: &Demand, promised: u64, now: Moment) -> Option<Choice> {
         let id = demand.newcomer.model;
-        let device = self.device(gpu);
-        let rests = device.state == DeviceState::Resting;
+        let device = self.devices.get(gpu);
+        let rests = device.health().is_resting();
         let is_usable = match demand.is_to_restore {
-            true => device.takes_orders(),
-            false => device.takes_orders() && device.is_in_rotation() || rests,
+            true => device.health().takes_orders(),
+            false => device.health().takes_orders() && device.health().is_in_rotation() || rests,
         };
         if !is_usable {
             return None;
@@ -192,7 +192,7 @@ impl Machine {
         }
         let plan = self.room_plan(gpu, demand.newcomer, promised);
         // A device that has no weights to be probed with makes its vectors leave; for others nobody does.
-        let is_probed = self.device(gpu).needs_probe && self.residency.memory(gpu).is_empty();
+        let is_probed = self.devices.get(gpu).health().needs_probe() && self.residency.memory(gpu).is_empty();
         if demand.is_to_restore && !is_probed && !matches!(plan, RoomPlan::Now | RoomPlan::Soon) {
             self.residency.memory_mut(gpu).resident_mut(id).is_to_restore = false;
             return None;
@@ -201,7 +201,7 @@ impl Machine {
         let resident = memory.resident(id);
         let mut ready_at = now + self.load_time(gpu, id);
         if rests {
-            ready_at = ready_at + self.device(gpu).start_time;
+            ready_at = ready_at + self.devices.get(gpu).health().start_time();
         }
         if let Some(other) = memory.loading() {
             ready_at = ready_at + crate::moment::from_micros(self.arrival_us(gpu, other));
@@ -220,12 +220,12 @@ impl Machine {
 
     /// Does what can be done now for a demand on the device that was chosen for it.
     fn meet(&mut self, demand: &Demand, choice: Choice, promised: &mut [u64], actions: &mut Vec<Action>) {
-        let now = self.now;
+        let now = self.cx.now;
         let (gpu, id) = (choice.device, demand.newcomer.model);
         let own = usize::from(gpu.0);
-        let device = self.device(gpu);
-        let rests = device.state == DeviceState::Resting;
-        let is_used = rests || device.is_in_rotation();
+        let device = self.devices.get(gpu);
+        let rests = device.health().is_resting();
+        let is_used = rests || device.health().is_in_rotation();
         let memory = self.residency.memory_mut(gpu);
         let bytes = memory.bytes(id);
         let resident = memory.resident_mut(id);
@@ -248,7 +248,7 @@ impl Machine {
         match choice.plan {
             RoomPlan::Now | RoomPlan::Soon if rests => {
                 promised[own] = promised[own].saturating_add(bytes);
-                self.residency.memory_mut(gpu).is_woken = !sabotaged!(self, LetRest);
+                self.residency.memory_mut(gpu).is_woken = !sabotaged!(self.cx, LetRest);
             }
             RoomPlan::Now if self.residency.memory(gpu).loading().is_none() => self.load(gpu, id, actions),
             RoomPlan::Now | RoomPlan::Soon => promised[own] = promised[own].saturating_add(bytes),
@@ -257,7 +257,7 @@ impl Machine {
                 for tenant in tenants {
                     self.evict(gpu, tenant, actions);
                     if let Tenant::Weights(model) = tenant
-                        && (!self.is_in_use(gpu, model) || sabotaged!(self, OffloadUnderBatch))
+                        && (!self.devices.is_in_use(gpu, model) || sabotaged!(self.cx, OffloadUnderBatch))
                     {
                         self.offload(gpu, model, actions);
                     }
@@ -271,7 +271,7 @@ impl Machine {
     }
 
     pub(super) fn load(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
-        let now = self.now;
+        let now = self.cx.now;
         let ready_at = now + self.load_time(id, model);
         let memory = self.residency.memory_mut(id);
         if memory.begin_load(model, now).is_err() {
@@ -280,7 +280,7 @@ impl Machine {
         }
         memory.resident_mut(model).ready_at = Some(ready_at);
         memory.rests_at_once = false;
-        if sabotaged!(self, LoadTwice) {
+        if sabotaged!(self.cx, LoadTwice) {
             actions.push(Action::Load { device: id, model });
         }
         actions.push(Action::Load { device: id, model });
@@ -288,7 +288,7 @@ impl Machine {
 
     /// Lets models stay that were to leave for one that does not come any more.
     fn spare(&mut self, counted_on: DeviceSet) {
-        for gpu in self.in_workers.without(counted_on).iter() {
+        for gpu in self.devices.in_workers().without(counted_on).iter() {
             let memory = self.residency.memory_mut(gpu);
             if memory.ledger().overdrawn() > 0 {
                 continue;
@@ -301,7 +301,7 @@ impl Machine {
 
     /// The CPU gets a model where that is sooner than waiting for a GPU that gets it.
     fn bring_to_cpus(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        for cpu in self.in_process.iter() {
+        for cpu in self.devices.in_process().iter() {
             let restored: Vec<ModelId> = self
                 .residency
                 .memory(cpu)
@@ -338,15 +338,15 @@ impl Machine {
     /// ready, then.
     fn is_gpu_sooner(&self, bucket: BucketKey, cpu: DeviceId, now: Moment) -> Option<Moment> {
         let load = self.queue.load(bucket)?;
-        let ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
+        let ready_us = self.devices.remaining_us(now);
         let gpu_us = self.first_finish_us(bucket, load, &ready_us)?;
         let loaded_us = crate::moment::micros(self.load_time(cpu, bucket.group.model));
-        let cpu_us = ready_us[usize::from(cpu.0)] + loaded_us + self.cost(cpu, bucket.group).of(load);
+        let cpu_us = ready_us[usize::from(cpu.0)] + loaded_us + self.devices.cost(cpu, bucket.group).of(load);
         (gpu_us <= cpu_us).then(|| now + crate::moment::from_micros(gpu_us))
     }
 
     fn load_on_cpu(&mut self, cpu: DeviceId, id: ModelId, actions: &mut Vec<Action>) {
-        let now = self.now;
+        let now = self.cx.now;
         let memory = self.residency.memory(cpu);
         let resident = memory.resident(id);
         if resident.tries.is_pausing(now) {
@@ -363,10 +363,10 @@ impl Machine {
     /// expected to take as long again as it is late.
     pub(super) fn arrival_us(&self, id: DeviceId, model: ModelId) -> f64 {
         let resident = self.residency.memory(id).resident(model);
-        if resident.is_present() && resident.leave.is_none() && self.device(id).is_in_rotation() {
+        if resident.is_present() && resident.leave.is_none() && self.devices.health(id).is_in_rotation() {
             return 0.0;
         }
         let Some(at) = resident.ready_at else { return 0.0 };
-        crate::moment::micros(if at > self.now { at.since(self.now) } else { self.now.since(at) })
+        crate::moment::micros(if at > self.cx.now { at.since(self.cx.now) } else { self.cx.now.since(at) })
     }
 }

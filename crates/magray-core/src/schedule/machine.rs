@@ -1,8 +1,9 @@
 //! The machine: takes an event and the time, says what to do.
 //! Branches only: what an event means stands in the files beside it.
 
+use super::context::Context;
 use super::device::Device;
-use super::device_set::{DEVICES_MAX, DeviceSet};
+use super::devices::Devices;
 use super::event::Done;
 use super::event::{Arrival, Growth};
 use super::jobs::Jobs;
@@ -10,7 +11,7 @@ use super::largest_refused::LargestRefused;
 use super::queue::Queue;
 use super::residency::Residency;
 use super::sabotage::sabotaged;
-use super::{Action, DeviceId, DeviceKind, DeviceSpec, Event, Location, ModelPlan, Moment, Options, RequestId, View};
+use super::{Action, DeviceId, DeviceSpec, Event, ModelPlan, Moment, Options, RequestId, View};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -24,15 +25,9 @@ const WAKE_LEAST: Duration = Duration::from_micros(10);
 /// All decisions and what they depend on.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    pub(super) options: Options,
+    pub(super) cx: Context,
     pub(super) residency: Residency,
-    pub(super) devices: Vec<Device>,
-    /// Those whose executors run in this process, and those that have workers.
-    pub(super) in_process: DeviceSet,
-    pub(super) in_workers: DeviceSet,
-    /// By what callers ask for.
-    pub(super) cpus: DeviceSet,
-    pub(super) gpus: DeviceSet,
+    pub(super) devices: Devices,
     pub(super) jobs: Jobs,
     pub(super) queue: Queue,
     /// Deadlines of the requests that have one.
@@ -45,29 +40,16 @@ pub struct Machine {
     /// Batches ever started: the next one's name.
     pub(super) batches: u64,
     pub(super) last_in_turn: DeviceId,
-    pub(super) now: Moment,
     wake: Option<Moment>,
     /// When what waits is looked at again although nothing happens.
     placement_wake: Option<Moment>,
-    #[cfg(feature = "sabotage")]
-    pub(super) sabotage: Option<super::Sabotage>,
 }
 
 impl Machine {
     /// A machine for these devices, 64 at most, and models. GPUs are asked for by `Spawn` at the first step.
     pub fn new(devices: Vec<DeviceSpec>, models: Vec<ModelPlan>, options: Options) -> Self {
-        assert!(devices.len() <= DEVICES_MAX, "a machine has at most {DEVICES_MAX} devices");
-        let those = |is_meant: &dyn Fn(&DeviceSpec) -> bool| -> DeviceSet {
-            let ids = (0_u16..).zip(&devices).filter(|(_, spec)| is_meant(spec));
-            ids.map(|(id, _)| DeviceId(id)).collect()
-        };
-        let device = |&spec: &DeviceSpec| Device::new(spec, &options);
         let mut machine = Self {
-            in_process: those(&|spec| spec.location == Location::InProcess),
-            in_workers: those(&|spec| spec.location == Location::Worker),
-            cpus: those(&|spec| spec.kind == DeviceKind::Cpu),
-            gpus: those(&|spec| spec.kind == DeviceKind::Gpu),
-            devices: devices.iter().map(device).collect(),
+            devices: Devices::new(&devices, &options.recovery),
             jobs: Jobs::new(models.len()),
             queue: Queue::default(),
             deadlines: BTreeSet::new(),
@@ -76,13 +58,10 @@ impl Machine {
             turned_away: LargestRefused::default(),
             batches: 0,
             last_in_turn: DeviceId(u16::MAX),
-            now: Moment::START,
             residency: Residency::new(&devices, &models, options.keeping.load_max),
-            options,
+            cx: Context::new(options),
             wake: Some(Moment::START),
             placement_wake: None,
-            #[cfg(feature = "sabotage")]
-            sabotage: None,
         };
         machine.note_presence();
         machine
@@ -90,12 +69,12 @@ impl Machine {
 
     /// Takes what happened and appends what to do. Time never goes back.
     pub fn step(&mut self, event: Event, now: Moment, actions: &mut Vec<Action>) {
-        let now = now.max(self.now);
+        let now = now.max(self.cx.now);
         if event == Event::Tick && self.wake.is_none_or(|wake| now < wake) {
             return;
         }
         self.excuse_workers(now);
-        self.now = now;
+        self.cx.now = now;
         // Neither a sign of life nor a request that leaves is a reason to place anything; a report is where the room changes.
         let is_quiet = matches!(event, Event::Heartbeat { .. } | Event::Memory { .. });
         let is_news = !is_quiet && !matches!(event, Event::Cancelled(_) | Event::Draining);
@@ -105,17 +84,19 @@ impl Machine {
             Event::Submitted(request) => self.admit(request, now, actions),
             Event::Cancelled(request) => self.on_cancelled(request, actions),
             Event::Finished { batch, compute, outcomes } => {
-                self.on_finished(batch, Done { compute, outcomes: &outcomes }, now, actions);
+                self.on_finished(batch, Done { compute, outcomes: &outcomes }, actions);
             }
             Event::Read { request, sequence, tokens } => self.on_read(request, sequence, tokens, actions),
-            Event::Failed { batch, failure } => self.on_failed(batch, failure, now, actions),
-            Event::Spare { device } => self.on_spare(device),
-            Event::Up { device } => self.on_up(device, now),
-            Event::Down { device, ending } => self.on_down(device, ending, now, actions),
-            Event::Heartbeat { device } => self.on_heartbeat(device, now),
+            Event::Failed { batch, failure } => self.on_failed(batch, failure, actions),
+            Event::Spare { device } => self.devices.find_mut(device).into_iter().for_each(Device::note_spare),
+            Event::Up { device } => self.on_up(device),
+            Event::Down { device, ending } => self.on_down(device, ending, actions),
+            Event::Heartbeat { device } => {
+                self.devices.find_worker(device).into_iter().for_each(|health| health.on_heartbeat(now));
+            }
             Event::Judged { device, condition } => self.on_judged(device, condition, actions),
-            Event::Probed { device, passed } => self.on_probed(device, passed, now, actions),
-            Event::Reset { device } => self.on_reset(device, now),
+            Event::Probed { device, passed } => self.on_probed(device, passed, actions),
+            Event::Reset { device } => self.on_reset(device),
             Event::GivenUp { device } => self.on_given_up(device, actions),
             Event::Loaded { device, model, bytes, took, from_host } => {
                 self.on_loaded(device, Arrival { model, bytes, took, from_host }, now);
@@ -136,8 +117,8 @@ impl Machine {
             Event::Tick => {}
         }
         self.expire(now, actions);
-        for gpu in self.in_workers.iter() {
-            self.tend(gpu, now, actions);
+        for gpu in self.devices.in_workers().iter() {
+            self.tend(gpu, actions);
         }
         self.note_quiet(now);
         let is_looked_at = self.settle_weights(now, actions);
@@ -152,7 +133,7 @@ impl Machine {
 
     /// When the machine wants a [`Event::Tick`] at the latest, if nothing else happens.
     pub fn next_wake(&self) -> Option<Moment> {
-        self.wake.filter(|_| !sabotaged!(self, ForgetWake))
+        self.wake.filter(|_| !sabotaged!(self.cx, ForgetWake))
     }
 
     /// How everything is now.
@@ -173,20 +154,20 @@ impl Machine {
 
     /// Whether a device is used now.
     pub fn is_in_rotation(&self, device: DeviceId) -> bool {
-        self.devices.get(usize::from(device.0)).is_some_and(Device::is_in_rotation)
+        self.devices.find(device).is_some_and(|device| device.health().is_in_rotation())
     }
 
     /// Breaks one thing on purpose, for tests of tests.
     #[cfg(feature = "sabotage")]
     pub fn sabotage(&mut self, what: super::Sabotage) {
-        self.sabotage = Some(what);
+        self.cx.sabotage = Some(what);
         if let Some(fraud) = what.fraud() {
             self.residency.memories_mut().for_each(|memory| memory.sabotage(fraud));
         }
     }
 
     fn on_cancelled(&mut self, request: RequestId, actions: &mut Vec<Action>) {
-        if sabotaged!(self, AnswerCancelled) {
+        if sabotaged!(self.cx, AnswerCancelled) {
             return self.refuse(request, super::Refused::Expired, actions);
         }
         self.close(request, actions);
@@ -198,20 +179,17 @@ impl Machine {
         let Some(late) = self.wake.map(|wake| now.since(wake)).filter(|&late| late > DRIVER_LATE) else { return };
         let excused = |since: Moment| (since + late + DRIVER_GRACE).min(now);
         let devices = self.devices.iter_mut().zip(self.residency.memories_mut());
-        for (device, memory) in devices.filter(|(device, _)| device.has_worker()) {
-            device.last_sign = excused(device.last_sign);
-            device.probing_since = device.probing_since.map(excused);
+        for (device, memory) in devices.filter(|(device, _)| device.health().has_worker()) {
+            device.excuse(excused);
             memory.excuse(excused);
-            if let Some(front) = device.running.front_mut() {
-                front.computing_since = excused(front.computing_since);
-            }
         }
     }
 
     fn earliest_wake(&self, now: Moment) -> Option<Moment> {
         let devices = self.devices.iter().zip(self.residency.memories());
-        let gpus = devices.filter(|(device, _)| device.has_worker());
-        let devices = gpus.filter_map(|(device, memory)| device.wake(memory, &self.options.recovery));
+        let in_workers = devices.filter(|(device, _)| device.health().has_worker());
+        let recovery = &self.cx.options.recovery;
+        let devices = in_workers.filter_map(|(device, memory)| device.health().wake(device.vitals(memory), recovery));
         let requests = [self.deadlines.first(), self.patience.first()].into_iter().flatten().map(|&(due, _)| due);
         let weights = self.residency.next_wake(now);
         let first = devices.chain(requests).chain(self.placement_wake).chain(weights).min()?;

@@ -8,18 +8,17 @@ use super::cost::Cost;
 use super::device::{Device, NEAR_END_US, Running, RunningStep};
 use super::device_memory::State;
 use super::device_set::DeviceSet;
+use super::devices::TRIAL;
 use super::phase::Phase;
 use super::queue::{BucketKey, Load, Side};
 use super::sabotage::sabotaged;
 use super::sequence::{SequenceId, Status};
-use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Group, Machine, ModelId, Moment};
+use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Machine, ModelId, Moment};
 use super::{Span, Step};
 use crate::moment::{from_micros, micros};
 use std::time::Duration;
 
-/// A device tries a group with no more than this, and then with no more than a few times what it has computed before:
-/// a guess that is far off costs little.
-const TRIAL: Load = Load { tokens: 512, texts: 8 };
+/// After [`TRIAL`], a device tries a group with no more than so many times what it has computed before.
 const TRIAL_GROWTH: u64 = 4;
 /// A device that is late is looked at again after this time at least.
 const RECHECK_LEAST: Duration = Duration::from_millis(1);
@@ -63,8 +62,8 @@ impl Machine {
     /// Starts every batch that should start now. After each, others may be first: the order is looked at again.
     pub(super) fn dispatch(&mut self, now: Moment, actions: &mut Vec<Action>) {
         while !self.queue.is_empty() && self.devices.iter().any(Device::has_free_slot) {
-            let mut ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
-            let buckets = self.queue.by_rank(self.aging());
+            let mut ready_us = self.devices.remaining_us(now);
+            let buckets = self.queue.by_rank(self.cx.aging());
             let mut try_bucket = |bucket| match self.order_for(bucket, &mut ready_us) {
                 Some(order) => self.start(bucket, order, actions),
                 None => false,
@@ -79,7 +78,7 @@ impl Machine {
     fn order_for(&self, bucket: BucketKey, ready_us: &mut [f64]) -> Option<Order> {
         let load = self.queue.load(bucket)?;
         let offers = self.offers(bucket, load, ready_us);
-        let order = match self.options.placement {
+        let order = match self.cx.options.placement {
             Placement::Weighted => self.least_finish(bucket, load, &offers),
             Placement::RoundRobin => self.in_turn(bucket, &offers),
         };
@@ -97,7 +96,7 @@ impl Machine {
     fn offers(&self, bucket: BucketKey, load: Load, ready_us: &[f64]) -> Vec<Offer> {
         let present = self.model(bucket.group.model).present;
         let offer = |device: DeviceId| {
-            let cost = self.cost(device, bucket.group);
+            let cost = self.devices.cost(device, bucket.group);
             let is_loaded = present.contains(device);
             let mut ready_us = ready_us[usize::from(device.0)];
             if !is_loaded {
@@ -132,11 +131,11 @@ impl Machine {
         // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
         let is_aged = self.is_aged(bucket);
         let is_known = |&device: &DeviceId| {
-            let device = self.device(device);
-            device.running.is_empty() || device.is_measured(bucket.group) || is_aged
+            let device = self.devices.get(device);
+            device.is_idle() || device.is_measured(bucket.group) || is_aged
         };
         let known: DeviceSet = devices.iter().filter(is_known).collect();
-        if self.options.placement == Placement::Weighted { known } else { devices }
+        if self.cx.options.placement == Placement::Weighted { known } else { devices }
     }
 
     /// The batch by which the bucket is expected to be done first.
@@ -155,8 +154,8 @@ impl Machine {
         // The first text does best to wait for the best device. The last one would wait for all before it as well: an
         // idle device takes it if it is done sooner so, and no more than it does in the time that the others need.
         offers.iter().find_map(|idle| {
-            let device = self.device(idle.device);
-            if idle.device == best.device || !device.running.is_empty() || !self.is_open(idle, bucket) {
+            let device = self.devices.get(idle.device);
+            if idle.device == best.device || !device.is_idle() || !self.is_open(idle, bucket) {
                 return None;
             }
             let last = self.last_text(bucket, idle.device)?;
@@ -178,49 +177,49 @@ impl Machine {
 
     /// Whether a device takes a batch of a bucket now.
     fn is_open(&self, offer: &Offer, bucket: BucketKey) -> bool {
-        let device = self.device(offer.device);
-        let slots = device.spec.slots.max(1) + usize::from(sabotaged!(self, ExceedSlots));
-        let has_weights = offer.is_loaded || sabotaged!(self, StartWithoutWeights);
-        if device.running.len() >= slots || !has_weights {
+        let device = self.devices.get(offer.device);
+        let slots = device.spec().slots.max(1) + usize::from(sabotaged!(self.cx, ExceedSlots));
+        let has_weights = offer.is_loaded || sabotaged!(self.cx, StartWithoutWeights);
+        if device.batches() >= slots || !has_weights {
             return false;
         }
         if bucket.phase.is_turn() {
             // Those of the turn under way are in the next one, too: it is formed when it has ended.
-            let is_next_due = device.has_spare || device.remaining_us(self.now) < NEAR_END_US;
-            let is_welcome = device.running.is_empty() || self.is_aged(bucket) || is_next_due;
+            let is_next_due = device.is_next_due(self.cx.now);
+            let is_welcome = device.is_idle() || self.is_aged(bucket) || is_next_due;
             return is_welcome && !device.has_turn(bucket.group);
         }
         let room = self.room(offer.device, bucket, offer.cost, offer.cost.full_us());
         let waiting = self.queue.partners(bucket, offer.device).filter_map(|key| self.queue.load(key));
         let is_filled = room.is_filled_by(waiting.fold(Load::default(), Load::plus));
-        match self.options.batching.sizing {
+        match self.cx.options.batching.sizing {
             Sizing::Fixed { timeout, .. } => {
                 is_filled
                     || bucket.is_isolated
-                    || self.queue.oldest(bucket).is_some_and(|first| first + timeout <= self.now)
+                    || self.queue.oldest(bucket).is_some_and(|first| first + timeout <= self.cx.now)
             }
-            Sizing::Adaptive if device.running.is_empty() => true,
+            Sizing::Adaptive if device.is_idle() => true,
             // Who has waited long takes the next slot; otherwise full batches of others could always be before it.
             Sizing::Adaptive if self.is_aged(bucket) => true,
             // A second batch at hand saves the gap between two, but what it holds cannot grow any more. A CPU's batches are
             // long, and what is urgent waits for those that are at hand: it gets the next when it has use for it.
             Sizing::Adaptive => {
-                let is_next_due = device.has_spare || device.remaining_us(self.now) < NEAR_END_US;
-                device.is_measured(bucket.group) && (is_next_due || is_filled && device.spec.kind == DeviceKind::Gpu)
+                let is_next_due = device.is_next_due(self.cx.now);
+                device.is_measured(bucket.group) && (is_next_due || is_filled && device.spec().kind == DeviceKind::Gpu)
             }
         }
     }
 
     fn is_aged(&self, bucket: BucketKey) -> bool {
-        let aging = self.aging();
+        let aging = self.cx.aging();
         self.queue.oldest(bucket).is_some_and(|arrived| aging.is_aged_since(arrived))
     }
 
     /// How much a batch may hold.
     fn room(&self, device: DeviceId, bucket: BucketKey, cost: Cost, time_max_us: f64) -> Room {
-        let device = self.device(device);
-        let texts_max = u64::from(self.options.batching.texts_max.max(1));
-        let mut room = match self.options.batching.sizing {
+        let device = self.devices.get(device);
+        let texts_max = u64::from(self.cx.options.batching.texts_max.max(1));
+        let mut room = match self.cx.options.batching.sizing {
             Sizing::Fixed { texts, .. } => Room {
                 tokens_max: device.batch_tokens_max(),
                 texts_max: texts_max.min(u64::from(texts.max(1))),
@@ -238,12 +237,12 @@ impl Machine {
             }
         };
         if bucket.phase.is_turn() {
-            room.time_max_us = micros(self.options.generation.turn_max);
-            if sabotaged!(self, OverlongTurn) {
+            room.time_max_us = micros(self.cx.options.generation.turn_max);
+            if sabotaged!(self.cx, OverlongTurn) {
                 room.time_max_us *= 10.0;
             }
         }
-        if sabotaged!(self, OverfillBatch) {
+        if sabotaged!(self.cx, OverfillBatch) {
             room = Room { tokens_max: u64::MAX, texts_max: 2 * texts_max, time_max_us: f64::INFINITY, ..room };
         }
         room
@@ -251,39 +250,15 @@ impl Machine {
 
     /// The text that would wait longest of those that a batch on this device could hold.
     fn last_text(&self, bucket: BucketKey, device: DeviceId) -> Option<Load> {
-        let mut runs = self.queue.walk(self.queue.partners(bucket, device), Side::Back, self.aging());
+        let mut runs = self.queue.walk(self.queue.partners(bucket, device), Side::Back, self.cx.aging());
         let (_, run) = runs.next()?;
         let tokens = self.jobs.get(run.request)?.tokens(run.end - 1);
         Some(Load { tokens, texts: 1 })
     }
 
-    /// What batches of a bucket cost on a device. What was not measured is guessed from other devices, and rather too
-    /// low, so that every device is tried where it could be of use.
-    pub(super) fn cost(&self, device: DeviceId, group: Group) -> Cost {
-        let own = self.device(device);
-        let cost = own.measured_cost(group).unwrap_or_else(|| self.prior(device, group));
-        cost.scaled(1.0 / own.weight())
-    }
-
-    pub(super) fn prior(&self, device: DeviceId, group: Group) -> Cost {
-        let kind = self.device(device).spec.kind;
-        let others = self.devices.iter().filter_map(|other| {
-            let factor = match (other.spec.kind, kind) {
-                (DeviceKind::Gpu, DeviceKind::Cpu) => 8.0,
-                (DeviceKind::Cpu, DeviceKind::Gpu) => 1.0 / 16.0,
-                _ => 0.5,
-            };
-            other.measured_cost(group).map(|cost| cost.scaled(factor))
-        });
-        others.min_by(|a, b| a.of(TRIAL).total_cmp(&b.of(TRIAL))).unwrap_or(match kind {
-            DeviceKind::Gpu => Cost::GPU,
-            DeviceKind::Cpu => Cost::CPU,
-        })
-    }
-
     /// Forms a batch and starts it. False if there is no space for any sequence of the bucket.
     fn start(&mut self, bucket: BucketKey, order: Order, actions: &mut Vec<Action>) -> bool {
-        let cost = self.cost(order.device, bucket.group);
+        let cost = self.devices.cost(order.device, bucket.group);
         if bucket.phase.is_turn() {
             self.make_space(order.device, bucket, actions);
         }
@@ -308,12 +283,12 @@ impl Machine {
         let expected_us = cost.of(load);
         let told = steps.iter().map(|running| running.step.clone()).collect();
         actions.push(Action::Start { device: order.device, batch, steps: told, expected: from_micros(expected_us) });
-        let now = self.now;
-        let device = &mut self.devices[usize::from(order.device.0)];
-        device.has_spare = false;
+        let now = self.cx.now;
+        let device = self.devices.get_mut(order.device);
         let grace = Device::arrival_grace(self.residency.memory(order.device), bucket.group.model);
-        let patience = device.patience(bucket.group, expected_us, &self.options.recovery) + grace.unwrap_or_default();
-        device.running.push_back(Running {
+        let patience =
+            device.patience(bucket.group, expected_us, &self.cx.options.recovery) + grace.unwrap_or_default();
+        device.start(Running {
             batch,
             group: bucket.group,
             steps,
@@ -332,21 +307,21 @@ impl Machine {
     fn choose(&self, bucket: BucketKey, order: Order, cost: Cost) -> Chosen {
         let room = self.room(order.device, bucket, cost, order.time_max_us);
         let source = Source { lead: bucket, device: order.device, side: order.side };
-        let batcher = Batcher { queue: &self.queue, jobs: &self.jobs, room, aging: self.aging() };
+        let batcher = Batcher { queue: &self.queue, jobs: &self.jobs, room, aging: self.cx.aging() };
         if !bucket.phase.is_turn() {
             return batcher.choose(source);
         }
         let memory = self.residency.memory(order.device);
         let kv_free = memory.ledger().kv_free();
-        let takes_prompts = !sabotaged!(self, StarvePrompts);
-        let step = self.step_bounds(bucket.group.model);
+        let takes_prompts = !sabotaged!(self.cx, StarvePrompts);
+        let step = self.cx.step_bounds(&self.model(bucket.group.model).plan);
         batcher.choose_turn(source, TurnBounds { memory, kv_free, step, takes_prompts })
     }
 
     /// Takes sequences out of the queue for their next step on a device, which keeps state of those that have many.
     fn take_step(&mut self, choice: Choice, device: DeviceId) -> Option<(Step, Allowed, Option<Fallback>)> {
         let Choice { ticket, numbers, tokens } = choice;
-        let bounds = self.step_bounds(ticket.bucket.group.model);
+        let bounds = self.cx.step_bounds(&self.model(ticket.bucket.group.model).plan);
         let (request, job) = self.take(&ticket, &numbers)?;
         let (allowed, failed) = (job.allowed, job.failed);
         let mut span = Span::Whole;
@@ -359,17 +334,10 @@ impl Machine {
             let new_tokens_max = if end == progress.known { bounds.new_tokens_max(progress) } else { 0 };
             span = Span::Part { tokens: begin..end, new_tokens_max };
             let (sequence, memory) = (SequenceId { request, number: numbers.start }, self.residency.memory_mut(device));
-            let granted = memory.keep(sequence, state, self.now);
+            let granted = memory.keep(sequence, state, self.cx.now);
             assert!(granted.is_ok(), "a step is chosen only where its state has space: {sequence:?}, {granted:?}");
         }
         Some((Step { request, sequences: numbers, span }, allowed, failed))
-    }
-
-    /// Part of a device has nothing to do: that it has none at all is known.
-    pub(super) fn on_spare(&mut self, id: DeviceId) {
-        if let Some(device) = self.devices.get_mut(usize::from(id.0)) {
-            device.has_spare = !device.running.is_empty();
-        }
     }
 
     /// A suspect has one batch at a time.
@@ -384,12 +352,13 @@ impl Machine {
 
     /// Whether an answer of this device is one that a GPU should have given, and why no GPU could.
     fn fallback_to(&self, device: DeviceId, model: ModelId) -> Option<Option<Fallback>> {
-        let first_gpu = self.in_workers.iter().next().filter(|_| !self.in_workers.contains(device))?;
-        if !self.model(model).present.and(self.in_workers).is_empty() {
+        let first_gpu =
+            self.devices.in_workers().iter().next().filter(|_| !self.devices.in_workers().contains(device))?;
+        if !self.model(model).present.and(self.devices.in_workers()).is_empty() {
             return Some(None);
         }
-        let without_weights = self.in_workers.iter().find_map(|gpu| self.weights_reason(gpu, model));
-        Some(Some(without_weights.unwrap_or_else(|| self.device(first_gpu).fallback())))
+        let without_weights = self.devices.in_workers().iter().find_map(|gpu| self.weights_reason(gpu, model));
+        Some(Some(without_weights.unwrap_or_else(|| self.devices.health(first_gpu).fallback())))
     }
 
     /// When what waits must be looked at again although nothing happened.
@@ -397,16 +366,16 @@ impl Machine {
         let buckets = self.queue.keys().filter_map(|bucket| {
             // Not only the candidates of now: age makes others of them.
             let model = self.model(bucket.group.model);
-            let devices = || bucket.reach.may.and(model.present).iter().map(|device| self.device(device));
+            let devices = || bucket.reach.may.and(model.present).iter().map(|device| self.devices.get(device));
             if !devices().any(Device::has_free_slot) {
                 return None;
             }
             let oldest = self.queue.oldest(bucket)?;
-            let timeout = match self.options.batching.sizing {
+            let timeout = match self.cx.options.batching.sizing {
                 Sizing::Fixed { timeout, .. } => Some(oldest + timeout),
                 Sizing::Adaptive => None,
             };
-            let aged = Some(oldest + self.aging().age_max);
+            let aged = Some(oldest + self.cx.aging().age_max);
             let by_age = [timeout, aged].into_iter().flatten().filter(|&due| due > now);
             let ends = devices().filter_map(Device::expected_end).map(|end| end.before(from_micros(NEAR_END_US)));
             let coming = bucket.reach.may.and(model.coming).iter();
@@ -426,14 +395,14 @@ impl Machine {
             return None;
         }
         let load = self.queue.load(bucket)?;
-        let ready_us: Vec<f64> = self.devices.iter().map(|device| device.remaining_us(now)).collect();
+        let ready_us = self.devices.remaining_us(now);
         let offers = self.offers(bucket, load, &ready_us);
         let level_us = level(offers.iter());
         let finish_us = |offer: &Offer| offer.finish_us(load, level_us);
         let best = offers.iter().min_by(|a, b| finish_us(a).total_cmp(&finish_us(b)))?;
-        let has_slot = |offer: &&Offer| offer.is_loaded && self.device(offer.device).has_free_slot();
+        let has_slot = |offer: &&Offer| offer.is_loaded && self.devices.get(offer.device).has_free_slot();
         let other_us = offers.iter().filter(has_slot).map(finish_us).min_by(f64::total_cmp)?;
-        let is_waited_for = is_late(self.device(best.device)) && !has_slot(&best);
+        let is_waited_for = is_late(self.devices.get(best.device)) && !has_slot(&best);
         let pays_us = other_us - finish_us(best);
         is_waited_for.then(|| now + from_micros(pays_us).max(RECHECK_LEAST))
     }

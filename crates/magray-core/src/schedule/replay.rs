@@ -5,7 +5,7 @@ use super::device::{Running, RunningStep};
 use super::device_set::DeviceSet;
 use super::phase::Reach;
 use super::sabotage::sabotaged;
-use super::{Action, Allowed, DeviceId, Fallback, Machine, Moment, Outcome, Refused, Report, RequestId, Span};
+use super::{Action, Allowed, DeviceId, Fallback, Machine, Outcome, Refused, Report, RequestId, Span};
 
 /// Transient failures after which a request rather goes to another device.
 const TRANSIENTS_SAME_DEVICE: u32 = 2;
@@ -55,9 +55,9 @@ impl Machine {
         &mut self,
         (device, batch): (DeviceId, Running),
         outcomes: &[Outcome],
-        now: Moment,
         actions: &mut Vec<Action>,
     ) {
+        let now = self.cx.now;
         // Nothing is delivered after a deadline.
         if self.deadlines.first().is_some_and(|(deadline, _)| *deadline <= now) {
             self.expire(now, actions);
@@ -96,7 +96,7 @@ impl Machine {
     /// Lets the steps of a batch wait again, or refuses those that must not be started again. What a device had of their
     /// sequences counts for nothing: their known tokens become prompts.
     pub(super) fn replay(&mut self, batch: Running, loss: Loss, actions: &mut Vec<Action>) {
-        if sabotaged!(self, ForgetReplay) {
+        if sabotaged!(self.cx, ForgetReplay) {
             return;
         }
         let requests = distinct(&batch.steps);
@@ -121,10 +121,10 @@ impl Machine {
 
     /// Writes down what happened to a request, and refuses it if that was once too often.
     fn note(&mut self, id: RequestId, loss: Loss, evidence: Evidence, actions: &mut Vec<Action>) {
-        let is_gpu = self.in_workers.contains(loss.device);
-        let poison_kills = self.options.recovery.poison_kills;
-        let is_everybody_blamed = sabotaged!(self, BlameEverybody);
-        let is_poison_ignored = sabotaged!(self, IgnorePoison);
+        let is_gpu = self.devices.in_workers().contains(loss.device);
+        let poison_kills = self.cx.options.recovery.poison_kills;
+        let is_everybody_blamed = sabotaged!(self.cx, BlameEverybody);
+        let is_poison_ignored = sabotaged!(self.cx, IgnorePoison);
         let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return };
         job.replays = job.replays.saturating_add(1);
         if is_gpu {
@@ -165,7 +165,7 @@ impl Machine {
             _ => {}
         }
         let can_have = |&cpu: &DeviceId| self.obstacle(cpu, job.group.model).is_none();
-        let cpus: DeviceSet = reach.may.and(self.in_process).iter().filter(can_have).collect();
+        let cpus: DeviceSet = reach.may.and(self.devices.in_process()).iter().filter(can_have).collect();
         if job.allowed == Allowed::Any && job.setbacks >= SETBACKS_MAX && !cpus.is_empty() {
             reach = Reach { may: cpus, rather_not: DeviceSet::EMPTY };
         }

@@ -4,6 +4,7 @@
 use super::device_memory::DeviceMemory;
 use super::device_set::DeviceSet;
 use super::load_time::Source;
+use super::resident::Stage;
 use super::{DeviceId, DeviceSpec, ModelId, ModelPlan, Moment};
 use std::time::Duration;
 
@@ -106,6 +107,39 @@ impl Residency {
     /// It was looked at: notes whether something waits for room.
     pub(super) fn note_blocked(&mut self) {
         self.is_blocked = self.memories.iter().any(|memory| memory.is_blocked);
+    }
+
+    /// Notes for each model which of the usable devices have it, and which it is coming to.
+    pub(super) fn note_presence(&mut self, usable: DeviceSet) {
+        for (id, model) in (0..).map(ModelId).zip(&mut self.models) {
+            let (mut present, mut loading) = (DeviceSet::EMPTY, DeviceSet::EMPTY);
+            for device in usable.iter() {
+                let resident = self.memories[usize::from(device.0)].resident(id);
+                match resident.stage {
+                    _ if resident.leave.is_some() => {}
+                    Stage::Present { .. } => present = present.with(device),
+                    Stage::Loading { .. } => loading = loading.with(device),
+                    Stage::Absent | Stage::Leaving { .. } => {}
+                }
+            }
+            model.present = present;
+            model.coming = model.coming.without(present).union(loading);
+        }
+    }
+
+    /// Notes since when devices do not serve a model. What was there only between two decisions of one moment served
+    /// no request.
+    pub(super) fn note_service(&mut self, in_rotation: DeviceSet, now: Moment) {
+        for (device, memory) in (0..).map(DeviceId).zip(&mut self.memories) {
+            for resident in memory.residents_mut() {
+                let has_it = (resident.is_present() || resident.is_loading()) && resident.leave.is_none();
+                let is_served = in_rotation.contains(device) && has_it;
+                if is_served != resident.is_served {
+                    resident.is_served = is_served;
+                    resident.lost_since = (!is_served).then_some(now);
+                }
+            }
+        }
     }
 
     /// Something has happened that may move weights.

@@ -17,13 +17,13 @@ impl Machine {
         match request {
             ResidencyRequest::Offload => {
                 model.want = None;
-                self.send_away(id, self.in_workers);
+                self.send_away(id, self.devices.in_workers());
             }
             ResidencyRequest::Release => {
                 model.want = None;
                 model.is_releasing = true;
-                self.send_away(id, self.in_workers.union(self.in_process));
-                for gpu in self.in_workers.iter() {
+                self.send_away(id, self.devices.all());
+                for gpu in self.devices.in_workers().iter() {
                     let is_left = self.is_left_by(gpu, id);
                     self.residency.memory_mut(gpu).rests_at_once |= is_left;
                 }
@@ -34,7 +34,7 @@ impl Machine {
             ResidencyRequest::Pin(is_pinned) => {
                 model.plan.is_pinned = is_pinned;
                 if is_pinned {
-                    self.keep(id, Some(Leave::Evicted), self.in_workers);
+                    self.keep(id, Some(Leave::Evicted), self.devices.in_workers());
                 }
             }
             ResidencyRequest::Priority(priority) => model.plan.priority = priority,
@@ -64,28 +64,27 @@ impl Machine {
     }
 
     fn preheat(&mut self, id: ModelId, now: Moment) {
-        let devices = self.in_workers.union(self.in_process);
+        let devices = self.devices.all();
         let model = self.model_mut(id);
         // The last request counts.
         model.is_releasing = false;
         model.used = now;
         model.gpu_used = now;
         self.keep(id, None, devices);
-        let is_used = |machine: &Self, gpu: DeviceId| !machine.device(gpu).is_given_up();
-        if !self.in_workers.iter().any(|gpu| is_used(self, gpu)) {
-            for cpu in self.in_process.iter() {
+        if self.devices.in_workers().iter().all(|gpu| self.devices.health(gpu).is_given_up()) {
+            for cpu in self.devices.in_process().iter() {
                 self.residency.memory_mut(cpu).resident_mut(id).is_to_restore = true;
             }
         }
         let mut is_there = false;
-        for gpu in self.in_workers.iter() {
-            let is_in_rotation = self.device(gpu).is_in_rotation();
+        for gpu in self.devices.in_workers().iter() {
+            let is_in_rotation = self.devices.health(gpu).is_in_rotation();
             if let Stage::Present { is_preheated, .. } = &mut self.residency.memory_mut(gpu).resident_mut(id).stage {
                 *is_preheated = true;
                 is_there |= is_in_rotation;
             }
         }
-        if !is_there && !sabotaged!(self, IgnorePreheat) {
+        if !is_there && !sabotaged!(self.cx, IgnorePreheat) {
             self.model_mut(id).want = Some(Want { since: now, is_preheat: true });
         }
     }

@@ -161,3 +161,25 @@ impl Progress {
         u64::from(self.known) + u64::from(new_tokens_max.saturating_sub(1))
     }
 }
+
+/// What bounds a step of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepBounds {
+    pub(super) step_tokens_max: u32,
+    pub(super) unread_max: u32,
+    /// What the state of a token takes of a device's memory.
+    pub(super) token_bytes: u64,
+}
+
+impl StepBounds {
+    /// New tokens of the next step of a sequence at most, where it computes all that is known.
+    pub(super) fn new_tokens_max(self, progress: &Progress) -> u32 {
+        let wanted = progress.new_max.saturating_sub(progress.new);
+        self.step_tokens_max.min(wanted).min(self.unread_max.saturating_sub(progress.unread)).max(1)
+    }
+
+    /// Bytes of state that are kept after the steps up to the next new token.
+    pub(super) fn kept(self, progress: &Progress) -> u64 {
+        progress.kept_after(self.new_tokens_max(progress)).saturating_mul(self.token_bytes)
+    }
+}

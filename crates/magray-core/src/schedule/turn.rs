@@ -9,46 +9,14 @@ use super::jobs::Job;
 use super::phase::Phase;
 use super::queue::{BucketKey, Side};
 use super::sabotage::sabotaged;
-use super::sequence::{Held, Progress, SequenceId, Status};
-use super::{Action, DeviceId, Machine, ModelId, ModelPlan, Outcome, RequestId, Span};
+use super::sequence::{Held, Progress, SequenceId, Status, StepBounds};
+use super::{Action, DeviceId, Machine, ModelId, Outcome, RequestId, Span};
 use crate::ledger::{Candidate, Rank, first};
 
 /// Prompts that find no space and may be passed over when a device is looked for.
 const MISFITS_MAX: usize = 16;
 
-/// What bounds a step of a model.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StepBounds {
-    pub(super) step_tokens_max: u32,
-    pub(super) unread_max: u32,
-    /// What the state of a token takes of a device's memory.
-    pub(super) token_bytes: u64,
-}
-
-impl StepBounds {
-    /// New tokens of the next step of a sequence at most, where it computes all that is known.
-    pub(super) fn new_tokens_max(self, progress: &Progress) -> u32 {
-        let wanted = progress.new_max.saturating_sub(progress.new);
-        self.step_tokens_max.min(wanted).min(self.unread_max.saturating_sub(progress.unread)).max(1)
-    }
-
-    /// Bytes of state that are kept after the steps up to the next new token.
-    pub(super) fn kept(self, progress: &Progress) -> u64 {
-        progress.kept_after(self.new_tokens_max(progress)).saturating_mul(self.token_bytes)
-    }
-}
-
 impl Machine {
-    pub(super) fn step_bounds(&self, model: ModelId) -> StepBounds {
-        let ModelPlan { step_tokens_max, kv_token_bytes, .. } = self.model(model).plan;
-        let unread_max = self.options.generation.unread_max.max(1);
-        StepBounds {
-            step_tokens_max: step_tokens_max.max(1),
-            unread_max: if sabotaged!(self, IgnoreReader) { u32::MAX } else { unread_max },
-            token_bytes: kv_token_bytes,
-        }
-    }
-
     /// A step of a sequence was computed: delivers what it brought, and lets the sequence end or wait for its next step.
     pub(super) fn advance(&mut self, id: DeviceId, done: RunningStep, outcome: Outcome, actions: &mut Vec<Action>) {
         let Span::Part { tokens, new_tokens_max } = &done.step.span else { return };
@@ -59,7 +27,7 @@ impl Machine {
             Outcome::End(new) => (new, true),
         };
         let new = told.min(*new_tokens_max);
-        let is_endless = sabotaged!(self, ExceedNewTokens);
+        let is_endless = sabotaged!(self.cx, ExceedNewTokens);
         let Some(progress) = self.progress_mut(sequence) else { return };
         let from = progress.new;
         progress.new += new;
@@ -81,7 +49,7 @@ impl Machine {
             self.set_status(sequence, Status::Ended);
             self.lose_state(sequence, actions);
             self.jobs.sequences_ended(sequence.request, done.step.sequences);
-            self.device_mut(id).tally.texts += 1;
+            self.devices.get_mut(id).sequence_ended();
             return;
         }
         self.set_status(sequence, Status::Waiting);
@@ -103,10 +71,10 @@ impl Machine {
     fn deliver(&self, sequence: SequenceId, from: u32, tokens: u32, actions: &mut Vec<Action>) {
         let SequenceId { request, number } = sequence;
         let deliver = Action::Deliver { request, sequence: number, from, tokens };
-        if from % 3 == 2 && sabotaged!(self, LoseToken) {
+        if from % 3 == 2 && sabotaged!(self.cx, LoseToken) {
             return;
         }
-        if from % 3 == 2 && sabotaged!(self, DoubleToken) {
+        if from % 3 == 2 && sabotaged!(self.cx, DoubleToken) {
             actions.push(deliver.clone());
         }
         actions.push(deliver);
@@ -114,8 +82,8 @@ impl Machine {
 
     /// A reader has taken tokens: its sequence may go on.
     pub(super) fn on_read(&mut self, request: RequestId, number: u32, tokens: u32, actions: &mut Vec<Action>) {
-        let unread_max = self.options.generation.unread_max.max(1);
-        let is_left = sabotaged!(self, NeverResume);
+        let unread_max = self.cx.options.generation.unread_max.max(1);
+        let is_left = sabotaged!(self.cx, NeverResume);
         let Some(progress) = self.progress_mut(SequenceId { request, number }) else { return };
         progress.unread = progress.unread.saturating_sub(tokens);
         if progress.status == Status::Paused && progress.unread < unread_max && !is_left {
@@ -126,14 +94,16 @@ impl Machine {
 
     /// Whether a device goes on with sequences of a request.
     fn may_keep_state(&self, id: DeviceId, request: RequestId) -> bool {
-        let device = self.device(id);
+        let device = self.devices.get(id);
         let has_weights = |job: &Job| self.residency.memory(id).resident(job.group.model).is_present();
-        device.is_in_rotation() && device.takes_orders() && self.jobs.get(request).is_some_and(has_weights)
+        device.health().is_in_rotation()
+            && device.health().takes_orders()
+            && self.jobs.get(request).is_some_and(has_weights)
     }
 
     /// The state of a sequence is kept nowhere any more: what is known of it becomes a prompt.
     pub(super) fn lose_state(&mut self, sequence: SequenceId, actions: &mut Vec<Action>) {
-        let (is_forgetful, is_bold) = (sabotaged!(self, ForgetToken), sabotaged!(self, SkipReplayedPrompt));
+        let (is_forgetful, is_bold) = (sabotaged!(self.cx, ForgetToken), sabotaged!(self.cx, SkipReplayedPrompt));
         let Some(progress) = self.progress_mut(sequence) else { return };
         let Some(held) = progress.held else { return };
         let is_ended = progress.status == Status::Ended;
@@ -155,7 +125,7 @@ impl Machine {
 
     /// A device lets go of the state of a sequence. One whose worker is gone, or is being ended, has none.
     pub(super) fn free_state(&mut self, id: DeviceId, sequence: SequenceId, actions: &mut Vec<Action>) {
-        if self.residency.memory_mut(id).free(sequence) && self.device(id).takes_orders() {
+        if self.residency.memory_mut(id).free(sequence) && self.devices.health(id).takes_orders() {
             let SequenceId { request, number } = sequence;
             actions.push(Action::Free { device: id, request, sequence: number });
         }
@@ -164,7 +134,7 @@ impl Machine {
     /// Lets go of all state of a request but what steps under way use: that is let go of when they end.
     pub(super) fn free_request(&mut self, request: RequestId, actions: &mut Vec<Action>) {
         let sequences = self.jobs.get(request).map_or(0, |job| job.progress.len());
-        if sabotaged!(self, LeakState) {
+        if sabotaged!(self.cx, LeakState) {
             return;
         }
         for number in (0..).take(sequences) {
@@ -211,10 +181,10 @@ impl Machine {
     /// Makes space for the next turn of a group: for what goes on, then for a prompt, for which only those give way that
     /// do not go on by themselves.
     pub(super) fn make_space(&mut self, id: DeviceId, bucket: BucketKey, actions: &mut Vec<Action>) {
-        if sabotaged!(self, OverfillKv) {
+        if sabotaged!(self.cx, OverfillKv) {
             return;
         }
-        let bounds = self.step_bounds(bucket.group.model);
+        let bounds = self.cx.step_bounds(&self.model(bucket.group.model).plan);
         while self.growth(id, bucket, bounds) > self.residency.memory(id).ledger().kv_free() {
             let Some(last) = self.last_in_order(id, false) else { break };
             self.preempt(last, actions);
@@ -229,7 +199,7 @@ impl Machine {
     /// What the ready sequences of a group need beyond what they have, for one step each.
     fn growth(&self, id: DeviceId, bucket: BucketKey, bounds: StepBounds) -> u64 {
         let buckets = self.queue.partners(bucket, id).filter(|key| key.phase == Phase::Next(id));
-        let ready = self.queue.walk(buckets, Side::Front, self.aging());
+        let ready = self.queue.walk(buckets, Side::Front, self.cx.aging());
         let growth = ready.filter_map(|(ticket, run)| {
             let sequence = SequenceId { request: run.request, number: ticket.place.first };
             Some(self.residency.memory(id).growth(sequence, bounds.kept(self.progress(sequence)?)))
@@ -245,10 +215,10 @@ impl Machine {
         let free = memory.ledger().kv_free().saturating_add(paused.0);
         let headroom = memory.headroom() - paused.1;
         let buckets = self.queue.partners(bucket, id).filter(|key| key.phase == Phase::Fresh);
-        let prompts = self.queue.walk(buckets, Side::Front, self.aging()).take(MISFITS_MAX);
+        let prompts = self.queue.walk(buckets, Side::Front, self.cx.aging()).take(MISFITS_MAX);
         let mut needs = prompts.filter_map(|(ticket, run)| {
             let sequence = SequenceId { request: run.request, number: ticket.place.first };
-            Some((bounds.kept(self.progress(sequence)?), self.aging().is_aged(run)))
+            Some((bounds.kept(self.progress(sequence)?), self.cx.aging().is_aged(run)))
         });
         // Nobody overtakes a prompt that has waited long.
         let first = needs.find(|(need, is_aged)| need + headroom <= free || *is_aged)?;
@@ -257,7 +227,8 @@ impl Machine {
 
     /// Whether a device has space for some prompt of a bucket.
     pub(super) fn has_space(&self, id: DeviceId, bucket: BucketKey) -> bool {
-        sabotaged!(self, OverfillKv) || self.space_wanted(id, bucket, self.step_bounds(bucket.group.model)).is_some()
+        sabotaged!(self.cx, OverfillKv)
+            || self.space_wanted(id, bucket, self.cx.step_bounds(&self.model(bucket.group.model).plan)).is_some()
     }
 
     /// The sequence that gives way first: of those that are alike, the one that came last.

@@ -4,11 +4,11 @@
 use super::device_set::DeviceSet;
 use super::jobs::Job;
 use super::phase::{Phase, Reach};
-use super::queue::{Aging, BucketKey, Place, Run, Side, Ticket};
+use super::queue::{BucketKey, Place, Run, Side, Ticket};
 use super::residency::Want;
 use super::sabotage::sabotaged;
 use super::sequence::Status;
-use super::{Action, DeviceId, DeviceState, Fallback, Group, Machine, ModelId, Moment, Refused, Report, RequestId};
+use super::{Action, DeviceId, Fallback, Group, Machine, ModelId, Moment, Refused, Report, RequestId};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ impl Machine {
     /// Lets sequences of a request wait for their next step: neighbours that have one each, or one that has many. A
     /// request that no device can ever compute is refused instead.
     pub(super) fn enqueue(&mut self, id: RequestId, numbers: Range<u32>, reach: Reach, actions: &mut Vec<Action>) {
-        let now = self.now;
-        let start_max = self.options.recovery.start_max;
-        let is_kept_apart = !sabotaged!(self, KeepSuspectsTogether);
-        let is_mixed = sabotaged!(self, MixGroups);
+        let now = self.cx.now;
+        let start_max = self.cx.options.recovery.start_max;
+        let is_kept_apart = !sabotaged!(self.cx, KeepSuspectsTogether);
+        let is_mixed = sabotaged!(self.cx, MixGroups);
         let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return };
         let model = job.group.model;
         let present = self.residency.model(model).present.and(reach.may);
@@ -30,7 +30,7 @@ impl Machine {
                 return self.refuse(id, Refused::NoDevice(reason), actions);
             }
         }
-        let unread_max = self.step_bounds(model).unread_max;
+        let unread_max = self.cx.step_bounds(&self.model(model).plan).unread_max;
         let Some(job) = self.jobs.get_mut(id) else { return };
         let mut next = (Phase::OneStep, 0);
         if let Some(progress) = job.progress_mut(numbers.start) {
@@ -64,20 +64,20 @@ impl Machine {
         let is_new = self.queue.insert(ticket, Run { request: id, end: numbers.end, tokens, arrived });
         job.tickets.push(ticket);
         // The CPU does not go away, but it may not have the weights.
-        if present.and(self.in_process).is_empty() && job.deadline.is_none() && job.patience.is_none() {
-            let patience = self.now + start_max;
+        if present.and(self.devices.in_process()).is_empty() && job.deadline.is_none() && job.patience.is_none() {
+            let patience = self.cx.now + start_max;
             job.patience = Some(patience);
             self.patience.insert((patience, id));
         }
-        if present.and(self.in_workers).is_empty() {
+        if present.and(self.devices.in_workers()).is_empty() {
             self.ask_for_weights(bucket, is_new);
         }
     }
 
     /// The CPU does not have a model, or will not have it: who counted on that waits with an end.
     pub(super) fn lose_cpu(&mut self, model: ModelId) {
-        let due = self.now + self.options.recovery.start_max;
-        let aging = self.aging();
+        let due = self.cx.now + self.cx.options.recovery.start_max;
+        let aging = self.cx.aging();
         for (_, run) in self.queue.walk(self.queue.keys_of(model), Side::Front, aging) {
             let Some(job) = self.jobs.get_mut(run.request) else { continue };
             if job.deadline.is_none() && job.patience.is_none() {
@@ -89,8 +89,9 @@ impl Machine {
 
     /// Notes that a bucket may wait for weights that nobody brings yet.
     fn ask_for_weights(&mut self, bucket: BucketKey, is_new: bool) {
-        let now = self.now;
-        let (gpus, cpus) = (bucket.reach.may.and(self.in_workers), bucket.reach.may.and(self.in_process));
+        let now = self.cx.now;
+        let (gpus, cpus) =
+            (bucket.reach.may.and(self.devices.in_workers()), bucket.reach.may.and(self.devices.in_process()));
         let model = self.residency.model_mut(bucket.group.model);
         let near = model.present.union(model.coming);
         if !gpus.is_empty() && gpus.and(near).is_empty() {
@@ -150,7 +151,7 @@ impl Machine {
     /// Answers a request.
     pub(super) fn complete(&mut self, id: RequestId, report: Report, actions: &mut Vec<Action>) {
         if self.close(id, actions) {
-            if sabotaged!(self, AnswerTwice) {
+            if sabotaged!(self.cx, AnswerTwice) {
                 actions.push(Action::Complete { request: id, report: report.clone() });
             }
             actions.push(Action::Complete { request: id, report });
@@ -182,7 +183,7 @@ impl Machine {
     /// Refuses what came too late, and what has waited too long for a device that does not come back.
     pub(super) fn expire(&mut self, now: Moment, actions: &mut Vec<Action>) {
         while let Some(&(deadline, id)) = self.deadlines.first() {
-            if deadline > now || sabotaged!(self, IgnoreDeadline) {
+            if deadline > now || sabotaged!(self.cx, IgnoreDeadline) {
                 break;
             }
             self.refuse(id, Refused::Expired, actions);
@@ -197,7 +198,7 @@ impl Machine {
     }
 
     fn lose_patience(&mut self, id: RequestId, now: Moment, actions: &mut Vec<Action>) {
-        let start_max = self.options.recovery.start_max;
+        let start_max = self.cx.options.recovery.start_max;
         let Some(job) = self.jobs.get(id) else { return };
         let model = job.group.model;
         let stranded = job.tickets.iter().filter_map(|ticket| {
@@ -206,7 +207,7 @@ impl Machine {
         });
         let first = stranded.min();
         // The CPU has it: that does not go away unseen.
-        let on_cpus = self.in_process.and(self.model(model).present);
+        let on_cpus = self.devices.in_process().and(self.model(model).present);
         let is_safe = job.tickets.iter().all(|ticket| !ticket.bucket.reach.may.and(on_cpus).is_empty());
         if let Some((due, may)) = first
             && due <= now
@@ -233,8 +234,8 @@ impl Machine {
         let mut last = Moment::START;
         for device in may.iter() {
             let place = self.residency.memory(device).resident(model);
-            let device = self.device(device);
-            let is_used = matches!(device.state, DeviceState::InRotation | DeviceState::Resting);
+            let device = self.devices.get(device);
+            let is_used = device.health().is_in_rotation() || device.health().is_resting();
             let has_it = place.is_present() || place.is_loading();
             if is_used && has_it {
                 return None;
@@ -259,28 +260,23 @@ impl Machine {
     /// Whether one of these devices computes a model, or may do so without anybody's help.
     pub(super) fn is_reachable(&self, may: DeviceSet, model: ModelId) -> bool {
         let is_near = !may.and(self.model(model).present).is_empty();
-        is_near || may.iter().any(|id| !self.device(id).is_given_up() && self.obstacle(id, model).is_none())
+        is_near || may.iter().any(|id| !self.devices.health(id).is_given_up() && self.obstacle(id, model).is_none())
     }
 
     /// Why these devices do not compute a model.
     pub(super) fn reason_of(&self, may: DeviceSet, model: ModelId) -> Fallback {
-        let is_left = |&device: &DeviceId| !self.device(device).is_given_up();
+        let is_left = |&device: &DeviceId| !self.devices.health(device).is_given_up();
         let Some(device) = may.iter().find(is_left).or(may.iter().next()) else { return Fallback::Lost };
-        self.weights_reason(device, model).unwrap_or_else(|| self.device(device).fallback())
+        self.weights_reason(device, model).unwrap_or_else(|| self.devices.health(device).fallback())
     }
 
     /// Why a device that is used, or rests, does not compute a model; none if it is neither.
     pub(super) fn weights_reason(&self, device: DeviceId, model: ModelId) -> Option<Fallback> {
-        let own = self.device(device);
-        if !matches!(own.state, DeviceState::InRotation | DeviceState::Resting) {
+        let own = self.devices.get(device);
+        if !own.health().is_in_rotation() && !own.health().is_resting() {
             return None;
         }
         let failed = self.obstacle(device, model).or(self.residency.memory(device).resident(model).tries.reason);
         Some(failed.unwrap_or(Fallback::Waking))
-    }
-
-    pub(super) fn aging(&self) -> Aging {
-        let age_max = if sabotaged!(self, IgnoreAge) { Duration::MAX } else { self.options.batching.age_max };
-        Aging { now: self.now, age_max }
     }
 }

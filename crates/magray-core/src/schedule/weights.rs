@@ -1,11 +1,10 @@
 //! What is told of weights: they came, did not come, went, have more or less room, were used.
 //! Orders nothing itself: it writes down what happened, and what is to be done is found right after.
 
-use super::device::{Device, Worker};
 use super::device_set::DeviceSet;
 use super::event::{Arrival, Growth};
+use super::health::Trouble;
 use super::load_time::Source;
-use super::recovery::Trouble;
 use super::residency::Model;
 use super::resident::{Resident, Stage};
 use super::{Action, DeviceId, Failure, Fallback, Group, ModelId, ModelView, Moment, Residency};
@@ -21,7 +20,7 @@ impl Machine {
     pub(super) fn on_loaded(&mut self, id: DeviceId, load: Arrival, now: Moment) {
         let Some(Stage::Loading { .. }) = self.stage(id, load.model) else { return };
         let source = if load.from_host { Source::Host } else { Source::Files };
-        let is_gpu = self.in_workers.contains(id);
+        let is_gpu = self.devices.in_workers().contains(id);
         let model = self.residency.model_mut(load.model);
         let is_preheated = model.want.is_some_and(|want| want.is_preheat) && is_gpu;
         model.is_in_host = true;
@@ -32,10 +31,10 @@ impl Machine {
             model.gpu_used = now;
             model.want = None;
         }
-        if is_gpu || self.in_workers.is_empty() {
+        if is_gpu || self.devices.in_workers().is_empty() {
             model.plan.bytes = load.bytes;
         }
-        self.device_mut(id).last_sign = now;
+        self.devices.health_mut(id).note_sign(now);
         let memory = self.residency.memory_mut(id);
         let resident = memory.resident_mut(load.model);
         resident.used = now;
@@ -49,10 +48,10 @@ impl Machine {
 
     /// What a model takes on one GPU, it is expected to take on others that have not told yet.
     fn expect_bytes(&mut self, from: DeviceId, load: Arrival) {
-        if !self.in_workers.contains(from) {
+        if !self.devices.in_workers().contains(from) {
             return;
         }
-        for gpu in self.in_workers.without(DeviceSet::one(from)).iter() {
+        for gpu in self.devices.in_workers().without(DeviceSet::one(from)).iter() {
             let resident = self.residency.memory_mut(gpu).resident_mut(load.model);
             if resident.stage == Stage::Absent && !resident.times.is_measured() {
                 resident.bytes = load.bytes;
@@ -70,8 +69,8 @@ impl Machine {
         actions: &mut Vec<Action>,
     ) {
         let Some(Stage::Loading { is_restored, .. }) = self.stage(id, model) else { return };
-        let is_gpu = self.in_workers.contains(id);
-        self.device_mut(id).last_sign = now;
+        let is_gpu = self.devices.in_workers().contains(id);
+        self.devices.health_mut(id).note_sign(now);
         let memory = self.residency.memory_mut(id);
         let is_asked_to_leave = memory.resident(model).leave.is_some();
         memory.end_offload(model);
@@ -97,7 +96,7 @@ impl Machine {
                     Failure::WrongAnswer => Trouble::WrongAnswer,
                     _ => Trouble::Sticky,
                 };
-                self.take_out(id, trouble, now, actions);
+                self.take_out(id, trouble, actions);
                 self.drop_worker(id, trouble, actions);
             }
         }
@@ -110,8 +109,8 @@ impl Machine {
     /// Weights have left their device.
     pub(super) fn on_offloaded(&mut self, id: DeviceId, model: ModelId, now: Moment) {
         let Some(Stage::Leaving { .. }) = self.stage(id, model) else { return };
-        self.residency.model_mut(model).offloads += u64::from(self.in_workers.contains(id));
-        self.device_mut(id).last_sign = now;
+        self.residency.model_mut(model).offloads += u64::from(self.devices.in_workers().contains(id));
+        self.devices.health_mut(id).note_sign(now);
         self.residency.memory_mut(id).end_offload(model);
         self.residency.unsettle();
     }
@@ -143,7 +142,7 @@ impl Machine {
     /// A collection's vectors want so much more of a device's memory.
     pub(super) fn on_vectors_asked(&mut self, growth: Growth, now: Moment, actions: &mut Vec<Action>) {
         let Growth { device, collection, bytes } = growth;
-        let is_used = self.devices.get(usize::from(device.0)).is_some_and(Device::takes_orders);
+        let is_used = self.devices.find(device).is_some_and(|device| device.health().takes_orders());
         let memory = self.residency.find_memory(device).filter(|_| is_used);
         let granted = memory.map_or(Err(Missing(bytes)), |memory| memory.grow_vectors(collection, bytes, now));
         actions.push(match granted {
@@ -161,12 +160,12 @@ impl Machine {
     }
 
     /// A batch of a model has left a device, computed or not.
-    pub(super) fn batch_left(&mut self, id: DeviceId, group: Group, is_computed: bool, now: Moment) {
-        let is_used = self.device(id).is_running(group.model);
-        let is_lost = sabotaged!(self, LoseResidencyRequest);
+    pub(super) fn batch_left(&mut self, id: DeviceId, group: Group, is_computed: bool) {
+        let is_used = self.devices.get(id).is_running(group.model);
+        let is_lost = sabotaged!(self.cx, LoseResidencyRequest);
         let memory = self.residency.memory_mut(id);
         let resident = memory.resident_mut(group.model);
-        resident.used = now;
+        resident.used = self.cx.now;
         if let Stage::Present { has_computed, .. } = &mut resident.stage {
             *has_computed |= is_computed;
         }
@@ -186,7 +185,7 @@ impl Machine {
             }
             let (idle_at, leaves) = (model.idle_at(), is_unused && model.plan.offload_after_use);
             self.residency.unsettle_if(leaves);
-            let host = self.options.keeping.host.map(|kept| now + kept);
+            let host = self.cx.options.keeping.host.map(|kept| now + kept);
             self.residency.wake_by([idle_at, host].into_iter().flatten().min());
         }
     }
@@ -202,32 +201,32 @@ impl Machine {
             return Some(Fallback::NotLoaded);
         }
         // Other models can be made to leave a GPU, unless they are pinned; nobody is made to leave the CPU.
-        let is_fixed = |other: ModelId, there: &Resident| match self.in_workers.contains(id) {
+        let is_fixed = |other: ModelId, there: &Resident| match self.devices.in_workers().contains(id) {
             true => {
-                let is_pinned = self.model(other).plan.is_pinned && !sabotaged!(self, PushPinned);
+                let is_pinned = self.model(other).plan.is_pinned && !sabotaged!(self.cx, PushPinned);
                 is_pinned && !there.is_on_its_way_out()
             }
             false => !there.is_on_its_way_out(),
         };
         let others = memory.residents().filter(|(other, there)| *other != model && there.stage != Stage::Absent);
         let fixed = others.filter(|(other, there)| is_fixed(*other, there)).map(|(other, _)| memory.bytes(other));
-        let vectors = if self.in_workers.contains(id) { 0 } else { memory.vectors() };
+        let vectors = if self.devices.in_workers().contains(id) { 0 } else { memory.vectors() };
         let taken = fixed.fold(vectors, u64::saturating_add);
         if taken.saturating_add(memory.bytes(model)) > memory.ledger().room() {
             return Some(Fallback::OutOfMemory);
         }
-        resident.tries.reason.filter(|_| resident.tries.are_enough(self.now))
+        resident.tries.reason.filter(|_| resident.tries.are_enough(self.cx.now))
     }
 
     /// How long a load is expected to take.
     pub(super) fn load_time(&self, id: DeviceId, model: ModelId) -> Duration {
-        let (memory, kind) = (self.residency.memory(id), self.device(id).spec.kind);
+        let (memory, kind) = (self.residency.memory(id), self.devices.get(id).spec().kind);
         memory.resident(model).times.expected(self.model(model).source(), memory.bytes(model), kind)
     }
 
     /// How long it would take to bring a model back once it has left.
     pub(super) fn reload_time(&self, id: DeviceId, model: ModelId) -> Duration {
-        let (memory, kind) = (self.residency.memory(id), self.device(id).spec.kind);
+        let (memory, kind) = (self.residency.memory(id), self.devices.get(id).spec().kind);
         memory.resident(model).times.expected(Source::Host, memory.bytes(model), kind)
     }
 
@@ -249,14 +248,9 @@ impl Machine {
             let requests = self.jobs.of(id).all;
             ModelView {
                 plan: model.plan,
-                idle: if requests > 0 { Duration::ZERO } else { self.now.since(model.used) },
+                idle: if requests > 0 { Duration::ZERO } else { self.cx.now.since(model.used) },
                 requests,
-                residency: self
-                    .in_workers
-                    .union(self.in_process)
-                    .iter()
-                    .map(|device| self.residency_on(device, id))
-                    .collect(),
+                residency: self.devices.all().iter().map(|device| self.residency_on(device, id)).collect(),
                 loads: model.loads,
                 offloads: model.offloads,
                 departures: self.residency.memories().map(|memory| memory.resident(id).departures).collect(),
@@ -267,13 +261,13 @@ impl Machine {
     }
 
     fn residency_on(&self, id: DeviceId, model: ModelId) -> Residency {
-        let (device, has_image) = (self.device(id), self.model(model).has_image);
+        let (device, has_image) = (self.devices.get(id), self.model(model).has_image);
         match self.residency.memory(id).resident(model).stage {
             Stage::Loading { .. } => Residency::Loading,
             Stage::Present { .. } => Residency::OnDevice,
             Stage::Leaving { .. } => Residency::Leaving,
             Stage::Absent if !has_image => Residency::Unloaded,
-            Stage::Absent if device.has_worker() && device.worker == Worker::Absent => Residency::OnCpuCold,
+            Stage::Absent if device.health().is_without_worker() => Residency::OnCpuCold,
             Stage::Absent => Residency::OnCpu,
         }
     }

@@ -1,4 +1,4 @@
-//! Counts a device's failures and says how far up the ladder it is: try again, out for a while, out for good.
+//! Counts a device's failures and says what follows from their number: try again, out for a while, out for good.
 //! Knows nothing of workers and starts nothing.
 
 use super::{Moment, Recovery};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// What the number of failures means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rung {
+pub(super) enum Consequence {
     /// So few that it is simply tried again.
     Retry,
     /// Out, and probed after a while.
@@ -17,7 +17,7 @@ pub(super) enum Rung {
 
 /// The failures of a device that are not forgotten, and how long it waits before it is tried again.
 #[derive(Clone, Debug)]
-pub(super) struct Ladder {
+pub(super) struct FailureCount {
     failures: u32,
     failures_total: u64,
     /// When the next failure is forgotten.
@@ -25,18 +25,18 @@ pub(super) struct Ladder {
     delay: Duration,
 }
 
-impl Ladder {
+impl FailureCount {
     pub(super) fn new(recovery: &Recovery) -> Self {
         Self { failures: 0, failures_total: 0, forget_at: Moment::START, delay: recovery.probe_after }
     }
 
     /// One more failure.
-    pub(super) fn count(&mut self, recovery: &Recovery, now: Moment) -> Rung {
+    pub(super) fn count(&mut self, recovery: &Recovery, now: Moment) -> Consequence {
         self.decay(recovery, now);
         self.failures = self.failures.saturating_add(1);
         self.failures_total += 1;
         self.forget_at = now + recovery.decay;
-        self.rung(recovery)
+        self.consequence(recovery)
     }
 
     /// A failure that does not count against the device.
@@ -44,13 +44,13 @@ impl Ladder {
         self.failures_total += 1;
     }
 
-    fn rung(&self, recovery: &Recovery) -> Rung {
+    fn consequence(&self, recovery: &Recovery) -> Consequence {
         if self.failures <= recovery.retries_max {
-            Rung::Retry
+            Consequence::Retry
         } else if self.failures <= recovery.temporary_max {
-            Rung::Temporary
+            Consequence::Temporary
         } else {
-            Rung::Permanent
+            Consequence::Permanent
         }
     }
 
@@ -102,43 +102,43 @@ mod tests {
     #[test]
     fn three_are_tried_again_six_are_out_for_a_while_seven_for_good() {
         let recovery = Recovery::default();
-        let mut ladder = Ladder::new(&recovery);
-        let rungs: Vec<Rung> = (0..7).map(|second| ladder.count(&recovery, at(second))).collect();
-        assert_eq!(rungs[..3], [Rung::Retry; 3]);
-        assert_eq!(rungs[3..6], [Rung::Temporary; 3]);
-        assert_eq!(rungs[6], Rung::Permanent);
+        let mut failures = FailureCount::new(&recovery);
+        let consequences: Vec<Consequence> = (0..7).map(|second| failures.count(&recovery, at(second))).collect();
+        assert_eq!(consequences[..3], [Consequence::Retry; 3]);
+        assert_eq!(consequences[3..6], [Consequence::Temporary; 3]);
+        assert_eq!(consequences[6], Consequence::Permanent);
     }
 
     #[test]
     fn one_failure_is_forgotten_after_each_quiet_minute() {
         let recovery = Recovery::default();
-        let mut ladder = Ladder::new(&recovery);
-        (0..3).for_each(|_| assert_eq!(ladder.count(&recovery, at(10)), Rung::Retry));
+        let mut failures = FailureCount::new(&recovery);
+        (0..3).for_each(|_| assert_eq!(failures.count(&recovery, at(10)), Consequence::Retry));
         for (second, left) in [(69, 3), (70, 2), (129, 2), (130, 1), (1000, 0)] {
-            ladder.decay(&recovery, at(second));
-            assert_eq!(ladder.failures(), left, "after {second} s");
+            failures.decay(&recovery, at(second));
+            assert_eq!(failures.failures(), left, "after {second} s");
         }
-        assert_eq!(ladder.failures_total(), 3);
+        assert_eq!(failures.failures_total(), 3);
     }
 
     #[test]
     fn a_passed_probe_leaves_no_second_chance() {
         let recovery = Recovery::default();
-        let mut ladder = Ladder::new(&recovery);
-        let last = (0..5).map(|_| ladder.count(&recovery, at(0))).last();
-        assert_eq!(last, Some(Rung::Temporary));
-        ladder.forgive(&recovery);
-        assert_eq!(ladder.rung(&recovery), Rung::Retry);
-        assert_eq!(ladder.count(&recovery, at(1)), Rung::Temporary);
+        let mut failures = FailureCount::new(&recovery);
+        let last = (0..5).map(|_| failures.count(&recovery, at(0))).last();
+        assert_eq!(last, Some(Consequence::Temporary));
+        failures.forgive(&recovery);
+        assert_eq!(failures.consequence(&recovery), Consequence::Retry);
+        assert_eq!(failures.count(&recovery, at(1)), Consequence::Temporary);
     }
 
     #[test]
     fn attempts_come_half_as_often_each_time_down_to_a_bound() {
         let recovery = Recovery::default();
-        let mut ladder = Ladder::new(&recovery);
-        let delays: Vec<u128> = (0..8).map(|_| ladder.next_delay(&recovery).as_millis()).collect();
+        let mut failures = FailureCount::new(&recovery);
+        let delays: Vec<u128> = (0..8).map(|_| failures.next_delay(&recovery).as_millis()).collect();
         assert_eq!(delays, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
-        ladder.forgive(&recovery);
-        assert_eq!(ladder.next_delay(&recovery).as_millis(), 500);
+        failures.forgive(&recovery);
+        assert_eq!(failures.next_delay(&recovery).as_millis(), 500);
     }
 }

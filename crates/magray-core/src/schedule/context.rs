@@ -1,0 +1,46 @@
+//! What every decision may read: the time, the options, and what a test broke on purpose.
+//! Changes only when a step of the machine begins.
+
+use super::queue::Aging;
+use super::sabotage::sabotaged;
+use super::sequence::StepBounds;
+use super::{ModelPlan, Moment, Options};
+use std::time::Duration;
+
+/// The time, the options and the sabotage.
+#[derive(Clone, Debug)]
+pub(super) struct Context {
+    pub(super) now: Moment,
+    pub(super) options: Options,
+    #[cfg(feature = "sabotage")]
+    pub(super) sabotage: Option<super::Sabotage>,
+}
+
+impl Context {
+    pub(super) fn new(options: Options) -> Self {
+        Self {
+            now: Moment::START,
+            options,
+            #[cfg(feature = "sabotage")]
+            sabotage: None,
+        }
+    }
+
+    pub(super) fn aging(&self) -> Aging {
+        let age_max = if sabotaged!(self, IgnoreAge) { Duration::MAX } else { self.options.batching.age_max };
+        Aging { now: self.now, age_max }
+    }
+
+    /// New tokens that a reader may have left unread while its sequence goes on.
+    pub(super) fn unread_max(&self) -> u32 {
+        if sabotaged!(self, IgnoreReader) { u32::MAX } else { self.options.generation.unread_max.max(1) }
+    }
+
+    pub(super) fn step_bounds(&self, plan: &ModelPlan) -> StepBounds {
+        StepBounds {
+            step_tokens_max: plan.step_tokens_max.max(1),
+            unread_max: self.unread_max(),
+            token_bytes: plan.kv_token_bytes,
+        }
+    }
+}

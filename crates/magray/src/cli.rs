@@ -1,32 +1,33 @@
-//! The command line: commands, flags and their help.
+//! The command line: commands, flags and their help, and which function runs each.
 //! Checks only what needs no knowledge of files, models or settings.
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
     commands::{
-        bench::BenchArgs,
-        config::ConfigArgs,
-        embed::EmbedArgs,
-        gpu::{benchmark::GpuBenchmarkArgs, info::GpuInfoArgs, reset::GpuResetArgs},
-        models::ModelsArgs,
-        pull::PullArgs,
-        similarity::SimilarityArgs,
+        Context,
+        bench::{self, BenchArgs},
+        config::{self, ConfigArgs},
+        embed::{self, EmbedArgs},
+        gpu::{
+            benchmark::{self, GpuBenchmarkArgs},
+            info::{self, GpuInfoArgs},
+            moves::{self, OffloadArgs, PinArgs, PreheatArgs, ReleaseArgs, TimeoutArgs},
+            reset::{self, GpuResetArgs},
+            sandbox::{self, GpuSandboxArgs},
+            status::{self, GpuStatusArgs},
+        },
+        mcp::{self, McpArgs},
+        models::{self, ModelsArgs},
+        pull::{self, PullArgs},
+        serve::{self, ServeArgs},
+        similarity::{self, SimilarityArgs},
+        worker,
     },
-    config::FlagValue,
-    exit::Exit,
-};
-
-use crate::commands::{
-    gpu::{
-        moves::{OffloadArgs, PinArgs, PreheatArgs, ReleaseArgs, TimeoutArgs},
-        sandbox::GpuSandboxArgs,
-        status::GpuStatusArgs,
-    },
-    mcp::McpArgs,
-    serve::ServeArgs,
+    console::Console,
+    exit::{Exit, Failure},
 };
 
 const EXAMPLES: &str = "\
@@ -45,13 +46,13 @@ Examples:
 pub(crate) struct Cli {
     /// Read settings from this file (.toml, .yaml, .yml)
     #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    config: Option<PathBuf>,
     /// Print no summary and no progress; warnings and errors stay
     #[arg(short, long, global = true)]
-    pub(crate) quiet: bool,
+    quiet: bool,
     /// Tell more: which device was chosen and why
     #[arg(short, long, global = true, conflicts_with = "quiet")]
-    pub(crate) verbose: bool,
+    verbose: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -85,9 +86,32 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether it settles itself what a signal does.
-    pub(crate) fn minds_its_own_signals(&self) -> bool {
+    pub(crate) fn handles_signals(&self) -> bool {
         matches!(self, Self::Worker | Self::Serve(_) | Self::Mcp(_))
+    }
+
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        match self {
+            Self::Embed(args) => embed::run(args, context),
+            Self::Serve(args) => serve::run(&args, context),
+            Self::Mcp(args) => mcp::run(&args, context),
+            Self::Similarity(args) => similarity::run(&args, context),
+            Self::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
+            Self::Gpu(GpuCommand::Info(args)) => info::run(&args, context),
+            Self::Gpu(GpuCommand::Status(args)) => status::run(&args, context),
+            Self::Gpu(GpuCommand::Offload(args)) => moves::offload(&args, context),
+            Self::Gpu(GpuCommand::Release(args)) => moves::release(&args, context),
+            Self::Gpu(GpuCommand::Preheat(args)) => moves::preheat(&args, context),
+            Self::Gpu(GpuCommand::Timeout(args)) => moves::timeout(&args, context),
+            Self::Gpu(GpuCommand::Pin(args)) => moves::pin(&args, context),
+            Self::Gpu(GpuCommand::Reset(args)) => reset::run(&args, context),
+            Self::Gpu(GpuCommand::Sandbox(args)) => sandbox::run(&args, context),
+            Self::Gpu(GpuCommand::Benchmark(args)) => benchmark::run(&args, context),
+            Self::Pull(args) => pull::run(&args, context),
+            Self::Models(args) => models::run(&args, context),
+            Self::Config(args) => config::run(&args, context),
+            Self::Worker => worker::run(),
+        }
     }
 }
 
@@ -130,50 +154,14 @@ impl Cli {
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 
+    /// What the command is given of the flags that all have.
+    pub(crate) fn context(&self) -> Context {
+        Context::new(Console::new(self.quiet, self.verbose), self.config.clone())
+    }
+
     fn described() -> clap::Command {
         Self::command().after_help(format!("{EXAMPLES}\n\n{}", Exit::table()))
     }
-}
-
-/// Flags of all commands that compute with a model.
-#[derive(Clone, Debug, Default, Args)]
-pub(crate) struct ComputeArgs {
-    /// Model: a name of the store, a hub repository org/name[@revision], or a folder
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: Option<String>,
-    /// Where to compute: auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID
-    #[arg(long, value_name = "DEVICE")]
-    pub(crate) device: Option<String>,
-    /// Arithmetic: auto, f32, tf32, f16, bf16 or int8
-    #[arg(long, value_name = "PRECISION")]
-    pub(crate) precision: Option<String>,
-    /// Threads that compute, or auto for one a core
-    #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<String>,
-    /// Instructions to use: auto, portable, avx2, avx512 or amx
-    #[arg(long, value_name = "PATH")]
-    pub(crate) cpu_path: Option<String>,
-}
-
-impl ComputeArgs {
-    /// The flags that were given, as settings.
-    pub(crate) fn flags(&self) -> Vec<FlagValue> {
-        [
-            flag("model.name", self.model.as_ref()),
-            flag("embed.device", self.device.as_ref()),
-            flag("embed.precision", self.precision.as_ref()),
-            flag("cpu.threads", self.threads.as_ref()),
-            flag("cpu.path", self.cpu_path.as_ref()),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
-    }
-}
-
-/// A flag that stands for a setting, where it was given.
-pub(crate) fn flag(key: &'static str, value: Option<&String>) -> Option<FlagValue> {
-    value.map(|value| FlagValue { key, value: value.clone() })
 }
 
 #[cfg(test)]

@@ -26,11 +26,11 @@ fn main() -> ExitCode {
 
 fn speak() -> ExitCode {
     let cli = cli::Cli::read();
-    if !cli.command.minds_its_own_signals() {
+    if !cli.command.handles_signals() {
         interrupt::install();
     }
-    let context = commands::Context::new(&cli);
-    match commands::run(cli.command, &context) {
+    let context = cli.context();
+    match cli.command.run(&context) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => match failure.exit() {
             Some(exit) => {

@@ -15,7 +15,7 @@ use magray_engine::engine::{Answer, Engine, EngineError};
 
 use super::Context;
 use crate::{
-    cli::{ComputeArgs, flag},
+    commands::compute_args::{ComputeArgs, flag},
     config::FlagValue,
     console::Console,
     exit::Failure,

@@ -1,7 +1,8 @@
-//! One file a command; this one hands over to them.
-//! Holds what all of them need and nothing of any one.
+//! One file a command; this one holds what all of them are given.
+//! Never reads the command line.
 
 pub(crate) mod bench;
+mod compute_args;
 pub(crate) mod config;
 pub(crate) mod embed;
 pub(crate) mod gpu;
@@ -18,10 +19,8 @@ use std::{
 };
 
 use crate::{
-    cli::{BenchCommand, Cli, Command, GpuCommand},
     config::{Config, ConfigError, FlagValue, Inputs},
     console::Console,
-    exit::Failure,
     logging,
 };
 
@@ -32,8 +31,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(cli: &Cli) -> Self {
-        Self { console: Console::new(cli.quiet, cli.verbose), config_file: cli.config.clone() }
+    pub(crate) fn new(console: Console, config_file: Option<PathBuf>) -> Self {
+        Self { console, config_file }
     }
 
     /// Settles all settings, and starts the log as they say; these flags win over the rest.
@@ -49,29 +48,4 @@ fn read_settings(file: Option<&Path>, flags: &[FlagValue]) -> Result<Config, Con
     // Without a current folder (it was removed) there is no file in it either.
     let folder = env::current_dir().unwrap_or_default();
     Config::resolve(&Inputs { file, flags, env: &|name| env::var_os(name), folder: &folder })
-}
-
-/// Runs a command.
-pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
-    match command {
-        Command::Embed(args) => embed::run(args, context),
-        Command::Serve(args) => serve::run(&args, context),
-        Command::Mcp(args) => mcp::run(&args, context),
-        Command::Similarity(args) => similarity::run(&args, context),
-        Command::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
-        Command::Gpu(GpuCommand::Info(args)) => gpu::info::run(&args, context),
-        Command::Gpu(GpuCommand::Status(args)) => gpu::status::run(&args, context),
-        Command::Gpu(GpuCommand::Offload(args)) => gpu::moves::offload(&args, context),
-        Command::Gpu(GpuCommand::Release(args)) => gpu::moves::release(&args, context),
-        Command::Gpu(GpuCommand::Preheat(args)) => gpu::moves::preheat(&args, context),
-        Command::Gpu(GpuCommand::Timeout(args)) => gpu::moves::timeout(&args, context),
-        Command::Gpu(GpuCommand::Pin(args)) => gpu::moves::pin(&args, context),
-        Command::Gpu(GpuCommand::Reset(args)) => gpu::reset::run(&args, context),
-        Command::Gpu(GpuCommand::Sandbox(args)) => gpu::sandbox::run(&args, context),
-        Command::Gpu(GpuCommand::Benchmark(args)) => gpu::benchmark::run(&args, context),
-        Command::Pull(args) => pull::run(&args, context),
-        Command::Models(args) => models::run(&args, context),
-        Command::Config(args) => config::run(&args, context),
-        Command::Worker => worker::run(),
-    }
 }

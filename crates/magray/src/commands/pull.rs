@@ -5,7 +5,7 @@ use clap::Args;
 use magray_engine::store::{ModelRef, Store};
 
 use super::Context;
-use crate::{cli::flag, exit::Failure, model, output};
+use crate::{commands::compute_args::flag, exit::Failure, model, output};
 
 const EXAMPLES: &str = "\
 Examples:

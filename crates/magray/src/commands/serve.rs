@@ -6,7 +6,7 @@ use magray_engine::engine::{EngineModel, EngineOptions, ModelPlan, ModelSource, 
 
 use super::{Context, read_settings};
 use crate::{
-    cli::{ComputeArgs, flag},
+    commands::compute_args::{ComputeArgs, flag},
     config::{Config, FlagValue},
     console::Console,
     exit::Failure,

@@ -6,7 +6,7 @@ use magray_engine::{Reason, vectors::cosine};
 
 use super::Context;
 use crate::{
-    cli::{ComputeArgs, flag},
+    commands::compute_args::{ComputeArgs, flag},
     exit::Failure,
     input::Texts,
     output,

@@ -14,9 +14,6 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("magray-simulator::check::workers", "magray-simulator::check::weights"),
 ];
 
-/// Crates that are not checked yet. This list only shrinks, too: a crate without circles is an error.
-const UNCHECKED: &[&str] = &["magray"];
-
 /// A module with the crate's name before it.
 type Name = String;
 
@@ -29,18 +26,11 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<Finding> {
         .iter()
         .filter_map(|file| file.path.strip_prefix("crates/")?.split_once("/src/").map(|(name, _)| name))
         .collect();
-    let (mut graph, mut stale) = (Graph::new(), Vec::new());
+    let mut graph = Graph::new();
     for name in crates {
-        let mut own = Graph::new();
-        add_edges(&mut own, name, &Modules::of_crate(name, files));
-        if !UNCHECKED.contains(&name) {
-            graph.extend(own);
-        } else if findings(own, &[]).is_empty() {
-            stale.push(needless(format!("'{name}' has no circle any more: remove it from the list")));
-        }
+        add_edges(&mut graph, name, &Modules::of_crate(name, files));
     }
-    stale.extend(findings(graph, EXCEPTIONS));
-    stale
+    findings(graph, EXCEPTIONS)
 }
 
 /// An exception that is to be removed.

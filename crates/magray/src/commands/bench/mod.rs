@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::Context;
 use crate::{
-    cli::ComputeArgs,
+    commands::compute_args::ComputeArgs,
     config::Config,
     console::Console,
     exit::Failure,

@@ -19,7 +19,7 @@ use super::super::{
     bench::timing::{Limits, Timing},
 };
 use crate::{
-    cli::ComputeArgs,
+    commands::compute_args::ComputeArgs,
     config::Config,
     exit::Failure,
     model,

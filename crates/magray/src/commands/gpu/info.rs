@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{super::Context, reset::outage_json};
 use crate::{
-    cli::ComputeArgs,
+    commands::compute_args::ComputeArgs,
     exit::Failure,
     model,
     output::{self, aligned},

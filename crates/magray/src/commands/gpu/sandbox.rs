@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::super::Context;
 use crate::{
-    cli::flag,
+    commands::compute_args::flag,
     exit::Failure,
     model,
     output::{self, aligned},

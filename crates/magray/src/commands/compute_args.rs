@@ -1,0 +1,46 @@
+//! Flags of all commands that compute with a model, and how flags become settings.
+//! Checks no value: the table of settings does.
+
+use clap::Args;
+
+use crate::config::FlagValue;
+
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ComputeArgs {
+    /// Model: a name of the store, a hub repository org/name[@revision], or a folder
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// Where to compute: auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<String>,
+    /// Arithmetic: auto, f32, tf32, f16, bf16 or int8
+    #[arg(long, value_name = "PRECISION")]
+    pub(crate) precision: Option<String>,
+    /// Threads that compute, or auto for one a core
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<String>,
+    /// Instructions to use: auto, portable, avx2, avx512 or amx
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cpu_path: Option<String>,
+}
+
+impl ComputeArgs {
+    /// The flags that were given, as settings.
+    pub(crate) fn flags(&self) -> Vec<FlagValue> {
+        [
+            flag("model.name", self.model.as_ref()),
+            flag("embed.device", self.device.as_ref()),
+            flag("embed.precision", self.precision.as_ref()),
+            flag("cpu.threads", self.threads.as_ref()),
+            flag("cpu.path", self.cpu_path.as_ref()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// A flag that stands for a setting, where it was given.
+pub(crate) fn flag(key: &'static str, value: Option<&String>) -> Option<FlagValue> {
+    value.map(|value| FlagValue { key, value: value.clone() })
+}

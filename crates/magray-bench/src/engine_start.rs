@@ -11,9 +11,8 @@ use magray_engine::{
 
 use crate::{failure::Failure, terminal::Console};
 
-/// What is measured.
 pub(crate) struct Measured {
-    /// Each with the name by which people know it.
+    /// Each with its name for messages and reports.
     pub(crate) models: Vec<(String, ModelSource)>,
     pub(crate) encoder: EncoderOptions,
     pub(crate) schedule: Options,
@@ -23,7 +22,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// Models that come with their first request, all else as it is by default.
+    /// Models are loaded by their first request; all else is as by default.
     pub(crate) fn new(models: Vec<(String, ModelSource)>, encoder: EncoderOptions) -> Self {
         Self {
             models,
@@ -35,7 +34,6 @@ impl Measured {
         }
     }
 
-    /// The first model, as people name it.
     pub(crate) fn name(&self) -> &str {
         self.models.first().map_or("", |(name, _)| name)
     }

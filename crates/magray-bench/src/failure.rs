@@ -8,7 +8,6 @@ use magray_engine::{
     gpu::{CudaError, Declined},
 };
 
-/// Why a measurement stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("{0}")]
@@ -32,13 +31,11 @@ pub(crate) enum Failure {
     Worker(#[from] magray_engine::ServeError),
     #[error("cannot find this program's own file to start workers from: {0}")]
     OwnProgram(io::Error),
-    /// The engine did not pass a check.
     #[error("{0}")]
     Broken(String),
 }
 
 impl Failure {
-    /// The code to exit with.
     pub(crate) fn exit(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Usage(_) | Self::NoGpuToMeasure(_) | Self::Load { .. } => 2,
@@ -47,7 +44,6 @@ impl Failure {
         })
     }
 
-    /// A model that cannot be loaded.
     pub(crate) fn load(model: &str, reason: LoadError) -> Self {
         Self::Load { model: model.to_owned(), reason: Box::new(reason) }
     }

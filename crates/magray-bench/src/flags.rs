@@ -12,7 +12,6 @@ use magray_engine::{
 
 use crate::failure::Failure;
 
-/// Names a model of random weights.
 const SYNTHETIC: &str = "synthetic:";
 
 #[derive(Clone, Debug, Args)]
@@ -43,18 +42,18 @@ impl ModelFlags {
         }
     }
 
-    /// The shape of a model of random weights; `None` for a folder.
+    /// `None`: a folder.
     pub(crate) fn shape(&self) -> Result<Option<EncoderShape>, Failure> {
         let wrong = |error| Failure::Usage(format!("--model {}: {error}", self.model));
         self.model.strip_prefix(SYNTHETIC).map(|shape| shape.parse().map_err(wrong)).transpose()
     }
 
-    /// Whether a worker that behaves like a GPU is wanted, which computes on the CPU.
+    /// Whether a worker is wanted that behaves like a GPU's and computes on the CPU.
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self.device.as_str(), "simulated" | "sim")
     }
 
-    /// How it is computed. Simulated GPUs are used in place of real ones.
+    /// Simulated GPUs replace real ones.
     pub(crate) fn options(&self) -> Result<EncoderOptions, Failure> {
         let device = match self.is_simulated() {
             true => DeviceChoice::Auto,
@@ -76,7 +75,6 @@ impl ModelFlags {
         }
     }
 
-    /// The model in this process.
     pub(crate) fn open(&self, device: DeviceName, options: &EncoderOptions) -> Result<SingleDevice, Failure> {
         SingleDevice::open(&self.source()?, device, options).map_err(|reason| Failure::load(&self.model, reason))
     }
@@ -89,7 +87,6 @@ pub(crate) fn gpu_options() -> GpuOptions {
     GpuOptions { kernel_cache: cache.map(|cache| cache.join("magray/kernels")), ..GpuOptions::default() }
 }
 
-/// Reads a time in seconds.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
     if (0.0..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("use 0 to 3600 seconds".to_owned()) }

@@ -8,7 +8,6 @@ use hdrhistogram::Histogram;
 const HOUR_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
-/// How often which times occurred.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies(Histogram<u64>);
 
@@ -21,7 +20,6 @@ impl Latencies {
         self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds what another one counted.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.0 += &other.0;
     }
@@ -44,7 +42,6 @@ impl Latencies {
     }
 }
 
-/// A time in milliseconds.
 pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

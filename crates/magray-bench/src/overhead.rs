@@ -75,7 +75,6 @@ struct Percentiles {
 /// Runs of one kind before it is the other's turn.
 const ROUND: usize = 20;
 
-/// Runs `magray-bench overhead`.
 pub(crate) fn run(args: &OverheadArgs, console: Console) -> Result<(), Failure> {
     let flags = &args.compute;
     let is_simulated = flags.is_simulated();
@@ -104,7 +103,6 @@ pub(crate) fn run(args: &OverheadArgs, console: Console) -> Result<(), Failure> 
     if args.json { terminal::print_json(&report) } else { terminal::print(&table(&report)) }
 }
 
-/// What is computed again and again.
 struct Subject {
     text: Vec<u32>,
     allowed: Allowed,
@@ -119,7 +117,6 @@ fn one_text(tokens: usize, plain: &SingleDevice) -> Result<Vec<u32>, Failure> {
     Ok(synthetic::batch(1, Lengths::Equal(tokens), &vocabulary).remove(0))
 }
 
-/// The times of both, and what computed them.
 struct Times {
     device: DeviceName,
     bare: Latencies,
@@ -127,7 +124,6 @@ struct Times {
     answered: Latencies,
 }
 
-/// Measures both in turn until the time is over.
 fn measure(plain: &mut SingleDevice, engine: &Engine, subject: &Subject, seconds: f64) -> Result<Times, Failure> {
     let new = || Times {
         device: DeviceName::Cpu,

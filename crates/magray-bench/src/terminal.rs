@@ -8,7 +8,6 @@ use std::{
 
 use crate::failure::Failure;
 
-/// Tells the person at the terminal how it goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Console {
     is_quiet: bool,
@@ -19,14 +18,14 @@ impl Console {
         Self { is_quiet }
     }
 
-    /// Tells something that may be left out.
+    /// Left out with `--quiet`.
     pub(crate) fn note(self, message: impl Display) {
         if !self.is_quiet {
             write_line("", message);
         }
     }
 
-    /// Tells something that must not be missed.
+    /// Shown also with `--quiet`.
     pub(crate) fn warn(self, message: impl Display) {
         write_line("warning: ", message);
     }
@@ -41,7 +40,6 @@ fn write_line(prefix: &str, message: impl Display) {
     let _ = writeln!(io::stderr(), "{prefix}{message}");
 }
 
-/// Prints an answer.
 pub(crate) fn print(answer: &str) -> Result<(), Failure> {
     io::stdout().write_all(answer.as_bytes()).map_err(|reason| match reason.kind() {
         ErrorKind::BrokenPipe => Failure::ReaderGone,
@@ -49,7 +47,6 @@ pub(crate) fn print(answer: &str) -> Result<(), Failure> {
     })
 }
 
-/// Prints a report as one line for programs.
 pub(crate) fn print_json(report: &impl serde::Serialize) -> Result<(), Failure> {
     let line = serde_json::to_string(report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
     print(&(line + "\n"))

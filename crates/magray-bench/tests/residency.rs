@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 
-/// A home folder of its own, so that nobody's engines and settings get in the way.
+/// A home folder of its own, so that no other engines and settings interfere.
 struct Home(tempfile::TempDir);
 
 impl Home {

@@ -55,7 +55,7 @@ typedef NUMBER Output;
 constexpr int THREADS = WARPS_M * WARPS_N * 32;
 constexpr int STAGE_BYTES = (BM + BN) * SLICE;
 constexpr int NUMBERS = CHUNK / int(sizeof(Input));
-// Parts of the inputs begin at multiples of so many chunks, whatever SLICE is.
+// Parts of the inputs begin at multiples of this many chunks, whatever SLICE is.
 constexpr int PART = 128 / CHUNK;
 
 __device__ __forceinline__ int divide_up(int x, int by) { return (x + by - 1) / by; }

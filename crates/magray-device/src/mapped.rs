@@ -28,7 +28,7 @@ impl MappedFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
         let file = File::open(path)?;
-        // SAFETY: the map is private and read-only and outlives no borrow of itself. That nobody shortens or rewrites
+        // SAFETY: the map is private and read-only and outlives no borrow of itself. That no process shortens or rewrites
         // the file under it is stated as the contract of this type; it cannot be enforced on any system.
         let map = unsafe { Mmap::map(&file)? };
         Ok(Self { map, file })

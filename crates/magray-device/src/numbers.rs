@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A run of numbers. Clones are the same numbers.
+/// A run of numbers. Clones share them.
 #[derive(Clone)]
 pub struct Numbers {
     source: Source,
@@ -43,7 +43,7 @@ impl Numbers {
         Self { len, source: Source::Made(generator) }
     }
 
-    /// So many numbers that nobody will read: a device has them already, or only their count matters. To read them is a bug.
+    /// Numbers that are never read: a device has them already, or only their count matters. Reading them is a bug.
     pub fn unread(len: usize) -> Self {
         Self { len, source: Source::Unread }
     }
@@ -87,7 +87,7 @@ impl Numbers {
         }
     }
 
-    /// Where so many of them lie in memory or in a mapped file, from the index `at` on; nowhere else.
+    /// Where these numbers lie in memory or in a mapped file, from the index `at` on; empty elsewhere.
     pub(crate) fn place(&self, at: usize, count: usize) -> Range<*const u8> {
         match &self.source {
             Source::Memory(values) => {

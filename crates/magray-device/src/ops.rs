@@ -90,16 +90,14 @@ impl DistanceBias {
 /// How a text's vector is made of its tokens' vectors.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolShape<'a> {
-    /// One or more ways; their results are joined.
+    /// One or more poolings; their results are joined.
     pub ways: &'a [Pooling],
     /// Leading tokens of each text that are left out (a prompt's).
     pub skip: usize,
 }
 
-/// A device's operations on packed batches.
-///
-/// An operation's inputs and outputs are sized by the caller; a size that does not fit is a bug and panics. A device may
-/// work on after an operation has returned, so what goes wrong is told once, by [`Ops::answer`].
+/// A device's operations on packed batches. Inputs and outputs are sized by the caller; a size that does not fit is a bug and
+/// panics. A device may go on working after an operation has returned: its failures are reported once, by [`Ops::answer`].
 pub trait Ops {
     /// Why there is no answer.
     type Error: std::error::Error;

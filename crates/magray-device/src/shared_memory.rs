@@ -17,7 +17,7 @@ pub struct SharedMemory {
 const WORD_BYTES: usize = 4;
 
 impl SharedMemory {
-    /// Makes memory of so many words, at least one.
+    /// Makes memory of this many words, at least one.
     pub fn create(words: usize) -> io::Result<Self> {
         let bytes = words
             .max(1)
@@ -26,7 +26,7 @@ impl SharedMemory {
         Self::map(nameless(bytes)?, bytes)
     }
 
-    /// Makes memory of at least so many bytes, which cost nothing before they are touched.
+    /// Makes memory of at least this many bytes, which cost nothing before they are touched.
     pub fn of_bytes(bytes: u64) -> io::Result<Self> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         Self::create(bytes.div_ceil(WORD_BYTES))
@@ -38,7 +38,7 @@ impl SharedMemory {
         Self::from_fd(fd, usize::try_from(bytes).unwrap_or(0) / WORD_BYTES)
     }
 
-    /// Takes memory over that another process made; it must hold so many words.
+    /// Takes memory over that another process made; it must hold this many words.
     pub fn from_fd(fd: OwnedFd, words: usize) -> io::Result<Self> {
         let bytes = words.saturating_mul(WORD_BYTES);
         let there = rustix::fs::fstat(&fd)?.st_size;
@@ -54,7 +54,7 @@ impl SharedMemory {
         Ok(Self { map, fd })
     }
 
-    /// What names it for another process.
+    /// Identifies it for another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -92,8 +92,8 @@ impl SharedMemory {
         self.map.as_mut_ptr()
     }
 
-    /// Gives these bytes memory now, all at once. Without it they get it when they are touched, and where there is none
-    /// left then, the system kills who touches them.
+    /// Gives these bytes memory now, all at once. Otherwise they get it when they are touched, and where there is none left
+    /// then, the system kills the process.
     pub(crate) fn populate(&self, range: Range<usize>) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         match self.map.advise_range(memmap2::Advice::PopulateWrite, range.start, range.len()) {
@@ -111,10 +111,10 @@ impl SharedMemory {
         }
     }
 
-    /// Lets this process forget where these bytes lie, which costs time when it ends; they keep what they hold.
+    /// Removes these bytes from the page table, which costs time when the process ends; they keep their content.
     pub(crate) fn unmap_pages(&self, range: Range<usize>) {
         // SAFETY: the mapping is shared: its pages belong to the memory behind it and come back, as they are, when they
-        // are touched. Nobody holds a reference into it.
+        // are touched. No reference into it exists.
         let forgotten =
             unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
         // Nothing but time depends on it.
@@ -125,7 +125,7 @@ impl SharedMemory {
     pub fn write(&self, at: usize, words: &[u32]) {
         let to = self.place(at, words.len());
         // SAFETY: `place` checked that the range lies inside the map, which is as aligned as a page. The source is a
-        // slice of this process, so the two do not overlap. Nobody holds a reference into the map: both processes reach
+        // slice of this process, so the two do not overlap. No reference into the map exists: both processes reach
         // it by such copies alone, and any bits are a word. Which process may touch which words at a time is settled by
         // messages between them; one that does not keep to it spoils words, and nothing else.
         unsafe { std::ptr::copy_nonoverlapping(words.as_ptr(), to, words.len()) }
@@ -152,7 +152,7 @@ impl SharedMemory {
         unsafe { std::ptr::copy_nonoverlapping(from, floats.as_mut_ptr(), floats.len()) }
     }
 
-    /// The address of a word that has so many words from it on inside the map.
+    /// The address of a word that has this many words from it on inside the map.
     fn place(&self, at: usize, words: usize) -> *mut u32 {
         let fits = at.checked_add(words).is_some_and(|end| end <= self.words());
         assert!(fits, "{words} words at {at} do not fit into {} words of shared memory", self.words());
@@ -171,14 +171,14 @@ fn nameless(bytes: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Memory with a size, whose name is gone before anybody else could read it.
+/// Memory with a size, whose name is removed before another process could open it.
 #[cfg(not(target_os = "linux"))]
 fn nameless(bytes: usize) -> io::Result<OwnedFd> {
     use rustix::{fs::Mode, fs::ftruncate, shm};
     use std::sync::atomic::{AtomicU32, Ordering};
     static MADE: AtomicU32 = AtomicU32::new(0);
     let name = format!("/magray-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-    // A name that is there already belongs to a process that was killed before it could remove it: nobody needs it.
+    // A name that is there already belongs to a process that was killed before it could remove it.
     let _ = shm::unlink(&name);
     let fd = shm::open(&name, shm::OFlags::CREATE | shm::OFlags::EXCL | shm::OFlags::RDWR, Mode::RUSR | Mode::WUSR)?;
     shm::unlink(&name)?;
@@ -243,7 +243,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn nobody_can_shorten_it_under_the_other() {
+    fn no_process_can_shorten_it_under_the_other() {
         let made = SharedMemory::create(4).unwrap();
         assert!(rustix::fs::ftruncate(made.fd(), 4).is_err());
     }

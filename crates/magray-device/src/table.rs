@@ -43,7 +43,7 @@ impl Table {
         self.columns
     }
 
-    /// Where a row lies, to be fetched before it is read; nowhere, where it is made or there is no such row.
+    /// The bytes of a row, to be prefetched; empty where it is generated or does not exist.
     pub(crate) fn row_place(&self, row: usize) -> Range<*const u8> {
         if row < self.rows {
             self.numbers.place(row * self.columns, self.columns)

@@ -34,7 +34,7 @@ pub use magray_core::{
     Backend, CpuPath, DeviceChoice, DeviceName, EncoderShape, GpuSelector, Precision, PrecisionChoice, Reason, Refusal,
     Rules, Scores, Verdict,
 };
-pub use magray_device::cpu::{Wide, look_after_callers, widened};
+pub use magray_device::cpu::{Wide, register_latency_thread, widened};
 pub use single_device::SingleDevice;
 pub use worker::{ServeError, serve};
 

@@ -5,7 +5,6 @@ use magray_core::schedule::Moment;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Things that are due.
 #[derive(Debug)]
 pub(crate) struct Agenda<T> {
     heap: BinaryHeap<Item<T>>,
@@ -29,7 +28,6 @@ impl<T> Agenda<T> {
         self.heap.push(Item { at, number: self.planned, what });
     }
 
-    /// When the next thing is due.
     pub(crate) fn next_at(&self) -> Option<Moment> {
         self.heap.peek().map(|item| item.at)
     }

@@ -3,58 +3,54 @@
 
 use magray_core::SplitMix64;
 
-/// A source of numbers that look random.
 #[derive(Clone, Debug)]
-pub struct Chance(SplitMix64);
+pub(crate) struct Chance(SplitMix64);
 
 impl Chance {
-    /// A source for this seed.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(SplitMix64::new(seed))
     }
 
     /// Another source, so that what one part of a world draws does not shift what the others draw.
-    pub fn fork(&mut self) -> Self {
+    pub(crate) fn fork(&mut self) -> Self {
         Self::new(self.bits())
     }
 
-    /// The next 64 bits.
-    pub fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0.bits()
     }
 
     /// From 0 up to, not including, 1.
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Whether something happens that happens with this probability.
-    pub fn is(&mut self, probability: f64) -> bool {
+    pub(crate) fn is(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
     /// A whole number from `low` to `high`, both included.
-    pub fn whole(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn whole(&mut self, low: u64, high: u64) -> u64 {
         low + ((self.unit() * (high - low + 1) as f64) as u64).min(high - low)
     }
 
     /// A number between two, all alike.
-    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+    pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
         low + self.unit() * (high - low)
     }
 
     /// A number between two, all magnitudes alike.
-    pub fn magnitude(&mut self, low: f64, high: f64) -> f64 {
+    pub(crate) fn magnitude(&mut self, low: f64, high: f64) -> f64 {
         (self.between(low.ln(), high.ln())).exp()
     }
 
     /// The time to the next of events that come independently, this long apart on average.
-    pub fn exponential(&mut self, mean: f64) -> f64 {
+    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// One of these.
-    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         assert!(!items.is_empty(), "nothing to pick from");
         &items[self.whole(0, items.len() as u64 - 1) as usize]
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 impl Scenario {
     /// The world of this seed.
-    pub fn draw(seed: u64) -> Self {
+    pub(crate) fn draw(seed: u64) -> Self {
         let mut chance = Chance::new(seed);
         let gpus = chance.whole(0, 4) as usize;
         let cpu_at = chance.whole(0, gpus as u64) as usize;
@@ -100,8 +100,8 @@ impl Scenario {
         self
     }
 
-    /// Beside the room for weights there is memory for the driver, for passes and for the state of sequences; and in some
-    /// worlds collections want vectors on devices. A chance of its own decides, as above.
+    /// Beside the memory for weights there is some for the driver, for passes and for the state of sequences; in some worlds
+    /// collections want vectors on devices. A chance of its own decides, as above.
     fn with_memory(mut self, seed: u64, span: Duration) -> Self {
         const OWN: u64 = 0x4d45_4d4f;
         let mut chance = Chance::new(seed ^ OWN);
@@ -160,7 +160,7 @@ impl Scenario {
     }
 }
 
-/// Memory that has so much room for weights.
+/// Memory of which this much is left for weights.
 fn memory_for(room: u64, memory: &Budget) -> u64 {
     if room == u64::MAX { room } else { (room + memory.context + memory.kv_max).div_ceil(15) * 16 }
 }
@@ -178,7 +178,7 @@ impl Device {
     }
 }
 
-/// Tokens and texts of a request of the middle.
+/// The median request.
 #[derive(Clone, Copy)]
 struct Typical {
     tokens: u64,

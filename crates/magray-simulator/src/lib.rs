@@ -20,11 +20,7 @@ mod trouble;
 mod worker;
 mod world;
 
-pub use chance::Chance;
 pub use check::{Broken, Rule};
 pub use experiment::{ExperimentError, Output, batching, placement};
-pub use load::{Arrivals, Generated, Load, Shape};
 pub use measure::{Answer, Measured};
-pub use scenario::{Cost, Device, Intervention, Loads, Model, Scenario};
-pub use trial::{Failed, Totals, replay, try_sabotaged, try_scenario, try_seed, try_seeds};
-pub use trouble::{Kind, Told, Trouble};
+pub use trial::{Failed, Totals, replay, try_sabotaged, try_seed, try_seeds};

@@ -5,98 +5,83 @@ use crate::chance::Chance;
 use magray_core::schedule::{Allowed, DeviceId, Group, ModelId, Moment, Priority, Request, RequestId, Sequence};
 use std::time::Duration;
 
-/// Everything that is asked in a world.
 #[derive(Clone, Debug)]
-pub struct Load {
-    /// Requests in all.
-    pub requests: usize,
-    /// When they come.
-    pub arrivals: Arrivals,
-    /// What they are like.
-    pub shape: Shape,
+pub(crate) struct Load {
+    pub(crate) requests: usize,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) shape: Shape,
 }
 
-/// When requests come.
 #[derive(Clone, Copy, Debug)]
-pub enum Arrivals {
-    /// Independently of each other, this long apart on average.
-    Stream {
-        /// The mean time between two.
-        gap: Duration,
-    },
+pub(crate) enum Arrivals {
+    /// Poisson arrivals with this mean gap.
+    Stream { gap: Duration },
     /// Many at once, again and again.
-    Bursts {
-        /// Requests of a burst.
-        size: usize,
-        /// The mean time between two bursts.
-        gap: Duration,
-    },
+    Bursts { size: usize, gap: Duration },
     /// Clients, each of which asks again after its answer.
     Clients {
-        /// How many.
         count: usize,
         /// How long each waits before it asks again, on average.
         think: Duration,
     },
 }
 
-/// What requests are like.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// Models that requests are for.
-    pub models: u32,
-    /// Ways in which each is used.
-    pub groups: u32,
+    pub(crate) models: u32,
+    /// Groups of compatible requests, for each model.
+    pub(crate) groups: u32,
     /// Texts of most requests, at least and at most.
-    pub texts: (u64, u64),
+    pub(crate) texts: (u64, u64),
     /// Tokens of most texts, at least and at most, all magnitudes alike.
-    pub tokens: (u64, u64),
-    /// The part of requests that have very many texts.
-    pub huge: f64,
+    pub(crate) tokens: (u64, u64),
+    /// Share of requests with very many texts.
+    pub(crate) huge: f64,
     /// Texts of those, at most.
-    pub huge_texts: u64,
-    /// The part of texts that are longer than a batch may be.
-    pub overlong: f64,
+    pub(crate) huge_texts: u64,
+    /// Share of texts that are longer than a batch may be.
+    pub(crate) overlong: f64,
     /// Tokens of those, at most.
-    pub overlong_tokens: u64,
-    /// The part of requests that are more or less urgent than the others.
-    pub urgent: f64,
-    /// The part of requests with a deadline, and how far away that is at most.
-    pub deadlines: (f64, Duration),
-    /// The part of requests that nobody waits for any more before long, and after how long at most.
-    pub cancels: (f64, Duration),
+    pub(crate) overlong_tokens: u64,
+    /// Share of requests with another priority.
+    pub(crate) urgent: f64,
+    /// Share of requests with a deadline, and the longest one.
+    pub(crate) deadlines: (f64, Duration),
+    /// Share of requests that are cancelled, and the longest time until then.
+    pub(crate) cancels: (f64, Duration),
     /// Where most may be computed.
-    pub allowed: Allowed,
-    /// The part of requests that may be computed elsewhere.
-    pub choosy: f64,
-    /// The part of requests that end each worker that computes them.
-    pub poison: f64,
+    pub(crate) allowed: Allowed,
+    /// Share of requests with another choice of devices.
+    pub(crate) choosy: f64,
+    /// Share of requests that end each worker that computes them.
+    pub(crate) poison: f64,
     /// Devices of the world: a choosy request may name one of them, or one that does not exist.
-    pub devices: usize,
+    pub(crate) devices: usize,
     /// Requests that are generated token by token, if there are such.
-    pub generated: Option<Generated>,
+    pub(crate) generated: Option<Generated>,
 }
 
 /// What requests are like whose sequences have many steps.
 #[derive(Clone, Copy, Debug)]
-pub struct Generated {
+pub(crate) struct Generated {
     /// A chance of their own: the other requests are the same with them and without.
-    pub seed: u64,
-    /// The part of requests.
-    pub part: f64,
+    pub(crate) seed: u64,
+    /// Share of requests.
+    pub(crate) part: f64,
     /// Sequences of a request, at most.
-    pub sequences_max: usize,
+    pub(crate) sequences_max: usize,
     /// New tokens of a sequence, at most.
-    pub new_tokens_max: u64,
-    /// The part of readers that are slow, and how long they take at most before they read on.
-    pub slow: (f64, Duration),
+    pub(crate) new_tokens_max: u64,
+    /// Share of slow readers, and how long they pause at most.
+    pub(crate) slow: (f64, Duration),
 }
 
 impl Generated {
-    /// How quickly others read.
+    /// The pause of all other readers.
     const READ_ON: Duration = Duration::from_micros(20);
 
-    /// Makes sequences of many steps of texts, or leaves them as they are. Says how quickly they are read.
+    /// Turns texts into sequences of many steps, or leaves them as they are. Returns the pause of their readers.
     fn change(&self, id: RequestId, sequences: &mut Vec<Sequence>) -> Option<Duration> {
         let mut chance = Chance::new(self.seed ^ id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         if !chance.is(self.part) {
@@ -113,8 +98,8 @@ impl Generated {
 }
 
 impl Shape {
-    /// Requests of one kind, which nobody regrets: for measurements.
-    pub fn plain(texts: (u64, u64), tokens: (u64, u64)) -> Self {
+    /// Requests of one kind without faults or deadlines, for measurements.
+    pub(crate) fn plain(texts: (u64, u64), tokens: (u64, u64)) -> Self {
         Self {
             models: 1,
             groups: 1,
@@ -135,7 +120,6 @@ impl Shape {
         }
     }
 
-    /// The next request.
     pub(crate) fn demand(&self, id: RequestId, now: Moment, chance: &mut Chance) -> Demand {
         let texts = match chance.is(self.huge) {
             true => chance.whole(self.texts.1, self.huge_texts.max(self.texts.1)),
@@ -197,7 +181,7 @@ pub(crate) struct Demand {
     pub(crate) request: Request,
     pub(crate) poison: Option<Poison>,
     pub(crate) cancel_after: Option<Duration>,
-    /// How long its readers take before they read on.
+    /// The pause of its readers.
     pub(crate) pause: Duration,
 }
 
@@ -216,6 +200,6 @@ pub(crate) struct Poison {
 pub(crate) enum Effect {
     Crash,
     Sticky,
-    /// It computes for ever, and says all the while that it lives.
+    /// It computes for ever and keeps sending heartbeats.
     Hang,
 }

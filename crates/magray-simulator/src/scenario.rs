@@ -3,137 +3,157 @@
 
 use crate::load::Load;
 use crate::trouble::Trouble;
-use magray_core::ledger::CollectionId;
-use magray_core::schedule::{DeviceId, DeviceSpec, ModelId, ModelPlan, Moment, Options, ResidencyRequest};
+use magray_core::ledger::{Budget, CollectionId};
+use magray_core::schedule::{
+    DeviceId, DeviceKind, DeviceSpec, Location, ModelId, ModelPlan, Moment, Options, ResidencyRequest,
+};
 use std::time::Duration;
 
-/// A world before it begins.
 #[derive(Clone, Debug)]
-pub struct Scenario {
-    /// What its chance begins with.
-    pub seed: u64,
+pub(crate) struct Scenario {
+    pub(crate) seed: u64,
     /// The devices; the first of them need not be the CPU.
-    pub devices: Vec<Device>,
-    /// The models that are asked for.
-    pub models: Vec<Model>,
-    /// How many of them the machine knows from the start; the others are added later, in their order.
-    pub models_known: usize,
-    /// What the machine is told.
-    pub options: Options,
-    /// Who asks for what.
-    pub load: Load,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) models: Vec<Model>,
+    /// How many of them the machine knows from the start; the others are added later, in order.
+    pub(crate) models_known: usize,
+    pub(crate) options: Options,
+    /// The requests.
+    pub(crate) load: Load,
     /// What goes wrong, and when.
-    pub troubles: Vec<Trouble>,
-    /// What people and other programs do, and when.
-    pub interventions: Vec<(Moment, Intervention)>,
-    /// GPUs that an earlier process gave up.
-    pub given_up: Vec<DeviceId>,
-    /// From here on nothing goes wrong any more.
-    pub calm_at: Moment,
-    /// Times of computing vary by up to this part, both ways.
-    pub noise: f64,
-    /// How long what a device says is on its way at most.
-    pub latency: Duration,
-    /// How late the shell is when the machine wanted to be woken.
-    pub lateness: Duration,
-    /// How often, of all events, something that is not true any more is told as well.
-    pub stale: f64,
-    /// How often, of all steps, the machine is made to think before it wants to be woken, to see that it finds nothing to do.
-    pub early: f64,
-    /// Requests that come before nothing is taken any more; the rest comes after and is refused.
-    pub drain_after: usize,
-    /// How long the world goes on after everything is answered, to see what is done about what nobody uses.
-    pub afterglow: Duration,
+    pub(crate) troubles: Vec<Trouble>,
+    /// What users and other processes do, and when.
+    pub(crate) interventions: Vec<(Moment, Intervention)>,
+    pub(crate) given_up: Vec<DeviceId>,
+    /// No fault happens after this.
+    pub(crate) calm_at: Moment,
+    /// Relative variation of computing times, both ways.
+    pub(crate) noise: f64,
+    /// Longest time that an event of a device takes to reach the machine.
+    pub(crate) latency: Duration,
+    /// How late the machine is woken.
+    pub(crate) lateness: Duration,
+    /// Probability for each event that an outdated one is reported too.
+    pub(crate) stale: f64,
+    /// Probability for each step that the machine is stepped before its wake time; it must find nothing to do.
+    pub(crate) early: f64,
+    /// Requests before draining starts; later ones are refused.
+    pub(crate) drain_after: usize,
+    /// How long the world goes on after the last answer, to see that idle weights and workers leave.
+    pub(crate) afterglow: Duration,
 }
 
-/// A model as it truly is.
+impl Scenario {
+    /// One resident model, no faults, and every request is accepted: for measurements.
+    pub(crate) fn without_faults(seed: u64, devices: Vec<Device>, options: Options, load: Load) -> Self {
+        Self {
+            seed,
+            devices,
+            models: vec![Model::resident()],
+            models_known: 1,
+            options,
+            drain_after: load.requests,
+            load,
+            troubles: Vec::new(),
+            interventions: Vec::new(),
+            given_up: Vec::new(),
+            calm_at: Moment::START,
+            noise: 0.0,
+            latency: Duration::ZERO,
+            lateness: Duration::ZERO,
+            stale: 0.0,
+            early: 0.0,
+            afterglow: Duration::ZERO,
+        }
+    }
+}
+
+/// The true properties of a model.
 #[derive(Clone, Copy, Debug)]
-pub struct Model {
-    /// What the machine is told of it.
-    pub plan: ModelPlan,
+pub(crate) struct Model {
+    pub(crate) plan: ModelPlan,
     /// What its weights take of a device's memory.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Model {
-    /// One that is there from the start and stays: for measurements.
-    pub fn resident() -> Self {
+    /// Resident from the start and never evicted: for measurements.
+    pub(crate) fn resident() -> Self {
         Self { plan: ModelPlan { idle_timeout: None, ..ModelPlan::default() }, bytes: 0 }
     }
 }
 
-/// Something that happens to models or devices from outside.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Intervention {
-    /// Somebody wants a model to come, go or stay.
+pub(crate) enum Intervention {
+    /// A user wants a model to come, go or stay.
     ResidencyRequest(ModelId, ResidencyRequest),
-    /// The next model is added.
     AddModel,
-    /// A model is removed.
     RemoveModel(ModelId),
-    /// Other processes take or leave memory of a device: this is left.
+    /// Other processes take or free memory of a device: this much is left.
     Memory(DeviceId, u64),
-    /// A collection wants so much more of a device's memory for its vectors; nothing: it goes.
+    /// A collection wants this many more bytes of a device for its vectors; 0: it is dropped.
     Vectors(DeviceId, CollectionId, u64),
 }
 
-/// A device as it truly is; the machine must find out.
+/// The true properties of a device; the machine must find them out.
 #[derive(Clone, Debug)]
-pub struct Device {
-    /// What the machine is told of it.
-    pub spec: DeviceSpec,
-    /// What a batch costs.
-    pub cost: Cost,
+pub(crate) struct Device {
+    pub(crate) spec: DeviceSpec,
+    pub(crate) cost: Cost,
     /// How long a worker needs to be ready.
-    pub start: Duration,
+    pub(crate) start: Duration,
     /// How weights come and go.
-    pub loads: Loads,
+    pub(crate) loads: Loads,
+}
+
+impl Device {
+    /// Ready at once, without a limit of memory: for measurements.
+    pub(crate) fn unlimited(kind: DeviceKind, slots: usize, batch_tokens_max: u32, cost: Cost) -> Self {
+        let location = if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker };
+        let spec = DeviceSpec { kind, location, slots, batch_tokens_max, memory: Budget::UNBOUNDED };
+        Self { spec, cost, start: Duration::from_millis(1), loads: Loads::QUICK }
+    }
 }
 
 /// How weights come to a device and leave it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Loads {
-    /// However few there are.
-    pub fixed: Duration,
+pub(crate) struct Loads {
+    /// Independent of the number of bytes.
+    pub(crate) fixed: Duration,
     /// From the host's memory.
-    pub bytes_per_s: f64,
+    pub(crate) bytes_per_s: f64,
     /// How many times longer it takes from files.
-    pub files: f64,
-    /// How long it takes to let go of them.
-    pub offload: Duration,
+    pub(crate) files: f64,
+    pub(crate) offload: Duration,
 }
 
 impl Loads {
-    /// At once, nearly: for measurements of other things.
-    pub const QUICK: Self =
+    /// Almost immediate: for measurements of other things.
+    pub(crate) const QUICK: Self =
         Self { fixed: Duration::from_micros(10), bytes_per_s: 1e12, files: 1.0, offload: Duration::from_micros(10) };
 
-    /// How long so many bytes take.
-    pub fn of(self, bytes: u64, is_in_host: bool) -> Duration {
+    /// The time that this many bytes take.
+    pub(crate) fn of(self, bytes: u64, is_in_host: bool) -> Duration {
         let from_host = self.fixed + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s);
         if is_in_host { from_host } else { from_host.mul_f64(self.files) }
     }
 }
 
-/// What a batch costs: something however small it is, and something for each token and text.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cost {
-    /// Microseconds of any batch.
-    pub fixed_us: f64,
-    /// Microseconds of a token.
-    pub token_us: f64,
-    /// Microseconds of a text.
-    pub text_us: f64,
+pub(crate) struct Cost {
+    pub(crate) fixed_us: f64,
+    pub(crate) token_us: f64,
+    pub(crate) text_us: f64,
 }
 
 impl Cost {
-    /// The same device, so many times slower.
-    pub fn slower(self, times: f64) -> Self {
+    /// The same device, this many times slower.
+    pub(crate) fn slower(self, times: f64) -> Self {
         Self { fixed_us: self.fixed_us * times, token_us: self.token_us * times, text_us: self.text_us * times }
     }
 
-    /// How long a batch of so many tokens and texts takes.
-    pub fn of(self, tokens: u64, texts: u64) -> Duration {
+    /// The time that a batch of this many tokens and texts takes.
+    pub(crate) fn of(self, tokens: u64, texts: u64) -> Duration {
         let micros = self.fixed_us + self.token_us * tokens as f64 + self.text_us * texts as f64;
         Duration::from_nanos((micros * 1e3) as u64)
     }

@@ -3,7 +3,6 @@
 
 use magray_core::schedule::RequestId;
 
-/// A sequence of a request.
 pub(crate) type Name = (RequestId, u32);
 
 /// What a device has computed of a sequence.
@@ -19,7 +18,6 @@ impl State {
         self.digest = mixed(self.digest ^ id);
     }
 
-    /// The token that follows.
     pub(crate) fn next(self) -> u64 {
         mixed(self.digest.wrapping_add(1))
     }

@@ -3,7 +3,7 @@
 
 use crate::check::Broken;
 use crate::scenario::Intervention;
-use crate::trouble::{Kind, Told};
+use crate::trouble::{Discovery, Kind};
 use crate::worker::{Fortune, Job, Phase, Sky, Work};
 use crate::world::{Due, World};
 use magray_core::ledger::CollectionId;
@@ -12,7 +12,7 @@ use magray_core::schedule::{
 };
 use std::time::Duration;
 
-/// Workers say this often that they live.
+/// The interval of workers' heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
 /// Tokens of the known text that a probe computes.
@@ -22,7 +22,6 @@ const PROBE_TOKENS: u64 = 8;
 const SPARE_AFTER: f64 = 0.9;
 
 impl World {
-    /// Makes happen what is due.
     pub(crate) fn happen(&mut self, due: Due) -> Result<(), Broken> {
         match due {
             Due::Arrive => self.arrive(),
@@ -99,7 +98,7 @@ impl World {
         }
     }
 
-    /// What a device says is told later, and in order.
+    /// Delivers a device's event later, and in order.
     pub(crate) fn report(&mut self, device: usize, event: Event) {
         let mut delay = self.scenario.latency.mul_f64(self.chance.unit());
         if self.scenario.stale > 0.0 && self.chance.is(0.02) {
@@ -126,7 +125,7 @@ impl World {
         match (has_vanished, no_start) {
             (true, _) => self.agenda.plan(self.now + start / 10, dies(Ending::Lost)),
             (false, Some(false)) => self.agenda.plan(self.now + start / 2, dies(Ending::NotStarted)),
-            // Never heard of until somebody ends it.
+            // Silent until it is ended.
             (false, Some(true)) => {}
             (false, None) => self.agenda.plan(self.now + start, Due::Ready { device, generation }),
         }
@@ -267,8 +266,10 @@ impl World {
         match trouble.kind {
             Kind::Killed if phase == Phase::Starting => self.die(trouble.device, Ending::NotStarted),
             Kind::Killed if phase != Phase::Absent => self.die(trouble.device, Ending::Killed),
-            Kind::Vanished { told: Told::ByEnding } if phase != Phase::Absent => self.die(trouble.device, Ending::Lost),
-            Kind::Hot { .. } | Kind::Ruled { .. } | Kind::Vanished { told: Told::ByTelemetry } => {
+            Kind::Vanished { found: Discovery::WorkerExit } if phase != Phase::Absent => {
+                self.die(trouble.device, Ending::Lost)
+            }
+            Kind::Hot { .. } | Kind::Ruled { .. } | Kind::Vanished { found: Discovery::Telemetry } => {
                 self.judge(trouble.device);
             }
             _ => {}
@@ -277,19 +278,19 @@ impl World {
 
     fn end_trouble(&mut self, at: usize) {
         let trouble = self.scenario.troubles[at];
-        if let Kind::Hot { .. } | Kind::Ruled { .. } | Kind::Vanished { told: Told::ByTelemetry } = trouble.kind {
+        if let Kind::Hot { .. } | Kind::Ruled { .. } | Kind::Vanished { found: Discovery::Telemetry } = trouble.kind {
             self.judge(trouble.device);
         }
     }
 
-    /// Tells what telemetry says of a device now.
+    /// Reports the telemetry of a device.
     fn judge(&mut self, device: usize) {
         let mut condition = Condition::Fine;
         for kind in self.sky(device).kinds() {
             condition = match (condition, kind) {
                 (Condition::Bad(fault), _) => Condition::Bad(fault),
                 (_, Kind::Ruled { fault }) => Condition::Bad(fault),
-                (_, Kind::Vanished { told: Told::ByTelemetry }) => Condition::Bad(Fault::Lost),
+                (_, Kind::Vanished { found: Discovery::Telemetry }) => Condition::Bad(Fault::Lost),
                 (_, Kind::Hot { weight }) => Condition::Hot { weight },
                 (before, _) => before,
             };
@@ -297,7 +298,7 @@ impl World {
         self.report(device, Event::Judged { device: DeviceId(device as u16), condition });
     }
 
-    /// Now and then something is told that is not true any more, or was never asked: nothing may come of it.
+    /// Sometimes reports something outdated or never asked for: it must have no effect.
     fn tell_stale(&mut self) -> Result<(), Broken> {
         if self.scenario.stale == 0.0 || !self.chance.is(self.scenario.stale) {
             return Ok(());
@@ -326,7 +327,7 @@ impl World {
             }
             10 if !weights.is_loading(device, model) => Event::NotLoaded { device, model, failure: Failure::Sticky },
             11 if !weights.is_leaving(device, model) => Event::Offloaded { device, model },
-            // Told a second time, and while nobody asked.
+            // Reported a second time, and without a request.
             12 if !weights.is_forgetting(model) => Event::Forgotten { model },
             12 => Event::VectorsDropped { device, collection: CollectionId(u32::MAX) },
             _ => Event::Tick,

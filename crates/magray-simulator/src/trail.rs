@@ -4,12 +4,11 @@
 use magray_core::schedule::{Action, Event, Moment, Sequence, Span, Step};
 use std::collections::VecDeque;
 
-/// The last lines of what happened.
 #[derive(Debug, Default)]
 pub(crate) struct Trail {
     lines: VecDeque<String>,
     most: usize,
-    /// A sign of life, written only if something comes of it: there are very many.
+    /// A heartbeat, written only if it leads to an action: there are very many.
     sign: Option<String>,
 }
 

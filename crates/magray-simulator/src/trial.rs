@@ -13,24 +13,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Lines of what happened that a failure shows.
+/// Lines of the trail that a failure shows.
 const TRAIL_LINES: usize = 40;
 
 /// A seed whose world broke a rule.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// Which.
+    /// The seed.
     pub seed: u64,
-    /// What was broken.
+    /// The broken rule.
     pub broken: Broken,
     /// What happened before, the latest last.
     pub trail: Vec<String>,
 }
 
-/// What many seeds came to.
+/// Sums over many seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Worlds.
+    /// Number of worlds.
     pub worlds: u64,
     /// Steps of the machine in all of them.
     pub steps: u64,
@@ -67,13 +67,13 @@ pub fn try_sabotaged(seed: u64, sabotage: Sabotage) -> Result<Measured, Box<Fail
     run(Scenario::draw(seed), Some(sabotage), 0).map_err(|(broken, trail)| Box::new(Failed { seed, broken, trail }))
 }
 
-/// Runs the world of one seed and keeps what happened, at most so many lines of it.
+/// Runs the world of one seed and returns its last events, at most this many lines.
 pub fn replay(seed: u64, lines: usize) -> Result<Measured, Box<Failed>> {
     run(Scenario::draw(seed), None, lines).map_err(|(broken, trail)| Box::new(Failed { seed, broken, trail }))
 }
 
 /// Runs a world that was not drawn.
-pub fn try_scenario(scenario: Scenario) -> Result<Measured, Box<Failed>> {
+pub(crate) fn try_scenario(scenario: Scenario) -> Result<Measured, Box<Failed>> {
     let seed = scenario.seed;
     run(scenario, None, TRAIL_LINES).map_err(|(broken, trail)| Box::new(Failed { seed, broken, trail }))
 }
@@ -94,14 +94,14 @@ pub fn try_seeds(seeds: Range<u64>) -> Result<Totals, Box<Failed>> {
                 Err(failed) => {
                     // The others end what they are at and begin nothing more.
                     next.store(seeds.end, Ordering::Relaxed);
-                    let mut found = found.lock().expect("nobody panics while holding it");
+                    let mut found = found.lock().expect("no thread panics while holding it");
                     if found.1.as_ref().is_none_or(|before| failed.seed < before.seed) {
                         found.1 = Some(failed);
                     }
                 }
             }
         }
-        found.lock().expect("nobody panics while holding it").0.join(totals);
+        found.lock().expect("no thread panics while holding it").0.join(totals);
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -109,7 +109,7 @@ pub fn try_seeds(seeds: Range<u64>) -> Result<Totals, Box<Failed>> {
             scope.spawn(work);
         }
     });
-    let (totals, failed) = found.into_inner().expect("nobody panics while holding it");
+    let (totals, failed) = found.into_inner().expect("no thread panics while holding it");
     failed.map_or(Ok(totals), Err)
 }
 

@@ -5,17 +5,15 @@ use crate::chance::Chance;
 use magray_core::schedule::{Failure, Fault, Moment};
 use std::time::Duration;
 
-/// Something that goes wrong with a GPU for a while.
+/// A fault of a GPU, for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trouble {
-    /// Which device, by its place in the list.
-    pub device: usize,
+pub(crate) struct Trouble {
+    /// Index of the device.
+    pub(crate) device: usize,
     /// When it begins.
-    pub from: Moment,
-    /// When it is over.
-    pub until: Moment,
-    /// What it is.
-    pub kind: Kind,
+    pub(crate) from: Moment,
+    pub(crate) until: Moment,
+    pub(crate) kind: Kind,
 }
 
 impl Trouble {
@@ -24,98 +22,68 @@ impl Trouble {
     }
 }
 
-/// What goes wrong. Where there is a part, it is the part of batches that it happens to.
+/// What goes wrong. `part` is the share of batches (or loads) that it happens to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    /// It is so many times slower, and nobody says so.
-    Slow {
-        /// How many times.
-        times: f64,
-    },
-    /// Telemetry says that it is hot, and it is slower.
+pub(crate) enum Kind {
+    /// It is this many times slower, without a report.
+    Slow { times: f64 },
+    /// Telemetry reports heat, and it is slower.
     Hot {
         /// The part of its speed that is left.
         weight: f64,
     },
     /// Batches fail and the worker lives.
-    Transient {
-        /// How many of them.
-        part: f64,
-    },
+    Transient { part: f64 },
     /// A batch fails, and after it every other of the same worker.
-    Sticky {
-        /// How many of them.
-        part: f64,
-    },
+    Sticky { part: f64 },
     /// A batch is never answered.
     Hang {
-        /// How many of them.
         part: f64,
-        /// Whether the worker does not even say that it lives.
+        /// Whether heartbeats stop too.
         is_silent: bool,
     },
     /// The worker ends in the middle of a batch.
-    Crash {
-        /// How many of them.
-        part: f64,
-    },
-    /// Somebody ends the worker from outside, once.
+    Crash { part: f64 },
+    /// The worker is killed from outside, once.
     Killed,
     /// The device is gone, and comes back later.
     Vanished {
         /// How the machine learns of it.
-        told: Told,
+        found: Discovery,
     },
-    /// There is memory for so many tokens only.
-    Memory {
-        /// Tokens of a batch at most.
-        tokens: u64,
-    },
-    /// Answers are wrong, and the known text among them shows it.
-    Lies {
-        /// How many of them.
-        part: f64,
-    },
+    /// There is memory for this many tokens of a batch only.
+    Memory { tokens: u64 },
+    /// Answers are wrong, and the canary shows it.
+    Lies { part: f64 },
     /// Workers do not become ready.
     NoStart {
-        /// Whether they say so, or are never heard of.
+        /// Whether they report it, or stay silent.
         is_silent: bool,
     },
-    /// Weights do not come.
-    NoLoad {
-        /// How many of them; here and below, of loads.
-        part: f64,
-        /// What is said of it.
-        failure: Failure,
-    },
-    /// The worker ends while weights come.
-    LoadCrash {
-        /// How many of them.
-        part: f64,
-    },
-    /// Weights are never heard of again.
+    /// Weights cannot be loaded.
+    NoLoad { part: f64, failure: Failure },
+    /// The worker ends while it loads weights.
+    LoadCrash { part: f64 },
+    /// A load never ends.
     LoadHang {
-        /// How many of them. Where it is all, those that go are not heard of either.
+        /// Where it is 1, offloads do not end either.
         part: f64,
     },
     /// Workers do not end when they are asked to.
     Restless,
     /// Telemetry rules the device out.
-    Ruled {
-        /// Why.
-        fault: Fault,
-    },
+    Ruled { fault: Fault },
 }
 
 /// How it is told that a device is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub(crate) enum Discovery {
     /// The worker ends and says so.
-    ByEnding,
+    WorkerExit,
     /// The next batch fails.
-    ByFailure,
+    BatchFailure,
     /// Telemetry finds it missing.
-    ByTelemetry,
+    Telemetry,
 }
 
 impl Kind {
@@ -129,7 +97,9 @@ impl Kind {
             5 => Self::Hang { part, is_silent: chance.is(0.5) },
             6 => Self::Crash { part },
             7 => Self::Killed,
-            8 => Self::Vanished { told: *chance.pick(&[Told::ByEnding, Told::ByFailure, Told::ByTelemetry]) },
+            8 => Self::Vanished {
+                found: *chance.pick(&[Discovery::WorkerExit, Discovery::BatchFailure, Discovery::Telemetry]),
+            },
             9 => Self::Memory { tokens: chance.magnitude(20.0, 5000.0) as u64 },
             10 => Self::Lies { part },
             11 => Self::NoStart { is_silent: chance.is(0.5) },
@@ -145,7 +115,6 @@ impl Kind {
     }
 }
 
-/// Mostly what says nothing against the device.
 fn draw_failure(chance: &mut Chance) -> Failure {
     let failures = [
         Failure::OutOfMemory,
@@ -159,7 +128,7 @@ fn draw_failure(chance: &mut Chance) -> Failure {
     *chance.pick(&failures)
 }
 
-/// The CPU is never in trouble but for files that cannot be read.
+/// The CPU has no faults but unreadable files.
 pub(crate) fn draw_for_cpu(cpu: usize, span: Duration, chance: &mut Chance) -> Option<Trouble> {
     let until = Moment::from_nanos((span.as_nanos() as f64 * chance.unit()) as u64 + 1);
     let kind = Kind::NoLoad { part: chance.magnitude(0.1, 1.0), failure: draw_failure(chance) };

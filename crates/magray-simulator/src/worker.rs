@@ -5,34 +5,32 @@ use crate::chance::Chance;
 use crate::load::{Effect, Poison};
 use crate::scenario::Device;
 use crate::sequence::{Name, State};
-use crate::trouble::{Kind, Told, Trouble};
+use crate::trouble::{Discovery, Kind, Trouble};
 use magray_core::ledger::CollectionId;
 use magray_core::schedule::{BatchId, Failure, Location, ModelId, Moment};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A device and its worker.
 #[derive(Debug)]
 pub(crate) struct Executor {
     pub(crate) device: Device,
     pub(crate) phase: Phase,
-    /// Counts workers, so that what was due for one does not happen to the next.
+    /// Number of the worker, so that events of an earlier one do not reach the next.
     pub(crate) generation: u64,
     pub(crate) jobs: VecDeque<Job>,
     /// Whether the first job is being computed.
     pub(crate) is_computing: bool,
     pub(crate) is_beating: bool,
-    /// What is told of this device arrives in the order in which it was told.
+    /// Events of this device arrive in order: none before this moment.
     pub(crate) told_until: Moment,
     pub(crate) busy: Duration,
-    /// What it has of sequences of many steps.
+    /// The state of sequences of many steps.
     pub(crate) states: BTreeMap<Name, State>,
-    /// What it has of weights and vectors, in bytes.
+    /// Bytes of weights and vectors.
     pub(crate) weights: BTreeMap<ModelId, u64>,
     pub(crate) vectors: BTreeMap<CollectionId, u64>,
 }
 
-/// How a worker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Absent,
@@ -40,11 +38,10 @@ pub(crate) enum Phase {
     Ready,
     /// Every batch fails from now on.
     Broken,
-    /// It computes nothing any more and does not know it.
+    /// It computes nothing any more and does not notice.
     Stuck,
 }
 
-/// Something to compute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     pub(crate) what: Work,
@@ -53,14 +50,13 @@ pub(crate) struct Job {
     pub(crate) poison: Option<Poison>,
 }
 
-/// What is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Batch(BatchId),
     Probe,
 }
 
-/// What becomes of the job at the head of the queue.
+/// What happens to the job at the head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fortune {
     Finish,
@@ -69,7 +65,7 @@ pub(crate) enum Fortune {
     Hang { is_silent: bool },
 }
 
-/// What a device's troubles are decided by.
+/// What decides which faults a device has.
 pub(crate) struct Sky<'a> {
     pub(crate) troubles: &'a [Trouble],
     pub(crate) device: usize,
@@ -85,7 +81,7 @@ impl Sky<'_> {
         self.kinds().any(|kind| matches!(kind, Kind::Vanished { .. }))
     }
 
-    /// Whether workers become ready, and if not, whether they say so.
+    /// Whether workers fail to become ready, and if so whether they report it.
     pub(crate) fn no_start(&self) -> Option<bool> {
         self.kinds().find_map(|kind| match kind {
             Kind::NoStart { is_silent } => Some(is_silent),
@@ -124,7 +120,7 @@ impl Executor {
         std::mem::take(&mut self.jobs)
     }
 
-    /// What becomes of the first job, and how long that takes.
+    /// What happens to the first job, and how long that takes.
     pub(crate) fn fortune(&self, job: &Job, sky: &Sky<'_>, noise: f64, chance: &mut Chance) -> (Fortune, Duration) {
         let mut time = self.device.cost.of(job.tokens, job.texts).mul_f64(1.0 + noise * chance.between(-1.0, 1.0));
         if self.device.spec.location == Location::InProcess {
@@ -171,8 +167,8 @@ fn of_trouble(kind: Kind, job: &Job, chance: &mut Chance) -> Option<Fortune> {
         Kind::Hang { part, is_silent } => happens(part, Fortune::Hang { is_silent }, chance),
         Kind::Lies { part } => happens(part, Fortune::Fail(Failure::WrongAnswer), chance),
         Kind::Memory { tokens } => (job.tokens > tokens).then_some(Fortune::Fail(Failure::OutOfMemory)),
-        Kind::Vanished { told: Told::ByFailure | Told::ByTelemetry } => Some(Fortune::Fail(Failure::Lost)),
-        Kind::Vanished { told: Told::ByEnding }
+        Kind::Vanished { found: Discovery::BatchFailure | Discovery::Telemetry } => Some(Fortune::Fail(Failure::Lost)),
+        Kind::Vanished { found: Discovery::WorkerExit }
         | Kind::Slow { .. }
         | Kind::Hot { .. }
         | Kind::Killed

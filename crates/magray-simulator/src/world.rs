@@ -23,10 +23,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use weights::{Image, LoadEnd, Move};
 
-/// A machine that wants to be woken so often, while nothing else happens, and does nothing then, wastes its wakes.
+/// More wakes than this in a row, without any effect, are a defect.
 const IDLE_WAKES_MAX: u32 = 2_000;
 
-/// More steps than any world needs for each request: a machine that takes more turns in circles.
+/// More steps a request than any world needs: the machine loops.
 const STEPS_PER_REQUEST: u64 = 4_000;
 const STEPS_AT_LEAST: u64 = 100_000;
 
@@ -37,7 +37,6 @@ const RECONSIDERED_WITHIN: Duration = Duration::from_millis(100);
 /// A wake that is nearer than this may stand for something that is due even sooner.
 const PRESSING: Duration = Duration::from_micros(50);
 
-/// A world under way.
 pub(crate) struct World {
     pub(crate) scenario: Scenario,
     pub(crate) machine: Machine,
@@ -48,44 +47,43 @@ pub(crate) struct World {
     pub(crate) checks: Checks,
     pub(crate) trail: Trail,
     pub(crate) measured: Measured,
-    /// Batches that are over: to be told of again.
+    /// Batches that have ended, for outdated reports.
     pub(crate) spent: Vec<BatchId>,
-    /// When the device began with batches that it has done.
+    /// When the device began with batches that it has finished.
     pub(crate) begun: BTreeMap<BatchId, Moment>,
     /// Sequences of many steps.
     pub(crate) dialogues: Dialogues,
-    /// By model.
     pub(crate) images: Vec<Image>,
     /// Models that the machine knows, or knew.
     pub(crate) models_known: usize,
     /// What other processes leave of each device's memory; its worker reports it.
     pub(crate) memories: Vec<u64>,
-    /// What the machine said of itself after the last step.
+    /// The machine's view after the last step.
     view: View,
     owners: BTreeMap<RequestId, usize>,
     submitted: usize,
-    /// Chance of the load alone: what devices draw does not change what is asked.
+    /// Chance of the load alone, so that what devices draw does not change the requests.
     load_chance: Chance,
     is_drained: bool,
-    /// Since everything was asked and nothing goes wrong any more, this is when all must be settled.
+    /// The latest time for all to be settled, once everything was requested and no fault is left.
     end_by: Option<Moment>,
-    /// All is answered; the world goes on for a while and ends at this moment.
+    /// When the world ends, after everything was answered.
     fades_at: Option<Moment>,
-    /// Wakes of which nothing came, one after the other.
+    /// Wakes in a row without effect.
     idle_wakes: u32,
 }
 
-/// Something that is going to happen.
+/// Something that is due.
 #[derive(Clone, Debug)]
 pub(crate) enum Due {
     /// Requests of the stream or of a burst come.
     Arrive,
-    /// A client asks.
+    /// A client sends a request.
     Ask(usize),
     Cancel(RequestId),
-    /// A reader reads on.
+    /// A reader goes on.
     Read(Name),
-    /// The machine is told.
+    /// An event for the machine.
     Tell(Event),
     Ready {
         device: usize,
@@ -125,7 +123,7 @@ pub(crate) enum Due {
     Intervene(Intervention),
 }
 
-/// The batch that the machine was told of, and when its device began with it.
+/// The batch that the event ends, and when its device began with it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ended {
     batch: Option<BatchId>,
@@ -197,7 +195,7 @@ impl World {
         }
     }
 
-    /// Goes to the next moment at which anything happens.
+    /// Advances to the next moment at which something is due.
     fn advance(&mut self) -> Result<(), Broken> {
         self.think_early(self.agenda.next_at(), self.machine.next_wake())?;
         let (due, wake) = (self.agenda.next_at(), self.machine.next_wake());
@@ -229,8 +227,8 @@ impl World {
         self.happen(due)
     }
 
-    /// Now and then makes the machine think before it wants to be woken, by something that means nothing: if it then finds
-    /// anything to do, it would have been told too late by time alone.
+    /// Sometimes steps the machine before its wake time with an event without meaning: if it finds something to do, its wake
+    /// time was too late.
     fn think_early(&mut self, due: Option<Moment>, wake: Option<Moment>) -> Result<(), Broken> {
         let Some(next) = [due, wake].into_iter().flatten().min() else { return Ok(()) };
         let gap = next.since(self.now).as_nanos() as u64;
@@ -260,7 +258,6 @@ impl World {
         loads.max().unwrap_or_default()
     }
 
-    /// Tells the machine, and does what it wants.
     pub(crate) fn tell(&mut self, event: Event) -> Result<(), Broken> {
         self.checks.heard(&event, self.now);
         let ended = match event {
@@ -292,7 +289,7 @@ impl World {
         actions
     }
 
-    /// Checks what the machine wants, and does it.
+    /// Checks the machine's actions and performs them.
     fn follow(&mut self, actions: Vec<Action>, ended: Ended) -> Result<(), Broken> {
         for action in &actions {
             self.checks.told(action, self.now)?;
@@ -351,7 +348,7 @@ impl World {
         self.ask_again(request);
     }
 
-    /// The client of a request asks the next one.
+    /// The client of an answered request sends its next one.
     fn ask_again(&mut self, request: RequestId) {
         if let (Some(client), Arrivals::Clients { think, .. }) =
             (self.owners.remove(&request), self.scenario.load.arrivals)
@@ -414,7 +411,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether everything was asked, answered and mended. Resets the devices that were given up, and waits for them too.
+    /// Whether everything is requested, answered and healthy. Resets the devices that were given up, and waits for them too.
     fn is_over(&mut self) -> Result<bool, Broken> {
         let is_asked = self.submitted == self.scenario.load.requests && self.is_drained;
         if !is_asked || self.now < self.scenario.calm_at {
@@ -453,7 +450,7 @@ impl World {
         Ok(self.fades_at.is_some_and(|fades_at| fades_at <= self.now))
     }
 
-    /// Lets everything leave: then every account is empty but those of workers that are there for themselves.
+    /// Lets everything leave: then every account is empty but those of workers that stay.
     fn wind_down(&mut self) -> Result<(), Broken> {
         self.end_by = Some(self.now + self.weights_grace());
         for device in 0..self.executors.len() {
@@ -478,7 +475,7 @@ impl World {
         Err(Broken { rule: Rule::Accounts, message })
     }
 
-    /// How long it may take, with nothing going wrong any more, until all is answered and every device is back.
+    /// How long it may take without faults until all is answered and every device is back.
     fn grace(&self) -> Duration {
         let recovery = self.scenario.options.recovery;
         // What waits may all have to be computed one by one, on the slowest device.
@@ -504,8 +501,8 @@ impl World {
             + Duration::from_secs(5)
     }
 
-    /// How long it may take until all weights that are wanted are where they should be: each load may have failed before
-    /// and be tried again after a pause, and each request may have to wait until others have had their turn.
+    /// How long it may take until all wanted weights are in place: each load may have to be retried after a pause, and each
+    /// request may have to wait for others.
     fn weights_grace(&self) -> Duration {
         let slowest = |bytes| self.executors.iter().map(|at| at.device.loads.of(bytes, false).mul_f64(1.5)).max();
         let loads: Duration = self.scenario.models.iter().filter_map(|model| slowest(model.bytes)).sum();
@@ -514,7 +511,7 @@ impl World {
         loads * 4 * turns + self.scenario.options.batching.age_max * turns + load_max * 3 + Duration::from_secs(70)
     }
 
-    /// What is not as it should be at the end.
+    /// The rule that is broken at the end.
     fn unsettled(&self) -> Rule {
         let is_answered = self.checks.ledger.live_count() == 0;
         let is_back = |state: DeviceState| matches!(state, DeviceState::InRotation | DeviceState::Resting);

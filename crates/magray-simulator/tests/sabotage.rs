@@ -3,7 +3,7 @@
 use magray_core::schedule::Sabotage;
 use magray_simulator::{Rule, try_sabotaged, try_seed};
 
-/// Each must be found within so many seeds, a part of those that every change must pass.
+/// Each must be found within this many seeds, a part of those that every change must pass.
 const SEEDS: u64 = 4_000;
 
 /// What to break, and the rule that must notice.
@@ -68,7 +68,7 @@ fn is_side_effect(sabotage: Sabotage, rule: Rule) -> bool {
         Sabotage::KeepSuspectsTogether => {
             matches!(rule, Rule::PoisonStopped | Rule::AllAnswered | Rule::HonestWake)
         }
-        // Nobody looks after a worker that hangs or should start again, until something else happens.
+        // A worker that hangs or should start again is not noticed until something else happens.
         Sabotage::ForgetWake => matches!(rule, Rule::HangsEnd | Rule::ComesBack | Rule::AllAnswered),
         // A worker that should come back for a model and is left to rest does not bring it.
         Sabotage::LetRest => rule == Rule::Preheats,

@@ -50,7 +50,7 @@ pub(crate) struct Cli {
     /// Print no summary and no progress; warnings and errors stay
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// Tell more: which device was chosen and why
+    /// Print more: which device was chosen and why
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     verbose: bool,
     #[command(subcommand)]
@@ -71,10 +71,10 @@ pub(crate) enum Command {
     /// Measure the speed of this machine
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Look at GPUs and the models on them, move models, measure or reset a GPU
+    /// Show GPUs and the models on them, move models, measure or reset a GPU
     #[command(subcommand)]
     Gpu(GpuCommand),
-    /// Bring a model into the store
+    /// Download a model into the store
     Pull(PullArgs),
     /// List the models of the store, or remove one
     Models(ModelsArgs),
@@ -125,23 +125,23 @@ pub(crate) enum BenchCommand {
 /// What can be done with GPUs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
-    /// Show the GPUs, how they are, and which device is chosen and why
+    /// Show the GPUs, their state, and which device is chosen and why
     Info(GpuInfoArgs),
-    /// Show the engines that run: their devices, memory and models
+    /// Show the running engines: their devices, memory and models
     Status(GpuStatusArgs),
     /// Take models off the GPUs into the memory of the host
     Offload(OffloadArgs),
     /// Take models out of all memory
     Release(ReleaseArgs),
-    /// Bring a model to a GPU before anybody asks
+    /// Load a model onto a GPU before a request needs it
     Preheat(PreheatArgs),
     /// Set how long models stay on a GPU without work
     Timeout(TimeoutArgs),
-    /// Keep a model on its GPU whatever others need
+    /// Keep a model on its GPU even when others need the memory
     Pin(PinArgs),
-    /// Return a GPU that was given up to service
+    /// Use a GPU again that was taken out of service after failures
     Reset(GpuResetArgs),
-    /// Let the processes that hold GPUs try what their sandbox must refuse
+    /// Check that GPU workers are refused what their sandbox forbids
     Sandbox(GpuSandboxArgs),
     /// Measure CPU and GPU with a model: latency, throughput and speed-up
     Benchmark(GpuBenchmarkArgs),
@@ -154,7 +154,6 @@ impl Cli {
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 
-    /// What the command is given of the flags that all have.
     pub(crate) fn context(&self) -> Context {
         Context::new(Console::new(self.quiet, self.verbose), self.config.clone())
     }

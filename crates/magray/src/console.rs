@@ -1,6 +1,6 @@
-//! What people read beside the answers: notes, warnings and progress, all on stderr.
-//! Never writes to stdout, never fails a command because nobody reads along.
-//! Where the log is JSON these are too, so that whoever collects stderr finds nothing else there.
+//! Messages to the user beside the answers: notes, warnings and progress, all on stderr.
+//! Never writes to stdout, never fails a command because stderr is closed.
+//! Where the log is JSON the messages are too, so that stderr holds nothing else.
 
 use std::{
     fmt::Display,
@@ -18,7 +18,6 @@ const BAR: &str = "{prefix} [{wide_bar}] {bytes}/{total_bytes}, {bytes_per_sec},
 const STEPS: &str = "{prefix} [{wide_bar}] {pos}/{len}, {elapsed}{msg}";
 const SPINNER: &str = "{prefix} {spinner} {bytes}, {elapsed}{msg}";
 
-/// The channel to the person at the terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Console {
     is_quiet: bool,
@@ -30,26 +29,25 @@ impl Console {
         Self { is_quiet, is_verbose }
     }
 
-    /// Tells something that only those want who asked for more.
+    /// Shown only with `--verbose`.
     pub(crate) fn detail(&self, message: impl Display) {
         if self.is_verbose {
             write_line(Weight::Info, message);
         }
     }
 
-    /// Tells something that may be left out.
+    /// Left out with `--quiet`.
     pub(crate) fn note(&self, message: impl Display) {
         if !self.is_quiet {
             write_line(Weight::Info, message);
         }
     }
 
-    /// Tells something that must not be missed, also when quiet.
+    /// Shown also with `--quiet`.
     pub(crate) fn warn(&self, message: impl Display) {
         write_line(Weight::Warn, message);
     }
 
-    /// Tells why a command stopped.
     pub(crate) fn fail(&self, message: impl Display) {
         write_line(Weight::Error, message);
     }
@@ -84,7 +82,6 @@ fn style(template: &str) -> ProgressStyle {
     style.progress_chars("=> ")
 }
 
-/// How much a message matters.
 #[derive(Clone, Copy)]
 enum Weight {
     Info,
@@ -93,7 +90,7 @@ enum Weight {
 }
 
 fn write_line(weight: Weight, message: impl Display) {
-    // With stderr closed there is nobody to tell, and no reason to stop.
+    // A closed stderr is no reason to stop.
     let _ = if logging::is_json() {
         writeln!(io::stderr(), "{}", json_line(weight, &message.to_string()))
     } else {

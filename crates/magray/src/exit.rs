@@ -18,7 +18,6 @@ use crate::{
     server::StartError,
 };
 
-/// Why a command stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("{0}")]

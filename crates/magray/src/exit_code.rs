@@ -19,7 +19,6 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// Every code, in the order of its number.
     pub(crate) const ALL: [Self; 10] = [
         Self::Internal,
         Self::Usage,
@@ -33,7 +32,6 @@ impl Exit {
         Self::Interrupted,
     ];
 
-    /// The number that the shell sees.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Internal => 1,
@@ -49,7 +47,6 @@ impl Exit {
         }
     }
 
-    /// What it says, as a phrase.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Self::Internal => "a fault of magray itself",
@@ -65,7 +62,6 @@ impl Exit {
         }
     }
 
-    /// The list for `magray --help`.
     pub(crate) fn table() -> String {
         let lines: Vec<String> =
             Self::ALL.iter().map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning())).collect();

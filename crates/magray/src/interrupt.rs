@@ -10,7 +10,6 @@ use std::{
 
 use crate::exit_code::Exit;
 
-/// Files to remove when the process is told to stop.
 static HALF_WRITTEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Takes over the signals. Called once, before anything is written.
@@ -27,7 +26,7 @@ pub(crate) fn install() {
 /// Takes over the signals and does nothing about them. Called instead of [`install`].
 #[cfg(unix)]
 pub(crate) fn ignore() {
-    // Where the system refuses, a signal ends the process, and whoever needs it starts another.
+    // Where the system refuses, a signal ends the process, and its supervisor starts another.
     let _ = ctrlc::set_handler(|| {});
 }
 

@@ -11,16 +11,13 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// How lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
-    /// For people.
     Text,
     /// One JSON object a line, for programs.
     Json,
 }
 
-/// What the log of this process is.
 struct Log {
     #[cfg_attr(not(unix), expect(dead_code, reason = "the server alone changes it, and it is of Unix"))]
     level: reload::Handle<LevelFilter, Registry>,
@@ -29,7 +26,6 @@ struct Log {
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// What is between the registry and the lines.
 type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
 
 /// Starts the log of this process; a second start changes nothing.
@@ -44,21 +40,19 @@ pub(crate) fn start(level: &str, format: LogFormat) {
     }
 }
 
-/// What a panic has to say becomes a line like all others, with the request that it befell.
+/// Logs panics like other lines, in the span of the request that they happened in.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| tracing::error!(target: "magray::panic", "{panic}")));
 }
 
-/// From now on this level is logged and what is worse.
 #[cfg(unix)]
 pub(crate) fn set_level(level: &str) {
     if let Some(log) = LOG.get() {
-        // It fails only where there is no log any more, and then nobody reads it.
+        // It fails only where there is no log any more.
         let _ = log.level.reload(read_level(level));
     }
 }
 
-/// Whether all of stderr is to be JSON.
 pub(crate) fn is_json() -> bool {
     LOG.get().is_some_and(|log| log.format == LogFormat::Json)
 }
@@ -69,7 +63,7 @@ fn read_level(level: &str) -> LevelFilter {
 }
 
 fn lines(format: LogFormat) -> Box<dyn Layer<Filtered> + Send + Sync> {
-    // With stderr closed there is nobody to tell that the log cannot be written.
+    // With stderr closed there is no place for the error either.
     let lines = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     match format {
         LogFormat::Text => lines.boxed(),

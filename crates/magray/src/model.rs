@@ -16,10 +16,8 @@ use crate::{
     exit::Failure,
 };
 
-/// Names a model of random weights.
 const SYNTHETIC: &str = "synthetic:";
 
-/// Where the model of this name comes from, for an engine.
 pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Result<ModelSource, Failure> {
     match synthetic_shape(name)? {
         Some(shape) => Ok(ModelSource::Synthetic(shape)),
@@ -27,13 +25,12 @@ pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Re
     }
 }
 
-/// The shape that a name of a model of random weights stands for; `None` for other models.
+/// `None`: the name is not of a model of random weights.
 fn synthetic_shape(name: &str) -> Result<Option<EncoderShape>, Failure> {
     let parse = |shape: &str| shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")));
     name.strip_prefix(SYNTHETIC).map(parse).transpose()
 }
 
-/// The folder of the model of the settings, where it is in the store.
 pub(crate) fn find(config: &Config) -> Result<Option<PathBuf>, Failure> {
     let settings = config.model()?;
     Ok(Store::open(settings.store).find(&ModelRef::parse(&settings.name)?)?)
@@ -44,7 +41,6 @@ pub(crate) fn stored_folder(config: &Config, console: &Console) -> Result<PathBu
     stored_folder_of(&config.model()?.name, config, console)
 }
 
-/// The folder of the model of this name, pulled where that may be done without asking.
 fn stored_folder_of(name: &str, config: &Config, console: &Console) -> Result<PathBuf, Failure> {
     let settings = config.model()?;
     let model = ModelRef::parse(name)?;
@@ -56,7 +52,6 @@ fn stored_folder_of(name: &str, config: &Config, console: &Console) -> Result<Pa
     }
 }
 
-/// How a model that cannot be loaded is told.
 pub(crate) fn load_failure(model: &str, reason: LoadError) -> Failure {
     match reason {
         // The model has nothing to do with it.
@@ -65,7 +60,6 @@ pub(crate) fn load_failure(model: &str, reason: LoadError) -> Failure {
     }
 }
 
-/// How the settings ask for a model to be loaded.
 pub(crate) fn encoder_options(config: &Config) -> EncoderOptions {
     let (cpu, embed) = (config.cpu(), config.embed());
     EncoderOptions {
@@ -77,7 +71,6 @@ pub(crate) fn encoder_options(config: &Config) -> EncoderOptions {
     }
 }
 
-/// Pulls a model and shows how far it is.
 pub(crate) fn pull(
     store: &Store,
     model: &ModelRef,
@@ -108,10 +101,8 @@ pub(crate) fn pull(
     Ok(pulled?)
 }
 
-/// Shows the events of a pull.
 struct PullProgress<'a> {
     console: &'a Console,
-    /// The bar of the file under way.
     bar: RefCell<Option<(String, ProgressBar)>>,
 }
 
@@ -169,7 +160,6 @@ impl PullProgress<'_> {
     }
 }
 
-/// A size as people read it.
 pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

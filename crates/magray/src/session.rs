@@ -14,18 +14,16 @@ use crate::{config::Config, console::Console, exit::Failure, model};
 /// A GPU may compile its kernels when it starts for the first time.
 const STARTED_WITHIN: Duration = Duration::from_secs(120);
 
-/// An engine with one model.
 pub(crate) struct Session {
     engine: Engine,
-    /// What was asked for.
     options: EncoderOptions,
-    /// Why the CPU computes although a GPU should, where that was known from the start.
+    /// Why the CPU is used although a GPU was wanted, where that was known from the start.
     fallback: Option<Reason>,
 }
 
 impl Session {
-    /// Starts an engine with the model of the settings, which is pulled if it is the default one and missing, for texts of
-    /// this many bytes; `None`: nobody knows.
+    /// Starts an engine with the model of the settings, for this many bytes of text (`None`: unknown). The default model is
+    /// pulled if it is missing.
     pub(crate) fn open(config: &Config, bytes: Option<u64>, console: &Console) -> Result<Self, Failure> {
         let folder = model::stored_folder(config, console)?;
         let mut options = model::encoder_options(config);
@@ -33,7 +31,6 @@ impl Session {
         Self::start(config, options, ModelSource::Folder(folder), console)
     }
 
-    /// Starts an engine with this model and waits until its device is ready.
     pub(crate) fn start(
         config: &Config,
         options: EncoderOptions,
@@ -57,7 +54,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Waits for a GPU that is to be used, and measures it if nobody has; says which device is used and why.
+    /// Waits for a GPU that is to be used, calibrates it if it never was, and says which device is used and why.
     fn settle(&mut self, console: &Console) -> Result<(), Failure> {
         let mut verdict = self.outlook().verdict.map_err(Failure::Device)?;
         if verdict.device != DeviceName::Cpu {
@@ -71,12 +68,10 @@ impl Session {
         Ok(())
     }
 
-    /// How the device was chosen.
     pub(crate) fn outlook(&self) -> Outlook {
         self.engine.outlook(FIRST).unwrap_or_else(|| unreachable!("a session has a model"))
     }
 
-    /// What the model's files say of it.
     pub(crate) fn spec(&self) -> &ModelSpec {
         self.engine.spec(FIRST).unwrap_or_else(|| unreachable!("a session has a model"))
     }
@@ -85,22 +80,19 @@ impl Session {
         &self.engine
     }
 
-    /// Texts as the model reads them, read by all threads.
+    /// Tokenises with all threads.
     pub(crate) fn read<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: Option<&str>) -> Result<Work, Failure> {
         Ok(self.engine.read_by(self.threads(), FIRST, texts, prompt)?)
     }
 
-    /// Threads of the CPU.
     pub(crate) fn threads(&self) -> usize {
         self.engine.status().cpu.threads
     }
 
-    /// Computes and waits for the answer.
     pub(crate) fn compute(&self, work: Work) -> Result<Answer, Failure> {
         self.take(self.engine.process(work))
     }
 
-    /// An answer as it is told to people, or how a command ends that gets none.
     pub(crate) fn take(&self, answer: Result<Answer, EngineError>) -> Result<Answer, Failure> {
         match answer {
             Ok(answer) if answer.fallback.is_some() && self.fallback.is_some() => {
@@ -115,7 +107,6 @@ impl Session {
         }
     }
 
-    /// What computed an answer, as people read it.
     pub(crate) fn describe(&self, answer: &Answer) -> String {
         let (device, precision, status) = (answer.device, answer.precision, self.engine.status());
         let of_gpu = status.devices.into_iter().find(|known| known.name == device).and_then(|known| known.hardware);
@@ -125,27 +116,25 @@ impl Session {
         }
     }
 
-    /// Ends with the process: a worker whose supervisor is gone ends by itself, and nobody waits for it.
+    /// Does not wait for workers: each ends by itself when its supervisor is gone.
     pub(crate) fn leave(self) {
         std::mem::forget(self);
     }
 }
 
-/// Whether the CPU is done with texts of so many bytes in less time than a GPU takes to start, which is half a second.
+/// Whether the CPU computes this many bytes of text before a GPU would have started (half a second).
 fn is_little_work(folder: &Path, bytes: u64) -> bool {
     /// What a slow CPU computes in about that time.
     const FLOPS_MAX: f64 = 2e10;
-    /// Fewer than in any common language.
+    /// A low estimate for any common language.
     const TOKEN_BYTES: u64 = 3;
     // What is wrong with the folder is told when the model is loaded.
     let flops_a_token = ModelSpec::read(folder).map(|spec| spec.shape.flops(&[1]) as f64);
     flops_a_token.is_ok_and(|flops| flops * (bytes / TOKEN_BYTES + 1) as f64 <= FLOPS_MAX)
 }
 
-/// A session has one model.
 const FIRST: usize = 0;
 
-/// How an engine of these models is started, for commands and servers alike.
 pub(crate) fn engine_options(
     config: &Config,
     mut encoder: EncoderOptions,
@@ -170,16 +159,14 @@ pub(crate) fn engine_options(
     })
 }
 
-/// Says what people should know of the answers of a session, once for each kind.
+/// Tells the user of fallbacks and of other precisions than the one that was named, once for each kind.
 #[derive(Default)]
 pub(crate) struct Notices {
-    /// Codes of the reasons that were told.
     fallbacks: Vec<&'static str>,
     devices: Vec<DeviceName>,
 }
 
 impl Notices {
-    /// Says that the CPU stood in for a GPU, or that a device computes in another precision than the one that was named.
     pub(crate) fn tell(&mut self, answer: &Answer, session: &Session, console: &Console) {
         if let Some(reason) = &answer.fallback
             && !self.fallbacks.contains(&reason.code())
@@ -194,7 +181,6 @@ impl Notices {
     }
 }
 
-/// Says that a device computes in another precision than the one that was named.
 pub(crate) fn tell_precision(device: DeviceName, settled: Precision, options: &EncoderOptions, console: &Console) {
     let (asked, name) = match device {
         DeviceName::Cpu => (options.precision, "the CPU".to_owned()),

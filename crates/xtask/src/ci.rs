@@ -144,7 +144,7 @@ fn run_tests(root: &Path, tally: &mut Tally) -> Outcome {
 
 /// Other people's clients against the built server; they are fetched once into the user's cache.
 fn test_clients(root: &Path, tally: &mut Tally) -> Outcome {
-    /// What the program answers where it cannot fetch all of them.
+    /// Exit code of the program where it could not fetch all of them.
     const SOME_LEFT_OUT: i32 = 77;
     let Some(python) = python().filter(|_| cfg!(unix)) else {
         return Outcome::LeftOut(Lack::Tool("no python3, or not Unix"));

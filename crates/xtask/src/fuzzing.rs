@@ -5,7 +5,6 @@ use crate::step::{self, Lack, Outcome};
 use std::path::Path;
 use std::process::Command;
 
-/// The targets of `fuzz/`.
 const TARGETS: [Target; 6] = [
     Target { name: "texts", words: Some("json.dict"), bytes_max: 4096 },
     Target { name: "bodies", words: Some("json.dict"), bytes_max: 4096 },
@@ -15,10 +14,9 @@ const TARGETS: [Target; 6] = [
     Target { name: "config", words: Some("config.dict"), bytes_max: 8192 },
 ];
 
-/// One program of `fuzz/`.
 struct Target {
     name: &'static str,
-    /// Words that its input is made of.
+    /// A dictionary for its input.
     words: Option<&'static str>,
     bytes_max: u32,
 }
@@ -29,7 +27,7 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Ccodegen-units=1";
 
-/// Builds the targets and runs each for so many seconds.
+/// Builds the targets and runs each for this many seconds.
 pub(crate) fn check(root: &Path, seconds: u32) -> Outcome {
     if !cfg!(unix) || !step::runs("c++", &["--version"]) {
         return Outcome::LeftOut(Lack::Tool("the fuzzer needs Unix and a C++ compiler (`c++`)"));
@@ -56,7 +54,7 @@ pub(crate) fn check(root: &Path, seconds: u32) -> Outcome {
     Outcome::Done
 }
 
-/// Where the built programs are, and where what they find is kept.
+/// Folders of the built programs, and of what they find.
 struct Folders<'a> {
     programs: &'a Path,
     kept: &'a Path,
@@ -94,7 +92,7 @@ impl Target {
     }
 }
 
-/// The machine that programs are built for here.
+/// The target triple of this machine.
 fn host() -> Option<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let told = Command::new(rustc).arg("-vV").output().ok()?;

@@ -9,12 +9,11 @@ use std::process::Command;
 const ARCHS: [&str; 4] = ["sm_75", "sm_80", "sm_89", "sm_90a"];
 /// A version that knows all of these.
 const COMPILER: &str = "nvidia-cuda-nvrtc==13.0.88";
-/// The program that compiles them, an example of magray-device.
+/// An example of magray-device that compiles them.
 const PROGRAM: &str = "compile_kernels";
-/// What it answers where it finds no compiler.
+/// Its exit code where it finds no compiler.
 const NO_COMPILER: i32 = 3;
 
-/// How many of the kernels' forms.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forms {
     /// Enough that what is left out cannot fail alone.
@@ -45,7 +44,7 @@ fn outcome(code: Option<i32>) -> Outcome {
     }
 }
 
-/// Runs the program that compiles; its exit code.
+/// Runs the program; returns its exit code.
 fn compile(root: &Path, target: &Path, packages: &Path, forms: Forms) -> Option<i32> {
     // Of the whole workspace, so that its dependencies have the features that they have in tests and are built once.
     let mut build = Command::new(step::cargo_program());

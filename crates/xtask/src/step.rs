@@ -11,7 +11,6 @@ pub(crate) enum Outcome {
     Failed(String),
 }
 
-/// What a machine lacks for a step.
 #[derive(Clone, Copy)]
 pub(crate) enum Lack {
     /// A program that could be installed. Where `CI=true`, the machine is meant to have it, and the step fails.
@@ -30,7 +29,6 @@ impl Outcome {
     }
 }
 
-/// How a step went that runs alone.
 pub(crate) fn alone(name: &str, outcome: Outcome) -> ExitCode {
     match outcome {
         Outcome::Done => ExitCode::SUCCESS,
@@ -70,7 +68,6 @@ pub(crate) fn cargo_program() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Where cargo builds.
 pub(crate) fn target_folder(root: &Path) -> PathBuf {
     root.join(std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }

@@ -80,7 +80,6 @@ fn find(root: &Path) -> Result<PathBuf, Outcome> {
     }
 }
 
-/// Whether a copy of the database lies where cargo-deny keeps it.
 fn has_database() -> bool {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));

@@ -10,7 +10,6 @@ use std::process::{Command, ExitStatus, Stdio};
 /// The variable by which tests learn where to report that they are skipped (`crates/magray-skip`).
 pub(crate) const SKIPPED_FILE: &str = "MAGRAY_SKIPPED_FILE";
 
-/// What came of the tests so far.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
@@ -20,7 +19,7 @@ pub(crate) struct Tally {
     reasons: BTreeMap<String, usize>,
 }
 
-/// Where a program writes what it tells of its tests.
+/// Where a program prints its test results.
 #[derive(Clone, Copy)]
 pub(crate) enum Told {
     Stdout,
@@ -28,7 +27,7 @@ pub(crate) enum Told {
 }
 
 impl Tally {
-    /// Runs a command, shows what it writes, and counts the tests that it tells of.
+    /// Runs a command, shows its output, and counts the tests in it.
     pub(crate) fn count(&mut self, command: &mut Command, told: Told) -> io::Result<ExitStatus> {
         println!("   {command:?}");
         match told {
@@ -52,7 +51,7 @@ impl Tally {
         child.wait()
     }
 
-    /// Understands the last lines of Rust's harness and of Python's; `ran` is what the latter told before.
+    /// Reads the summary lines of Rust's harness and of Python's; `ran` is the count that the latter printed before.
     fn read_line(&mut self, line: &str, ran: &mut usize) {
         if let Some(told) = line.strip_prefix("test result: ") {
             self.passed += number_before(told, " passed");
@@ -107,7 +106,7 @@ impl Tally {
         if needless.is_empty() { Ok(()) } else { Err(needless.into_iter().collect::<Vec<_>>().join("\n")) }
     }
 
-    /// Why tests were skipped, a line each.
+    /// One line a reason.
     pub(crate) fn reasons(&self) -> impl Iterator<Item = String> {
         self.reasons.iter().map(|(reason, count)| format!("{count} skipped, {reason}"))
     }
@@ -129,7 +128,7 @@ fn number_after(text: &str, word: &str) -> usize {
     after.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// What this machine has of that which tests may need, seen without any code of the tests.
+/// What this machine has of what tests may need, found without any code of the tests.
 pub(crate) struct Machine {
     cpu_flags: BTreeSet<String>,
     has_gpu: bool,

@@ -60,7 +60,6 @@ pub(crate) struct AllocArgs {
 /// Sizes that are measured alone, in KiB.
 const SIZES_KIB: [u64; 7] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10];
 
-/// Runs `magray-bench alloc`.
 pub(crate) fn run(args: &AllocArgs) -> Result<(), Failure> {
     // Files are read before a GPU is opened in vain.
     let traces = args.trace.iter().map(|path| Trace::read(path)).collect::<Result<Vec<_>, _>>()?;

@@ -38,15 +38,14 @@ pub(super) fn one_size(subject: &mut impl Subject, bytes: u64, pairs: usize) -> 
     Ok(Pairs::of(size_name(bytes), times, driver_calls))
 }
 
-/// Many blocks of random size, alive at once.
 pub(super) struct Many {
     pub(super) live: usize,
     pub(super) bytes_max: u64,
     pub(super) pairs: usize,
 }
 
-/// Takes so many blocks, then changes one for another of random size again and again: the old one goes first or last,
-/// by chance.
+/// Takes this many blocks, then replaces one by another of random size again and again: the old one is freed first or last, by
+/// chance.
 pub(super) fn many_alive(subject: &mut impl Subject, many: &Many) -> Result<Pairs, Failure> {
     let mut chance = SplitMix64::new(SEED);
     let mut live = Vec::with_capacity(many.live + 1);

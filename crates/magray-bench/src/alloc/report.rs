@@ -35,7 +35,6 @@ pub(super) struct Waste {
     pub(super) case: String,
     pub(super) peak_used_bytes: u64,
     pub(super) peak_reserved_bytes: u64,
-    /// From 0 to 1.
     pub(super) wasted: f64,
     pub(super) allocations: u64,
     pub(super) driver_calls: u64,
@@ -56,7 +55,6 @@ impl Waste {
     }
 }
 
-/// All that was found.
 #[derive(Debug)]
 pub(super) struct Report {
     device: String,
@@ -75,21 +73,20 @@ impl Report {
         json!({ "device": self.device, "clock_ns": self.clock_ns }).to_string()
     }
 
-    /// Adds a case; tells its line of `--json`.
+    /// Adds a case; returns its line of `--json`.
     pub(super) fn add_pairs(&mut self, pairs: Pairs) -> String {
         let line = json!(pairs).to_string();
         self.pairs.push(pairs);
         line
     }
 
-    /// Adds a case; tells its line of `--json`.
+    /// Adds a case; returns its line of `--json`.
     pub(super) fn add_waste(&mut self, waste: Waste) -> String {
         let line = json!(waste).to_string();
         self.waste.push(waste);
         line
     }
 
-    /// For people.
     pub(super) fn tables(&self) -> String {
         let mut text = format!("{}; reading the clock takes {} ns of each time\n", self.device, self.clock_ns);
         if !self.pairs.is_empty() {

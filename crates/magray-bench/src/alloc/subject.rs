@@ -6,18 +6,15 @@ use magray_engine::gpu::{CudaError, GpuInfo, MemoryOptions, PoolProbe, ProbeBloc
 
 use crate::failure::Failure;
 
-/// Something that has memory.
 pub(super) trait Device {
     type Subject: Subject;
 
-    /// What people call it.
     fn name(&self) -> String;
 
-    /// Its memory, of which nothing is taken.
+    /// Fresh memory of which nothing is taken.
     fn open(&self) -> Result<Self::Subject, Failure>;
 }
 
-/// Memory that is handed out.
 pub(super) trait Subject {
     type Block;
 
@@ -26,7 +23,6 @@ pub(super) trait Subject {
     fn stats(&self) -> PoolStats;
 }
 
-/// A GPU.
 pub(super) struct OnGpu {
     pub(super) gpu: GpuInfo,
 }
@@ -63,7 +59,7 @@ impl Subject for PoolProbe {
 /// No GPU: a pool as one of 141 GB has it.
 pub(super) struct Simulated;
 
-/// What a GPU's pool is like.
+/// Like the pool of a real GPU.
 const LIKE_A_GPU: PoolOptions = PoolOptions {
     range_bytes: 8 * (141 << 30),
     limit_bytes: 141 << 30,

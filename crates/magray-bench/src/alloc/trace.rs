@@ -13,7 +13,6 @@ use crate::failure::Failure;
 /// Calls of a trace that are read at most: a file without end is a mistake.
 const CALLS_MAX: usize = 50_000_000;
 
-/// Why a file is no trace.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum TraceError {
     #[error("{}, line {line}: {wrong}; write `a ID BYTES` to take and `f ID` to give back", path.display())]
@@ -31,17 +30,14 @@ enum Call {
     GiveBack { block: usize },
 }
 
-/// A trace that was read.
 #[derive(Debug)]
 pub(super) struct Trace {
-    /// The file's name.
     pub(super) name: String,
     calls: Vec<Call>,
     blocks: usize,
 }
 
 impl Trace {
-    /// Reads a file.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let text = fs::read_to_string(path).map_err(|reason| Failure::File { path: path.to_owned(), reason })?;
         Self::parse(path, &text).map_err(|error| Failure::Trace(error.to_string()))

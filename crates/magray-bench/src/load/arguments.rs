@@ -24,7 +24,7 @@ const LOST_AFTER: Duration = Duration::from_secs(30);
 const EXAMPLES: &str = "\
 Examples:
   magray-bench load                                     16 callers that wait for their answers
-  magray-bench load --rate 200,2000 --check             so many requests a second, every answer checked
+  magray-bench load --rate 200,2000 --check             requests a second, every answer checked
   magray-bench load --rate 2000 --batching adaptive,1:0,32:5 --placement weighted,round-robin
                                                         each with each: six cases, one table
   magray-bench load --simulated-gpus 1::4,1::1 --model synthetic:tiny
@@ -128,13 +128,11 @@ impl LoadArgs {
         settings
     }
 
-    /// The faults to happen.
     pub(super) fn plan(&self) -> Result<Option<FaultPlan>, Failure> {
         let parse = |text: &String| text.parse().map_err(|error| Failure::Usage(format!("--faults: {error}")));
         self.faults.as_ref().map(parse).transpose()
     }
 
-    /// The poison of the plan: what a request must hold for it to happen.
     pub(super) fn poison(&self) -> Option<Poison> {
         let entries = self.faults.as_deref().unwrap_or_default().split([',', ';']).map(str::trim);
         let behind_device = |entry: &'_ str| entry.split_once('/').map_or(entry, |(_, entry)| entry).to_owned();
@@ -143,13 +141,11 @@ impl LoadArgs {
         Some(Poison { token, every: Duration::from_secs_f64(self.poison_every) })
     }
 
-    /// The simulated GPUs, one by one.
     pub(super) fn simulated(&self) -> Vec<SimulatedGpu> {
         let kinds = self.simulated_gpus.iter().flat_map(|kind| std::iter::repeat_n(kind, kind.count));
         kinds.enumerate().map(|(index, kind)| kind.gpu(index)).collect()
     }
 
-    /// What is sent in a case.
     pub(super) fn load(&self, setting: &Setting) -> Load {
         let expected = match (self.strict, self.deadline_ms) {
             (true, _) => vec![],
@@ -169,7 +165,6 @@ impl LoadArgs {
         }
     }
 
-    /// What the report says of a case.
     pub(super) fn case(&self, setting: &Setting, model: &str) -> Case {
         let (rate, clients) = match setting.sending {
             Sending::Open { rate } => (Some(rate), None),
@@ -189,12 +184,11 @@ impl LoadArgs {
     }
 }
 
-/// A way to form batches, with the word for it.
+/// Its name on the command line is the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NamedBatching(pub(super) Sizing);
 
 impl NamedBatching {
-    /// The options of a scheduler that forms batches so.
     pub(super) fn options(self) -> Batching {
         let normal = Batching::default();
         let texts_max = match self.0 {
@@ -214,7 +208,7 @@ impl fmt::Display for NamedBatching {
     }
 }
 
-/// A way to pick devices, with the word for it.
+/// Its name on the command line is the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NamedPlacement(pub(super) Placement);
 
@@ -306,7 +300,6 @@ fn simulated(text: &str) -> Result<Simulated, String> {
     Ok(Simulated { count, memory_mb, speed })
 }
 
-/// A part that was not left out.
 fn given(part: &str) -> Option<&str> {
     (!part.is_empty()).then_some(part)
 }

@@ -12,7 +12,7 @@ use magray_core::SplitMix64;
 const RATE_OF_A_SENDER: f64 = 20_000.0;
 const SENDERS_MAX: usize = 8;
 
-/// The moments of the requests of one sender, counted from the start.
+/// The due times of one sender's requests, counted from the start.
 #[derive(Clone, Debug)]
 pub(super) struct Arrivals {
     chance: SplitMix64,
@@ -21,7 +21,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// One list a sender. Poisson arrivals that are put together are again Poisson arrivals, of the sum of the rates.
+    /// One list a sender: independent Poisson arrivals add up to Poisson arrivals of the summed rate.
     pub(super) fn divide(rate: f64, seed: u64) -> Vec<Self> {
         let senders = ((rate / RATE_OF_A_SENDER).ceil() as usize).clamp(1, SENDERS_MAX);
         let mut seeds = SplitMix64::new(seed);
@@ -39,7 +39,7 @@ impl Iterator for Arrivals {
     }
 }
 
-/// Waits for moments more exactly than sleeping does.
+/// Waits for a due time more exactly than sleeping does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pacer {
     spin: Duration,

@@ -22,16 +22,14 @@ use super::{
 };
 use crate::latency::Latencies;
 
-/// How requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Sending {
     /// This many a second, by their schedule, whatever the answers do.
     Open { rate: f64 },
-    /// By so many clients, each of which waits for its answer before it sends again.
+    /// By this many clients, each of which waits for its answer before it sends again.
     Closed { clients: usize },
 }
 
-/// What is sent, and for how long.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
     pub(super) sending: Sending,
@@ -55,7 +53,6 @@ pub(super) struct Poison {
     pub(super) every: Duration,
 }
 
-/// What came of a load.
 #[derive(Debug)]
 pub(super) struct Outcomes {
     pub(super) start: Instant,
@@ -68,7 +65,7 @@ pub(super) struct Outcomes {
     pub(super) lateness: Latencies,
 }
 
-/// A load under way, for those who look on.
+/// A load that is running, for progress and watching.
 pub(super) struct Underway<'a> {
     pub(super) start: Instant,
     sent: &'a AtomicU64,
@@ -85,8 +82,8 @@ impl Underway<'_> {
     }
 }
 
-/// Puts a load on a target and waits for its answers. `watch` runs beside it and ends when its receiver says that
-/// nobody sends any more.
+/// Puts a load on a target and waits for its answers. `watch` runs meanwhile; its receiver tells when the last request was
+/// sent.
 pub(super) fn drive(
     target: &dyn Target,
     pool: &Pool,
@@ -119,7 +116,7 @@ pub(super) fn drive(
                     .map(|open| (open, sender.fork()))
                     .map(|(open, sender)| scope.spawn(move || open.run(of, sender)))
                     .collect();
-                // Once all of them have ended and all tickets are answered, nobody is left who could send an answer.
+                // Once all of them have ended and all tickets are answered, no sender of answers is left.
                 drop(sender);
                 collector.run(|| handles.iter().any(|handle| !handle.is_finished()));
                 join_all(handles)
@@ -135,7 +132,7 @@ pub(super) fn drive(
 }
 
 impl Load {
-    /// Memory that answers may take while they wait for the collector; who answers faster has to wait for it.
+    /// Memory for answers that wait for the collector; faster targets are held back.
     const WAITING_BYTES_MAX: usize = 256 << 20;
 
     fn answers_max(&self, pool: &Pool) -> usize {
@@ -150,12 +147,11 @@ impl Load {
     }
 }
 
-/// Sends single requests.
 struct Sender<'a> {
     target: &'a dyn Target,
     pool: &'a Pool,
     texts: usize,
-    /// And when the next one is due.
+    /// With the time when the next one is due.
     poison: Option<(Poison, Instant)>,
     sent: &'a AtomicU64,
     answers: SyncSender<Arrived>,
@@ -163,8 +159,7 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// A sender for another thread. The first one takes over the poison: it is sent once, however many senders there
-    /// are.
+    /// A sender for another thread. It takes over the poison, which is sent once, however many senders there are.
     fn fork(&mut self) -> Self {
         let poison = self.poison.take();
         Self { poison, answers: self.answers.clone(), lateness: Latencies::new(), ..*self }
@@ -193,7 +188,7 @@ impl Sender<'_> {
 /// One of the threads that send by a schedule.
 struct OpenLoop<'a> {
     arrivals: Arrivals,
-    /// Its place among them.
+    /// Its index among them.
     place: u64,
     start: Instant,
     end: Instant,
@@ -204,7 +199,7 @@ impl OpenLoop<'_> {
     /// How long requests that are due are still sent after the end, where sending is late.
     const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 
-    /// Sends all requests; gives how many it was too late for.
+    /// Sends all requests; returns how many it was too late for.
     fn run(self, of: u64, mut sender: Sender<'_>) -> (u64, Latencies) {
         let pacer = Pacer::new();
         let mut chance = SplitMix64::new(self.load.seed.wrapping_mul(31).wrapping_add(self.place));
@@ -226,7 +221,6 @@ impl OpenLoop<'_> {
     }
 }
 
-/// Takes the answers.
 struct Collector<'a> {
     pool: &'a Pool,
     tally: &'a Mutex<Tally>,
@@ -235,7 +229,7 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    /// Counts answers until nobody is left to send one, or until none came for long enough after the last request.
+    /// Counts answers until all senders are gone, or none came for long enough after the last request.
     fn run(self, is_sending: impl Fn() -> bool) {
         /// How often it looks whether requests are still sent, while no answer comes.
         const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -256,7 +250,7 @@ impl Collector<'_> {
 
     /// Sends for clients, and counts their answers, as [`Collector::run`] does.
     fn run_clients(self, mut sender: Sender<'_>, clients: usize, load: &Load, end: Instant) -> Latencies {
-        /// A client that was refused does not knock at once again.
+        /// A client that was refused pauses before it sends again.
         const PAUSE: Duration = Duration::from_millis(10);
         let mut chance = SplitMix64::new(load.seed);
         let is_over = |number: u64| number >= load.requests_max || Instant::now() >= end;

@@ -10,10 +10,9 @@ use magray_engine::{
 
 use super::target::{DeviceNow, Done, Fault, Outcome, Target, Ticket, Vectors};
 
-/// An engine with one model.
 pub(super) struct EngineTarget {
     pub(super) engine: Engine,
-    /// What every request is given.
+    /// For every request.
     pub(super) deadline: Option<Duration>,
 }
 
@@ -68,7 +67,6 @@ fn outcome(answer: Result<Answer, EngineError>) -> Outcome {
     }
 }
 
-/// Why a request was refused, in one word.
 fn code(error: &EngineError) -> &'static str {
     match error {
         EngineError::Full { .. } => "full",
@@ -88,7 +86,6 @@ fn code(error: &EngineError) -> &'static str {
     }
 }
 
-/// A state as a line of progress tells it.
 fn word(state: DeviceState) -> String {
     match state {
         DeviceState::Starting => "starting".to_owned(),

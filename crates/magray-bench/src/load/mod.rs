@@ -29,7 +29,6 @@ use report::{Case, Report};
 use target::Target;
 use watch::{Seen, Watch};
 
-/// Runs `magray-bench load`.
 pub(crate) fn run(args: &LoadArgs, console: Console) -> Result<(), Failure> {
     let flags = &args.compute;
     let pool = prepare::pool(args, console)?;
@@ -58,7 +57,6 @@ pub(crate) fn run(args: &LoadArgs, console: Console) -> Result<(), Failure> {
     if faults.is_empty() { Ok(()) } else { Err(Failure::Broken(faults.join("; "))) }
 }
 
-/// Runs one case and tells what it came to.
 fn measure(target: &dyn Target, pool: &Pool, load: &Load, case: Case, console: Console) -> Report {
     let watch = Watch { target, console, warmup: load.warmup, measured: load.measured };
     let mut seen = Seen::default();

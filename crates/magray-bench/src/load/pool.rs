@@ -3,14 +3,13 @@
 
 use magray_engine::Precision;
 
-/// Texts, told apart by their place.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     texts: Vec<Vec<u32>>,
     right: Option<Right>,
 }
 
-/// Some texts of a pool: one and those that follow it, from the end on to the start.
+/// Consecutive texts of a pool, wrapping around at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: usize,
@@ -26,7 +25,6 @@ struct Right {
     lengths: Vec<f32>,
 }
 
-/// What is wrong with an answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Wrong {
     #[error("{found} numbers came instead of {expected}")]
@@ -36,11 +34,11 @@ pub(crate) enum Wrong {
         of.map(|other| format!(": it is that of text {other} of the pool")).unwrap_or_default()
     )]
     Vector {
-        /// Place within the request.
+        /// Index within the request.
         text: usize,
         cosine: f32,
         ratio: f32,
-        /// Whose vector it is instead, where it is one of the pool's.
+        /// Index of the text whose vector it is instead, where it is one of the pool's.
         of: Option<usize>,
     },
 }
@@ -136,12 +134,10 @@ impl Pool {
         self.right.as_ref().map(|right| right.dimensions)
     }
 
-    /// The texts of a request.
     pub(crate) fn take(&self, span: Span) -> Vec<Vec<u32>> {
         self.places(span).map(|place| self.texts[place].clone()).collect()
     }
 
-    /// Tokens of all of them.
     pub(super) fn tokens(&self, span: Span) -> usize {
         self.places(span).map(|place| self.texts[place].len()).sum()
     }
@@ -196,7 +192,7 @@ pub(crate) fn worst_cosine(right: &[f32], answers: &[f32], dimensions: usize) ->
     right.chunks_exact(dimensions).zip(answers.chunks_exact(dimensions)).map(cosine).fold(1.0, f32::min)
 }
 
-/// Sums up in several places at once, as one sum would wait for each of its additions.
+/// Several sums at once: a single one would wait for each addition.
 fn dot(one: &[f32], other: &[f32]) -> f32 {
     const LANES: usize = 16;
     let mut sums = [0.0f32; LANES];

@@ -23,7 +23,6 @@ use crate::{
 /// Requests sent within this time after a fault tell what it cost.
 const AFTER_FAULT: Duration = Duration::from_secs(3);
 
-/// What was asked of a case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Case {
     pub(super) model: String,
@@ -83,7 +82,6 @@ pub(super) struct Latency {
     pub(super) max: f64,
 }
 
-/// A part of the latency, as the engine tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Part {
     pub(super) p50: f64,
@@ -102,7 +100,6 @@ pub(super) struct DeviceShare {
     pub(super) busy: f64,
 }
 
-/// A worker process that was seen.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Worker {
     pub(super) device: String,
@@ -110,7 +107,7 @@ pub(super) struct Worker {
     pub(super) since_s: f64,
 }
 
-/// Something that went wrong with a device.
+/// A failure of a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Incident {
     pub(super) device: String,
@@ -158,7 +155,7 @@ impl Report {
         }
     }
 
-    /// What must not be, in words; `None` where all is well.
+    /// What went wrong, for people; `None`: nothing.
     pub(super) fn fault(&self) -> Option<String> {
         let counts = [
             (self.lost, "lost"),
@@ -172,7 +169,7 @@ impl Report {
     }
 }
 
-/// All cases as one table, and what needs more room below it.
+/// All cases as one table, with longer notes below it.
 pub(super) fn table(reports: &[Report]) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let head = [

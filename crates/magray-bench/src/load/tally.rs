@@ -17,20 +17,18 @@ use crate::latency::Latencies;
 /// The refusal of a request that ends workers; no other request may get it.
 const POISON: &str = "poison";
 
-/// What is asked of the answers.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// The first request is due from here on.
     pub(super) start: Instant,
     /// Requests that are due earlier than this after the start warm up and are measured in nothing.
     pub(super) warmup: Duration,
-    /// For so long after that, requests are measured.
+    /// Duration of the measurement after that.
     pub(super) measured: Duration,
     /// Refusals that are no fault.
     pub(super) expected: Vec<&'static str>,
 }
 
-/// All that is known of the answers.
 #[derive(Debug)]
 pub(super) struct Tally {
     rules: Rules,
@@ -41,22 +39,21 @@ pub(super) struct Tally {
     pub(super) latency: Latencies,
     pub(super) queued: Latencies,
     pub(super) computed: Latencies,
-    /// Since somebody last took them.
+    /// Since they were last taken.
     recent: Recent,
     /// By device.
     pub(super) devices: Vec<(DeviceName, Share)>,
     pub(super) fallbacks: BTreeMap<&'static str, u64>,
     pub(super) timeline: Timeline,
-    /// What was wrong, of the first ones.
+    /// Descriptions of the first wrong answers.
     pub(super) complaints: Vec<String>,
 }
 
-/// How many requests came to what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Answered with vectors, right or not.
     pub(super) answered: u64,
-    /// By the word of the refusal.
+    /// By refusal code.
     pub(super) refused: BTreeMap<&'static str, u64>,
     /// Of the refused: those that nothing explains.
     pub(super) unexpected: u64,
@@ -70,7 +67,6 @@ pub(super) struct Counts {
     pub(super) in_time: InTime,
 }
 
-/// What was done within the measured time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct InTime {
     pub(super) requests: u64,
@@ -85,7 +81,6 @@ pub(super) struct Share {
     pub(super) texts: u64,
 }
 
-/// What came since the last look.
 #[derive(Debug)]
 pub(super) struct Recent {
     pub(super) latency: Latencies,
@@ -112,7 +107,7 @@ impl Tally {
         }
     }
 
-    /// Counts an answer. Says whether it is the first one to its request.
+    /// Counts an answer. Returns whether it is the first to its request.
     pub(super) fn count(&mut self, arrived: &Arrived, pool: &Pool) -> bool {
         if !self.settle(&arrived.request) {
             self.counts.doubled += 1;
@@ -137,7 +132,6 @@ impl Tally {
         self.counts.answered + self.counts.refused.values().sum::<u64>()
     }
 
-    /// What came since the last call.
     pub(super) fn take_recent(&mut self) -> Recent {
         std::mem::replace(&mut self.recent, Recent::new())
     }
@@ -229,7 +223,7 @@ impl Tally {
     }
 }
 
-/// The word of a request and its bit there.
+/// The index of a request's 64-bit word, and its bit there.
 fn place_of(request: &Request) -> (usize, u64) {
     ((request.number / 64) as usize, 1 << (request.number % 64))
 }

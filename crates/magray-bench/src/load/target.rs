@@ -10,19 +10,17 @@ use magray_engine::{DeviceName, Precision};
 
 use super::pool::Span;
 
-/// Something that answers requests.
 pub(super) trait Target: Sync {
     /// Takes texts; every ticket must be answered exactly once, from any thread.
     fn submit(&self, texts: Vec<Vec<u32>>, ticket: Ticket);
 
-    /// How the devices are now.
     fn devices(&self) -> Vec<DeviceNow>;
 
-    /// What went wrong with devices so far.
+    /// Failures of devices so far.
     fn incidents(&self) -> Vec<Fault>;
 }
 
-/// A request's claim to an answer.
+/// Delivers the answer to one request.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Ticket {
@@ -31,15 +29,14 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// Hands the answer over and takes the time. Looking at the answer is left to another thread.
+    /// Delivers the answer with the time; another thread checks it.
     pub(super) fn answer(&self, outcome: Outcome) {
         let arrived = Arrived { request: self.request, at: Instant::now(), outcome };
-        // Nobody listens any more when an answer comes later than lost ones are waited for: it is counted as lost.
+        // An answer that comes after the collector has ended is counted as lost.
         let _ = self.answers.send(arrived);
     }
 }
 
-/// A request that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     /// Its number, from 0, without gaps.
@@ -52,7 +49,6 @@ pub(super) struct Request {
     pub(super) is_poison: bool,
 }
 
-/// An answer that came.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) request: Request,
@@ -60,18 +56,16 @@ pub(super) struct Arrived {
     pub(super) outcome: Outcome,
 }
 
-/// What came of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     Vectors(Vectors),
     Refused {
-        /// One word.
+        /// For programs.
         code: &'static str,
         message: String,
     },
 }
 
-/// Vectors and how they were computed.
 #[derive(Clone, Debug)]
 pub(super) struct Vectors {
     pub(super) values: Vec<f32>,
@@ -84,25 +78,21 @@ pub(super) struct Vectors {
     pub(super) fallback: Option<&'static str>,
 }
 
-/// How a device is.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DeviceNow {
     pub(super) name: DeviceName,
-    /// Whether it is used, in a word or two.
+    /// For people.
     pub(super) state: String,
     /// The process of its worker.
     pub(super) pid: Option<u32>,
-    /// What it has done since its start.
+    /// Totals since its start.
     pub(super) done: Done,
 }
 
-/// What a device has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Done {
     pub(super) batches: u64,
-    /// The texts of those.
     pub(super) texts: u64,
-    /// Time that it has computed.
     pub(super) busy: Duration,
 }
 
@@ -116,12 +106,11 @@ impl Done {
     }
 }
 
-/// Something that went wrong with a device.
+/// A failure of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fault {
     pub(super) device: DeviceName,
     pub(super) code: &'static str,
     pub(super) noticed: Instant,
-    /// When the device served again.
     pub(super) back: Option<Instant>,
 }

@@ -25,7 +25,7 @@ use crate::terminal::Console;
 const TEXTS: usize = 16;
 const SIM: DeviceName = DeviceName::Simulated(0);
 
-/// An engine that answers at once, as it is told.
+/// A target that answers at once as the function says.
 struct Fake<F>(F);
 
 impl<F: Fn(Vec<Vec<u32>>, Ticket) + Sync> Target for Fake<F> {
@@ -76,10 +76,10 @@ fn load(sending: Sending) -> Load {
     }
 }
 
-/// No load of these tests lasts so long: what waits for it hangs, and is seen.
+/// Longer than any load of these tests: a test that waits for it hangs, which is seen.
 const HOUR: Duration = Duration::from_secs(3600);
 const REQUESTS: u64 = 200;
-/// Of these, those that an engine of [`check_tenth`] treats in another way.
+/// The requests that [`check_tenth`] treats differently.
 const TENTHS: u64 = REQUESTS / 10;
 const OPEN: Sending = Sending::Open { rate: 5000.0 };
 /// More clients than requests are lost in any test: a client whose answer is lost never sends again.
@@ -221,7 +221,7 @@ fn only_refusals_without_reason_are_a_fault() {
 fn poison_is_sent_now_and_then_and_only_it_may_be_refused_for_it() {
     let every = Duration::from_millis(10);
     for sending in [OPEN, CLOSED, Sending::Open { rate: 50_000.0 }] {
-        // So many that the schedules take longer than the first poison does.
+        // Enough that the schedules take longer than the first poison does.
         let load = Load { poison: Some(Poison { token: 999, every }), requests_max: 2000, ..load(sending) };
         let (poisoned, dues) = (AtomicU64::new(0), Mutex::new(Vec::new()));
         let outcomes = run(&load, &axes(TEXTS), |texts, ticket| {

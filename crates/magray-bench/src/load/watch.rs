@@ -17,16 +17,14 @@ use crate::{
     terminal::Console,
 };
 
-/// What was seen of the devices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Seen {
-    /// Every worker, in the order of their coming.
+    /// Every worker, in the order of their starts.
     pub(super) workers: Vec<WorkerSeen>,
     /// What each device did while requests were measured, with its name.
     pub(super) done: Vec<(DeviceName, Done)>,
 }
 
-/// A worker process.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct WorkerSeen {
     pub(super) device: DeviceName,
@@ -35,13 +33,11 @@ pub(super) struct WorkerSeen {
     pub(super) since: Duration,
 }
 
-/// Watches one load.
 pub(super) struct Watch<'a> {
     pub(super) target: &'a dyn Target,
     pub(super) console: Console,
     /// When requests begin to be measured, since the start.
     pub(super) warmup: Duration,
-    /// For how long they are.
     pub(super) measured: Duration,
 }
 
@@ -50,7 +46,7 @@ impl Watch<'_> {
     const LOOK_EVERY: Duration = Duration::from_millis(50);
     const WORKERS_MAX: usize = 1000;
 
-    /// Looks on until nobody sends any more.
+    /// Watches until the last request was sent.
     pub(super) fn run(&self, underway: &Underway<'_>, over: &Receiver<()>) -> Seen {
         let mut seen = Seen::default();
         let (mut before, mut second) = (None, 1);

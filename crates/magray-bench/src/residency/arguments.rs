@@ -34,7 +34,7 @@ pub(crate) struct ResidencyArgs {
     /// Write the model of random weights into this folder, as bf16, and load it from there
     #[arg(long, value_name = "DIR", conflicts_with = "random")]
     pub(super) write_model: Option<PathBuf>,
-    /// Do so many rounds of moves by chance, with many callers at once
+    /// Do this many rounds of random moves, with many callers at once
     #[arg(long, value_name = "ROUNDS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) random: Option<u32>,
     /// Models that take part

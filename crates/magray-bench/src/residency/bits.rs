@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use magray_engine::{DeviceName, Precision, engine::Answer};
 
-/// What fixes the bits of an answer.
+/// What determines the bits of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Question {
     pub(super) model: usize,
@@ -14,13 +14,12 @@ pub(super) struct Question {
     pub(super) texts: usize,
 }
 
-/// The first answers.
 #[derive(Debug, Default)]
 pub(super) struct FirstAnswers(HashMap<(Question, DeviceName, Precision), Vec<u32>>);
 
 impl FirstAnswers {
-    /// Whether an answer has the bits of the first to the same question. One that was computed together with others'
-    /// texts is not compared: another batch may be added up in another order.
+    /// Whether an answer has the same bits as the first to this question. Answers from batches with other requests' texts are
+    /// not compared: their sums may be in another order.
     pub(super) fn is_same(&mut self, question: Question, answer: &Answer) -> bool {
         if answer.batch_texts as usize != question.texts {
             return true;

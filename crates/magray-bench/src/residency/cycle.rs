@@ -27,7 +27,6 @@ use crate::{
 /// Longer than any model takes.
 const LONG: Duration = Duration::from_secs(300);
 
-/// Runs the rounds and tells what they came to.
 pub(super) fn run(args: &ResidencyArgs, console: Console) -> Result<(), Failure> {
     let name = args.compute.model.clone();
     let source = match &args.write_model {
@@ -69,11 +68,10 @@ pub(super) fn run(args: &ResidencyArgs, console: Console) -> Result<(), Failure>
     cycle.fault().map_or(Ok(()), |fault| Err(Failure::Broken(fault)))
 }
 
-/// A text that the model can read, by its ids.
 fn text_for(source: &ModelSource, tokens: usize) -> Result<Vec<u32>, Failure> {
     let vocabulary = match source {
         ModelSource::Synthetic(shape) => Vocabulary { size: shape.vocab, tokens_max: shape.positions },
-        // Every vocabulary has so many words.
+        // Every vocabulary is larger.
         ModelSource::Folder(_) => Vocabulary { size: 100, tokens_max: tokens },
     };
     if tokens > vocabulary.tokens_max {
@@ -83,7 +81,6 @@ fn text_for(source: &ModelSource, tokens: usize) -> Result<Vec<u32>, Failure> {
     Ok(synthetic::batch(1, Lengths::Equal(tokens), &vocabulary).remove(0))
 }
 
-/// What is measured.
 struct Subject {
     engine: Engine,
     device: DeviceName,
@@ -91,7 +88,7 @@ struct Subject {
 }
 
 impl Subject {
-    /// All rounds; the words of what stopped them, where something did.
+    /// Runs all rounds; returns why they stopped early, if they did.
     fn run(&self, rounds: u32, cycle: &mut Cycle, options: &GpuOptions) -> Result<(), String> {
         let mut first = FirstAnswers::default();
         let look = |state| StateMemory::look(state, &self.engine, options);
@@ -132,7 +129,7 @@ impl Subject {
         Ok(())
     }
 
-    /// One request, timed from now to its answer.
+    /// Sends one request and times it to its answer.
     fn answer(&self, phase: Phase, cycle: &mut Cycle, first: &mut FirstAnswers) -> Result<(), String> {
         let work = Work { allowed: Allowed::Gpu, ..Work::from_ids(0, vec![self.text.clone()]) };
         let started = Instant::now();
@@ -151,7 +148,6 @@ impl Subject {
         Ok(())
     }
 
-    /// Until the GPU has no worker.
     fn wait_for_rest(&self) -> Result<(), String> {
         let until = Instant::now() + LONG;
         loop {

@@ -11,10 +11,9 @@ use magray_engine::{
 };
 use serde::Serialize;
 
-/// A worker tells its memory with every sign of life; by then the last word is of the state that is looked at.
+/// Workers report their memory with each heartbeat: after this time the last report is of the current state.
 const TOLD_WITHIN: Duration = Duration::from_millis(600);
 
-/// Memory in one state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct StateMemory {
     pub(super) state: &'static str,
@@ -26,13 +25,11 @@ pub(super) struct StateMemory {
     pub(super) pool: Option<PoolStats>,
 }
 
-/// The GPU, as the engine sees it.
 pub(super) fn gpu_of(engine: &Engine) -> Option<DeviceStatus> {
     engine.status().devices.into_iter().find(|device| device.name != DeviceName::Cpu)
 }
 
 impl StateMemory {
-    /// Looks now.
     pub(super) fn look(state: &'static str, engine: &Engine, options: &GpuOptions) -> Self {
         std::thread::sleep(TOLD_WITHIN);
         let Some(gpu) = gpu_of(engine) else { return Self::without_engine(state, None) };

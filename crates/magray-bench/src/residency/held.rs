@@ -10,16 +10,15 @@ use std::{
 
 use serde::Serialize;
 
-/// What is held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held {
-    /// By what they stand for, with their count: numbers change their meaning.
+    /// Counted by what they refer to: descriptor numbers are reused.
     descriptors: BTreeMap<String, usize>,
     shared_memory_bytes: u64,
     processes: Vec<u32>,
 }
 
-/// What is held in the end and was not before.
+/// What is held at the end and was not before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Left {
     pub(super) file_descriptors: usize,
@@ -30,7 +29,6 @@ pub(super) struct Left {
 }
 
 impl Held {
-    /// What is held now.
     pub(super) fn now() -> Self {
         let links = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
         let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
@@ -43,7 +41,7 @@ impl Held {
         Self { descriptors, shared_memory_bytes: shared.sum(), processes: children() }
     }
 
-    /// What is held now beyond this. What is just being let go of is waited for.
+    /// What is held now beyond this. Waits for what is being freed.
     pub(super) fn left(&self, wait: Duration) -> Left {
         let until = Instant::now() + wait;
         loop {
@@ -76,7 +74,7 @@ impl Held {
 }
 
 impl Left {
-    /// What is left, in words; nothing where nothing is.
+    /// For people; empty where nothing is left.
     pub(super) fn words(&self) -> Vec<String> {
         let Self { file_descriptors, shared_memory_bytes, processes, examples } = self;
         let mut words = Vec::new();
@@ -112,7 +110,7 @@ fn length_of(map: &str) -> Option<u64> {
     u64::from_str_radix(end, 16).ok()?.checked_sub(u64::from_str_radix(start, 16).ok()?)
 }
 
-/// Processes whose parent this is; also those that have ended and nobody has waited for.
+/// Child processes, zombies included.
 fn children() -> Vec<u32> {
     let own = std::process::id();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();

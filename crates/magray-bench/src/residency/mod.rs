@@ -17,7 +17,6 @@ use magray_engine::engine::{Keeping, ModelPlan, ModelSource, SimulatedGpu};
 use crate::{engine_start::Measured, failure::Failure, terminal::Console};
 pub(crate) use arguments::ResidencyArgs;
 
-/// Runs `magray-bench residency`.
 pub(crate) fn run(args: &ResidencyArgs, console: Console) -> Result<(), Failure> {
     match args.random {
         Some(rounds) => random::run(args, rounds, console),
@@ -25,8 +24,7 @@ pub(crate) fn run(args: &ResidencyArgs, console: Console) -> Result<(), Failure>
     }
 }
 
-/// All that both ways of measuring have in common: one device, models that come when they are asked for and leave when
-/// they are told to.
+/// Common to both measurements: one device; models are loaded by requests and leave by command only.
 fn measured(args: &ResidencyArgs, models: Vec<(String, ModelSource)>) -> Result<Measured, Failure> {
     let mut measured = Measured::new(models, args.compute.options()?);
     // What leaves by itself would spoil the times.

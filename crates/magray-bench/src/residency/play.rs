@@ -1,5 +1,5 @@
 //! Rounds by chance: models are moved by hand while callers ask for them, and every answer is checked.
-//! Moves nothing that must not be: some room on the GPU is always left to models that nobody favours.
+//! Never pins all memory: some of the GPU is always left to models that are not favoured.
 
 use std::{
     collections::BTreeMap,
@@ -25,17 +25,15 @@ const REQUESTS_A_ROUND: usize = 4;
 const TEXTS_MAX: usize = 4;
 const MOVES_MAX: usize = 3;
 
-/// What is played with.
 pub(super) struct Play<'a> {
     pub(super) engine: Engine,
     pub(super) subjects: &'a [Subject],
     pub(super) callers: usize,
-    /// Models that have room at once.
+    /// How many models fit at once.
     pub(super) fit: usize,
     pub(super) seed: u64,
 }
 
-/// What came of it.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Counts {
     pub(super) requests: u64,
@@ -66,7 +64,6 @@ impl Counts {
     }
 }
 
-/// What the callers share.
 #[derive(Default)]
 struct Score {
     counts: Mutex<Counts>,
@@ -74,7 +71,6 @@ struct Score {
 }
 
 impl Play<'_> {
-    /// Plays all rounds. `on_round` is called before each.
     pub(super) fn run(&self, rounds: u32, on_round: impl Fn(u32)) -> Counts {
         let score = Score::default();
         let mut hand = Hand { play: self, score: &score, chance: SplitMix64::new(self.seed), favoured: Vec::new() };
@@ -95,7 +91,6 @@ impl Play<'_> {
         counts
     }
 
-    /// Some requests of one caller, one after the other.
     fn call(&self, score: &Score, chance: &mut SplitMix64) {
         for _ in 0..REQUESTS_A_ROUND {
             let model = chance.below(self.subjects.len());
@@ -142,7 +137,6 @@ impl Play<'_> {
     }
 }
 
-/// The hand that moves models.
 struct Hand<'a> {
     play: &'a Play<'a>,
     score: &'a Score,
@@ -176,7 +170,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Favours a model, or takes that back.
+    /// Favours a model, or stops favouring it.
     fn favour(&mut self, model: usize) -> Result<(), EngineError> {
         let engine = &self.play.engine;
         if let Some(at) = self.favoured.iter().position(|favoured| *favoured == model) {
@@ -194,7 +188,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Everything out of all memory, which must be possible now that nobody asks.
+    /// Releases every model; possible because no request is left.
     fn let_all_go(&mut self) {
         for model in 0..self.play.subjects.len() {
             let engine = &self.play.engine;
@@ -212,7 +206,7 @@ impl Hand<'_> {
         }
     }
 
-    /// How many models take memory of the GPU now.
+    /// Counts the models that take GPU memory now.
     fn look(&self) {
         let takes = |at: &Residency| matches!(at, Residency::OnDevice | Residency::Loading | Residency::Leaving);
         let models = self.play.engine.status().models;

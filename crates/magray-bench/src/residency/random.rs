@@ -29,7 +29,6 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// Rounds from one line of progress to the next.
 const NOTE_EVERY: u32 = 50;
 
-/// Plays the rounds and tells what they came to.
 pub(super) fn run(args: &ResidencyArgs, rounds: u32, console: Console) -> Result<(), Failure> {
     let (models, fit) = (args.models as usize, args.fit as usize);
     if fit >= models {
@@ -93,7 +92,7 @@ pub(super) fn run(args: &ResidencyArgs, rounds: u32, console: Console) -> Result
     report.fault(args.strict).map_or(Ok(()), |fault| Err(Failure::Broken(fault)))
 }
 
-/// Sees to it that as many models fit as were asked for, and not one more; says how much memory that is.
+/// Sets a limit at which exactly as many models fit as were asked for; returns the bytes.
 fn set_limit(args: &ResidencyArgs, subjects: &[Subject], measured: &mut Measured) -> Result<u64, Failure> {
     let precision = settled_precision(args, subjects, &measured.encoder)?;
     let weights = subjects::bytes_max(subjects, precision);
@@ -114,7 +113,6 @@ fn set_limit(args: &ResidencyArgs, subjects: &[Subject], measured: &mut Measured
     }
 }
 
-/// The arithmetic that the GPU will compute in.
 fn settled_precision(args: &ResidencyArgs, subjects: &[Subject], asked: &EncoderOptions) -> Result<Precision, Failure> {
     match (asked.precision.or(asked.gpu.precision), subjects.first()) {
         (PrecisionChoice::Exactly(precision), _) => Ok(precision),
@@ -127,7 +125,7 @@ fn settled_precision(args: &ResidencyArgs, subjects: &[Subject], asked: &Encoder
     }
 }
 
-/// Waits until the GPU, which has no model any more, has no worker either; says what is taken of it.
+/// Waits until the GPU, which holds no model any more, has no worker either; returns what it still holds.
 fn wait_for_rest(engine: &Engine) -> AtRest {
     let until = Instant::now() + MOVE_MAX;
     loop {
@@ -151,7 +149,7 @@ struct Report {
     models: usize,
     fit: usize,
     seed: u64,
-    /// That the models share.
+    /// Shared by the models.
     memory_bytes: u64,
     seconds: f64,
     loads: u64,
@@ -181,7 +179,7 @@ struct AtRest {
 }
 
 impl Report {
-    /// What must not be, in words. Without `strict`, requests may be refused for want of room, and moves be late.
+    /// What went wrong, for people. Without `strict`, requests may be refused for lack of memory, and moves may be late.
     fn fault(&self, strict: bool) -> Option<String> {
         let Counts { failed, wrong, other_bits, refused, moves_failed, .. } = &self.counts;
         let lenient = if strict { (*refused, *moves_failed) } else { (0, 0) };
@@ -241,7 +239,7 @@ impl Report {
 }
 
 impl Remains {
-    /// What is left, in words; nothing where nothing is.
+    /// For people; empty where nothing is left.
     fn words(&self) -> Vec<String> {
         let AtRest { is_resting, device_bytes, pool_bytes } = self.at_rest;
         let mut words = Vec::new();

@@ -10,12 +10,12 @@ use serde::Serialize;
 use super::device_memory::StateMemory;
 use crate::terminal::aligned;
 
-/// A step of a model's coming and going.
+/// A step of loading and unloading a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// From nothing to the first answer.
     FirstLoad,
-    /// An answer while the model is there.
+    /// An answer while the model is on the GPU.
     Warm,
     /// The first after a load: it waits for the copy in the memory of the host.
     FirstOffload,
@@ -32,7 +32,6 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// All, in the order in which they are shown.
     const ALL: [Self; 9] = [
         Self::FirstLoad,
         Self::Warm,
@@ -45,7 +44,6 @@ impl Phase {
         Self::Reload,
     ];
 
-    /// One word for programs.
     pub(super) fn code(self) -> &'static str {
         match self {
             Self::FirstLoad => "first_load",
@@ -74,7 +72,7 @@ impl Phase {
         }
     }
 
-    /// Whether all weights go to the GPU in it.
+    /// Whether it copies all weights to the GPU.
     fn moves_weights(self) -> bool {
         matches!(self, Self::FirstLoad | Self::Wake | Self::Preheat | Self::ColdWake | Self::Reload)
     }
@@ -99,7 +97,6 @@ pub(super) struct Cycle {
     pub(super) complaints: Vec<String>,
 }
 
-/// The times of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct PhaseTimes {
     phase: &'static str,
@@ -136,7 +133,6 @@ impl Cycle {
         }
     }
 
-    /// What must not be, in words.
     pub(super) fn fault(&self) -> Option<String> {
         let Self { failed, wrong, complaints, .. } = self;
         let is_fine = *failed == 0 && *wrong == 0;
@@ -158,7 +154,6 @@ fn phases(times: &[(Phase, Duration)]) -> impl Iterator<Item = (Phase, PhaseTime
     })
 }
 
-/// The tables of times and of memory.
 pub(super) fn cycle_table(cycle: &Cycle) -> String {
     let cells = |(phase, times): (Phase, PhaseTimes)| {
         let speed = cycle.bytes as f64 / (times.median_ms / 1e3) / 1e9;

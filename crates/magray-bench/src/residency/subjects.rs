@@ -18,7 +18,6 @@ const TOKENS_MAX: usize = 16;
 /// So that weights take far more memory than passes do, whatever the shape.
 const VOCABULARY_MIN: usize = 32_768;
 
-/// A model of random weights.
 #[derive(Debug)]
 pub(super) struct Subject {
     pub(super) name: String,
@@ -26,13 +25,12 @@ pub(super) struct Subject {
     pub(super) pool: Pool,
 }
 
-/// Makes models of about this shape; no two of them give a text the same vector.
+/// Makes models of about this shape, no two of which give a text the same vector.
 pub(super) fn make(base: EncoderShape, count: usize, asked: &EncoderOptions) -> Result<Vec<Subject>, Failure> {
     (0..count).map(|at| one(varied(base, at), at, asked)).collect()
 }
 
-/// What the weights of the largest take of a GPU's memory, as a simulated one and the CPU's arithmetic would have it, or
-/// as a real one would.
+/// The GPU memory of the largest model's weights, on a simulated GPU or on a real one.
 pub(super) fn bytes_max(subjects: &[Subject], precision: Precision) -> u64 {
     subjects.iter().map(|subject| subject.shape.weight_bytes(precision)).max().unwrap_or(0)
 }
@@ -56,7 +54,6 @@ fn one(shape: EncoderShape, at: usize, asked: &EncoderOptions) -> Result<Subject
     Ok(Subject { name, shape, pool })
 }
 
-/// What the CPU makes of texts.
 fn vectors(name: &str, shape: EncoderShape, texts: &[Vec<u32>], options: &EncoderOptions) -> Result<Vec<f32>, Failure> {
     let opened = SingleDevice::open(&ModelSource::Synthetic(shape), DeviceName::Cpu, options);
     let mut model = opened.map_err(|reason| Failure::load(name, reason))?;

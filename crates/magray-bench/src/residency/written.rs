@@ -14,10 +14,9 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 
 const WEIGHTS: &str = "model.safetensors";
-/// Tensors begin at different places of this block, again and again: random enough, and as fast as the disk.
+/// Tensors begin at varying offsets into one block of noise: random enough, and as fast as the disk.
 const NOISE_NUMBERS: usize = 4 << 20;
 
-/// Writes the model into this folder, unless it is there already.
 pub(super) fn write(folder: &Path, shape: &EncoderShape) -> Result<(), Failure> {
     let failed = |reason: io::Error| Failure::File { path: folder.to_owned(), reason };
     fs::create_dir_all(folder).map_err(failed)?;
@@ -37,7 +36,6 @@ pub(super) fn write(folder: &Path, shape: &EncoderShape) -> Result<(), Failure> 
     fs::write(folder.join("config.json"), config).map_err(failed)
 }
 
-/// A tensor of the file.
 struct Tensor {
     name: String,
     shape: Vec<usize>,
@@ -105,7 +103,7 @@ fn config(shape: &EncoderShape) -> String {
     format!("{config:#}\n")
 }
 
-/// The least that is a tokenizer: the model is asked by token ids.
+/// A minimal tokenizer: requests carry token ids.
 fn tokenizer() -> String {
     let special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"];
     let vocab: Map<String, Value> =

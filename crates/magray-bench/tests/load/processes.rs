@@ -25,7 +25,7 @@ pub(crate) struct Process {
     command: String,
 }
 
-/// A process whose end is waited for; also one that nobody reaps counts as gone.
+/// A process whose end is waited for; a zombie counts as gone.
 #[derive(Debug)]
 pub(crate) struct Gone {
     process: Process,

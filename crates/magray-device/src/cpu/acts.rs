@@ -8,7 +8,6 @@ use super::aligned::{Aligned, Plain};
 use crate::Rows;
 use half::bf16;
 
-/// Columns of a panel.
 pub(super) const PANEL: usize = 32;
 /// Kernels read rows in whole tiles: buffers hold this many rows more than they use.
 pub(super) const ROWS_READ_BEYOND: usize = 32;
@@ -30,14 +29,13 @@ struct Panels<T: Plain> {
     stride: usize,
 }
 
-/// The number format of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     F32,
     Bf16,
 }
 
-/// Where panels lie: threads share it, each writing rows or panels of its own.
+/// The address of panels: threads share it, each writing rows or panels of its own.
 pub(super) struct Grid<T> {
     start: *mut T,
     /// Elements between panels.
@@ -67,7 +65,6 @@ impl<T> Grid<T> {
         self.start.wrapping_add(panel * self.stride + row * PANEL)
     }
 
-    /// One element.
     pub(super) fn at(self, row: usize, column: usize) -> *mut T {
         self.row(row, column / PANEL).wrapping_add(column % PANEL)
     }
@@ -84,8 +81,8 @@ pub(super) enum AnyGrid {
     Bf16(Grid<bf16>),
 }
 
-/// The distance between panels of so many rows: whole rows, and an odd number of lines, lest the panels of one row
-/// all fall into the same set of the first cache.
+/// The distance between panels of this many rows: an odd number of cache lines, so that the panels of one row do not all fall
+/// into the same set of the L1 cache.
 pub(super) fn panel_stride<T>(rows: usize) -> usize {
     let lines_per_row = (PANEL * size_of::<T>()).div_ceil(64);
     let rows = rows + ROWS_READ_BEYOND;

@@ -51,7 +51,7 @@ impl<T: Plain> Aligned<T> {
         Self { start, len, pages: None, owns: PhantomData }
     }
 
-    /// The bytes of the pages from `at` on, which nobody else has.
+    /// The bytes of the pages from `at` on, which are used by no other slice.
     fn on(pages: Arc<Pages>, at: usize, len: usize) -> Self {
         assert!(
             at + len * size_of::<T>() <= pages.bytes && at.is_multiple_of(LINE_BYTES),
@@ -183,7 +183,7 @@ mod tests {
         let lens = [0, 1, 1000, 300_000, ROOM_BYTES / 4 - 1, 5, 2_000_000, ROOM_BYTES];
         let mut buffers: Vec<Aligned<f32>> = lens.iter().map(|&len| region.zeroed(len)).collect();
         for (i, buffer) in buffers.iter_mut().enumerate() {
-            assert!(buffer.iter().all(|&x| x == 0.0), "nobody else's");
+            assert!(buffer.iter().all(|&x| x == 0.0), "no other buffer's");
             buffer.fill(i as f32);
         }
         buffers.remove(2);

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Queries of a block: two tiles.
 pub(super) const QUERY_ROWS: usize = 32;
 
-/// One thread's room for the blocks that it has in hand.
+/// One thread's buffers for the blocks in progress.
 pub(super) struct HeadScratch<E: Plain> {
     keys: Aligned<E>,
     values: Aligned<E>,
@@ -81,7 +81,6 @@ pub(super) struct Queries {
 }
 
 impl Queries {
-    /// No block.
     const NONE: Self = Self { head: usize::MAX, start: usize::MAX, tokens: 1, from: 0, rows: 0 };
 
     fn is_none(&self) -> bool {
@@ -162,7 +161,7 @@ struct SoftmaxRows<'a, E> {
 }
 
 impl<E: Stored> SoftmaxRows<'_, E> {
-    /// Does what belongs behind a product: an equal part of what is left.
+    /// Does an equal part of what is left, after each product.
     #[inline(always)]
     unsafe fn go_on<S: Simd>(&mut self) {
         let end = self.rows.start + self.rows.len().div_ceil(self.products.max(1));
@@ -191,7 +190,6 @@ impl<E: Products, I> Attention<'_, E, I> {
         tokens.next_multiple_of(PANEL) * PANEL
     }
 
-    /// Lays a head's keys out as panels.
     unsafe fn lay_keys(&mut self, of: Queries) {
         let (tokens, width) = self.scratch.room;
         assert!(tokens >= of.tokens && width >= self.head_size, "the scratch was sized for the batch");
@@ -206,7 +204,6 @@ impl<E: Products, I> Attention<'_, E, I> {
         }
     }
 
-    /// Lays a head's values out as panels.
     unsafe fn lay_values(&mut self, of: Queries) {
         let columns = self.head(of, 2);
         for (panel, first) in (0..self.head_size).step_by(PANEL).enumerate() {
@@ -218,7 +215,6 @@ impl<E: Products, I> Attention<'_, E, I> {
         }
     }
 
-    /// Multiplies the queries with all keys.
     #[inline(always)]
     unsafe fn score<S: Simd>(&mut self, of: Queries, turn: usize, others: &mut SoftmaxRows<'_, E>) {
         let scores = self.scratch.scores(turn);

@@ -58,7 +58,6 @@ fn has(path: CpuPath) -> bool {
     path == CpuPath::Portable
 }
 
-/// Whether int8 dot products run on 512-bit vectors.
 pub(crate) fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512vnni");

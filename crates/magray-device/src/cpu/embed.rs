@@ -9,10 +9,10 @@ use crate::{Embedding, TokenBatch};
 use magray_core::CpuPath;
 use std::ops::Range;
 
-/// Word vectors lie far away, in any order: they are asked for so many tokens before they are read.
+/// Word vectors are spread over memory: they are prefetched this many tokens before they are read.
 const TOKENS_AHEAD: usize = 4;
 
-/// Asks for memory to be near when it is read.
+/// Prefetches memory.
 struct Fetch(Range<*const u8>);
 
 impl Kernel for Fetch {
@@ -70,7 +70,6 @@ impl Embedding {
     }
 }
 
-/// One thread's room for a row.
 #[derive(Default)]
 pub(super) struct EmbedScratch {
     sum: Vec<f32>,

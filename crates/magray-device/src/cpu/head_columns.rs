@@ -16,7 +16,6 @@ impl<E> HeadColumns<E> {
         self.grid.at(token, self.column + dimension)
     }
 
-    /// Whether the head's columns are whole panels.
     pub(super) fn is_aligned(&self) -> bool {
         self.column.is_multiple_of(PANEL) && self.size.is_multiple_of(PANEL)
     }

@@ -1,37 +1,36 @@
 //! Work that threads share by items: each has its own, and helps the others when these are done.
 //!
-//! Cores are not alike: some are slower by design, others because somebody else computes on them. Equal shares would all
+//! Cores are not alike: some are slower by design, others because other programs compute on them. Equal shares would all
 //! wait for the slowest.
 
-use super::turns::offer_core;
+use super::sched_slice::yield_core;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The items of a team's threads, filled anew for each piece of work.
+/// The items of a team's threads, filled for each piece of work.
 pub(super) struct Shares(Box<[Share]>);
 
-/// A thread's items that nobody has taken yet: the first and the end, 32 bits each. On a line of its own, since it is
+/// A thread's items that are not taken yet: the first and the end, 32 bits each. On a cache line of its own, since it is
 /// changed often.
 #[repr(align(64))]
 struct Share(AtomicU64);
 
-/// What one thread takes of them.
+/// The iterator of one thread over items.
 pub(super) struct Items<'a> {
     shares: &'a Shares,
     rank: usize,
     taken: usize,
 }
 
-/// Items between two looks at the clock. An item is a panel of weights for the rows of a chunk, or a head of a text. Reckoned for
-/// the 256 rows that a thread has for itself, so many are tens of microseconds with AMX and about a millisecond in f32.
-const OFFER_EVERY: usize = 4;
+/// Items between two looks at the clock. An item is a panel of weights for the rows of a chunk, or a head of a text. With the
+/// 256 rows that a thread has for itself, these take tens of microseconds with AMX and about a millisecond in f32.
+const YIELD_EVERY: usize = 4;
 
 /// The part of `total` that belongs to a rank.
 pub(super) fn share(total: usize, ranks: usize, rank: usize) -> Range<usize> {
     total * rank / ranks..total * (rank + 1) / ranks
 }
 
-/// First and end of a share.
 fn unpack(packed: u64) -> (u64, u64) {
     (packed >> 32, packed & u64::from(u32::MAX))
 }
@@ -42,8 +41,7 @@ impl Share {
         self.0.store(first << 32 | end, Ordering::Relaxed);
     }
 
-    /// Takes the first item, where nobody else takes any: a change that others may make too would wait for all that was
-    /// written before it.
+    /// Takes the first item where no other thread takes any: an atomic read-modify-write would wait for all earlier writes.
     fn take_alone(&self) -> Option<usize> {
         let (first, end) = unpack(self.0.load(Ordering::Relaxed));
         (first < end).then(|| {
@@ -52,7 +50,7 @@ impl Share {
         })
     }
 
-    /// Takes some of what is left: `choose` turns first and end into those that remain. Gives them as they were.
+    /// Takes some of what is left: `choose` turns first and end into those that remain. Returns them as they were.
     fn take(&self, choose: impl Fn(u64, u64) -> (u64, u64)) -> Option<(u64, u64)> {
         let rest = |packed| {
             let (first, end) = unpack(packed);
@@ -77,7 +75,6 @@ impl Shares {
         }
     }
 
-    /// The items of a thread.
     pub(super) fn of(&self, rank: usize) -> Items<'_> {
         Items { shares: self, rank, taken: 0 }
     }
@@ -88,8 +85,8 @@ impl Iterator for Items<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<usize> {
-        if self.taken.is_multiple_of(OFFER_EVERY) {
-            offer_core();
+        if self.taken.is_multiple_of(YIELD_EVERY) {
+            yield_core();
         }
         self.taken += 1;
         let own = &self.shares.0[self.rank];

@@ -16,9 +16,9 @@ mod pack_tiles;
 mod pool;
 mod pooling;
 mod products;
+mod sched_slice;
 mod simd;
 mod softmax;
-mod turns;
 mod widened;
 
 pub use acts::Acts;
@@ -26,7 +26,7 @@ pub use detect::{PathUnavailable, available_paths};
 pub use gemm::Linear;
 pub use ops::CpuOps;
 pub use pool::ThreadPool;
-pub use turns::{look_after_callers, take_short_turns};
+pub use sched_slice::{register_latency_thread, request_short_slices};
 pub use widened::{Wide, widened};
 
 use crate::{Device, DistanceBias, Embedding, LinearSource, Norm};
@@ -57,12 +57,12 @@ pub enum CpuError {
 pub struct Cpu {
     path: CpuPath,
     pool: ThreadPool,
-    /// Where packed weights lie.
+    /// The memory of packed weights.
     weights: Region,
 }
 
 impl Cpu {
-    /// The CPU on the path asked for (or the best there is) with so many threads (or one a core).
+    /// The CPU on the path asked for (or the best there is) with this many threads (or one a core).
     pub fn new(path: Option<CpuPath>, threads: Option<usize>) -> Result<Self, CpuError> {
         let path = detect::choose_path(path)?;
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));

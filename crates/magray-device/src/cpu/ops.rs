@@ -32,7 +32,7 @@ pub struct CpuOps {
     answer: Vec<f32>,
 }
 
-/// What one thread of the team works in.
+/// One thread's scratch memory.
 struct Rank(UnsafeCell<Scratch>);
 
 struct Scratch {
@@ -79,7 +79,7 @@ impl CpuOps {
 
     /// Runs `f(rank, scratch)` on every thread of the team.
     fn fork(&self, f: &(dyn Fn(usize, &mut Scratch) + Sync)) {
-        // SAFETY: a rank is one thread's during a fork, so nobody else has its scratch.
+        // SAFETY: a rank is one thread's during a fork, so no other thread has its scratch.
         let run = |rank: usize| f(rank, unsafe { &mut *self.ranks[rank].0.get() });
         if self.ranks.len() == 1 { run(0) } else { self.cpu.pool.run(&run) }
     }

@@ -1,7 +1,7 @@
 //! The one thread pool of the CPU. Forks a closure to all threads and joins them; queues nothing.
 //!
 //! A forward pass forks some forty times, so threads wait for the next fork by spinning for a while and
-//! only then sleep: inside a pass nobody is woken by the system, and an idle pool costs nothing.
+//! only then sleep: inside a pass no thread is woken by the system, and an idle pool costs nothing.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -23,7 +23,7 @@ struct Other {
 }
 
 struct Shared {
-    /// Counts forks; a change tells the others to look at `job`.
+    /// Counts forks; a change makes the others look at `job`.
     fork: AtomicU64,
     job: UnsafeCell<Option<Job>>,
     running: AtomicUsize,
@@ -71,7 +71,7 @@ impl ThreadPool {
         self.others.len() + 1
     }
 
-    /// Says that a run is about to come: threads that sleep wake up and wait for it, while the caller still prepares it.
+    /// Announces a run: sleeping threads wake up while the caller still prepares it.
     pub fn rouse(&self) {
         if self.shared.asleep.load(Ordering::Relaxed) > 0 {
             self.others.iter().for_each(|other| other.thread.unpark());
@@ -86,10 +86,10 @@ impl ThreadPool {
         }
         let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let shared = &*self.shared;
-        // SAFETY: the lifetime is erased, but nobody calls the closure after `running` is back at zero,
+        // SAFETY: the lifetime is erased, but no thread calls the closure after `running` is back at zero,
         // and this function waits for that, also when `f(0)` panics.
         let job = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(f) };
-        // SAFETY: `turn` is held and `running` is zero, so nobody else touches `job`.
+        // SAFETY: `turn` is held and `running` is zero, so no other thread touches `job`.
         unsafe { *shared.job.get() = Some(Job(job)) };
         shared.running.store(self.others.len(), Ordering::Relaxed);
         // Sequentially consistent with the sleeper's announcement: either it sees the fork or we see it asleep.
@@ -145,7 +145,7 @@ impl Shared {
                 std::hint::spin_loop();
             }
             self.asleep.fetch_add(1, Ordering::SeqCst);
-            // Whoever is woken without a fork was roused, and spins again.
+            // Woken without a fork: it was roused, and spins again.
             if self.fork.load(Ordering::SeqCst) == seen {
                 std::thread::park();
             }

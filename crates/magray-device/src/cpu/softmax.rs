@@ -1,4 +1,4 @@
-//! Softmax of rows of attention scores. Leaves the division to whoever uses the weights: it is one a row there.
+//! Softmax of rows of attention scores. Leaves the division to the user of the weights: it is one a row there.
 
 use super::activation::Stored;
 use super::acts::{Grid, PANEL};
@@ -20,7 +20,7 @@ pub(super) struct Softmax<E> {
 }
 
 impl<E: Stored> Softmax<E> {
-    /// Rows of scores for so many tokens, at least one.
+    /// Rows of scores for this many tokens, at least one.
     #[inline(always)]
     pub(super) fn new(scores: Grid<f32>, weights: Grid<E>, tokens: usize, scale: f32, inverses: *mut f32) -> Self {
         let panels = tokens.div_ceil(PANEL);
@@ -60,7 +60,7 @@ impl<E: Stored> Softmax<E> {
         }
     }
 
-    /// The largest score of a row. Those beyond the last token become as small as can be.
+    /// The largest score of a row. Those beyond the last token become the smallest number.
     #[inline(always)]
     unsafe fn largest<S: Simd>(&self, row: usize) -> f32 {
         // SAFETY: as the caller's.

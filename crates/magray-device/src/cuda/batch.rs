@@ -18,13 +18,13 @@ pub(super) struct Bucket {
     pub(super) blocks: usize,
 }
 
-/// Rows of activations that so many tokens take: whole boxes, and few different sizes.
+/// Rows of activations that this many tokens take: whole boxes, and few different sizes.
 pub(super) fn padded_rows(rows: usize) -> usize {
     coarse(rows, 64, 16)
 }
 
-/// Rows that room is made for when so many are needed: at least as many as [`padded_rows`], in few steps.
-pub(super) fn roomy_rows(rows: usize) -> usize {
+/// Rows to allocate when this many are needed: at least as many as [`padded_rows`], in few steps.
+pub(super) fn allocated_rows(rows: usize) -> usize {
     coarse(rows, 64, 4)
 }
 
@@ -68,7 +68,7 @@ fn count_blocks(batch: &TokenBatch<'_>) -> usize {
     batch.offsets.windows(2).map(|text| (text[1] - text[0]).div_ceil(BLOCK_QUERIES)).sum()
 }
 
-/// Writes a batch for its bucket.
+/// Writes a batch into the layout of its bucket.
 pub(super) fn stage(batch: &TokenBatch<'_>, skip: usize, words: &mut [u32]) {
     let layout = Bucket::of(batch).layout();
     let words = &mut words[..layout.words];
@@ -152,6 +152,6 @@ mod tests {
         assert_eq!(padded_rows(869), 896);
         assert_eq!(padded_rows(15_193), 15_360);
         assert_eq!(padded_rows(16_384), 16_384);
-        assert_eq!([1, 200, 1000, 24_576].map(roomy_rows), [64, 256, 1024, 24_576]);
+        assert_eq!([1, 200, 1000, 24_576].map(allocated_rows), [64, 256, 1024, 24_576]);
     }
 }

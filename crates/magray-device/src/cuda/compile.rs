@@ -43,7 +43,7 @@ impl KernelSpec {
         self
     }
 
-    /// With a demand on the GPU.
+    /// With a requirement on the GPU.
     #[must_use]
     pub fn needs(mut self, needs: Needs) -> Self {
         self.needs = needs;

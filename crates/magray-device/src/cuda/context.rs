@@ -26,7 +26,7 @@ pub struct MemoryOptions {
     pub by_driver: bool,
     /// Where to write down what is taken and given back, for comparisons.
     pub trace: Option<std::path::PathBuf>,
-    /// Whether the driver keeps knowing weights in host memory; `None`: where that pays.
+    /// Keep host weights page-locked (`cuMemHostRegister`); `None`: where that pays.
     pub keeps_registered: Option<bool>,
 }
 
@@ -41,8 +41,7 @@ pub struct Context {
     memory: Mutex<Option<DeviceMemory>>,
     pinned: Mutex<PinnedMemory>,
     streams: Mutex<Streams>,
-    /// Whether memory waits for a stream: if not, nobody has to be told how far streams are. Changed under the memory's
-    /// own lock alone.
+    /// Whether memory waits for a stream: if not, streams need not be queried. Changed under the memory's own lock only.
     memory_rests: AtomicBool,
     pinned_rests: AtomicBool,
 }
@@ -51,7 +50,7 @@ pub struct Context {
 #[derive(Debug, Default)]
 struct Streams {
     live: Vec<Arc<Progress>>,
-    /// Names of streams that are gone, with the points they had come to: the next to bear a name goes on from there.
+    /// Ids of streams that are gone, with the points they had reached: the next stream with an id goes on from there.
     spare: Vec<(StreamId, u64)>,
     named: u32,
 }
@@ -110,7 +109,7 @@ impl Context {
         CudaError::check(unsafe { sys::cuCtxSetCurrent(self.raw) })
     }
 
-    /// Whether the driver is to keep knowing weights in host memory; `None`: where that pays.
+    /// Keep host weights page-locked; `None`: where that pays.
     #[cfg(unix)]
     pub(super) fn keeps_registered(&self) -> Option<bool> {
         self.keeps_registered
@@ -141,17 +140,17 @@ impl Context {
         self.device_pool_stats().peak_used
     }
 
-    /// How the pool of the GPU's memory is.
+    /// Statistics of the pool of GPU memory.
     pub fn device_pool_stats(&self) -> PoolStats {
         self.with_memory(|memory| memory.stats())
     }
 
-    /// How the pool of pinned host memory is.
+    /// Statistics of the pool of page-locked host memory.
     pub fn pinned_pool_stats(&self) -> PoolStats {
         self.pinned().stats()
     }
 
-    /// Gives back all memory that nobody uses.
+    /// Gives all unused memory back to the driver.
     pub fn trim(&self) {
         self.with_memory(|memory| memory.trim_all());
         if self.bind().is_ok() {
@@ -159,8 +158,8 @@ impl Context {
         }
     }
 
-    /// What is to be done now and then, best about once a second: gives back what was unused for so many calls of this,
-    /// and joins scattered memory. Cheap where there is nothing to do.
+    /// Maintenance, to be called about once a second: gives back what was unused for this many calls, and joins scattered
+    /// memory. Cheap where there is nothing to do.
     pub fn tend(&self, keep_epochs: u32) {
         self.with_memory(|memory| memory.tend(keep_epochs));
         if self.bind().is_ok() {
@@ -168,7 +167,7 @@ impl Context {
         }
     }
 
-    /// Takes memory of the GPU for work in a stream.
+    /// Allocates GPU memory for work in a stream.
     #[inline]
     pub(super) fn take(&self, bytes: usize, stream: StreamId) -> Result<Taken, CudaError> {
         // Nearly always there is memory at hand: that way is kept short.
@@ -178,12 +177,12 @@ impl Context {
         }
     }
 
-    /// Takes memory of the GPU that can be taken from under its addresses as a whole.
+    /// Allocates GPU memory that can be unmapped from its addresses as a whole.
     pub(super) fn take_parkable(&self, bytes: usize) -> Result<Taken, CudaError> {
         self.or_after_a_look(|memory| memory.take_parkable(bytes as u64))
     }
 
-    /// Tries it; where there is no memory but some rests, looks how far the streams are and tries once more.
+    /// Tries it; where no memory is free but some waits for streams, queries the streams and tries once more.
     #[cold]
     fn or_after_a_look<T>(&self, attempt: impl Fn(&mut DeviceMemory) -> Result<T, CudaError>) -> Result<T, CudaError> {
         match self.with_memory(&attempt) {
@@ -199,7 +198,7 @@ impl Context {
         }
     }
 
-    /// Takes memory back. Its owner alone may still use it, or any stream if it has none.
+    /// Frees memory. Its owner alone may still use it, or any stream if it has none.
     #[inline]
     pub(super) fn give_back(&self, taken: Taken, owner: Option<&Arc<Progress>>) {
         match owner {
@@ -208,7 +207,7 @@ impl Context {
         }
     }
 
-    /// Takes memory back that somebody may still use.
+    /// Frees memory that a stream may still use.
     fn give_back_later(&self, taken: Taken, owner: Option<&Arc<Progress>>) {
         let rest = |until: Vec<_>| {
             self.with_memory(|memory| {
@@ -243,7 +242,7 @@ impl Context {
         self.pinned_rests.swap(pinned.rests(), Ordering::SeqCst);
     }
 
-    /// Frees what rested for streams that have come far enough.
+    /// Frees memory whose streams have reached their points.
     fn wake_memory(&self) {
         self.with_memory(|memory| {
             memory.reached();
@@ -251,22 +250,22 @@ impl Context {
         });
     }
 
-    /// Whether memory can be taken from under its addresses.
+    /// Whether memory can be unmapped from its addresses.
     pub(super) fn can_park(&self) -> bool {
         self.with_memory(|memory| memory.can_park())
     }
 
-    /// Takes the memory away and leaves the addresses. Nobody uses it.
+    /// Unmaps the memory and keeps the addresses. No stream may be using it.
     pub(super) fn park(&self, taken: &Taken) {
         self.with_memory(|memory| memory.park(taken));
     }
 
-    /// Puts memory behind the addresses again.
+    /// Maps memory at the addresses again.
     pub(super) fn restore(&self, taken: &Taken) -> Result<(), CudaError> {
         self.with_memory(|memory| memory.restore(taken))
     }
 
-    /// Counts a stream in; `raw` is null where nothing is ever put into it.
+    /// Registers a stream; `raw` is null where nothing is ever put into it.
     pub(super) fn new_progress(&self, raw: sys::CUstream) -> Arc<Progress> {
         let mut streams = self.streams();
         let (id, point) = streams.spare.pop().unwrap_or_else(|| {
@@ -278,7 +277,7 @@ impl Context {
         progress
     }
 
-    /// A stream has come to a point.
+    /// A stream has reached a point.
     pub(super) fn reached(&self, progress: &Progress, point: u64) {
         progress.note_reached(point);
         if self.memory_rests.load(Ordering::SeqCst) {
@@ -291,13 +290,13 @@ impl Context {
         }
     }
 
-    /// A stream records from now on, or does not any more: it must not be looked at meanwhile.
+    /// A stream starts or ends recording: it must not be queried meanwhile.
     pub(super) fn records(&self, progress: &Progress, records: bool) {
         let _alone = self.streams();
         progress.note_recording(records);
     }
 
-    /// A stream goes, and nothing of it runs any more. `destroy` is called while nobody can look at it.
+    /// Removes a stream of which nothing runs any more. `destroy` is called while it cannot be queried.
     pub(super) fn ended(&self, progress: &Arc<Progress>, destroy: impl FnOnce()) {
         let mut streams = self.streams();
         streams.live.retain(|known| !Arc::ptr_eq(known, progress));

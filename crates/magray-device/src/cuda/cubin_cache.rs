@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// The beginning of every file, and the version of what follows.
+/// The start of every file, and the version of what follows.
 const MAGIC: [u8; 8] = *b"magraycu";
 const LAYOUT: u32 = 1;
 /// Magic, layout, major and minor version of the compiler, length, checksum.
@@ -78,7 +78,7 @@ impl CubinCache {
         &self.folder
     }
 
-    /// Makes the folder where it is missing, for its owner alone: who can write here chooses what runs on the GPU.
+    /// Makes the folder where it is missing, for its owner only: what is written here runs on the GPU.
     pub fn create_folder(&self) -> io::Result<()> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true);
@@ -95,14 +95,12 @@ impl CubinCache {
             return None;
         }
         let cubin = checked(fs::read(&path).ok()?)?;
-        // Its age decides who is thrown out; in a folder that cannot be written nobody is.
+        // The oldest files are evicted; in a read-only folder none is.
         let _ = File::options().append(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         Some(cubin)
     }
 
-    /// Stores a cubin. Whoever reads meanwhile sees the file before or the file after, whole.
-    ///
-    /// A failure is told for the log and needs no action.
+    /// Stores a cubin. A concurrent reader sees the old file or the new one, whole. A failure is for the log only.
     pub fn put(&self, key: &CubinKey, cubin: &[u8], compiler: (u32, u32)) -> io::Result<()> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         self.create_folder()?;
@@ -121,7 +119,7 @@ impl CubinCache {
         self.folder.join(format!("{}.cubin", key.0))
     }
 
-    /// Throws out the oldest beyond the bound, and what dead processes left. Touches no file that is not a cache's.
+    /// Removes the oldest beyond the limit, and what dead processes left. Touches no other file.
     fn tidy_up(&self) {
         let now = SystemTime::now();
         let mut kept = Vec::new();

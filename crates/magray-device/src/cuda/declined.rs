@@ -50,9 +50,9 @@ pub enum Declined {
     /// A device was named that is not there.
     #[error("there is no device '{asked}': {}", known(available))]
     UnknownDevice {
-        /// The word as it was given.
+        /// The name as it was given.
         asked: String,
-        /// The words that name a device here.
+        /// The names of the devices here.
         available: Vec<String>,
     },
     /// Kernels must be compiled and there is no compiler for them.
@@ -71,7 +71,7 @@ pub enum Declined {
 }
 
 impl Declined {
-    /// A short word for programs: it stays the same from version to version.
+    /// For programs: it stays the same from version to version.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NoDriver => "no_driver",
@@ -86,7 +86,7 @@ impl Declined {
         }
     }
 
-    /// The refusal of a word that names none of these devices.
+    /// The refusal of a name that no device has.
     pub(super) fn unknown(asked: &str, gpus: &[GpuInfo]) -> Self {
         let available = gpus.iter().map(|gpu| format!("cuda:{} ({}, {})", gpu.index, gpu.name, gpu.uuid)).collect();
         Self::UnknownDevice { asked: asked.to_owned(), available }
@@ -97,7 +97,7 @@ fn known(available: &[String]) -> String {
     if available.is_empty() { "there is no GPU".to_owned() } else { format!("there are {}", available.join(", ")) }
 }
 
-/// What to do about the failures of starting that people meet.
+/// What to do about common failures to start.
 fn advice(code: u32) -> &'static str {
     match code {
         34 => "a stub of the toolkit was loaded in its place; take the folder `stubs` out of the library path",

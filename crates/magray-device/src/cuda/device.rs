@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Shared memory that leaves no room for a second block on a multiprocessor.
 const FILLING_BYTES: u32 = 160 * 1024;
 
-/// Unused memory is kept for so many calls of [`Cuda::tend`]: half a minute.
+/// Unused memory is kept for this many calls of [`Cuda::tend`]: half a minute.
 const KEEP_EPOCHS: u32 = 30;
 
 /// How a GPU is used.
@@ -38,7 +38,7 @@ pub struct CudaOptions {
     pub memory_by_driver: bool,
     /// A file to write down what memory is taken and given back, for comparisons.
     pub trace: Option<PathBuf>,
-    /// Whether the driver keeps knowing weights in host memory; `None`: where that pays.
+    /// Keep host weights page-locked (`cuMemHostRegister`); `None`: where that pays.
     pub keeps_registered: Option<bool>,
 }
 
@@ -87,13 +87,13 @@ impl Cuda {
         &self.context
     }
 
-    /// What is to be done about once a second: memory that nobody used for a while goes back to the driver, and what is
-    /// scattered is joined. Cheap where there is nothing to do; may be called beside all other work.
+    /// Maintenance, to be called about once a second: unused memory goes back to the driver, and scattered memory is joined.
+    /// Cheap where there is nothing to do; may run beside all other work.
     pub fn tend(&self) {
         self.context.tend(KEEP_EPOCHS);
     }
 
-    /// Compiles and loads kernels on so many threads.
+    /// Compiles and loads kernels on this many threads.
     pub fn prepare(&self, specs: &[KernelSpec], threads: usize) -> Result<(), DeviceError> {
         Ok(self.kernels.prepare(specs, threads)?)
     }
@@ -121,7 +121,7 @@ impl Cuda {
         self.gpu().multiprocessors as usize
     }
 
-    /// How many clusters of so many blocks run at once, if each block fills a multiprocessor. They stay inside the GPU's
+    /// How many clusters of this many blocks run at once, if each block fills a multiprocessor. They stay inside the GPU's
     /// groups of multiprocessors, whose sizes differ from chip to chip: only the driver knows.
     pub(super) fn clusters_at_once(&self, blocks: usize) -> usize {
         let counts = self.clusters_at_once.get_or_init(|| {

@@ -26,7 +26,7 @@ pub enum DeviceError {
         /// What is there.
         found: u64,
     },
-    /// This GPU's memory cannot be taken from under its addresses: drop the model instead.
+    /// This GPU's memory cannot be unmapped from its addresses: drop the model instead.
     #[error("this GPU cannot take a model's memory away and keep its place: release the model instead")]
     CannotPark,
     /// The weights are not on the GPU: wake the model first.

@@ -17,7 +17,7 @@ const LARGE_BYTES: u64 = 8 << 20;
 /// Where small blocks begin: enough for every load of a kernel and for the copy engine.
 const ALIGN_BYTES: u64 = 256;
 
-/// What was unused for so long is joined with other such memory.
+/// Memory that was unused for this many epochs is joined with other such memory.
 const STITCH_EPOCHS: u32 = 2;
 
 /// How a context's memory is managed.
@@ -35,19 +35,19 @@ pub(super) struct MemoryPlan {
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
     backing: Backing,
-    /// What more than one stream may still use.
+    /// Memory that several streams may still use.
     resting: Vec<Resting<Taken>>,
-    /// For each block that rests in the pool, the stream and the point that it waits for.
+    /// For each freed block that waits in the pool: the stream and the point that it waits for.
     resting_in_pool: Vec<(Arc<Progress>, u64)>,
     workspaces: Workspaces,
     trace: Option<Trace>,
 }
 
-/// How much is taken but for weights, which come and go as a whole.
+/// Allocated bytes without weights, which come and go as a whole.
 #[derive(Debug, Default)]
 struct Workspaces {
     bytes: u64,
-    /// The most since the pool's time last went on.
+    /// The peak since the pool's last epoch.
     peak: u64,
 }
 
@@ -65,14 +65,14 @@ impl std::fmt::Debug for Backing {
     }
 }
 
-/// Memory that was handed out.
+/// An allocation.
 #[derive(Debug)]
 pub(super) struct Taken {
     place: Place,
     address: u64,
-    /// Bytes, if it is a workspace.
+    /// Its bytes, if it is a workspace.
     workspace: u64,
-    /// Its name in the trace.
+    /// Its number in the trace.
     number: u64,
 }
 
@@ -92,7 +92,7 @@ impl Taken {
 #[derive(Debug)]
 pub(super) struct Resting<T> {
     pub(super) what: T,
-    /// Whose points must be reached first.
+    /// The points that must be reached first.
     pub(super) until: Vec<(Arc<Progress>, u64)>,
 }
 
@@ -128,7 +128,7 @@ impl DeviceMemory {
         Ok(Self { backing, resting: Vec::new(), resting_in_pool: Vec::new(), workspaces: Workspaces::default(), trace })
     }
 
-    /// Takes memory for work in a stream. Nothing is known of what it holds.
+    /// Allocates memory for work in a stream, with undefined content.
     pub(super) fn take(&mut self, bytes: u64, stream: StreamId) -> Result<Taken, CudaError> {
         let mut taken = self.take_by(bytes, |pool| pool.allocate(bytes, stream))?;
         taken.workspace = bytes;
@@ -137,7 +137,7 @@ impl DeviceMemory {
         Ok(taken)
     }
 
-    /// Takes memory if the pool can hand it out without a word to anybody.
+    /// Allocates memory if the pool can without a call of the driver.
     #[inline]
     pub(super) fn take_at_hand(&mut self, bytes: u64, stream: StreamId) -> Option<Taken> {
         let (Backing::Mapped { base, pool }, None) = (&mut self.backing, &self.trace) else { return None };
@@ -148,7 +148,7 @@ impl DeviceMemory {
         Some(Taken { place: Place::Pool(block), address, workspace: bytes, number: 0 })
     }
 
-    /// Takes memory back that nobody uses any more.
+    /// Frees memory that no stream uses any more.
     #[inline]
     pub(super) fn give_back_idle(&mut self, taken: Taken) {
         match (&mut self.backing, &self.trace, taken) {
@@ -160,7 +160,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Takes memory that can be taken from under its addresses as a whole.
+    /// Allocates memory that can be unmapped from its addresses as a whole.
     pub(super) fn take_parkable(&mut self, bytes: u64) -> Result<Taken, CudaError> {
         self.take_by(bytes, |pool| pool.allocate_parkable(bytes))
     }
@@ -183,7 +183,7 @@ impl DeviceMemory {
         Ok(Taken { place, address, workspace: 0, number })
     }
 
-    /// Takes memory back. `until` are the streams that may still use it, each up to a point.
+    /// Frees memory. `until` are the streams that may still use it, each up to a point.
     pub(super) fn give_back(&mut self, taken: Taken, until: Vec<(Arc<Progress>, u64)>) {
         self.workspaces.bytes -= taken.workspace;
         if let Some(trace) = &mut self.trace {
@@ -203,12 +203,12 @@ impl DeviceMemory {
         }
     }
 
-    /// Whether anything waits for a stream.
+    /// Whether any memory waits for a stream.
     pub(super) fn rests(&self) -> bool {
         !self.resting.is_empty() || !self.resting_in_pool.is_empty()
     }
 
-    /// Some streams have come further: what rested for them is free.
+    /// Frees what waited for streams that have reached their points.
     pub(super) fn reached(&mut self) {
         let Self { backing, resting_in_pool, .. } = self;
         resting_in_pool.retain(|(progress, point)| {
@@ -233,19 +233,19 @@ impl DeviceMemory {
         }
     }
 
-    /// Whether memory can be taken from under its addresses.
+    /// Whether memory can be unmapped from its addresses.
     pub(super) fn can_park(&self) -> bool {
         matches!(self.backing, Backing::Mapped { .. })
     }
 
-    /// Takes the memory from under the addresses, which stay the caller's. Nobody uses it.
+    /// Unmaps the memory and keeps the addresses. No stream may be using it.
     pub(super) fn park(&mut self, taken: &Taken) {
         if let (Backing::Mapped { pool, .. }, Place::Pool(block)) = (&mut self.backing, &taken.place) {
             pool.park(block);
         }
     }
 
-    /// Puts memory behind the addresses again; what it holds is not what it held.
+    /// Maps memory at the addresses again, with undefined content.
     pub(super) fn restore(&mut self, taken: &Taken) -> Result<(), CudaError> {
         match (&mut self.backing, &taken.place) {
             (Backing::Mapped { pool, .. }, Place::Pool(block)) => or_trimmed(pool, |pool| pool.restore(block)),
@@ -253,7 +253,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives back what nobody uses, whatever history says.
+    /// Gives all unused memory back, whatever was expected.
     pub(super) fn trim_all(&mut self) {
         match &mut self.backing {
             Backing::Mapped { pool, .. } => {
@@ -263,7 +263,7 @@ impl DeviceMemory {
         }
     }
 
-    /// What is done now and then: time goes on, what was long unused is given back, scattered pieces are joined.
+    /// Maintenance: the epoch advances, what was long unused is given back, scattered pieces are joined.
     pub(super) fn tend(&mut self, keep_epochs: u32) {
         match &mut self.backing {
             Backing::Mapped { pool, .. } => {
@@ -290,7 +290,7 @@ impl DeviceMemory {
     }
 }
 
-/// Tries it; where there is no memory, gives back what lies idle in the wrong places and tries once more.
+/// Tries it; where memory is short, gives back unused memory of other pools and tries once more.
 fn or_trimmed<T>(
     pool: &mut Pool<Vmm>,
     attempt: impl Fn(&mut Pool<Vmm>) -> Result<T, AllocateError<CudaError>>,
@@ -306,7 +306,7 @@ fn or_trimmed<T>(
     attempt(pool).map_err(meaning)
 }
 
-/// What a refusal of the pool means to a caller.
+/// The caller's error for a refusal of the pool.
 fn meaning(error: AllocateError<CudaError>) -> CudaError {
     match error {
         AllocateError::Limit { .. } => CudaError::OutOfMemory,
@@ -314,14 +314,15 @@ fn meaning(error: AllocateError<CudaError>) -> CudaError {
     }
 }
 
-/// The driver's own pool, for GPUs whose memory cannot be mapped. Models cannot leave it and come back to their places.
+/// The driver's own pool, for GPUs whose memory cannot be mapped. Models in it cannot be offloaded and return to their
+/// addresses.
 #[derive(Debug)]
 struct DriverPool {
     context: sys::CUcontext,
     raw: sys::CUmemoryPool,
     limit_bytes: u64,
     taken: HashMap<u64, u64>,
-    /// Epochs since memory was last taken.
+    /// Epochs since the last allocation.
     quiet: u32,
     stats: PoolStats,
 }
@@ -399,7 +400,7 @@ impl DriverPool {
         let _ = unsafe { sys::cuMemPoolTrimTo(self.raw, 0) };
     }
 
-    /// Time goes on: what was not needed for so long goes back, once.
+    /// The epoch advances: what was unused for this long is given back, once.
     fn tend(&mut self, keep_epochs: u32) {
         self.quiet = self.quiet.saturating_add(1);
         if self.quiet == keep_epochs {

@@ -4,7 +4,7 @@
 use super::sys::{self, CUresult};
 use std::ffi::CStr;
 
-/// A failed call of the driver. The variants are decisions.
+/// A failed call of the driver. Each variant is a decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
     /// Free memory or use less, then try again.
@@ -20,7 +20,7 @@ pub enum CudaError {
         /// The driver's name of it.
         name: String,
     },
-    /// The device is gone for every process until somebody brings it back.
+    /// The device is gone for every process until it is reset.
     #[error("the GPU is not available any more ({name}, code {code}): see `nvidia-smi`; it may need a reset")]
     Lost {
         /// The driver's number.

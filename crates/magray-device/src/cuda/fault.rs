@@ -1,5 +1,5 @@
 //! Failures of a GPU on purpose, so that recovery can be seen to work on real ones.
-//! Never called unless somebody planned it: what it does cannot be undone in this process.
+//! Called by a fault plan only: what it does cannot be undone in this process.
 
 use super::device::Cuda;
 use super::device_error::DeviceError;
@@ -9,27 +9,27 @@ use super::stream::{Stream, Urgency};
 use super::variants;
 use std::ffi::c_void;
 
-/// How a GPU fails.
+/// How a GPU is made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedFault {
-    /// A kernel writes to an address that nobody has: the context is lost.
+    /// A kernel writes to an unmapped address: the context is lost.
     IllegalAddress,
     /// A kernel never ends.
     Hang,
 }
 
 /// In the first page, which no GPU maps, so that a null pointer is caught.
-const NOBODYS_ADDRESS: u64 = 16;
+const UNMAPPED_ADDRESS: u64 = 16;
 
 impl Cuda {
-    /// Lets the GPU fail: returns the driver's error, or not at all.
+    /// Makes the GPU fail: returns the driver's error, or never returns.
     pub fn inject(&self, fault: InjectedFault) -> Result<(), DeviceError> {
         let context = self.context();
         let stream = Stream::new(context, Urgency::Usual)?;
-        // The kernel waits until a word of its own becomes 1, which nobody ever writes.
+        // The kernel waits until a word of its own becomes 1, which is never written.
         let word = PinnedWords::zeroed(context, 1)?;
         let (mut address, mut waits) = match fault {
-            InjectedFault::IllegalAddress => (NOBODYS_ADDRESS, 0i32),
+            InjectedFault::IllegalAddress => (UNMAPPED_ADDRESS, 0i32),
             InjectedFault::Hang => (word.address(), 1i32),
         };
         let mut arguments: [*mut c_void; 2] =
@@ -37,7 +37,7 @@ impl Cuda {
         let function = self.function(&variants::fault())?;
         context.bind()?;
         // SAFETY: the stream is of the same context, and the arguments are the kernel's: an address and a number. The word
-        // that it reads outlives the wait below. An address that nobody has is the point: the GPU stops the kernel.
+        // that it reads outlives the wait below. The address is unmapped on purpose: the GPU stops the kernel.
         unsafe { function.launch(stream.put(), &LaunchShape::new([1, 1, 1], [1, 1, 1]), &mut arguments) }?;
         Ok(stream.wait()?)
     }

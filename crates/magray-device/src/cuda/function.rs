@@ -40,7 +40,7 @@ impl LaunchShape {
         self
     }
 
-    /// With clusters of so many blocks.
+    /// With clusters of this many blocks.
     #[must_use]
     pub fn with_cluster(mut self, blocks: u32) -> Self {
         self.cluster = Some(blocks);
@@ -76,7 +76,7 @@ impl LaunchShape {
     }
 }
 
-/// A kernel that can be launched. Clones are the same kernel.
+/// A kernel that can be launched. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Function {
     loaded: Arc<Loaded>,
@@ -176,7 +176,7 @@ impl Function {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // The module goes with its context in any case; a failure here has nobody to tell.
+        // The module goes with its context in any case; a failure here is ignored.
         if self.context.bind().is_ok() {
             // SAFETY: loaded once in `load`, and no clone of the function is left.
             let _ = unsafe { sys::cuModuleUnload(self.module) };

@@ -22,7 +22,7 @@ pub fn shown(search: &SearchPath) -> Result<Vec<GpuInfo>, Declined> {
     list()
 }
 
-/// Those of the GPUs that may be seen and can be used. Asks nobody.
+/// The GPUs that may be seen and can be used. Makes no calls.
 pub fn usable(shown: Result<Vec<GpuInfo>, Declined>, visible: &Visible) -> Result<Vec<GpuInfo>, Declined> {
     if shown == Err(Declined::NoDevice)
         && let Some((by, value)) = visible.culprit(false)
@@ -39,7 +39,7 @@ pub fn usable(shown: Result<Vec<GpuInfo>, Declined>, visible: &Visible) -> Resul
     without_old(chosen)
 }
 
-/// The GPU that a word names: `cuda` (the first), `cuda:N`, or `cuda:GPU-...` with a UUID or an unmistakable beginning.
+/// The GPU that a name means: `cuda` (the first), `cuda:N`, or `cuda:GPU-...` with a UUID or an unambiguous prefix.
 pub fn resolve<'a>(gpus: &'a [GpuInfo], word: &str) -> Result<&'a GpuInfo, Declined> {
     let unknown = || Declined::unknown(word, gpus);
     let name = match word.split_once(':') {
@@ -154,7 +154,7 @@ fn text(buffer: &[c_char]) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A GPU of no machine.
+    /// A made-up GPU.
     pub(in super::super) fn gpu(ordinal: u32, uuid: &str, bus: &str) -> GpuInfo {
         GpuInfo {
             index: ordinal as usize,

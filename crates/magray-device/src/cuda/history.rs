@@ -3,7 +3,7 @@
 
 use magray_core::pool::Forecast;
 
-/// Memory for passes so many times larger than expected is given back.
+/// Memory for passes this many times larger than expected is given back.
 const SPARE_TIMES: u64 = 2;
 
 /// The sizes of one stream's passes, in tokens.
@@ -15,20 +15,19 @@ pub(super) struct History {
 }
 
 impl History {
-    /// A pass of so many tokens comes.
+    /// Records a pass of this many tokens.
     pub(super) fn note(&mut self, tokens: usize) {
         self.largest = self.largest.max(tokens);
         self.needs.note(0, u32::try_from(tokens).unwrap_or(u32::MAX), tokens as u64);
     }
 
-    /// Where a pass of so many tokens needs `size` of something: how much to make room for, so that passes as large as
-    /// those of late find it.
-    pub(super) fn roomy(&self, size: usize, tokens: usize) -> usize {
+    /// How much to allocate where a pass of this many tokens needs `size`, so that recent larger passes fit too.
+    pub(super) fn expected_size(&self, size: usize, tokens: usize) -> usize {
         let expected = usize::try_from(self.needs.predicted()).unwrap_or(tokens);
         if expected <= tokens || tokens == 0 { size } else { size.saturating_mul(expected).div_ceil(tokens) }
     }
 
-    /// Time goes on, about a second; says whether memory is to be given back because no pass of late needed so much.
+    /// Advances by about a second; returns whether memory should be given back because no recent pass needed as much.
     pub(super) fn age(&mut self) -> bool {
         self.needs.age();
         let goes = self.largest as u64 > SPARE_TIMES * self.needs.predicted();
@@ -38,7 +37,7 @@ impl History {
         goes
     }
 
-    /// Nothing is expected any more: memory is short, and what comes is to take no more than it needs.
+    /// Expects nothing any more: memory is short, and passes are to take no more than they need.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
@@ -52,13 +51,16 @@ mod tests {
     fn a_small_pass_makes_room_for_the_large_ones_of_late() {
         let mut history = History::default();
         history.note(64);
-        assert_eq!(history.roomy(100, 64), 100);
+        assert_eq!(history.expected_size(100, 64), 100);
         history.note(4096);
         history.note(64);
-        assert_eq!((history.roomy(100, 64), history.roomy(3, 4096), history.roomy(5, 8192)), (6400, 3, 5));
+        assert_eq!(
+            (history.expected_size(100, 64), history.expected_size(3, 4096), history.expected_size(5, 8192)),
+            (6400, 3, 5)
+        );
         history.forget();
         history.note(64);
-        assert_eq!(history.roomy(100, 64), 100);
+        assert_eq!(history.expected_size(100, 64), 100);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Kernels {
         Ok(loaded.entry(spec.clone()).or_insert(function).clone())
     }
 
-    /// Makes many kernels ready, on so many threads; the first failure is returned, after the others are done.
+    /// Makes many kernels ready, on this many threads; the first failure is returned, after the others are done.
     pub fn prepare(&self, specs: &[KernelSpec], threads: usize) -> Result<(), KernelError> {
         let next = AtomicUsize::new(0);
         let work = || {

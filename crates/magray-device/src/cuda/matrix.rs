@@ -1,7 +1,7 @@
 //! Matrices in the GPU's memory: activations, and the weights that multiply them.
 //! Rows are padded with zeros to a stride that every kernel can load whole.
 
-use super::batch::{padded_rows, roomy_rows};
+use super::batch::{allocated_rows, padded_rows};
 use super::context::Context;
 use super::error::CudaError;
 use super::memory::{DeviceBuffer, Number};
@@ -27,7 +27,7 @@ pub struct Acts {
     /// How the copy engine sees it; none for 32-bit numbers, and where there is no such engine.
     pub(super) map: Option<TensorMap>,
     memory: Arc<Memory>,
-    /// Where it lies in that memory's present place.
+    /// Its address in the memory's present location.
     address: u64,
     place: u64,
     columns: usize,
@@ -48,7 +48,7 @@ struct Memory {
 struct Room {
     buffer: DeviceBuffer,
     rows: usize,
-    /// Counts the places that the memory had.
+    /// Counts the locations that the memory had.
     place: u64,
 }
 
@@ -82,7 +82,7 @@ impl Acts {
         self.address
     }
 
-    /// A stream is about to use it. Usually it is the one that made room for it.
+    /// Called before a stream uses it: usually the one that allocated it.
     pub(super) fn used_by(&self, stream: &Stream) {
         self.memory.room.lock().unwrap_or_else(PoisonError::into_inner).buffer.share_with(stream);
     }
@@ -106,13 +106,13 @@ impl Acts {
         self.address != 0
     }
 
-    /// Sets the rows in use without making room for them: for plans alone, which touch no row.
+    /// Sets the rows in use without allocating: for plans, which touch no row.
     pub(super) fn pretend(&mut self, rows: usize) {
         self.rows = rows;
     }
 
-    /// Sets the rows in use; two matrices that share memory are resized together. Room is made for `expected` rows where
-    /// it has to be made. Says whether the matrix had to move: recordings that use it are void then.
+    /// Sets the rows in use; two matrices that share memory are resized together. Where it allocates, it does so for `expected`
+    /// rows. Returns whether the matrix moved: recordings that use it are void then.
     pub(super) fn resize(&mut self, rows: usize, expected: usize, stream: &Stream) -> Result<bool, CudaError> {
         self.rows = rows;
         let memory = &self.memory;
@@ -123,7 +123,7 @@ impl Acts {
             room.buffer = DeviceBuffer::empty(&memory.context);
             room.rows = 0;
             let grown = |rows: usize| {
-                let rows = roomy_rows(rows);
+                let rows = allocated_rows(rows);
                 DeviceBuffer::private(stream, rows * memory.row_bytes).map(|buffer| (buffer, rows))
             };
             // What is only expected is no reason to fail.

@@ -36,7 +36,7 @@ impl Number {
         }
     }
 
-    /// Writes floats in this form; there is room for exactly as many.
+    /// Writes floats in this format; `bytes` has exactly their size.
     pub(super) fn write(self, floats: &[f32], bytes: &mut [u8]) {
         const BLOCK: usize = 1024;
         assert_eq!(bytes.len(), floats.len() * self.size(), "as many numbers on both sides");
@@ -64,7 +64,7 @@ impl Number {
         }
     }
 
-    /// Whether a file's numbers of this format are numbers of this form as they stand.
+    /// Whether numbers of a file in this format can be used as they are.
     pub(super) fn is(self, format: NumberFormat) -> bool {
         matches!(
             (self, format),
@@ -77,10 +77,10 @@ impl Number {
 #[derive(Debug)]
 pub(super) struct DeviceBuffer {
     context: Arc<Context>,
-    /// There where it has bytes, until `drop`.
+    /// `None` where it has no bytes.
     taken: Option<Taken>,
     bytes: usize,
-    /// The stream that alone uses it; without one any may.
+    /// The only stream that uses it; `None`: any may.
     owner: Option<Arc<Progress>>,
 }
 
@@ -90,7 +90,7 @@ impl DeviceBuffer {
         Self { context: Arc::clone(context), taken: None, bytes: 0, owner: None }
     }
 
-    /// Memory that holds anything, for work that begins in this stream; of no bytes, none is taken.
+    /// Memory with undefined content, for work that begins in this stream; of no bytes, nothing is allocated.
     pub(super) fn uncertain(stream: &Stream, bytes: usize) -> Result<Self, CudaError> {
         let mut buffer = Self::empty(stream.context());
         if bytes > 0 {
@@ -100,7 +100,7 @@ impl DeviceBuffer {
         Ok(buffer)
     }
 
-    /// Memory that holds anything, and that can be taken from under its address.
+    /// Memory with undefined content that can be unmapped from its address.
     pub(super) fn parkable(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
         let mut buffer = Self::empty(context);
         if bytes > 0 {
@@ -146,14 +146,14 @@ impl DeviceBuffer {
         self.bytes
     }
 
-    /// Takes the memory away and leaves the address. No stream uses it, and none will before it is back.
+    /// Unmaps the memory and keeps the address. No stream uses it before it is restored.
     pub(super) fn park(&self) {
         if let Some(taken) = &self.taken {
             self.context.park(taken);
         }
     }
 
-    /// Puts memory behind the address again, which holds anything.
+    /// Maps memory at the address again, with undefined content.
     pub(super) fn restore(&self) -> Result<(), CudaError> {
         self.taken.as_ref().map_or(Ok(()), |taken| self.context.restore(taken))
     }

@@ -230,7 +230,7 @@ fn c_text(text: &str) -> CString {
     CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
 }
 
-/// Looks the functions up and asks who they are.
+/// Looks the functions up and asks for the version.
 fn bind(library: &Library) -> Option<(Functions, (u32, u32), Vec<u32>)> {
     // SAFETY: each name is looked up with the type that it has in every version from 11.2 on; the pointers are used only
     // while the library is held beside them.

@@ -55,7 +55,7 @@ pub struct CudaOps {
     history: History,
     /// The weights that passes use: while they are on their way nothing is recorded.
     weights: Option<Arc<Ground>>,
-    /// Whether the stream may hold work.
+    /// Whether the stream may have unfinished work.
     busy: bool,
     failure: Option<DeviceError>,
 }
@@ -153,7 +153,7 @@ impl CudaOps {
         self.weights = Some(Arc::clone(weights.ground()));
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until all work is done.
     pub fn settle(&mut self) -> Result<(), DeviceError> {
         if self.busy {
             self.stream.wait()?;
@@ -173,8 +173,8 @@ impl CudaOps {
         self.recordings.len()
     }
 
-    /// Gives back what the largest batch so far has left behind; it grows again as it is needed. Activations are not among
-    /// it: they belong to who made them, and must be dropped after this, because recordings name them.
+    /// Frees the memory of the largest batch so far; it grows again as it is needed. Activations are not included: they belong
+    /// to their maker, and must be dropped after this, because recordings refer to them.
     pub fn release(&mut self) {
         // A stream that fails says so again with its next batch.
         let _ = self.settle();
@@ -184,27 +184,27 @@ impl CudaOps {
         }
     }
 
-    /// As [`CudaOps::release`], where memory is short: what comes takes no more than it needs.
+    /// As [`CudaOps::release`], where memory is short: later passes take no more than they need.
     pub fn trim(&mut self) {
         self.history.forget();
         self.release();
     }
 
-    /// Time goes on, about a second. Says whether memory should be [released](CudaOps::release), because no pass of late
-    /// needed nearly as much.
+    /// Advances by about a second. Returns whether memory should be [released](CudaOps::release), because no recent pass needed
+    /// nearly as much.
     pub fn age(&mut self) -> bool {
         self.history.age()
     }
 
-    /// What to make room for where a pass needs so much of something.
-    fn roomy(&self, size: usize) -> usize {
+    /// How much to allocate where a pass needs this much.
+    fn expected_size(&self, size: usize) -> usize {
         match self.mode {
-            Mode::List(_) => self.history.roomy(size, self.bucket.tokens),
+            Mode::List(_) => self.history.expected_size(size, self.bucket.tokens),
             Mode::Eager | Mode::Pass { .. } | Mode::Plan(_) => size,
         }
     }
 
-    /// Brings an operation's batch to the GPU, unless it is part of a pass.
+    /// Copies an operation's batch to the GPU, unless it is part of a pass.
     fn bring(&mut self, batch: &TokenBatch<'_>, skip: usize) {
         if self.failure.is_some() {
             return;
@@ -274,7 +274,7 @@ impl CudaOps {
         Ok(())
     }
 
-    /// Lets the stream wait for weights that are still on their way, and all before them.
+    /// Makes the stream wait for weights that are still being copied, and for all before them.
     fn hold(&mut self, last: &Place) {
         if self.failure.is_none()
             && matches!(self.mode, Mode::Eager | Mode::Pass { .. })
@@ -284,7 +284,7 @@ impl CudaOps {
         }
     }
 
-    /// Makes room in scratch memory; recordings that use it are void if it moves.
+    /// Grows scratch memory; recordings that use it are void if it moves.
     fn room(&mut self, which: fn(&mut Self) -> &mut Scratch, bytes: usize) -> u64 {
         if which(self).0.bytes() < bytes && self.failure.is_none() && !self.is_planning() {
             self.recordings.clear();
@@ -295,7 +295,7 @@ impl CudaOps {
             // The old memory goes first: there may not be room for both.
             which(self).0 = DeviceBuffer::empty(self.cuda.context());
             let grown = |bytes: usize| DeviceBuffer::private(&self.stream, bytes.next_power_of_two());
-            let expected = self.roomy(bytes);
+            let expected = self.expected_size(bytes);
             // What is only expected is no reason to fail.
             let grown = match grown(expected) {
                 Err(CudaError::OutOfMemory) if expected > bytes => grown(bytes),
@@ -327,7 +327,7 @@ impl Ops for CudaOps {
         if self.is_planning() && acts.has_room() {
             return acts.pretend(rows);
         }
-        match acts.resize(rows, self.roomy(padded_rows(rows)), &self.stream) {
+        match acts.resize(rows, self.expected_size(padded_rows(rows)), &self.stream) {
             Ok(false) => {}
             // It moved: no recording may use the old place.
             Ok(true) => self.recordings.clear(),
@@ -517,7 +517,7 @@ impl Ops for CudaOps {
     }
 }
 
-/// The kernel's number of a way to pool.
+/// The kernel's number of a pooling.
 fn pooling_number(way: Pooling) -> usize {
     match way {
         Pooling::Cls => 0,

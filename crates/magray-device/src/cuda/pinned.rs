@@ -13,7 +13,7 @@ const LEAST_BYTES: usize = 4096;
 /// Sizes are powers of two, each with a list of its own.
 const SIZES: usize = 40;
 
-/// The pinned memory of one context: pieces of powers of two, by size.
+/// The page-locked memory of one context: pieces of powers of two, by size.
 #[derive(Debug)]
 pub(super) struct PinnedMemory {
     idle: [Vec<Idle>; SIZES],
@@ -22,7 +22,7 @@ pub(super) struct PinnedMemory {
     stats: PoolStats,
 }
 
-/// Memory of the driver's making.
+/// Memory allocated by the driver.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) address: *mut u8,
@@ -48,7 +48,7 @@ impl PinnedMemory {
         Self { idle: std::array::from_fn(|_| Vec::new()), resting: Vec::new(), epoch: 0, stats: PoolStats::default() }
     }
 
-    /// Takes a piece of at least so many bytes; the context is current. Nothing is known of what it holds.
+    /// Takes a piece of at least this many bytes, with undefined content; the context is current.
     pub(super) fn take(&mut self, bytes: usize) -> Result<Piece, CudaError> {
         let class = class_of(bytes);
         let piece = match self.idle.get_mut(class).and_then(Vec::pop) {
@@ -75,7 +75,7 @@ impl PinnedMemory {
         Ok(piece)
     }
 
-    /// Takes a piece back, which rests until streams are done with it.
+    /// Frees a piece, which waits until streams are done with it.
     pub(super) fn give_back(&mut self, piece: Piece, until: Vec<(Arc<Progress>, u64)>) {
         self.stats.blocks -= 1;
         self.stats.used -= piece.bytes as u64;
@@ -86,7 +86,7 @@ impl PinnedMemory {
         }
     }
 
-    /// Whether anything waits for a stream.
+    /// Whether any piece waits for a stream.
     pub(super) fn rests(&self) -> bool {
         !self.resting.is_empty()
     }
@@ -96,7 +96,7 @@ impl PinnedMemory {
         self.idle[class_of(idle.piece.bytes)].push(idle);
     }
 
-    /// Some stream has come further.
+    /// Frees pieces whose streams have reached their points.
     pub(super) fn reached(&mut self) {
         let mut at = 0;
         while at < self.resting.len() {
@@ -110,7 +110,7 @@ impl PinnedMemory {
         }
     }
 
-    /// Time goes on; what was unused for so long is given back. The context is current.
+    /// The epoch advances; what was unused for this long is given back. The context is current.
     pub(super) fn tend(&mut self, keep_epochs: u32) {
         self.epoch += 1;
         let (epoch, stats) = (self.epoch, &mut self.stats);
@@ -125,7 +125,7 @@ impl PinnedMemory {
         }
     }
 
-    /// Gives back what nobody uses. The context is current.
+    /// Gives unused pieces back. The context is current.
     pub(super) fn trim_all(&mut self) {
         for idle in self.idle.iter_mut().flat_map(std::mem::take) {
             free(&idle.piece, &mut self.stats);
@@ -146,7 +146,7 @@ impl PinnedMemory {
     }
 }
 
-/// Gives a piece to the driver that nobody will use again.
+/// Gives a piece back to the driver.
 fn free(piece: &Piece, stats: &mut PoolStats) {
     stats.trims += 1;
     stats.driver_calls += 1;

@@ -6,7 +6,7 @@ use super::error::CudaError;
 use super::pinned::Piece;
 use std::sync::Arc;
 
-/// Bytes of the host's memory that never move, which the GPU reaches by the same address.
+/// Page-locked bytes, which the GPU reaches by the same address.
 #[derive(Debug)]
 pub(super) struct PinnedBytes {
     context: Arc<Context>,
@@ -20,7 +20,7 @@ pub(super) struct PinnedBytes {
 unsafe impl Send for PinnedBytes {}
 
 impl PinnedBytes {
-    /// Memory that holds anything.
+    /// With undefined content.
     pub(super) fn take(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
         context.bind()?;
         let piece = context.pinned().take(bytes)?;
@@ -48,7 +48,7 @@ impl Drop for PinnedBytes {
     }
 }
 
-/// Words of the host's memory that never move, which the GPU reaches by the same address.
+/// Page-locked words, which the GPU reaches by the same address.
 #[derive(Debug)]
 pub(super) struct PinnedWords {
     bytes: PinnedBytes,
@@ -74,7 +74,7 @@ impl PinnedWords {
 
     /// The words, while the GPU does not touch them.
     pub(super) fn as_mut_slice(&mut self) -> &mut [u32] {
-        // SAFETY: there are so many words, aligned as pages are; who calls has waited for the GPU.
+        // SAFETY: it has this many words, aligned as pages are; the caller has waited for the GPU.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.address.cast::<u32>(), self.words) }
     }
 

@@ -10,7 +10,7 @@ use super::progress::Progress;
 use magray_core::pool::PoolStats;
 use std::sync::Arc;
 
-/// Takes memory from a GPU's pool as a stream would that has no work.
+/// Allocates from a GPU's pool as a stream without work would.
 #[derive(Debug)]
 pub struct PoolProbe {
     context: Arc<Context>,
@@ -36,7 +36,7 @@ impl PoolProbe {
         Ok(Self { progress: context.new_progress(std::ptr::null_mut()), context })
     }
 
-    /// Takes so many bytes, at least one.
+    /// Takes this many bytes, at least one.
     pub fn take(&self, bytes: usize) -> Result<ProbeBlock, CudaError> {
         self.context.take(bytes.max(1), self.progress.id()).map(ProbeBlock)
     }
@@ -46,12 +46,12 @@ impl PoolProbe {
         self.context.give_back(block.0, Some(&self.progress));
     }
 
-    /// Gives everything that nobody uses back to the driver.
+    /// Gives all unused memory back to the driver.
     pub fn trim(&self) {
         self.context.trim();
     }
 
-    /// How the pool is.
+    /// Statistics of the pool.
     pub fn stats(&self) -> PoolStats {
         self.context.device_pool_stats()
     }

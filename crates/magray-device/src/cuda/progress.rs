@@ -5,13 +5,13 @@ use super::sys;
 use magray_core::pool::StreamId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How far a stream has come: what was put into it is counted, and so is what is known to be done.
+/// How far a stream has come: counts what was put into it, and what is known to be done.
 #[derive(Debug)]
 pub(super) struct Progress {
     id: StreamId,
     put: AtomicU64,
     reached: AtomicU64,
-    /// As long as the context counts it.
+    /// Valid as long as the context counts the stream.
     raw: sys::CUstream,
     is_recording: AtomicBool,
 }
@@ -22,13 +22,13 @@ unsafe impl Send for Progress {}
 unsafe impl Sync for Progress {}
 
 impl Progress {
-    /// Of a stream without work, whose points go on from this one.
+    /// For a stream without work, whose points go on from this one.
     pub(super) fn new(id: StreamId, point: u64, raw: sys::CUstream) -> Self {
         let (put, reached) = (AtomicU64::new(point), AtomicU64::new(point));
         Self { id, put, reached, raw, is_recording: AtomicBool::new(false) }
     }
 
-    /// Asks how far the stream is, without waiting. The context is current, and counts the stream.
+    /// Queries the stream without waiting. The context is current, and counts the stream.
     pub(super) fn look(&self) {
         let Some(point) = self.pending() else { return };
         if self.raw.is_null() || self.is_recording.load(Ordering::SeqCst) {
@@ -44,7 +44,7 @@ impl Progress {
         self.is_recording.store(records, Ordering::SeqCst);
     }
 
-    /// Something was put in.
+    /// Counts an operation that was put in.
     pub(super) fn note_put(&self) {
         self.put.fetch_add(1, Ordering::AcqRel);
     }

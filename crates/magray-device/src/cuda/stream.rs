@@ -46,7 +46,7 @@ impl Stream {
         &self.context
     }
 
-    /// The stream for something that is about to be put into it, which is counted by this.
+    /// The stream, for an operation that is about to be put into it and is counted by this.
     pub(super) fn put(&self) -> sys::CUstream {
         self.progress.note_put();
         self.raw
@@ -69,7 +69,7 @@ impl Stream {
     /// Copies words of pinned memory to the GPU.
     ///
     /// # Safety
-    /// Both ranges hold so many bytes until the copy has run; the context is current.
+    /// Both ranges hold this many bytes until the copy has run; the context is current.
     pub(super) unsafe fn copy_in(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
         CudaError::check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from as *const _, bytes, self.put()) })
@@ -78,7 +78,7 @@ impl Stream {
     /// Copies memory of the GPU to the host.
     ///
     /// # Safety
-    /// Both ranges hold so many bytes until the copy has run, and nobody reads or writes the host's meanwhile; the context
+    /// Both ranges hold this many bytes until the copy has run, and the host's is not accessed meanwhile; the context
     /// is current.
     pub(super) unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
@@ -88,7 +88,7 @@ impl Stream {
     /// Fills memory of the GPU with zeros.
     ///
     /// # Safety
-    /// The range holds so many bytes until that is done; the context is current.
+    /// The range holds this many bytes until that is done; the context is current.
     pub(super) unsafe fn zero(&self, address: u64, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
         CudaError::check(unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.put()) })
@@ -160,13 +160,13 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let is_bound = self.context.bind().is_ok();
         if is_bound {
-            // SAFETY: the stream lives. Work still in it is finished first; a failure has nobody to tell, and after one
+            // SAFETY: the stream lives. Work still in it is finished first; a failure is ignored, and after one
             // nothing runs any more either: the context is lost.
             let _ = unsafe { sys::cuStreamSynchronize(self.raw) };
         }
         self.context.ended(&self.progress, || {
             if is_bound {
-                // SAFETY: made once in `new`, and nobody uses it any more.
+                // SAFETY: made once in `new`, and it is not used any more.
                 let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
             }
         });
@@ -185,7 +185,7 @@ pub(super) struct Mark {
 unsafe impl Send for Mark {}
 
 impl Mark {
-    /// A mark that is nowhere yet: nobody has to wait for it.
+    /// A mark that is not placed yet: waiting for it returns at once.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         context.bind()?;
         let mut raw = std::ptr::null_mut();
@@ -210,8 +210,8 @@ impl Mark {
 impl Drop for Mark {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: made once in `new`; the driver keeps an event that a stream still waits for. A failure has nobody to
-            // tell.
+            // SAFETY: made once in `new`; the driver keeps an event that a stream still waits for. A failure is
+            // ignored.
             let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
         }
     }
@@ -230,7 +230,7 @@ unsafe impl Send for Graph {}
 impl Drop for Graph {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: made once in `end_recording`; a failure has nobody to tell.
+            // SAFETY: made once in `end_recording`; a failure is ignored.
             let _ = unsafe { sys::cuGraphExecDestroy(self.raw) };
         }
     }

@@ -75,7 +75,7 @@ pub struct Sample {
 /// A reason for a lower clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Throttle {
-    /// Somebody set the clock of applications.
+    /// The application clocks were set by a user.
     ApplicationClocks,
     /// The limit of power is reached.
     PowerCap,
@@ -99,7 +99,7 @@ impl Throttle {
         NAMED.iter().find(|(_, name)| *name == self).map_or(0, |(bit, _)| bit.bits())
     }
 
-    /// A short word for programs and tables.
+    /// For programs and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::ApplicationClocks => "application_clocks",
@@ -162,7 +162,7 @@ impl Telemetry {
 
 /// What a failure to find a GPU says of it.
 fn untold(error: &NvmlError) -> Sample {
-    // Others pass: while a driver is busy with something large, it answers nobody.
+    // Other failures are temporary: a busy driver does not answer.
     Sample { lost: is_lost(error), missing: matches!(error, NvmlError::NotFound), ..Sample::default() }
 }
 
@@ -260,7 +260,7 @@ const NAMED: [(ThrottleReasons, Throttle); 8] = [
     (ThrottleReasons::DISPLAY_CLOCK_SETTING, Throttle::DisplayClocks),
 ];
 
-/// The reasons by name. An idle GPU is slow for no reason that anybody need know.
+/// The reasons by name, without idleness.
 fn throttles(reasons: ThrottleReasons) -> Vec<Throttle> {
     NAMED.into_iter().filter(|(bit, _)| reasons.contains(*bit)).map(|(_, name)| name).collect()
 }

@@ -1,7 +1,7 @@
 //! The same work on several threads, the caller's among them.
 //! Starts no thread for one.
 
-/// Does the work on so many threads; returns when all are done, with the first failure if there was one.
+/// Does the work on this many threads; returns when all are done, with the first failure if there was one.
 pub(super) fn on_threads<E: Send>(threads: usize, work: impl Fn() -> Result<(), E> + Sync) -> Result<(), E> {
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(&work)).collect();

@@ -122,8 +122,8 @@ impl Product {
         HOPPER_TILES.into_iter().filter(fits).min_by(|a, b| cost(a).total_cmp(&cost(b)))
     }
 
-    /// The tile expected to be fastest where a norm follows, and how many blocks share a row. `clusters` says how many
-    /// clusters of so many blocks the GPU holds at once; 0 if none.
+    /// The tile expected to be fastest where a norm follows, and how many blocks share a row. `clusters` gives how many
+    /// clusters of a number of blocks the GPU holds at once; 0 if none.
     pub(super) fn norm_tile(self, clusters: impl Fn(usize) -> usize) -> Option<(NormTile, usize)> {
         let blocks = |tile: &NormTile| self.columns / tile.columns;
         let cost = |tile: &NormTile| {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Lines `a ID BYTES` for memory that is taken, `f ID` for memory that is given back.
+/// Lines `a ID BYTES` for an allocation, `f ID` for its end.
 #[derive(Debug)]
 pub(super) struct Trace {
     file: Option<BufWriter<File>>,
@@ -13,12 +13,12 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Begins a file; one that is there is replaced.
+    /// Creates the file, replacing an old one.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         Ok(Self { file: Some(BufWriter::with_capacity(1 << 16, File::create(path)?)), next: 0 })
     }
 
-    /// Notes memory that is taken; returns its name.
+    /// Writes an allocation; returns its id.
     pub(super) fn take(&mut self, bytes: u64) -> u64 {
         self.next += 1;
         let number = self.next;

@@ -94,7 +94,7 @@ pub(super) fn gemm_wgmma(number: Number, tile: HopperTile, activation: Activatio
         .needs(Needs::Hopper)
 }
 
-/// Hopper's products, with a norm of rows that so many blocks share.
+/// Hopper's products, with a norm of rows that this many blocks share.
 pub(super) fn gemm_norm_wgmma(number: Number, tile: NormTile, cluster: usize) -> KernelSpec {
     of_number("gemm_norm_wgmma.cu", "gemm_norm_wgmma", number)
         .define("BN", tile.columns)

@@ -5,10 +5,10 @@ use super::error::CudaError;
 use super::sys::{self, CUdevice_attribute};
 use magray_core::pool::Upstream;
 
-/// How many times the GPU's memory the range of addresses is long at best: models that are away keep their addresses.
+/// Length of the address range as a multiple of the GPU's memory: offloaded models keep their addresses.
 const RANGE_TIMES: u64 = 8;
 
-/// A range of addresses of one GPU. What calls it is a pool that maps nothing twice.
+/// A range of addresses of one GPU. Its caller is a pool that maps nothing twice.
 #[derive(Debug)]
 pub(super) struct Vmm {
     context: sys::CUcontext,
@@ -31,7 +31,7 @@ impl Vmm {
         asked.is_ok() && value != 0
     }
 
-    /// Reserves addresses for a GPU of so much memory. Takes no memory.
+    /// Reserves addresses for a GPU with this much memory. Allocates nothing.
     pub(super) fn reserve(
         context: sys::CUcontext,
         device: sys::CUdevice,
@@ -132,7 +132,7 @@ impl Upstream for Vmm {
 
     fn unmap(&mut self, at: u64, bytes: u64) {
         if self.bind().is_ok() {
-            // SAFETY: mapped once in `map`, with these bounds, and nobody uses it any more. A failure means that the
+            // SAFETY: mapped once in `map`, with these bounds, and no stream uses it any more. A failure means that the
             // context is lost, and the memory with it.
             let _ = unsafe { sys::cuMemUnmap(self.base + at, bytes as usize) };
         }

@@ -16,11 +16,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long a thread waits at most before it looks whether it is still wanted.
+/// How long a thread waits at most before it checks whether it should end.
 const WAIT_MS: u32 = 200;
 /// How long it waits before it registers again after a failure.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Numbers kept of a GPU that nobody asks about. The first ones say the most.
+/// Xids kept of a GPU that are not taken. The first ones say the most.
 const KEPT_MAX: usize = 64;
 
 /// Watches GPUs for Xids until it is dropped.
@@ -51,7 +51,7 @@ impl XidWatch {
         Self { watched: gpus.iter().map(watch).collect(), is_over }
     }
 
-    /// The numbers reported of a GPU, by its place in the list, since they were last taken.
+    /// The Xids reported of a GPU, by its index in the list, since they were last taken.
     pub fn take(&self, gpu: usize) -> Vec<u32> {
         self.watched.get(gpu).map_or_else(Vec::new, |watched| watched.told.try_iter().collect())
     }

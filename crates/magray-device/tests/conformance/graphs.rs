@@ -9,12 +9,12 @@ use magray_device::Ops;
 use magray_device::cuda::CudaOps;
 
 /// Operations with an encoder of their own, as a model's stream has.
-struct Lane {
+struct Stream {
     ops: CudaOps,
     room: Room<CudaSubject>,
 }
 
-impl Lane {
+impl Stream {
     fn new(rig: &Rig<CudaSubject>, encoder: &Encoder<CudaSubject>) -> Self {
         Self { ops: rig.subject.ops(), room: encoder.room(rig) }
     }
@@ -55,10 +55,10 @@ fn a_pass_answers_as_its_operations_one_by_one() {
     each_rig(|rig| {
         for sizes in [Sizes::ODD, Sizes::MODEL] {
             let encoder = Encoder::new(rig, sizes);
-            let mut lane = Lane::new(rig, &encoder);
+            let mut stream = Stream::new(rig, &encoder);
             for lengths in [&[7, 1, 200, 31, 33, 32, 2][..], &[1], &[64], &[65, 63], &[512; 3], &[0, 3, 0]] {
                 let batch = Batch::new(rig, lengths);
-                lane.check(rig, &encoder, &batch, 0);
+                stream.check(rig, &encoder, &batch, 0);
             }
         }
     });
@@ -68,14 +68,14 @@ fn a_pass_answers_as_its_operations_one_by_one() {
 fn other_batches_of_a_bucket_are_not_recorded_again() {
     each_rig(|rig| {
         let encoder = Encoder::new(rig, Sizes::ODD);
-        let mut lane = Lane::new(rig, &encoder);
+        let mut stream = Stream::new(rig, &encoder);
         // Three texts, three blocks of queries, at most 64 tokens.
         let batches = [[40, 3, 20], [10, 30, 24], [1, 1, 1], [62, 1, 1], [2, 1, 61]];
         let batches = batches.map(|lengths| Batch::new(rig, &lengths));
-        assert!(lane.check(rig, &encoder, &batches[0], 0), "{}: the first is recorded", rig.name);
+        assert!(stream.check(rig, &encoder, &batches[0], 0), "{}: the first is recorded", rig.name);
         for skip in [0, 1, 2] {
             for batch in &batches {
-                assert!(!lane.check(rig, &encoder, batch, skip), "{}: {:?} is replayed", rig.name, batch.lengths());
+                assert!(!stream.check(rig, &encoder, batch, skip), "{}: {:?} is replayed", rig.name, batch.lengths());
             }
         }
     });
@@ -85,18 +85,18 @@ fn other_batches_of_a_bucket_are_not_recorded_again() {
 fn a_bucket_is_used_again_after_others() {
     each_rig(|rig| {
         let encoder = Encoder::new(rig, Sizes::MODEL);
-        let mut lane = Lane::new(rig, &encoder);
+        let mut stream = Stream::new(rig, &encoder);
         // The largest first: nothing has to grow later.
         let shapes = [&[300, 300, 300][..], &[20, 30], &[128], &[1; 40]];
         for _ in 0..2 {
             for lengths in shapes {
                 let batch = Batch::new(rig, lengths);
-                lane.check(rig, &encoder, &batch, 0);
+                stream.check(rig, &encoder, &batch, 0);
             }
         }
         for lengths in shapes.into_iter().rev() {
             let batch = Batch::new(rig, lengths);
-            assert!(!lane.check(rig, &encoder, &batch, 0), "{}: {lengths:?} is known", rig.name);
+            assert!(!stream.check(rig, &encoder, &batch, 0), "{}: {lengths:?} is known", rig.name);
         }
     });
 }
@@ -105,13 +105,13 @@ fn a_bucket_is_used_again_after_others() {
 fn buffers_that_grow_leave_no_recording_of_the_old_ones() {
     each_rig(|rig| {
         let encoder = Encoder::new(rig, Sizes::MODEL);
-        let mut lane = Lane::new(rig, &encoder);
+        let mut stream = Stream::new(rig, &encoder);
         // Rows grow, then texts and with them the answer, then blocks.
         for lengths in [&[20, 30][..], &[300, 200], &[20, 30], &[1; 600], &[10, 50], &[512; 8], &[30, 20], &[300, 200]]
         {
             let batch = Batch::new(rig, lengths);
-            lane.check(rig, &encoder, &batch, 1);
-            lane.check(rig, &encoder, &batch, 0);
+            stream.check(rig, &encoder, &batch, 1);
+            stream.check(rig, &encoder, &batch, 0);
         }
     });
 }
@@ -120,10 +120,10 @@ fn buffers_that_grow_leave_no_recording_of_the_old_ones() {
 fn an_empty_batch_is_recorded_for_one_text_as_well() {
     each_rig(|rig| {
         let encoder = Encoder::new(rig, Sizes::ODD);
-        let mut lane = Lane::new(rig, &encoder);
+        let mut stream = Stream::new(rig, &encoder);
         for lengths in [&[][..], &[9], &[], &[0], &[64]] {
             let batch = Batch::new(rig, lengths);
-            lane.check(rig, &encoder, &batch, 0);
+            stream.check(rig, &encoder, &batch, 0);
         }
     });
 }
@@ -132,14 +132,14 @@ fn an_empty_batch_is_recorded_for_one_text_as_well() {
 fn operations_between_passes_change_neither() {
     each_rig(|rig| {
         let encoder = Encoder::new(rig, Sizes::ODD);
-        let mut lane = Lane::new(rig, &encoder);
+        let mut stream = Stream::new(rig, &encoder);
         let (batch, other) = (Batch::new(rig, &[5, 40, 3]), Batch::new(rig, &[33, 2]));
-        lane.check(rig, &encoder, &batch, 1);
-        encoder.forward(&mut lane.ops, &mut lane.room, &other.tokens(), 0);
-        let got = lane.answer(&encoder);
+        stream.check(rig, &encoder, &batch, 1);
+        encoder.forward(&mut stream.ops, &mut stream.room, &other.tokens(), 0);
+        let got = stream.answer(&encoder);
         let want = encoder.run(rig, &mut encoder.room(rig), &other.tokens(), 0);
         assert_eq!(got.values, want.values, "{}: after a pass", rig.name);
-        lane.check(rig, &encoder, &batch, 1);
+        stream.check(rig, &encoder, &batch, 1);
     });
 }
 
@@ -147,15 +147,15 @@ fn operations_between_passes_change_neither() {
 fn two_streams_do_not_disturb_each_other() {
     each_rig(|rig| {
         let encoder = Encoder::new(rig, Sizes::MODEL);
-        let mut lanes = [Lane::new(rig, &encoder), Lane::new(rig, &encoder)];
+        let mut streams = [Stream::new(rig, &encoder), Stream::new(rig, &encoder)];
         let batches = [&[300, 20, 1, 128][..], &[65, 64, 512]].map(|lengths| Batch::new(rig, lengths));
         let wanted = batches.each_ref().map(|batch| encoder.run(rig, &mut encoder.room(rig), &batch.tokens(), 0));
         for round in 0..20 {
-            for (lane, batch) in lanes.iter_mut().zip(&batches) {
-                lane.start(&encoder, batch, 0);
+            for (stream, batch) in streams.iter_mut().zip(&batches) {
+                stream.start(&encoder, batch, 0);
             }
-            for (lane, want) in lanes.iter_mut().zip(&wanted) {
-                assert_eq!(lane.answer(&encoder).values, want.values, "{} round {round}", rig.name);
+            for (stream, want) in streams.iter_mut().zip(&wanted) {
+                assert_eq!(stream.answer(&encoder).values, want.values, "{} round {round}", rig.name);
             }
         }
     });
@@ -165,18 +165,18 @@ fn two_streams_do_not_disturb_each_other() {
 fn nan_is_gone_with_the_pass_that_had_it() {
     each_rig(|rig| {
         let encoder = Encoder::new(rig, Sizes::MODEL);
-        let mut lane = Lane::new(rig, &encoder);
+        let mut stream = Stream::new(rig, &encoder);
         // The spoiled batch fills its bucket; the next leaves rows of it unwritten.
         let (large, small) = (Batch::new(rig, &[64, 64]), Batch::new(rig, &[63, 2]));
-        lane.check(rig, &encoder, &small, 0);
-        lane.start(&encoder, &large.spoiled(1), 0);
-        let spoiled = lane.answer(&encoder);
-        lane.start(&encoder, &large, 0);
-        let clean = lane.answer(&encoder);
+        stream.check(rig, &encoder, &small, 0);
+        stream.start(&encoder, &large.spoiled(1), 0);
+        let spoiled = stream.answer(&encoder);
+        stream.start(&encoder, &large, 0);
+        let clean = stream.answer(&encoder);
         assert_eq!(spoiled.row(0), clean.row(0), "{}: the other text is as ever", rig.name);
         assert_ne!(spoiled.row(1), clean.row(1), "{}: the text had NaN", rig.name);
-        lane.start(&encoder, &large.spoiled(1), 0);
-        lane.answer(&encoder);
-        lane.check(rig, &encoder, &small, 0);
+        stream.start(&encoder, &large.spoiled(1), 0);
+        stream.answer(&encoder);
+        stream.check(rig, &encoder, &small, 0);
     });
 }

@@ -49,7 +49,7 @@ fn fill(stack: &mut Stack) -> (SharedMemory, u64) {
     let kept = SharedMemory::from_fd_whole(memory.fd().try_clone_to_owned().expect("a second descriptor"))
         .expect("the same memory");
     let (told, hears) = channel();
-    stack.weights.keep_image(memory, Box::new(move |filled| told.send(filled).expect("somebody hears")));
+    stack.weights.keep_image(memory, Box::new(move |filled| told.send(filled).expect("the test waits for it")));
     let bytes = hears.recv().expect("it is told").expect("the image is filled");
     assert!(stack.weights.image_is_filled());
     assert_eq!(bytes, stack.weights.bytes());
@@ -189,7 +189,7 @@ fn an_image_of_another_model_is_refused_on_cuda() {
             let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");
             let (told, hears) = channel();
             let short = SharedMemory::of_bytes(4096).unwrap();
-            stack.weights.keep_image(short, Box::new(move |filled| told.send(filled).expect("somebody hears")));
+            stack.weights.keep_image(short, Box::new(move |filled| told.send(filled).expect("the test waits for it")));
             assert!(matches!(hears.recv().unwrap(), Err(DeviceError::WrongImage { found: 4096, .. })));
             drop(stack);
             assert_eq!(cuda.context().device_pool_stats().used, used, "nothing is left");

@@ -92,7 +92,7 @@ impl<S: Subject> Rig<S> {
         Self { name, subject, ops, feeder, random: Random(seed) }
     }
 
-    /// Whether a case of so many multiply-adds is for this device. Larger ones are for devices that are meant for them:
+    /// Whether a case of this many multiply-adds is for this device. Larger ones are for devices that are meant for them:
     /// each is checked by the same loops, which cost most of the time.
     pub(crate) fn affords(&self, multiply_adds: usize) -> bool {
         let affords = multiply_adds <= S::AFFORDED;
@@ -111,7 +111,7 @@ impl<S: Subject> Rig<S> {
         }
     }
 
-    /// How exact products of so many inputs with weights are, which are rounded to the precision.
+    /// How exact products of this many inputs with weights are, which are rounded to the precision.
     pub(crate) fn product_tolerance(&self, inputs: usize) -> Tolerance {
         match self.subject.precision() {
             Precision::F32 => {
@@ -158,7 +158,7 @@ impl<S: Subject> Rig<S> {
         self.subject.device().embedding(embedding, self.subject.precision()).expect("the tables are packed")
     }
 
-    /// Activations of so many rows that no operation has written yet.
+    /// Activations of this many rows that no operation has written yet.
     pub(crate) fn acts(&mut self, rows: usize, columns: usize) -> ActsOf<S> {
         self.acts_in(self.subject.precision(), rows, columns)
     }

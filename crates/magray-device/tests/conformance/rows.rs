@@ -25,7 +25,7 @@ impl Rows {
         &mut self.values[row * self.columns..(row + 1) * self.columns]
     }
 
-    /// Every so many-th row, the first and the last among them.
+    /// Every n-th row, the first and the last among them.
     pub(crate) fn sample(&self, step: usize) -> Self {
         let last = self.len().saturating_sub(1);
         let sampled = (0..self.len()).filter(|row| row % step == 0 || *row == last);

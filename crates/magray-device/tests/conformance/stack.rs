@@ -61,7 +61,7 @@ pub(crate) fn made(tensor: u64, count: usize) -> Numbers {
     Numbers::made(count, make)
 }
 
-/// Nobody reads them.
+/// They are never read.
 pub(crate) fn unread(_: u64, count: usize) -> Numbers {
     Numbers::unread(count)
 }

@@ -116,7 +116,7 @@ impl Shared {
     /// Does job after job until the end.
     fn work(&self) {
         // Somebody waits for what is done here, also where all cores compute.
-        magray_device::cpu::take_short_turns();
+        magray_device::cpu::request_short_slices();
         while let Some(job) = self.next() {
             job();
         }

@@ -10,10 +10,9 @@ use magray_core::schedule::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Good batches after which a device whose memory was full is trusted with more again.
+/// Successful batches after which a device whose memory was full gets larger ones again.
 const CAP_LASTS: u32 = 8;
 
-/// All batches that run.
 #[derive(Debug)]
 pub(crate) struct Batches {
     running: BTreeMap<BatchId, Batch>,
@@ -21,23 +20,22 @@ pub(crate) struct Batches {
     specs: Vec<DeviceSpec>,
     caps: Vec<Cap>,
     batching: Batching,
-    /// By model, whether a GPU in rotation had it after the step before.
+    /// By model: whether a GPU in rotation had it after the previous step.
     on_gpus: Vec<bool>,
     is_crowded: bool,
     /// Batches of this step.
     fresh: Vec<BatchId>,
-    /// What each device has computed of which groups.
+    /// Which groups each device has computed.
     measured: BTreeSet<(DeviceId, Group)>,
 }
 
-/// What a device may get after its memory was full.
+/// The limit of a device whose memory was full.
 #[derive(Clone, Copy, Debug)]
 struct Cap {
     tokens: u64,
     good: u32,
 }
 
-/// A batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) device: DeviceId,
@@ -46,12 +44,11 @@ pub(crate) struct Batch {
     pub(crate) tokens: u64,
     pub(crate) texts: u32,
     pub(crate) started: Moment,
-    /// Its worker is being ended for a reason that lets the machine give it up at once.
+    /// Its worker is being ended for a reason that allows giving the batch up at once.
     pub(crate) is_doubtful: bool,
     gpu_in_rotation: Option<bool>,
 }
 
-/// A batch that the machine wants started.
 #[derive(Clone, Copy)]
 pub(crate) struct New<'a> {
     pub(crate) device: DeviceId,
@@ -87,7 +84,7 @@ impl Batches {
         self.running.iter().filter(move |(_, batch)| batch.device == device).map(|(id, batch)| (*id, batch))
     }
 
-    /// The batch that a device has had for the longest time.
+    /// The batch that the device has had longest.
     pub(crate) fn oldest(&self, device: DeviceId) -> Option<&Batch> {
         self.on(device).next().map(|(_, batch)| batch)
     }
@@ -96,7 +93,7 @@ impl Batches {
         self.specs[usize::from(device.0)].location == Location::InProcess
     }
 
-    /// Whether a device is computing a group for the first time: how long that takes is not known to anybody.
+    /// Whether a device computes a group for the first time, which takes an unknown time.
     pub(crate) fn is_trying(&self, device: DeviceId, group: Group) -> bool {
         !self.measured.contains(&(device, group)) && self.on(device).any(|(_, batch)| batch.group == group)
     }

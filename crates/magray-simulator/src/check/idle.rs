@@ -1,4 +1,4 @@
-//! Judges waiting: nothing waits for an idle device, and nobody who waited long is overtaken.
+//! Judges waiting: nothing waits for an idle device, and no old request is overtaken.
 //! Leaves out cases in which waiting may be right: a faster device that is busy, a request that failed before.
 
 use super::batches::Batches;
@@ -9,28 +9,26 @@ use super::weights::Weights;
 use magray_core::schedule::{DeviceId, DeviceSpec, DeviceState, Moment, Options, RequestId, Sizing, Step, View};
 use std::time::Duration;
 
-/// Requests that are looked at after each step, the oldest first: in a long queue the others are in the same case.
+/// Requests that are checked after each step, oldest first: in a long queue the others are in the same situation.
 const LOOKED_AT: usize = 100;
 
-/// What waiting is judged by.
 #[derive(Debug)]
 pub(crate) struct Idle {
     specs: Vec<DeviceSpec>,
     is_adaptive: bool,
     age_max: Duration,
     in_rotation: Vec<bool>,
-    /// Workers that rest: somebody may do best to wait until they are woken.
+    /// Workers at rest: waiting for one to start may be the best choice.
     at_rest: Vec<bool>,
 }
 
-/// A batch that the machine wants started.
 #[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
     pub(crate) device: DeviceId,
     pub(crate) steps: &'a [Step],
 }
 
-/// What waiting is seen in.
+/// What waiting is judged by.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) ledger: &'a Ledger,
@@ -48,14 +46,14 @@ impl Idle {
             is_adaptive: options.batching.sizing == Sizing::Adaptive,
             age_max: match options.batching.sizing {
                 Sizing::Adaptive => options.batching.age_max,
-                // Before its timeout a batch waits for more, whoever is in it.
+                // Before its timeout a batch waits for more texts.
                 Sizing::Fixed { timeout, .. } => options.batching.age_max.max(timeout),
             },
         }
     }
 
-    /// A batch with none of the texts of a request that is older than the bound, and that waits for this device alone, must
-    /// not be led by a later one; and later ones of its group must not fill a batch past it.
+    /// A batch without any text of a request that is older than the bound and can only use this device must not start with a
+    /// later request, nor be filled with later ones of its group.
     pub(crate) fn keeps_order(
         &self,
         start: &Start<'_>,

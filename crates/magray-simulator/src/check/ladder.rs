@@ -7,27 +7,25 @@ use super::workers::Workers;
 use magray_core::schedule::{Change, DeviceId, Ending, Event, Failure, Moment, Recovery};
 use std::time::Duration;
 
-/// Failures of all devices.
 #[derive(Debug)]
 pub(crate) struct Ladder {
     records: Vec<Record>,
     recovery: Recovery,
-    /// Devices that left at this step, and whether for good.
+    /// Devices that left at this step, and whether permanently.
     left: Vec<(DeviceId, bool)>,
 }
 
-/// Failures of a device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// All that may count since the last reset, none forgotten.
+    /// All failures that may count since the last reset, without forgetting.
     most: u32,
-    /// Workers that ended before they had computed anything, those that are forgotten left out.
+    /// Workers that ended before they computed anything, without those that may be forgotten.
     least: u32,
     last_failure: Moment,
     /// Whether the worker has finished anything since it was started.
     has_worked: bool,
     last_spawn: Option<Moment>,
-    /// Something other than time allows for a new worker at once.
+    /// Something other than time allows a new worker at once.
     is_invited: bool,
 }
 
@@ -36,8 +34,8 @@ impl Ladder {
         Self { records: vec![Record::default(); devices], recovery, left: Vec::new() }
     }
 
-    /// Takes down a failure. Is asked before the other books know of it. What happens to a worker that was to be ended
-    /// anyway need not count.
+    /// Records a failure; called before the other books know of it. Failures of a worker that was to be ended anyway need not
+    /// count.
     pub(crate) fn heard(&mut self, event: &Event, workers: &Workers, batches: &Batches, now: Moment) {
         let decay = self.recovery.decay;
         match event {
@@ -113,14 +111,14 @@ impl Ladder {
         Ok(())
     }
 
-    /// People are told that a device left.
+    /// An alert says that a device left.
     pub(crate) fn alerted(&mut self, device: DeviceId, change: Change) {
         if let Change::Left { is_permanent, .. } = change {
             self.left.push((device, is_permanent));
         }
     }
 
-    /// Whether a device left for a while or for good, there must have been a reason or enough failures.
+    /// A device that left, for a while or permanently, had a reason or enough failures.
     pub(crate) fn settle(&mut self, workers: &Workers) -> Verdict {
         let Recovery { retries_max, temporary_max, .. } = self.recovery;
         for (device, is_permanent) in std::mem::take(&mut self.left) {

@@ -1,12 +1,11 @@
 //! The book of one device's memory: what was reported, what vectors were granted, and what that leaves for weights.
-//! Reckons for itself; the machine's ledger is only compared with it.
+//! Counts independently; the machine's ledger is only compared with it.
 
 use super::rule::{Rule, Verdict, holds};
 use magray_core::ledger::{Budget, CollectionId, MemoryReport, Owner};
 use magray_core::schedule::Moment;
 use std::collections::BTreeMap;
 
-/// A device's memory.
 #[derive(Debug)]
 pub(crate) struct MemoryBook {
     budget: Budget,
@@ -29,7 +28,6 @@ impl MemoryBook {
         Self { budget, capacity, context: budget.context, workspace: 0, vectors: BTreeMap::new() }
     }
 
-    /// A worker reports.
     pub(crate) fn report(&mut self, report: &MemoryReport) {
         let held = report.held.iter().map(|(_, bytes)| u128::from(*bytes)).sum::<u128>();
         let all = u128::from(report.free) + u128::from(report.cached) + held;
@@ -38,7 +36,6 @@ impl MemoryBook {
         (self.context, self.workspace) = (of(Owner::Context), of(Owner::Workspace));
     }
 
-    /// The worker is gone.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.budget);
     }
@@ -48,17 +45,16 @@ impl MemoryBook {
         self.room_at_most().saturating_sub(self.workspace.max(self.capacity / 16))
     }
 
-    /// The same where passes take nothing: who takes more must leave.
+    /// The same if passes take nothing: what exceeds it must be evicted.
     pub(crate) fn room_at_most(&self) -> u64 {
         self.capacity.saturating_sub(self.context).saturating_sub(self.budget.kv_max)
     }
 
-    /// What vectors take.
     pub(crate) fn vectors(&self) -> u64 {
         self.vectors.values().map(|vectors| vectors.bytes).sum()
     }
 
-    /// Vectors are granted more, beside weights that take so much.
+    /// Vectors are granted more, beside weights of this many bytes.
     pub(crate) fn grant(&mut self, collection: CollectionId, bytes: u64, weights: u64) -> Verdict {
         let (taken, room) = (weights + self.vectors(), self.room());
         holds(taken.saturating_add(bytes) <= room, Rule::Room, || {
@@ -77,12 +73,11 @@ impl MemoryBook {
         Ok(())
     }
 
-    /// They have left.
     pub(crate) fn end_drop(&mut self, collection: CollectionId) {
         self.vectors.remove(&collection);
     }
 
-    /// Since when vectors are on their way off.
+    /// Since when vectors are leaving.
     pub(crate) fn leaving_since(&self) -> Option<Moment> {
         self.vectors.values().filter_map(|vectors| vectors.leaving_since).min()
     }

@@ -34,7 +34,6 @@ use streams::Streams;
 use weights::Weights;
 use workers::Workers;
 
-/// All books.
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) ledger: Ledger,
@@ -71,12 +70,12 @@ impl Checks {
         }
     }
 
-    /// A request that is about to be told to the machine.
+    /// A request that the machine is about to get.
     pub(crate) fn expect(&mut self, demand: &Demand) {
         self.ledger.expect(demand);
     }
 
-    /// Takes down what the machine is about to be told.
+    /// Records an event that the machine is about to get.
     pub(crate) fn heard(&mut self, event: &Event, now: Moment) {
         // The ladder and the suspects look at what was so before this event.
         self.ladder.heard(event, &self.workers, &self.batches, now);
@@ -112,7 +111,7 @@ impl Checks {
         }
     }
 
-    /// Judges one thing that the machine wants done.
+    /// Judges one action of the machine.
     pub(crate) fn told(&mut self, action: &Action, now: Moment) -> Verdict {
         if let Action::Free { request, sequence, .. } = action {
             self.patience.repeats(self.streams.known((*request, *sequence)), now);
@@ -176,7 +175,7 @@ impl Checks {
         }
     }
 
-    /// Judges how things stand after all that the machine wanted at this event.
+    /// Judges the state after all actions for this event.
     pub(crate) fn settle(&mut self, view: &View, now: Moment) -> Verdict {
         self.ledger.settle(view, &self.weights, now)?;
         self.batches.settle(view, &self.workers)?;
@@ -218,7 +217,7 @@ impl Checks {
         self.ledger.is_live(request)
     }
 
-    /// What a batch is made of, for the world to compute.
+    /// The steps of a batch, for the world to compute.
     pub(crate) fn batch(&self, batch: BatchId) -> Option<&batches::Batch> {
         self.batches.get(batch)
     }

@@ -1,4 +1,4 @@
-//! Judges that nobody starves: where nothing goes wrong, a request waits no longer than the work before it takes.
+//! Judges that no request starves: without faults, it waits no longer than the work before it takes.
 //! Leaves worlds with troubles to the other rules: there, waiting has other reasons.
 
 use super::batches::Batches;
@@ -10,18 +10,18 @@ use magray_core::schedule::{Event, Moment, Sequence, Sizing};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What waiting is measured by.
+/// Bounds of waiting times.
 #[derive(Debug)]
 pub(crate) struct Patience {
     is_calm: bool,
-    /// The slowest device: nothing takes longer than there, text by text.
+    /// The slowest device: no text takes longer elsewhere.
     slowest: Cost,
-    /// What time alone may cost: workers that start, and a request that is overtaken until it is old.
+    /// Fixed delays: starting workers, and being overtaken until the request is old.
     allowance: Duration,
     age_max: Duration,
-    /// Whether there are several models: what comes later for one may be computed while an earlier one waits for its own.
+    /// With several models, later requests for one may be computed while an earlier one waits for another's weights.
     are_several: bool,
-    /// Work that has come since nothing waited, by the time it came.
+    /// Work that arrived since the queue was last empty, with its time.
     came: VecDeque<(Moment, Duration)>,
     came_in_all: Duration,
 }
@@ -66,7 +66,7 @@ impl Patience {
         }
     }
 
-    /// So many tokens of a sequence that gives way are to be computed again.
+    /// This many tokens of a preempted sequence are to be computed again.
     pub(crate) fn repeats(&mut self, tokens: u32, now: Moment) {
         if self.is_calm && tokens > 0 {
             self.came_in_all += self.slowest.of(u64::from(tokens), 1);
@@ -74,14 +74,14 @@ impl Patience {
         }
     }
 
-    /// The oldest request may wait for what was there before it and for what came until it was old. That is no more than
-    /// everything that came since nothing waited; it is counted three times, for noise.
+    /// The oldest request may wait for the work before it and for what arrived until it was old: at most all that arrived since
+    /// the queue was empty, times three for noise.
     pub(crate) fn settle(&mut self, ledger: &Ledger, batches: &Batches, streams: &Streams, now: Moment) -> Verdict {
         if !self.is_calm {
             return Ok(());
         }
         if ledger.live_count() == 0 {
-            // What nobody wants any more may still be computed; when that is over, too, whatever comes waits for nothing.
+            // Cancelled work may still be computed; when that is over too, new requests wait for nothing.
             if batches.is_empty() {
                 self.came.clear();
                 self.came_in_all = Duration::ZERO;
@@ -96,7 +96,7 @@ impl Patience {
                 format!("sequence {name:?} waits for {waited:?} for its next step, and all work takes {bound:?}")
             })?;
         }
-        // Once it is started it waits for nobody but its batch.
+        // Once started it waits for its batch only.
         let is_waiting = |entry: &&Entry| entry.waiting > 0 && !entry.is_generated();
         let Some(oldest) = ledger.live().find(is_waiting) else { return Ok(()) };
         let old_at = oldest.arrived + self.age_max;

@@ -8,13 +8,13 @@ use super::workers::Workers;
 use magray_core::schedule::{DeviceId, Ending, Event, Failure, KillCause, Moment, Refused, RequestId, Step};
 use std::collections::BTreeMap;
 
-/// Times that the CPU tries a request that it cannot compute.
+/// How often the CPU tries a request that it cannot compute.
 const CPU_FAILURES_MAX: u32 = 2;
 
-/// How much a request is to blame.
+/// How strongly a loss points at a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Blame {
-    /// A worker was lost, and it was the request at the head of its queue.
+    /// A worker was lost, and the request was at the head of its queue.
     Certain,
     /// A worker was lost, and the machine may see another reason.
     Possible,
@@ -22,31 +22,28 @@ enum Blame {
     Cpu,
 }
 
-/// All suspects.
 #[derive(Debug)]
 pub(crate) struct Suspects {
     records: BTreeMap<RequestId, Record>,
     kills_max: u32,
-    /// Reached the bound at this step.
+    /// Reached the limit at this step.
     condemned: Vec<RequestId>,
 }
 
-/// What a request is suspected of.
+/// The losses of one request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// Workers that may be held against it.
+    /// Lost workers that may count against it.
     most: u32,
-    /// Workers that must be.
+    /// Lost workers that must count against it.
     least: u32,
-    /// Times that the CPU could not compute it.
     on_cpu: u32,
-    /// Whether it was alone once.
+    /// Whether it was once computed alone.
     was_alone: bool,
-    /// Since when it is a suspect, perhaps ...
+    /// Since when it may be a suspect.
     since: Option<Moment>,
-    /// ... and for certain.
+    /// Since when it certainly is one.
     certain_since: Option<Moment>,
-    /// When the CPU could not compute it for the first time.
     cpu_since: Option<Moment>,
 }
 
@@ -55,7 +52,7 @@ impl Suspects {
         Self { records: BTreeMap::new(), kills_max, condemned: Vec::new() }
     }
 
-    /// Takes down the loss of a worker. Is asked before the other books know of it.
+    /// Records the loss of a worker; called before the other books know of it.
     pub(crate) fn heard(&mut self, event: &Event, workers: &Workers, batches: &Batches, now: Moment) {
         match event {
             Event::Failed { batch, failure: Failure::Sticky } => {
@@ -85,7 +82,7 @@ impl Suspects {
         }
     }
 
-    /// A worker is to be ended; the batch that took too long is to blame.
+    /// A worker is to be ended because a batch took too long: blames that batch.
     pub(crate) fn killed(&mut self, device: DeviceId, cause: KillCause, batches: &Batches, now: Moment) {
         if cause == KillCause::Overdue
             && let Some(batch) = batches.oldest(device)
@@ -95,8 +92,8 @@ impl Suspects {
         }
     }
 
-    /// A batch that ran before its request was suspected says nothing new: whatever ended all workers at once would make a
-    /// poison of every large request otherwise.
+    /// A batch that started before its request was suspected adds nothing: otherwise the loss of all workers at once would make
+    /// every large request a poison.
     fn blame(&mut self, batch: &Batch, blame: Blame, now: Moment) {
         let is_alone = batch.steps.iter().all(|step| step.request == batch.steps[0].request);
         for request in distinct(&batch.steps) {
@@ -121,7 +118,7 @@ impl Suspects {
         }
     }
 
-    /// A suspect shares its batch with nobody.
+    /// A suspect shares its batch with no other request.
     pub(crate) fn may_share(&self, steps: &[Step], ledger: &Ledger) -> Verdict {
         let suspect = steps.iter().find(|step| {
             let record = self.records.get(&step.request);
@@ -146,7 +143,7 @@ impl Suspects {
         })
     }
 
-    /// Whoever is answered is no suspect any more.
+    /// An answered request is no suspect any more.
     pub(crate) fn forget(&mut self, request: RequestId) {
         self.records.remove(&request);
     }

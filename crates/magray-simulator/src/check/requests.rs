@@ -17,13 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// When a caller is told to come again, at least and at most.
+/// Bounds of the retry time that a refused caller is given.
 const RETRY_AFTER: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(5);
 
-/// Room is kept no longer than this for a request that was refused.
+/// Queue room is reserved for at most this long for a refused request.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
-/// All requests.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     entries: BTreeMap<RequestId, Entry>,
@@ -31,26 +30,26 @@ pub(crate) struct Ledger {
     deadlines: BTreeSet<(Moment, RequestId)>,
     /// Requests that may wait for a device that is out.
     choosy: BTreeSet<RequestId>,
-    /// Ended, and something of them is still computed.
+    /// Ended, but still partly computed.
     lingering: BTreeSet<RequestId>,
     room: Room,
     lingering_room: Room,
     limits: Limits,
     specs: Vec<DeviceSpec>,
-    /// By model: what the state of a token takes.
+    /// By model: bytes of state a token.
     token_bytes: Vec<u64>,
-    /// Tokens of the requests that were refused lately, and until when room may be kept for each.
+    /// Tokens of recently refused requests, and until when room may be reserved for each.
     turned_away: Vec<(u64, Moment)>,
     start_max: Duration,
     is_draining: bool,
     was_any_out: bool,
-    /// Which devices were in rotation after the step before.
+    /// Which devices were in rotation after the previous step.
     was_in_rotation: Vec<bool>,
-    /// Refused at this step for want of a device, to be compared with the view after it.
+    /// Refused at this step for lack of a device, to be compared with the view after it.
     without_device: Vec<(RequestId, Fallback)>,
 }
 
-/// What takes part of the limits.
+/// What counts against the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Room {
     requests: usize,
@@ -196,7 +195,7 @@ impl Ledger {
                 let kept = if is_kept { self.limits.tokens_max / 2 } else { 0 };
                 let is_full = others.requests + 1 > self.limits.requests_max
                     || others.tokens + entry.tokens + kept > self.limits.tokens_max;
-                // How long it would wait only the machine knows; nobody waits where nothing is.
+                // Only the machine knows how long it would wait; in an empty queue none waits.
                 let is_long = self.limits.wait_max.is_some() && others.tokens > 0;
                 is_new && (is_full || is_long) && RETRY_AFTER.contains(&retry_after)
             }
@@ -255,7 +254,7 @@ impl Ledger {
         self.judge_stranded(view, weights, now)
     }
 
-    /// A request refused for want of a device must have had none, or no memory on it.
+    /// A request refused for lack of a device must have had none, or no memory on it.
     fn judge_without_device(&mut self, view: &View, weights: &Weights, now: Moment) -> Verdict {
         for (request, fallback) in std::mem::take(&mut self.without_device) {
             let entry = &self.entries[&request];
@@ -293,7 +292,7 @@ impl Ledger {
 
     /// A request waits for a device that is out for a bounded time.
     fn judge_stranded(&mut self, view: &View, weights: &Weights, now: Moment) -> Verdict {
-        // Where all devices are used and have everything nobody is stranded, and long queues need not be looked through.
+        // Where all devices are in rotation with all weights no request is stranded, and long queues need not be searched.
         let is_any_out =
             !weights.are_all_there() || view.devices.iter().any(|device| device.state != DeviceState::InRotation);
         if !is_any_out && !std::mem::replace(&mut self.was_any_out, is_any_out) {
@@ -358,8 +357,8 @@ impl Ledger {
     }
 }
 
-/// The machine does not want to be woken for less than this.
+/// The shortest wake interval of the machine.
 const WAKE_LEAST: Duration = Duration::from_micros(20);
 
-/// How late the shell may be, and a little more.
+/// How late the wake may be, and a little more.
 pub(crate) const SLACK: Duration = Duration::from_millis(5);

@@ -6,15 +6,15 @@ use std::fmt;
 /// A rule that the machine broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Which.
+    /// The rule.
     pub rule: Rule,
-    /// How.
+    /// What happened.
     pub message: String,
 }
 
 pub(crate) type Verdict = Result<(), Broken>;
 
-/// A verdict from whether it holds.
+/// A verdict: broken unless this is so.
 pub(crate) fn holds(is_so: bool, rule: Rule, message: impl FnOnce() -> String) -> Verdict {
     if is_so { Ok(()) } else { Err(Broken { rule, message: message() }) }
 }
@@ -56,7 +56,7 @@ pub enum Rule {
     NoIdling,
     /// A request that waited long enough goes before later ones.
     Ages,
-    /// Where nothing goes wrong, nobody waits longer than the work before takes.
+    /// Without faults, no request waits longer than the work before it takes.
     Starves,
     /// No request is refused as poison unless workers were lost with it, the last one with it alone.
     Innocent,
@@ -74,31 +74,31 @@ pub enum Rule {
     WorkerOrder,
     /// A device that fails is not started again and again without a pause.
     CrashLoop,
-    /// A device is given up only after so many failures.
+    /// A device is given up only after enough failures.
     NotGivenUp,
     /// A device that is in order comes back.
     ComesBack,
-    /// People are told when a device leaves and when it returns.
+    /// Alerts are sent when a device leaves and when it returns.
     Alerts,
-    /// Nothing is done by time alone before the machine wants to be woken, and waking it moves on.
+    /// Nothing happens by time alone before the wake time, and a wake makes progress.
     HonestWake,
-    /// What the machine says of itself is so.
+    /// The machine's view of itself is true.
     HonestView,
     /// No batch starts where its model's weights are not.
     HasWeights,
     /// Weights are loaded where they are not, and leave where they are, by workers that are there.
     WeightsOrder,
-    /// Nothing leaves under a batch or a probe, no worker rests with weights, nothing is forgotten that a device has.
+    /// Nothing leaves under a batch or a probe, no worker rests with weights, no image is dropped that a device needs.
     NotUnderBatch,
     /// No more memory is granted than there is.
     Room,
     /// Every account of a device's memory holds what was granted and not returned; in the end all are empty.
     Accounts,
-    /// A pinned model leaves by a request alone, and nothing leaves the CPU to make room.
+    /// A pinned model leaves by a request only, and nothing leaves the CPU to make room.
     Pinned,
-    /// A model that was brought for somebody computes before others of its priority push it out.
+    /// A model that was loaded for a request computes before others of its priority evict it.
     TakesTurns,
-    /// A model that nobody uses leaves in time.
+    /// An idle model leaves in time.
     Idles,
     /// A worker without weights rests in time, and one that rests is gone.
     Rests,
@@ -114,7 +114,7 @@ pub enum Rule {
     TurnTime,
     /// A sequence whose reader is slow waits for it, and for no one else.
     SlowReader,
-    /// A model that is wanted gone goes as soon as nothing needs it, and whoever wants that is told.
+    /// A model that is to be released leaves as soon as nothing needs it, and the request for it is confirmed.
     Granted,
 }
 

@@ -13,13 +13,11 @@ use magray_core::schedule::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Tolerance for times that are told in whole nanoseconds.
+/// Tolerance for times in whole nanoseconds.
 const ROUNDING: f64 = 1.0 + 1e-6;
 
-/// A sequence of a request.
 pub(crate) type Name = (RequestId, u32);
 
-/// All sequences of many steps.
 #[derive(Debug)]
 pub(crate) struct Streams {
     streams: BTreeMap<Name, Stream>,
@@ -30,13 +28,12 @@ pub(crate) struct Streams {
     age_max: Duration,
     /// By model: new tokens of a step at most.
     step_tokens_max: Vec<u32>,
-    /// By model: what the state of a token takes.
+    /// By model: bytes of state a token.
     token_bytes: Vec<u64>,
-    /// What the batch that has just ended brought.
+    /// New tokens of the batch that has just ended.
     brought: Vec<Brought>,
 }
 
-/// A sequence.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     model: ModelId,
@@ -47,7 +44,7 @@ struct Stream {
     is_ended: bool,
     /// The device that has its state, and of how many tokens.
     state: Option<(DeviceId, u32)>,
-    /// When it came, its last step ended, or its reader let it go on.
+    /// When it arrived, its last step ended, or its reader went on.
     ready_since: Moment,
 }
 
@@ -85,7 +82,7 @@ impl Streams {
         }
     }
 
-    /// Takes down what the machine is about to be told. Is asked before the book of batches knows of it.
+    /// Records an event that the machine is about to get; called before the book of batches knows of it.
     pub(crate) fn heard(&mut self, event: &Event, batches: &Batches, now: Moment) {
         match event {
             Event::Submitted(request) => {
@@ -149,7 +146,7 @@ impl Streams {
         }
     }
 
-    /// A batch was not computed: what its device has of its sequences counts for nothing.
+    /// A batch was not computed: the state of its sequences on that device is void.
     fn lost(&mut self, batch: &Batch, now: Moment) {
         for step in batch.steps.iter().filter(|_| !batch.is_doubtful) {
             if let Some(stream) = self.streams.get_mut(&(step.request, step.sequences.start)) {
@@ -159,7 +156,6 @@ impl Streams {
         }
     }
 
-    /// A device has no state any more.
     fn forget(&mut self, device: DeviceId) {
         self.kept[usize::from(device.0)].clear();
         for stream in self.streams.values_mut().filter(|stream| stream.state.is_some_and(|(at, _)| at == device)) {
@@ -167,7 +163,7 @@ impl Streams {
         }
     }
 
-    /// Judges one thing that the machine wants done.
+    /// Judges one action of the machine.
     pub(crate) fn told(&mut self, action: &Action, ledger: &mut Ledger, now: Moment) -> Verdict {
         match action {
             Action::Start { device, steps, expected, .. } => {
@@ -207,7 +203,7 @@ impl Streams {
         })
     }
 
-    /// A turn leaves no prompt behind that its device has begun with and that has waited long, and longer than some of it.
+    /// A turn leaves no prompt out that its device has begun and that has waited long, and longer than some of the turn.
     fn judge_prompts(&self, device: DeviceId, steps: &[Step], ledger: &Ledger, now: Moment) -> Verdict {
         let is_prompt = |step: &Step| match span_of(step) {
             Some((tokens, new_max)) => tokens.start == 0 || tokens.len() > 1 || new_max == 0,
@@ -322,7 +318,7 @@ impl Streams {
         self.is_ready(name, ledger).then(|| self.streams[&name].ready_since)
     }
 
-    /// The sequences of a request, as they are called here.
+    /// The names of a request's sequences.
     pub(crate) fn of(&self, request: RequestId) -> impl Iterator<Item = Name> {
         self.streams.range((request, 0)..=(request, u32::MAX)).map(|(name, _)| *name)
     }
@@ -332,7 +328,7 @@ impl Streams {
         self.streams.get(&name).filter(|stream| !stream.is_ended).map_or(0, Stream::known)
     }
 
-    /// Judges how things stand after all that the machine wanted at this event.
+    /// Judges the state after all actions for this event.
     pub(crate) fn settle(&mut self, ledger: &Ledger, workers: &Workers) -> Verdict {
         let lost = |brought: &&Brought| brought.is_certain && brought.tokens > 0 && ledger.is_live(brought.name.0);
         let first = self.brought.iter().find(lost);

@@ -20,68 +20,64 @@ use std::collections::BTreeMap;
 /// Loads that fail in a row before requests may be refused for it.
 const TRIES: u32 = 3;
 
-/// All models on all devices.
 #[derive(Debug)]
 pub(crate) struct Weights {
     books: Vec<Book>,
     models: Vec<Known>,
-    /// Models that the machine was ever told of.
+    /// Models that the machine has ever known.
     models_told: usize,
     keeping: Keeping,
-    /// Whether models may have to leave, or be asked to leave.
+    /// Whether models may have to leave, by eviction or by request.
     is_crowded: bool,
 }
 
-/// A device.
 #[derive(Debug)]
 struct Book {
     location: Location,
     memory: MemoryBook,
     spots: Vec<Spot>,
-    /// When anything of weights, or of its worker, changed last.
+    /// When its weights or its worker last changed.
     changed: Moment,
 }
 
-/// A model.
 #[derive(Debug)]
 struct Known {
     plan: ModelPlan,
-    /// Whether the machine was told of it, and not that it is gone.
+    /// Whether the machine was told of it and not that it was removed.
     is_known: bool,
     has_image: bool,
-    /// When something of it was last seen to be used, or asked for.
+    /// When it was last used or requested.
     used: Moment,
-    /// Whether there were requests for it after the step before.
+    /// Whether it had requests after the previous step.
     was_busy: bool,
-    /// Somebody wants it on a GPU, and it was not seen there since.
+    /// Requested on a GPU, and not seen there since.
     preheat: bool,
-    /// Somebody wants it gone from everywhere.
+    /// Requested to leave all memory.
     is_released: bool,
-    /// The same until the machine says that it is gone.
+    /// The same until the machine confirms it.
     release: Option<Release>,
-    /// How often the machine has said so.
+    /// How many releases the machine has confirmed.
     releases: u64,
-    /// It is being taken out of the host's memory.
+    /// It is being taken out of host memory.
     is_forgetting: bool,
 }
 
-/// A release that is not told to be done yet.
+/// A release that is not confirmed yet.
 #[derive(Clone, Copy, Debug)]
 struct Release {
-    /// What was counted when it was wanted.
+    /// Confirmed releases when it was requested.
     before: u64,
     /// A load of the model was ordered since.
     is_loaded: bool,
 }
 
-/// A model on a device.
 #[derive(Clone, Copy, Debug)]
 struct Spot {
     stage: Stage,
     bytes: u64,
-    /// Whether this is what was told, or only what is expected.
+    /// Whether this size was reported, or is only expected.
     is_measured: bool,
-    /// Somebody wants it gone from here.
+    /// Requested to leave this device.
     is_asked_to_leave: bool,
     /// Loads that failed since the last that did not.
     failures: u32,
@@ -137,7 +133,7 @@ impl Weights {
         }
     }
 
-    /// Takes down what the machine is about to be told.
+    /// Records an event that the machine is about to get.
     pub(crate) fn heard(&mut self, event: &Event, batches: &Batches, now: Moment) {
         match event {
             Event::Loaded { device, model, bytes, .. } if self.is_loading(*device, *model) => {
@@ -300,12 +296,12 @@ impl Weights {
         })?;
         let known = self.known(model);
         holds(!known.plan.is_pinned || spot.is_asked_to_leave, Rule::Pinned, || {
-            format!("model {} is pinned, nobody wants it gone, and it is to leave device {}", model.0, device.0)
+            format!("model {} is pinned, no request asked it to leave, and it is to leave device {}", model.0, device.0)
         })?;
         let is_cpu = self.book(device).location == Location::InProcess;
         let may_leave_cpu = spot.is_asked_to_leave || self.keeping.host.is_some();
         holds(!is_cpu || may_leave_cpu, Rule::Pinned, || {
-            format!("model {} is to leave the CPU, and nobody wants that", model.0)
+            format!("model {} is to leave the CPU without a request", model.0)
         })?;
         let is_due = spot.is_asked_to_leave || self.book(device).taken() > self.book(device).memory.room_at_most();
         let is_equal = self.models.iter().all(|other| other.plan.priority <= known.plan.priority);
@@ -318,7 +314,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Whether a request, to which nothing has happened, can be computed by this device and no other.
+    /// Whether an untouched request can be computed by this device only.
     fn waits_only_for(&self, entry: &super::requests::Entry, device: DeviceId, model: ModelId) -> bool {
         let gpus = self.books.iter().filter(|book| book.location == Location::Worker).count();
         let is_only = match entry.request.allowed {
@@ -341,7 +337,7 @@ impl Weights {
         holds(!is_twice, Rule::WeightsOrder, || format!("model {} is to be forgotten twice at once", model.0))
     }
 
-    /// A worker is to rest.
+    /// A worker is to be stopped because it has no work.
     pub(crate) fn rest(&self, device: DeviceId, batches: &Batches) -> Verdict {
         let book = self.book(device);
         let is_empty = book.spots.iter().all(|spot| spot.stage == Stage::Absent) && book.memory.vectors() == 0;
@@ -350,7 +346,7 @@ impl Weights {
         })
     }
 
-    /// Whether weights of a device have been on their way for as long as they may.
+    /// Whether a load on this device has taken as long as it may.
     pub(crate) fn is_overdue(&self, device: DeviceId, now: Moment) -> bool {
         self.book(device).moving_since().is_some_and(|since| now.since(since) >= self.keeping.load_max)
     }
@@ -360,7 +356,7 @@ impl Weights {
         batches.on(device).any(|(_, batch)| batch.group.model == model) || workers.is_probing(device)
     }
 
-    /// Whether a device cannot have a model before long: there is no room, or it was tried often enough.
+    /// Whether a device cannot have a model before long: there is no memory, or loading failed too often.
     pub(crate) fn is_hopeless(&self, device: DeviceId, model: ModelId, now: Moment) -> bool {
         let book = self.book(device);
         let own = self.spot(device, model);
@@ -378,7 +374,7 @@ impl Weights {
         taken > book.memory.room() || own.failures >= TRIES || !self.known(model).is_known
     }
 
-    /// Whether a device has a model, or has it under way since before this moment.
+    /// Whether a device has a model, or has been loading it since before this moment.
     pub(crate) fn is_near(&self, device: DeviceId, model: ModelId, now: Moment) -> bool {
         match self.spot(device, model).stage {
             Stage::Present { .. } => true,
@@ -387,7 +383,7 @@ impl Weights {
         }
     }
 
-    /// Whether a device has a model, or gets it.
+    /// Whether a device has a model, or loads it.
     pub(crate) fn is_served(&self, device: DeviceId, model: ModelId) -> bool {
         matches!(self.spot(device, model).stage, Stage::Present { .. } | Stage::Loading { .. })
     }
@@ -398,7 +394,7 @@ impl Weights {
         spots.all(|spot| matches!(spot.stage, Stage::Present { .. }))
     }
 
-    /// Whether some device has some model, or is not rid of it yet.
+    /// Whether some device has some model, or has not finished offloading it.
     pub(crate) fn are_some_there(&self) -> bool {
         self.books.iter().flat_map(|book| &book.spots).any(|spot| spot.stage != Stage::Absent)
     }
@@ -408,7 +404,7 @@ impl Weights {
         matches!(self.spot(device, model).stage, Stage::Present { .. })
     }
 
-    /// Whether models may have to leave, or be asked to leave: then it cannot be told from outside what is on its way out.
+    /// Whether models may have to leave: then it cannot be told from outside which.
     pub(crate) fn is_crowded(&self) -> bool {
         self.is_crowded
     }
@@ -437,7 +433,7 @@ impl Weights {
         self.book_mut(device).memory.begin_drop(collection, now)
     }
 
-    /// What is granted of a device's memory, but for the state of sequences, and all that there is.
+    /// Grants of a device's memory, without the state of sequences, and its total.
     pub(crate) fn accounts(&self, device: DeviceId) -> (BTreeMap<Owner, u64>, u64) {
         let book = self.book(device);
         let there = book.spots.iter().enumerate().filter(|(_, spot)| spot.stage != Stage::Absent && spot.bytes > 0);
@@ -445,7 +441,7 @@ impl Weights {
         (book.memory.accounts().into_iter().chain(weights).collect(), book.memory.capacity)
     }
 
-    /// Whether somebody wants a model on a GPU that could have it, and none has.
+    /// Whether a model is requested on a GPU that could have it, and none has it.
     pub(crate) fn is_awaited(&self) -> bool {
         let could_have = |book: &Book, at: usize| {
             let priority = self.models[at].plan.priority;
@@ -461,7 +457,7 @@ impl Weights {
         (0..self.models.len()).any(|at| self.models[at].preheat && self.books.iter().any(|book| could_have(book, at)))
     }
 
-    /// A model's plan, as it was told and requested.
+    /// A model's plan, with the requests that changed it.
     #[cfg(test)]
     pub(crate) fn plan(&self, model: ModelId) -> ModelPlan {
         self.known(model).plan
@@ -492,7 +488,7 @@ impl Weights {
     }
 }
 
-/// A model that is to leave a device, and what that is judged by.
+/// An order to offload, and what it is judged by.
 #[derive(Clone, Copy)]
 pub(crate) struct Order<'a> {
     pub(crate) device: DeviceId,
@@ -503,7 +499,7 @@ pub(crate) struct Order<'a> {
 }
 
 impl Book {
-    /// Bytes of all that is there, comes or goes.
+    /// Bytes of all models that are resident, loading or leaving.
     fn taken(&self) -> u64 {
         self.weights().saturating_add(self.memory.vectors())
     }

@@ -11,35 +11,33 @@ use magray_core::schedule::{
 };
 use std::time::Duration;
 
-/// All devices, as the machine was told of them.
 #[derive(Debug)]
 pub(crate) struct Workers {
     known: Vec<Known>,
     recovery: Recovery,
 }
 
-/// A device, as the machine was told of it.
 #[derive(Debug)]
 struct Known {
     location: Location,
     worker: Worker,
     killed: Option<KillCause>,
-    /// Since when it was asked to end because nobody needs it.
+    /// Since when it was asked to end for lack of work.
     resting: Option<Moment>,
     /// Telemetry rules it out.
     ruled: Option<Fault>,
     /// It must answer a probe before it gets work.
     must_probe: bool,
     probing: Option<Moment>,
-    /// It was not there, and has not shown that it is.
+    /// It vanished and has not shown that it is back.
     is_lost: bool,
-    /// Its worker failed in a way that wants a new worker.
+    /// Its worker failed in a way that needs a new worker.
     is_broken: bool,
-    /// It did not answer a probe as it should.
+    /// It failed a probe.
     has_failed_probe: bool,
-    /// A batch failed for want of memory at this step, and the machine must trim.
+    /// A batch failed for lack of memory at this step: the machine must trim.
     must_trim: bool,
-    /// People were told that it left.
+    /// An alert said that it left.
     has_left: bool,
     is_permanent: bool,
     was_in_rotation: bool,
@@ -54,7 +52,6 @@ struct Known {
     arrival_grace: Duration,
 }
 
-/// A worker, as the machine was told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Worker {
     Absent,
@@ -88,7 +85,7 @@ impl Workers {
         Self { known: specs.iter().map(known).collect(), recovery }
     }
 
-    /// What the world knows that the machine must find out: how long a batch of this device may truly take.
+    /// The true cost of a batch on this device, which the machine has to find out.
     pub(crate) fn note_cost(&mut self, device: DeviceId, cost: Duration) {
         let known = self.at_mut(device);
         known.slowest = known.slowest.max(cost);
@@ -199,7 +196,7 @@ impl Workers {
         }
     }
 
-    /// Whether the device's worker is on its way out or gone.
+    /// Whether the device's worker is being ended or gone.
     pub(crate) fn is_being_ended(&self, device: DeviceId) -> bool {
         let known = self.at(device);
         known.location == Location::Worker
@@ -212,7 +209,7 @@ impl Workers {
         known.worker == Worker::Up && known.killed.is_none() && known.resting.is_none()
     }
 
-    /// The device's worker is to end because nobody needs it.
+    /// The device's worker is to end for lack of work.
     pub(crate) fn rest(&mut self, device: DeviceId, now: Moment) -> Verdict {
         let is_possible = self.takes_orders(device) && !self.is_probing(device);
         let known = self.at_mut(device);
@@ -221,12 +218,12 @@ impl Workers {
         Ok(())
     }
 
-    /// Whether the device's worker was asked to end because nobody needs it.
+    /// Whether the device's worker was asked to end for lack of work.
     pub(crate) fn is_resting(&self, device: DeviceId) -> bool {
         self.at(device).resting.is_some()
     }
 
-    /// Whether there is a reason, apart from counted failures, why the device should not be used.
+    /// Whether there is a reason beside counted failures not to use the device.
     pub(crate) fn has_reason_to_leave(&self, device: DeviceId) -> bool {
         let known = self.at(device);
         known.ruled.is_some() || known.must_probe || known.worker != Worker::Up || self.is_being_ended(device)
@@ -237,22 +234,22 @@ impl Workers {
         self.at(device).worker != Worker::Absent
     }
 
-    /// Whether the device has a worker that is ready, as far as was told.
+    /// Whether the device has a worker that reported ready.
     pub(crate) fn is_up(&self, device: DeviceId) -> bool {
         self.at(device).worker == Worker::Up
     }
 
-    /// The cost of the slowest batch of all devices.
+    /// The cost of the slowest batch of any device.
     pub(crate) fn slowest(&self) -> Duration {
         self.known.iter().map(|known| known.slowest).max().unwrap_or_default()
     }
 
-    /// Whether the device was not there when it was last heard of.
+    /// Whether the device was missing at its last report.
     pub(crate) fn is_lost(&self, device: DeviceId) -> bool {
         self.at(device).is_lost
     }
 
-    /// Whether a probe was asked and not answered.
+    /// Whether a probe is unanswered.
     pub(crate) fn is_probing(&self, device: DeviceId) -> bool {
         self.at(device).probing.is_some()
     }
@@ -379,7 +376,7 @@ impl Workers {
 }
 
 impl Known {
-    /// Compares what the machine says of the device with what it did and told people.
+    /// Compares the machine's view of the device with its actions and alerts.
     fn judge_state(&mut self, at: usize, state: DeviceState) -> Verdict {
         let is_in = state == DeviceState::InRotation;
         let is_started = std::mem::take(&mut self.is_started);
@@ -420,9 +417,9 @@ impl Known {
         })
     }
 
-    /// A worker that lives and does not answer is ended. How long is too long depends on what the machine expected, which
-    /// this book does not know: it allows for 10 times what the slowest batch of the device truly cost, and for 10 times the
-    /// least time where the machine had nothing to expect by.
+    /// A worker with heartbeats that does not finish is ended. How long is too long depends on the machine's prediction, which
+    /// this book does not know: it allows 10 times the true cost of the device's slowest batch, and 10 times the minimum where
+    /// nothing was predicted.
     fn judge_progress(&mut self, at: usize, oldest: Option<&Batch>, recovery: &Recovery, now: Moment) -> Verdict {
         let begun = oldest.map(|batch| batch.started).or(self.probing);
         let Some(begun) = begun else {

@@ -5,10 +5,9 @@ use super::figures::{Figures, Spread};
 use super::plot::{Frame, Line, Panel, draw};
 use super::{ExperimentError, Output, page, run_all, write};
 use crate::load::{Arrivals, Load, Shape};
-use crate::scenario::{Cost, Device, Loads, Model, Scenario};
+use crate::scenario::{Cost, Device, Scenario};
 use crate::trial::try_scenario;
-use magray_core::ledger::Budget;
-use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Location, Moment, Options, Sizing};
+use magray_core::schedule::{Allowed, Batching, DeviceKind, Options, Sizing};
 use std::time::Duration;
 
 const TEXTS: [u32; 9] = [1, 4, 8, 16, 32, 64, 128, 256, 512];
@@ -16,7 +15,7 @@ const TIMEOUTS_MS: [u64; 5] = [0, 1, 2, 5, 10];
 const SEEDS: u64 = 3;
 const TOKENS: (u64, u64) = (8, 128);
 
-/// Two settings are equal where they differ by less than this: what two runs of one setting differ by.
+/// Settings within this of each other are equal: two runs of one setting differ by as much.
 const NOISE: f64 = 0.03;
 
 const INTRODUCTION: &str = "\
@@ -32,7 +31,7 @@ cargo run --release -p magray-simulator -- batching --markdown docs/benchmarks/b
 - **GPU-like**: 110 us a batch + 52 ns a token + 1 us a text, two slots. **CPU-like**: 400 us a batch + 18 us a token, one slot.
 - Requests of one text of 8 to 128 tokens, all magnitudes alike. *Low*: a stream of 5 % of what full batches (512 texts) could do.
   *Middle*: 50 %. *Saturating*: 1,024 clients, each of which asks again at once after its answer.
-- Fixed settings: a batch waits for so many texts (1, 4, 8, 16, 32, 64, 128, 256 or 512), but not longer than 0, 1, 2, 5 or 10 ms: 45 of them.
+- Fixed settings: a batch waits for a number of texts (1, 4, 8, 16, 32, 64, 128, 256 or 512), but not longer than 0, 1, 2, 5 or 10 ms: 45 of them.
 - A stream has the throughput of its arrivals, whatever the setting, as long as it keeps up; so the best fixed setting of a stream is the
   one with the lowest p99 of those that keep up, and of saturating load the one with the highest throughput. Times are from arrival to
   answer, in ms. Three seeds each; the first tenth of answers is not counted.
@@ -74,7 +73,7 @@ impl Like {
     }
 }
 
-/// How much is asked.
+/// The load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Pressure {
     Low,
@@ -104,7 +103,6 @@ impl Pressure {
     }
 }
 
-/// A run.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     like: Like,
@@ -129,7 +127,7 @@ struct Field {
     settings: Vec<Summary>,
 }
 
-/// Runs the experiment; the page is returned, too.
+/// Runs the experiment; returns the page.
 pub fn batching(output: &Output) -> Result<String, ExperimentError> {
     let fields = compare()?;
     let page = write_page(&fields, output);
@@ -171,46 +169,19 @@ fn compare() -> Result<Vec<Field>, ExperimentError> {
 
 fn scenario(case: &Case) -> Scenario {
     let cost = case.like.cost();
-    let device = |kind, slots| Device {
-        spec: DeviceSpec {
-            kind,
-            location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
-            slots,
-            batch_tokens_max: 65_536,
-            memory: Budget::UNBOUNDED,
-        },
-        cost,
-        start: Duration::from_millis(1),
-        loads: Loads::QUICK,
-    };
+    let device = |kind, slots| Device::unlimited(kind, slots, 65_536, cost);
     let (devices, allowed) = match case.like {
         // There is always a CPU; here nothing may be computed on it.
         Like::Gpu => (vec![device(DeviceKind::Cpu, 1), device(DeviceKind::Gpu, 2)], Allowed::Gpu),
         Like::Cpu => (vec![device(DeviceKind::Cpu, 1)], Allowed::Cpu),
     };
-    Scenario {
-        seed: case.seed,
-        devices,
-        models: vec![Model::resident()],
-        models_known: 1,
-        options: Options { batching: Batching { sizing: case.sizing, ..Batching::default() }, ..Options::default() },
-        load: Load {
-            requests: case.like.requests(),
-            arrivals: case.pressure.arrivals(cost),
-            shape: Shape { allowed, ..Shape::plain((1, 1), TOKENS) },
-        },
-        troubles: Vec::new(),
-        interventions: Vec::new(),
-        given_up: Vec::new(),
-        calm_at: Moment::START,
-        noise: 0.1,
-        latency: Duration::from_micros(20),
-        lateness: Duration::ZERO,
-        stale: 0.0,
-        early: 0.0,
-        drain_after: case.like.requests(),
-        afterglow: Duration::ZERO,
-    }
+    let options = Options { batching: Batching { sizing: case.sizing, ..Batching::default() }, ..Options::default() };
+    let load = Load {
+        requests: case.like.requests(),
+        arrivals: case.pressure.arrivals(cost),
+        shape: Shape { allowed, ..Shape::plain((1, 1), TOKENS) },
+    };
+    super::noisy(Scenario::without_faults(case.seed, devices, options, load))
 }
 
 impl Summary {

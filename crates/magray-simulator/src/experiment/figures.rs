@@ -8,22 +8,21 @@ use std::time::Duration;
 /// The part of answers at the beginning that is not counted: workers start and speeds are not known yet.
 const WARM_UP: f64 = 0.1;
 
-/// What one run came to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Figures {
     /// Answered texts a second.
     pub(super) texts_per_s: f64,
-    /// Milliseconds from arrival until a device began with the batch that answered, on average ...
+    /// Milliseconds from arrival to the start of the batch: mean.
     pub(super) wait_mean: f64,
-    /// ... and of the slowest hundredth.
+    /// The same: 99th percentile.
     pub(super) wait_p99: f64,
-    /// Milliseconds from arrival to answer: of the middle ...
+    /// Milliseconds from arrival to answer: median.
     pub(super) total_p50: f64,
-    /// ... and of the slowest hundredth.
+    /// The same: 99th percentile.
     pub(super) total_p99: f64,
     /// How unevenly the devices were used; see [`imbalance`].
     pub(super) imbalance: f64,
-    /// The part of requests that were refused.
+    /// Share of requests that were refused.
     pub(super) refused: f64,
     /// Milliseconds from the start to the last answer.
     pub(super) makespan_ms: f64,

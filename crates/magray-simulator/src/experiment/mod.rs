@@ -10,11 +10,13 @@ mod plot;
 pub use batching::batching;
 pub use placement::placement;
 
+use crate::scenario::Scenario;
 use crate::trial::Failed;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Where the results of an experiment go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +55,11 @@ impl From<Box<Failed>> for ExperimentError {
     fn from(failed: Box<Failed>) -> Self {
         Self::Failed(failed)
     }
+}
+
+/// A world whose computing times vary, and whose events take a little time.
+fn noisy(scenario: Scenario) -> Scenario {
+    Scenario { noise: 0.1, latency: Duration::from_micros(20), ..scenario }
 }
 
 fn write(path: &Option<PathBuf>, text: &str) -> Result<(), ExperimentError> {

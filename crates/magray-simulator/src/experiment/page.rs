@@ -3,7 +3,6 @@
 
 use super::figures::Spread;
 
-/// A table; all rows have as many cells as the head.
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();

@@ -5,10 +5,9 @@ use super::figures::{Figures, Spread};
 use super::plot::{Frame, Line, Panel, draw};
 use super::{ExperimentError, Output, page, run_all, write};
 use crate::load::{Arrivals, Load, Shape};
-use crate::scenario::{Cost, Device, Loads, Model, Scenario};
+use crate::scenario::{Cost, Device, Scenario};
 use crate::trial::try_scenario;
-use magray_core::ledger::Budget;
-use magray_core::schedule::{Allowed, Batching, DeviceKind, DeviceSpec, Limits, Location, Moment, Options, Placement};
+use magray_core::schedule::{Allowed, Batching, DeviceKind, Limits, Options, Placement};
 use std::time::Duration;
 
 const RATIOS: [f64; 4] = [1.0, 2.0, 4.0, 10.0];
@@ -21,7 +20,7 @@ const TOKENS: (u64, u64) = (16, 256);
 /// The faster device: a middling encoder on a middling GPU.
 const FAST: Cost = Cost { fixed_us: 500.0, token_us: 2.0, text_us: 10.0 };
 
-/// Requests that come at once, to see when all are done. As many as are taken at once.
+/// Requests that arrive at once, to measure the makespan.
 const HEAP: usize = 4_000;
 
 const INTRODUCTION: &str = "\
@@ -48,7 +47,6 @@ cargo run --release -p magray-simulator -- placement --markdown docs/benchmarks/
 ![mean waiting over load](placement.svg)
 ";
 
-/// Which devices share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pair {
     Gpus,
@@ -67,17 +65,9 @@ impl Pair {
 
     /// The devices, the slower one `ratio` times slower, and which of them count.
     fn devices(self, ratio: f64) -> (Vec<Device>, Vec<usize>) {
-        let device = |kind, ratio: f64| Device {
-            spec: DeviceSpec {
-                kind,
-                location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
-                slots: if kind == DeviceKind::Gpu { 2 } else { 1 },
-                batch_tokens_max: 16_384,
-                memory: Budget::UNBOUNDED,
-            },
-            cost: FAST.slower(ratio),
-            start: Duration::from_millis(1),
-            loads: Loads::QUICK,
+        let device = |kind, ratio: f64| {
+            let slots = if kind == DeviceKind::Gpu { 2 } else { 1 };
+            Device::unlimited(kind, slots, 16_384, FAST.slower(ratio))
         };
         match self {
             // There is always a CPU; here nothing may be computed on it.
@@ -97,16 +87,15 @@ impl Pair {
     }
 }
 
-/// How much is asked.
+/// The load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Pressure {
     /// A stream of this percent of what both devices can do together.
     Load(f64),
-    /// Everything at once.
+    /// All requests at once.
     Heap,
 }
 
-/// A run.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     pair: Pair,
@@ -116,7 +105,7 @@ struct Case {
     seed: u64,
 }
 
-/// Both ways of placing under one pressure, over all seeds.
+/// Both placements under one load, over all seeds.
 struct Comparison {
     pair: Pair,
     ratio: f64,
@@ -125,7 +114,6 @@ struct Comparison {
     round_robin: Summary,
 }
 
-/// The figures of all seeds.
 struct Summary {
     wait_mean: Spread,
     wait_p99: Spread,
@@ -136,7 +124,7 @@ struct Summary {
     makespan_ms: Spread,
 }
 
-/// Runs the experiment; the page is returned, too.
+/// Runs the experiment; returns the page.
 pub fn placement(output: &Output) -> Result<String, ExperimentError> {
     let comparisons = compare()?;
     let page = write_page(&comparisons, output);
@@ -182,30 +170,13 @@ fn scenario(case: &Case) -> Scenario {
         Pressure::Heap => (HEAP, Arrivals::Bursts { size: HEAP, gap: Duration::ZERO }),
     };
     let shape = Shape { allowed: case.pair.allowed(), ..Shape::plain((1, 1), TOKENS) };
-    Scenario {
-        seed: case.seed,
-        devices,
-        models: vec![Model::resident()],
-        models_known: 1,
-        options: Options {
-            limits: Limits { requests_max: 4096, ..Limits::default() },
-            batching: Batching { texts_max: TEXTS_MAX, ..Batching::default() },
-            placement: case.placement,
-            ..Options::default()
-        },
-        load: Load { requests, arrivals, shape },
-        troubles: Vec::new(),
-        interventions: Vec::new(),
-        given_up: Vec::new(),
-        calm_at: Moment::START,
-        noise: 0.1,
-        latency: Duration::from_micros(20),
-        lateness: Duration::ZERO,
-        stale: 0.0,
-        early: 0.0,
-        drain_after: requests,
-        afterglow: Duration::ZERO,
-    }
+    let options = Options {
+        limits: Limits { requests_max: 4096, ..Limits::default() },
+        batching: Batching { texts_max: TEXTS_MAX, ..Batching::default() },
+        placement: case.placement,
+        ..Options::default()
+    };
+    super::noisy(Scenario::without_faults(case.seed, devices, options, Load { requests, arrivals, shape }))
 }
 
 impl Summary {

@@ -8,13 +8,11 @@ const LEFT: f64 = 60.0;
 const TOP: f64 = 70.0;
 const GAP: (f64, f64) = (30.0, 60.0);
 
-/// A chart.
 pub(super) struct Panel {
     pub(super) title: String,
     pub(super) lines: Vec<Line>,
 }
 
-/// A line of a chart.
 pub(super) struct Line {
     pub(super) name: &'static str,
     /// Colours that colour-blind people tell apart, too.
@@ -22,16 +20,15 @@ pub(super) struct Line {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// What stands around the charts.
+/// Titles and labels around the charts.
 pub(super) struct Frame {
     pub(super) title: &'static str,
     pub(super) x: &'static str,
     pub(super) columns: usize,
-    /// What stands below the points of a line, from left to right.
+    /// Labels below the points of a line, from left to right.
     pub(super) ticks: Vec<String>,
 }
 
-/// The drawing of some charts with axes of their own.
 pub(super) fn draw(frame: &Frame, panels: &[Panel]) -> String {
     let rows = panels.len().div_ceil(frame.columns.max(1));
     let width = LEFT + frame.columns as f64 * (PANEL.0 + GAP.0 + LEFT);
@@ -54,7 +51,6 @@ pub(super) fn draw(frame: &Frame, panels: &[Panel]) -> String {
     svg
 }
 
-/// Where a text stands.
 struct At {
     x: f64,
     y: f64,

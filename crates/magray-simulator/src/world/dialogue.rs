@@ -8,18 +8,17 @@ use magray_core::schedule::{BatchId, Event, Outcome, Span, Step};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// One of so many tokens ends a sequence.
+/// One token in this many ends a sequence.
 const ENDS: u64 = 40;
 
-/// All sequences of many steps.
 #[derive(Debug, Default)]
 pub(crate) struct Dialogues {
     dialogues: BTreeMap<Name, Dialogue>,
-    /// New tokens by batch: what its device says.
+    /// New tokens by batch, as its device reports them.
     made: BTreeMap<BatchId, Vec<(Name, Vec<u64>)>>,
 }
 
-/// A sequence, as the one who asked for it knows it.
+/// A sequence as its client knows it.
 #[derive(Debug)]
 struct Dialogue {
     ids: Vec<u64>,
@@ -28,7 +27,7 @@ struct Dialogue {
     prompt: usize,
     read: usize,
     pause: Duration,
-    /// Whether its reader will come back by itself.
+    /// Whether its reader will go on by itself.
     is_awaited: bool,
 }
 
@@ -42,14 +41,14 @@ impl Dialogues {
         self.dialogues.insert(name, dialogue);
     }
 
-    /// What is left to read takes this long.
+    /// How long reading the rest takes.
     pub(crate) fn reading_time(&self, name: Name, tokens: u32) -> Duration {
         self.dialogues.get(&name).map_or(Duration::ZERO, |dialogue| dialogue.pause * tokens)
     }
 }
 
 impl World {
-    /// A device has computed the steps of a batch: what it says of each.
+    /// A device has computed the steps of a batch: its outcome of each.
     pub(crate) fn compute_steps(
         &mut self,
         device: usize,
@@ -88,7 +87,7 @@ impl World {
         Ok(outcomes)
     }
 
-    /// The machine says that new tokens of a sequence count: those of the batch that has just ended.
+    /// The machine delivers new tokens of a sequence: those of the batch that has just ended.
     pub(crate) fn deliver(&mut self, name: Name, batch: Option<BatchId>) -> Result<(), Broken> {
         let made = batch.and_then(|batch| self.dialogues.made.get(&batch));
         let new = made.and_then(|made| made.iter().find(|(of, _)| *of == name)).map(|(_, new)| new.clone());
@@ -119,7 +118,7 @@ impl World {
         self.tell(Event::Read { request: name.0, sequence: name.1, tokens })
     }
 
-    /// What a batch made is of no use any more.
+    /// The tokens of a batch are not needed any more.
     pub(crate) fn forget_made(&mut self, batch: BatchId) {
         self.dialogues.made.remove(&batch);
     }

@@ -7,7 +7,6 @@ use crate::worker::Phase;
 use magray_core::schedule::{DeviceId, Ending, Event, Failure, Location, ModelId, Moment};
 use std::time::Duration;
 
-/// How an order to load ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadEnd {
     Loaded,
@@ -19,11 +18,11 @@ pub(crate) enum LoadEnd {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Image {
     pub(crate) is_there: bool,
-    /// Counts how often it was let go of, so that one that is being made is not kept after that.
+    /// Counts how often it was dropped, so that one being made then is not kept.
     pub(crate) generation: u64,
 }
 
-/// An order to load or to let go of weights, and whose it was.
+/// An order to load or offload weights, and its worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Move {
     pub(crate) device: usize,
@@ -53,13 +52,13 @@ impl World {
             (false, Some(end)) => (end, time.mul_f64(self.chance.unit())),
             (false, None) => (Some(LoadEnd::Loaded), time),
         };
-        // Whoever hangs is heard of no more until somebody ends it.
+        // A worker that hangs reports nothing until it is ended.
         if let Some(end) = end.filter(|_| !is_stuck) {
             self.agenda.plan(self.now + time, Due::LoadEnds { order, end });
         }
     }
 
-    /// What goes wrong with a load that begins now: nothing, or an end, or none ever.
+    /// The fault of a load that begins now: `None`: no fault; `Some(None)`: it never ends.
     fn load_trouble(&mut self, device: usize) -> Option<Option<LoadEnd>> {
         let kinds: Vec<Kind> = self.sky(device).kinds().collect();
         kinds.into_iter().find_map(|kind| match kind {
@@ -100,7 +99,7 @@ impl World {
         self.report(order.device, event);
     }
 
-    /// An image is whole, if its worker still lives and nobody has let go of it. Some are found to be spoilt later.
+    /// An image is complete, if its worker still lives and it was not dropped. Some are found to be corrupt later.
     pub(crate) fn imaged(&mut self, order: Move, image: u64) {
         let known = &mut self.images[order.model.0 as usize];
         if self.executors[order.device].generation == order.generation && known.generation == image {

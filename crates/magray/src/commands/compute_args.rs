@@ -25,7 +25,6 @@ pub(crate) struct ComputeArgs {
 }
 
 impl ComputeArgs {
-    /// The flags that were given, as settings.
     pub(crate) fn flags(&self) -> Vec<FlagValue> {
         [
             flag("model.name", self.model.as_ref()),
@@ -40,7 +39,6 @@ impl ComputeArgs {
     }
 }
 
-/// A flag that stands for a setting, where it was given.
 pub(crate) fn flag(key: &'static str, value: Option<&String>) -> Option<FlagValue> {
     value.map(|value| FlagValue { key, value: value.clone() })
 }

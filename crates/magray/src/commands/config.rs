@@ -27,7 +27,6 @@ pub(crate) struct ConfigArgs {
     json: bool,
 }
 
-/// Runs `magray config`.
 pub(crate) fn run(args: &ConfigArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&[])?;
     Ok(output::print(&if args.json { json(&config) } else { table(&config) })?)

@@ -68,7 +68,6 @@ pub(crate) struct EmbedArgs {
     max_text_bytes: Option<String>,
 }
 
-/// Runs `magray embed`.
 pub(crate) fn run(args: EmbedArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&args.flags())?;
     let settings = config.embed();
@@ -131,7 +130,6 @@ fn writes_to_terminal(output: Option<&Path>) -> bool {
 /// never without work.
 const WINDOWS_AHEAD: usize = 1;
 
-/// Texts that are being computed.
 struct Window {
     texts: Vec<Text>,
     /// Indices of texts that were longer than the model reads and were cut.
@@ -141,7 +139,6 @@ struct Window {
     bytes_read: u64,
 }
 
-/// Reads texts and hands them to the engine, window by window.
 struct Reading {
     engine: Engine,
     threads: usize,
@@ -150,7 +147,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Starts a thread, which nobody waits for: it may be waiting for an input that never ends.
+    /// Starts a thread that is never joined: it may be waiting for an input that never ends.
     fn start(self, first: Vec<Text>) -> Result<Receiver<Result<Window, Failure>>, Failure> {
         let (sender, windows) = sync_channel(WINDOWS_AHEAD);
         let thread = std::thread::Builder::new().name("input".to_owned());
@@ -169,7 +166,7 @@ impl Reading {
             texts = match self.texts.next_window() {
                 Ok(texts) => texts,
                 Err(error) => {
-                    // Whoever does not listen any more has an error of its own.
+                    // A receiver that is gone has failed with an error of its own.
                     let _ = windows.send(Err(error.into()));
                     return;
                 }
@@ -189,7 +186,6 @@ impl Reading {
     }
 }
 
-/// One run over an input.
 struct Embedding<'a> {
     session: &'a Session,
     rows: Rows,
@@ -197,7 +193,6 @@ struct Embedding<'a> {
     notices: Notices,
 }
 
-/// What was done, for the summary.
 #[derive(Default)]
 struct Totals {
     texts: u64,
@@ -205,7 +200,6 @@ struct Totals {
     truncated: u64,
     /// Lines of the first texts that were cut.
     truncated_lines: Vec<u64>,
-    /// What computed the last of them.
     on: String,
 }
 

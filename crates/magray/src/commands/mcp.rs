@@ -24,7 +24,6 @@ pub(crate) struct McpArgs {
     served: ServedArgs,
 }
 
-/// Runs `magray mcp`.
 pub(crate) fn run(args: &McpArgs, context: &Context) -> Result<(), Failure> {
     Ok(server::run_stdio(args.served.start(Vec::new(), context)?)?)
 }

@@ -24,7 +24,6 @@ use crate::{
     logging,
 };
 
-/// What every command is given.
 pub(crate) struct Context {
     pub(crate) console: Console,
     config_file: Option<PathBuf>,
@@ -43,7 +42,6 @@ impl Context {
     }
 }
 
-/// Reads all settings anew.
 fn read_settings(file: Option<&Path>, flags: &[FlagValue]) -> Result<Config, ConfigError> {
     // Without a current folder (it was removed) there is no file in it either.
     let folder = env::current_dir().unwrap_or_default();

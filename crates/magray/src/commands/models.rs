@@ -37,7 +37,6 @@ enum ModelsAction {
     },
 }
 
-/// Runs `magray models`.
 pub(crate) fn run(args: &ModelsArgs, context: &Context) -> Result<(), Failure> {
     let settings = context.settle(&[])?.model()?;
     let store = Store::open(settings.store);

@@ -31,7 +31,6 @@ pub(crate) struct PullArgs {
     refresh: bool,
 }
 
-/// Runs `magray pull`.
 pub(crate) fn run(args: &PullArgs, context: &Context) -> Result<(), Failure> {
     let flags: Vec<_> = [flag("model.name", args.model.as_ref()), flag("model.source", args.source.as_ref())]
         .into_iter()

@@ -86,13 +86,11 @@ pub(super) struct ServedArgs {
     simulated_gpus: usize,
 }
 
-/// Runs `magray serve`.
 pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     Ok(server::run(args.served.start(args.flags(), context)?)?)
 }
 
 impl ServeArgs {
-    /// The flags that are of this command alone.
     fn flags(&self) -> Vec<FlagValue> {
         let preload = self.preload.then(|| "true".to_owned());
         let own = [
@@ -112,7 +110,6 @@ impl ServeArgs {
 }
 
 impl ServedArgs {
-    /// Settles the settings with these flags and others, and says what is to be started.
     pub(super) fn start(&self, others: Vec<FlagValue>, context: &Context) -> Result<Start, Failure> {
         let compute = ComputeArgs {
             model: self.models.first().cloned(),
@@ -132,7 +129,6 @@ impl ServedArgs {
     }
 }
 
-/// How the engine of these models is started.
 fn engine_options(
     names: &[String],
     simulated_gpus: usize,

@@ -38,7 +38,6 @@ pub(crate) struct SimilarityArgs {
     json: bool,
 }
 
-/// Runs `magray similarity`.
 pub(crate) fn run(args: &SimilarityArgs, context: &Context) -> Result<(), Failure> {
     let mut flags = args.compute.flags();
     flags.extend(flag("embed.prompt", args.prompt.as_ref()));

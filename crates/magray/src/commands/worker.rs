@@ -3,7 +3,6 @@
 
 use crate::{exit::Failure, interrupt};
 
-/// Runs `magray worker`.
 pub(crate) fn run() -> Result<(), Failure> {
     // What a signal to the whole group means for this process is for the one that started it to decide. Until it is
     // confined a signal ends it: what takes signals is a thread, and that would stay outside the sandbox.

@@ -11,7 +11,6 @@ use magray_engine::{
 
 use super::{Config, ConfigError, Value, value::NEVER};
 
-/// The settings of an engine, beside its models and devices.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineSettings {
     pub(crate) schedule: Options,
@@ -23,10 +22,9 @@ pub(crate) struct EngineSettings {
     pub(crate) plans: ModelPlans,
 }
 
-/// How models come and go, by their names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ModelPlans {
-    /// For those of which nothing else is said.
+    /// For models without a plan of their own.
     normal: ModelPlan,
     /// Whether models leave by themselves at all.
     may_leave: bool,
@@ -36,7 +34,6 @@ pub(crate) struct ModelPlans {
 }
 
 impl ModelPlans {
-    /// The plan of a model.
     pub(crate) fn of(&self, name: &str) -> ModelPlan {
         let timeout = find(&self.idle_timeouts, name).map(|timeout| with_timeout(self.normal, timeout));
         let plan = timeout.filter(|_| self.may_leave).unwrap_or(self.normal);
@@ -58,7 +55,6 @@ fn with_timeout(plan: ModelPlan, timeout: Option<Duration>) -> ModelPlan {
 }
 
 impl Config {
-    /// The settings of queue, batches, GPUs and their watch.
     pub(crate) fn engine(&self) -> Result<EngineSettings, ConfigError> {
         let schedule =
             Options { limits: self.limits(), batching: self.batching(), keeping: self.keeping(), ..Options::default() };

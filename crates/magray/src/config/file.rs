@@ -19,7 +19,6 @@ use super::{
 /// Real configurations have a few kilobytes; a larger file is one given by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A file and who named it.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
@@ -49,19 +48,16 @@ pub(super) fn find(inputs: &Inputs<'_>) -> Result<Option<Found>, ConfigError> {
     Ok(here.into_iter().chain(at_home).find(|found| found.path.is_file()))
 }
 
-/// The default folder of the store.
 pub(super) fn data_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let base = absolute(env("XDG_DATA_HOME")).or_else(|| Some(home(env)?.join(".local").join("share")));
     base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
 }
 
-/// The folder of what can be made again.
 pub(super) fn cache_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let base = absolute(env("XDG_CACHE_HOME")).or_else(|| Some(home(env)?.join(".cache")));
     base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
 }
 
-/// The folder of what must outlive a process and cannot be made again.
 pub(super) fn state_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let base = absolute(env("XDG_STATE_HOME")).or_else(|| Some(home(env)?.join(".local").join("state")));
     base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
@@ -74,7 +70,6 @@ pub(super) fn running_homes(env: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathB
     session.into_iter().chain(state_home(env).map(|home| home.join("run"))).collect()
 }
 
-/// Reads the settings of a file, each with its line.
 pub(super) fn read(found: &Found) -> Result<Vec<(&'static str, Value, usize)>, ConfigError> {
     let path = &found.path;
     let unreadable = |reason| ConfigError::Unreadable { path: path.clone(), named_by: found.named_by, reason };

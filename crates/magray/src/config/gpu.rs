@@ -51,7 +51,6 @@ impl Surroundings {
 }
 
 impl Config {
-    /// How GPUs may be used.
     pub(crate) fn gpu(&self) -> GpuOptions {
         let (visible, visible_by) = self.visible();
         let cached = |name: &str| self.surroundings.cache.as_ref().map(|folder| folder.join(name));

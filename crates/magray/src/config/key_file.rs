@@ -1,15 +1,12 @@
 //! Keys as they are written in settings and files of keys.
 //! Compares none: the server does.
 
-/// A key as it was written down.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct WrittenKey {
     secret: String,
-    /// Its name in the log.
     name: Option<String>,
 }
 
-/// Characters of a key's name.
 const NAME_MAX: usize = 64;
 
 impl WrittenKey {

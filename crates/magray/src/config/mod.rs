@@ -37,18 +37,14 @@ pub(crate) use value::Value;
 
 use table::SETTINGS;
 
-/// All settings with their values and where each came from.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// The file that was read.
     pub(crate) file: Option<PathBuf>,
     /// One entry a setting, in the order of the table.
     pub(crate) entries: Vec<Entry>,
-    /// What of the environment is no setting.
     surroundings: gpu::Surroundings,
 }
 
-/// A setting that has its value.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) setting: &'static Setting,
@@ -87,25 +83,20 @@ impl fmt::Display for Source {
     }
 }
 
-/// A flag of the command line that stands for a setting.
 #[derive(Clone, Debug)]
 pub(crate) struct FlagValue {
     pub(crate) key: &'static str,
     pub(crate) value: String,
 }
 
-/// What the settings are read from.
 pub(crate) struct Inputs<'a> {
-    /// The file of `--config`.
     pub(crate) file: Option<&'a Path>,
     pub(crate) flags: &'a [FlagValue],
-    /// Looks a variable up.
     pub(crate) env: &'a dyn Fn(&str) -> Option<OsString>,
     /// The folder that `magray.toml` is looked for in.
     pub(crate) folder: &'a Path,
 }
 
-/// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error("cannot read the configuration {} (named by {named_by}): {reason}", path.display())]
@@ -142,7 +133,6 @@ pub(crate) enum ConfigError {
 }
 
 impl Config {
-    /// Reads all the sources and checks all the values.
     pub(crate) fn resolve(inputs: &Inputs<'_>) -> Result<Self, ConfigError> {
         let mut entries: Vec<Entry> = SETTINGS.iter().map(|setting| default_entry(setting, inputs.env)).collect();
         let file = file::find(inputs)?;
@@ -168,13 +158,11 @@ impl Config {
         Ok(config)
     }
 
-    /// The entry of a setting.
     pub(crate) fn entry(&self, key: &str) -> &Entry {
         let found = self.entries.iter().find(|entry| entry.setting.key == key);
         found.unwrap_or_else(|| unreachable!("'{key}' is not in the table of settings"))
     }
 
-    /// Rules between settings.
     fn check_together(&self) -> Result<(), ConfigError> {
         let (size, limit) = (self.entry("gpu.batch.default_size"), self.entry("gpu.batch.max_size"));
         match (&size.value, &limit.value) {

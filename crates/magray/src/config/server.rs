@@ -13,7 +13,6 @@ use super::{
     key_file::{WrittenKey, read_keys},
 };
 
-/// The settings of the server.
 #[derive(Clone)]
 pub(crate) struct ServerSettings {
     pub(crate) host: String,
@@ -28,11 +27,10 @@ pub(crate) struct ServerSettings {
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) cors_origins: Vec<String>,
     pub(crate) connections_max: usize,
-    /// What may lie ahead of a request, in time.
+    /// Requests with a longer predicted wait are refused.
     pub(crate) queue_wait_max: Duration,
     pub(crate) head_within: Duration,
     pub(crate) drain_within: Duration,
-    /// The collector of traces.
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) live: LiveSettings,
 }
@@ -50,7 +48,6 @@ pub(crate) struct LiveSettings {
     pub(crate) held_bytes_max: u64,
 }
 
-/// The limits of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestLimits {
     pub(crate) body_bytes_max: usize,
@@ -66,7 +63,6 @@ pub(crate) struct RequestLimits {
 }
 
 impl Config {
-    /// The settings of the server.
     pub(crate) fn server(&self) -> Result<ServerSettings, ConfigError> {
         let seconds = |key: &str| Duration::from_secs(self.whole(key).unwrap_or_default() as u64);
         let named = self.texts("server.models");
@@ -164,14 +160,12 @@ impl Config {
         }
     }
 
-    /// A setting of several texts with commas between.
     fn texts(&self, key: &str) -> Vec<String> {
         let Value::Text(text) = &self.entry(key).value else { return Vec::new() };
         text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
     }
 }
 
-/// Whether a text is an origin as browsers send it.
 fn is_origin(text: &str) -> bool {
     let Some((scheme, host)) = text.split_once("://") else { return false };
     let is_scheme =

@@ -3,7 +3,6 @@
 
 use super::{setting::Setting, value::Kind};
 
-/// All settings of the server, in the order in which they are shown.
 pub(super) const SERVER: [Setting; 28] = [
     Setting::trusted("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
         .env(&["MAGRAY_HOST"])

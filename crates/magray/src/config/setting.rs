@@ -3,7 +3,6 @@
 
 use super::value::{Kind, NEVER, Value};
 
-/// One setting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     /// `section.name`, as in a file.
@@ -16,16 +15,12 @@ pub(crate) struct Setting {
     /// Variables that set it; the first that is present counts.
     pub(crate) env: &'static [&'static str],
     pub(crate) flag: Option<&'static str>,
-    /// Never shown.
     pub(crate) is_secret: bool,
-    /// The files that may set it.
     pub(crate) files: Files,
-    /// Whether this version does anything with it.
     pub(crate) is_used: bool,
     pub(crate) help: &'static str,
 }
 
-/// The files that may set something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Files {
     /// Also one that was merely found in the current folder, which a stranger may have written.
@@ -74,7 +69,6 @@ impl Setting {
         Self { unset: Some(NEVER), ..self }
     }
 
-    /// Reads a value written as one text.
     pub(crate) fn read(&self, raw: &str) -> Option<Value> {
         match self.unset {
             Some(unset) if raw.trim().eq_ignore_ascii_case(unset) => Some(Value::Unset),
@@ -82,7 +76,6 @@ impl Setting {
         }
     }
 
-    /// What is allowed, as a phrase.
     pub(crate) fn allowed(&self) -> String {
         match self.unset {
             Some(unset) if !unset.is_empty() => format!("{}, or {unset}", self.kind),

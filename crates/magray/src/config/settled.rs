@@ -9,7 +9,6 @@ use magray_engine::store::DEFAULT_ENDPOINT;
 use super::{Config, ConfigError, Value};
 use crate::logging::LogFormat;
 
-/// Which model, and where models are kept.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelSettings {
     pub(crate) name: String,
@@ -22,14 +21,12 @@ pub(crate) struct ModelSettings {
     pub(crate) token_kept_back: Option<String>,
 }
 
-/// How the CPU is used.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuSettings {
     pub(crate) threads: Option<usize>,
     pub(crate) path: Option<CpuPath>,
 }
 
-/// How texts are embedded.
 #[derive(Clone, Debug)]
 pub(crate) struct EmbedSettings {
     pub(crate) device: DeviceChoice,
@@ -39,7 +36,6 @@ pub(crate) struct EmbedSettings {
 }
 
 impl Config {
-    /// The settings of the model and of the store.
     pub(crate) fn model(&self) -> Result<ModelSettings, ConfigError> {
         let store = match &self.entry("model.store").value {
             Value::Path(path) => path.clone(),
@@ -76,13 +72,11 @@ impl Config {
         })
     }
 
-    /// The settings of the CPU.
     pub(crate) fn cpu(&self) -> CpuSettings {
         let path = self.text("cpu.path").and_then(|word| word.parse().ok());
         CpuSettings { threads: self.whole("cpu.threads"), path }
     }
 
-    /// The settings of embeddings.
     pub(crate) fn embed(&self) -> EmbedSettings {
         let device = self.text("embed.device").and_then(|word| word.parse().ok());
         EmbedSettings {
@@ -102,12 +96,10 @@ impl Config {
         }
     }
 
-    /// What is logged: a level's name.
     pub(crate) fn log_level(&self) -> String {
         self.text("log.level").unwrap_or_default()
     }
 
-    /// How the log is written.
     pub(crate) fn log_format(&self) -> LogFormat {
         match self.text("log.format").as_deref() {
             Some("json") => LogFormat::Json,

@@ -10,7 +10,6 @@ use super::{
     value::{Choice, Kind, NEVER},
 };
 
-/// The setting with this key.
 pub(crate) fn find(key: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.key == key)
 }
@@ -45,14 +44,11 @@ const ANY: i64 = i64::MAX;
 /// Longer than any sensible time-out, and short enough to be added up.
 const SECONDS: Kind = Kind::Whole { min: 0, max: 1_000_000_000 };
 
-/// All settings, in the order in which they are shown.
 #[cfg(not(unix))]
 pub(crate) const SETTINGS: &[Setting] = GENERAL;
-/// All settings, in the order in which they are shown.
 #[cfg(unix)]
 pub(crate) const SETTINGS: &[Setting] = &joined::<{ GENERAL.len() + SERVER.len() }>();
 
-/// The server's settings behind the others.
 #[cfg(unix)]
 const fn joined<const ALL: usize>() -> [Setting; ALL] {
     let mut all = [SERVER[0]; ALL];
@@ -64,7 +60,6 @@ const fn joined<const ALL: usize>() -> [Setting; ALL] {
     all
 }
 
-/// The settings that do not belong to the server.
 const GENERAL: &[Setting] = &[
     Setting::harmless(
         "model.name",

@@ -25,7 +25,6 @@ fn resolve(file: Option<(&str, &str)>, env: &[(&str, &str)], flags: &[(&'static 
     Config::resolve(&inputs).map_err(|error| shorten(error.to_string()))
 }
 
-/// The message that a file is refused with.
 fn check_refused(name: &str, content: &str, expected: Expect) {
     expected.assert_eq(&resolve(Some((name, content)), &[], &[]).unwrap_err());
 }

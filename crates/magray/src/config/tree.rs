@@ -8,14 +8,12 @@ use toml::de::{DeTable, DeValue};
 /// No configuration is nested as deeply. The tree is made and dropped by calls within calls, which end at the stack's end.
 const DEPTH_MAX: usize = 32;
 
-/// A value of a file and the line it stands on.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) line: usize,
     pub(crate) data: Data,
 }
 
-/// What a node holds.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Data {
     /// Nothing was written after the key.
@@ -33,14 +31,12 @@ impl PartialEq for Node {
     }
 }
 
-/// The file is not TOML or not YAML.
 #[derive(Debug)]
 pub(crate) struct SyntaxError {
     pub(crate) line: usize,
     pub(crate) message: String,
 }
 
-/// Reads TOML.
 pub(crate) fn parse_toml(text: &str) -> Result<Node, SyntaxError> {
     let lines = Lines::of(text);
     match DeTable::parse(text) {

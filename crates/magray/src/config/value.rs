@@ -5,34 +5,30 @@ use std::{fmt, path::PathBuf};
 
 use magray_core::{DeviceChoice, UnknownDevice};
 
-/// What a setting accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// `true` or `false`.
     Switch,
     /// A whole number in this range, both ends included.
-    Whole { min: i64, max: i64 },
-    /// A number, at least this.
-    Number { min: f64 },
-    /// One of these.
+    Whole {
+        min: i64,
+        max: i64,
+    },
+    Number {
+        min: f64,
+    },
     Choice(&'static [Choice]),
-    /// Several of these.
     Choices(&'static [Choice]),
     /// Several whole numbers from 0 on.
     Wholes,
     /// Any text but the empty one.
     Text,
-    /// An `http` or `https` address.
     Url,
-    /// A path of the file system.
     Path,
     /// GPUs as the CUDA driver names them: numbers, UUIDs, `all` or `none`.
     VisibleDevices,
-    /// A device that can be asked for.
     Device,
     /// A table of names, each with the device it is placed on.
     Placement,
-    /// Several names.
     Names,
     /// A table of names, each with one of these.
     NamedChoices(&'static [Choice]),
@@ -40,13 +36,11 @@ pub(crate) enum Kind {
     NamedSeconds,
 }
 
-/// The seconds that never pass.
 pub(crate) const NEVER: &str = "never";
 
 /// A choice and its other spellings.
 pub(crate) type Choice = (&'static str, &'static [&'static str]);
 
-/// A checked value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// Nothing chosen: magray decides, or there is no limit.
@@ -103,7 +97,6 @@ impl Kind {
         }
     }
 
-    /// Reads the items of a list.
     pub(crate) fn read_list<'a>(&self, items: impl Iterator<Item = &'a str>) -> Option<Value> {
         let item = |item: &str| match *self {
             Self::Choices(choices) => known_choice(choices, item.trim()),
@@ -117,7 +110,6 @@ impl Kind {
         }
     }
 
-    /// Reads one row of a table.
     pub(crate) fn read_row(&self, name: &str, value: &str) -> Option<(String, String)> {
         let (name, value) = (name.trim(), value.trim());
         let value = match *self {
@@ -191,7 +183,6 @@ impl fmt::Display for Value {
 }
 
 impl Value {
-    /// The value for `--json`.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Unset => serde_json::Value::Null,

@@ -18,17 +18,14 @@ use super::{
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const REPLY_BYTES_MAX: usize = 8 << 20;
 
-/// A process that listens at its control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
     path: PathBuf,
 }
 
-/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
-    /// It has ended meanwhile.
     #[error("magray (pid {pid}) has ended")]
     Gone { pid: u32 },
     #[error("magray (pid {pid}) does not answer")]
@@ -39,7 +36,6 @@ pub(crate) enum AskError {
     Refused { pid: u32, refusal: Refusal },
 }
 
-/// Every engine of this user, by pid.
 pub(crate) fn running(folders: &[PathBuf]) -> Vec<Running> {
     let found = folders.iter().flat_map(|folder| folder::list(folder));
     let mut running: Vec<Running> = found.map(|found| Running { pid: found.pid, path: found.path }).collect();

@@ -20,14 +20,12 @@ const PENDING: &str = "new";
 /// From making a socket to listening at it takes far less.
 const PENDING_MAX: Duration = Duration::from_secs(60);
 
-/// A socket in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) pid: u32,
     pub(super) path: PathBuf,
 }
 
-/// The two names of a process's socket.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     pub(super) pending: PathBuf,

@@ -24,7 +24,6 @@ pub(crate) enum Grade {
 }
 
 impl Grade {
-    /// As it is shown.
     pub(crate) fn letter(self) -> &'static str {
         match self {
             Self::A => "A",

@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Why there is no line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LineError {
     #[error("nothing came in time")]
@@ -30,7 +29,6 @@ impl From<io::Error> for LineError {
     }
 }
 
-/// Reads up to the end of the first line.
 pub(super) fn read(mut stream: &UnixStream, bytes_max: usize, until: Instant) -> Result<String, LineError> {
     let mut line = Vec::new();
     let mut block = [0; 4096];
@@ -54,7 +52,6 @@ pub(super) fn read(mut stream: &UnixStream, bytes_max: usize, until: Instant) ->
     }
 }
 
-/// Writes a whole line.
 pub(super) fn write(mut stream: &UnixStream, line: &str, until: Instant) -> Result<(), LineError> {
     let mut rest = line.as_bytes();
     while !rest.is_empty() {

@@ -156,7 +156,6 @@ pub(crate) struct DeviceResidency {
 }
 
 impl EngineReport {
-    /// Of this process.
     pub(crate) fn of(status: &Status, memory_limit: Option<u64>) -> Self {
         let names: Vec<DeviceName> = status.devices.iter().map(|device| device.name).collect();
         let devices: Vec<DeviceReport> =

@@ -23,7 +23,6 @@ use super::{
 };
 use crate::interrupt::RemoveOnInterrupt;
 
-/// Clients at once.
 const CLIENTS_MAX: usize = 16;
 /// Of these, the ones that wait for models to move: others can still ask for the status.
 const WAITING_MAX: usize = 8;
@@ -43,7 +42,6 @@ pub(crate) struct ControlSocket {
     listening: Option<JoinHandle<()>>,
 }
 
-/// Why an engine cannot be controlled from outside.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     #[error("there is no folder for its control socket: set XDG_RUNTIME_DIR, HOME or control.folder")]
@@ -89,7 +87,6 @@ impl Drop for ControlSocket {
     }
 }
 
-/// A socket that listens, under its name.
 fn listen(folder: &Path) -> io::Result<(UnixListener, PathBuf)> {
     folder::prepare(folder)?;
     // Also removes what a process of the same number left behind.
@@ -106,7 +103,6 @@ fn listen(folder: &Path) -> io::Result<(UnixListener, PathBuf)> {
     Ok((listener, listening))
 }
 
-/// The thread that accepts clients.
 struct Acceptor {
     listener: UnixListener,
     stopped: UnixStream,
@@ -120,11 +116,9 @@ struct Counts {
     waiting: Arc<AtomicUsize>,
 }
 
-/// One of a limited number.
 struct Slot(Arc<AtomicUsize>);
 
 impl Slot {
-    /// `None` where all are taken.
     fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         // Dropped, and so given back, where all are taken.
         let slot = Self(Arc::clone(count));

@@ -10,7 +10,6 @@ use super::{
     wire::{Done, Idle, ModelDone, Refusal, RefusalCode, Reply, Request},
 };
 
-/// Something whose models can be moved.
 pub(crate) trait Controlled: Send + Sync + 'static {
     fn report(&self) -> EngineReport;
 
@@ -18,7 +17,6 @@ pub(crate) trait Controlled: Send + Sync + 'static {
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError>;
 }
 
-/// What is done with a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Offload,
@@ -29,13 +27,11 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Whether it moves weights.
     pub(super) fn is_slow(self) -> bool {
         matches!(self, Self::Offload | Self::Release | Self::Preheat)
     }
 }
 
-/// An engine of this process.
 pub(crate) struct EngineSubject {
     pub(crate) engine: Engine,
     /// What the settings allow of a GPU's memory.
@@ -83,7 +79,6 @@ pub(super) fn change_of(request: &Request) -> Option<(Change, Option<&str>, Dura
     })
 }
 
-/// Does what a request asks for.
 pub(super) fn answer(subject: &dyn Controlled, request: &Request, within_max: Duration) -> Reply {
     let Some((change, model, within)) = change_of(request) else { return Reply::Status(subject.report()) };
     match change_all(subject, change, model, within.min(within_max)) {

@@ -119,7 +119,6 @@ impl Rig {
         })
     }
 
-    /// Sends bytes as they are and gives what comes back.
     fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = UnixStream::connect(self.path()).unwrap();
         // A refused client may not take the rest of the line.
@@ -171,7 +170,7 @@ fn what_is_asked_is_done_with_the_models_that_are_meant() {
 }
 
 #[test]
-fn nobody_waits_for_a_model_longer_than_the_bound() {
+fn no_client_waits_for_a_model_longer_than_the_bound() {
     let rig = Rig::new();
     rig.ask(&Request::Offload { model: Some("a".to_owned()), within_ms: u64::MAX / 2 }).unwrap();
     let changes = rig.fake.changes.lock().unwrap();
@@ -204,7 +203,7 @@ fn what_cannot_be_done_is_refused_with_its_reason() {
 }
 
 #[test]
-fn silent_clients_hold_up_nobody_but_those_beyond_the_bound() {
+fn silent_clients_hold_up_only_clients_beyond_the_bound() {
     let rig = Rig::new();
     let connect = || UnixStream::connect(rig.path()).unwrap();
     // Far fewer than the bound, and half of them with half a line.

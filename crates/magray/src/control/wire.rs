@@ -15,21 +15,34 @@ const VERSION_KEY: &str = "version";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// How everything is.
     Status {},
     /// Off the GPUs.
-    Offload { model: Option<String>, within_ms: u64 },
+    Offload {
+        model: Option<String>,
+        within_ms: u64,
+    },
     /// Out of all memory.
-    Release { model: Option<String>, within_ms: u64 },
+    Release {
+        model: Option<String>,
+        within_ms: u64,
+    },
     /// Onto a GPU.
-    Preheat { model: Option<String>, within_ms: u64 },
+    Preheat {
+        model: Option<String>,
+        within_ms: u64,
+    },
     /// How long it stays without work.
-    Timeout { model: Option<String>, idle: Idle },
+    Timeout {
+        model: Option<String>,
+        idle: Idle,
+    },
     /// Whether it stays whatever others need.
-    Pin { model: Option<String>, pinned: bool },
+    Pin {
+        model: Option<String>,
+        pinned: bool,
+    },
 }
 
-/// How long a model stays on a GPU without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Idle {
@@ -38,7 +51,6 @@ pub(crate) enum Idle {
     AfterMs(u64),
 }
 
-/// What is answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
@@ -47,23 +59,19 @@ pub(crate) enum Reply {
     Refused(Refusal),
 }
 
-/// What was done, and how everything is after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Done {
     pub(crate) models: Vec<ModelDone>,
     pub(crate) status: EngineReport,
 }
 
-/// What was done with a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ModelDone {
     pub(crate) model: String,
     pub(crate) took_ms: f64,
-    /// Where its weights are now.
     pub(crate) residency: Vec<DeviceResidency>,
 }
 
-/// Why a request was not done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Refusal {
     pub(crate) code: RefusalCode,
@@ -76,7 +84,6 @@ pub(crate) struct Refusal {
 pub(crate) enum RefusalCode {
     /// Speak the version that the message names.
     WrongVersion,
-    /// Not a request.
     NotUnderstood,
     /// Name one of the models that the message lists.
     UnknownModel,
@@ -86,7 +93,6 @@ pub(crate) enum RefusalCode {
     Overruled,
     /// Too many clients at once: try again.
     Busy,
-    /// The engine ends.
     Ending,
     /// The client is another user.
     NotYours,
@@ -107,7 +113,6 @@ pub(super) fn write<T: Serialize>(body: &T) -> String {
     format!("{value}\n")
 }
 
-/// Reads a line of this version.
 pub(super) fn read<T: DeserializeOwned>(line: &str) -> Result<T, Refusal> {
     let not_understood = |error: serde_json::Error| Refusal::new(RefusalCode::NotUnderstood, error.to_string());
     let mut value: Value = serde_json::from_str(line).map_err(not_understood)?;

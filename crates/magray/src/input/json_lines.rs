@@ -5,13 +5,11 @@ use serde_json::Value;
 
 use super::Text;
 
-/// Why a line gives no text.
 pub(super) enum Fault {
     NotJson(String),
     NoText(&'static str),
 }
 
-/// Reads one line.
 pub(super) fn read(json: &str, line: u64) -> Result<Text, Fault> {
     let value: Value = serde_json::from_str(json).map_err(|error| Fault::NotJson(error.to_string()))?;
     match value {

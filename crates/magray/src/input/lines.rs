@@ -5,7 +5,6 @@ use std::io::{self, BufRead, ErrorKind};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The lines of a reader.
 pub(super) struct Lines<R> {
     reader: R,
     line_bytes_max: usize,
@@ -14,7 +13,6 @@ pub(super) struct Lines<R> {
     offset: u64,
 }
 
-/// A line without its end.
 pub(super) struct Line<'a> {
     pub(super) bytes: &'a [u8],
     /// Counted from 1.
@@ -23,7 +21,6 @@ pub(super) struct Line<'a> {
     pub(super) offset: u64,
 }
 
-/// Why there is no next line.
 pub(super) enum Fault {
     TooLong { line: u64 },
     Io(io::Error),
@@ -34,12 +31,10 @@ impl<R: BufRead> Lines<R> {
         Self { reader, line_bytes_max, buffer: Vec::new(), number: 0, offset: 0 }
     }
 
-    /// The limit of a line.
     pub(super) fn line_bytes_max(&self) -> usize {
         self.line_bytes_max
     }
 
-    /// Bytes read so far.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }

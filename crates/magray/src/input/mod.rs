@@ -17,7 +17,6 @@ use lines::Lines;
 const WINDOW_TEXTS: usize = 2048;
 const WINDOW_BYTES: usize = 8 << 20;
 
-/// A text and what is known of it.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Text {
     pub(crate) text: String,
@@ -33,7 +32,6 @@ impl AsRef<str> for Text {
     }
 }
 
-/// Why texts cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
     #[error("{place} holds no text")]
@@ -60,7 +58,6 @@ pub(crate) enum InputError {
     NoText { place: Place, line: u64, found: &'static str },
 }
 
-/// Where texts come from, for messages.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Place {
     Arguments,
@@ -69,7 +66,6 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// What its texts are counted in.
     fn unit(&self) -> &'static str {
         match self {
             Self::Arguments => "text",
@@ -88,7 +84,6 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// How the lines of an input are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// A line is a text; an empty line is an empty text, so that answers stay in step with lines.
@@ -97,11 +92,9 @@ pub(crate) enum Form {
     JsonLines,
 }
 
-/// A source of texts.
 pub(crate) struct Texts {
     place: Place,
     max_text_bytes: usize,
-    /// The size of the input, where it is known.
     bytes_total: Option<u64>,
     origin: Origin,
 }
@@ -112,14 +105,12 @@ enum Origin {
 }
 
 impl Texts {
-    /// Texts of the command line.
     pub(crate) fn from_arguments(texts: Vec<OsString>, max_text_bytes: usize) -> Self {
         let bytes = texts.iter().map(|text| text.len() as u64).sum();
         let origin = Origin::Arguments(texts.into_iter().enumerate());
         Self { place: Place::Arguments, max_text_bytes, bytes_total: Some(bytes), origin }
     }
 
-    /// Texts of standard input.
     pub(crate) fn from_stdin(form: Form, max_text_bytes: usize) -> Self {
         Self::from_reader(Place::Stdin, Box::new(BufReader::with_capacity(1 << 16, io::stdin())), form, max_text_bytes)
     }
@@ -161,12 +152,10 @@ impl Texts {
         Ok(window)
     }
 
-    /// The error for an input without texts.
     pub(crate) fn nothing(&self) -> InputError {
         InputError::NoTexts { place: self.place.clone() }
     }
 
-    /// How much of an input with lines was read.
     pub(crate) fn bytes_read(&self) -> u64 {
         match &self.origin {
             Origin::Arguments(_) => 0,
@@ -174,7 +163,6 @@ impl Texts {
         }
     }
 
-    /// The size of the input in bytes, where it is known.
     pub(crate) fn bytes_total(&self) -> Option<u64> {
         self.bytes_total
     }

@@ -12,7 +12,6 @@ use tempfile::TempPath;
 use super::{OutputError, write_error};
 use crate::interrupt::RemoveOnInterrupt;
 
-/// Where output goes.
 pub(crate) struct Destination {
     /// Its name in messages.
     place: String,
@@ -62,7 +61,6 @@ impl Destination {
         Ok(Self { place: path.display().to_string(), kind })
     }
 
-    /// Whether a person reads it as it comes.
     pub(crate) fn is_terminal(&self) -> bool {
         matches!(self.kind, Kind::Stdout(_)) && io::stdout().is_terminal()
     }
@@ -85,7 +83,6 @@ impl Destination {
         }
     }
 
-    /// Its name in messages.
     pub(super) fn place(&self) -> &str {
         &self.place
     }
@@ -111,7 +108,7 @@ impl Replacement {
         // Temporary files are private by default; this one becomes an ordinary file.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        // The kind alone: the whole error would name the temporary file, which nobody asked for.
+        // The kind alone: the whole error would name the temporary file, which the user did not choose.
         let created = builder.tempfile_in(folder).map_err(|error| io::Error::from(error.kind()));
         let (file, temporary) = created?.into_parts();
         if let Some(permissions) = permissions {

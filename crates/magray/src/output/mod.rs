@@ -15,7 +15,6 @@ use serde::Serialize;
 pub(crate) use destination::Destination;
 pub(crate) use npy::Npy;
 
-/// Why output cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutputError {
     /// The other end of the pipe was closed, as `head` does. Nothing is wrong.
@@ -40,7 +39,6 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The form that a file's name asks for.
     pub(crate) fn of_path(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
             "npy" => Some(Self::Npy),
@@ -51,7 +49,6 @@ impl Format {
     }
 }
 
-/// The embedding of one text.
 pub(crate) struct Row<'a> {
     pub(crate) index: u64,
     pub(crate) text: &'a str,
@@ -66,7 +63,6 @@ pub(crate) struct Row<'a> {
 pub(crate) struct Origin {
     device: String,
     precision: String,
-    /// Why the CPU computed it although a GPU was to.
     #[serde(skip_serializing_if = "Option::is_none")]
     fallback: Option<&'static str>,
 }
@@ -81,9 +77,7 @@ impl Origin {
     }
 }
 
-/// Writes rows in one form to one destination.
 pub(crate) enum Rows {
-    /// For people: the start of each vector.
     Preview(Destination),
     Values(Destination),
     JsonLines(Destination),
@@ -91,7 +85,6 @@ pub(crate) enum Rows {
 }
 
 impl Rows {
-    /// Starts the output of vectors with this many values.
     pub(crate) fn start(format: Format, destination: Destination, dimensions: usize) -> Result<Self, OutputError> {
         Ok(match format {
             Format::Text if destination.is_terminal() => Self::Preview(destination),
@@ -101,7 +94,6 @@ impl Rows {
         })
     }
 
-    /// Writes one row.
     pub(crate) fn write(&mut self, row: &Row<'_>) -> Result<(), OutputError> {
         match self {
             Self::Preview(out) => out.checked(|out| write_preview(out, row)),
@@ -111,7 +103,6 @@ impl Rows {
         }
     }
 
-    /// Whether a person sees the rows as they come.
     pub(crate) fn are_shown(&self) -> bool {
         match self {
             Self::Preview(_) => true,
@@ -128,7 +119,6 @@ impl Rows {
         }
     }
 
-    /// Hands what is written so far to the reader of a pipe.
     pub(crate) fn flush(&mut self) -> Result<(), OutputError> {
         match self {
             Self::Preview(out) | Self::Values(out) | Self::JsonLines(out) => out.checked(|out| out.flush()),
@@ -185,7 +175,6 @@ fn write_json(out: &mut dyn Write, row: &Row<'_>) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Writes lines of an answer to stdout.
 pub(crate) fn print(answer: &str) -> Result<(), OutputError> {
     let mut out = Destination::open(None)?;
     out.checked(|out| out.write_all(answer.as_bytes()))?;

@@ -11,7 +11,6 @@ use super::{Destination, OutputError, write_error};
 /// A multiple of 64, as the format asks for, with room for any count.
 const HEADER_BYTES: usize = 128;
 
-/// An array that is being written.
 pub(crate) struct Npy {
     destination: Destination,
     /// For a pipe, where one cannot go back to the header: the rows wait here, on disk.
@@ -21,7 +20,6 @@ pub(crate) struct Npy {
 }
 
 impl Npy {
-    /// Starts an array of rows with this many values.
     pub(crate) fn start(mut destination: Destination, dimensions: usize) -> Result<Self, OutputError> {
         let spool = match destination.seekable() {
             Some(_) => None,
@@ -34,14 +32,12 @@ impl Npy {
         Ok(npy)
     }
 
-    /// Adds a row.
     pub(crate) fn write_row(&mut self, row: &[f32]) -> Result<(), OutputError> {
         assert_eq!(row.len(), self.dimensions, "rows of one array have one length");
         self.rows += 1;
         self.checked(|body| row.iter().try_for_each(|value| body.write_all(&value.to_le_bytes())))
     }
 
-    /// Fills the count in and lets the file appear.
     pub(crate) fn finish(mut self) -> Result<(), OutputError> {
         let header = header(self.rows, self.dimensions);
         self.checked(|body| {

@@ -13,7 +13,6 @@ use magray_engine::engine::{Allowed, Engine, Sketch};
 
 use super::errors::{Kind, Problem};
 
-/// The counts of all requests.
 #[derive(Debug)]
 pub(crate) struct Admission {
     bytes_max: AtomicU64,
@@ -120,7 +119,6 @@ impl Admission {
         }
     }
 
-    /// The estimated tokens of a body.
     fn tokens_of(&self, body_bytes: u64) -> u64 {
         (body_bytes.saturating_mul(self.tokens_per_kib.load(Ordering::Relaxed)) / 1024).max(1)
     }
@@ -160,7 +158,6 @@ impl QueueReservation {
         Ok(HeldBytes { admission: Arc::clone(&self.admission), bytes })
     }
 
-    /// The request is in the queue, with this many tokens.
     pub(crate) fn submitted(self, tokens: usize) {
         self.admission.learn(self.body_bytes, tokens as u64);
     }

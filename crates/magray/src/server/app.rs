@@ -12,7 +12,7 @@ use std::{
 
 use http::HeaderMap;
 use magray_engine::engine::{self, Engine};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     admission::{Admission, QueueReservation},
@@ -32,7 +32,10 @@ use crate::{
     control::EngineReport,
 };
 
-/// The server's state. Clones are the same.
+/// Requests to move models that are carried out at once. Each goes on when its caller leaves.
+const MOVES_MAX: usize = 8;
+
+/// Clones share one state.
 #[derive(Clone)]
 pub(crate) struct App(Arc<State>);
 
@@ -44,12 +47,12 @@ struct State {
     health: HealthCheck,
     /// How many answers are written at once beside the runtime.
     writers: Arc<Semaphore>,
+    moves: Arc<Semaphore>,
     connections: AtomicUsize,
     is_draining: AtomicBool,
     started: Instant,
 }
 
-/// What the state is made of.
 pub(crate) struct Parts {
     pub(crate) engine: Engine,
     pub(crate) models: Models,
@@ -71,6 +74,7 @@ impl App {
             wrong_keys: WrongKeys::default(),
             health: HealthCheck::default(),
             writers: Arc::new(Semaphore::new((super::cores() / 2).max(1))),
+            moves: Arc::new(Semaphore::new(MOVES_MAX)),
             connections: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
             started: Instant::now(),
@@ -89,7 +93,6 @@ impl App {
         &self.0.parts.metrics
     }
 
-    /// What exports traces, where a collector is set.
     pub(crate) fn traces(&self) -> Option<&Traces> {
         self.0.parts.traces.as_deref()
     }
@@ -102,28 +105,28 @@ impl App {
         &self.0.writers
     }
 
-    /// What the queue takes at most.
+    /// `None`: as many moves of models as allowed are under way.
+    pub(crate) fn begin_move(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.moves).try_acquire_owned().ok()
+    }
+
     pub(crate) fn engine_limits(&self) -> engine::Limits {
         self.0.parts.engine_limits
     }
 
-    /// The engine at this moment.
     pub(crate) fn report(&self) -> EngineReport {
         EngineReport::of(&self.engine().status(), self.0.parts.memory_limit)
     }
 
-    /// The metrics page at this moment.
     pub(crate) fn render_metrics(&self) -> String {
         let open = self.0.connections.load(Ordering::Relaxed);
         self.metrics().render(open, self.0.admission.held(), &self.report())
     }
 
-    /// The vocabulary of OpenAI's own tokenizer, where the user has given it.
     pub(crate) fn openai_tokens(&self) -> Option<&OpenAiTokens> {
         self.0.parts.openai_tokens.as_ref()
     }
 
-    /// The keys, rates, hosts and limits in force.
     pub(crate) fn live(&self) -> Arc<Live> {
         Arc::clone(&self.0.live.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -132,7 +135,6 @@ impl App {
         self.live().limits()
     }
 
-    /// Whether a caller with these headers, at this address, has such access.
     pub(crate) fn admit(
         &self,
         live: &Live,
@@ -143,12 +145,10 @@ impl App {
         live.admit(headers, access, peer, (&self.0.wrong_keys, self.uptime()))
     }
 
-    /// Refuses a request with a body of this size while the queue has no room for it.
     pub(crate) fn check_queue(&self, body_bytes: u64) -> Result<(), Problem> {
         self.0.admission.check_queue(self.engine(), body_bytes)
     }
 
-    /// Keeps room in the queue for a request whose body has arrived, until it is submitted.
     pub(crate) fn reserve_queue(&self, body_bytes: u64) -> Result<QueueReservation, Problem> {
         self.0.admission.reserve_queue(self.engine(), body_bytes)
     }
@@ -162,7 +162,6 @@ impl App {
         })
     }
 
-    /// Proves that a request can be computed now, unless that is known.
     pub(crate) async fn check_health(&self) -> Result<Healthy, Problem> {
         if self.0.is_draining.load(Ordering::Relaxed) {
             return Err(Problem::new(Kind::Unavailable, "the server is stopping"));
@@ -170,7 +169,6 @@ impl App {
         self.0.health.run(self.engine()).await
     }
 
-    /// Open connections.
     pub(crate) fn connections(&self) -> &AtomicUsize {
         &self.0.connections
     }

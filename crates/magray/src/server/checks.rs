@@ -15,9 +15,7 @@ pub(crate) struct Checks {
     origins: Origins,
 }
 
-/// What is known of a request beside its own head.
 pub(crate) struct RequestContext<'a> {
-    /// What its route asks for.
     pub(crate) access: Access,
     /// The other end of its connection, whatever its headers say.
     pub(crate) peer: IpAddr,

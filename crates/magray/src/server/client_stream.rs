@@ -16,7 +16,6 @@ use tokio::{
 
 use super::unread_bytes::UnreadBytes;
 
-/// The stream of a client.
 pub(crate) struct ClientStream<S> {
     stream: S,
     unread: Arc<UnreadBytes>,
@@ -30,7 +29,6 @@ impl<S> ClientStream<S> {
         Self { stream, unread, write_within, deadline: None }
     }
 
-    /// The result of a write, or the error that it took too long.
     fn checked<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.deadline = None;

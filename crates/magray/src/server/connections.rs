@@ -11,23 +11,19 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::unread_bytes::UnreadBytes;
 
-/// All connections.
 #[derive(Default)]
 pub(crate) struct Connections {
     all: Vec<Weak<Connection>>,
 }
 
-/// A connection.
 pub(crate) struct Connection {
     activity: Mutex<Activity>,
     unread: Arc<UnreadBytes>,
-    /// Its place is needed.
+    /// Another connection needs its place.
     close: Notify,
 }
 
-/// What a connection is doing.
 struct Activity {
-    /// Requests that are being answered.
     requests: usize,
     /// Large answers that the client has not taken whole: until when it has to.
     answers: BTreeMap<u64, Instant>,
@@ -38,16 +34,13 @@ struct Activity {
     is_closing: bool,
 }
 
-/// A request of a connection, until it is dropped.
 pub(crate) struct ActiveRequest(Arc<Connection>);
 
-/// A large answer that is being sent, until it is dropped.
 pub(crate) struct PendingAnswer {
     connection: Arc<Connection>,
     number: u64,
 }
 
-/// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CloseReason {
     #[error("it was idle, and its place was needed")]
@@ -61,7 +54,6 @@ pub(crate) enum CloseReason {
 /// Refusals for want of room leave at least this long after the connection opened, and after each other: a client that
 /// retries at once would take the cores that compute.
 const REFUSAL_SPACING: Duration = Duration::from_millis(2);
-/// How often a connection is looked at.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 impl Connections {
@@ -118,7 +110,6 @@ impl Connection {
         PendingAnswer { connection: Arc::clone(self), number }
     }
 
-    /// Waits until a refusal for want of room may leave.
     pub(crate) async fn space_refusals(&self) {
         let due = self.lock().last_refused + REFUSAL_SPACING;
         if due > Instant::now() {
@@ -127,7 +118,6 @@ impl Connection {
         self.lock().last_refused = Instant::now();
     }
 
-    /// Waits until it has to be closed.
     pub(crate) async fn closed(&self, idle_max: Duration) -> CloseReason {
         loop {
             let evicted = tokio::time::timeout(CHECK_EVERY.min(idle_max), self.close.notified()).await.is_ok();
@@ -188,7 +178,6 @@ impl Drop for PendingAnswer {
 mod tests {
     use super::{super::admission::Admission, *};
 
-    /// Longer than any test takes.
     const LONG: Duration = Duration::from_secs(3_600);
 
     fn block_on<F: Future>(future: F) -> F::Output {

@@ -16,7 +16,6 @@ pub(crate) struct Problem {
     pub(crate) kind: Kind,
     /// For the client: what is wrong and what to do.
     pub(crate) message: String,
-    /// The field of the request that is wrong.
     pub(crate) param: Option<&'static str>,
     pub(crate) retry_after: Option<Duration>,
 }
@@ -26,7 +25,7 @@ pub(crate) struct Problem {
 pub(crate) enum Kind {
     /// No JSON, or no UTF-8.
     Malformed,
-    /// JSON that says something else than it should.
+    /// JSON that does not fit the API.
     Invalid,
     /// Not a single text.
     Empty,
@@ -39,20 +38,16 @@ pub(crate) enum Kind {
     WrongMethod,
     /// The queue or the memory for requests is full.
     Busy,
-    /// The key has spent its rate.
     TooOften,
-    /// The client was too slow with its request.
     TooSlow,
     /// Not computed in the time that a request has.
     Expired,
     /// No device can compute it now, or the server is stopping.
     Unavailable,
-    /// A defect of the server.
     Internal,
 }
 
 impl Kind {
-    /// Every kind, in the order above.
     pub(crate) const ALL: [Self; 15] = [
         Self::Malformed,
         Self::Invalid,
@@ -108,7 +103,6 @@ impl Kind {
         }
     }
 
-    /// The error type of OpenAI's API.
     fn openai_type(self) -> &'static str {
         match self {
             Self::Unauthorised => "authentication_error",
@@ -119,7 +113,6 @@ impl Kind {
         }
     }
 
-    /// The error type of TEI's API.
     fn tei_type(self) -> &'static str {
         match self {
             Self::Busy | Self::TooOften => "overloaded",
@@ -130,7 +123,6 @@ impl Kind {
         }
     }
 
-    /// The status in this API.
     fn status_in(self, shape: Shape) -> StatusCode {
         match (self, shape) {
             // As TEI does.
@@ -157,7 +149,6 @@ impl Problem {
         Self { retry_after: Some(retry_after), ..Self::new(kind, message) }
     }
 
-    /// The answer in the shape of this API.
     pub(crate) fn render(&self, shape: Shape) -> Response {
         let body = match shape {
             Shape::OpenAi => json(&OpenAiError::from(self)),
@@ -200,7 +191,6 @@ pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     Problem::new(Kind::Internal, "the server failed to answer this request: report it as a defect").into_response()
 }
 
-/// The shape of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     OpenAi,

@@ -15,9 +15,7 @@ use super::{
 /// The fields of a request; an empty body has none.
 pub(crate) struct Fields<T>(pub(crate) T);
 
-/// Bytes of such a body at most.
 const BYTES_MAX: usize = 64 << 10;
-/// Fields of a multipart form at most.
 const FIELDS_MAX: usize = 16;
 
 impl<T: for<'a> Deserialize<'a>> FromRequest<App> for Fields<T> {

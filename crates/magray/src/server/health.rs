@@ -11,7 +11,6 @@ use super::errors::{Kind, Problem};
 /// A proof that takes longer has failed.
 const PROOF_MAX: Duration = Duration::from_secs(30);
 
-/// The proof.
 #[derive(Default)]
 pub(crate) struct HealthCheck {
     running: tokio::sync::Mutex<()>,

@@ -16,7 +16,6 @@ use super::{
     errors::{Kind, Problem},
 };
 
-/// Smaller answers are not counted.
 const LARGE_BYTES: u64 = 16 << 10;
 /// An answer must be taken as fast as this, after the time that every answer has.
 const BYTES_PER_S_MIN: u64 = 128 << 10;
@@ -46,7 +45,6 @@ pub(super) async fn hold_until_taken(
     }
 }
 
-/// An answer that counts for as long as it is in memory.
 struct HeldAnswer {
     bytes: Bytes,
     _held: HeldBytes,

@@ -23,12 +23,10 @@ pub(crate) struct AllowedHosts {
     patterns: Vec<String>,
 }
 
-/// The pattern that allows every name.
 const ANY: &str = "*";
 const LOCALHOST: &str = "localhost";
 
 impl OwnNames {
-    /// By what the settings say to listen on.
     pub(crate) fn new(listens_on: &str) -> Self {
         let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self::with_machine(listens_on, &machine)
@@ -41,7 +39,6 @@ impl OwnNames {
         Self { names, address: address.map(|address| address.to_canonical()) }
     }
 
-    /// Refuses a request that calls the server by a name that is neither its own nor allowed, or by none.
     pub(crate) fn check<B>(&self, request: &Request<B>, allowed: &AllowedHosts) -> Result<(), Problem> {
         let mut is_named = false;
         let headers = request.headers().get_all(header::HOST).into_iter();
@@ -108,7 +105,6 @@ fn authority(host: &HeaderValue) -> Result<Authority, Problem> {
     read.ok_or_else(|| Problem::new(Kind::Malformed, "the Host header is no name and no address"))
 }
 
-/// An address of IPv6 without its brackets.
 fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
@@ -122,7 +118,6 @@ fn lower_case(name: &str) -> String {
 mod tests {
     use super::*;
 
-    /// How a request with this `Host` is answered; `None`: it has none.
     #[track_caller]
     fn check(listens_on: &str, allowed: &[&str], host: Option<&str>, expected: Result<(), Kind>) {
         let allowed = AllowedHosts::new(&allowed.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());

@@ -27,7 +27,6 @@ macro_rules! visit_text {
     };
 }
 
-/// A text or several, or the same as token ids.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Input<'a> {
     Texts { texts: Vec<Cow<'a, str>>, is_single: bool },
@@ -35,7 +34,6 @@ pub(crate) enum Input<'a> {
 }
 
 impl Input<'_> {
-    /// How many texts.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Texts { texts, .. } => texts.len(),
@@ -44,7 +42,6 @@ impl Input<'_> {
     }
 }
 
-/// A text, or an array of texts.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Texts<'a> {
     pub(crate) texts: Vec<Cow<'a, str>>,
@@ -58,7 +55,6 @@ pub(crate) enum Sequences<'a> {
     Batch(Vec<Sequence<'a>>),
 }
 
-/// A text, or two that are read together.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sequence<'a> {
     One(Cow<'a, str>),
@@ -122,7 +118,6 @@ impl<'de> Deserialize<'de> for Document<'de> {
     }
 }
 
-/// An item of an array.
 enum Item<'a> {
     Text(Cow<'a, str>),
     Id(u32),
@@ -198,7 +193,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for Sequences<'a> {
     }
 }
 
-/// The outermost value.
 enum Read<'a> {
     Text(Cow<'a, str>),
     Items(Vec<Item<'a>>),
@@ -267,7 +261,6 @@ impl<'de> Visitor<'de> for Inner {
     }
 }
 
-/// An item of an array in an array.
 enum Leaf<'a> {
     Text(Cow<'a, str>),
     Id(u32),

@@ -10,31 +10,25 @@ use subtle::{Choice, ConstantTimeEq};
 use super::errors::{Kind, Problem};
 use crate::config::WrittenKey;
 
-/// All keys of the server.
 #[derive(Clone, Default)]
 pub(crate) struct Keys {
     users: Vec<Known>,
     admins: Vec<Known>,
 }
 
-/// A key that is known.
 #[derive(Clone, PartialEq, Eq)]
 struct Known {
     digest: [u8; 32],
-    /// Its name in the log.
     name: Arc<str>,
 }
 
-/// The caller of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// The index of the key, those of users first; `None` without a key.
     pub(crate) key: Option<usize>,
-    /// The name of the key in the log: never the key itself.
     pub(crate) name: Option<Arc<str>>,
 }
 
-/// The key that a request carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Credential {
     None,
@@ -45,7 +39,6 @@ pub(crate) enum Credential {
 /// What a route or tool does, and so what it asks of its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Needs no key.
     Open,
     /// Reads: a key, where there are keys of users.
     Read,
@@ -68,7 +61,6 @@ impl Keys {
         Self { users: known(users, "user"), admins: known(admins, "admin") }
     }
 
-    /// Whether the keys of users, and those of administrators, differ from these.
     pub(crate) fn differ(&self, other: &Self) -> (bool, bool) {
         (self.users != other.users, self.admins != other.admins)
     }
@@ -84,7 +76,6 @@ impl Keys {
         own.filter_map(|(index, key)| Some((index, known.iter().position(|other| *other == key)?))).collect()
     }
 
-    /// Whether such access needs a key here.
     pub(crate) fn are_needed(&self, access: Access) -> bool {
         match access {
             Access::Open => false,
@@ -93,7 +84,6 @@ impl Keys {
         }
     }
 
-    /// The key that a request carries.
     pub(crate) fn identify(&self, headers: &HeaderMap) -> Credential {
         let Some(key) = key_of(headers) else { return Credential::None };
         if self.len() == 0 {

@@ -5,7 +5,6 @@ use super::errors::{Kind, Problem};
 use crate::config::RequestLimits;
 
 impl RequestLimits {
-    /// Refuses no text, too many texts, and texts that are too long.
     pub(crate) fn check_texts<'a>(
         &self,
         param: &'static str,
@@ -21,7 +20,6 @@ impl RequestLimits {
         Ok(())
     }
 
-    /// Refuses no text and too many.
     pub(crate) fn check_count(&self, param: &'static str, texts: usize) -> Result<(), Problem> {
         match texts {
             0 => Err(Problem { kind: Kind::Empty, ..Problem::invalid(param, "there is no text in the request") }),

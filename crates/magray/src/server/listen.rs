@@ -35,7 +35,6 @@ use super::{
     unread_bytes::UnreadBytes,
 };
 
-/// How connections are served.
 pub(crate) struct Listening {
     pub(crate) service: Arc<HttpService>,
     pub(crate) tls: Option<Tls>,
@@ -54,7 +53,6 @@ const STREAM_HEAD_BYTES_MAX: u32 = 16 << 10;
 const WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes of an answer that are kept for a client of HTTP/2 in frames; the others wait in the answer itself.
 const SEND_BYTES_MAX: usize = 128 << 10;
-/// A silent connection of HTTP/2 is sent a ping after this time.
 const PING_AFTER: Duration = Duration::from_secs(20);
 /// After a connection could not be accepted: mostly the process has no file descriptor left.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
@@ -121,12 +119,10 @@ pub(crate) async fn serve(
 
 /// Whether one more connection is taken; an idle one is closed for it where there are too many.
 fn has_room(open: usize, connections_max: usize, connections: &Connections) -> bool {
-    /// Connections that are being closed at the same time, at most.
     const CLOSING_MAX: usize = 64;
     open < connections_max || open < connections_max + CLOSING_MAX && connections.close_longest_idle()
 }
 
-/// Counts a connection until it is dropped.
 struct ConnectionCount(App);
 
 impl ConnectionCount {
@@ -164,7 +160,6 @@ fn http(listening: &Listening) -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// A connection that was accepted.
 struct Accepted {
     connection: Arc<Connection>,
     peer: IpAddr,
@@ -179,7 +174,6 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Accepted {
-    /// Answers requests until the client leaves or the server stops.
     async fn serve(self, stream: TcpStream, tls: Option<Tls>) -> Result<(), Box<dyn Error + Send + Sync>> {
         let Self { connection, peer, service, builder, watcher, mut is_stopping, _count } = self;
         // Answers are written whole: waiting to fill a packet would only delay their end.
@@ -203,7 +197,6 @@ impl Accepted {
     }
 }
 
-/// The stream under TLS, where it is set.
 async fn handshake(stream: ClientStream<TcpStream>, tls: Option<Tls>) -> io::Result<Box<dyn Stream>> {
     Ok(match tls {
         Some(tls) => Box::new(tls.acceptor().accept(stream).await?),

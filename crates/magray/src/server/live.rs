@@ -18,7 +18,6 @@ use super::{
 };
 use crate::config::{LiveSettings, RequestLimits};
 
-/// The version in force.
 pub(crate) struct Live {
     keys: Keys,
     /// By key: the network that it was last used from; 0: none yet.

@@ -85,17 +85,14 @@ use crate::{
     exit_code::Exit,
 };
 
-/// What a server is started with.
 pub(crate) struct Start {
     pub(crate) config: Config,
     pub(crate) settings: ServerSettings,
-    /// Reads the settings again.
     pub(crate) settle: Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>,
     pub(crate) engine: EngineOptions,
     pub(crate) console: Console,
 }
 
-/// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error("cannot listen on {address}: {reason}; choose another with --host and --port")]
@@ -116,12 +113,10 @@ pub(crate) enum StartError {
     System(#[from] io::Error),
 }
 
-/// How often the samples of metrics are summed up.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// The time for preloading a model; where it fails, the next request tries again.
 const PRELOAD_MAX: Duration = Duration::from_secs(600);
 
-/// Runs the server until it is told to stop.
 pub(crate) fn run(start: Start) -> Result<(), StartError> {
     allow_connections(start.settings.connections_max);
     let runtime = runtime()?;
@@ -139,7 +134,6 @@ pub(crate) fn run(start: Start) -> Result<(), StartError> {
     Ok(())
 }
 
-/// What is left when the server has ended.
 struct Ended {
     engine: Engine,
     traces: Option<Arc<Traces>>,
@@ -212,7 +206,6 @@ async fn start_engine(options: EngineOptions, signals: &mut Signals) -> Result<E
 /// Raises the limit of open files towards one for each connection: the default of most systems is low.
 fn allow_connections(connections: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    /// Files, pipes and workers beside the connections.
     const OTHERS: u64 = 256;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.unwrap_or(u64::MAX).min(connections as u64 + OTHERS);
@@ -229,7 +222,7 @@ fn runtime() -> io::Result<Runtime> {
         .thread_name("serve")
         // On two cores a second thread would take time from those that compute: fewer requests are answered.
         .worker_threads(cores().saturating_sub(1).max(1))
-        .on_thread_start(magray_engine::look_after_callers)
+        .on_thread_start(magray_engine::register_latency_thread)
         .max_blocking_threads(cores() + OTHERS)
         .enable_all()
         .build()
@@ -264,7 +257,6 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Prints the address, and warns where everyone can use it.
 fn announce(settings: &ServerSettings, listener: &TcpListener, console: &Console) {
     let Ok(address) = listener.local_addr() else { return };
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
@@ -287,7 +279,6 @@ async fn upkeep(app: App) {
     }
 }
 
-/// Loads all models onto their devices and proves that they compute.
 async fn preload(app: App) {
     let own = app.clone();
     let loading = tokio::task::spawn_blocking(move || {

@@ -14,18 +14,15 @@ pub(crate) struct Models {
     aliases: Vec<(String, usize)>,
 }
 
-/// A model, as clients see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) does: Does,
-    /// Tokens of a text at most.
     pub(crate) max_tokens: usize,
     /// Numbers of a vector, or labels.
     pub(crate) outputs: usize,
 }
 
-/// What is used where no model does this.
 fn next_best(wanted: Does) -> Does {
     match wanted {
         // Vectors can be compared, and a ranker's score is the score of its one class.
@@ -36,7 +33,6 @@ fn next_best(wanted: Does) -> Does {
 }
 
 impl Model {
-    /// Refuses dimensions that its vectors do not have.
     pub(crate) fn check_dimensions(&self, dimensions: Option<usize>) -> Result<(), Problem> {
         match dimensions {
             Some(wanted) if wanted == 0 || wanted > self.outputs => {
@@ -93,7 +89,6 @@ impl Models {
         }
     }
 
-    /// The index of the model of this name.
     pub(crate) fn named(&self, name: &str) -> Result<usize, Problem> {
         self.index(name).ok_or_else(|| {
             let known: Vec<&str> = self.models.iter().map(|model| model.name.as_str()).collect();

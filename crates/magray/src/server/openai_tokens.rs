@@ -5,15 +5,12 @@ use std::{fs, path::Path};
 
 use super::{StartError, errors::Problem};
 
-/// The texts of all ids.
 pub(crate) struct OpenAiTokens {
-    /// All texts end to end.
     bytes: Vec<u8>,
     /// By id: where its text starts and ends; both 0 where there is no such id.
     places: Vec<(u32, u32)>,
 }
 
-/// More ids than any such vocabulary has.
 const IDS_MAX: usize = 1 << 20;
 
 impl OpenAiTokens {

@@ -48,7 +48,6 @@ impl Modify for Secured {
     }
 }
 
-/// The name of the security scheme.
 const KEY: &str = "key";
 
 /// The document without routes.

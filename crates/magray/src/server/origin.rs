@@ -62,7 +62,6 @@ pub(super) fn cors(origins: &[String]) -> Option<CorsLayer> {
     Some(layer.expose_headers(EXPOSED))
 }
 
-/// Headers of answers that pages may read.
 const EXPOSED: [HeaderName; 7] = [
     header::RETRY_AFTER,
     HeaderName::from_static("retry-after-ms"),
@@ -81,7 +80,6 @@ mod tests {
         texts.iter().map(|text| (*text).to_owned()).collect()
     }
 
-    /// Whether a page of this origin may ask a server that it calls by this name.
     #[track_caller]
     fn check(pages: &[&str], hosts: &[&str], (host, origin): (&str, &str), expected: bool) {
         let request = Request::builder().uri("/").header("host", host).header("origin", origin).body(()).unwrap();

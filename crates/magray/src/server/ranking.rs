@@ -12,13 +12,11 @@ use super::{
     service::{Computed, ReadWork, Reading},
 };
 
-/// A query and the texts to score, read.
 pub(crate) struct ReadRanking {
     read: ReadWork,
     by: ScoredBy,
 }
 
-/// The texts to score.
 pub(crate) struct Ranking<'a> {
     pub(crate) query: Cow<'a, str>,
     pub(crate) texts: Vec<Cow<'a, str>>,

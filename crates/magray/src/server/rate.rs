@@ -8,7 +8,6 @@ use std::{
 
 use super::errors::{Kind, Problem};
 
-/// The rates of all keys.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     /// The time that one request takes of a key's rate, in nanoseconds; 0: no limit.
@@ -19,7 +18,6 @@ pub(crate) struct Rates {
     spent: Vec<AtomicU64>,
 }
 
-/// What a key has spent of its rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spent(u64);
 
@@ -39,7 +37,6 @@ impl Rates {
         self.spent.get(key).map(|spent| Spent(spent.load(Ordering::Relaxed)))
     }
 
-    /// Sets what a key had spent before a reload.
     pub(crate) fn restore(&self, key: usize, before: Spent) {
         if let Some(spent) = self.spent.get(key) {
             spent.store(before.0, Ordering::Relaxed);
@@ -52,7 +49,6 @@ impl Rates {
         self.after(spent.load(Ordering::Relaxed), nanos(since_start)).map(drop)
     }
 
-    /// Takes one request of a key's rate, or says when to retry.
     pub(crate) fn take(&self, key: Option<usize>, since_start: Duration) -> Result<(), Problem> {
         let Some(spent) = key.and_then(|key| self.spent.get(key)) else { return Ok(()) };
         let mut before = spent.load(Ordering::Relaxed);
@@ -65,7 +61,6 @@ impl Rates {
         }
     }
 
-    /// What is spent after one more request.
     fn after(&self, before: u64, now: u64) -> Result<u64, Problem> {
         let after = before.max(now).saturating_add(self.interval);
         let ahead = after - now;

@@ -16,14 +16,11 @@ use crate::{
     logging,
 };
 
-/// Reads the settings again.
 type Settle = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
-/// Knows the settings in force and how to read them again.
 pub(crate) struct Reloader {
     settle: Settle,
     tls: Option<Tls>,
-    /// By key: the text of each setting in force.
     in_force: Mutex<Vec<(&'static str, String)>>,
 }
 
@@ -50,7 +47,6 @@ impl std::fmt::Display for Reloaded {
     }
 }
 
-/// The settings that can change while the server runs.
 const LIVE: [&str; 15] = [
     "server.api_keys",
     "server.api_keys_file",

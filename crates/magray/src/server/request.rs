@@ -41,7 +41,6 @@ use crate::config::ServerSettings;
 /// The status in log and metrics of a request whose client has left.
 const CLIENT_LEFT: u16 = 499;
 
-/// What all requests are answered with.
 pub(crate) struct HttpService {
     app: App,
     checks: Checks,
@@ -64,7 +63,6 @@ impl HttpService {
         self.cors.clone()
     }
 
-    /// Answers a request of this connection, which comes from this address.
     pub(super) async fn answer(
         self: Arc<Self>,
         connection: Arc<Connection>,
@@ -118,7 +116,6 @@ struct Begun {
     method: Method,
     started: Instant,
     record: RequestRecord,
-    /// `None` where traces are not exported.
     trace: Option<Trace>,
     is_ended: bool,
 }
@@ -134,7 +131,6 @@ impl Begun {
         Self { app, endpoint, id, method, started, record, trace, is_ended: false }
     }
 
-    /// Its record, whose lines in the log carry its id from here on.
     fn record_with_id(&mut self) -> RequestRecord {
         self.record = self.record.within(self.span());
         self.record.clone()
@@ -157,7 +153,6 @@ impl Begun {
         self.id.to_str().unwrap_or_default()
     }
 
-    /// The handler has answered or refused the request.
     async fn end(self, mut response: Response, connection: &Connection) -> Response {
         let Some(problem) = response.extensions_mut().remove::<Problem>() else { return self.finish(response, None) };
         let mut refused = self.refuse(&problem, connection).await;
@@ -188,7 +183,6 @@ impl Begun {
         response
     }
 
-    /// Adds it to metrics, log and traces.
     fn record_end(&mut self, status: u16, problem: Option<&Problem>) {
         let took = self.started.elapsed();
         let app = &self.app;
@@ -219,7 +213,6 @@ impl Drop for Begun {
     }
 }
 
-/// A request's line in the log.
 struct LogLine<'a> {
     method: &'a Method,
     endpoint: &'a Endpoint,

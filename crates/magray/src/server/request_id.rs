@@ -15,7 +15,6 @@ pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
 const LENGTH_MAX: usize = 128;
 
-/// The client's id for its request, or a new one.
 pub(crate) fn of(headers: &HeaderMap) -> HeaderValue {
     let is_harmless = |id: &&HeaderValue| {
         let bytes = id.as_bytes();
@@ -24,7 +23,6 @@ pub(crate) fn of(headers: &HeaderMap) -> HeaderValue {
     headers.get(HEADER).filter(is_harmless).cloned().unwrap_or_else(new)
 }
 
-/// A unique id.
 pub(crate) fn new() -> HeaderValue {
     // Servers behind one proxy must not use the same ids; the standard library's hasher has a random seed.
     static SERVER: LazyLock<u32> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()) as u32);

@@ -9,7 +9,7 @@ use std::{
 use magray_engine::{DeviceName, engine::Answer};
 use tracing::{Instrument, Span};
 
-/// The record of a request. Clones are the same.
+/// Clones share one record.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestRecord {
     recorded: Arc<Mutex<Recorded>>,
@@ -19,7 +19,6 @@ pub(crate) struct RequestRecord {
 
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
-    /// The name of the caller's key.
     pub(crate) key: Option<Arc<str>>,
     pub(crate) texts: usize,
     pub(crate) tokens: usize,
@@ -27,24 +26,19 @@ pub(crate) struct Recorded {
     pub(crate) passes: Vec<Pass>,
 }
 
-/// Texts that were computed together for a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Pass {
     pub(crate) model: usize,
     pub(crate) texts: usize,
     pub(crate) tokens: usize,
     pub(crate) device: DeviceName,
-    /// Why the CPU computed it in place of a GPU.
     pub(crate) fallback: Option<&'static str>,
     /// Texts of the batch that ended it, those of other requests included.
     pub(crate) batch_texts: u32,
-    /// When the texts were tokenized.
     pub(crate) read: Instant,
-    /// How long that took.
     pub(crate) reading: Duration,
     pub(crate) queued: Duration,
     pub(crate) computed: Duration,
-    /// When there was an answer.
     pub(crate) answered: Instant,
 }
 
@@ -52,7 +46,6 @@ pub(crate) struct Pass {
 const PASSES_MAX: usize = 16;
 
 tokio::task_local! {
-    /// The record of the request that this task answers.
     static CURRENT: RequestRecord;
 }
 
@@ -88,7 +81,6 @@ impl RequestRecord {
         }
     }
 
-    /// The same record in another span.
     pub(crate) fn within(&self, span: Span) -> Self {
         Self { recorded: Arc::clone(&self.recorded), span }
     }
@@ -98,7 +90,6 @@ impl RequestRecord {
     }
 }
 
-/// When the texts of a request were read, and how long that took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAt {
     pub(crate) at: Instant,
@@ -106,7 +97,6 @@ pub(crate) struct ReadAt {
 }
 
 impl Pass {
-    /// An answer that has just come.
     pub(crate) fn of(model: usize, texts: usize, answer: &Answer, read: ReadAt) -> Self {
         Self {
             model,

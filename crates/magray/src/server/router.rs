@@ -18,14 +18,12 @@ use super::{
     routes::{Api, DOCUMENT_PATH, PAGE_PATH, PAGES, ROUTES, Route},
 };
 
-/// All endpoints by their paths.
 pub(crate) struct Router {
     endpoints: matchit::Router<Arc<Endpoint>>,
     /// What answers paths that are in no table, one for each API.
     unknown: [Arc<Endpoint>; Api::ALL.len()],
 }
 
-/// A path with its handlers.
 pub(crate) struct Endpoint {
     api: Api,
     access: Vec<(Method, Access)>,
@@ -97,7 +95,6 @@ impl Endpoint {
         self.api
     }
 
-    /// What a request with this method has to have.
     pub(super) fn access(&self, method: &Method) -> Access {
         let declared = self.access.iter().find(|(known, _)| known == method);
         match declared.or(self.access.first()) {

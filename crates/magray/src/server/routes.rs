@@ -12,7 +12,6 @@ use super::{
     mcp,
 };
 
-/// A row of the table.
 pub(super) struct Route {
     pub(super) method: Method,
     /// As axum and OpenAPI write it: `{name}` is a segment that callers choose.
@@ -94,7 +93,6 @@ pub(super) const PAGE_PATH: &str = "/docs";
 pub(super) const PAGES: [&str; 4] = [DOCUMENT_PATH, PAGE_PATH, "/docs/", "/docs/{*rest}"];
 
 impl Api {
-    /// Every API, in the order above.
     pub(super) const ALL: [Self; 9] = [
         Self::OpenAi,
         Self::Tei,
@@ -125,7 +123,6 @@ impl Api {
         }
     }
 
-    /// The name of its section in the OpenAPI document.
     pub(super) fn tag(self) -> &'static str {
         match self {
             Self::OpenAi => "openai",
@@ -147,7 +144,6 @@ mod tests {
 
     use super::*;
 
-    /// Method and path of every route.
     fn listed() -> BTreeSet<String> {
         ROUTES.iter().map(|route| format!("{} {}", route.method, route.path)).collect()
     }

@@ -5,11 +5,9 @@ use std::net::IpAddr;
 
 use super::{keys::Access, request_record::RequestRecord};
 
-/// A request that has passed all checks.
 #[derive(Clone)]
 pub(crate) struct RequestScope {
     pub(crate) access: Access,
-    /// The other end of its connection, whatever its headers say.
     pub(crate) peer: IpAddr,
     /// For work that goes on in a task of its own.
     pub(crate) record: RequestRecord,

@@ -23,19 +23,15 @@ use super::{
 /// Answers up to this size are written by the thread that has them: it takes some tenths of a millisecond.
 const INLINE_NUMBERS_MAX: usize = 32 << 10;
 
-/// The estimated bytes of a number in an answer.
 const NUMBER_BYTES: usize = 12;
 
-/// Work that was read, and how it went.
 #[derive(Debug)]
 pub(crate) struct ReadWork {
     pub(crate) work: Work,
-    /// Texts that were longer than the model reads and were cut.
     pub(crate) truncated: usize,
     pub(crate) took: Duration,
 }
 
-/// Work that was computed.
 #[derive(Debug)]
 pub(crate) struct Computed {
     pub(crate) answer: Answer,
@@ -44,11 +40,9 @@ pub(crate) struct Computed {
     writers: Arc<Semaphore>,
 }
 
-/// How texts are to be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
     pub(crate) model: usize,
-    /// The field of the request that holds them.
     pub(crate) param: &'static str,
     pub(crate) prompt: Option<&'a str>,
     /// Whether too long ones are cut; `None`: as the settings say.
@@ -56,8 +50,8 @@ pub(crate) struct Reading<'a> {
 }
 
 impl App {
-    /// Reads a request of so many bytes: short ones here, long ones on the engine's threads for it, a few at a time. What
-    /// waits there for a client that has left is not read.
+    /// Reads a request of this many bytes: a short one here, a long one on the engine's read threads, a few at a time. One
+    /// whose client has left is not read.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -94,7 +88,6 @@ impl App {
         self.check_work(work, how, started)
     }
 
-    /// Checks work that was read: what was cut, and how many tokens there are.
     pub(crate) fn check_work(&self, work: Work, how: Reading<'_>, started: Instant) -> Result<ReadWork, Problem> {
         let limits = self.limits();
         let truncated = work.texts.iter().filter(|text| text.truncated).count();
@@ -138,7 +131,6 @@ impl App {
         Ok(Computed { answer, truncated, reading, writers: Arc::clone(self.writers()) })
     }
 
-    /// How many numbers the answer to this work has.
     fn numbers(&self, work: &Work) -> usize {
         match work.output {
             Output::Texts => work.texts.len() * self.models().get(work.model).outputs,
@@ -148,13 +140,12 @@ impl App {
 }
 
 impl Computed {
-    /// How many texts were longer than the model reads and were cut.
     pub(crate) fn truncated(&self) -> usize {
         self.truncated
     }
 
-    /// The answer as this writes it: a short one is written here, a long one, and one of many, on a thread beside the
-    /// runtime, whose threads have connections to look after.
+    /// A short answer is written here; a long one, and one of many, on a blocking thread, so that the runtime's threads go on
+    /// serving connections.
     pub(crate) async fn written(
         self,
         write: impl FnOnce(&Answer) -> Json + Send + 'static,
@@ -171,7 +162,6 @@ impl Computed {
         Ok(computed.with_headers(json.into_response()))
     }
 
-    /// Adds headers that name the device, the times, and how many texts were cut.
     pub(crate) fn with_headers(&self, mut response: Response) -> Response {
         self.add_headers(response.headers_mut());
         response

@@ -8,7 +8,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::app::App;
 use crate::{console::Console, exit_code::Exit};
 
-/// The signals that the server handles.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -24,7 +23,6 @@ impl Signals {
         })
     }
 
-    /// Waits until the server is told to stop.
     pub(super) async fn stopped(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -13,7 +13,7 @@ use tokio_rustls::{
     rustls::{self, ServerConfig, crypto::ring},
 };
 
-/// The certificate in use. Clones are the same.
+/// The certificate in use. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Tls(Arc<Inner>);
 
@@ -23,7 +23,6 @@ struct Inner {
     config: RwLock<Arc<ServerConfig>>,
 }
 
-/// Why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     #[error("cannot read '{}': {reason}", path.display())]
@@ -47,7 +46,6 @@ impl Tls {
         Ok(())
     }
 
-    /// For the next connection.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         Arc::clone(&self.0.config.read().unwrap_or_else(PoisonError::into_inner)).into()
     }

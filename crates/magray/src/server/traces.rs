@@ -23,14 +23,12 @@ use opentelemetry_sdk::{
 
 use super::request_record::{Pass, Recorded};
 
-/// The exporter.
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     propagator: TraceContextPropagator,
 }
 
-/// The trace of a request that is not answered yet.
 pub(crate) struct Trace {
     tracer: SdkTracer,
     context: Context,
@@ -38,7 +36,6 @@ pub(crate) struct Trace {
     started_at: SystemTime,
 }
 
-/// How a request ended.
 pub(crate) struct Ended<'a> {
     pub(crate) status: u16,
     /// Why it was refused, as [`super::errors::Kind::code`].
@@ -48,7 +45,6 @@ pub(crate) struct Ended<'a> {
     pub(crate) recorded: &'a Recorded,
 }
 
-/// Why traces cannot be exported.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot export traces to '{endpoint}': {reason}; change server.tracing.otlp_endpoint")]
 pub(crate) struct TracesError {
@@ -61,7 +57,6 @@ const QUEUE_MAX: usize = 4096;
 const BATCH_MAX: usize = 512;
 const EXPORT_EVERY: Duration = Duration::from_secs(2);
 const EXPORT_MAX: Duration = Duration::from_secs(5);
-/// How long the end of the server waits for the collector.
 const FLUSH_MAX: Duration = Duration::from_secs(3);
 /// What a collector answers is a few bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
@@ -107,7 +102,6 @@ impl Traces {
         Trace { tracer: self.tracer.clone(), context: parent.with_span(span), started: Instant::now(), started_at }
     }
 
-    /// Exports what is left, in a bounded time.
     pub(crate) fn finish(&self) {
         if let Err(error) = self.provider.shutdown_with_timeout(FLUSH_MAX) {
             tracing::warn!(target: "magray::server", %error, "the last traces were not exported");
@@ -138,7 +132,6 @@ impl Trace {
         self.context.span().span_context().trace_id()
     }
 
-    /// The request has ended now.
     pub(crate) fn end(self, ended: Ended<'_>) {
         let span = self.context.span();
         if span.is_recording() {
@@ -168,7 +161,6 @@ impl Trace {
         span.end();
     }
 
-    /// The parts of a pass, as children: read, queued, computed.
     fn add_pass(&self, pass: &Pass) {
         let computing_since = earlier(pass.answered, pass.computed);
         let parts = [

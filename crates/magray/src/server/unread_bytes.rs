@@ -15,7 +15,6 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::admission::Admission;
 
-/// Unread bytes of one connection.
 #[derive(Debug)]
 pub(crate) struct UnreadBytes {
     admission: Arc<Admission>,

@@ -13,7 +13,6 @@ use std::{
 
 use super::errors::{Kind, Problem};
 
-/// The addresses that have sent wrong keys.
 #[derive(Debug, Default)]
 pub(crate) struct WrongKeys {
     table: Mutex<Table>,
@@ -25,7 +24,6 @@ pub(crate) struct WrongKeys {
 struct Table {
     /// Until when each network has used up its tries, in time since the server started.
     spent: HashMap<Network, Duration>,
-    /// Wrong keys since the last line of the log.
     unlogged: u64,
     logged: Option<Duration>,
 }
@@ -34,13 +32,10 @@ struct Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Network(pub(crate) u64);
 
-/// Wrong keys that an address may send at once.
 pub(crate) const TRIES_MAX: u32 = 20;
 /// The time until one more try.
 const TRY_EVERY: Duration = Duration::from_secs(3);
-/// Networks in the table at most.
 const NETWORKS_MAX: usize = 4096;
-/// The time between two lines of the log at least.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
 impl Network {
@@ -85,7 +80,6 @@ impl WrongKeys {
 }
 
 impl Table {
-    /// How long a network has to wait for its next try; `None`: it has one.
     fn wait(&self, network: Network, now: Duration) -> Option<Duration> {
         let ahead = self.spent.get(&network)?.saturating_sub(now);
         (ahead + TRY_EVERY).checked_sub(TRY_EVERY * TRIES_MAX).filter(|wait| !wait.is_zero())
@@ -101,7 +95,6 @@ impl Table {
         }
     }
 
-    /// Logs them, not more often than `LOG_EVERY`.
     fn log(&mut self, address: IpAddr, now: Duration) {
         self.unlogged += 1;
         if self.logged.is_some_and(|logged| now < logged + LOG_EVERY) {
@@ -129,7 +122,6 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Wrong keys that are examined before an address has to wait.
     fn tries(wrong: &WrongKeys, from: &str, now: Duration) -> usize {
         let is_examined = |_: &u32| {
             let is_examined = wrong.check(address(from), now).is_ok();

@@ -110,7 +110,7 @@ fn several_engines_are_told_apart_by_their_process() {
     let done = json_of(&home, &["gpu", "timeout", "1", "--pid", &other.pid().to_string(), "--json"]);
     assert_eq!(done["pid"], other.pid());
     drop(one);
-    // What a killed process left behind is removed by whoever sees it.
+    // What a killed process left behind is removed by the next process that sees it.
     assert_eq!(sockets(&home).len(), 2);
     let engines = json_of(&home, &["gpu", "status", "--json"]);
     assert_eq!(engines["engines"].as_array().unwrap().len(), 1);
@@ -124,7 +124,7 @@ fn an_engine_that_talks_nonsense_is_told_and_stops_nothing() {
     let listener = UnixListener::bind(folder(&home).join("7.sock")).unwrap();
     let liar = std::thread::spawn(move || {
         for reply in ["{\"version\": 99}\n", "what?\n"] {
-            // The first connection only looks whether somebody listens.
+            // The first connection only checks that a process listens.
             drop(listener.accept().unwrap());
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(reply.as_bytes()).unwrap();

@@ -97,7 +97,7 @@ fn a_reset_of_what_is_no_gpu_changes_nothing() {
 }
 
 #[test]
-fn a_damaged_list_is_told_in_the_log_and_in_nobodys_way() {
+fn a_damaged_list_is_logged_and_stops_nothing() {
     let home = Home::new();
     let file = write_ledger(&home, "{ half");
     let answer = home.call(&["gpu", "reset"]).run().success();

@@ -20,8 +20,8 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
                       stdin and stdout
           similarity  Compare two texts: the cosine of their vectors
           bench       Measure the speed of this machine
-          gpu         Look at GPUs and the models on them, move models, measure or reset a GPU
-          pull        Bring a model into the store
+          gpu         Show GPUs and the models on them, move models, measure or reset a GPU
+          pull        Download a model into the store
           models      List the models of the store, or remove one
           config      Show every setting, its value and where it came from
           help        Print this message or the help of the given subcommand(s)
@@ -29,7 +29,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
         Options:
               --config <FILE>  Read settings from this file (.toml, .yaml, .yml)
           -q, --quiet          Print no summary and no progress; warnings and errors stay
-          -v, --verbose        Tell more: which device was chosen and why
+          -v, --verbose        Print more: which device was chosen and why
           -h, --help           Print help
           -V, --version        Print version
 

@@ -108,7 +108,7 @@ fn what_a_model_cannot_read_is_refused_at_once() {
 }
 
 #[test]
-fn whoever_insists_on_a_gpu_is_refused_where_there_is_none() {
+fn a_request_that_requires_a_gpu_is_refused_where_there_is_none() {
     let device = DeviceChoice::Cuda(GpuSelector::Any);
     let encoder = EncoderOptions { device, threads: Some(1), ..EncoderOptions::default() };
     // On a machine with a GPU this engine starts, and there is nothing to see.
@@ -163,7 +163,7 @@ fn poison_ends_two_workers_and_is_refused_and_its_neighbours_are_answered() {
 }
 
 #[test]
-fn an_answer_can_be_awaited_and_one_that_nobody_awaits_is_not_computed() {
+fn an_answer_can_be_awaited_and_a_dropped_one_is_not_computed() {
     use std::pin::Pin;
     use std::task::{Context, Poll, Wake, Waker};
     struct Unpark(std::thread::Thread);
@@ -260,7 +260,7 @@ fn work_for_an_engine_that_has_ended_is_refused() {
 }
 
 #[test]
-fn a_caller_that_panics_over_its_answer_harms_nobody() {
+fn a_caller_that_panics_over_its_answer_harms_no_other() {
     let engine = start(options(1, ""));
     for allowed in [Allowed::Cpu, Allowed::Gpu] {
         let work = || Work { allowed, ..Work::from_ids(0, vec![text(1, 3)]) };

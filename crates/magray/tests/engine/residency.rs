@@ -38,7 +38,7 @@ pub(super) fn models(count: usize, plan: ModelPlan) -> Vec<EngineModel> {
     (0..count).map(model).collect()
 }
 
-/// Memory for so many of the tiny models, and for their batches.
+/// Memory for this many of the tiny models, and for their batches.
 fn room_for(models: u64) -> u64 {
     let shape: magray_engine::EncoderShape = "tiny".parse().unwrap();
     let weights = shape.weight_bytes(Precision::F32);
@@ -84,7 +84,7 @@ fn a_model_that_is_not_preloaded_comes_with_its_first_request() {
     let texts = vec![text(1, 9), text(2, 3)];
     assert_right(&on_gpu(&engine, 1, 1), &texts);
     assert_eq!(residency(&engine, 1, GPU), Residency::OnDevice);
-    assert_eq!(residency(&engine, 0, GPU), Residency::Unloaded, "nobody asked for the other");
+    assert_eq!(residency(&engine, 0, GPU), Residency::Unloaded, "the other was not requested");
     let on_cpu = Work { allowed: Allowed::Cpu, ..Work::from_ids(0, texts.clone()) };
     assert_right(&engine.process(on_cpu).unwrap(), &texts);
     assert_eq!(residency(&engine, 0, 0), Residency::OnDevice);

@@ -85,7 +85,7 @@ fn a_worker_that_dies_in_the_middle_loses_doubles_and_changes_no_token() {
     }
 }
 
-/// Kills a worker after so many tokens of a stream.
+/// Kills a worker after this many tokens of a stream.
 fn kill_after(count: usize, engine: &Engine) {
     let pid = engine.status().devices.iter().find_map(|device| device.pid);
     if let Some(pid) = pid.filter(|_| count == 7) {

@@ -34,6 +34,21 @@ fn a_model_is_loaded_by_its_first_request_and_moved_by_requests() {
 }
 
 #[test]
+fn requests_to_move_models_had_no_bound() {
+    // The load never ends, so none of the moves does.
+    let server = Setup::on_gpu("load_hang@0s").start();
+    let (send, replies) = std::sync::mpsc::channel();
+    for _ in 0..9 {
+        let (mut stream, send) = (server.request("POST", "/gpu/preheat").body("").begin(), send.clone());
+        std::thread::spawn(move || send.send(crate::http::Reply::read(&mut stream)));
+    }
+    let refused = replies.recv().unwrap().expect("an answer");
+    assert_eq!((refused.status, &refused.json()["code"]), (429, &json!("overloaded")), "{}", refused.text());
+    assert!(refused.header("retry-after").is_some());
+    assert!(replies.try_recv().is_err(), "eight moves are under way");
+}
+
+#[test]
 fn a_multipart_form_got_422() {
     let server = Setup::embedder().start();
     // As curl -F sends it.

@@ -274,7 +274,7 @@ fn an_agent_talks_through_stdin_and_stdout_until_it_closes_them() {
     assert_eq!(tools["result"]["tools"].as_array().unwrap().len(), TOOLS.len());
     let embedded = agent.ask(&call("embed_texts", json!({"texts": ["river"]})));
     assert_eq!(embedded["result"]["structuredContent"]["device"], json!("sim:0"), "{embedded}");
-    // Whoever has started it may administer it.
+    // The process that started it may administer it.
     let moved = agent.ask(&call("offload_gpu", json!({})));
     assert_eq!(moved["result"]["structuredContent"]["models"][0]["name"], json!("bert"), "{moved}");
     // A line that is no message costs nothing.

@@ -76,7 +76,7 @@ fn a_model_is_shown_by_its_new_and_its_old_field() {
     let ranker = server.post("/api/show", r#"{"model":"xlm-roberta-classify"}"#).ok().json();
     assert_eq!(ranker["capabilities"], json!(["rank"]));
     assert_eq!(server.get("/api/version").ok().json(), json!({"version": env!("CARGO_PKG_VERSION")}));
-    // Ollama's programs look whether anybody is there first.
+    // Ollama's programs first check that the server is there.
     assert_eq!(server.get("/").ok().text(), "magray is running");
     assert_eq!(server.request("HEAD", "/").send().status, 200);
 }

@@ -13,7 +13,7 @@ fn health_is_proved_by_a_pass_through_the_device() {
     let finished = || server.get("/gpu/status").ok().json()["devices"][1]["texts_finished"].clone();
     let after = finished();
     assert!(after.as_u64().unwrap() >= 1);
-    // What is proved is not proved again: nobody would be idle otherwise.
+    // What is proved is not proved again: otherwise no model would become idle.
     server.get("/health").ok();
     server.get("/ping").ok();
     assert_eq!(finished(), after);

@@ -1,4 +1,4 @@
-//! Traces: a collector on loopback is told of every request, and one that is not there costs nobody anything.
+//! Traces: a collector on loopback is told of every request, and one that is not there costs requests nothing.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -40,7 +40,7 @@ impl Collector {
         Self { address, exports }
     }
 
-    /// Waits until so many spans have come.
+    /// Waits for this many spans.
     #[track_caller]
     fn spans(&self, count: usize) -> Vec<Span> {
         let mut spans = Vec::new();
@@ -74,7 +74,7 @@ fn take(stream: TcpStream, sender: &Sender<ExportTraceServiceRequest>) {
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
-        // Whoever has seen enough listens no more.
+        // The test that has seen enough drops its receiver.
         let _ = sender.send(ExportTraceServiceRequest::decode(&body[..]).unwrap());
         let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
         reader.get_mut().write_all(answer).unwrap();

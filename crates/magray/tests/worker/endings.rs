@@ -24,7 +24,7 @@ fn a_worker_that_is_stopped_answers_everything_first() {
     }
     let texts = [magray_engine::testing::Tokens { ids: &[1], types: &[] }];
     let work = magray_engine::testing::Work { batch: 9, slot: 0, model: 0, skip: 0, texts: &texts };
-    assert!(rig.handle.submit(work).is_err(), "nobody is there to take it");
+    assert!(rig.handle.submit(work).is_err(), "no worker is there to take it");
 }
 
 #[test]

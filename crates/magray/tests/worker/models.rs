@@ -13,7 +13,7 @@ const OTHER: Holder = Holder { device: DeviceId(2), worker: 1 };
 /// A move at this speed ends with the test at the latest.
 const NEVER: u64 = u64::MAX >> 32;
 
-/// A worker with so many tiny models on a device like this.
+/// A worker with this many tiny models on a device like this.
 fn spec_of(models: usize, gpu: SimulatedGpu) -> WorkerSpec {
     let one = spec();
     WorkerSpec { device: ExecutorDevice::Simulated(gpu), models: vec![one.models[0].clone(); models], ..one }
@@ -259,7 +259,7 @@ fn a_model_that_comes_back_fills_the_image_that_it_gets_instead_of_a_spoilt_one(
 }
 
 #[test]
-fn a_load_that_takes_long_keeps_nobody_else_waiting() {
+fn a_long_load_does_not_delay_other_requests() {
     let images = images(2);
     let mut filler = Rig::open(&spec());
     filler.load_with(&images, HOLDER, 0).unwrap();
@@ -297,7 +297,7 @@ fn an_image_that_is_not_whole_is_refused_and_the_files_are_read() {
     let (mut rig, images) = (Rig::open(&spec()), images(1));
     let spec = spec();
     let handed = images.hand_out(0, spec.form(0), HOLDER).unwrap().unwrap();
-    assert!(images.filled(HOLDER, handed.name(), tiny_bytes()), "somebody says so who has not filled it");
+    assert!(images.filled(HOLDER, handed.name(), tiny_bytes()), "reported by one that did not fill it");
     let handed = images.hand_out(0, spec.form(0), OTHER).unwrap().unwrap();
     rig.handle.load(0, handed.offer()).unwrap();
     let said = rig.hear().unwrap();

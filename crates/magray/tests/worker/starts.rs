@@ -38,7 +38,7 @@ fn another_version_is_refused() {
 }
 
 #[test]
-fn garbage_and_a_greeting_of_somebody_else_are_refused() {
+fn garbage_and_the_greeting_of_another_program_are_refused() {
     for script in [
         r"printf 'GET / HTTP/1.1\r\n' >&0; exec sleep 1000",
         r"printf '\004\0\0\0\003\101\001\0\0\0' >&0; exec sleep 1000",

@@ -20,7 +20,6 @@ type Name = String;
 /// Which module uses which of those beside it, with the file and line of one such use.
 type Graph = BTreeMap<Name, BTreeMap<Name, (String, usize)>>;
 
-/// Checks all crates of the tree.
 pub(super) fn check(files: &[SourceFile]) -> Vec<Finding> {
     let crates: BTreeSet<&str> = files
         .iter()
@@ -33,7 +32,6 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<Finding> {
     findings(graph, EXCEPTIONS)
 }
 
-/// An exception that is to be removed.
 fn needless(message: String) -> Finding {
     Finding { path: "crates/xtask/src/tidy/circles.rs".to_owned(), line: 0, rule: "exceptions", message }
 }

@@ -25,7 +25,6 @@ struct Exception {
 
 const EXCEPTIONS: &[Exception] = &[];
 
-/// Something that a file does and may not do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
@@ -47,7 +46,6 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks every file under `root` and prints what is wrong.
 pub(crate) fn check_tree(root: &Path) -> ExitCode {
     let files = match tree::read(root) {
         Ok(files) => files,
@@ -80,7 +78,7 @@ fn check_file(file: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// Takes out what the exceptions cover, and complains of exceptions that cover nothing.
+/// Removes what the exceptions cover, and reports exceptions that cover nothing.
 fn without_excepted(findings: Vec<Finding>, exceptions: &[Exception]) -> Vec<Finding> {
     let covers =
         |exception: &Exception, finding: &Finding| exception.rule == finding.rule && exception.path == finding.path;

@@ -11,13 +11,12 @@ const MOST_HOPS: usize = 16;
 /// The names from the root of the crate to a module; empty for the root.
 pub(super) type ModulePath = Vec<String>;
 
-/// The modules of one crate.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
     by_path: BTreeMap<ModulePath, Module>,
 }
 
-/// That one module uses a name of another.
+/// A use of another module's name.
 #[derive(Debug)]
 pub(super) struct Use<'a> {
     pub(super) from: &'a ModulePath,
@@ -32,7 +31,6 @@ struct Module {
     /// What `use` brings into the module: its name there, and where it comes from.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<(usize, Vec<String>)>,
-    /// What the module itself declares.
     items: BTreeSet<String>,
     /// Every path in the code that may lead to another module.
     references: Vec<(usize, Vec<String>)>,
@@ -59,7 +57,6 @@ impl Modules {
         modules
     }
 
-    /// Every use of one module's names in another module of the crate.
     pub(super) fn uses(&self) -> Vec<Use<'_>> {
         let mut uses = Vec::new();
         for (from, module) in &self.by_path {

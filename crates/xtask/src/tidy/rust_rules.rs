@@ -14,10 +14,8 @@ const UNSAFE_PLACES: [&str; 4] = [
     "crates/magray-device/src/shared_memory.rs",
 ];
 
-/// Names that say nothing of what is inside.
 const EMPTY_NAMES: [&str; 8] = ["util", "utils", "helper", "helpers", "manager", "common", "misc", "stuff"];
 
-/// Checks one file.
 pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     match file.kind {

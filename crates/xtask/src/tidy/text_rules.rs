@@ -4,7 +4,7 @@
 use super::Finding;
 use super::tree::{Kind, SourceFile};
 
-/// Above this a file wants to be two.
+/// A longer file is to be split.
 const MOST_LINES: usize = 600;
 
 /// Marks of unfinished work. Written in halves, so that this file may stand in the tree that it checks.
@@ -23,7 +23,6 @@ const REGISTRIES: [&str; 5] = [
     concat!("npmjs", ".com"),
 ];
 
-/// Checks one file.
 pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     // A lock file is written by its tool, which names its registry.

@@ -18,7 +18,6 @@ pub(super) enum Kind {
     Data,
 }
 
-/// One text file of the tree.
 #[derive(Debug)]
 pub(super) struct SourceFile {
     /// Relative to the root, with `/` between the parts.

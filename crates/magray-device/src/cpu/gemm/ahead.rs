@@ -7,7 +7,7 @@
 use crate::cpu::aligned::{LINE_BYTES, PAGE_BYTES};
 use crate::cpu::simd::Simd;
 
-/// Weights to fetch, and how far that has got.
+/// Weights to prefetch, and how far that has got.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Ahead {
     line: *const u8,
@@ -20,13 +20,12 @@ pub(in crate::cpu) struct Ahead {
 }
 
 impl Ahead {
-    /// Nothing to fetch.
     pub(in crate::cpu) fn nothing() -> Self {
         Self::new(std::ptr::null(), 0, 1)
     }
 
-    /// So many bytes, in whole pages, by so many lines, at least one a page; where these are too few, the hardware is
-    /// left to fetch the lines between them. Any address will do.
+    /// Whole pages of these bytes, by this many lines, at least one a page; where these are too few, the hardware prefetches
+    /// the lines between them. Any address is allowed.
     pub(in crate::cpu) fn new(start: *const u8, bytes: usize, lines: usize) -> Self {
         let span = bytes.next_multiple_of(PAGE_BYTES);
         let stride = span.div_ceil(lines.max(1)).next_multiple_of(LINE_BYTES).max(LINE_BYTES);
@@ -49,7 +48,6 @@ impl Ahead {
         self
     }
 
-    /// The line that is fetched next.
     pub(in crate::cpu) fn line(&self) -> *const u8 {
         self.line
     }
@@ -81,7 +79,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Where the first so many lines lie, counted from the start.
+    /// Offsets of the first lines from the start.
     fn lines(ahead: &Ahead, start: *const u8, count: usize) -> Vec<usize> {
         let mut line = ahead.line();
         let next = |_| {

@@ -37,7 +37,7 @@ impl Sums {
     }
 }
 
-/// What becomes of products.
+/// Where the results go.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Target<R, E> {
     pub(in crate::cpu) activation: Activation,
@@ -55,7 +55,7 @@ pub(super) struct Ending<R, E> {
 }
 
 impl<R, E> Ending<R, E> {
-    /// That of one block with these sums.
+    /// The ending of one block with these sums.
     #[inline(always)]
     pub(super) fn block(&self, place: Place, c: *const f32) -> Finish<R, E> {
         let Place { panel, from, rows } = place;
@@ -82,7 +82,6 @@ pub(super) struct Finish<R, E> {
 }
 
 impl<R: Element, E: Stored> Finish<R, E> {
-    /// A block without rows.
     #[inline(always)]
     pub(super) fn nothing() -> Self {
         let (c, residual, out) = (std::ptr::null(), std::ptr::null(), std::ptr::null_mut());

@@ -27,8 +27,8 @@ use super::activation::Stored;
 use super::acts::{Acts, PANEL};
 use super::aligned::{Aligned, Plain, Region};
 use super::pool::ThreadPool;
+use super::sched_slice::yield_core;
 use super::simd::{Element, Kernel, vectorize, vectorize_on_amx};
-use super::turns::offer_core;
 use crate::LinearSource;
 use finish::{Ending, FinishBlock, Sums};
 use magray_core::CpuPath;
@@ -96,7 +96,7 @@ impl Linear {
         Self { outputs, inputs, layout, panels, bias: padded_bias, scales, excess }
     }
 
-    /// How a team multiplies so many rows with it.
+    /// How a team multiplies this many rows with it.
     pub(super) fn divide(&self, rows: usize, team: usize) -> Division {
         let block_rows = match self.panels {
             Panels::Bf16Tiles(_) | Panels::I8Tiles(_) => tiles::BLOCK_ROWS,
@@ -163,7 +163,7 @@ fn pack_panels<T: Plain>(
         let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
         while let Some((i, panel)) = next() {
             pack(i, panel);
-            offer_core();
+            yield_core();
         }
     });
     packed
@@ -176,7 +176,7 @@ pub(super) struct Part<'a, I> {
     pub(super) x: &'a Acts,
     pub(super) quantised: &'a QuantisedRows,
     pub(super) places: Places<I>,
-    /// Rooms for the sums of a block.
+    /// Buffers for the sums of a block.
     pub(super) sums: [*mut f32; 2],
 }
 
@@ -201,7 +201,7 @@ impl<I: Iterator<Item = usize>> Part<'_, I> {
         }
     }
 
-    /// Finishes rows of a block whose sums are in the first room.
+    /// Finishes rows of a block whose sums are in the first buffer.
     unsafe fn finish<R: Element, E: Stored>(&self, ending: &Ending<R, E>, block: Place, rows: Range<usize>) {
         let place = Place { from: block.from + rows.start, rows: rows.len(), ..block };
         let block = ending.block(place, self.sums[0].wrapping_add(rows.start * PANEL));

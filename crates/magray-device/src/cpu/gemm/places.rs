@@ -24,7 +24,6 @@ impl Division {
         Self { panels, rows, row_parts, part_rows, block_rows }
     }
 
-    /// How many items there are for the threads to take.
     pub(in crate::cpu) fn items(&self) -> usize {
         self.panels * self.row_parts
     }
@@ -44,7 +43,6 @@ pub(in crate::cpu) struct Place {
     pub(super) rows: usize,
 }
 
-/// The blocks of a thread, in the order it multiplies them.
 pub(in crate::cpu) struct Places<I> {
     items: I,
     rows: usize,

@@ -5,7 +5,7 @@ use crate::cpu::acts::{Grid, PANEL, ROWS_READ_BEYOND};
 use crate::cpu::aligned::Aligned;
 use crate::cpu::simd::{Element, Kernel, Simd};
 
-/// Room for the bytes and scales of a batch: panels of 64 columns, the rows of a panel end to end.
+/// The bytes and scales of a batch: panels of 64 columns, the rows of a panel end to end.
 pub(in crate::cpu) struct QuantisedRows {
     bytes: Aligned<u8>,
     scales: Aligned<f32>,
@@ -46,7 +46,7 @@ pub(in crate::cpu) struct QuantiseRows<'a, E> {
     pub(in crate::cpu) from: usize,
     pub(in crate::cpu) rows: usize,
     pub(in crate::cpu) columns: usize,
-    /// No other thread has these rows of it.
+    /// No other thread has these rows.
     pub(in crate::cpu) to: &'a QuantisedRows,
 }
 
@@ -75,7 +75,7 @@ impl<E: Element> Kernel for QuantiseRows<'_, E> {
 
 impl<E: Element> QuantiseRows<'_, E> {
     /// # Safety
-    /// The machine has the instructions of `S`; rows `row..row + ROWS` are valid on both sides and nobody else's.
+    /// The machine has the instructions of `S`; rows `row..row + ROWS` are valid on both sides and used by no other thread.
     #[inline(always)]
     unsafe fn rows_together<S: Simd, const ROWS: usize>(&self, row: usize) {
         let panels = self.columns.div_ceil(PANEL);

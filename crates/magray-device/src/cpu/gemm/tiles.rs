@@ -43,7 +43,7 @@ pub(in crate::cpu) struct TileBlock<T> {
     pub(in crate::cpu) c: *mut u8,
 }
 
-/// Products of a step, with so many rows or a whole block of them.
+/// Products of a step with this many rows, at most a block.
 pub(super) fn step_products(rows: usize) -> usize {
     if rows > TILE_ROWS { 4 } else { 2 }
 }
@@ -61,7 +61,6 @@ impl TileSums for U8I8Tiles {
     type Sums = Integer;
 }
 
-/// No other work.
 struct Nothing;
 
 impl Beside for Nothing {

@@ -45,11 +45,10 @@ pub(in crate::cpu) struct VectorBlock<'a, W> {
     pub(in crate::cpu) rows: usize,
     pub(in crate::cpu) k: usize,
     pub(in crate::cpu) panel: *const W,
-    /// Weights that follow, fetched into the second cache meanwhile: where they start and how many bytes. Any address
-    /// will do.
+    /// Weights that follow, prefetched into the second cache meanwhile: their start and bytes. Any address is allowed.
     pub(in crate::cpu) next: (*const u8, usize),
     pub(in crate::cpu) c: *mut f32,
-    /// Told of rows whose sums are there, while these are still near.
+    /// Called for rows whose sums are complete, while these are still in the cache.
     pub(in crate::cpu) done: &'a dyn Fn(Range<usize>),
 }
 

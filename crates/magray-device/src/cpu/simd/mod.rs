@@ -22,7 +22,7 @@ pub(super) unsafe trait Simd: Copy {
     /// `LANES` floats.
     type F: Copy;
     const LANES: usize;
-    /// Whether loops ask for memory ahead. Where vectors are the compiler's own work it arranges a loop better without.
+    /// Whether loops prefetch. Where the compiler makes the vectors it arranges a loop better without.
     const FETCHES: bool = true;
     /// Rows of the largest tile of a matrix product whose sums still fit the registers.
     const TILE_ROWS: usize;

@@ -20,7 +20,7 @@ impl CudaOps {
         }
     }
 
-    /// The kernels that passes of this work use, over batches of any size up to so many tokens.
+    /// The kernels that passes of this work use, over batches of any size up to this many tokens.
     pub fn plan(&mut self, tokens_most: usize, mut work: impl FnMut(&mut Self, &TokenBatch<'_>)) -> Vec<KernelSpec> {
         let bucket = self.bucket;
         self.mode = Mode::Plan(BTreeSet::new());

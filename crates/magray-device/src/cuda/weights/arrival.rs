@@ -6,7 +6,7 @@ use crate::cuda::stream::{Mark, Stream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The state of weights that come in the order in which they are used.
+/// The state of weights that are copied in the order in which they are used.
 #[derive(Debug)]
 pub(super) struct Arrival {
     /// Whether all are there: asked before every layer.
@@ -23,18 +23,18 @@ struct State {
 }
 
 impl Arrival {
-    /// Of weights that have not begun to come.
+    /// Of weights whose copy has not begun.
     pub(super) fn new() -> Self {
         Self { is_there: AtomicBool::new(false), state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// The weights begin to come.
+    /// The copy begins.
     pub(super) fn begin(&self) {
         self.is_there.store(false, Ordering::Release);
         *self.state() = State::default();
     }
 
-    /// The weights are taken away: nobody waits for them before they begin to come again.
+    /// The weights are offloaded: waiting is void until they are copied again.
     pub(super) fn leave(&self) {
         self.is_there.store(false, Ordering::Release);
         *self.state() = State { marks: Vec::new(), failure: Some(DeviceError::Away) };
@@ -46,7 +46,7 @@ impl Arrival {
         self.changed.notify_all();
     }
 
-    /// All are there, or never will be.
+    /// All are copied, or the copy failed.
     pub(super) fn end(&self, result: Result<(), DeviceError>) {
         let mut state = self.state();
         match result {

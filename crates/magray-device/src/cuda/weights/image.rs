@@ -13,13 +13,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the driver is told of at once: a longer piece would keep its locks for long, and others waiting.
+/// Bytes that are registered at once: a longer piece would hold the driver's locks for long.
 const CHUNK_BYTES: usize = 256 << 20;
-/// Threads that give an empty image its pages, which is the system's work.
+/// Threads that populate the pages of an empty image, which is the system's work.
 const FILLERS: usize = 4;
-/// With so many cores copies through buffers are about as fast as those from memory that the driver knows: 50 of 55 GB/s
-/// on an H200 with 12. Telling the driver has its price: a process that has 16 GiB registered takes 1.4 s to end, and
-/// one that has nothing registered or mapped 0.1 s. So with as many cores nothing stays registered.
+/// With this many cores copies through buffers are about as fast as from page-locked memory: 50 of 55 GB/s on an H200 with 12.
+/// Page-locking has its price: a process with 16 GiB registered takes 1.4 s to end, and one without 0.1 s. So with as many
+/// cores nothing stays registered.
 const CORES_ENOUGH: usize = 12;
 
 /// An image of weights.
@@ -28,7 +28,7 @@ pub(super) struct Image {
     context: Arc<Context>,
     memory: SharedMemory,
     bytes: usize,
-    /// For each chunk, whether the driver knows it: copies then need no buffer.
+    /// For each chunk, whether it is page-locked: copies then need no buffer.
     registered: Vec<AtomicBool>,
     is_filled: AtomicBool,
     /// Whether chunks stay registered.
@@ -38,7 +38,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// An image for weights of so many bytes in this memory, which may be longer.
+    /// An image for weights of this many bytes in this memory, which may be longer.
     pub(super) fn new(
         context: &Arc<Context>,
         memory: SharedMemory,
@@ -60,7 +60,7 @@ impl Image {
         self.is_filled.load(Ordering::Acquire)
     }
 
-    /// Whether the driver knows all of it.
+    /// Whether all of it is page-locked.
     pub(super) fn is_registered(&self) -> bool {
         self.registered.iter().all(|chunk| chunk.load(Ordering::Acquire))
     }
@@ -79,8 +79,7 @@ impl Image {
         Ok(self.memory.read_at(at, out)?)
     }
 
-    /// Tells the driver of all chunks where that pays, so that the next copies need no buffer. What it refuses stays as it
-    /// is.
+    /// Page-locks all chunks where that pays, so that the next copies need no buffer. What the driver refuses stays as it is.
     pub(super) fn register(&self, cancel: &AtomicBool) {
         if self.is_kept_registered {
             // What is not known to the driver goes through buffers; nothing else is lost.
@@ -92,7 +91,7 @@ impl Image {
     pub(super) fn fill(&self, ground: &Ground, cancel: &AtomicBool) -> Result<(), DeviceError> {
         let stream = Mutex::new(Stream::new(&self.context, Urgency::Background)?);
         let filled = self.each_chunk(FILLERS, cancel, |range| {
-            // SAFETY: the mapping holds the range and lives until the wait below; nobody else writes to an image that is
+            // SAFETY: the mapping holds the range and lives until the wait below; no other thread writes to an image that is
             // not filled. The weights stay in place as long as they are being copied: who parks them waits for this.
             let copy = |stream: &Stream| unsafe {
                 let to = self.memory.address().wrapping_add(range.start);
@@ -145,7 +144,7 @@ impl Image {
         on_threads(threads.min(self.registered.len()), work)
     }
 
-    /// Gives a chunk its pages, which can fail, and tells the driver of it, which may refuse.
+    /// Populates the pages of a chunk, which can fail, and page-locks it, which the driver may refuse.
     fn register_chunk(&self, chunk: usize, range: Range<usize>) -> Result<(), DeviceError> {
         // The driver would touch page after page; the system does it faster when asked for all.
         self.memory.populate(range.clone())?;
@@ -163,7 +162,7 @@ impl Image {
 }
 
 impl Image {
-    /// The driver need not know a chunk any more. Whoever copied from it or to it has waited.
+    /// Ends the page-locking of a chunk. All copies from or to it have ended.
     fn unregister_chunk(&self, chunk: usize) {
         if self.registered[chunk].swap(false, Ordering::AcqRel) {
             let address = self.memory.address().wrapping_add(chunk * CHUNK_BYTES);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 impl WeightsBlock {
-    /// Weights that come from an image; returns when they are on their way.
+    /// Weights that are copied from an image; returns when the copy has begun.
     pub(super) fn arriving(
         ground: Arc<Ground>,
         copies: &Arc<Mutex<Stream>>,
@@ -52,8 +52,8 @@ impl WeightsBlock {
         });
     }
 
-    /// Lets go of the image: its memory is unmapped, and unknown to the driver again. Waits for copies from or to it.
-    /// Weights that are away cannot come back then.
+    /// Drops the image: its memory is unmapped, and no longer page-locked. Waits for copies from or to it. Offloaded weights
+    /// cannot come back then.
     pub fn forget_image(&mut self) {
         // An upload must end: layers wait for it.
         if self.is_arriving() {
@@ -64,8 +64,8 @@ impl WeightsBlock {
         self.keeping.image = None;
     }
 
-    /// Takes the weights from the GPU. Waits until the image holds them, and makes one if there is none. Nobody computes
-    /// with them, which the caller has seen to.
+    /// Takes the weights off the GPU. Waits until the image holds them, and makes one if there is none. The caller guarantees
+    /// that no pass uses them.
     pub fn offload(&mut self) -> Result<(), DeviceError> {
         if !self.is_resident() {
             return Ok(());
@@ -94,8 +94,8 @@ impl WeightsBlock {
         Ok(())
     }
 
-    /// Brings the weights back to where they were; returns when they are on their way. Without memory for them they stay
-    /// away.
+    /// Copies the weights back to their addresses; returns when the copy has begun. Without memory for them they stay
+    /// offloaded.
     pub fn wake(&mut self) -> Result<(), DeviceError> {
         if self.is_resident() {
             return Ok(());
@@ -123,16 +123,16 @@ impl WeightsBlock {
     }
 }
 
-/// What stays on the host's side.
+/// What stays in host memory.
 #[derive(Debug)]
 pub(super) struct Keeping {
     copies: Arc<Mutex<Stream>>,
     image: Option<Arc<Image>>,
-    /// What is copied beside the caller's work; one thing at a time.
+    /// The background copy, one at a time.
     task: Option<Task>,
 }
 
-/// Copies that go on beside the caller.
+/// A background copy.
 #[derive(Debug)]
 struct Task {
     cancel: Arc<AtomicBool>,
@@ -140,12 +140,12 @@ struct Task {
 }
 
 impl Keeping {
-    /// No image, and nothing under way.
+    /// No image, and no copy in progress.
     pub(super) fn nothing(copies: &Arc<Mutex<Stream>>) -> Self {
         Self { copies: Arc::clone(copies), image: None, task: None }
     }
 
-    /// Does something beside the caller.
+    /// Starts a background copy.
     fn begin(&mut self, name: &str, act: impl FnOnce(&AtomicBool) + Send + 'static) {
         let cancel = Arc::new(AtomicBool::new(false));
         let waiting = Arc::new(Mutex::new(Some(Box::new(act) as Act)));
@@ -157,7 +157,7 @@ impl Keeping {
         }
     }
 
-    /// Ends what goes on beside the caller: waits for it, or lets it stop soon.
+    /// Ends the background copy: waits for it, or cancels it.
     fn settle(&mut self, cancels: bool) {
         if let Some(task) = self.task.take() {
             task.cancel.store(cancels, Ordering::Relaxed);
@@ -182,7 +182,7 @@ fn take_and_do(waiting: &Mutex<Option<Act>>, cancel: &AtomicBool) {
     }
 }
 
-/// Tells exactly once, also when the one who was to tell is gone.
+/// Reports exactly once, also when the reporting thread panicked.
 struct Told(Option<OnFilled>);
 
 impl Told {

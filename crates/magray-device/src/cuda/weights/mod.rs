@@ -1,5 +1,5 @@
 //! A model's weights on the GPU: one block, which can leave its memory and come back to the same addresses.
-//! Never leaves while somebody computes with it: who owns it waits first.
+//! Never offloaded while a pass uses it: its owner waits first.
 
 mod arrival;
 #[cfg(unix)]
@@ -22,7 +22,7 @@ use arrival::Arrival;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Told once when an image is whole, with its bytes, or why it never will be. Called from any thread.
+/// Called once when an image is complete, with its bytes, or with why it never will be. From any thread.
 pub type OnFilled = Box<dyn FnOnce(Result<u64, DeviceError>) + Send>;
 
 /// The weights of one model.
@@ -43,12 +43,12 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// Memory of so many bytes, which holds anything and can leave.
+    /// Memory of this many bytes, with undefined content, that can be offloaded.
     fn take(context: &Arc<Context>, bytes: usize) -> Result<Arc<Self>, CudaError> {
         Ok(Self::of(context, DeviceBuffer::parkable(context, bytes)?))
     }
 
-    /// Memory of so many bytes, which holds anything and stays: a few layers are not worth pieces of their own.
+    /// Memory of this many bytes, with undefined content, that stays: a few layers are not worth pieces of their own.
     fn take_small(context: &Arc<Context>, copies: &Mutex<Stream>, bytes: usize) -> Result<Arc<Self>, CudaError> {
         let stream = copies.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Self::of(context, DeviceBuffer::uncertain(&stream, bytes)?))
@@ -95,7 +95,7 @@ impl Place {
         self.ground.address() + self.at as u64
     }
 
-    /// Lets a stream wait until this part and all before it are there. Costs nothing when they are.
+    /// Makes a stream wait until this part and all before it are copied. Costs nothing when they are.
     pub(super) fn hold(&self, stream: &Stream) -> Result<(), DeviceError> {
         if self.ground.is_there() { Ok(()) } else { self.ground.arrival.hold(stream, self.end) }
     }
@@ -107,12 +107,12 @@ impl WeightsBlock {
         self.ground.bytes() as u64
     }
 
-    /// Whether the weights have memory on the GPU; they may still be on their way.
+    /// Whether the weights have memory on the GPU; they may still be being copied.
     pub fn is_resident(&self) -> bool {
         !self.ground.is_parked.load(Ordering::Acquire)
     }
 
-    /// Whether the weights have memory and are not all there yet.
+    /// Whether the weights are being copied.
     pub fn is_arriving(&self) -> bool {
         self.is_resident() && !self.ground.is_there()
     }
@@ -122,7 +122,7 @@ impl WeightsBlock {
         self.ground.arrival.wait()
     }
 
-    /// The weights on their way, to be waited for while others compute with them; `None`: all are there.
+    /// The weights being copied, to be waited for while others compute with them; `None`: all are there.
     pub fn on_their_way(&self) -> Option<Arriving> {
         self.is_arriving().then(|| Arriving(Arc::clone(&self.ground)))
     }
@@ -143,12 +143,12 @@ impl WeightsBlock {
     }
 }
 
-/// Weights on their way.
+/// Weights that are being copied.
 #[derive(Debug)]
 pub struct Arriving(Arc<Ground>);
 
 impl Arriving {
-    /// Waits until all weights are there, or have been taken away again.
+    /// Waits until all weights are there, or have been offloaded again.
     pub fn wait(&self) -> Result<(), DeviceError> {
         self.0.arrival.wait()
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Where a part may begin: enough for every load of a kernel and for the copy engine.
 const ALIGN_BYTES: usize = 256;
 
-/// A place for one model's layers.
+/// Memory for one model's layers.
 pub struct Site<'a> {
     cuda: &'a Cuda,
     ground: Arc<Ground>,
@@ -27,12 +27,12 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Takes no memory, and only counts what a model's layers need: they must not be computed with.
+    /// Allocates nothing, and only counts what a model's layers need: they must not be computed with.
     pub fn measuring(cuda: &'a Cuda) -> Self {
         Self::on(cuda, Ground::nowhere(cuda.context()), true)
     }
 
-    /// A block of so many bytes, which the same layers were measured to need.
+    /// A block of this many bytes, which the same layers were measured to need.
     pub fn of_bytes(cuda: &'a Cuda, bytes: usize) -> Result<Self, DeviceError> {
         Ok(Self::on(cuda, Ground::take(cuda.context(), bytes)?, false))
     }
@@ -64,7 +64,7 @@ impl<'a> Site<'a> {
         Ok(WeightsBlock::there(self.ground, self.cuda.copies()))
     }
 
-    /// Brings all layers from an image that was filled from the same layers; returns when they are on their way.
+    /// Copies all layers from an image that was filled from the same layers; returns when the copy has begun.
     #[cfg(unix)]
     pub fn fill_from(self, image: SharedMemory, bytes: u64) -> Result<WeightsBlock, DeviceError> {
         assert_eq!(self.bytes(), self.ground.bytes(), "the layers are those that were measured");
@@ -83,7 +83,7 @@ impl<'a> Site<'a> {
         self.measures
     }
 
-    /// Gives a matrix its place.
+    /// Assigns a matrix its place.
     pub(in crate::cuda) fn put(&self, matrix: &Arc<Matrix>, form: Form) -> Place {
         let at = self.cursor.get().next_multiple_of(ALIGN_BYTES);
         let end = at + matrix.bytes(form);

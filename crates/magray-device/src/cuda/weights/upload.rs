@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 /// What is copied at once: long enough for the bus, short enough that a buffer stays in the cache between being filled
 /// and being copied. Measured: buffers of 16 MiB bring half of what those of 4 MiB do.
 const UNIT_BYTES: usize = 2 << 20;
-/// Units copied at once from memory that the driver knows: nothing has to stay in a cache there.
+/// Units copied at once from page-locked memory: nothing has to stay in a cache there.
 const UNITS_DIRECT: usize = 16;
 /// How often streams can begin to wait: one layer of a large model is longer.
 const MARK_BYTES: usize = 32 << 20;

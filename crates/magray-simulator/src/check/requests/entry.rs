@@ -8,7 +8,6 @@ use magray_core::schedule::{
     View,
 };
 
-/// A request and what became of it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) request: Request,
@@ -19,17 +18,17 @@ pub(crate) struct Entry {
     pub(crate) texts: Vec<Text>,
     /// By device, whether it can keep the state of its sequences.
     pub(crate) has_space: Vec<bool>,
-    /// Texts of it that nobody computes and that are not done.
+    /// Texts that are neither done nor in a batch.
     pub(crate) waiting: usize,
-    /// Pieces of it in batches that run.
+    /// Its steps in running batches.
     pub(crate) running: usize,
     /// Its texts failed on a GPU.
     pub(crate) failed_on_gpu: bool,
-    /// It was in a batch whose device had no memory left.
+    /// It was in a batch whose device ran out of memory.
     pub(crate) out_of_memory: bool,
     /// Failures that leave the worker alive.
     pub(crate) transients: u32,
-    /// Whether it was in a batch that may count or not: its worker was ended while it was computed.
+    /// Whether it was in a batch that may or may not count, because its worker was being ended.
     pub(super) is_doubtful: bool,
     /// Whether a worker was ended while it was computed there.
     pub(super) is_shaken: bool,
@@ -38,7 +37,6 @@ pub(crate) struct Entry {
     pub(super) last: Option<Last>,
 }
 
-/// How a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Expected,
@@ -48,7 +46,6 @@ pub(crate) enum Fate {
     Refused(Refused),
 }
 
-/// How a text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Text {
     Waiting,
@@ -58,14 +55,13 @@ pub(crate) enum Text {
     PerhapsDone,
 }
 
-/// The batch that computed a request's last texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Last {
     pub(crate) device: DeviceId,
     pub(crate) texts: u32,
     pub(crate) started: Moment,
     pub(crate) is_cpu: bool,
-    /// Whether a GPU was in rotation when it was placed; not known where that changed at the same step.
+    /// Whether a GPU was in rotation when it was placed; `None`: that changed at the same step.
     pub(crate) gpu_in_rotation: Option<bool>,
     pub(crate) gpu_exists: bool,
     /// Whether a GPU that had the weights may have been about to lose them.
@@ -154,7 +150,7 @@ impl Entry {
         self.is_doubtful |= is_doubtful;
     }
 
-    /// Whether nothing has gone wrong with it: only then is it clear how it must be treated.
+    /// Whether no fault has touched it: only then is its treatment determined.
     pub(crate) fn is_untouched(&self) -> bool {
         !self.restarted && !self.is_shaken
     }

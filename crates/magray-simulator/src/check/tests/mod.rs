@@ -19,17 +19,17 @@ const GPU: DeviceId = DeviceId(1);
 const MODEL: ModelId = ModelId(0);
 const OTHER: ModelId = ModelId(1);
 
-/// Memory with so much room for weights beside what is kept for passes.
+/// Memory of which this much is left for weights beside the reserve for passes.
 fn memory_for(room: u64) -> u64 {
     room.saturating_add(room.div_ceil(15))
 }
 
-/// A report of memory with so much room for weights on the GPU.
+/// A memory report with this much left for weights on the GPU.
 fn room(bytes: u64) -> Event {
     Event::Memory { device: GPU, report: MemoryReport { free: memory_for(bytes), ..MemoryReport::default() } }
 }
 
-/// The books of a small world, one CPU and one GPU, and a clock that the test moves.
+/// The books of a small world with one CPU and one GPU, and a clock that the test moves.
 struct Books {
     checks: Checks,
     now: Moment,
@@ -40,7 +40,7 @@ impl Books {
         Self::with_room(u64::MAX)
     }
 
-    /// With so much room for weights on the GPU.
+    /// With this much memory for weights on the GPU.
     fn with_room(room: u64) -> Self {
         let memory_max = |kind| if kind == DeviceKind::Gpu { memory_for(room) } else { u64::MAX };
         let device = |kind| Device {
@@ -58,29 +58,14 @@ impl Books {
         let plan = ModelPlan { bytes: 60, ..ModelPlan::default() };
         let options =
             Options { limits: Limits { requests_max: 2, tokens_max: 200, wait_max: None }, ..Options::default() };
-        let scenario = Scenario {
-            seed: 0,
-            devices: vec![device(DeviceKind::Cpu), device(DeviceKind::Gpu)],
-            models: vec![Model { plan, bytes: 60 }, Model { plan, bytes: 60 }],
-            models_known: 2,
-            options,
-            load: Load {
-                requests: 0,
-                arrivals: Arrivals::Stream { gap: Duration::ZERO },
-                shape: Shape::plain((1, 1), (1, 1)),
-            },
-            troubles: Vec::new(),
-            interventions: Vec::new(),
-            given_up: Vec::new(),
-            calm_at: Moment::START,
-            noise: 0.0,
-            latency: Duration::ZERO,
-            lateness: Duration::ZERO,
-            stale: 0.0,
-            early: 0.0,
-            drain_after: 0,
-            afterglow: Duration::ZERO,
+        let load = Load {
+            requests: 0,
+            arrivals: Arrivals::Stream { gap: Duration::ZERO },
+            shape: Shape::plain((1, 1), (1, 1)),
         };
+        let devices = vec![device(DeviceKind::Cpu), device(DeviceKind::Gpu)];
+        let models = vec![Model { plan, bytes: 60 }, Model { plan, bytes: 60 }];
+        let scenario = Scenario { models, models_known: 2, ..Scenario::without_faults(0, devices, options, load) };
         Self { checks: Checks::new(&scenario), now: Moment::START }
     }
 
@@ -103,7 +88,7 @@ impl Books {
         self.now = self.now + time;
     }
 
-    /// Time passes, and the GPU's worker says all the while that it lives.
+    /// Time passes, with heartbeats of the GPU's worker.
     fn live_on(&mut self, time: Duration) {
         self.wait(time);
         self.hear(Event::Heartbeat { device: GPU });
@@ -153,7 +138,7 @@ impl Books {
         self.hear(Event::Failed { batch: BatchId(batch), failure });
     }
 
-    /// Settles with a view that says the truth of requests and batches, and this of the GPU.
+    /// Settles with a true view of requests and batches, and this state of the GPU.
     fn settle(&mut self, gpu: DeviceState) -> Verdict {
         let view = self.view(gpu);
         self.checks.settle(&view, self.now)
@@ -208,7 +193,7 @@ fn breaks(verdict: Verdict, rule: Rule) {
 }
 
 #[test]
-fn a_request_that_nobody_asked_is_found() {
+fn a_request_that_was_never_made_is_found() {
     let refused = Refused::Draining;
     breaks(Books::new().told(Action::Refuse { request: RequestId(9), refused }), Rule::AskedOnly);
 }
@@ -275,7 +260,7 @@ fn a_large_batch_after_memory_was_full_is_found() {
 }
 
 #[test]
-fn memory_that_nobody_frees_is_found() {
+fn memory_that_is_never_freed_is_found() {
     let mut books = Books::with_worker();
     books.submit(0, &[10]);
     assert_eq!(books.start(0, GPU, 0..1), Ok(()));
@@ -297,7 +282,7 @@ fn a_request_that_starves_is_found() {
     books.submit(0, &[10, 10]);
     assert_eq!(books.start(0, CPU, 0..1), Ok(()));
     assert_eq!(books.settle(DeviceState::Starting), Ok(()));
-    // The GPU lives, the CPU computes something that never ends, and nobody takes the other text there.
+    // The GPU lives, the CPU computes something that never ends, and no device takes the other text.
     (0..5).for_each(|_| {
         books.wait(Duration::from_millis(200));
         books.hear(Event::Heartbeat { device: GPU });

@@ -9,7 +9,7 @@ use crate::check::workers::Workers;
 use magray_core::schedule::{DeviceId, DeviceState, Location, ModelId, ModelPlan, Moment, Residency, View};
 use std::time::Duration;
 
-/// How everything else stands after a step.
+/// Everything else after a step.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) view: &'a View,
@@ -57,7 +57,7 @@ impl Weights {
         Ok(())
     }
 
-    /// What is to leave a device is on its way as soon as nothing needs it there.
+    /// What is requested to leave a device leaves as soon as nothing needs it there.
     fn judge_residency_request(&self, device: DeviceId, model: ModelId, scene: Scene<'_>) -> Verdict {
         let Scene { workers, batches, .. } = scene;
         let spot = self.spot(device, model);
@@ -69,7 +69,7 @@ impl Weights {
         })
     }
 
-    /// A release is told as soon as nothing of the model is in any memory, however soon something of it comes again.
+    /// A release is confirmed as soon as no memory holds anything of the model, even if it is loaded again soon.
     fn judge_release(&mut self, model: ModelId, releases: u64) -> Verdict {
         let stages = self.books.iter().map(|book| book.spots[model.0 as usize].stage);
         let holders = stages.filter(|stage| *stage != Stage::Absent).count();
@@ -88,7 +88,7 @@ impl Weights {
         })
     }
 
-    /// What nobody has used for its time leaves.
+    /// What was idle for its timeout leaves.
     fn judge_idle(&self, device: DeviceId, model: ModelId, workers: &Workers, now: Moment) -> Verdict {
         let known = self.known(model);
         let Some(timeout) = known.plan.idle_timeout.filter(|_| !known.plan.is_pinned) else { return Ok(()) };
@@ -99,7 +99,7 @@ impl Weights {
         })
     }
 
-    /// A worker that rests is started by who needs it, and that one alone.
+    /// A resting worker is started by a request that needs it, and by nothing else.
     fn judge_wake(&self, device: DeviceId, ledger: &Ledger, now: Moment) -> Verdict {
         let needs_it = |entry: &&Entry| {
             let model = entry.request.group.model;
@@ -131,7 +131,7 @@ impl Weights {
         holds(since.is_none_or(|since| now.since(since) <= self.keeping.load_max + SLACK), Rule::HangsEnd, || {
             format!("weights of device {} are on their way since {since:?}, and its worker is not ended", device.0)
         })?;
-        // Whoever released its last model waits for the end of one that is said to end.
+        // A worker that released its last model waits for the end of one that is being ended.
         let kept = if seen.is_ending { Some(Duration::ZERO) } else { self.keeping.worker };
         let Some(kept) = kept else { return Ok(()) };
         let is_empty = book.spots.iter().all(|spot| spot.stage == Stage::Absent) && book.memory.vectors() == 0;

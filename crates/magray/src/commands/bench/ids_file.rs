@@ -12,7 +12,6 @@ use crate::{
     input::{InputError, Place},
 };
 
-/// Reads a batch from a JSON array of arrays.
 pub(super) fn read_ids(path: &Path) -> Result<Vec<Vec<u32>>, Failure> {
     let file = File::open(path).map_err(|reason| match reason.kind() {
         ErrorKind::NotFound => InputError::NotFound { path: path.to_owned() },

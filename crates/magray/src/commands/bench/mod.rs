@@ -75,7 +75,7 @@ struct Report {
     device: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu: Option<String>,
-    /// Why the CPU computed although a GPU was to.
+    /// Why the CPU computed although a GPU was wanted.
     #[serde(skip_serializing_if = "Option::is_none")]
     fallback: Option<&'static str>,
     cpu_path: String,
@@ -92,7 +92,6 @@ struct Report {
     tflops: f64,
 }
 
-/// Runs `magray bench embed`.
 pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&args.compute.flags())?;
     // The file is read before the model is loaded in vain.
@@ -137,11 +136,9 @@ impl BenchArgs {
     }
 }
 
-/// A model that is measured by plain passes.
 struct PlainModel {
     name: String,
     model: SingleDevice,
-    /// Why it is on the CPU although a GPU was to compute.
     fallback: Option<Reason>,
 }
 
@@ -161,7 +158,6 @@ impl PlainModel {
         Ok(Self { name, model, fallback })
     }
 
-    /// Measures one case.
     fn measure(&mut self, ids: &[Vec<u32>], seconds: f64) -> Result<Report, Failure> {
         let work = Work::from_ids(0, ids.to_vec());
         let model = &mut self.model;
@@ -187,7 +183,6 @@ impl PlainModel {
         })
     }
 
-    /// What computes, as people read it.
     fn describe(&self) -> String {
         let (device, precision) = (self.model.device(), self.model.precision());
         match self.model.gpu() {
@@ -197,7 +192,6 @@ impl PlainModel {
     }
 }
 
-/// The device that an engine would choose.
 fn choose(source: &ModelSource, options: &EncoderOptions) -> Result<Verdict, LoadError> {
     let folder = match source {
         ModelSource::Folder(folder) => Some(folder.as_path()),

@@ -12,7 +12,6 @@ pub(in crate::commands) struct Limits {
     pub(in crate::commands) runs_min: usize,
 }
 
-/// The times of one case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(in crate::commands) struct Timing {
     pub(in crate::commands) runs: usize,
@@ -22,7 +21,6 @@ pub(in crate::commands) struct Timing {
 }
 
 impl Timing {
-    /// Warms up, then runs until the limits are reached.
     pub(in crate::commands) fn take<E>(limits: Limits, mut run: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
         // Two runs: the first plans buffers and wakes threads, the second fills the caches.
         run()?;

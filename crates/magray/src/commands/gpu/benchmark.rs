@@ -161,7 +161,6 @@ impl GpuBenchmarkArgs {
         Ok(Report { model, tokens: self.tokens as usize, cpu, gpu, gpu_absent, cases })
     }
 
-    /// Measures all cases on one device.
     fn run_all(
         &self,
         config: &Config,
@@ -195,7 +194,6 @@ impl GpuBenchmarkArgs {
     }
 }
 
-/// What was measured on one device.
 struct Run {
     device: Device,
     times: Vec<Measured>,
@@ -216,7 +214,6 @@ impl Device {
         }
     }
 
-    /// What it is, as people read it.
     pub(super) fn label(&self) -> String {
         let threads = self.threads.map_or(String::new(), |threads| format!(", threads: {threads}"));
         format!("{} ({}, {}{threads})", self.device, self.name, self.precision)
@@ -254,7 +251,6 @@ pub(super) mod tests {
     use super::*;
     use expect_test::expect;
 
-    /// A report of figures that nobody measured.
     pub(in super::super) fn report(with_gpu: bool) -> Report {
         let measured = |batch: usize, median_ms: f64| Measured {
             timing: Timing { runs: 3, median_ms, p10_ms: median_ms, p90_ms: median_ms },

@@ -37,7 +37,6 @@ pub(crate) struct GpuInfoArgs {
     json: bool,
 }
 
-/// All that is shown.
 struct Report {
     survey: Survey,
     outlook: Outlook,
@@ -46,7 +45,6 @@ struct Report {
     is_pulled: bool,
 }
 
-/// Runs `magray gpu info`.
 pub(crate) fn run(args: &GpuInfoArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&args.compute.flags())?;
     let options = model::encoder_options(&config);
@@ -61,7 +59,6 @@ pub(crate) fn run(args: &GpuInfoArgs, context: &Context) -> Result<(), Failure> 
 
 const MIB: u64 = 1 << 20;
 
-/// Rows of a table: a name and what there is to say.
 type Rows = Vec<Vec<String>>;
 
 fn push(rows: &mut Rows, name: &str, value: impl Into<String>) {

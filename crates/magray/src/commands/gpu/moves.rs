@@ -147,34 +147,29 @@ pub(crate) struct PinArgs {
     engine: EngineArgs,
 }
 
-/// Runs `magray gpu offload`.
 pub(crate) fn offload(args: &OffloadArgs, context: &Context) -> Result<(), Failure> {
     let within_ms = args.within.ms();
     let request = |model| Request::Offload { model, within_ms };
     run(&args.engine, Some(&args.which), context, request)
 }
 
-/// Runs `magray gpu release`.
 pub(crate) fn release(args: &ReleaseArgs, context: &Context) -> Result<(), Failure> {
     let within_ms = args.within.ms();
     let request = |model| Request::Release { model, within_ms };
     run(&args.engine, Some(&args.which), context, request)
 }
 
-/// Runs `magray gpu preheat`.
 pub(crate) fn preheat(args: &PreheatArgs, context: &Context) -> Result<(), Failure> {
     let within_ms = args.within.ms();
     let request = |_| Request::Preheat { model: Some(args.model.clone()), within_ms };
     run(&args.engine, None, context, request)
 }
 
-/// Runs `magray gpu timeout`.
 pub(crate) fn timeout(args: &TimeoutArgs, context: &Context) -> Result<(), Failure> {
     let request = |_| Request::Timeout { model: args.model.clone(), idle: args.seconds };
     run(&args.engine, None, context, request)
 }
 
-/// Runs `magray gpu pin`.
 pub(crate) fn pin(args: &PinArgs, context: &Context) -> Result<(), Failure> {
     let request = |_| Request::Pin { model: Some(args.model.clone()), pinned: !args.off };
     run(&args.engine, None, context, request)
@@ -186,7 +181,6 @@ impl WithinArgs {
     }
 }
 
-/// Asks the engine that is meant and tells what came of it.
 fn run(
     args: &EngineArgs,
     which: Option<&SomeOrAll>,
@@ -211,7 +205,6 @@ fn run(
     Ok(output::print(&text)?)
 }
 
-/// An engine that is meant.
 struct Picked {
     running: Running,
     report: EngineReport,
@@ -256,14 +249,12 @@ fn names(engine: &EngineReport) -> String {
     engine.models.iter().map(|model| model.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// What is told of a model.
 struct Told<'a> {
     model: &'a ModelDone,
     done: &'a Done,
 }
 
 impl Told<'_> {
-    /// What came of what was asked.
     fn sentence(&self, request: &Request) -> String {
         match request {
             Request::Offload { .. } => self.offloaded(),
@@ -316,7 +307,6 @@ impl Told<'_> {
         span(self.model.took_ms / 1e3)
     }
 
-    /// Where it is now, and what memory is left.
     fn rest(&self) -> String {
         let places: Vec<String> = self.model.residency.iter().map(|at| format!("{} {}", at.device, at.place)).collect();
         let memory = self.done.status.devices.iter().filter(|device| device.is_gpu).filter_map(|device| {

@@ -33,14 +33,11 @@ pub(crate) struct GpuResetArgs {
     json: bool,
 }
 
-/// The GPU that is meant.
 struct Meant {
     uuid: String,
-    /// As people call it.
     label: String,
 }
 
-/// Runs `magray gpu reset`.
 pub(crate) fn run(args: &GpuResetArgs, context: &Context) -> Result<(), Failure> {
     let options = context.settle(&[])?.gpu();
     let mut ledger = Ledger::open(options.state_file.clone());
@@ -95,7 +92,6 @@ fn json_of(returned: &[Outage]) -> String {
     format!("{}\n", json!({ "returned": returned }))
 }
 
-/// An outage for `--json`.
 pub(super) fn outage_json(outage: &Outage) -> Value {
     json!({
         "uuid": outage.uuid,

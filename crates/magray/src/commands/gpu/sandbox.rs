@@ -41,7 +41,6 @@ pub(crate) struct GpuSandboxArgs {
     json: bool,
 }
 
-/// Runs `magray gpu sandbox`.
 pub(crate) fn run(args: &GpuSandboxArgs, context: &Context) -> Result<(), Failure> {
     let is_simulated = matches!(args.device.as_deref(), Some("simulated" | "sim"));
     // The settings know no such device.
@@ -74,7 +73,6 @@ pub(crate) fn run(args: &GpuSandboxArgs, context: &Context) -> Result<(), Failur
     checks.iter().find_map(complaint).map_or(Ok(()), |complaint| Err(Failure::NotConfined(complaint)))
 }
 
-/// What is wrong with a worker, if anything is.
 fn complaint(check: &SandboxCheck) -> Option<String> {
     let device = &check.device;
     match &check.tried {

@@ -41,7 +41,7 @@ last minute's requests in place of a GPU; D is worse; F is not used. Latency is 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GpuStatusArgs {
-    /// Look again every so many seconds, until the command is ended
+    /// Repeat at this interval in seconds, until the command is ended
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = super::super::bench::seconds)]
     watch: Option<f64>,
     /// Print one JSON object
@@ -49,10 +49,8 @@ pub(crate) struct GpuStatusArgs {
     json: bool,
 }
 
-/// An engine that was asked.
 type Asked = (u32, Result<EngineReport, AskError>);
 
-/// Runs `magray gpu status`.
 pub(crate) fn run(args: &GpuStatusArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&[])?;
     let mut is_first = true;
@@ -88,13 +86,12 @@ fn over_the_last(text: &str, is_first: bool) -> String {
     format!("{}{HOME}{lines}{REST_OF_SCREEN}", if is_first { CLEAR } else { "" })
 }
 
-/// How every engine is. Those that have just ended are none.
+/// Engines that have just ended are left out.
 pub(super) fn ask_all(config: &Config) -> Vec<Asked> {
     let asked = running(&config.control_folders()).into_iter().map(|running| (running.pid, report_of(&running)));
     asked.filter(|(_, report)| !matches!(report, Err(AskError::Gone { .. }))).collect()
 }
 
-/// How an engine is.
 pub(super) fn report_of(running: &Running) -> Result<EngineReport, AskError> {
     match running.ask(&Request::Status {})? {
         Reply::Status(report) => Ok(report),
@@ -102,14 +99,13 @@ pub(super) fn report_of(running: &Running) -> Result<EngineReport, AskError> {
     }
 }
 
-/// An answer to another question.
 pub(super) fn unexpected(pid: u32, reply: &Reply) -> AskError {
     let kind = match reply {
         Reply::Status(_) => "a status",
         Reply::Done(_) => "what was done",
         Reply::Refused(_) => "a refusal",
     };
-    AskError::Unreachable { pid, reason: format!("it told {kind}, which nobody asked for") }
+    AskError::Unreachable { pid, reason: format!("it answered with {kind}, which was not asked for") }
 }
 
 fn json_of(asked: &[Asked]) -> Value {
@@ -225,12 +221,10 @@ fn device_cells(device: &DeviceReport, tensorrt: bool) -> Vec<String> {
     ]
 }
 
-/// What stands where there is nothing to tell.
 fn unknown() -> String {
     "-".to_owned()
 }
 
-/// What magray uses of what it may.
 fn memory(device: &DeviceReport) -> Option<String> {
     let used = device.memory_used_bytes?;
     Some(match device.memory_limit_bytes {
@@ -284,7 +278,6 @@ fn model_cells(model: &ModelReport) -> Vec<String> {
     ]
 }
 
-/// How long it stays without work.
 pub(super) fn stay(model: &ModelReport) -> String {
     match model.idle_timeout_s {
         _ if model.pinned => "pinned".to_owned(),

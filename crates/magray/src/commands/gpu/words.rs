@@ -1,14 +1,12 @@
 //! Sizes and times as people read them.
 //! Rounds: programs get the figures themselves.
 
-/// A number of bytes.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     let unit = UNITS.iter().find(|(_, unit)| bytes as f64 >= *unit);
     unit.map_or_else(|| format!("{bytes} B"), |(name, unit)| format!("{:.1} {name}", bytes as f64 / unit))
 }
 
-/// A time in seconds.
 pub(super) fn span(seconds: f64) -> String {
     let whole = seconds as u64;
     match whole {

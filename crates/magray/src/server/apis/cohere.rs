@@ -24,7 +24,6 @@ use crate::server::{
 };
 
 impl InputType {
-    /// What models call their prompt for it.
     fn prompts(self) -> &'static [&'static str] {
         match self {
             Self::SearchDocument => &["search_document", "document", "passage"],
@@ -36,7 +35,6 @@ impl InputType {
     }
 }
 
-/// How vectors are written.
 struct Finish {
     model: usize,
     encodings: Vec<Encoding>,
@@ -98,7 +96,6 @@ fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish)
     Ok((read, Finish { model, encodings, dimensions: request.output_dimension }))
 }
 
-/// The encodings that are wanted, each once.
 fn encodings(wanted: Option<Vec<Encoding>>) -> Result<Vec<Encoding>, Problem> {
     let mut all = Vec::new();
     for encoding in wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| vec![Encoding::Float]) {
@@ -159,7 +156,6 @@ pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Respons
 
 const META: &str = r#""meta":{"api_version":{"version":"2"},"#;
 
-/// The opening of an answer, with an id of its own.
 fn start(json: &mut Json) -> &mut Json {
     let id = request_id::new();
     json.raw(r#"{"id":"#).text(id.to_str().unwrap_or_default())

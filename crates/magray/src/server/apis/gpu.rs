@@ -1,5 +1,5 @@
 //! Where the models are, and moves of them: status, offload, release, preheat, timeout.
-//! No request fails because a model moves. Callers wait until a move is done; their number is bounded.
+//! No request fails because a model moves. Callers wait until a move is done; above a number of moves they are refused.
 
 use std::time::Duration;
 
@@ -90,10 +90,14 @@ async fn move_models(app: App, which: MoveRequest, how: Move) -> Result<Response
     Ok(axum::Json(moved(&app, which.model.as_deref(), how).await?).into_response())
 }
 
-/// Moves the model of this name, or all, and waits until that is done.
 pub(crate) async fn moved(app: &App, model: Option<&str>, how: Move) -> Result<MovedReport, Problem> {
     let (own, indices) = (app.clone(), chosen(app, model)?);
+    let permit = app.begin_move().ok_or_else(|| {
+        let message = "too many requests to move models are under way: retry when they are done";
+        Problem::busy(Kind::Busy, message, Duration::from_secs(1))
+    })?;
     let moving = async move {
+        let _permit = permit;
         let mut models = Vec::with_capacity(indices.len());
         for index in indices {
             let moved = own.engine().move_model(index, how, MOVE_MAX).await?;
@@ -135,7 +139,6 @@ pub(crate) async fn timeout(
     Ok(axum::Json(set_timeout(&app, request.model.as_deref(), &request.timeout)?).into_response())
 }
 
-/// Changes how long the model of this name, or all, stay on a GPU without being used.
 pub(crate) fn set_timeout(app: &App, model: Option<&str>, timeout: &Timeout) -> Result<TimeoutReport, Problem> {
     let timeout = timeout.read().map_err(|wrong| Problem::invalid("timeout", wrong))?;
     let indices = chosen(app, model)?;
@@ -147,7 +150,6 @@ pub(crate) fn set_timeout(app: &App, model: Option<&str>, timeout: &Timeout) -> 
     Ok(TimeoutReport { models, timeout: timeout.map(|timeout| timeout.as_secs_f64()) })
 }
 
-/// The indices of the models that are meant.
 fn chosen(app: &App, name: Option<&str>) -> Result<Vec<usize>, Problem> {
     match name.filter(|name| !name.is_empty()) {
         Some(name) => Ok(vec![app.models().named(name)?]),

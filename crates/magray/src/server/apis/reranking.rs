@@ -30,18 +30,14 @@ struct RankedDocument {
     text: String,
 }
 
-/// Documents with their scores.
 pub(super) struct Reranked {
     pub(super) model: usize,
     pub(super) computed: Computed,
     scores: Vec<f32>,
-    /// How many of the best are returned.
     top_n: usize,
-    /// The documents, where they are wanted back.
     documents: Option<Vec<String>>,
 }
 
-/// Reads the request and computes the scores.
 pub(super) async fn rerank(app: &App, body: Body) -> Result<Reranked, Problem> {
     let read = |app: &App, body: &Body| {
         let request: RerankRequest<'_> = body.json()?;
@@ -62,12 +58,10 @@ pub(super) async fn rerank(app: &App, body: Body) -> Result<Reranked, Problem> {
 }
 
 impl Reranked {
-    /// Room for the answer.
     pub(super) fn json(&self) -> Json {
         Json::for_numbers(self.scores.len() * 4)
     }
 
-    /// Writes the array of indices and scores, the best first.
     pub(super) fn write(&self, json: &mut Json) {
         json.list(ranked(&self.scores).into_iter().take(self.top_n), |json, index| {
             json.raw(r#"{"index":"#).whole(index).raw(r#","relevance_score":"#).number(self.scores[index]);

@@ -24,7 +24,6 @@ use crate::server::{
     writing::Json,
 };
 
-/// How vectors are written.
 #[derive(Clone, Copy)]
 struct Finish {
     is_scaled: bool,
@@ -100,7 +99,6 @@ pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Respons
     Ok(computed.with_headers(json.into_response()))
 }
 
-/// How classes are written.
 struct Classes {
     labels: Vec<String>,
     is_single: bool,

@@ -49,7 +49,6 @@ pub(crate) async fn tokenize(State(app): State<App>, body: Body) -> Result<Respo
     Ok(body.read(&app, read).await?.into_response())
 }
 
-/// The text of a model's prompt.
 fn prompt<'a>(app: &'a App, model: usize, name: &str) -> Result<&'a str, Problem> {
     let prompts = app.engine().spec(model).map(|spec| &spec.prompts);
     let text = prompts.and_then(|prompts| prompts.get(name)).map(String::as_str);

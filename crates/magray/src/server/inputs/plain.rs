@@ -15,7 +15,6 @@ fn ids(value: &Value) -> Option<Vec<u32>> {
     value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
 }
 
-/// What [`Input`] is to be.
 pub(crate) fn plain_input(value: &Value) -> Option<Input<'static>> {
     if let Some(text) = text(value) {
         return Some(Input::Texts { texts: vec![text], is_single: true });
@@ -30,7 +29,6 @@ pub(crate) fn plain_input(value: &Value) -> Option<Input<'static>> {
     }
 }
 
-/// What [`Sequences`] is to be.
 pub(crate) fn plain_sequences(value: &Value) -> Option<Sequences<'static>> {
     let sequence = |value: &Value| match value.as_array()?.as_slice() {
         [one] => Some(Sequence::One(text(one)?)),
@@ -46,7 +44,6 @@ pub(crate) fn plain_sequences(value: &Value) -> Option<Sequences<'static>> {
     value.as_array()?.iter().map(sequence).collect::<Option<_>>().map(Sequences::Batch)
 }
 
-/// What [`Documents`] is to be.
 pub(crate) fn plain_documents(value: &Value) -> Option<Documents<'static>> {
     let document = |value: &Value| text(value).or_else(|| text(value.get("text")?));
     value.as_array()?.iter().map(document).collect::<Option<_>>().map(Documents)

@@ -9,7 +9,6 @@ use super::{
     *,
 };
 
-/// Values as bodies have them, and some that none should have.
 fn values() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         4 => "[a-z\\\\\"\n\u{e9}\u{1f600}]{0,6}".prop_map(Value::from),

@@ -36,7 +36,6 @@ Embeddings and reranking, computed on this machine, and control of the GPUs that
 the first that fits is used; list_models names them. A model that is not loaded is loaded by the first call that needs \
 it, so nothing has to be prepared; offload_gpu and release_gpu give memory back to other programs.";
 
-/// The tools, as one caller has them.
 #[derive(Clone)]
 pub(super) struct Tools {
     app: App,
@@ -44,12 +43,10 @@ pub(super) struct Tools {
     router: ToolRouter<Self>,
 }
 
-/// How callers reach the tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     /// They started this process, and may do what it may.
     Stdio,
-    /// Their requests carry keys, or none.
     Http,
 }
 
@@ -58,7 +55,6 @@ impl Tools {
         Self { app, transport, router: Self::routes() }
     }
 
-    /// Whether this caller may use this tool.
     fn admit(&self, tool: &str, context: &RequestContext<RoleServer>) -> Result<(), Problem> {
         let access = match tool_access::of(tool) {
             Some(access) => access,
@@ -135,5 +131,4 @@ impl ServerHandler for Tools {
     }
 }
 
-/// Which part of a list is wanted.
 type Page = Option<PaginatedRequestParams>;

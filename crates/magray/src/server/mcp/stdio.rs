@@ -20,7 +20,6 @@ use crate::server::{
     start_engine, upkeep,
 };
 
-/// Serves the tools until stdin ends or a signal comes.
 pub(crate) fn run_stdio(start: Start) -> Result<(), StartError> {
     let runtime = runtime()?;
     let ended = runtime.block_on(serve(start));
@@ -60,7 +59,6 @@ async fn serve(start: Start) -> Result<Engine, StartError> {
     Ok(engine)
 }
 
-/// Answers until the agent closes stdin.
 async fn serve_tools(tools: Tools) -> Result<(), String> {
     let serving = match tools.serve(stdio_pipes()).await {
         Ok(serving) => serving,

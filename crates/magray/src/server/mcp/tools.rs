@@ -203,7 +203,6 @@ impl Tools {
         Ok(Reranked { model: self.name(model), results: results.collect(), device: device(&computed) })
     }
 
-    /// The scores of texts against a query, in the order of the texts.
     async fn score(
         &self,
         model: usize,

@@ -4,12 +4,9 @@
 use super::page::{Family, Kind, Page, Values};
 use crate::control::{DeviceReport, EngineReport, ModelReport, PoolReport};
 
-/// A metric and how its value is read, where it is known.
 type Metric<T> = (Family, fn(&T) -> Option<f64>);
 
-/// The states of a device, as reports name them.
 const DEVICE_STATES: [&str; 5] = ["starting", "in_rotation", "resting", "recovering", "out"];
-/// The residency of a model on a device, as reports name it.
 const RESIDENCIES: [&str; 7] = ["unloaded", "loading", "on_gpu", "ready", "leaving", "on_cpu", "on_cpu_cold"];
 
 const fn gauge(name: &'static str, help: &'static str) -> Family {

@@ -20,18 +20,15 @@ use self::page::Page;
 use super::{errors::Kind, models::Models};
 use crate::control::EngineReport;
 
-/// The counters of the server.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     recorder: Arc<PrometheusRecorder>,
     handle: PrometheusHandle,
     /// Looked up once: they count in every request.
     passes: Arc<Passes>,
-    /// By kind.
     refusals: Arc<[Counter; Kind::ALL.len()]>,
 }
 
-/// What is counted of computed requests.
 struct Passes {
     by_model: Vec<ModelCounters>,
     read: Histogram,
@@ -47,7 +44,6 @@ struct ModelCounters {
     tokens: Counter,
 }
 
-/// From a tenth of a millisecond to half a minute.
 const SECONDS: [f64; 15] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 const TEXTS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
@@ -69,22 +65,18 @@ impl Metrics {
         Self { recorder, handle, passes, refusals }
     }
 
-    /// Runs a function with this server's recorder.
     pub(super) fn with<T>(&self, count: impl FnOnce() -> T) -> T {
         metrics::with_local_recorder(&*self.recorder, count)
     }
 
-    /// A request was refused.
     pub(crate) fn refused(&self, kind: Kind) {
         self.refusals[kind as usize].increment(1);
     }
 
-    /// There were too many connections for one more.
     pub(crate) fn connection_refused(&self) {
         self.with(|| counter!("magray_http_connections_refused_total").increment(1));
     }
 
-    /// A request was computed.
     pub(crate) fn computed(&self, model: usize, texts: usize, answer: &Answer, reading: Duration) {
         let passes = &self.passes;
         let of_model = &passes.by_model[model];
@@ -101,7 +93,6 @@ impl Metrics {
         }
     }
 
-    /// Everything as text, with the engine at this moment.
     pub(crate) fn render(&self, connections: usize, held_bytes: u64, engine: &EngineReport) -> String {
         self.with(|| {
             gauge!("magray_http_connections").set(connections as f64);

@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 
-/// A metric without its values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
@@ -11,24 +10,20 @@ pub(super) struct Family {
     pub(super) help: &'static str,
 }
 
-/// Whether values only grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,
     Gauge,
 }
 
-/// Names of labels with their values.
 pub(super) type Labels<'a> = &'a [(&'static str, &'a str)];
 
-/// The text written so far.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     text: String,
 }
 
 impl Page {
-    /// Appends to a text.
     pub(super) fn after(text: String) -> Self {
         Self { text }
     }
@@ -48,7 +43,6 @@ impl Page {
     }
 }
 
-/// The values of a metric.
 pub(super) struct Values<'a> {
     page: &'a mut Page,
     family: Family,
@@ -56,7 +50,6 @@ pub(super) struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// Adds a value, if it is known.
     pub(super) fn add(&mut self, labels: Labels<'_>, value: Option<f64>) {
         let Some(number) = value else { return };
         let Family { name, kind, help } = self.family;
@@ -82,7 +75,6 @@ impl Values<'_> {
     }
 }
 
-/// A label's value: the name of a model may have any characters.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }

@@ -18,7 +18,6 @@ pub(crate) struct RouteCounters {
     answers: RwLock<Vec<Answers>>,
 }
 
-/// Answers with the same method and status: a route has few kinds of them.
 struct Answers {
     method: &'static str,
     status: u16,
@@ -52,7 +51,6 @@ impl RouteCounters {
 }
 
 impl Metrics {
-    /// A request was answered or refused, or its client has left.
     pub(crate) fn answered(&self, route: &RouteCounters, method: &Method, status: u16, took: Duration) {
         let method = method_label(method);
         let name = || route.name.clone();

@@ -45,7 +45,6 @@ pub(crate) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// The parts as one text.
     pub(crate) fn join(self) -> Result<Cow<'a, str>, &'static str> {
         let mut whole: Option<Cow<'a, str>> = None;
         for part in self.content {

@@ -36,7 +36,6 @@ impl Timeout {
     /// More than this is no timeout but `never`.
     const SECONDS_MAX: f64 = 1e9;
 
-    /// The time; `None`: never.
     pub(crate) fn read(&self) -> Result<Option<Duration>, &'static str> {
         let seconds = match self {
             Self::Seconds(seconds) => Some(*seconds),
@@ -49,7 +48,6 @@ impl Timeout {
     }
 }
 
-/// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FormError {
     #[error(transparent)]

@@ -12,7 +12,6 @@ use serde::{
     de::{Error as _, IgnoredAny},
 };
 
-/// Reads a body as JSON of this form; its texts may point into the body.
 pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, serde_json::Error> {
     // Derived code would also take an array of the fields in order, which no API has.
     if body.trim_ascii_start().starts_with(b"[") {

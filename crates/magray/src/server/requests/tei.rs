@@ -105,7 +105,6 @@ pub(crate) struct AnyRequest<'a> {
 }
 
 impl AnyRequest<'_> {
-    /// Whether it is a [`SimilarityRequest`], if it is anything.
     pub(crate) fn has_sentences(&self) -> bool {
         self.inputs.get().starts_with('{')
     }

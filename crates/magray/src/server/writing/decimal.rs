@@ -7,19 +7,16 @@
 
 use magray_engine::{Wide, widened};
 
-/// Numbers that are taken at once.
 const TOGETHER: usize = 64;
 /// Bytes that a number takes at most: a sign, nine digits, a point, an exponent or zeros, and its comma.
 const ROOM: usize = 32;
 /// The smallest number that is written without an exponent.
 const SMALLEST: f32 = 1e-4;
 
-/// Writes numbers with a comma after each.
 pub(super) fn write(numbers: &[f32], out: &mut Vec<u8>) {
     widened(Writing { numbers, out });
 }
 
-/// Writes one number, of any size.
 pub(super) fn write_one(number: f32, out: &mut Vec<u8>) {
     if number.is_finite() {
         out.extend_from_slice(zmij::Buffer::new().format_finite(number).as_bytes());

@@ -20,12 +20,10 @@ pub(crate) struct Json(Vec<u8>);
 const BYTES_A_NUMBER: usize = 13;
 
 impl Json {
-    /// Capacity for this many numbers.
     pub(crate) fn for_numbers(numbers: usize) -> Self {
         Self(Vec::with_capacity(numbers * BYTES_A_NUMBER + 256))
     }
 
-    /// Something that is JSON already.
     pub(crate) fn raw(&mut self, json: &str) -> &mut Self {
         self.0.extend_from_slice(json.as_bytes());
         self
@@ -58,7 +56,6 @@ impl Json {
         self
     }
 
-    /// An array of numbers.
     pub(crate) fn numbers(&mut self, numbers: &[f32]) -> &mut Self {
         self.0.push(b'[');
         decimal::write(numbers, &mut self.0);
@@ -86,7 +83,6 @@ impl Json {
         self
     }
 
-    /// An array of anything.
     pub(crate) fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,

@@ -7,7 +7,6 @@ use std::{
 };
 
 const WINDOW: Duration = Duration::from_millis(2);
-/// What a thread may spend of each window.
 const BUDGET: Duration = Duration::from_micros(300);
 
 thread_local! {
@@ -21,7 +20,6 @@ struct Window {
 }
 
 impl Window {
-    /// The window in force.
     fn at(known: Option<Self>, now: Instant) -> Self {
         match known {
             Some(window) if now.duration_since(window.since) < WINDOW => window,
@@ -30,12 +28,10 @@ impl Window {
     }
 }
 
-/// Whether this thread has time to write one more answer.
 pub(crate) fn has_time() -> bool {
     Window::at(CURRENT.get(), Instant::now()).spent < BUDGET
 }
 
-/// Writes an answer on this thread, and counts the time.
 pub(crate) fn timed<T>(write: impl FnOnce() -> T) -> T {
     let started = Instant::now();
     let written = write();

@@ -16,7 +16,6 @@ const BOTTOM: f64 = 60.0;
 const CPU_COLOUR: &str = "#0072b2";
 const GPU_COLOUR: &str = "#d55e00";
 
-/// The drawing of a report.
 pub(super) fn draw(report: &Report) -> String {
     let scale = Scale::over(report.cases.iter().flat_map(speeds));
     let mut svg = String::new();
@@ -68,7 +67,6 @@ impl Scale {
     }
 }
 
-/// Where a text stands.
 struct At {
     x: f64,
     y: f64,
@@ -101,7 +99,6 @@ fn grid(svg: &mut String, scale: &Scale) {
     }
 }
 
-/// The bars of one batch size, side by side in their slot.
 fn group(svg: &mut String, case: &Case, left: f64, slot: f64, scale: &Scale) {
     let bar = slot * 0.3;
     let floor = HEIGHT - BOTTOM;

@@ -4,7 +4,6 @@ use super::*;
 use crate::control::{DeviceResidency, Grade};
 use expect_test::expect;
 
-/// An engine with a GPU and two models.
 pub(in crate::commands::gpu) fn engine() -> EngineReport {
     let cpu = DeviceReport {
         name: "cpu".to_owned(),
@@ -115,7 +114,6 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
     }
 }
 
-/// The same without a GPU.
 pub(in crate::commands::gpu) fn without_gpu() -> EngineReport {
     let mut engine = engine();
     engine.devices.truncate(1);

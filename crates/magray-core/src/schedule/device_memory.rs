@@ -227,6 +227,11 @@ impl DeviceMemory {
         self.residents.iter().all(|resident| resident.stage == Stage::Absent)
     }
 
+    /// Whether a model is to come back that was there before.
+    pub(super) fn is_restoring(&self) -> bool {
+        self.residents.iter().any(|resident| resident.is_to_restore)
+    }
+
     /// Since when there are no weights: from now on, if there were some.
     pub(super) fn empty_since(&mut self, now: Moment) -> Moment {
         *self.empty_since.get_or_insert(now)
@@ -263,10 +268,6 @@ impl DeviceMemory {
     /// Sequences whose state is kept.
     pub(super) fn sequences(&self) -> impl DoubleEndedIterator<Item = (SequenceId, State)> {
         self.sequences.iter().map(|(&sequence, &state)| (sequence, state))
-    }
-
-    pub(super) fn has_sequences(&self) -> bool {
-        !self.sequences.is_empty()
     }
 
     /// Space that those need who are there for some more tokens.

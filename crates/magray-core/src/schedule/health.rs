@@ -167,6 +167,11 @@ impl Health {
         self.state == DeviceState::Resting
     }
 
+    /// Whether it is in rotation, or would be as soon as it is woken.
+    pub(super) fn is_used(&self) -> bool {
+        self.is_in_rotation() || self.is_resting()
+    }
+
     /// Whether it is out until it is reset.
     pub(super) fn is_given_up(&self) -> bool {
         matches!(self.state, DeviceState::Out(_))
@@ -435,7 +440,7 @@ impl Health {
         if self.is_given_up() {
             return false;
         }
-        let was_in_rotation = matches!(self.state, DeviceState::InRotation | DeviceState::Resting);
+        let was_in_rotation = self.is_used();
         // A cause that is known is the better reason than what followed from it.
         let reason = match (self.condition, self.state) {
             (Condition::Bad(fault), _) => reason_of_fault(fault),

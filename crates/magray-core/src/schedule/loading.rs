@@ -1,23 +1,30 @@
 //! Brings weights to devices: what requests wait for, what is asked for, what a device had before its worker ended.
 //! Orders one load at a time for each device, and none where the weights could never fit.
 
+use super::context::Context;
 use super::device_set::DeviceSet;
-use super::eviction::{Newcomer, RoomPlan, Tenant};
+use super::devices::Devices;
+use super::eviction::{Newcomer, RoomPlan, Tenant, room_plan};
+use super::outlook::Outlook;
+use super::placement::first_finish_us;
 use super::queue::BucketKey;
-use super::resident::{Leave, Stage};
+use super::requests::Requests;
+use super::residency::Residency;
+use super::resident::Stage;
 use super::sabotage::sabotaged;
-use super::{Action, DeviceId, Machine, ModelId, Moment, Priority};
+use super::{Action, DeviceId, ModelId, Moment, Priority};
+use crate::moment::{from_micros, micros};
 use std::cmp::Reverse;
 use std::time::Duration;
 
 /// What it takes about until weights that leave have left.
 const LEAVING: Duration = Duration::from_millis(20);
-/// Who waits for a load that is late looks again after this time at least.
+/// What waits for a load that is late is looked at again after this time at least.
 const RECHECK_LEAST: Duration = Duration::from_millis(10);
 
 /// A model that should be on a device.
 #[derive(Clone, Copy, Debug)]
-struct Demand {
+pub(super) struct Demand {
     newcomer: Newcomer,
     /// One of these must have it.
     may: DeviceSet,
@@ -28,48 +35,33 @@ struct Demand {
 
 /// A device that a demand could be met by.
 #[derive(Clone, Debug)]
-struct Choice {
-    device: DeviceId,
-    plan: RoomPlan,
+pub(super) struct Choice {
+    pub(super) device: DeviceId,
+    pub(super) plan: RoomPlan,
     ready_at: Moment,
 }
 
-impl Machine {
-    /// Orders the loads that should begin now, and makes room for those that cannot yet.
-    pub(super) fn bring(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.residency.begin_loading();
-        self.note_presence();
-        self.drop_old_restores(now);
-        self.restore_for_probes();
-        let mut promised = vec![0_u64; self.devices.iter().count()];
-        let mut counted_on = DeviceSet::EMPTY;
-        for demand in self.demands(now) {
-            let Some(choice) = self.best_choice(&demand, &promised, now) else { continue };
-            if matches!(choice.plan, RoomPlan::Soon | RoomPlan::Evict(_)) {
-                counted_on = counted_on.with(choice.device);
-            }
-            self.meet(&demand, choice, &mut promised, actions);
-        }
-        self.residency.note_blocked();
-        self.spare(counted_on);
-        // What was to be restored may have turned out not to fit: then something else is.
-        let is_restored = self.restore_for_probes();
-        self.residency.unsettle_if(is_restored);
-        self.bring_to_cpus(now, actions);
-        for gpu in self.devices.in_workers().iter() {
-            if self.residency.memory(gpu).is_woken {
-                self.tend(gpu, actions);
-            }
-        }
+/// Residency to change, and what its loads depend on.
+#[derive(Debug)]
+pub(super) struct Loading<'a> {
+    pub(super) cx: &'a Context,
+    pub(super) devices: &'a Devices,
+    pub(super) requests: &'a Requests,
+    pub(super) residency: &'a mut Residency,
+}
+
+impl Loading<'_> {
+    fn of(&self) -> Outlook<'_> {
+        Outlook { cx: self.cx, devices: self.devices, residency: self.residency, requests: self.requests }
     }
 
     /// What was there before and is there again is not to be restored any more, nor is what was not used for long and does
     /// not come. Only where a device needs weights to be probed, it is tried again and again.
-    fn drop_old_restores(&mut self, now: Moment) {
+    fn drop_old_restores(&mut self) {
         for id in self.residency.ids() {
-            let is_over = self.is_unused(id, now);
+            let is_over = self.of().is_unused(id);
             for gpu in self.devices.in_workers().iter() {
-                let needs_probe = self.devices.get(gpu).health().needs_probe();
+                let needs_probe = self.devices.health(gpu).needs_probe();
                 let resident = self.residency.memory_mut(gpu).resident_mut(id);
                 let is_there = resident.is_present() || resident.is_loading();
                 let is_given_up = is_over && resident.tries.has_failed() && !needs_probe;
@@ -78,27 +70,20 @@ impl Machine {
         }
     }
 
-    /// Whether nobody needs a model on a GPU any more.
-    fn is_unused(&self, id: ModelId, now: Moment) -> bool {
-        let model = self.model(id);
-        let is_over = model.idle_at().is_some_and(|idle| idle <= now) || model.plan.offload_after_use;
-        self.jobs.of(id).gpu == 0 && is_over
-    }
-
     /// A device can only be probed with the weights of some model: the smallest that is there from the start, or the
     /// one that was used last. Returns whether one was found.
     fn restore_for_probes(&mut self) -> bool {
         let mut is_any_found = false;
         for id in self.devices.in_workers().iter() {
-            let device = self.devices.get(id);
-            let memory = self.residency.memory(id);
-            let is_provided = !memory.is_empty() || memory.residents().any(|(_, resident)| resident.is_to_restore);
-            if !device.health().takes_orders() || !device.health().needs_probe() || is_provided {
+            let health = self.devices.health(id);
+            let (of, memory) = (self.of(), self.residency.memory(id));
+            let is_provided = !memory.is_empty() || memory.is_restoring();
+            if !health.takes_orders() || !health.needs_probe() || is_provided {
                 continue;
             }
-            let fits = |&(model, _): &(ModelId, _)| !self.model(model).is_going() && self.obstacle(id, model).is_none();
+            let fits = |&(model, _): &(ModelId, _)| !of.model(model).is_going() && of.obstacle(id, model).is_none();
             let best = memory.residents().filter(fits).min_by_key(|(model, resident)| {
-                let model = self.model(*model);
+                let model = of.model(*model);
                 let bytes = if model.plan.is_preloaded { resident.bytes } else { u64::MAX };
                 (!model.plan.is_preloaded, bytes, Reverse(model.used))
             });
@@ -115,25 +100,27 @@ impl Machine {
     }
 
     /// All that should be on GPUs and may not be there, the most important first.
-    fn demands(&mut self, now: Moment) -> Vec<Demand> {
+    pub(super) fn demands(&mut self) -> Vec<Demand> {
+        self.drop_old_restores();
+        self.restore_for_probes();
         let mut demands = Vec::new();
         let newcomer = |model, since, is_awaited| Newcomer { model, since, is_awaited };
-        for bucket in self.queue.keys() {
+        for bucket in self.requests.queue().keys() {
             let may = bucket.reach.may.and(self.devices.in_workers());
             if may.is_empty() {
                 continue;
             }
-            let since = self.queue.oldest(bucket).unwrap_or(now);
+            let since = self.requests.queue().oldest(bucket).unwrap_or(self.cx.now);
             let model = bucket.group.model;
-            let priority = self.model(model).plan.priority;
+            let priority = self.residency.model(model).plan.priority;
             demands.push(Demand { newcomer: newcomer(model, since, true), may, is_to_restore: false, priority });
         }
         for id in self.residency.ids() {
-            let model = self.model(id);
+            let model = self.residency.model(id);
             let priority = model.plan.priority;
             if let Some(want) = model.want {
-                if self.is_unused(id, now) && !want.is_preheat {
-                    self.model_mut(id).want = None;
+                if self.of().is_unused(id) && !want.is_preheat {
+                    self.residency.drop_want(id);
                 } else {
                     let newcomer = newcomer(id, want.since, want.is_preheat);
                     demands.push(Demand { newcomer, may: self.devices.in_workers(), is_to_restore: false, priority });
@@ -154,16 +141,16 @@ impl Machine {
     }
 
     /// The device that has a model first. None where one has it already, or none can.
-    fn best_choice(&mut self, demand: &Demand, promised: &[u64], now: Moment) -> Option<Choice> {
+    pub(super) fn best_choice(&mut self, demand: &Demand, promised: &[u64]) -> Option<Choice> {
         let id = demand.newcomer.model;
-        let model = self.model(id);
+        let model = self.residency.model(id);
         let is_met = !demand.may.and(model.present.union(model.coming)).is_empty();
         if is_met || model.is_going() {
             return None;
         }
         let mut best: Option<Choice> = None;
         for gpu in demand.may.iter() {
-            let Some(choice) = self.choice(gpu, demand, promised[usize::from(gpu.0)], now) else { continue };
+            let Some(choice) = self.choice(gpu, demand, promised[usize::from(gpu.0)]) else { continue };
             if best.as_ref().is_none_or(|best| choice.ready_at < best.ready_at) {
                 best = Some(choice);
             }
@@ -171,18 +158,18 @@ impl Machine {
         best
     }
 
-    fn choice(&mut self, gpu: DeviceId, demand: &Demand, promised: u64, now: Moment) -> Option<Choice> {
+    fn choice(&mut self, gpu: DeviceId, demand: &Demand, promised: u64) -> Option<Choice> {
         let id = demand.newcomer.model;
-        let device = self.devices.get(gpu);
-        let rests = device.health().is_resting();
+        let (now, health) = (self.cx.now, self.devices.health(gpu));
+        let rests = health.is_resting();
         let is_usable = match demand.is_to_restore {
-            true => device.health().takes_orders(),
-            false => device.health().takes_orders() && device.health().is_in_rotation() || rests,
+            true => health.takes_orders(),
+            false => health.takes_orders() && health.is_in_rotation() || rests,
         };
         if !is_usable {
             return None;
         }
-        if self.obstacle(gpu, id).is_some() {
+        if self.of().obstacle(gpu, id).is_some() {
             let resident = self.residency.memory_mut(gpu).resident_mut(id);
             let next = resident.tries.next_at;
             // What was there before and does not fit any more is not restored.
@@ -190,21 +177,21 @@ impl Machine {
             self.residency.wake_by(Some(next).filter(|&next| next > now));
             return None;
         }
-        let plan = self.room_plan(gpu, demand.newcomer, promised);
-        // A device that has no weights to be probed with makes its vectors leave; for others nobody does.
-        let is_probed = self.devices.get(gpu).health().needs_probe() && self.residency.memory(gpu).is_empty();
+        let plan = room_plan(self.of(), gpu, demand.newcomer, promised);
+        // A device that has no weights to be probed with makes its vectors leave; nothing leaves for others.
+        let is_probed = health.needs_probe() && self.residency.memory(gpu).is_empty();
         if demand.is_to_restore && !is_probed && !matches!(plan, RoomPlan::Now | RoomPlan::Soon) {
             self.residency.memory_mut(gpu).resident_mut(id).is_to_restore = false;
             return None;
         }
         let memory = self.residency.memory(gpu);
         let resident = memory.resident(id);
-        let mut ready_at = now + self.load_time(gpu, id);
+        let mut ready_at = now + self.of().load_time(gpu, id);
         if rests {
-            ready_at = ready_at + self.devices.get(gpu).health().start_time();
+            ready_at = ready_at + health.start_time();
         }
         if let Some(other) = memory.loading() {
-            ready_at = ready_at + crate::moment::from_micros(self.arrival_us(gpu, other));
+            ready_at = ready_at + from_micros(self.of().arrival_us(gpu, other));
         }
         ready_at = ready_at + resident.tries.next_at.since(now);
         ready_at = match &plan {
@@ -212,67 +199,71 @@ impl Machine {
             RoomPlan::Now | RoomPlan::Soon => ready_at + LEAVING,
             RoomPlan::Evict(_) => ready_at + LEAVING.saturating_mul(2),
             RoomPlan::Wait(Some(until)) => ready_at + until.since(now) + LEAVING.saturating_mul(2),
-            // Whoever is in the way may stay for ever.
+            // What is in its place may stay for ever.
             RoomPlan::Wait(None) => Moment::from_nanos(u64::MAX),
         };
         Some(Choice { device: gpu, plan, ready_at })
     }
 
-    /// Does what can be done now for a demand on the device that was chosen for it.
-    fn meet(&mut self, demand: &Demand, choice: Choice, promised: &mut [u64], actions: &mut Vec<Action>) {
+    /// Does what can be done now for a demand on the device that was chosen for it. Returns what must leave for it.
+    pub(super) fn meet(
+        &mut self,
+        demand: &Demand,
+        choice: Choice,
+        promised: &mut [u64],
+        actions: &mut Vec<Action>,
+    ) -> Vec<Tenant> {
         let now = self.cx.now;
         let (gpu, id) = (choice.device, demand.newcomer.model);
-        let own = usize::from(gpu.0);
-        let device = self.devices.get(gpu);
-        let rests = device.health().is_resting();
-        let is_used = rests || device.health().is_in_rotation();
-        let memory = self.residency.memory_mut(gpu);
-        let bytes = memory.bytes(id);
-        let resident = memory.resident_mut(id);
-        let (tries, stage) = (resident.tries, resident.stage);
-        // Nobody waits for a device that is out of rotation, nor for room that may never be.
-        let is_certain = is_used && !matches!(choice.plan, RoomPlan::Wait(None));
-        if is_certain {
-            resident.ready_at = Some(choice.ready_at);
-            let model = self.residency.model_mut(id);
-            model.coming = model.coming.with(gpu);
+        let health = self.devices.health(gpu);
+        let memory = self.residency.memory(gpu);
+        let (tries, stage, bytes) = (memory.resident(id).tries, memory.resident(id).stage, memory.bytes(id));
+        let is_loading = memory.loading().is_some();
+        let promised = &mut promised[usize::from(gpu.0)];
+        let mut promise = || *promised = promised.saturating_add(bytes);
+        // Nothing waits for a device that is out of rotation, nor for room that may never be.
+        if health.is_used() && !matches!(choice.plan, RoomPlan::Wait(None)) {
+            self.residency.expect(gpu, id, choice.ready_at);
         }
         if tries.is_pausing(now) {
-            return self.residency.wake_by(Some(tries.next_at));
+            self.residency.wake_by(Some(tries.next_at));
+            return Vec::new();
         }
         // It is still there, or on its way off: it comes back when it has left.
         if stage != Stage::Absent {
-            promised[own] = promised[own].saturating_add(bytes);
-            return;
+            promise();
+            return Vec::new();
         }
         match choice.plan {
-            RoomPlan::Now | RoomPlan::Soon if rests => {
-                promised[own] = promised[own].saturating_add(bytes);
+            RoomPlan::Now | RoomPlan::Soon if health.is_resting() => {
+                promise();
                 self.residency.memory_mut(gpu).is_woken = !sabotaged!(self.cx, LetRest);
             }
-            RoomPlan::Now if self.residency.memory(gpu).loading().is_none() => self.load(gpu, id, actions),
-            RoomPlan::Now | RoomPlan::Soon => promised[own] = promised[own].saturating_add(bytes),
+            RoomPlan::Now if !is_loading => self.load(gpu, id, actions),
+            RoomPlan::Now | RoomPlan::Soon => promise(),
             RoomPlan::Evict(tenants) => {
-                promised[own] = promised[own].saturating_add(bytes);
-                for tenant in tenants {
-                    self.evict(gpu, tenant, actions);
-                    if let Tenant::Weights(model) = tenant
-                        && (!self.devices.is_in_use(gpu, model) || sabotaged!(self.cx, OffloadUnderBatch))
-                    {
-                        self.offload(gpu, model, actions);
-                    }
-                }
+                promise();
+                return tenants;
             }
             RoomPlan::Wait(until) => {
                 self.residency.memory_mut(gpu).is_blocked = true;
                 self.residency.wake_by(until);
             }
         }
+        Vec::new()
     }
 
-    pub(super) fn load(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
+    /// All demands were looked at; room was made on some devices.
+    pub(super) fn end(&mut self, counted_on: DeviceSet) {
+        self.residency.end_loading(counted_on);
+        // What was to be restored may have turned out not to fit: then something else is.
+        let is_restored = self.restore_for_probes();
+        self.residency.unsettle_if(is_restored);
+    }
+
+    fn load(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         let now = self.cx.now;
-        let ready_at = now + self.load_time(id, model);
+        let ready_at = now + self.of().load_time(id, model);
         let memory = self.residency.memory_mut(id);
         if memory.begin_load(model, now).is_err() {
             memory.is_blocked = true;
@@ -286,47 +277,25 @@ impl Machine {
         actions.push(Action::Load { device: id, model });
     }
 
-    /// Lets models stay that were to leave for one that does not come any more.
-    fn spare(&mut self, counted_on: DeviceSet) {
-        for gpu in self.devices.in_workers().without(counted_on).iter() {
-            let memory = self.residency.memory_mut(gpu);
-            if memory.ledger().overdrawn() > 0 {
-                continue;
-            }
-            for resident in memory.residents_mut() {
-                resident.leave = resident.leave.filter(|&leave| leave != Leave::Evicted);
-            }
-        }
-    }
-
     /// The CPU gets a model where that is sooner than waiting for a GPU that gets it.
-    fn bring_to_cpus(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn bring_to_cpus(&mut self, actions: &mut Vec<Action>) {
         for cpu in self.devices.in_process().iter() {
-            let restored: Vec<ModelId> = self
-                .residency
-                .memory(cpu)
-                .residents()
-                .filter(|(_, resident)| resident.is_to_restore)
-                .map(|(model, _)| model)
-                .collect();
-            for model in restored {
-                let is_there = self.residency.memory(cpu).resident(model).is_present();
-                self.residency.memory_mut(cpu).resident_mut(model).is_to_restore = !is_there;
-                if !is_there {
+            for model in self.residency.ids() {
+                let resident = self.residency.memory_mut(cpu).resident_mut(model);
+                resident.is_to_restore &= !resident.is_present();
+                if resident.is_to_restore {
                     self.load_on_cpu(cpu, model, actions);
                 }
             }
-            let buckets: Vec<BucketKey> = self.queue.keys().filter(|bucket| bucket.reach.may.contains(cpu)).collect();
-            for bucket in buckets {
-                let model = self.model(bucket.group.model);
-                if model.present.union(model.coming).contains(cpu) {
+            let requests = self.requests;
+            for bucket in requests.queue().keys().filter(|bucket| bucket.reach.may.contains(cpu)) {
+                let model = self.residency.model(bucket.group.model);
+                let is_loading = self.residency.memory(cpu).resident(bucket.group.model).is_loading();
+                if is_loading || model.present.union(model.coming).contains(cpu) {
                     continue;
                 }
-                if self.residency.memory(cpu).resident(bucket.group.model).is_loading() {
-                    continue;
-                }
-                if let Some(gpu_at) = self.is_gpu_sooner(bucket, cpu, now) {
-                    self.residency.wake_by(Some(gpu_at.max(now + RECHECK_LEAST)));
+                if let Some(gpu_at) = self.is_gpu_sooner(bucket, cpu) {
+                    self.residency.wake_by(Some(gpu_at.max(self.cx.now + RECHECK_LEAST)));
                 } else {
                     self.load_on_cpu(cpu, bucket.group.model, actions);
                 }
@@ -336,13 +305,14 @@ impl Machine {
 
     /// Whether a bucket is done sooner by a GPU than by the CPU that would have to load the model first: when that GPU is
     /// ready, then.
-    fn is_gpu_sooner(&self, bucket: BucketKey, cpu: DeviceId, now: Moment) -> Option<Moment> {
-        let load = self.queue.load(bucket)?;
+    fn is_gpu_sooner(&self, bucket: BucketKey, cpu: DeviceId) -> Option<Moment> {
+        let now = self.cx.now;
+        let load = self.requests.queue().load(bucket)?;
         let ready_us = self.devices.remaining_us(now);
-        let gpu_us = self.first_finish_us(bucket, load, &ready_us)?;
-        let loaded_us = crate::moment::micros(self.load_time(cpu, bucket.group.model));
+        let gpu_us = first_finish_us(self.of(), bucket, load, &ready_us)?;
+        let loaded_us = micros(self.of().load_time(cpu, bucket.group.model));
         let cpu_us = ready_us[usize::from(cpu.0)] + loaded_us + self.devices.cost(cpu, bucket.group).of(load);
-        (gpu_us <= cpu_us).then(|| now + crate::moment::from_micros(gpu_us))
+        (gpu_us <= cpu_us).then(|| now + from_micros(gpu_us))
     }
 
     fn load_on_cpu(&mut self, cpu: DeviceId, id: ModelId, actions: &mut Vec<Action>) {
@@ -354,19 +324,8 @@ impl Machine {
             return self.residency.wake_by(Some(next));
         }
         let is_possible = resident.stage == Stage::Absent && memory.missing(id, 0, 0, now) == 0;
-        if is_possible && memory.loading().is_none() && !self.model(id).is_going() {
+        if is_possible && memory.loading().is_none() && !self.residency.model(id).is_going() {
             self.load(cpu, id, actions);
         }
-    }
-
-    /// When a model that is not on a device yet is expected there, in microseconds from now. A load that is late is
-    /// expected to take as long again as it is late.
-    pub(super) fn arrival_us(&self, id: DeviceId, model: ModelId) -> f64 {
-        let resident = self.residency.memory(id).resident(model);
-        if resident.is_present() && resident.leave.is_none() && self.devices.health(id).is_in_rotation() {
-            return 0.0;
-        }
-        let Some(at) = resident.ready_at else { return 0.0 };
-        crate::moment::micros(if at > self.cx.now { at.since(self.cx.now) } else { self.cx.now.since(at) })
     }
 }

@@ -1,20 +1,17 @@
-//! Gives waiting sequences to devices: each to the one that is expected to be done with it first, or to all in turn.
+//! Picks the device for what waits: the one that is expected to be done with it first, or one after the other.
 //! Never lets a device idle that would help, and never gives it what would be done sooner by waiting for a faster one.
 
-use super::Placement;
-use super::Sizing;
-use super::batcher::{Batcher, Choice, Chosen, Room, Source, TurnBounds};
+use super::batcher::{Batcher, Chosen, Room, Source, TurnBounds};
 use super::cost::Cost;
-use super::device::{Device, NEAR_END_US, Running, RunningStep};
-use super::device_memory::State;
+use super::device::{Device, NEAR_END_US};
 use super::device_set::DeviceSet;
 use super::devices::TRIAL;
+use super::kv_space::has_space;
+use super::outlook::Outlook;
 use super::phase::Phase;
 use super::queue::{BucketKey, Load, Side};
 use super::sabotage::sabotaged;
-use super::sequence::{SequenceId, Status};
-use super::{Action, Allowed, BatchId, DeviceId, DeviceKind, Fallback, Machine, ModelId, Moment};
-use super::{Span, Step};
+use super::{BatchId, DeviceId, DeviceKind, Moment, Placement, Sizing};
 use crate::moment::{from_micros, micros};
 use std::time::Duration;
 
@@ -25,8 +22,8 @@ const RECHECK_LEAST: Duration = Duration::from_millis(1);
 
 /// A batch to be formed and started.
 #[derive(Clone, Copy, Debug)]
-struct Order {
-    device: DeviceId,
+pub(super) struct Order {
+    pub(super) device: DeviceId,
     side: Side,
     time_max_us: f64,
 }
@@ -58,29 +55,30 @@ impl Offer {
     }
 }
 
-impl Machine {
-    /// Starts every batch that should start now. After each, others may be first: the order is looked at again.
-    pub(super) fn dispatch(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        while !self.queue.is_empty() && self.devices.iter().any(Device::has_free_slot) {
-            let mut ready_us = self.devices.remaining_us(now);
-            let buckets = self.queue.by_rank(self.cx.aging());
-            let mut try_bucket = |bucket| match self.order_for(bucket, &mut ready_us) {
-                Some(order) => self.start(bucket, order, actions),
-                None => false,
-            };
-            if !buckets.into_iter().any(&mut try_bucket) {
-                return;
-            }
-        }
+/// What was started, and when what waits is looked at again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placer {
+    /// Batches ever started: the next one's name.
+    batches: u64,
+    /// The device that got the last one.
+    last: DeviceId,
+    /// When to look again although nothing happens.
+    wake: Option<Moment>,
+}
+
+impl Placer {
+    pub(super) fn new() -> Self {
+        Self { batches: 0, last: DeviceId(u16::MAX), wake: None }
     }
 
-    /// The next batch for a bucket. If there is none, the devices are reserved for it, and buckets behind it see them busy.
-    fn order_for(&self, bucket: BucketKey, ready_us: &mut [f64]) -> Option<Order> {
-        let load = self.queue.load(bucket)?;
-        let offers = self.offers(bucket, load, ready_us);
-        let order = match self.cx.options.placement {
-            Placement::Weighted => self.least_finish(bucket, load, &offers),
-            Placement::RoundRobin => self.in_turn(bucket, &offers),
+    /// The next batch for a bucket. If there is none, the devices are reserved for it, and buckets behind it see them
+    /// busy.
+    pub(super) fn order_for(&self, of: Outlook<'_>, bucket: BucketKey, ready_us: &mut [f64]) -> Option<Order> {
+        let load = of.requests.queue().load(bucket)?;
+        let offers = offers(of, bucket, load, ready_us);
+        let order = match of.cx.options.placement {
+            Placement::Weighted => least_finish(of, bucket, load, &offers),
+            Placement::RoundRobin => in_turn(of, self.last, bucket, &offers),
         };
         if order.is_none() {
             let level_us = level(offers.iter());
@@ -92,320 +90,239 @@ impl Machine {
         order
     }
 
-    /// The devices that may compute a bucket now, and how long they would take.
-    fn offers(&self, bucket: BucketKey, load: Load, ready_us: &[f64]) -> Vec<Offer> {
-        let present = self.model(bucket.group.model).present;
-        let offer = |device: DeviceId| {
-            let cost = self.devices.cost(device, bucket.group);
-            let is_loaded = present.contains(device);
-            let mut ready_us = ready_us[usize::from(device.0)];
-            if !is_loaded {
-                ready_us = ready_us.max(self.arrival_us(device, bucket.group.model));
-            }
-            Offer { device, cost, ready_us, all_us: cost.of_all(load), is_loaded }
-        };
-        self.candidates(bucket).iter().map(offer).collect()
-    }
-
-    /// When the first text of a bucket is expected to be done by the devices that have or get its model.
-    pub(super) fn first_finish_us(&self, bucket: BucketKey, load: Load, ready_us: &[f64]) -> Option<f64> {
-        let offers = self.offers(bucket, load, ready_us);
-        let level_us = level(offers.iter());
-        offers.iter().map(|offer| offer.finish_us(load, level_us)).min_by(f64::total_cmp)
-    }
-
-    /// Devices that have a bucket's model, or will have it, and that the bucket may go to. Those it should avoid count only
-    /// if there is no other.
-    fn candidates(&self, bucket: BucketKey) -> DeviceSet {
-        let model = self.model(bucket.group.model);
-        let near = model.present.union(model.coming);
-        let may = match bucket.phase {
-            Phase::OneStep => bucket.reach.may.and(near),
-            Phase::Fresh => {
-                bucket.reach.may.and(near).iter().filter(|device| self.has_space(*device, bucket)).collect()
-            }
-            Phase::Prompt(device) | Phase::Next(device) => return DeviceSet::one(device).and(model.present),
-        };
-        let preferred = may.without(bucket.reach.rather_not);
-        let devices = if preferred.is_empty() { may } else { preferred };
-        // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
-        let is_aged = self.is_aged(bucket);
-        let is_known = |&device: &DeviceId| {
-            let device = self.devices.get(device);
-            device.is_idle() || device.is_measured(bucket.group) || is_aged
-        };
-        let known: DeviceSet = devices.iter().filter(is_known).collect();
-        if self.cx.options.placement == Placement::Weighted { known } else { devices }
-    }
-
-    /// The batch by which the bucket is expected to be done first.
-    fn least_finish(&self, bucket: BucketKey, load: Load, offers: &[Offer]) -> Option<Order> {
-        let level_us = level(offers.iter());
-        let finish = |offer: &&Offer| offer.finish_us(load, level_us);
-        let best = offers.iter().min_by(|a, b| finish(a).total_cmp(&finish(b)))?;
-        if self.is_open(best, bucket) {
-            let time_max_us = best.time_us(level_us);
-            return Some(Order { device: best.device, side: Side::Front, time_max_us });
-        }
-        if bucket.phase.is_turn() {
-            // Its state would stay where it begins.
-            return None;
-        }
-        // The first text does best to wait for the best device. The last one would wait for all before it as well: an
-        // idle device takes it if it is done sooner so, and no more than it does in the time that the others need.
-        offers.iter().find_map(|idle| {
-            let device = self.devices.get(idle.device);
-            if idle.device == best.device || !device.is_idle() || !self.is_open(idle, bucket) {
-                return None;
-            }
-            let last = self.last_text(bucket, idle.device)?;
-            let finish_us = idle.ready_us + idle.cost.of(last);
-            let others_us = level(offers.iter().filter(|other| other.device != idle.device));
-            let time_max_us = (level_us - idle.ready_us).min(idle.cost.longest_us(level_us));
-            (finish_us < others_us).then_some(Order { device: idle.device, side: Side::Back, time_max_us })
-        })
-    }
-
-    /// The next device after the last one, if it can take a batch; otherwise the bucket waits for it.
-    fn in_turn(&self, bucket: BucketKey, offers: &[Offer]) -> Option<Order> {
-        // A device without the weights takes part as soon as it has them.
-        let loaded = || offers.iter().filter(|offer| offer.is_loaded);
-        let next = loaded().find(|offer| offer.device > self.last_in_turn).or(loaded().next())?;
-        let order = Order { device: next.device, side: Side::Front, time_max_us: next.cost.longest_us(next.all_us) };
-        self.is_open(next, bucket).then_some(order)
-    }
-
-    /// Whether a device takes a batch of a bucket now.
-    fn is_open(&self, offer: &Offer, bucket: BucketKey) -> bool {
-        let device = self.devices.get(offer.device);
-        let slots = device.spec().slots.max(1) + usize::from(sabotaged!(self.cx, ExceedSlots));
-        let has_weights = offer.is_loaded || sabotaged!(self.cx, StartWithoutWeights);
-        if device.batches() >= slots || !has_weights {
-            return false;
-        }
-        if bucket.phase.is_turn() {
-            // Those of the turn under way are in the next one, too: it is formed when it has ended.
-            let is_next_due = device.is_next_due(self.cx.now);
-            let is_welcome = device.is_idle() || self.is_aged(bucket) || is_next_due;
-            return is_welcome && !device.has_turn(bucket.group);
-        }
-        let room = self.room(offer.device, bucket, offer.cost, offer.cost.full_us());
-        let waiting = self.queue.partners(bucket, offer.device).filter_map(|key| self.queue.load(key));
-        let is_filled = room.is_filled_by(waiting.fold(Load::default(), Load::plus));
-        match self.cx.options.batching.sizing {
-            Sizing::Fixed { timeout, .. } => {
-                is_filled
-                    || bucket.is_isolated
-                    || self.queue.oldest(bucket).is_some_and(|first| first + timeout <= self.cx.now)
-            }
-            Sizing::Adaptive if device.is_idle() => true,
-            // Who has waited long takes the next slot; otherwise full batches of others could always be before it.
-            Sizing::Adaptive if self.is_aged(bucket) => true,
-            // A second batch at hand saves the gap between two, but what it holds cannot grow any more. A CPU's batches are
-            // long, and what is urgent waits for those that are at hand: it gets the next when it has use for it.
-            Sizing::Adaptive => {
-                let is_next_due = device.is_next_due(self.cx.now);
-                device.is_measured(bucket.group) && (is_next_due || is_filled && device.spec().kind == DeviceKind::Gpu)
-            }
-        }
-    }
-
-    fn is_aged(&self, bucket: BucketKey) -> bool {
-        let aging = self.cx.aging();
-        self.queue.oldest(bucket).is_some_and(|arrived| aging.is_aged_since(arrived))
-    }
-
-    /// How much a batch may hold.
-    fn room(&self, device: DeviceId, bucket: BucketKey, cost: Cost, time_max_us: f64) -> Room {
-        let device = self.devices.get(device);
-        let texts_max = u64::from(self.cx.options.batching.texts_max.max(1));
-        let mut room = match self.cx.options.batching.sizing {
-            Sizing::Fixed { texts, .. } => Room {
-                tokens_max: device.batch_tokens_max(),
-                texts_max: texts_max.min(u64::from(texts.max(1))),
-                cost,
-                time_max_us: f64::INFINITY,
-            },
-            Sizing::Adaptive => {
-                let largest = device.largest(bucket.group);
-                Room {
-                    tokens_max: device.batch_tokens_max().min(TRIAL.tokens.max(TRIAL_GROWTH * largest.tokens)),
-                    texts_max: texts_max.min(TRIAL.texts.max(TRIAL_GROWTH * largest.texts)),
-                    cost,
-                    time_max_us,
-                }
-            }
-        };
-        if bucket.phase.is_turn() {
-            room.time_max_us = micros(self.cx.options.generation.turn_max);
-            if sabotaged!(self.cx, OverlongTurn) {
-                room.time_max_us *= 10.0;
-            }
-        }
-        if sabotaged!(self.cx, OverfillBatch) {
-            room = Room { tokens_max: u64::MAX, texts_max: 2 * texts_max, time_max_us: f64::INFINITY, ..room };
-        }
-        room
-    }
-
-    /// The text that would wait longest of those that a batch on this device could hold.
-    fn last_text(&self, bucket: BucketKey, device: DeviceId) -> Option<Load> {
-        let mut runs = self.queue.walk(self.queue.partners(bucket, device), Side::Back, self.cx.aging());
-        let (_, run) = runs.next()?;
-        let tokens = self.jobs.get(run.request)?.tokens(run.end - 1);
-        Some(Load { tokens, texts: 1 })
-    }
-
-    /// Forms a batch and starts it. False if there is no space for any sequence of the bucket.
-    fn start(&mut self, bucket: BucketKey, order: Order, actions: &mut Vec<Action>) -> bool {
-        let cost = self.devices.cost(order.device, bucket.group);
-        if bucket.phase.is_turn() {
-            self.make_space(order.device, bucket, actions);
-        }
-        let Chosen { runs, load } = self.choose(bucket, order, cost);
-        if runs.is_empty() {
-            return false;
-        }
-        let mut steps = Vec::with_capacity(runs.len());
-        let fallen_back = self.fallback_to(order.device, bucket.group.model);
-        for choice in runs {
-            let reach = choice.ticket.bucket.reach;
-            let Some((step, allowed, failed)) = self.take_step(choice, order.device) else { continue };
-            let fallback = fallen_back.filter(|_| allowed == Allowed::Any);
-            let fallback = fallback.and_then(|general| failed.or(general));
-            steps.push(RunningStep { step, reach, fallback });
-        }
-        if bucket.is_isolated {
-            self.hold_the_rest(&steps);
-        }
-        let batch = BatchId(self.batches);
+    /// A batch is started on a device; returns its name.
+    pub(super) fn note_start(&mut self, device: DeviceId) -> BatchId {
+        self.last = device;
         self.batches += 1;
-        let expected_us = cost.of(load);
-        let told = steps.iter().map(|running| running.step.clone()).collect();
-        actions.push(Action::Start { device: order.device, batch, steps: told, expected: from_micros(expected_us) });
-        let now = self.cx.now;
-        let device = self.devices.get_mut(order.device);
-        let grace = Device::arrival_grace(self.residency.memory(order.device), bucket.group.model);
-        let patience =
-            device.patience(bucket.group, expected_us, &self.cx.options.recovery) + grace.unwrap_or_default();
-        device.start(Running {
-            batch,
-            group: bucket.group,
-            steps,
-            is_trial: bucket.is_isolated,
-            load,
-            started: now,
-            computing_since: now,
-            expected_us,
-            patience,
-            is_first: grace.is_some(),
-        });
-        self.last_in_turn = order.device;
-        true
+        BatchId(self.batches - 1)
     }
 
-    fn choose(&self, bucket: BucketKey, order: Order, cost: Cost) -> Chosen {
-        let room = self.room(order.device, bucket, cost, order.time_max_us);
-        let source = Source { lead: bucket, device: order.device, side: order.side };
-        let batcher = Batcher { queue: &self.queue, jobs: &self.jobs, room, aging: self.cx.aging() };
-        if !bucket.phase.is_turn() {
-            return batcher.choose(source);
+    /// Plans when what waits must be looked at again although nothing happens.
+    pub(super) fn plan_wake(&mut self, of: Outlook<'_>) {
+        self.wake = wake_after(of);
+    }
+
+    pub(super) fn wake(&self) -> Option<Moment> {
+        self.wake
+    }
+}
+
+/// The devices that may compute a bucket now, and how long they would take.
+fn offers(of: Outlook<'_>, bucket: BucketKey, load: Load, ready_us: &[f64]) -> Vec<Offer> {
+    let present = of.model(bucket.group.model).present;
+    let offer = |device: DeviceId| {
+        let cost = of.devices.cost(device, bucket.group);
+        let is_loaded = present.contains(device);
+        let mut ready_us = ready_us[usize::from(device.0)];
+        if !is_loaded {
+            ready_us = ready_us.max(of.arrival_us(device, bucket.group.model));
         }
-        let memory = self.residency.memory(order.device);
-        let kv_free = memory.ledger().kv_free();
-        let takes_prompts = !sabotaged!(self.cx, StarvePrompts);
-        let step = self.cx.step_bounds(&self.model(bucket.group.model).plan);
-        batcher.choose_turn(source, TurnBounds { memory, kv_free, step, takes_prompts })
-    }
+        Offer { device, cost, ready_us, all_us: cost.of_all(load), is_loaded }
+    };
+    candidates(of, bucket).iter().map(offer).collect()
+}
 
-    /// Takes sequences out of the queue for their next step on a device, which keeps state of those that have many.
-    fn take_step(&mut self, choice: Choice, device: DeviceId) -> Option<(Step, Allowed, Option<Fallback>)> {
-        let Choice { ticket, numbers, tokens } = choice;
-        let bounds = self.cx.step_bounds(&self.model(ticket.bucket.group.model).plan);
-        let (request, job) = self.take(&ticket, &numbers)?;
-        let (allowed, failed) = (job.allowed, job.failed);
-        let mut span = Span::Whole;
-        if let Some(progress) = job.progress_mut(numbers.start) {
-            progress.status = Status::Running;
-            let begin = progress.computed();
-            let end = begin.saturating_add(u32::try_from(tokens).unwrap_or(u32::MAX));
-            let model = ticket.bucket.group.model;
-            let state = State { model, bytes: bounds.kept(progress), token_bytes: bounds.token_bytes };
-            let new_tokens_max = if end == progress.known { bounds.new_tokens_max(progress) } else { 0 };
-            span = Span::Part { tokens: begin..end, new_tokens_max };
-            let (sequence, memory) = (SequenceId { request, number: numbers.start }, self.residency.memory_mut(device));
-            let granted = memory.keep(sequence, state, self.cx.now);
-            assert!(granted.is_ok(), "a step is chosen only where its state has space: {sequence:?}, {granted:?}");
-        }
-        Some((Step { request, sequences: numbers, span }, allowed, failed))
-    }
+/// When the first text of a bucket is expected to be done by the devices that have or get its model.
+pub(super) fn first_finish_us(of: Outlook<'_>, bucket: BucketKey, load: Load, ready_us: &[f64]) -> Option<f64> {
+    let offers = offers(of, bucket, load, ready_us);
+    let level_us = level(offers.iter());
+    offers.iter().map(|offer| offer.finish_us(load, level_us)).min_by(f64::total_cmp)
+}
 
-    /// A suspect has one batch at a time.
-    fn hold_the_rest(&mut self, steps: &[RunningStep]) {
-        let Some(suspect) = steps.first().map(|running| running.step.request) else { return };
-        let rest = self.withdraw(suspect);
-        let Some(job) = self.jobs.get_mut(suspect) else { return };
-        for (numbers, reach) in rest {
-            job.hold_back(numbers, reach);
-        }
-    }
+/// Devices that have a bucket's model, or will have it, and that the bucket may go to. Those it should avoid count only
+/// if there is no other.
+fn candidates(of: Outlook<'_>, bucket: BucketKey) -> DeviceSet {
+    let model = of.model(bucket.group.model);
+    let near = model.present.union(model.coming);
+    let may = match bucket.phase {
+        Phase::OneStep => bucket.reach.may.and(near),
+        Phase::Fresh => bucket.reach.may.and(near).iter().filter(|device| has_space(of, *device, bucket)).collect(),
+        Phase::Prompt(device) | Phase::Next(device) => return DeviceSet::one(device).and(model.present),
+    };
+    let preferred = may.without(bucket.reach.rather_not);
+    let devices = if preferred.is_empty() { may } else { preferred };
+    // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
+    let is_aged = of.is_aged(bucket);
+    let is_known = |&device: &DeviceId| {
+        let device = of.devices.get(device);
+        device.is_idle() || device.is_measured(bucket.group) || is_aged
+    };
+    let known: DeviceSet = devices.iter().filter(is_known).collect();
+    if of.cx.options.placement == Placement::Weighted { known } else { devices }
+}
 
-    /// Whether an answer of this device is one that a GPU should have given, and why no GPU could.
-    fn fallback_to(&self, device: DeviceId, model: ModelId) -> Option<Option<Fallback>> {
-        let first_gpu =
-            self.devices.in_workers().iter().next().filter(|_| !self.devices.in_workers().contains(device))?;
-        if !self.model(model).present.and(self.devices.in_workers()).is_empty() {
-            return Some(None);
-        }
-        let without_weights = self.devices.in_workers().iter().find_map(|gpu| self.weights_reason(gpu, model));
-        Some(Some(without_weights.unwrap_or_else(|| self.devices.health(first_gpu).fallback())))
+/// The batch by which the bucket is expected to be done first.
+fn least_finish(of: Outlook<'_>, bucket: BucketKey, load: Load, offers: &[Offer]) -> Option<Order> {
+    let level_us = level(offers.iter());
+    let finish = |offer: &&Offer| offer.finish_us(load, level_us);
+    let best = offers.iter().min_by(|a, b| finish(a).total_cmp(&finish(b)))?;
+    if is_open(of, best, bucket) {
+        let time_max_us = best.time_us(level_us);
+        return Some(Order { device: best.device, side: Side::Front, time_max_us });
     }
-
-    /// When what waits must be looked at again although nothing happened.
-    pub(super) fn placement_wake_after(&self, now: Moment) -> Option<Moment> {
-        let buckets = self.queue.keys().filter_map(|bucket| {
-            // Not only the candidates of now: age makes others of them.
-            let model = self.model(bucket.group.model);
-            let devices = || bucket.reach.may.and(model.present).iter().map(|device| self.devices.get(device));
-            if !devices().any(Device::has_free_slot) {
-                return None;
-            }
-            let oldest = self.queue.oldest(bucket)?;
-            let timeout = match self.cx.options.batching.sizing {
-                Sizing::Fixed { timeout, .. } => Some(oldest + timeout),
-                Sizing::Adaptive => None,
-            };
-            let aged = Some(oldest + self.cx.aging().age_max);
-            let by_age = [timeout, aged].into_iter().flatten().filter(|&due| due > now);
-            let ends = devices().filter_map(Device::expected_end).map(|end| end.before(from_micros(NEAR_END_US)));
-            let coming = bucket.reach.may.and(model.coming).iter();
-            let loads = coming.filter_map(|device| self.residency.memory(device).resident(bucket.group.model).ready_at);
-            let recheck =
-                ends.chain(loads).map(|end| if end > now { end } else { now + now.since(end).max(RECHECK_LEAST) });
-            recheck.chain(by_age).chain(self.waits_until(bucket, now)).min()
-        });
-        buckets.min()
+    if bucket.phase.is_turn() {
+        // Its state would stay where it begins.
+        return None;
     }
-
-    /// When it no longer pays to wait for a device that is late, because another is expected to be done before it: the
-    /// later it is, the longer it is expected to take.
-    fn waits_until(&self, bucket: BucketKey, now: Moment) -> Option<Moment> {
-        let is_late = |device: &Device| device.expected_end().is_some_and(|end| end < now);
-        if !self.devices.iter().any(is_late) {
+    // The first text does best to wait for the best device. The last one would wait for all before it as well: an
+    // idle device takes it if it is done sooner so, and no more than it does in the time that the others need.
+    offers.iter().find_map(|idle| {
+        let device = of.devices.get(idle.device);
+        if idle.device == best.device || !device.is_idle() || !is_open(of, idle, bucket) {
             return None;
         }
-        let load = self.queue.load(bucket)?;
-        let ready_us = self.devices.remaining_us(now);
-        let offers = self.offers(bucket, load, &ready_us);
-        let level_us = level(offers.iter());
-        let finish_us = |offer: &Offer| offer.finish_us(load, level_us);
-        let best = offers.iter().min_by(|a, b| finish_us(a).total_cmp(&finish_us(b)))?;
-        let has_slot = |offer: &&Offer| offer.is_loaded && self.devices.get(offer.device).has_free_slot();
-        let other_us = offers.iter().filter(has_slot).map(finish_us).min_by(f64::total_cmp)?;
-        let is_waited_for = is_late(self.devices.get(best.device)) && !has_slot(&best);
-        let pays_us = other_us - finish_us(best);
-        is_waited_for.then(|| now + from_micros(pays_us).max(RECHECK_LEAST))
+        let last = last_text(of, bucket, idle.device)?;
+        let finish_us = idle.ready_us + idle.cost.of(last);
+        let others_us = level(offers.iter().filter(|other| other.device != idle.device));
+        let time_max_us = (level_us - idle.ready_us).min(idle.cost.longest_us(level_us));
+        (finish_us < others_us).then_some(Order { device: idle.device, side: Side::Back, time_max_us })
+    })
+}
+
+/// The next device after the last one, if it can take a batch; otherwise the bucket waits for it.
+fn in_turn(of: Outlook<'_>, last: DeviceId, bucket: BucketKey, offers: &[Offer]) -> Option<Order> {
+    // A device without the weights takes part as soon as it has them.
+    let loaded = || offers.iter().filter(|offer| offer.is_loaded);
+    let next = loaded().find(|offer| offer.device > last).or(loaded().next())?;
+    let order = Order { device: next.device, side: Side::Front, time_max_us: next.cost.longest_us(next.all_us) };
+    is_open(of, next, bucket).then_some(order)
+}
+
+/// Whether a device takes a batch of a bucket now.
+fn is_open(of: Outlook<'_>, offer: &Offer, bucket: BucketKey) -> bool {
+    let device = of.devices.get(offer.device);
+    let slots = device.spec().slots.max(1) + usize::from(sabotaged!(of.cx, ExceedSlots));
+    let has_weights = offer.is_loaded || sabotaged!(of.cx, StartWithoutWeights);
+    if device.batches() >= slots || !has_weights {
+        return false;
     }
+    if bucket.phase.is_turn() {
+        // Those of the turn under way are in the next one, too: it is formed when it has ended.
+        let is_next_due = device.is_next_due(of.cx.now);
+        let is_welcome = device.is_idle() || of.is_aged(bucket) || is_next_due;
+        return is_welcome && !device.has_turn(bucket.group);
+    }
+    let room = room(of, offer.device, bucket, offer.cost, offer.cost.full_us());
+    let waiting = of.requests.queue().partners(bucket, offer.device).filter_map(|key| of.requests.queue().load(key));
+    let is_filled = room.is_filled_by(waiting.fold(Load::default(), Load::plus));
+    match of.cx.options.batching.sizing {
+        Sizing::Fixed { timeout, .. } => {
+            is_filled
+                || bucket.is_isolated
+                || of.requests.queue().oldest(bucket).is_some_and(|first| first + timeout <= of.cx.now)
+        }
+        Sizing::Adaptive if device.is_idle() => true,
+        // Who has waited long takes the next slot; otherwise full batches of others could always be before it.
+        Sizing::Adaptive if of.is_aged(bucket) => true,
+        // A second batch at hand saves the gap between two, but what it holds cannot grow any more. A CPU's batches are
+        // long, and what is urgent waits for those that are at hand: it gets the next when it has use for it.
+        Sizing::Adaptive => {
+            let is_next_due = device.is_next_due(of.cx.now);
+            device.is_measured(bucket.group) && (is_next_due || is_filled && device.spec().kind == DeviceKind::Gpu)
+        }
+    }
+}
+
+/// How much a batch may hold.
+fn room(of: Outlook<'_>, device: DeviceId, bucket: BucketKey, cost: Cost, time_max_us: f64) -> Room {
+    let device = of.devices.get(device);
+    let texts_max = u64::from(of.cx.options.batching.texts_max.max(1));
+    let mut room = match of.cx.options.batching.sizing {
+        Sizing::Fixed { texts, .. } => Room {
+            tokens_max: device.batch_tokens_max(),
+            texts_max: texts_max.min(u64::from(texts.max(1))),
+            cost,
+            time_max_us: f64::INFINITY,
+        },
+        Sizing::Adaptive => {
+            let largest = device.largest(bucket.group);
+            Room {
+                tokens_max: device.batch_tokens_max().min(TRIAL.tokens.max(TRIAL_GROWTH * largest.tokens)),
+                texts_max: texts_max.min(TRIAL.texts.max(TRIAL_GROWTH * largest.texts)),
+                cost,
+                time_max_us,
+            }
+        }
+    };
+    if bucket.phase.is_turn() {
+        room.time_max_us = micros(of.cx.options.generation.turn_max);
+        if sabotaged!(of.cx, OverlongTurn) {
+            room.time_max_us *= 10.0;
+        }
+    }
+    if sabotaged!(of.cx, OverfillBatch) {
+        room = Room { tokens_max: u64::MAX, texts_max: 2 * texts_max, time_max_us: f64::INFINITY, ..room };
+    }
+    room
+}
+
+/// The text that would wait longest of those that a batch on this device could hold.
+fn last_text(of: Outlook<'_>, bucket: BucketKey, device: DeviceId) -> Option<Load> {
+    let mut runs = of.requests.queue().walk(of.requests.queue().partners(bucket, device), Side::Back, of.cx.aging());
+    let (_, run) = runs.next()?;
+    let tokens = of.requests.jobs().get(run.request)?.tokens(run.end - 1);
+    Some(Load { tokens, texts: 1 })
+}
+
+pub(super) fn choose(of: Outlook<'_>, bucket: BucketKey, order: Order, cost: Cost) -> Chosen {
+    let room = room(of, order.device, bucket, cost, order.time_max_us);
+    let source = Source { lead: bucket, device: order.device, side: order.side };
+    let batcher = Batcher { queue: of.requests.queue(), jobs: of.requests.jobs(), room, aging: of.cx.aging() };
+    if !bucket.phase.is_turn() {
+        return batcher.choose(source);
+    }
+    let memory = of.residency.memory(order.device);
+    let kv_free = memory.ledger().kv_free();
+    let takes_prompts = !sabotaged!(of.cx, StarvePrompts);
+    let step = of.step_bounds(bucket.group.model);
+    batcher.choose_turn(source, TurnBounds { memory, kv_free, step, takes_prompts })
+}
+
+fn wake_after(of: Outlook<'_>) -> Option<Moment> {
+    let now = of.cx.now;
+    let buckets = of.requests.queue().keys().filter_map(|bucket| {
+        // Not only the candidates of now: age makes others of them.
+        let model = of.model(bucket.group.model);
+        let devices = || bucket.reach.may.and(model.present).iter().map(|device| of.devices.get(device));
+        if !devices().any(Device::has_free_slot) {
+            return None;
+        }
+        let oldest = of.requests.queue().oldest(bucket)?;
+        let timeout = match of.cx.options.batching.sizing {
+            Sizing::Fixed { timeout, .. } => Some(oldest + timeout),
+            Sizing::Adaptive => None,
+        };
+        let aged = Some(oldest + of.cx.aging().age_max);
+        let by_age = [timeout, aged].into_iter().flatten().filter(|&due| due > now);
+        let ends = devices().filter_map(Device::expected_end).map(|end| end.before(from_micros(NEAR_END_US)));
+        let coming = bucket.reach.may.and(model.coming).iter();
+        let loads = coming.filter_map(|device| of.resident(device, bucket.group.model).ready_at);
+        let recheck =
+            ends.chain(loads).map(|end| if end > now { end } else { now + now.since(end).max(RECHECK_LEAST) });
+        recheck.chain(by_age).chain(waits_until(of, bucket)).min()
+    });
+    buckets.min()
+}
+
+/// When it no longer pays to wait for a device that is late, because another is expected to be done before it: the
+/// later it is, the longer it is expected to take.
+fn waits_until(of: Outlook<'_>, bucket: BucketKey) -> Option<Moment> {
+    let now = of.cx.now;
+    let is_late = |device: &Device| device.expected_end().is_some_and(|end| end < now);
+    if !of.devices.iter().any(is_late) {
+        return None;
+    }
+    let load = of.requests.queue().load(bucket)?;
+    let ready_us = of.devices.remaining_us(now);
+    let offers = offers(of, bucket, load, &ready_us);
+    let level_us = level(offers.iter());
+    let finish_us = |offer: &Offer| offer.finish_us(load, level_us);
+    let best = offers.iter().min_by(|a, b| finish_us(a).total_cmp(&finish_us(b)))?;
+    let has_slot = |offer: &&Offer| offer.is_loaded && of.devices.get(offer.device).has_free_slot();
+    let other_us = offers.iter().filter(has_slot).map(finish_us).min_by(f64::total_cmp)?;
+    let is_waited_for = is_late(of.devices.get(best.device)) && !has_slot(&best);
+    let pays_us = other_us - finish_us(best);
+    is_waited_for.then(|| now + from_micros(pays_us).max(RECHECK_LEAST))
 }
 
 /// When devices are done with a bucket if each takes as much of it as it can: the level to which work rises that is

@@ -92,6 +92,18 @@ impl Resident {
         matches!(self.stage, Stage::Loading { .. })
     }
 
+    /// Whether it is there or on its way, and not to leave.
+    pub(super) fn is_staying(&self) -> bool {
+        (self.is_present() || self.is_loading()) && self.leave.is_none()
+    }
+
+    /// If it was to leave for this reason, or for any, it does not.
+    pub(super) fn keep(&mut self, reason: Option<Leave>) {
+        if reason.is_none_or(|reason| self.leave == Some(reason)) {
+            self.leave = None;
+        }
+    }
+
     /// How long its weights took to come, if nothing was computed with them yet. The CPU's take no time to arrive.
     pub(super) fn unproven(&self) -> Option<Duration> {
         match self.stage {

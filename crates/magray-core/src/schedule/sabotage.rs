@@ -136,16 +136,17 @@ impl Sabotage {
 
 #[cfg(feature = "sabotage")]
 macro_rules! sabotaged {
-    ($machine:expr, $what:ident) => {
-        $machine.sabotage == Some(super::sabotage::Sabotage::$what)
+    ($context:expr, $what:ident) => {
+        $context.sabotage == Some($crate::schedule::Sabotage::$what)
     };
 }
 
 #[cfg(not(feature = "sabotage"))]
 macro_rules! sabotaged {
-    ($machine:expr, $what:ident) => {
+    ($context:expr, $what:ident) => {{
+        let _ = &$context;
         false
-    };
+    }};
 }
 
 pub(super) use sabotaged;

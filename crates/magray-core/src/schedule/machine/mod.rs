@@ -1,21 +1,25 @@
 //! The machine: takes an event and the time, says what to do.
-//! Branches only: what an event means stands in the files beside it.
+//! Only branches and wires: each part decides about its own state.
 
+mod serving;
+mod upkeep;
+
+use super::admission::Admission;
 use super::context::Context;
 use super::device::Device;
 use super::devices::Devices;
-use super::event::Done;
-use super::event::{Arrival, Growth};
-use super::jobs::Jobs;
-use super::largest_refused::LargestRefused;
-use super::queue::Queue;
-use super::residency::Residency;
+use super::event::{Arrival, Done, Growth};
+use super::outlook::Outlook;
+use super::placement::Placer;
+use super::requests::Requests;
+use super::residency::{Model, Residency};
+use super::resident::Stage;
 use super::sabotage::sabotaged;
-use super::{Action, DeviceId, DeviceSpec, Event, ModelPlan, Moment, Options, RequestId, View};
-use std::collections::BTreeSet;
+use super::{Action, DeviceId, DeviceSpec, Event, ModelId, ModelPlan, ModelView, Moment, Options, Refused};
+use super::{RequestId, Sketch, View};
 use std::time::Duration;
 
-/// Whoever drives the machine is late when it comes so long after it was asked to.
+/// The driver is late when it comes so long after it was asked to.
 const DRIVER_LATE: Duration = Duration::from_millis(50);
 /// What it has not told yet, it tells within this time.
 const DRIVER_GRACE: Duration = Duration::from_millis(200);
@@ -25,24 +29,13 @@ const WAKE_LEAST: Duration = Duration::from_micros(10);
 /// All decisions and what they depend on.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    pub(super) cx: Context,
-    pub(super) residency: Residency,
-    pub(super) devices: Devices,
-    pub(super) jobs: Jobs,
-    pub(super) queue: Queue,
-    /// Deadlines of the requests that have one.
-    pub(super) deadlines: BTreeSet<(Moment, RequestId)>,
-    /// When to look after requests without one that need devices which may be away.
-    pub(super) patience: BTreeSet<(Moment, RequestId)>,
-    pub(super) is_draining: bool,
-    /// Who was refused lately and comes next.
-    pub(super) turned_away: LargestRefused,
-    /// Batches ever started: the next one's name.
-    pub(super) batches: u64,
-    pub(super) last_in_turn: DeviceId,
+    cx: Context,
+    devices: Devices,
+    residency: Residency,
+    requests: Requests,
+    admission: Admission,
+    placer: Placer,
     wake: Option<Moment>,
-    /// When what waits is looked at again although nothing happens.
-    placement_wake: Option<Moment>,
 }
 
 impl Machine {
@@ -50,21 +43,22 @@ impl Machine {
     pub fn new(devices: Vec<DeviceSpec>, models: Vec<ModelPlan>, options: Options) -> Self {
         let mut machine = Self {
             devices: Devices::new(&devices, &options.recovery),
-            jobs: Jobs::new(models.len()),
-            queue: Queue::default(),
-            deadlines: BTreeSet::new(),
-            patience: BTreeSet::new(),
-            is_draining: false,
-            turned_away: LargestRefused::default(),
-            batches: 0,
-            last_in_turn: DeviceId(u16::MAX),
             residency: Residency::new(&devices, &models, options.keeping.load_max),
+            requests: Requests::new(models.len()),
+            admission: Admission::default(),
+            placer: Placer::new(),
             cx: Context::new(options),
             wake: Some(Moment::START),
-            placement_wake: None,
         };
         machine.note_presence();
         machine
+    }
+
+    /// Whether a request of about so many tokens would be taken now, beside `coming` tokens of requests that were told so
+    /// before and are not submitted yet. One that would not is remembered as if it had been submitted.
+    pub fn would_take(&mut self, request: &Sketch, now: Moment) -> Result<(), Refused> {
+        let (admission, of) = self.for_admission();
+        admission.would_take(of, request, now)
     }
 
     /// Takes what happened and appends what to do. Time never goes back.
@@ -78,10 +72,10 @@ impl Machine {
         // Neither a sign of life nor a request that leaves is a reason to place anything; a report is where the room changes.
         let is_quiet = matches!(event, Event::Heartbeat { .. } | Event::Memory { .. });
         let is_news = !is_quiet && !matches!(event, Event::Cancelled(_) | Event::Draining);
-        let is_due = self.placement_wake.is_some_and(|wake| wake <= now);
+        let is_due = self.placer.wake().is_some_and(|wake| wake <= now);
         let actions_before = actions.len();
         match event {
-            Event::Submitted(request) => self.admit(request, now, actions),
+            Event::Submitted(request) => self.admit(request, actions),
             Event::Cancelled(request) => self.on_cancelled(request, actions),
             Event::Finished { batch, compute, outcomes } => {
                 self.on_finished(batch, Done { compute, outcomes: &outcomes }, actions);
@@ -99,35 +93,41 @@ impl Machine {
             Event::Reset { device } => self.on_reset(device),
             Event::GivenUp { device } => self.on_given_up(device, actions),
             Event::Loaded { device, model, bytes, took, from_host } => {
-                self.on_loaded(device, Arrival { model, bytes, took, from_host }, now);
+                self.on_loaded(device, Arrival { model, bytes, took, from_host });
             }
-            Event::NotLoaded { device, model, failure } => self.on_not_loaded(device, model, failure, now, actions),
-            Event::Offloaded { device, model } => self.on_offloaded(device, model, now),
-            Event::Imaged { model, is_there } => self.on_imaged(model, is_there),
-            Event::Forgotten { model } => self.on_forgotten(model),
-            Event::Memory { device, report } => self.on_memory(device, &report),
+            Event::NotLoaded { device, model, failure } => self.on_not_loaded(device, model, failure, actions),
+            Event::Offloaded { device, model } => self.on_offloaded(device, model),
+            Event::Imaged { model, is_there } => self.residency.imaged(model, is_there),
+            Event::Forgotten { model } => self.residency.forgotten(model, &self.cx),
+            Event::Memory { device, report } => self.residency.reported(device, &report),
             Event::VectorsAsked { device, collection, bytes } => {
-                self.on_vectors_asked(Growth { device, collection, bytes }, now, actions);
+                self.residency.vectors_asked(Growth { device, collection, bytes }, &self.devices, now, actions);
             }
-            Event::VectorsDropped { device, collection } => self.on_vectors_dropped(device, collection),
-            Event::ModelAdded { plan } => self.on_model_added(plan, now),
-            Event::ModelRemoved { model } => self.on_model_removed(model, now),
-            Event::ResidencyRequested { model, request } => self.on_residency_requested(model, request, now),
-            Event::Draining => self.is_draining = true,
+            Event::VectorsDropped { device, collection } => self.residency.vectors_dropped(device, collection),
+            Event::ModelAdded { plan } => {
+                self.requests.add_model();
+                self.residency.add_model(plan, now);
+            }
+            Event::ModelRemoved { model } => self.residency.remove_model(model, &self.devices, &self.cx),
+            Event::ResidencyRequested { model, request } => {
+                self.residency.request(model, request, &self.devices, &self.cx);
+            }
+            Event::Draining => self.admission.drain(),
             Event::Tick => {}
         }
-        self.expire(now, actions);
+        self.expire(actions);
         for gpu in self.devices.in_workers().iter() {
             self.tend(gpu, actions);
         }
-        self.note_quiet(now);
-        let is_looked_at = self.settle_weights(now, actions);
+        self.note_quiet();
+        let is_looked_at = self.settle_weights(actions);
         if is_news || is_due || is_looked_at || actions.len() > actions_before {
-            self.dispatch(now, actions);
-            self.placement_wake = self.placement_wake_after(now);
+            self.dispatch(actions);
+            let Self { cx, devices, residency, requests, placer, .. } = self;
+            placer.plan_wake(Outlook { cx, devices, residency, requests });
         }
         // What was refused meanwhile may have been the last of its model.
-        self.note_quiet(now);
+        self.note_quiet();
         self.wake = self.earliest_wake(now);
     }
 
@@ -139,16 +139,16 @@ impl Machine {
     /// How everything is now.
     pub fn view(&self) -> View {
         View {
-            requests: self.jobs.len(),
-            tokens: self.jobs.tokens(),
-            waiting: self.jobs.waiting(),
+            requests: self.requests.jobs().len(),
+            tokens: self.requests.jobs().tokens(),
+            waiting: self.requests.jobs().waiting(),
             devices: self
                 .devices
                 .iter()
                 .zip(self.residency.memories())
                 .map(|(device, memory)| device.view(memory))
                 .collect(),
-            models: self.model_views(),
+            models: self.residency.models().map(|model| self.model_view(model)).collect(),
         }
     }
 
@@ -168,13 +168,12 @@ impl Machine {
 
     fn on_cancelled(&mut self, request: RequestId, actions: &mut Vec<Action>) {
         if sabotaged!(self.cx, AnswerCancelled) {
-            return self.refuse(request, super::Refused::Expired, actions);
+            return self.refuse(request, Refused::Expired, actions);
         }
         self.close(request, actions);
     }
 
-    /// Where nobody called for a while although it was asked for, signs of life may be on their way unread: that time
-    /// is no worker's fault.
+    /// If the driver ran late, heartbeats may not have been read yet: extends the deadlines of workers by as much.
     fn excuse_workers(&mut self, now: Moment) {
         let Some(late) = self.wake.map(|wake| now.since(wake)).filter(|&late| late > DRIVER_LATE) else { return };
         let excused = |since: Moment| (since + late + DRIVER_GRACE).min(now);
@@ -190,9 +189,38 @@ impl Machine {
         let in_workers = devices.filter(|(device, _)| device.health().has_worker());
         let recovery = &self.cx.options.recovery;
         let devices = in_workers.filter_map(|(device, memory)| device.health().wake(device.vitals(memory), recovery));
-        let requests = [self.deadlines.first(), self.patience.first()].into_iter().flatten().map(|&(due, _)| due);
-        let weights = self.residency.next_wake(now);
-        let first = devices.chain(requests).chain(self.placement_wake).chain(weights).min()?;
+        let parts = [self.requests.next_wake(), self.placer.wake(), self.residency.next_wake(now)];
+        let first = devices.chain(parts.into_iter().flatten()).min()?;
         Some(first.max(now + WAKE_LEAST))
+    }
+
+    fn for_admission(&mut self) -> (&mut Admission, Outlook<'_>) {
+        let Self { cx, devices, residency, requests, admission, .. } = self;
+        (admission, Outlook { cx, devices, residency, requests })
+    }
+
+    fn model_view(&self, (id, model): (ModelId, &Model)) -> ModelView {
+        let requests = self.requests.jobs().of(id).all;
+        ModelView {
+            plan: model.plan,
+            idle: if requests > 0 { Duration::ZERO } else { self.cx.now.since(model.used) },
+            requests,
+            residency: self.devices.all().iter().map(|device| self.residency_on(device, id)).collect(),
+            loads: model.loads,
+            offloads: model.offloads,
+            departures: self.residency.memories().map(|memory| memory.resident(id).departures).collect(),
+            releases: model.releases,
+        }
+    }
+
+    fn residency_on(&self, id: DeviceId, model: ModelId) -> super::Residency {
+        match self.residency.memory(id).resident(model).stage {
+            Stage::Loading { .. } => super::Residency::Loading,
+            Stage::Present { .. } => super::Residency::OnDevice,
+            Stage::Leaving { .. } => super::Residency::Leaving,
+            Stage::Absent if !self.residency.model(model).has_image => super::Residency::Unloaded,
+            Stage::Absent if self.devices.health(id).is_without_worker() => super::Residency::OnCpuCold,
+            Stage::Absent => super::Residency::OnCpu,
+        }
     }
 }

@@ -1,13 +1,17 @@
-//! Workers that come, go, hang and lie: takes devices out of rotation, brings them back, saves their batches.
-//! Never gives a device a batch while its worker is not known to be well, and never waits for one without an end.
+//! Devices and weights: takes devices out of rotation and brings them back, saves their batches, and moves weights.
+//! Never waits for a worker without an end, and takes no weights off a device under a batch or a probe.
 
-use super::device::Device;
-use super::event::Done;
-use super::failure_count::Consequence;
-use super::health::{Need, Trouble};
-use super::replay::{Loss, Setback};
-use super::sabotage::sabotaged;
-use super::{Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, Machine};
+use super::Machine;
+use crate::schedule::device::Device;
+use crate::schedule::device_set::DeviceSet;
+use crate::schedule::event::{Arrival, Done};
+use crate::schedule::eviction::{RoomPlan, Tenant, leaves_now, overdrawn};
+use crate::schedule::failure_count::Consequence;
+use crate::schedule::health::{Need, Trouble};
+use crate::schedule::loading::Loading;
+use crate::schedule::requests::{Loss, Setback};
+use crate::schedule::sabotage::sabotaged;
+use crate::schedule::{Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, ModelId};
 
 impl Machine {
     /// A batch was computed.
@@ -15,14 +19,14 @@ impl Machine {
         let Some((id, batch)) = self.devices.take_batch(batch, self.cx.now) else { return };
         let guessed = self.devices.guessed_cost(id, batch.group);
         self.devices.get_mut(id).finished(&batch, done.compute, guessed);
-        self.batch_left(id, batch.group, true);
+        self.batch_left(id, batch.group.model, true);
         self.answer((id, batch), done.outcomes, actions);
     }
 
     /// A batch was not computed.
     pub(super) fn on_failed(&mut self, batch: BatchId, failure: Failure, actions: &mut Vec<Action>) {
         let Some((id, batch)) = self.devices.take_batch(batch, self.cx.now) else { return };
-        self.batch_left(id, batch.group, false);
+        self.batch_left(id, batch.group.model, false);
         let loss = |setback, reason| Loss { device: id, setback, reason };
         let in_process = Loss { device: id, setback: Setback::FailedInProcess, reason: Fallback::Unhealthy };
         let trouble = match failure {
@@ -54,7 +58,7 @@ impl Machine {
     }
 
     /// Takes a device out of rotation whose worker is to be replaced.
-    pub(super) fn take_out(&mut self, id: DeviceId, trouble: Trouble, actions: &mut Vec<Action>) {
+    fn take_out(&mut self, id: DeviceId, trouble: Trouble, actions: &mut Vec<Action>) {
         match trouble {
             Trouble::Sticky => self.leave(id, trouble.reason(), actions),
             Trouble::WrongAnswer => {
@@ -71,7 +75,7 @@ impl Machine {
     }
 
     /// Ends a worker after such trouble. What a sticky failure means is found when it is gone.
-    pub(super) fn drop_worker(&mut self, id: DeviceId, trouble: Trouble, actions: &mut Vec<Action>) {
+    fn drop_worker(&mut self, id: DeviceId, trouble: Trouble, actions: &mut Vec<Action>) {
         self.abandon(id, KillCause::Sticky, trouble != Trouble::Sticky, actions);
     }
 
@@ -230,6 +234,176 @@ impl Machine {
     fn kill(&mut self, id: DeviceId, cause: KillCause, is_settled: bool, actions: &mut Vec<Action>) {
         if self.devices.health_mut(id).kill(cause, is_settled, actions) {
             self.preempt_all(id, None, actions);
+        }
+    }
+
+    /// A batch of a model has left a device, computed or not.
+    fn batch_left(&mut self, id: DeviceId, model: ModelId, is_computed: bool) {
+        let is_used = self.devices.get(id).is_running(model);
+        self.residency.batch_left((id, model), is_computed, is_used, &self.cx);
+    }
+
+    pub(super) fn on_loaded(&mut self, id: DeviceId, load: Arrival) {
+        if self.residency.loaded(id, load, &self.devices, self.cx.now) {
+            self.devices.health_mut(id).note_sign(self.cx.now);
+        }
+    }
+
+    /// Weights are not on their device although that was ordered.
+    pub(super) fn on_not_loaded(&mut self, id: DeviceId, model: ModelId, failure: Failure, actions: &mut Vec<Action>) {
+        let (now, is_gpu) = (self.cx.now, self.devices.in_workers().contains(id));
+        let at = (id, model);
+        let Some(trouble) = self.residency.not_loaded(at, failure, is_gpu, now, actions) else { return };
+        self.devices.health_mut(id).note_sign(now);
+        if let Some(trouble) = trouble {
+            self.take_out(id, trouble, actions);
+            self.drop_worker(id, trouble, actions);
+        }
+        if !is_gpu {
+            self.lose_cpu(model);
+        }
+    }
+
+    pub(super) fn on_offloaded(&mut self, id: DeviceId, model: ModelId) {
+        let is_gpu = self.devices.in_workers().contains(id);
+        if self.residency.offloaded(id, model, is_gpu) {
+            self.devices.health_mut(id).note_sign(self.cx.now);
+        }
+    }
+
+    /// Notes the models of which nothing waits or runs any more: their time begins.
+    pub(super) fn note_quiet(&mut self) {
+        while let Some(model) = self.requests.pop_quiet() {
+            let is_unused = self.requests.jobs().of(model).gpu == 0;
+            self.residency.note_quiet(model, is_unused, &self.cx);
+        }
+    }
+
+    /// Does all that has to be done about weights. Returns whether it looked.
+    pub(super) fn settle_weights(&mut self, actions: &mut Vec<Action>) -> bool {
+        if !self.residency.take_due(self.cx.now) {
+            return false;
+        }
+        self.note_presence();
+        self.refuse_unreachable(actions);
+        self.let_go(actions);
+        self.forget(actions);
+        self.bring(actions);
+        self.rest(actions);
+        self.note_presence();
+        self.residency.note_service(self.devices.in_rotation(), self.cx.now);
+        true
+    }
+
+    /// Tells residency which devices are in rotation.
+    pub(super) fn note_presence(&mut self) {
+        let is_blind = sabotaged!(self.cx, PlaceOnOut);
+        self.residency.note_presence(if is_blind { self.devices.all() } else { self.devices.in_rotation() });
+    }
+
+    /// Sends off what is to leave, has been idle for too long, or has no room any more.
+    fn let_go(&mut self, actions: &mut Vec<Action>) {
+        for id in self.devices.all().iter() {
+            if !self.devices.health(id).takes_orders() {
+                continue;
+            }
+            if self.devices.in_workers().contains(id) {
+                for tenant in overdrawn(self.outlook(), id) {
+                    self.evict(id, tenant, actions);
+                }
+            }
+            for model in self.residency.ids() {
+                match leaves_now(self.outlook(), id, model) {
+                    Ok(()) => self.offload(id, model, actions),
+                    Err(wake) => self.residency.wake_by(wake),
+                }
+            }
+        }
+    }
+
+    /// Makes weights or vectors leave. Weights do so when no batch of theirs is there any more.
+    fn evict(&mut self, id: DeviceId, tenant: Tenant, actions: &mut Vec<Action>) {
+        match tenant {
+            Tenant::Weights(model) => self.residency.evict(id, model),
+            Tenant::Vectors(collection) => self.residency.drop_vectors(id, collection, self.cx.now, actions),
+        }
+    }
+
+    fn offload(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
+        self.preempt_all(id, Some(model), actions);
+        self.residency.memory_mut(id).begin_offload(model, self.cx.now);
+        if self.devices.in_process().contains(id) {
+            self.lose_cpu(model);
+        }
+        actions.push(Action::Offload { device: id, model });
+    }
+
+    /// The CPU does not have a model, or will not have it: what counted on that waits with an end.
+    fn lose_cpu(&mut self, model: ModelId) {
+        self.requests.bound_waits(model, self.cx.now + self.cx.options.recovery.start_max, &self.cx);
+    }
+
+    /// Lets go of what is in the host's memory where that is requested, or it was not used for long.
+    fn forget(&mut self, actions: &mut Vec<Action>) {
+        for id in self.residency.ids() {
+            let requests = self.requests.jobs().of(id).all;
+            if self.residency.is_host_overdue(id, requests, &self.devices, &self.cx) {
+                for cpu in self.devices.in_process().iter() {
+                    let is_there = self.residency.send_away(cpu, id) && self.outlook().resident(cpu, id).is_present();
+                    if is_there && !self.devices.get(cpu).is_running(id) {
+                        self.offload(cpu, id, actions);
+                    }
+                }
+            }
+            self.residency.forget_released(id, &self.cx, actions);
+        }
+    }
+
+    /// Orders the loads that should begin now, and makes room for those that cannot yet.
+    fn bring(&mut self, actions: &mut Vec<Action>) {
+        self.residency.begin_loading();
+        self.note_presence();
+        let mut promised = vec![0_u64; self.devices.iter().count()];
+        let mut counted_on = DeviceSet::EMPTY;
+        for demand in self.loading().demands() {
+            let Some(choice) = self.loading().best_choice(&demand, &promised) else { continue };
+            let gpu = choice.device;
+            if matches!(choice.plan, RoomPlan::Soon | RoomPlan::Evict(_)) {
+                counted_on = counted_on.with(gpu);
+            }
+            for tenant in self.loading().meet(&demand, choice, &mut promised, actions) {
+                self.evict(gpu, tenant, actions);
+                if let Tenant::Weights(model) = tenant
+                    && (!self.devices.is_in_use(gpu, model) || sabotaged!(self.cx, OffloadUnderBatch))
+                {
+                    self.offload(gpu, model, actions);
+                }
+            }
+        }
+        self.loading().end(counted_on);
+        self.loading().bring_to_cpus(actions);
+        for gpu in self.devices.in_workers().iter() {
+            if self.residency.memory(gpu).is_woken {
+                self.tend(gpu, actions);
+            }
+        }
+    }
+
+    fn loading(&mut self) -> Loading<'_> {
+        let Self { cx, devices, residency, requests, .. } = self;
+        Loading { cx, devices, requests, residency }
+    }
+
+    /// Lets workers go that have had no weights for a while.
+    fn rest(&mut self, actions: &mut Vec<Action>) {
+        self.residency.begin_rests();
+        for id in self.devices.in_workers().iter() {
+            // What waits for a model that is just being released brings it back: then its worker is needed.
+            let is_called_for = self.requests.queue().keys().any(|bucket| bucket.reach.may.contains(id));
+            let health = self.devices.health_mut(id);
+            if self.residency.rests(id, is_called_for, health.can_rest(), &self.cx) {
+                health.rest(self.cx.now, actions);
+            }
         }
     }
 }

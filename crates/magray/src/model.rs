@@ -5,8 +5,9 @@ use std::{cell::RefCell, path::PathBuf};
 
 use indicatif::ProgressBar;
 use magray_engine::{
-    EncoderOptions, EncoderShape, LoadError,
+    DeviceName, EncoderOptions, EncoderShape, LoadError,
     engine::ModelSource,
+    spec::{Does, ModelSpec},
     store::{HubOptions, ModelRef, PullEvent, PullOptions, SourceChoice, Store, Token},
 };
 
@@ -52,6 +53,19 @@ fn stored_folder_of(name: &str, config: &Config, console: &Console) -> Result<Pa
     }
 }
 
+/// The device that a model is assigned to by the settings.
+pub(crate) fn assigned(name: &str, source: &ModelSource, config: &Config) -> Result<Option<DeviceName>, Failure> {
+    let does = match source {
+        ModelSource::Synthetic(_) => Does::Embed,
+        ModelSource::Folder(folder) => {
+            let spec = ModelSpec::read(folder).map_err(|reason| load_failure(name, reason.into()))?;
+            spec.does()
+        }
+    };
+    Ok(config.assignments().of(name, does))
+}
+
+/// How a model that cannot be loaded is told.
 pub(crate) fn load_failure(model: &str, reason: LoadError) -> Failure {
     match reason {
         // The model has nothing to do with it.

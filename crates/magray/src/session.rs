@@ -4,7 +4,7 @@
 use std::{env, path::Path, time::Duration};
 
 use magray_engine::{
-    DeviceName, EncoderOptions, Precision, Reason, Refusal,
+    DeviceChoice, DeviceName, EncoderOptions, Precision, Reason, Refusal,
     engine::{Answer, Engine, EngineError, EngineModel, EngineOptions, Limits, ModelPlan, ModelSource, Outlook, Work},
     spec::{ModelSpec, Task},
 };
@@ -39,7 +39,12 @@ impl Session {
     ) -> Result<Self, Failure> {
         let name = config.model()?.name;
         let plan = ModelPlan { is_preloaded: true, idle_timeout: None, ..ModelPlan::default() };
-        let model = EngineModel { name: name.clone(), assigned: None, source, plan };
+        // A device that is named on the command line counts more than an assignment.
+        let assigned = match options.device {
+            DeviceChoice::Auto => model::assigned(&name, &source, config)?,
+            DeviceChoice::Cpu | DeviceChoice::Cuda(_) => None,
+        };
+        let model = EngineModel { name: name.clone(), assigned, source, plan };
         let mut how = engine_options(config, options.clone(), vec![model])?;
         // A command bounds by itself what it has under way.
         how.schedule.limits = Limits { requests_max: usize::MAX, tokens_max: u64::MAX, wait_max: None };

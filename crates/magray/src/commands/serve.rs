@@ -2,7 +2,7 @@
 //! Starts nothing itself; what runs is in `server`.
 
 use clap::Args;
-use magray_engine::engine::{EngineModel, EngineOptions, ModelPlan, ModelSource, SimulatedGpu};
+use magray_engine::engine::{EngineModel, EngineOptions, ModelSource, SimulatedGpu};
 
 use super::{Context, read_settings};
 use crate::{
@@ -97,7 +97,7 @@ impl ServeArgs {
             flag("server.host", self.host.as_ref()),
             flag("server.port", self.port.as_ref()),
             flag("server.allowed_hosts", self.allowed_hosts.as_ref()),
-            flag("server.preload", preload.as_ref()),
+            flag("gpu.memory.preload", preload.as_ref()),
             flag("server.api_keys_file", self.api_keys_file.as_ref()),
             flag("server.admin_keys_file", self.admin_keys_file.as_ref()),
             flag("server.tls_cert", self.tls_cert.as_ref()),
@@ -139,11 +139,19 @@ fn engine_options(
     let engine_model = |name: &String| {
         let source = model::source_named(name, config, console)?;
         let shown = shown_name(name, &source);
-        // The server preloads by itself, when it listens.
-        let plan = ModelPlan { is_preloaded: false, ..settings.plans.of(&shown) };
-        Ok(EngineModel { name: shown, assigned: None, source, plan })
+        let plan = settings.plans.of(&shown);
+        let assigned = model::assigned(&shown, &source, config)?;
+        Ok(EngineModel { name: shown, assigned, source, plan })
     };
-    let models = names.iter().map(engine_model).collect::<Result<_, Failure>>()?;
+    let models = names.iter().map(engine_model).collect::<Result<Vec<_>, Failure>>()?;
+    let known: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    for name in config.assignments().unknown(&known) {
+        console.warn(format_args!(
+            "gpu.model_assignments names '{name}', which is no role and none of the models: {}",
+            known.join(", ")
+        ));
+    }
+    config.ineffective().iter().for_each(|warning| console.warn(format_args!("{warning}")));
     let simulated_gpus = (0..simulated_gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() });
     let options = session::engine_options(config, model::encoder_options(config), models)?;
     Ok(EngineOptions { simulated_gpus: simulated_gpus.collect(), ..options })

@@ -3,13 +3,17 @@
 
 use std::time::Duration;
 
+use magray_core::DeviceName;
 use magray_engine::{
     engine::{Batching, Gpus, Keeping, Limits, ModelPlan, Options, Priority, Sizing},
     faults::FaultPlan,
     health::AlertOptions,
 };
 
-use super::{Config, ConfigError, Value, value::NEVER};
+use super::{Config, ConfigError, Source, Value, value::NEVER};
+
+/// The settings of batches of fixed size.
+const FIXED_SIZES: [&str; 2] = ["gpu.batch.default_size", "gpu.batch.timeout_ms"];
 
 #[derive(Clone, Debug)]
 pub(crate) struct EngineSettings {
@@ -79,7 +83,8 @@ impl Config {
 
     fn model_plans(&self) -> ModelPlans {
         let may_leave = self.is_on("gpu.memory.offload_to_cpu");
-        let normal = ModelPlan { is_preloaded: self.is_on("gpu.memory.preload"), ..ModelPlan::default() };
+        // A server preloads by itself, when it listens.
+        let normal = ModelPlan { is_preloaded: false, ..ModelPlan::default() };
         let timed = with_timeout(normal, self.seconds("gpu.idle_timeout_s").filter(|_| may_leave));
         let after_use = timed.offload_after_use || (may_leave && self.is_on("gpu.memory.offload_after_use"));
         let rows = |key| match &self.entry(key).value {
@@ -124,9 +129,9 @@ impl Config {
     fn batching(&self) -> Batching {
         let normal = Batching::default();
         let whole = |key, otherwise: u32| self.whole(key).and_then(|n| u32::try_from(n).ok()).unwrap_or(otherwise);
-        let sizing = match self.is_on("gpu.batch.adaptive_sizing") {
-            true => Sizing::Adaptive,
-            false => Sizing::Fixed {
+        let sizing = match self.is_sizing_fixed() {
+            false => Sizing::Adaptive,
+            true => Sizing::Fixed {
                 texts: whole("gpu.batch.default_size", 32),
                 timeout: Duration::from_millis(whole("gpu.batch.timeout_ms", 10).into()),
             },
@@ -134,9 +139,28 @@ impl Config {
         Batching { sizing, texts_max: whole("gpu.batch.max_size", normal.texts_max), ..normal }
     }
 
+    /// Whether batches have a size of their own: it was asked for, or a size or a time was set and nothing said of fitting.
+    fn is_sizing_fixed(&self) -> bool {
+        let is_set = |key| self.entry(key).source != Source::Default;
+        match is_set("gpu.batch.adaptive_sizing") {
+            true => !self.is_on("gpu.batch.adaptive_sizing"),
+            false => FIXED_SIZES.into_iter().any(is_set),
+        }
+    }
+
+    /// What was set and changes nothing beside another setting, for people.
+    pub(crate) fn ineffective(&self) -> Vec<String> {
+        let is_set = |key: &&str| self.entry(key).source != Source::Default;
+        let shown = |key: &str| {
+            format!("{key} ({}) changes nothing while gpu.batch.adaptive_sizing is true", self.entry(key).source)
+        };
+        let set = FIXED_SIZES.into_iter().filter(is_set).filter(|_| !self.is_sizing_fixed());
+        set.map(shown).collect()
+    }
+
     fn gpus(&self) -> Gpus {
         if !self.is_on("gpu.multi_gpu.enabled") {
-            return Gpus::One;
+            return self.assigned_gpus();
         }
         match &self.entry("gpu.multi_gpu.device_ids").value {
             Value::List(numbers) if !numbers.is_empty() => {
@@ -144,6 +168,18 @@ impl Config {
             }
             _ => Gpus::All,
         }
+    }
+
+    /// One GPU, and those that models are assigned to.
+    fn assigned_gpus(&self) -> Gpus {
+        let one = self.whole("gpu.device_id").unwrap_or_default();
+        let assignments = self.assignments();
+        let others = assignments.devices().filter_map(|device| match device {
+            DeviceName::Cuda(index) => Some(index),
+            DeviceName::Cpu | DeviceName::Simulated(_) => None,
+        });
+        let all: Vec<usize> = std::iter::once(one).chain(others).collect();
+        if all.iter().all(|index| *index == one) { Gpus::One } else { Gpus::These(all) }
     }
 
     fn alerts(&self) -> AlertOptions {

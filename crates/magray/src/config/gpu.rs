@@ -3,7 +3,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use magray_core::{Backend, DeviceChoice, Rules};
+use magray_core::{Backend, DeviceChoice, Precision, PrecisionChoice, Rules};
 use magray_engine::gpu::{GpuOptions, SearchPath, Visible};
 
 use super::{Config, Source, Value, file};
@@ -58,7 +58,7 @@ impl Config {
         GpuOptions {
             rules: self.gpu_rules(),
             device_id: self.whole("gpu.device_id").unwrap_or_default(),
-            precision: self.precision("gpu.optimization.precision"),
+            precision: self.gpu_precision(),
             streams: self.whole("gpu.async.num_streams").unwrap_or(defaults.streams),
             search: self.surroundings.search(),
             visible,
@@ -69,6 +69,18 @@ impl Config {
             memory_trace: None,
             sandbox: self.text("gpu.sandbox").and_then(|word| word.parse().ok()).unwrap_or_default(),
         }
+    }
+
+    /// The arithmetic on the GPU: what names it most directly counts.
+    fn gpu_precision(&self) -> PrecisionChoice {
+        let named = self.precision("gpu.optimization.precision");
+        let quantised = self.is_on("gpu.memory.quantization.enabled");
+        let in_8_bits = if quantised { PrecisionChoice::Exactly(Precision::Int8) } else { PrecisionChoice::Auto };
+        let in_f32 = match self.is_on("gpu.memory.mixed_precision") {
+            true => PrecisionChoice::Auto,
+            false => PrecisionChoice::Exactly(Precision::F32),
+        };
+        named.or(in_8_bits).or(self.precision("gpu.memory.dtype")).or(in_f32)
     }
 
     fn gpu_rules(&self) -> Rules {

@@ -1,6 +1,7 @@
 //! Settles every setting once: defaults, then the file, then the environment, then the flags.
 //! Reads no environment itself (it is handed in) and decides nothing that the settings are for.
 
+mod assignments;
 #[cfg(test)]
 mod docs;
 #[cfg(unix)]
@@ -120,6 +121,8 @@ pub(crate) enum ConfigError {
     Untrusted { path: PathBuf, line: usize, key: &'static str },
     #[error("{place}: '{shown}' is not allowed; use {allowed}")]
     BadValue { place: String, shown: String, allowed: String },
+    #[error("{setting}: this version cannot do that; {remedy}")]
+    Unsupported { setting: String, remedy: &'static str },
     #[error("{first} is above {second}: lower the first or raise the second")]
     Above { first: String, second: String },
     #[cfg(unix)]
@@ -164,13 +167,24 @@ impl Config {
     }
 
     fn check_together(&self) -> Result<(), ConfigError> {
+        let shown = |entry: &Entry| format!("{} = {} ({})", entry.setting.key, entry.value, entry.source);
         let (size, limit) = (self.entry("gpu.batch.default_size"), self.entry("gpu.batch.max_size"));
         match (&size.value, &limit.value) {
             (Value::Whole(a), Value::Whole(b)) if a > b => {
-                let shown = |entry: &Entry| format!("{} = {} ({})", entry.setting.key, entry.value, entry.source);
-                Err(ConfigError::Above { first: shown(size), second: shown(limit) })
+                return Err(ConfigError::Above { first: shown(size), second: shown(limit) });
             }
-            _ => Ok(()),
+            _ => {}
+        }
+        let is_4_bits = self.is_on("gpu.memory.quantization.enabled")
+            && self.text("gpu.memory.quantization.bits").as_deref() == Some("4");
+        let splits_models = self.text("gpu.multi_gpu.strategy").as_deref() != Some("data_parallel");
+        let unsupported = [
+            (is_4_bits, "gpu.memory.quantization.bits", "use 8"),
+            (splits_models, "gpu.multi_gpu.strategy", "use data_parallel, and models that fit on one GPU"),
+        ];
+        match unsupported.into_iter().find(|(is_asked, ..)| *is_asked) {
+            Some((_, key, remedy)) => Err(ConfigError::Unsupported { setting: shown(self.entry(key)), remedy }),
+            None => Ok(()),
         }
     }
 }

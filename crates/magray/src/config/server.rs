@@ -77,7 +77,7 @@ impl Config {
             models: if named.is_empty() { self.text("model.name").into_iter().collect() } else { named },
             aliases: self.aliases()?,
             openai_token_file: self.path("server.openai_token_file"),
-            is_preloading: self.is_on("server.preload"),
+            is_preloading: self.is_on("gpu.memory.preload"),
             tls,
             cors_origins: self.cors_origins()?,
             connections_max: self.whole("server.connections_max").unwrap_or(1),

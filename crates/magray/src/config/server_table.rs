@@ -3,7 +3,7 @@
 
 use super::{setting::Setting, value::Kind};
 
-pub(super) const SERVER: [Setting; 28] = [
+pub(super) const SERVER: [Setting; 27] = [
     Setting::trusted("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
         .env(&["MAGRAY_HOST"])
         .flag("--host"),
@@ -33,13 +33,6 @@ pub(super) const SERVER: [Setting; 28] = [
          into texts by it, as clients need that count tokens for OpenAI's models. `none`: ids are the model's own.",
     )
     .unset_as("none"),
-    Setting::harmless(
-        "server.preload",
-        Kind::Switch,
-        "false",
-        "Load the models at the start and not with the first request.",
-    )
-    .flag("--preload"),
     Setting::trusted("server.api_keys", Kind::Text, "", "Keys of users, with commas between.")
         .env(&["MAGRAY_API_KEYS"])
         .unset_as("none")

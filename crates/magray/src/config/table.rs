@@ -204,36 +204,52 @@ const GENERAL: &[Setting] = &[
         "auto",
         "The arithmetic on the GPU where `embed.precision` is `auto`.",
     ),
-    Setting::harmless("gpu.batch.default_size", Kind::Whole { min: 1, max: 65536 }, "32", "Texts of a batch.")
-        .env(&["MAGRAY_BATCH_SIZE"]),
+    Setting::harmless(
+        "gpu.batch.default_size",
+        Kind::Whole { min: 1, max: 65536 },
+        "32",
+        "Texts of a batch of fixed size. Setting it makes sizes fixed, unless `gpu.batch.adaptive_sizing` is set.",
+    )
+    .env(&["MAGRAY_BATCH_SIZE"]),
     Setting::harmless("gpu.batch.max_size", Kind::Whole { min: 1, max: 65536 }, "512", "Texts of a batch at most."),
     Setting::harmless(
         "gpu.batch.timeout_ms",
         Kind::Whole { min: 0, max: 60_000 },
         "10",
-        "Milliseconds that a batch waits for more texts.",
+        "Milliseconds that a batch of fixed size waits for more texts. Setting it makes sizes fixed, unless \
+         `gpu.batch.adaptive_sizing` is set.",
     )
     .env(&["MAGRAY_BATCH_TIMEOUT_MS"]),
-    Setting::harmless("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed."),
+    Setting::harmless("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed; an idle device never waits. `false`: sizes are fixed."),
     Setting::harmless("gpu.multi_gpu.enabled", Kind::Switch, "false", "Use several GPUs."),
     Setting::harmless("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones."),
     Setting::harmless(
         "gpu.multi_gpu.strategy",
         Kind::Choice(STRATEGIES),
         "data_parallel",
-        "How work is split over several GPUs.",
-    )
-    .unused(),
-    Setting::harmless("gpu.memory.mixed_precision", Kind::Switch, "true", "Compute in 16 bits where it is safe.").unused(),
+        "How work is split over several GPUs: each computes whole texts (`data_parallel`). The others are refused: this \
+         version computes a model on one GPU at a time.",
+    ),
+    Setting::harmless(
+        "gpu.memory.mixed_precision",
+        Kind::Switch,
+        "true",
+        "Compute in 16 bits where nothing else is said. `false`: in f32.",
+    ),
     Setting::harmless(
         "gpu.memory.dtype",
         Kind::Choice(DTYPES),
         "auto",
-        "The type of the weights; `auto`: bf16 on Ampere and newer, fp16 before.",
-    )
-    .unused(),
-    Setting::harmless("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights in 8 or 4 bits.").unused(),
-    Setting::harmless("gpu.memory.quantization.bits", Kind::Choice(BITS), "8", "Bits of a quantized weight.").unused(),
+        "The type of the weights on the GPU where `embed.precision` and `gpu.optimization.precision` are `auto`; `auto`: bf16 \
+         on Ampere and newer, fp16 before.",
+    ),
+    Setting::harmless("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights on the GPU in 8 bits, in place of `gpu.memory.dtype`."),
+    Setting::harmless(
+        "gpu.memory.quantization.bits",
+        Kind::Choice(BITS),
+        "8",
+        "Bits of a quantized weight. 4 is refused: this version has no model whose weights may be that small.",
+    ),
     Setting::harmless(
         "gpu.memory.offload_to_cpu",
         Kind::Switch,
@@ -251,10 +267,11 @@ const GENERAL: &[Setting] = &[
     Setting::harmless(
         "gpu.memory.preload",
         Kind::Switch,
-        "true",
-        "Load models when an engine starts. `false`: each is loaded by the first request for it.",
+        "false",
+        "Load the models when a server starts. `false`: each is loaded by the first request for it.",
     )
-    .env(&["MAGRAY_PRELOAD"]),
+    .env(&["MAGRAY_PRELOAD"])
+    .flag("--preload"),
     Setting::harmless(
         "gpu.memory.worker_kept_s",
         SECONDS,
@@ -330,9 +347,14 @@ const GENERAL: &[Setting] = &[
     Setting::trusted("gpu.state_file", Kind::Path, "", "The file of GPUs that are out of service until they are reset.")
         .env(&["MAGRAY_STATE_FILE"])
         .unset_as(""),
-    Setting::harmless("gpu.model_assignments", Kind::Placement, "", "Models placed by hand: role = device.")
-        .unset_as("")
-        .unused(),
+    Setting::harmless(
+        "gpu.model_assignments",
+        Kind::Placement,
+        "",
+        "Models placed by hand: the name of a model, or a role (`embedding`, `reranker`, `classifier`), with its device. The \
+         CPU stands in for a GPU that fails, unless `gpu.fallback_enabled` is false.",
+    )
+    .unset_as(""),
     Setting::trusted(
         "control.folder",
         Kind::Path,

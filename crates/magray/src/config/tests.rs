@@ -79,17 +79,17 @@ adaptive_sizing = false
 [gpu.multi_gpu]
 enabled = true
 device_ids = [0, 1]
-strategy = 'pipeline_parallel'
+strategy = 'data'
 [gpu.memory]
 mixed_precision = false
 dtype = 'bf16'
 offload_to_cpu = false
 offload_after_use = true
-preload = false
+preload = true
 worker_kept_s = 10
 host_kept_s = 600
 load_max_s = 30
-quantization = { enabled = true, bits = 4 }
+quantization = { enabled = true, bits = 8 }
 [gpu.models]
 idle_timeout_s = { 'org/ethics' = 30, safety = 'never' }
 pinned = ['safety']
@@ -125,14 +125,14 @@ gpu:
     device_ids:
       - 0
       - 1
-    strategy: pipeline_parallel
+    strategy: data
   memory:
     mixed_precision: false
     dtype: bf16
-    quantization: {enabled: true, bits: 4}
+    quantization: {enabled: true, bits: 8}
     offload_to_cpu: false
     offload_after_use: true
-    preload: no
+    preload: yes
     worker_kept_s: 10
     host_kept_s: 600
     load_max_s: 30
@@ -160,6 +160,8 @@ gpu:
                 "gpu.performance_threshold",
                 "gpu.idle_timeout_s",
                 "gpu.optimization.execution_mode",
+                "gpu.multi_gpu.strategy",
+                "gpu.memory.quantization.bits",
                 "gpu.state_file",
             ]
             .contains(key);
@@ -204,7 +206,7 @@ fn bad_values_name_the_place_the_value_and_what_is_allowed() {
         "magray.yaml",
         "gpu:\n  model_assignments:\n    ethics: moon\n",
         expect![
-            "DIR/magray.yaml:2: gpu.model_assignments: '{ethics = moon}' is not allowed; use a table of names, each with a device: cpu, mps, cuda or cuda:NUMBER"
+            "DIR/magray.yaml:2: gpu.model_assignments: '{ethics = moon}' is not allowed; use a table of names, each with a device: cpu, cuda or cuda:NUMBER"
         ],
     );
     check_refused(
@@ -362,6 +364,76 @@ fn settings_of_queue_and_batches_arrive_where_they_are_used() {
     assert!(wrong.contains("faults.plan") && wrong.contains("fire"), "{wrong}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_batch_size_that_is_set_is_obeyed() {
+    use magray_engine::engine::Sizing;
+    let config = |file: &str, env: &[(&str, &str)]| resolve(Some(("magray.toml", file)), env, &[]).unwrap();
+    let sizing = |config: &Config| config.engine().unwrap().schedule.batching.sizing;
+    let fixed = |texts, ms| Sizing::Fixed { texts, timeout: Duration::from_millis(ms) };
+    assert_eq!(sizing(&config("", &[("MAGRAY_BATCH_SIZE", "7")])), fixed(7, 10));
+    assert_eq!(sizing(&config("", &[("MAGRAY_BATCH_TIMEOUT_MS", "3")])), fixed(32, 3));
+    assert_eq!(sizing(&config("[gpu.batch]\nadaptive_sizing = false\n", &[])), fixed(32, 10));
+    assert_eq!(sizing(&config("", &[])), Sizing::Adaptive);
+    let both = config("[gpu.batch]\nadaptive_sizing = true\n", &[("MAGRAY_BATCH_SIZE", "7")]);
+    assert_eq!(sizing(&both), Sizing::Adaptive);
+    expect![[
+        r#"["gpu.batch.default_size (env MAGRAY_BATCH_SIZE) changes nothing while gpu.batch.adaptive_sizing is true"]"#
+    ]]
+    .assert_eq(&format!("{:?}", both.ineffective()));
+}
+
+#[test]
+fn the_arithmetic_on_the_gpu_follows_the_setting_that_names_it_most_directly() {
+    let precision = |file: &str| resolve(Some(("magray.toml", file)), &[], &[]).unwrap().gpu().precision.to_string();
+    assert_eq!(precision(""), "auto");
+    let mut file = String::new();
+    for (line, settled) in [
+        ("gpu.memory.mixed_precision = false\n", "f32"),
+        ("gpu.memory.dtype = 'fp16'\n", "f16"),
+        ("gpu.memory.quantization.enabled = true\n", "int8"),
+        ("gpu.optimization.precision = 'bf16'\n", "bf16"),
+    ] {
+        file.push_str(line);
+        assert_eq!(precision(&file), settled, "{file}");
+    }
+}
+
+#[test]
+fn what_this_version_cannot_do_is_refused_by_name() {
+    check_refused(
+        "magray.toml",
+        "[gpu.multi_gpu]\nstrategy = 'pipeline'\n",
+        expect![
+            "gpu.multi_gpu.strategy = pipeline_parallel (file DIR/magray.toml:2): this version cannot do that; use data_parallel, and models that fit on one GPU"
+        ],
+    );
+    check_refused(
+        "magray.toml",
+        "[gpu.memory.quantization]\nenabled = true\nbits = 4\n",
+        expect!["gpu.memory.quantization.bits = 4 (file DIR/magray.toml:3): this version cannot do that; use 8"],
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn models_are_assigned_by_name_or_role() {
+    use magray_core::DeviceName;
+    use magray_engine::{engine::Gpus, spec::Does};
+    let config = |file: &str| resolve(Some(("magray.toml", file)), &[], &[]).unwrap();
+    let set =
+        config("[gpu]\ndevice_id = 2\n[gpu.model_assignments]\nembedding = 'cuda'\n'org/a' = 'cuda:1'\nb = 'cpu'\n");
+    let assigned = set.assignments();
+    assert_eq!(assigned.of("any", Does::Embed), Some(DeviceName::Cuda(2)));
+    assert_eq!(assigned.of("org/a", Does::Embed), Some(DeviceName::Cuda(1)));
+    assert_eq!(assigned.of("b", Does::Rank), Some(DeviceName::Cpu));
+    assert_eq!(assigned.of("any", Does::Rank), None);
+    assert_eq!(assigned.unknown(&["org/a".to_owned()]).collect::<Vec<_>>(), ["b"]);
+    // The GPUs that are named are used, also where one is the default.
+    assert_eq!(set.engine().unwrap().gpus, Gpus::These(vec![2, 2, 1]));
+    assert_eq!(config("[gpu.model_assignments]\na = 'cuda:0'\n").engine().unwrap().gpus, Gpus::One);
+}
+
 #[test]
 fn a_batch_above_its_limit_names_both_sources() {
     let message = resolve(None, &[("MAGRAY_BATCH_SIZE", "1024")], &[]).unwrap_err();
@@ -432,7 +504,8 @@ fn settings_of_residency_arrive_where_they_are_used() {
     let engine =
         |file: &str, env: &[(&str, &str)]| resolve(Some(("magray.toml", file)), env, &[]).unwrap().engine().unwrap();
     let normal = engine("", &[]);
-    assert_eq!((normal.plans.of("any"), normal.schedule.keeping), (ModelPlan::default(), Keeping::default()));
+    let lazy = ModelPlan { is_preloaded: false, ..ModelPlan::default() };
+    assert_eq!((normal.plans.of("any"), normal.schedule.keeping), (lazy, Keeping::default()));
 
     let file = "
 [gpu]
@@ -442,7 +515,6 @@ memory_limit_mb = 2
 worker_kept_s = 0
 host_kept_s = 90
 load_max_s = 7
-preload = false
 [gpu.models]
 idle_timeout_s = { 'org/a' = 5, b = 'never', c = 0 }
 pinned = ['b']

@@ -3,7 +3,7 @@
 
 use std::{fmt, path::PathBuf};
 
-use magray_core::{DeviceChoice, UnknownDevice};
+use magray_core::{DeviceChoice, DeviceName, UnknownDevice};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
@@ -113,7 +113,7 @@ impl Kind {
     pub(crate) fn read_row(&self, name: &str, value: &str) -> Option<(String, String)> {
         let (name, value) = (name.trim(), value.trim());
         let value = match *self {
-            Self::Placement => is_placement(value).then(|| value.to_owned()),
+            Self::Placement => assigned_device(value, 0).map(|_| value.to_owned()),
             Self::NamedChoices(choices) => known_choice(choices, value),
             Self::NamedSeconds => match value.to_ascii_lowercase().as_str() {
                 NEVER => Some(NEVER.to_owned()),
@@ -152,7 +152,7 @@ impl fmt::Display for Kind {
             Self::Path => f.write_str("a path (a leading ~ is not expanded)"),
             Self::VisibleDevices => f.write_str("a list of GPU numbers or UUIDs, all, or none"),
             Self::Device => f.write_str(UnknownDevice::KNOWN),
-            Self::Placement => f.write_str("a table of names, each with a device: cpu, mps, cuda or cuda:NUMBER"),
+            Self::Placement => f.write_str("a table of names, each with a device: cpu, cuda or cuda:NUMBER"),
             Self::Names => f.write_str("a list of names"),
             Self::NamedChoices(choices) => {
                 write!(f, "a table of names (or NAME=WORD,..), each with one of {}", listed(choices))
@@ -214,10 +214,15 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains(char::is_control)
 }
 
-fn is_placement(device: &str) -> bool {
-    match device.strip_prefix("cuda:") {
-        Some(number) => number.parse::<u32>().is_ok(),
-        None => matches!(device, "cpu" | "cuda" | "mps"),
+/// A device that a model can be assigned to; `gpu` is the one without a number.
+pub(super) fn assigned_device(word: &str, gpu: usize) -> Option<DeviceName> {
+    match word.split_once(':') {
+        None if word == "cpu" => Some(DeviceName::Cpu),
+        None if word == "cuda" => Some(DeviceName::Cuda(gpu)),
+        Some(("cuda", index)) => index.parse().ok().map(DeviceName::Cuda),
+        // What tests have in place of a GPU.
+        Some(("sim", index)) => index.parse().ok().map(DeviceName::Simulated),
+        _ => None,
     }
 }
 

@@ -39,7 +39,6 @@ fn values_show_where_they_came_from() {
         server.models none default
         server.aliases none default
         server.openai_token_file none default
-        server.preload false default
         server.api_keys none default
         server.api_keys_file none default
         server.admin_keys none default
@@ -76,7 +75,7 @@ fn json_has_every_setting_and_no_secret() {
     assert_eq!(setting["value"], 4096);
     assert_eq!(setting["source"], "env ONNX_GPU_MEM_LIMIT");
     assert_eq!(setting["used"], true);
-    assert_eq!(json["settings"]["gpu.multi_gpu.strategy"]["used"], false);
+    assert_eq!(json["settings"]["gpu.optimization.use_tensorrt"]["used"], false);
     assert_eq!(json["settings"]["cpu.threads"]["value"], serde_json::Value::Null);
     assert_eq!(json["settings"]["cpu.threads"]["used"], true);
 }

@@ -21,6 +21,7 @@ mod pages;
 mod reload;
 mod rig;
 mod rough;
+mod settings;
 mod stopping;
 mod tei;
 mod tls;

@@ -1,0 +1,52 @@
+//! The devices that models are assigned to by hand.
+//! Does not know which devices there are.
+
+use magray_core::DeviceName;
+use magray_engine::spec::Does;
+
+use super::{Config, Value, value::assigned_device};
+
+/// Models, by name or role, each with its device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Assignments(Vec<(String, DeviceName)>);
+
+impl Assignments {
+    /// The device of a model: that of its name, else that of its role.
+    pub(crate) fn of(&self, name: &str, does: Does) -> Option<DeviceName> {
+        let row = |wanted: &str| self.0.iter().find(|(known, _)| known == wanted).map(|(_, device)| *device);
+        row(name).or_else(|| row(role(does)))
+    }
+
+    /// The devices that are named.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceName> {
+        self.0.iter().map(|(_, device)| *device)
+    }
+
+    /// The names that are neither a role nor one of these models.
+    pub(crate) fn unknown<'a>(&'a self, models: &'a [String]) -> impl Iterator<Item = &'a str> {
+        const DOES: [Does; 3] = [Does::Embed, Does::Rank, Does::Classify];
+        let is_known =
+            |name: &str| models.iter().any(|model| model == name) || DOES.into_iter().any(|does| role(does) == name);
+        self.0.iter().map(|(name, _)| name.as_str()).filter(move |name| !is_known(name))
+    }
+}
+
+fn role(does: Does) -> &'static str {
+    match does {
+        Does::Embed => "embedding",
+        Does::Rank => "reranker",
+        Does::Classify => "classifier",
+    }
+}
+
+impl Config {
+    /// The devices that models are assigned to.
+    pub(crate) fn assignments(&self) -> Assignments {
+        let gpu = self.whole("gpu.device_id").unwrap_or_default();
+        let row = |(name, word): &(String, String)| assigned_device(word, gpu).map(|device| (name.clone(), device));
+        match &self.entry("gpu.model_assignments").value {
+            Value::Table(rows) => Assignments(rows.iter().filter_map(row).collect()),
+            _ => Assignments::default(),
+        }
+    }
+}

@@ -290,7 +290,7 @@ mod tests {
                 deadline: None,
                 allowed: Allowed::Any,
             };
-            let job = Job::new(request, reach.may, Moment::START);
+            let job = Job::new(request, reach, Moment::START);
             let ticket =
                 Ticket { bucket, priority: Priority::Normal, place: Place { since: Moment::START, arrival, first: 0 } };
             let arrived = if *is_aged { Moment::START } else { now() };

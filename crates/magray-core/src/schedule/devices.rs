@@ -58,6 +58,15 @@ impl Devices {
             Allowed::Gpu => self.gpus,
             Allowed::Cpu => self.cpus,
             Allowed::Only(device) => DeviceSet::one(device).and(self.all()),
+            Allowed::Rather(device) => DeviceSet::one(device).and(self.all()).union(self.in_process),
+        }
+    }
+
+    /// Those of them that are taken only where the others cannot be.
+    pub(super) fn avoided(&self, allowed: Allowed) -> DeviceSet {
+        match allowed {
+            Allowed::Rather(device) => self.in_process.without(DeviceSet::one(device)),
+            Allowed::Any | Allowed::Gpu | Allowed::Cpu | Allowed::Only(_) => DeviceSet::EMPTY,
         }
     }
 

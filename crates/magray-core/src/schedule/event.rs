@@ -233,6 +233,15 @@ pub enum Allowed {
     Cpu,
     /// On this device or not at all.
     Only(DeviceId),
+    /// On this device; on the CPU where it cannot be. An answer of the CPU is a fallback.
+    Rather(DeviceId),
+}
+
+impl Allowed {
+    /// Whether the CPU stands in for GPUs.
+    pub fn has_fallback(self) -> bool {
+        matches!(self, Self::Any | Self::Rather(_))
+    }
 }
 
 /// Why a batch was not computed.

@@ -59,12 +59,11 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(request: Request, may: DeviceSet, now: Moment) -> Self {
+    pub(super) fn new(request: Request, reach: Reach, now: Moment) -> Self {
         let sequences = request.sequences;
         assert!(!sequences.is_empty(), "a request has at least one sequence: {:?}", request.id);
         let is_generated = sequences[0].is_generated();
         assert!(sequences.iter().all(|one| one.is_generated() == is_generated), "one kind: {:?}", request.id);
-        let reach = Reach { may, rather_not: DeviceSet::EMPTY };
         let progress = sequences.iter().filter(|_| is_generated).map(|one| Progress::new(*one, reach)).collect();
         Self {
             group: request.group,
@@ -76,7 +75,7 @@ impl Job {
             priority: request.priority,
             deadline: request.deadline,
             allowed: request.allowed,
-            may,
+            may: reach.may,
             is_for_gpus: false,
             arrival: 0,
             arrived: now,
@@ -320,6 +319,8 @@ impl Hasher for InOrder {
 mod tests {
     use super::*;
 
+    const NOWHERE: Reach = Reach { may: DeviceSet::EMPTY, rather_not: DeviceSet::EMPTY };
+
     fn request(id: u64, tokens: Vec<u32>) -> Request {
         Request {
             id: RequestId(id),
@@ -334,7 +335,7 @@ mod tests {
     #[test]
     fn room_is_free_when_nothing_of_a_request_runs_any_more() {
         let mut jobs = Jobs::default();
-        jobs.insert(RequestId(1), Job::new(request(1, vec![5, 0]), DeviceSet::EMPTY, Moment::START));
+        jobs.insert(RequestId(1), Job::new(request(1, vec![5, 0]), NOWHERE, Moment::START));
         assert_eq!((jobs.tokens(), jobs.waiting()), (6, 1));
         assert!(jobs.step_started(RequestId(1)).is_some());
         jobs.end(RequestId(1));
@@ -360,7 +361,7 @@ mod tests {
     fn arrivals_are_numbered() {
         let mut jobs = Jobs::default();
         for id in [9, 4] {
-            jobs.insert(RequestId(id), Job::new(request(id, vec![1]), DeviceSet::EMPTY, Moment::START));
+            jobs.insert(RequestId(id), Job::new(request(id, vec![1]), NOWHERE, Moment::START));
         }
         let arrival = |id| jobs.get(RequestId(id)).map(|job| job.arrival);
         assert!(arrival(9) < arrival(4));

@@ -432,7 +432,7 @@ impl Requests {
             _ => {}
         }
         let cpus = reach.may.and(cpus);
-        if job.allowed == Allowed::Any && job.setbacks >= SETBACKS_MAX && !cpus.is_empty() {
+        if job.allowed.has_fallback() && job.setbacks >= SETBACKS_MAX && !cpus.is_empty() {
             reach = Reach { may: cpus, rather_not: DeviceSet::EMPTY };
         }
         reach

@@ -101,7 +101,9 @@ pub(super) fn assign(options: &EngineOptions, devices: &Devices) -> Result<Vec<A
         Some(DeviceName::Cpu) => Ok(Allowed::Cpu),
         Some(name) => {
             let at = devices.gpus.iter().position(|gpu| gpu.name() == name);
-            at.map(|at| Allowed::Only(device_of_gpu(at))).ok_or_else(|| not_there(name))
+            let device = device_of_gpu(at.ok_or_else(|| not_there(name))?);
+            // As where no model is assigned: a GPU that was named, or must be used, has nobody to stand in for it.
+            Ok(if devices.allowed == Allowed::Any { Allowed::Rather(device) } else { Allowed::Only(device) })
         }
     };
     options.models.iter().map(|model| place(model.assigned)).collect()

@@ -289,7 +289,7 @@ impl Dispatcher {
     /// What went wrong last with a GPU that the work may use.
     fn last_error(&self, allowed: Allowed) -> Option<String> {
         let is_meant = |at: usize| match allowed {
-            Allowed::Only(device) => usize::from(device.0) == at,
+            Allowed::Only(device) | Allowed::Rather(device) => usize::from(device.0) == at,
             _ => true,
         };
         let mut executors = self.executors().iter().enumerate().filter(|(at, _)| is_meant(*at));

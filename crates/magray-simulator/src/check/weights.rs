@@ -320,7 +320,7 @@ impl Weights {
         let is_only = match entry.request.allowed {
             Allowed::Only(only) => only == device,
             Allowed::Gpu => gpus == 1,
-            Allowed::Any | Allowed::Cpu => false,
+            Allowed::Any | Allowed::Cpu | Allowed::Rather(_) => false,
         };
         is_only && entry.request.group.model == model && entry.waiting > 0 && entry.is_untouched()
     }

@@ -41,3 +41,12 @@ fn models_are_loaded_at_the_start_where_that_is_set_and_else_by_their_first_requ
     let server = Setup::on_gpu("").env("MAGRAY_PRELOAD", "true").start();
     wait_for("the model on the GPU", || location(&server) == "gpu");
 }
+
+#[test]
+fn the_cpu_stands_in_for_the_gpu_that_a_model_is_assigned_to() {
+    let model = fixture("bert");
+    let setup = Setup::new(&["--simulated-gpus", "1", "--model", &model]).env("MAGRAY_FAULTS", "load_oom@0s*1000");
+    let server = setup.settings("[gpu.model_assignments]\nbert = 'sim:0'\n").start();
+    let reply = server.post("/v1/embeddings", r#"{"input": "hello"}"#).ok();
+    assert_eq!(reply.header("x-magray-device"), Some("cpu"));
+}

@@ -34,7 +34,8 @@ impl Machine {
             Ok(may) => may,
             Err(refused) => return actions.push(Action::Refuse { request: id, refused }),
         };
-        let mut job = Job::new(request, may, self.cx.now);
+        let reach = Reach { may, rather_not: self.devices.avoided(request.allowed) };
+        let mut job = Job::new(request, reach, self.cx.now);
         job.is_for_gpus = !may.and(self.devices.in_workers()).is_empty();
         self.residency.note_request(job.group.model, job.is_for_gpus, self.cx.now);
         if job.unanswered > 1 && sabotaged!(self.cx, SkipLastText) {
@@ -42,7 +43,6 @@ impl Machine {
         }
         let (sequences, is_generated) = (job.unanswered, !job.progress.is_empty());
         self.requests.insert(id, job);
-        let reach = Reach { may, rather_not: DeviceSet::EMPTY };
         // Sequences of many steps are queued one by one.
         for number in (0..sequences).filter(|_| is_generated) {
             self.enqueue(id, number..number + 1, reach, actions);
@@ -143,7 +143,7 @@ impl Machine {
             let granted = self.residency.memory_mut(id).keep(step.sequence(), state, self.cx.now);
             assert!(granted.is_ok(), "a step is chosen only where its state has space: {step:?}, {granted:?}");
         }
-        let fallback = fallen_back.filter(|_| allowed == Allowed::Any);
+        let fallback = fallen_back.filter(|_| allowed.has_fallback());
         Some(RunningStep { step, reach, fallback: fallback.and_then(|general| failed.or(general)) })
     }
 

@@ -113,3 +113,20 @@ fn a_request_for_one_device_goes_nowhere_else() {
     let request = Request { allowed: Allowed::Only(GPU2), ..bench.request(1) };
     assert_eq!(only_start(&bench.submit(request).1).device, GPU2);
 }
+
+#[test]
+fn a_model_that_is_assigned_to_a_device_is_computed_there_and_by_the_cpu_where_that_cannot_be() {
+    let mut bench = measured([2, 400], Options::default());
+    for _ in 0..3 {
+        let request = Request { allowed: Allowed::Rather(GPU2), ..bench.request(1) };
+        let start = only_start(&bench.submit(request).1);
+        assert_eq!(start.device, GPU2, "neither the faster GPU nor the idle CPU");
+        bench.finish(start.batch);
+    }
+    let request = Request { allowed: Allowed::Rather(GPU2), ..bench.request(1) };
+    bench.submit(request);
+    let start = only_start(&bench.down(GPU2, Ending::Killed));
+    assert_eq!(start.device, CPU);
+    let (_, report) = completions(&bench.finish(start.batch))[0].clone();
+    assert_eq!(report.fallback, Some(Fallback::Unhealthy));
+}

@@ -76,6 +76,7 @@ impl Entry {
             Allowed::Gpu => kind == DeviceKind::Gpu,
             Allowed::Cpu => kind == DeviceKind::Cpu,
             Allowed::Only(device) => usize::from(device.0) == at,
+            Allowed::Rather(device) => usize::from(device.0) == at || kind == DeviceKind::Cpu,
         };
         is_allowed && self.has_space.get(at).is_some_and(|has_space| *has_space)
     }
@@ -162,7 +163,7 @@ impl Entry {
             && report.queued == last.started.since(self.arrived)
             && report.computed == now.since(last.started)
             && (report.replays > 0) == self.restarted;
-        let needs_gpu = self.request.allowed == Allowed::Any && last.is_cpu && last.gpu_exists;
+        let needs_gpu = self.request.allowed.has_fallback() && last.is_cpu && last.gpu_exists;
         let is_fallback_honest = match (report.fallback, last.gpu_in_rotation) {
             (Some(Fallback::Waking | Fallback::NotLoaded | Fallback::OutOfMemory), Some(true)) if last.is_crowded => {
                 needs_gpu

@@ -5,8 +5,8 @@ use std::{env, time::Duration};
 
 use magray_engine::{
     EncoderOptions,
-    engine::{DeviceState, Engine, EngineModel, EngineOptions, Gpus, ModelPlan, ModelSource, Options, SimulatedGpu},
-    faults::FaultPlan,
+    engine::{DeviceState, Engine, EngineModel, EngineOptions, Gpus, ModelPlan, ModelSource, Options},
+    testing::{FaultPlan, SimulatedGpu},
 };
 
 use crate::{failure::Failure, terminal::Console};

@@ -9,8 +9,9 @@ use std::{
 use clap::Args;
 use magray_engine::{
     DeviceChoice, DeviceName, EncoderOptions, GpuSelector, SingleDevice,
-    engine::{Allowed, Engine, SimulatedGpu, Work},
+    engine::{Allowed, Engine, Work},
     synthetic::{self, Lengths, Vocabulary},
+    testing::SimulatedGpu,
 };
 use serde::Serialize;
 

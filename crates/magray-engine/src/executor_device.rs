@@ -4,9 +4,9 @@
 use crate::executors::cpu::CpuDevice;
 use crate::executors::cuda::CudaHost;
 use crate::executors::native::{Native, NativeDevice};
-use crate::executors::simulated::{SimulatedDevice, SimulatedGpu};
 use crate::executors::{CudaDevice, Executor, ExecutorModel, Failure, OpenExecutor};
 use crate::gpu::CONTEXT_BYTES;
+use crate::testing::SimulatedGpu;
 use magray_device::cpu::Cpu;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -53,7 +53,12 @@ impl ExecutorDevice {
                 Box::new(CpuDevice::new(Arc::new(Cpu::new(None, *threads).map_err(Failure::of_model)?)))
             }
             Self::Cuda(device) => Box::new(CudaHost::open(device, memory_limit_bytes)?),
-            Self::Simulated(gpu) => Box::new(SimulatedDevice::open(*gpu, memory_limit_bytes)?),
+            #[cfg(feature = "testing")]
+            Self::Simulated(gpu) => Box::new(crate::testing::SimulatedDevice::open(*gpu, memory_limit_bytes)?),
+            #[cfg(not(feature = "testing"))]
+            Self::Simulated(_) => {
+                return Err(Failure::unsupported("simulated GPUs: build it with the feature `testing`"));
+            }
         };
         Ok(Arc::new(Native::new(device, models.iter().map(|model| (model.clone(), None)))))
     }

@@ -13,7 +13,6 @@ mod encoder;
 pub mod engine;
 mod executor_device;
 pub mod executors;
-pub mod faults;
 pub mod gpu;
 pub mod health;
 mod model;
@@ -23,6 +22,7 @@ mod single_device;
 pub mod spec;
 pub mod store;
 pub mod synthetic;
+pub mod testing;
 pub mod tokenize;
 pub mod vectors;
 pub mod weights;
@@ -40,14 +40,11 @@ pub use worker::{ServeError, serve};
 
 /// What the tests of other crates need of the inside; no promise is made about it.
 #[doc(hidden)]
-pub mod testing {
+pub mod internals {
     pub use crate::ExecutorDevice;
+    pub use crate::engine::images::{Handed, Holder, Images};
     pub use crate::executors::{CudaDevice, ExecutorModel, Failure, FailureKind, ModelSource, NewTokens, Origin};
-    pub use crate::faults::*;
     pub use crate::packed::Tokens;
-    pub use crate::{
-        engine::images::{Handed, Holder, Images},
-        executors::simulated::SimulatedGpu,
-        worker::*,
-    };
+    pub use crate::testing::{FaultOrder, SimulatedGpu};
+    pub use crate::worker::*;
 }

@@ -1,9 +1,9 @@
 //! One suite over all executors that are built in: on the CPU, simulated, and on a GPU where there is one.
 
-use magray_engine::engine::{Engine, EngineOptions, ModelSource, SimulatedGpu, Work};
-use magray_engine::executors::conformance::Suite;
+use magray_engine::engine::{Engine, EngineOptions, ModelSource, Work};
 use magray_engine::executors::{CudaDevice, ExecutorModel, OpenExecutor};
 use magray_engine::gpu::{GpuOptions, find};
+use magray_engine::testing::{SimulatedGpu, conformance::Suite};
 use magray_engine::{DeviceChoice, EncoderShape, ExecutorDevice, GpuSelector, Precision, PrecisionChoice};
 use magray_skip::Need;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! A new executor, by the contract alone: an echo, whose rows are made of token ids. The engine knows nothing of it.
 
 use magray_engine::engine::{Engine, EngineOptions, ModelSource, Output, Work};
-use magray_engine::executors::conformance::Suite;
 use magray_engine::executors::{
     Arrival, Executor, ExecutorModel, Failure, FilledImage, Label, OpenExecutor, Origin, Outcomes, Steps,
 };
 use magray_engine::gpu::MemoryStats;
+use magray_engine::testing::conformance::Suite;
 use magray_engine::{EncoderShape, Precision, PrecisionChoice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

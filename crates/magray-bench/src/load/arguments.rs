@@ -5,8 +5,8 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::Args;
 use magray_engine::{
-    engine::{Batching, Placement, SimulatedGpu, Sizing},
-    faults::FaultPlan,
+    engine::{Batching, Placement, Sizing},
+    testing::{FaultPlan, SimulatedGpu},
 };
 
 use super::{

@@ -12,7 +12,10 @@ mod report;
 mod subjects;
 mod written;
 
-use magray_engine::engine::{Keeping, ModelPlan, ModelSource, SimulatedGpu};
+use magray_engine::{
+    engine::{Keeping, ModelPlan, ModelSource},
+    testing::SimulatedGpu,
+};
 
 use crate::{engine_start::Measured, failure::Failure, terminal::Console};
 pub(crate) use arguments::ResidencyArgs;

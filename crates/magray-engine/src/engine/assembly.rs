@@ -11,17 +11,18 @@ use super::in_worker::{InWorker, InWorkerSpec};
 use super::models::Models;
 use super::news::News;
 use super::status::{CpuStatus, DeviceStatus, ModelStatus, Status};
-use super::tampering::{Strikes, Tampered};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
-use crate::executor_device::ExecutorDevice;
-use crate::executors::{CudaDevice, ExecutorModel};
-use crate::health::{HealthSource, Monitor, MonitorOptions, NvmlSource, ScriptedSource};
+use crate::executors::ExecutorModel;
+use crate::health::{HealthSample, HealthSource, Monitor, MonitorOptions, NvmlSource};
 use crate::spec::ModelSpec;
+#[cfg(feature = "testing")]
+use crate::testing::{WorkerKiller, scripted_telemetry};
 use crate::worker::WorkerSpec;
 use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Location, Machine, ModelPlan};
 use magray_core::{Precision, PrecisionChoice, Reason};
+use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -50,8 +51,8 @@ pub(super) struct Assembly {
 #[derive(Default)]
 struct Threads {
     clock: Option<JoinHandle<()>>,
-    monitor: Option<Monitor>,
-    strikes: Option<Strikes>,
+    /// They end when they are dropped.
+    watchers: Vec<Box<dyn Any + Send>>,
 }
 
 /// Puts everything together and starts it.
@@ -108,8 +109,17 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let assembly = Assembly { dispatcher, news, threads: Mutex::default() };
     let threads = || assembly.threads.lock().unwrap_or_else(PoisonError::into_inner);
     threads().clock = Some(thread("clock", &assembly.dispatcher, |dispatcher| dispatcher.keep_time())?);
-    threads().monitor = watch(options, &gpus, &assembly)?;
-    threads().strikes = Strikes::start(options.faults.as_ref(), &assembly.dispatcher)?;
+    if let Some(monitor) = watch(options, &gpus, &assembly)? {
+        threads().watchers.push(Box::new(monitor));
+    }
+    #[cfg(feature = "testing")]
+    if let Some(plan) = &options.faults {
+        let dispatcher = Arc::clone(&assembly.dispatcher);
+        let names: Vec<String> = dispatcher.executors().iter().map(|executor| executor.name().to_string()).collect();
+        let kill = move |device: usize| dispatcher.executors()[device].strike();
+        let killer = WorkerKiller::start(plan, names.into_iter(), assembly.dispatcher.started(), kill)?;
+        threads().watchers.push(Box::new(killer));
+    }
     let canaries = Arc::clone(&models.packer.canaries);
     // Those that compute take all cores already: half as many keep up with them.
     let background = background::Threads::start(models.packer.cpu().pool().threads() / 2)?;
@@ -164,7 +174,7 @@ impl Drop for Assembly {
     }
 }
 
-fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, monitor, strikes }: Threads) {
+fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, watchers }: Threads) {
     // From here on a worker that ends is no incident.
     dispatcher.close();
     for executor in dispatcher.executors() {
@@ -172,7 +182,7 @@ fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, monitor, strikes }: 
     }
     // The watch may be inside a driver that does not answer: it is not waited for without end.
     let watch = std::thread::Builder::new().name("end of watch".to_owned());
-    let mut watch = watch.spawn(move || drop((monitor, strikes))).ok();
+    let mut watch = watch.spawn(move || drop(watchers)).ok();
     let deadline = Instant::now() + STOP_MAX;
     let late: Vec<_> = dispatcher.executors().iter().filter(|executor| !executor.join(deadline)).collect();
     late.iter().for_each(|executor| executor.kill());
@@ -190,7 +200,7 @@ fn plans(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Vec<ModelPla
     // the CPU does.
     let precision = match options.encoder.precision.or(options.encoder.gpu.precision) {
         PrecisionChoice::Exactly(precision) => precision,
-        PrecisionChoice::Auto if gpus.iter().any(|gpu| matches!(gpu, Gpu::Simulated(_))) => models.packer.precision(),
+        PrecisionChoice::Auto if gpus.iter().any(|gpu| gpu.info.is_none()) => models.packer.precision(),
         PrecisionChoice::Auto => Precision::Bf16,
     };
     let plan =
@@ -216,17 +226,17 @@ fn in_workers(
     let worker_models: Vec<_> = worker_models.collect();
     let names: Arc<[String]> = options.models.iter().map(|model| model.name.clone()).collect();
     let images = Arc::new(Images::new(models.readers.iter().map(|reader| image_bytes_max(&reader.spec)).collect()));
+    #[cfg(feature = "testing")]
+    let faults = |gpu: &Gpu| options.faults.as_ref().map(|plan| plan.of_device(&gpu.name.to_string()).to_string());
+    #[cfg(not(feature = "testing"))]
+    let faults = |_: &Gpu| None;
     let in_worker = |(at, gpu): (usize, &Gpu)| {
-        let device = match gpu {
-            Gpu::Cuda(gpu) => ExecutorDevice::Cuda(CudaDevice::new(gpu, &options.encoder.gpu)),
-            Gpu::Simulated(gpu) => ExecutorDevice::Simulated(*gpu),
-        };
         let spec = InWorkerSpec {
             id: device_of_gpu(at),
-            name: gpu.name(),
+            name: gpu.name,
             exe: options.worker_exe.clone(),
             worker: WorkerSpec {
-                device,
+                device: gpu.device.clone(),
                 models: worker_models.clone(),
                 slots: GPU_SLOTS,
                 slot_tokens_max: longest.max(GPU_BATCH_TOKENS as usize) + models.known_tokens(),
@@ -236,7 +246,7 @@ fn in_workers(
                 sandbox: options.encoder.gpu.sandbox,
                 faults: None,
             },
-            faults: options.faults.as_ref().map(|plan| plan.of_device(&gpu.name().to_string())),
+            faults: faults(gpu),
             canaries: Arc::clone(&models.packer.canaries),
             names: Arc::clone(&names),
             images: Arc::clone(&images),
@@ -252,16 +262,17 @@ fn watch(options: &EngineOptions, gpus: &[Gpu], assembly: &Assembly) -> Result<O
     if gpus.is_empty() {
         return Ok(None);
     }
-    let real: Vec<_> = gpus.iter().filter_map(Gpu::info).cloned().collect();
+    let real: Vec<_> = gpus.iter().filter_map(|gpu| gpu.info.clone()).collect();
     let is_wanted = options.monitor_interval.is_some() && !real.is_empty();
     let nvml = is_wanted.then(|| NvmlSource::open(&options.encoder.gpu.search, &real)).flatten();
     let source: Box<dyn HealthSource> = match nvml {
         Some(source) => Box::new(source),
-        None => Box::new(ScriptedSource::new(Vec::new())),
+        None => Box::new(|_: usize| HealthSample::default()),
     };
-    let source = match &options.faults {
-        Some(plan) => Box::new(Tampered::new(source, plan, gpus, assembly.dispatcher.started())),
-        None => source,
+    #[cfg(feature = "testing")]
+    let source = {
+        let named: Vec<_> = gpus.iter().map(|gpu| (gpu.name.to_string(), gpu.info.is_none())).collect();
+        scripted_telemetry(source, &named, options.faults.as_ref(), assembly.dispatcher.started())
     };
     let interval = options.monitor_interval.unwrap_or(LEDGER_INTERVAL).min(LEDGER_INTERVAL);
     let watched = MonitorOptions { gpus: gpus.len(), interval, ..MonitorOptions::default() };

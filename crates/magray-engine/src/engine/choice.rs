@@ -1,7 +1,7 @@
 //! Chooses between GPU and CPU for each model: present, fast enough, within memory; the same for commands and servers.
 //! Decides by `magray_core::choose_device` alone; loads nothing and measures nothing.
 
-use super::devices::{Devices, Gpu, absent};
+use super::devices::{Devices, absent};
 use super::models::CpuPacker;
 use crate::calibration::{Key, ScoreCache, cpu_name};
 use crate::encoder::{EncoderOptions, LoadError};
@@ -215,11 +215,13 @@ impl Choices {
 
     fn outlook_at_start(&self, model: usize, devices: &Devices) -> Outlook {
         let found = match (devices.gpus.first(), &devices.reason) {
-            (Some(Gpu::Cuda(gpu)), _) => out_of_service(gpu, &self.options).map_or(Ok(gpu), Err),
-            (Some(Gpu::Simulated(gpu)), _) => {
-                let verdict = Verdict { device: DeviceName::Simulated(gpu.index), reason: Reason::Asked };
-                return Outlook { gpu: None, scores: None, need_bytes: None, free_bytes: None, verdict: Ok(verdict) };
-            }
+            (Some(gpu), _) => match &gpu.info {
+                Some(info) => out_of_service(info, &self.options).map_or(Ok(info), Err),
+                None => {
+                    let verdict = Ok(Verdict { device: gpu.name, reason: Reason::Asked });
+                    return Outlook { gpu: None, scores: None, need_bytes: None, free_bytes: None, verdict };
+                }
+            },
             (None, Some(reason)) => Err(reason.clone()),
             (None, None) => Err(Reason::NotPreferred),
         };
@@ -255,6 +257,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::engine::ModelSource;
+    use crate::engine::devices::Gpu;
     use crate::engine::models::Models;
     use magray_core::schedule::Fallback;
     use magray_core::{CpuPath, PrecisionChoice};
@@ -281,7 +284,7 @@ mod tests {
     fn choices(options: &EncoderOptions, allowed: Allowed) -> Choices {
         let model = ModelSource::Synthetic("tiny".parse().unwrap()).into();
         let models = Models::open(&[model], options, None).unwrap();
-        let devices = Devices { gpus: vec![Gpu::Cuda(gpu())], reason: None, allowed };
+        let devices = Devices { gpus: vec![Gpu::cuda(gpu(), &options.gpu)], reason: None, allowed };
         Choices::new(options, &models.packer, &devices, vec![allowed])
     }
 

@@ -3,8 +3,11 @@
 
 use super::{EngineOptions, Gpus};
 use crate::encoder::LoadError;
-use crate::executors::simulated::SimulatedGpu;
-use crate::gpu::{CONTEXT_BYTES, Declined, GpuInfo};
+use crate::executor_device::ExecutorDevice;
+use crate::executors::CudaDevice;
+use crate::gpu::{CONTEXT_BYTES, Declined, GpuInfo, GpuOptions};
+#[cfg(feature = "testing")]
+use crate::testing::SimulatedGpu;
 use crate::worker;
 use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, DeviceId};
@@ -21,45 +24,47 @@ pub(super) struct Devices {
     pub(super) allowed: Allowed,
 }
 
-/// A GPU, or what stands for one.
+/// A GPU, real or simulated.
 #[derive(Clone)]
-pub(super) enum Gpu {
-    Cuda(GpuInfo),
-    Simulated(SimulatedGpu),
+pub(super) struct Gpu {
+    pub(super) name: DeviceName,
+    /// Names it in every process alike.
+    pub(super) uuid: String,
+    /// What the driver says of it; `None`: it is simulated.
+    pub(super) info: Option<GpuInfo>,
+    /// What its worker opens.
+    pub(super) device: ExecutorDevice,
+    memory: Budget,
 }
 
 impl Gpu {
-    /// Its memory as far as it may be used. No model on a real GPU keeps state of sequences yet; that of a simulated one
-    /// takes a byte a token.
+    /// No model on a real GPU keeps state of sequences yet.
+    pub(super) fn cuda(info: GpuInfo, options: &GpuOptions) -> Self {
+        Self {
+            name: DeviceName::Cuda(info.index),
+            uuid: info.uuid.clone(),
+            device: ExecutorDevice::Cuda(CudaDevice::new(&info, options)),
+            memory: Budget { memory_max: info.memory_bytes, context: CONTEXT_BYTES, kv_max: 0 },
+            info: Some(info),
+        }
+    }
+
+    /// The state of a sequence takes a byte a token there.
+    #[cfg(feature = "testing")]
+    fn simulated(gpu: SimulatedGpu) -> Self {
+        Self {
+            name: DeviceName::Simulated(gpu.index),
+            uuid: format!("SIM-{}", gpu.index),
+            device: ExecutorDevice::Simulated(gpu),
+            memory: Budget { memory_max: gpu.memory_bytes, context: 0, kv_max: gpu.kv_tokens_max },
+            info: None,
+        }
+    }
+
+    /// Its memory as far as it may be used.
     pub(super) fn memory(&self, limit: Option<u64>) -> Budget {
-        let (total, context, kv_max) = match self {
-            Self::Cuda(gpu) => (gpu.memory_bytes, CONTEXT_BYTES, 0),
-            Self::Simulated(gpu) => (gpu.memory_bytes, 0, gpu.kv_tokens_max),
-        };
-        Budget { memory_max: limit.map_or(total, |limit| limit.min(total)), context, kv_max }
-    }
-
-    pub(super) fn name(&self) -> DeviceName {
-        match self {
-            Self::Cuda(gpu) => DeviceName::Cuda(gpu.index),
-            Self::Simulated(gpu) => DeviceName::Simulated(gpu.index),
-        }
-    }
-
-    /// What names it for ever.
-    pub(super) fn uuid(&self) -> String {
-        match self {
-            Self::Cuda(gpu) => gpu.uuid.clone(),
-            Self::Simulated(gpu) => format!("SIM-{}", gpu.index),
-        }
-    }
-
-    /// What the driver says of it.
-    pub(super) fn info(&self) -> Option<&GpuInfo> {
-        match self {
-            Self::Cuda(gpu) => Some(gpu),
-            Self::Simulated(_) => None,
-        }
+        let total = self.memory.memory_max;
+        Budget { memory_max: limit.map_or(total, |limit| limit.min(total)), ..self.memory }
     }
 }
 
@@ -72,10 +77,13 @@ pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
         DeviceChoice::Auto if rules.fallback => Allowed::Any,
         DeviceChoice::Auto => Allowed::Gpu,
     };
-    let simulated = options.simulated_gpus.iter().copied().map(Gpu::Simulated);
+    #[cfg(feature = "testing")]
+    let simulated: Vec<Gpu> = options.simulated_gpus.iter().copied().map(Gpu::simulated).collect();
+    #[cfg(not(feature = "testing"))]
+    let simulated = Vec::new();
     let (found, reason) = match rule_out_gpu(choice, rules) {
         Some(reason) => (Vec::new(), Some(reason)),
-        None if !options.simulated_gpus.is_empty() => (simulated.collect(), None),
+        None if !simulated.is_empty() => (simulated, None),
         None if rules.memory_limit_bytes.is_some_and(|limit| limit <= CONTEXT_BYTES) => {
             (Vec::new(), Some(no_room(rules)))
         }
@@ -100,9 +108,9 @@ pub(super) fn assign(options: &EngineOptions, devices: &Devices) -> Result<Vec<A
         None => Ok(devices.allowed),
         Some(DeviceName::Cpu) => Ok(Allowed::Cpu),
         Some(name) => {
-            let at = devices.gpus.iter().position(|gpu| gpu.name() == name);
+            let at = devices.gpus.iter().position(|gpu| gpu.name == name);
             let device = device_of_gpu(at.ok_or_else(|| not_there(name))?);
-            // As where no model is assigned: a GPU that was named, or must be used, has nobody to stand in for it.
+            // As where no model is assigned: a GPU that was named, or must be used, has no other to stand in for it.
             Ok(if devices.allowed == Allowed::Any { Allowed::Rather(device) } else { Allowed::Only(device) })
         }
     };
@@ -164,5 +172,5 @@ fn chosen(options: &EngineOptions) -> Result<Vec<Gpu>, Declined> {
     // A GPU that is named twice is one GPU.
     let mut seen = HashSet::new();
     chosen.retain(|gpu| seen.insert(gpu.uuid.clone()));
-    Ok(chosen.into_iter().map(Gpu::Cuda).collect())
+    Ok(chosen.into_iter().map(|gpu| Gpu::cuda(gpu, &options.encoder.gpu)).collect())
 }

@@ -29,7 +29,8 @@ pub(super) trait ExecutorHandle: Send + Sync {
     /// Ends for good, at once.
     fn kill(&self) {}
 
-    /// Ends the worker as a stranger would, for tests.
+    /// Ends the worker as another program would.
+    #[cfg(feature = "testing")]
     fn strike(&self) {}
 
     /// Waits until its threads have ended, after `stop` or `kill`; `false` if they have not by then.

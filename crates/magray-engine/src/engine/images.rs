@@ -183,9 +183,9 @@ impl Images {
 mod tests {
     use super::*;
     use crate::executor_device::ExecutorDevice;
-    use crate::executors::simulated::SimulatedGpu;
     use crate::executors::{ExecutorModel, ModelSource};
     use crate::gpu::SandboxMode;
+    use crate::testing::SimulatedGpu;
     use crate::worker::WorkerSpec;
     use magray_core::{Precision, PrecisionChoice};
 

@@ -9,9 +9,9 @@ use super::dispatcher::Dispatcher;
 use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Order, Turn, TurnStep, What, join_until};
 use super::images::{Holder, Images};
 use crate::executors::{Failure, FailureKind, NewTokens};
-use crate::faults::{FaultOrder, FaultPlan};
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use crate::packed::Tokens;
+use crate::testing::FaultOrder;
 use crate::worker::{self, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
 use magray_core::schedule::{DeviceId, Ending};
 use magray_core::{DeviceName, Precision};
@@ -30,8 +30,8 @@ pub(super) struct InWorkerSpec {
     /// The program that workers are.
     pub(super) exe: PathBuf,
     pub(super) worker: WorkerSpec,
-    /// What is to go wrong with it, for tests.
-    pub(super) faults: Option<FaultPlan>,
+    /// The fault plan for its device, for tests.
+    pub(super) faults: Option<String>,
     pub(super) canaries: Arc<[Canary]>,
     /// What people call the models.
     pub(super) names: Arc<[String]>,
@@ -150,6 +150,7 @@ impl ExecutorHandle for InWorker {
         has_ended
     }
 
+    #[cfg(feature = "testing")]
     fn strike(&self) {
         if let Some(handle) = &self.0.lock().handle {
             handle.strike();
@@ -338,9 +339,9 @@ impl Inner {
 
     /// What is to go wrong with a worker that starts now.
     fn order(&self) -> Option<FaultOrder> {
-        let (plan, dispatcher) = (self.spec.faults.as_ref()?, self.dispatcher.upgrade()?);
+        let (plan, dispatcher) = (self.spec.faults.clone()?, self.dispatcher.upgrade()?);
         let (now, state) = (dispatcher.started().elapsed(), self.lock());
-        Some(FaultOrder { plan: plan.to_string(), from: state.ended, now, batches: state.batches })
+        Some(FaultOrder { plan, from: state.ended, now, batches: state.batches })
     }
 
     /// Takes what the worker says until it is gone.

@@ -80,7 +80,6 @@ mod proof;
 mod ranking;
 mod sandbox_check;
 mod status;
-mod tampering;
 mod token_stream;
 mod work;
 
@@ -99,7 +98,6 @@ pub use token_stream::{Prompt, TokenStream};
 pub use work::{Answer, EngineError, Output, Work};
 
 pub use crate::executors::ModelSource;
-pub use crate::executors::simulated::SimulatedGpu;
 pub use crate::gpu::MemoryStats;
 pub use crate::worker::{Attempt, Outcome, Sandbox};
 pub use magray_core::schedule::{
@@ -109,9 +107,10 @@ pub use magray_core::schedule::{
 
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executors::OpenExecutor;
-use crate::faults::FaultPlan;
 use crate::health::AlertOptions;
 use crate::reading::Reader;
+#[cfg(feature = "testing")]
+use crate::testing::{FaultPlan, SimulatedGpu};
 use crate::tokenize::Encoded;
 use assembly::Assembly;
 use canary::Canary;
@@ -142,8 +141,10 @@ pub struct EngineOptions {
     /// The program whose command `worker` is a GPU worker: this one.
     pub worker_exe: PathBuf,
     /// Workers that behave like GPUs and compute on the CPU, for tests.
+    #[cfg(feature = "testing")]
     pub simulated_gpus: Vec<SimulatedGpu>,
     /// Faults to happen, for tests.
+    #[cfg(feature = "testing")]
     pub faults: Option<FaultPlan>,
     /// Who is told when a device leaves or returns.
     pub alerts: AlertOptions,
@@ -170,7 +171,9 @@ impl EngineOptions {
             schedule: Options::default(),
             in_process: None,
             worker_exe: PathBuf::new(),
+            #[cfg(feature = "testing")]
             simulated_gpus: Vec::new(),
+            #[cfg(feature = "testing")]
             faults: None,
             alerts: AlertOptions::default(),
             monitor_interval: None,

@@ -32,9 +32,9 @@ struct State {
 impl News {
     pub(super) fn new(gpus: &[Gpu], alerts: AlertOptions, ledger: Option<PathBuf>) -> Self {
         let known = |gpu: &Gpu| Known {
-            name: gpu.name().to_string(),
-            uuid: gpu.uuid(),
-            hardware: gpu.info().map(|info| info.name.clone()),
+            name: gpu.name.to_string(),
+            uuid: gpu.uuid.clone(),
+            hardware: gpu.info.as_ref().map(|info| info.name.clone()),
         };
         let gpus: Vec<_> = gpus.iter().map(known).collect();
         let ledger = Ledger::open(ledger);

@@ -4,8 +4,7 @@
 use super::devices::{self, Gpu};
 use super::{EngineModel, EngineOptions};
 use crate::encoder::LoadError;
-use crate::executor_device::ExecutorDevice;
-use crate::executors::{CudaDevice, ExecutorModel};
+use crate::executors::ExecutorModel;
 use crate::worker::{Attempt, Sandbox, SpawnError, WorkerSpec, try_sandbox};
 use magray_core::{DeviceName, Reason};
 
@@ -24,12 +23,8 @@ pub fn check_sandbox(options: &EngineOptions) -> Result<(Vec<SandboxCheck>, Opti
     let found = devices::find(options)?;
     let models: Vec<ExecutorModel> = options.models.iter().map(|model| worker_model(model, options)).collect();
     let check = |gpu: &Gpu| {
-        let device = match gpu {
-            Gpu::Cuda(gpu) => ExecutorDevice::Cuda(CudaDevice::new(gpu, &options.encoder.gpu)),
-            Gpu::Simulated(gpu) => ExecutorDevice::Simulated(*gpu),
-        };
         let spec = WorkerSpec {
-            device,
+            device: gpu.device.clone(),
             models: models.clone(),
             // It gets no batch.
             slots: 1,
@@ -41,7 +36,7 @@ pub fn check_sandbox(options: &EngineOptions) -> Result<(Vec<SandboxCheck>, Opti
             faults: None,
         };
         let tried = try_sandbox(&options.worker_exe, &spec, options.schedule.recovery.start_max);
-        SandboxCheck { device: gpu.name(), tried }
+        SandboxCheck { device: gpu.name, tried }
     };
     Ok((found.gpus.iter().map(check).collect(), found.reason.filter(Reason::is_fallback)))
 }

@@ -1,14 +1,12 @@
 //! What computes: the contract of all executors, and those that are built in.
 //! Knows no queue: where an executor runs, in this process or in a worker, is for the engine to say.
 
-pub mod conformance;
 pub(crate) mod cpu;
 mod cpu_stream;
 pub(crate) mod cuda;
 mod failure;
 mod feed;
 pub(crate) mod native;
-pub(crate) mod simulated;
 mod spec;
 
 pub use failure::{Failure, FailureKind};
@@ -31,7 +29,7 @@ use std::time::Duration;
 /// It knows the models that it was opened with, by their places in that list. Its methods are called from several threads:
 /// one computes, others bring models and take them away; orders for one model come one after the other. A failure leaves it
 /// as usable as its kind says: after [`FailureKind::Sticky`] and [`FailureKind::Lost`] it is closed and another is opened.
-/// [`conformance::Suite`] says what else must hold.
+/// [`crate::testing::conformance::Suite`] says what else must hold.
 pub trait Executor: Send + Sync {
     /// What its devices are called.
     fn label(&self) -> Label;

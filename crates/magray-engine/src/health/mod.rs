@@ -5,7 +5,6 @@ mod alert;
 mod ledger;
 mod monitor;
 mod nvml;
-mod scripted;
 mod words;
 
 pub use alert::{Alert, AlertOptions, Alerts};
@@ -13,11 +12,16 @@ pub use ledger::{Ledger, LedgerError, Outage};
 pub use magray_core::health::{HealthRules, HealthSample, Judge, Remark, ThrottleReasons, XidKind};
 pub use monitor::{Monitor, MonitorOptions};
 pub use nvml::NvmlSource;
-pub use scripted::{ScriptHandle, ScriptedFault, ScriptedKind, ScriptedSource};
 pub use words::{host_name, utc, utc_of};
 
 /// Where samples of GPUs come from.
 pub trait HealthSource: Send {
     /// How a GPU is now, by its place in the list that the source was made with. Of an unknown place, nothing.
     fn sample(&mut self, gpu: usize) -> HealthSample;
+}
+
+impl<F: FnMut(usize) -> HealthSample + Send> HealthSource for F {
+    fn sample(&mut self, gpu: usize) -> HealthSample {
+        self(gpu)
+    }
 }

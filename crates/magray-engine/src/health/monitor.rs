@@ -129,30 +129,31 @@ impl Watched {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ScriptedFault, ScriptedKind, ScriptedSource};
     use super::*;
+    use magray_core::health::ThrottleReasons;
     use magray_core::schedule::Fault;
     use std::sync::mpsc;
 
-    fn at_once(gpu: usize, kind: ScriptedKind) -> ScriptedFault {
-        ScriptedFault { gpu, kind, from: Duration::ZERO, lasts: Duration::MAX }
-    }
-
     #[test]
     fn every_gpu_is_told_of_at_every_look_with_a_judge_of_its_own() {
-        let faults = vec![at_once(1, ScriptedKind::Xid(79)), at_once(2, ScriptedKind::Hot)];
+        let mut xids = vec![79];
+        let source = move |gpu| match gpu {
+            // The driver reports a number once; the judge remembers it.
+            1 => HealthSample { xids: std::mem::take(&mut xids), ..HealthSample::default() },
+            2 => HealthSample { throttle: Some(ThrottleReasons::THERMAL), ..HealthSample::default() },
+            _ => HealthSample::default(),
+        };
         let options = MonitorOptions { gpus: 3, interval: Duration::from_millis(1), ..MonitorOptions::default() };
         let (sender, told) = mpsc::channel();
         // Once the test has seen enough, nobody listens.
         let tell = move |gpu, condition, _: &HealthSample| sender.send((gpu, condition)).unwrap_or_default();
-        let monitor = Monitor::start(Box::new(ScriptedSource::new(faults)), options, tell).unwrap();
+        let monitor = Monitor::start(Box::new(source), options, tell).unwrap();
         let seen: Vec<_> = told.iter().take(9).collect();
         drop(monitor);
         for (at, (gpu, condition)) in seen.into_iter().enumerate() {
             assert_eq!(gpu, at % 3);
             match gpu {
                 0 => assert_eq!(condition, Condition::Fine),
-                // The number is told once; the judge remembers it.
                 1 => assert_eq!(condition, Condition::Bad(Fault::Xid(79))),
                 _ => assert!(matches!(condition, Condition::Hot { .. }), "{condition:?}"),
             }
@@ -164,7 +165,7 @@ mod tests {
         let options = MonitorOptions { interval: Duration::from_secs(1_000_000), ..MonitorOptions::default() };
         let (sender, told) = mpsc::channel();
         let tell = move |gpu, _, _: &HealthSample| sender.send(gpu).unwrap();
-        let monitor = Monitor::start(Box::new(ScriptedSource::new(Vec::new())), options, tell).unwrap();
+        let monitor = Monitor::start(Box::new(|_: usize| HealthSample::default()), options, tell).unwrap();
         assert_eq!(told.recv(), Ok(0), "the first look is at once");
         // Were it to sleep out its interval, this would never return.
         drop(monitor);

@@ -10,7 +10,6 @@ mod handle;
 mod holdings;
 mod jobs;
 mod message;
-mod mishaps;
 mod process;
 mod receiver;
 mod sandbox;

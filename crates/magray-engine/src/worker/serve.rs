@@ -5,7 +5,6 @@ use super::channel::{ChannelError, Incoming, SharedOutgoing};
 use super::confine;
 use super::holdings::Holdings;
 use super::message::{Batch, FromWorker, Image, ToSupervisor, ToWorker, TurnStep};
-use super::mishaps::{Mishaps, Planned};
 use super::sandbox::{self, Targets, attempt_all};
 use super::slots::{Slots, Staged};
 use super::spec::{ReadyMessage, WorkerSpec};
@@ -13,9 +12,8 @@ use super::survey;
 use super::transfers::Transfers;
 use super::wire::{Garbled, decode, field_of};
 use crate::executors::{Executor, Failure, FailureKind, Label, Outcomes, SequenceStep, Steps};
-use crate::faults::{FaultKind, Place};
-use crate::gpu::GpuError;
-use magray_device::cuda::{CudaError, InjectedFault};
+#[cfg(feature = "testing")]
+use crate::testing::WorkerFaults;
 use serde::Serialize;
 use std::io;
 use std::os::fd::AsFd;
@@ -53,8 +51,6 @@ impl From<Garbled> for ServeError {
 const HEARTBEAT: Duration = Duration::from_millis(200);
 /// How often memory that is not needed any more is looked for.
 const TENDING: Duration = Duration::from_secs(1);
-/// How many times as long a slow device takes.
-const SLOW_FACTOR: u32 = 8;
 
 /// Runs a worker on the socket that is this process's stdin, until it is told to stop or its supervisor is gone.
 ///
@@ -95,9 +91,14 @@ fn run(
         _ => return Err(Garbled("something else before what to open").into()),
     };
     let refuse = |failure: Failure| Ok(outgoing.send(&ToSupervisor::NotReady(failure))?);
-    let (spec, faults) = match read_spec(spec) {
-        Ok(read) => read,
+    let spec = match read_spec(spec) {
+        Ok(spec) => spec,
         Err(failure) => return refuse(failure),
+    };
+    #[cfg(feature = "testing")]
+    let faults = match spec.faults.as_ref().map(WorkerFaults::read).transpose() {
+        Ok(faults) => faults,
+        Err(error) => return refuse(not_understood(error.to_string())),
     };
     // Before the first thread: those that follow inherit it.
     let sandbox = match sandbox::enter(&spec) {
@@ -124,15 +125,18 @@ fn run(
     let fd = incoming.take_fd().ok_or(Garbled("no memory with the message that announced it"))?;
     let slots = Slots::take_over(fd, layout)?;
     let holdings = Arc::new(Holdings::new(spec.device.context_bytes(), spec.models.len()));
-    let mishaps = Mishaps::new(faults.as_ref(), Place::Heartbeat);
-    start_heartbeats(outgoing.clone(), &executor, Arc::clone(&holdings), mishaps)?;
+    let is_frozen: Box<dyn FnMut() -> bool + Send> = Box::new(|| false);
+    #[cfg(feature = "testing")]
+    let (executor, is_frozen) = match &faults {
+        Some(faults) => (faults.around(executor), faults.freezes()),
+        None => (executor, is_frozen),
+    };
+    start_heartbeats(outgoing.clone(), &executor, Arc::clone(&holdings), is_frozen)?;
     start_tending(&executor)?;
-    let mishaps = Mishaps::new(faults.as_ref(), Place::Load);
-    let transfers = Transfers::start(Arc::clone(&executor), &spec, holdings, outgoing.clone(), mishaps)?;
-    let mishaps = Mishaps::new(faults.as_ref(), Place::Batch);
+    let transfers = Transfers::start(Arc::clone(&executor), &spec, holdings, outgoing.clone())?;
     let models = spec.models.len();
     let (staged, outcomes) = (Staged::default(), Outcomes::default());
-    let mut worker = Worker { executor, models, slots, staged, outcomes, mishaps };
+    let mut worker = Worker { executor, models, slots, staged, outcomes };
     loop {
         match incoming.next()? {
             ToWorker::Batch(batch) => worker.answer(batch, outgoing)?,
@@ -158,13 +162,18 @@ fn run(
     }
 }
 
-fn read_spec(field: &[u8]) -> Result<(WorkerSpec, Option<Planned>), Failure> {
-    let refuse = |message: String| Failure::new(FailureKind::Transient, "not_understood", message);
-    let spec: WorkerSpec =
-        decode(field).map_err(|Garbled(what)| refuse(format!("the worker was told what to open by {what}")))?;
-    let plan = spec.faults.as_ref().map(Planned::read).transpose();
-    let faults = plan.map_err(|error| refuse(error.to_string()))?;
-    Ok((spec, faults))
+fn read_spec(field: &[u8]) -> Result<WorkerSpec, Failure> {
+    let garbled = |Garbled(what)| not_understood(format!("the worker was told what to open by {what}"));
+    let spec: WorkerSpec = decode(field).map_err(garbled)?;
+    #[cfg(not(feature = "testing"))]
+    if spec.faults.is_some() {
+        return Err(not_understood("this build injects no faults: build it with the feature `testing`".to_owned()));
+    }
+    Ok(spec)
+}
+
+fn not_understood(message: String) -> Failure {
+    Failure::new(FailureKind::Transient, "not_understood", message)
 }
 
 fn written(content: &impl Serialize) -> Vec<u8> {
@@ -176,7 +185,7 @@ fn start_heartbeats(
     outgoing: SharedOutgoing,
     executor: &Arc<dyn Executor>,
     holdings: Arc<Holdings>,
-    mut mishaps: Mishaps,
+    mut is_frozen: Box<dyn FnMut() -> bool + Send>,
 ) -> io::Result<()> {
     let executor = Arc::downgrade(executor);
     let beat = move || {
@@ -184,7 +193,7 @@ fn start_heartbeats(
             let (memory, accounts) = holdings.measure(|| executor.memory());
             drop(executor);
             let heartbeat = FromWorker::Heartbeat { memory, accounts };
-            if !mishaps.is_on(FaultKind::Freeze) && outgoing.send(&ToSupervisor::Event(heartbeat)).is_err() {
+            if !is_frozen() && outgoing.send(&ToSupervisor::Event(heartbeat)).is_err() {
                 // Nobody hears it any more: the watcher ends the process.
                 return;
             }
@@ -216,7 +225,6 @@ struct Worker {
     slots: Slots,
     staged: Staged,
     outcomes: Outcomes,
-    mishaps: Mishaps,
 }
 
 impl Worker {
@@ -252,25 +260,12 @@ impl Worker {
 
     /// Computes the staged batch, or steps where there are some; says how long that took. The inner error is the executor's.
     fn compute(&mut self, batch: Batch, steps: &[TurnStep]) -> Result<Result<Duration, Failure>, ServeError> {
-        let Self { executor, models, staged, outcomes, mishaps, .. } = self;
+        let Self { executor, models, staged, outcomes, .. } = self;
         let model = batch.model as usize;
         if model >= *models {
             return Err(Garbled("a batch for a model that is not there").into());
         }
         let began = Instant::now();
-        let befalls = mishaps.befall(staged.ids());
-        let planned = |error: CudaError| Err(GpuError::from(error).into());
-        let injected = match befalls.fault {
-            Some(FaultKind::Crash) => std::process::abort(),
-            Some(FaultKind::OutOfMemory) => planned(CudaError::OutOfMemory),
-            Some(FaultKind::Transient) => planned(CudaError::Other { code: 0, name: "planned".to_owned() }),
-            Some(FaultKind::IllegalAddress) => executor.inject(model, InjectedFault::IllegalAddress),
-            Some(FaultKind::Hang) => executor.inject(model, InjectedFault::Hang),
-            _ => Ok(()),
-        };
-        if let Err(failure) = injected {
-            return Ok(Err(failure));
-        }
         let (texts, skip) = (staged.texts(), batch.skip as usize);
         let with_tokens = steps.iter().zip(&texts).map(|(step, text)| {
             let TurnStep { sequence, from, new_tokens_max } = *step;
@@ -279,13 +274,6 @@ impl Worker {
         let parts: Vec<SequenceStep<'_>> = with_tokens.collect();
         let steps = if parts.is_empty() { Steps::Texts { texts: &texts, skip } } else { Steps::Parts(&parts) };
         let ran = executor.run(model, steps, outcomes);
-        if befalls.is_wrong {
-            // Still of length 1, as a broken device's may be.
-            outcomes.rows.iter_mut().step_by(2).for_each(|number| *number = -*number);
-        }
-        if befalls.is_slow {
-            std::thread::sleep(began.elapsed() * (SLOW_FACTOR - 1));
-        }
         Ok(ran.map(|()| began.elapsed().saturating_sub(outcomes.waited)))
     }
 }

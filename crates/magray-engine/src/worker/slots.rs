@@ -149,11 +149,6 @@ impl Staged {
         };
         self.lengths.iter().map(&mut next).collect()
     }
-
-    /// The ids of all texts.
-    pub(super) fn ids(&self) -> &[u32] {
-        &self.ids
-    }
 }
 
 #[cfg(test)]
@@ -200,7 +195,7 @@ mod tests {
         there.stage(0, with, &mut staged).unwrap();
         let without = here.put(0, &[Tokens { ids: &[3], types: &[] }]);
         there.stage(0, without, &mut staged).unwrap();
-        assert_eq!((staged.ids(), staged.texts()[0].types), (&[3][..], &[][..]));
+        assert_eq!((staged.texts()[0].ids, staged.texts()[0].types), (&[3][..], &[][..]));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 
 use crate::executor_device::ExecutorDevice;
 use crate::executors::ExecutorModel;
-use crate::faults::FaultOrder;
 use crate::gpu::{MemoryStats, SandboxMode};
+use crate::testing::FaultOrder;
 use magray_core::PrecisionChoice;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -5,18 +5,16 @@ use super::channel::SharedOutgoing;
 use super::holdings::Holdings;
 use super::jobs::{Job, Jobs, TransferThread};
 use super::message::{Arrived, FromWorker, Image, ToSupervisor};
-use super::mishaps::Mishaps;
 use super::spec::WorkerSpec;
 use super::wire::Garbled;
 use crate::executors::{Arrival, Arriving, Executor, Failure, FailureKind, FilledImage};
-use crate::faults::FaultKind;
 use crate::gpu::SandboxMode;
 use magray_device::SharedMemory;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The orders of models that come and go. When it goes, the moves under way are waited for and the others dropped.
@@ -40,7 +38,6 @@ struct Crew {
     outputs_max: usize,
     is_confined: bool,
     outgoing: SharedOutgoing,
-    mishaps: Mutex<Mishaps>,
     /// Bytes a second at which weights last came from the host's memory; 0: not measured yet.
     speed: AtomicU64,
 }
@@ -55,12 +52,11 @@ impl Transfers {
         spec: &WorkerSpec,
         holdings: Arc<Holdings>,
         outgoing: SharedOutgoing,
-        mishaps: Mishaps,
     ) -> io::Result<Self> {
         let (models, outputs_max) = (spec.models.len(), spec.outputs_max);
         let is_confined = spec.sandbox != SandboxMode::Off;
-        let (mishaps, speed) = (Mutex::new(mishaps), AtomicU64::new(0));
-        let crew = Crew { executor, holdings, outputs_max, is_confined, outgoing, mishaps, speed };
+        let speed = AtomicU64::new(0);
+        let crew = Crew { executor, holdings, outputs_max, is_confined, outgoing, speed };
         let jobs = Jobs::start(move |model, what| {
             // The thread that computes would end the process by a panic; so does this one.
             if catch_unwind(AssertUnwindSafe(|| crew.work(model, what))).is_err() {
@@ -107,11 +103,7 @@ impl Crew {
     fn load(&self, model: usize, image: Image, fd: Option<OwnedFd>) {
         let began = Instant::now();
         let mut change = self.holdings.change(model);
-        let injected = self.mishaps.lock().unwrap_or_else(PoisonError::into_inner).befall_load();
-        let came = match injected {
-            Some(fault) => Err(befall(fault)),
-            None => self.bring(model, image, fd),
-        };
+        let came = self.bring(model, image, fd);
         let bytes = came.as_ref().map_or(0, |came| came.bytes);
         let came = came.and_then(|mut came| match came.arriving.take() {
             Some(arriving) => self.arrive(model, came, began, arriving).inspect_err(|failure| {
@@ -234,19 +226,6 @@ fn say(outgoing: &SharedOutgoing, event: FromWorker) {
 
 fn spoilt(outgoing: &SharedOutgoing, model: usize, image: u64, problem: Failure) {
     say(outgoing, FromWorker::ImageSpoilt { model, image, problem });
-}
-
-/// What a load becomes by plan.
-fn befall(fault: FaultKind) -> Failure {
-    let planned = |kind, code| Failure::new(kind, code, format!("planned: {code}"));
-    match fault {
-        FaultKind::LoadCrash => std::process::abort(),
-        FaultKind::LoadHang => loop {
-            std::thread::park();
-        },
-        FaultKind::LoadOutOfMemory => planned(FailureKind::OutOfMemory, "out_of_memory"),
-        _ => planned(FailureKind::Transient, "load_failed"),
-    }
 }
 
 fn not_mapped(error: &io::Error) -> Failure {

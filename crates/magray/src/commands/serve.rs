@@ -2,7 +2,8 @@
 //! Starts nothing itself; what runs is in `server`.
 
 use clap::Args;
-use magray_engine::engine::{EngineModel, EngineOptions, ModelSource, SimulatedGpu};
+use magray_engine::engine::{EngineModel, EngineOptions, ModelSource};
+use magray_engine::testing::SimulatedGpu;
 
 use super::{Context, read_settings};
 use crate::{

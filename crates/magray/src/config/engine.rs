@@ -6,8 +6,8 @@ use std::time::Duration;
 use magray_core::DeviceName;
 use magray_engine::{
     engine::{Batching, Gpus, Keeping, Limits, ModelPlan, Options, Priority, Sizing},
-    faults::FaultPlan,
     health::AlertOptions,
+    testing::{FaultPlan, FaultPlanError},
 };
 
 use super::{Config, ConfigError, Source, Value, value::NEVER};
@@ -194,7 +194,7 @@ impl Config {
 
     fn faults(&self) -> Result<Option<FaultPlan>, ConfigError> {
         let Some(text) = self.text("faults.plan") else { return Ok(None) };
-        let wrong = |error: magray_engine::faults::FaultPlanError| ConfigError::BadValue {
+        let wrong = |error: FaultPlanError| ConfigError::BadValue {
             place: "faults.plan".to_owned(),
             shown: text.clone(),
             allowed: format!("a fault plan (docs/faults.md): {error}"),

@@ -8,10 +8,10 @@ mod residency;
 mod streaming;
 
 use magray_engine::engine::{
-    Allowed, Answer, DeviceState, Engine, EngineError, EngineOptions, Gpus, ModelSource, Options, SimulatedGpu, Work,
+    Allowed, Answer, DeviceState, Engine, EngineError, EngineOptions, Gpus, ModelSource, Options, Work,
 };
-use magray_engine::faults::FaultPlan;
 use magray_engine::health::AlertOptions;
+use magray_engine::testing::{FaultPlan, SimulatedGpu};
 use magray_engine::{DeviceChoice, DeviceName, EncoderOptions, EncoderShape, GpuSelector, LoadError, SingleDevice};
 use std::time::Duration;
 

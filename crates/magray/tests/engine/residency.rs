@@ -3,8 +3,9 @@
 use super::{LONG, assert_right, options, start, text};
 use magray_engine::engine::{
     Allowed, Answer, DeviceState, Engine, EngineModel, EngineOptions, Keeping, ModelPlan, ModelSource, Options,
-    Residency, SimulatedGpu, Work,
+    Residency, Work,
 };
+use magray_engine::testing::SimulatedGpu;
 use magray_engine::{DeviceChoice, DeviceName, EncoderOptions, Precision, PrecisionChoice};
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,8 @@
 //! Tokens that come through worker processes: the same ones however often a worker dies, and none for those who left.
 
 use super::{LONG, options, start, text};
-use magray_engine::engine::{
-    Engine, EngineError, EngineOptions, Generation, Options, Prompt, SimulatedGpu, TokenStream,
-};
+use magray_engine::engine::{Engine, EngineError, EngineOptions, Generation, Options, Prompt, TokenStream};
+use magray_engine::testing::SimulatedGpu;
 use std::future::Future;
 use std::process::{Command, Stdio};
 use std::sync::Arc;

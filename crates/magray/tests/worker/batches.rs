@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, WIDTH, expected, spec, texts};
 use magray_engine::gpu::MemoryAccounts;
-use magray_engine::testing::{ExecutorDevice, Exit, FromWorker, Offer, Origin, Tokens, Work, WorkerSpec};
+use magray_engine::internals::{ExecutorDevice, Exit, FromWorker, Offer, Origin, Tokens, Work, WorkerSpec};
 use magray_engine::{DeviceName, EncoderOptions, PrecisionChoice, SingleDevice, engine};
 
 #[test]
@@ -54,8 +54,8 @@ fn all_slots_are_answered_in_order_and_keep_apart() {
 fn a_model_of_a_folder_answers_pairs_and_skips_tokens() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../magray-engine/tests/fixtures/bert");
     let mut two = spec();
-    two.models.push(magray_engine::testing::ExecutorModel {
-        source: magray_engine::testing::ModelSource::Folder(folder.clone()),
+    two.models.push(magray_engine::internals::ExecutorModel {
+        source: magray_engine::internals::ModelSource::Folder(folder.clone()),
         precision: PrecisionChoice::Auto,
     });
     let mut rig = Rig::open(&two);

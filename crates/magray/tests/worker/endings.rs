@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, expected, spec, spec_with_faults, texts};
 use magray_core::schedule::Ending;
-use magray_engine::testing::{Exit, FromWorker};
+use magray_engine::internals::{Exit, FromWorker};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
@@ -22,8 +22,8 @@ fn a_worker_that_is_stopped_answers_everything_first() {
     for (slot, texts) in batches.iter().enumerate() {
         assert_eq!(rig.rows(slot, 16), expected(texts), "the answers outlive the worker");
     }
-    let texts = [magray_engine::testing::Tokens { ids: &[1], types: &[] }];
-    let work = magray_engine::testing::Work { batch: 9, slot: 0, model: 0, skip: 0, texts: &texts };
+    let texts = [magray_engine::internals::Tokens { ids: &[1], types: &[] }];
+    let work = magray_engine::internals::Work { batch: 9, slot: 0, model: 0, skip: 0, texts: &texts };
     assert!(rig.handle.submit(work).is_err(), "no worker is there to take it");
 }
 

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, WIDTH, expected, spec, spec_with_faults, texts};
 use magray_core::schedule::{Ending, Failure};
-use magray_engine::testing::{ExecutorDevice, Exit, FaultOrder, FromWorker, Offer, SimulatedGpu, WorkerSpec};
+use magray_engine::internals::{ExecutorDevice, Exit, FaultOrder, FromWorker, Offer, SimulatedGpu, WorkerSpec};
 use std::time::Duration;
 
 /// How the batch under way failed.

@@ -2,7 +2,7 @@
 #![cfg(target_os = "linux")]
 
 use crate::rig::{HOLDER, Rig, expected, images, spec, texts};
-use magray_engine::testing::Exit;
+use magray_engine::internals::Exit;
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};

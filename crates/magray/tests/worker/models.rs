@@ -3,7 +3,7 @@
 use crate::rig::{HOLDER, Rig, WIDTH, expected, images, spec, texts};
 use magray_core::schedule::{DeviceId, Failure as FailureKind};
 use magray_engine::EncoderShape;
-use magray_engine::testing::{
+use magray_engine::internals::{
     Arrived, ExecutorDevice, ExecutorModel, Exit, FromWorker, Holder, ModelSource, Offer, Origin, SimulatedGpu, Tokens,
     Work, WorkerSpec,
 };
@@ -140,7 +140,7 @@ fn hear_beats(rig: &mut Rig) {
 }
 
 /// Kills a worker in the midst of a move and lets the next one answer.
-fn killed_in_the_midst(gpu: SimulatedGpu, order: impl Fn(&mut Rig, &magray_engine::testing::Images)) {
+fn killed_in_the_midst(gpu: SimulatedGpu, order: impl Fn(&mut Rig, &magray_engine::internals::Images)) {
     let images = images(1);
     let mut rig = Rig::open(&spec_of(1, gpu));
     order(&mut rig, &images);
@@ -197,7 +197,7 @@ fn a_worker_killed_while_weights_leave_keeps_the_image() {
 fn memory_that_is_full_refuses_loads_and_wakes_and_loses_nothing() {
     let gpu = SimulatedGpu { memory_bytes: tiny_bytes() * 3 / 2, ..SimulatedGpu::default() };
     let mut rig = Rig::open(&spec_of(2, gpu));
-    let full = |loaded: Result<Arrived, magray_engine::testing::Failure>| {
+    let full = |loaded: Result<Arrived, magray_engine::internals::Failure>| {
         assert_eq!(loaded.map_err(|problem| problem.kind), Err(FailureKind::OutOfMemory));
     };
     let texts = texts(1, 2);
@@ -310,7 +310,7 @@ fn an_image_that_is_not_whole_is_refused_and_the_files_are_read() {
 #[test]
 fn an_image_too_small_is_spoilt_and_the_model_is_there() {
     let mut rig = Rig::open(&spec());
-    let images = magray_engine::testing::Images::new(vec![4096]);
+    let images = magray_engine::internals::Images::new(vec![4096]);
     rig.order_with(&images, HOLDER, 0);
     let both = [rig.hear().unwrap(), rig.hear().unwrap()];
     assert!(both.iter().any(|said| matches!(said, FromWorker::ImageSpoilt { image: 1, .. })), "{both:?}");

@@ -2,7 +2,7 @@
 
 use magray_core::schedule::DeviceId;
 use magray_engine::gpu::SandboxMode;
-use magray_engine::testing::{
+use magray_engine::internals::{
     Arrived, ExecutorDevice, ExecutorModel, Exit, Failure, FaultOrder, FromWorker, Holder, Images, ModelSource, Offer,
     Ready, SimulatedGpu, SpawnError, Tokens, Work, WorkerHandle, WorkerReceiver, WorkerSpec, spawn,
 };

@@ -3,7 +3,7 @@
 
 use crate::rig::{EXE, LONG, Rig, expected, spec, texts};
 use magray_engine::gpu::SandboxMode;
-use magray_engine::testing::{
+use magray_engine::internals::{
     Attempt, ExecutorModel, Exit, ModelSource, Offer, Outcome, Sandbox, WorkerSpec, try_sandbox,
 };
 use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 
 use crate::rig::{EXE, LONG, Rig, spec, spec_with_faults, try_start};
 use magray_core::schedule::Ending;
-use magray_engine::testing::{Exit, SpawnError, spawn};
+use magray_engine::internals::{Exit, SpawnError, spawn};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -63,7 +63,7 @@ fn a_start_that_hangs_can_be_ended_from_another_thread() {
     let impostor = Impostor::new("exec sleep 1000");
     let (tell, told) = std::sync::mpsc::channel();
     let killer = std::thread::spawn(move || {
-        let switch: magray_engine::testing::KillSwitch = told.recv().unwrap();
+        let switch: magray_engine::internals::KillSwitch = told.recv().unwrap();
         switch.kill();
         switch.kill();
     });

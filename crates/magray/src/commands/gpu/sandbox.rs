@@ -6,7 +6,8 @@ use std::env;
 use clap::Args;
 use magray_engine::{
     DeviceChoice, EncoderOptions,
-    engine::{Attempt, EngineOptions, ModelSource, Outcome, Sandbox, SandboxCheck, SimulatedGpu, check_sandbox},
+    engine::{Attempt, EngineOptions, ModelSource, Outcome, Sandbox, SandboxCheck, check_sandbox},
+    testing::SimulatedGpu,
 };
 use serde_json::{Value, json};
 

@@ -1,8 +1,10 @@
 //! What every executor must do, checked by doing it: models come and go, rows stay the same, memory goes back to nothing.
 //! Knows nothing of what rows mean, and panics with what does not hold.
 
-use super::{Bell, Executor, ExecutorModel, Failure, FailureKind, Feed, InjectedFault, Job, OpenExecutor, Origin};
-use super::{Outcomes, SequenceStep, Steps};
+use crate::executors::{
+    Bell, Executor, ExecutorModel, Failure, FailureKind, Feed, InjectedFault, Job, OpenExecutor, Origin,
+};
+use crate::executors::{NewTokens, Outcomes, SequenceStep, Steps};
 use crate::packed::Tokens;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -135,7 +137,7 @@ impl Suite<'_> {
             assert!(!rows(executor, 0, &self.texts(1)).is_empty(), "and goes on");
             return;
         }
-        let must = |new: Result<Vec<super::NewTokens>, Failure>| new.unwrap_or_else(|failure| panic!("{failure}"));
+        let must = |new: Result<Vec<NewTokens>, Failure>| new.unwrap_or_else(|failure| panic!("{failure}"));
         let whole = must(advance(0, prompt.len(), 3));
         assert!(whole.len() == 1 && (1..=3).contains(&whole[0].tokens.len()), "1 to 3 new tokens");
         assert!(

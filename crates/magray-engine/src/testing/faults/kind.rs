@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FaultKind {
+pub(crate) enum FaultKind {
     /// A kernel writes where it may not: the worker can compute nothing any more.
     IllegalAddress,
     /// The device's memory is full.
@@ -42,7 +42,7 @@ pub enum FaultKind {
 
 /// Who makes a fault happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub(crate) enum Place {
     /// The worker, with a batch.
     Batch,
     /// The worker, with a model that it loads.
@@ -92,7 +92,7 @@ impl FaultKind {
     ];
 
     /// Who makes it happen.
-    pub fn place(self) -> Place {
+    pub(crate) fn place(self) -> Place {
         match self {
             Self::IllegalAddress
             | Self::OutOfMemory

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 /// What a script is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clock {
+pub(crate) struct Clock {
     /// Time since the start of the engine.
-    pub now: Duration,
+    pub(crate) now: Duration,
     /// The number of the batch that is about to be computed, counted from 1; 0 where there is none.
-    pub batch: u64,
+    pub(crate) batch: u64,
 }
 
 /// The faults of one place of one device.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub(crate) struct Script {
     place: Place,
     entries: Vec<Running>,
     /// What goes on, and until when.
@@ -41,7 +41,7 @@ const DUE_MAX: usize = 16;
 
 impl Script {
     /// What happens at this place. Faults that were due before `from` are past; what is left of those that go on is not.
-    pub fn new(plan: &FaultPlan, place: Place, from: Duration) -> Self {
+    pub(crate) fn new(plan: &FaultPlan, place: Place, from: Duration) -> Self {
         let numbered = plan.entries.iter().enumerate();
         let is_here = |entry: &Entry| entry.kind.is_none_or(|kind| kind.place() == place);
         let running = |(index, entry): (usize, &Entry)| {
@@ -57,31 +57,31 @@ impl Script {
 
     /// The fault that befalls this batch, or that happens now; asked once a batch, or until there is none. Those that go
     /// on for a while are told by [`Script::is_on`].
-    pub fn next_due(&mut self, clock: Clock) -> Option<FaultKind> {
+    pub(crate) fn next_due(&mut self, clock: Clock) -> Option<FaultKind> {
         self.advance(clock.now);
         let with_batch = self.entries.iter().find(|running| running.entry.befalls(clock.batch));
         with_batch.and_then(|running| running.entry.kind).or_else(|| self.entries.iter_mut().find_map(Running::take))
     }
 
     /// Whether a fault of this kind goes on.
-    pub fn is_on(&mut self, kind: FaultKind, now: Duration) -> bool {
+    pub(crate) fn is_on(&mut self, kind: FaultKind, now: Duration) -> bool {
         self.advance(now);
         self.lasting.iter().any(|(known, _)| *known == kind)
     }
 
     /// All that goes on.
-    pub fn going_on(&mut self, now: Duration) -> Vec<FaultKind> {
+    pub(crate) fn going_on(&mut self, now: Duration) -> Vec<FaultKind> {
         self.advance(now);
         self.lasting.iter().map(|(kind, _)| *kind).collect()
     }
 
     /// When the next fault is due that comes by time, if any.
-    pub fn next_at(&self) -> Option<Duration> {
+    pub(crate) fn next_at(&self) -> Option<Duration> {
         self.entries.iter().filter_map(|running| running.times.next).min()
     }
 
     /// Whether a batch that holds these tokens is poison.
-    pub fn is_poison(&self, ids: &[u32]) -> bool {
+    pub(crate) fn is_poison(&self, ids: &[u32]) -> bool {
         let is_in = |running: &Running| matches!(running.entry.trigger, Trigger::Id(id) if ids.contains(&id));
         self.entries.iter().any(is_in)
     }

@@ -1,9 +1,10 @@
 //! A GPU that is none: the CPU's arithmetic behind a GPU's interface, with memory, speed and failures by script.
 //! Meant for tests on machines without a GPU; nobody should compute with it.
 
-use super::cpu::CpuExecutor;
-use super::native::{Hosted, Loading, NativeDevice, NativeModel};
-use super::{Failure, Label, NewTokens, OnFilled, SequenceStep};
+use super::SimulatedGpu;
+use crate::executors::cpu::CpuExecutor;
+use crate::executors::native::{Hosted, Loading, NativeDevice, NativeModel};
+use crate::executors::{Failure, Label, NewTokens, OnFilled, SequenceStep};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::Model;
 use crate::packed::Tokens;
@@ -14,52 +15,12 @@ use magray_core::{EncoderShape, Precision};
 use magray_device::SharedMemory;
 use magray_device::cpu::Cpu;
 use magray_device::cuda::{CudaError, DeviceError, InjectedFault};
-use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 mod filling;
 mod generating;
-
-/// What a simulated GPU is like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SimulatedGpu {
-    /// Its number, for its name.
-    pub index: usize,
-    /// Its memory. Weights and activations take of it what they would take of a real one's.
-    pub memory_bytes: u64,
-    /// What every batch takes at least.
-    pub batch_us: u64,
-    /// What every token adds to that. Where the CPU is slower, a batch takes as long as the CPU needs.
-    pub token_ns: u64,
-    /// What weights take to come from files, for each MiB.
-    pub load_us_per_mib: u64,
-    /// What weights take to come from the host's memory, for each MiB.
-    pub wake_us_per_mib: u64,
-    /// What weights take to leave, for each MiB.
-    pub offload_us_per_mib: u64,
-    /// What it takes to keep weights in the host's memory too, for each MiB.
-    pub fill_us_per_mib: u64,
-    /// Tokens of sequences whose state it keeps; none: it generates nothing.
-    pub kv_tokens_max: u64,
-}
-
-impl Default for SimulatedGpu {
-    fn default() -> Self {
-        Self {
-            index: 0,
-            memory_bytes: 8 << 30,
-            batch_us: 0,
-            token_ns: 0,
-            load_us_per_mib: 0,
-            wake_us_per_mib: 0,
-            offload_us_per_mib: 0,
-            fill_us_per_mib: 0,
-            kv_tokens_max: 0,
-        }
-    }
-}
 
 /// The simulated device.
 #[derive(Clone)]

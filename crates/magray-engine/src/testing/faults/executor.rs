@@ -1,0 +1,218 @@
+//! An executor that fails by plan, around any other.
+//! What the plan does not name is done by the executor inside.
+
+use super::{Clock, FaultKind, FaultPlan, FaultPlanError, Place, Script};
+use crate::executors::{Arrival, Executor, Failure, FailureKind, FilledImage, InjectedFault, Label, OnFilled};
+use crate::executors::{Outcomes, Steps};
+use crate::gpu::{GpuError, MemoryStats};
+use crate::testing::FaultOrder;
+use magray_device::SharedMemory;
+use magray_device::cuda::CudaError;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How many times as long a slow device takes.
+const SLOW_FACTOR: u32 = 8;
+
+/// The faults of a worker.
+#[derive(Debug)]
+pub(crate) struct WorkerFaults {
+    plan: FaultPlan,
+    order: FaultOrder,
+    opened: Instant,
+}
+
+impl WorkerFaults {
+    /// Reads the plan that the supervisor sent; its time is now.
+    pub(crate) fn read(order: &FaultOrder) -> Result<Self, FaultPlanError> {
+        Ok(Self { plan: order.plan.parse()?, order: order.clone(), opened: Instant::now() })
+    }
+
+    /// The executor with faults of batches and loads.
+    pub(crate) fn around(&self, inner: Arc<dyn Executor>) -> Arc<dyn Executor> {
+        let [batches, loads] = [Place::Batch, Place::Load].map(|place| Mutex::new(self.script(place)));
+        Arc::new(FaultyExecutor { inner, batches, loads })
+    }
+
+    /// Tells whether heartbeats are held back now.
+    pub(crate) fn freezes(&self) -> Box<dyn FnMut() -> bool + Send> {
+        let mut script = self.script(Place::Heartbeat);
+        Box::new(move || {
+            let now = script.now();
+            script.script.is_on(FaultKind::Freeze, now)
+        })
+    }
+
+    fn script(&self, place: Place) -> WorkerScript {
+        let Self { plan, order, opened } = self;
+        let script = Script::new(plan, place, order.from);
+        WorkerScript { script, then: order.now, opened: *opened, batches: order.batches }
+    }
+}
+
+/// The faults of one place of a worker.
+struct WorkerScript {
+    script: Script,
+    /// The time since the engine's start, when this worker was opened.
+    then: Duration,
+    opened: Instant,
+    batches: u64,
+}
+
+/// The faults of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct BatchFaults {
+    /// What happens in the place of computing, or with it.
+    fault: Option<FaultKind>,
+    is_wrong: bool,
+    is_slow: bool,
+}
+
+impl WorkerScript {
+    fn now(&self) -> Duration {
+        self.then + self.opened.elapsed()
+    }
+
+    fn next_load(&mut self) -> Option<FaultKind> {
+        let now = self.now();
+        self.script.next_due(Clock { now, batch: 0 })
+    }
+
+    fn next_batch(&mut self, steps: Steps<'_>) -> BatchFaults {
+        self.batches += 1;
+        let clock = Clock { now: self.now(), batch: self.batches };
+        let script = &mut self.script;
+        let is_poison = match steps {
+            Steps::Texts { texts, .. } | Steps::EachToken(texts) => texts.iter().any(|text| script.is_poison(text.ids)),
+            Steps::Parts(parts) => parts.iter().any(|part| script.is_poison(part.ids)),
+        };
+        let fault = if is_poison { Some(FaultKind::Crash) } else { script.next_due(clock) };
+        BatchFaults {
+            fault,
+            is_wrong: fault == Some(FaultKind::Wrong) || script.is_on(FaultKind::Wrong, clock.now),
+            is_slow: fault == Some(FaultKind::Slow) || script.is_on(FaultKind::Slow, clock.now),
+        }
+    }
+}
+
+struct FaultyExecutor {
+    inner: Arc<dyn Executor>,
+    batches: Mutex<WorkerScript>,
+    loads: Mutex<WorkerScript>,
+}
+
+impl FaultyExecutor {
+    fn fail_batch(&self, model: usize, fault: FaultKind) -> Result<(), Failure> {
+        let planned = |error: CudaError| Err(GpuError::from(error).into());
+        match fault {
+            FaultKind::Crash => std::process::abort(),
+            FaultKind::OutOfMemory => planned(CudaError::OutOfMemory),
+            FaultKind::Transient => planned(CudaError::Other { code: 0, name: "planned".to_owned() }),
+            FaultKind::IllegalAddress => self.inner.inject(model, InjectedFault::IllegalAddress),
+            FaultKind::Hang => self.inner.inject(model, InjectedFault::Hang),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a load becomes by plan.
+fn failed_load(fault: FaultKind) -> Failure {
+    let planned = |kind, code| Failure::new(kind, code, format!("planned: {code}"));
+    match fault {
+        FaultKind::LoadCrash => std::process::abort(),
+        FaultKind::LoadHang => loop {
+            std::thread::park();
+        },
+        FaultKind::LoadOutOfMemory => planned(FailureKind::OutOfMemory, "out_of_memory"),
+        _ => planned(FailureKind::Transient, "load_failed"),
+    }
+}
+
+impl Executor for FaultyExecutor {
+    fn label(&self) -> Label {
+        self.inner.label()
+    }
+
+    fn load(&self, model: usize, image: Option<FilledImage>) -> Result<Arrival, Failure> {
+        let fault = self.loads.lock().unwrap_or_else(PoisonError::into_inner).next_load();
+        fault.map_or_else(|| self.inner.load(model, image), |fault| Err(failed_load(fault)))
+    }
+
+    fn offload(&self, model: usize) {
+        self.inner.offload(model);
+    }
+
+    fn release(&self, model: usize) {
+        self.inner.release(model);
+    }
+
+    fn run(&self, model: usize, steps: Steps<'_>, outcomes: &mut Outcomes) -> Result<(), Failure> {
+        let began = Instant::now();
+        let faults = self.batches.lock().unwrap_or_else(PoisonError::into_inner).next_batch(steps);
+        if let Some(fault) = faults.fault {
+            self.fail_batch(model, fault)?;
+        }
+        let ran = self.inner.run(model, steps, outcomes);
+        if faults.is_wrong {
+            // Still of length 1, as a broken device's may be.
+            outcomes.rows.iter_mut().step_by(2).for_each(|number| *number = -*number);
+        }
+        if faults.is_slow {
+            std::thread::sleep(began.elapsed() * (SLOW_FACTOR - 1));
+        }
+        ran
+    }
+
+    fn memory(&self) -> MemoryStats {
+        self.inner.memory()
+    }
+
+    fn free(&self, sequence: u64) {
+        self.inner.free(sequence);
+    }
+
+    fn keep_image(&self, model: usize, image: SharedMemory, on_filled: OnFilled) {
+        self.inner.keep_image(model, image, on_filled);
+    }
+
+    fn rouse(&self) {
+        self.inner.rouse();
+    }
+
+    fn trim(&self) {
+        self.inner.trim();
+    }
+
+    fn tend(&self) {
+        self.inner.tend();
+    }
+
+    fn inject(&self, model: usize, fault: InjectedFault) -> Result<(), Failure> {
+        self.inner.inject(model, fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packed::Tokens;
+
+    #[test]
+    fn batches_count_on_from_the_worker_before() {
+        let order = FaultOrder {
+            plan: "transient@batch=12, wrong@5s+60m, poison@id=7".to_owned(),
+            from: Duration::from_secs(6),
+            now: Duration::from_secs(7),
+            batches: 10,
+        };
+        let mut script = WorkerFaults::read(&order).unwrap().script(Place::Batch);
+        let mut next = |id: u32| {
+            let texts = [Tokens { ids: &[id], types: &[] }];
+            script.next_batch(Steps::Texts { texts: &texts, skip: 0 })
+        };
+        let wrong = BatchFaults { is_wrong: true, ..BatchFaults::default() };
+        assert_eq!(next(1), wrong);
+        assert_eq!(next(1), BatchFaults { fault: Some(FaultKind::Transient), ..wrong });
+        assert_eq!(next(7), BatchFaults { fault: Some(FaultKind::Crash), ..wrong });
+    }
+}

@@ -13,7 +13,7 @@ pub(crate) const SETTINGS_BYTES_MAX: u64 = 16 << 20;
 /// The largest real tokenizer.json, with a quarter of a million tokens, has about 35 MB.
 pub(crate) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 
-/// The bytes of a file that must have at most so many.
+/// The bytes of a file of a limited length.
 pub(crate) fn read(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     // Asked before opening: to open a pipe waits for a writer.
     if !fs::metadata(file)?.is_file() {

@@ -50,7 +50,7 @@ impl<'a> ScoreCache<'a> {
         Scores::new(entry.cpu_texts_per_s, entry.gpu_texts_per_s)
     }
 
-    /// Keeps a measurement. Where that fails it is made again next time, so nobody need hear of it.
+    /// Keeps a measurement. Where that fails it is made again next time, so it is not reported.
     pub(crate) fn keep(&self, key: &Key, scores: Scores) {
         let Some(file) = self.file else { return };
         let mut entries = self.read();

@@ -8,7 +8,7 @@ use crate::tokenize::{Encoded, Tokenizer};
 /// What a model says of itself, and its tokenizer.
 pub(crate) struct Reader {
     pub(crate) spec: ModelSpec,
-    /// None for a synthetic model, which takes token ids alone.
+    /// None for a synthetic model, which takes only token ids.
     tokenizer: Option<Tokenizer>,
 }
 
@@ -25,7 +25,7 @@ impl Reader {
         Ok(Self { spec, tokenizer })
     }
 
-    /// A model that takes token ids alone.
+    /// A model that takes only token ids.
     pub(crate) fn without_tokenizer(spec: ModelSpec) -> Self {
         Self { spec, tokenizer: None }
     }

@@ -5,11 +5,11 @@ use super::choice::Choices;
 use super::devices::{self, Gpu, IN_PROCESS, device_of_gpu, gpu_of_device};
 use super::dispatcher::{Dispatcher, is_delivering};
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, join_until};
+use super::gpu_reports::GpuReports;
 use super::images::Images;
 use super::in_process::InProcess;
 use super::in_worker::{InWorker, InWorkerSpec};
 use super::models::Models;
-use super::news::News;
 use super::status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
@@ -43,7 +43,7 @@ const STOP_MAX: Duration = Duration::from_secs(3);
 /// The parts that run.
 pub(super) struct Assembly {
     pub(super) dispatcher: Arc<Dispatcher>,
-    pub(super) news: Arc<News>,
+    pub(super) gpu_reports: Arc<GpuReports>,
     threads: Mutex<Threads>,
 }
 
@@ -93,20 +93,20 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let plans = plans(options, &models, &gpus);
     let machine = Machine::new(specs, plans, options.schedule.clone());
 
-    let news = Arc::new(News::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
+    let gpu_reports = Arc::new(GpuReports::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
     let on_change = {
-        let news = Arc::clone(&news);
-        Box::new(move |device, change, status: ExecutorStatus| news.tell(device, change, status.blames_device))
+        let gpu_reports = Arc::clone(&gpu_reports);
+        Box::new(move |device, change, status: ExecutorStatus| gpu_reports.tell(device, change, status.blames_device))
     };
     let dispatcher = Arc::new(Dispatcher::new(machine, absent, on_change));
     let in_workers = in_workers(options, &gpus, &models, Arc::downgrade(&dispatcher));
     let cpu = InProcess::new(IN_PROCESS, Arc::clone(&models.packer), Arc::downgrade(&dispatcher))?;
     let mut all: Vec<Box<dyn ExecutorHandle>> = vec![Box::new(cpu)];
     all.extend(in_workers);
-    let given_up: Vec<_> = news.out_of_service().into_iter().map(device_of_gpu).collect();
+    let given_up: Vec<_> = gpu_reports.out_of_service().into_iter().map(device_of_gpu).collect();
     dispatcher.open(all, &given_up);
     // From here on it must be taken apart, also where a thread cannot be had.
-    let assembly = Assembly { dispatcher, news, threads: Mutex::default() };
+    let assembly = Assembly { dispatcher, gpu_reports, threads: Mutex::default() };
     let threads = || assembly.threads.lock().unwrap_or_else(PoisonError::into_inner);
     threads().clock = Some(thread("clock", &assembly.dispatcher, |dispatcher| dispatcher.keep_time())?);
     if let Some(monitor) = watch(options, &gpus, &assembly)? {
@@ -124,10 +124,10 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     // Those that compute take all cores already: half as many keep up with them.
     let background = background::Threads::start(models.packer.cpu().pool().threads() / 2)?;
     let names = options.models.iter().map(|model| model.name.clone()).collect();
-    let (transfers, proof) = (Arc::default(), Arc::default());
+    let (transfers, passes) = (Arc::default(), Arc::default());
     let unread_max = options.schedule.generation.unread_max;
     let readers = models.readers;
-    Ok(Running { assembly, readers, canaries, background, transfers, proof, choices, names, generates, unread_max })
+    Ok(Running { assembly, readers, canaries, background, transfers, passes, choices, names, generates, unread_max })
 }
 
 impl Assembly {
@@ -138,8 +138,8 @@ impl Assembly {
         let devices = dispatcher.executors().iter().zip(view.devices).enumerate().map(|(at, (executor, schedule))| {
             let status = executor.status();
             let gpu = gpu_of_device(DeviceId(at as u16));
-            let health = gpu.map(|gpu| self.news.sample(gpu));
-            let hardware = gpu.and_then(|gpu| self.news.hardware(gpu));
+            let health = gpu.map(|gpu| self.gpu_reports.sample(gpu));
+            let hardware = gpu.and_then(|gpu| self.gpu_reports.hardware(gpu));
             let (pid, memory, last_error) = (status.pid, status.memory, status.last_error);
             DeviceStatus { name: executor.name(), hardware, schedule, pid, memory, health, last_error }
         });
@@ -257,7 +257,7 @@ fn in_workers(
     gpus.iter().enumerate().map(in_worker).collect()
 }
 
-/// Watches over the GPUs: their telemetry, if it is wanted and there is any, and whether somebody has reset one.
+/// Watches over the GPUs: their telemetry, if it is wanted and there is any, and whether one was reset.
 fn watch(options: &EngineOptions, gpus: &[Gpu], assembly: &Assembly) -> Result<Option<Monitor>, LoadError> {
     if gpus.is_empty() {
         return Ok(None);
@@ -276,12 +276,12 @@ fn watch(options: &EngineOptions, gpus: &[Gpu], assembly: &Assembly) -> Result<O
     };
     let interval = options.monitor_interval.unwrap_or(LEDGER_INTERVAL).min(LEDGER_INTERVAL);
     let watched = MonitorOptions { gpus: gpus.len(), interval, ..MonitorOptions::default() };
-    let (dispatcher, news) = (Arc::downgrade(&assembly.dispatcher), Arc::clone(&assembly.news));
+    let (dispatcher, gpu_reports) = (Arc::downgrade(&assembly.dispatcher), Arc::clone(&assembly.gpu_reports));
     let monitor = Monitor::start(source, watched, move |gpu, condition, sample| {
         let Some(dispatcher) = dispatcher.upgrade() else { return };
-        news.note(gpu, sample);
+        gpu_reports.note(gpu, sample);
         dispatcher.judged(device_of_gpu(gpu), condition);
-        for gpu in news.returned_to_service() {
+        for gpu in gpu_reports.returned_to_service() {
             dispatcher.reset(device_of_gpu(gpu));
         }
     });

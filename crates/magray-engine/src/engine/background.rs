@@ -1,7 +1,7 @@
 //! Few threads beside those that compute: texts are read here, so that no runtime waits and the cores stay with the models.
-//! Takes no more than a bound, and does nothing for somebody who has left.
+//! Takes no more than a bound, and does nothing for a caller that has left.
 
-use super::{Engine, EngineError};
+use super::EngineError;
 use futures_channel::oneshot::{self, Receiver};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,12 +11,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Jobs that wait at most. What they hold is bounded by whoever hands them in.
+/// Jobs that wait at most. What they hold is bounded by their callers.
 const WAITING_MAX: usize = 1024;
 /// What callers are told to wait who find the threads busy.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
-/// The threads. They end when this is dropped and what waits is done; nobody waits for that.
+/// The threads. They end when this is dropped and what waits is done; dropping does not wait for them.
 pub(super) struct Threads(Arc<Shared>);
 
 struct Shared {
@@ -33,35 +33,11 @@ struct Jobs {
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Something that is done beside the devices, awaited. Dropped before its turn comes, it is not done at all.
-#[must_use = "what nobody awaits is not done"]
+#[must_use = "what is not awaited is not done"]
 pub struct Background<T>(Receiver<Result<T, EngineError>>);
 
-impl Engine {
-    /// Texts of up to this many bytes are read by the thread that asks: to hand over less takes longer than to read it.
-    pub const INLINE_BYTES_MAX: usize = 8 << 10;
-
-    /// Does something that takes a core for a while, such as reading texts, on one of few threads beside those that
-    /// compute. For a server that reads requests of its own form; [`Engine::embed`] and its like need no such thing.
-    pub fn background<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
-        self.0.background.run(job)
-    }
-
-    /// Reads texts of so many bytes: short ones here, long ones beside.
-    pub(super) async fn read_in_background<T: Send + 'static>(
-        &self,
-        bytes: usize,
-        read: impl FnOnce(&Self) -> Result<T, EngineError> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        if bytes <= Self::INLINE_BYTES_MAX {
-            return read(self);
-        }
-        let own = self.clone();
-        self.background(move || read(&own)).await?
-    }
-}
-
 impl Threads {
-    /// Starts so many threads.
+    /// Starts this many threads.
     pub(super) fn start(threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared { jobs: Mutex::default(), has_changed: Condvar::new() });
         // Dropped where a thread cannot be had, so that the others end.
@@ -73,7 +49,7 @@ impl Threads {
         Ok(all)
     }
 
-    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
+    pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
         let (sender, done) = oneshot::channel();
         let mut jobs = self.0.lock();
         if jobs.waiting.len() < WAITING_MAX {
@@ -93,7 +69,7 @@ impl Threads {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Something that mostly waits: it has a thread of its own, and goes on when nobody awaits it any more.
+    /// Something that mostly waits: it has a thread of its own, and goes on when it is not awaited any more.
     pub(super) fn on_own_thread(job: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
         let (sender, done) = oneshot::channel();
         std::thread::Builder::new().name("wait".to_owned()).spawn(move || drop(sender.send(caught(job))))?;
@@ -115,7 +91,7 @@ impl Drop for Threads {
 impl Shared {
     /// Does job after job until the end.
     fn work(&self) {
-        // Somebody waits for what is done here, also where all cores compute.
+        // A caller waits for this, also where all cores compute.
         magray_device::cpu::request_short_slices();
         while let Some(job) = self.next() {
             job();

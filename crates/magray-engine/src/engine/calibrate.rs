@@ -18,65 +18,57 @@ const RUN_MAX: Duration = Duration::from_secs(60);
 /// From one look for models that both devices have to the next.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-impl Engine {
-    /// How the device of a model was chosen; `None` where there is no such model.
-    pub fn outlook(&self, model: usize) -> Option<Outlook> {
-        self.0.choices.outlook(model)
+/// See [`Engine::calibrate`].
+pub(super) fn calibrate(engine: &Engine, model: usize) -> Result<Outlook, EngineError> {
+    let choices = &engine.0.choices;
+    let _only_one = choices.start_measuring();
+    let outlook = choices.outlook(model).ok_or(EngineError::NoModel(model))?;
+    let Some(spec) = engine.spec(model).filter(|_| outlook.is_unmeasured()) else { return Ok(outlook) };
+    let (shape, tokens_max) = (spec.shape, spec.max_tokens);
+    let one = texts(1, shape, tokens_max);
+    // The first run plans buffers and wakes threads, the second tells how many texts the time allows.
+    time(engine, model, Allowed::Cpu, &one)?;
+    let single = time(engine, model, Allowed::Cpu, &one)?;
+    let affordable = SPENT_MAX.as_secs_f64() / 2.0 / single.as_secs_f64().max(1e-9);
+    let batch = texts((affordable as usize).clamp(1, TEXTS), shape, tokens_max);
+    let cpu = speed(engine, model, Allowed::Cpu, &batch)?;
+    let gpu = speed(engine, model, Allowed::Only(device_of_gpu(0)), &batch)?;
+    if let Some(scores) = Scores::new(cpu, gpu) {
+        choices.measured(model, scores);
     }
+    choices.outlook(model).ok_or(EngineError::NoModel(model))
+}
 
-    /// Measures a model on both devices where its GPU was never measured, keeps the figures for later processes, and
-    /// computes the model on the CPU alone where the GPU is slower than the settings ask for. Waits until that is done.
-    pub fn calibrate(&self, model: usize) -> Result<Outlook, EngineError> {
-        let choices = &self.0.choices;
-        let _only_one = choices.start_measuring();
-        let outlook = choices.outlook(model).ok_or(EngineError::NoModel(model))?;
-        let Some(spec) = self.spec(model).filter(|_| outlook.is_unmeasured()) else { return Ok(outlook) };
-        let (shape, tokens_max) = (spec.shape, spec.max_tokens);
-        let one = texts(1, shape, tokens_max);
-        // The first run plans buffers and wakes threads, the second tells how many texts the time allows.
-        self.time(model, Allowed::Cpu, &one)?;
-        let single = self.time(model, Allowed::Cpu, &one)?;
-        let affordable = SPENT_MAX.as_secs_f64() / 2.0 / single.as_secs_f64().max(1e-9);
-        let batch = texts((affordable as usize).clamp(1, TEXTS), shape, tokens_max);
-        let cpu = self.speed(model, Allowed::Cpu, &batch)?;
-        let gpu = self.speed(model, Allowed::Only(device_of_gpu(0)), &batch)?;
-        if let Some(scores) = Scores::new(cpu, gpu) {
-            choices.measured(model, scores);
-        }
-        choices.outlook(model).ok_or(EngineError::NoModel(model))
+/// Calibrates each model that was never measured as soon as both devices have it, without loading it for that.
+pub(super) fn calibrate_in_background(engine: &Engine) -> std::io::Result<()> {
+    let models = 0..engine.0.names.len();
+    if !models.clone().any(|model| is_unmeasured(engine, model)) {
+        return Ok(());
     }
+    let weak = Arc::downgrade(&engine.0);
+    std::thread::Builder::new().name("calibrate".to_owned()).spawn(move || watch(&weak)).map(drop)
+}
 
-    /// Calibrates each model that was never measured as soon as both devices have it, without loading it for that.
-    pub(super) fn calibrate_in_background(&self) -> std::io::Result<()> {
-        let models = 0..self.0.names.len();
-        if !models.clone().any(|model| self.is_unmeasured(model)) {
-            return Ok(());
-        }
-        let weak = Arc::downgrade(&self.0);
-        std::thread::Builder::new().name("calibrate".to_owned()).spawn(move || watch(&weak)).map(drop)
-    }
+fn is_unmeasured(engine: &Engine, model: usize) -> bool {
+    engine.outlook(model).is_some_and(|outlook| outlook.is_unmeasured())
+}
 
-    fn is_unmeasured(&self, model: usize) -> bool {
-        self.outlook(model).is_some_and(|outlook| outlook.is_unmeasured())
+/// Texts a second, of the median run.
+fn speed(engine: &Engine, model: usize, allowed: Allowed, texts: &[Vec<u32>]) -> Result<f64, EngineError> {
+    time(engine, model, allowed, texts)?;
+    let mut times = Vec::new();
+    let started = Instant::now();
+    while times.is_empty() || (times.len() < RUNS_MAX && started.elapsed() < SPENT_MAX) {
+        times.push(time(engine, model, allowed, texts)?);
     }
+    times.sort_unstable();
+    Ok(texts.len() as f64 / times[times.len() / 2].as_secs_f64().max(1e-9))
+}
 
-    /// Texts a second, of the median run.
-    fn speed(&self, model: usize, allowed: Allowed, texts: &[Vec<u32>]) -> Result<f64, EngineError> {
-        self.time(model, allowed, texts)?;
-        let mut times = Vec::new();
-        let started = Instant::now();
-        while times.is_empty() || (times.len() < RUNS_MAX && started.elapsed() < SPENT_MAX) {
-            times.push(self.time(model, allowed, texts)?);
-        }
-        times.sort_unstable();
-        Ok(texts.len() as f64 / times[times.len() / 2].as_secs_f64().max(1e-9))
-    }
-
-    fn time(&self, model: usize, allowed: Allowed, texts: &[Vec<u32>]) -> Result<Duration, EngineError> {
-        let work = Work::from_ids(model, texts.to_vec());
-        let answer = self.process(Work { allowed, priority: Priority::Low, deadline: Some(RUN_MAX), ..work })?;
-        Ok(answer.computed)
-    }
+fn time(engine: &Engine, model: usize, allowed: Allowed, texts: &[Vec<u32>]) -> Result<Duration, EngineError> {
+    let work = Work::from_ids(model, texts.to_vec());
+    let answer = engine.process(Work { allowed, priority: Priority::Low, deadline: Some(RUN_MAX), ..work })?;
+    Ok(answer.computed)
 }
 
 /// Calibrates until every model is measured or the engine ends.
@@ -84,7 +76,7 @@ fn watch(weak: &Weak<Running>) {
     let mut has_failed = Vec::new();
     while let Some(engine) = weak.upgrade().map(Engine) {
         let left: Vec<usize> = (0..engine.0.names.len())
-            .filter(|model| !has_failed.contains(model) && engine.is_unmeasured(*model))
+            .filter(|model| !has_failed.contains(model) && is_unmeasured(&engine, *model))
             .collect();
         if left.is_empty() {
             return;
@@ -94,7 +86,7 @@ fn watch(weak: &Weak<Running>) {
             let residency = &status.models[model].view.residency;
             let is_there = |device: usize| residency.get(device) == Some(&Residency::OnDevice);
             if [IN_PROCESS, device_of_gpu(0)].iter().all(|device| is_there(usize::from(device.0)))
-                && engine.calibrate(model).is_err()
+                && calibrate(&engine, model).is_err()
             {
                 // The device has other troubles, which are told elsewhere.
                 has_failed.push(model);

@@ -1,9 +1,14 @@
-//! What most programs want of an engine, each as one call that is awaited: vectors, scores, cosines, many works at once.
-//! Cancel-safe: whoever drops a future takes its work back, and nothing of it is computed any more.
+//! What programs ask of models: vectors, scores and cosines as calls that are awaited, texts as tokens and tokens as text.
+//! Cancel-safe: dropping a future cancels its work. Long texts are read on threads beside the caller's.
 
-use super::{Answer, Asking, Engine, EngineError, Output, Ranked, Work};
+use super::{Answer, Engine, EngineError, Output, PendingAnswer, Ranked, RankingWork, ScoredBy, Work};
 use crate::encoder::EmbedError;
-use crate::spec::Does;
+use crate::reading::{Reader, Reading};
+use crate::spec::{Does, ModelSpec};
+use crate::tokenize::SpelledToken;
+
+/// Texts are read by the thread that asks: what is large is read beside (`background`), several requests at a time.
+const ONE: usize = 1;
 
 impl Engine {
     /// Embeds texts, with the named prompt of the model before each; without a name, with its default prompt if any. Texts
@@ -125,7 +130,7 @@ impl Engine {
     ///
     /// ```
     /// # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Work};
-    /// // A model of random weights, which reads token ids alone.
+    /// // A model of random weights, which reads only token ids.
     /// let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Synthetic("tiny".parse()?).into()]))?;
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// let works = (1..=3).map(|id| Work::from_ids(0, vec![vec![id; 4]])).chain([Work::from_ids(0, vec![])]);
@@ -138,12 +143,131 @@ impl Engine {
     /// ```
     pub async fn process_batch(&self, works: Vec<Work>) -> Vec<Result<Answer, EngineError>> {
         // All are in the queue before the first is awaited.
-        let asking: Vec<Asking> = works.into_iter().map(|work| self.ask(work)).collect();
+        let asking: Vec<PendingAnswer> = works.into_iter().map(|work| self.ask(work)).collect();
         let mut answers = Vec::with_capacity(asking.len());
         for one in asking {
             answers.push(one.await);
         }
         answers
+    }
+
+    /// What people call the models, in their order.
+    pub fn model_names(&self) -> &[String] {
+        &self.0.names
+    }
+
+    /// What a model's files say of it.
+    pub fn spec(&self, model: usize) -> Option<&ModelSpec> {
+        self.0.readers.get(model).map(|reader| &reader.spec)
+    }
+
+    /// Texts to embed as work, with the named prompt of the model before each; without a name, with its default prompt if
+    /// any. Texts that are longer than the model reads are cut, and say so.
+    pub fn read<T: AsRef<str> + Sync>(
+        &self,
+        model: usize,
+        texts: &[T],
+        prompt: Option<&str>,
+    ) -> Result<Work, EngineError> {
+        self.read_by(ONE, model, texts, prompt)
+    }
+
+    /// As [`Engine::read`], by this many threads, for a program that has nothing else to do meanwhile.
+    pub fn read_by<T: AsRef<str> + Sync>(
+        &self,
+        threads: usize,
+        model: usize,
+        texts: &[T],
+        prompt: Option<&str>,
+    ) -> Result<Work, EngineError> {
+        Ok(work(model, self.reader(model)?.texts(texts, prompt, threads)?))
+    }
+
+    /// Texts to score with a classifier as work.
+    pub fn read_scored<T: AsRef<str> + Sync>(&self, model: usize, texts: &[T]) -> Result<Work, EngineError> {
+        Ok(work(model, self.reader(model)?.scored(texts, ONE)?))
+    }
+
+    /// Pairs of texts to score with a classifier as work.
+    pub fn read_pairs<A, B>(&self, model: usize, pairs: &[(A, B)]) -> Result<Work, EngineError>
+    where
+        A: AsRef<str> + Sync,
+        B: AsRef<str> + Sync,
+    {
+        Ok(work(model, self.reader(model)?.pairs(pairs, ONE)?))
+    }
+
+    /// Texts to embed, given as the model's own token ids, as work. The special tokens are put around those that lack them, and what
+    /// is longer than the model reads is cut.
+    pub fn read_ids(&self, model: usize, texts: Vec<Vec<u32>>) -> Result<Work, EngineError> {
+        let reader = self.reader(model)?;
+        reader.must_embed()?;
+        let Some(tokenizer) = reader.tokenizer_if_any() else { return Ok(Work::from_ids(model, texts)) };
+        let texts = texts.iter().map(|ids| tokenizer.complete(ids)).collect();
+        Ok(Work { model, texts, ..Work::default() })
+    }
+
+    /// The tokens of a text one by one, cut to what the model reads; with the special ones around it if wanted.
+    pub fn spell(&self, model: usize, text: &str, with_special: bool) -> Result<Vec<SpelledToken>, EngineError> {
+        Ok(self.reader(model)?.tokenizer()?.spell(text, with_special).map_err(EmbedError::from)?)
+    }
+
+    /// The text of the model's own token ids, without the special ones if wanted.
+    pub fn decode(&self, model: usize, ids: &[u32], skip_special: bool) -> Result<String, EngineError> {
+        let reader = self.reader(model)?;
+        // The error names a text by its index: there is only this one.
+        if let Some(&id) = ids.iter().find(|&&id| id as usize >= reader.spec.shape.vocab) {
+            let vocab = reader.spec.shape.vocab;
+            return Err(EmbedError::UnknownId { text: 0, id, vocab }.into());
+        }
+        Ok(reader.tokenizer()?.decode(ids, skip_special).map_err(EmbedError::from)?)
+    }
+
+    fn reader(&self, model: usize) -> Result<&Reader, EngineError> {
+        self.0.readers.get(model).ok_or(EngineError::NoModel(model))
+    }
+
+    /// A query and texts to score against it as work: as pairs for a model that scores them, else as texts to embed, with
+    /// the named prompt before each. A model of several labels ranks nothing.
+    pub fn read_ranking<Q, T>(
+        &self,
+        model: usize,
+        query: Q,
+        texts: &[T],
+        prompt: Option<&str>,
+    ) -> Result<RankingWork, EngineError>
+    where
+        Q: AsRef<str>,
+        T: AsRef<str> + Sync,
+    {
+        let spec = self.spec(model).ok_or(EngineError::NoModel(model))?;
+        let query = query.as_ref();
+        match spec.does() {
+            Does::Classify => {
+                Err(EmbedError::WrongTask { does: "knows several labels", wanted: "scores pairs or embeds" }.into())
+            }
+            Does::Rank => {
+                let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query, text.as_ref())).collect();
+                Ok(RankingWork { work: self.read_pairs(model, &pairs)?, by: ScoredBy::Pairs })
+            }
+            Does::Embed => {
+                let all: Vec<&str> = std::iter::once(query).chain(texts.iter().map(AsRef::as_ref)).collect();
+                Ok(RankingWork { work: self.read(model, &all, prompt)?, by: ScoredBy::Vectors })
+            }
+        }
+    }
+
+    /// Reads texts of so many bytes: short ones here, long ones on the read threads.
+    async fn read_in_background<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        read: impl FnOnce(&Self) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        if bytes <= Self::INLINE_BYTES_MAX {
+            return read(self);
+        }
+        let own = self.clone();
+        self.background(move || read(&own)).await?
     }
 }
 
@@ -170,4 +294,8 @@ impl TokenVectors {
 
 fn bytes<T: AsRef<str>>(texts: &[T]) -> usize {
     texts.iter().map(|text| text.as_ref().len()).sum()
+}
+
+fn work(model: usize, reading: Reading) -> Work {
+    Work { model, texts: reading.texts, skip: reading.skip, ..Work::default() }
 }

@@ -69,7 +69,7 @@ impl Canary {
         Ok(())
     }
 
-    /// Whether a prompt of the model has so many tokens.
+    /// Whether a prompt of the model has this many tokens.
     pub(super) fn may_skip(&self, skip: usize) -> bool {
         self.skips.contains(&skip)
     }
@@ -79,7 +79,7 @@ impl Canary {
         self.outputs
     }
 
-    /// Whether this is the known text's answer, with so many tokens skipped. Before the CPU has told the answer, any is.
+    /// Whether this is the known text's answer, with this many tokens skipped. Before the CPU has told the answer, any is.
     pub(super) fn is_right(&self, row: &[f32], skip: usize) -> bool {
         let Some(expected) = self.expected.get() else { return true };
         let Some(at) = self.skips.iter().position(|known| *known == skip) else {

@@ -1,5 +1,5 @@
 //! Chooses between GPU and CPU for each model: present, fast enough, within memory; the same for commands and servers.
-//! Decides by `magray_core::choose_device` alone; loads nothing and measures nothing.
+//! Decides only by `magray_core::choose_device`; loads nothing and measures nothing.
 
 use super::devices::{Devices, absent};
 use super::models::CpuPacker;
@@ -53,7 +53,7 @@ impl Outlook {
         let mut outlook = subject.weigh(found.as_ref());
         let Ok(gpu) = &found else { return Ok(outlook) };
         outlook.need_bytes = subject.need_bytes(gpu);
-        // Asking for free memory takes some milliseconds: only a GPU that would be used is asked.
+        // PendingAnswer for free memory takes some milliseconds: only a GPU that would be used is asked.
         if matches!(outlook.verdict, Ok(Verdict { device: DeviceName::Cuda(_), .. })) {
             outlook.free_bytes = free_bytes(gpu, &options.gpu);
             outlook.verdict = subject.decide(&outlook, Ok(gpu));
@@ -61,7 +61,7 @@ impl Outlook {
         Ok(outlook)
     }
 
-    /// Whether a GPU would be used whose speed nobody has measured with this model.
+    /// Whether a GPU would be used whose speed was not measured with this model.
     pub fn is_unmeasured(&self) -> bool {
         matches!(&self.verdict, Ok(Verdict { reason: Reason::Unmeasured, .. }))
     }

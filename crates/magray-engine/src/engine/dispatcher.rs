@@ -9,7 +9,7 @@ pub(super) use residency_requests::{Seen, Unmet};
 
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, Order, What};
 use super::incident::Incident;
-use super::pace::{Pace, Recent};
+use super::throughput::{Recent, Throughput};
 use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
@@ -29,20 +29,20 @@ pub(super) type OnAnswer = Box<dyn FnOnce(Result<Answer, EngineError>) + Send>;
 /// Called when a device leaves or comes back.
 pub(super) type OnChange = Box<dyn Fn(DeviceId, Change, ExecutorStatus) + Send + Sync>;
 
-/// Longer than anybody waits.
+/// Longer than any caller waits.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
 pub(super) struct Dispatcher {
     state: Mutex<State>,
     /// The thread that keeps the time waits here.
     clock: Condvar,
-    /// Whoever waits for requests to end or devices to come waits here.
+    /// Callers that wait for requests to end or devices to come wait here.
     settled: Condvar,
     started: Instant,
     executors: OnceLock<Vec<Box<dyn ExecutorHandle>>>,
     on_change: OnChange,
     /// Has a lock of its own, which is held for a moment and with no other.
-    pace: Mutex<Pace>,
+    throughput: Mutex<Throughput>,
     /// Why there is no GPU although there should be one.
     absent: Option<Reason>,
 }
@@ -56,7 +56,7 @@ impl Dispatcher {
             started: Instant::now(),
             executors: OnceLock::new(),
             on_change,
-            pace: Mutex::default(),
+            throughput: Mutex::default(),
             absent,
         }
     }
@@ -137,7 +137,7 @@ impl Dispatcher {
         state.machine.would_take(sketch, now)
     }
 
-    /// Nobody waits for this request any more.
+    /// The caller does not wait for this request any more.
     pub(super) fn cancel(&self, id: RequestId) {
         let mut state = self.lock();
         // What the caller's closure holds is let go of when the lock is open.
@@ -153,7 +153,7 @@ impl Dispatcher {
         self.wait(most, |state| state.requests.is_empty())
     }
 
-    /// Waits until every device is in rotation, at rest or given up, and no model is on its way; `false` if that takes longer than `most`.
+    /// Waits until every device is in rotation, at rest or given up, and no model is loading; `false` if that takes longer than `most`.
     pub(super) fn wait_until_settled(&self, most: Duration) -> bool {
         self.wait(most, |state| {
             let view = state.machine.view();
@@ -162,7 +162,7 @@ impl Dispatcher {
         })
     }
 
-    /// Waits until every device has started or failed to, and no model is on its way; `false` if that takes longer than `most`.
+    /// Waits until every device has started or failed to, and no model is loading; `false` if that takes longer than `most`.
     pub(super) fn wait_until_started(&self, most: Duration) -> bool {
         self.wait(most, |state| {
             let view = state.machine.view();
@@ -182,7 +182,7 @@ impl Dispatcher {
 
     /// How fast it has been lately.
     pub(super) fn recent(&self) -> Recent {
-        self.pace().recent(self.started.elapsed())
+        self.throughput().recent(self.started.elapsed())
     }
 
     /// Keeps the time for the machine until the dispatcher is closed.
@@ -267,7 +267,7 @@ impl Dispatcher {
             Effect::Complete(pending, report) => {
                 let answer =
                     answer(&pending.work, pending.values, &report, executor(report.device).as_ref(), &self.absent);
-                self.pace().note(pending.work.texts.len(), &answer, self.started.elapsed());
+                self.throughput().note(pending.work.texts.len(), &answer, self.started.elapsed());
                 deliver(pending.on_answer, Ok(answer));
             }
             Effect::Refuse(pending, refused) => {
@@ -317,8 +317,8 @@ impl Dispatcher {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    fn throughput(&self) -> MutexGuard<'_, Throughput> {
+        self.throughput.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -340,7 +340,7 @@ pub(super) fn is_delivering() -> bool {
     DELIVERING.get()
 }
 
-/// The batch-compatibility key of what is generated. No text has so many tokens to skip, here and below.
+/// The batch-compatibility key of what is generated. No text skips as many tokens, here and below.
 const GENERATED_KEY: u32 = u32::MAX - 1;
 
 /// The batch-compatibility key of work.

@@ -74,7 +74,7 @@ pub(super) enum What {
     Kill,
     /// Free memory of the device.
     Trim,
-    /// Compute the known text alone.
+    /// Compute only the known text.
     Probe,
     /// Bring a model's weights to the device.
     Load(usize),

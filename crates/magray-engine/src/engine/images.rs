@@ -9,8 +9,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Pages that nobody has any more are given back by whoever had them last, which takes 0.07 s a GiB. So that this is no
-/// worker on its way out, for which somebody waits, large images are held a little longer than workers need to end.
+/// Pages are given back by the process that unmaps them last, which takes 0.07 s a GiB. So that this is not a worker whose
+/// end is waited for, large images are held a little longer than workers need to end.
 const LARGE_BYTES: u64 = 1 << 30;
 const LET_GO_AFTER: Duration = Duration::from_secs(2);
 
@@ -25,7 +25,7 @@ pub struct Images {
 struct State {
     /// At most one for each model and kind of device.
     images: HashMap<(usize, Form), Image>,
-    /// Names are never used twice, so that what is said late of an image that is gone is nobody's.
+    /// Names are never used twice, so that a late report of an image that is gone matches none.
     last: u64,
 }
 
@@ -49,7 +49,7 @@ impl Image {
 enum Content {
     /// This worker has it and fills it, or will.
     Filling(Holder),
-    /// So many bytes of it are in use, and stay as they are.
+    /// This many bytes of it are in use, and stay as they are.
     Filled(u64),
 }
 
@@ -62,7 +62,7 @@ pub struct Holder {
     pub worker: u64,
 }
 
-/// An image on its way to a worker.
+/// An image that is handed to a worker.
 #[derive(Debug)]
 pub struct Handed {
     image: u64,
@@ -222,7 +222,7 @@ mod tests {
     fn one_worker_fills_and_all_have_it_then() {
         let images = Images::new(vec![4096, 4096]);
         assert_eq!(hand(&images, 0, FIRST), Some((1, None)));
-        assert_eq!(hand(&images, 0, SECOND), None, "somebody else fills it");
+        assert_eq!(hand(&images, 0, SECOND), None, "another worker fills it");
         assert_eq!(hand(&images, 1, SECOND), Some((2, None)));
         assert_eq!(images.bytes(), 0);
         assert!(images.filled(FIRST, 1, 4000));
@@ -251,7 +251,7 @@ mod tests {
         let images = Images::new(vec![4096]);
         assert_eq!(hand(&images, 0, FIRST), Some((1, None)));
         images.gone(FIRST);
-        assert!(!images.filled(FIRST, 1, 4096), "what it says late is nobody's");
+        assert!(!images.filled(FIRST, 1, 4096), "a late report matches no image");
         assert_eq!(hand(&images, 0, SECOND), Some((2, None)));
         images.gone(FIRST);
         assert!(images.filled(SECOND, 2, 4096));

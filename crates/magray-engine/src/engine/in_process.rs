@@ -68,7 +68,7 @@ impl ExecutorHandle for InProcess {
 
     fn take(&self, order: Order) {
         let weights = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that has ended has no use for it; nobody waits for it then.
+        // One that has ended has no use for it.
         let Some(weights) = &*weights else { return };
         match order.what {
             What::Start(batch) => {
@@ -189,8 +189,7 @@ impl State {
     }
 }
 
-/// Batches that wait for the executor. What is under way is bounded by the machine, by the slots that it has for the
-/// device.
+/// Batches that wait for the executor. The machine bounds them by the slots of the device.
 #[derive(Default)]
 struct Batches {
     waiting: Mutex<Waiting>,
@@ -238,7 +237,7 @@ impl Batches {
     }
 }
 
-/// Batches of one model on their way to the executor.
+/// Batches of one model for the executor.
 struct Batched<'a> {
     state: &'a State,
     model: usize,

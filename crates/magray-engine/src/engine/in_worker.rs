@@ -81,7 +81,7 @@ enum Slot {
     Batch(Batch),
     /// Steps of sequences.
     Turn(Turn),
-    /// The known text of this model alone.
+    /// Only the known text of this model.
     Probe(usize),
 }
 
@@ -97,7 +97,7 @@ impl ExecutorHandle for InWorker {
     }
 
     fn precision(&self, model: usize) -> Precision {
-        // Nobody has an answer of a worker that has not told.
+        // There is no answer yet of a worker that has not told.
         self.0.lock().precisions.get(model).copied().flatten().unwrap_or(Precision::F32)
     }
 
@@ -182,7 +182,7 @@ impl InWorker {
         let inner = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name(format!("worker {}", self.0.spec.name));
         let spawned = thread.spawn(move || {
-            // Whatever happens to this thread, the end of its worker is told: nobody else could.
+            // Whatever happens to this thread, it reports the end of its worker: no other thread could.
             let ending = catch_unwind(AssertUnwindSafe(|| inner.run(worker)));
             inner.clear(worker);
             inner.report_down(ending.unwrap_or(Ending::NotStarted));
@@ -236,7 +236,7 @@ impl Inner {
         }
     }
 
-    /// Hands a batch, or the known text alone, to a worker.
+    /// Hands a batch, or only the known text, to a worker.
     fn submit(&self, worker: u64, what: Slot) {
         let mut state = self.lock();
         // The worker ended meanwhile: its end is reported, and the batch with it.
@@ -358,7 +358,7 @@ impl Inner {
                     return exit.ending();
                 }
             };
-            // Nobody is there any more: the worker goes with the last of them.
+            // The engine is gone, and the worker goes with it.
             let Some(dispatcher) = self.dispatcher.upgrade() else {
                 handle.kill();
                 continue;
@@ -407,7 +407,7 @@ impl Inner {
         let Some((model, skip, texts)) = held else { return };
         let canary = &self.spec.canaries[model];
         rows.resize((texts + 1) * canary.outputs(), 0.0);
-        // Nobody else uses the place before it is free.
+        // No other batch uses the slot before it is free.
         handle.read_rows(slot, rows);
         let held = self.lock().free(slot);
         let (answers, known) = rows.split_at(texts * canary.outputs());
@@ -429,8 +429,8 @@ impl Inner {
         let Slot::Turn(turn) = self.lock().free(slot) else { return };
         let is_within = |(step, new): (&TurnStep, &NewTokens)| new.tokens.len() <= step.new_tokens_max as usize;
         if new.len() != turn.steps.len() || !turn.steps.iter().zip(&new).all(is_within) {
-            tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned tokens that nobody asked for");
-            self.lock().fail("it returned tokens that nobody asked for".to_owned(), true);
+            tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned tokens that were not asked for");
+            self.lock().fail("it returned tokens that were not asked for".to_owned(), true);
             return self.fail(dispatcher, Slot::Turn(turn), FailureKind::WrongAnswer);
         }
         dispatcher.turned(self.spec.id, &turn, new, compute);

@@ -21,7 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Whoever stops waiting takes the work back. To read texts and to compute them are two steps where a program wants to
+//! Dropping a future cancels its work. To read texts and to compute them are two steps where a program wants to
 //! say more of its work, or to bound both:
 //!
 //! ```
@@ -57,7 +57,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod asking;
 mod assembly;
 mod background;
 mod calibrate;
@@ -67,33 +66,35 @@ mod choice;
 mod devices;
 mod dispatcher;
 mod executor_handle;
+mod gpu_reports;
+mod health_check;
 pub(crate) mod images;
 mod in_process;
 mod in_worker;
 mod incident;
-mod model_queries;
 mod models;
 mod moves;
-mod news;
-mod pace;
-mod proof;
+mod options;
+mod pending_answer;
 mod ranking;
 mod sandbox_check;
 mod status;
+mod throughput;
 mod token_stream;
 mod work;
 
-pub use asking::Asking;
 pub use background::Background;
 pub use calls::TokenVectors;
 pub use choice::Outlook;
+pub use health_check::Health;
 pub use incident::Incident;
 pub use moves::{Move, Moved};
-pub use pace::Recent;
-pub use proof::Health;
+pub use options::{EngineModel, EngineOptions, Gpus};
+pub use pending_answer::PendingAnswer;
 pub use ranking::{Ranked, RankingWork, ScoredBy};
 pub use sandbox_check::{SandboxCheck, check_sandbox};
 pub use status::{CpuStatus, DeviceStatus, ModelStatus, Status};
+pub use throughput::Recent;
 pub use token_stream::{Prompt, TokenStream};
 pub use work::{Answer, EngineError, Output, Work};
 
@@ -105,118 +106,20 @@ pub use magray_core::schedule::{
     Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch,
 };
 
-use crate::encoder::{EncoderOptions, LoadError};
-use crate::executors::OpenExecutor;
-use crate::health::AlertOptions;
+use crate::encoder::LoadError;
 use crate::reading::Reader;
-#[cfg(feature = "testing")]
-use crate::testing::{FaultPlan, SimulatedGpu};
 use crate::tokenize::Encoded;
 use assembly::Assembly;
 use canary::Canary;
 use choice::Choices;
 use dispatcher::Dispatcher;
+use health_check::PassRecord;
+use magray_core::DeviceName;
 use magray_core::schedule::DeviceId;
-use magray_core::{DeviceChoice, DeviceName};
-use proof::Proof;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
-
-/// How an engine is started.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Where and how models are computed.
-    pub encoder: EncoderOptions,
-    /// The models, named by their place in this list.
-    pub models: Vec<EngineModel>,
-    /// Which GPUs are used.
-    pub gpus: Gpus,
-    /// Bounds, batches, placement, recovery.
-    pub schedule: Options,
-    /// What computes in this process; `None`: the CPU.
-    pub in_process: Option<Arc<dyn OpenExecutor>>,
-    /// The program whose command `worker` is a GPU worker: this one.
-    pub worker_exe: PathBuf,
-    /// Workers that behave like GPUs and compute on the CPU, for tests.
-    #[cfg(feature = "testing")]
-    pub simulated_gpus: Vec<SimulatedGpu>,
-    /// Faults to happen, for tests.
-    #[cfg(feature = "testing")]
-    pub faults: Option<FaultPlan>,
-    /// Who is told when a device leaves or returns.
-    pub alerts: AlertOptions,
-    /// From one look at the GPUs to the next; `None`: nobody looks.
-    pub monitor_interval: Option<Duration>,
-}
-
-impl EngineOptions {
-    /// These models on the GPUs of this machine, and on the CPU where there is none or it fails; all else as it is by
-    /// default. A GPU is used through a process of `worker_exe`: `magray`, or any program whose command `worker` calls
-    /// [`crate::serve`].
-    pub fn with_gpus(models: Vec<EngineModel>, worker_exe: PathBuf) -> Self {
-        let on_cpu = Self::on_cpu(models);
-        let encoder = EncoderOptions { device: DeviceChoice::Auto, ..on_cpu.encoder };
-        Self { encoder, worker_exe, gpus: Gpus::All, monitor_interval: Some(Duration::from_millis(500)), ..on_cpu }
-    }
-
-    /// These models on the CPU alone, all else as it is by default.
-    pub fn on_cpu(models: Vec<EngineModel>) -> Self {
-        Self {
-            encoder: EncoderOptions { device: DeviceChoice::Cpu, ..EncoderOptions::default() },
-            models,
-            gpus: Gpus::One,
-            schedule: Options::default(),
-            in_process: None,
-            worker_exe: PathBuf::new(),
-            #[cfg(feature = "testing")]
-            simulated_gpus: Vec::new(),
-            #[cfg(feature = "testing")]
-            faults: None,
-            alerts: AlertOptions::default(),
-            monitor_interval: None,
-        }
-    }
-}
-
-/// Which GPUs are used.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Gpus {
-    /// The one that the settings name.
-    #[default]
-    One,
-    /// All that may be seen.
-    All,
-    /// Those of these numbers.
-    These(Vec<usize>),
-}
-
-/// A model of an engine.
-#[derive(Clone, Debug)]
-pub struct EngineModel {
-    /// Where it comes from.
-    pub source: ModelSource,
-    /// The device that it is assigned to by hand; `None`: wherever it is done first.
-    pub assigned: Option<DeviceName>,
-    /// What people call it.
-    pub name: String,
-    /// How it comes and goes. Its size is filled in when its files are read.
-    pub plan: ModelPlan,
-}
-
-impl From<ModelSource> for EngineModel {
-    fn from(source: ModelSource) -> Self {
-        let name = match &source {
-            ModelSource::Folder(folder) => {
-                folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
-            }
-            ModelSource::Synthetic(shape) => format!("synthetic:{}x{}", shape.layers, shape.hidden),
-        };
-        Self { source, assigned: None, name, plan: ModelPlan::default() }
-    }
-}
 
 /// A queue with devices behind it. Clones are the same engine; the last one that goes ends it.
 #[derive(Clone)]
@@ -231,7 +134,7 @@ struct Running {
     /// Callers that await moves.
     transfers: Arc<AtomicUsize>,
     /// What is known of the last passes.
-    proof: Arc<Proof>,
+    passes: Arc<PassRecord>,
     /// By model: which devices are used for it, and why.
     choices: Choices,
     /// By model: what people call it.
@@ -243,14 +146,16 @@ struct Running {
 }
 
 impl Engine {
+    /// Texts of up to this many bytes are read by the thread that asks: to hand over less takes longer than to read it.
+    pub const INLINE_BYTES_MAX: usize = 8 << 10;
     /// How long requests may take to end when the engine is shut down.
     const DRAIN_MAX: Duration = Duration::from_secs(30);
 
     /// Starts the workers, and loads the models that are to be preloaded for the CPU. It answers at once; GPUs join when
-    /// they are ready. The other models are loaded when somebody asks for them.
+    /// they are ready. The other models are loaded by their first request.
     pub fn start(options: EngineOptions) -> Result<Self, LoadError> {
         let engine = Self(Arc::new(assembly::start(&options)?));
-        engine.calibrate_in_background()?;
+        calibrate::calibrate_in_background(&engine)?;
         Ok(engine)
     }
 
@@ -282,17 +187,17 @@ impl Engine {
         } else if work.allowed == Allowed::Any {
             work.allowed = self.0.choices.allowed(work.model);
         }
-        let proof = Arc::clone(&self.0.proof);
+        let passes = Arc::clone(&self.0.passes);
         let on_answer = move |answer: Result<Answer, EngineError>| {
             if let Ok(answer) = &answer {
-                proof.passed(answer);
+                passes.note(answer);
             }
             on_answer(answer);
         };
         Some(self.dispatcher().submit(work, Box::new(on_answer)))
     }
 
-    /// Whether work of about so many tokens would be taken now: a server asks before it reads a request. Work that may be
+    /// Whether work of about this many tokens would be taken now: a server asks before it reads a request. Work that may be
     /// computed anywhere goes where all models may.
     pub fn would_take(&self, sketch: Sketch) -> Result<(), EngineError> {
         let allowed = match sketch.allowed {
@@ -303,7 +208,7 @@ impl Engine {
         would.map_err(|refused| EngineError::from_refused(refused, || None))
     }
 
-    /// Nobody waits for this work any more: `on_answer` is not called, unless that is just happening.
+    /// Cancels work: `on_answer` is not called, unless that is just happening.
     pub fn cancel(&self, id: RequestId) {
         self.dispatcher().cancel(id);
     }
@@ -313,7 +218,7 @@ impl Engine {
     /// ```
     /// use magray_engine::engine::{Engine, EngineOptions, ModelSource, Priority, Work};
     ///
-    /// // A model of random weights, which reads token ids alone.
+    /// // A model of random weights, which reads only token ids.
     /// let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Synthetic("tiny".parse()?).into()]))?;
     /// let work = Work { priority: Priority::High, ..Work::from_ids(0, vec![vec![5, 6, 7], vec![8, 9]]) };
     /// let answer = engine.process(work)?;
@@ -323,10 +228,55 @@ impl Engine {
     pub fn process(&self, work: Work) -> Result<Answer, EngineError> {
         let (sender, receiver) = sync_channel(1);
         self.submit(work, move |answer| {
-            // Nobody hangs up before the answer.
+            // The receiver is there until the answer comes.
             let _ = sender.send(answer);
         });
         receiver.recv().unwrap_or(Err(EngineError::Draining))
+    }
+
+    /// Takes work; the answer is awaited.
+    pub fn ask(&self, work: Work) -> PendingAnswer {
+        PendingAnswer::of(self, work)
+    }
+
+    /// Goes on from a prompt. Only devices that keep the state of sequences can: simulated GPUs, so far.
+    pub fn generate(&self, prompt: Prompt) -> Result<TokenStream, EngineError> {
+        TokenStream::begin(self, prompt)
+    }
+
+    /// Does something that takes a core for a while, such as reading texts, on one of few threads beside those that
+    /// compute. For a server that reads requests of its own form; [`Engine::embed`] and its like need no such thing.
+    pub fn background<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
+        self.0.background.run(job)
+    }
+
+    /// Proves that requests can be computed now: by a real pass of every model that is on a device, or of the first where
+    /// none is. The result holds until a device changes or waiting work is not done, so that asking often costs little
+    /// and keeps no idle model in memory. An engine that has too much to do is well as long as it computes.
+    ///
+    /// ```
+    /// # use magray_engine::engine::{Engine, EngineOptions, ModelSource};
+    /// # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Synthetic("tiny".parse()?).into()]))?;
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let health = engine.health().await?;
+    /// println!("{} computed {:?} ago", health.device, health.since);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn health(&self) -> Result<Health, EngineError> {
+        health_check::check(self).await
+    }
+
+    /// How the device of a model was chosen; `None` where there is no such model.
+    pub fn outlook(&self, model: usize) -> Option<Outlook> {
+        self.0.choices.outlook(model)
+    }
+
+    /// Measures a model on both devices where its GPU was never measured, keeps the figures for later processes, and
+    /// computes the model only on the CPU where the GPU is slower than the settings ask for. Waits until that is done.
+    pub fn calibrate(&self, model: usize) -> Result<Outlook, EngineError> {
+        calibrate::calibrate(self, model)
     }
 
     /// How everything is: the devices with their memory and health, the models with where they are, the queue.
@@ -360,7 +310,7 @@ impl Engine {
         if let Some(at) = at {
             let id = DeviceId(at as u16);
             if let Some(gpu) = devices::gpu_of_device(id) {
-                self.0.assembly.news.reset(gpu);
+                self.0.assembly.gpu_reports.reset(gpu);
             }
             self.dispatcher().reset(id);
         }

@@ -88,12 +88,12 @@ impl Engine {
         Ok(moved)
     }
 
-    /// Brings a model to a GPU before anybody asks; to the CPU where there is no GPU.
+    /// Brings a model to a GPU before the first request; to the CPU where there is no GPU.
     pub fn preheat(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
         self.request(model, ResidencyRequest::Preheat, most, is_preheated)
     }
 
-    /// How long a model stays on a GPU without being used; `None`: until somebody takes it off.
+    /// How long a model stays on a GPU without being used; `None`: until it is taken off by hand.
     pub fn set_idle_timeout(&self, model: usize, timeout: Option<Duration>) -> Result<(), EngineError> {
         self.change(model, ResidencyRequest::IdleTimeout(timeout))
     }
@@ -113,7 +113,7 @@ impl Engine {
         self.change(model, ResidencyRequest::Priority(priority))
     }
 
-    /// Whether a worker that nobody needs any more is still there.
+    /// Whether a worker that is not needed any more is still there.
     fn has_ending_worker(&self) -> bool {
         self.status().devices.iter().any(|device| device.schedule.is_ending && device.pid.is_some())
     }
@@ -192,7 +192,7 @@ fn is_held(residency: Residency) -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! Whoever waits looks when others let it: everything here has happened before the first look.
+    //! A waiter may be scheduled late: everything here has happened before its first look.
 
     use super::super::dispatcher::Dispatcher;
     use super::super::executor_handle::{ExecutorHandle, ExecutorStatus, Order};
@@ -245,7 +245,7 @@ mod tests {
             self.step(Event::Loaded { device: GPU, model: MODEL, bytes: 1, took: Duration::ZERO, from_host: false });
         }
 
-        /// Somebody waits for the model on the GPU.
+        /// A request waits for the model on the GPU.
         fn ask(&mut self) {
             let request = Request {
                 id: RequestId(1),

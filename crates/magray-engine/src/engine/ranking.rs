@@ -1,9 +1,7 @@
 //! Scores texts against a query: by a classifier that reads both, or by the cosine of their vectors.
 //! Puts nothing in order by itself: scores stay in the order of the texts.
 
-use super::{Answer, Engine, EngineError, Work};
-use crate::encoder::EmbedError;
-use crate::spec::Does;
+use super::{Answer, Work};
 use crate::vectors::{cosine, ranked, sigmoid};
 
 /// A query and the texts to score against it, as a model reads them.
@@ -53,38 +51,6 @@ impl ScoredBy {
             Self::Vectors => {
                 let query = rows.next().unwrap_or_default();
                 rows.map(|row| cosine(query, row) as f32).collect()
-            }
-        }
-    }
-}
-
-impl Engine {
-    /// A query and texts to score against it as work: as pairs for a model that scores them, else as texts to embed, with
-    /// the named prompt before each. A model of several labels ranks nothing.
-    pub fn read_ranking<Q, T>(
-        &self,
-        model: usize,
-        query: Q,
-        texts: &[T],
-        prompt: Option<&str>,
-    ) -> Result<RankingWork, EngineError>
-    where
-        Q: AsRef<str>,
-        T: AsRef<str> + Sync,
-    {
-        let spec = self.spec(model).ok_or(EngineError::NoModel(model))?;
-        let query = query.as_ref();
-        match spec.does() {
-            Does::Classify => {
-                Err(EmbedError::WrongTask { does: "knows several labels", wanted: "scores pairs or embeds" }.into())
-            }
-            Does::Rank => {
-                let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query, text.as_ref())).collect();
-                Ok(RankingWork { work: self.read_pairs(model, &pairs)?, by: ScoredBy::Pairs })
-            }
-            Does::Embed => {
-                let all: Vec<&str> = std::iter::once(query).chain(texts.iter().map(AsRef::as_ref)).collect();
-                Ok(RankingWork { work: self.read(model, &all, prompt)?, by: ScoredBy::Vectors })
             }
         }
     }

@@ -1,7 +1,7 @@
 //! How an engine is, for people and metrics.
 //! Words and figures only: what follows from them is decided elsewhere.
 
-use super::pace::Recent;
+use super::throughput::Recent;
 use crate::gpu::MemoryStats;
 use crate::health::HealthSample;
 use magray_core::schedule::{DeviceView, ModelView};
@@ -54,7 +54,7 @@ pub struct ModelStatus {
 pub struct DeviceStatus {
     /// What it is called.
     pub name: DeviceName,
-    /// What is sold under this name, such as `NVIDIA H200`; `None` where nobody tells.
+    /// What is sold under this name, such as `NVIDIA H200`; `None` where it is not known.
     pub hardware: Option<String>,
     /// What the scheduler knows of it.
     pub schedule: DeviceView,

@@ -1,7 +1,7 @@
 //! Generated tokens as a stream: awaited one by one, in order, while the sequence goes on.
 //! Holds a bounded number of tokens: a reader that is slow pauses its own sequence, and one that leaves ends it.
 
-use super::{Allowed, Engine, EngineError, Priority, RequestId};
+use super::{Engine, EngineError, Priority, RequestId};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,12 +19,12 @@ pub struct Prompt {
     pub new_tokens_max: u32,
     /// How urgent it is.
     pub priority: Priority,
-    /// After this time nobody waits for tokens any more.
+    /// After this time no more tokens are wanted.
     pub deadline: Option<Duration>,
 }
 
 /// New tokens of a prompt. Dropped before its end, the work is cancelled.
-#[must_use = "tokens that nobody reads are not generated"]
+#[must_use = "tokens that are not read are not generated"]
 pub struct TokenStream {
     engine: Engine,
     /// `None` where the work was refused at once.
@@ -32,31 +32,23 @@ pub struct TokenStream {
     buffer: Arc<TokenBuffer>,
     /// Tokens that were taken since the engine was told.
     taken: u32,
-    /// It is told of so many at once.
+    /// It is told after this many.
     told_after: u32,
 }
 
-impl Engine {
-    /// Goes on from a prompt. Only devices that keep the state of sequences can; no model of today's does but those on
-    /// simulated GPUs.
-    pub fn generate(&self, prompt: Prompt) -> Result<TokenStream, EngineError> {
-        let reader = self.0.readers.get(prompt.model).ok_or(EngineError::NoModel(prompt.model))?;
+impl TokenStream {
+    pub(super) fn begin(engine: &Engine, prompt: Prompt) -> Result<Self, EngineError> {
+        let reader = engine.0.readers.get(prompt.model).ok_or(EngineError::NoModel(prompt.model))?;
         reader.check(std::iter::once(prompt.ids.as_slice()))?;
-        if !self.0.generates {
+        if !engine.0.generates {
             let message = "no device of this engine generates tokens".to_owned();
             return Err(EngineError::NoDevice { code: "no_generator", message });
         }
-        let allowed = self.0.choices.allowed(prompt.model);
-        Ok(TokenStream::begin(self, prompt, allowed))
-    }
-}
-
-impl TokenStream {
-    fn begin(engine: &Engine, prompt: Prompt, allowed: Allowed) -> Self {
+        let allowed = engine.0.choices.allowed(prompt.model);
         let buffer = Arc::new(TokenBuffer::default());
         let told_after = (engine.0.unread_max / 2).max(1);
         let id = engine.dispatcher().generate(prompt, allowed, Arc::clone(&buffer));
-        Self { engine: engine.clone(), id: Some(id), buffer, taken: 0, told_after }
+        Ok(Self { engine: engine.clone(), id: Some(id), buffer, taken: 0, told_after })
     }
 
     /// The next token; `None` at the end.
@@ -64,7 +56,7 @@ impl TokenStream {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// The next token, if it is there; else whoever asks is woken when it is. `None` at the end.
+    /// The next token, if it is there; else the task is woken when it is. `None` at the end.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<u32, EngineError>>> {
         let next = self.buffer.poll(context);
         match &next {
@@ -104,7 +96,7 @@ struct State {
 
 impl TokenBuffer {
     /// Adds tokens. Their reader is to be woken when no lock is held.
-    #[must_use = "whoever waits is to be woken"]
+    #[must_use = "the reader is to be woken"]
     pub(super) fn push(&self, tokens: &[u32]) -> Option<Waker> {
         let mut state = self.lock();
         state.tokens.extend(tokens);

@@ -21,7 +21,7 @@ pub struct Work {
     pub output: Output,
     /// How urgent it is.
     pub priority: Priority,
-    /// After this time nobody waits for the answer any more.
+    /// After this time the answer is not wanted any more.
     pub deadline: Option<Duration>,
     /// Where it may be computed.
     pub allowed: Allowed,
@@ -120,7 +120,7 @@ pub enum EngineError {
         /// When there should be room.
         retry_after: Duration,
     },
-    /// It alone is more than is ever taken.
+    /// By itself it is more than is ever taken.
     #[error("the request has more tokens than may wait at once: send fewer texts at a time")]
     TooLarge,
     /// The deadline passed.
@@ -143,8 +143,8 @@ pub enum EngineError {
         /// The time that was given.
         within: Duration,
     },
-    /// Somebody else wanted the opposite after it, and the last request counts.
-    #[error("somebody wanted the opposite meanwhile: ask again if it is still wanted")]
+    /// A later request wanted the opposite, and the last one counts.
+    #[error("a later request wanted the opposite: ask again if it is still wanted")]
     Overruled,
     /// What was to be done beside the devices panicked.
     #[error("reading the request failed: report it as a defect")]

@@ -31,7 +31,7 @@ pub(crate) struct CpuExecutor {
     /// One a thread.
     each: Vec<Mutex<Pass>>,
     together: Pass,
-    /// Rows of single tokens; made when somebody first wants them.
+    /// Rows of single tokens; made when they are first wanted.
     tokens: Option<TokenRows>,
 }
 

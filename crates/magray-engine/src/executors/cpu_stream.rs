@@ -1,5 +1,5 @@
-//! Jobs on their way through the threads of the CPU: each thread takes a chunk of a job, and of the next job when the
-//! first has no more. Nobody waits for the last chunk of a job while there are others to compute.
+//! Jobs of the CPU threads: each thread takes a chunk of a job, and of the next job when the
+//! first has no more. No thread waits for the last chunk of a job while there are others to compute.
 
 use super::Failure;
 use super::feed::{Bell, Feed, Job};
@@ -31,7 +31,7 @@ struct Chunk<'a> {
 struct UnderWay<'a> {
     job: Box<dyn Job + 'a>,
     chunks: Vec<Vec<usize>>,
-    /// Chunks that nobody has computed yet.
+    /// Chunks that are not computed yet.
     left: AtomicUsize,
     answer: Mutex<Result<Vec<f32>, Failure>>,
 }
@@ -50,7 +50,7 @@ struct State<'a> {
     current: Option<(Arc<UnderWay<'a>>, usize)>,
     /// Threads that compute a chunk.
     busy: usize,
-    /// No job is begun any more: a thread has left or must. It could not come back, and the others would compute alone what comes.
+    /// No job is begun any more: a thread has left or must. It could not come back, and the others would compute what comes without it.
     has_ended: bool,
     /// A job that all threads must compute together: the stream ends before it.
     last: Option<Planned<'a>>,
@@ -145,7 +145,7 @@ impl<'a> Stream<'a> {
         let is_idle = state.busy == 0;
         drop(state);
         if is_idle {
-            // Nobody is busy: who waited leaves, unless the answer brought a job.
+            // No thread is busy: those that waited leave, unless the answer brought a job.
             self.stir();
         }
     }
@@ -293,7 +293,7 @@ mod tests {
         jobs.kept_back.lock().unwrap().push_back(texts(1, 3));
         let (tell, told) = channel();
         let told = Mutex::new(told);
-        // The first chunk of the first job ends when all of the second job was begun: two threads alone do that.
+        // The first chunk of the first job ends when all of the second job was begun: only two threads do that.
         run(&jobs, |name, chunk| match (name, chunk) {
             (0, [0]) => (0..3).for_each(|_| told.lock().unwrap().recv().unwrap()),
             (0, _) => {}

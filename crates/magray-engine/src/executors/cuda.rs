@@ -31,7 +31,7 @@ pub(crate) fn tokens_a_pass(precision: Precision) -> usize {
 pub(crate) enum WeightsFrom<'a> {
     /// Its numbers, which are made ready for this GPU.
     Files(&'a dyn TensorSource),
-    /// An image that was filled from the same model on such a GPU, of so many bytes.
+    /// An image that was filled from the same model on such a GPU.
     Image { memory: SharedMemory, bytes: u64 },
 }
 
@@ -49,7 +49,7 @@ struct PassStream {
     ops: CudaOps,
     work: Workspace<Cuda>,
     packed: Packed,
-    /// The texts of the pass that is under way.
+    /// The texts of the pass that runs.
     texts: Option<Range<usize>>,
 }
 
@@ -65,7 +65,7 @@ impl CudaExecutor {
         Self::load(open_device(gpu, options)?, options.streams, spec, WeightsFrom::Files(source), precision)
     }
 
-    /// Puts a model on a GPU that is open already. From an image, weights may still be on their way when this returns.
+    /// Puts a model on a GPU that is open already. From an image, weights may still be arriving when this returns.
     pub(crate) fn load(
         cuda: Arc<Cuda>,
         streams: usize,
@@ -82,7 +82,7 @@ impl CudaExecutor {
                 Ok(PassStream { ops, work, packed: Packed::default(), texts: None })
             })
             .collect::<Result<Vec<_>, GpuError>>()?;
-        // All kernels that any batch will need: none is compiled while somebody waits, and the cache on disk is whole.
+        // All kernels that any batch will need: none is compiled while a request waits, and the cache on disk is whole.
         if let Some(PassStream { ops, work, .. }) = streams.first_mut() {
             let specs = ops.plan(tokens_a_pass, |ops, batch| model.forward(ops, work, batch, 0));
             cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))?;
@@ -90,7 +90,7 @@ impl CudaExecutor {
         Ok(Self { cuda, streams, model, weights, tokens_a_pass })
     }
 
-    /// Waits until nothing is under way in any stream.
+    /// Waits until nothing runs in any stream.
     fn settle(&mut self) -> Result<(), GpuError> {
         for stream in &mut self.streams {
             stream.ops.settle()?;
@@ -119,7 +119,7 @@ impl NativeModel for CudaExecutor {
                 stream.start(&self.model, texts, pass, skip);
             }
         }
-        // All streams are waited for, also after a failure: nothing may be under way when the next call comes.
+        // All streams are waited for, also after a failure: nothing may run when the next call comes.
         self.streams.iter_mut().fold(result, |result, stream| result.and(stream.collect(outputs, out)))
     }
 
@@ -290,7 +290,7 @@ impl PassStream {
         self.texts = Some(pass);
     }
 
-    /// Waits for the pass under way, if there is one, and copies its answer out.
+    /// Waits for the pass that runs, if there is one, and copies its answer out.
     fn collect(&mut self, outputs: usize, out: &mut [f32]) -> Result<(), GpuError> {
         if let Some(texts) = self.texts.take() {
             let rows = self.ops.answer()?;

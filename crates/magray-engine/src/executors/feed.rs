@@ -1,4 +1,4 @@
-//! Batches on their way to an executor that can begin the next one before the last is done.
+//! Batches for an executor that can begin the next one before the last is done.
 //! Computes nothing and decides nothing.
 
 use super::Failure;
@@ -26,7 +26,7 @@ pub trait Feed: Sync {
     /// The next job, if one is at hand; `is_spare`: the thread that asks has nothing to do, while others are busy.
     fn next(&self, is_spare: bool) -> Option<Box<dyn Job + '_>>;
 
-    /// Rings when a job has come. `None`: none comes while others are under way.
+    /// Rings when a job has come. `None`: none comes while others are computed.
     fn bell(&self) -> Option<&Bell>;
 }
 

@@ -129,7 +129,7 @@ pub struct Outcomes {
     pub rows: Vec<f32>,
     /// New tokens, in the order of the steps.
     pub new_tokens: Vec<NewTokens>,
-    /// How long the steps waited for weights on their way, which belongs to the load.
+    /// How long the steps waited for arriving weights, which belongs to the load.
     pub waited: Duration,
 }
 
@@ -161,7 +161,7 @@ pub struct Arrival {
     pub bytes: u64,
     /// Where they came from.
     pub origin: Origin,
-    /// Where weights are still on their way: waits for them. Batches may be computed meanwhile.
+    /// Where weights are still arriving: waits for them. Batches may be computed meanwhile.
     pub arriving: Option<Arriving>,
     /// What was wrong with the image that was at hand.
     pub image_failure: Option<Failure>,
@@ -174,7 +174,7 @@ impl Arrival {
     }
 }
 
-/// Waits until weights that were on their way are there.
+/// Waits until arriving weights are there.
 pub type Arriving = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
 /// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.

@@ -106,12 +106,12 @@ pub(crate) trait NativeModel: Send {
         0
     }
 
-    /// Whether the weights have memory on the device; they may still be on their way there.
+    /// Whether the weights have memory on the device; they may still be arriving.
     fn is_resident(&self) -> bool {
         true
     }
 
-    /// Waits, when it is called, for weights that are on their way, while others compute. `None`: all are there.
+    /// Waits, when it is called, for weights that are arriving, while others compute. `None`: all are there.
     fn arriving(&self) -> Option<Arriving> {
         None
     }
@@ -126,7 +126,7 @@ pub(crate) trait NativeModel: Send {
         Err(GpuError::Residency(DeviceError::CannotPark))
     }
 
-    /// Brings the weights back; returns when texts may be given, while weights may still be on their way. Without memory
+    /// Brings the weights back; returns when texts may be given, while weights may still be arriving. Without memory
     /// for them they stay away.
     fn wake(&mut self) -> Result<(), GpuError> {
         Ok(())
@@ -148,7 +148,7 @@ struct Known {
     model: ExecutorModel,
     /// What its files say of it; `None`: they are read whenever it is loaded.
     spec: Option<ModelSpec>,
-    /// Empty where it is not loaded, and while it is on its way.
+    /// Empty where it is not loaded, and while it is loading.
     place: Mutex<Option<Hosted>>,
 }
 
@@ -161,7 +161,7 @@ impl Native {
         Self { device, models }
     }
 
-    /// The model, if it is loaded, until the caller lets go of it. One that nobody knows is a bug.
+    /// The model, if it is loaded, until the caller lets go of it. An unknown one is a bug.
     fn place(&self, model: usize) -> MutexGuard<'_, Option<Hosted>> {
         self.models[model].place.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -321,7 +321,7 @@ impl Executor for Native {
         self.device.rouse();
     }
 
-    /// Models that are on their way are left alone.
+    /// Models that are loading are left out.
     fn trim(&self) {
         for model in 0..self.models.len() {
             if let Some(hosted) = &mut *self.place(model) {
@@ -330,7 +330,7 @@ impl Executor for Native {
         }
     }
 
-    /// Models that compute just now are left alone.
+    /// Models that compute just now are left out.
     fn tend(&self) {
         for known in &self.models {
             if let Ok(mut place) = known.place.try_lock()
@@ -359,7 +359,7 @@ impl FilledImage {
     }
 }
 
-/// Does something while weights are on their way, if they are; says how long they were.
+/// Does something while weights arrive, if they do; says how long they took.
 fn while_arriving<T>(arriving: Option<Arriving>, act: impl FnOnce() -> T) -> (T, Duration) {
     let Some(arriving) = arriving else { return (act(), Duration::ZERO) };
     let began = Instant::now();

@@ -47,7 +47,7 @@ impl GpuError {
                 CudaError::Lost { .. } => Failure::Lost,
                 CudaError::Other { .. } => Failure::Transient,
             },
-            // A new process would fail the same way: these count, and a device that goes on like this is left alone.
+            // A new process would fail likewise: these count, and a device that goes on like this is given up.
             Self::Declined(_) | Self::Kernel(_) | Self::Weights(_) | Self::Residency(_) => Failure::Transient,
         }
     }

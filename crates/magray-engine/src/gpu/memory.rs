@@ -17,7 +17,7 @@ pub struct MemoryStats {
     pub spare: u64,
     /// The most that was ever allocated at once.
     pub peak_allocated: u64,
-    /// What nobody has taken, neither this program nor another.
+    /// What neither this program nor another has taken.
     pub free: u64,
     /// All that the device has.
     pub total: u64,
@@ -46,7 +46,7 @@ pub struct MemoryAccounts {
 }
 
 impl MemoryAccounts {
-    /// Who has what was measured, where these weights are on the device and no others are on their way.
+    /// Who has what was measured, where these weights are on the device and none arrive or leave.
     pub(crate) fn of(memory: &MemoryStats, context: u64, weights: Vec<u64>) -> Self {
         let MemoryStats { allocated, reserved, spare, pool, .. } = *memory;
         let all_weights = weights.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));

@@ -32,7 +32,7 @@ impl Survey {
     /// Looks at the machine.
     pub fn take(options: &GpuOptions) -> Self {
         let found = visible(options);
-        // Without a driver there is nobody to ask, and looking for its telemetry would only take time.
+        // Without a driver there is no one to ask, and looking for its telemetry would only take time.
         let telemetry = match &found {
             Err(Declined::NoDriver) => None,
             _ => Telemetry::open(&options.search),

@@ -6,7 +6,7 @@ mod gate;
 mod tests;
 mod webhook;
 
-use super::words::utc;
+use super::timestamps::utc;
 use gate::Gate;
 use magray_core::schedule::Change;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -17,13 +17,13 @@ use webhook::Webhook;
 
 /// Messages that wait for the web address; more are dropped, for they would come too late to help.
 const QUEUE_MAX: usize = 32;
-/// How long the end of a process waits for messages that are on their way.
+/// How long the end of a process waits for messages that are being sent.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// Who is told, and how often.
 #[derive(Clone, Debug)]
 pub struct AlertOptions {
-    /// The address that gets a JSON object by POST; none: the log alone.
+    /// The address that gets a JSON object by POST; none: only the log.
     pub webhook: Option<String>,
     /// The same news of the same device is told at most once in this time.
     pub cooldown: Duration,
@@ -112,7 +112,7 @@ impl Alert {
     }
 }
 
-/// Tells; what is under way when it is dropped has two seconds left.
+/// Tells; what is being sent when it is dropped has two seconds left.
 #[derive(Debug)]
 pub struct Alerts {
     gate: Arc<Mutex<Gate>>,
@@ -131,7 +131,7 @@ enum Message {
 }
 
 impl Alerts {
-    /// Starts the thread that sends. Without a thread there is the log alone.
+    /// Starts the thread that sends. Without a thread there is only the log.
     pub fn new(options: AlertOptions) -> Self {
         let gate = Arc::new(Mutex::new(Gate::new(options.cooldown)));
         let (messages, inbox) = sync_channel(QUEUE_MAX);
@@ -143,7 +143,7 @@ impl Alerts {
             drop::<Sender<()>>(alive);
         });
         if let Err(error) = thread {
-            tracing::warn!(target: "magray::health", "alerts go to the log alone: no thread to send them ({error})");
+            tracing::warn!(target: "magray::health", "alerts go only to the log: no thread to send them ({error})");
         }
         Self { gate, messages: Some(messages), closing: Some(closing), ended }
     }

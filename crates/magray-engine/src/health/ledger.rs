@@ -1,5 +1,5 @@
-//! Which GPUs are out of service until somebody resets them: a small file that outlives the process.
-//! Never half written, never in the way: what cannot be read counts as empty, with a warning.
+//! Which GPUs are out of service until they are reset: a small file that outlives the process.
+//! Never half written and never an obstacle: what cannot be read counts as empty, with a warning.
 
 use magray_core::schedule::Fallback;
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ impl Ledger {
         Ok(returned)
     }
 
-    /// Whether somebody else has changed the file since it was last asked. Reads nothing but its date and size.
+    /// Whether another process has changed the file since it was last asked. Reads nothing but its date and size.
     pub fn changed(&mut self) -> bool {
         let now = self.stamp();
         std::mem::replace(&mut self.seen, now) != now
@@ -117,7 +117,7 @@ impl Ledger {
         let was_seen = self.seen == self.stamp();
         let content = read(&file);
         if content == Content::Damaged {
-            // Somebody may want to look at it.
+            // It is kept to be looked at.
             let _ = fs::rename(&file, beside(&file, "damaged"));
         }
         let mut outages = content.outages();

@@ -5,14 +5,14 @@ mod alert;
 mod ledger;
 mod monitor;
 mod nvml;
-mod words;
+mod timestamps;
 
 pub use alert::{Alert, AlertOptions, Alerts};
 pub use ledger::{Ledger, LedgerError, Outage};
 pub use magray_core::health::{HealthRules, HealthSample, Judge, Remark, ThrottleReasons, XidKind};
 pub use monitor::{Monitor, MonitorOptions};
 pub use nvml::NvmlSource;
-pub use words::{host_name, utc, utc_of};
+pub use timestamps::{host_name, utc, utc_of};
 
 /// Where samples of GPUs come from.
 pub trait HealthSource: Send {

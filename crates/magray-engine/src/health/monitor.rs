@@ -145,7 +145,7 @@ mod tests {
         };
         let options = MonitorOptions { gpus: 3, interval: Duration::from_millis(1), ..MonitorOptions::default() };
         let (sender, told) = mpsc::channel();
-        // Once the test has seen enough, nobody listens.
+        // Once the test has seen enough, it does not listen.
         let tell = move |gpu, condition, _: &HealthSample| sender.send((gpu, condition)).unwrap_or_default();
         let monitor = Monitor::start(Box::new(source), options, tell).unwrap();
         let seen: Vec<_> = told.iter().take(9).collect();

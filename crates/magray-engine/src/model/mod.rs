@@ -151,7 +151,7 @@ impl<D: Device> Model<D> {
     }
 
     /// One pass over a batch; the answer has one row a token, as the last layer leaves it. `rows` has the columns of a
-    /// token, and `offsets` says that each token is a text of its own: pooled alone, it is itself in 32 bits.
+    /// token, and `offsets` says that each token is a text of its own: pooled by itself it stays as it is, in 32 bits.
     pub(crate) fn forward_tokens(
         &self,
         ops: &mut D::Ops,
@@ -161,8 +161,8 @@ impl<D: Device> Model<D> {
     ) {
         ops.resize(rows, batch.tokens());
         self.encode(ops, work, batch);
-        let alone = TokenBatch { offsets, ..*batch };
-        ops.pool(&work.hidden, &alone, PoolShape { ways: &[Pooling::Mean], skip: 0 }, rows);
+        let single = TokenBatch { offsets, ..*batch };
+        ops.pool(&work.hidden, &single, PoolShape { ways: &[Pooling::Mean], skip: 0 }, rows);
         ops.finish(rows, false);
     }
 

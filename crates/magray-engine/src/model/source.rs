@@ -49,7 +49,7 @@ impl TensorSource for Unread {
         Ok(Numbers::unread(shape.iter().product()))
     }
 
-    /// Zeros, which nobody reads either: small tensors are handed over as numbers, not as promises.
+    /// Zeros, which are not read either: small tensors are handed over as numbers, not as promises.
     fn append(&self, _: &str, shape: &[usize], to: &mut Vec<f32>) -> Result<(), WeightsError> {
         to.resize(to.len() + shape.iter().product::<usize>(), 0.0);
         Ok(())

@@ -41,7 +41,7 @@ const MODEL_TYPES: [(&str, Architecture); 6] = [
     ("mpnet", Architecture::MpNet),
 ];
 
-/// The settings' names, which DistilBERT spells in its own way.
+/// The settings' names, of which DistilBERT has its own spelling.
 struct Names {
     hidden: &'static str,
     layers: &'static str,

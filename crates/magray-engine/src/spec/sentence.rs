@@ -129,7 +129,7 @@ pub(super) fn read_embedding(dir: &Path, modules: &Modules, hidden: usize) -> Re
     Ok(EmbedSpec { pooling, dense, normalize: modules.normalize, include_prompt, assumed: false })
 }
 
-/// The ways of pooling, in either spelling: `pooling_mode` names them, or one flag a way turns them on.
+/// The pooling modes, in either spelling: `pooling_mode` names them, or one flag turns each on.
 fn read_pooling(settings: &Settings) -> Result<Vec<Pooling>, SpecError> {
     let named = |word: &str| {
         word.parse()
@@ -144,8 +144,8 @@ fn read_pooling(settings: &Settings) -> Result<Vec<Pooling>, SpecError> {
         None => {}
     }
     let mut pooling = Vec::new();
-    for way in Pooling::ALL {
-        let flag = match way {
+    for mode in Pooling::ALL {
+        let flag = match mode {
             Pooling::Cls => "pooling_mode_cls_token",
             Pooling::Max => "pooling_mode_max_tokens",
             Pooling::Mean => "pooling_mode_mean_tokens",
@@ -154,7 +154,7 @@ fn read_pooling(settings: &Settings) -> Result<Vec<Pooling>, SpecError> {
             Pooling::Last => "pooling_mode_lasttoken",
         };
         if settings.flag(flag)? == Some(true) {
-            pooling.push(way);
+            pooling.push(mode);
         }
     }
     // As in sentence-transformers: a file that turns nothing on means the mean.
@@ -216,7 +216,7 @@ pub(super) struct Limits {
     pub(super) lowercase: bool,
 }
 
-/// Reads the longest text in tokens, for an encoder with so many usable positions.
+/// Reads the longest text in tokens, for an encoder with this many usable positions.
 ///
 /// What sentence-transformers' own file says must fit. The tokenizer's file often holds a number that means
 /// "no limit", so that one is only a bound.

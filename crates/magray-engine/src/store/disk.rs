@@ -116,7 +116,7 @@ pub(super) fn create_file(path: &Path) -> io::Result<Box<dyn SyncWrite>> {
     Ok(Box::new(File::create(path)?))
 }
 
-/// A file being written, hashed on the way.
+/// A file that is hashed while it is written.
 pub(super) struct HashedFile {
     path: PathBuf,
     file: Box<dyn SyncWrite>,

@@ -105,7 +105,7 @@ pub enum FileFault {
 /// Why a folder in the store is not a whole model.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    /// There is no record, so nobody knows what should be there.
+    /// There is no record, so it is not known what should be there.
     #[error("its record '{MANIFEST_FILE}' is missing")]
     NoManifest,
     /// The record cannot be read.

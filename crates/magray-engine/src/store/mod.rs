@@ -36,7 +36,7 @@ use lock::ModelLock;
 use pip::PinnedPackage;
 use std::path::{Path, PathBuf};
 
-/// Marks a model on its way out, so that it is gone at once although deleting takes time.
+/// Marks a model that is being deleted, so that it is gone at once although deleting takes time.
 const OUTGOING: &str = "~old";
 
 /// A folder of models.

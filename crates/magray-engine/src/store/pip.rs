@@ -175,7 +175,7 @@ impl PinnedPackage {
         format!("{}=={}", self.name, self.version)
     }
 
-    /// What pip needs on the way: it writes the wheel to its temporary folder, then copies it.
+    /// What pip needs meanwhile: it writes the wheel to its temporary folder, then copies it.
     fn work_bytes(&self) -> u64 {
         2 * self.wheel_bytes
     }
@@ -270,7 +270,7 @@ fn listen(child: &mut Child) -> Receiver<String> {
                 tail.extend_from_slice(&block[..count]);
                 tail.drain(..tail.len().saturating_sub(OUTPUT_BYTES_MAX));
             }
-            // Nobody listens any more once the child was stopped.
+            // There is no listener any more once the child was stopped.
             let _ = sender.send(String::from_utf8_lossy(&tail).into_owned());
         });
     }

@@ -35,9 +35,9 @@ pub enum SourceChoice {
     /// The hub; for the default model then its Python package.
     #[default]
     Auto,
-    /// The hub alone.
+    /// Only the hub.
     Hub,
-    /// The Python package alone; only the default model has one.
+    /// Only the Python package; just the default model has one.
     Pip,
 }
 
@@ -92,7 +92,7 @@ impl Store {
         on_event: OnEvent<'_>,
     ) -> Result<Delivery, PullError> {
         // The hub first: it needs no Python, tells sizes and hashes beforehand, and where it cannot be
-        // reached that shows within seconds. Pip is the way out behind walls that let only packages pass.
+        // reached that shows within seconds. Pip works behind proxies that let only packages pass.
         let hub_fault = match options.source {
             SourceChoice::Pip => None,
             SourceChoice::Auto | SourceChoice::Hub => {
@@ -185,7 +185,7 @@ impl Bench {
         self.dir.join("model")
     }
 
-    /// What is needed on the way only.
+    /// What is needed only meanwhile.
     fn work(&self) -> PathBuf {
         self.dir.join("work")
     }

@@ -70,7 +70,7 @@ pub enum HubError {
     /// The token cannot be sent.
     #[error("the token for the hub is empty or holds characters that no token has")]
     BadToken,
-    /// Nobody answers.
+    /// There is no answer.
     #[error("cannot reach {endpoint}: {reason}; check the network and the proxy settings")]
     Unreachable {
         /// The address of the hub.
@@ -84,7 +84,7 @@ pub enum HubError {
             "it does not exist, or the token may not read it (check the name; gated models want their terms accepted)"
         }
         TokenUse::Absent => "it does not exist, or it is private or gated (check the name, or set a token: HF_TOKEN)",
-        TokenUse::Withheld => "it does not exist, or it wants the token, which is sent by https alone: use an https address",
+        TokenUse::Withheld => "it does not exist, or it wants the token, which is sent only by https: use an https address",
     })]
     NeedsToken {
         /// The repository.

@@ -23,11 +23,11 @@ pub struct Suite<'a> {
     pub tokens_max: usize,
     /// Texts of the largest batch.
     pub texts_max: usize,
-    /// Rows of one text may differ by this in each number, alone or among others.
+    /// Rows of one text may differ by this in each number, between batches.
     pub tolerance: f32,
     /// Whether it computes parts of sequences.
     pub generates: bool,
-    /// So many of the longest texts are more than its memory holds.
+    /// This many of the longest texts are more than its memory holds.
     pub too_many_texts: Option<usize>,
 }
 
@@ -74,7 +74,7 @@ impl Suite<'_> {
         assert_eq!(together.len(), texts.len() * outputs, "a row for each text");
         assert!(together.iter().all(|number| number.is_finite()), "finite numbers");
         for (text, row) in texts.iter().zip(together.chunks_exact(outputs)).take(5) {
-            self.assert_near(&rows(executor, 0, std::slice::from_ref(text)), row, "a text alone and among others");
+            self.assert_near(&rows(executor, 0, std::slice::from_ref(text)), row, "a text by itself and among others");
         }
         let twice = rows(executor, 0, &[texts[1].clone(), texts[0].clone(), texts[1].clone()]);
         self.assert_near(&twice[..outputs], &twice[2 * outputs..], "one text twice in a batch");
@@ -109,7 +109,7 @@ impl Suite<'_> {
         self.assert_near(&rows(executor, 0, &texts), &expected, "rows of a model that was released and loaded");
     }
 
-    /// Jobs of a feed are each answered once, as if they were alone.
+    /// Jobs of a feed are each answered once, as if each were the only one.
     fn check_feed(&self, executor: &dyn Executor) {
         let texts = self.texts(self.texts_max);
         let jobs = [&texts[..1], &texts[..], &[], &texts[1..3.min(texts.len())]];

@@ -1,5 +1,5 @@
 //! A GPU that is none: the CPU's arithmetic behind a GPU's interface, with memory, speed and failures by script.
-//! Meant for tests on machines without a GPU; nobody should compute with it.
+//! Meant for tests on machines without a GPU; nothing should be computed with it.
 
 use super::SimulatedGpu;
 use crate::executors::cpu::CpuExecutor;
@@ -44,7 +44,7 @@ pub(crate) struct SimulatedModel {
     weight_bytes: u64,
     /// Whether the weights take their part of the device's memory; the numbers themselves never leave this process.
     is_resident: bool,
-    /// The image that the weights are kept in, whole or on its way.
+    /// The image that the weights are kept in, whole or being filled.
     filling: Option<Filling>,
     /// The largest batch that there is room for.
     room_tokens: usize,
@@ -125,7 +125,7 @@ impl NativeDevice for SimulatedDevice {
 }
 
 impl Shared {
-    /// Lets a batch of so many tokens take its time.
+    /// Lets a batch of this many tokens take its time.
     fn take_time(&self, tokens: usize, began: Instant) {
         let SimulatedGpu { batch_us, token_ns, .. } = self.gpu;
         let takes = Duration::from_micros(batch_us)
@@ -256,7 +256,7 @@ impl Drop for SimulatedModel {
     }
 }
 
-/// What moving so many bytes takes.
+/// What moving this many bytes takes.
 fn duration(bytes: u64, us_per_mib: u64) -> Duration {
     let us = (u128::from(bytes) * u128::from(us_per_mib)) >> 20;
     Duration::from_micros(u64::try_from(us).unwrap_or(u64::MAX))
@@ -319,7 +319,7 @@ mod tests {
         ran.map(|()| out).map_err(|error| error.code())
     }
 
-    /// Memory for the weights and for batches of so many tokens.
+    /// Memory for the weights and for batches of this many tokens.
     fn room_for(tokens: usize) -> u64 {
         let shape: EncoderShape = "tiny".parse().unwrap();
         shape.weight_bytes(Precision::F32) + shape.activation_bytes(Precision::F32, tokens)

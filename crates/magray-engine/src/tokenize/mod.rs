@@ -90,7 +90,7 @@ pub struct Encoded {
 pub struct Tokenizer {
     file: PathBuf,
     pipeline: PipelineTokenizer,
-    /// A shorter way for most texts of most models.
+    /// A faster path for most texts of most models.
     plain: Option<PlainWords>,
     options: EncodeOptions,
     max_tokens: usize,
@@ -117,7 +117,7 @@ const MARGIN_TOKENS: usize = 256;
 const MAX_WINDOW_BYTES: usize = 1 << 20;
 
 impl Tokenizer {
-    /// Opens `tokenizer.json` in this folder for a model that reads so many tokens.
+    /// Opens `tokenizer.json` in this folder for a model that reads this many tokens.
     pub fn open(dir: &Path, max_tokens: usize) -> Result<Self, TokenizeError> {
         Self::read(dir, max_tokens, false, usize::MAX)
     }
@@ -177,7 +177,7 @@ impl Tokenizer {
         self.checked(assemble(template, &a[..kept_a], &b[..kept_b], truncated))
     }
 
-    /// The tokens of many texts, in their order, made by at most so many threads.
+    /// The tokens of many texts, in their order, made by at most this many threads.
     pub fn encode_batch<T: AsRef<str> + Sync>(
         &self,
         texts: &[T],
@@ -187,7 +187,7 @@ impl Tokenizer {
         in_blocks(texts, bytes, threads, |text| self.encode(text.as_ref()))
     }
 
-    /// The tokens of many pairs, in their order, made by at most so many threads.
+    /// The tokens of many pairs, in their order, made by at most this many threads.
     pub fn encode_pairs<A, B>(&self, pairs: &[(A, B)], threads: usize) -> Result<Vec<Encoded>, TokenizeError>
     where
         A: AsRef<str> + Sync,
@@ -237,7 +237,7 @@ impl Tokenizer {
         self.any_tokens(text)
     }
 
-    /// The tokens of any text, by the way that knows all texts.
+    /// The tokens of any text, by the general path.
     fn any_tokens(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
         let mut tokens = Vec::with_capacity(text.len() / 4 + 1);
         let encoded = self.pipeline.encode_into(text, &self.options, &mut tokens);

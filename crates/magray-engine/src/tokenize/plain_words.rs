@@ -1,5 +1,5 @@
-//! Reads plain texts (ASCII alone) for the tokenizers of BERT, word by word, several times as fast as the general way.
-//! Leaves every other text, and every other tokenizer, to that way: it returns nothing rather than something else.
+//! Reads plain texts (only ASCII) for the tokenizers of BERT, word by word, several times as fast as the general path.
+//! Leaves every other text, and every other tokenizer, to that path: it returns nothing rather than something else.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ enum Class {
     Sign(u8),
     /// As if it were not there.
     Nothing,
-    /// No matter for this way: part of a character beyond ASCII, or perhaps of an added token.
+    /// Not for this path: part of a character beyond ASCII, or perhaps of an added token.
     Other,
 }
 
@@ -204,7 +204,7 @@ struct Words {
 }
 
 impl Words {
-    /// For a text of so many bytes; few words have more than sixteen letters.
+    /// For a text of this many bytes; few words have more than sixteen letters.
     fn with_room(bytes: usize) -> Self {
         Self { letters: Vec::with_capacity(bytes.min(AT_ONCE * 16)), ends: [0; AT_ONCE], count: 0 }
     }

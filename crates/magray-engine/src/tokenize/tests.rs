@@ -173,10 +173,10 @@ fn a_batch_on_many_threads_equals_its_texts_alone() {
     let tokenizer = Tokenizer::open(&fixture("roberta"), 40).unwrap();
     let texts: Vec<String> = (0..700).map(|i| format!("text {i} {}", "of a river ".repeat(i % 40))).collect();
     let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (text.as_str(), "and a bridge")).collect();
-    let alone: Vec<_> = texts.iter().map(|text| tokenizer.encode(text).unwrap()).collect();
+    let single: Vec<_> = texts.iter().map(|text| tokenizer.encode(text).unwrap()).collect();
     let pairs_alone: Vec<_> = pairs.iter().map(|(a, b)| tokenizer.encode_pair(a, b).unwrap()).collect();
     for threads in [0, 1, 2, 7] {
-        assert_eq!(tokenizer.encode_batch(&texts, threads).unwrap(), alone);
+        assert_eq!(tokenizer.encode_batch(&texts, threads).unwrap(), single);
         assert_eq!(tokenizer.encode_pairs(&pairs, threads).unwrap(), pairs_alone);
     }
     assert!(tokenizer.encode_batch::<&str>(&[], 2).unwrap().is_empty());
@@ -328,7 +328,7 @@ proptest! {
     }
 }
 
-/// Those that have the short way.
+/// Those that have the fast path.
 const PLAIN: [&str; 6] = ["bert", "distilbert", "mpnet", "bert-classify", "distilbert-classify", "mpnet-classify"];
 
 fn assert_ways_agree(text: &str) {

@@ -14,7 +14,7 @@ use super::WeightsError;
 /// Headers of the largest models have a few megabytes; the format itself allows 100 MB.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
 
-/// The length of the header stands before it in so many bytes.
+/// The length of the header stands before it in this many bytes.
 const LENGTH_BYTES: usize = 8;
 
 /// Where a tensor lies and what it is.

@@ -33,7 +33,7 @@ fn folder_of(tensors: &[(&str, FileDtype, &[usize], &[u8])]) -> TempDir {
     write_folder(&serialize(views, None).unwrap())
 }
 
-/// A folder with a file of this header and so many bytes of data.
+/// A folder with a file of this header and this many bytes of data.
 fn folder_with_header(header: &str, data: usize) -> TempDir {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header.as_bytes());

@@ -68,7 +68,7 @@ const SPIN: Duration = Duration::from_micros(50);
 
 impl Incoming {
     pub(super) fn new(stream: UnixStream) -> Self {
-        // Where there are few cores, whoever is waited for needs this one.
+        // Where there are few cores, the sender needs this one.
         let has_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 2);
         let spin = if has_cores { SPIN } else { Duration::ZERO };
         Self { stream, buffer: vec![0; BUFFER_BYTES], unread: 0..0, fds: VecDeque::new(), spin }
@@ -161,7 +161,7 @@ impl Incoming {
                 self.fds.extend(fds);
             }
         }
-        // More than messages fit into the buffer that have one: somebody sends handles that nobody takes.
+        // More than messages fit into the buffer that have one: handles arrive that are not taken.
         if self.fds.len() > BUFFER_BYTES / HEADER_BYTES {
             return Err(Errno::TOOMANYREFS);
         }

@@ -41,7 +41,7 @@ const HANG_UP: PollFlags = PollFlags::RDHUP;
 #[cfg(not(target_os = "linux"))]
 const HANG_UP: PollFlags = PollFlags::HUP;
 
-/// Ends this process without asking anybody: the driver's own tidying at exit would wait for a kernel that hangs.
+/// Ends this process at once: the driver's own tidying at exit would wait for a kernel that hangs.
 fn end_at_once() -> ! {
     let _ = kill_process(getpid(), Signal::KILL);
     // Only reached if the system refused.

@@ -18,7 +18,7 @@ pub struct WorkerHandle(Arc<Held>);
 pub struct Work<'a> {
     /// Its name, which comes back with the answer.
     pub batch: u64,
-    /// Where it lies until the answer was read. Nobody else may use the slot meanwhile.
+    /// Where it lies until the answer was read. No other batch may use the slot meanwhile.
     pub slot: usize,
     /// Which of the worker's models.
     pub model: usize,
@@ -168,7 +168,7 @@ impl WorkerHandle {
         };
         sent.map_err(|error| {
             if !matches!(error, ChannelError::Closed) {
-                // Half a message may be on its way: nothing that follows would be understood.
+                // Half a message may be sent: nothing that follows would be understood.
                 self.0.process.strike();
             }
             WorkerGone

@@ -1,5 +1,5 @@
 //! Who holds which memory of a worker's device: the weights of which models, passes, the driver.
-//! Says nothing while weights are on their way: then nobody knows.
+//! Reports no accounts while weights are arriving or leaving.
 
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,19 +16,19 @@ pub(super) struct Holdings {
 }
 
 impl Holdings {
-    /// A device without any of so many models.
+    /// A device without any of its models.
     pub(super) fn new(context: u64, models: usize) -> Self {
         let weights = (0..models).map(|_| AtomicU64::new(0)).collect();
         Self { context, weights, begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
     }
 
-    /// A model's weights begin to come or go. Until it is told what came of it, they are on their way.
+    /// A model's weights begin to come or go. Until the change is dropped no accounts are reported.
     pub(super) fn change(&self, model: usize) -> Change<'_> {
         self.begun.fetch_add(1, Ordering::AcqRel);
         Change { holdings: self, model, bytes: 0 }
     }
 
-    /// Measures the memory; and who has it, if nothing was on its way all the while.
+    /// Measures the memory; and by account, if nothing changed meanwhile.
     pub(super) fn measure(&self, measure: impl FnOnce() -> MemoryStats) -> (MemoryStats, Option<MemoryAccounts>) {
         let before = self.settled();
         let memory = measure();
@@ -37,14 +37,14 @@ impl Holdings {
         (memory, is_settled.then(|| MemoryAccounts::of(&memory, self.context, weights)))
     }
 
-    /// How many changes there were, if none is under way.
+    /// How many changes there were, if none is unfinished.
     fn settled(&self) -> Option<u64> {
         let ended = self.ended.load(Ordering::Acquire);
         Some(ended).filter(|ended| self.begun.load(Ordering::Acquire) == *ended)
     }
 }
 
-/// Weights that are on their way, until this is dropped; then they take no memory, unless it was said how much.
+/// Weights that arrive or leave, until this is dropped; then they take no memory, unless it was said how much.
 pub(super) struct Change<'a> {
     holdings: &'a Holdings,
     model: usize,

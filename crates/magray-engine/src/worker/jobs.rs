@@ -1,4 +1,4 @@
-//! The turns of orders that take long: loads one after the other, and beside them what leaves.
+//! Two threads for orders that take long: one loads models, the other takes them off.
 //! Never does two orders of one model at once nor out of their order, and never more than two in all.
 
 use super::wire::Garbled;
@@ -19,7 +19,7 @@ pub(super) enum TransferThread {
 /// Something to do with a model.
 pub(super) struct Job<T> {
     pub(super) model: usize,
-    pub(super) way: TransferThread,
+    pub(super) thread: TransferThread,
     pub(super) what: T,
 }
 
@@ -52,10 +52,10 @@ impl<T: Send + 'static> Jobs<T> {
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let work = Arc::new(work);
         let mut jobs = Self { shared, threads: Vec::new() };
-        for (way, name) in [(TransferThread::In, "loads"), (TransferThread::Out, "leaves")] {
+        for (thread, name) in [(TransferThread::In, "loads"), (TransferThread::Out, "leaves")] {
             let (shared, work) = (Arc::clone(&jobs.shared), Arc::clone(&work));
             let serve = move || {
-                while let Some(Job { model, what, .. }) = shared.next(way) {
+                while let Some(Job { model, what, .. }) = shared.next(thread) {
                     work(model, what);
                     shared.done(model);
                 }
@@ -94,14 +94,14 @@ impl<T> Drop for Jobs<T> {
 }
 
 impl<T> Shared<T> {
-    /// The next job of this way; waits for it. `None`: there will be none.
-    fn next(&self, way: TransferThread) -> Option<Job<T>> {
+    /// The next job of this thread; waits for it. `None`: there will be none.
+    fn next(&self, thread: TransferThread) -> Option<Job<T>> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
                 return None;
             }
-            if let Some(at) = state.first(way) {
+            if let Some(at) = state.first(thread) {
                 let job = state.waiting.remove(at)?;
                 state.busy.push(job.model);
                 return Some(job);
@@ -122,16 +122,16 @@ impl<T> Shared<T> {
 
 impl<T> State<T> {
     /// The job whose turn it is.
-    fn first(&self, way: TransferThread) -> Option<usize> {
+    fn first(&self, thread: TransferThread) -> Option<usize> {
         let is_free = |at: usize| {
             let model = self.waiting[at].model;
             !self.busy.contains(&model) && self.waiting.iter().take(at).all(|before| before.model != model)
         };
-        let mut of_way = self.waiting.iter().enumerate().filter(|(_, job)| job.way == way).map(|(at, _)| at);
-        match way {
-            // Whoever came first is waited for: loads come in the order of their urgency.
-            TransferThread::In => of_way.next().filter(|at| is_free(*at)),
-            TransferThread::Out => of_way.find(|at| is_free(*at)),
+        let mut own = self.waiting.iter().enumerate().filter(|(_, job)| job.thread == thread).map(|(at, _)| at);
+        match thread {
+            // The first is waited for: loads come in the order of their urgency.
+            TransferThread::In => own.next().filter(|at| is_free(*at)),
+            TransferThread::Out => own.find(|at| is_free(*at)),
         }
     }
 }
@@ -158,9 +158,9 @@ mod tests {
             Self { jobs: jobs.unwrap(), begun }
         }
 
-        fn push(&self, name: &'static str, model: usize, way: TransferThread) -> Sender<()> {
+        fn push(&self, name: &'static str, model: usize, thread: TransferThread) -> Sender<()> {
             let (end, ends) = channel();
-            self.jobs.push(Job { model, way, what: (name, ends) }).unwrap();
+            self.jobs.push(Job { model, thread, what: (name, ends) }).unwrap();
             end
         }
 
@@ -168,8 +168,8 @@ mod tests {
             self.begun.recv().unwrap()
         }
 
-        fn nothing_else_can(&self, way: TransferThread) {
-            assert_eq!(self.jobs.shared.lock().first(way), None);
+        fn nothing_else_can(&self, thread: TransferThread) {
+            assert_eq!(self.jobs.shared.lock().first(thread), None);
         }
     }
 
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(rig.begins(), "first");
         let second = rig.push("second", 0, TransferThread::In);
         drop(first);
-        // Whether the second has begun or not: nobody keeps it when the threads have ended.
+        // Whether the second has begun or not: it is dropped when the threads have ended.
         drop(second);
         let Rig { jobs, begun } = rig;
         drop(jobs);
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(rig.begins(), "first");
         let kept: Vec<_> = (0..WAITING_MAX).map(|_| rig.push("more", 0, TransferThread::In)).collect();
         let (_end, ends) = channel();
-        assert!(rig.jobs.push(Job { model: 0, way: TransferThread::In, what: ("too many", ends) }).is_err());
+        assert!(rig.jobs.push(Job { model: 0, thread: TransferThread::In, what: ("too many", ends) }).is_err());
         drop(kept);
     }
 }

@@ -133,7 +133,7 @@ pub enum FromWorker {
     Heartbeat {
         /// The device's memory.
         memory: MemoryStats,
-        /// Who has it; not told while weights are on their way.
+        /// By account; not told while weights arrive or leave.
         accounts: Option<MemoryAccounts>,
     },
 }

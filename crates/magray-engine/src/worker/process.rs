@@ -46,7 +46,7 @@ impl fmt::Display for Exit {
         match self {
             Self::Stopped => f.write_str("it was stopped"),
             Self::Crashed { how } => write!(f, "it crashed ({how})"),
-            Self::Killed => f.write_str("somebody killed it"),
+            Self::Killed => f.write_str("another program killed it"),
             Self::Ordered => f.write_str("it was ended by force"),
             Self::Lost => f.write_str("its GPU is gone"),
         }
@@ -76,7 +76,7 @@ pub(super) struct Process {
     is_stopping: AtomicBool,
 }
 
-/// A process that was killed is gone at once, unless it hangs in the kernel; then nobody waits for it any longer.
+/// A process that was killed is gone at once, unless it hangs in the kernel; then it is not waited for any longer.
 const REAP_MAX: Duration = Duration::from_secs(5);
 
 impl Process {
@@ -111,11 +111,11 @@ impl Process {
     pub(super) fn kill(&self) {
         self.is_ordered.store(true, Ordering::Release);
         self.strike();
-        // Whoever waits for a message sees the end now, also where the process hangs in the kernel.
+        // A thread that waits for a message sees the end now, also where the process hangs in the kernel.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Ends the process by force as somebody outside would: the supervisor does not know that it did.
+    /// Ends the process by force as another program would: it counts as killed from outside.
     pub(super) fn strike(&self) {
         if let Some(child) = &mut *self.lock() {
             // A child that was reaped is not signalled: its number may belong to another process by now.
@@ -123,7 +123,7 @@ impl Process {
         }
     }
 
-    /// Waits for the end of a process that is on its way there, and says how it ended.
+    /// Waits for the end of a process that is ending, and says how it ended.
     pub(super) fn reap(&self) -> Exit {
         let status = self.wait();
         if self.is_ordered.load(Ordering::Acquire) {
@@ -171,7 +171,7 @@ impl Drop for Process {
     }
 }
 
-/// Signals that nobody gets for what it computed.
+/// Signals that come from outside and not from what it computed.
 fn is_signal_from_outside(status: ExitStatus) -> bool {
     use rustix::process::Signal;
     let outside = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
@@ -197,7 +197,7 @@ mod tests {
         assert!(matches!(shell("exit 3").reap(), Exit::Crashed { how } if how.contains('3')));
         assert!(matches!(shell("kill -SEGV $$").reap(), Exit::Crashed { .. }));
         assert_eq!(shell("kill -KILL $$").reap(), Exit::Killed);
-        // Nobody told it to: a worker that leaves is no worker.
+        // It was not told to: a worker that leaves is no worker.
         assert!(matches!(shell("exit 0").reap(), Exit::Crashed { .. }));
         let stopped = shell("exit 0");
         stopped.note_stop();
@@ -221,7 +221,7 @@ mod tests {
         let process = shell("exec sleep 1000");
         let pid = rustix::process::Pid::from_raw(process.pid().cast_signed()).unwrap();
         drop(process);
-        // Nobody's child has this number any more.
+        // No child has this number any more.
         let found = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
         assert_eq!(found.unwrap_err(), rustix::io::Errno::CHILD);
     }

@@ -20,7 +20,7 @@ pub struct WorkerReceiver {
 }
 
 impl WorkerReceiver {
-    /// Hears a worker that knows so many models.
+    /// Hears a worker that knows this many models.
     pub(super) fn new(process: Arc<Process>, incoming: Incoming, models: usize) -> Self {
         Self { process, incoming, models, is_lost: false, exit: None }
     }

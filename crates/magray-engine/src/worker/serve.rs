@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// Why a worker ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Somebody started it by hand.
+    /// It was started by hand.
     #[error("`magray worker` is started by magray itself: its input must be a socket")]
     NoSupervisor,
     /// The supervisor talks nonsense, or is of another version.
@@ -67,7 +67,7 @@ pub fn serve(confined: impl FnOnce()) -> Result<(), ServeError> {
     let outgoing = SharedOutgoing::new(stream.try_clone()?);
     let mut incoming = Incoming::new(stream.try_clone()?);
     match run(&stream, &mut incoming, &outgoing, confined) {
-        // The supervisor is gone, and nobody is left to hear of it.
+        // The supervisor is gone: there is no one to tell.
         Err(ServeError::Channel(ChannelError::Closed)) => Ok(()),
         ended => ended,
     }
@@ -194,7 +194,7 @@ fn start_heartbeats(
             drop(executor);
             let heartbeat = FromWorker::Heartbeat { memory, accounts };
             if !is_frozen() && outgoing.send(&ToSupervisor::Event(heartbeat)).is_err() {
-                // Nobody hears it any more: the watcher ends the process.
+                // The supervisor is gone: the watcher ends the process.
                 return;
             }
             std::thread::sleep(HEARTBEAT);

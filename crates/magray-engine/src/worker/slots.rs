@@ -71,7 +71,7 @@ impl Slots {
         self.layout
     }
 
-    /// Puts a batch into a slot. One that does not fit is a bug: whoever forms batches knows the limits.
+    /// Puts a batch into a slot. One that does not fit is a bug: batches are formed within the limits.
     pub(super) fn put(&self, slot: usize, texts: &[Tokens<'_>]) -> Extent {
         let Places { ids, types, lengths, .. } = self.layout.places(slot);
         let tokens: usize = texts.iter().map(|text| text.ids.len()).sum();

@@ -96,8 +96,8 @@ impl fmt::Display for Sandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.landlock, self.has_seccomp) {
             (Some(version), true) => write!(f, "Landlock {version} and seccomp"),
-            (Some(version), false) => write!(f, "Landlock {version} alone"),
-            (None, true) => f.write_str("seccomp alone"),
+            (Some(version), false) => write!(f, "only Landlock {version}"),
+            (None, true) => f.write_str("only seccomp"),
             (None, false) => f.write_str("none"),
         }
     }

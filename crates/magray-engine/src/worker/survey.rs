@@ -39,7 +39,7 @@ pub(super) struct Found {
 /// The GPUs that may be used, or why there is none, as a child process of this program sees it.
 pub fn survey(exe: &Path, options: &GpuOptions) -> Result<Vec<GpuInfo>, Declined> {
     let found = ask(exe, &options.search).unwrap_or_else(|error| {
-        // A driver that ends whoever asks it is a driver that does not start.
+        // A driver that ends the child is a driver that does not start.
         Err(Declined::DriverFailed { code: 0, name: error.to_string() })
     });
     usable(found, &options.visible).map_err(|declined| match (declined, options.visible_by) {

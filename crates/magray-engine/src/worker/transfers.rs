@@ -1,5 +1,5 @@
 //! Brings models to the device and takes them off it, as ordered, and tells the supervisor what came of it.
-//! Works beside the thread that computes; says nothing twice and keeps nobody waiting but the next order.
+//! Works beside the thread that computes; says nothing twice, and only the next order waits for it.
 
 use super::channel::SharedOutgoing;
 use super::holdings::Holdings;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The orders of models that come and go. When it goes, the moves under way are waited for and the others dropped.
+/// The orders of models that come and go. When it is dropped, moves that have begun are waited for and the others dropped.
 pub(super) struct Transfers {
     jobs: Jobs<Move>,
     models: usize,
@@ -79,12 +79,12 @@ impl Transfers {
         self.push(model, TransferThread::Out, Move::Forget)
     }
 
-    fn push(&self, model: u32, way: TransferThread, what: Move) -> Result<(), Garbled> {
+    fn push(&self, model: u32, thread: TransferThread, what: Move) -> Result<(), Garbled> {
         let model = model as usize;
         if model >= self.models {
             return Err(Garbled("an order for a model that is not there"));
         }
-        self.jobs.push(Job { model, way, what })
+        self.jobs.push(Job { model, thread, what })
     }
 }
 

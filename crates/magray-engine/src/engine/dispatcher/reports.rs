@@ -32,7 +32,7 @@ impl Dispatcher {
                 pending.keep(part, rows, outputs);
             }
         }
-        // A batch that a worker finishes on its way out does not mean that the device serves again.
+        // A batch that a worker finishes while it ends does not mean that the device serves again.
         if state.machine.is_in_rotation(device) {
             state.incidents.served(device, now);
         }

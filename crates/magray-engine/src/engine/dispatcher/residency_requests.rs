@@ -7,8 +7,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 impl Dispatcher {
-    /// Somebody wants a model to come, go or stay. Waits until that is so, for `most` at most. A model that is not there is
-    /// a bug.
+    /// A caller wants a model to come, go or stay. Waits until that is so, for `most` at most. An unknown model is a bug.
     pub(in crate::engine) fn requested(
         &self,
         model: usize,
@@ -28,7 +27,7 @@ impl Dispatcher {
             if is_done(Seen { before: &before, now: &models[model], devices: &devices }) {
                 outcome.set(Ok(()));
             } else if state.move_counts[model].against(request) > against {
-                // Nothing is under way for it any more: whoever waits would wait in vain.
+                // Nothing is being done for it any more: waiting would be in vain.
                 outcome.set(Err(Unmet::Overruled));
             }
             outcome.get() != Err(Unmet::Late)
@@ -37,8 +36,8 @@ impl Dispatcher {
     }
 }
 
-/// How a model is after somebody wanted something of it, and how it was just before. Whoever waits may look late: what
-/// came and went meanwhile shows in what is counted, and nowhere else.
+/// How a model is after a request, and how it was just before. A waiter may look late: what came and went meanwhile shows
+/// only in what is counted.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct Seen<'a> {
     pub(in crate::engine) before: &'a ModelView,
@@ -51,7 +50,7 @@ pub(in crate::engine) struct Seen<'a> {
 pub(in crate::engine) enum Unmet {
     /// Not in the time that was given; it may still.
     Late,
-    /// Somebody wanted the opposite after it.
+    /// A later request wanted the opposite.
     Overruled,
 }
 

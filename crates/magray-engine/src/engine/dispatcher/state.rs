@@ -1,5 +1,5 @@
 //! What the dispatcher holds under its lock, and what is to be done without it.
-//! Calls nobody: an action of the machine becomes an effect, which the dispatcher performs when the lock is open again.
+//! Calls no caller: an action of the machine becomes an effect, which the dispatcher performs when the lock is open again.
 
 use super::{OnAnswer, residency_requests::MoveCounts};
 use crate::engine::{
@@ -140,7 +140,7 @@ impl State {
             Action::Rest { device } => Effect::Order(device, self.order(device, What::Rest)),
             Action::Forget { model } => Effect::Forget(model.0 as usize),
             Action::GrantVectors { .. } | Action::RefuseVectors { .. } | Action::DropVectors { .. } => {
-                unreachable!("nobody asks the machine for memory for vectors")
+                unreachable!("no one asks the machine for memory for vectors")
             }
             Action::Alert { device, change } => Effect::Tell(device, change),
         })

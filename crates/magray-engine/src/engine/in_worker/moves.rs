@@ -69,7 +69,7 @@ impl Inner {
                 self.loaded(dispatcher, model, arrived);
             }
             FromWorker::Loaded { model, .. } => {
-                // What it has is of no use to anybody.
+                // What it has is of no use.
                 let _ = handle.forget(model);
                 let message = "a model on the GPU answers with other lengths than on the CPU: was its folder changed?";
                 let code = "model_changed".to_owned();
@@ -81,7 +81,7 @@ impl Inner {
             FromWorker::ImageFilled { model, image, bytes } => {
                 if images.filled(self.holder(worker), image, bytes) {
                     dispatcher.imaged(model, true);
-                    // Somebody may have let go of it before that was told, and would not say so again.
+                    // It may have been dropped before that was told, which is not told again.
                     if !images.has(model) {
                         dispatcher.imaged(model, false);
                     }
@@ -124,7 +124,7 @@ impl Inner {
             memory_free = memory.free,
             "a model is on its device"
         );
-        // Weights may still be on their way, which the worker counts in.
+        // Weights may still be arriving, which the worker counts in.
         let took = ordered.map_or(took, |ordered| ordered.took.max(took));
         let from_host = origin != Origin::Files;
         dispatcher.loaded(self.spec.id, model, Loaded { bytes, took, from_host });

@@ -36,7 +36,7 @@ pub(super) struct Ordered {
 }
 
 impl Presence {
-    /// A worker that knows so many models and has none of them.
+    /// A worker that knows this many models and has none of them.
     pub(super) fn new(models: usize) -> Self {
         Self { models: vec![State::Away; models] }
     }
@@ -46,7 +46,7 @@ impl Presence {
         self.set(model, State::Loading { since: Instant::now(), image });
     }
 
-    /// It has loaded a model. `None` where nobody told it to.
+    /// It has loaded a model. `None` where it was not told to.
     pub(super) fn loaded(&mut self, model: usize, bytes: u64) -> Option<Ordered> {
         self.load_ended(model, State::There { bytes })
     }

@@ -19,7 +19,7 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (sender, bodies) = channel();
         let mut statuses: VecDeque<u16> = statuses.into_iter().collect();
-        // Ends with the process: the listener has no other way to be woken.
+        // Ends with the process: the listener cannot be woken otherwise.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let body = read_request(&stream.unwrap(), statuses.pop_front().unwrap_or(204));

@@ -1,5 +1,5 @@
 //! Sends one JSON object to a web address, trying again where that may help.
-//! Never tells the address to anybody: many of them hold a secret.
+//! Never logs the address: many of them hold a secret.
 
 use super::AlertOptions;
 use serde_json::Value;

@@ -23,9 +23,9 @@ pub(super) enum Act {
     IgnoreRange,
     /// Sends something else.
     Content(Vec<u8>),
-    /// Sends so many bytes, announces no length, and hangs up.
+    /// Sends this many bytes, announces no length, and hangs up.
     Unsized(usize),
-    /// Announces so many bytes and sends none.
+    /// Announces this many bytes and sends none.
     Announced(u64),
     /// Sends the reader to another path.
     Redirect(String),
@@ -79,7 +79,7 @@ impl FakeHub {
         self.state.lock().unwrap().acts.insert(path.to_owned(), acts.to_vec());
     }
 
-    /// Makes all requests for a path go this way.
+    /// Makes all requests for a path end like this.
     pub(super) fn always(&self, path: &str, act: Act) {
         self.state.lock().unwrap().always.insert(path.to_owned(), act);
     }

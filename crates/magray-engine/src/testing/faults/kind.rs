@@ -51,7 +51,7 @@ pub(crate) enum Place {
     Heartbeat,
     /// The supervisor.
     Supervisor,
-    /// Whoever reads the telemetry.
+    /// The reader of telemetry.
     Telemetry,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Script {
     lasting: Vec<(FaultKind, Duration)>,
 }
 
-/// An entry of the plan on its way.
+/// An entry of the plan and what is left of it.
 #[derive(Clone, Debug)]
 struct Running {
     entry: Entry,
@@ -36,7 +36,7 @@ struct Running {
 
 /// How long a fault goes on where the plan does not say.
 const LASTS: Duration = Duration::from_secs(1);
-/// Faults of an entry that wait for a batch; more would only pile up while nobody sends any.
+/// Faults of an entry that wait for a batch; more would only pile up while none is sent.
 const DUE_MAX: usize = 16;
 
 impl Script {

@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// An image, whole or on its way. When it goes before it is whole, it never will be.
+/// An image, whole or being filled. Dropped before it is whole, it never will be.
 pub(super) struct Filling {
     /// Nothing is ever sent: that it is gone tells the thread.
     stop: Option<Sender<()>>,

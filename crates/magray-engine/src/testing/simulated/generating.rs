@@ -1,11 +1,11 @@
-//! Tokens of a simulated GPU: each follows from all before it, by arithmetic alone.
+//! Tokens of a simulated GPU: each follows from all before it, by arithmetic.
 //! Knows no language; a step that does not begin where its sequence ends is refused.
 
 use crate::executors::{NewTokens, SequenceStep};
 use magray_device::cuda::CudaError;
 use std::collections::HashMap;
 
-/// One of so many tokens ends a sequence.
+/// One of this many tokens ends a sequence.
 const ENDS: u64 = 199;
 
 /// The state of sequences.

@@ -31,7 +31,7 @@ impl Recent {
         self.latency.checked_div(requests)
     }
 
-    /// So many of something, by the second.
+    /// Counts by the second.
     pub fn per_second(&self, count: u64) -> f64 {
         if self.window.is_zero() { 0.0 } else { count as f64 / self.window.as_secs_f64() }
     }
@@ -44,7 +44,7 @@ impl Recent {
 
 /// Sums by second. Times are since the engine's start.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct Throughput {
     seconds: [Second; SECONDS],
 }
 
@@ -55,14 +55,14 @@ struct Second {
     sums: Recent,
 }
 
-impl Default for Pace {
+impl Default for Throughput {
     fn default() -> Self {
         Self { seconds: [Second::default(); SECONDS] }
     }
 }
 
-impl Pace {
-    /// A request of so many texts was answered.
+impl Throughput {
+    /// A request of this many texts was answered.
     pub(super) fn note(&mut self, texts: usize, answer: &Answer, now: Duration) {
         let number = now.as_secs();
         let second = &mut self.seconds[number as usize % SECONDS];
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn figures_are_of_the_last_minute_alone() {
-        let mut pace = Pace::default();
+        let mut pace = Throughput::default();
         let seconds = Duration::from_secs;
         assert_eq!(pace.recent(Duration::ZERO), Recent::default());
         pace.note(3, &answer(None), seconds(0));
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_second_of_an_earlier_minute_is_not_added_to() {
-        let mut pace = Pace::default();
+        let mut pace = Throughput::default();
         for at in [5, 65, 125] {
             pace.note(1, &answer(None), Duration::from_secs(at));
             assert_eq!(pace.recent(Duration::from_secs(at)).requests, 1);

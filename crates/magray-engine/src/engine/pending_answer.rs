@@ -1,4 +1,4 @@
-//! Work as a future: what comes of it is awaited, and whoever stops waiting takes the work back.
+//! An answer as a future; dropping it cancels the work.
 //! Needs no runtime: any executor will do.
 
 use super::{Answer, Engine, EngineError, RequestId, Work};
@@ -8,25 +8,24 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// An answer that is awaited. Dropped before it came, its work is cancelled: what waits is not computed any more.
-#[must_use = "work that nobody awaits is cancelled"]
-pub struct Asking {
+#[must_use = "work that is not awaited is cancelled"]
+pub struct PendingAnswer {
     engine: Engine,
     /// `None` where the work was refused at once.
     id: Option<RequestId>,
     answer: Receiver<Result<Answer, EngineError>>,
 }
 
-impl Engine {
-    /// Takes work; the answer is awaited.
-    pub fn ask(&self, work: Work) -> Asking {
+impl PendingAnswer {
+    pub(super) fn of(engine: &Engine, work: Work) -> Self {
         let (sender, answer) = oneshot::channel();
-        // Refused where nobody waits any more.
-        let id = self.submit(work, move |answer| drop(sender.send(answer)));
-        Asking { engine: self.clone(), id, answer }
+        // Fails where the future was dropped.
+        let id = engine.submit(work, move |answer| drop(sender.send(answer)));
+        Self { engine: engine.clone(), id, answer }
     }
 }
 
-impl Future for Asking {
+impl Future for PendingAnswer {
     type Output = Result<Answer, EngineError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -35,7 +34,7 @@ impl Future for Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for PendingAnswer {
     fn drop(&mut self) {
         let is_waiting = matches!(self.answer.try_recv(), Ok(None));
         if let Some(id) = self.id.filter(|_| is_waiting) {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-pub(super) struct News {
+pub(super) struct GpuReports {
     alerts: Mutex<Alerts>,
     host: String,
     gpus: Vec<Known>,
@@ -29,7 +29,7 @@ struct State {
     samples: Vec<HealthSample>,
 }
 
-impl News {
+impl GpuReports {
     pub(super) fn new(gpus: &[Gpu], alerts: AlertOptions, ledger: Option<PathBuf>) -> Self {
         let known = |gpu: &Gpu| Known {
             name: gpu.name.to_string(),
@@ -50,7 +50,7 @@ impl News {
         (0..self.gpus.len()).filter(|gpu| state.is_out[*gpu]).collect()
     }
 
-    /// The GPUs that somebody has reset in the ledger since this was last asked.
+    /// The GPUs that were reset in the ledger since this was last asked.
     pub(super) fn returned_to_service(&self) -> Vec<usize> {
         let mut state = self.lock();
         if !state.ledger.changed() {
@@ -66,7 +66,7 @@ impl News {
         returned
     }
 
-    /// Somebody says that a GPU is in order: it is so for later processes too.
+    /// A GPU was reset by hand: it is in order for later processes too.
     pub(super) fn reset(&self, gpu: usize) {
         let Known { name, uuid, .. } = &self.gpus[gpu];
         let mut state = self.lock();

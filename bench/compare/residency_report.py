@@ -7,13 +7,14 @@ from .rounds import HIT, MISS, ROUNDS_LEAST
 
 # What was asked of a model of 16 GB on an H200; elsewhere and for other sizes it says nothing.
 TARGET_GPU, TARGET_BYTES = "H200", 15 * 10**9
-MOST_MS = {"wake": 450, "offload": 100, "release": 500, "cold_wake": 1500}
+MOST_MS = {"first_offload": 300, "wake": 450, "offload": 100, "release": 500, "cold_wake": 500}
 FILE_LEAST_GB_S = 20
 
 WORDS = {
     "first_load": "first load to answer",
     "warm": "answer while it is there",
-    "first_offload": "first offload after a load (waits for the copy on the host)",
+    "first_offload": "first offload after a load",
+    "early_wake": "wake to answer right after it",
     "offload": "offload",
     "wake": "wake to answer",
     "preheat": "preheat",
@@ -21,7 +22,7 @@ WORDS = {
     "release": "release",
     "reload": "load again to answer",
 }
-MOVING = ["first_load", "wake", "preheat", "cold_wake", "reload"]
+MOVING = ["first_load", "early_wake", "wake", "preheat", "cold_wake", "reload"]
 
 
 def is_judged(gpu_name, size):

@@ -103,7 +103,18 @@ fn a_model_that_leaves_and_wakes_answers_the_same_bits_in_every_state() {
         report["phases"].as_array().unwrap().iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
     assert_eq!(
         phases,
-        ["first_load", "warm", "first_offload", "offload", "wake", "preheat", "cold_wake", "release", "reload"],
+        [
+            "first_load",
+            "warm",
+            "first_offload",
+            "early_wake",
+            "offload",
+            "wake",
+            "preheat",
+            "cold_wake",
+            "release",
+            "reload"
+        ],
         "{report:#}"
     );
     let state = |name: &str| {

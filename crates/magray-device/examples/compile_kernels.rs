@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
 
 use magray_device::cuda::{Arch, CompileError, CubinCache, CubinKey, KernelSpec, Nvrtc, SearchPath};
-use magray_device::cuda::{all_specs, compile, covering_specs};
+use magray_device::cuda::{all_specs, compile, covering_specs, stack_bytes};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,35 @@ fn main() -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     let (all, new, failed) = (forms.len(), jobs.len(), failures.len());
     println!("{all} forms for {}: {new} compiled in {seconds:.1} s, {failed} failed", names(&asked.archs));
-    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let are_thin = cache.as_ref().is_none_or(|cache| have_little_stack(cache, &forms));
+    if failures.is_empty() && are_thin { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether no kernel needs more stack than it may. The driver holds so much for every thread that a GPU can run at once:
+/// a KiB is 264 MiB of an H200's memory.
+fn have_little_stack(cache: &CubinCache, forms: &[(&KernelSpec, Arch)]) -> bool {
+    let mut are_thin = true;
+    let mut most = 0;
+    for (spec, arch) in forms {
+        let cubin = cache.get(&CubinKey::of(spec, *arch));
+        let bytes = cubin.and_then(|cubin| stack_bytes(&cubin)).unwrap_or(0);
+        most = most.max(bytes);
+        if bytes > stack_bytes_max(spec) {
+            eprintln!(
+                "{spec} for {arch}: {bytes} bytes of stack, {} are allowed: spill fewer registers",
+                stack_bytes_max(spec)
+            );
+            are_thin = false;
+        }
+    }
+    println!("{most} bytes of stack at most");
+    are_thin
+}
+
+/// Bytes of stack that a kernel may need: a few spilled registers. Where a block has a row of 384 sums a thread, there are
+/// more.
+fn stack_bytes_max(spec: &KernelSpec) -> u32 {
+    if spec.file == "gemm_norm_wgmma.cu" { 336 } else { 32 }
 }
 
 /// What the words mean; `None` where one means nothing, or no architecture is named.

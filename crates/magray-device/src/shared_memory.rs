@@ -87,6 +87,23 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Copies bytes in, from the byte `at` on. Where there is no memory left for them it fails, and nobody is killed.
+    pub(crate) fn write_at(&self, at: usize, mut bytes: &[u8]) -> io::Result<()> {
+        let mut at = at as u64;
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(&self.fd, bytes, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    at += count as u64;
+                    bytes = &bytes[count..];
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Where it lies in this process, for a device that reads and writes it by itself.
     pub(crate) fn address(&self) -> *mut u8 {
         self.map.as_mut_ptr()
@@ -109,16 +126,6 @@ impl SharedMemory {
             let _ = range;
             Ok(())
         }
-    }
-
-    /// Removes these bytes from the page table, which costs time when the process ends; they keep their content.
-    pub(crate) fn unmap_pages(&self, range: Range<usize>) {
-        // SAFETY: the mapping is shared: its pages belong to the memory behind it and come back, as they are, when they
-        // are touched. No reference into it exists.
-        let forgotten =
-            unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
-        // Nothing but time depends on it.
-        let _ = forgotten;
     }
 
     /// Copies words in, from the word `at` on. Words that do not fit are a bug.
@@ -219,6 +226,10 @@ mod tests {
         taken.read_at(4001, &mut bytes).unwrap();
         assert_eq!(bytes, [2, 3, 4, 5, 6, 7, 8, 0, 0, 0]);
         assert!(taken.read_at((1 << 20) - 5, &mut bytes).is_err());
+        made.write_at(4003, &[30, 31]).unwrap();
+        taken.read_at(4001, &mut bytes).unwrap();
+        assert_eq!(bytes[..5], [2, 3, 30, 31, 6]);
+        assert!(made.write_at((1 << 20) - 1, &[1, 2]).is_err(), "beyond the end");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use magray_engine::{
     DeviceName,
-    engine::{Allowed, DeviceState, Engine, EngineError, ModelSource, Moved, Work},
+    engine::{Allowed, DeviceState, Engine, EngineError, ModelSource, Moved, Residency, Work},
     gpu::GpuOptions,
     synthetic::{self, Lengths, Vocabulary},
 };
@@ -101,6 +101,7 @@ impl Subject {
         cycle.bytes = self.engine.status().models.first().map_or(0, |model| model.view.plan.bytes);
         cycle.memory.push(look("on_gpu"));
         self.moved(Phase::FirstOffload, cycle, self.engine.offload(0, LONG))?;
+        self.wait_for_image()?;
         cycle.memory.push(look("on_cpu"));
         self.moved(Phase::Preheat, cycle, self.engine.preheat(0, LONG))?;
         for round in 0..rounds {
@@ -121,9 +122,11 @@ impl Subject {
                 cycle.memory.push(look("released"));
             }
             self.answer(Phase::Reload, cycle, &mut first)?;
-            // The copy in the host's memory is made behind the callers' backs; it must be there again before the next
-            // release is timed.
             self.moved(Phase::FirstOffload, cycle, self.engine.offload(0, LONG))?;
+            self.answer(Phase::EarlyWake, cycle, &mut first)?;
+            self.moved(Phase::Offload, cycle, self.engine.offload(0, LONG))?;
+            // It must be there again before the next release is timed.
+            self.wait_for_image()?;
             self.moved(Phase::Preheat, cycle, self.engine.preheat(0, LONG))?;
         }
         Ok(())
@@ -149,16 +152,28 @@ impl Subject {
     }
 
     fn wait_for_rest(&self) -> Result<(), String> {
+        self.wait_for("the worker has not ended", || {
+            gpu_of(&self.engine).is_some_and(|gpu| gpu.schedule.state == DeviceState::Resting && gpu.pid.is_none())
+        })
+    }
+
+    /// Until the copy in the host's memory, which is made beside all else, is whole. The model is off the GPU.
+    fn wait_for_image(&self) -> Result<(), String> {
+        let in_host = [Residency::OnCpu, Residency::OnCpuCold];
+        self.wait_for("the host has no copy of the weights", || {
+            let models = self.engine.status().models;
+            models.first().is_some_and(|model| model.view.residency.iter().any(|at| in_host.contains(at)))
+        })
+    }
+
+    fn wait_for(&self, complaint: &str, is_so: impl Fn() -> bool) -> Result<(), String> {
         let until = Instant::now() + LONG;
-        loop {
-            let gpu = gpu_of(&self.engine).ok_or("the GPU is gone")?;
-            if gpu.schedule.state == DeviceState::Resting && gpu.pid.is_none() {
-                return Ok(());
-            }
+        while !is_so() {
             if Instant::now() > until {
-                return Err(format!("the worker of {} has not ended after {} s", gpu.name, LONG.as_secs()));
+                return Err(format!("{complaint} after {} s", LONG.as_secs()));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        Ok(())
     }
 }

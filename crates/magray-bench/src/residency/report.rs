@@ -17,8 +17,10 @@ pub(super) enum Phase {
     FirstLoad,
     /// An answer while the model is on the GPU.
     Warm,
-    /// The first after a load: it waits for the copy in the memory of the host.
+    /// The first after a load: the copy in the memory of the host is not whole yet.
     FirstOffload,
+    /// To an answer, right after that.
+    EarlyWake,
     Offload,
     /// From the memory of the host to an answer.
     Wake,
@@ -32,10 +34,11 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::FirstLoad,
         Self::Warm,
         Self::FirstOffload,
+        Self::EarlyWake,
         Self::Offload,
         Self::Wake,
         Self::Preheat,
@@ -49,6 +52,7 @@ impl Phase {
             Self::FirstLoad => "first_load",
             Self::Warm => "warm",
             Self::FirstOffload => "first_offload",
+            Self::EarlyWake => "early_wake",
             Self::Offload => "offload",
             Self::Wake => "wake",
             Self::Preheat => "preheat",
@@ -63,6 +67,7 @@ impl Phase {
             Self::FirstLoad => "first load to answer",
             Self::Warm => "answer while it is there",
             Self::FirstOffload => "first offload after a load",
+            Self::EarlyWake => "wake to answer right after it",
             Self::Offload => "offload",
             Self::Wake => "wake to answer",
             Self::Preheat => "preheat",
@@ -74,7 +79,7 @@ impl Phase {
 
     /// Whether it copies all weights to the GPU.
     fn moves_weights(self) -> bool {
-        matches!(self, Self::FirstLoad | Self::Wake | Self::Preheat | Self::ColdWake | Self::Reload)
+        matches!(self, Self::FirstLoad | Self::EarlyWake | Self::Wake | Self::Preheat | Self::ColdWake | Self::Reload)
     }
 }
 

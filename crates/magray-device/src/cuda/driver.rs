@@ -63,6 +63,7 @@ mod tests {
     const SINCE_12_0: &[&str] = &[
         "cuCtxGetStreamPriorityRange",
         "cuCtxSetCurrent",
+        "cuCtxSetLimit",
         "cuDeviceGet",
         "cuDeviceGetAttribute",
         "cuDeviceGetCount",

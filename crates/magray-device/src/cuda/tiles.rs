@@ -87,6 +87,11 @@ impl NormTile {
     pub(super) fn shared_bytes(self) -> usize {
         self.stages * (self.groups + self.columns / BOX) * BOX_BYTES
     }
+
+    /// Blocks that must share a row at least: one of 256 sums or more a thread leaves no registers for the norm.
+    pub(super) fn blocks_min(self) -> usize {
+        if self.columns < 256 { 1 } else { 2 }
+    }
 }
 
 /// From the largest to the smallest.
@@ -131,8 +136,7 @@ impl Product {
             tile.cost.of(tiles.div_ceil(clusters(blocks(tile)).max(1)), self.inputs)
         };
         let fits = |tile: &NormTile| {
-            // A row of 256 sums or more a thread leaves no registers for the norm.
-            let has_registers = tile.columns < 256 || blocks(tile) > 1;
+            let has_registers = blocks(tile) >= tile.blocks_min();
             self.columns.is_multiple_of(tile.columns) && clusters(blocks(tile)) > 0 && has_registers
         };
         let tile = NORM_TILES.into_iter().filter(fits).min_by(|a, b| cost(a).total_cmp(&cost(b)))?;

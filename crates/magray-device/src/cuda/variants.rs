@@ -154,7 +154,7 @@ pub fn all_specs() -> Vec<KernelSpec> {
             }
         }
         for tile in NORM_TILES {
-            for cluster in [*CLUSTERS.start(), *CLUSTERS.end()] {
+            for cluster in [tile.blocks_min(), *CLUSTERS.end()] {
                 specs.push(gemm_norm_wgmma(number, tile, cluster));
             }
         }

@@ -5,7 +5,7 @@ use crate::cuda::{first_gpu, open};
 use crate::stack::{Shape, Source, Stack, made};
 use half::bf16;
 use magray_core::Precision;
-use magray_device::cuda::{Cuda, CudaError, CudaOptions, DeviceError};
+use magray_device::cuda::{CONTEXT_BYTES, Cuda, CudaError, CudaOptions, DeviceError};
 use magray_device::{MappedFile, NumberFormat, Numbers, SharedMemory};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,6 +90,10 @@ fn come_and_go(cuda: &Arc<Cuda>, shape: Shape, source: Source<'_>, rounds: usize
         assert_eq!(stack.ops.recorded(), recorded);
         assert_eq!(stack.run(TEXTS).expect("an answer"), (bits.clone(), 0), "round {round}: still recorded");
         assert_eq!(stack.run(OTHER_TEXTS).expect("an answer"), (other.clone(), 0), "round {round}: still recorded");
+        if round == 0 {
+            // The first wake had none, and read the model's numbers again.
+            fill(&mut stack);
+        }
     }
 }
 
@@ -171,9 +175,6 @@ fn cold_start(first: &Arc<Cuda>, shape: Shape) {
         tell("wake", bytes, began);
         assert_eq!(stack.run(TEXTS).expect("an answer"), (bits.clone(), 0), "{shape:?}: after waking");
     }
-    stack.weights.forget_image();
-    assert!(!stack.weights.image_is_filled());
-    assert_eq!(stack.run(TEXTS).expect("an answer"), (bits, 0), "{shape:?}: the image is not needed to compute");
 }
 
 #[test]
@@ -213,19 +214,38 @@ fn an_image_that_is_dropped_while_it_is_filled_is_told_on_cuda() {
     );
 }
 
+/// Leaves while the image is being filled, wakes from half of it and leaves again; the image is right all the same.
+fn leave_half_way(cuda: &Arc<Cuda>, shape: Shape) {
+    let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");
+    let bits = stack.run(TEXTS).expect("an answer").0;
+    let memory = SharedMemory::of_bytes(stack.weights.bytes()).expect("memory to share");
+    let kept = memory.fd().try_clone_to_owned().and_then(SharedMemory::from_fd_whole).expect("the same memory");
+    let (told, hears) = channel();
+    stack.weights.keep_image(memory, Box::new(move |filled| told.send(filled).expect("somebody hears")));
+    let began = Instant::now();
+    stack.weights.offload().expect("the weights leave");
+    tell("offload while the image is filled", stack.weights.bytes(), began);
+    stack.weights.wake().expect("the weights come back");
+    assert_eq!(stack.run(TEXTS).expect("an answer").0, bits, "{shape:?}: from half an image");
+    stack.weights.offload().expect("the weights leave");
+    let bytes = hears.recv().expect("it is told").expect("the image is filled");
+    stack.weights.wake().expect("the weights come back");
+    assert_eq!(stack.run(TEXTS).expect("an answer").0, bits, "{shape:?}: from the whole image");
+    drop(stack);
+    let mut other = Stack::from_image(cuda, shape, kept, bytes).expect("the model fits");
+    assert_eq!(other.run(TEXTS).expect("an answer").0, bits, "{shape:?}: another model from it");
+}
+
 #[test]
-fn weights_whose_image_was_forgotten_stay_away_and_say_so_on_cuda() {
-    with_gpu(
-        |options| options,
-        |cuda| {
-            let mut stack = Stack::load(cuda, Shape::small(precisions(cuda)[0]), &made).expect("the model fits");
-            stack.weights.offload().expect("the weights leave");
-            stack.weights.forget_image();
-            assert!(matches!(stack.weights.wake(), Err(DeviceError::System(_))));
-            assert!(!stack.weights.is_resident());
-            assert_eq!(stack.run(TEXTS).err(), Some(DeviceError::Away));
-        },
-    );
+fn weights_that_leave_while_their_image_is_filled_come_back_the_same_on_cuda() {
+    with_gpu_both_ways(|cuda| {
+        for precision in precisions(cuda) {
+            leave_half_way(cuda, Shape::small(precision));
+        }
+        if precisions(cuda).contains(&Precision::Bf16) {
+            leave_half_way(cuda, Shape::large());
+        }
+    });
 }
 
 #[test]
@@ -248,7 +268,7 @@ fn a_source_that_panics_leaves_no_memory_taken_on_cuda() {
 #[test]
 fn old_activations_are_free_for_new_ones_while_another_stream_is_busy_on_cuda() {
     // Room for the weights, for activations of one large pass, and not for two.
-    let limited = |options| CudaOptions { memory_limit_bytes: Some((600 + 110) * MIB), ..options };
+    let limited = |options| CudaOptions { memory_limit_bytes: Some(CONTEXT_BYTES + 110 * MIB), ..options };
     with_gpu(limited, |cuda| {
         let shape = Shape::small(precisions(cuda)[0]);
         let mut growing = Stack::load(cuda, shape, &made).expect("the model fits");
@@ -288,7 +308,7 @@ fn a_model_beyond_the_limit_is_refused_and_leaves_nothing_on_cuda() {
 
 #[test]
 fn a_wake_without_memory_leaves_the_weights_away_on_cuda() {
-    let limited = |options| CudaOptions { memory_limit_bytes: Some(600 * MIB + 2 * MIB * 30), ..options };
+    let limited = |options| CudaOptions { memory_limit_bytes: Some(CONTEXT_BYTES + 2 * MIB * 30), ..options };
     with_gpu(limited, |cuda| {
         let shape = Shape::small(precisions(cuda)[0]);
         let mut stack = Stack::load(cuda, shape, &made).expect("the model fits");

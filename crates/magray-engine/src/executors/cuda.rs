@@ -169,6 +169,14 @@ impl NativeModel for CudaExecutor {
             .keep_image(image, Box::new(|filled| on_filled(filled.map_err(|error| GpuError::from(error).into()))));
     }
 
+    fn has_image(&self) -> bool {
+        self.weights.image_is_filled()
+    }
+
+    fn take_image(&mut self, FilledImage { memory, bytes }: FilledImage) {
+        self.weights.take_image(memory, bytes);
+    }
+
     /// Recorded passes stay, for the weights come back to their places.
     fn offload(&mut self) -> Result<(), GpuError> {
         self.settle()?;

@@ -121,7 +121,15 @@ pub(crate) trait NativeModel: Send {
         on_filled(Err(GpuError::Residency(DeviceError::CannotPark).into()));
     }
 
-    /// Takes the weights from the device and keeps everything else. Waits for passes and for an image that is being filled.
+    /// Whether an image holds all weights: it is what they come back from, else they are read again.
+    fn has_image(&self) -> bool {
+        false
+    }
+
+    /// Takes an image that others have filled, where it has none.
+    fn take_image(&mut self, _: FilledImage) {}
+
+    /// Takes the weights from the device and keeps everything else. Waits for passes; an image that is being filled goes on.
     fn offload(&mut self) -> Result<(), GpuError> {
         Err(GpuError::Residency(DeviceError::CannotPark))
     }
@@ -242,7 +250,13 @@ impl Executor for Native {
         let there = self.place(model).take();
         let (hosted, origin, image_failure) = match there {
             Some(hosted) if hosted.model.is_resident() => (hosted, Origin::Device, None),
-            Some(hosted) => (self.wake(model, hosted)?, Origin::Parked, None),
+            Some(mut hosted) => {
+                if let Some(image) = image.filter(|_| !hosted.model.has_image()) {
+                    hosted.model.take_image(image);
+                }
+                let origin = if hosted.model.has_image() { Origin::Parked } else { Origin::Files };
+                (self.wake(model, hosted)?, origin, None)
+            }
             None => self.load_new(model, image)?,
         };
         let Hosted { model: loaded, precision } = &hosted;

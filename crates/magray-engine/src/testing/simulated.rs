@@ -4,7 +4,7 @@
 use super::SimulatedGpu;
 use crate::executors::cpu::CpuExecutor;
 use crate::executors::native::{Hosted, Loading, NativeDevice, NativeModel};
-use crate::executors::{Failure, Label, NewTokens, OnFilled, SequenceStep};
+use crate::executors::{Failure, FilledImage, Label, NewTokens, OnFilled, SequenceStep};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::Model;
 use crate::packed::Tokens;
@@ -207,11 +207,18 @@ impl NativeModel for SimulatedModel {
         self.filling = Some(Filling::begin(image, mark, takes, on_filled));
     }
 
+    fn has_image(&self) -> bool {
+        self.filling.as_ref().is_some_and(Filling::is_whole)
+    }
+
+    fn take_image(&mut self, image: FilledImage) {
+        if Mark::read(&image.memory) == Some(Mark { bytes: self.weight_bytes }) {
+            self.filling = Some(Filling::whole(image.memory));
+        }
+    }
+
     fn offload(&mut self) -> Result<(), GpuError> {
         if self.is_resident {
-            if let Some(filling) = &mut self.filling {
-                filling.wait();
-            }
             std::thread::sleep(duration(self.weight_bytes, self.device.gpu.offload_us_per_mib));
             self.device.memory.give_back(self.weight_bytes);
             self.is_resident = false;
@@ -223,7 +230,9 @@ impl NativeModel for SimulatedModel {
         if !self.is_resident {
             self.device.check()?;
             self.device.memory.take(self.weight_bytes)?;
-            std::thread::sleep(duration(self.weight_bytes, self.device.gpu.wake_us_per_mib));
+            let SimulatedGpu { wake_us_per_mib, load_us_per_mib, .. } = self.device.gpu;
+            let us_per_mib = if self.has_image() { wake_us_per_mib } else { load_us_per_mib };
+            std::thread::sleep(duration(self.weight_bytes, us_per_mib));
             self.is_resident = true;
         }
         Ok(())

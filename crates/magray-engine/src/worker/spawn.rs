@@ -204,9 +204,16 @@ fn command(exe: &Path, socket: OwnedFd) -> Command {
     command.arg("worker").stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::inherit());
     // Ctrl-C in a terminal goes to its whole process group: what becomes of the worker is for the supervisor to decide.
     command.process_group(0);
-    command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_needed(name)));
+    command.env_clear().envs(DRIVER_DEFAULTS).envs(std::env::vars_os().filter(|(name, _)| is_needed(name)));
     command
 }
+
+/// What the driver is told, unless the user's own environment says otherwise.
+///
+/// Work queues to the GPU: the driver's default of 8 makes a context take twice as long. Two, because with one a stream
+/// waits for kernels of another that it does not depend on. Kernels are put on the GPU when they are first used, which is
+/// the default of newer drivers only.
+const DRIVER_DEFAULTS: [(&str, &str); 2] = [("CUDA_DEVICE_MAX_CONNECTIONS", "2"), ("CUDA_MODULE_LOADING", "LAZY")];
 
 /// What the loader, the driver and its compiler look at. The settings of magray itself are not among them: a worker is
 /// told everything.
@@ -221,6 +228,17 @@ fn is_needed(name: &OsString) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_driver_is_told_defaults_that_a_user_can_change() {
+        let command = command(Path::new("magray"), UnixStream::pair().unwrap().0.into());
+        let value = |name: &str| command.get_envs().find(|(known, _)| *known == name).and_then(|(_, value)| value);
+        for (name, default) in DRIVER_DEFAULTS {
+            let expected = std::env::var_os(name).unwrap_or_else(|| default.into());
+            assert_eq!(value(name), Some(expected.as_os_str()));
+            assert!(is_needed(&name.into()), "a user's own value of {name} must come after it");
+        }
+    }
 
     #[test]
     fn a_worker_gets_what_the_driver_needs_and_no_secret() {

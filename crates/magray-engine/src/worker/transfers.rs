@@ -7,7 +7,7 @@ use super::jobs::{Job, Jobs, TransferThread};
 use super::message::{Arrived, FromWorker, Image, ToSupervisor};
 use super::spec::WorkerSpec;
 use super::wire::Garbled;
-use crate::executors::{Arrival, Arriving, Executor, Failure, FailureKind, FilledImage};
+use crate::executors::{Arrival, Arriving, Executor, Failure, FailureKind, FilledImage, Origin};
 use crate::gpu::SandboxMode;
 use magray_device::SharedMemory;
 use std::io;
@@ -133,7 +133,9 @@ impl Crew {
         began: Instant,
         arriving: Arriving,
     ) -> Result<Option<Arrival>, Failure> {
-        let speed = self.speed.load(Ordering::Relaxed);
+        // What is read again takes its time, and says nothing of the host's memory.
+        let is_from_host = came.origin != Origin::Files;
+        let speed = if is_from_host { self.speed.load(Ordering::Relaxed) } else { 0 };
         let takes = came.bytes.checked_mul(1_000_000).and_then(|bytes| bytes.checked_div(speed));
         let soon = takes.map(Duration::from_micros).filter(|takes| *takes <= EAGER_MAX);
         if let Some(soon) = soon {
@@ -144,7 +146,9 @@ impl Crew {
         let micros = set_out.elapsed().as_micros().max(1) as u64;
         match (there, soon) {
             (Ok(()), _) => {
-                self.speed.store(came.bytes.saturating_mul(1_000_000) / micros, Ordering::Relaxed);
+                if is_from_host {
+                    self.speed.store(came.bytes.saturating_mul(1_000_000) / micros, Ordering::Relaxed);
+                }
                 Ok(soon.is_none().then_some(came))
             }
             (Err(failure), None) => {

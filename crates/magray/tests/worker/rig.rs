@@ -120,9 +120,15 @@ impl Rig {
     /// Offloads a model and waits for it; the memory that is in use then, but for what others may have.
     pub(crate) fn offload(&mut self, model: usize) -> u64 {
         self.handle.offload(model).unwrap();
-        match self.hear().unwrap() {
-            FromWorker::Offloaded { model: said, memory, .. } if said == model => memory.allocated - memory.spare,
-            other => panic!("{other:?}"),
+        loop {
+            match self.hear().unwrap() {
+                FromWorker::Offloaded { model: said, memory, .. } if said == model => {
+                    return memory.allocated - memory.spare;
+                }
+                // Nothing waits for an image.
+                FromWorker::ImageFilled { image, bytes, .. } => self.filled = Some((image, bytes)),
+                other => panic!("{other:?}"),
+            }
         }
     }
 

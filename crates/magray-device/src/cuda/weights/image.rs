@@ -1,21 +1,22 @@
 //! A model's weights in host memory that processes share, byte for byte as they lie on the GPU.
 //! Shares nothing itself: who made the memory hands it on.
 
-use super::Ground;
+use super::{Ground, UNIT_BYTES};
 use crate::SharedMemory;
 use crate::cuda::context::Context;
 use crate::cuda::device_error::DeviceError;
 use crate::cuda::error::CudaError;
+use crate::cuda::pinned_buffers::PinnedBytes;
 use crate::cuda::stream::{Stream, Urgency};
 use crate::cuda::sys;
 use crate::cuda::threads::on_threads;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are registered at once: a longer piece would hold the driver's locks for long.
 const CHUNK_BYTES: usize = 256 << 20;
-/// Threads that populate the pages of an empty image, which is the system's work.
+/// Threads that fill an image. Most of their work is the system's, which finds the pages.
 const FILLERS: usize = 4;
 /// With this many cores copies through buffers are about as fast as from page-locked memory: 50 of 55 GB/s on an H200 with 12.
 /// Page-locking has its price: a process with 16 GiB registered takes 1.4 s to end, and one without 0.1 s. So with as many
@@ -28,13 +29,13 @@ pub(super) struct Image {
     context: Arc<Context>,
     memory: SharedMemory,
     bytes: usize,
+    /// For each unit, whether it is in the image.
+    units: Vec<AtomicBool>,
+    is_filled: AtomicBool,
     /// For each chunk, whether it is page-locked: copies then need no buffer.
     registered: Vec<AtomicBool>,
-    is_filled: AtomicBool,
     /// Whether chunks stay registered.
     is_kept_registered: bool,
-    /// One chunk at a time: the driver's part takes longer where several threads ask.
-    registering: Mutex<()>,
 }
 
 impl Image {
@@ -49,15 +50,21 @@ impl Image {
             return Err(DeviceError::WrongImage { expected: bytes as u64, found: memory.bytes() as u64 });
         }
         let registered = (0..bytes.div_ceil(CHUNK_BYTES)).map(|_| AtomicBool::new(false)).collect();
+        let units = (0..bytes.div_ceil(UNIT_BYTES)).map(|_| AtomicBool::new(is_filled)).collect();
         let is_filled = AtomicBool::new(is_filled);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let is_kept_registered = context.keeps_registered().unwrap_or(cores < CORES_ENOUGH);
-        let (context, registering) = (Arc::clone(context), Mutex::new(()));
-        Ok(Self { context, memory, bytes, registered, is_filled, is_kept_registered, registering })
+        let context = Arc::clone(context);
+        Ok(Self { context, memory, bytes, units, is_filled, registered, is_kept_registered })
     }
 
     pub(super) fn is_filled(&self) -> bool {
         self.is_filled.load(Ordering::Acquire)
+    }
+
+    /// Whether it holds the unit that begins here.
+    pub(super) fn has_unit(&self, start: usize) -> bool {
+        self.units[start / UNIT_BYTES].load(Ordering::Acquire)
     }
 
     /// Whether all of it is page-locked.
@@ -81,32 +88,46 @@ impl Image {
 
     /// Page-locks all chunks where that pays, so that the next copies need no buffer. What the driver refuses stays as it is.
     pub(super) fn register(&self, cancel: &AtomicBool) {
-        if self.is_kept_registered {
-            // What is not known to the driver goes through buffers; nothing else is lost.
-            let _ = self.each_chunk(1, cancel, |_| Ok(()));
+        if !self.is_kept_registered || self.context.bind().is_err() {
+            return;
+        }
+        for (chunk, is_registered) in self.registered.iter().enumerate() {
+            let range = chunk * CHUNK_BYTES..((chunk + 1) * CHUNK_BYTES).min(self.bytes);
+            // What is not page-locked goes through buffers; nothing else is lost.
+            if cancel.load(Ordering::Relaxed)
+                || !is_registered.load(Ordering::Acquire) && self.register_chunk(chunk, range).is_err()
+            {
+                return;
+            }
         }
     }
 
-    /// Takes the weights from the GPU, chunk by chunk, in a stream that comes after all others.
-    pub(super) fn fill(&self, ground: &Ground, cancel: &AtomicBool) -> Result<(), DeviceError> {
-        let stream = Mutex::new(Stream::new(&self.context, Urgency::Background)?);
-        let filled = self.each_chunk(FILLERS, cancel, |range| {
-            // SAFETY: the mapping holds the range and lives until the wait below; no other thread writes to an image that is
-            // not filled. The weights stay in place as long as they are being copied: who parks them waits for this.
-            let copy = |stream: &Stream| unsafe {
-                let to = self.memory.address().wrapping_add(range.start);
-                stream.copy_out(to, ground.address() + range.start as u64, range.len())
-            };
-            let stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-            copy(&stream)?;
-            if !self.is_kept_registered {
-                stream.wait()?;
+    /// Takes the weights over, unit by unit: from the GPU where they are there, in streams that come after all others, else
+    /// from `make`. They may leave and come back meanwhile.
+    pub(super) fn fill(
+        &self,
+        ground: &Ground,
+        make: impl Fn(usize, &mut [u8]) -> Result<(), DeviceError> + Sync,
+        cancel: &AtomicBool,
+    ) -> Result<(), DeviceError> {
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<(), DeviceError> {
+            self.context.bind()?;
+            let stream = Stream::new(&self.context, Urgency::Background)?;
+            let mut buffer = PinnedBytes::take(&self.context, UNIT_BYTES)?;
+            while !cancel.load(Ordering::Relaxed) {
+                let unit = next.fetch_add(1, Ordering::Relaxed);
+                let Some(is_there) = self.units.get(unit) else { break };
+                let range = unit * UNIT_BYTES..((unit + 1) * UNIT_BYTES).min(self.bytes);
+                if !ground.copy_out(&stream, range.clone(), &mut buffer)? {
+                    make(range.start, &mut buffer.as_mut_slice()[..range.len()])?;
+                }
+                self.memory.write_at(range.start, &buffer.as_mut_slice()[..range.len()])?;
+                is_there.store(true, Ordering::Release);
             }
             Ok(())
-        });
-        // Also after a failure: a copy may be under way.
-        stream.lock().unwrap_or_else(PoisonError::into_inner).wait()?;
-        filled?;
+        };
+        on_threads(FILLERS.min(self.units.len()), work)?;
         if cancel.load(Ordering::Relaxed) {
             return Err(DeviceError::System("the image was given up before it was filled".to_owned()));
         }
@@ -114,42 +135,11 @@ impl Image {
         Ok(())
     }
 
-    /// Registers every chunk that is not yet, on several threads, and does something with each.
-    fn each_chunk(
-        &self,
-        threads: usize,
-        cancel: &AtomicBool,
-        act: impl Fn(Range<usize>) -> Result<(), DeviceError> + Sync,
-    ) -> Result<(), DeviceError> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            self.context.bind()?;
-            while !cancel.load(Ordering::Relaxed) {
-                let chunk = next.fetch_add(1, Ordering::Relaxed);
-                if chunk >= self.registered.len() {
-                    break;
-                }
-                let range = chunk * CHUNK_BYTES..((chunk + 1) * CHUNK_BYTES).min(self.bytes);
-                if !self.registered[chunk].load(Ordering::Acquire) {
-                    self.register_chunk(chunk, range.clone())?;
-                }
-                act(range.clone())?;
-                if !self.is_kept_registered {
-                    self.unregister_chunk(chunk);
-                    self.memory.unmap_pages(range);
-                }
-            }
-            Ok(())
-        };
-        on_threads(threads.min(self.registered.len()), work)
-    }
-
     /// Populates the pages of a chunk, which can fail, and page-locks it, which the driver may refuse.
     fn register_chunk(&self, chunk: usize, range: Range<usize>) -> Result<(), DeviceError> {
         // The driver would touch page after page; the system does it faster when asked for all.
         self.memory.populate(range.clone())?;
         let address = self.memory.address().wrapping_add(range.start);
-        let _alone = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the range lies in the mapping, which lives until `drop` has unregistered it.
         let result =
             unsafe { sys::cuMemHostRegister_v2(address.cast(), range.len(), sys::CU_MEMHOSTREGISTER_PORTABLE) };
@@ -159,9 +149,7 @@ impl Image {
         }
         Ok(())
     }
-}
 
-impl Image {
     /// Ends the page-locking of a chunk. All copies from or to it have ended.
     fn unregister_chunk(&self, chunk: usize) {
         if self.registered[chunk].swap(false, Ordering::AcqRel) {

@@ -1,8 +1,8 @@
-//! Weights that leave the GPU and come back, by an image of them in host memory, beside the caller's work.
-//! Never leaves while something is copied: each waits for the other.
+//! Weights that leave the GPU at once and come back, from an image in host memory or from where they first came.
+//! An image is filled beside all that, and survives the weights' coming and going.
 
 use super::image::Image;
-use super::upload::{self, Origin};
+use super::upload::{self, Origin, Source};
 use super::{Ground, OnFilled, WeightsBlock};
 use crate::SharedMemory;
 use crate::cuda::device_error::DeviceError;
@@ -18,76 +18,71 @@ impl WeightsBlock {
         copies: &Arc<Mutex<Stream>>,
         memory: SharedMemory,
     ) -> Result<Self, DeviceError> {
-        let image = Arc::new(Image::new(&ground.context, memory, ground.bytes(), true)?);
-        let keeping = Keeping { copies: Arc::clone(copies), image: Some(Arc::clone(&image)), task: None };
-        let mut weights = Self { ground, keeping };
-        weights.fetch(image);
+        let image = Image::new(&ground.context, memory, ground.bytes(), true)?;
+        let mut weights = Self { keeping: Keeping::new(copies, Origin::Image(Arc::new(image))), ground };
+        weights.fetch();
         Ok(weights)
     }
 
-    /// Whether an image holds the weights.
+    /// Whether an image holds all weights.
     pub fn image_is_filled(&self) -> bool {
-        self.keeping.image.as_ref().is_some_and(|image| image.is_filled())
+        let is_filled = |filling: &Filling| filling.image.is_filled();
+        matches!(*self.keeping.origin, Origin::Image(_)) || self.keeping.filling.as_ref().is_some_and(is_filled)
     }
 
-    /// Fills an image in the background, from the GPU; takes the place of one that was there. Weights that are away fill
-    /// none.
+    /// Fills an image in the background, whether the weights stay meanwhile or leave; takes the place of one that is being
+    /// filled.
     pub fn keep_image(&mut self, memory: SharedMemory, on_filled: OnFilled) {
-        if !self.is_resident() {
-            return on_filled(Err(DeviceError::Away));
-        }
-        self.forget_image();
-        let started = Image::new(&self.ground.context, memory, self.ground.bytes(), false).map(Arc::new);
-        let image = match started {
-            Ok(image) => image,
+        self.keeping.filling = None;
+        let image = match Image::new(&self.ground.context, memory, self.ground.bytes(), false) {
+            Ok(image) => Arc::new(image),
             Err(error) => return on_filled(Err(error)),
         };
-        self.keeping.image = Some(Arc::clone(&image));
-        let ground = Arc::clone(&self.ground);
-        let told = Told(Some(on_filled));
-        self.keeping.begin("magray-image", move |cancel| {
-            let bytes = ground.bytes() as u64;
-            let filled = ground.arrival.wait().and_then(|()| image.fill(&ground, cancel));
-            told.tell(filled.map(|()| bytes));
+        let (ground, origin, told) =
+            (Arc::clone(&self.ground), Arc::clone(&self.keeping.origin), Told(Some(on_filled)));
+        let fills = Arc::clone(&image);
+        let task = Task::begin("magray-image", move |cancel| {
+            let filled = fills.fill(&ground, |at, bytes| origin.make(at, bytes), cancel);
+            origin.release_pages();
+            let is_filled = filled.is_ok();
+            told.tell(filled.map(|()| ground.bytes() as u64));
+            if is_filled {
+                fills.register(cancel);
+            }
         });
+        self.keeping.filling = Some(Filling { image, task });
     }
 
-    /// Drops the image: its memory is unmapped, and no longer page-locked. Waits for copies from or to it. Offloaded weights
-    /// cannot come back then.
-    pub fn forget_image(&mut self) {
-        // An upload must end: layers wait for it.
-        if self.is_arriving() {
-            // Its failure is told to those who need the weights.
-            let _ = self.ground.arrival.wait();
+    /// Takes an image that another process has filled from the same model, for the next wake; one of another size is left.
+    pub fn take_image(&mut self, memory: SharedMemory, bytes: u64) {
+        if let Ok(image) = Image::new(&self.ground.context, memory, self.ground.bytes(), true)
+            && bytes == self.bytes()
+        {
+            self.keeping.filling = None;
+            self.keeping.origin = Arc::new(Origin::Image(Arc::new(image)));
         }
-        self.keeping.settle(true);
-        self.keeping.image = None;
     }
 
-    /// Takes the weights off the GPU. Waits until the image holds them, and makes one if there is none. The caller guarantees
+    /// Takes the weights from the GPU; an image that is being filled goes on without them. The caller guarantees
     /// that no pass uses them.
     pub fn offload(&mut self) -> Result<(), DeviceError> {
         if !self.is_resident() {
             return Ok(());
         }
         let arrived = self.ground.arrival.wait();
-        // What is only registered for the next time is not worth waiting for; an image that is being filled is, also
-        // where the weights cannot be parked: it is what they come back from.
-        self.keeping.settle(self.image_is_filled());
         if !self.ground.context.can_park() {
+            // All of this is dropped now, and the image is what the model comes back from.
+            if let Some(filling) = self.keeping.filling.take() {
+                filling.task.finish();
+            }
             return Err(DeviceError::CannotPark);
         }
+        self.keeping.settle();
         if arrived.is_err() {
             // Copies may be under way still; memory that the driver may write to is not taken away.
             self.keeping.copies.lock().unwrap_or_else(PoisonError::into_inner).wait()?;
         }
-        if !self.image_is_filled() {
-            arrived?;
-            let memory = SharedMemory::of_bytes(self.bytes())?;
-            let image = Image::new(&self.ground.context, memory, self.ground.bytes(), false)?;
-            image.fill(&self.ground, &AtomicBool::new(false))?;
-            self.keeping.image = Some(Arc::new(image));
-        }
+        let _alone = self.ground.copying.write().unwrap_or_else(PoisonError::into_inner);
         self.ground.arrival.leave();
         self.ground.buffer.park();
         self.ground.is_parked.store(true, Ordering::Release);
@@ -100,26 +95,27 @@ impl WeightsBlock {
         if self.is_resident() {
             return Ok(());
         }
-        let Some(image) = self.keeping.image.clone() else {
-            return Err(DeviceError::System("the weights' image is gone: load the model again".to_owned()));
-        };
-        self.keeping.settle(true);
+        self.keeping.settle();
         self.ground.buffer.restore()?;
         self.ground.is_parked.store(false, Ordering::Release);
-        self.fetch(image);
+        self.fetch();
         Ok(())
     }
 
-    /// Begins to copy the weights from the image.
-    fn fetch(&mut self, image: Arc<Image>) {
+    /// Begins to copy the weights to the GPU.
+    fn fetch(&mut self) {
         self.ground.arrival.begin();
         let (ground, copies) = (Arc::clone(&self.ground), Arc::clone(&self.keeping.copies));
-        self.keeping.begin("magray-upload", move |cancel| {
-            // A failure is told by the arrival, to all who wait for the weights.
-            if upload::upload(&ground, &Origin::Image(&image), &copies).is_ok() {
-                image.register(cancel);
+        let origin = Arc::clone(&self.keeping.origin);
+        let filling = self.keeping.filling.as_ref().map(|filling| Arc::clone(&filling.image));
+        self.keeping.task = Some(Task::begin("magray-upload", move |cancel| {
+            // The arrival tells a failure to all who wait for the weights.
+            let uploaded = upload::upload(&ground, &Source { origin: &origin, filling: filling.as_deref() }, &copies);
+            match (uploaded, &*origin) {
+                (Ok(()), Origin::Image(image)) => image.register(cancel),
+                _ => origin.release_pages(),
             }
-        });
+        }));
     }
 }
 
@@ -127,49 +123,74 @@ impl WeightsBlock {
 #[derive(Debug)]
 pub(super) struct Keeping {
     copies: Arc<Mutex<Stream>>,
-    image: Option<Arc<Image>>,
-    /// The background copy, one at a time.
+    /// Where the weights can be had from at any time.
+    origin: Arc<Origin>,
+    /// An image on its way: the origin once it is whole.
+    filling: Option<Filling>,
+    /// An upload, then the page-locking of the image it came from.
     task: Option<Task>,
 }
 
-/// A background copy.
 #[derive(Debug)]
-struct Task {
-    cancel: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+struct Filling {
+    image: Arc<Image>,
+    task: Task,
 }
 
 impl Keeping {
-    /// No image, and no copy in progress.
-    pub(super) fn nothing(copies: &Arc<Mutex<Stream>>) -> Self {
-        Self { copies: Arc::clone(copies), image: None, task: None }
+    /// Nothing is under way.
+    pub(super) fn new(copies: &Arc<Mutex<Stream>>, origin: Origin) -> Self {
+        Self { copies: Arc::clone(copies), origin: Arc::new(origin), filling: None, task: None }
     }
 
-    /// Starts a background copy.
-    fn begin(&mut self, name: &str, act: impl FnOnce(&AtomicBool) + Send + 'static) {
-        let cancel = Arc::new(AtomicBool::new(false));
-        let waiting = Arc::new(Mutex::new(Some(Box::new(act) as Act)));
-        let (for_thread, heeds) = (Arc::clone(&waiting), Arc::clone(&cancel));
-        match std::thread::Builder::new().name(name.to_owned()).spawn(move || take_and_do(&for_thread, &heeds)) {
-            Ok(thread) => self.task = Some(Task { cancel, thread }),
-            // A system that has no thread left gets it done all the same, only not beside the caller.
-            Err(_) => take_and_do(&waiting, &cancel),
-        }
-    }
-
-    /// Ends the background copy: waits for it, or cancels it.
-    fn settle(&mut self, cancels: bool) {
-        if let Some(task) = self.task.take() {
-            task.cancel.store(cancels, Ordering::Relaxed);
-            // What a thread has to tell it has told by the arrival or the callback.
-            let _ = task.thread.join();
+    /// Ends the background work, but for an image that is being filled. Page-locking for the next time is not worth waiting
+    /// for.
+    fn settle(&mut self) {
+        self.task = None;
+        if let Some(filling) = self.filling.take_if(|filling| filling.image.is_filled()) {
+            self.origin = Arc::new(Origin::Image(filling.image));
         }
     }
 }
 
-impl Drop for Keeping {
+/// Work in the background. When dropped, it is cancelled and waited for.
+#[derive(Debug)]
+struct Task {
+    cancel: Arc<AtomicBool>,
+    /// There until it is waited for.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Task {
+    fn begin(name: &str, act: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let waiting = Arc::new(Mutex::new(Some(Box::new(act) as Act)));
+        let (for_thread, heeds) = (Arc::clone(&waiting), Arc::clone(&cancel));
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || take_and_do(&for_thread, &heeds));
+        if thread.is_err() {
+            // A system that has no thread left gets it done all the same, only not beside the caller.
+            take_and_do(&waiting, &cancel);
+        }
+        Self { cancel, thread: thread.ok() }
+    }
+
+    /// Waits until it is done.
+    fn finish(mut self) {
+        self.join();
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // What a thread has to tell it has told by the arrival or the callback.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Task {
     fn drop(&mut self) {
-        self.settle(true);
+        self.cancel.store(true, Ordering::Relaxed);
+        self.join();
     }
 }
 

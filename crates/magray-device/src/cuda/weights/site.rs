@@ -2,9 +2,8 @@
 //! Reads no number before all have their place.
 
 use super::parts::{Form, Matrix, Part};
-use super::upload::{self, Origin};
+use super::upload::{self, Origin, Source};
 use super::{Ground, Place, WeightsBlock};
-use crate::Numbers;
 #[cfg(unix)]
 use crate::SharedMemory;
 use crate::cuda::device::Cuda;
@@ -55,13 +54,10 @@ impl<'a> Site<'a> {
     pub fn fill(self) -> Result<WeightsBlock, DeviceError> {
         assert!(!self.measures, "a model that is only measured has no place");
         assert_eq!(self.bytes(), self.ground.bytes(), "the layers are those that were measured");
-        let parts = self.parts.into_inner();
-        upload::upload(&self.ground, &Origin::Parts(&parts), self.cuda.copies())?;
-        for part in &parts {
-            // The GPU has them; the files' pages would only take memory.
-            part.matrix.numbers.iter().for_each(Numbers::release_pages);
-        }
-        Ok(WeightsBlock::there(self.ground, self.cuda.copies()))
+        let origin = Origin::Parts(self.parts.into_inner());
+        upload::upload(&self.ground, &Source { origin: &origin, filling: None }, self.cuda.copies())?;
+        origin.release_pages();
+        Ok(WeightsBlock::there(self.ground, self.cuda.copies(), origin))
     }
 
     /// Copies all layers from an image that was filled from the same layers; returns when the copy has begun.

@@ -1,21 +1,21 @@
 //! Brings a model's weights to the GPU, in the order in which they are used.
 //! Straight from host memory that the driver knows, else through pinned buffers that several threads fill.
 
-use super::Ground;
 #[cfg(unix)]
 use super::image::Image;
 use super::parts::{self, Part};
+use super::{Ground, UNIT_BYTES};
+use crate::Numbers;
 use crate::cuda::device_error::DeviceError;
 use crate::cuda::pinned_buffers::PinnedBytes;
 use crate::cuda::stream::{Mark, Stream};
 use crate::cuda::threads::on_threads;
 use std::ops::Range;
+#[cfg(unix)]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What is copied at once: long enough for the bus, short enough that a buffer stays in the cache between being filled
-/// and being copied. Measured: buffers of 16 MiB bring half of what those of 4 MiB do.
-const UNIT_BYTES: usize = 2 << 20;
 /// Units copied at once from page-locked memory: nothing has to stay in a cache there.
 const UNITS_DIRECT: usize = 16;
 /// How often streams can begin to wait: one layer of a large model is longer.
@@ -25,37 +25,19 @@ const COPIERS_MOST: usize = 16;
 /// Threads that convert numbers; each has two buffers.
 const CONVERTERS_MOST: usize = 32;
 
-/// Where weights come from.
-pub(super) enum Origin<'a> {
+/// Where weights can be had from at any time.
+#[derive(Debug)]
+pub(super) enum Origin {
     /// Made of a model's numbers.
-    Parts(&'a [Part]),
-    /// As they once lay on the GPU.
+    Parts(Vec<Part>),
+    /// As they once lay on the GPU: an image that is whole.
     #[cfg(unix)]
-    Image(&'a Image),
+    Image(Arc<Image>),
 }
 
-impl Origin<'_> {
-    /// Whether nothing goes through buffers.
-    fn is_direct(&self) -> bool {
-        match self {
-            Self::Parts(_) => false,
-            #[cfg(unix)]
-            Self::Image(image) => image.is_registered(),
-        }
-    }
-
-    /// The address of a stretch that needs no buffer.
-    #[cfg_attr(not(unix), expect(unused_variables, reason = "images alone have such stretches, and they are of Unix"))]
-    fn direct(&self, range: Range<usize>) -> Option<u64> {
-        match self {
-            Self::Parts(_) => None,
-            #[cfg(unix)]
-            Self::Image(image) => image.registered(range),
-        }
-    }
-
+impl Origin {
     /// Fills a buffer with the stretch that begins at `start`.
-    fn make(&self, start: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+    pub(super) fn make(&self, start: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         match self {
             Self::Parts(parts) => Ok(parts::make(parts, start, bytes)?),
             #[cfg(unix)]
@@ -63,23 +45,70 @@ impl Origin<'_> {
         }
     }
 
+    /// The numbers went elsewhere: the pages of their files would only take memory.
+    pub(super) fn release_pages(&self) {
+        if let Self::Parts(parts) = self {
+            parts.iter().flat_map(|part| &part.matrix.numbers).for_each(Numbers::release_pages);
+        }
+    }
+}
+
+/// Where an upload takes weights from.
+pub(super) struct Source<'a> {
+    pub(super) origin: &'a Origin,
+    /// An image that is being filled: what it has of them is cheaper to read than to make.
+    #[cfg(unix)]
+    pub(super) filling: Option<&'a Image>,
+    #[cfg(not(unix))]
+    pub(super) filling: Option<()>,
+}
+
+impl Source<'_> {
+    /// Whether nothing goes through buffers.
+    fn is_direct(&self) -> bool {
+        match self.origin {
+            Origin::Parts(_) => false,
+            #[cfg(unix)]
+            Origin::Image(image) => image.is_registered(),
+        }
+    }
+
+    /// The address of a stretch that needs no buffer.
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "images alone have such stretches, and they are of Unix"))]
+    fn direct(&self, range: Range<usize>) -> Option<u64> {
+        match self.origin {
+            Origin::Parts(_) => None,
+            #[cfg(unix)]
+            Origin::Image(image) => image.registered(range),
+        }
+    }
+
+    /// Fills a buffer with the unit that begins at `start`.
+    fn make(&self, start: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        #[cfg(unix)]
+        if let Some(image) = self.filling.filter(|image| image.has_unit(start)) {
+            return image.read(start, bytes);
+        }
+        self.origin.make(start, bytes)
+    }
+
     /// Threads that are worth having.
     fn threads(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        match self {
+        match self.origin {
             // Without a buffer to fill, one thread keeps the bus busy.
             _ if self.is_direct() => 1,
-            Self::Parts(_) => cores.min(CONVERTERS_MOST),
+            Origin::Parts(_) => cores.min(CONVERTERS_MOST),
             #[cfg(unix)]
-            Self::Image(_) => cores.min(COPIERS_MOST),
+            Origin::Image(_) => cores.min(COPIERS_MOST),
         }
     }
 }
 
 /// Copies all weights; returns when they are there. `ground` tells those who want to begin before that.
-pub(super) fn upload(ground: &Ground, origin: &Origin<'_>, copies: &Mutex<Stream>) -> Result<(), DeviceError> {
+pub(super) fn upload(ground: &Ground, source: &Source<'_>, copies: &Mutex<Stream>) -> Result<(), DeviceError> {
     let broken = Broken(ground);
-    let result = Upload::new(ground, origin, copies).run();
+    let result = Upload::new(ground, source, copies).run();
     std::mem::forget(broken);
     ground.arrival.end(result.clone());
     result
@@ -96,7 +125,7 @@ impl Drop for Broken<'_> {
 
 struct Upload<'a> {
     ground: &'a Ground,
-    origin: &'a Origin<'a>,
+    source: &'a Source<'a>,
     copies: &'a Mutex<Stream>,
     units: usize,
     /// Units that a thread takes at once.
@@ -123,14 +152,14 @@ struct Bounce {
 }
 
 impl<'a> Upload<'a> {
-    fn new(ground: &'a Ground, origin: &'a Origin<'a>, copies: &'a Mutex<Stream>) -> Self {
+    fn new(ground: &'a Ground, source: &'a Source<'a>, copies: &'a Mutex<Stream>) -> Self {
         let units = ground.bytes().div_ceil(UNIT_BYTES);
         Self {
             ground,
-            origin,
+            source,
             copies,
             units,
-            taken: if origin.is_direct() { UNITS_DIRECT } else { 1 },
+            taken: if source.is_direct() { UNITS_DIRECT } else { 1 },
             next: AtomicUsize::new(0),
             front: Mutex::new(Front { is_put: vec![false; units], whole: 0, marked: 0 }),
             has_failed: AtomicBool::new(false),
@@ -138,7 +167,7 @@ impl<'a> Upload<'a> {
     }
 
     fn run(&self) -> Result<(), DeviceError> {
-        let threads = self.origin.threads();
+        let threads = self.source.threads();
         let worked = on_threads(threads.min(self.units), || self.work());
         // Also after a failure: nothing may be under way when the memory goes.
         let end = self.stream(Stream::mark).and_then(|mark| Ok(mark.wait()?));
@@ -165,13 +194,13 @@ impl<'a> Upload<'a> {
             }
             let start = unit * UNIT_BYTES;
             let range = start..(start + self.taken * UNIT_BYTES).min(self.ground.bytes());
-            match self.origin.direct(range.clone()) {
+            match self.source.direct(range.clone()) {
                 Some(from) => self.put(range, from, None)?,
                 None => {
                     let bounce = self.bounce(&mut bounces[turn], range.len())?;
                     turn = 1 - turn;
                     let bytes = &mut bounce.bytes.as_mut_slice()[..range.len()];
-                    self.origin.make(start, bytes)?;
+                    self.source.make(start, bytes)?;
                     let from = bounce.bytes.address();
                     self.put(range, from, Some(&mut bounce.copied))?;
                 }

@@ -16,7 +16,7 @@ pub(super) struct Filling {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     /// Kept as a worker keeps the mapping of a real one.
-    _memory: Arc<SharedMemory>,
+    memory: Arc<SharedMemory>,
 }
 
 /// What stands in an image that is whole, at its beginning and at its end.
@@ -50,16 +50,21 @@ impl Filling {
             on_filled(filled.map_err(|error| Failure::from(GpuError::from(error))));
         };
         let thread = std::thread::Builder::new().name("fill".to_owned()).spawn(fill).ok();
-        Self { stop: Some(stop), thread, _memory: kept }
+        Self { stop: Some(stop), thread, memory: kept }
     }
 
     /// An image that another worker has filled.
     pub(super) fn whole(memory: SharedMemory) -> Self {
-        Self { stop: None, thread: None, _memory: Arc::new(memory) }
+        Self { stop: None, thread: None, memory: Arc::new(memory) }
     }
 
-    /// Waits until the image is whole.
-    pub(super) fn wait(&mut self) {
+    /// Whether all weights are in it.
+    pub(super) fn is_whole(&self) -> bool {
+        Mark::read(&self.memory).is_some()
+    }
+
+    /// Waits until the image is whole, or never will be.
+    fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
             // A panic was told where it happened.
             let _ = thread.join();

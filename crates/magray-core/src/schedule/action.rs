@@ -1,4 +1,4 @@
-//! What the machine wants done. Whoever drives it does exactly this, and reports what came of it as events.
+//! What the machine wants done. Its driver does exactly this, and reports what came of it as events.
 
 use super::{BatchId, DeviceId, Fault, ModelId, RequestId, Step};
 use crate::ledger::CollectionId;
@@ -118,7 +118,7 @@ pub enum Action {
         /// Which.
         model: ModelId,
     },
-    /// End a device's worker gently: it has neither batches nor weights, and nobody needs it for now. Answered by `Down`,
+    /// End a device's worker gently: it has neither batches nor weights, and no request needs it. Answered by `Down`,
     /// with [`super::Ending::Rested`].
     Rest {
         /// Whose.
@@ -177,11 +177,11 @@ pub enum Fallback {
 }
 
 impl Fallback {
-    /// All words of [`Fallback::code`], for those who count them.
+    /// All that [`Fallback::code`] returns, for metrics.
     pub const CODES: [&'static str; 8] =
         ["out_of_memory", "unhealthy", "hot", "wrong_answers", "lost", "starting", "waking", "not_loaded"];
 
-    /// One word for programs; it never changes its meaning.
+    /// A stable code for programs.
     pub fn code(self) -> &'static str {
         match self {
             Self::OutOfMemory => "out_of_memory",
@@ -253,7 +253,7 @@ pub enum KillCause {
 }
 
 impl KillCause {
-    /// One word for programs; it never changes its meaning.
+    /// A stable code for programs.
     pub fn code(self) -> &'static str {
         match self {
             Self::Overdue => "overdue",
@@ -273,7 +273,7 @@ pub enum Change {
     Left {
         /// Why.
         reason: Fallback,
-        /// Whether it stays so until somebody resets it.
+        /// Whether it stays so until it is reset.
         is_permanent: bool,
     },
     /// It is used again.

@@ -5,7 +5,7 @@ use super::cost::Cost;
 use super::device_memory::{DeviceMemory, HEADROOM_TOKENS};
 use super::jobs::Jobs;
 use super::phase::Phase;
-use super::queue::{Aging, BucketKey, Load, Place, Queue, Side, Ticket};
+use super::queue::{Aging, BucketKey, Load, Position, Queue, Side, Ticket};
 use super::sequence::{SequenceId, StepBounds};
 use super::{DeviceId, RequestId};
 use std::collections::BTreeSet;
@@ -146,7 +146,7 @@ impl Batcher<'_> {
             if is_others || share == Share::Aged && !is_aged {
                 break;
             }
-            if turn.aged.contains(&ticket.place) {
+            if turn.aged.contains(&ticket.position) {
                 continue;
             }
             let room = self.room.part(share, run.tokens, turn.chosen.load);
@@ -157,13 +157,13 @@ impl Batcher<'_> {
                 turn.bounds.kv_free -= growth;
                 turn.begun += u64::from(ticket.bucket.phase == Phase::Fresh);
                 turn.chosen.load = turn.chosen.load.plus(Load { tokens, texts: 1 });
-                turn.chosen.runs.push(Choice { ticket, numbers: ticket.place.first..run.end, tokens });
+                turn.chosen.runs.push(Choice { ticket, numbers: ticket.position.first..run.end, tokens });
                 if share == Share::Aged {
-                    turn.aged.insert(ticket.place);
+                    turn.aged.insert(ticket.position);
                 }
                 continue;
             }
-            // Nobody overtakes a prompt that has waited long; others may fill what is left.
+            // Nothing overtakes a prompt that has waited long; others may fill what is left.
             misfits += 1;
             let is_blocking = is_aged && ticket.bucket.phase == Phase::Fresh;
             if tokens == 0 || misfits > MISFITS_MAX || is_blocking {
@@ -175,7 +175,7 @@ impl Batcher<'_> {
     /// The space that a sequence needs beyond what it has, if there is so much.
     fn growth(&self, turn: &Turn<'_>, ticket: &Ticket, request: RequestId) -> Option<u64> {
         let TurnBounds { memory, kv_free, step, .. } = turn.bounds;
-        let number = ticket.place.first;
+        let number = ticket.position.first;
         let progress = self.jobs.get(request)?.progress_of(number)?;
         let growth = memory.growth(SequenceId { request, number }, step.kept(progress));
         let headroom = match ticket.bucket.phase {
@@ -194,7 +194,7 @@ impl Batcher<'_> {
             if source.lead.is_isolated && *owner.get_or_insert(run.request) != run.request {
                 break;
             }
-            let whole = ticket.place.first..run.end;
+            let whole = ticket.position.first..run.end;
             let texts = self.part_of(run.request, whole.clone(), source.side, &mut chosen.load);
             let is_whole = texts == whole;
             if !texts.is_empty() {
@@ -203,7 +203,7 @@ impl Batcher<'_> {
             if is_whole {
                 continue;
             }
-            // Shorter ones behind it may fill the room that is left, unless it is old: then nobody overtakes it.
+            // Shorter ones behind it may fill the room that is left, unless it is old: then nothing overtakes it.
             misfits += 1;
             let is_full = chosen.load.texts >= self.room.texts_max || chosen.load.tokens >= self.room.tokens_max;
             if is_full || misfits > MISFITS_MAX || self.aging.is_aged(run) {
@@ -256,7 +256,7 @@ struct Turn<'a> {
     /// Prompts that begin with it.
     begun: u64,
     /// Those of it that were taken first because they have waited long.
-    aged: BTreeSet<Place>,
+    aged: BTreeSet<Position>,
     /// Whose it is alone.
     owner: Option<RequestId>,
 }
@@ -291,8 +291,11 @@ mod tests {
                 allowed: Allowed::Any,
             };
             let job = Job::new(request, reach, Moment::START);
-            let ticket =
-                Ticket { bucket, priority: Priority::Normal, place: Place { since: Moment::START, arrival, first: 0 } };
+            let ticket = Ticket {
+                bucket,
+                priority: Priority::Normal,
+                position: Position { since: Moment::START, arrival, first: 0 },
+            };
             let arrived = if *is_aged { Moment::START } else { now() };
             queue.insert(ticket, Run { request: id, end: job.unanswered, tokens: job.tokens_total, arrived });
             jobs.insert(id, job);
@@ -334,7 +337,7 @@ mod tests {
             }
             let mut is_cut_short = false;
             for ((tokens, is_aged), arrival) in requests.iter().zip(1..) {
-                let run = chosen.runs.iter().find(|run| run.ticket.place.arrival == arrival);
+                let run = chosen.runs.iter().find(|run| run.ticket.position.arrival == arrival);
                 prop_assert!(run.is_none() || !is_cut_short, "overtakes an old one");
                 let is_whole = run.is_some_and(|run| run.numbers.len() == tokens.len());
                 is_cut_short |= *is_aged && !is_whole;
@@ -346,7 +349,7 @@ mod tests {
     fn what_is_taken_from_the_back_are_the_last_texts_of_the_last_request() {
         let chosen = batch(&[(vec![10; 4], false), (vec![10; 4], false)], Side::Back, Load { tokens: 60, texts: 100 });
         let texts: Vec<(u64, Range<u32>)> =
-            chosen.runs.iter().map(|run| (run.ticket.place.arrival, run.numbers.clone())).collect();
+            chosen.runs.iter().map(|run| (run.ticket.position.arrival, run.numbers.clone())).collect();
         assert_eq!(texts, [(2, 0..4), (1, 2..4)]);
     }
 }

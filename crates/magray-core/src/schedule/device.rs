@@ -119,12 +119,10 @@ impl Device {
         self.running.len()
     }
 
-    /// Whether it has a batch of a model.
     pub(super) fn is_running(&self, model: ModelId) -> bool {
         self.running.iter().any(|batch| batch.group.model == model)
     }
 
-    /// Whether it has a turn of a group.
     pub(super) fn has_turn(&self, group: Group) -> bool {
         self.running.iter().any(|batch| batch.group == group && batch.is_turn())
     }
@@ -144,7 +142,6 @@ impl Device {
         self.running.push_back(batch);
     }
 
-    /// Takes a batch that ended; none if it has no such batch.
     pub(super) fn take_batch(&mut self, batch: BatchId, now: Moment) -> Option<Running> {
         let at = self.running.iter().position(|running| running.batch == batch)?;
         self.health.note_sign(now);
@@ -157,7 +154,6 @@ impl Device {
         Some(running)
     }
 
-    /// Takes all batches, the one that it computes first.
     pub(super) fn take_batches(&mut self) -> VecDeque<Running> {
         std::mem::take(&mut self.running)
     }
@@ -170,7 +166,6 @@ impl Device {
         }
     }
 
-    /// What its health is watched by.
     pub(super) fn vitals(&self, memory: &DeviceMemory) -> Vitals {
         Vitals {
             batch_overdue_at: self.running.front().map(|front| front.computing_since + front.patience),
@@ -185,7 +180,7 @@ impl Device {
     }
 
     /// When it is expected to be done with all its batches, in microseconds from now. A batch that is late is expected
-    /// to take as long again as it is late: one that hangs soon keeps nobody waiting for it.
+    /// to take as long again as it is late: nothing waits long for one that hangs.
     pub(super) fn remaining_us(&self, now: Moment) -> f64 {
         let Some(front) = self.running.front() else { return 0.0 };
         let elapsed = micros(now.since(front.computing_since));
@@ -193,7 +188,6 @@ impl Device {
         (front.expected_us - elapsed).abs() + behind
     }
 
-    /// When the batch that it computes is expected to end.
     pub(super) fn expected_end(&self) -> Option<Moment> {
         self.running.front().map(|front| front.computing_since + from_micros(front.expected_us))
     }
@@ -227,17 +221,14 @@ impl Device {
         self.costs.contains_key(&group)
     }
 
-    /// What batches of a group cost here, if one was measured.
     pub(super) fn measured_cost(&self, group: Group) -> Option<Cost> {
         self.costs.get(&group).map(CostModel::cost)
     }
 
-    /// The largest batch of a group that was computed here.
     pub(super) fn largest(&self, group: Group) -> Load {
         self.costs.get(&group).map(CostModel::largest).unwrap_or_default()
     }
 
-    /// A batch was computed.
     pub(super) fn finished(&mut self, batch: &Running, compute: Duration, prior: Cost) {
         self.health.note_worked();
         self.batches_finished += 1;
@@ -261,7 +252,6 @@ impl Device {
         self.widen();
     }
 
-    /// A sequence of many steps has ended here.
     pub(super) fn sequence_ended(&mut self) {
         self.texts_finished += 1;
     }

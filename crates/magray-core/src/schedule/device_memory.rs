@@ -91,7 +91,7 @@ impl DeviceMemory {
         memory
     }
 
-    /// One model more. It is not there, and comes where it is to be there before anybody asks.
+    /// One model more. It is not there, and comes where it is preloaded.
     pub(super) fn add_model(&mut self, plan: &ModelPlan) {
         self.residents.push(Resident { is_to_restore: plan.is_preloaded, ..Resident::absent(plan.bytes) });
     }
@@ -108,7 +108,6 @@ impl DeviceMemory {
         &mut self.residents[model.0 as usize]
     }
 
-    /// The models, there or not.
     pub(super) fn residents(&self) -> impl Iterator<Item = (ModelId, &Resident)> {
         (0..).map(ModelId).zip(&self.residents)
     }
@@ -117,7 +116,6 @@ impl DeviceMemory {
         self.residents.iter_mut()
     }
 
-    /// How far a model is; none if nobody knows it.
     pub(super) fn stage(&self, model: ModelId) -> Option<Stage> {
         self.residents.get(model.0 as usize).map(|resident| resident.stage)
     }
@@ -135,7 +133,6 @@ impl DeviceMemory {
         }
     }
 
-    /// Asks for the memory of a model's weights, whose load begins.
     pub(super) fn begin_load(&mut self, model: ModelId, now: Moment) -> Result<(), Missing> {
         let bytes = self.resident(model).bytes;
         self.ledger.grant(Owner::Weights(model), bytes, now)?;
@@ -145,14 +142,12 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// A model's weights are there, and take so much.
     pub(super) fn end_load(&mut self, model: ModelId, bytes: u64, present: Stage) {
         self.resident_mut(model).bytes = bytes;
         self.ledger.set(Owner::Weights(model), bytes);
         self.set(model, present);
     }
 
-    /// They are on their way off.
     pub(super) fn begin_offload(&mut self, model: ModelId, now: Moment) {
         self.set(model, Stage::Leaving { since: now });
     }
@@ -241,7 +236,6 @@ impl DeviceMemory {
         self.empty_since = None;
     }
 
-    /// Bytes that are going to be returned.
     pub(super) fn leaving(&self) -> u64 {
         let weights = self.residents().filter(|(_, resident)| resident.is_on_its_way_out());
         let weights = weights.map(|(model, _)| self.ledger.balance(Owner::Weights(model)));
@@ -255,7 +249,6 @@ impl DeviceMemory {
         self.ledger.missing(Need { bytes: self.bytes(model), promised, leaving }, now)
     }
 
-    /// Takes a worker's report. Returns whether the room has changed.
     pub(super) fn reconcile(&mut self, report: &MemoryReport) -> bool {
         self.ledger.reconcile(report)
     }
@@ -265,7 +258,6 @@ impl DeviceMemory {
         self.ledger.out_of_memory(until);
     }
 
-    /// Sequences whose state is kept.
     pub(super) fn sequences(&self) -> impl DoubleEndedIterator<Item = (SequenceId, State)> {
         self.sequences.iter().map(|(&sequence, &state)| (sequence, state))
     }
@@ -295,7 +287,6 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// The state of a sequence is returned. False if there was none.
     pub(super) fn free(&mut self, sequence: SequenceId) -> bool {
         let Some(state) = self.sequences.remove(&sequence) else { return false };
         self.headroom -= state.headroom();
@@ -319,17 +310,14 @@ impl DeviceMemory {
         idle.map(|(&collection, vectors)| (collection, self.ledger.balance(Owner::Vectors(collection)), vectors.used))
     }
 
-    /// What all vectors take.
     pub(super) fn vectors(&self) -> u64 {
         self.vectors.keys().fold(0, |sum, &one| sum.saturating_add(self.ledger.balance(Owner::Vectors(one))))
     }
 
-    /// The vectors of a collection are to leave.
     pub(super) fn begin_drop(&mut self, collection: CollectionId, now: Moment) {
         self.vectors.entry(collection).and_modify(|vectors| vectors.leaving_since = Some(now));
     }
 
-    /// They have left.
     pub(super) fn end_drop(&mut self, collection: CollectionId) {
         self.vectors.remove(&collection);
         self.ledger.close(Owner::Vectors(collection));

@@ -37,12 +37,10 @@ impl Devices {
         }
     }
 
-    /// Those whose executors run in this process.
     pub(super) fn in_process(&self) -> DeviceSet {
         self.in_process
     }
 
-    /// Those that have workers.
     pub(super) fn in_workers(&self) -> DeviceSet {
         self.in_workers
     }
@@ -51,7 +49,6 @@ impl Devices {
         self.in_process.union(self.in_workers)
     }
 
-    /// Those that a caller allows.
     pub(super) fn allowed(&self, allowed: Allowed) -> DeviceSet {
         match allowed {
             Allowed::Any => self.all(),
@@ -90,7 +87,6 @@ impl Devices {
         &mut self.devices[usize::from(id.0)]
     }
 
-    /// A device that an event names, if there is such a device.
     pub(super) fn find(&self, id: DeviceId) -> Option<&Device> {
         self.devices.get(usize::from(id.0))
     }
@@ -112,7 +108,6 @@ impl Devices {
         self.find_mut(id).map(Device::health_mut).filter(|health| health.has_worker())
     }
 
-    /// Whether a batch of a model, or a probe, is on a device.
     pub(super) fn is_in_use(&self, id: DeviceId, model: ModelId) -> bool {
         let device = self.get(id);
         device.is_running(model) || device.health().is_probing()
@@ -123,7 +118,6 @@ impl Devices {
         self.devices.iter().map(|device| device.remaining_us(now)).collect()
     }
 
-    /// Takes a batch from the device that has it; none if it was given up before.
     pub(super) fn take_batch(&mut self, batch: BatchId, now: Moment) -> Option<(DeviceId, Running)> {
         let mut devices = (0_u16..).map(DeviceId).zip(&mut self.devices);
         devices.find_map(|(id, device)| Some((id, device.take_batch(batch, now)?)))

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub enum Event {
     /// A caller wants sequences computed.
     Submitted(Request),
-    /// Nobody waits for this request any more. A batch under way is not stopped; its answer is dropped.
+    /// The caller of this request waits no more. A batch under way is not stopped; its answer is dropped.
     Cancelled(RequestId),
     /// A batch was computed and its answers were found right.
     Finished {
@@ -74,12 +74,12 @@ pub enum Event {
         /// Whether the answer came and was right.
         passed: bool,
     },
-    /// Somebody says that the device is in order again: its failures are forgotten.
+    /// An operator says that the device is in order again: its failures are forgotten.
     Reset {
         /// Which.
         device: DeviceId,
     },
-    /// An earlier process gave this device up: it is out until somebody resets it, and nobody is told again.
+    /// An earlier process gave this device up: it is out until it is reset, and no alert is sent again.
     GivenUp {
         /// Which.
         device: DeviceId,
@@ -161,7 +161,7 @@ pub enum Event {
         /// Which.
         model: ModelId,
     },
-    /// Somebody wants a model to come, go or stay.
+    /// A model is asked to come, go or stay.
     ResidencyRequested {
         /// Which.
         model: ModelId,
@@ -174,14 +174,14 @@ pub enum Event {
     Tick,
 }
 
-/// What somebody wants of a model. None of it is done under a running batch, and none makes a request fail.
+/// What is asked of a model. None of it is done under a running batch, and none makes a request fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResidencyRequest {
     /// Off the GPUs, into the memory of the host.
     Offload,
     /// Out of all memory. A worker whose device has no weights left goes too.
     Release,
-    /// Onto a GPU before anybody asks.
+    /// Onto a GPU before a request needs it.
     Preheat,
     /// Off the GPUs when it was not used for this long; `None`: never by itself.
     IdleTimeout(Option<Duration>),
@@ -264,7 +264,7 @@ pub enum Failure {
 pub enum Ending {
     /// By itself: what it computed may be the cause.
     Crashed,
-    /// Somebody outside ended it: what it computed is not to blame.
+    /// Another process ended it: what it computed is not to blame.
     Killed,
     /// It was ended by [`super::Action::Kill`].
     Ordered,
@@ -303,13 +303,6 @@ pub enum Fault {
     NeedsReset,
     /// It is hotter than it may be.
     Overheated,
-}
-
-/// A batch that was computed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Done<'a> {
-    pub(super) compute: Duration,
-    pub(super) outcomes: &'a [Outcome],
 }
 
 /// A model whose weights came.

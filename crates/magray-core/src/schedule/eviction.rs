@@ -21,7 +21,7 @@ pub(super) struct Newcomer {
     pub(super) model: ModelId,
     /// Since when it is wanted.
     pub(super) since: Moment,
-    /// Whether somebody waits for it.
+    /// Whether requests wait for it.
     pub(super) is_awaited: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum RoomPlan {
     Wait(Option<Moment>),
 }
 
-/// Somebody who can be made to leave.
+/// What can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tenant {
     Weights(ModelId),

@@ -11,7 +11,7 @@ pub(super) enum Consequence {
     Retry,
     /// Out, and probed after a while.
     Temporary,
-    /// Out until somebody resets it.
+    /// Out until it is reset.
     Permanent,
 }
 
@@ -69,7 +69,7 @@ impl FailureCount {
         self.delay = recovery.probe_after;
     }
 
-    /// Somebody says that all is well again.
+    /// An operator says that all is well again.
     pub(super) fn reset(&mut self, recovery: &Recovery) {
         self.failures = 0;
         self.delay = recovery.probe_after;

@@ -62,14 +62,13 @@ pub(super) struct Vitals {
 pub(super) struct Ended {
     /// Why it was killed, if it was.
     pub(super) cause: Option<KillCause>,
-    /// Whether what led to it was counted before, or is nothing to count.
     pub(super) is_settled: bool,
-    reached: Reached,
+    pub(super) reached: Reached,
 }
 
 /// How far a worker had come when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reached {
+pub(super) enum Reached {
     /// It never was ready.
     NotStarted,
     /// It had computed nothing.
@@ -126,15 +125,14 @@ pub(super) struct Health {
 
 impl Health {
     pub(super) fn new(device: DeviceId, location: Location, recovery: &Recovery) -> Self {
-        let state = match location {
-            Location::InProcess => DeviceState::InRotation,
-            Location::Worker => DeviceState::Starting,
-        };
         Self {
             device,
             location,
             worker: Worker::Absent,
-            state,
+            state: match location {
+                Location::InProcess => DeviceState::InRotation,
+                Location::Worker => DeviceState::Starting,
+            },
             condition: Condition::Fine,
             failures: FailureCount::new(recovery),
             needs_probe: false,
@@ -172,7 +170,6 @@ impl Health {
         self.is_in_rotation() || self.is_resting()
     }
 
-    /// Whether it is out until it is reset.
     pub(super) fn is_given_up(&self) -> bool {
         matches!(self.state, DeviceState::Out(_))
     }
@@ -182,7 +179,6 @@ impl Health {
         !self.has_worker() || self.worker == Worker::Ready
     }
 
-    /// Whether it has a worker no more, or not yet.
     pub(super) fn is_without_worker(&self) -> bool {
         self.has_worker() && self.worker == Worker::Absent
     }
@@ -207,7 +203,6 @@ impl Health {
         &self.failures
     }
 
-    /// Workers that were started after the first.
     pub(super) fn restarts(&self) -> u64 {
         self.spawns.saturating_sub(1)
     }
@@ -216,7 +211,6 @@ impl Health {
         self.probes
     }
 
-    /// Why it does not compute.
     pub(super) fn fallback(&self) -> Fallback {
         match self.state {
             DeviceState::Starting => Fallback::Starting,
@@ -235,7 +229,6 @@ impl Health {
         }
     }
 
-    /// What it needs now.
     pub(super) fn need(&mut self, vitals: Vitals, cx: &Context) -> Option<Need> {
         let (now, recovery) = (cx.now, &cx.options.recovery);
         self.failures.decay(recovery, now);
@@ -299,7 +292,6 @@ impl Health {
         self.probing_since = self.probing_since.map(excused);
     }
 
-    /// Its worker did something.
     pub(super) fn note_sign(&mut self, now: Moment) {
         self.last_sign = now;
     }
@@ -322,7 +314,6 @@ impl Health {
         actions.push(Action::Spawn { device: self.device });
     }
 
-    /// Its worker is ready. False if none was starting.
     pub(super) fn on_up(&mut self, now: Moment) -> bool {
         let Worker::Starting { since } = self.worker else { return false };
         self.start_time = now.since(since);
@@ -354,29 +345,6 @@ impl Health {
         Some(Ended { cause, is_settled, reached })
     }
 
-    /// Plans the next worker after one ended: at once, unless it did not even start, or ends again and again before it
-    /// has computed anything. Returns whether a failure is to be counted before [`Health::delay_respawn`].
-    pub(super) fn plan_respawn(&mut self, ended: Ended, now: Moment) -> bool {
-        self.spawn_at = now;
-        if ended.reached == Reached::Proven {
-            self.failures.note();
-        }
-        ended.reached != Reached::Proven && !self.is_away(ended)
-    }
-
-    /// A device that is away does not start either; that says nothing new about it.
-    fn is_away(&self, ended: Ended) -> bool {
-        ended.reached == Reached::NotStarted && self.fallback() == Fallback::Lost
-    }
-
-    /// The second half of [`Health::plan_respawn`], with what followed from the failure, if it was counted.
-    pub(super) fn delay_respawn(&mut self, ended: Ended, counted: Option<Consequence>, cx: &Context) {
-        let is_failing = counted.is_some_and(|consequence| consequence != Consequence::Retry);
-        if ended.reached == Reached::NotStarted || is_failing {
-            self.postpone(cx);
-        }
-    }
-
     /// Takes what telemetry says. Returns the fault for which its worker must be ended, if there is one.
     pub(super) fn judge(&mut self, condition: Condition, cx: &Context) -> Option<Fallback> {
         let fault = match condition {
@@ -394,7 +362,7 @@ impl Health {
         if fault.is_some() {
             self.needs_probe = true;
         } else if was_bad {
-            self.try_at(cx.now);
+            (self.spawn_at, self.probe_at) = (cx.now, cx.now);
         }
         fault.map(reason_of_fault)
     }
@@ -431,7 +399,7 @@ impl Health {
                 self.needs_probe = true;
             }
         }
-        self.try_at(cx.now);
+        (self.spawn_at, self.probe_at) = (cx.now, cx.now);
         true
     }
 
@@ -487,7 +455,6 @@ impl Health {
         actions.push(Action::Alert { device: self.device, change });
     }
 
-    /// Whether its worker may be told to rest.
     pub(super) fn can_rest(&self) -> bool {
         self.worker == Worker::Ready && self.is_in_rotation() && !self.needs_probe
     }
@@ -498,7 +465,6 @@ impl Health {
         actions.push(Action::Rest { device: self.device });
     }
 
-    /// Ends its worker by force. False if there is none, or it is being ended.
     pub(super) fn kill(&mut self, cause: KillCause, is_settled: bool, actions: &mut Vec<Action>) -> bool {
         match &mut self.worker {
             Worker::Absent => false,
@@ -514,17 +480,19 @@ impl Health {
         }
     }
 
-    /// Counts a failure. What follows from it is for the caller to do.
+    /// A failure that does not count against it.
+    pub(super) fn note_failure(&mut self) {
+        self.failures.note();
+    }
+
     pub(super) fn count_failure(&mut self, cx: &Context) -> Consequence {
         self.failures.count(&cx.options.recovery, cx.now)
     }
 
-    /// It must pass a probe before it is used again.
     pub(super) fn require_probe(&mut self) {
         self.needs_probe = true;
     }
 
-    /// The next probe comes after a pause.
     pub(super) fn postpone_probe(&mut self, cx: &Context) {
         self.probe_at = cx.now + self.failures.next_delay(&cx.options.recovery);
     }
@@ -542,9 +510,8 @@ impl Health {
         self.spawn_at = self.probe_at;
     }
 
-    fn try_at(&mut self, moment: Moment) {
-        self.spawn_at = moment;
-        self.probe_at = moment;
+    pub(super) fn spawn_now(&mut self, now: Moment) {
+        self.spawn_at = now;
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Job {
     pub(super) is_excused: bool,
     /// Why a GPU did not compute sequences of it.
     pub(super) failed: Option<Fallback>,
-    /// Nobody waits for it any more; it is kept while steps of it run.
+    /// Its caller waits no more; it is kept while steps of it run.
     pub(super) is_over: bool,
 }
 
@@ -115,7 +115,6 @@ impl Job {
         self.set_aside.push((numbers, reach));
     }
 
-    /// How far one of its sequences is, if it has many steps.
     pub(super) fn progress_of(&self, number: u32) -> Option<&Progress> {
         self.progress.get(number as usize)
     }
@@ -166,12 +165,10 @@ impl Jobs {
         Self { counts: vec![Count::default(); models], ..Self::default() }
     }
 
-    /// One model more.
     pub(super) fn add_model(&mut self) {
         self.counts.push(Count::default());
     }
 
-    /// How many requests of a model there are.
     pub(super) fn of(&self, model: ModelId) -> Count {
         self.counts.get(model.0 as usize).copied().unwrap_or_default()
     }
@@ -194,7 +191,6 @@ impl Jobs {
         self.left
     }
 
-    /// Requests of which nothing is being computed.
     pub(super) fn waiting(&self) -> usize {
         self.jobs.len() - self.busy
     }
@@ -225,7 +221,6 @@ impl Jobs {
         self.jobs.get_mut(&request)
     }
 
-    /// A step of it is in a batch from now on.
     pub(super) fn step_started(&mut self, request: RequestId) -> Option<&mut Job> {
         let job = self.jobs.get_mut(&request)?;
         self.busy += usize::from(job.running == 0);
@@ -246,7 +241,6 @@ impl Jobs {
         self.jobs.get_mut(&request)
     }
 
-    /// Sequences of it are at their end.
     pub(super) fn sequences_ended(&mut self, request: RequestId, numbers: Range<u32>) {
         if let Some(job) = self.jobs.get_mut(&request) {
             job.unanswered = job.unanswered.saturating_sub(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
@@ -267,7 +261,7 @@ impl Jobs {
         self.left.cpu -= if is_for_gpus { 0 } else { tokens };
     }
 
-    /// Nobody waits for it any more. Its room is free as soon as nothing of it runs.
+    /// Its caller waits no more. Its room is free as soon as nothing of it runs.
     pub(super) fn end(&mut self, request: RequestId) {
         if let Entry::Occupied(mut entry) = self.jobs.entry(request) {
             assert!(entry.get().tickets.is_empty(), "what is over waits nowhere: {request:?}");

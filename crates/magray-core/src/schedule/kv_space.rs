@@ -19,7 +19,7 @@ pub(super) fn growth(of: Outlook<'_>, id: DeviceId, bucket: BucketKey, bounds: S
     let buckets = of.requests.queue().partners(bucket, id).filter(|key| key.phase == Phase::Next(id));
     let ready = of.requests.queue().walk(buckets, Side::Front, of.cx.aging());
     let growth = ready.filter_map(|(ticket, run)| {
-        let sequence = SequenceId { request: run.request, number: ticket.place.first };
+        let sequence = SequenceId { request: run.request, number: ticket.position.first };
         Some(of.residency.memory(id).growth(sequence, bounds.kept(of.requests.progress(sequence)?)))
     });
     growth.sum()
@@ -35,10 +35,10 @@ pub(super) fn space_wanted(of: Outlook<'_>, id: DeviceId, bucket: BucketKey, bou
     let buckets = of.requests.queue().partners(bucket, id).filter(|key| key.phase == Phase::Fresh);
     let prompts = of.requests.queue().walk(buckets, Side::Front, of.cx.aging()).take(MISFITS_MAX);
     let mut needs = prompts.filter_map(|(ticket, run)| {
-        let sequence = SequenceId { request: run.request, number: ticket.place.first };
+        let sequence = SequenceId { request: run.request, number: ticket.position.first };
         Some((bounds.kept(of.requests.progress(sequence)?), of.cx.aging().is_aged(run)))
     });
-    // Nobody overtakes a prompt that has waited long.
+    // Nothing overtakes a prompt that has waited long.
     let first = needs.find(|(need, is_aged)| need + headroom <= free || *is_aged)?;
     Some(first.0).filter(|need| need + headroom <= free)
 }

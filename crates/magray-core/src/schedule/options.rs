@@ -44,7 +44,7 @@ pub enum Location {
 pub struct ModelPlan {
     /// What its weights are expected to take of a device's memory; what they took is learned when they are there.
     pub bytes: u64,
-    /// Whether it is put on the devices before anybody asks. The CPU has it from the start then.
+    /// Whether it is put on the devices before a request needs it. The CPU has it from the start then.
     pub is_preloaded: bool,
     /// It leaves a GPU when it was not used for this long; `None`: never by itself.
     pub idle_timeout: Option<Duration>,
@@ -75,7 +75,7 @@ impl Default for ModelPlan {
     }
 }
 
-/// How long things are kept that nobody uses.
+/// How long idle workers and weights are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keeping {
     /// A worker whose device has had no weights for this long is ended, so that it holds no memory of the GPU at all;
@@ -104,7 +104,7 @@ pub struct Options {
     pub placement: Placement,
     /// When devices are given up and taken back.
     pub recovery: Recovery,
-    /// How long things are kept that nobody uses.
+    /// How long idle workers and weights are kept.
     pub keeping: Keeping,
     /// How sequences of many steps go on.
     pub generation: Generation,
@@ -197,7 +197,7 @@ pub struct Recovery {
     pub start_max: Duration,
     /// Failures up to this number are tried again on the same device.
     pub retries_max: u32,
-    /// From one more than this number on, a device is out until somebody resets it; between the two it is out for a while.
+    /// From one more than this number on, a device is out until it is reset; between the two it is out for a while.
     pub temporary_max: u32,
     /// One failure is forgotten after each such time without another.
     pub decay: Duration,

@@ -75,7 +75,6 @@ impl<'a> Outlook<'a> {
         resident.tries.reason.filter(|_| resident.tries.are_enough(self.cx.now))
     }
 
-    /// Why these devices do not compute a model.
     pub(super) fn reason_of(&self, may: DeviceSet, model: ModelId) -> Fallback {
         let is_left = |&device: &DeviceId| !self.devices.health(device).is_given_up();
         let Some(device) = may.iter().find(is_left).or(may.iter().next()) else { return Fallback::Lost };
@@ -122,7 +121,6 @@ impl<'a> Outlook<'a> {
         self.requests.jobs().of(id).gpu == 0 && is_over
     }
 
-    /// How long a load is expected to take.
     pub(super) fn load_time(&self, id: DeviceId, model: ModelId) -> Duration {
         self.load_time_from(self.model(model).source(), id, model)
     }

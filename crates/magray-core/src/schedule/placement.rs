@@ -141,7 +141,7 @@ fn candidates(of: Outlook<'_>, bucket: BucketKey) -> DeviceSet {
     };
     let preferred = may.without(bucket.reach.rather_not);
     let devices = if preferred.is_empty() { may } else { preferred };
-    // A guess says nothing of when a batch ends: nobody waits for a device that is being tried.
+    // A guess says nothing of when a batch ends: nothing waits for a device that is being tried.
     let is_aged = of.is_aged(bucket);
     let is_known = |&device: &DeviceId| {
         let device = of.devices.get(device);

@@ -30,9 +30,9 @@ pub(super) struct BucketKey {
     pub(super) reach: Reach,
 }
 
-/// A place in the order of a bucket.
+/// A position in the order of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct Position {
     /// When its last step ended, where its state is kept: the one that has waited longest is next. Otherwise the start.
     pub(super) since: Moment,
     /// The request's number, then its sequence.
@@ -40,8 +40,8 @@ pub(super) struct Place {
     pub(super) first: u32,
 }
 
-impl Place {
-    /// Its place among other buckets: who came first.
+impl Position {
+    /// Its position among other buckets: who came first.
     fn among_buckets(self) -> Self {
         Self { since: Moment::START, ..self }
     }
@@ -63,7 +63,7 @@ pub(super) struct Run {
 pub(super) struct Ticket {
     pub(super) bucket: BucketKey,
     pub(super) priority: Priority,
-    pub(super) place: Place,
+    pub(super) position: Position,
 }
 
 /// When a request has waited so long that it goes before all others.
@@ -107,16 +107,16 @@ impl Queue {
     pub(super) fn insert(&mut self, ticket: Ticket, run: Run) -> bool {
         let bucket = self.buckets.entry(ticket.bucket).or_default();
         let is_new = bucket.load.texts == 0;
-        bucket.load = bucket.load.plus(load_of(ticket.place, &run));
-        let before = bucket.runs[rank_of(ticket.priority)].insert(ticket.place, run);
+        bucket.load = bucket.load.plus(load_of(ticket.position, &run));
+        let before = bucket.runs[rank_of(ticket.priority)].insert(ticket.position, run);
         assert!(before.is_none(), "a sequence waits once: {ticket:?}");
         is_new
     }
 
     pub(super) fn remove(&mut self, ticket: &Ticket) -> Option<Run> {
         let bucket = self.buckets.get_mut(&ticket.bucket)?;
-        let run = bucket.runs[rank_of(ticket.priority)].remove(&ticket.place)?;
-        let load = load_of(ticket.place, &run);
+        let run = bucket.runs[rank_of(ticket.priority)].remove(&ticket.position)?;
+        let load = load_of(ticket.position, &run);
         bucket.load.tokens -= load.tokens;
         bucket.load.texts -= load.texts;
         if bucket.load.texts == 0 {
@@ -133,7 +133,6 @@ impl Queue {
         self.buckets.keys().copied()
     }
 
-    /// The buckets of a model.
     pub(super) fn keys_of(&self, model: ModelId) -> impl Iterator<Item = BucketKey> {
         self.buckets
             .range(first_of(Group { model, key: 0 })..)
@@ -141,7 +140,7 @@ impl Queue {
             .take_while(move |key| key.group.model == model)
     }
 
-    /// Lanes that may give sequences to a batch which is led by `lead` and computed on `device`.
+    /// Buckets that may give sequences to a batch which is led by `lead` and computed on `device`.
     pub(super) fn partners(&self, lead: BucketKey, device: DeviceId) -> impl Iterator<Item = BucketKey> {
         let buckets = self.buckets.range(first_of(lead.group)..).map(|(&key, _)| key);
         buckets.take_while(move |key| key.group == lead.group).filter(move |&key| {
@@ -162,13 +161,11 @@ impl Queue {
         ranked.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// When the run of a bucket that has waited longest arrived.
     pub(super) fn oldest(&self, bucket: BucketKey) -> Option<Moment> {
         let firsts = self.buckets.get(&bucket)?.runs.iter().filter_map(|runs| runs.first_key_value());
         firsts.map(|(_, run)| run.arrived).min()
     }
 
-    /// Any request of a bucket.
     pub(super) fn first_request(&self, bucket: BucketKey) -> Option<RequestId> {
         let mut firsts = self.buckets.get(&bucket)?.runs.iter().filter_map(|runs| runs.first_key_value());
         firsts.next().map(|(_, run)| run.request)
@@ -206,23 +203,23 @@ fn rank_of(priority: Priority) -> usize {
     }
 }
 
-fn load_of(place: Place, run: &Run) -> Load {
-    assert!(place.first < run.end, "a run has at least one sequence");
-    Load { tokens: run.tokens, texts: u64::from(run.end - place.first) }
+fn load_of(position: Position, run: &Run) -> Load {
+    assert!(position.first < run.end, "a run has at least one sequence");
+    Load { tokens: run.tokens, texts: u64::from(run.end - position.first) }
 }
 
 #[derive(Clone, Debug, Default)]
 struct Bucket {
     /// By priority, then by arrival.
-    runs: [BTreeMap<Place, Run>; 3],
+    runs: [BTreeMap<Position, Run>; 3],
     load: Load,
 }
 
 impl Bucket {
     fn first(&self, aging: Aging) -> Option<Rank> {
         let heads = PRIORITIES.iter().filter_map(|&priority| {
-            let (&place, run) = self.runs[rank_of(priority)].first_key_value()?;
-            Some(Rank::new(priority, place.among_buckets(), aging.is_aged(run)))
+            let (&position, run) = self.runs[rank_of(priority)].first_key_value()?;
+            Some(Rank::new(priority, position.among_buckets(), aging.is_aged(run)))
         });
         heads.min()
     }
@@ -233,12 +230,12 @@ impl Bucket {
 struct Rank {
     is_young: bool,
     priority: usize,
-    place: Place,
+    position: Position,
 }
 
 impl Rank {
-    fn new(priority: Priority, place: Place, is_aged: bool) -> Self {
-        Self { is_young: !is_aged, priority: if is_aged { 0 } else { rank_of(priority) }, place }
+    fn new(priority: Priority, position: Position, is_aged: bool) -> Self {
+        Self { is_young: !is_aged, priority: if is_aged { 0 } else { rank_of(priority) }, position }
     }
 }
 
@@ -252,8 +249,8 @@ pub(super) struct Walk<'a> {
 struct Cursor<'a> {
     bucket: BucketKey,
     priority: Priority,
-    head: (Place, &'a Run),
-    rest: btree_map::Iter<'a, Place, Run>,
+    head: (Position, &'a Run),
+    rest: btree_map::Iter<'a, Position, Run>,
 }
 
 impl<'a> Iterator for Walk<'a> {
@@ -268,8 +265,8 @@ impl<'a> Iterator for Walk<'a> {
             Side::Back => cursors.max(),
         }?;
         let cursor = &mut self.cursors[at];
-        let (place, run) = cursor.head;
-        let ticket = Ticket { bucket: cursor.bucket, priority: cursor.priority, place };
+        let (position, run) = cursor.head;
+        let ticket = Ticket { bucket: cursor.bucket, priority: cursor.priority, position };
         match step_from(&mut cursor.rest, self.side) {
             Some(head) => cursor.head = head,
             None => drop(self.cursors.swap_remove(at)),
@@ -278,12 +275,12 @@ impl<'a> Iterator for Walk<'a> {
     }
 }
 
-fn step_from<'a>(runs: &mut btree_map::Iter<'a, Place, Run>, side: Side) -> Option<(Place, &'a Run)> {
+fn step_from<'a>(runs: &mut btree_map::Iter<'a, Position, Run>, side: Side) -> Option<(Position, &'a Run)> {
     let next = match side {
         Side::Front => runs.next(),
         Side::Back => runs.next_back(),
     };
-    next.map(|(&place, run)| (place, run))
+    next.map(|(&position, run)| (position, run))
 }
 
 #[cfg(test)]
@@ -291,7 +288,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LANE: BucketKey = BucketKey {
+    const BUCKET: BucketKey = BucketKey {
         group: Group { model: crate::schedule::ModelId(0), key: 0 },
         is_isolated: false,
         phase: Phase::OneStep,
@@ -299,7 +296,7 @@ mod tests {
     };
 
     fn put(queue: &mut Queue, bucket: BucketKey, priority: Priority, arrival: u64) -> Ticket {
-        let ticket = Ticket { bucket, priority, place: Place { since: Moment::START, arrival, first: 0 } };
+        let ticket = Ticket { bucket, priority, position: Position { since: Moment::START, arrival, first: 0 } };
         let arrived = Moment::START + Duration::from_millis(arrival);
         queue.insert(ticket, Run { request: RequestId(arrival), end: 2, tokens: 10, arrived });
         ticket
@@ -307,17 +304,17 @@ mod tests {
 
     fn order(queue: &Queue, side: Side, now_ms: u64) -> Vec<u64> {
         let aging = Aging { now: Moment::START + Duration::from_millis(now_ms), age_max: Duration::from_millis(100) };
-        queue.walk(queue.keys(), side, aging).map(|(ticket, _)| ticket.place.arrival).collect()
+        queue.walk(queue.keys(), side, aging).map(|(ticket, _)| ticket.position.arrival).collect()
     }
 
     #[test]
     fn the_old_go_first_then_the_urgent_then_the_others() {
         let mut queue = Queue::default();
-        let other = BucketKey { is_isolated: true, ..LANE };
-        put(&mut queue, LANE, Priority::Low, 1);
+        let other = BucketKey { is_isolated: true, ..BUCKET };
+        put(&mut queue, BUCKET, Priority::Low, 1);
         put(&mut queue, other, Priority::High, 20);
-        put(&mut queue, LANE, Priority::Normal, 5);
-        put(&mut queue, LANE, Priority::High, 30);
+        put(&mut queue, BUCKET, Priority::Normal, 5);
+        put(&mut queue, BUCKET, Priority::High, 30);
         assert_eq!(order(&queue, Side::Front, 50), [20, 30, 5, 1]);
         assert_eq!(order(&queue, Side::Front, 102), [1, 20, 30, 5]);
         assert_eq!(order(&queue, Side::Front, 110), [1, 5, 20, 30]);
@@ -327,8 +324,8 @@ mod tests {
     #[test]
     fn a_bucket_without_runs_is_gone() {
         let mut queue = Queue::default();
-        let ticket = put(&mut queue, LANE, Priority::Low, 1);
-        assert_eq!(queue.load(LANE), Some(Load { tokens: 10, texts: 2 }));
+        let ticket = put(&mut queue, BUCKET, Priority::Low, 1);
+        assert_eq!(queue.load(BUCKET), Some(Load { tokens: 10, texts: 2 }));
         assert!(queue.remove(&ticket).is_some());
         assert!(queue.is_empty() && queue.remove(&ticket).is_none());
     }
@@ -339,12 +336,12 @@ mod tests {
         let mut queue = Queue::default();
         let may = |devices: &[DeviceId]| devices.iter().copied().collect();
         let reach = |devices: &[DeviceId]| Reach { may: may(devices), rather_not: DeviceSet::EMPTY };
-        let lead = BucketKey { reach: reach(&[here, there]), ..LANE };
-        let joins = BucketKey { reach: reach(&[here]), ..LANE };
+        let lead = BucketKey { reach: reach(&[here, there]), ..BUCKET };
+        let joins = BucketKey { reach: reach(&[here]), ..BUCKET };
         let avoids = Reach { may: may(&[here, there]), rather_not: may(&[here]) };
         let strangers = [
-            BucketKey { reach: reach(&[there]), ..LANE },
-            BucketKey { reach: avoids, ..LANE },
+            BucketKey { reach: reach(&[there]), ..BUCKET },
+            BucketKey { reach: avoids, ..BUCKET },
             BucketKey { group: Group { model: crate::schedule::ModelId(0), key: 1 }, ..lead },
             BucketKey { is_isolated: true, ..lead },
             BucketKey { phase: Phase::Fresh, ..lead },
@@ -362,7 +359,7 @@ mod tests {
     fn a_turn_is_shared_by_prompts_and_by_what_its_device_has_state_of() {
         let (here, there) = (DeviceId(1), DeviceId(2));
         let reach = Reach { may: [here, there].into_iter().collect(), rather_not: DeviceSet::EMPTY };
-        let bucket = |phase| BucketKey { phase, reach, ..LANE };
+        let bucket = |phase| BucketKey { phase, reach, ..BUCKET };
         let mut queue = Queue::default();
         let phases = [Phase::OneStep, Phase::Fresh, Phase::Prompt(here), Phase::Next(here), Phase::Next(there)];
         for (arrival, phase) in (1..).zip(phases) {
@@ -375,10 +372,10 @@ mod tests {
     #[test]
     fn of_those_that_are_kept_the_one_goes_first_that_has_waited_longest() {
         let mut queue = Queue::default();
-        let bucket = BucketKey { phase: Phase::Next(DeviceId(1)), ..LANE };
+        let bucket = BucketKey { phase: Phase::Next(DeviceId(1)), ..BUCKET };
         for (arrival, waits_since) in [(1, 30), (2, 10), (3, 20)] {
             let since = Moment::START + Duration::from_millis(waits_since);
-            let ticket = Ticket { bucket, priority: Priority::Normal, place: Place { since, arrival, first: 0 } };
+            let ticket = Ticket { bucket, priority: Priority::Normal, position: Position { since, arrival, first: 0 } };
             queue.insert(ticket, Run { request: RequestId(arrival), end: 1, tokens: 1, arrived: since });
         }
         assert_eq!(order(&queue, Side::Front, 50), [2, 3, 1]);
@@ -392,7 +389,7 @@ mod tests {
         ) {
             let mut queue = Queue::default();
             for (&arrival, &(priority, is_isolated)) in &runs {
-                put(&mut queue, BucketKey { is_isolated, ..LANE }, PRIORITIES[priority], arrival);
+                put(&mut queue, BucketKey { is_isolated, ..BUCKET }, PRIORITIES[priority], arrival);
             }
             let mut backwards = order(&queue, Side::Back, now_ms);
             backwards.reverse();

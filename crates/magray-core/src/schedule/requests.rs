@@ -8,7 +8,7 @@ use super::device_memory::State;
 use super::device_set::DeviceSet;
 use super::jobs::{Job, Jobs};
 use super::phase::{Phase, Reach};
-use super::queue::{BucketKey, Place, Queue, Run, Side, Ticket};
+use super::queue::{BucketKey, Position, Queue, Run, Side, Ticket};
 use super::sabotage::sabotaged;
 use super::sequence::{Held, Progress, SequenceId, Status, StepBounds};
 use super::{Allowed, DeviceId, Fallback, Group, ModelId, Moment, Outcome, RequestId, Span, Step};
@@ -128,7 +128,6 @@ impl Requests {
         self.jobs.insert(id, job);
     }
 
-    /// How far a sequence is, if it has many steps.
     pub(super) fn progress(&self, sequence: SequenceId) -> Option<&Progress> {
         self.jobs.get(sequence.request)?.progress_of(sequence.number)
     }
@@ -182,8 +181,8 @@ impl Requests {
         };
         // One that goes on has waited since its last step.
         let (since, arrived) = if phase.device().is_some() { (cx.now, cx.now) } else { (Moment::START, job.arrived) };
-        let place = Place { since, arrival: job.arrival, first: numbers.start };
-        let ticket = Ticket { bucket, priority: job.priority, place };
+        let position = Position { since, arrival: job.arrival, first: numbers.start };
+        let ticket = Ticket { bucket, priority: job.priority, position };
         let tokens = if phase.is_turn() { ahead } else { job.tokens_of(numbers.clone()) };
         let is_new = self.queue.insert(ticket, Run { request: id, end: numbers.end, tokens, arrived });
         job.tickets.push(ticket);
@@ -214,7 +213,6 @@ impl Requests {
         }
     }
 
-    /// A request whose deadline has passed.
     pub(super) fn expired(&self, now: Moment) -> Option<RequestId> {
         self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|&(_, id)| id)
     }
@@ -225,7 +223,6 @@ impl Requests {
         self.patience.pop_first().map(|(_, id)| id)
     }
 
-    /// When time alone brings something for a request.
     pub(super) fn next_wake(&self) -> Option<Moment> {
         [self.deadlines.first(), self.patience.first()].into_iter().flatten().map(|&(due, _)| due).min()
     }
@@ -236,11 +233,11 @@ impl Requests {
         let run = self.queue.remove(&ticket)?;
         let job = self.jobs.step_started(run.request)?;
         job.tickets.retain(|other| *other != ticket);
-        let rest = if numbers.end < run.end { numbers.end..run.end } else { ticket.place.first..numbers.start };
+        let rest = if numbers.end < run.end { numbers.end..run.end } else { ticket.position.first..numbers.start };
         if !rest.is_empty() {
             // Not counted anew: a long request gives many batches.
             let tokens = run.tokens - job.tokens_of(numbers.clone());
-            let ticket = Ticket { place: Place { first: rest.start, ..ticket.place }, ..ticket };
+            let ticket = Ticket { position: Position { first: rest.start, ..ticket.position }, ..ticket };
             self.queue.insert(ticket, Run { end: rest.end, tokens, ..run });
             job.tickets.push(ticket);
         }
@@ -258,13 +255,12 @@ impl Requests {
         Some(Taken { step: Step { request: run.request, sequences: numbers, span }, state, allowed, failed })
     }
 
-    /// Takes all waiting sequences of a request out of the queue.
     pub(super) fn withdraw(&mut self, id: RequestId) -> Vec<(Range<u32>, Reach)> {
         let Some(job) = self.jobs.get_mut(id) else { return Vec::new() };
         let mut waiting = std::mem::take(&mut job.set_aside);
         for ticket in std::mem::take(&mut job.tickets) {
             if let Some(run) = self.queue.remove(&ticket) {
-                waiting.push((ticket.place.first..run.end, ticket.bucket.reach));
+                waiting.push((ticket.position.first..run.end, ticket.bucket.reach));
             }
         }
         waiting
@@ -273,7 +269,7 @@ impl Requests {
     /// Takes one sequence out of the queue that waits there. Returns where it may be computed.
     pub(super) fn withdraw_one(&mut self, sequence: SequenceId) -> Option<Reach> {
         let job = self.jobs.get_mut(sequence.request)?;
-        let at = job.tickets.iter().position(|ticket| ticket.place.first == sequence.number)?;
+        let at = job.tickets.iter().position(|ticket| ticket.position.first == sequence.number)?;
         let ticket = job.tickets.swap_remove(at);
         self.queue.remove(&ticket);
         Some(ticket.bucket.reach)
@@ -293,7 +289,7 @@ impl Requests {
         job.map(|job| std::mem::take(&mut job.set_aside)).unwrap_or_default()
     }
 
-    /// A request waits no more: its answer was given, or nobody wants one.
+    /// A request waits no more: its answer was given, or its caller is gone.
     pub(super) fn close(&mut self, id: RequestId) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         job.set_aside.clear();
@@ -309,7 +305,6 @@ impl Requests {
         self.jobs.end(id);
     }
 
-    /// A step is in no batch any more. Returns whether the request's caller still waits.
     pub(super) fn step_ended(&mut self, id: RequestId) -> bool {
         self.jobs.step_ended(id).is_some()
     }
@@ -386,13 +381,11 @@ impl Requests {
         Some(held.device)
     }
 
-    /// Ends a sequence of which nothing runs. False if something does, or it has one step.
     pub(super) fn end_idle(&mut self, sequence: SequenceId) -> bool {
         let progress = self.progress_mut(sequence).filter(|progress| progress.status != Status::Running);
         progress.map(|progress| progress.status = Status::Ended).is_some()
     }
 
-    /// Notes that a batch with steps of a request was not computed.
     pub(super) fn note_loss(&mut self, id: RequestId, loss: Loss, evidence: Evidence, cx: &Context) -> Verdict {
         let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return Verdict::Again };
         job.replays = job.replays.saturating_add(1);

@@ -26,7 +26,7 @@ pub(super) enum Stage {
         took: Duration,
         /// Whether a batch of it was computed since.
         has_computed: bool,
-        /// Whether it was brought before anybody asked: then it stays until somebody has.
+        /// Whether it was brought before a request needed it: then it stays until one has.
         is_preheated: bool,
     },
     Leaving {
@@ -67,7 +67,6 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// A model that is not on the device.
     pub(super) fn absent(bytes: u64) -> Self {
         Self {
             stage: Stage::Absent,
@@ -92,7 +91,6 @@ impl Resident {
         matches!(self.stage, Stage::Loading { .. })
     }
 
-    /// Whether it is there or on its way, and not to leave.
     pub(super) fn is_staying(&self) -> bool {
         (self.is_present() || self.is_loading()) && self.leave.is_none()
     }
@@ -131,7 +129,6 @@ pub(super) struct Tries {
 }
 
 impl Tries {
-    /// One more failed, for this reason.
     pub(super) fn fail(&mut self, reason: Fallback, now: Moment) {
         let doublings = self.count.min(16);
         self.count = self.count.saturating_add(1);

@@ -27,7 +27,7 @@ ways! {
     ForgetReplay,
     /// Every answer is given twice.
     AnswerTwice,
-    /// However long a request waits, it overtakes nobody.
+    /// However long a request waits, it overtakes none.
     IgnoreAge,
     /// More is taken than the bounds allow.
     IgnoreLimits,
@@ -75,7 +75,7 @@ ways! {
     IgnoreReport,
     /// Models that are pinned are pushed out like others.
     PushPinned,
-    /// A model that nobody uses stays.
+    /// An idle model stays.
     IgnoreIdle,
     /// A worker that rests is not woken by those who need it.
     LetRest,
@@ -85,13 +85,13 @@ ways! {
     RestWithWeights,
     /// Models are pushed out before they have computed anything.
     PushAtOnce,
-    /// A model that is wanted on a GPU before anybody asks is not brought there.
+    /// A model that is to be preheated is not brought there.
     IgnorePreheat,
     /// Weights that are on their way are ordered again.
     LoadTwice,
     /// A model that is to leave when its batch has ended is not looked at then.
     LoseResidencyRequest,
-    /// That a model is in no memory any more is told to nobody.
+    /// That a model is in no memory any more is not told.
     HideRelease,
     /// A worker whose last model is released is kept like any other without weights.
     LingerOn,

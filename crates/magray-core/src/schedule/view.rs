@@ -59,7 +59,7 @@ pub enum Residency {
 }
 
 impl Residency {
-    /// One word for programs; it never changes its meaning.
+    /// A stable code for programs.
     pub fn code(self) -> &'static str {
         match self {
             Self::Unloaded => "unloaded",
@@ -81,7 +81,7 @@ pub struct DeviceView {
     pub location: Location,
     /// Whether and why not it is used.
     pub state: DeviceState,
-    /// Whether its worker was told to end because nobody needs it, or is as soon as nobody waits who might.
+    /// Whether its worker was told to end because no request needs it, or will be as soon as none that waits may.
     pub is_ending: bool,
     /// The part of its speed that it is trusted with: 1 unless it is hot.
     pub weight: f64,
@@ -122,16 +122,16 @@ pub enum DeviceState {
     Starting,
     /// It is in rotation.
     InRotation,
-    /// Its worker was ended because nobody needed it; the next request that does starts one.
+    /// Its worker was ended because no request needed it; the next request that does starts one.
     Resting,
     /// It is out and a worker or a probe is under way to bring it back.
     Recovering(Fallback),
-    /// It is out until somebody resets it.
+    /// It is out until it is reset.
     Out(Fallback),
 }
 
 impl DeviceState {
-    /// Whether it stays so by itself: in rotation, at rest, or out until somebody resets it.
+    /// Whether it stays so by itself: in rotation, at rest, or out until it is reset.
     pub fn is_settled(self) -> bool {
         matches!(self, Self::InRotation | Self::Resting | Self::Out(_))
     }

@@ -8,7 +8,7 @@ use super::admission::Admission;
 use super::context::Context;
 use super::device::Device;
 use super::devices::Devices;
-use super::event::{Arrival, Done, Growth};
+use super::event::{Arrival, Growth};
 use super::outlook::Outlook;
 use super::placement::Placer;
 use super::requests::Requests;
@@ -78,7 +78,7 @@ impl Machine {
             Event::Submitted(request) => self.admit(request, actions),
             Event::Cancelled(request) => self.on_cancelled(request, actions),
             Event::Finished { batch, compute, outcomes } => {
-                self.on_finished(batch, Done { compute, outcomes: &outcomes }, actions);
+                self.on_finished(batch, compute, &outcomes, actions);
             }
             Event::Read { request, sequence, tokens } => self.on_read(request, sequence, tokens, actions),
             Event::Failed { batch, failure } => self.on_failed(batch, failure, actions),

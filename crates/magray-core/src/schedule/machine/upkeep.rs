@@ -4,23 +4,30 @@
 use super::Machine;
 use crate::schedule::device::Device;
 use crate::schedule::device_set::DeviceSet;
-use crate::schedule::event::{Arrival, Done};
+use crate::schedule::event::Arrival;
 use crate::schedule::eviction::{RoomPlan, Tenant, leaves_now, overdrawn};
 use crate::schedule::failure_count::Consequence;
-use crate::schedule::health::{Need, Trouble};
+use crate::schedule::health::{Need, Reached, Trouble};
 use crate::schedule::loading::Loading;
 use crate::schedule::requests::{Loss, Setback};
 use crate::schedule::sabotage::sabotaged;
-use crate::schedule::{Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, ModelId};
+use crate::schedule::{Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, ModelId, Outcome};
+use std::time::Duration;
 
 impl Machine {
     /// A batch was computed.
-    pub(super) fn on_finished(&mut self, batch: BatchId, done: Done<'_>, actions: &mut Vec<Action>) {
+    pub(super) fn on_finished(
+        &mut self,
+        batch: BatchId,
+        compute: Duration,
+        outcomes: &[Outcome],
+        actions: &mut Vec<Action>,
+    ) {
         let Some((id, batch)) = self.devices.take_batch(batch, self.cx.now) else { return };
         let guessed = self.devices.guessed_cost(id, batch.group);
-        self.devices.get_mut(id).finished(&batch, done.compute, guessed);
+        self.devices.get_mut(id).finished(&batch, compute, guessed);
         self.batch_left(id, batch.group.model, true);
-        self.answer((id, batch), done.outcomes, actions);
+        self.answer((id, batch), outcomes, actions);
     }
 
     /// A batch was not computed.
@@ -101,11 +108,7 @@ impl Machine {
             self.lose(id, actions);
         } else if !ended.is_settled {
             self.leave(id, Fallback::Unhealthy, actions);
-            let health = self.devices.health_mut(id);
-            let reason = health.fallback();
-            let is_counted = health.plan_respawn(ended, now);
-            let counted = is_counted.then(|| self.count_failure(id, reason, actions));
-            self.devices.health_mut(id).delay_respawn(ended, counted, &self.cx);
+            self.plan_respawn(id, ended.reached, actions);
         }
         let is_overdue = ended.cause == Some(KillCause::Overdue) && ending == Ending::Ordered;
         let is_to_blame = ending == Ending::Crashed || is_overdue;
@@ -120,6 +123,23 @@ impl Machine {
             self.replay(batch, Loss { device: id, setback, reason }, actions);
         }
         self.residency.unsettle();
+    }
+
+    /// The next worker comes at once, unless this one did not even start, or they end again and again before they have
+    /// computed anything.
+    fn plan_respawn(&mut self, id: DeviceId, reached: Reached, actions: &mut Vec<Action>) {
+        let health = self.devices.health_mut(id);
+        health.spawn_now(self.cx.now);
+        let reason = health.fallback();
+        let consequence = match reached {
+            Reached::Proven => return health.note_failure(),
+            // A device that is away does not start either; that says nothing new about it.
+            Reached::NotStarted if reason == Fallback::Lost => Consequence::Temporary,
+            Reached::NotStarted | Reached::Unproven => self.count_failure(id, reason, actions),
+        };
+        if reached == Reached::NotStarted || consequence != Consequence::Retry {
+            self.devices.health_mut(id).postpone(&self.cx);
+        }
     }
 
     pub(super) fn on_judged(&mut self, id: DeviceId, condition: Condition, actions: &mut Vec<Action>) {
@@ -325,7 +345,10 @@ impl Machine {
     fn evict(&mut self, id: DeviceId, tenant: Tenant, actions: &mut Vec<Action>) {
         match tenant {
             Tenant::Weights(model) => self.residency.evict(id, model),
-            Tenant::Vectors(collection) => self.residency.drop_vectors(id, collection, self.cx.now, actions),
+            Tenant::Vectors(collection) => {
+                self.residency.memory_mut(id).begin_drop(collection, self.cx.now);
+                actions.push(Action::DropVectors { device: id, collection });
+            }
         }
     }
 
@@ -396,7 +419,6 @@ impl Machine {
 
     /// Lets workers go that have had no weights for a while.
     fn rest(&mut self, actions: &mut Vec<Action>) {
-        self.residency.begin_rests();
         for id in self.devices.in_workers().iter() {
             // What waits for a model that is just being released brings it back: then its worker is needed.
             let is_called_for = self.requests.queue().keys().any(|bucket| bucket.reach.may.contains(id));

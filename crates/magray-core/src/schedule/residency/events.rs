@@ -19,7 +19,6 @@ use std::time::Duration;
 const DOUBT: Duration = Duration::from_secs(10);
 
 impl Residency {
-    /// A model is asked to come, go or stay.
     pub(in crate::schedule) fn request(
         &mut self,
         id: ModelId,
@@ -67,7 +66,6 @@ impl Residency {
         }
     }
 
-    /// Whether a device has no weights once a model is gone.
     fn is_left_by(&self, gpu: DeviceId, id: ModelId) -> bool {
         let mut others = self.memory(gpu).residents().filter(|(model, _)| *model != id);
         others.all(|(_, resident)| {
@@ -112,7 +110,6 @@ impl Residency {
         on.iter().for_each(|device| self.memory_mut(device).resident_mut(id).keep(reason));
     }
 
-    /// A request for a model was taken.
     pub(in crate::schedule) fn note_request(&mut self, id: ModelId, is_for_gpus: bool, now: Moment) {
         let model = self.model_mut(id);
         model.used = now;
@@ -215,7 +212,6 @@ impl Residency {
         Some(Some(trouble))
     }
 
-    /// Weights have left their device. False if none were on their way off it.
     pub(in crate::schedule) fn offloaded(&mut self, id: DeviceId, model: ModelId, is_gpu: bool) -> bool {
         let Some(Stage::Leaving { .. }) = self.stage(id, model) else { return false };
         self.model_mut(model).offloads += u64::from(is_gpu);
@@ -232,7 +228,6 @@ impl Residency {
         }
     }
 
-    /// Nothing of a model is in the host's memory any more.
     pub(in crate::schedule) fn forgotten(&mut self, id: ModelId, cx: &Context) {
         if let Some(model) = self.find_model(id).filter(|model| model.is_forgetting) {
             model.is_forgetting = false;
@@ -242,13 +237,11 @@ impl Residency {
         }
     }
 
-    /// A worker reports its device's memory.
     pub(in crate::schedule) fn reported(&mut self, id: DeviceId, report: &MemoryReport) {
         let is_changed = self.find_memory(id).is_some_and(|memory| memory.reconcile(report));
         self.unsettle_if(is_changed);
     }
 
-    /// A collection's vectors want so much more of a device's memory.
     pub(in crate::schedule) fn vectors_asked(
         &mut self,
         growth: Growth,
@@ -266,7 +259,6 @@ impl Residency {
         });
     }
 
-    /// A collection's vectors have left a device.
     pub(in crate::schedule) fn vectors_dropped(&mut self, id: DeviceId, collection: CollectionId) {
         if let Some(memory) = self.find_memory(id) {
             memory.end_drop(collection);

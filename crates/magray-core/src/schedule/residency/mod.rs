@@ -11,7 +11,6 @@ use super::devices::Devices;
 use super::resident::{Leave, Resident, Stage};
 use super::sabotage::sabotaged;
 use super::{Action, DeviceId, DeviceSpec, ModelId, ModelPlan, Moment};
-use crate::ledger::CollectionId;
 use std::time::Duration;
 
 pub(super) use model::{Model, Want};
@@ -28,7 +27,7 @@ pub(super) struct Residency {
     is_blocked: bool,
     /// When they may have to move although nothing happens.
     wake: Option<Moment>,
-    /// Some worker rests as soon as nobody waits who might need it.
+    /// Some worker rests as soon as nothing waits that might need it.
     is_rest_put_off: bool,
 }
 
@@ -53,7 +52,6 @@ impl Residency {
         &mut self.memories[usize::from(device.0)]
     }
 
-    /// The memory of all devices, in their order.
     pub(super) fn memories(&self) -> impl Iterator<Item = &DeviceMemory> {
         self.memories.iter()
     }
@@ -62,7 +60,6 @@ impl Residency {
         self.memories.iter_mut()
     }
 
-    /// The memory of a device that an event names, if there is such a device.
     fn find_memory(&mut self, device: DeviceId) -> Option<&mut DeviceMemory> {
         self.memories.get_mut(usize::from(device.0))
     }
@@ -84,7 +81,6 @@ impl Residency {
         self.models.get(id.0 as usize).is_some_and(|model| !model.is_removed)
     }
 
-    /// One model more, whose time begins now.
     pub(super) fn add_model(&mut self, plan: ModelPlan, now: Moment) {
         self.memories.iter_mut().for_each(|memory| memory.add_model(&plan));
         self.models.push(Model { used: now, gpu_used: now, is_in_host: false, ..Model::new(plan) });
@@ -95,7 +91,6 @@ impl Residency {
         (0..).map(ModelId).zip(&self.models)
     }
 
-    /// Their names.
     pub(super) fn ids(&self) -> impl Iterator<Item = ModelId> + use<> {
         (0..u32::try_from(self.models.len()).unwrap_or(u32::MAX)).map(ModelId)
     }
@@ -129,7 +124,6 @@ impl Residency {
         model.coming = model.coming.with(device);
     }
 
-    /// Nothing wants a model on a GPU any more.
     pub(super) fn drop_want(&mut self, id: ModelId) {
         self.model_mut(id).want = None;
     }
@@ -137,18 +131,6 @@ impl Residency {
     /// Weights leave a device for others as soon as no batch of theirs is there.
     pub(super) fn evict(&mut self, device: DeviceId, model: ModelId) {
         self.memory_mut(device).resident_mut(model).leave = Some(Leave::Evicted);
-    }
-
-    /// Vectors leave a device for others.
-    pub(super) fn drop_vectors(
-        &mut self,
-        device: DeviceId,
-        collection: CollectionId,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        self.memory_mut(device).begin_drop(collection, now);
-        actions.push(Action::DropVectors { device, collection });
     }
 
     /// A model leaves a device as soon as no batch of it is there. False if it is not there, nor on its way.
@@ -232,11 +214,6 @@ impl Residency {
         is_due
     }
 
-    /// Workers are looked at that may rest.
-    pub(super) fn begin_rests(&mut self) {
-        self.is_rest_put_off = false;
-    }
-
     /// Notes for each model which of the usable devices have it, and which it is coming to.
     pub(super) fn note_presence(&mut self, usable: DeviceSet) {
         for (id, model) in (0..).map(ModelId).zip(&mut self.models) {
@@ -270,7 +247,6 @@ impl Residency {
         }
     }
 
-    /// Something has happened that may move weights.
     pub(super) fn unsettle(&mut self) {
         self.is_unsettled = true;
     }
@@ -284,7 +260,6 @@ impl Residency {
         self.is_unsettled |= self.is_blocked;
     }
 
-    /// Weights are looked at again at this moment at the latest.
     pub(super) fn wake_by(&mut self, due: Option<Moment>) {
         self.wake = match (self.wake, due) {
             (Some(known), Some(due)) => Some(known.min(due)),
@@ -297,6 +272,7 @@ impl Residency {
         let is_due = self.is_unsettled || self.wake.is_some_and(|wake| wake <= now);
         if is_due {
             self.is_unsettled = false;
+            self.is_rest_put_off = false;
             self.wake = None;
         }
         is_due

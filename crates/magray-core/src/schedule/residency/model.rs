@@ -64,7 +64,6 @@ impl Model {
         }
     }
 
-    /// It was to be in no memory and is in none.
     pub(super) fn note_release(&mut self, cx: &Context) {
         self.releases += u64::from(!sabotaged!(cx, HideRelease));
     }
@@ -74,7 +73,6 @@ impl Model {
         self.is_removed || self.is_releasing || self.is_forgetting
     }
 
-    /// Where a device would load it from.
     pub(in crate::schedule) fn source(&self) -> Source {
         if self.has_image { Source::Host } else { Source::Files }
     }

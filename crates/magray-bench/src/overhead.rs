@@ -33,7 +33,6 @@ Examples:
 One text is computed by the model in this process, then through queue and worker, in turn. \
 The difference of the medians is what they add.";
 
-/// Flags of `magray-bench overhead`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct OverheadArgs {

@@ -1,5 +1,4 @@
 //! The commands on tiny models: what they print and refuse, not how fast.
-#![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 use std::process::{Command, Output};

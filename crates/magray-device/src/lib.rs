@@ -8,7 +8,6 @@ mod mapped;
 mod number_format;
 mod numbers;
 mod ops;
-#[cfg(unix)]
 mod shared_memory;
 mod table;
 
@@ -17,6 +16,5 @@ pub use mapped::MappedFile;
 pub use number_format::NumberFormat;
 pub use numbers::{Generator, Numbers};
 pub use ops::{ActsPair, AttentionShape, Device, DistanceBias, Ops, PoolShape, Rows, TokenBatch};
-#[cfg(unix)]
 pub use shared_memory::SharedMemory;
 pub use table::Table;

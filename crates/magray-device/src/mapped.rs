@@ -38,17 +38,7 @@ impl MappedFile {
     /// be brought into this process's memory first.
     pub fn read_at(&self, at: usize, out: &mut [u8]) -> io::Result<()> {
         assert!(at + out.len() <= self.map.len(), "the range lies inside the file");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::FileExt;
-            self.file.read_exact_at(out, at as u64)
-        }
-        #[cfg(not(unix))]
-        {
-            let _ = &self.file;
-            out.copy_from_slice(&self.map[at..at + out.len()]);
-            Ok(())
-        }
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, out, at as u64)
     }
 
     /// Gives the memory of these bytes back to the system; touched again, they are read from the file again.
@@ -56,7 +46,6 @@ impl MappedFile {
     /// Only advice: where the system does not take it, nothing happens.
     pub fn release_pages(&self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.map.len(), "the range lies inside the file");
-        #[cfg(unix)]
         if !range.is_empty() {
             // SAFETY: the map is file-backed and never written, so that a dropped page comes back with the same bytes
             // and no borrow of them can see a difference. The range was checked above.

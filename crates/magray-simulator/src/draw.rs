@@ -62,7 +62,7 @@ impl Scenario {
             stale: if chance.is(0.5) { 0.0 } else { chance.magnitude(0.001, 0.1) },
             early: 0.03,
             drain_after: if chance.is(0.7) { requests } else { chance.whole(1, requests as u64) as usize },
-            afterglow: if chance.is(0.7) { Duration::ZERO } else { span.mul_f64(chance.unit()) },
+            idle_tail: if chance.is(0.7) { Duration::ZERO } else { span.mul_f64(chance.unit()) },
         };
         scenario.with_generation(seed, span).with_memory(seed, trouble_span).with_changing_models(seed, trouble_span)
     }

@@ -40,7 +40,7 @@ pub(crate) struct Scenario {
     /// Requests before draining starts; later ones are refused.
     pub(crate) drain_after: usize,
     /// How long the world goes on after the last answer, to see that idle weights and workers leave.
-    pub(crate) afterglow: Duration,
+    pub(crate) idle_tail: Duration,
 }
 
 impl Scenario {
@@ -63,7 +63,7 @@ impl Scenario {
             lateness: Duration::ZERO,
             stale: 0.0,
             early: 0.0,
-            afterglow: Duration::ZERO,
+            idle_tail: Duration::ZERO,
         }
     }
 }

@@ -4,7 +4,7 @@
 use crate::check::Broken;
 use crate::scenario::Intervention;
 use crate::trouble::{Discovery, Kind};
-use crate::worker::{Fortune, Job, Phase, Sky, Work};
+use crate::worker::{ActiveFaults, Job, JobOutcome, Phase, Work};
 use crate::world::{Due, World};
 use magray_core::ledger::CollectionId;
 use magray_core::schedule::{
@@ -36,9 +36,9 @@ impl World {
                 self.ready(device, generation);
                 Ok(())
             }
-            Due::JobEnds { device, generation, fortune, time } => {
+            Due::JobEnds { device, generation, outcome, time } => {
                 if self.executors[device].generation == generation {
-                    self.end_job(device, fortune, time)?;
+                    self.end_job(device, outcome, time)?;
                 }
                 Ok(())
             }
@@ -109,13 +109,13 @@ impl World {
         self.agenda.plan(executor.told_until, Due::Tell(event));
     }
 
-    pub(crate) fn sky(&self, device: usize) -> Sky<'_> {
-        Sky { troubles: &self.scenario.troubles, device, now: self.now }
+    pub(crate) fn faults(&self, device: usize) -> ActiveFaults<'_> {
+        ActiveFaults { troubles: &self.scenario.troubles, device, now: self.now }
     }
 
     pub(crate) fn spawn(&mut self, device: usize) {
         let start = self.executors[device].device.start.mul_f64(self.chance.between(0.5, 1.5));
-        let (has_vanished, no_start) = (self.sky(device).has_vanished(), self.sky(device).no_start());
+        let (has_vanished, no_start) = (self.faults(device).has_vanished(), self.faults(device).no_start());
         let executor = &mut self.executors[device];
         assert_eq!(executor.phase, Phase::Absent, "the books allow a worker only where there is none");
         executor.phase = Phase::Starting;
@@ -182,8 +182,8 @@ impl World {
         let executor = &self.executors[device];
         let can_compute = matches!(executor.phase, Phase::Ready | Phase::Broken) && !executor.is_computing;
         let Some(job) = executor.jobs.front().copied().filter(|_| can_compute) else { return };
-        let sky = Sky { troubles: &self.scenario.troubles, device, now: self.now };
-        let (fortune, time) = executor.fortune(&job, &sky, self.scenario.noise, &mut self.chance);
+        let faults = ActiveFaults { troubles: &self.scenario.troubles, device, now: self.now };
+        let (outcome, time) = executor.outcome(&job, &faults, self.scenario.noise, &mut self.chance);
         let generation = executor.generation;
         self.checks
             .workers
@@ -197,31 +197,31 @@ impl World {
             let device = DeviceId(device as u16);
             self.agenda.plan(self.now + time.mul_f64(SPARE_AFTER), Due::Tell(Event::Spare { device }));
         }
-        self.agenda.plan(self.now + time, Due::JobEnds { device, generation, fortune, time });
+        self.agenda.plan(self.now + time, Due::JobEnds { device, generation, outcome, time });
     }
 
-    fn end_job(&mut self, device: usize, fortune: Fortune, time: Duration) -> Result<(), Broken> {
-        match fortune {
-            Fortune::Crash => {
+    fn end_job(&mut self, device: usize, outcome: JobOutcome, time: Duration) -> Result<(), Broken> {
+        match outcome {
+            JobOutcome::Crash => {
                 self.die(device, Ending::Crashed);
                 return Ok(());
             }
-            Fortune::Hang { is_silent } => {
+            JobOutcome::Hang { is_silent } => {
                 self.executors[device].phase = Phase::Stuck;
                 self.executors[device].is_beating &= !is_silent;
                 return Ok(());
             }
-            Fortune::Fail(Failure::Sticky) => self.executors[device].phase = Phase::Broken,
-            Fortune::Fail(_) | Fortune::Finish => {}
+            JobOutcome::Fail(Failure::Sticky) => self.executors[device].phase = Phase::Broken,
+            JobOutcome::Fail(_) | JobOutcome::Finish => {}
         }
         let executor = &mut self.executors[device];
         executor.is_computing = false;
         let Some(job) = executor.jobs.pop_front() else { return Ok(()) };
-        let event = match (job.what, fortune) {
-            (Work::Probe, fortune) => {
-                Event::Probed { device: DeviceId(device as u16), passed: fortune == Fortune::Finish }
+        let event = match (job.what, outcome) {
+            (Work::Probe, outcome) => {
+                Event::Probed { device: DeviceId(device as u16), passed: outcome == JobOutcome::Finish }
             }
-            (Work::Batch(batch), Fortune::Fail(failure)) => Event::Failed { batch, failure },
+            (Work::Batch(batch), JobOutcome::Fail(failure)) => Event::Failed { batch, failure },
             (Work::Batch(batch), _) => {
                 executor.busy += time;
                 let steps = self.checks.batch(batch).map(|entry| entry.steps.clone()).unwrap_or_default();
@@ -286,7 +286,7 @@ impl World {
     /// Reports the telemetry of a device.
     fn judge(&mut self, device: usize) {
         let mut condition = Condition::Fine;
-        for kind in self.sky(device).kinds() {
+        for kind in self.faults(device).kinds() {
             condition = match (condition, kind) {
                 (Condition::Bad(fault), _) => Condition::Bad(fault),
                 (_, Kind::Ruled { fault }) => Condition::Bad(fault),

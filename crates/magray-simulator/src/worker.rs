@@ -58,7 +58,7 @@ pub(crate) enum Work {
 
 /// What happens to the job at the head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fortune {
+pub(crate) enum JobOutcome {
     Finish,
     Fail(Failure),
     Crash,
@@ -66,13 +66,13 @@ pub(crate) enum Fortune {
 }
 
 /// What decides which faults a device has.
-pub(crate) struct Sky<'a> {
+pub(crate) struct ActiveFaults<'a> {
     pub(crate) troubles: &'a [Trouble],
     pub(crate) device: usize,
     pub(crate) now: Moment,
 }
 
-impl Sky<'_> {
+impl ActiveFaults<'_> {
     pub(crate) fn kinds(&self) -> impl Iterator<Item = Kind> {
         self.troubles.iter().filter(|trouble| trouble.is_on(self.device, self.now)).map(|trouble| trouble.kind)
     }
@@ -121,14 +121,20 @@ impl Executor {
     }
 
     /// What happens to the first job, and how long that takes.
-    pub(crate) fn fortune(&self, job: &Job, sky: &Sky<'_>, noise: f64, chance: &mut Chance) -> (Fortune, Duration) {
+    pub(crate) fn outcome(
+        &self,
+        job: &Job,
+        faults: &ActiveFaults<'_>,
+        noise: f64,
+        chance: &mut Chance,
+    ) -> (JobOutcome, Duration) {
         let mut time = self.device.cost.of(job.tokens, job.texts).mul_f64(1.0 + noise * chance.between(-1.0, 1.0));
         if self.device.spec.location == Location::InProcess {
             // What goes wrong there is caught: the batch fails and the CPU stays.
             let is_broken = job.poison.is_some_and(|poison| poison.breaks_cpu);
-            return (if is_broken { Fortune::Fail(Failure::Transient) } else { Fortune::Finish }, time);
+            return (if is_broken { JobOutcome::Fail(Failure::Transient) } else { JobOutcome::Finish }, time);
         }
-        for kind in sky.kinds() {
+        for kind in faults.kinds() {
             match kind {
                 Kind::Slow { times } => time = time.mul_f64(times),
                 Kind::Hot { weight } => time = time.div_f64(weight),
@@ -136,38 +142,40 @@ impl Executor {
             }
         }
         if self.phase == Phase::Broken {
-            return (Fortune::Fail(Failure::Sticky), Duration::from_micros(30));
+            return (JobOutcome::Fail(Failure::Sticky), Duration::from_micros(30));
         }
-        let fortune = job
+        let outcome = job
             .poison
             .map(|poison| of_poison(poison.effect))
-            .or_else(|| sky.kinds().find_map(|kind| of_trouble(kind, job, chance)));
-        match fortune.unwrap_or(Fortune::Finish) {
-            Fortune::Finish => (Fortune::Finish, time),
+            .or_else(|| faults.kinds().find_map(|kind| of_trouble(kind, job, chance)));
+        match outcome.unwrap_or(JobOutcome::Finish) {
+            JobOutcome::Finish => (JobOutcome::Finish, time),
             // Whatever goes wrong does so somewhere on the way.
             bad => (bad, time.mul_f64(chance.unit())),
         }
     }
 }
 
-fn of_poison(effect: Effect) -> Fortune {
+fn of_poison(effect: Effect) -> JobOutcome {
     match effect {
-        Effect::Crash => Fortune::Crash,
-        Effect::Sticky => Fortune::Fail(Failure::Sticky),
-        Effect::Hang => Fortune::Hang { is_silent: false },
+        Effect::Crash => JobOutcome::Crash,
+        Effect::Sticky => JobOutcome::Fail(Failure::Sticky),
+        Effect::Hang => JobOutcome::Hang { is_silent: false },
     }
 }
 
-fn of_trouble(kind: Kind, job: &Job, chance: &mut Chance) -> Option<Fortune> {
-    let happens = |part: f64, fortune: Fortune, chance: &mut Chance| chance.is(part).then_some(fortune);
+fn of_trouble(kind: Kind, job: &Job, chance: &mut Chance) -> Option<JobOutcome> {
+    let happens = |part: f64, outcome: JobOutcome, chance: &mut Chance| chance.is(part).then_some(outcome);
     match kind {
-        Kind::Transient { part } => happens(part, Fortune::Fail(Failure::Transient), chance),
-        Kind::Sticky { part } => happens(part, Fortune::Fail(Failure::Sticky), chance),
-        Kind::Crash { part } => happens(part, Fortune::Crash, chance),
-        Kind::Hang { part, is_silent } => happens(part, Fortune::Hang { is_silent }, chance),
-        Kind::Lies { part } => happens(part, Fortune::Fail(Failure::WrongAnswer), chance),
-        Kind::Memory { tokens } => (job.tokens > tokens).then_some(Fortune::Fail(Failure::OutOfMemory)),
-        Kind::Vanished { found: Discovery::BatchFailure | Discovery::Telemetry } => Some(Fortune::Fail(Failure::Lost)),
+        Kind::Transient { part } => happens(part, JobOutcome::Fail(Failure::Transient), chance),
+        Kind::Sticky { part } => happens(part, JobOutcome::Fail(Failure::Sticky), chance),
+        Kind::Crash { part } => happens(part, JobOutcome::Crash, chance),
+        Kind::Hang { part, is_silent } => happens(part, JobOutcome::Hang { is_silent }, chance),
+        Kind::Lies { part } => happens(part, JobOutcome::Fail(Failure::WrongAnswer), chance),
+        Kind::Memory { tokens } => (job.tokens > tokens).then_some(JobOutcome::Fail(Failure::OutOfMemory)),
+        Kind::Vanished { found: Discovery::BatchFailure | Discovery::Telemetry } => {
+            Some(JobOutcome::Fail(Failure::Lost))
+        }
         Kind::Vanished { found: Discovery::WorkerExit }
         | Kind::Slow { .. }
         | Kind::Hot { .. }

@@ -12,7 +12,7 @@ use crate::measure::{Answer, Measured};
 use crate::scenario::{Intervention, Scenario};
 use crate::sequence::Name;
 use crate::trail::Trail;
-use crate::worker::{Executor, Fortune};
+use crate::worker::{Executor, JobOutcome};
 use dialogue::Dialogues;
 use magray_core::ledger::{CollectionId, Owner};
 use magray_core::schedule::{
@@ -68,7 +68,7 @@ pub(crate) struct World {
     /// The latest time for all to be settled, once everything was requested and no fault is left.
     end_by: Option<Moment>,
     /// When the world ends, after everything was answered.
-    fades_at: Option<Moment>,
+    ends_at: Option<Moment>,
     /// Wakes in a row without effect.
     idle_wakes: u32,
 }
@@ -92,7 +92,7 @@ pub(crate) enum Due {
     JobEnds {
         device: usize,
         generation: u64,
-        fortune: Fortune,
+        outcome: JobOutcome,
         time: Duration,
     },
     Dies {
@@ -151,7 +151,7 @@ impl World {
             submitted: 0,
             is_drained: false,
             end_by: None,
-            fades_at: None,
+            ends_at: None,
             idle_wakes: 0,
             scenario,
             machine,
@@ -434,12 +434,12 @@ impl World {
         if !is_settled || self.checks.weights.is_awaited() {
             return Ok(false);
         }
-        if self.fades_at.is_none() {
+        if self.ends_at.is_none() {
             // Something is due then, so that the world gets there.
-            let fades_at = self.now + self.scenario.afterglow;
-            self.agenda.plan(fades_at, Due::Tell(Event::Tick));
-            self.fades_at = Some(fades_at);
-            self.end_by = self.end_by.map(|end_by| end_by + self.scenario.afterglow);
+            let ends_at = self.now + self.scenario.idle_tail;
+            self.agenda.plan(ends_at, Due::Tell(Event::Tick));
+            self.ends_at = Some(ends_at);
+            self.end_by = self.end_by.map(|end_by| end_by + self.scenario.idle_tail);
         }
         let left = self.executors.iter().position(|executor| !executor.states.is_empty());
         if let Some(device) = left {
@@ -447,7 +447,7 @@ impl World {
                 format!("all is answered, and device {device} has state of {:?}", self.executors[device].states);
             return Err(Broken { rule: Rule::KvSpace, message });
         }
-        Ok(self.fades_at.is_some_and(|fades_at| fades_at <= self.now))
+        Ok(self.ends_at.is_some_and(|ends_at| ends_at <= self.now))
     }
 
     /// Lets everything leave: then every account is empty but those of workers that stay.

@@ -57,7 +57,6 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Turn texts into vectors
@@ -115,14 +114,12 @@ impl Command {
     }
 }
 
-/// What can be measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Measure embeddings: time a batch, texts and tokens a second
     Embed(BenchArgs),
 }
 
-/// What can be done with GPUs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
     /// Show the GPUs, their state, and which device is chosen and why

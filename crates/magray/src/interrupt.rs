@@ -24,7 +24,6 @@ pub(crate) fn install() {
 }
 
 /// Takes over the signals and does nothing about them. Called instead of [`install`].
-#[cfg(unix)]
 pub(crate) fn ignore() {
     // Where the system refuses, a signal ends the process, and its supervisor starts another.
     let _ = ctrlc::set_handler(|| {});

@@ -19,7 +19,6 @@ pub(crate) enum LogFormat {
 }
 
 struct Log {
-    #[cfg_attr(not(unix), expect(dead_code, reason = "the server alone changes it, and it is of Unix"))]
     level: reload::Handle<LevelFilter, Registry>,
     format: LogFormat,
 }
@@ -45,7 +44,6 @@ fn log_panics() {
     std::panic::set_hook(Box::new(|panic| tracing::error!(target: "magray::panic", "{panic}")));
 }
 
-#[cfg(unix)]
 pub(crate) fn set_level(level: &str) {
     if let Some(log) = LOG.get() {
         // It fails only where there is no log any more.

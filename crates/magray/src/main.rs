@@ -20,7 +20,7 @@ mod session;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // A panic is a fault of ours: it has told what and where, and scripts see the code that is promised for it.
+    // A panic is a defect; it has printed its message, and scripts see the exit code for it.
     std::panic::catch_unwind(speak).unwrap_or(exit::Exit::Internal.into())
 }
 

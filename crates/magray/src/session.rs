@@ -64,7 +64,7 @@ impl Session {
         let mut verdict = self.outlook().verdict.map_err(Failure::Device)?;
         if verdict.device != DeviceName::Cpu {
             self.engine.wait_until_started(STARTED_WITHIN);
-            // A GPU that cannot be measured is tried nevertheless, and its failure told with the answers.
+            // A GPU that cannot be measured is tried nevertheless; its failure is reported with the answers.
             let measured = self.engine.calibrate(FIRST).unwrap_or_else(|_| self.outlook());
             verdict = measured.verdict.map_err(Failure::Device)?;
         }
@@ -133,7 +133,7 @@ fn is_little_work(folder: &Path, bytes: u64) -> bool {
     const FLOPS_MAX: f64 = 2e10;
     /// A low estimate for any common language.
     const TOKEN_BYTES: u64 = 3;
-    // What is wrong with the folder is told when the model is loaded.
+    // What is wrong with the folder is reported when the model is loaded.
     let flops_a_token = ModelSpec::read(folder).map(|spec| spec.shape.flops(&[1]) as f64);
     flops_a_token.is_ok_and(|flops| flops * (bytes / TOKEN_BYTES + 1) as f64 <= FLOPS_MAX)
 }

@@ -31,7 +31,6 @@ freed and another of random size is taken, in random order. Each pair is timed b
 and not taken off. A trace has a line for each call: `a ID BYTES` takes, `f ID` gives back. Wasted is what was reserved \
 at most and never used at once: 1 - peak used / peak reserved.";
 
-/// Flags of `magray-bench alloc`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AllocArgs {

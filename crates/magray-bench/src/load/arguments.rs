@@ -38,7 +38,6 @@ The last column tells how late the generator itself was. \
 With --check every answer is compared with the vector that the CPU gives for its text in f32. \
 Exit code 1 if a request was lost, answered twice, answered wrongly or refused without reason.";
 
-/// Flags of `magray-bench load`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LoadArgs {

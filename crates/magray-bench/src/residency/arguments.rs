@@ -19,7 +19,6 @@ Every request is sent at the moment at which the model is told to leave or has l
 wake and of the answer together. Answers must be the same bits before and after. \
 Exit code 1 if a request failed, an answer was wrong, or anything is left at the end.";
 
-/// Flags of `magray-bench residency`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ResidencyArgs {

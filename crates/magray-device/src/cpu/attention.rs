@@ -180,12 +180,10 @@ impl<E: Products, I> Attention<'_, E, I> {
         HeadColumns { grid: self.qkv.starting_at(of.start), column, size: self.head_size }
     }
 
-    /// Elements of a panel of a head's keys.
     fn key_panel(&self) -> usize {
         E::LAYOUT.depth(self.head_size) * PANEL
     }
 
-    /// Elements of a panel of a head's values.
     fn value_panel(&self, tokens: usize) -> usize {
         tokens.next_multiple_of(PANEL) * PANEL
     }
@@ -251,7 +249,6 @@ impl<E: Products, I> Attention<'_, E, I> {
         Softmax::new(self.scratch.scores(turn), self.scratch.weights(turn), of.tokens, self.scale(), inverses)
     }
 
-    /// Multiplies the weights with the values.
     #[inline(always)]
     unsafe fn sum<S: Simd>(&mut self, of: Queries, turn: usize, others: &mut SoftmaxRows<'_, E>) {
         for at in 0..self.head_size.div_ceil(PANEL) {

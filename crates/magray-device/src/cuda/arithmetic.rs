@@ -3,7 +3,6 @@
 
 use magray_core::Precision;
 
-/// How a layer's products are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Arithmetic {
     /// Of 16-bit numbers, in 32 bits.

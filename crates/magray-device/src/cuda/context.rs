@@ -114,7 +114,6 @@ impl Context {
     }
 
     /// Keep host weights page-locked; `None`: where that pays.
-    #[cfg(unix)]
     pub(super) fn keeps_registered(&self) -> Option<bool> {
         self.keeps_registered
     }
@@ -171,7 +170,6 @@ impl Context {
         }
     }
 
-    /// Allocates GPU memory for work in a stream.
     #[inline]
     pub(super) fn take(&self, bytes: usize, stream: StreamId) -> Result<Taken, CudaError> {
         // Nearly always there is memory at hand: that way is kept short.

@@ -82,7 +82,6 @@ impl CubinCache {
     pub fn create_folder(&self) -> io::Result<()> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true);
-        #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.create(&self.folder)
     }
@@ -273,7 +272,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(unix)]
     fn a_read_only_folder_still_gives_what_it_has() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();

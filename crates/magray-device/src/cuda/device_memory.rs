@@ -20,18 +20,14 @@ const ALIGN_BYTES: u64 = 256;
 /// Memory that was unused for this many epochs is joined with other such memory.
 const STITCH_EPOCHS: u32 = 2;
 
-/// How a context's memory is managed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryPlan {
-    /// The most that may be taken of the GPU.
     pub(super) limit_bytes: u64,
-    /// All that the GPU has.
     pub(super) total_bytes: u64,
     /// Leaves everything to the driver's own pool, as on GPUs whose memory cannot be mapped.
     pub(super) by_driver: bool,
 }
 
-/// The memory of one context.
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
     backing: Backing,
@@ -65,7 +61,6 @@ impl std::fmt::Debug for Backing {
     }
 }
 
-/// An allocation.
 #[derive(Debug)]
 pub(super) struct Taken {
     place: Place,
@@ -88,7 +83,6 @@ impl Taken {
     }
 }
 
-/// Something that streams may still use.
 #[derive(Debug)]
 pub(super) struct Resting<T> {
     pub(super) what: T,

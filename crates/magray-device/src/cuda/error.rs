@@ -39,7 +39,6 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    /// What a result means; `Ok` for success.
     pub(crate) fn check(result: CUresult) -> Result<(), Self> {
         if result == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(Self::of(result)) }
     }

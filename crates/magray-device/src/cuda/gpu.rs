@@ -154,7 +154,6 @@ fn text(buffer: &[c_char]) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A made-up GPU.
     pub(in super::super) fn gpu(ordinal: u32, uuid: &str, bus: &str) -> GpuInfo {
         GpuInfo {
             index: ordinal as usize,

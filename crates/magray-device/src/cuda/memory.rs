@@ -11,7 +11,6 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// How numbers lie in the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Number {
     F32,
@@ -27,7 +26,6 @@ impl Number {
         }
     }
 
-    /// The kernels' name of the type.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::F32 => "float",
@@ -73,7 +71,6 @@ impl Number {
     }
 }
 
-/// A range of the GPU's memory.
 #[derive(Debug)]
 pub(super) struct DeviceBuffer {
     context: Arc<Context>,
@@ -85,7 +82,6 @@ pub(super) struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// No memory.
     pub(super) fn empty(context: &Arc<Context>) -> Self {
         Self { context: Arc::clone(context), taken: None, bytes: 0, owner: None }
     }

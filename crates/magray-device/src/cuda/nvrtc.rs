@@ -43,7 +43,6 @@ pub enum CompileError {
 }
 
 type Program = *mut std::ffi::c_void;
-/// What every function of the library returns; 0 is success.
 type Status = c_int;
 const COMPILATION_FAILED: Status = 6;
 
@@ -140,7 +139,6 @@ impl Nvrtc {
         self.archs.contains(&arch.number())
     }
 
-    /// Compiles to a cubin.
     pub(super) fn compile(&self, unit: &Unit<'_>) -> Result<Vec<u8>, CompileError> {
         let failed = |status| CompileError::Compiler { file: unit.file, reason: self.reason(status) };
         let program = self.create(unit).map_err(failed)?;

@@ -51,7 +51,6 @@ pub struct CudaOps {
     answer_len: usize,
     answer_columns: usize,
     recordings: HashMap<Bucket, Recording>,
-    /// How large passes were.
     history: History,
     /// The weights that passes use: while they are on their way nothing is recorded.
     weights: Option<Arc<Ground>>,
@@ -63,7 +62,6 @@ pub struct CudaOps {
 #[derive(Debug)]
 struct Recording {
     graph: Graph,
-    /// Numbers in an answer's row.
     columns: usize,
 }
 
@@ -95,7 +93,6 @@ enum Order {
 #[derive(Debug)]
 struct Scratch(DeviceBuffer);
 
-/// A kernel's argument.
 enum Arg {
     Address(u64),
     Int(i32),
@@ -234,7 +231,6 @@ impl CudaOps {
         self.failure.get_or_insert(error);
     }
 
-    /// Puts a kernel into the stream.
     fn launch(&mut self, spec: KernelSpec, shape: LaunchShape, arguments: Vec<Arg>) {
         if self.failure.is_some() {
             return;

@@ -22,7 +22,6 @@ pub(super) struct PinnedMemory {
     stats: PoolStats,
 }
 
-/// Memory allocated by the driver.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) address: *mut u8,
@@ -38,7 +37,6 @@ struct Idle {
     since: u32,
 }
 
-/// Which list a size belongs to.
 fn class_of(bytes: usize) -> usize {
     (bytes.max(LEAST_BYTES).next_power_of_two() / LEAST_BYTES).ilog2() as usize
 }

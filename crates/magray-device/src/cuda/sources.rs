@@ -7,7 +7,6 @@ macro_rules! built_in {
     };
 }
 
-/// What kernels include, by name.
 const HEADERS: &[(&str, &str)] = built_in![
     "activation.cuh",
     "gemm_tile.cuh",
@@ -21,7 +20,6 @@ const HEADERS: &[(&str, &str)] = built_in![
     "shared_memory.cuh"
 ];
 
-/// The kernels, by file name.
 const KERNELS: &[(&str, &str)] = built_in![
     "add_norm.cu",
     "attention.cu",
@@ -36,7 +34,6 @@ const KERNELS: &[(&str, &str)] = built_in![
     "quantise.cu"
 ];
 
-/// The source of a kernel file.
 pub(super) fn kernel(file: &str) -> Option<&'static str> {
     KERNELS.iter().find(|(name, _)| *name == file).map(|(_, source)| *source)
 }

@@ -16,7 +16,6 @@ pub(super) enum Urgency {
     Background,
 }
 
-/// Work in order, beside that of other streams.
 #[derive(Debug)]
 pub(super) struct Stream {
     context: Arc<Context>,
@@ -132,7 +131,6 @@ impl Stream {
         begun
     }
 
-    /// What was recorded.
     pub(super) fn end_recording(&self) -> Result<Graph, CudaError> {
         let mut graph = std::ptr::null_mut();
         // SAFETY: a stream that does not record refuses; writes one handle, destroyed below.
@@ -148,7 +146,6 @@ impl Stream {
         Ok(Graph { context: Arc::clone(&self.context), raw })
     }
 
-    /// Starts recorded work.
     pub(super) fn launch(&self, graph: &Graph) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: both live; what the recording uses stays in place as long as its owner keeps the recording.
@@ -217,7 +214,6 @@ impl Drop for Mark {
     }
 }
 
-/// Recorded work.
 #[derive(Debug)]
 pub(super) struct Graph {
     context: Arc<Context>,

@@ -205,7 +205,6 @@ fn read(device: &Device<'_>) -> Sample {
     }
 }
 
-/// The driver's number for a reset.
 const RESET: u32 = 1;
 
 /// What has no function of its own in the library.
@@ -248,7 +247,6 @@ fn whole(value: &SampleValue) -> Option<u64> {
     }
 }
 
-/// The reasons that have a name.
 const NAMED: [(ThrottleReasons, Throttle); 8] = [
     (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, Throttle::ApplicationClocks),
     (ThrottleReasons::SW_POWER_CAP, Throttle::PowerCap),

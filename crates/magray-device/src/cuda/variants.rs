@@ -45,7 +45,6 @@ pub(super) fn finish() -> KernelSpec {
     KernelSpec::new("finish.cu", "finish")
 }
 
-/// The kernel that fails on purpose.
 pub(super) fn fault() -> KernelSpec {
     KernelSpec::new("fault.cu", "fault")
 }
@@ -54,7 +53,6 @@ pub(super) fn quantise(number: Number) -> KernelSpec {
     of_number("quantise.cu", "quantise", number)
 }
 
-/// What a product leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaves {
     /// Results in the form of activations.
@@ -104,7 +102,6 @@ pub(super) fn gemm_norm_wgmma(number: Number, tile: NormTile, cluster: usize) ->
         .needs(Needs::Hopper)
 }
 
-/// The kernels' number of an activation.
 fn activation_number(activation: Activation) -> u32 {
     match activation {
         Activation::Identity => 0,

@@ -114,7 +114,6 @@ fn is_applied(entries: &[Entry], shown: usize) -> bool {
         && entries.iter().any(|entry| matches!(entry, Entry::Index(at) if *at >= shown))
 }
 
-/// For each GPU its rank in the order of the bus.
 fn bus_order(gpus: &[GpuInfo]) -> Vec<usize> {
     let rank = |gpu: &GpuInfo| gpus.iter().filter(|other| other.pci_bus_id < gpu.pci_bus_id).count();
     gpus.iter().map(rank).collect()

@@ -22,7 +22,6 @@ pub(super) struct Vmm {
 unsafe impl Send for Vmm {}
 
 impl Vmm {
-    /// Whether the GPU's memory can be mapped.
     pub(super) fn is_supported(device: sys::CUdevice) -> bool {
         let mut value = 0;
         let which = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
@@ -57,7 +56,6 @@ impl Vmm {
         }
     }
 
-    /// The address of the range's first byte.
     pub(super) fn base(&self) -> u64 {
         self.base
     }
@@ -76,7 +74,6 @@ impl Vmm {
     }
 }
 
-/// Plain memory of the GPU itself.
 fn kind(device: sys::CUdevice) -> sys::CUmemAllocationProp {
     sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -96,7 +93,6 @@ fn location(device: sys::CUdevice) -> sys::CUmemLocation {
     sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
-/// A piece of the GPU's memory.
 #[derive(Debug)]
 pub(super) struct Piece(sys::CUmemGenericAllocationHandle);
 

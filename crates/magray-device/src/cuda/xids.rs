@@ -68,7 +68,6 @@ impl Drop for XidWatch {
     }
 }
 
-/// The thread of one GPU.
 struct Watcher {
     telemetry: Arc<Telemetry>,
     gpu: GpuInfo,

@@ -34,14 +34,12 @@ fn find() -> Result<GpuInfo, &'static str> {
 }
 
 /// The GPU that is tested; none where there is none, which is told.
-#[cfg(unix)]
 pub(crate) fn first_gpu() -> Option<GpuInfo> {
     // A machine without a compiler of kernels cannot run any.
     (!opened().is_empty()).then(|| find().expect("it was there"))
 }
 
 /// The GPU, opened once more.
-#[cfg(unix)]
 pub(crate) fn open(gpu: &GpuInfo, options: CudaOptions) -> Arc<Cuda> {
     let (kernel_cache, search) = (variables::kernel_cache(), variables::search_path());
     Cuda::open(gpu, CudaOptions { kernel_cache, search, ..options }).expect("the GPU opens")

@@ -38,13 +38,11 @@ mod layer;
 mod linear;
 mod poison;
 mod pooling;
-#[cfg(unix)]
 mod residency;
 mod reuse;
 mod rig;
 mod rows;
 mod single;
-#[cfg(unix)]
 mod stack;
 mod texts;
 mod twin;

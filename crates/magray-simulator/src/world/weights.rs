@@ -60,7 +60,7 @@ impl World {
 
     /// The fault of a load that begins now: `None`: no fault; `Some(None)`: it never ends.
     fn load_trouble(&mut self, device: usize) -> Option<Option<LoadEnd>> {
-        let kinds: Vec<Kind> = self.sky(device).kinds().collect();
+        let kinds: Vec<Kind> = self.faults(device).kinds().collect();
         kinds.into_iter().find_map(|kind| match kind {
             Kind::NoLoad { part, failure } if self.chance.is(part) => Some(Some(LoadEnd::Failed(failure))),
             Kind::LoadCrash { part } if self.chance.is(part) => Some(Some(LoadEnd::Crash)),
@@ -117,7 +117,7 @@ impl World {
         let executor = &self.executors[device];
         let order = Move { device, generation: executor.generation, model, since: self.now, from_host: true };
         let is_heard = matches!(executor.phase, Phase::Ready | Phase::Broken);
-        let is_lost = self.sky(device).kinds().any(|kind| matches!(kind, Kind::LoadHang { part } if part == 1.0));
+        let is_lost = self.faults(device).kinds().any(|kind| matches!(kind, Kind::LoadHang { part } if part == 1.0));
         if is_heard && !is_lost {
             let time = self.executors[device].device.loads.offload.mul_f64(self.chance.between(0.5, 1.5));
             self.agenda.plan(self.now + time, Due::OffloadEnds(order));
@@ -143,7 +143,7 @@ impl World {
     pub(crate) fn rest(&mut self, device: usize) {
         let executor = &self.executors[device];
         let generation = executor.generation;
-        let is_deaf = self.sky(device).kinds().any(|kind| matches!(kind, Kind::Restless));
+        let is_deaf = self.faults(device).kinds().any(|kind| matches!(kind, Kind::Restless));
         if matches!(executor.phase, Phase::Ready | Phase::Broken) && !is_deaf {
             let pause = Duration::from_secs_f64(self.chance.magnitude(1e-4, 2e-2));
             self.agenda.plan(self.now + pause, Due::Dies { device, generation, ending: Ending::Rested });

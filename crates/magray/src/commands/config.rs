@@ -18,7 +18,6 @@ Examples:
 
 Settings marked unused are read and checked, but nothing follows from them in this version.";
 
-/// Flags of `magray config`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ConfigArgs {

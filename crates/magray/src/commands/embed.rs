@@ -36,7 +36,6 @@ With --jsonl (or a file named .jsonl) a line is a JSON string, or an object with
 that is given back; blank lines are passed over. \
 The format text shows the start of each vector on a terminal; a pipe or file gets one line of values a text.";
 
-/// Flags of `magray embed`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct EmbedArgs {

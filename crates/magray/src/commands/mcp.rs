@@ -16,7 +16,6 @@ An agent starts it by its configuration, such as:
 
 The same tools are at /mcp of `magray serve`. It ends with its stdin.";
 
-/// Flags of `magray mcp`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct McpArgs {

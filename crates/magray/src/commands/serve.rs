@@ -29,7 +29,6 @@ Examples:
 Clients of OpenAI and of text-embeddings-inference work as they are; /docs lists every route. Models are loaded with \
 their first request. SIGTERM and Ctrl-C let requests end first; SIGHUP reads the settings again.";
 
-/// Flags of `magray serve`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
@@ -41,7 +40,7 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 for any that is free [default: 7860]
     #[arg(long, value_name = "PORT")]
     port: Option<String>,
-    /// Names that requests may call the server by beside its own: embed.example.com, *.example.com, or * for any
+    /// Host names that the server accepts beside its own: embed.example.com, *.example.com, or * for any
     #[arg(long, value_name = "NAME,..")]
     allowed_hosts: Option<String>,
     /// Load the models at the start and not with the first request

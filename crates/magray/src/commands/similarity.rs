@@ -20,7 +20,6 @@ Examples:
 
 The cosine is 1 for the same direction, 0 for unrelated texts; it lies between -1 and 1.";
 
-/// Flags of `magray similarity`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SimilarityArgs {

@@ -1,4 +1,4 @@
-//! `magray worker`: the process that holds a GPU for another magray, which starts it and tells it everything.
+//! `magray worker`: the process that holds a GPU for another magray, which starts it and sends it all it needs.
 //! Not for people: it takes no flags and answers nothing that they could read.
 
 use crate::{exit::Failure, interrupt};

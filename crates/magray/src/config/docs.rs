@@ -25,7 +25,7 @@ The file is the first of these:
 4. `magray/config.toml`, `.yaml` or `.yml` in `$XDG_CONFIG_HOME` (`~/.config` without it).
 
 A file of the third kind was merely found, and a stranger may have written it: the folder may be a repository that was just
-cloned. It may choose a model and how it is computed, but it may not say where code, models, tokens or news come from or go
+cloned. It may choose a model and how it is computed, but it may not say where code, models, tokens or alerts come from or go
 to, what is written where, or who may ask a server. The settings that do are marked `trusted` in the column `file`; in a
 file that was found they are an error, which names the line. If you trust the file, name it: `--config ./magray.toml`. A
 model that such a file names by `model.name` or `server.models` is read as data, with all its sizes checked, also where it
@@ -60,7 +60,7 @@ const CACHE: &str = "
 The store is `$XDG_DATA_HOME/magray`, or `~/.local/share/magray`, unless it is set. Compiled kernels and measured speeds
 are kept in `$XDG_CACHE_HOME/magray`, or `~/.cache/magray`; what is deleted there is made again. The file of GPUs that are
 out of service is `$XDG_STATE_HOME/magray/gpus.json`, or `~/.local/state/magray/gpus.json`, unless it is set. The sockets of
-engines that run are in `$XDG_RUNTIME_DIR/magray`, or in `~/.local/state/magray/run`, unless a folder is set.
+running engines are in `$XDG_RUNTIME_DIR/magray`, or in `~/.local/state/magray/run`, unless a folder is set.
 ";
 
 const UNUSED_HEAD: &str = "

@@ -23,7 +23,7 @@ impl WrittenKey {
     }
 }
 
-/// Reads keys, one a line or with commas between. What follows ` #` is the name of the line's key; blank lines and lines
+/// Reads keys, one a line or separated by commas. What follows ` #` is the name of the line's key; blank lines and lines
 /// that begin with `#` have none.
 pub(crate) fn read_keys(text: &str) -> Vec<WrittenKey> {
     text.lines().filter(|line| !line.trim_start().starts_with('#')).flat_map(keys_of_line).collect()

@@ -4,15 +4,11 @@
 mod assignments;
 #[cfg(test)]
 mod docs;
-#[cfg(unix)]
 mod engine;
 mod file;
 mod gpu;
-#[cfg(unix)]
 mod key_file;
-#[cfg(unix)]
 mod server;
-#[cfg(unix)]
 mod server_table;
 mod setting;
 mod settled;
@@ -26,11 +22,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-#[cfg(unix)]
 pub(crate) use key_file::WrittenKey;
-#[cfg(all(test, unix))]
+#[cfg(test)]
 pub(crate) use key_file::read_keys;
-#[cfg(unix)]
 pub(crate) use server::{LiveSettings, RequestLimits, ServerSettings};
 pub(crate) use setting::Setting;
 pub(crate) use settled::ModelSettings;
@@ -125,10 +119,8 @@ pub(crate) enum ConfigError {
     Unsupported { setting: String, remedy: &'static str },
     #[error("{first} is above {second}: lower the first or raise the second")]
     Above { first: String, second: String },
-    #[cfg(unix)]
     #[error("server.tls_cert and server.tls_key belong together: set both or none")]
     HalfTls,
-    #[cfg(unix)]
     #[error("{} holds no key: write one a line, or remove the setting that names it", path.display())]
     NoKeys { path: PathBuf },
     #[error("no folder for the models: set MAGRAY_HOME, or HOME")]

@@ -122,7 +122,7 @@ impl Config {
         let wrong = |shown: &str| ConfigError::BadValue {
             place: format!("server.aliases ({})", entry.source),
             shown: shown.to_owned(),
-            allowed: "alias=model, with commas between".to_owned(),
+            allowed: "alias=model, separated by commas".to_owned(),
         };
         let pair = |text: String| match text.split_once('=').map(|(alias, model)| (alias.trim(), model.trim())) {
             Some((alias, model)) if !alias.is_empty() && !model.is_empty() => Ok((alias.to_owned(), model.to_owned())),
@@ -141,7 +141,7 @@ impl Config {
             Some(wrong) => Err(ConfigError::BadValue {
                 place: format!("server.cors_origins ({})", entry.source),
                 shown: wrong.clone(),
-                allowed: "scheme://host or scheme://host:port, with commas between, or * alone".to_owned(),
+                allowed: "scheme://host or scheme://host:port, separated by commas, or * alone".to_owned(),
             }),
         }
     }

@@ -4,9 +4,14 @@
 use super::{setting::Setting, value::Kind};
 
 pub(super) const SERVER: [Setting; 27] = [
-    Setting::trusted("server.host", Kind::Text, "127.0.0.1", "The address that is listened on; `0.0.0.0`: all of them.")
-        .env(&["MAGRAY_HOST"])
-        .flag("--host"),
+    Setting::trusted(
+        "server.host",
+        Kind::Text,
+        "127.0.0.1",
+        "The address that is listened on; `0.0.0.0`: all of them.",
+    )
+    .env(&["MAGRAY_HOST"])
+    .flag("--host"),
     Setting::harmless("server.port", Kind::Whole { min: 0, max: 65_535 }, "7860", "The port; 0: any that is free.")
         .env(&["MAGRAY_PORT"])
         .flag("--port"),
@@ -14,7 +19,7 @@ pub(super) const SERVER: [Setting; 27] = [
         "server.models",
         Kind::Text,
         "",
-        "The models to serve, with commas between; the first is the default. `none`: the one of `model.name`.",
+        "The models to serve, separated by commas; the first is the default. `none`: the one of `model.name`.",
     )
     .env(&["MAGRAY_MODELS"])
     .unset_as("none"),
@@ -22,25 +27,25 @@ pub(super) const SERVER: [Setting; 27] = [
         "server.aliases",
         Kind::Text,
         "",
-        "Other names of models, as `alias=model`, with commas between: what clients ask for that know no other name.",
+        "Other names of models, as `alias=model`, separated by commas, for clients with fixed model names.",
     )
     .unset_as("none"),
     Setting::trusted(
         "server.openai_token_file",
         Kind::Path,
         "",
-        "A file of OpenAI's tokens (such as `cl100k_base.tiktoken`): token ids of `/v1/embeddings` are then turned back \
-         into texts by it, as clients need that count tokens for OpenAI's models. `none`: ids are the model's own.",
+        "A file of OpenAI's tokens (such as `cl100k_base.tiktoken`) that decodes token ids sent to `/v1/embeddings`, \
+         for clients that tokenize for OpenAI's models. `none`: ids are the model's own.",
     )
     .unset_as("none"),
-    Setting::trusted("server.api_keys", Kind::Text, "", "Keys of users, with commas between.")
+    Setting::trusted("server.api_keys", Kind::Text, "", "Keys of users, separated by commas.")
         .env(&["MAGRAY_API_KEYS"])
         .unset_as("none")
         .secret(),
     Setting::trusted("server.api_keys_file", Kind::Path, "", "A file of keys of users, one a line.")
         .flag("--api-keys-file")
         .unset_as("none"),
-    Setting::trusted("server.admin_keys", Kind::Text, "", "Keys of administrators, with commas between.")
+    Setting::trusted("server.admin_keys", Kind::Text, "", "Keys of administrators, separated by commas.")
         .env(&["MAGRAY_ADMIN_KEYS"])
         .unset_as("none")
         .secret(),
@@ -64,15 +69,15 @@ pub(super) const SERVER: [Setting; 27] = [
         "server.cors_origins",
         Kind::Text,
         "",
-        "Web origins whose pages may use the server, with commas between, or `*` for all.",
+        "Web origins whose pages may use the server, separated by commas, or `*` for all.",
     )
     .unset_as("none"),
     Setting::trusted(
         "server.allowed_hosts",
         Kind::Names,
         "",
-        "Names that requests may call the server by (`Host`) beside its own, such as that of a proxy: \
-         `embed.example.com`, `*.example.com`, or `*` for any, which lets web pages in that point a name of theirs here.",
+        "Host names (`Host`) that the server accepts beside its own, such as that of a proxy: `embed.example.com`, \
+         `*.example.com`, or `*` for any, which gives up the protection against DNS rebinding.",
     )
     .env(&["MAGRAY_ALLOWED_HOSTS"])
     .flag("--allowed-hosts"),
@@ -86,17 +91,22 @@ pub(super) const SERVER: [Setting; 27] = [
         "server.held_bytes_max",
         Kind::Whole { min: 1 << 16, max: 1 << 40 },
         "134217728",
-        "Bytes of all requests and answers that are held; more are refused.",
+        "Memory for all requests and answers together, in bytes; more are refused.",
     ),
     Setting::harmless(
         "server.queue_wait_ms_max",
         Kind::Whole { min: 1, max: 86_400_000 },
         "2000",
-        "Milliseconds that the devices may need for what lies ahead of a request, by the speed of recent batches; behind \
-         more, requests are refused with 429.",
+        "The longest predicted wait in the queue, in milliseconds, by the speed of recent batches; requests that \
+         would wait longer are refused with 429.",
     ),
     Setting::harmless("server.texts_max", Kind::Whole { min: 1, max: 65_536 }, "2048", "Texts of a request at most."),
-    Setting::harmless("server.text_bytes_max", Kind::Whole { min: 1, max: 1 << 30 }, "1048576", "Bytes of a text at most."),
+    Setting::harmless(
+        "server.text_bytes_max",
+        Kind::Whole { min: 1, max: 1 << 30 },
+        "1048576",
+        "Bytes of a text at most.",
+    ),
     Setting::harmless(
         "server.tokens_max",
         Kind::Whole { min: 1, max: 1 << 40 },
@@ -120,8 +130,8 @@ pub(super) const SERVER: [Setting; 27] = [
         "server.body_timeout_s",
         Kind::Whole { min: 1, max: 3_600 },
         "30",
-        "Seconds in which a client must send a body, and in which it must take some of its answer; all of it within \
-         these and a second for each 128 KiB.",
+        "Seconds in which a client must send a body, and in which it must read some of its answer; the whole answer \
+         within this time plus a second for each 128 KiB.",
     ),
     Setting::harmless(
         "server.request_timeout_s",
@@ -133,7 +143,7 @@ pub(super) const SERVER: [Setting; 27] = [
         "server.drain_timeout_s",
         Kind::Whole { min: 0, max: 86_400 },
         "30",
-        "Seconds that requests have to end when the server stops.",
+        "Seconds that running requests get to finish when the server stops.",
     ),
     Setting::trusted(
         "server.tracing.otlp_endpoint",

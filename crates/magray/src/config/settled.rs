@@ -88,7 +88,6 @@ impl Config {
     }
 
     /// The folders of the sockets by which engines are controlled; the first that can be used is.
-    #[cfg(unix)]
     pub(crate) fn control_folders(&self) -> Vec<PathBuf> {
         match &self.entry("control.folder").value {
             Value::Path(folder) => vec![folder.clone()],

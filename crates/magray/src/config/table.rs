@@ -3,7 +3,6 @@
 
 use magray_engine::store::{DEFAULT_ENDPOINT, DEFAULT_MODEL};
 
-#[cfg(unix)]
 use super::server_table::SERVER;
 use super::{
     setting::Setting,
@@ -44,12 +43,8 @@ const ANY: i64 = i64::MAX;
 /// Longer than any sensible time-out, and short enough to be added up.
 const SECONDS: Kind = Kind::Whole { min: 0, max: 1_000_000_000 };
 
-#[cfg(not(unix))]
-pub(crate) const SETTINGS: &[Setting] = GENERAL;
-#[cfg(unix)]
 pub(crate) const SETTINGS: &[Setting] = &joined::<{ GENERAL.len() + SERVER.len() }>();
 
-#[cfg(unix)]
 const fn joined<const ALL: usize>() -> [Setting; ALL] {
     let mut all = [SERVER[0]; ALL];
     let mut at = 0;
@@ -102,9 +97,9 @@ const GENERAL: &[Setting] = &[
         "embed.device",
         Kind::Device,
         "auto",
-        "Where embeddings are computed; `auto`: on the GPU where there is one that is worth it, else on the CPU; \
-         `prefer-gpu`: the same, with a warning where there is no GPU; `require-gpu` (or `cuda`): on a GPU, and \
-         where none can be used that is an error. So it is with a GPU that is named.",
+        "Where embeddings are computed; `auto`: on a GPU if there is one that is worth it, else on the CPU; \
+         `prefer-gpu`: the same, with a warning if there is no GPU; `require-gpu` (or `cuda`): on a GPU, or an error \
+         if none can be used. A GPU that is named is required too.",
     )
     .flag("--device"),
     Setting::harmless(
@@ -138,7 +133,7 @@ const GENERAL: &[Setting] = &[
         "4194304",
         "Tokens of all requests that may wait or be computed at once; more are refused.",
     ),
-    Setting::trusted("faults.plan", Kind::Text, "", "Faults to happen on purpose, for tests; see docs/faults.md.")
+    Setting::trusted("faults.plan", Kind::Text, "", "Faults to inject, for tests; see docs/faults.md.")
         .env(&["MAGRAY_FAULTS"])
         .unset_as(""),
     Setting::harmless("gpu.enabled", Kind::Switch, "true", "Use a GPU where there is one. `false`: none is looked for."),
@@ -148,7 +143,7 @@ const GENERAL: &[Setting] = &[
         "gpu.device_preference",
         Kind::Choices(BACKENDS),
         "cuda,mps,cpu",
-        "Backends in the order in which they are tried; those that this version lacks are passed over.",
+        "Backends in the order in which they are tried; those that this version lacks are skipped.",
     ),
     Setting::harmless("gpu.visible_devices", Kind::VisibleDevices, "all", "The GPUs that may be used.")
         .env(&["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]),
@@ -168,14 +163,14 @@ const GENERAL: &[Setting] = &[
         "`auto` takes the GPU when it is at least this many times as fast as the CPU (measured once a model).",
     )
     .env(&["MAGRAY_GPU_FALLBACK_THRESHOLD"]),
-    Setting::harmless("gpu.performance_monitoring", Kind::Switch, "true", "Keep latency and throughput of the GPU.")
+    Setting::harmless("gpu.performance_monitoring", Kind::Switch, "true", "Record latency and throughput of the GPU.")
         .unused(),
     Setting::harmless(
         "gpu.idle_timeout_s",
         SECONDS,
         "60",
-        "Seconds without work after which a model leaves the GPU for the memory of the host; 0: as soon as nothing of \
-         it waits or runs; `never`: not by itself.",
+        "Seconds without work after which a model is offloaded from the GPU to host memory; 0: as soon as it has no \
+         request; `never`: only on command.",
     )
     .env(&["GPU_IDLE_TIMEOUT"])
     .or_never(),
@@ -194,7 +189,7 @@ const GENERAL: &[Setting] = &[
         "gpu.optimization.execution_mode",
         Kind::Choice(EXECUTION_MODES),
         "sequential",
-        "Whether ONNX Runtime runs branches of a graph side by side.",
+        "Whether ONNX Runtime runs branches of a graph in parallel.",
     )
     .env(&["ONNX_EXECUTION_MODE"])
     .unused(),
@@ -254,14 +249,13 @@ const GENERAL: &[Setting] = &[
         "gpu.memory.offload_to_cpu",
         Kind::Switch,
         "true",
-        "Move idle models to the memory of the host. `false`: no model leaves a GPU for want of work; one that another \
-         needs the room of still does.",
+        "Offload idle models to host memory. `false`: a model leaves a GPU only when another needs its memory.",
     ),
     Setting::harmless(
         "gpu.memory.offload_after_use",
         Kind::Switch,
         "false",
-        "Move every model to the memory of the host as soon as nothing of it waits or runs.",
+        "Offload every model to host memory as soon as it has no request.",
     )
     .env(&["MAGRAY_OFFLOAD_AFTER_USE"]),
     Setting::harmless(
@@ -276,8 +270,7 @@ const GENERAL: &[Setting] = &[
         "gpu.memory.worker_kept_s",
         SECONDS,
         "300",
-        "Seconds without any model after which the process that holds a GPU ends, so that nothing of the GPU's memory \
-         is taken.",
+        "Seconds without any model after which a GPU's worker process ends, which frees all of its GPU memory.",
     )
     .env(&["MAGRAY_WORKER_KEPT"])
     .or_never(),
@@ -285,7 +278,7 @@ const GENERAL: &[Setting] = &[
         "gpu.memory.host_kept_s",
         SECONDS,
         NEVER,
-        "Seconds without use after which a model's weights leave the memory of the host too; the next request reads \
+        "Seconds without use after which a model's weights are removed from host memory too; the next request reads \
          them from the disk.",
     )
     .env(&["MAGRAY_HOST_KEPT"])
@@ -294,31 +287,31 @@ const GENERAL: &[Setting] = &[
         "gpu.memory.load_max_s",
         Kind::Whole { min: 1, max: 86_400 },
         "120",
-        "Seconds in which a model must be on its GPU; after that the process that holds the GPU is replaced.",
+        "Time limit for loading a model onto its GPU, in seconds; after it the GPU's worker process is replaced.",
     ),
     Setting::harmless(
         "gpu.models.idle_timeout_s",
         Kind::NamedSeconds,
         "",
-        "Models with a time of their own in place of `gpu.idle_timeout_s`.",
+        "Models with a timeout of their own in place of `gpu.idle_timeout_s`.",
     )
     .env(&["MAGRAY_MODEL_IDLE_TIMEOUTS"]),
-    Setting::harmless("gpu.models.pinned", Kind::Names, "", "Models that neither idleness nor other models push off a GPU.")
+    Setting::harmless("gpu.models.pinned", Kind::Names, "", "Models that are never evicted from a GPU.")
         .env(&["MAGRAY_PINNED_MODELS"]),
     Setting::harmless(
         "gpu.models.priority",
         Kind::NamedChoices(PRIORITIES),
         "",
-        "How much models count when they compete for the memory of a GPU; `normal` where nothing is said.",
+        "Priorities of models that compete for the memory of a GPU; `normal` by default.",
     )
     .env(&["MAGRAY_MODEL_PRIORITIES"]),
-    Setting::harmless("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "2", "CUDA streams that work side by side."),
-    Setting::harmless("gpu.monitoring.enabled", Kind::Switch, "true", "Watch memory, temperature and speed of the GPU."),
+    Setting::harmless("gpu.async.num_streams", Kind::Whole { min: 1, max: 64 }, "2", "CUDA streams that work in parallel."),
+    Setting::harmless("gpu.monitoring.enabled", Kind::Switch, "true", "Monitor memory, temperature and speed of the GPU."),
     Setting::harmless(
         "gpu.monitoring.interval_ms",
         Kind::Whole { min: 10, max: 3_600_000 },
         "500",
-        "Milliseconds between two looks; a GPU that is bad is out after one.",
+        "Milliseconds between two samples; one bad sample takes a GPU out of rotation.",
     ),
     Setting::trusted(
         "gpu.monitoring.alert_webhook",
@@ -333,15 +326,15 @@ const GENERAL: &[Setting] = &[
         "gpu.monitoring.alert_cooldown_s",
         Kind::Whole { min: 0, max: 86_400 },
         "60",
-        "Seconds in which the same alert of the same GPU is sent once.",
+        "The same alert of a GPU is sent at most once in this many seconds.",
     ),
     Setting::trusted(
         "gpu.sandbox",
         Kind::Choice(SANDBOXES),
         "auto",
-        "How the processes that hold GPUs are confined: no programs, no network, no files but those they need. `auto`: as \
-         far as the system can (Linux 6.2 or newer can do all of it), with a warning where that is not all; `require`: \
-         wholly, or the GPU is not used; `off`: not.",
+        "How GPU worker processes are confined: no programs, no network, only the files they need. `auto`: as far as \
+         the system supports it (Linux 6.2 or newer: fully), with a warning otherwise; `require`: fully, or the GPU \
+         is not used; `off`: not at all.",
     )
     .env(&["MAGRAY_SANDBOX"]),
     Setting::trusted("gpu.state_file", Kind::Path, "", "The file of GPUs that are out of service until they are reset.")
@@ -359,8 +352,8 @@ const GENERAL: &[Setting] = &[
         "control.folder",
         Kind::Path,
         "",
-        "The folder of the sockets by which `magray gpu status` and the like reach engines that run; only its user may \
-         look into it.",
+        "The folder of the sockets by which commands such as `magray gpu status` reach running engines; only its user \
+         has access.",
     )
     .env(&["MAGRAY_CONTROL_FOLDER"])
     .unset_as(""),
@@ -368,7 +361,7 @@ const GENERAL: &[Setting] = &[
         "log.level",
         Kind::Choice(LEVELS),
         "warn",
-        "What is logged on stderr: this and what is worse. `info` has a line for each request of a server.",
+        "The lowest level that is logged on stderr. `info` has a line for each request of a server.",
     )
     .env(&["MAGRAY_LOG"])
     .flag("--log-level"),

@@ -288,7 +288,7 @@ fn gpus_are_hidden_by_variables_and_by_the_file() {
     assert_eq!(visible(None, &both), (Visible::parse(Some("0,1"), Some("1")), None));
     let file = Some(("magray.toml", "[gpu]\nvisible_devices = [1, 2]\n"));
     assert_eq!(visible(file, &[]), (Visible::parse(Some("1,2"), None), Some("gpu.visible_devices")));
-    // A runtime that was told to hand nothing in has hidden nothing.
+    // A container runtime that was asked to pass no GPU in has hidden none.
     let config = resolve(None, &[("NVIDIA_VISIBLE_DEVICES", "void")], &[]).unwrap();
     assert_eq!(config.entry("gpu.visible_devices").source, Source::Default);
 }
@@ -323,7 +323,6 @@ fn the_file_of_gpus_that_are_out_follows_xdg_then_home() {
     assert_eq!(config.gpu().state_file, path("/s/out.json"));
 }
 
-#[cfg(unix)]
 #[test]
 fn settings_of_monitoring_arrive_where_they_are_used() {
     let settings = |file: &str| resolve(Some(("magray.toml", file)), &[], &[]).unwrap().engine().unwrap();
@@ -341,7 +340,6 @@ fn settings_of_monitoring_arrive_where_they_are_used() {
     assert_eq!(config.entry("gpu.monitoring.alert_webhook").shown(), "(hidden)");
 }
 
-#[cfg(unix)]
 #[test]
 fn settings_of_queue_and_batches_arrive_where_they_are_used() {
     use magray_engine::engine::{Batching, Gpus, Limits, Sizing};
@@ -497,7 +495,6 @@ fn a_path_in_a_file_counts_from_that_file() {
     assert!(path.is_absolute() && path.ends_with("models"));
 }
 
-#[cfg(unix)]
 #[test]
 fn settings_of_residency_arrive_where_they_are_used() {
     use magray_engine::engine::{Keeping, ModelPlan, Priority};
@@ -521,15 +518,15 @@ pinned = ['b']
 priority = { c = 'high' }
 ";
     let seconds = |seconds| Some(Duration::from_secs(seconds));
-    let told = engine(file, &[]);
+    let settings = engine(file, &[]);
     let keeping = Keeping { worker: seconds(0), host: seconds(90), load_max: Duration::from_secs(7) };
-    assert_eq!(told.schedule.keeping, keeping);
+    assert_eq!(settings.schedule.keeping, keeping);
     let plan = ModelPlan { idle_timeout: seconds(20), is_preloaded: false, ..ModelPlan::default() };
-    assert_eq!(told.plans.of("any"), plan);
-    assert_eq!(told.plans.of("org/a"), ModelPlan { idle_timeout: seconds(5), ..plan });
-    assert_eq!(told.plans.of("b"), ModelPlan { idle_timeout: None, is_pinned: true, ..plan });
+    assert_eq!(settings.plans.of("any"), plan);
+    assert_eq!(settings.plans.of("org/a"), ModelPlan { idle_timeout: seconds(5), ..plan });
+    assert_eq!(settings.plans.of("b"), ModelPlan { idle_timeout: None, is_pinned: true, ..plan });
     let after_use = ModelPlan { idle_timeout: seconds(0), offload_after_use: true, ..plan };
-    assert_eq!(told.plans.of("c"), ModelPlan { priority: Priority::High, ..after_use });
+    assert_eq!(settings.plans.of("c"), ModelPlan { priority: Priority::High, ..after_use });
 
     // By variables it is the same, and none of it counts where models may not leave.
     let by_env = [
@@ -539,10 +536,10 @@ priority = { c = 'high' }
         ("MAGRAY_MODEL_PRIORITIES", "b=low"),
         ("MAGRAY_WORKER_KEPT", "never"),
     ];
-    let told = engine("", &by_env);
-    assert!(told.plans.of("any").offload_after_use && told.plans.of("a").is_pinned);
-    assert_eq!(told.plans.of("a").idle_timeout, seconds(3));
-    assert_eq!((told.plans.of("b").priority, told.schedule.keeping.worker), (Priority::Low, None));
+    let settings = engine("", &by_env);
+    assert!(settings.plans.of("any").offload_after_use && settings.plans.of("a").is_pinned);
+    assert_eq!(settings.plans.of("a").idle_timeout, seconds(3));
+    assert_eq!((settings.plans.of("b").priority, settings.schedule.keeping.worker), (Priority::Low, None));
     let stays = engine("[gpu.memory]\noffload_to_cpu = false\noffload_after_use = true\n", &by_env);
     for name in ["any", "a", "b"] {
         let plan = stays.plans.of(name);
@@ -550,7 +547,6 @@ priority = { c = 'high' }
     }
 }
 
-#[cfg(unix)]
 #[test]
 fn control_sockets_are_where_a_setting_says_else_in_the_session_or_at_home() {
     let folders = |env: &[(&str, &str)]| resolve(None, env, &[]).unwrap().control_folders();

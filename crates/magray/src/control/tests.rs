@@ -142,7 +142,7 @@ fn a_socket_is_found_while_it_is_there_and_is_its_users_alone() {
 }
 
 #[test]
-fn a_process_without_a_folder_is_told_so() {
+fn a_process_without_a_folder_gets_an_error() {
     let rig = Rig::new();
     let subject: Arc<dyn Controlled> = Arc::clone(&rig.fake) as _;
     let error = ControlSocket::open(&[], Arc::clone(&subject)).unwrap_err().to_string();

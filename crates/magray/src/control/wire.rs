@@ -36,7 +36,7 @@ pub(crate) enum Request {
         model: Option<String>,
         idle: Idle,
     },
-    /// Whether it stays whatever others need.
+    /// Whether it is never evicted.
     Pin {
         model: Option<String>,
         pinned: bool,

@@ -106,7 +106,6 @@ impl Replacement {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".magray-").suffix(".part");
         // Temporary files are private by default; this one becomes an ordinary file.
-        #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         // The kind alone: the whole error would name the temporary file, which the user did not choose.
         let created = builder.tempfile_in(folder).map_err(|error| io::Error::from(error.kind()));
@@ -158,7 +157,6 @@ mod tests {
         assert!(names_in(folder.path()).is_empty());
     }
 
-    #[cfg(unix)]
     #[test]
     fn a_link_stays_a_link() {
         let folder = tempfile::tempdir().unwrap();

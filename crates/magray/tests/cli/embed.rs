@@ -181,7 +181,6 @@ fn a_reader_that_leaves_early_is_no_failure() {
     assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""));
 }
 
-#[cfg(unix)]
 #[test]
 fn an_interrupted_file_leaves_nothing() {
     let home = Home::new();

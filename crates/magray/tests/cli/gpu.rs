@@ -144,7 +144,6 @@ fn a_worker_tries_what_its_sandbox_refuses_and_a_setting_switches_it_off() {
 }
 
 #[test]
-#[cfg(unix)]
 fn the_sandbox_of_no_gpu_is_no_failure_but_where_a_gpu_was_named() {
     let home = Home::new();
     let answer = home.call(&["gpu", "sandbox"]).run().success();

@@ -1,6 +1,5 @@
 //! A current folder that a stranger filled: nothing in it runs, and its settings send nothing anywhere.
 //! Runs the machine's own Python where there is one, without a network.
-#![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, process::Command};

@@ -3,7 +3,6 @@
 
 mod bench;
 mod config;
-#[cfg(unix)]
 mod control;
 mod embed;
 mod gpu;

@@ -59,7 +59,6 @@ fn input_that_cannot_be_read() {
     );
 }
 
-#[cfg(unix)]
 #[test]
 fn a_file_without_permission() {
     use std::os::unix::fs::PermissionsExt;
@@ -120,7 +119,6 @@ fn texts_that_are_not_acceptable() {
     );
 }
 
-#[cfg(unix)]
 #[test]
 fn an_argument_that_is_not_utf8() {
     use std::os::unix::ffi::OsStrExt;
@@ -176,7 +174,6 @@ fn a_reader_that_has_gone_is_no_failure() {
     assert_eq!(answer.stderr, "");
 }
 
-#[cfg(unix)]
 #[test]
 fn an_interrupt_ends_with_130() {
     let home = Home::new();

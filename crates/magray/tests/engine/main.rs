@@ -1,6 +1,5 @@
 //! The engine with workers that are real processes: simulated GPUs that answer, fail, hang and die.
 //! Times nothing: what must happen is waited for, up to a limit far beyond what it takes.
-#![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 mod forgetting;

@@ -57,7 +57,7 @@ fn sentences_tell_what_was_done_and_what_memory_is_left() {
     let preheat = server.beside(&["gpu", "preheat", "bert"]);
     assert!(preheat.starts_with("'bert' is on sim:0 after "), "{preheat}");
     assert_eq!(server.beside(&["gpu", "timeout", "45"]), "'bert' leaves the GPU after 45 s without work\n");
-    assert_eq!(server.beside(&["gpu", "pin", "bert"]), "'bert' stays on its GPU whatever others need\n");
+    assert_eq!(server.beside(&["gpu", "pin", "bert"]), "'bert' stays on its GPU, also when others need the memory\n");
     let status = json_of(&server, &["gpu", "status", "--json"]);
     let model = &status["engines"][0]["models"][0];
     assert_eq!((&model["idle_timeout_s"], &model["pinned"]), (&json!(45.0), &json!(true)));

@@ -1,6 +1,5 @@
 //! The server as clients meet it: the real binary, real sockets, tiny models.
 //! Times nothing: what must happen is waited for, up to a limit far beyond what it takes.
-#![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 mod cohere;

@@ -1,5 +1,4 @@
 //! Workers as real processes of the real binary, each with a simulated GPU.
-#![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 mod batches;

@@ -55,7 +55,6 @@ pub(in crate::cpu) struct Places<I> {
 }
 
 impl<I> Places<I> {
-    /// Rows of the whole product.
     pub(super) fn rows(&self) -> usize {
         self.rows
     }

@@ -80,7 +80,6 @@ impl Arrival {
         }
     }
 
-    /// Waits until all are there.
     pub(super) fn wait(&self) -> Result<(), DeviceError> {
         let mut state = self.state();
         loop {

@@ -23,7 +23,6 @@ const FILLERS: usize = 4;
 /// cores nothing stays registered.
 const CORES_ENOUGH: usize = 12;
 
-/// An image of weights.
 #[derive(Debug)]
 pub(super) struct Image {
     context: Arc<Context>,
@@ -80,7 +79,6 @@ impl Image {
         is_known.then(|| self.memory.address() as u64 + range.start as u64)
     }
 
-    /// Copies bytes out.
     pub(super) fn read(&self, at: usize, out: &mut [u8]) -> Result<(), DeviceError> {
         assert!(at + out.len() <= self.bytes, "inside the image");
         Ok(self.memory.read_at(at, out)?)

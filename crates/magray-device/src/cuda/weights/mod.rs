@@ -2,9 +2,7 @@
 //! Never offloaded while a pass uses it: its owner waits first.
 
 mod arrival;
-#[cfg(unix)]
 mod image;
-#[cfg(unix)]
 mod leaving;
 mod parts;
 mod site;
@@ -17,13 +15,10 @@ use super::context::Context;
 use super::device_error::DeviceError;
 use super::error::CudaError;
 use super::memory::DeviceBuffer;
-#[cfg(unix)]
 use super::pinned_buffers::PinnedBytes;
 use super::stream::Stream;
 use arrival::Arrival;
-#[cfg(unix)]
 use std::ops::Range;
-#[cfg(unix)]
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +35,6 @@ pub type OnFilled = Box<dyn FnOnce(Result<u64, DeviceError>) + Send>;
 #[derive(Debug)]
 pub struct WeightsBlock {
     ground: Arc<Ground>,
-    #[cfg(unix)]
     keeping: leaving::Keeping,
 }
 
@@ -52,7 +46,6 @@ pub(super) struct Ground {
     arrival: Arrival,
     is_parked: AtomicBool,
     /// Shared by those who copy weights to the host, a unit at a time; who takes the memory away has it alone.
-    #[cfg(unix)]
     copying: RwLock<()>,
 }
 
@@ -79,7 +72,6 @@ impl Ground {
             buffer,
             arrival: Arrival::new(),
             is_parked: AtomicBool::new(false),
-            #[cfg(unix)]
             copying: RwLock::default(),
         })
     }
@@ -97,7 +89,6 @@ impl Ground {
     }
 
     /// Copies weights to the host, if they are all there; whether they are.
-    #[cfg(unix)]
     fn copy_out(&self, stream: &Stream, range: Range<usize>, to: &mut PinnedBytes) -> Result<bool, CudaError> {
         let _shared = self.copying.read().unwrap_or_else(PoisonError::into_inner);
         if !self.is_there() {
@@ -169,10 +160,7 @@ impl WeightsBlock {
 
     /// Weights that are all there, and where they came from.
     fn there(ground: Arc<Ground>, copies: &Arc<Mutex<Stream>>, origin: Origin) -> Self {
-        #[cfg(not(unix))]
-        let _ = (copies, origin);
         Self {
-            #[cfg(unix)]
             keeping: leaving::Keeping::new(copies, origin),
             ground,
         }

@@ -38,7 +38,6 @@ impl Matrix {
         numbers.checked_div(self.columns).unwrap_or(1)
     }
 
-    /// Bytes that it takes in a form.
     pub(in crate::cuda) fn bytes(&self, form: Form) -> usize {
         match form {
             Form::Numbers(number) => self.rows() * self.stride * number.size(),

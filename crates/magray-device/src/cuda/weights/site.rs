@@ -4,7 +4,6 @@
 use super::parts::{Form, Matrix, Part};
 use super::upload::{self, Origin, Source};
 use super::{Ground, Place, WeightsBlock};
-#[cfg(unix)]
 use crate::SharedMemory;
 use crate::cuda::device::Cuda;
 use crate::cuda::device_error::DeviceError;
@@ -61,7 +60,6 @@ impl<'a> Site<'a> {
     }
 
     /// Copies all layers from an image that was filled from the same layers; returns when the copy has begun.
-    #[cfg(unix)]
     pub fn fill_from(self, image: SharedMemory, bytes: u64) -> Result<WeightsBlock, DeviceError> {
         assert_eq!(self.bytes(), self.ground.bytes(), "the layers are those that were measured");
         if bytes != self.bytes() as u64 {

@@ -1,7 +1,6 @@
 //! Brings a model's weights to the GPU, in the order in which they are used.
 //! Straight from host memory that the driver knows, else through pinned buffers that several threads fill.
 
-#[cfg(unix)]
 use super::image::Image;
 use super::parts::{self, Part};
 use super::{Ground, UNIT_BYTES};
@@ -11,7 +10,6 @@ use crate::cuda::pinned_buffers::PinnedBytes;
 use crate::cuda::stream::{Mark, Stream};
 use crate::cuda::threads::on_threads;
 use std::ops::Range;
-#[cfg(unix)]
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -31,7 +29,6 @@ pub(super) enum Origin {
     /// Made of a model's numbers.
     Parts(Vec<Part>),
     /// As they once lay on the GPU: an image that is whole.
-    #[cfg(unix)]
     Image(Arc<Image>),
 }
 
@@ -40,7 +37,6 @@ impl Origin {
     pub(super) fn make(&self, start: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         match self {
             Self::Parts(parts) => Ok(parts::make(parts, start, bytes)?),
-            #[cfg(unix)]
             Self::Image(image) => image.read(start, bytes),
         }
     }
@@ -57,10 +53,7 @@ impl Origin {
 pub(super) struct Source<'a> {
     pub(super) origin: &'a Origin,
     /// An image that is being filled: what it has of them is cheaper to read than to make.
-    #[cfg(unix)]
     pub(super) filling: Option<&'a Image>,
-    #[cfg(not(unix))]
-    pub(super) filling: Option<()>,
 }
 
 impl Source<'_> {
@@ -68,24 +61,20 @@ impl Source<'_> {
     fn is_direct(&self) -> bool {
         match self.origin {
             Origin::Parts(_) => false,
-            #[cfg(unix)]
             Origin::Image(image) => image.is_registered(),
         }
     }
 
     /// The address of a stretch that needs no buffer.
-    #[cfg_attr(not(unix), expect(unused_variables, reason = "images alone have such stretches, and they are of Unix"))]
     fn direct(&self, range: Range<usize>) -> Option<u64> {
         match self.origin {
             Origin::Parts(_) => None,
-            #[cfg(unix)]
             Origin::Image(image) => image.registered(range),
         }
     }
 
     /// Fills a buffer with the unit that begins at `start`.
     fn make(&self, start: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        #[cfg(unix)]
         if let Some(image) = self.filling.filter(|image| image.has_unit(start)) {
             return image.read(start, bytes);
         }
@@ -99,7 +88,6 @@ impl Source<'_> {
             // Without a buffer to fill, one thread keeps the bus busy.
             _ if self.is_direct() => 1,
             Origin::Parts(_) => cores.min(CONVERTERS_MOST),
-            #[cfg(unix)]
             Origin::Image(_) => cores.min(COPIERS_MOST),
         }
     }

@@ -37,7 +37,6 @@ Each case is warmed up, then run for --seconds and at least 5 times. \
 The table shows the median and the 10th and 90th percentile of a run; \
 texts/s, tokens/s and TFLOP/s follow from the median.";
 
-/// Flags of `magray bench embed`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {

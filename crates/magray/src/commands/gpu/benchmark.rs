@@ -37,7 +37,6 @@ Examples:
 Each case is warmed up, then run for --seconds and at least 3 times; the figures follow from the median. \
 With a GPU that is named (--device cuda:1) it must be there; otherwise the CPU is measured alone where there is none.";
 
-/// Flags of `magray gpu benchmark`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GpuBenchmarkArgs {

@@ -1,4 +1,4 @@
-//! `magray gpu info`: the GPUs, how they are, and which device is chosen and why.
+//! `magray gpu info`: the GPUs, their state, and which device is chosen and why.
 //! Loads no model, measures nothing, takes no memory of a GPU.
 
 use clap::Args;
@@ -26,7 +26,6 @@ Examples:
 
 The speeds are those that were measured when the model was first loaded with --device auto.";
 
-/// Flags of `magray gpu info`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GpuInfoArgs {
@@ -171,7 +170,7 @@ fn push_gpu(rows: &mut Rows, GpuStatus { info, sample, outage }: &GpuStatus) {
     }
     push(rows, "  compute", format!("capability {major}.{minor}, {} multiprocessors", info.multiprocessors));
     push(rows, "  memory", memory(info.memory_bytes, sample));
-    let told = [
+    let sample = [
         ("  temperature", temperature(sample)),
         ("  power", power(sample)),
         ("  clocks", clocks(sample)),
@@ -179,7 +178,7 @@ fn push_gpu(rows: &mut Rows, GpuStatus { info, sample, outage }: &GpuStatus) {
         ("  throttled", sample.throttle.as_ref().map(|_| throttle(sample))),
         ("  ECC errors", sample.ecc_uncorrected.map(|errors| format!("{errors} not corrected"))),
     ];
-    for (name, value) in told {
+    for (name, value) in sample {
         push(rows, name, value.unwrap_or_else(|| "unknown".to_owned()));
     }
     push(rows, "  UUID", info.uuid.clone());

@@ -1,5 +1,5 @@
 //! `magray gpu offload`, `release`, `preheat`, `timeout` and `pin`: moves the models of an engine that runs.
-//! Decides nothing: the engine drains, moves and refuses; this asks it and tells what came of it.
+//! Decides nothing: the engine drains, moves and refuses; this sends requests and prints the results.
 
 use clap::Args;
 use serde_json::json;
@@ -55,7 +55,7 @@ Examples:
 /// What all of them take.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// The process, where several engines run
+    /// The process id, where several engines run
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// Print one JSON object
@@ -66,12 +66,11 @@ pub(crate) struct EngineArgs {
 /// How long is waited for a model.
 #[derive(Debug, Args)]
 pub(crate) struct WithinArgs {
-    /// Wait at most this long until it is so
+    /// Wait at most this long for the move
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = super::super::bench::seconds)]
     within: f64,
 }
 
-/// Flags of `magray gpu offload`.
 #[derive(Debug, Args)]
 #[command(after_help = OFFLOAD_EXAMPLES)]
 pub(crate) struct OffloadArgs {
@@ -83,7 +82,6 @@ pub(crate) struct OffloadArgs {
     engine: EngineArgs,
 }
 
-/// Flags of `magray gpu release`.
 #[derive(Debug, Args)]
 #[command(after_help = RELEASE_EXAMPLES)]
 pub(crate) struct ReleaseArgs {
@@ -106,7 +104,6 @@ pub(crate) struct SomeOrAll {
     all: bool,
 }
 
-/// Flags of `magray gpu preheat`.
 #[derive(Debug, Args)]
 #[command(after_help = PREHEAT_EXAMPLES)]
 pub(crate) struct PreheatArgs {
@@ -119,7 +116,6 @@ pub(crate) struct PreheatArgs {
     engine: EngineArgs,
 }
 
-/// Flags of `magray gpu timeout`.
 #[derive(Debug, Args)]
 #[command(after_help = TIMEOUT_EXAMPLES)]
 pub(crate) struct TimeoutArgs {
@@ -133,14 +129,13 @@ pub(crate) struct TimeoutArgs {
     engine: EngineArgs,
 }
 
-/// Flags of `magray gpu pin`.
 #[derive(Debug, Args)]
 #[command(after_help = PIN_EXAMPLES)]
 pub(crate) struct PinArgs {
     /// The model, by its name in `magray gpu status`
     #[arg(value_name = "MODEL")]
     model: String,
-    /// It may leave again
+    /// Unpin it: it may be evicted again
     #[arg(long)]
     off: bool,
     #[command(flatten)]
@@ -294,7 +289,7 @@ impl Told<'_> {
         let ModelDone { model, .. } = self.model;
         let report = self.done.status.models.iter().find(|report| report.name == *model);
         let what = match report.map(stay).as_deref() {
-            Some("pinned") => "stays on its GPU whatever others need".to_owned(),
+            Some("pinned") => "stays on its GPU, also when others need the memory".to_owned(),
             Some("after use") => "leaves the GPU as soon as nothing of it waits or runs".to_owned(),
             Some("never") | None => "leaves the GPU only when others need the room".to_owned(),
             Some(time) => format!("leaves the GPU after {time} without work"),

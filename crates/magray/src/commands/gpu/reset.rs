@@ -21,7 +21,6 @@ Examples:
 A GPU that failed too often, or returned wrong answers, is out of service until it is reset, also for later processes. \
 A server that runs takes it back within a second, once it computes a known text rightly.";
 
-/// Flags of `magray gpu reset`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GpuResetArgs {

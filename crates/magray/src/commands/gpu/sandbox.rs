@@ -27,7 +27,6 @@ Examples:
 
 Ends with code 7 where a worker does not start, or where one that is wholly confined could do something of it.";
 
-/// Flags of `magray gpu sandbox`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GpuSandboxArgs {

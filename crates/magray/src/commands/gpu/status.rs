@@ -37,7 +37,6 @@ The CPU itself is ready, or has the model only in the form that the GPUs use.
 The grade of a device: A is all that it can do; B and C where heat slows it, or the CPU computed up to 1 % or 10 % of the \
 last minute's requests in place of a GPU; D is worse; F is not used. Latency is from the queue to the answer.";
 
-/// Flags of `magray gpu status`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GpuStatusArgs {

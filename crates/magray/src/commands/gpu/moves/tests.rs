@@ -79,7 +79,7 @@ fn without_a_gpu_the_sentences_say_so() {
 }
 
 #[test]
-fn how_long_a_model_stays_is_told_in_words() {
+fn the_idle_timeout_is_printed_in_words() {
     let with = |change: fn(&mut crate::control::ModelReport)| {
         let mut engine = engine();
         change(&mut engine.models[0]);
@@ -99,7 +99,7 @@ fn how_long_a_model_stays_is_told_in_words() {
     check(
         with(|model| model.pinned = true),
         timeout(),
-        expect!["'all-MiniLM-L6-v2' stays on its GPU whatever others need"],
+        expect!["'all-MiniLM-L6-v2' stays on its GPU, also when others need the memory"],
     );
 }
 

@@ -88,7 +88,7 @@ impl Numbers {
     }
 
     /// Where these numbers lie in memory or in a mapped file, from the index `at` on; empty elsewhere.
-    pub(crate) fn place(&self, at: usize, count: usize) -> Range<*const u8> {
+    pub(crate) fn byte_range(&self, at: usize, count: usize) -> Range<*const u8> {
         match &self.source {
             Source::Memory(values) => {
                 let Range { start, end } = values[at..at + count].as_ptr_range();

@@ -130,8 +130,8 @@ impl SharedMemory {
 
     /// Copies words in, from the word `at` on. Words that do not fit are a bug.
     pub fn write(&self, at: usize, words: &[u32]) {
-        let to = self.place(at, words.len());
-        // SAFETY: `place` checked that the range lies inside the map, which is as aligned as a page. The source is a
+        let to = self.word_ptr(at, words.len());
+        // SAFETY: `word_ptr` checked that the range lies inside the map, which is as aligned as a page. The source is a
         // slice of this process, so the two do not overlap. No reference into the map exists: both processes reach
         // it by such copies alone, and any bits are a word. Which process may touch which words at a time is settled by
         // messages between them; one that does not keep to it spoils words, and nothing else.
@@ -140,27 +140,27 @@ impl SharedMemory {
 
     /// Copies words out, from the word `at` on. Words beyond the end are a bug.
     pub fn read(&self, at: usize, words: &mut [u32]) {
-        let from = self.place(at, words.len());
+        let from = self.word_ptr(at, words.len());
         // SAFETY: as in `write`, the other way round.
         unsafe { std::ptr::copy_nonoverlapping(from, words.as_mut_ptr(), words.len()) }
     }
 
     /// Copies floats in, from the word `at` on.
     pub fn write_floats(&self, at: usize, floats: &[f32]) {
-        let to = self.place(at, floats.len()).cast::<f32>();
+        let to = self.word_ptr(at, floats.len()).cast::<f32>();
         // SAFETY: as in `write`; a float is as large and as aligned as a word.
         unsafe { std::ptr::copy_nonoverlapping(floats.as_ptr(), to, floats.len()) }
     }
 
     /// Copies floats out, from the word `at` on.
     pub fn read_floats(&self, at: usize, floats: &mut [f32]) {
-        let from = self.place(at, floats.len()).cast::<f32>();
+        let from = self.word_ptr(at, floats.len()).cast::<f32>();
         // SAFETY: as in `read`; any bits are a float.
         unsafe { std::ptr::copy_nonoverlapping(from, floats.as_mut_ptr(), floats.len()) }
     }
 
     /// The address of a word that has this many words from it on inside the map.
-    fn place(&self, at: usize, words: usize) -> *mut u32 {
+    fn word_ptr(&self, at: usize, words: usize) -> *mut u32 {
         let fits = at.checked_add(words).is_some_and(|end| end <= self.words());
         assert!(fits, "{words} words at {at} do not fit into {} words of shared memory", self.words());
         self.map.as_mut_ptr().cast::<u32>().wrapping_add(at)

@@ -44,9 +44,9 @@ impl Table {
     }
 
     /// The bytes of a row, to be prefetched; empty where it is generated or does not exist.
-    pub(crate) fn row_place(&self, row: usize) -> Range<*const u8> {
+    pub(crate) fn row_bytes(&self, row: usize) -> Range<*const u8> {
         if row < self.rows {
-            self.numbers.place(row * self.columns, self.columns)
+            self.numbers.byte_range(row * self.columns, self.columns)
         } else {
             std::ptr::null()..std::ptr::null()
         }

@@ -23,7 +23,7 @@ enum TraceError {
     TooLong { path: PathBuf },
 }
 
-/// A call; blocks are named by their places in a table.
+/// A call; blocks are named by their indices in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Take { block: usize, bytes: u64 },
@@ -61,8 +61,8 @@ impl Trace {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, TraceError> {
-        let mut places = HashMap::new();
-        // Places that were given back serve again, so that the table is as long as what is alive at once.
+        let mut live = HashMap::new();
+        // Freed indices are used again, so that the table is as long as what is alive at once.
         let mut spare = Vec::new();
         let mut blocks = 0;
         let mut calls = Vec::new();
@@ -78,13 +78,13 @@ impl Trace {
                         blocks += 1;
                         blocks - 1
                     });
-                    if places.insert(id, block).is_some() {
+                    if live.insert(id, block).is_some() {
                         return Err(wrong("this ID is taken already"));
                     }
                     Call::Take { block, bytes }
                 }
                 ["f", id] => {
-                    let block = places.remove(id).ok_or_else(|| wrong("this ID was not taken"))?;
+                    let block = live.remove(id).ok_or_else(|| wrong("this ID was not taken"))?;
                     spare.push(block);
                     Call::GiveBack { block }
                 }

@@ -108,7 +108,7 @@ pub(super) fn drive(
                 let senders: Vec<_> = Arrivals::divide(rate, load.seed)
                     .into_iter()
                     .enumerate()
-                    .map(|(place, arrivals)| OpenLoop { arrivals, place: place as u64, start, end, load })
+                    .map(|(index, arrivals)| OpenLoop { arrivals, index: index as u64, start, end, load })
                     .collect();
                 let of = senders.len() as u64;
                 let handles: Vec<_> = senders
@@ -189,7 +189,7 @@ impl Sender<'_> {
 struct OpenLoop<'a> {
     arrivals: Arrivals,
     /// Its index among them.
-    place: u64,
+    index: u64,
     start: Instant,
     end: Instant,
     load: &'a Load,
@@ -202,8 +202,8 @@ impl OpenLoop<'_> {
     /// Sends all requests; returns how many it was too late for.
     fn run(self, of: u64, mut sender: Sender<'_>) -> (u64, Latencies) {
         let pacer = Pacer::new();
-        let mut chance = SplitMix64::new(self.load.seed.wrapping_mul(31).wrapping_add(self.place));
-        let (mut number, mut unsent) = (self.place, 0);
+        let mut chance = SplitMix64::new(self.load.seed.wrapping_mul(31).wrapping_add(self.index));
+        let (mut number, mut unsent) = (self.index, 0);
         for at in self.arrivals {
             let due = self.start + at;
             if due >= self.end || number >= self.load.requests_max {

@@ -135,11 +135,11 @@ impl Pool {
     }
 
     pub(crate) fn take(&self, span: Span) -> Vec<Vec<u32>> {
-        self.places(span).map(|place| self.texts[place].clone()).collect()
+        self.indices(span).map(|index| self.texts[index].clone()).collect()
     }
 
     pub(super) fn tokens(&self, span: Span) -> usize {
-        self.places(span).map(|place| self.texts[place].len()).sum()
+        self.indices(span).map(|index| self.texts[index].len()).sum()
     }
 
     /// Compares the answer to these texts with what is right, where that is known.
@@ -151,21 +151,21 @@ impl Pool {
         }
         let rows = values.chunks_exact(right.dimensions);
         let least = right.tolerance.least(precision);
-        for (text, (place, row)) in self.places(span).zip(rows).enumerate() {
-            let (cosine, ratio) = right.compare(place, row);
+        for (text, (index, row)) in self.indices(span).zip(rows).enumerate() {
+            let (cosine, ratio) = right.compare(index, row);
             // Written so that what is not a number is wrong.
             let is_right = cosine >= least && (ratio - 1.0).abs() <= RATIO_ERROR_MAX;
             if !is_right {
                 let is_of = |other: &usize| right.compare(*other, row).0 >= least;
-                let of = (0..self.len()).filter(|other| *other != place).find(is_of);
+                let of = (0..self.len()).filter(|other| *other != index).find(is_of);
                 return Err(Wrong::Vector { text, cosine, ratio, of });
             }
         }
         Ok(())
     }
 
-    fn places(&self, Span { first, count }: Span) -> impl Iterator<Item = usize> {
-        (first..first + count).map(|place| place % self.texts.len())
+    fn indices(&self, Span { first, count }: Span) -> impl Iterator<Item = usize> {
+        (first..first + count).map(|index| index % self.texts.len())
     }
 }
 
@@ -179,10 +179,10 @@ impl Right {
     }
 
     /// The cosine between a right vector and this one, and how many times as long this one is.
-    fn compare(&self, place: usize, row: &[f32]) -> (f32, f32) {
-        let unit = &self.units[place * self.dimensions..][..self.dimensions];
+    fn compare(&self, index: usize, row: &[f32]) -> (f32, f32) {
+        let unit = &self.units[index * self.dimensions..][..self.dimensions];
         let length = dot(row, row).sqrt();
-        (dot(unit, row) / length, length / self.lengths[place])
+        (dot(unit, row) / length, length / self.lengths[index])
     }
 }
 
@@ -221,7 +221,7 @@ pub(super) mod tests {
 
     /// The vectors of some texts of [`axes`].
     pub(crate) fn axis_vectors(Span { first, count }: Span, texts: usize) -> Vec<f32> {
-        let row = |place: usize| (0..texts).map(move |axis| if axis == place % texts { 2.0 } else { 0.0 });
+        let row = |index: usize| (0..texts).map(move |axis| if axis == index % texts { 2.0 } else { 0.0 });
         (first..first + count).flat_map(row).collect()
     }
 

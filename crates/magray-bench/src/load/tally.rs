@@ -175,11 +175,11 @@ impl Tally {
     fn share_of(&mut self, device: DeviceName) -> &mut Share {
         // There are few devices, and looking them up one by one needs no memory of its own.
         let known = self.devices.iter().position(|(name, _)| *name == device);
-        let place = known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             self.devices.push((device, Share::default()));
             self.devices.len() - 1
         });
-        &mut self.devices[place].1
+        &mut self.devices[index].1
     }
 
     fn count_refused(&mut self, request: &Request, code: &'static str, message: &str) {

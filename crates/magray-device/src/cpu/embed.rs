@@ -51,7 +51,7 @@ impl Embedding {
             }
             if let Some(&id) = batch.ids.get(token + TOKENS_AHEAD) {
                 // SAFETY: the caller's promise; fetches are hints.
-                unsafe { vectorize(path, Fetch(self.words.row_place(id as usize))) };
+                unsafe { vectorize(path, Fetch(self.words.row_bytes(id as usize))) };
             }
             let position = self.first_position + token - batch.offsets[text];
             room.sum.fill(0.0);

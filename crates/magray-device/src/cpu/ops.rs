@@ -140,7 +140,7 @@ impl CpuOps {
                 tiles: tiles.as_ref(),
                 x,
                 quantised: &self.quantised,
-                places: division.places(items),
+                blocks: division.blocks(items),
                 sums: scratch.sums.each_mut().map(|sums| sums.as_mut_ptr()),
             };
             // SAFETY: both `sums` hold BLOCK_ROWS rows, the bytes were made before, and callers check the room of `out`.

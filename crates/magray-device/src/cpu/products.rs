@@ -4,7 +4,7 @@
 use super::activation::Stored;
 use super::acts::{Grid, PANEL};
 use super::aligned::Plain;
-use super::gemm::{Ahead, Bf16Tiles, Keep, Layout, TileBlock, VectorBlock, place};
+use super::gemm::{Ahead, Bf16Tiles, Keep, Layout, TileBlock, VectorBlock, element_index};
 use super::head_columns::HeadColumns;
 use super::simd::{Kernel, Simd};
 use half::bf16;
@@ -62,7 +62,8 @@ unsafe fn pack_keys_plainly<E: Products>(head: &HeadColumns<E>, keys: Range<usiz
             let inside = token < keys.end && k < head.size;
             // SAFETY: inside the head's columns of the text, and inside the panel.
             unsafe {
-                *panel.add(place(E::LAYOUT, k, column)) = if inside { *head.at(token, k) } else { E::from_f32(0.0) };
+                *panel.add(element_index(E::LAYOUT, k, column)) =
+                    if inside { *head.at(token, k) } else { E::from_f32(0.0) };
             }
         }
     }
@@ -76,7 +77,7 @@ unsafe fn pack_values_plainly<E: Products>(head: &HeadColumns<E>, tokens: usize,
             let inside = token < tokens && first + column < head.size;
             // SAFETY: as above.
             unsafe {
-                *panel.add(place(E::LAYOUT, token, column)) =
+                *panel.add(element_index(E::LAYOUT, token, column)) =
                     if inside { *head.at(token, first + column) } else { E::from_f32(0.0) };
             }
         }

@@ -47,10 +47,10 @@ impl Bucket {
     pub(super) fn layout(self) -> Layout {
         let aligned = |words: usize| words.next_multiple_of(ALIGN_WORDS);
         let ids = COUNT_WORDS;
-        let places = ids + aligned(self.tokens);
-        let offsets = places + aligned(self.tokens);
+        let positions = ids + aligned(self.tokens);
+        let offsets = positions + aligned(self.tokens);
         let blocks = offsets + aligned(self.texts + 1);
-        Layout { ids, places, offsets, blocks, words: blocks + aligned(2 * self.blocks) }
+        Layout { ids, positions, offsets, blocks, words: blocks + aligned(2 * self.blocks) }
     }
 }
 
@@ -58,7 +58,7 @@ impl Bucket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) ids: usize,
-    pub(super) places: usize,
+    pub(super) positions: usize,
     pub(super) offsets: usize,
     pub(super) blocks: usize,
     pub(super) words: usize,
@@ -79,14 +79,14 @@ pub(super) fn stage(batch: &TokenBatch<'_>, skip: usize, words: &mut [u32]) {
         u32::try_from(skip).unwrap_or(u32::MAX >> 1),
     ]);
     words[layout.ids..][..batch.tokens()].copy_from_slice(batch.ids);
-    let places = &mut words[layout.places..][..batch.tokens()];
+    let positions = &mut words[layout.positions..][..batch.tokens()];
     for text in batch.offsets.windows(2) {
-        for (i, place) in places[text[0]..text[1]].iter_mut().enumerate() {
-            *place = i as u32;
+        for (i, position) in positions[text[0]..text[1]].iter_mut().enumerate() {
+            *position = i as u32;
         }
     }
-    for (place, &kind) in places.iter_mut().zip(batch.types) {
-        *place |= kind << 16;
+    for (position, &kind) in positions.iter_mut().zip(batch.types) {
+        *position |= kind << 16;
     }
     for (word, &offset) in words[layout.offsets..].iter_mut().zip(batch.offsets) {
         *word = offset as u32;
@@ -141,7 +141,7 @@ mod tests {
         stage(&batch, 1, &mut words);
         let layout = Bucket::of(&batch).layout();
         assert_eq!(words[..4], [3, 2, 2, 1]);
-        assert_eq!(words[layout.places..][..3], [0, 1 << 16, 1 << 16 | 1]);
+        assert_eq!(words[layout.positions..][..3], [0, 1 << 16, 1 << 16 | 1]);
         assert_eq!(words[layout.offsets..][..3], [0, 1, 3]);
     }
 

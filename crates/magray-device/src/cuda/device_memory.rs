@@ -63,7 +63,7 @@ impl std::fmt::Debug for Backing {
 
 #[derive(Debug)]
 pub(super) struct Taken {
-    place: Place,
+    origin: Origin,
     address: u64,
     /// Its bytes, if it is a workspace.
     workspace: u64,
@@ -72,7 +72,7 @@ pub(super) struct Taken {
 }
 
 #[derive(Debug)]
-enum Place {
+enum Origin {
     Pool(Block),
     Driver,
 }
@@ -139,14 +139,14 @@ impl DeviceMemory {
         let address = *base + block.at();
         self.workspaces.bytes += bytes;
         self.workspaces.peak = self.workspaces.peak.max(self.workspaces.bytes);
-        Some(Taken { place: Place::Pool(block), address, workspace: bytes, number: 0 })
+        Some(Taken { origin: Origin::Pool(block), address, workspace: bytes, number: 0 })
     }
 
     /// Frees memory that no stream uses any more.
     #[inline]
     pub(super) fn give_back_idle(&mut self, taken: Taken) {
         match (&mut self.backing, &self.trace, taken) {
-            (Backing::Mapped { pool, .. }, None, Taken { place: Place::Pool(block), workspace, .. }) => {
+            (Backing::Mapped { pool, .. }, None, Taken { origin: Origin::Pool(block), workspace, .. }) => {
                 self.workspaces.bytes -= workspace;
                 pool.free(block);
             }
@@ -165,16 +165,16 @@ impl DeviceMemory {
         allocate: impl Fn(&mut Pool<Vmm>) -> Result<Block, AllocateError<CudaError>>,
     ) -> Result<Taken, CudaError> {
         assert!(bytes > 0, "no memory is taken for no bytes");
-        let (place, address) = match &mut self.backing {
+        let (origin, address) = match &mut self.backing {
             Backing::Mapped { base, pool } => {
                 let block = or_trimmed(pool, allocate)?;
                 let address = *base + block.at();
-                (Place::Pool(block), address)
+                (Origin::Pool(block), address)
             }
-            Backing::Driver(pool) => (Place::Driver, pool.take(bytes)?),
+            Backing::Driver(pool) => (Origin::Driver, pool.take(bytes)?),
         };
         let number = self.trace.as_mut().map_or(0, |trace| trace.take(bytes));
-        Ok(Taken { place, address, workspace: 0, number })
+        Ok(Taken { origin, address, workspace: 0, number })
     }
 
     /// Frees memory. `until` are the streams that may still use it, each up to a point.
@@ -183,17 +183,17 @@ impl DeviceMemory {
         if let Some(trace) = &mut self.trace {
             trace.give_back(taken.number);
         }
-        match (&mut self.backing, taken.place) {
-            (Backing::Mapped { pool, .. }, Place::Pool(block)) => match &until[..] {
+        match (&mut self.backing, taken.origin) {
+            (Backing::Mapped { pool, .. }, Origin::Pool(block)) => match &until[..] {
                 [] => pool.free(block),
                 [(progress, point)] => {
                     pool.free_after(block, progress.id(), *point);
                     self.resting_in_pool.push((Arc::clone(progress), *point));
                 }
-                _ => self.resting.push(Resting { what: Taken { place: Place::Pool(block), ..taken }, until }),
+                _ => self.resting.push(Resting { what: Taken { origin: Origin::Pool(block), ..taken }, until }),
             },
-            (Backing::Driver(pool), Place::Driver) if until.is_empty() => pool.give_back(taken.address),
-            (_, place) => self.resting.push(Resting { what: Taken { place, ..taken }, until }),
+            (Backing::Driver(pool), Origin::Driver) if until.is_empty() => pool.give_back(taken.address),
+            (_, origin) => self.resting.push(Resting { what: Taken { origin, ..taken }, until }),
         }
     }
 
@@ -218,11 +218,11 @@ impl DeviceMemory {
                 at += 1;
                 continue;
             }
-            let Taken { place, address, .. } = self.resting.swap_remove(at).what;
-            match (&mut self.backing, place) {
-                (Backing::Mapped { pool, .. }, Place::Pool(block)) => pool.free(block),
+            let Taken { origin, address, .. } = self.resting.swap_remove(at).what;
+            match (&mut self.backing, origin) {
+                (Backing::Mapped { pool, .. }, Origin::Pool(block)) => pool.free(block),
                 (Backing::Driver(pool), _) => pool.give_back(address),
-                (Backing::Mapped { .. }, Place::Driver) => {}
+                (Backing::Mapped { .. }, Origin::Driver) => {}
             }
         }
     }
@@ -234,15 +234,15 @@ impl DeviceMemory {
 
     /// Unmaps the memory and keeps the addresses. No stream may be using it.
     pub(super) fn park(&mut self, taken: &Taken) {
-        if let (Backing::Mapped { pool, .. }, Place::Pool(block)) = (&mut self.backing, &taken.place) {
+        if let (Backing::Mapped { pool, .. }, Origin::Pool(block)) = (&mut self.backing, &taken.origin) {
             pool.park(block);
         }
     }
 
     /// Maps memory at the addresses again, with undefined content.
     pub(super) fn restore(&mut self, taken: &Taken) -> Result<(), CudaError> {
-        match (&mut self.backing, &taken.place) {
-            (Backing::Mapped { pool, .. }, Place::Pool(block)) => or_trimmed(pool, |pool| pool.restore(block)),
+        match (&mut self.backing, &taken.origin) {
+            (Backing::Mapped { pool, .. }, Origin::Pool(block)) => or_trimmed(pool, |pool| pool.restore(block)),
             _ => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use super::arithmetic::Arithmetic;
 use super::error::CudaError;
 use super::matrix::{TensorMap, stride_of};
 use super::memory::Number;
-use super::weights::{Form, Matrix, Place, Site};
+use super::weights::{Form, Matrix, Site, WeightSlice};
 use crate::{DistanceBias, Embedding, LinearNumbers, Norm, Table};
 use magray_core::Precision;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ pub struct Linear {
     pub(super) outputs: usize,
     pub(super) arithmetic: Arithmetic,
     /// A row for each output, padded as activations are.
-    pub(super) weights: Place,
+    pub(super) weights: WeightSlice,
     /// How Hopper's copy engine sees 16-bit weights.
     pub(super) map: Option<TensorMap>,
     /// What each row of bytes was scaled by.
-    pub(super) scales: Option<Place>,
+    pub(super) scales: Option<WeightSlice>,
     /// The last to arrive.
-    pub(super) bias: Place,
+    pub(super) bias: WeightSlice,
 }
 
 impl Linear {
@@ -53,16 +53,16 @@ impl Linear {
 }
 
 /// Floats with zeros behind them.
-fn put_vector(site: &Site<'_>, values: Vec<f32>, padded: usize) -> Place {
+fn put_vector(site: &Site<'_>, values: Vec<f32>, padded: usize) -> WeightSlice {
     site.put(&Arc::new(Matrix::vector(values, padded)), Form::Numbers(Number::F32))
 }
 
 /// A layer norm.
 #[derive(Debug)]
 pub struct DeviceNorm {
-    pub(super) gain: Place,
+    pub(super) gain: WeightSlice,
     /// The last to arrive.
-    pub(super) shift: Place,
+    pub(super) shift: WeightSlice,
     pub(super) columns: usize,
     pub(super) epsilon: f32,
 }
@@ -79,9 +79,9 @@ impl DeviceNorm {
 /// The tables of the first layer.
 #[derive(Debug)]
 pub struct DeviceEmbedding {
-    pub(super) words: Place,
-    pub(super) positions: Place,
-    pub(super) types: Option<Place>,
+    pub(super) words: WeightSlice,
+    pub(super) positions: WeightSlice,
+    pub(super) types: Option<WeightSlice>,
     /// The last to arrive.
     pub(super) norm: DeviceNorm,
     /// Bytes from the table of positions to that of a text's first token.
@@ -109,7 +109,7 @@ impl DeviceEmbedding {
 /// Biases of attention scores.
 #[derive(Debug)]
 pub struct DeviceBias {
-    pub(super) values: Place,
+    pub(super) values: WeightSlice,
     pub(super) reach: usize,
     pub(super) stride: usize,
 }

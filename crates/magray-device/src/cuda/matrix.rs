@@ -29,7 +29,7 @@ pub struct Acts {
     memory: Arc<Memory>,
     /// Its address in the memory's present location.
     address: u64,
-    place: u64,
+    location: u64,
     columns: usize,
     rows: usize,
 }
@@ -49,7 +49,7 @@ struct Room {
     buffer: DeviceBuffer,
     rows: usize,
     /// Counts the locations that the memory had.
-    place: u64,
+    location: u64,
 }
 
 impl Acts {
@@ -75,7 +75,7 @@ impl Acts {
     }
 
     fn in_memory(memory: &Arc<Memory>, number: Number, columns: usize) -> Self {
-        Self { number, map: None, memory: Arc::clone(memory), address: 0, place: 0, columns, rows: 0 }
+        Self { number, map: None, memory: Arc::clone(memory), address: 0, location: 0, columns, rows: 0 }
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -131,9 +131,9 @@ impl Acts {
                 Err(CudaError::OutOfMemory) if expected > rows => grown(rows),
                 result => result,
             }?;
-            room.place += 1;
+            room.location += 1;
         }
-        if self.place == room.place {
+        if self.location == room.location {
             return Ok(false);
         }
         self.address = room.buffer.address();
@@ -143,14 +143,14 @@ impl Acts {
             }
             _ => None,
         };
-        self.place = room.place;
+        self.location = room.location;
         Ok(true)
     }
 }
 
 impl Memory {
     fn new(context: &Arc<Context>, number: Number, columns: usize, has_copy_engine: bool) -> Arc<Self> {
-        let room = Room { buffer: DeviceBuffer::empty(context), rows: 0, place: 0 };
+        let room = Room { buffer: DeviceBuffer::empty(context), rows: 0, location: 0 };
         let row_bytes = stride_of(columns) * number.size();
         Arc::new(Self { context: Arc::clone(context), row_bytes, has_copy_engine, room: Mutex::new(room) })
     }

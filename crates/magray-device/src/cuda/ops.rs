@@ -18,7 +18,7 @@ use super::pinned_buffers::PinnedWords;
 use super::stream::{Graph, Stream, Urgency};
 use super::tiles::Product;
 use super::variants::{self, HEAD_SIZES, Leaves};
-use super::weights::{Ground, Place, WeightsBlock};
+use super::weights::{Ground, WeightSlice, WeightsBlock};
 use crate::{AttentionShape, Ops, PoolShape, Rows, TokenBatch};
 use magray_core::{Activation, Pooling};
 use std::collections::{BTreeSet, HashMap};
@@ -271,7 +271,7 @@ impl CudaOps {
     }
 
     /// Makes the stream wait for weights that are still being copied, and for all before them.
-    fn hold(&mut self, last: &Place) {
+    fn hold(&mut self, last: &WeightSlice) {
         if self.failure.is_none()
             && matches!(self.mode, Mode::Eager | Mode::Pass { .. })
             && let Err(error) = last.hold(&self.stream)
@@ -349,10 +349,10 @@ impl Ops for CudaOps {
         let arguments = vec![
             self.part(0),
             self.part(self.layout.ids),
-            self.part(self.layout.places),
+            self.part(self.layout.positions),
             Arg::Address(tables.words.address()),
             Arg::Address(tables.positions.address() + tables.first_position_bytes),
-            Arg::Address(tables.types.as_ref().map_or(0, Place::address)),
+            Arg::Address(tables.types.as_ref().map_or(0, WeightSlice::address)),
             Arg::Address(tables.norm.gain.address()),
             Arg::Address(tables.norm.shift.address()),
             Arg::Float(tables.norm.epsilon),

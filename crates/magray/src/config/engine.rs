@@ -195,7 +195,7 @@ impl Config {
     fn faults(&self) -> Result<Option<FaultPlan>, ConfigError> {
         let Some(text) = self.text("faults.plan") else { return Ok(None) };
         let wrong = |error: FaultPlanError| ConfigError::BadValue {
-            place: "faults.plan".to_owned(),
+            location: "faults.plan".to_owned(),
             shown: text.clone(),
             allowed: format!("a fault plan (docs/faults.md): {error}"),
         };

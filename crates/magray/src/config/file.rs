@@ -146,8 +146,8 @@ impl Reading<'_> {
             }
             Data::Table(_) => None,
         };
-        let place = || format!("{}:{line}: {}", self.path.display(), setting.key);
-        let value = value.ok_or_else(|| bad_value(place(), setting, &as_written(&node.data)))?;
+        let location = || format!("{}:{line}: {}", self.path.display(), setting.key);
+        let value = value.ok_or_else(|| bad_value(location(), setting, &as_written(&node.data)))?;
         self.values.push((setting.key, self.anchored(setting, value), line));
         Ok(())
     }

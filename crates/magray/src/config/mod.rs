@@ -113,8 +113,8 @@ pub(crate) enum ConfigError {
         path.file_name().unwrap_or_default().display()
     )]
     Untrusted { path: PathBuf, line: usize, key: &'static str },
-    #[error("{place}: '{shown}' is not allowed; use {allowed}")]
-    BadValue { place: String, shown: String, allowed: String },
+    #[error("{location}: '{shown}' is not allowed; use {allowed}")]
+    BadValue { location: String, shown: String, allowed: String },
     #[error("{setting}: this version cannot do that; {remedy}")]
     Unsupported { setting: String, remedy: &'static str },
     #[error("{first} is above {second}: lower the first or raise the second")]
@@ -240,10 +240,10 @@ fn from_env(setting: &'static Setting, env: &dyn Fn(&str) -> Option<OsString>) -
     Ok(None)
 }
 
-fn bad_value(place: String, setting: &Setting, value: &str) -> ConfigError {
+fn bad_value(location: String, setting: &Setting, value: &str) -> ConfigError {
     // Long garbage would push the rest of the message off the screen, and a secret must not appear at all.
     let shown: String = if setting.is_secret { "(hidden)".to_owned() } else { value.chars().take(80).collect() };
-    ConfigError::BadValue { place, shown, allowed: setting.allowed() }
+    ConfigError::BadValue { location, shown, allowed: setting.allowed() }
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ impl Config {
     fn aliases(&self) -> Result<Vec<(String, String)>, ConfigError> {
         let entry = self.entry("server.aliases");
         let wrong = |shown: &str| ConfigError::BadValue {
-            place: format!("server.aliases ({})", entry.source),
+            location: format!("server.aliases ({})", entry.source),
             shown: shown.to_owned(),
             allowed: "alias=model, separated by commas".to_owned(),
         };
@@ -139,7 +139,7 @@ impl Config {
         match origins.iter().find(|origin| !is_all && !is_origin(origin)) {
             None => Ok(origins),
             Some(wrong) => Err(ConfigError::BadValue {
-                place: format!("server.cors_origins ({})", entry.source),
+                location: format!("server.cors_origins ({})", entry.source),
                 shown: wrong.clone(),
                 allowed: "scheme://host or scheme://host:port, separated by commas, or * alone".to_owned(),
             }),
@@ -152,7 +152,7 @@ impl Config {
         match hosts.iter().find(|host| !is_host_pattern(host)) {
             None => Ok(hosts.clone()),
             Some(wrong) => Err(ConfigError::BadValue {
-                place: format!("server.allowed_hosts ({})", entry.source),
+                location: format!("server.allowed_hosts ({})", entry.source),
                 shown: wrong.clone(),
                 allowed: "names and addresses without ports, such as embed.example.com or *.example.com, or *"
                     .to_owned(),

@@ -215,7 +215,12 @@ const GENERAL: &[Setting] = &[
          `gpu.batch.adaptive_sizing` is set.",
     )
     .env(&["MAGRAY_BATCH_TIMEOUT_MS"]),
-    Setting::harmless("gpu.batch.adaptive_sizing", Kind::Switch, "true", "Fit the batch size to the measured speed; an idle device never waits. `false`: sizes are fixed."),
+    Setting::harmless(
+        "gpu.batch.adaptive_sizing",
+        Kind::Switch,
+        "true",
+        "Fit the batch size to the measured speed; an idle device never waits. `false`: sizes are fixed.",
+    ),
     Setting::harmless("gpu.multi_gpu.enabled", Kind::Switch, "false", "Use several GPUs."),
     Setting::harmless("gpu.multi_gpu.device_ids", Kind::Wholes, "", "The GPUs used together; empty: all visible ones."),
     Setting::harmless(
@@ -238,7 +243,12 @@ const GENERAL: &[Setting] = &[
         "The type of the weights on the GPU where `embed.precision` and `gpu.optimization.precision` are `auto`; `auto`: bf16 \
          on Ampere and newer, fp16 before.",
     ),
-    Setting::harmless("gpu.memory.quantization.enabled", Kind::Switch, "false", "Keep the weights on the GPU in 8 bits, in place of `gpu.memory.dtype`."),
+    Setting::harmless(
+        "gpu.memory.quantization.enabled",
+        Kind::Switch,
+        "false",
+        "Keep the weights on the GPU in 8 bits, in place of `gpu.memory.dtype`.",
+    ),
     Setting::harmless(
         "gpu.memory.quantization.bits",
         Kind::Choice(BITS),

@@ -34,38 +34,38 @@ impl AsRef<str> for Text {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
-    #[error("{place} holds no text")]
-    NoTexts { place: Place },
+    #[error("{input} holds no text")]
+    NoTexts { input: InputName },
     #[error("{}: no such file", path.display())]
     NotFound { path: PathBuf },
     #[error("{}: a folder, not a file of texts", path.display())]
     IsFolder { path: PathBuf },
     #[error("{}: no permission to read it", path.display())]
     Forbidden { path: PathBuf },
-    #[error("cannot read {place}: {reason}")]
-    Unreadable { place: Place, reason: io::Error },
+    #[error("cannot read {input}: {reason}")]
+    Unreadable { input: InputName, reason: io::Error },
     #[error(
-        "{place}, line {line}: not valid UTF-8 at byte {byte} of the line (byte {offset} of the input, counted from 0)"
+        "{input}, line {line}: not valid UTF-8 at byte {byte} of the line (byte {offset} of the input, counted from 0)"
     )]
-    NotUtf8 { place: Place, line: u64, byte: usize, offset: u64 },
-    #[error("text {place} of the command line is not valid UTF-8 at byte {byte} (counted from 0)")]
-    ArgumentNotUtf8 { place: usize, byte: usize },
-    #[error("{place}, {} {line}: longer than {limit} bytes; split it, or raise --max-text-bytes", place.unit())]
-    TooLong { place: Place, line: u64, limit: usize },
-    #[error("{place}, line {line}: not JSON: {message}")]
-    NotJson { place: Place, line: u64, message: String },
-    #[error("{place}, line {line}: {found}; a line is a JSON string, or an object with the string \"text\"")]
-    NoText { place: Place, line: u64, found: &'static str },
+    NotUtf8 { input: InputName, line: u64, byte: usize, offset: u64 },
+    #[error("text {index} of the command line is not valid UTF-8 at byte {byte} (counted from 0)")]
+    ArgumentNotUtf8 { index: usize, byte: usize },
+    #[error("{input}, {} {line}: longer than {limit} bytes; split it, or raise --max-text-bytes", input.unit())]
+    TooLong { input: InputName, line: u64, limit: usize },
+    #[error("{input}, line {line}: not JSON: {message}")]
+    NotJson { input: InputName, line: u64, message: String },
+    #[error("{input}, line {line}: {found}; a line is a JSON string, or an object with the string \"text\"")]
+    NoText { input: InputName, line: u64, found: &'static str },
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum InputName {
     Arguments,
     Stdin,
     File(PathBuf),
 }
 
-impl Place {
+impl InputName {
     fn unit(&self) -> &'static str {
         match self {
             Self::Arguments => "text",
@@ -74,7 +74,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for InputName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Arguments => f.write_str("the command line"),
@@ -93,7 +93,7 @@ pub(crate) enum Form {
 }
 
 pub(crate) struct Texts {
-    place: Place,
+    input: InputName,
     max_text_bytes: usize,
     bytes_total: Option<u64>,
     origin: Origin,
@@ -108,11 +108,16 @@ impl Texts {
     pub(crate) fn from_arguments(texts: Vec<OsString>, max_text_bytes: usize) -> Self {
         let bytes = texts.iter().map(|text| text.len() as u64).sum();
         let origin = Origin::Arguments(texts.into_iter().enumerate());
-        Self { place: Place::Arguments, max_text_bytes, bytes_total: Some(bytes), origin }
+        Self { input: InputName::Arguments, max_text_bytes, bytes_total: Some(bytes), origin }
     }
 
     pub(crate) fn from_stdin(form: Form, max_text_bytes: usize) -> Self {
-        Self::from_reader(Place::Stdin, Box::new(BufReader::with_capacity(1 << 16, io::stdin())), form, max_text_bytes)
+        Self::from_reader(
+            InputName::Stdin,
+            Box::new(BufReader::with_capacity(1 << 16, io::stdin())),
+            form,
+            max_text_bytes,
+        )
     }
 
     /// Texts of a file; one that ends in `.jsonl` or `.ndjson` is read as JSON lines.
@@ -124,20 +129,20 @@ impl Texts {
         if metadata.is_dir() {
             return Err(InputError::IsFolder { path: path.to_owned() });
         }
-        let place = Place::File(path.to_owned());
+        let input = InputName::File(path.to_owned());
         let reader = Box::new(BufReader::with_capacity(1 << 16, file));
-        let texts = Self::from_reader(place, reader, form, max_text_bytes);
+        let texts = Self::from_reader(input, reader, form, max_text_bytes);
         Ok(Self { bytes_total: metadata.is_file().then_some(metadata.len()), ..texts })
     }
 
-    fn from_reader(place: Place, reader: Box<dyn BufRead + Send>, form: Form, max_text_bytes: usize) -> Self {
+    fn from_reader(input: InputName, reader: Box<dyn BufRead + Send>, form: Form, max_text_bytes: usize) -> Self {
         // A character of a JSON text takes up to six bytes (`\u0001`); the rest is room for the object around it.
         let line_bytes_max = match form {
             Form::Plain => max_text_bytes,
             Form::JsonLines => max_text_bytes.saturating_mul(6).saturating_add(1 << 16),
         };
         let lines = Lines::new(reader, line_bytes_max);
-        Self { place, max_text_bytes, bytes_total: None, origin: Origin::Lines { lines, form } }
+        Self { input, max_text_bytes, bytes_total: None, origin: Origin::Lines { lines, form } }
     }
 
     /// The next texts, at most a window of them; none at the end.
@@ -153,7 +158,7 @@ impl Texts {
     }
 
     pub(crate) fn nothing(&self) -> InputError {
-        InputError::NoTexts { place: self.place.clone() }
+        InputError::NoTexts { input: self.input.clone() }
     }
 
     pub(crate) fn bytes_read(&self) -> u64 {
@@ -170,11 +175,11 @@ impl Texts {
     fn next_text(&mut self) -> Result<Option<Text>, InputError> {
         let text = match &mut self.origin {
             Origin::Arguments(arguments) => arguments.next().map(argument_text).transpose()?,
-            Origin::Lines { lines, form } => line_text(lines, *form, &self.place)?,
+            Origin::Lines { lines, form } => line_text(lines, *form, &self.input)?,
         };
         match text {
             Some(text) if text.text.len() > self.max_text_bytes => {
-                Err(InputError::TooLong { place: self.place.clone(), line: text.line, limit: self.max_text_bytes })
+                Err(InputError::TooLong { input: self.input.clone(), line: text.line, limit: self.max_text_bytes })
             }
             text => Ok(text),
         }
@@ -186,7 +191,7 @@ fn argument_text((index, argument): (usize, OsString)) -> Result<Text, InputErro
         Ok(text) => Ok(Text { text, id: None, line: index as u64 + 1 }),
         Err(raw) => {
             let byte = std::str::from_utf8(raw.as_encoded_bytes()).map_or_else(|error| error.valid_up_to(), str::len);
-            Err(InputError::ArgumentNotUtf8 { place: index + 1, byte })
+            Err(InputError::ArgumentNotUtf8 { index: index + 1, byte })
         }
     }
 }
@@ -194,7 +199,7 @@ fn argument_text((index, argument): (usize, OsString)) -> Result<Text, InputErro
 fn line_text(
     lines: &mut Lines<Box<dyn BufRead + Send>>,
     form: Form,
-    place: &Place,
+    input: &InputName,
 ) -> Result<Option<Text>, InputError> {
     loop {
         let limit = lines.line_bytes_max();
@@ -202,13 +207,13 @@ fn line_text(
             Ok(Some(line)) => line,
             Ok(None) => return Ok(None),
             Err(lines::Fault::TooLong { line }) => {
-                return Err(InputError::TooLong { place: place.clone(), line, limit });
+                return Err(InputError::TooLong { input: input.clone(), line, limit });
             }
-            Err(lines::Fault::Io(reason)) => return Err(InputError::Unreadable { place: place.clone(), reason }),
+            Err(lines::Fault::Io(reason)) => return Err(InputError::Unreadable { input: input.clone(), reason }),
         };
         let number = line.number;
         let text = std::str::from_utf8(line.bytes).map_err(|error| InputError::NotUtf8 {
-            place: place.clone(),
+            input: input.clone(),
             line: number,
             byte: error.valid_up_to(),
             offset: line.offset + error.valid_up_to() as u64,
@@ -218,9 +223,9 @@ fn line_text(
             Form::JsonLines if text.trim().is_empty() => continue,
             Form::JsonLines => json_lines::read(text, number).map(Some).map_err(|fault| match fault {
                 json_lines::Fault::NotJson(message) => {
-                    InputError::NotJson { place: place.clone(), line: number, message }
+                    InputError::NotJson { input: input.clone(), line: number, message }
                 }
-                json_lines::Fault::NoText(found) => InputError::NoText { place: place.clone(), line: number, found },
+                json_lines::Fault::NoText(found) => InputError::NoText { input: input.clone(), line: number, found },
             }),
         };
     }
@@ -232,7 +237,7 @@ fn open_error(path: &Path, reason: io::Error) -> InputError {
         ErrorKind::NotFound => InputError::NotFound { path },
         ErrorKind::PermissionDenied => InputError::Forbidden { path },
         ErrorKind::IsADirectory => InputError::IsFolder { path },
-        _ => InputError::Unreadable { place: Place::File(path), reason },
+        _ => InputError::Unreadable { input: InputName::File(path), reason },
     }
 }
 
@@ -241,7 +246,7 @@ mod tests {
     use super::*;
 
     fn read(form: Form, bytes: &'static [u8], max_text_bytes: usize) -> Result<Vec<Text>, String> {
-        let mut texts = Texts::from_reader(Place::Stdin, Box::new(bytes), form, max_text_bytes);
+        let mut texts = Texts::from_reader(InputName::Stdin, Box::new(bytes), form, max_text_bytes);
         let mut all = Vec::new();
         loop {
             match texts.next_window() {
@@ -299,7 +304,7 @@ mod tests {
     #[test]
     fn windows_are_bounded() {
         let many: &'static [u8] = b"x\n".repeat(WINDOW_TEXTS + 1).leak();
-        let mut texts = Texts::from_reader(Place::Stdin, Box::new(many), Form::Plain, 10);
+        let mut texts = Texts::from_reader(InputName::Stdin, Box::new(many), Form::Plain, 10);
         assert_eq!(texts.next_window().unwrap().len(), WINDOW_TEXTS);
         assert_eq!(texts.next_window().unwrap().len(), 1);
         assert!(texts.next_window().unwrap().is_empty());

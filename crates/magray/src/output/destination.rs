@@ -14,7 +14,7 @@ use crate::interrupt::RemoveOnInterrupt;
 
 pub(crate) struct Destination {
     /// Its name in messages.
-    place: String,
+    name: String,
     kind: Kind,
 }
 
@@ -37,7 +37,7 @@ impl Destination {
     /// Opens a file, or stdout for none and for `-`.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self, OutputError> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
-            return Ok(Self { place: "standard output".to_owned(), kind: Kind::Stdout(BufWriter::new(io::stdout())) });
+            return Ok(Self { name: "standard output".to_owned(), kind: Kind::Stdout(BufWriter::new(io::stdout())) });
         };
         let create_error = |reason: io::Error| match reason.kind() {
             io::ErrorKind::NotFound => OutputError::NoFolder { path: path.to_owned() },
@@ -58,7 +58,7 @@ impl Destination {
             }
             Err(_) => Kind::Replacement(Replacement::create(real, None).map_err(create_error)?),
         };
-        Ok(Self { place: path.display().to_string(), kind })
+        Ok(Self { name: path.display().to_string(), kind })
     }
 
     pub(crate) fn is_terminal(&self) -> bool {
@@ -72,7 +72,7 @@ impl Destination {
             Kind::Device(out) => out,
             Kind::Replacement(out) => &mut out.file,
         };
-        write(out).map_err(|reason| write_error(&self.place, reason))
+        write(out).map_err(|reason| write_error(&self.name, reason))
     }
 
     /// The file itself, where one can go back in it and it is not yet visible.
@@ -83,15 +83,15 @@ impl Destination {
         }
     }
 
-    pub(super) fn place(&self) -> &str {
-        &self.place
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Writes what is buffered and lets the file appear under its name.
     pub(crate) fn finish(mut self) -> Result<(), OutputError> {
         self.checked(|out| out.flush())?;
         match self.kind {
-            Kind::Replacement(replacement) => replacement.finish().map_err(|reason| write_error(&self.place, reason)),
+            Kind::Replacement(replacement) => replacement.finish().map_err(|reason| write_error(&self.name, reason)),
             Kind::Stdout(_) | Kind::Device(_) => Ok(()),
         }
     }

@@ -26,8 +26,8 @@ pub(crate) enum OutputError {
     NoFolder { path: PathBuf },
     #[error("cannot create {}: {reason}", path.display())]
     Create { path: PathBuf, reason: io::Error },
-    #[error("cannot write {place}: {reason}")]
-    Write { place: String, reason: io::Error },
+    #[error("cannot write {name}: {reason}")]
+    Write { name: String, reason: io::Error },
 }
 
 /// The forms of output.
@@ -195,10 +195,10 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     table
 }
 
-fn write_error(place: &str, reason: io::Error) -> OutputError {
+fn write_error(name: &str, reason: io::Error) -> OutputError {
     match reason.kind() {
         ErrorKind::BrokenPipe => OutputError::ReaderGone,
-        _ => OutputError::Write { place: place.to_owned(), reason },
+        _ => OutputError::Write { name: name.to_owned(), reason },
     }
 }
 

@@ -53,11 +53,11 @@ impl Npy {
     }
 
     fn checked(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), OutputError> {
-        let place = self.destination.place().to_owned();
+        let name = self.destination.name().to_owned();
         match self.spool.as_mut() {
             Some(spool) => write(spool).map_err(|reason| write_error("a temporary file", reason)),
             None => match self.destination.seekable() {
-                Some(body) => write(body).map_err(|reason| write_error(&place, reason)),
+                Some(body) => write(body).map_err(|reason| write_error(&name, reason)),
                 None => unreachable!("without a spool the destination is a file"),
             },
         }

@@ -43,7 +43,7 @@ pub(crate) struct PendingAnswer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CloseReason {
-    #[error("it was idle, and its place was needed")]
+    #[error("it was idle, and another connection needed its slot")]
     Evicted,
     #[error("it was idle for too long")]
     Idle,

@@ -8,7 +8,7 @@ use super::{StartError, errors::Problem};
 pub(crate) struct OpenAiTokens {
     bytes: Vec<u8>,
     /// By id: where its text starts and ends; both 0 where there is no such id.
-    places: Vec<(u32, u32)>,
+    spans: Vec<(u32, u32)>,
 }
 
 const IDS_MAX: usize = 1 << 20;
@@ -22,27 +22,27 @@ impl OpenAiTokens {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let (mut bytes, mut places) = (Vec::new(), Vec::new());
+        let (mut bytes, mut spans) = (Vec::new(), Vec::new());
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
             let wrong = || format!("line {} is not a text in base64 and an id", number + 1);
             let (coded, id) = line.split_once(' ').ok_or_else(wrong)?;
             let id: usize = id.trim().parse().ok().filter(|id| *id < IDS_MAX).ok_or_else(wrong)?;
             let start = bytes.len();
             base64_simd::STANDARD.decode_append(coded, &mut bytes).map_err(|_| wrong())?;
-            if places.len() <= id {
-                places.resize(id + 1, (0, 0));
+            if spans.len() <= id {
+                spans.resize(id + 1, (0, 0));
             }
             // The files have a few megabytes; one of more than four gigabytes would not have been read.
-            places[id] = (start as u32, bytes.len() as u32);
+            spans[id] = (start as u32, bytes.len() as u32);
         }
-        if places.is_empty() { Err("it holds no tokens".to_owned()) } else { Ok(Self { bytes, places }) }
+        if spans.is_empty() { Err("it holds no tokens".to_owned()) } else { Ok(Self { bytes, spans }) }
     }
 
     /// The text of these ids. Bytes that are no UTF-8, as of a character that was cut in two, are replaced.
     pub(crate) fn decode(&self, ids: &[u32]) -> Result<String, Problem> {
         let mut text = Vec::with_capacity(ids.len() * 4);
         for id in ids {
-            match self.places.get(*id as usize) {
+            match self.spans.get(*id as usize) {
                 Some((start, end)) if start < end => {
                     text.extend_from_slice(&self.bytes[*start as usize..*end as usize])
                 }

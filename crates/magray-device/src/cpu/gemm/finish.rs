@@ -2,7 +2,7 @@
 //! Runs while the block is still near the core, alone or woven into the product of the next block.
 
 use super::beside::Beside;
-use super::places::Place;
+use super::blocks::BlockIndex;
 use crate::cpu::activation::{Function, Gelu, GeluTanh, Identity, Relu, Silu, Stored, Tanh};
 use crate::cpu::acts::{Grid, PANEL};
 use crate::cpu::simd::{Element, Kernel, Simd};
@@ -23,7 +23,7 @@ pub(super) enum Sums {
 impl Sums {
     /// Those of a block, where `self` are those of the first.
     #[inline(always)]
-    fn at(self, Place { panel, from, .. }: Place) -> Self {
+    fn at(self, BlockIndex { panel, from, .. }: BlockIndex) -> Self {
         let column = panel * PANEL;
         match self {
             Self::Ready => Self::Ready,
@@ -57,12 +57,12 @@ pub(super) struct Ending<R, E> {
 impl<R, E> Ending<R, E> {
     /// The ending of one block with these sums.
     #[inline(always)]
-    pub(super) fn block(&self, place: Place, c: *const f32) -> Finish<R, E> {
-        let Place { panel, from, rows } = place;
+    pub(super) fn block(&self, at: BlockIndex, c: *const f32) -> Finish<R, E> {
+        let BlockIndex { panel, from, rows } = at;
         Finish {
             c,
             rows,
-            sums: self.sums.at(place),
+            sums: self.sums.at(at),
             bias: self.bias.wrapping_add(panel * PANEL),
             residual: self.target.residual.map_or(std::ptr::null(), |grid| grid.row(from, panel).cast_const()),
             out: self.target.out.row(from, panel),

@@ -3,9 +3,9 @@
 
 mod ahead;
 mod beside;
+mod blocks;
 mod finish;
 mod pack;
-mod places;
 mod quantise;
 mod tile_product;
 mod tile_registers;
@@ -15,9 +15,9 @@ mod vector;
 mod vnni;
 
 pub(super) use ahead::Ahead;
+pub(super) use blocks::{Blocks, Division};
 pub(super) use finish::Target;
-pub(super) use pack::{Layout, place};
-pub(super) use places::{Division, Places};
+pub(super) use pack::{Layout, element_index};
 pub(super) use quantise::{QuantiseRows, QuantisedRows};
 pub(super) use tile_registers::{Bf16Tiles, Keep, Tiles};
 pub(super) use tiles::TileBlock;
@@ -30,10 +30,10 @@ use super::pool::ThreadPool;
 use super::sched_slice::yield_core;
 use super::simd::{Element, Kernel, vectorize, vectorize_on_amx};
 use crate::LinearSource;
+use blocks::BlockIndex;
 use finish::{Ending, FinishBlock, Sums};
 use magray_core::CpuPath;
 use pack::{PanelPart, Panels, pack_bf16, pack_f32, pack_i8};
-use places::Place;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -109,7 +109,7 @@ impl Linear {
     ///
     /// # Safety
     /// The path is available; `tiles` is there where it is AMX; each of `sums` has room for `BLOCK_ROWS` rows of
-    /// `PANEL`; the places were divided from the rows of `x`, and no other thread has them; `quantised` holds the same
+    /// `PANEL`; the blocks were divided from the rows of `x`, and no other thread has them; `quantised` holds the same
     /// rows where the layout asks for bytes; the target has room for all rows and panels.
     pub(super) unsafe fn multiply<R: Element, E: Stored, I: Iterator<Item = usize>>(
         &self,
@@ -175,7 +175,7 @@ pub(super) struct Part<'a, I> {
     pub(super) tiles: Option<&'a Tiles>,
     pub(super) x: &'a Acts,
     pub(super) quantised: &'a QuantisedRows,
-    pub(super) places: Places<I>,
+    pub(super) blocks: Blocks<I>,
     /// Buffers for the sums of a block.
     pub(super) sums: [*mut f32; 2],
 }
@@ -188,23 +188,23 @@ impl<I: Iterator<Item = usize>> Part<'_, I> {
         ending: Ending<R, E>,
     ) {
         let c = self.sums[0];
-        while let Some(place) = self.places.next() {
-            let a = self.x.f32().starting_at(place.from);
-            let panel = panels[place.panel * k * PANEL..].as_ptr();
+        while let Some(at) = self.blocks.next() {
+            let a = self.x.f32().starting_at(at.from);
+            let panel = panels[at.panel * k * PANEL..].as_ptr();
             // The first block that meets a panel fetches the one that follows.
-            let bytes = if place.from == 0 { k * PANEL * size_of::<W>() } else { 0 };
+            let bytes = if at.from == 0 { k * PANEL * size_of::<W>() } else { 0 };
             let next = (panel.wrapping_add(k * PANEL).cast(), bytes);
             // SAFETY: `Linear::multiply`'s promise.
-            let done = |rows| unsafe { self.finish(&ending, place, rows) };
+            let done = |rows| unsafe { self.finish(&ending, at, rows) };
             // SAFETY: as above.
-            unsafe { vectorize(self.path, VectorBlock { a, rows: place.rows, k, panel, next, c, done: &done }) };
+            unsafe { vectorize(self.path, VectorBlock { a, rows: at.rows, k, panel, next, c, done: &done }) };
         }
     }
 
     /// Finishes rows of a block whose sums are in the first buffer.
-    unsafe fn finish<R: Element, E: Stored>(&self, ending: &Ending<R, E>, block: Place, rows: Range<usize>) {
-        let place = Place { from: block.from + rows.start, rows: rows.len(), ..block };
-        let block = ending.block(place, self.sums[0].wrapping_add(rows.start * PANEL));
+    unsafe fn finish<R: Element, E: Stored>(&self, ending: &Ending<R, E>, block: BlockIndex, rows: Range<usize>) {
+        let at = BlockIndex { from: block.from + rows.start, rows: rows.len(), ..block };
+        let block = ending.block(at, self.sums[0].wrapping_add(rows.start * PANEL));
         // SAFETY: `Linear::multiply`'s promise.
         unsafe { vectorize(self.path, FinishBlock { block, activation: ending.target.activation }) };
     }
@@ -218,24 +218,24 @@ impl<I: Iterator<Item = usize>> Part<'_, I> {
         ending: Ending<R, E>,
     ) {
         let tiles = self.tiles.expect("the AMX path configures its tiles first");
-        let ((a, a_stride), places, sums) = (rows, self.places, self.sums);
+        let ((a, a_stride), blocks, sums) = (rows, self.blocks, self.sums);
         let kind = PhantomData::<T>;
         // SAFETY: `Linear::multiply`'s promise; activations hold whole tiles beyond their last row.
         unsafe {
-            vectorize_beside_tiles(tiles, TileProduct { kind, a, a_stride, steps, panels, places, ending, sums });
+            vectorize_beside_tiles(tiles, TileProduct { kind, a, a_stride, steps, panels, blocks, ending, sums });
         }
     }
 
     unsafe fn with_bytes<R: Element, E: Stored>(mut self, steps: usize, panels: &[i8], ending: Ending<R, E>) {
         #[cfg(target_arch = "x86_64")]
-        while let Some(place) = self.places.next() {
-            let (a, a_stride) = self.quantised.row(place.from);
-            let panel = panels[place.panel * steps * tiles::PANEL_STEP_BYTES..].as_ptr();
+        while let Some(at) = self.blocks.next() {
+            let (a, a_stride) = self.quantised.row(at.from);
+            let panel = panels[at.panel * steps * tiles::PANEL_STEP_BYTES..].as_ptr();
             let c = self.sums[0].cast();
             // SAFETY: this layout is chosen on AVX-512 with VNNI alone.
             unsafe {
-                vnni::VnniBlock { a, a_stride, rows: place.rows, steps, panel, c }.run();
-                self.finish(&ending, place, 0..place.rows);
+                vnni::VnniBlock { a, a_stride, rows: at.rows, steps, panel, c }.run();
+                self.finish(&ending, at, 0..at.rows);
             }
         }
         #[cfg(not(target_arch = "x86_64"))]

@@ -63,7 +63,7 @@ impl Layout {
 }
 
 /// Where element `(k, column)` of a panel lies.
-pub(in crate::cpu) fn place(layout: Layout, k: usize, column: usize) -> usize {
+pub(in crate::cpu) fn element_index(layout: Layout, k: usize, column: usize) -> usize {
     let in_steps = |per_step: usize, group: usize| {
         let (step, within) = (k / per_step, k % per_step);
         let (tile, lane) = (column / 16, column % 16);
@@ -112,7 +112,7 @@ pub(in crate::cpu) fn pack_bf16(layout: Layout, rows: &[&[f32]], packed: &mut [b
     if layout == Layout::Bf16Tiles {
         for (column, row) in rows.iter().enumerate() {
             for (pair, x) in row.chunks(2).enumerate() {
-                let at = place(layout, pair * 2, column);
+                let at = element_index(layout, pair * 2, column);
                 for (slot, &x) in packed[at..].iter_mut().zip(x) {
                     *slot = round(x);
                 }
@@ -122,7 +122,7 @@ pub(in crate::cpu) fn pack_bf16(layout: Layout, rows: &[&[f32]], packed: &mut [b
     }
     for (column, row) in rows.iter().enumerate() {
         for (k, &x) in row.iter().enumerate() {
-            packed[place(layout, k, column)] = round(x);
+            packed[element_index(layout, k, column)] = round(x);
         }
     }
 }
@@ -136,7 +136,7 @@ pub(in crate::cpu) fn pack_i8(layout: Layout, rows: &[&[f32]], part: PanelPart<'
             part.excess[column] = 128.0 * quantised.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
         }
         for (k, &q) in quantised.iter().enumerate() {
-            part.packed[place(layout, k, column)] = q;
+            part.packed[element_index(layout, k, column)] = q;
         }
     }
 }
@@ -151,7 +151,7 @@ mod tests {
             let mut seen = vec![false; layout.depth(k) * PANEL];
             for k in 0..layout.depth(k) {
                 for column in 0..PANEL {
-                    let at = place(layout, k, column);
+                    let at = element_index(layout, k, column);
                     assert!(!std::mem::replace(&mut seen[at], true), "{layout:?} {k} {column}");
                 }
             }

@@ -10,7 +10,7 @@ use crate::cuda::matrix::{Acts, TensorMap, stride_of};
 use crate::cuda::memory::Number;
 use crate::cuda::tiles::Product;
 use crate::cuda::variants::{self, Leaves};
-use crate::cuda::weights::Place;
+use crate::cuda::weights::WeightSlice;
 use magray_core::Activation;
 
 impl CudaOps {
@@ -92,7 +92,7 @@ impl CudaOps {
             Arg::Address(weights.weights.address()),
             int(stride_of(weights.inputs)),
             Arg::Address(from_scales),
-            Arg::Address(weights.scales.as_ref().map_or(0, Place::address)),
+            Arg::Address(weights.scales.as_ref().map_or(0, WeightSlice::address)),
             Arg::Address(weights.bias.address()),
             Arg::Address(out),
             int(out_stride),

@@ -111,13 +111,13 @@ impl Ground {
 
 /// A part of the weights, as a layer holds it.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct WeightSlice {
     ground: Arc<Ground>,
     at: usize,
     end: usize,
 }
 
-impl Place {
+impl WeightSlice {
     pub(super) fn address(&self) -> u64 {
         self.ground.address() + self.at as u64
     }

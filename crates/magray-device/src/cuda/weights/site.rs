@@ -3,7 +3,7 @@
 
 use super::parts::{Form, Matrix, Part};
 use super::upload::{self, Origin, Source};
-use super::{Ground, Place, WeightsBlock};
+use super::{Ground, WeightSlice, WeightsBlock};
 use crate::SharedMemory;
 use crate::cuda::device::Cuda;
 use crate::cuda::device_error::DeviceError;
@@ -78,7 +78,7 @@ impl<'a> Site<'a> {
     }
 
     /// Assigns a matrix its place.
-    pub(in crate::cuda) fn put(&self, matrix: &Arc<Matrix>, form: Form) -> Place {
+    pub(in crate::cuda) fn put(&self, matrix: &Arc<Matrix>, form: Form) -> WeightSlice {
         let at = self.cursor.get().next_multiple_of(ALIGN_BYTES);
         let end = at + matrix.bytes(form);
         self.cursor.set(end);
@@ -86,6 +86,6 @@ impl<'a> Site<'a> {
             assert!(end <= self.ground.bytes(), "the layers are those that were measured");
             self.parts.borrow_mut().push(Part { at, matrix: Arc::clone(matrix), form });
         }
-        Place { ground: Arc::clone(&self.ground), at, end }
+        WeightSlice { ground: Arc::clone(&self.ground), at, end }
     }
 }

@@ -9,21 +9,21 @@ use std::{
 
 use crate::{
     exit::Failure,
-    input::{InputError, Place},
+    input::{InputError, InputName},
 };
 
 pub(super) fn read_ids(path: &Path) -> Result<Vec<Vec<u32>>, Failure> {
     let file = File::open(path).map_err(|reason| match reason.kind() {
         ErrorKind::NotFound => InputError::NotFound { path: path.to_owned() },
-        _ => InputError::Unreadable { place: Place::File(path.to_owned()), reason },
+        _ => InputError::Unreadable { input: InputName::File(path.to_owned()), reason },
     })?;
     let ids: Vec<Vec<u32>> = serde_json::from_reader(BufReader::new(file)).map_err(|error| InputError::NotJson {
-        place: Place::File(path.to_owned()),
+        input: InputName::File(path.to_owned()),
         line: error.line() as u64,
         message: format!("{error}; write token ids as [[101, 102], [101, 7592, 102]]"),
     })?;
     match ids.is_empty() {
-        true => Err(InputError::NoTexts { place: Place::File(path.to_owned()) }.into()),
+        true => Err(InputError::NoTexts { input: InputName::File(path.to_owned()) }.into()),
         false => Ok(ids),
     }
 }

@@ -142,7 +142,7 @@ impl Encoding {
     operation_id = "cohere_rerank",
     request_body = RerankRequest<'_>,
     responses(
-        (status = 200, description = "The documents' places and scores, the best first", body = doc::Reranked),
+        (status = 200, description = "The documents' indices and scores, the best first", body = doc::Reranked),
     )
 )]
 pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {

@@ -73,7 +73,7 @@ fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish)
     post, path = "",
     operation_id = "tei_rerank",
     request_body = RerankRequest<'_>,
-    responses((status = 200, description = "The texts' places and scores, the best first", body = Vec<doc::Rank>))
+    responses((status = 200, description = "The texts' indices and scores, the best first", body = Vec<doc::Rank>))
 )]
 pub(crate) async fn rerank(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let read = |app: &App, body: &Body| {

@@ -52,9 +52,9 @@ proptest! {
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mut json = serde_json::to_vec(&value).unwrap();
-        for (place, byte) in damage {
-            let place = place.index(json.len());
-            json[place] = byte;
+        for (at, byte) in damage {
+            let at = at.index(json.len());
+            json[at] = byte;
         }
         let plain: Option<Value> = serde_json::from_slice(&json).ok();
         let input = serde_json::from_slice::<Input<'_>>(&json).ok();

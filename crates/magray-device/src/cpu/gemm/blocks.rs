@@ -29,21 +29,21 @@ impl Division {
     }
 
     /// The blocks of some items, panel after panel.
-    pub(in crate::cpu) fn places<I: Iterator<Item = usize>>(&self, items: I) -> Places<I> {
+    pub(in crate::cpu) fn blocks<I: Iterator<Item = usize>>(&self, items: I) -> Blocks<I> {
         let Self { rows, row_parts, part_rows, block_rows, .. } = *self;
-        Places { items, rows, row_parts, part_rows, block_rows, panel: 0, left: 0..0 }
+        Blocks { items, rows, row_parts, part_rows, block_rows, panel: 0, left: 0..0 }
     }
 }
 
 /// A block: some rows that meet one panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cpu) struct Place {
+pub(in crate::cpu) struct BlockIndex {
     pub(super) panel: usize,
     pub(super) from: usize,
     pub(super) rows: usize,
 }
 
-pub(in crate::cpu) struct Places<I> {
+pub(in crate::cpu) struct Blocks<I> {
     items: I,
     rows: usize,
     row_parts: usize,
@@ -54,7 +54,7 @@ pub(in crate::cpu) struct Places<I> {
     left: Range<usize>,
 }
 
-impl<I> Places<I> {
+impl<I> Blocks<I> {
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
@@ -65,11 +65,11 @@ impl<I> Places<I> {
     }
 }
 
-impl<I: Iterator<Item = usize>> Iterator for Places<I> {
-    type Item = Place;
+impl<I: Iterator<Item = usize>> Iterator for Blocks<I> {
+    type Item = BlockIndex;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Place> {
+    fn next(&mut self) -> Option<BlockIndex> {
         while self.left.is_empty() {
             let item = self.items.next()?;
             self.panel = item / self.row_parts;
@@ -79,7 +79,7 @@ impl<I: Iterator<Item = usize>> Iterator for Places<I> {
         let from = self.left.start;
         let rows = self.block_rows.min(self.left.len());
         self.left.start += rows;
-        Some(Place { panel: self.panel, from, rows })
+        Some(BlockIndex { panel: self.panel, from, rows })
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
             let mut first = 0;
             for rank in 1..=team {
                 let end = division.items() * rank / team;
-                for Place { panel, from, rows: count } in division.places(first..end) {
+                for BlockIndex { panel, from, rows: count } in division.blocks(first..end) {
                     prop_assert!(count > 0 && count <= block_rows);
                     prop_assert_eq!(from % PANEL, 0);
                     met[panel * rows + from..panel * rows + from + count].iter_mut().for_each(|met| *met += 1);

@@ -159,6 +159,11 @@ impl CudaOps {
         Ok(())
     }
 
+    /// Whether nothing is under way any more.
+    pub fn is_done(&self) -> bool {
+        !self.busy || self.stream.is_done()
+    }
+
     /// Memory of the GPU that these operations hold beside activations.
     pub fn scratch_bytes(&self) -> u64 {
         let buffers = [&self.batch, &self.sums.0, &self.bytes.0, &self.scales.0];

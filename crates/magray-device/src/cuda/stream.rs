@@ -65,6 +65,13 @@ impl Stream {
         Ok(())
     }
 
+    /// Whether all work is done, also where something went wrong in it: a wait reports that.
+    pub(super) fn is_done(&self) -> bool {
+        // SAFETY: the stream lives as long as `self`; without its context the driver refuses.
+        let state = self.context.bind().map(|()| unsafe { sys::cuStreamQuery(self.raw) });
+        !matches!(state, Ok(sys::CUresult::CUDA_ERROR_NOT_READY))
+    }
+
     /// Copies words of pinned memory to the GPU.
     ///
     /// # Safety

@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 const CPU_BATCH_TOKENS: u32 = 8_192;
 /// Tokens of a batch on a GPU: one pass over the largest.
 const GPU_BATCH_TOKENS: u32 = 32_768;
-/// One batch is computed while the next is at hand.
-const GPU_SLOTS: usize = 2;
+/// Batches that a worker may have: one that is computed and the next, which is begun beside it where there is a stream for it.
+const GPU_SLOTS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Threads that have no more of a batch begin with the next while the others end it.
 const CPU_SLOTS: usize = 2;
 /// A reset of a GPU by another process is noticed within this time.
@@ -84,7 +84,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let gpu = |gpu: &Gpu| DeviceSpec {
         kind: DeviceKind::Gpu,
         location: Location::Worker,
-        slots: GPU_SLOTS,
+        slots: gpu_slots(options),
         batch_tokens_max: gpu_tokens,
         memory: gpu.memory(options.encoder.gpu.rules.memory_limit_bytes),
     };
@@ -238,7 +238,7 @@ fn in_workers(
             worker: WorkerSpec {
                 device: gpu.device.clone(),
                 models: worker_models.clone(),
-                slots: GPU_SLOTS,
+                slots: gpu_slots(options),
                 slot_tokens_max: longest.max(GPU_BATCH_TOKENS as usize) + models.known_tokens(),
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
                 outputs_max: models.outputs_max(),
@@ -295,4 +295,9 @@ fn thread(
 ) -> Result<JoinHandle<()>, LoadError> {
     let dispatcher = Arc::clone(dispatcher);
     Ok(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&dispatcher))?)
+}
+
+/// One for each stream.
+fn gpu_slots(options: &EngineOptions) -> usize {
+    options.encoder.gpu.streams.clamp(*GPU_SLOTS.start(), *GPU_SLOTS.end())
 }

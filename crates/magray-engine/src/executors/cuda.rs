@@ -123,9 +123,36 @@ impl NativeModel for CudaExecutor {
         self.streams.iter_mut().fold(result, |result, stream| result.and(stream.collect(outputs, out)))
     }
 
-    /// The recordings of passes go with their memory, so the next pass of each size is recorded again.
+    /// Texts of one pass, while all weights are there and a stream has nothing to do.
+    fn begin(&mut self, texts: &[Tokens<'_>], skip: usize) -> Result<Option<usize>, GpuError> {
+        if !self.weights.is_resident() {
+            return Err(DeviceError::Away.into());
+        }
+        if self.weights.on_their_way().is_some() {
+            return Ok(None);
+        }
+        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        let [pass] = &plan_passes(&lengths, self.tokens_a_pass)[..] else { return Ok(None) };
+        let Some(key) = self.streams.iter().position(|stream| stream.texts.is_none()) else { return Ok(None) };
+        self.streams[key].start(&self.model, texts, pass.clone(), skip);
+        Ok(Some(key))
+    }
+
+    fn is_done(&mut self, key: usize) -> bool {
+        self.streams.get(key).is_none_or(|stream| stream.ops.is_done())
+    }
+
+    fn finish(&mut self, key: usize, rows: &mut Vec<f32>) -> Result<(), GpuError> {
+        let outputs = self.outputs();
+        let Some(stream) = self.streams.get_mut(key) else { return Ok(()) };
+        rows.resize(stream.texts.as_ref().map_or(0, |texts| texts.len() * outputs), 0.0);
+        stream.collect(outputs, rows)
+    }
+
+    /// The recordings of passes go with their memory, so the next pass of each size is recorded again. Streams whose
+    /// answers were not taken yet keep theirs.
     fn trim(&mut self) {
-        for stream in &mut self.streams {
+        for stream in self.streams.iter_mut().filter(|stream| stream.texts.is_none()) {
             stream.ops.trim();
             stream.work = self.model.workspace(&self.cuda);
         }
@@ -135,7 +162,7 @@ impl NativeModel for CudaExecutor {
 
     /// Memory of a burst that is long over goes back to the pool.
     fn tend(&mut self) {
-        for stream in &mut self.streams {
+        for stream in self.streams.iter_mut().filter(|stream| stream.texts.is_none()) {
             if stream.ops.age() {
                 stream.ops.release();
                 stream.work = self.model.workspace(&self.cuda);

@@ -49,6 +49,22 @@ pub trait Executor: Send + Sync {
     /// The devices' memory. Waits for nothing.
     fn memory(&self) -> MemoryStats;
 
+    /// Begins to compute whole texts of a model that is loaded, beside those that were begun before, and returns at once.
+    /// `None`: it cannot, now or ever; [`Executor::run`] can when nothing is under way.
+    fn begin(&self, _model: usize, _texts: &[Tokens<'_>], _skip: usize) -> Result<Option<UnderWay>, Failure> {
+        Ok(None)
+    }
+
+    /// Whether texts that were begun are computed, or failed.
+    fn is_done(&self, _under_way: &UnderWay) -> bool {
+        true
+    }
+
+    /// Waits for texts that were begun and takes their rows.
+    fn finish(&self, _under_way: UnderWay, _outcomes: &mut Outcomes) -> Result<(), Failure> {
+        Err(Failure::unsupported("texts under way"))
+    }
+
     /// Computes jobs of whole texts until no more are at hand. One that can begin the next job before the last is done does
     /// so here.
     fn run_all(&self, model: usize, feed: &dyn Feed) {
@@ -91,6 +107,15 @@ pub struct Label {
     pub name: String,
     /// Names it for ever.
     pub uuid: String,
+}
+
+/// Texts that an executor has begun to compute.
+#[derive(Debug)]
+pub struct UnderWay {
+    /// Their model.
+    pub model: usize,
+    /// How the executor finds them among those of the model.
+    pub key: usize,
 }
 
 /// Steps to compute together.

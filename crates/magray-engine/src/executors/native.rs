@@ -4,7 +4,7 @@
 use super::feed::Feed;
 use super::run_one_by_one;
 use super::{Arrival, Arriving, Executor, ExecutorModel, Failure, FailureKind, FilledImage};
-use super::{InjectedFault, Label, ModelSource, NewTokens, OnFilled, Origin, Outcomes, SequenceStep, Steps};
+use super::{InjectedFault, Label, ModelSource, NewTokens, OnFilled, Origin, Outcomes, SequenceStep, Steps, UnderWay};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::{Synthetic, TensorSource};
 use crate::packed::Tokens;
@@ -82,6 +82,21 @@ pub(crate) trait NativeModel: Send {
             outcomes.rows.resize(texts.len() * self.outputs(), 0.0);
             Ok(self.run(texts, skip, &mut outcomes.rows)?)
         });
+    }
+
+    /// Begins to compute texts beside others that are under way; `None`: it cannot now.
+    fn begin(&mut self, _: &[Tokens<'_>], _skip: usize) -> Result<Option<usize>, GpuError> {
+        Ok(None)
+    }
+
+    /// Whether what was begun under this key is computed.
+    fn is_done(&mut self, _key: usize) -> bool {
+        true
+    }
+
+    /// Waits for what was begun under this key, and writes its rows.
+    fn finish(&mut self, _key: usize, _rows: &mut Vec<f32>) -> Result<(), GpuError> {
+        Err(unsupported("nothing_under_way"))
     }
 
     /// Lets go of the state of a sequence.
@@ -300,6 +315,29 @@ impl Executor for Native {
         });
         *waited = took;
         Ok(ran?)
+    }
+
+    fn begin(&self, model: usize, texts: &[Tokens<'_>], skip: usize) -> Result<Option<UnderWay>, Failure> {
+        match &mut *self.place(model) {
+            Some(hosted) if hosted.model.is_resident() => {
+                let key = hosted.model.begin(texts, skip)?;
+                Ok(key.map(|key| UnderWay { model, key }))
+            }
+            _ => Err(Failure::not_loaded()),
+        }
+    }
+
+    fn is_done(&self, under_way: &UnderWay) -> bool {
+        self.place(under_way.model).as_mut().is_none_or(|hosted| hosted.model.is_done(under_way.key))
+    }
+
+    fn finish(&self, under_way: UnderWay, outcomes: &mut Outcomes) -> Result<(), Failure> {
+        outcomes.new_tokens.clear();
+        outcomes.waited = Duration::ZERO;
+        match &mut *self.place(under_way.model) {
+            Some(hosted) => Ok(hosted.model.finish(under_way.key, &mut outcomes.rows)?),
+            None => Err(Failure::not_loaded()),
+        }
     }
 
     fn run_all(&self, model: usize, feed: &dyn Feed) {

@@ -43,6 +43,7 @@ impl Suite<'_> {
         self.check_rows(&*executor);
         self.check_moves(&*executor);
         self.check_feed(&*executor);
+        self.check_side_by_side(&*executor);
         self.check_parts(&*executor);
         self.check_full_memory(&*executor);
         (0..MODELS).for_each(|model| executor.release(model));
@@ -120,6 +121,28 @@ impl Suite<'_> {
         for (at, texts) in jobs.iter().enumerate() {
             let answer = done[&at].as_ref().unwrap_or_else(|failure| panic!("a job failed: {failure}"));
             self.assert_near(answer, &rows(executor, 0, texts), "rows of a job and of a batch");
+        }
+    }
+
+    /// Batches that are under way together have the rows that each has alone, in whatever order they are finished.
+    fn check_side_by_side(&self, executor: &dyn Executor) {
+        let texts = self.texts(5.min(self.texts_max));
+        let batches = [&texts[..1], &texts[..], &texts[texts.len() - 1..]];
+        let expected: Vec<Vec<f32>> = batches.iter().map(|texts| rows(executor, 0, texts)).collect();
+        let begin = |texts: &&[Vec<u32>]| {
+            let tokens: Vec<Tokens<'_>> = texts.iter().map(|ids| Tokens { ids, types: &[] }).collect();
+            let begun = executor.begin(0, &tokens, 0);
+            begun.unwrap_or_else(|failure| panic!("a batch was not begun: {failure}"))
+        };
+        let mut begun: Vec<_> =
+            batches.iter().zip(&expected).filter_map(|(texts, rows)| Some((begin(texts)?, rows))).collect();
+        while let Some((under_way, expected)) = begun.pop() {
+            executor.tend();
+            while !executor.is_done(&under_way) {}
+            let mut outcomes = Outcomes::default();
+            let finished = executor.finish(under_way, &mut outcomes);
+            finished.unwrap_or_else(|failure| panic!("a batch beside others failed: {failure}"));
+            self.assert_near(&outcomes.rows, expected, "rows of a batch beside others");
         }
     }
 

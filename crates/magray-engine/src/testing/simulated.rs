@@ -52,7 +52,12 @@ pub(crate) struct SimulatedModel {
     room_bytes: u64,
     /// The state of sequences.
     sequences: Sequences,
+    /// Batches that were begun: their rows, and when they are there.
+    begun: Vec<Option<(Vec<f32>, Instant)>>,
 }
+
+/// Batches that may be under way.
+const UNDER_WAY_MAX: usize = 2;
 
 #[derive(Debug)]
 struct Memory {
@@ -104,6 +109,7 @@ impl SimulatedDevice {
             room_tokens: 0,
             room_bytes: 0,
             sequences: Sequences::new(shape.vocab, shared.gpu.kv_tokens_max),
+            begun: vec![None; UNDER_WAY_MAX],
         };
         Ok((model, precision))
     }
@@ -125,12 +131,15 @@ impl NativeDevice for SimulatedDevice {
 }
 
 impl Shared {
+    /// The time that a batch of this many tokens takes.
+    fn time_of(&self, tokens: usize) -> Duration {
+        let SimulatedGpu { batch_us, token_ns, .. } = self.gpu;
+        Duration::from_micros(batch_us).saturating_add(Duration::from_nanos(token_ns.saturating_mul(tokens as u64)))
+    }
+
     /// Lets a batch of this many tokens take its time.
     fn take_time(&self, tokens: usize, began: Instant) {
-        let SimulatedGpu { batch_us, token_ns, .. } = self.gpu;
-        let takes = Duration::from_micros(batch_us)
-            .saturating_add(Duration::from_nanos(token_ns.saturating_mul(tokens as u64)));
-        std::thread::sleep(takes.saturating_sub(began.elapsed()));
+        std::thread::sleep(self.time_of(tokens).saturating_sub(began.elapsed()));
     }
 
     /// Whether it still works.
@@ -147,6 +156,16 @@ impl Shared {
 }
 
 impl SimulatedModel {
+    /// Computes a batch, and says how long it should take.
+    fn compute(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<Duration, GpuError> {
+        self.device.check()?;
+        assert!(self.is_resident, "who gives it batches knows that its weights are there");
+        let tokens = texts.iter().map(|text| text.ids.len()).sum();
+        self.make_room(tokens)?;
+        self.executor.run(texts, skip, out);
+        Ok(self.device.time_of(tokens))
+    }
+
     /// Takes the memory that a batch needs beyond what is there.
     fn make_room(&mut self, tokens: usize) -> Result<(), CudaError> {
         if tokens > self.room_tokens {
@@ -166,12 +185,32 @@ impl NativeModel for SimulatedModel {
 
     fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
         let began = Instant::now();
+        let takes = self.compute(texts, skip, out)?;
+        std::thread::sleep(takes.saturating_sub(began.elapsed()));
+        Ok(())
+    }
+
+    /// Computed at once; the rows are there when the batch has taken its time.
+    fn begin(&mut self, texts: &[Tokens<'_>], skip: usize) -> Result<Option<usize>, GpuError> {
+        let began = Instant::now();
+        let Some(key) = self.begun.iter().position(Option::is_none) else { return Ok(None) };
+        let mut rows = vec![0.0; texts.len() * self.outputs()];
+        let takes = self.compute(texts, skip, &mut rows)?;
+        self.begun[key] = Some((rows, began + takes));
+        Ok(Some(key))
+    }
+
+    fn is_done(&mut self, key: usize) -> bool {
+        self.begun.get(key).and_then(Option::as_ref).is_none_or(|(_, done)| *done <= Instant::now())
+    }
+
+    fn finish(&mut self, key: usize, rows: &mut Vec<f32>) -> Result<(), GpuError> {
+        rows.clear();
         self.device.check()?;
-        assert!(self.is_resident, "who gives it batches knows that its weights are there");
-        let tokens = texts.iter().map(|text| text.ids.len()).sum();
-        self.make_room(tokens)?;
-        self.executor.run(texts, skip, out);
-        self.device.take_time(tokens, began);
+        if let Some((computed, done)) = self.begun.get_mut(key).and_then(Option::take) {
+            std::thread::sleep(done.saturating_duration_since(Instant::now()));
+            *rows = computed;
+        }
         Ok(())
     }
 

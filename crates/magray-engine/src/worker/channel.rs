@@ -86,6 +86,26 @@ impl Incoming {
         Ok(decode(&self.buffer[payload])?)
     }
 
+    /// Whether a whole message is at hand; waits for nothing.
+    pub(super) fn has_next(&mut self) -> Result<bool, ChannelError> {
+        if self.whole()?.is_none() {
+            self.make_room();
+            match self.receive(RecvFlags::DONTWAIT) {
+                Ok(0) => return Err(ChannelError::Closed),
+                Ok(bytes) => self.unread.end += bytes,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::CONNRESET | Errno::PIPE) => return Err(ChannelError::Closed),
+                Err(error) => return Err(ChannelError::Io(error.into())),
+            }
+        }
+        Ok(self.whole()?.is_some())
+    }
+
+    /// Whether this machine has cores enough for a thread that asks again and again.
+    pub(super) fn may_spin(&self) -> bool {
+        !self.spin.is_zero()
+    }
+
     /// Gives up waiting after this time; `None`: never.
     pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), ChannelError> {
         Ok(self.stream.set_read_timeout(timeout.map(|timeout| timeout.max(Duration::from_millis(1))))?)
@@ -121,14 +141,19 @@ impl Incoming {
         Ok(None)
     }
 
-    /// Takes what has arrived; waits until something has.
-    fn fill(&mut self) -> Result<(), ChannelError> {
+    /// Room behind what has arrived.
+    fn make_room(&mut self) {
         if self.unread.is_empty() {
             self.unread = 0..0;
         } else if self.buffer.len() - self.unread.end < HEADER_BYTES {
             self.buffer.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
         }
+    }
+
+    /// Takes what has arrived; waits until something has.
+    fn fill(&mut self) -> Result<(), ChannelError> {
+        self.make_room();
         let began = Instant::now();
         let mut flags = RecvFlags::DONTWAIT;
         if self.spin.is_zero() {

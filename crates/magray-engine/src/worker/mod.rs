@@ -4,6 +4,7 @@
 //! They talk over a socket, which is the worker's stdin, and share memory for token ids and answers. A worker ends with
 //! its supervisor, however that ends: the system closes the socket, and a thread of the worker waits for just that.
 
+mod batches;
 mod channel;
 mod confine;
 mod handle;

@@ -1,17 +1,18 @@
-//! The worker process: opens its device, then answers one batch after the other while models come and go beside it.
+//! The worker process: opens its device, then answers batches while models come and go beside it.
 //! Decides nothing about failures: it reports them, and waits for what the supervisor makes of it.
 
+use super::batches::Batches;
 use super::channel::{ChannelError, Incoming, SharedOutgoing};
 use super::confine;
 use super::holdings::Holdings;
-use super::message::{Batch, FromWorker, Image, ToSupervisor, ToWorker, TurnStep};
+use super::message::{FromWorker, Image, ToSupervisor, ToWorker};
 use super::sandbox::{self, Targets, attempt_all};
-use super::slots::{Slots, Staged};
+use super::slots::Slots;
 use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
 use super::transfers::Transfers;
 use super::wire::{Garbled, decode, field_of};
-use crate::executors::{Executor, Failure, FailureKind, Label, Outcomes, SequenceStep, Steps};
+use crate::executors::{Executor, Failure, FailureKind, Label};
 #[cfg(feature = "testing")]
 use crate::testing::WorkerFaults;
 use serde::Serialize;
@@ -19,7 +20,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Why a worker ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -134,15 +135,16 @@ fn run(
     start_heartbeats(outgoing.clone(), &executor, Arc::clone(&holdings), is_frozen)?;
     start_tending(&executor)?;
     let transfers = Transfers::start(Arc::clone(&executor), &spec, holdings, outgoing.clone())?;
-    let models = spec.models.len();
-    let (staged, outcomes) = (Staged::default(), Outcomes::default());
-    let mut worker = Worker { executor, models, slots, staged, outcomes };
+    let mut batches = Batches::new(executor, spec.models.len(), slots, outgoing.clone());
     loop {
+        while batches.are_under_way() && !incoming.has_next()? {
+            batches.collect(incoming.may_spin())?;
+        }
         match incoming.next()? {
-            ToWorker::Batch(batch) => worker.answer(batch, outgoing)?,
-            ToWorker::Turn { batch, steps } => worker.take_turn(batch, &steps, outgoing)?,
-            ToWorker::Free { sequence } => worker.executor.free(sequence),
-            ToWorker::Trim => worker.executor.trim(),
+            ToWorker::Batch(batch) => batches.take(batch)?,
+            ToWorker::Turn { batch, steps } => batches.take_turn(batch, &steps)?,
+            ToWorker::Free { sequence } => batches.executor().free(sequence),
+            ToWorker::Trim => batches.settled()?.trim(),
             ToWorker::Load { model, image } => {
                 let fd = if image == Image::None { None } else { incoming.take_fd() };
                 transfers.load(model, image, fd)?;
@@ -150,9 +152,10 @@ fn run(
             ToWorker::Offload { model } => transfers.offload(model)?,
             ToWorker::Forget { model } => transfers.forget(model)?,
             ToWorker::Stop => {
+                let executor = Arc::clone(batches.settled()?);
                 drop(transfers);
                 // The end of the process frees everything at once; the driver would take its time for each model.
-                std::mem::forget(Arc::clone(&worker.executor));
+                std::mem::forget(executor);
                 return Ok(());
             }
             ToWorker::Open(_) | ToWorker::Survey(_) | ToWorker::Attempt(_) | ToWorker::Memory(_) => {
@@ -216,64 +219,4 @@ fn start_tending(executor: &Arc<dyn Executor>) -> io::Result<()> {
     };
     std::thread::Builder::new().name("tend".to_owned()).spawn(tend)?;
     Ok(())
-}
-
-/// What answers batches.
-struct Worker {
-    executor: Arc<dyn Executor>,
-    models: usize,
-    slots: Slots,
-    staged: Staged,
-    outcomes: Outcomes,
-}
-
-impl Worker {
-    fn answer(&mut self, batch: Batch, outgoing: &SharedOutgoing) -> Result<(), ServeError> {
-        let (name, slot) = (batch.batch, batch.slot as usize);
-        self.slots.stage(batch.slot, batch.extent, &mut self.staged)?;
-        let event = match self.compute(batch, &[])? {
-            Ok(compute) => {
-                self.slots.put_rows(slot, &self.outcomes.rows);
-                FromWorker::Finished { batch: name, slot, compute }
-            }
-            Err(problem) => FromWorker::Failed { batch: name, slot, problem },
-        };
-        Ok(outgoing.send(&ToSupervisor::Event(event))?)
-    }
-
-    /// Computes steps of sequences and says what came of them.
-    fn take_turn(&mut self, batch: Batch, steps: &[TurnStep], outgoing: &SharedOutgoing) -> Result<(), ServeError> {
-        let (name, slot) = (batch.batch, batch.slot as usize);
-        self.slots.stage(batch.slot, batch.extent, &mut self.staged)?;
-        if steps.len() != batch.extent.texts as usize {
-            return Err(Garbled("steps without their tokens").into());
-        }
-        let event = match self.compute(batch, steps)? {
-            Ok(compute) => {
-                let new = std::mem::take(&mut self.outcomes.new_tokens);
-                FromWorker::Turned { batch: name, slot, compute, new }
-            }
-            Err(problem) => FromWorker::Failed { batch: name, slot, problem },
-        };
-        Ok(outgoing.send(&ToSupervisor::Event(event))?)
-    }
-
-    /// Computes the staged batch, or steps where there are some; says how long that took. The inner error is the executor's.
-    fn compute(&mut self, batch: Batch, steps: &[TurnStep]) -> Result<Result<Duration, Failure>, ServeError> {
-        let Self { executor, models, staged, outcomes, .. } = self;
-        let model = batch.model as usize;
-        if model >= *models {
-            return Err(Garbled("a batch for a model that is not there").into());
-        }
-        let began = Instant::now();
-        let (texts, skip) = (staged.texts(), batch.skip as usize);
-        let with_tokens = steps.iter().zip(&texts).map(|(step, text)| {
-            let TurnStep { sequence, from, new_tokens_max } = *step;
-            SequenceStep { sequence, from, ids: text.ids, new_tokens_max }
-        });
-        let parts: Vec<SequenceStep<'_>> = with_tokens.collect();
-        let steps = if parts.is_empty() { Steps::Texts { texts: &texts, skip } } else { Steps::Parts(&parts) };
-        let ran = executor.run(model, steps, outcomes);
-        Ok(ran.map(|()| began.elapsed().saturating_sub(outcomes.waited)))
-    }
 }

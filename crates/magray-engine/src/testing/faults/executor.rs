@@ -3,8 +3,9 @@
 
 use super::{Clock, FaultKind, FaultPlan, FaultPlanError, Place, Script};
 use crate::executors::{Arrival, Executor, Failure, FailureKind, FilledImage, InjectedFault, Label, OnFilled};
-use crate::executors::{Outcomes, Steps};
+use crate::executors::{Outcomes, Steps, UnderWay};
 use crate::gpu::{GpuError, MemoryStats};
+use crate::packed::Tokens;
 use crate::testing::FaultOrder;
 use magray_device::SharedMemory;
 use magray_device::cuda::CudaError;
@@ -31,7 +32,7 @@ impl WorkerFaults {
     /// The executor with faults of batches and loads.
     pub(crate) fn around(&self, inner: Arc<dyn Executor>) -> Arc<dyn Executor> {
         let [batches, loads] = [Place::Batch, Place::Load].map(|place| Mutex::new(self.script(place)));
-        Arc::new(FaultyExecutor { inner, batches, loads })
+        Arc::new(FaultyExecutor { inner, batches, loads, decided: Mutex::default() })
     }
 
     /// Tells whether heartbeats are held back now.
@@ -99,9 +100,15 @@ struct FaultyExecutor {
     inner: Arc<dyn Executor>,
     batches: Mutex<WorkerScript>,
     loads: Mutex<WorkerScript>,
+    /// The faults of a batch that could not be begun beside others, until it is run.
+    decided: Mutex<Option<BatchFaults>>,
 }
 
 impl FaultyExecutor {
+    fn next_batch(&self, steps: Steps<'_>) -> BatchFaults {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).next_batch(steps)
+    }
+
     fn fail_batch(&self, model: usize, fault: FaultKind) -> Result<(), Failure> {
         let planned = |error: CudaError| Err(GpuError::from(error).into());
         match fault {
@@ -148,7 +155,8 @@ impl Executor for FaultyExecutor {
 
     fn run(&self, model: usize, steps: Steps<'_>, outcomes: &mut Outcomes) -> Result<(), Failure> {
         let began = Instant::now();
-        let faults = self.batches.lock().unwrap_or_else(PoisonError::into_inner).next_batch(steps);
+        let decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let faults = decided.unwrap_or_else(|| self.next_batch(steps));
         if let Some(fault) = faults.fault {
             self.fail_batch(model, fault)?;
         }
@@ -165,6 +173,24 @@ impl Executor for FaultyExecutor {
 
     fn memory(&self) -> MemoryStats {
         self.inner.memory()
+    }
+
+    /// A batch with a fault is computed by itself.
+    fn begin(&self, model: usize, texts: &[Tokens<'_>], skip: usize) -> Result<Option<UnderWay>, Failure> {
+        let faults = self.next_batch(Steps::Texts { texts, skip });
+        let begun = if faults == BatchFaults::default() { self.inner.begin(model, texts, skip)? } else { None };
+        if begun.is_none() {
+            *self.decided.lock().unwrap_or_else(PoisonError::into_inner) = Some(faults);
+        }
+        Ok(begun)
+    }
+
+    fn is_done(&self, under_way: &UnderWay) -> bool {
+        self.inner.is_done(under_way)
+    }
+
+    fn finish(&self, under_way: UnderWay, outcomes: &mut Outcomes) -> Result<(), Failure> {
+        self.inner.finish(under_way, outcomes)
     }
 
     fn free(&self, sequence: u64) {

@@ -1,0 +1,169 @@
+//! The batches of a worker: computed side by side where the executor can do that, and answered as they are done.
+//! Reads no messages, and holds no more batches than there are slots.
+
+use super::channel::SharedOutgoing;
+use super::message::{Batch, FromWorker, ToSupervisor, TurnStep};
+use super::serve::ServeError;
+use super::slots::{Slots, Staged};
+use super::wire::Garbled;
+use crate::executors::{Executor, Failure, Outcomes, SequenceStep, Steps, UnderWay};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Answers batches.
+pub(super) struct Batches {
+    executor: Arc<dyn Executor>,
+    models: usize,
+    slots: Slots,
+    outgoing: SharedOutgoing,
+    staged: Staged,
+    outcomes: Outcomes,
+    /// The oldest first.
+    under_way: VecDeque<Begun>,
+    /// When the last batch was done.
+    last_done: Instant,
+    /// Batches that were computed.
+    done: u64,
+}
+
+/// A worker computes this many batches one by one before it computes some side by side. What ended the worker before it is
+/// tried again in the first of them, and whichever ends this one is known then.
+const ONE_BY_ONE: u64 = 64;
+
+/// A batch that is being computed.
+struct Begun {
+    batch: Batch,
+    at: Instant,
+    texts: UnderWay,
+}
+
+impl Batches {
+    pub(super) fn new(executor: Arc<dyn Executor>, models: usize, slots: Slots, outgoing: SharedOutgoing) -> Self {
+        Self {
+            executor,
+            models,
+            slots,
+            outgoing,
+            staged: Staged::default(),
+            outcomes: Outcomes::default(),
+            under_way: VecDeque::new(),
+            last_done: Instant::now(),
+            done: 0,
+        }
+    }
+
+    pub(super) fn executor(&self) -> &dyn Executor {
+        &*self.executor
+    }
+
+    pub(super) fn are_under_way(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// The executor with nothing under way.
+    pub(super) fn settled(&mut self) -> Result<&Arc<dyn Executor>, ServeError> {
+        while let Some(begun) = self.under_way.pop_front() {
+            self.finish(begun)?;
+        }
+        Ok(&self.executor)
+    }
+
+    /// Answers a batch that is done, if one is. Without cores to spare it waits for the oldest.
+    pub(super) fn collect(&mut self, may_spin: bool) -> Result<(), ServeError> {
+        let done = self.under_way.iter().position(|begun| self.executor.is_done(&begun.texts));
+        match self.under_way.remove(done.unwrap_or(if may_spin { usize::MAX } else { 0 })) {
+            Some(begun) => self.finish(begun),
+            None => {
+                std::hint::spin_loop();
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins a batch beside those under way, or computes it after them.
+    pub(super) fn take(&mut self, batch: Batch) -> Result<(), ServeError> {
+        self.stage(&batch)?;
+        let at = Instant::now();
+        let began = match self.done >= ONE_BY_ONE {
+            true => self.executor.begin(batch.model as usize, &self.staged.texts(), batch.skip as usize),
+            false => Ok(None),
+        };
+        match began {
+            Ok(Some(texts)) => {
+                self.under_way.push_back(Begun { batch, at, texts });
+                Ok(())
+            }
+            Ok(None) => {
+                self.settled()?;
+                let computed = self.compute(&batch, &[]);
+                self.answer(&batch, computed)
+            }
+            Err(failure) => self.answer(&batch, Err(failure)),
+        }
+    }
+
+    /// Computes steps of sequences and says what came of them.
+    pub(super) fn take_turn(&mut self, batch: Batch, steps: &[TurnStep]) -> Result<(), ServeError> {
+        self.settled()?;
+        self.stage(&batch)?;
+        if steps.len() != batch.extent.texts as usize {
+            return Err(Garbled("steps without their tokens").into());
+        }
+        let (name, slot) = (batch.batch, batch.slot as usize);
+        let event = match self.compute(&batch, steps) {
+            Ok(compute) => {
+                let new = std::mem::take(&mut self.outcomes.new_tokens);
+                FromWorker::Turned { batch: name, slot, compute, new }
+            }
+            Err(problem) => FromWorker::Failed { batch: name, slot, problem },
+        };
+        self.tell(event)
+    }
+
+    fn stage(&mut self, batch: &Batch) -> Result<(), ServeError> {
+        if batch.model as usize >= self.models {
+            return Err(Garbled("a batch for a model that is not there").into());
+        }
+        Ok(self.slots.stage(batch.slot, batch.extent, &mut self.staged)?)
+    }
+
+    fn finish(&mut self, begun: Begun) -> Result<(), ServeError> {
+        let finished = self.executor.finish(begun.texts, &mut self.outcomes);
+        // While another batch was computed, this one mostly waited.
+        let compute = begun.at.max(self.last_done).elapsed();
+        self.answer(&begun.batch, finished.map(|()| compute))
+    }
+
+    fn answer(&mut self, batch: &Batch, computed: Result<Duration, Failure>) -> Result<(), ServeError> {
+        self.last_done = Instant::now();
+        self.done += 1;
+        let (name, slot) = (batch.batch, batch.slot as usize);
+        self.tell(match computed {
+            Ok(compute) => {
+                self.slots.put_rows(slot, &self.outcomes.rows);
+                FromWorker::Finished { batch: name, slot, compute }
+            }
+            Err(problem) => FromWorker::Failed { batch: name, slot, problem },
+        })
+    }
+
+    fn tell(&self, event: FromWorker) -> Result<(), ServeError> {
+        Ok(self.outgoing.send(&ToSupervisor::Event(event))?)
+    }
+
+    /// Computes the staged batch, or steps where there are some; says how long that took.
+    fn compute(&mut self, batch: &Batch, steps: &[TurnStep]) -> Result<Duration, Failure> {
+        let Self { executor, staged, outcomes, .. } = self;
+        let began = Instant::now();
+        let (texts, skip) = (staged.texts(), batch.skip as usize);
+        let with_tokens = steps.iter().zip(&texts).map(|(step, text)| {
+            let TurnStep { sequence, from, new_tokens_max } = *step;
+            SequenceStep { sequence, from, ids: text.ids, new_tokens_max }
+        });
+        let parts: Vec<SequenceStep<'_>> = with_tokens.collect();
+        let steps = if parts.is_empty() { Steps::Texts { texts: &texts, skip } } else { Steps::Parts(&parts) };
+        executor.run(batch.model as usize, steps, outcomes)?;
+        Ok(began.elapsed().saturating_sub(outcomes.waited))
+    }
+}

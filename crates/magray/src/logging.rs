@@ -5,7 +5,9 @@ use std::{io, sync::OnceLock};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{
-    Layer, Registry, fmt,
+    Layer, Registry,
+    filter::Targets,
+    fmt,
     layer::{Layered, SubscriberExt},
     reload,
     util::SubscriberInitExt,
@@ -19,20 +21,24 @@ pub(crate) enum LogFormat {
 }
 
 struct Log {
-    level: reload::Handle<LevelFilter, Registry>,
+    filter: reload::Handle<Targets, Registry>,
     format: LogFormat,
+    shows_moves: bool,
 }
+
+/// Which models move and which devices come and go. Told by servers unless only errors are wanted.
+const MOVES: [&str; 2] = ["magray::residency", "magray::health"];
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
+type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
 
 /// Starts the log of this process; a second start changes nothing.
-pub(crate) fn start(level: &str, format: LogFormat) {
-    let (filter, handle) = reload::Layer::new(read_level(level));
+pub(crate) fn start(level: &str, format: LogFormat, shows_moves: bool) {
+    let (filter, handle) = reload::Layer::new(filter_of(level, shows_moves));
     if Registry::default().with(filter).with(lines(format)).try_init().is_ok() {
         // Only the first start comes here.
-        let _ = LOG.set(Log { level: handle, format });
+        let _ = LOG.set(Log { filter: handle, format, shows_moves });
         if format == LogFormat::Json {
             log_panics();
         }
@@ -47,7 +53,7 @@ fn log_panics() {
 pub(crate) fn set_level(level: &str) {
     if let Some(log) = LOG.get() {
         // It fails only where there is no log any more.
-        let _ = log.level.reload(read_level(level));
+        let _ = log.filter.reload(filter_of(level, log.shows_moves));
     }
 }
 
@@ -55,9 +61,11 @@ pub(crate) fn is_json() -> bool {
     LOG.get().is_some_and(|log| log.format == LogFormat::Json)
 }
 
-fn read_level(level: &str) -> LevelFilter {
+fn filter_of(level: &str, shows_moves: bool) -> Targets {
     // A word that is none of these cannot come from the table of settings.
-    level.parse().unwrap_or(LevelFilter::WARN)
+    let level = level.parse().unwrap_or(LevelFilter::WARN);
+    let of_moves = if shows_moves && level == LevelFilter::WARN { LevelFilter::INFO } else { level };
+    MOVES.into_iter().fold(Targets::new().with_default(level), |filter, target| filter.with_target(target, of_moves))
 }
 
 fn lines(format: LogFormat) -> Box<dyn Layer<Filtered> + Send + Sync> {

@@ -185,7 +185,7 @@ impl State {
         let (name, bytes) = (self.packer.name(model), self.packer.bytes(model, precision));
         let took_ms = started.elapsed().as_micros() as f64 / 1000.0;
         let memory_free = self.packer.executor.memory().free;
-        tracing::info!(target: "magray::engine", device = "cpu", model = name, took_ms, bytes, memory_free, "{what}");
+        tracing::info!(target: "magray::residency", device = "cpu", model = name, took_ms, bytes, memory_free, "{what}");
     }
 }
 

@@ -329,7 +329,7 @@ impl Inner {
         match ending {
             Ending::Rested => {
                 let took_ms = self.lock().rested.map(|(_, since)| milliseconds(since.elapsed()));
-                tracing::info!(target: "magray::engine", device = %self.spec.name, took_ms, memory_used = 0, "a worker rests");
+                tracing::info!(target: "magray::residency", device = %self.spec.name, took_ms, memory_used = 0, "a worker rests");
             }
             _ if self.lock().is_closed => {}
             _ => tracing::warn!(target: "magray::engine", device = %self.spec.name, ?ending, "a worker ended"),

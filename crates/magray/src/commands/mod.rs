@@ -36,8 +36,17 @@ impl Context {
 
     /// Settles all settings, and starts the log as they say; these flags win over the rest.
     pub(crate) fn settle(&self, flags: &[FlagValue]) -> Result<Config, ConfigError> {
+        self.settle_with_log(flags, false)
+    }
+
+    /// As [`Context::settle`], with a log that tells which models move and which devices come and go.
+    pub(crate) fn settle_for_server(&self, flags: &[FlagValue]) -> Result<Config, ConfigError> {
+        self.settle_with_log(flags, true)
+    }
+
+    fn settle_with_log(&self, flags: &[FlagValue], shows_moves: bool) -> Result<Config, ConfigError> {
         let config = read_settings(self.config_file.as_deref(), flags)?;
-        logging::start(&config.log_level(), config.log_format());
+        logging::start(&config.log_level(), config.log_format(), shows_moves);
         Ok(config)
     }
 }

@@ -119,7 +119,7 @@ impl ServedArgs {
             cpu_path: None,
         };
         let flags: Vec<FlagValue> = compute.flags().into_iter().chain(others).collect();
-        let config = context.settle(&flags)?;
+        let config = context.settle_for_server(&flags)?;
         let settings = config.server()?;
         let names = if self.models.is_empty() { &settings.models } else { &self.models };
         let engine = engine_options(names, self.simulated_gpus, &config, &context.console)?;

@@ -371,7 +371,8 @@ const GENERAL: &[Setting] = &[
         "log.level",
         Kind::Choice(LEVELS),
         "warn",
-        "The lowest level that is logged on stderr. `info` has a line for each request of a server.",
+        "The lowest level that is logged on stderr. `info` has a line for each request of a server. At `warn` a server also \
+         tells which models move and which devices come and go.",
     )
     .env(&["MAGRAY_LOG"])
     .flag("--log-level"),

@@ -123,3 +123,26 @@ fn in_json_nothing_on_stderr_is_anything_else() {
     assert!(said("listening on") && said("stopping"), "{lines:?}");
     assert!(lines.iter().all(|line| line["level"].is_string() && line["timestamp"].is_string()), "{lines:?}");
 }
+
+#[test]
+fn every_move_of_a_model_is_logged_by_default_with_its_time_and_the_memory_left() {
+    let server = Setup::on_gpu("").start();
+    server.post("/v1/embeddings", r#"{"input":"river"}"#).ok();
+    server.post("/gpu/offload", "").ok();
+    server.post("/gpu/release", "").ok();
+    for told in ["a model is on its device", "a model has left its device", "a model is in no memory"] {
+        wait_for(told, || server.said().contains(told));
+        let line = server.said().lines().find(|line| line.contains(told)).unwrap().to_owned();
+        let memory = if told.contains("no memory") { "images_left=" } else { "memory_free=" };
+        assert!(line.contains("INFO") && line.contains("took_ms=") && line.contains(memory), "{line}");
+    }
+    assert!(!server.said().contains("magray::access"), "requests are told only where that is asked for");
+}
+
+#[test]
+fn moves_are_not_logged_where_only_errors_are_wanted() {
+    let server = Setup::on_gpu("").arg("--log-level").arg("error").start();
+    server.post("/v1/embeddings", r#"{"input":"river"}"#).ok();
+    server.post("/gpu/offload", "").ok();
+    assert!(!server.said().contains("INFO"), "{}", server.said());
+}

@@ -51,7 +51,7 @@ impl Inner {
         if bytes > 0 {
             let (model, took_ms, images_left) =
                 (&self.spec.names[model], milliseconds(began.elapsed()), self.spec.images.bytes());
-            tracing::info!(target: "magray::engine", model, took_ms, bytes, images_left, "a model is in no memory");
+            tracing::info!(target: "magray::residency", model, took_ms, bytes, images_left, "a model is in no memory");
         }
     }
 
@@ -86,7 +86,7 @@ impl Inner {
                         dispatcher.imaged(model, false);
                     }
                     let (device, model) = (self.spec.name, &self.spec.names[model]);
-                    tracing::info!(target: "magray::engine", %device, model, bytes, "weights are in the host's memory");
+                    tracing::info!(target: "magray::residency", %device, model, bytes, "weights are in the host's memory");
                 }
             }
             FromWorker::ImageSpoilt { model, image, problem: Failure { code, message, .. } } => {
@@ -113,7 +113,7 @@ impl Inner {
         state.precisions[model] = Some(precision);
         drop(state);
         tracing::info!(
-            target: "magray::engine",
+            target: "magray::residency",
             device = %self.spec.name,
             model = self.spec.names[model],
             from = origin.code(),
@@ -151,7 +151,7 @@ impl Inner {
         state.memory = Some(memory);
         drop(state);
         tracing::info!(
-            target: "magray::engine",
+            target: "magray::residency",
             device = %self.spec.name,
             model = self.spec.names[model],
             took_ms = milliseconds(took),

@@ -14,6 +14,7 @@ use super::status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
 use crate::executors::ExecutorModel;
+use crate::executors::cuda::tokens_a_pass;
 use crate::health::{HealthSample, HealthSource, Monitor, MonitorOptions, NvmlSource};
 use crate::spec::ModelSpec;
 #[cfg(feature = "testing")]
@@ -29,8 +30,6 @@ use std::time::{Duration, Instant};
 
 /// Tokens of a batch on the CPU: more takes the cores from everybody else for tens of milliseconds.
 const CPU_BATCH_TOKENS: u32 = 8_192;
-/// Tokens of a batch on a GPU: one pass over the largest.
-const GPU_BATCH_TOKENS: u32 = 32_768;
 /// Batches that a worker may have: one that is computed and the next, which is begun beside it where there is a stream for it.
 const GPU_SLOTS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Threads that have no more of a batch begin with the next while the others end it.
@@ -73,7 +72,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     }
     let absent = devices.reason.filter(Reason::is_fallback);
     // The known text rides along, and may not make a pass of its own.
-    let gpu_tokens = GPU_BATCH_TOKENS.saturating_sub(models.known_tokens() as u32).max(1);
+    let gpu_tokens = gpu_batch_tokens(options).saturating_sub(models.known_tokens()).max(1) as u32;
     let cpu = DeviceSpec {
         kind: DeviceKind::Cpu,
         location: Location::InProcess,
@@ -239,7 +238,7 @@ fn in_workers(
                 device: gpu.device.clone(),
                 models: worker_models.clone(),
                 slots: gpu_slots(options),
-                slot_tokens_max: longest.max(GPU_BATCH_TOKENS as usize) + models.known_tokens(),
+                slot_tokens_max: longest.max(gpu_batch_tokens(options)) + models.known_tokens(),
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
                 outputs_max: models.outputs_max(),
                 memory_limit_bytes: options.encoder.gpu.rules.memory_limit_bytes,
@@ -247,7 +246,7 @@ fn in_workers(
                 faults: None,
             },
             faults: faults(gpu),
-            canaries: Arc::clone(&models.packer.canaries),
+            packer: Arc::clone(&models.packer),
             names: Arc::clone(&names),
             images: Arc::clone(&images),
             ready_within: options.schedule.recovery.start_max,
@@ -295,6 +294,14 @@ fn thread(
 ) -> Result<JoinHandle<()>, LoadError> {
     let dispatcher = Arc::clone(dispatcher);
     Ok(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&dispatcher))?)
+}
+
+/// Tokens of a batch on a GPU: one pass, so that the known text is in the same pass as all others.
+fn gpu_batch_tokens(options: &EngineOptions) -> usize {
+    match options.encoder.precision.or(options.encoder.gpu.precision) {
+        PrecisionChoice::Auto => tokens_a_pass(Precision::Bf16),
+        PrecisionChoice::Exactly(precision) => tokens_a_pass(precision),
+    }
 }
 
 /// One for each stream.

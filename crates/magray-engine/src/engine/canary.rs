@@ -4,6 +4,7 @@
 use crate::packed::Tokens;
 use crate::spec::{ModelSpec, Task};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A known text and its answer.
 pub(super) struct Canary {
@@ -12,6 +13,8 @@ pub(super) struct Canary {
     skips: Vec<usize>,
     /// By the number of leading tokens that are not pooled; told by the CPU when it first has the model.
     expected: OnceLock<Vec<Vec<f32>>>,
+    /// Whether there is nothing to wait for any more.
+    is_settled: AtomicBool,
     outputs: usize,
     rows: Rows,
 }
@@ -53,7 +56,8 @@ impl Canary {
             Task::Embed(_) => Rows::Vectors,
             Task::Classify(_) => Rows::Scores,
         };
-        Self { ids, skips, expected: OnceLock::new(), outputs: model.outputs(), rows }
+        let is_settled = AtomicBool::new(false);
+        Self { ids, skips, expected: OnceLock::new(), is_settled, outputs: model.outputs(), rows }
     }
 
     pub(super) fn tokens(&self) -> Tokens<'_> {
@@ -67,6 +71,16 @@ impl Canary {
             self.expected.get_or_init(|| answers);
         }
         Ok(())
+    }
+
+    /// No answer is waited for any more, whether it came or not.
+    pub(super) fn settle(&self) {
+        self.is_settled.store(true, Ordering::Release);
+    }
+
+    /// Whether devices may be used: they are checked by the answer, or there will be none to check them by.
+    pub(super) fn is_settled(&self) -> bool {
+        self.expected.get().is_some() || self.is_settled.load(Ordering::Acquire)
     }
 
     /// Whether a prompt of the model has this many tokens.

@@ -4,15 +4,15 @@
 mod moves;
 mod presence;
 
-use super::canary::Canary;
 use super::dispatcher::Dispatcher;
 use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Order, Turn, TurnStep, What, join_until};
 use super::images::{Holder, Images};
+use super::models::CpuPacker;
 use crate::executors::{Failure, FailureKind, NewTokens};
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use crate::packed::Tokens;
 use crate::testing::FaultOrder;
-use crate::worker::{self, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
+use crate::worker::{self, Arrived, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
 use magray_core::schedule::{DeviceId, Ending};
 use magray_core::{DeviceName, Precision};
 use moves::milliseconds;
@@ -32,7 +32,8 @@ pub(super) struct InWorkerSpec {
     pub(super) worker: WorkerSpec,
     /// The fault plan for its device, for tests.
     pub(super) faults: Option<String>,
-    pub(super) canaries: Arc<[Canary]>,
+    /// Tells what known texts are answered with.
+    pub(super) packer: Arc<CpuPacker>,
     /// What people call the models.
     pub(super) names: Arc<[String]>,
     /// The weights in the host's memory, which all executors share.
@@ -62,6 +63,8 @@ struct State {
     handle: Option<WorkerHandle>,
     slots: Vec<Slot>,
     presence: Presence,
+    /// Models that are on the device and not used yet, for their known texts have no answers to compare with.
+    unchecked: Vec<(usize, Arrived)>,
     /// By model: the arithmetic that a worker had for it last.
     precisions: Vec<Option<Precision>>,
     memory: Option<MemoryStats>,
@@ -257,7 +260,7 @@ impl Inner {
                 handle.submit_turn(worker::Work { batch, slot, model, skip, texts: &texts }, &steps)
             }
             _ => {
-                let known = self.spec.canaries[model].tokens();
+                let known = self.spec.packer.canaries[model].tokens();
                 let texts: Vec<Tokens<'_>> = what.texts().chain([known]).collect();
                 handle.submit(worker::Work { batch, slot, model, skip, texts: &texts })
             }
@@ -275,6 +278,7 @@ impl Inner {
         let mut state = self.lock();
         state.slots.clear();
         state.presence = Presence::default();
+        state.unchecked.clear();
         // With its process all its memory went.
         state.memory = None;
         state.ended = ended;
@@ -405,7 +409,7 @@ impl Inner {
     ) {
         let held = self.lock().look(slot);
         let Some((model, skip, texts)) = held else { return };
-        let canary = &self.spec.canaries[model];
+        let canary = &self.spec.packer.canaries[model];
         rows.resize((texts + 1) * canary.outputs(), 0.0);
         // No other batch uses the slot before it is free.
         handle.read_rows(slot, rows);

@@ -12,7 +12,7 @@ use crate::executors::{
 };
 use crate::reading::Reader;
 use crate::spec::ModelSpec;
-use magray_core::Precision;
+use magray_core::{Precision, PrecisionChoice};
 use magray_device::cpu::Cpu;
 use std::sync::{Arc, OnceLock};
 
@@ -32,7 +32,13 @@ pub(super) struct CpuPacker {
     models: Vec<(ModelSource, ModelSpec)>,
     names: Vec<String>,
     pub(super) canaries: Arc<[Canary]>,
+    /// Whether the executor of this process is the CPU's own: then it can tell the answers of known texts.
+    is_native: bool,
 }
+
+/// A model with larger weights is checked by its known text only once the CPU has it anyway: packing it takes too long and
+/// too much memory.
+const REFERENCE_BYTES_MAX: u64 = 4 << 30;
 
 impl Models {
     /// Reads what the models say of themselves and their tokenizers, and the weights of those that are preloaded.
@@ -59,6 +65,7 @@ impl Models {
             models: models.iter().map(|model| model.source.clone()).zip(specs).collect(),
             names: models.iter().map(|model| model.name.clone()).collect(),
             canaries: Arc::new([]),
+            is_native: in_process.is_none(),
             cpu,
         };
         // The tokenizers are read on one core while the others pack weights.
@@ -148,6 +155,36 @@ impl CpuPacker {
         let mut outcomes = Outcomes::default();
         self.canaries[model].learn(|text, skip| {
             self.executor.run(model, Steps::Texts { texts: &[text], skip }, &mut outcomes)?;
+            Ok(outcomes.rows.clone())
+        })
+    }
+
+    /// Computes the answer of a model's known text on the CPU, so that a device can be checked by it before the CPU has the
+    /// model. Packs the weights for this alone. Where that cannot be, the reason is logged and the device is trusted.
+    pub(super) fn make_reference(&self, model: usize) {
+        let bytes = self.bytes(model, self.precision);
+        let made = match self.is_native && bytes <= REFERENCE_BYTES_MAX {
+            true => self.compute_reference(model),
+            false => Err(Failure::unsupported("an answer to check a device by before the CPU has the model")),
+        };
+        if let Err(failure) = made {
+            let error = failure.message;
+            tracing::warn!(target: "magray::engine", model = self.names[model], bytes, error, "the known text of a model has no answer yet");
+        }
+        self.canaries[model].settle();
+    }
+
+    fn compute_reference(&self, model: usize) -> Result<(), Failure> {
+        let cpu = Cpu::new(Some(self.cpu.path()), Some(self.cpu.pool().threads())).map_err(Failure::of_model)?;
+        let (source, spec) = &self.models[model];
+        let known = ExecutorModel { source: source.clone(), precision: PrecisionChoice::Exactly(self.precision) };
+        let alone = Native::new(Box::new(CpuDevice::new(Arc::new(cpu))), [(known, Some(spec.clone()))].into_iter());
+        if let Some(arriving) = alone.load(0, None)?.arriving {
+            arriving()?;
+        }
+        let mut outcomes = Outcomes::default();
+        self.canaries[model].learn(|text, skip| {
+            alone.run(0, Steps::Texts { texts: &[text], skip }, &mut outcomes)?;
             Ok(outcomes.rows.clone())
         })
     }

@@ -199,3 +199,16 @@ fn a_worker_that_is_killed_under_64_clients_costs_no_answer() {
     }
     assert!(status(&server)["devices"][1]["worker_restarts"].as_u64().unwrap() >= 1);
 }
+
+#[test]
+fn a_gpu_that_is_wrong_from_its_first_batch_on_answers_nobody() {
+    let body = r#"{"inputs":"the quick fox"}"#;
+    let calm = Setup::on_gpu("").start().post("/embed", body).ok().json();
+    for preload in ["false", "true"] {
+        let server = Setup::on_gpu("wrong@batch=1*2").env("MAGRAY_PRELOAD", preload).start();
+        let reply = server.post("/embed", body).ok();
+        assert_eq!(reply.header("x-magray-device"), Some("sim:0"));
+        assert_eq!(reply.json(), calm, "preload: {preload}");
+        assert!(server.said().contains("the device returned wrong answers"), "{}", server.said());
+    }
+}

@@ -1,12 +1,14 @@
 //! The models of a worker: orders for them, and what comes of these.
 //! Reports every move once, with its time and its memory, to the dispatcher and to the log.
 
+use super::super::canary::Canary;
 use super::super::dispatcher::Dispatcher;
 use super::super::executor_handle::Loaded;
 use super::Inner;
 use crate::executors::{Failure, FailureKind, Origin};
 use crate::gpu::MemoryStats;
 use crate::worker::{Arrived, FromWorker, Offer, WorkerHandle};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Inner {
@@ -65,8 +67,10 @@ impl Inner {
     ) {
         let images = &self.spec.images;
         match message {
-            FromWorker::Loaded { model, arrived } if arrived.outputs == self.spec.canaries[model].outputs() => {
-                self.loaded(dispatcher, model, arrived);
+            FromWorker::Loaded { model, arrived } if arrived.outputs == self.canary(model).outputs() => {
+                if let Some(arrived) = self.checkable(handle, model, arrived) {
+                    self.loaded(dispatcher, model, arrived);
+                }
             }
             FromWorker::Loaded { model, .. } => {
                 // What it has is of no use.
@@ -103,6 +107,31 @@ impl Inner {
                 unreachable!("these are no moves")
             }
         }
+    }
+
+    fn canary(&self, model: usize) -> &Canary {
+        &self.spec.packer.canaries[model]
+    }
+
+    /// How a model arrived, if its answers can be checked. Else its known text is computed on the CPU, and then the worker is
+    /// told once more to load what it has, so that it reports the model again.
+    fn checkable(&self, handle: &WorkerHandle, model: usize, arrived: Arrived) -> Option<Arrived> {
+        let mut state = self.lock();
+        let before = state.unchecked.iter().position(|(known, _)| *known == model);
+        let arrived = before.map_or(arrived, |at| state.unchecked.swap_remove(at).1);
+        if self.canary(model).is_settled() {
+            return Some(arrived);
+        }
+        state.unchecked.push((model, arrived));
+        drop(state);
+        let (packer, handle) = (Arc::clone(&self.spec.packer), handle.clone());
+        let make = move || {
+            packer.make_reference(model);
+            // One that is gone says so by its end.
+            let _ = handle.load(model, Offer::None);
+        };
+        let begun = std::thread::Builder::new().name("reference".to_owned()).spawn(make);
+        begun.is_err().then_some(arrived)
     }
 
     fn loaded(&self, dispatcher: &Dispatcher, model: usize, arrived: Arrived) {

@@ -6,7 +6,6 @@ use crate::moment::from_micros;
 use crate::schedule::batcher::{Choice, Chosen};
 use crate::schedule::device::{Device, Running, RunningStep};
 use crate::schedule::device_memory::State;
-use crate::schedule::device_set::DeviceSet;
 use crate::schedule::jobs::Job;
 use crate::schedule::kv_space::{growth, last_in_order, space_wanted};
 use crate::schedule::outlook::Outlook;
@@ -16,9 +15,7 @@ use crate::schedule::queue::BucketKey;
 use crate::schedule::requests::{Advance, Evidence, Loss, Taken, Verdict};
 use crate::schedule::sabotage::sabotaged;
 use crate::schedule::sequence::SequenceId;
-use crate::schedule::{
-    Action, Allowed, DeviceId, Fallback, ModelId, Outcome, Refused, Report, Request, RequestId, Span,
-};
+use crate::schedule::{Action, DeviceId, Fallback, ModelId, Outcome, Refused, Report, Request, RequestId, Span};
 use std::ops::Range;
 use std::time::Duration;
 

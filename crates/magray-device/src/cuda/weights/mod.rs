@@ -160,10 +160,7 @@ impl WeightsBlock {
 
     /// Weights that are all there, and where they came from.
     fn there(ground: Arc<Ground>, copies: &Arc<Mutex<Stream>>, origin: Origin) -> Self {
-        Self {
-            keeping: leaving::Keeping::new(copies, origin),
-            ground,
-        }
+        Self { keeping: leaving::Keeping::new(copies, origin), ground }
     }
 }
 

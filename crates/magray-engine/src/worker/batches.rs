@@ -3,7 +3,7 @@
 
 use super::channel::SharedOutgoing;
 use super::message::{Batch, FromWorker, ToSupervisor, TurnStep};
-use super::serve::ServeError;
+use super::serve_error::ServeError;
 use super::slots::{Slots, Staged};
 use super::wire::Garbled;
 use crate::executors::{Executor, Failure, Outcomes, SequenceStep, Steps, UnderWay};

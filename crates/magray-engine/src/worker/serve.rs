@@ -3,10 +3,12 @@
 
 use super::batches::Batches;
 use super::channel::{ChannelError, Incoming, SharedOutgoing};
+
 use super::confine;
 use super::holdings::Holdings;
 use super::message::{FromWorker, Image, ToSupervisor, ToWorker};
 use super::sandbox::{self, Targets, attempt_all};
+use super::serve_error::ServeError;
 use super::slots::Slots;
 use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
@@ -21,32 +23,6 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Why a worker ended by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// It was started by hand.
-    #[error("`magray worker` is started by magray itself: its input must be a socket")]
-    NoSupervisor,
-    /// The supervisor talks nonsense, or is of another version.
-    #[error("the worker cannot talk to magray: {0}")]
-    Channel(#[source] ChannelError),
-    /// The system refused a thread or memory.
-    #[error("the worker cannot get what it needs from the system: {0}")]
-    System(#[from] io::Error),
-}
-
-impl From<ChannelError> for ServeError {
-    fn from(error: ChannelError) -> Self {
-        Self::Channel(error)
-    }
-}
-
-impl From<Garbled> for ServeError {
-    fn from(error: Garbled) -> Self {
-        Self::Channel(error.into())
-    }
-}
 
 /// How often a worker says that it lives.
 const HEARTBEAT: Duration = Duration::from_millis(200);

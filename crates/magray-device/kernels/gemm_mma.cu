@@ -154,17 +154,19 @@ struct Feed {
 };
 
 #if KIND == INT8
-// What turns a thread's sums of bytes into numbers.
+// What turns a thread's sums of bytes into numbers. A row's second number is what its byte 0 is worth, a column's the sum of
+// its weights: what their product adds belongs to all the inputs, so that the first part alone has it.
 struct Scales {
-    __device__ __forceinline__ void load_rows(const Tile& tile, const Rows& x, const float* scales) {
+    __device__ __forceinline__ void load_rows(const Tile& tile, const Rows& x, const float2* scales) {
 #pragma unroll
         for (int i = 0; i < Tile::ROWS; ++i) {
             rows[i] = scales[min(x.first + tile.row_of(i), x.count - 1)];
+            rows[i].y = blockIdx.z == 0 ? rows[i].y : 0.0f;
         }
     }
 
     // Columns from..end of the thread's.
-    __device__ __forceinline__ void load_columns(int from, int end, const Tile& tile, const Rows& weights, const float* scales,
+    __device__ __forceinline__ void load_columns(int from, int end, const Tile& tile, const Rows& weights, const float2* scales,
                                                  const float* bias) {
 #pragma unroll
         for (int j = from; j < end; ++j) {
@@ -174,17 +176,19 @@ struct Scales {
         }
     }
 
-    __device__ __forceinline__ float apply(int sum, int i, int j) const { return fmaf(float(sum) * rows[i], columns[j], shifts[j]); }
+    __device__ __forceinline__ float apply(int sum, int i, int j) const {
+        return fmaf(float(sum) * rows[i].x, columns[j].x, fmaf(rows[i].y, columns[j].y, shifts[j]));
+    }
 
-    float rows[Tile::ROWS];
-    float columns[Tile::COLUMNS];
+    float2 rows[Tile::ROWS];
+    float2 columns[Tile::COLUMNS];
     float shifts[Tile::COLUMNS];
 };
 #else
 // Sums of floats are numbers already, and began with the bias.
 struct Scales {
-    __device__ __forceinline__ void load_rows(const Tile&, const Rows&, const float*) {}
-    __device__ __forceinline__ void load_columns(int, int, const Tile&, const Rows&, const float*, const float*) {}
+    __device__ __forceinline__ void load_rows(const Tile&, const Rows&, const float2*) {}
+    __device__ __forceinline__ void load_columns(int, int, const Tile&, const Rows&, const float2*, const float*) {}
     __device__ __forceinline__ float apply(float sum, int, int) const { return sum; }
 };
 #endif
@@ -212,8 +216,8 @@ __device__ __forceinline__ void store(T* to, const float (&numbers)[RUN]) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    gemm_mma(const Input* x, int x_stride, const Input* __restrict__ weights, int w_stride, const float* x_scales,
-             const float* __restrict__ w_scales, const float* __restrict__ bias, void* out, int out_stride, int rows, int columns,
+    gemm_mma(const Input* x, int x_stride, const Input* __restrict__ weights, int w_stride, const float2* x_scales,
+             const float2* __restrict__ w_scales, const float* __restrict__ bias, void* out, int out_stride, int rows, int columns,
              int inputs, int parts, long long plane) {
     let_next_begin();
 #if STAGES * (BM + BN) * SLICE > 49152

@@ -297,7 +297,7 @@ impl<P: Device> Packer<'_, P> {
 }
 
 /// The precision of queries, keys and values. The softmax between them turns small errors into large ones: with this
-/// layer too in int8 the worst vector of STS-B fell to a cosine of 0.986, with it in bf16 it has 0.993.
+/// layer too in int8 the worst vector of STS-B has a cosine of 0.994, with it in bf16 0.997.
 fn before_softmax(precision: Precision) -> Precision {
     match precision {
         Precision::Int8 => Precision::Bf16,

@@ -107,7 +107,8 @@ const GENERAL: &[Setting] = &[
         Kind::Choice(PRECISIONS),
         "auto",
         "The arithmetic; `auto`: bf16 on a GPU of Ampere or newer and f16 on an older one, on the CPU bf16 where that \
-         is faster, else f32. One that the device lacks becomes the nearest it has, with a warning.",
+         is faster, else f32. One that the device lacks becomes the nearest it has, with a warning. On a GPU int8 saves \
+         memory, not time.",
     )
     .env(&["MAGRAY_PRECISION"])
     .flag("--precision"),
@@ -247,7 +248,7 @@ const GENERAL: &[Setting] = &[
         "gpu.memory.quantization.enabled",
         Kind::Switch,
         "false",
-        "Keep the weights on the GPU in 8 bits, in place of `gpu.memory.dtype`.",
+        "Keep the weights on the GPU in 8 bits, in place of `gpu.memory.dtype`. Saves memory, not time.",
     ),
     Setting::harmless(
         "gpu.memory.quantization.bits",

@@ -16,8 +16,9 @@ pub(super) enum Sums {
     Ready,
     /// Floats of products with quantised weights.
     ByColumn { scales: *const f32 },
-    /// Integers: quantised weights and activations, the latter raised by 128.
-    Integer { scales: *const f32, excess: *const f32, row_scales: *const f32 },
+    /// Integers: products of quantised weights with quantised activations. `totals` are the sums of the columns' weights,
+    /// `row_shifts` what byte 0 of each row is worth.
+    Integer { scales: *const f32, totals: *const f32, row_scales: *const f32, row_shifts: *const f32 },
 }
 
 impl Sums {
@@ -28,10 +29,11 @@ impl Sums {
         match self {
             Self::Ready => Self::Ready,
             Self::ByColumn { scales } => Self::ByColumn { scales: scales.wrapping_add(column) },
-            Self::Integer { scales, excess, row_scales } => Self::Integer {
+            Self::Integer { scales, totals, row_scales, row_shifts } => Self::Integer {
                 scales: scales.wrapping_add(column),
-                excess: excess.wrapping_add(column),
+                totals: totals.wrapping_add(column),
                 row_scales: row_scales.wrapping_add(from),
+                row_shifts: row_shifts.wrapping_add(from),
             },
         }
     }
@@ -98,13 +100,6 @@ impl<R: Element, E: Stored> Finish<R, E> {
             // SAFETY: as the caller's.
             unsafe { F::finish::<S, I>(self, row) };
         }
-    }
-
-    /// A vector of sums with its bias.
-    #[inline(always)]
-    unsafe fn biased<S: Simd, I: Read>(&self, row: usize, column: usize) -> S::F {
-        // SAFETY: row and column lie inside the block; vectors stay within PANEL.
-        unsafe { S::add(I::read::<S, R, E>(self, row, column), S::load(self.bias.add(column))) }
     }
 }
 
@@ -184,8 +179,9 @@ impl<A: Function, R: Element, E: Stored> FinishRow<R, E> for Activated<A> {
         for column in (0..PANEL).step_by(2 * S::LANES) {
             // SAFETY: row and column lie inside the block; pairs of vectors stay within PANEL.
             unsafe {
-                let x = A::of::<S, E>(block.biased::<S, I>(row, column));
-                let y = A::of::<S, E>(block.biased::<S, I>(row, column + S::LANES));
+                let activate = |x| if I::IS_ROUGH { A::rough::<S, E>(x) } else { A::of::<S, E>(x) };
+                let x = activate(I::read::<S, R, E>(block, row, column));
+                let y = activate(I::read::<S, R, E>(block, row, column + S::LANES));
                 E::store_two::<S>(block.out.add(row * PANEL + column), x, y);
             }
         }
@@ -202,7 +198,7 @@ impl<R: Element, E: Stored> FinishRow<R, E> for Added {
             // SAFETY: as above.
             unsafe {
                 let at = row * PANEL + column;
-                let x = S::add(block.biased::<S, I>(row, column), R::load::<S>(block.residual.add(at)));
+                let x = S::add(I::read::<S, R, E>(block, row, column), R::load::<S>(block.residual.add(at)));
                 E::store::<S>(block.out.add(at), x);
             }
         }
@@ -237,6 +233,11 @@ impl<I: Read, F: FinishRow<R, E>, R: Element, E: Stored> Beside for RowsOf<'_, I
 
 /// One way to read a sum, so that the choice is made once a block and not once a vector.
 pub(super) trait Read {
+    /// Whether the sums are of quantised numbers, so that errors of 1e-3 vanish beside theirs.
+    const IS_ROUGH: bool = false;
+
+    /// A vector of sums with its bias.
+    ///
     /// # Safety
     /// `row` and `column` lie inside the block.
     unsafe fn read<S: Simd, R, E>(block: &Finish<R, E>, row: usize, column: usize) -> S::F;
@@ -250,7 +251,7 @@ impl Read for Ready {
     #[inline(always)]
     unsafe fn read<S: Simd, R, E>(block: &Finish<R, E>, row: usize, column: usize) -> S::F {
         // SAFETY: as the caller's.
-        unsafe { S::load(block.c.add(row * PANEL + column)) }
+        unsafe { S::add(S::load(block.c.add(row * PANEL + column)), S::load(block.bias.add(column))) }
     }
 }
 
@@ -259,18 +260,27 @@ impl Read for ByColumn {
     unsafe fn read<S: Simd, R, E>(block: &Finish<R, E>, row: usize, column: usize) -> S::F {
         let Sums::ByColumn { scales } = block.sums else { unreachable!("chosen by `run`") };
         // SAFETY: as the caller's.
-        unsafe { S::mul(S::load(block.c.add(row * PANEL + column)), S::load(scales.add(column))) }
+        unsafe {
+            let (sum, bias) = (S::load(block.c.add(row * PANEL + column)), S::load(block.bias.add(column)));
+            S::fma(sum, S::load(scales.add(column)), bias)
+        }
     }
 }
 
 impl Read for Integer {
+    const IS_ROUGH: bool = true;
+
     #[inline(always)]
     unsafe fn read<S: Simd, R, E>(block: &Finish<R, E>, row: usize, column: usize) -> S::F {
-        let Sums::Integer { scales, excess, row_scales } = block.sums else { unreachable!("chosen by `run`") };
+        let Sums::Integer { scales, totals, row_scales, row_shifts } = block.sums else {
+            unreachable!("chosen by `run`")
+        };
         // SAFETY: as the caller's.
         unsafe {
-            let x = S::sub(S::load_i32(block.c.add(row * PANEL + column).cast()), S::load(excess.add(column)));
-            S::mul(x, S::mul(S::load(scales.add(column)), S::splat(*row_scales.add(row))))
+            let (scale, shift) = (S::splat(*row_scales.add(row)), S::splat(*row_shifts.add(row)));
+            let added = S::fma(shift, S::load(totals.add(column)), S::load(block.bias.add(column)));
+            let sum = S::load_i32(block.c.add(row * PANEL + column).cast());
+            S::fma(sum, S::mul(S::load(scales.add(column)), scale), added)
         }
     }
 }

@@ -53,7 +53,7 @@ pub struct Linear {
     panels: Panels,
     bias: Aligned<f32>,
     scales: Aligned<f32>,
-    excess: Aligned<f32>,
+    totals: Aligned<f32>,
 }
 
 impl Linear {
@@ -69,7 +69,7 @@ impl Linear {
         let mut padded_bias = Aligned::zeroed(columns);
         padded_bias[..bias.len()].copy_from_slice(bias);
         let quantised = if layout.is_quantised() { columns } else { 0 };
-        let (mut scales, mut excess) = (Aligned::zeroed(quantised), Aligned::zeroed(quantised));
+        let (mut scales, mut totals) = (Aligned::zeroed(quantised), Aligned::zeroed(quantised));
 
         let rows: Vec<&[f32]> = weights.chunks_exact(inputs).collect();
         let panels = match layout {
@@ -83,17 +83,17 @@ impl Linear {
                 if layout == Layout::Bf16 { Panels::Bf16(packed) } else { Panels::Bf16Tiles(packed) }
             }
             Layout::I8 | Layout::I8Tiles => {
-                let parts: Vec<_> = scales.chunks_mut(PANEL).zip(excess.chunks_mut(PANEL)).collect();
+                let parts: Vec<_> = scales.chunks_mut(PANEL).zip(totals.chunks_mut(PANEL)).collect();
                 let parts: Vec<_> = parts.into_iter().map(Mutex::new).collect();
                 let packed = pack_panels(region.zeroed(total), panel_len, pool, &|i, packed| {
                     let mut part = parts[i].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    let (scales, excess) = &mut *part;
-                    pack_i8(layout, panel_rows(&rows, i), PanelPart { packed, scales, excess });
+                    let (scales, totals) = &mut *part;
+                    pack_i8(layout, panel_rows(&rows, i), PanelPart { packed, scales, totals });
                 });
                 if layout == Layout::I8 { Panels::I8(packed) } else { Panels::I8Tiles(packed) }
             }
         };
-        Self { outputs, inputs, layout, panels, bias: padded_bias, scales, excess }
+        Self { outputs, inputs, layout, panels, bias: padded_bias, scales, totals }
     }
 
     /// How a team multiplies this many rows with it.
@@ -122,7 +122,8 @@ impl Linear {
             Layout::F32 | Layout::Bf16 | Layout::Bf16Tiles => Sums::Ready,
             Layout::I8 => Sums::ByColumn { scales },
             Layout::I8Tiles => {
-                Sums::Integer { scales, excess: self.excess.as_ptr(), row_scales: part.quantised.scale(0) }
+                let (row_scales, row_shifts) = (part.quantised.scales(), part.quantised.shifts());
+                Sums::Integer { scales, totals: self.totals.as_ptr(), row_scales, row_shifts }
             }
         };
         let ending = Ending { sums, bias: self.bias.as_ptr(), target };

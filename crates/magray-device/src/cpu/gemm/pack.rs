@@ -93,8 +93,8 @@ fn quantise(row: &[f32], out: &mut [i8]) -> f32 {
 pub(in crate::cpu) struct PanelPart<'a, T> {
     pub(in crate::cpu) packed: &'a mut [T],
     pub(in crate::cpu) scales: &'a mut [f32],
-    /// For int8: 128 times the sum of a column, which the bias of the activations adds to each sum.
-    pub(in crate::cpu) excess: &'a mut [f32],
+    /// The sums of the columns, as their bytes have them.
+    pub(in crate::cpu) totals: &'a mut [f32],
 }
 
 /// Packs rows (output columns of the layer) of `weights` as f32.
@@ -132,9 +132,7 @@ pub(in crate::cpu) fn pack_i8(layout: Layout, rows: &[&[f32]], part: PanelPart<'
     let mut quantised = vec![0i8; rows.first().map_or(0, |row| row.len())];
     for (column, row) in rows.iter().enumerate() {
         part.scales[column] = quantise(row, &mut quantised);
-        if layout == Layout::I8Tiles {
-            part.excess[column] = 128.0 * quantised.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
-        }
+        part.totals[column] = part.scales[column] * quantised.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
         for (k, &q) in quantised.iter().enumerate() {
             part.packed[element_index(layout, k, column)] = q;
         }

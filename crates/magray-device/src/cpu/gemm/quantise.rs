@@ -1,4 +1,5 @@
-//! Activations as bytes with a scale a row, for the int8 products. Rows are raised by 128 to be unsigned.
+//! Activations as bytes for the int8 products: each row from its lowest number, byte 0, to its highest, 255.
+//! Zero is always among them, and a byte of its own stands for it.
 
 use super::tiles::STEP_BYTES;
 use crate::cpu::acts::{Grid, PANEL, ROWS_READ_BEYOND};
@@ -9,12 +10,13 @@ use crate::cpu::simd::{Element, Kernel, Simd};
 pub(in crate::cpu) struct QuantisedRows {
     bytes: Aligned<u8>,
     scales: Aligned<f32>,
+    shifts: Aligned<f32>,
     stride: usize,
 }
 
 impl QuantisedRows {
     pub(in crate::cpu) fn new() -> Self {
-        Self { bytes: Aligned::zeroed(0), scales: Aligned::zeroed(0), stride: 0 }
+        Self { bytes: Aligned::zeroed(0), scales: Aligned::zeroed(0), shifts: Aligned::zeroed(0), stride: 0 }
     }
 
     pub(in crate::cpu) fn resize(&mut self, rows: usize, columns: usize) {
@@ -26,7 +28,7 @@ impl QuantisedRows {
             self.bytes = Aligned::zeroed(bytes);
         }
         if self.scales.len() < rows {
-            self.scales = Aligned::zeroed(rows);
+            (self.scales, self.shifts) = (Aligned::zeroed(rows), Aligned::zeroed(rows));
         }
     }
 
@@ -35,8 +37,14 @@ impl QuantisedRows {
         (self.bytes[row * STEP_BYTES..].as_ptr(), self.stride)
     }
 
-    pub(in crate::cpu) fn scale(&self, row: usize) -> *const f32 {
-        self.scales[row..].as_ptr()
+    /// What a step of each row's bytes is worth.
+    pub(in crate::cpu) fn scales(&self) -> *const f32 {
+        self.scales.as_ptr()
+    }
+
+    /// What byte 0 of each row is worth.
+    pub(in crate::cpu) fn shifts(&self) -> *const f32 {
+        self.shifts.as_ptr()
     }
 }
 
@@ -80,32 +88,40 @@ impl<E: Element> QuantiseRows<'_, E> {
     unsafe fn rows_together<S: Simd, const ROWS: usize>(&self, row: usize) {
         let panels = self.columns.div_ceil(PANEL);
         // SAFETY: whole panels are valid on both sides, one row after another, zero beyond the last column; a panel of
-        // `x` is half of one of bytes.
+        // `x` is half of one of bytes, whose other half may be missing: there weights are zero.
         unsafe {
-            let mut largest = [S::splat(0.0); ROWS];
+            let mut bounds = [[S::splat(0.0); 2]; ROWS];
             for panel in 0..panels {
                 let x = self.x.row(row, panel);
-                for c in (0..PANEL).step_by(S::LANES) {
-                    for (r, largest) in largest.iter_mut().enumerate() {
-                        *largest = S::max(*largest, S::abs(E::load::<S>(x.add(r * PANEL + c))));
+                for c in (0..PANEL).step_by(2 * S::LANES) {
+                    for (r, bounds) in bounds.iter_mut().enumerate() {
+                        *bounds = E::widen_bounds::<S>(*bounds, x.add(r * PANEL + c));
                     }
                 }
             }
-            let scales: [f32; ROWS] = std::array::from_fn(|r| {
-                let largest = S::maximum(largest[r]);
-                if largest > 0.0 { largest / 127.0 } else { 1.0 }
-            });
-            let inverses = scales.map(|scale| 1.0 / scale);
-            self.to.scale(row).cast_mut().cast::<[f32; ROWS]>().write_unaligned(scales);
-            for panel in 0..panels {
-                let x = self.x.row(row, panel);
-                let at = panel / 2 * self.to.stride + row * STEP_BYTES + panel % 2 * PANEL;
-                let bytes = self.to.bytes.as_ptr().cast_mut().add(at);
-                for c in (0..PANEL).step_by(S::LANES) {
-                    for (r, &inverse) in inverses.iter().enumerate() {
-                        let x = S::mul(E::load::<S>(x.add(r * PANEL + c)), S::splat(inverse));
-                        S::store_biased_u8(bytes.add(r * STEP_BYTES + c), x);
+            let mut steps = [(0.0, 0.0); ROWS];
+            for (r, step) in steps.iter_mut().enumerate() {
+                let [low, high] = E::bounds::<S>(bounds[r]);
+                let scale = if high > low { (high - low) / 255.0 } else { 1.0 };
+                let zero = (-low / scale).round_ties_even();
+                *self.to.scales().cast_mut().add(row + r) = scale;
+                *self.to.shifts().cast_mut().add(row + r) = -zero * scale;
+                *step = (1.0 / scale, zero);
+            }
+            for column in (0..panels * PANEL).step_by(4 * S::LANES) {
+                let bytes = self.to.bytes.as_ptr().cast_mut();
+                let bytes = bytes.add(column / STEP_BYTES * self.to.stride + row * STEP_BYTES + column % STEP_BYTES);
+                for (r, &(inverse, zero)) in steps.iter().enumerate() {
+                    let (inverse, zero) = (S::splat(inverse), S::splat(zero));
+                    let mut quantised = [zero; 4];
+                    for (i, quantised) in quantised.iter_mut().enumerate() {
+                        let column = column + i * S::LANES;
+                        if column / PANEL < panels {
+                            let x = self.x.row(row + r, column / PANEL).add(column % PANEL);
+                            *quantised = S::fma(E::load::<S>(x), inverse, zero);
+                        }
                     }
+                    S::store_four_u8(bytes.add(r * STEP_BYTES), quantised);
                 }
             }
         }

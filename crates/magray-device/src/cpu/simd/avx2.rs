@@ -65,11 +65,13 @@ unsafe impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn store_biased_u8(p: *mut u8, x: __m256) {
+    unsafe fn store_four_u8(p: *mut u8, x: [__m256; 4]) {
         unsafe {
-            let wide = _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(128));
-            let short = _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
-            _mm_storel_epi64(p.cast(), _mm_packus_epi16(short, short));
+            let upper = _mm256_packs_epi32(_mm256_cvtps_epi32(x[0]), _mm256_cvtps_epi32(x[1]));
+            let lower = _mm256_packs_epi32(_mm256_cvtps_epi32(x[2]), _mm256_cvtps_epi32(x[3]));
+            let packed = _mm256_packus_epi16(upper, lower);
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            _mm256_storeu_si256(p.cast(), _mm256_permutevar8x32_epi32(packed, order));
         }
     }
 

@@ -116,10 +116,39 @@ macro_rules! sixteen_lanes {
             }
 
             #[inline(always)]
-            unsafe fn store_biased_u8(p: *mut u8, x: __m512) {
+            unsafe fn store_four_u8(p: *mut u8, x: [__m512; 4]) {
                 unsafe {
-                    let wide = _mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(128));
-                    _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(wide));
+                    let upper = _mm512_packs_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
+                    let lower = _mm512_packs_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
+                    let packed = _mm512_packus_epi16(upper, lower);
+                    // Packing works within quarters of a vector.
+                    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+                    _mm512_storeu_si512(p.cast(), _mm512_permutexvar_epi32(order, packed));
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn widen_bounds_bf16([low, high]: [__m512; 2], p: *const bf16) -> [__m512; 2] {
+                // As integers, signed, the largest is the highest number unless all are negative; unsigned, it is the
+                // lowest unless none is.
+                unsafe {
+                    let x = _mm512_loadu_si512(p.cast());
+                    let low = _mm512_max_epu16(_mm512_castps_si512(low), x);
+                    let high = _mm512_max_epi16(_mm512_castps_si512(high), x);
+                    [_mm512_castsi512_ps(low), _mm512_castsi512_ps(high)]
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn bounds_bf16([low, high]: [__m512; 2]) -> [f32; 2] {
+                unsafe {
+                    let (low, high) = (_mm512_castps_si512(low), _mm512_castps_si512(high));
+                    // The lower halves of the lanes; the upper ones win by themselves.
+                    let low = _mm512_max_epu32(low, _mm512_slli_epi32(low, 16));
+                    let high = _mm512_max_epi32(high, _mm512_slli_epi32(high, 16));
+                    let low = f32::from_bits(_mm512_reduce_max_epu32(low) & !0xffff);
+                    let high = f32::from_bits(_mm512_reduce_max_epi32(high).max(0) as u32 & !0xffff);
+                    [if low.is_sign_negative() { low } else { 0.0 }, high]
                 }
             }
 

@@ -45,8 +45,23 @@ pub(super) unsafe trait Simd: Copy {
     unsafe fn load_i8(p: *const i8) -> Self::F;
     /// Loads 32-bit integers and converts them.
     unsafe fn load_i32(p: *const i32) -> Self::F;
-    /// Rounds to the nearest integer, adds 128 and keeps the low byte; `x` lies in -128..=127.
-    unsafe fn store_biased_u8(p: *mut u8, x: Self::F);
+    /// Four vectors end to end, rounded to the nearest integer, beyond a byte's range to its end.
+    unsafe fn store_four_u8(p: *mut u8, x: [Self::F; 4]);
+    /// Bounds that also hold two vectors of bf16, from zeros on; only [`Simd::bounds_bf16`] reads them.
+    #[inline(always)]
+    unsafe fn widen_bounds_bf16([low, high]: [Self::F; 2], p: *const bf16) -> [Self::F; 2] {
+        // SAFETY: as the caller's.
+        unsafe {
+            let (x, y) = (Self::load_bf16(p), Self::load_bf16(p.add(Self::LANES)));
+            [Self::min(low, Self::min(x, y)), Self::max(high, Self::max(x, y))]
+        }
+    }
+    /// The lowest and the highest, at most and at least 0.
+    #[inline(always)]
+    unsafe fn bounds_bf16([low, high]: [Self::F; 2]) -> [f32; 2] {
+        // SAFETY: as the caller's.
+        unsafe { [-Self::maximum(Self::sub(Self::splat(0.0), low)), Self::maximum(high)] }
+    }
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
@@ -180,6 +195,16 @@ pub(super) trait Element: Copy {
     /// # Safety
     /// As [`Simd::store`], for twice as much.
     unsafe fn store_two<S: Simd>(p: *mut Self, x: S::F, y: S::F);
+    /// As [`Simd::widen_bounds_bf16`].
+    ///
+    /// # Safety
+    /// As [`Simd::load`], for twice as much.
+    unsafe fn widen_bounds<S: Simd>(bounds: [S::F; 2], p: *const Self) -> [S::F; 2];
+    /// As [`Simd::bounds_bf16`].
+    ///
+    /// # Safety
+    /// The machine has the instructions of `S`.
+    unsafe fn bounds<S: Simd>(bounds: [S::F; 2]) -> [f32; 2];
     fn from_f32(x: f32) -> Self;
 }
 
@@ -206,6 +231,21 @@ impl Element for f32 {
     }
 
     #[inline(always)]
+    unsafe fn widen_bounds<S: Simd>([low, high]: [S::F; 2], p: *const Self) -> [S::F; 2] {
+        // SAFETY: as the caller's.
+        unsafe {
+            let (x, y) = (S::load(p), S::load(p.add(S::LANES)));
+            [S::min(low, S::min(x, y)), S::max(high, S::max(x, y))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bounds<S: Simd>([low, high]: [S::F; 2]) -> [f32; 2] {
+        // SAFETY: as the caller's.
+        unsafe { [-S::maximum(S::sub(S::splat(0.0), low)), S::maximum(high)] }
+    }
+
+    #[inline(always)]
     fn from_f32(x: f32) -> Self {
         x
     }
@@ -228,6 +268,18 @@ impl Element for bf16 {
     unsafe fn store_two<S: Simd>(p: *mut Self, x: S::F, y: S::F) {
         // SAFETY: as the caller's.
         unsafe { S::store_two_bf16(p, x, y) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen_bounds<S: Simd>(bounds: [S::F; 2], p: *const Self) -> [S::F; 2] {
+        // SAFETY: as the caller's.
+        unsafe { S::widen_bounds_bf16(bounds, p) }
+    }
+
+    #[inline(always)]
+    unsafe fn bounds<S: Simd>(bounds: [S::F; 2]) -> [f32; 2] {
+        // SAFETY: as the caller's.
+        unsafe { S::bounds_bf16(bounds) }
     }
 
     #[inline(always)]
@@ -264,10 +316,19 @@ mod tests {
                     let mut short = [bf16::ZERO; 16];
                     S::store_bf16(short.as_mut_ptr(), x);
                     put(6, S::load_bf16(short.as_ptr()));
-                    let mut bytes = [0u8; 16];
-                    S::store_biased_u8(bytes.as_mut_ptr(), S::max(S::min(x, S::splat(127.0)), S::splat(-127.0)));
-                    let signed = bytes.map(|b| b.wrapping_sub(128) as i8);
-                    put(7, S::load_i8(signed.as_ptr()));
+                    let mut bytes = [0u8; 64];
+                    let raised = S::add(x, S::splat(60.0));
+                    S::store_four_u8(bytes.as_mut_ptr(), [x, raised, S::splat(300.0), S::splat(-300.0)]);
+                    put(7, S::load_i8(bytes.as_ptr().cast()));
+                    put(11, S::load_i8(bytes.as_ptr().cast::<i8>().add(S::LANES)));
+                    let ends = bytes[2 * S::LANES..4 * S::LANES].iter().map(|&byte| f32::from(byte));
+                    put(12, S::splat(ends.sum::<f32>() / S::LANES as f32));
+                    let mut twice = [bf16::ZERO; 32];
+                    S::store_two_bf16(twice.as_mut_ptr(), x, x);
+                    let zeros = [S::splat(0.0); 2];
+                    let [low, high] = S::bounds_bf16(S::widen_bounds_bf16(zeros, twice.as_ptr()));
+                    put(13, S::splat(low));
+                    put(14, S::splat(high));
                     put(8, S::exp2_coarse(x));
                     put(9, S::clip(x, 4.0));
                     let mut both = [bf16::ZERO; 32];
@@ -282,7 +343,7 @@ mod tests {
     fn every_path_agrees_with_plain_floats() {
         let x: Vec<f32> = (0..64).map(|i| (i as f32 - 31.3) * 1.37).collect();
         for path in available_paths() {
-            let mut out = vec![vec![0.0f32; 64]; 11];
+            let mut out = vec![vec![0.0f32; 64]; 15];
             // SAFETY: the path is available.
             unsafe { vectorize(path, EveryOp { x: &x, out: &mut out }) };
             for (i, &x) in x.iter().enumerate() {
@@ -297,7 +358,9 @@ mod tests {
                 assert_eq!(out[9][i], x.clamp(-4.0, 4.0), "{path} lane {i}");
                 assert_eq!(out[10][i], out[6][i], "{path} lane {i}");
                 close(out[6][i], bf16::from_f32(x).to_f32());
-                close(out[7][i], x.clamp(-127.0, 127.0).round_ties_even());
+                close(out[7][i], x.max(0.0).round_ties_even());
+                close(out[11][i], (x + 60.0).round_ties_even());
+                assert_eq!(out[12][i], 255.0, "{path} lane {i}");
             }
             let lanes = out[5].windows(2).position(|w| w[0] != w[1]).unwrap() + 1;
             for block in 0..64 / lanes {
@@ -305,6 +368,8 @@ mod tests {
                 let sum: f32 = x[range.clone()].iter().sum();
                 assert!((out[4][range.start] - sum).abs() < 1e-3, "{path}");
                 assert_eq!(out[5][range.start], x[range.end - 1], "{path}");
+                let [low, high] = [x[range.start].min(0.0), x[range.end - 1].max(0.0)].map(bf16::from_f32);
+                assert_eq!([out[13][range.start], out[14][range.start]], [low, high].map(bf16::to_f32), "{path}");
             }
         }
     }

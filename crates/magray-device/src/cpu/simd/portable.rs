@@ -64,10 +64,10 @@ unsafe impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn store_biased_u8(p: *mut u8, x: Self::F) {
-        for (i, x) in x.into_iter().enumerate() {
+    unsafe fn store_four_u8(p: *mut u8, x: [Self::F; 4]) {
+        for (i, x) in x.into_iter().flatten().enumerate() {
             // SAFETY: as above.
-            unsafe { *p.add(i) = (x.round_ties_even() + 128.0) as u8 };
+            unsafe { *p.add(i) = x.round_ties_even() as u8 };
         }
     }
 

@@ -107,11 +107,11 @@ impl CudaOps {
         parts
     }
 
-    /// Rows as bytes with a scale each; where they lie.
+    /// Rows as bytes, and what a step and byte 0 of each are worth; where they lie.
     fn quantise(&mut self, x: &Acts) -> (u64, u64) {
         let rows = x.padded_rows();
         let bytes = self.room(|ops| &mut ops.bytes, rows * x.stride());
-        let scales = self.room(|ops| &mut ops.scales, rows * 4);
+        let scales = self.room(|ops| &mut ops.scales, rows * 8);
         let arguments = vec![
             Arg::Address(x.address()),
             int(x.stride()),

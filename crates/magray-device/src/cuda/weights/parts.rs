@@ -22,7 +22,7 @@ pub(in crate::cuda) enum Form {
     Numbers(Number),
     /// Its numbers as bytes, each row scaled by its largest.
     Quantised,
-    /// The scales of its quantised rows.
+    /// The scales of its quantised rows, and the sums of those rows.
     Scales,
 }
 
@@ -42,7 +42,7 @@ impl Matrix {
         match form {
             Form::Numbers(number) => self.rows() * self.stride * number.size(),
             Form::Quantised => self.rows() * self.stride,
-            Form::Scales => self.rows() * 4,
+            Form::Scales => self.rows() * 8,
         }
     }
 
@@ -96,18 +96,19 @@ impl Part {
             Form::Quantised => {
                 self.make_rows(self.matrix.stride, range, out, |floats, bytes| {
                     let (numbers, padding) = bytes.split_at_mut(floats.len());
-                    let largest = largest_of(floats);
-                    let scale = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-                    for (x, to) in floats.iter().zip(numbers) {
-                        *to = (x * scale).round_ties_even() as i8 as u8;
+                    for (q, to) in quantised(floats).zip(numbers) {
+                        *to = q as u8;
                     }
                     padding.fill(0);
                 });
                 Ok(())
             }
             Form::Scales => {
-                self.make_rows(4, range, out, |floats, bytes| {
-                    bytes.copy_from_slice(&(largest_of(floats) / 127.0).to_le_bytes());
+                self.make_rows(8, range, out, |floats, bytes| {
+                    let scale = largest_of(floats) / 127.0;
+                    let total = quantised(floats).map(i32::from).sum::<i32>() as f32;
+                    bytes[..4].copy_from_slice(&scale.to_le_bytes());
+                    bytes[4..].copy_from_slice(&(scale * total).to_le_bytes());
                 });
                 Ok(())
             }
@@ -152,6 +153,13 @@ impl Part {
 
 fn largest_of(floats: &[f32]) -> f32 {
     floats.iter().fold(0.0f32, |largest, x| largest.max(x.abs()))
+}
+
+/// A row of numbers scaled to -127..=127.
+fn quantised(floats: &[f32]) -> impl Iterator<Item = i8> {
+    let largest = largest_of(floats);
+    let scale = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    floats.iter().map(move |x| (x * scale).round_ties_even() as i8)
 }
 
 /// Makes the bytes of weights from `start` on. The parts are in order; between them lie zeros.
@@ -223,11 +231,11 @@ mod tests {
             Part { at: 0, matrix: Arc::clone(&rows), form: Form::Quantised },
             Part { at: 32, matrix: rows, form: Form::Scales },
         ];
-        let bytes = check_cuts(&parts, 40);
+        let bytes = check_cuts(&parts, 48);
         assert_eq!(bytes[..4].iter().map(|&b| b as i8).collect::<Vec<_>>(), [64, -127, 32, 0]);
         assert!(bytes[4..32].iter().all(|&b| b == 0));
-        assert_eq!(bytes[32..36], (2.0f32 / 127.0).to_le_bytes());
-        assert_eq!(bytes[36..], 0f32.to_le_bytes());
+        let read = |at: usize| f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!([32, 36, 40, 44].map(read), [2.0 / 127.0, -31.0 * (2.0 / 127.0), 0.0, 0.0]);
     }
 
     #[test]

@@ -107,13 +107,12 @@ struct Cursor {
 }
 
 impl<T: TileKind> TileBlock<T> {
-    /// Multiplies and finishes the other block's rows. The tiles have a unit of their own: between two products the
-    /// vectors do a row or two. A core looks only so far ahead, so the two must alternate closely, and without
-    /// branches that it could guess wrong.
+    /// Multiplies and finishes the other block's rows, one between two products: the tiles have a unit of their own. A
+    /// core looks only so far ahead, so the two must alternate closely, and without branches that it could guess wrong.
+    /// While products are under way, one port of two is left to the vectors: rows beyond that are finished behind them.
     #[inline(always)]
     unsafe fn multiply<S: Simd, W: Beside, const TALL: bool>(&self, others: &W) {
         let mut cursor = Cursor { step: 0, a: self.a, panel: self.panel, fetched: self.ahead.line() };
-        let most = self.steps * if TALL { 3 } else { 2 };
         // SAFETY: the block's pointers are valid for all steps, whole tiles of rows and two tiles of columns.
         unsafe {
             zero::<0>();
@@ -122,16 +121,17 @@ impl<T: TileKind> TileBlock<T> {
                 zero::<2>();
                 zero::<3>();
             }
-            let row = if others.count() <= most {
-                self.steps_beside::<S, W, TALL, 1>(&mut cursor, others)
-            } else {
-                self.steps_beside::<S, W, TALL, 2>(&mut cursor, others)
-            };
-            for row in row..others.count() {
+            let rows_a_step = if TALL { 3 } else { 2 };
+            let steps = self.steps.min(others.count() / rows_a_step);
+            while cursor.step < steps {
+                let row = cursor.step * rows_a_step;
+                self.step::<S, W, TALL>(&mut cursor, others, row);
+            }
+            for row in steps * rows_a_step..others.count() {
                 others.finish::<S>(row);
             }
             while cursor.step < self.steps {
-                self.step::<S, Nothing, TALL, 0>(&mut cursor, &Nothing, 0);
+                self.step::<S, Nothing, TALL>(&mut cursor, &Nothing, 0);
             }
             const C_ROW_BYTES: usize = PANEL * ELEMENT_BYTES_C;
             store::<0>(self.c, C_ROW_BYTES);
@@ -144,34 +144,10 @@ impl<T: TileKind> TileBlock<T> {
         }
     }
 
-    /// Steps with `EACH` rows after each product but the last, as long as there are enough of both. Returns how many
-    /// rows that were.
-    #[inline(always)]
-    unsafe fn steps_beside<S: Simd, W: Beside, const TALL: bool, const EACH: usize>(
-        &self,
-        cursor: &mut Cursor,
-        others: &W,
-    ) -> usize {
-        let rows_a_step = EACH * if TALL { 3 } else { 2 };
-        let steps = self.steps.min(others.count() / rows_a_step);
-        let mut row = 0;
-        while cursor.step < steps {
-            // SAFETY: as the caller's, and these rows are the other block's.
-            unsafe { self.step::<S, W, TALL, EACH>(cursor, others, row) };
-            row += rows_a_step;
-        }
-        row
-    }
-
     /// Four products from two tiles of `a` and two of the panel, so that each load feeds two; or two, where there are
-    /// 16 rows or fewer.
+    /// 16 rows or fewer. Behind each but the fourth it finishes a row of the other block, from `row` on.
     #[inline(always)]
-    unsafe fn step<S: Simd, W: Beside, const TALL: bool, const EACH: usize>(
-        &self,
-        cursor: &mut Cursor,
-        others: &W,
-        row: usize,
-    ) {
+    unsafe fn step<S: Simd, W: Beside, const TALL: bool>(&self, cursor: &mut Cursor, others: &W, row: usize) {
         let Cursor { step, a, panel, .. } = *cursor;
         let keep = if step < STEPS_KEPT { Keep::Near } else { self.keep_rows };
         // SAFETY: as the caller's.
@@ -180,22 +156,16 @@ impl<T: TileKind> TileBlock<T> {
             load::<4>(a, self.keep_rows);
             T::multiply_add::<0, 4, 6>();
             self.fetch::<S>(cursor);
-            for i in 0..EACH {
-                others.finish::<S>(row + i);
-            }
+            others.finish::<S>(row);
             load::<7>(panel.add(TILE_BYTES), keep);
             T::multiply_add::<1, 4, 7>();
             self.fetch::<S>(cursor);
-            for i in EACH..2 * EACH {
-                others.finish::<S>(row + i);
-            }
+            others.finish::<S>(row + 1);
             if TALL {
                 load::<5>(a.add(TILE_BYTES), self.keep_rows);
                 T::multiply_add::<2, 5, 6>();
                 self.fetch::<S>(cursor);
-                for i in 2 * EACH..3 * EACH {
-                    others.finish::<S>(row + i);
-                }
+                others.finish::<S>(row + 2);
                 T::multiply_add::<3, 5, 7>();
                 self.fetch::<S>(cursor);
             }

@@ -162,7 +162,7 @@ unsafe fn gelu_rough<S: Simd>(x: S::F) -> S::F {
         p = S::fma(p, t, S::splat(-4.151_084_5e-4));
         p = S::fma(p, t, S::splat(6.711_651e-3));
         p = S::fma(p, t, S::splat(-5.980_678_6e-2));
-        p = S::fma(p, t, S::splat(3.942_785_1e-1));
+        p = S::fma(p, t, S::splat(3.942_785e-1));
         S::mul(x, S::fma(h, p, S::splat(0.5)))
     }
 }

@@ -77,8 +77,9 @@ mod tests {
         let manifest = "[package]\nname = \"x\"\n\n[dependencies]\nmagray-core.workspace = true\nserde = \"1\"\n";
         assert_eq!(lines("magray-engine", manifest), []);
         assert_eq!(lines("magray-device", manifest), []);
-        assert_eq!(lines("magray-core", manifest), [5]);
         assert_eq!(lines("xtask", manifest), [5]);
+        assert_eq!(lines("magray-core", "[dependencies]\nmagray-device = \"1\"\n"), [2]);
+        assert_eq!(lines("magray-core", "[dev-dependencies]\nmagray-core = { path = \".\" }\n"), []);
     }
 
     #[test]

@@ -51,7 +51,8 @@ impl EncoderShape {
 
     /// Memory of a GPU that the weights take: tables and biases too, layers behind the pooling not, for they are small.
     pub fn weight_bytes(&self, precision: Precision) -> u64 {
-        // Tables stay in 16 bits where the matrices are bytes; biases and norms are always f32.
+        // Tables, and the matrices of queries, keys and values, stay in 16 bits where the others are bytes; biases and
+        // norms are always f32.
         let (matrix, table) = match precision {
             Precision::F32 | Precision::Tf32 => (4, 4),
             Precision::F16 | Precision::Bf16 => (2, 2),
@@ -59,9 +60,10 @@ impl EncoderShape {
         };
         let (hidden, ffn) = (self.hidden as u64, self.ffn as u64);
         let rows = (self.vocab + self.positions) as u64;
-        let matrices = self.layers as u64 * (4 * hidden * hidden + 2 * hidden * ffn);
+        let before_softmax = 3 * hidden * hidden * table;
+        let matrices = self.layers as u64 * (before_softmax + (hidden * hidden + 2 * hidden * ffn) * matrix);
         let vectors = 2 * hidden + self.layers as u64 * (9 * hidden + ffn);
-        rows * hidden * table + matrices * matrix + vectors * 4
+        rows * hidden * table + matrices + vectors * 4
     }
 
     /// Memory of a GPU that the activations of a pass over this many tokens take.
@@ -112,7 +114,7 @@ mod tests {
         let mb = |precision| shape.weight_bytes(precision) / 1_000_000;
         assert_eq!((mb(Precision::F32), mb(Precision::Tf32)), (90, 90));
         assert_eq!((mb(Precision::F16), mb(Precision::Bf16)), (45, 45));
-        assert_eq!(mb(Precision::Int8), 34);
+        assert_eq!(mb(Precision::Int8), 37);
         assert_eq!(shape.activation_bytes(Precision::Bf16, 2), 2 * ((5 * 384 + 1536) * 2 + 384 * 4));
     }
 

@@ -84,7 +84,11 @@ impl ModelFlags {
 pub(crate) fn gpu_options() -> GpuOptions {
     let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    GpuOptions { kernel_cache: cache.map(|cache| cache.join("magray/kernels")), ..GpuOptions::default() }
+    GpuOptions {
+        kernel_cache: cache.map(|cache| cache.join("magray/kernels")),
+        kernel_archive: magray_engine::gpu::carried_kernels(),
+        ..GpuOptions::default()
+    }
 }
 
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {

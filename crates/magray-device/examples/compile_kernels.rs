@@ -2,19 +2,20 @@
 //! Runs none of them. Exit code 3: no compiler was found.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
 
-use magray_device::cuda::{Arch, CompileError, CubinCache, CubinKey, KernelSpec, Nvrtc, SearchPath};
+use magray_device::cuda::{Arch, CompileError, CubinArchive, CubinCache, CubinKey, KernelSpec, Nvrtc, SearchPath};
 use magray_device::cuda::{all_specs, compile, covering_specs, stack_bytes};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, available_parallelism};
 use std::time::Instant;
 
 const NO_COMPILER: u8 = 3;
-const USAGE: &str = "usage: compile_kernels [--all] [--python FOLDER] [--keep FOLDER] sm_75 sm_80 ...
+const USAGE: &str = "usage: compile_kernels [--all] [--python FOLDER] [--keep FOLDER] [--pack FILE] sm_75 sm_80 ...
   --all             every form of every kernel; else those that cover all of them
   --python FOLDER   where Python packages are installed, to look for NVRTC besides the usual places
-  --keep FOLDER     where cubins are kept";
+  --keep FOLDER     where cubins are kept
+  --pack FILE       makes one archive of all cubins; needs --keep. An architecture that NVRTC does not know is left out";
 /// More than all forms for all architectures, and some generations of them.
 const FILES_MAX: usize = 8192;
 
@@ -23,12 +24,13 @@ struct Asked {
     specs: Vec<KernelSpec>,
     search: SearchPath,
     keep: Option<PathBuf>,
+    pack: Option<PathBuf>,
     archs: Vec<Arch>,
 }
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let Some(asked) = read(&words) else {
+    let Some(mut asked) = read(&words) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
@@ -40,11 +42,14 @@ fn main() -> ExitCode {
     println!("NVRTC {major}.{minor} from {}", nvrtc.path().display());
     if let Some(unknown) = asked.archs.iter().find(|arch| !nvrtc.knows(**arch)) {
         eprintln!("this NVRTC does not know {unknown}: install another version");
-        return ExitCode::FAILURE;
+        if asked.pack.is_none() {
+            return ExitCode::FAILURE;
+        }
+        asked.archs.retain(|arch| nvrtc.knows(*arch));
     }
 
     // What one version compiles another may refuse, so each has a folder of its own.
-    let folder = asked.keep.map(|folder| folder.join(format!("{major}.{minor}")));
+    let folder = asked.keep.as_ref().map(|folder| folder.join(format!("{major}.{minor}")));
     let cache = folder.map(|folder| CubinCache::new(folder).with_files_max(FILES_MAX));
     let on = |arch: Arch| asked.specs.iter().filter(move |spec| spec.runs_on(arch)).map(move |spec| (spec, arch));
     let forms: Vec<(&KernelSpec, Arch)> = asked.archs.iter().flat_map(|arch| on(*arch)).collect();
@@ -61,7 +66,33 @@ fn main() -> ExitCode {
     let (all, new, failed) = (forms.len(), jobs.len(), failures.len());
     println!("{all} forms for {}: {new} compiled in {seconds:.1} s, {failed} failed", names(&asked.archs));
     let are_thin = cache.as_ref().is_none_or(|cache| have_little_stack(cache, &forms));
-    if failures.is_empty() && are_thin { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let is_packed = match (&asked.pack, &cache) {
+        (Some(file), Some(cache)) => pack(file, cache, &forms),
+        _ => true,
+    };
+    if failures.is_empty() && are_thin && is_packed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Makes one archive of all forms; whether it is whole.
+fn pack(file: &Path, cache: &CubinCache, forms: &[(&KernelSpec, Arch)]) -> bool {
+    let keys = forms.iter().map(|(spec, arch)| CubinKey::of(spec, *arch));
+    let Some(cubins) = keys.map(|key| Some((cache.get(&key)?, key))).collect::<Option<Vec<_>>>() else {
+        eprintln!("no archive: a kernel is not compiled, or could not be kept");
+        return false;
+    };
+    let bytes: usize = cubins.iter().map(|(cubin, _)| cubin.len()).sum();
+    let count = cubins.len();
+    match CubinArchive::write(file, cubins.into_iter().map(|(cubin, key)| (key, cubin)).collect()) {
+        Ok(packed) => {
+            let mb = |bytes: u64| bytes as f64 / 1e6;
+            println!("{}: {count} kernels, {:.1} MB, packed {:.1} MB", file.display(), mb(bytes as u64), mb(packed));
+            true
+        }
+        Err(error) => {
+            eprintln!("'{}' cannot be written: {error}", file.display());
+            false
+        }
+    }
 }
 
 /// Whether no kernel needs more stack than it may. The driver holds so much for every thread that a GPU can run at once:
@@ -88,22 +119,25 @@ fn have_little_stack(cache: &CubinCache, forms: &[(&KernelSpec, Arch)]) -> bool 
 /// Bytes of stack that a kernel may need: a few spilled registers. Where a block has a row of 384 sums a thread, there are
 /// more.
 fn stack_bytes_max(spec: &KernelSpec) -> u32 {
-    if spec.file == "gemm_norm_wgmma.cu" { 336 } else { 32 }
+    if spec.file == "gemm_norm_wgmma.cu" { 96 } else { 32 }
 }
 
 /// What the words mean; `None` where one means nothing, or no architecture is named.
 fn read(words: &[String]) -> Option<Asked> {
-    let mut asked = Asked { specs: covering_specs(), search: SearchPath::system(), keep: None, archs: Vec::new() };
+    let mut asked =
+        Asked { specs: covering_specs(), search: SearchPath::system(), keep: None, pack: None, archs: Vec::new() };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--all" => asked.specs = all_specs(),
             "--python" => asked.search = asked.search.with_python(words.next()?),
             "--keep" => asked.keep = Some(words.next()?.into()),
+            "--pack" => asked.pack = Some(words.next()?.into()),
             arch => asked.archs.push(parse_arch(arch)?),
         }
     }
-    (!asked.archs.is_empty()).then_some(asked)
+    let can_pack = asked.pack.is_none() || asked.keep.is_some();
+    (!asked.archs.is_empty() && can_pack).then_some(asked)
 }
 
 /// `sm_90` and `sm_90a` are 9.0.

@@ -2,13 +2,18 @@
 //! Installs nothing outside the build folder: where no compiler is found, pip fetches a pinned one into it.
 
 use crate::step::{self, Lack, Outcome};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 
 /// The least that is supported, then one of each generation that the kernels have a path or a table for.
 const ARCHS: [&str; 4] = ["sm_75", "sm_80", "sm_89", "sm_90a"];
 /// A version that knows all of these.
 const COMPILER: &str = "nvidia-cuda-nvrtc==13.0.88";
+/// Every generation that kernels are carried for.
+const PACKED_ARCHS: [&str; 7] = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
+/// The newest of CUDA 12: what it compiles runs with every driver for CUDA 12 or newer.
+const PACKED_COMPILER: &str = "nvidia-cuda-nvrtc-cu12==12.9.86";
 /// An example of magray-device that compiles them.
 const PROGRAM: &str = "compile_kernels";
 /// Its exit code where it finds no compiler.
@@ -24,60 +29,77 @@ pub(crate) enum Forms {
 
 /// Compiles all kernels; fetches the compiler first where there is none.
 pub(crate) fn check(root: &Path, forms: Forms) -> Outcome {
+    let mut arguments: Vec<OsString> = if forms == Forms::All { vec!["--all".into()] } else { Vec::new() };
+    arguments.extend(ARCHS.map(OsString::from));
+    // Of the whole workspace, so that its dependencies have the features that they have in tests and are built once.
+    compile(root, Compiler { package: COMPILER, folder: "nvrtc" }, &["--workspace"], &arguments)
+}
+
+/// Compiles all forms of all kernels for all generations of GPUs into one archive.
+pub(crate) fn pack(root: &Path, file: &Path) -> Outcome {
+    let mut arguments: Vec<OsString> = vec!["--all".into(), "--pack".into(), file.into()];
+    arguments.extend(PACKED_ARCHS.map(OsString::from));
+    let build = ["--release", "--package", "magray-device"];
+    compile(root, Compiler { package: PACKED_COMPILER, folder: "nvrtc-packed" }, &build, &arguments)
+}
+
+/// A compiler that pip can fetch, and the folder of it below the build folder.
+#[derive(Clone, Copy)]
+struct Compiler {
+    package: &'static str,
+    folder: &'static str,
+}
+
+fn compile(root: &Path, compiler: Compiler, build: &[&str], arguments: &[OsString]) -> Outcome {
     let target = step::target_folder(root);
-    let packages = target.join("nvrtc");
-    match compile(root, &target, &packages, forms) {
+    let packages = target.join(compiler.folder);
+    let run = || run(root, &target, &packages, build, arguments);
+    let outcome = |code: Option<i32>| match code {
+        Some(0) => Outcome::Done,
+        Some(NO_COMPILER) => Outcome::Failed(format!("{} was fetched and does not load here", compiler.package)),
+        _ => Outcome::Failed("mend the kernels named above".to_owned()),
+    };
+    match run() {
         Some(NO_COMPILER) => {}
         code => return outcome(code),
     }
-    match fetch(&target, &packages) {
-        Outcome::Done => outcome(compile(root, &target, &packages, forms)),
+    match fetch(compiler.package, &packages) {
+        Outcome::Done => outcome(run()),
         other => other,
     }
 }
 
-fn outcome(code: Option<i32>) -> Outcome {
-    match code {
-        Some(0) => Outcome::Done,
-        Some(NO_COMPILER) => Outcome::Failed(format!("{COMPILER} was fetched and does not load here")),
-        _ => Outcome::Failed("mend the kernels named above".to_owned()),
-    }
-}
-
-/// Runs the program; returns its exit code.
-fn compile(root: &Path, target: &Path, packages: &Path, forms: Forms) -> Option<i32> {
-    // Of the whole workspace, so that its dependencies have the features that they have in tests and are built once.
-    let mut build = Command::new(step::cargo_program());
-    build.current_dir(root).args(["build", "--quiet", "--locked", "--workspace", "--example", PROGRAM]);
-    println!("   {build:?}");
-    if !build.status().ok()?.success() {
+/// Runs the program that compiles; its exit code.
+fn run(root: &Path, target: &Path, packages: &Path, build: &[&str], arguments: &[OsString]) -> Option<i32> {
+    let mut cargo = Command::new(step::cargo_program());
+    cargo.current_dir(root).args(["build", "--quiet", "--locked", "--example", PROGRAM]).args(build);
+    println!("   {cargo:?}");
+    if !cargo.status().ok()?.success() {
         return None;
     }
+    let profile = if build.contains(&"--release") { "release" } else { "debug" };
     let program = format!("{PROGRAM}{}", std::env::consts::EXE_SUFFIX);
-    let mut command = Command::new(target.join("debug").join("examples").join(program));
+    let mut command = Command::new(target.join(profile).join("examples").join(program));
     command.current_dir(root);
-    if forms == Forms::All {
-        command.arg("--all");
-    }
-    command.arg("--python").arg(packages).arg("--keep").arg(target.join("cubins")).args(ARCHS);
+    command.arg("--python").arg(packages).arg("--keep").arg(target.join("cubins")).args(arguments);
     println!("   {command:?}");
     command.status().ok()?.code()
 }
 
 /// Fetches the compiler by the user's own pip: about 90 MB, once.
-fn fetch(target: &Path, packages: &Path) -> Outcome {
+fn fetch(package: &str, packages: &Path) -> Outcome {
     let Some(python) = step::python().filter(|python| step::runs(python, &["-m", "pip", "--version"])) else {
         return Outcome::LeftOut(Lack::Tool("no NVRTC, and no python3 with pip to fetch it"));
     };
     // Under another name until it is whole.
-    let unfinished: PathBuf = target.join("nvrtc.part");
+    let unfinished = packages.with_extension("part");
     let gone = |folder: &Path| !folder.exists() || std::fs::remove_dir_all(folder).is_ok();
     if !gone(&unfinished) || !gone(packages) {
         return Outcome::Failed(format!("remove '{}' and '{}'", unfinished.display(), packages.display()));
     }
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-    pip.args(["--only-binary", ":all:", "--target"]).arg(&unfinished).arg(COMPILER);
+    pip.args(["--only-binary", ":all:", "--target"]).arg(&unfinished).arg(package);
     match step::passes(&mut pip, "the kernel compiler could not be fetched: the network is needed once") {
         Outcome::Done => match std::fs::rename(&unfinished, packages) {
             Ok(()) => Outcome::Done,

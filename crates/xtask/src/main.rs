@@ -1,4 +1,4 @@
-//! The chores of the repository: `cargo xtask tidy`, `deny`, `kernels`, `fuzz` and `ci`.
+//! The chores of the repository: `cargo xtask tidy`, `deny`, `kernels`, `cubins`, `fuzz` and `ci`.
 //! Never part of the product, and depends on nothing but the standard library.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
@@ -20,6 +20,9 @@ const USAGE: &str = "usage: cargo xtask <command>
   deny   checks what comes from others by deny.toml: licences, bans, sources, advisories
   kernels [--all]
          compiles the CUDA kernels without a GPU, in the forms that cover all others, or in all forms
+  cubins FILE
+         compiles all forms for all generations of GPUs into one archive; beside the program, as magray.cubins, it makes
+         NVRTC needless there
   fuzz SECONDS
          throws bytes at what reads requests, files and messages, each target for so long
   ci     runs everything a change must pass: formatting, tidy, dependencies, lints, kernels, the default model, all
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         ["deny"] => step::alone("deny", supply::check(root)),
         ["kernels"] => step::alone("kernels", kernels::check(root, kernels::Forms::Covering)),
         ["kernels", "--all"] => step::alone("kernels", kernels::check(root, kernels::Forms::All)),
+        ["cubins", file] => step::alone("cubins", kernels::pack(root, Path::new(file))),
         ["fuzz", seconds] => match seconds.parse() {
             Ok(seconds) => step::alone("fuzz", fuzzing::check(root, seconds)),
             Err(_) => misused(),

@@ -20,7 +20,7 @@ const HEADER_BYTES: usize = 8 + 4 + 4 + 4 + 8 + 32;
 /// More than all kernels that a few models need, for several GPUs and some versions of this program.
 const FILES_MAX: usize = 256;
 /// A larger file is not one of ours.
-const CUBIN_BYTES_MAX: u64 = 64 << 20;
+pub(super) const CUBIN_BYTES_MAX: u64 = 64 << 20;
 /// An unfinished file this old was left behind by a process that died.
 const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 
@@ -57,6 +57,11 @@ impl CubinKey {
             add(&option);
         }
         Self(hex(&hasher.finalize()))
+    }
+
+    /// The name: 64 digits.
+    pub(super) fn name(&self) -> &str {
+        &self.0
     }
 }
 

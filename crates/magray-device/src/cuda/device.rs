@@ -1,14 +1,16 @@
 //! One GPU as a device: holds its context and kernels, packs layers, hands out operations.
 //! Computes nothing itself.
 
+use super::arch::Arch;
 use super::compile::KernelSpec;
 use super::context::{Context, MemoryOptions};
 use super::cubin_cache::CubinCache;
+use super::cubin_sources::{CubinSources, KernelError};
 use super::device_error::DeviceError;
 use super::driver;
 use super::function::{Function, LaunchShape};
 use super::gpu_info::GpuInfo;
-use super::kernels::{KernelError, Kernels};
+use super::kernels::Kernels;
 use super::libraries::SearchPath;
 use super::memory::Number;
 use super::stream::{Stream, Urgency};
@@ -28,6 +30,8 @@ const KEEP_EPOCHS: u32 = 30;
 pub struct CudaOptions {
     /// Where compiled kernels are kept; `None`: nowhere, each process compiles its own.
     pub kernel_cache: Option<PathBuf>,
+    /// The archive of compiled kernels that came with the program; `None`: none did.
+    pub kernel_archive: Option<PathBuf>,
     /// Where the kernels' compiler is looked for.
     pub search: SearchPath,
     /// Uses the kernels that run on every GPU also where faster ones exist: for tests and comparisons.
@@ -71,7 +75,8 @@ impl Cuda {
         let cache = options.kernel_cache.map(CubinCache::new);
         // Recordings know such an order since this driver.
         let overlaps = gpu.capability >= (9, 0) && driver::start(&options.search).is_ok_and(|found| found >= (12, 3));
-        let kernels = Kernels::new(Arc::clone(&context), options.search, cache);
+        let sources = CubinSources::new(Arch::of(gpu.capability), options.search, cache, options.kernel_archive);
+        let kernels = Kernels::new(Arc::clone(&context), sources);
         let has_wgmma = gpu.capability == (9, 0) && !options.portable_kernels;
         let sixteen = if gpu.capability >= (8, 0) { Number::Bf16 } else { Number::F16 };
         Ok(Arc::new(Self { context, copies, kernels, has_wgmma, overlaps, clusters_at_once: OnceLock::new(), sixteen }))

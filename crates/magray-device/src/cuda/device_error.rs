@@ -1,8 +1,8 @@
 //! Why a GPU did not do what was asked.
 //! Decides nothing: what follows is up to the caller.
 
+use super::cubin_sources::KernelError;
 use super::error::CudaError;
-use super::kernels::KernelError;
 
 /// Why a GPU did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -62,7 +62,7 @@ fn open_all() -> Result<Vec<Opened>, &'static str> {
         match cuda.prepare(&all_specs()[..1], 1) {
             Ok(()) => Ok(Opened { kernels, cuda, precisions }),
             // Nothing can be compiled here.
-            Err(DeviceError::Kernel(KernelError::Declined(declined))) => Err(declined.code()),
+            Err(DeviceError::Kernel(KernelError::Declined { declined, .. })) => Err(declined.code()),
             Err(error) => panic!("the first kernel does not load: {error}"),
         }
     };

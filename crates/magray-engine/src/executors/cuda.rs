@@ -308,6 +308,7 @@ fn place(
 pub(crate) fn open_device(gpu: &GpuInfo, options: &GpuOptions) -> Result<Arc<Cuda>, GpuError> {
     let options = CudaOptions {
         kernel_cache: options.kernel_cache.clone(),
+        kernel_archive: options.kernel_archive.clone(),
         search: options.search.clone(),
         memory_limit_bytes: options.rules.memory_limit_bytes,
         trace: options.memory_trace.clone(),

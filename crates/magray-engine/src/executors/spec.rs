@@ -17,6 +17,7 @@ pub struct CudaDevice {
     /// Where the libraries are.
     folders: Vec<PathBuf>,
     kernel_cache: Option<PathBuf>,
+    kernel_archive: Option<PathBuf>,
     /// Where to write down what memory is taken and given back.
     memory_trace: Option<PathBuf>,
 }
@@ -59,6 +60,7 @@ impl CudaDevice {
             // Messages carry paths as UTF-8; libraries are in no folder whose name is not.
             folders: options.search.folders().into_iter().filter(|folder| folder.to_str().is_some()).collect(),
             kernel_cache: options.kernel_cache.clone(),
+            kernel_archive: options.kernel_archive.clone(),
             memory_trace: options.memory_trace.clone(),
         }
     }
@@ -83,6 +85,11 @@ impl CudaDevice {
         self.kernel_cache.as_deref()
     }
 
+    /// The file of compiled kernels that came with the program.
+    pub(crate) fn kernel_archive(&self) -> Option<&Path> {
+        self.kernel_archive.as_deref()
+    }
+
     /// The file of what memory is taken and given back.
     pub(crate) fn memory_trace(&self) -> Option<&Path> {
         self.memory_trace.as_deref()
@@ -95,6 +102,7 @@ impl CudaDevice {
             streams: self.streams,
             search: SearchPath::of_folders(self.folders.clone()),
             kernel_cache: self.kernel_cache.clone(),
+            kernel_archive: self.kernel_archive.clone(),
             memory_trace: self.memory_trace.clone(),
             ..GpuOptions::default()
         }

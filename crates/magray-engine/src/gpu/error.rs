@@ -30,7 +30,7 @@ impl GpuError {
     /// One word for programs; it never changes its meaning.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Declined(declined) | Self::Kernel(KernelError::Declined(declined)) => declined.code(),
+            Self::Declined(declined) | Self::Kernel(KernelError::Declined { declined, .. }) => declined.code(),
             Self::Cuda(error) | Self::Kernel(KernelError::Load { source: error, .. }) => code_of(error),
             Self::Kernel(KernelError::Compile(_)) => "kernel_refused",
             Self::Weights(_) => "model_broken",
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_missing_compiler_keeps_its_own_code() {
-        let error = GpuError::from(KernelError::from(Declined::NoNvrtc));
+        let error = GpuError::from(KernelError::Declined { declined: Declined::NoNvrtc, archive: None });
         assert_eq!(error.code(), "no_nvrtc");
     }
 }

@@ -11,15 +11,23 @@ pub use error::GpuError;
 pub use hardware::find;
 pub(crate) use hardware::free_bytes;
 pub use magray_device::cuda::{
-    CONTEXT_BYTES, CudaError, Declined, GpuInfo, MemoryOptions, PoolProbe, ProbeBlock, Sample, SearchPath, Throttle,
-    Visible,
+    ArchiveError, CONTEXT_BYTES, CudaError, Declined, GpuInfo, KernelSources, MemoryOptions, PoolProbe, ProbeBlock,
+    Sample, SearchPath, Throttle, Visible,
 };
 pub use memory::{MemoryAccounts, MemoryStats};
 pub use sandbox::{SandboxMode, UnknownMode};
 pub use survey::{GpuStatus, Survey};
 
 use magray_core::{PrecisionChoice, Rules};
+use magray_device::cuda::ARCHIVE_FILE;
 use std::path::PathBuf;
+
+/// The archive of compiled kernels that lies beside this program; `None`: there is none.
+pub fn carried_kernels() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?.parent()?.join(ARCHIVE_FILE);
+    // Messages to workers carry paths as UTF-8.
+    (path.is_file() && path.to_str().is_some()).then_some(path)
+}
 
 /// How GPUs may be used.
 #[derive(Clone, Debug)]
@@ -40,6 +48,8 @@ pub struct GpuOptions {
     pub visible_by: Option<&'static str>,
     /// The folder of compiled kernels; without it they are compiled in every process.
     pub kernel_cache: Option<PathBuf>,
+    /// The archive of compiled kernels that came with the program; without it kernels that are not in the cache are compiled.
+    pub kernel_archive: Option<PathBuf>,
     /// The file of measured speeds; without it they are measured in every process.
     pub score_cache: Option<PathBuf>,
     /// The file of GPUs that are out of service; without it none is.
@@ -61,6 +71,7 @@ impl Default for GpuOptions {
             visible: Visible::all(),
             visible_by: None,
             kernel_cache: None,
+            kernel_archive: None,
             score_cache: None,
             state_file: None,
             memory_trace: None,

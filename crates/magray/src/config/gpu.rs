@@ -64,6 +64,7 @@ impl Config {
             visible,
             visible_by,
             kernel_cache: cached("kernels"),
+            kernel_archive: magray_engine::gpu::carried_kernels(),
             score_cache: cached("scores.json"),
             state_file: self.path("gpu.state_file"),
             memory_trace: None,

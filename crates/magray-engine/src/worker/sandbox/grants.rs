@@ -66,6 +66,7 @@ impl Grants {
         if let ExecutorDevice::Cuda(device) = &spec.device {
             grants.read.extend(loader_folders());
             grants.read.extend(device.folders().iter().cloned());
+            grants.read.extend(device.kernel_archive().map(Path::to_owned));
             grants.devices.extend(nvidia_devices());
             grants.threads = File::open("/proc/self/task").ok();
             // Where the driver keeps memory that it shares between processes.
@@ -173,11 +174,14 @@ mod tests {
     #[test]
     fn a_gpu_worker_reads_its_libraries_and_writes_its_kernels_and_its_trace() {
         let dir = tempfile::tempdir().unwrap();
-        let [cache, trace, libraries] = ["deep/kernels", "trace", "libraries"].map(|name| dir.path().join(name));
+        let [cache, trace, libraries, archive] =
+            ["deep/kernels", "trace", "libraries", "magray.cubins"].map(|name| dir.path().join(name));
         fs::create_dir(&libraries).unwrap();
         fs::write(libraries.join("libnvrtc.so.13"), b"library").unwrap();
+        fs::write(&archive, b"cubins").unwrap();
         let options = GpuOptions {
             kernel_cache: Some(cache.clone()),
+            kernel_archive: Some(archive.clone()),
             memory_trace: Some(trace.clone()),
             search: SearchPath::of_folders(vec![libraries.clone()]),
             ..GpuOptions::default()
@@ -189,6 +193,8 @@ mod tests {
             super::super::syscalls::limit().unwrap();
             assert_eq!(fs::read(libraries.join("libnvrtc.so.13")).unwrap(), b"library");
             assert!(fs::write(libraries.join("libnvrtc.so.13"), b"").is_err());
+            assert_eq!(fs::read(&archive).unwrap(), b"cubins");
+            assert!(fs::write(&archive, b"").is_err());
             let spec = all_specs().remove(0);
             let (cache, key) = (CubinCache::new(cache), CubinKey::of(&spec, Arch::of((9, 0))));
             cache.put(&key, b"cubin", (13, 0)).unwrap();

@@ -5,7 +5,7 @@ use clap::Args;
 use magray_engine::{
     EncoderOptions, Reason, Verdict,
     engine::Outlook,
-    gpu::{GpuStatus, Sample, Survey},
+    gpu::{ArchiveError, GpuOptions, GpuStatus, KernelSources, Sample, Survey},
     health::{Outage, utc_of},
 };
 use serde_json::{Value, json};
@@ -39,6 +39,8 @@ pub(crate) struct GpuInfoArgs {
 struct Report {
     survey: Survey,
     outlook: Outlook,
+    /// Of the first GPU.
+    kernels: Option<KernelSources>,
     options: EncoderOptions,
     model: String,
     is_pulled: bool,
@@ -52,7 +54,12 @@ pub(crate) fn run(args: &GpuInfoArgs, context: &Context) -> Result<(), Failure> 
     let outlook = Outlook::without_engine(folder.as_deref(), &options)
         .map_err(|reason| Failure::Load { model: model.clone(), reason: Box::new(reason) })?;
     let survey = Survey::take(&options.gpu);
-    let report = Report { survey, outlook, options, model, is_pulled: folder.is_some() };
+    let first = survey.gpus.iter().flatten().next();
+    let kernels = first.map(|gpu| {
+        let GpuOptions { search, kernel_cache, kernel_archive, .. } = &options.gpu;
+        KernelSources::look(gpu.info.capability, search, kernel_cache.clone(), kernel_archive.clone())
+    });
+    let report = Report { survey, outlook, kernels, options, model, is_pulled: folder.is_some() };
     Ok(output::print(&if args.json { format!("{}\n", report.json()) } else { report.text() })?)
 }
 
@@ -75,6 +82,9 @@ impl Report {
                 push(&mut rows, "TensorRT", "off");
                 for gpu in gpus {
                     push_gpu(&mut rows, gpu);
+                }
+                if let Some(kernels) = &self.kernels {
+                    push(&mut rows, "kernels", kernel_words(kernels));
                 }
             }
             Err(declined) => {
@@ -130,6 +140,7 @@ impl Report {
             "cuda_version": self.cuda_version(),
             "tensorrt": false,
             "gpus": gpus,
+            "kernels": self.kernels.as_ref().map(kernels_json),
             "declined": declined.map(|declined| json!({ "code": declined.code(), "message": declined.to_string() })),
             "choice": self.choice_json(),
         })
@@ -157,6 +168,33 @@ impl Report {
             "memory_limit_bytes": self.options.gpu.rules.memory_limit_bytes,
         })
     }
+}
+
+/// Where kernels come from, in the order in which they are looked for.
+fn kernel_words(kernels: &KernelSources) -> String {
+    let cache = kernels.cache.as_ref().map(|folder| format!("compiled before, in '{}'", folder.display()));
+    let carried = match &kernels.carried {
+        None => format!("none that came with magray for {}", kernels.arch),
+        Some(Ok(0)) => format!("none for {} among those that came with magray", kernels.arch),
+        Some(Ok(count)) => format!("{count} that came with magray for {}", kernels.arch),
+        Some(Err(error)) => format!("those that came with magray are passed over: {error}"),
+    };
+    let compiler = match &kernels.compiler {
+        Ok((major, minor)) => format!("NVRTC {major}.{minor}"),
+        Err(declined) => format!("no compiler ({})", declined.code()),
+    };
+    cache.into_iter().chain([carried, compiler]).collect::<Vec<_>>().join("; ")
+}
+
+fn kernels_json(kernels: &KernelSources) -> Value {
+    let error = |error: &ArchiveError| error.to_string();
+    json!({
+        "arch": kernels.arch.to_string(),
+        "cache": kernels.cache,
+        "carried": kernels.carried.as_ref().and_then(|carried| carried.as_ref().ok()),
+        "carried_passed_over": kernels.carried.as_ref().and_then(|carried| carried.as_ref().err()).map(error),
+        "nvrtc_version": kernels.compiler.as_ref().ok().map(|(major, minor)| format!("{major}.{minor}")),
+    })
 }
 
 fn push_gpu(rows: &mut Rows, GpuStatus { info, sample, outage }: &GpuStatus) {

@@ -54,6 +54,7 @@ fn report(gpus: Result<Vec<GpuStatus>, Declined>, verdict: Result<Verdict, Refus
             free_bytes: is_there.then_some(133 << 30),
             verdict,
         },
+        kernels: None,
         options: EncoderOptions::default(),
         model: "all-MiniLM-L6-v2".to_owned(),
         is_pulled: true,
@@ -164,4 +165,30 @@ fn json_has_the_figures_of_the_choice() {
     assert_eq!((&choice["device"], &choice["speedup"]), (&json!("cuda:0"), &json!(50.0)));
     assert_eq!(choice["performance_threshold"], 1.2);
     assert_eq!(choice["memory_limit_bytes"], Value::Null);
+}
+
+#[test]
+fn where_kernels_come_from_is_told_in_order() {
+    let search = magray_engine::gpu::SearchPath::of_folders(Vec::new());
+    let look = |archive: Option<std::path::PathBuf>| {
+        // No compiler knows such a GPU.
+        KernelSources::look((99, 0), &search, Some("/cache/kernels".into()), archive)
+    };
+    let words = kernel_words(&look(None));
+    assert!(
+        words.starts_with("compiled before, in '/cache/kernels'; none that came with magray for sm_990a; "),
+        "{words}"
+    );
+    assert!(words.ends_with("no compiler (no_nvrtc)") || words.ends_with("no compiler (nvrtc_too_old)"), "{words}");
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("magray.cubins");
+    std::fs::write(&archive, b"something else").unwrap();
+    let foreign = look(Some(archive));
+    assert!(kernel_words(&foreign).contains("are passed over: "), "{foreign:?}");
+    let json = kernels_json(&foreign);
+    assert_eq!((&json["carried"], &json["nvrtc_version"]), (&Value::Null, &Value::Null));
+    assert!(
+        json["carried_passed_over"].as_str().is_some_and(|reason| reason.contains("install both together")),
+        "{json}"
+    );
 }

@@ -165,11 +165,14 @@ impl CpuPacker {
         let bytes = self.bytes(model, self.precision);
         let made = match self.is_native && bytes <= REFERENCE_BYTES_MAX {
             true => self.compute_reference(model),
-            false => Err(Failure::unsupported("an answer to check a device by before the CPU has the model")),
+            false => {
+                let message = "it is too large to be packed for the CPU only for this";
+                Err(Failure::new(FailureKind::Transient, "no_reference", message))
+            }
         };
         if let Err(failure) = made {
             let error = failure.message;
-            tracing::warn!(target: "magray::engine", model = self.names[model], bytes, error, "the known text of a model has no answer yet");
+            tracing::warn!(target: "magray::engine", model = self.names[model], bytes, error, "a model is not checked for wrong answers before the CPU has it");
         }
         self.canaries[model].settle();
     }

@@ -116,10 +116,9 @@ fn have_little_stack(cache: &CubinCache, forms: &[(&KernelSpec, Arch)]) -> bool 
     are_thin
 }
 
-/// Bytes of stack that a kernel may need: a few spilled registers. Where a block has a row of 384 sums a thread, there are
-/// more.
+/// Bytes of stack that a kernel may need: a few spilled registers, and more where a warp group has the largest tiles.
 fn stack_bytes_max(spec: &KernelSpec) -> u32 {
-    if spec.file == "gemm_norm_wgmma.cu" { 96 } else { 32 }
+    if spec.file.ends_with("wgmma.cu") { 96 } else { 32 }
 }
 
 /// What the words mean; `None` where one means nothing, or no architecture is named.

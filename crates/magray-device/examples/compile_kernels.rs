@@ -16,6 +16,8 @@ const USAGE: &str = "usage: compile_kernels [--all] [--python FOLDER] [--keep FO
   --python FOLDER   where Python packages are installed, to look for NVRTC besides the usual places
   --keep FOLDER     where cubins are kept
   --pack FILE       makes one archive of all cubins; needs --keep. An architecture that NVRTC does not know is left out";
+/// Bytes of stack that a kernel may need: some spilled registers.
+const STACK_BYTES_MAX: u32 = 128;
 /// More than all forms for all architectures, and some generations of them.
 const FILES_MAX: usize = 8192;
 
@@ -65,7 +67,8 @@ fn main() -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     let (all, new, failed) = (forms.len(), jobs.len(), failures.len());
     println!("{all} forms for {}: {new} compiled in {seconds:.1} s, {failed} failed", names(&asked.archs));
-    let are_thin = cache.as_ref().is_none_or(|cache| have_little_stack(cache, &forms));
+    // Other compilers spill other registers, which is no reason to have no archive.
+    let are_thin = asked.pack.is_some() || cache.as_ref().is_none_or(|cache| have_little_stack(cache, &forms));
     let is_packed = match (&asked.pack, &cache) {
         (Some(file), Some(cache)) => pack(file, cache, &forms),
         _ => true,
@@ -104,21 +107,16 @@ fn have_little_stack(cache: &CubinCache, forms: &[(&KernelSpec, Arch)]) -> bool 
         let cubin = cache.get(&CubinKey::of(spec, *arch));
         let bytes = cubin.and_then(|cubin| stack_bytes(&cubin)).unwrap_or(0);
         most = most.max(bytes);
-        if bytes > stack_bytes_max(spec) {
+        if bytes > STACK_BYTES_MAX {
             eprintln!(
                 "{spec} for {arch}: {bytes} bytes of stack, {} are allowed: spill fewer registers",
-                stack_bytes_max(spec)
+                STACK_BYTES_MAX
             );
             are_thin = false;
         }
     }
     println!("{most} bytes of stack at most");
     are_thin
-}
-
-/// Bytes of stack that a kernel may need: a few spilled registers, and more where a warp group has the largest tiles.
-fn stack_bytes_max(spec: &KernelSpec) -> u32 {
-    if spec.file.ends_with("wgmma.cu") { 96 } else { 32 }
 }
 
 /// What the words mean; `None` where one means nothing, or no architecture is named.

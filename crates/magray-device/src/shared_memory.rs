@@ -87,7 +87,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Copies bytes in, from the byte `at` on. Where there is no memory left for them it fails, and nobody is killed.
+    /// Copies bytes in, from the byte `at` on. Where there is no memory left for them it fails, and no process is killed.
     pub(crate) fn write_at(&self, at: usize, mut bytes: &[u8]) -> io::Result<()> {
         let mut at = at as u64;
         while !bytes.is_empty() {

@@ -153,7 +153,7 @@ impl Ledger {
         self.kv_share().saturating_sub(self.kv_used())
     }
 
-    /// What weights and vectors have beyond what there is. Nobody leaves for the sake of the workspace: a worker that finds
+    /// What weights and vectors have beyond what there is. No owner is evicted for the sake of the workspace: a worker that finds
     /// too little for a pass computes less at a time.
     pub fn overdrawn(&self) -> u64 {
         self.room_used().saturating_sub(self.room_at_most())

@@ -1,13 +1,13 @@
 //! Who gives way when memory is short: the one order of eviction.
-//! Finds the candidates of nobody and moves nothing: it is told who may leave, and says who does.
+//! Finds no candidates and moves nothing: it is given those that may be evicted, and picks some.
 //!
 //! What a worker caches goes first, without being asked: the ledger counts it as free. Then go those of [`Rank`], in its
 //! order; within a rank the lowest priority, then those with which least is lost. Where all of them would not do,
-//! the growth is refused and nobody leaves.
+//! the growth is refused and nothing is evicted.
 
 use std::cmp::Ordering;
 
-/// What kind of memory somebody holds who may give way, those that go first before the others.
+/// Kinds of memory that may be evicted, in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rank {
     /// Weights that no batch uses.
@@ -22,7 +22,7 @@ pub enum Rank {
     BusyWeights,
 }
 
-/// Somebody who may give way.
+/// A candidate for eviction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate<T, P> {
     /// Who.
@@ -49,7 +49,7 @@ pub fn first<T, P: Ord>(candidates: impl IntoIterator<Item = Candidate<T, P>>) -
     candidates.into_iter().min_by(Candidate::order).map(|candidate| candidate.who)
 }
 
-/// The first in order that are enough, where `missing` says what is missing once so many bytes are freed; and what is
+/// The first in order that are enough, where `missing` says what is missing once this many bytes are freed; and what is
 /// missing although all of them leave.
 pub fn choose<T, P: Ord>(mut candidates: Vec<Candidate<T, P>>, missing: impl Fn(u64) -> u64) -> (Vec<T>, u64) {
     candidates.sort_by(Candidate::order);

@@ -36,7 +36,7 @@ pub trait Upstream {
     /// Why there is none.
     type Error;
 
-    /// Memory of so many bytes, a multiple of the grain.
+    /// Memory of this many bytes, a multiple of the grain.
     fn create(&mut self, bytes: u64) -> Result<Self::Handle, Self::Error>;
 
     /// Puts a whole handle at a place of the range.

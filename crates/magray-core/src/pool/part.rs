@@ -113,7 +113,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// A part of so many units, one hole.
+    /// A part of this many units, one hole.
     pub(super) fn new(measure: Measure, units: u32) -> Self {
         assert!(units > 0 && units < NONE, "a part of {units} units");
         let near = Links { before: NONE, after: NONE };
@@ -133,7 +133,7 @@ impl Part {
         part
     }
 
-    /// A free block of at least so many units, or one that rests for the asking stream, whichever is smaller.
+    /// A free block of at least this many units, or one that rests for the asking stream, whichever is smaller.
     #[inline]
     pub(super) fn find(&self, units: u32, slot: Option<u16>) -> Option<u32> {
         let free = self.free.find(&self.records, units, FEW);
@@ -149,7 +149,7 @@ impl Part {
         self.free.find(&self.records, units, MANY)
     }
 
-    /// All holes of at least so many units.
+    /// All holes of at least this many units.
     pub(super) fn holes_from(&self, units: u32) -> Vec<u32> {
         self.holes.all_from(&self.records, units)
     }
@@ -324,18 +324,18 @@ impl Part {
         self.bytes_of(self.units(index))
     }
 
-    /// So many units in bytes.
+    /// This many units in bytes.
     pub(super) fn bytes_of(&self, units: u32) -> u64 {
         u64::from(units) << self.measure.unit_log2
     }
 
-    /// How many whole units are in so many bytes.
+    /// How many whole units are in this many bytes.
     #[inline]
     pub(super) fn units_in(&self, bytes: u64) -> u64 {
         bytes >> self.measure.unit_log2
     }
 
-    /// How many units hold so many bytes; `None` if no part could.
+    /// How many units hold this many bytes; `None` if no part could.
     #[inline]
     pub(super) fn units_for(&self, bytes: u64) -> Option<u32> {
         let unit = 1_u64 << self.measure.unit_log2;

@@ -42,7 +42,7 @@ impl Admission {
         self.is_draining = true;
     }
 
-    /// Whether a request of about so many tokens would be taken now. One that would not is remembered as if it had been
+    /// Whether a request of about this many tokens would be taken now. One that would not is remembered as if it had been
     /// submitted.
     pub(super) fn would_take(&mut self, of: Outlook<'_>, request: &Sketch, now: Moment) -> Result<(), Refused> {
         if self.is_draining {
@@ -131,7 +131,7 @@ fn devices_for(of: Outlook<'_>, allowed: Allowed) -> DeviceSet {
     of.devices.allowed(if is_misled { Allowed::Any } else { allowed })
 }
 
-/// When there should be room for so many tokens, by the speed measured lately.
+/// When there should be room for this many tokens, by the speed measured lately.
 fn retry_after(of: Outlook<'_>, tokens: u64) -> Duration {
     let in_rotation = of.devices.iter().filter(|device| device.health().is_in_rotation());
     let tokens_per_us: f64 = in_rotation.filter_map(|device| device.tokens_per_us()).sum();

@@ -20,7 +20,7 @@ const ROUNDING: f64 = 1.0 + 1e-9;
 /// The part of a turn's time that single tokens take at most while prompts wait.
 const NEXT_PART: f64 = 0.75;
 
-/// A chunk that is not the last of its prompt has at least so many tokens, where the turn has others.
+/// A chunk that is not the last of its prompt has at least this many tokens, where the turn has others.
 const CHUNK_LEAST: u64 = 16;
 
 /// How much a batch may hold. Its first sequence is taken whatever its size, or at least one token of it.
@@ -48,7 +48,7 @@ impl Room {
         if load.texts == 0 { tokens.max(1) } else { tokens }
     }
 
-    /// The part of it for a step of so many tokens beside so much.
+    /// The part of it for a step of this many tokens beside so much.
     fn part(&self, share: Share, tokens: u64, load: Load) -> Self {
         let time_max_us = match share {
             Share::Next => self.time_max_us * NEXT_PART,

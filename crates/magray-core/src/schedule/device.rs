@@ -24,7 +24,7 @@ const GOOD_BATCHES: u32 = 8;
 const GROUPS_MAX: usize = 1024;
 /// How much of the measured speed is kept with each further batch.
 const SPEED_KEPT: f64 = 0.9;
-/// A turn with so many tokens a step is mostly prompts.
+/// A turn with this many tokens a step is mostly prompts.
 const PROMPT_TOKENS: u64 = 4;
 /// However slow a CPU is, its largest batch divided by this may wait for it.
 const CPU_LEAST_PART: u64 = 4;
@@ -211,7 +211,7 @@ impl Device {
         self.cap.map_or(fixed, |cap| cap.min(fixed))
     }
 
-    /// Its memory was full with a batch of so many tokens.
+    /// Its memory was full with a batch of this many tokens.
     pub(super) fn halve(&mut self, failed_tokens: u64) {
         self.cap = Some(self.batch_tokens_max().min((failed_tokens / 2).max(1)));
         self.good_batches = 0;
@@ -261,7 +261,7 @@ impl Device {
         self.tokens_per_us.map(|speed| speed * self.health.weight())
     }
 
-    /// Tokens that it takes this long to compute, by the speed measured lately. At least so many that the next batch is
+    /// Tokens that it takes this long to compute, by the speed measured lately. At least this many that the next batch is
     /// a good one: a GPU that got single texts so far looks slow, and is not.
     pub(super) fn tokens_within(&self, time: Duration) -> u64 {
         let batch = self.batch_tokens_max();

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-/// A prompt is begun beside others only where each of those has space for so many more tokens: otherwise it would give
+/// A prompt is begun beside others only where each of those has space for this many more tokens: otherwise it would give
 /// way again before long.
 pub(super) const HEADROOM_TOKENS: u64 = 16;
 
@@ -267,12 +267,12 @@ impl DeviceMemory {
         self.headroom
     }
 
-    /// How much more a sequence needs to have so many bytes.
+    /// How much more a sequence needs to have this many bytes.
     pub(super) fn growth(&self, sequence: SequenceId, bytes: u64) -> u64 {
         bytes.saturating_sub(self.sequences.get(&sequence).map_or(0, |state| state.bytes))
     }
 
-    /// Asks for so many bytes for a sequence, or as many as it has where that is more.
+    /// Asks for this many bytes for a sequence, or as many as it has where that is more.
     pub(super) fn keep(&mut self, sequence: SequenceId, wanted: State, now: Moment) -> Result<(), Missing> {
         let growth = self.growth(sequence, wanted.bytes);
         self.ledger.grant(Owner::Kv(wanted.model), growth, now)?;

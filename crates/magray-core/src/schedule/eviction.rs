@@ -12,7 +12,7 @@ use super::{DeviceId, ModelId, Moment, Priority};
 use crate::ledger::{Candidate, CollectionId, Rank, choose};
 use crate::moment::micros;
 
-/// A model stays for so many times as long as it took to come, if those who want its memory are not more important.
+/// A model stays for this many times as long as it took to come, if those who want its memory are not more important.
 const STAYS: u32 = 2;
 
 /// A model that wants memory.

@@ -15,7 +15,7 @@ pub(super) struct LargestRefused {
 }
 
 impl LargestRefused {
-    /// Tokens to keep free from a request of this size, where there is room for so many. Half of the room at most: more
+    /// Tokens to keep free from a request of this size, where there is room for this many. Half of the room at most: more
     /// would hold up all others for one, and let devices run dry.
     pub(super) fn kept_from(self, tokens: u64, room: u64, now: Moment) -> u64 {
         let kept = self.tokens.min(room / 2);

@@ -34,7 +34,7 @@ struct Measured {
 }
 
 impl LoadTimes {
-    /// How long so many bytes are expected to take.
+    /// How long this many bytes are expected to take.
     pub(super) fn expected(&self, source: Source, bytes: u64, kind: DeviceKind) -> Duration {
         let measured = match source {
             Source::Host => self.host,
@@ -56,7 +56,7 @@ impl LoadTimes {
         self.host.is_some() || self.files.is_some()
     }
 
-    /// A load of so many bytes took so long.
+    /// A load of this many bytes took so long.
     pub(super) fn learn(&mut self, source: Source, bytes: u64, took: Duration) {
         let measured = match source {
             Source::Host => &mut self.host,

@@ -15,7 +15,7 @@ use super::{BatchId, DeviceId, DeviceKind, Moment, Placement, Sizing};
 use crate::moment::{from_micros, micros};
 use std::time::Duration;
 
-/// After [`TRIAL`], a device tries a group with no more than so many times what it has computed before.
+/// After [`TRIAL`], a device tries a group with no more than this many times what it has computed before.
 const TRIAL_GROWTH: u64 = 4;
 /// A device that is late is looked at again after this time at least.
 const RECHECK_LEAST: Duration = Duration::from_millis(1);

@@ -72,9 +72,9 @@ impl Step {
 pub enum Outcome {
     /// A row for each sequence.
     Row,
-    /// So many new tokens; none after a chunk that is not the last of its prompt.
+    /// This many new tokens; none after a chunk that is not the last of its prompt.
     Tokens(u32),
-    /// The sequence is at its end, with so many new tokens.
+    /// The sequence is at its end, with this many new tokens.
     End(u32),
 }
 
@@ -156,7 +156,7 @@ impl Progress {
         }
     }
 
-    /// Tokens whose state is kept after a step that ends with so many new ones at most.
+    /// Tokens whose state is kept after a step that ends with this many new ones at most.
     pub(super) fn kept_after(&self, new_tokens_max: u32) -> u64 {
         u64::from(self.known) + u64::from(new_tokens_max.saturating_sub(1))
     }

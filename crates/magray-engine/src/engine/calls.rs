@@ -257,7 +257,7 @@ impl Engine {
         }
     }
 
-    /// Reads texts of so many bytes: short ones here, long ones on the read threads.
+    /// Reads texts of this many bytes: short ones here, long ones on the read threads.
     async fn read_in_background<T: Send + 'static>(
         &self,
         bytes: usize,

@@ -152,9 +152,14 @@ impl CpuPacker {
     }
 
     fn teach(&self, model: usize) -> Result<(), Failure> {
+        self.teach_by(&*self.executor, model, model)
+    }
+
+    /// Takes the answers of a model's known text from an executor that has the model as its `at`-th.
+    fn teach_by(&self, executor: &dyn Executor, at: usize, model: usize) -> Result<(), Failure> {
         let mut outcomes = Outcomes::default();
         self.canaries[model].learn(|text, skip| {
-            self.executor.run(model, Steps::Texts { texts: &[text], skip }, &mut outcomes)?;
+            executor.run(at, Steps::Texts { texts: &[text], skip }, &mut outcomes)?;
             Ok(outcomes.rows.clone())
         })
     }
@@ -166,7 +171,7 @@ impl CpuPacker {
         let made = match self.is_native && bytes <= REFERENCE_BYTES_MAX {
             true => self.compute_reference(model),
             false => {
-                let message = "it is too large to be packed for the CPU only for this";
+                let message = "it is too large, or this process has no CPU executor of its own, to compute the answer for this alone";
                 Err(Failure::new(FailureKind::Transient, "no_reference", message))
             }
         };
@@ -185,11 +190,7 @@ impl CpuPacker {
         if let Some(arriving) = alone.load(0, None)?.arriving {
             arriving()?;
         }
-        let mut outcomes = Outcomes::default();
-        self.canaries[model].learn(|text, skip| {
-            alone.run(0, Steps::Texts { texts: &[text], skip }, &mut outcomes)?;
-            Ok(outcomes.rows.clone())
-        })
+        self.teach_by(&alone, 0, model)
     }
 
     /// What a model's weights take of a device's memory in this precision, about.

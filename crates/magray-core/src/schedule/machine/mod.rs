@@ -54,7 +54,7 @@ impl Machine {
         machine
     }
 
-    /// Whether a request of about so many tokens would be taken now, beside `coming` tokens of requests that were told so
+    /// Whether a request of about this many tokens would be taken now, beside `coming` tokens of requests that were told so
     /// before and are not submitted yet. One that would not is remembered as if it had been submitted.
     pub fn would_take(&mut self, request: &Sketch, now: Moment) -> Result<(), Refused> {
         let (admission, of) = self.for_admission();

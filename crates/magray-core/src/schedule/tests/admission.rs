@@ -18,7 +18,7 @@ fn measured() -> Bench {
     bench
 }
 
-/// A request of so many texts of 20 tokens: whether it is taken, and the batch that it starts.
+/// A request of this many texts of 20 tokens: whether it is taken, and the batch that it starts.
 fn come(bench: &mut Bench, texts: usize) -> (bool, Option<Start>) {
     let request = bench.request(texts);
     let actions = bench.submit(request).1;

@@ -127,7 +127,7 @@ impl Bench {
         (id, self.step(Event::Submitted(request)))
     }
 
-    /// A request of so many texts of 20 tokens.
+    /// A request of this many texts of 20 tokens.
     fn request(&mut self, texts: usize) -> Request {
         self.next_request += 1;
         Request {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// GPUs that were measured at so many microseconds a text.
+/// GPUs that were measured at this many microseconds a text.
 fn measured(speeds: [u64; 2], options: Options) -> Bench {
     let mut bench = Bench::up(2, options);
     bench.measure(GPU, speeds[0]);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A measured GPU that computes a request of so many texts, which only a GPU may compute.
+/// A measured GPU that computes a request of this many texts, which only a GPU may compute.
 fn computing(texts: usize) -> (Bench, RequestId, Start) {
     let mut bench = Bench::up(1, Options::default());
     bench.measure(GPU, 2);

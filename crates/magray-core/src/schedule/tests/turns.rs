@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A machine with one GPU that keeps so many tokens, of a byte each, and turns of this time.
+/// A machine with one GPU that keeps this many tokens, of a byte each, and turns of this time.
 fn bench(kv_max: u64, turn_max: Duration) -> Bench {
     let spec = |kind, kv_max| DeviceSpec {
         kind,

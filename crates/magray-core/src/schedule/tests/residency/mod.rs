@@ -26,7 +26,7 @@ fn room(device: DeviceId, bytes: u64) -> Event {
     Event::Memory { device, report: MemoryReport { free: memory_for(bytes), ..MemoryReport::default() } }
 }
 
-/// A CPU and some GPUs with room for so many GiB, their workers up.
+/// A CPU and some GPUs with room for this many GiB, their workers up.
 fn bench_of(gpus: usize, room_gib: u64, plans: &[ModelPlan], options: Options) -> Bench {
     let spec = |kind, slots, memory_max| {
         let memory = Budget { memory_max, context: 0, kv_max: 4_096 };

@@ -3,18 +3,24 @@
 //! Where the log is JSON the messages are too, so that stderr holds nothing else.
 
 use std::{
-    fmt::Display,
+    fmt::{self, Display},
     io::{self, IsTerminal, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle};
 use magray_engine::health::utc;
 use serde_json::{Value, json};
 
 use crate::logging;
 
 const BAR: &str = "{prefix} [{wide_bar}] {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left{msg}";
+const TEXTS: &str = "embedding [{wide_bar}] {bytes}/{total_bytes}, {texts}, {left} left";
+const TEXTS_SPINNER: &str = "embedding {spinner} {bytes}, {texts}";
 const STEPS: &str = "{prefix} [{wide_bar}] {pos}/{len}, {elapsed}{msg}";
 const SPINNER: &str = "{prefix} {spinner} {bytes}, {elapsed}{msg}";
 
@@ -61,6 +67,25 @@ impl Console {
         bar
     }
 
+    /// A bar over the bytes of texts, some of which are done; it also tells how many texts are, how fast, and the time left.
+    pub(crate) fn texts_bar(&self, total: Option<u64>, done: u64, texts: Arc<AtomicU64>) -> ProgressBar {
+        let bar = self.bytes_bar(total);
+        let before = texts.load(Ordering::Relaxed);
+        let shown = move |state: &ProgressState, out: &mut dyn fmt::Write| {
+            let texts = texts.load(Ordering::Relaxed);
+            let rate = (texts - before) as f64 / state.elapsed().as_secs_f64().max(1e-9);
+            let _ = write!(out, "{texts} texts, {rate:.0}/s");
+        };
+        let left = move |state: &ProgressState, out: &mut dyn fmt::Write| {
+            let progress = Progress { begun: done, done: state.pos(), total: state.len().unwrap_or(0) };
+            let _ = write!(out, "{}", time_left(progress, state.elapsed()));
+        };
+        let template = if total.is_some() { TEXTS } else { TEXTS_SPINNER };
+        bar.set_style(style(template).with_key("texts", shown).with_key("left", left));
+        bar.set_position(done);
+        bar
+    }
+
     /// A bar over steps of unequal length; each is named as it begins.
     pub(crate) fn steps_bar(&self, total: usize) -> ProgressBar {
         let bar =
@@ -74,6 +99,23 @@ impl Console {
         let draws = !self.is_quiet && io::stderr().is_terminal();
         if draws { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
     }
+}
+
+struct Progress {
+    /// What was done when the time began to count.
+    begun: u64,
+    done: u64,
+    total: u64,
+}
+
+/// By the mean speed since the start: steadier than the speed of the last moments.
+fn time_left(progress: Progress, elapsed: Duration) -> String {
+    let Progress { begun, done, total } = progress;
+    if done <= begun {
+        return "?".to_owned();
+    }
+    let share = total.saturating_sub(done) as f64 / (done - begun) as f64;
+    FormattedDuration(Duration::from_secs_f64((elapsed.as_secs_f64() * share).min(1e9).round())).to_string()
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -119,8 +161,17 @@ mod tests {
 
     #[test]
     fn templates_of_the_bars_parse() {
-        for template in [BAR, STEPS, SPINNER] {
+        for template in [BAR, TEXTS, TEXTS_SPINNER, STEPS, SPINNER] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
+    }
+
+    #[test]
+    fn the_time_left_follows_from_what_this_run_did() {
+        let left = |begun, done| time_left(Progress { begun, done, total: 1000 }, Duration::from_secs(10));
+        assert_eq!(left(0, 100), "00:01:30");
+        assert_eq!(left(500, 600), "00:00:40");
+        assert_eq!(left(500, 500), "?");
+        assert_eq!(left(0, 1000), "00:00:00");
     }
 }

@@ -71,6 +71,7 @@ impl Failure {
             Self::Usage(_) | Self::Config(_) => Exit::Usage,
             Self::Input(_) => Exit::Input,
             Self::Output(OutputError::ReaderGone) => return None,
+            Self::Output(OutputError::UnknownEnding { .. }) => Exit::Usage,
             Self::Output(_) => Exit::Disk,
             Self::Name(_) | Self::NotPulled { .. } => Exit::Model,
             Self::Store(error) => exit_of_store(error),

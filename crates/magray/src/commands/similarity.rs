@@ -8,7 +8,7 @@ use super::Context;
 use crate::{
     commands::compute_args::{ComputeArgs, flag},
     exit::Failure,
-    input::Texts,
+    input::{Rules, Texts},
     output,
     session::{Notices, Session},
 };
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &SimilarityArgs, context: &Context) -> Result<(), Failur
     let config = context.settle(&flags)?;
     let settings = config.embed();
     let pair = vec![args.a.clone().into(), args.b.clone().into()];
-    let texts = Texts::from_arguments(pair, settings.max_text_bytes).next_window()?;
+    let texts = Texts::from_arguments(pair, Rules::plain(settings.max_text_bytes)).next_window()?;
     let bytes = texts.iter().map(|text| text.text.len() as u64).sum();
     let session = Session::open(&config, Some(bytes), &context.console)?;
     let work = session.read(&texts, settings.prompt.as_deref())?;

@@ -1,4 +1,4 @@
-//! One JSON line: a string, or an object with `text` and perhaps `id`.
+//! One JSON line: a string, or an object with a field for the text and perhaps an `id`.
 //! Does not care for other members of the object.
 
 use serde_json::Value;
@@ -7,21 +7,22 @@ use super::Text;
 
 pub(super) enum Fault {
     NotJson(String),
-    NoText(&'static str),
+    NoText(String),
 }
 
-pub(super) fn read(json: &str, line: u64) -> Result<Text, Fault> {
+pub(super) fn read(json: &str, field: &str, line: u64) -> Result<Text, Fault> {
     let value: Value = serde_json::from_str(json).map_err(|error| Fault::NotJson(error.to_string()))?;
-    match value {
-        Value::String(text) => Ok(Text { text, id: None, line }),
-        Value::Object(mut object) => match object.remove("text") {
-            Some(Value::String(text)) => Ok(Text { text, id: object.remove("id"), line }),
-            Some(_) => Err(Fault::NoText("its \"text\" is not a string")),
-            None => Err(Fault::NoText("an object without \"text\"")),
+    let found = match value {
+        Value::String(text) => return Ok(Text { text, id: None, input: 0, line }),
+        Value::Object(mut object) => match object.remove(field) {
+            Some(Value::String(text)) => return Ok(Text { text, id: object.remove("id"), input: 0, line }),
+            Some(_) => format!("its \"{field}\" is not a string"),
+            None => format!("an object without \"{field}\""),
         },
-        Value::Array(_) => Err(Fault::NoText("an array")),
-        Value::Null => Err(Fault::NoText("null")),
-        Value::Bool(_) => Err(Fault::NoText("true or false")),
-        Value::Number(_) => Err(Fault::NoText("a number")),
-    }
+        Value::Array(_) => "an array".to_owned(),
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) => "true or false".to_owned(),
+        Value::Number(_) => "a number".to_owned(),
+    };
+    Err(Fault::NoText(found))
 }

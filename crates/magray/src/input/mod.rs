@@ -1,17 +1,15 @@
-//! Texts to embed, one at a time or in bounded windows, from the command line, a file or stdin.
-//! Never holds more than a window of them, never drops or joins lines.
+//! Texts to embed, one at a time or in bounded windows, from the command line, files or stdin.
+//! Never holds more than a window of them, never joins lines, drops none without saying so.
 
+mod error;
 mod json_lines;
 mod lines;
+mod source;
 
-use std::{
-    ffi::OsString,
-    fs::File,
-    io::{self, BufRead, BufReader, ErrorKind},
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsString, path::PathBuf};
 
-use lines::Lines;
+pub(crate) use error::{InputError, InputName};
+use source::Source;
 
 /// A window is embedded at once: long enough to keep all threads busy, small enough to stay cheap in memory.
 const WINDOW_TEXTS: usize = 2048;
@@ -22,6 +20,8 @@ pub(crate) struct Text {
     pub(crate) text: String,
     /// The `id` of a JSON line, given back with the answer.
     pub(crate) id: Option<serde_json::Value>,
+    /// Which of the inputs it comes from.
+    pub(crate) input: usize,
     /// Its line in the input, or its place on the command line, from 1.
     pub(crate) line: u64,
 }
@@ -29,58 +29,6 @@ pub(crate) struct Text {
 impl AsRef<str> for Text {
     fn as_ref(&self) -> &str {
         &self.text
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum InputError {
-    #[error("{input} holds no text")]
-    NoTexts { input: InputName },
-    #[error("{}: no such file", path.display())]
-    NotFound { path: PathBuf },
-    #[error("{}: a folder, not a file of texts", path.display())]
-    IsFolder { path: PathBuf },
-    #[error("{}: no permission to read it", path.display())]
-    Forbidden { path: PathBuf },
-    #[error("cannot read {input}: {reason}")]
-    Unreadable { input: InputName, reason: io::Error },
-    #[error(
-        "{input}, line {line}: not valid UTF-8 at byte {byte} of the line (byte {offset} of the input, counted from 0)"
-    )]
-    NotUtf8 { input: InputName, line: u64, byte: usize, offset: u64 },
-    #[error("text {index} of the command line is not valid UTF-8 at byte {byte} (counted from 0)")]
-    ArgumentNotUtf8 { index: usize, byte: usize },
-    #[error("{input}, {} {line}: longer than {limit} bytes; split it, or raise --max-text-bytes", input.unit())]
-    TooLong { input: InputName, line: u64, limit: usize },
-    #[error("{input}, line {line}: not JSON: {message}")]
-    NotJson { input: InputName, line: u64, message: String },
-    #[error("{input}, line {line}: {found}; a line is a JSON string, or an object with the string \"text\"")]
-    NoText { input: InputName, line: u64, found: &'static str },
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum InputName {
-    Arguments,
-    Stdin,
-    File(PathBuf),
-}
-
-impl InputName {
-    fn unit(&self) -> &'static str {
-        match self {
-            Self::Arguments => "text",
-            Self::Stdin | Self::File(_) => "line",
-        }
-    }
-}
-
-impl std::fmt::Display for InputName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Arguments => f.write_str("the command line"),
-            Self::Stdin => f.write_str("standard input"),
-            Self::File(path) => write!(f, "{}", path.display()),
-        }
     }
 }
 
@@ -92,57 +40,98 @@ pub(crate) enum Form {
     JsonLines,
 }
 
-pub(crate) struct Texts {
-    input: InputName,
-    max_text_bytes: usize,
-    bytes_total: Option<u64>,
-    origin: Origin,
+/// What becomes of a line that is no text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum OnError {
+    /// It ends the command.
+    #[default]
+    Stop,
+    /// It is named, counted and left out.
+    Skip,
 }
 
-enum Origin {
-    Arguments(std::iter::Enumerate<std::vec::IntoIter<OsString>>),
-    Lines { lines: Lines<Box<dyn BufRead + Send>>, form: Form },
+/// How lines become texts.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    /// Of inputs whose name does not say it.
+    pub(crate) form: Form,
+    /// The field of a JSON object that holds the text.
+    pub(crate) text_field: String,
+    pub(crate) text_bytes_max: usize,
+    pub(crate) on_error: OnError,
+}
+
+impl Rules {
+    pub(crate) fn plain(text_bytes_max: usize) -> Self {
+        Self { form: Form::Plain, text_field: "text".to_owned(), text_bytes_max, on_error: OnError::Stop }
+    }
+}
+
+/// Lines that were left out.
+#[derive(Debug, Default)]
+pub(crate) struct Skipped {
+    pub(crate) lines: u64,
+    /// What was wrong with the first of them.
+    pub(crate) first: Vec<InputError>,
+}
+
+impl Skipped {
+    pub(crate) const NAMED_MAX: usize = 10;
+
+    fn add(&mut self, error: InputError) {
+        self.lines += 1;
+        if self.first.len() < Self::NAMED_MAX {
+            self.first.push(error);
+        }
+    }
+}
+
+pub(crate) struct Texts {
+    rules: Rules,
+    names: Vec<InputName>,
+    /// The one of `names` that is being read.
+    at: usize,
+    /// Those of `names` that are open.
+    sources: Vec<Option<Source>>,
+    bytes_total: Option<u64>,
+    bytes_before: u64,
+    skipped: Skipped,
 }
 
 impl Texts {
-    pub(crate) fn from_arguments(texts: Vec<OsString>, max_text_bytes: usize) -> Self {
+    pub(crate) fn from_arguments(texts: Vec<OsString>, rules: Rules) -> Self {
         let bytes = texts.iter().map(|text| text.len() as u64).sum();
-        let origin = Origin::Arguments(texts.into_iter().enumerate());
-        Self { input: InputName::Arguments, max_text_bytes, bytes_total: Some(bytes), origin }
-    }
-
-    pub(crate) fn from_stdin(form: Form, max_text_bytes: usize) -> Self {
-        Self::from_reader(
-            InputName::Stdin,
-            Box::new(BufReader::with_capacity(1 << 16, io::stdin())),
-            form,
-            max_text_bytes,
-        )
-    }
-
-    /// Texts of a file; one that ends in `.jsonl` or `.ndjson` is read as JSON lines.
-    pub(crate) fn from_file(path: &Path, form: Form, max_text_bytes: usize) -> Result<Self, InputError> {
-        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        let form = if matches!(ending, "jsonl" | "ndjson") { Form::JsonLines } else { form };
-        let file = File::open(path).map_err(|reason| open_error(path, reason))?;
-        let metadata = file.metadata().map_err(|reason| open_error(path, reason))?;
-        if metadata.is_dir() {
-            return Err(InputError::IsFolder { path: path.to_owned() });
+        Self {
+            sources: vec![Some(Source::arguments(texts))],
+            bytes_total: Some(bytes),
+            ..Self::of(vec![InputName::Arguments], rules)
         }
-        let input = InputName::File(path.to_owned());
-        let reader = Box::new(BufReader::with_capacity(1 << 16, file));
-        let texts = Self::from_reader(input, reader, form, max_text_bytes);
-        Ok(Self { bytes_total: metadata.is_file().then_some(metadata.len()), ..texts })
     }
 
-    fn from_reader(input: InputName, reader: Box<dyn BufRead + Send>, form: Form, max_text_bytes: usize) -> Self {
-        // A character of a JSON text takes up to six bytes (`\u0001`); the rest is room for the object around it.
-        let line_bytes_max = match form {
-            Form::Plain => max_text_bytes,
-            Form::JsonLines => max_text_bytes.saturating_mul(6).saturating_add(1 << 16),
+    /// Texts of files, one after the other; `-` is standard input. All of them must be readable.
+    pub(crate) fn from_files(paths: &[PathBuf], rules: Rules) -> Result<Self, InputError> {
+        let name = |path: &PathBuf| match path.as_os_str() == "-" {
+            true => InputName::Stdin,
+            false => InputName::File(path.clone()),
         };
-        let lines = Lines::new(reader, line_bytes_max);
-        Self { input, max_text_bytes, bytes_total: None, origin: Origin::Lines { lines, form } }
+        let names: Vec<InputName> = paths.iter().map(name).collect();
+        let (mut sources, mut bytes_total) = (Vec::new(), Some(0));
+        for name in &names {
+            let source = Source::open(name, &rules)?;
+            bytes_total = bytes_total.zip(source.bytes()).map(|(total, bytes)| total + bytes);
+            // A file is opened again in its turn, as there may be more of them than can be open. A pipe is opened once.
+            sources.push(Some(source).filter(|source| source.bytes().is_none()));
+        }
+        Ok(Self { sources, bytes_total, ..Self::of(names, rules) })
+    }
+
+    pub(crate) fn from_stdin(rules: Rules) -> Self {
+        Self::of(vec![InputName::Stdin], rules)
+    }
+
+    fn of(names: Vec<InputName>, rules: Rules) -> Self {
+        let sources = names.iter().map(|_| None).collect();
+        Self { rules, names, at: 0, sources, bytes_total: None, bytes_before: 0, skipped: Skipped::default() }
     }
 
     /// The next texts, at most a window of them; none at the end.
@@ -158,86 +147,48 @@ impl Texts {
     }
 
     pub(crate) fn nothing(&self) -> InputError {
-        InputError::NoTexts { input: self.input.clone() }
+        let input = match self.names.as_slice() {
+            [one] => one.to_string(),
+            several => format!("none of the {} inputs", several.len()),
+        };
+        InputError::NoTexts { input, skipped: self.skipped.lines }
     }
 
     pub(crate) fn bytes_read(&self) -> u64 {
-        match &self.origin {
-            Origin::Arguments(_) => 0,
-            Origin::Lines { lines, .. } => lines.offset(),
-        }
+        self.bytes_before + self.sources.get(self.at).and_then(Option::as_ref).map_or(0, Source::bytes_read)
     }
 
     pub(crate) fn bytes_total(&self) -> Option<u64> {
         self.bytes_total
     }
 
+    pub(crate) fn names(&self) -> &[InputName] {
+        &self.names
+    }
+
+    /// The lines that were left out since this was last asked.
+    pub(crate) fn take_skipped(&mut self) -> Skipped {
+        std::mem::take(&mut self.skipped)
+    }
+
     fn next_text(&mut self) -> Result<Option<Text>, InputError> {
-        let text = match &mut self.origin {
-            Origin::Arguments(arguments) => arguments.next().map(argument_text).transpose()?,
-            Origin::Lines { lines, form } => line_text(lines, *form, &self.input)?,
-        };
-        match text {
-            Some(text) if text.text.len() > self.max_text_bytes => {
-                Err(InputError::TooLong { input: self.input.clone(), line: text.line, limit: self.max_text_bytes })
-            }
-            text => Ok(text),
-        }
-    }
-}
-
-fn argument_text((index, argument): (usize, OsString)) -> Result<Text, InputError> {
-    match argument.into_string() {
-        Ok(text) => Ok(Text { text, id: None, line: index as u64 + 1 }),
-        Err(raw) => {
-            let byte = std::str::from_utf8(raw.as_encoded_bytes()).map_or_else(|error| error.valid_up_to(), str::len);
-            Err(InputError::ArgumentNotUtf8 { index: index + 1, byte })
-        }
-    }
-}
-
-fn line_text(
-    lines: &mut Lines<Box<dyn BufRead + Send>>,
-    form: Form,
-    input: &InputName,
-) -> Result<Option<Text>, InputError> {
-    loop {
-        let limit = lines.line_bytes_max();
-        let line = match lines.next_line() {
-            Ok(Some(line)) => line,
-            Ok(None) => return Ok(None),
-            Err(lines::Fault::TooLong { line }) => {
-                return Err(InputError::TooLong { input: input.clone(), line, limit });
-            }
-            Err(lines::Fault::Io(reason)) => return Err(InputError::Unreadable { input: input.clone(), reason }),
-        };
-        let number = line.number;
-        let text = std::str::from_utf8(line.bytes).map_err(|error| InputError::NotUtf8 {
-            input: input.clone(),
-            line: number,
-            byte: error.valid_up_to(),
-            offset: line.offset + error.valid_up_to() as u64,
-        })?;
-        return match form {
-            Form::Plain => Ok(Some(Text { text: text.to_owned(), id: None, line: number })),
-            Form::JsonLines if text.trim().is_empty() => continue,
-            Form::JsonLines => json_lines::read(text, number).map(Some).map_err(|fault| match fault {
-                json_lines::Fault::NotJson(message) => {
-                    InputError::NotJson { input: input.clone(), line: number, message }
+        loop {
+            let Some(name) = self.names.get(self.at) else { return Ok(None) };
+            let source = match &mut self.sources[self.at] {
+                Some(source) => source,
+                closed => closed.insert(Source::open(name, &self.rules)?),
+            };
+            match source.next_text(name, &self.rules) {
+                Ok(Some(text)) => return Ok(Some(Text { input: self.at, ..text })),
+                Ok(None) => {
+                    self.bytes_before += source.bytes_read();
+                    self.sources[self.at] = None;
+                    self.at += 1;
                 }
-                json_lines::Fault::NoText(found) => InputError::NoText { input: input.clone(), line: number, found },
-            }),
-        };
-    }
-}
-
-fn open_error(path: &Path, reason: io::Error) -> InputError {
-    let path = path.to_owned();
-    match reason.kind() {
-        ErrorKind::NotFound => InputError::NotFound { path },
-        ErrorKind::PermissionDenied => InputError::Forbidden { path },
-        ErrorKind::IsADirectory => InputError::IsFolder { path },
-        _ => InputError::Unreadable { input: InputName::File(path), reason },
+                Err(error) if error.is_of_one_line() && self.rules.on_error == OnError::Skip => self.skipped.add(error),
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
@@ -245,8 +196,13 @@ fn open_error(path: &Path, reason: io::Error) -> InputError {
 mod tests {
     use super::*;
 
+    fn of_bytes(bytes: &'static [u8], rules: Rules) -> Texts {
+        let source = Source::reader(Box::new(bytes), rules.form, &rules);
+        Texts { sources: vec![Some(source)], ..Texts::from_stdin(rules) }
+    }
+
     fn read(form: Form, bytes: &'static [u8], max_text_bytes: usize) -> Result<Vec<Text>, String> {
-        let mut texts = Texts::from_reader(InputName::Stdin, Box::new(bytes), form, max_text_bytes);
+        let mut texts = of_bytes(bytes, Rules { form, ..Rules::plain(max_text_bytes) });
         let mut all = Vec::new();
         loop {
             match texts.next_window() {
@@ -288,8 +244,8 @@ mod tests {
     #[test]
     fn json_lines_carry_ids_and_skip_blank_lines() {
         let texts = read(Form::JsonLines, b"\"a\"\n \n{\"text\": \"b\", \"id\": 7, \"other\": []}\n", 100).unwrap();
-        assert_eq!(texts[0], Text { text: "a".to_owned(), id: None, line: 1 });
-        assert_eq!(texts[1], Text { text: "b".to_owned(), id: Some(7.into()), line: 3 });
+        assert_eq!(texts[0], Text { text: "a".to_owned(), id: None, input: 0, line: 1 });
+        assert_eq!(texts[1], Text { text: "b".to_owned(), id: Some(7.into()), input: 0, line: 3 });
     }
 
     #[test]
@@ -304,9 +260,31 @@ mod tests {
     #[test]
     fn windows_are_bounded() {
         let many: &'static [u8] = b"x\n".repeat(WINDOW_TEXTS + 1).leak();
-        let mut texts = Texts::from_reader(InputName::Stdin, Box::new(many), Form::Plain, 10);
+        let mut texts = of_bytes(many, Rules::plain(10));
         assert_eq!(texts.next_window().unwrap().len(), WINDOW_TEXTS);
         assert_eq!(texts.next_window().unwrap().len(), 1);
         assert!(texts.next_window().unwrap().is_empty());
+    }
+
+    #[test]
+    fn bad_lines_are_skipped_by_their_number_and_the_rest_is_read() {
+        let bytes = b"good\nb\xffd\n1234567890123\nlast\n";
+        let mut texts = of_bytes(bytes, Rules { on_error: OnError::Skip, ..Rules::plain(5) });
+        let lines: Vec<u64> = texts.next_window().unwrap().iter().map(|text| text.line).collect();
+        assert_eq!(lines, [1, 4]);
+        let skipped = texts.take_skipped();
+        let messages: Vec<String> = skipped.first.iter().map(ToString::to_string).collect();
+        assert_eq!(skipped.lines, 2);
+        assert!(messages[0].contains("line 2: not valid UTF-8"), "{messages:?}");
+        assert!(messages[1].contains("line 3: longer than 5 bytes"), "{messages:?}");
+    }
+
+    #[test]
+    fn of_a_million_bad_lines_a_few_are_named() {
+        let bytes: &'static [u8] = b"\xff\n".repeat(100).leak();
+        let mut texts = of_bytes(bytes, Rules { on_error: OnError::Skip, ..Rules::plain(5) });
+        assert!(texts.next_window().unwrap().is_empty());
+        assert!(texts.nothing().to_string().ends_with("holds no text but 100 bad lines"));
+        assert_eq!(texts.take_skipped().first.len(), Skipped::NAMED_MAX);
     }
 }

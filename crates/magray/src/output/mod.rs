@@ -3,23 +3,30 @@
 
 mod destination;
 mod npy;
+mod number;
+mod rows;
 
 use std::{
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
 
-use magray_engine::{Reason, engine::Answer};
-use serde::Serialize;
+use magray_engine::engine::Answer;
 
 pub(crate) use destination::Destination;
 pub(crate) use npy::Npy;
+pub(crate) use rows::{Place, Row, Rows};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutputError {
     /// The other end of the pipe was closed, as `head` does. Nothing is wrong.
     #[error("the reader of the output has gone")]
     ReaderGone,
+    #[error(
+        "{}: the ending '.{ending}' chooses no format; use .jsonl, .npy or .txt, or say it with --format",
+        path.display()
+    )]
+    UnknownEnding { path: PathBuf, ending: String },
     #[error("{}: a folder; name a file in it", path.display())]
     IsFolder { path: PathBuf },
     #[error("{}: its folder does not exist; create it first", path.display())]
@@ -38,141 +45,57 @@ pub(crate) enum Format {
     Npy,
 }
 
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Text => "the format text",
+            Self::Jsonl => "the format jsonl",
+            Self::Npy => "an .npy array",
+        })
+    }
+}
+
 impl Format {
-    pub(crate) fn of_path(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()? {
-            "npy" => Some(Self::Npy),
-            "jsonl" | "ndjson" | "json" => Some(Self::Jsonl),
-            "txt" => Some(Self::Text),
-            _ => None,
+    pub(crate) fn is_binary(self) -> bool {
+        matches!(self, Self::Npy)
+    }
+
+    pub(crate) fn holds_texts(self) -> bool {
+        matches!(self, Self::Jsonl)
+    }
+
+    /// The format that the ending of a file's name chooses; `None` for a name without one. Endings of nothing known are refused.
+    pub(crate) fn of_path(path: &Path) -> Result<Option<Self>, OutputError> {
+        let Some(ending) = path.extension() else { return Ok(None) };
+        match ending.to_ascii_lowercase().to_str() {
+            Some("npy") => Ok(Some(Self::Npy)),
+            Some("jsonl" | "ndjson" | "json") => Ok(Some(Self::Jsonl)),
+            Some("txt") => Ok(Some(Self::Text)),
+            _ => {
+                Err(OutputError::UnknownEnding { path: path.to_owned(), ending: ending.to_string_lossy().into_owned() })
+            }
         }
     }
 }
 
-pub(crate) struct Row<'a> {
-    pub(crate) index: u64,
-    pub(crate) text: &'a str,
-    pub(crate) id: Option<&'a serde_json::Value>,
-    pub(crate) vector: &'a [f32],
-    pub(crate) is_truncated: bool,
-    pub(crate) origin: &'a Origin,
-}
-
 /// What computed a row; each JSON line says it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    device: String,
-    precision: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fallback: Option<&'static str>,
+    pub(crate) device: String,
+    /// `None`: a server does not say it.
+    pub(crate) precision: Option<String>,
+    /// Why the CPU computed it in place of a GPU.
+    pub(crate) fallback: Option<String>,
 }
 
 impl Origin {
     pub(crate) fn of(answer: &Answer) -> Self {
         Self {
             device: answer.device.to_string(),
-            precision: answer.precision.to_string(),
-            fallback: answer.fallback.as_ref().map(Reason::code),
+            precision: Some(answer.precision.to_string()),
+            fallback: answer.fallback.as_ref().map(|reason| reason.code().to_owned()),
         }
     }
-}
-
-pub(crate) enum Rows {
-    Preview(Destination),
-    Values(Destination),
-    JsonLines(Destination),
-    Npy(Npy),
-}
-
-impl Rows {
-    pub(crate) fn start(format: Format, destination: Destination, dimensions: usize) -> Result<Self, OutputError> {
-        Ok(match format {
-            Format::Text if destination.is_terminal() => Self::Preview(destination),
-            Format::Text => Self::Values(destination),
-            Format::Jsonl => Self::JsonLines(destination),
-            Format::Npy => Self::Npy(Npy::start(destination, dimensions)?),
-        })
-    }
-
-    pub(crate) fn write(&mut self, row: &Row<'_>) -> Result<(), OutputError> {
-        match self {
-            Self::Preview(out) => out.checked(|out| write_preview(out, row)),
-            Self::Values(out) => out.checked(|out| write_values(out, row.vector)),
-            Self::JsonLines(out) => out.checked(|out| write_json(out, row)),
-            Self::Npy(npy) => npy.write_row(row.vector),
-        }
-    }
-
-    pub(crate) fn are_shown(&self) -> bool {
-        match self {
-            Self::Preview(_) => true,
-            Self::Values(out) | Self::JsonLines(out) => out.is_terminal(),
-            Self::Npy(_) => false,
-        }
-    }
-
-    /// Ends the output: only now does a file appear under its name.
-    pub(crate) fn finish(self) -> Result<(), OutputError> {
-        match self {
-            Self::Preview(out) | Self::Values(out) | Self::JsonLines(out) => out.finish(),
-            Self::Npy(npy) => npy.finish(),
-        }
-    }
-
-    pub(crate) fn flush(&mut self) -> Result<(), OutputError> {
-        match self {
-            Self::Preview(out) | Self::Values(out) | Self::JsonLines(out) => out.checked(|out| out.flush()),
-            Self::Npy(_) => Ok(()),
-        }
-    }
-}
-
-fn write_preview(out: &mut dyn Write, row: &Row<'_>) -> io::Result<()> {
-    const VALUES: usize = 5;
-    const CHARS: usize = 40;
-    let norm = row.vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
-    write!(out, "{}: {} values, norm {norm:.4}  [", row.index, row.vector.len())?;
-    for value in row.vector.iter().take(VALUES) {
-        write!(out, "{value:.4}, ")?;
-    }
-    // Control characters of a text could steer the terminal: they are shown escaped.
-    let start: String = row.text.chars().take(CHARS).flat_map(shown).collect();
-    let dots = if row.text.chars().nth(CHARS).is_some() { "..." } else { "" };
-    writeln!(out, "...]  {start}{dots}")
-}
-
-fn shown(character: char) -> impl Iterator<Item = char> {
-    let (plain, escaped) = match character.is_control() {
-        true => (None, Some(character.escape_default())),
-        false => (Some(character), None),
-    };
-    plain.into_iter().chain(escaped.into_iter().flatten())
-}
-
-fn write_values(out: &mut dyn Write, vector: &[f32]) -> io::Result<()> {
-    for (at, value) in vector.iter().enumerate() {
-        let space = if at == 0 { "" } else { " " };
-        write!(out, "{space}{value}")?;
-    }
-    writeln!(out)
-}
-
-fn write_json(out: &mut dyn Write, row: &Row<'_>) -> io::Result<()> {
-    #[derive(Serialize)]
-    struct Line<'a> {
-        index: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        id: Option<&'a serde_json::Value>,
-        embedding: &'a [f32],
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        truncated: bool,
-        #[serde(flatten)]
-        origin: &'a Origin,
-    }
-    let line =
-        Line { index: row.index, id: row.id, embedding: row.vector, truncated: row.is_truncated, origin: row.origin };
-    serde_json::to_writer(&mut *out, &line).map_err(io::Error::from)?;
-    writeln!(out)
 }
 
 pub(crate) fn print(answer: &str) -> Result<(), OutputError> {
@@ -205,55 +128,6 @@ fn write_error(name: &str, reason: io::Error) -> OutputError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use expect_test::expect;
-
-    const VECTOR: &[f32] = &[0.5, -0.25, 1e-7, 3.0, 0.0, 1.0];
-
-    fn origin(fallback: Option<&'static str>) -> Origin {
-        Origin { device: "cpu".to_owned(), precision: "f32".to_owned(), fallback }
-    }
-
-    fn row<'a>(text: &'a str, id: Option<&'a serde_json::Value>, origin: &'a Origin) -> Row<'a> {
-        Row { index: 3, text, id, vector: VECTOR, is_truncated: id.is_some(), origin }
-    }
-
-    fn written(write: impl Fn(&mut dyn Write) -> io::Result<()>) -> String {
-        let mut bytes = Vec::new();
-        write(&mut bytes).unwrap();
-        String::from_utf8(bytes).unwrap()
-    }
-
-    #[test]
-    fn a_preview_is_one_safe_line() {
-        let origin = origin(None);
-        let preview = written(|out| write_preview(out, &row("red\u{1b}[31m\ntext", None, &origin)));
-        expect![[r#"
-            3: 6 values, norm 3.2113  [0.5000, -0.2500, 0.0000, 3.0000, 0.0000, ...]  red\u{1b}[31m\ntext
-        "#]]
-        .assert_eq(&preview);
-        let long = "x".repeat(41);
-        assert!(written(|out| write_preview(out, &row(&long, None, &origin))).ends_with("x...\n"));
-    }
-
-    #[test]
-    fn values_read_back_exactly() {
-        let line = written(|out| write_values(out, VECTOR));
-        let values: Vec<f32> = line.split_whitespace().map(|value| value.parse().unwrap()).collect();
-        assert_eq!(values, VECTOR);
-    }
-
-    #[test]
-    fn json_names_the_device_and_gives_the_id_back() {
-        let id = serde_json::json!("a-1");
-        expect![[r#"
-            {"index":3,"id":"a-1","embedding":[0.5,-0.25,1e-7,3.0,0.0,1.0],"truncated":true,"device":"cpu","precision":"f32"}
-        "#]]
-        .assert_eq(&written(|out| write_json(out, &row("x", Some(&id), &origin(None)))));
-        expect![[r#"
-            {"index":3,"embedding":[0.5,-0.25,1e-7,3.0,0.0,1.0],"device":"cpu","precision":"f32","fallback":"out_of_memory"}
-        "#]]
-        .assert_eq(&written(|out| write_json(out, &row("x", None, &origin(Some("out_of_memory"))))));
-    }
 
     #[test]
     fn columns_line_up() {

@@ -15,24 +15,28 @@ pub(crate) struct Npy {
     destination: Destination,
     /// For a pipe, where one cannot go back to the header: the rows wait here, on disk.
     spool: Option<BufWriter<File>>,
+    /// Of the first row; all others have as many.
     dimensions: usize,
     rows: u64,
 }
 
 impl Npy {
-    pub(crate) fn start(mut destination: Destination, dimensions: usize) -> Result<Self, OutputError> {
+    pub(crate) fn start(mut destination: Destination) -> Result<Self, OutputError> {
         let spool = match destination.seekable() {
             Some(_) => None,
             None => {
                 Some(BufWriter::new(tempfile::tempfile().map_err(|reason| write_error("a temporary file", reason))?))
             }
         };
-        let mut npy = Self { destination, spool, dimensions, rows: 0 };
-        npy.checked(|body| body.write_all(&header(0, dimensions)))?;
+        let mut npy = Self { destination, spool, dimensions: 0, rows: 0 };
+        npy.checked(|body| body.write_all(&header(0, 0)))?;
         Ok(npy)
     }
 
     pub(crate) fn write_row(&mut self, row: &[f32]) -> Result<(), OutputError> {
+        if self.rows == 0 {
+            self.dimensions = row.len();
+        }
         assert_eq!(row.len(), self.dimensions, "rows of one array have one length");
         self.rows += 1;
         self.checked(|body| row.iter().try_for_each(|value| body.write_all(&value.to_le_bytes())))
@@ -82,7 +86,7 @@ mod tests {
     fn an_array_has_its_count_and_its_values() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.npy");
-        let mut npy = Npy::start(Destination::open(Some(&path)).unwrap(), 2).unwrap();
+        let mut npy = Npy::start(Destination::open(Some(&path)).unwrap()).unwrap();
         for row in [[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]] {
             npy.write_row(&row).unwrap();
         }

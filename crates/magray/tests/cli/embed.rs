@@ -103,6 +103,78 @@ fn json_lines_give_ids_back_and_name_the_device() {
 }
 
 #[test]
+fn a_pipe_is_read_without_being_named() {
+    let home = Home::new();
+    let answer = home.with_model(&["embed", "-q"]).stdin("river\nstone\n").run().success();
+    assert_eq!(answer.stdout.lines().count(), 2);
+}
+
+#[test]
+fn several_files_are_one_input_and_rows_say_where_they_come_from() {
+    let home = Home::new();
+    home.write("a.txt", "river\nstone\n");
+    home.write("b.JSONL", "{\"body\": \"river\", \"id\": 7}\n");
+    let args = ["embed", "-f", "a.txt", "-f", "b.JSONL", "-f", "-", "--json", "--with-text"];
+    let answer = home.with_model(&args).stdin("stone").run();
+    answer.check_refused(
+        3,
+        expect![[r#"
+            error: b.JSONL, line 1: an object without "text"; a line is a JSON string, or an object with the string "text"
+        "#]],
+    );
+    home.write("a.txt", "\"river\"\n\"stone\"\n");
+    let args = [&args[..], &["--text-field", "body"]].concat();
+    let answer = home.with_model(&args).stdin("\"stone\"").run().success();
+    let mut lines = json_lines(&answer);
+    assert_eq!(lines[0]["embedding"], lines[2]["embedding"]);
+    for line in &mut lines {
+        line.as_object_mut().unwrap().remove("embedding");
+    }
+    let shown: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    expect![[r#"
+        {"device":"cpu","file":"a.txt","index":0,"line":1,"precision":"f32","text":"river"}
+        {"device":"cpu","file":"a.txt","index":1,"line":2,"precision":"f32","text":"stone"}
+        {"device":"cpu","file":"b.JSONL","id":7,"index":2,"line":1,"precision":"f32","text":"river"}
+        {"device":"cpu","file":"standard input","index":3,"line":1,"precision":"f32","text":"stone"}"#]]
+    .assert_eq(&shown.join("\n"));
+}
+
+#[test]
+fn bad_lines_are_skipped_if_that_is_wanted_and_never_silently() {
+    let home = Home::new();
+    home.write("bad.jsonl", "\"river\"\n{\n\"stone\"\n{\"text\": 1}\n");
+    home.write("good.jsonl", "\"river\"\n");
+    let args = ["embed", "-q", "--json", "--on-error", "skip", "-f", "bad.jsonl", "-f", "good.jsonl"];
+    let answer = home.with_model(&args).run().success();
+    let lines: Vec<Value> = json_lines(&answer).iter().map(|line| line["line"].clone()).collect();
+    assert_eq!(lines, [1, 3, 1]);
+    expect![[r#"
+        warning: skipped: bad.jsonl, line 2: not JSON: EOF while parsing an object at line 1 column 1
+        warning: skipped: bad.jsonl, line 4: its "text" is not a string; a line is a JSON string, or an object with the string "text"
+        warning: 2 bad lines were skipped
+    "#]]
+    .assert_eq(&answer.stderr);
+    let stopped = home.with_model(&["embed", "-q", "--on-error", "stop", "-f", "bad.jsonl"]).run();
+    assert_eq!((stopped.code, stopped.stdout.as_str()), (3, ""));
+}
+
+#[test]
+fn numbers_have_nine_digits_and_are_those_of_the_array() {
+    let home = Home::new();
+    let text = home.with_model(&["embed", "-q", "river"]).run().success().stdout;
+    let json = json_lines(&home.with_model(&["embed", "-q", "--json", "river"]).run().success());
+    home.with_model(&["embed", "-q", "river", "--output", "out.NPY"]).run().success();
+    let array = fs::read(home.path("out.NPY")).unwrap();
+    let exact: Vec<f32> =
+        array[128..].chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
+    let printed: Vec<f32> = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    assert_eq!(printed, exact);
+    assert_eq!(vector(&json[0]["embedding"]).iter().map(|number| *number as f32).collect::<Vec<_>>(), exact);
+    let digits = |number: &str| number.trim_start_matches(['-', '0', '.']).chars().filter(char::is_ascii_digit).count();
+    assert_eq!(text.split_whitespace().map(digits).max(), Some(9));
+}
+
+#[test]
 fn a_numpy_file_has_its_header_and_rows_and_nothing_else_is_left() {
     let home = Home::new();
     home.write("texts.txt", "river\nstone\nriver\n");

@@ -16,9 +16,9 @@ fn input_that_cannot_be_read() {
     let home = Home::new();
     home.check_refused(
         &["embed"],
-        2,
+        3,
         expect![[r#"
-        error: no text: give TEXT, -f FILE, or - to read standard input
+        error: standard input holds no text
     "#]],
     );
     home.check_refused(
@@ -130,6 +130,23 @@ fn an_argument_that_is_not_utf8() {
         error: text 2 of the command line is not valid UTF-8 at byte 3 (counted from 0)
     "#]]
     .assert_eq(&message);
+}
+
+#[test]
+fn an_ending_of_no_format_is_refused_before_anything_is_read() {
+    let home = Home::new();
+    for name in ["vectors.csv", "vectors.NPZ"] {
+        let answer = home.call(&["embed", "-f", "nowhere.txt", "--output", name]).run();
+        assert_eq!((answer.code, answer.stdout.as_str()), (2, ""));
+        assert!(answer.stderr.contains("chooses no format; use .jsonl, .npy or .txt"), "{}", answer.stderr);
+    }
+    home.check_refused(
+        &["embed", "x", "--with-text", "--output", "x.npy"],
+        2,
+        expect![[r#"
+        error: --with-text is not for an .npy array, which holds vectors only
+    "#]],
+    );
 }
 
 #[test]

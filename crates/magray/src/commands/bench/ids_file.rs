@@ -23,7 +23,7 @@ pub(super) fn read_ids(path: &Path) -> Result<Vec<Vec<u32>>, Failure> {
         message: format!("{error}; write token ids as [[101, 102], [101, 7592, 102]]"),
     })?;
     match ids.is_empty() {
-        true => Err(InputError::NoTexts { input: InputName::File(path.to_owned()) }.into()),
+        true => Err(InputError::NoTexts { input: path.display().to_string(), skipped: 0 }.into()),
         false => Ok(ids),
     }
 }

@@ -112,7 +112,7 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     }
     if let (Some(path), [ids]) = (&args.vectors, cases.as_slice()) {
         let dimensions = measured.model.spec().outputs();
-        let mut npy = Npy::start(Destination::open(Some(path))?, dimensions)?;
+        let mut npy = Npy::start(Destination::open(Some(path))?)?;
         let rows = measured.model.run(&Work::from_ids(0, ids.clone()))?;
         rows.chunks_exact(dimensions).try_for_each(|row| npy.write_row(row))?;
         npy.finish()?;

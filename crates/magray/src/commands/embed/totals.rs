@@ -1,0 +1,66 @@
+//! What a run of `magray embed` did, for its last lines.
+//! Counts; measures no time.
+
+use crate::{
+    console::Console,
+    input::{InputName, Skipped, Text},
+};
+
+#[derive(Default)]
+pub(super) struct Totals {
+    pub(super) texts: u64,
+    pub(super) tokens: u64,
+    /// What computed them.
+    pub(super) on: String,
+    truncated: u64,
+    /// Lines of the first texts that were cut.
+    truncated_lines: Vec<String>,
+    skipped: u64,
+}
+
+impl Totals {
+    const LINES_SHOWN: usize = 5;
+
+    pub(super) fn note_truncated(&mut self, text: &Text, names: &[InputName]) {
+        self.truncated += 1;
+        if self.truncated_lines.len() < Self::LINES_SHOWN {
+            self.truncated_lines.push(match names {
+                [_] => text.line.to_string(),
+                several => format!("{}:{}", several[text.input], text.line),
+            });
+        }
+    }
+
+    /// Counts lines that were left out, and names the first of them.
+    pub(super) fn note_skipped(&mut self, skipped: &Skipped, console: &Console) {
+        let named = Skipped::NAMED_MAX.saturating_sub(self.skipped as usize);
+        for error in skipped.first.iter().take(named) {
+            console.warn(format_args!("skipped: {error}"));
+        }
+        self.skipped += skipped.lines;
+    }
+
+    pub(super) fn report(&self, tokens_max: usize, seconds: f64, console: &Console) {
+        if self.skipped > 0 {
+            let lines = if self.skipped == 1 { "line was" } else { "lines were" };
+            console.warn(format_args!("{} bad {lines} skipped", self.skipped));
+        }
+        if self.truncated > 0 {
+            let more = if self.truncated as usize > self.truncated_lines.len() { ", ..." } else { "" };
+            console.warn(format_args!(
+                "{} of {} texts were longer than the {tokens_max} tokens that the model reads and were cut (at {}{more})",
+                self.truncated,
+                self.texts,
+                self.truncated_lines.join(", "),
+            ));
+        }
+        let rate = self.texts as f64 / seconds.max(1e-9);
+        console.note(format_args!(
+            "{} {}, {} tokens in {seconds:.3} s ({rate:.0} texts/s) on {}",
+            self.texts,
+            if self.texts == 1 { "text" } else { "texts" },
+            self.tokens,
+            self.on,
+        ));
+    }
+}

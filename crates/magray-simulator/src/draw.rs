@@ -311,7 +311,7 @@ fn draw_residency_request(span: Duration, chance: &mut Chance) -> ResidencyReque
     match chance.whole(0, 9) {
         0 | 1 => ResidencyRequest::Offload,
         2 | 3 => ResidencyRequest::Release,
-        4 | 5 => ResidencyRequest::Preheat,
+        4 | 5 => ResidencyRequest::Preheat(Priority::Normal),
         6 => ResidencyRequest::IdleTimeout(chance.is(0.8).then(|| span.mul_f64(chance.magnitude(0.01, 1.0)))),
         7 => ResidencyRequest::OffloadAfterUse(chance.is(0.5)),
         8 => ResidencyRequest::Pin(chance.is(0.5)),

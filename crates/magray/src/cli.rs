@@ -14,7 +14,7 @@ use crate::{
         gpu::{
             benchmark::{self, GpuBenchmarkArgs},
             info::{self, GpuInfoArgs},
-            moves::{self, OffloadArgs, PinArgs, PreheatArgs, ReleaseArgs, TimeoutArgs},
+            moves::{self, OffloadArgs, PinArgs, PreheatArgs, PriorityArgs, ReleaseArgs, TimeoutArgs},
             reset::{self, GpuResetArgs},
             sandbox::{self, GpuSandboxArgs},
             status::{self, GpuStatusArgs},
@@ -101,6 +101,7 @@ impl Command {
             Self::Gpu(GpuCommand::Offload(args)) => moves::offload(&args, context),
             Self::Gpu(GpuCommand::Release(args)) => moves::release(&args, context),
             Self::Gpu(GpuCommand::Preheat(args)) => moves::preheat(&args, context),
+            Self::Gpu(GpuCommand::Priority(args)) => moves::priority(&args, context),
             Self::Gpu(GpuCommand::Timeout(args)) => moves::timeout(&args, context),
             Self::Gpu(GpuCommand::Pin(args)) => moves::pin(&args, context),
             Self::Gpu(GpuCommand::Reset(args)) => reset::run(&args, context),
@@ -132,6 +133,8 @@ pub(crate) enum GpuCommand {
     Release(ReleaseArgs),
     /// Load a model onto a GPU before a request needs it
     Preheat(PreheatArgs),
+    /// Set how much models count when they compete for the memory of a GPU
+    Priority(PriorityArgs),
     /// Set how long models stay on a GPU without work
     Timeout(TimeoutArgs),
     /// Keep a model on its GPU even when others need the memory

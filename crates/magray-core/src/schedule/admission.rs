@@ -1,5 +1,6 @@
 //! Takes a request or says at once why not: bounds of requests, tokens and time, deadlines, devices that are not there.
-//! Never waits and never takes more than the bounds; what it takes gets an answer. Small requests do not starve large ones.
+//! Never waits and never takes more than the bounds; what it takes gets an answer. Small requests do not starve large ones,
+//! and those of low priority leave room to the others.
 
 use super::cost::as_f64;
 use super::device::Device;
@@ -8,7 +9,7 @@ use super::jobs::total;
 use super::largest_refused::LargestRefused;
 use super::outlook::Outlook;
 use super::sabotage::sabotaged;
-use super::{Allowed, Fallback, Moment, Refused, Request, Sequence, Sketch};
+use super::{Allowed, Fallback, Moment, Priority, Refused, Request, Sequence, Sketch};
 use crate::moment::from_micros;
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
 /// A caller comes back when this part of what is there should be done: all callers together find room then.
 const RETRY_PART: f64 = 0.25;
 
+/// Requests of low priority leave all but one part in this of every bound to the others.
+const LOW_PART: u8 = 2;
+
 /// What is to be taken.
 #[derive(Clone, Copy, Debug)]
 struct Newcomer {
@@ -27,6 +31,7 @@ struct Newcomer {
     may: DeviceSet,
     /// Tokens of others that were told to come and are not here yet.
     coming: u64,
+    priority: Priority,
 }
 
 /// Whether requests are taken, and which was refused lately.
@@ -50,7 +55,7 @@ impl Admission {
         }
         let tokens = request.tokens.min(of.cx.options.limits.tokens_max);
         let may = devices_for(of, request.allowed);
-        self.check_room(of, Newcomer { tokens, may, coming: request.coming }, now)
+        self.check_room(of, Newcomer { tokens, may, coming: request.coming, priority: request.priority }, now)
     }
 
     /// The devices that may compute a request, or why it is not taken.
@@ -74,7 +79,7 @@ impl Admission {
         if !of.is_reachable(may, model) {
             return Err(Refused::NoDevice(of.reason_of(may, model)));
         }
-        self.check_room(of, Newcomer { tokens, may, coming: 0 }, of.cx.now)?;
+        self.check_room(of, Newcomer { tokens, may, coming: 0, priority: request.priority }, of.cx.now)?;
         self.largest_refused.note_taken(tokens);
         Ok(may)
     }
@@ -84,23 +89,39 @@ impl Admission {
         if self.has_room(of, newcomer, now) || sabotaged!(of.cx, IgnoreLimits) {
             return Ok(());
         }
-        self.largest_refused.note_refused(newcomer.tokens, now);
+        if newcomer.priority > Priority::Low {
+            self.largest_refused.note_refused(newcomer.tokens, now);
+        }
         Err(Refused::Full { retry_after: retry_after(of, newcomer.tokens) })
     }
 
     fn has_room(&self, of: Outlook<'_>, newcomer: Newcomer, now: Moment) -> bool {
-        let Newcomer { tokens, may, coming } = newcomer;
+        let Newcomer { tokens, may, coming, priority } = newcomer;
         let limits = of.cx.options.limits;
-        let kept = |room: u64| self.largest_refused.kept_from(tokens, room, now);
+        let kept = |room: u64| match priority {
+            Priority::High => 0,
+            Priority::Normal | Priority::Low => self.largest_refused.kept_from(tokens, room, now),
+        };
         let jobs = of.requests.jobs();
-        let held = jobs.tokens().saturating_add(coming).saturating_add(tokens);
+        let others = jobs.tokens().saturating_add(coming);
+        let is_crowded = jobs.len() >= limits.requests_max.div_ceil(LOW_PART.into())
+            || others > limits.tokens_max / u64::from(LOW_PART);
+        if priority == Priority::Low && is_crowded {
+            return false;
+        }
+        let held = others.saturating_add(tokens);
         if jobs.len() >= limits.requests_max || held.saturating_add(kept(limits.tokens_max)) > limits.tokens_max {
             return false;
         }
-        let left = if may.and(of.devices.in_workers()).is_empty() { jobs.left().cpu } else { jobs.left().all };
-        let ahead = left.saturating_add(coming);
+        let ahead = match priority {
+            // It overtakes all others.
+            Priority::High => jobs.left().high,
+            _ if may.and(of.devices.in_workers()).is_empty() => jobs.left().cpu.saturating_add(coming),
+            _ => jobs.left().all.saturating_add(coming),
+        };
         let Some(wait_max) = limits.wait_max.filter(|_| ahead > 0 && !may.is_empty()) else { return true };
-        let most = tokens_within(of, wait_max, may);
+        let part = if priority == Priority::Low { LOW_PART } else { 1 };
+        let most = tokens_within(of, wait_max, may) / u64::from(part);
         ahead.saturating_add(kept(most)) < most
     }
 }

@@ -181,8 +181,8 @@ pub enum ResidencyRequest {
     Offload,
     /// Out of all memory. A worker whose device has no weights left goes too.
     Release,
-    /// Onto a GPU before a request needs it.
-    Preheat,
+    /// Onto a GPU before a request needs it, as if a request of this priority waited for it.
+    Preheat(Priority),
     /// Off the GPUs when it was not used for this long; `None`: never by itself.
     IdleTimeout(Option<Duration>),
     /// Off the GPUs whenever nothing of it waits or runs.
@@ -217,6 +217,8 @@ pub struct Sketch {
     pub tokens: u64,
     /// Tokens of other requests that were told to come and are not submitted yet.
     pub coming: u64,
+    /// How urgent it is.
+    pub priority: Priority,
     /// Where it may be computed.
     pub allowed: Allowed,
 }

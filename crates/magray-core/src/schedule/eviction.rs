@@ -1,5 +1,5 @@
 //! Finds memory for a model on a device: who leaves for it, now or when their last batch has ended.
-//! Evicts nothing that is pinned, more important, or came a moment ago, and nothing at all where that would not do. In which
+//! Evicts nothing that is pinned, counts more, or came a moment ago, and nothing at all where that would not do. In which
 //! order the others leave is the ledger's rule.
 
 use super::cost::as_f64;
@@ -102,12 +102,11 @@ fn evictable(
 ) -> Result<Rank, Option<Moment>> {
     let (model, resident) = at;
     let Stage::Present { since, took, has_computed, .. } = resident.stage else { return Err(None) };
-    let plan = of.model(model).plan;
-    let priority = of.model(newcomer.model).plan.priority;
-    if resident.leave.is_some() || is_pinned(of, model) || plan.priority > priority {
+    let (own, other) = (of.importance(model), of.importance(newcomer.model));
+    if resident.leave.is_some() || is_pinned(of, model) || own > other {
         return Err(None);
     }
-    let is_equal = plan.priority == priority;
+    let is_equal = own == other;
     let stays_until = since + took.saturating_mul(STAYS);
     let is_at_once = sabotaged!(of.cx, PushAtOnce);
     if is_equal && stays_until > of.cx.now && !is_at_once {
@@ -127,7 +126,7 @@ fn evictable(
 
 fn weights_candidate(of: Outlook<'_>, id: DeviceId, model: ModelId, rank: Rank) -> Candidate<Tenant, Priority> {
     let bytes = of.residency.memory(id).bytes(model);
-    let (priority, score) = (of.model(model).plan.priority, eviction_score(of, id, model));
+    let (priority, score) = (of.importance(model), eviction_score(of, id, model));
     Candidate { who: Tenant::Weights(model), bytes, rank, priority, score }
 }
 

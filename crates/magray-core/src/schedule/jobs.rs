@@ -150,6 +150,28 @@ pub(super) struct Left {
     pub(super) all: u64,
     /// Those that no GPU may compute.
     pub(super) cpu: u64,
+    /// Those of requests of high priority.
+    pub(super) high: u64,
+}
+
+impl Left {
+    fn of(job: &Job, tokens: u64) -> Self {
+        let cpu = if job.is_for_gpus { 0 } else { tokens };
+        let high = if job.priority == Priority::High { tokens } else { 0 };
+        Self { all: tokens, cpu, high }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.all += other.all;
+        self.cpu += other.cpu;
+        self.high += other.high;
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.all -= other.all;
+        self.cpu -= other.cpu;
+        self.high -= other.high;
+    }
 }
 
 /// Requests of a model.
@@ -158,6 +180,8 @@ pub(super) struct Count {
     pub(super) all: usize,
     /// Those that a GPU may compute.
     pub(super) gpu: usize,
+    /// Those of high priority.
+    pub(super) high: usize,
 }
 
 impl Jobs {
@@ -203,11 +227,11 @@ impl Jobs {
         self.arrivals += 1;
         job.arrival = self.arrivals;
         self.tokens += job.tokens_total;
-        self.left.all += job.tokens_left;
-        self.left.cpu += if job.is_for_gpus { 0 } else { job.tokens_left };
+        self.left.add(Left::of(&job, job.tokens_left));
         if let Some(count) = self.counts.get_mut(job.group.model.0 as usize) {
             count.all += 1;
             count.gpu += usize::from(job.is_for_gpus);
+            count.high += usize::from(job.priority == Priority::High);
         }
         let before = self.jobs.insert(request, job);
         assert!(before.is_none(), "the name of a request is used once: {request:?}");
@@ -252,13 +276,7 @@ impl Jobs {
         let Some(job) = self.jobs.get_mut(&request) else { return };
         let tokens = job.tokens_of(numbers).min(job.tokens_left);
         job.tokens_left -= tokens;
-        let is_for_gpus = job.is_for_gpus;
-        self.forget_left(tokens, is_for_gpus);
-    }
-
-    fn forget_left(&mut self, tokens: u64, is_for_gpus: bool) {
-        self.left.all -= tokens;
-        self.left.cpu -= if is_for_gpus { 0 } else { tokens };
+        self.left.subtract(Left::of(job, tokens));
     }
 
     /// Its caller waits no more. Its room is free as soon as nothing of it runs.
@@ -269,7 +287,7 @@ impl Jobs {
             if entry.get().running == 0 {
                 let job = entry.remove();
                 self.tokens -= job.tokens_total;
-                self.forget_left(job.tokens_left, job.is_for_gpus);
+                self.left.subtract(Left::of(&job, job.tokens_left));
                 self.discount(&job);
             }
         }
@@ -279,6 +297,7 @@ impl Jobs {
         let Some(count) = self.counts.get_mut(job.group.model.0 as usize) else { return };
         count.all -= 1;
         count.gpu -= usize::from(job.is_for_gpus);
+        count.high -= usize::from(job.priority == Priority::High);
         if count.all == 0 || job.is_for_gpus && count.gpu == 0 {
             self.quiet.push(job.group.model);
         }

@@ -112,12 +112,11 @@ impl Loading<'_> {
             }
             let since = self.requests.queue().oldest(bucket).unwrap_or(self.cx.now);
             let model = bucket.group.model;
-            let priority = self.residency.model(model).plan.priority;
+            let priority = self.of().importance(model);
             demands.push(Demand { newcomer: newcomer(model, since, true), may, is_to_restore: false, priority });
         }
         for id in self.residency.ids() {
-            let model = self.residency.model(id);
-            let priority = model.plan.priority;
+            let (model, priority) = (self.residency.model(id), self.of().importance(id));
             if let Some(want) = model.want {
                 if self.of().is_unused(id) && !want.is_preheat {
                     self.residency.drop_want(id);

@@ -45,7 +45,7 @@ pub use options::{
     Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelPlan, Options, Placement, Recovery,
     Sizing,
 };
-pub use priority::Priority;
+pub use priority::{Priority, UnknownPriority};
 #[cfg(feature = "sabotage")]
 pub use sabotage::Sabotage;
 pub use sequence::{Outcome, Sequence, Span, Step};

@@ -11,7 +11,7 @@ use super::residency::{Model, Residency};
 use super::resident::{Resident, Stage};
 use super::sabotage::sabotaged;
 use super::sequence::StepBounds;
-use super::{DeviceId, Fallback, ModelId, Moment};
+use super::{DeviceId, Fallback, ModelId, Moment, Priority};
 use crate::moment::micros;
 use std::time::Duration;
 
@@ -112,6 +112,14 @@ impl<'a> Outlook<'a> {
             last = last.max(resident.lost_since.unwrap_or(Moment::START));
         }
         Some(last)
+    }
+
+    /// How much a model counts when models compete for memory: more than its plan says while a request of high priority is
+    /// there for it, or it is preheated with such.
+    pub(super) fn importance(&self, model: ModelId) -> Priority {
+        let (known, is_urgent) = (self.model(model), self.requests.jobs().of(model).high > 0);
+        let wanted = known.want.filter(|want| want.is_preheat).map(|want| want.priority);
+        if is_urgent || wanted == Some(Priority::High) { Priority::High } else { known.plan.priority }
     }
 
     /// Whether nothing needs a model on a GPU any more.

@@ -103,7 +103,7 @@ pub use crate::gpu::MemoryStats;
 pub use crate::worker::{Attempt, Outcome, Sandbox};
 pub use magray_core::schedule::{
     Allowed, Batching, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView, Moment, Options,
-    Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch,
+    Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, UnknownPriority,
 };
 
 use crate::encoder::LoadError;

@@ -29,8 +29,8 @@ pub enum Move {
     Offload,
     /// As [`Engine::release`] does.
     Release,
-    /// As [`Engine::preheat`] does.
-    Preheat,
+    /// As [`Engine::preheat`] does, with this priority.
+    Preheat(Priority),
 }
 
 /// Callers that await moves at a time.
@@ -41,11 +41,11 @@ impl Engine {
     /// callers may wait at a time; more are refused.
     ///
     /// ```
-    /// # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Move, Residency};
+    /// # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Move, Priority, Residency};
     /// # use std::time::Duration;
     /// # let engine = Engine::start(EngineOptions::on_cpu(vec![ModelSource::Synthetic("tiny".parse()?).into()]))?;
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let moved = engine.move_model(0, Move::Preheat, Duration::from_secs(60)).await?;
+    /// let moved = engine.move_model(0, Move::Preheat(Priority::Normal), Duration::from_secs(60)).await?;
     /// assert_eq!(moved.residency[0].1, Residency::OnDevice);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
@@ -60,7 +60,7 @@ impl Engine {
             match how {
                 Move::Offload => own.offload(model, most),
                 Move::Release => own.release(model, most),
-                Move::Preheat => own.preheat(model, most),
+                Move::Preheat(priority) => own.preheat_as(model, priority, most),
             }
         });
         moving.map_err(|_| refused())?.await?
@@ -90,7 +90,12 @@ impl Engine {
 
     /// Brings a model to a GPU before the first request; to the CPU where there is no GPU.
     pub fn preheat(&self, model: usize, most: Duration) -> Result<Moved, EngineError> {
-        self.request(model, ResidencyRequest::Preheat, most, is_preheated)
+        self.preheat_as(model, Priority::Normal, most)
+    }
+
+    /// As [`Engine::preheat`]; with a high priority it evicts models that count less, also those that compute or just came.
+    pub fn preheat_as(&self, model: usize, priority: Priority, most: Duration) -> Result<Moved, EngineError> {
+        self.request(model, ResidencyRequest::Preheat(priority), most, is_preheated)
     }
 
     /// How long a model stays on a GPU without being used; `None`: until it is taken off by hand.
@@ -230,7 +235,7 @@ mod tests {
         fn loaded() -> Self {
             let mut rig = Self::new();
             rig.step(Event::Up { device: GPU });
-            rig.step(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Preheat });
+            rig.step(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Preheat(Priority::Normal) });
             rig.load();
             rig
         }
@@ -308,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_preheat_waited_for_ever_where_the_model_left_before_the_first_look() {
-        let is_done = Rig::loaded().grants(ResidencyRequest::Preheat, is_preheated, |rig| {
+        let is_done = Rig::loaded().grants(ResidencyRequest::Preheat(Priority::Normal), is_preheated, |rig| {
             rig.step(Event::ResidencyRequested { model: MODEL, request: ResidencyRequest::Offload });
             rig.step(Event::Offloaded { device: GPU, model: MODEL });
         });
@@ -319,7 +324,7 @@ mod tests {
     fn what_is_under_way_is_not_done() {
         assert!(!Rig::loaded().grants(ResidencyRequest::Release, is_released, |_| ()));
         assert!(!Rig::loaded().grants(ResidencyRequest::Offload, is_offloaded, |_| ()));
-        let is_done = Rig::new().grants(ResidencyRequest::Preheat, is_preheated, |rig| {
+        let is_done = Rig::new().grants(ResidencyRequest::Preheat(Priority::Normal), is_preheated, |rig| {
             rig.step(Event::Up { device: GPU });
         });
         assert!(!is_done);
@@ -363,7 +368,7 @@ mod tests {
             let release = scope.spawn(|| requested(ResidencyRequest::Release, Duration::from_secs(600)));
             while !release.is_finished() {
                 // Either may be the last of the two, until the release has ended.
-                assert!(requested(ResidencyRequest::Preheat, Duration::ZERO).is_err());
+                assert!(requested(ResidencyRequest::Preheat(Priority::Normal), Duration::ZERO).is_err());
             }
             release.join().unwrap()
         });

@@ -10,8 +10,8 @@ use super::weights::Weights;
 use crate::load::Demand;
 use crate::scenario::Scenario;
 use magray_core::schedule::{
-    DeviceId, DeviceSpec, DeviceState, Event, Fallback, Limits, Location, Moment, Refused, Report, RequestId, Sequence,
-    View,
+    DeviceId, DeviceSpec, DeviceState, Event, Fallback, Limits, Location, ModelId, Moment, Priority, Refused, Report,
+    RequestId, Sequence, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -22,6 +22,9 @@ const RETRY_AFTER: RangeInclusive<Duration> = Duration::from_millis(10)..=Durati
 
 /// Queue room is reserved for at most this long for a refused request.
 const KEPT_FOR: Duration = Duration::from_secs(1);
+
+/// A model that is to leave for an urgent request ends its batch first, and leaves also where that request is over by then.
+const URGENT_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -38,6 +41,8 @@ pub(crate) struct Ledger {
     specs: Vec<DeviceSpec>,
     /// By model: bytes of state a token.
     token_bytes: Vec<u64>,
+    /// By model: when a request of high priority came or ended last.
+    urgent: BTreeMap<ModelId, Moment>,
     /// Tokens of recently refused requests, and until when room may be reserved for each.
     turned_away: Vec<(u64, Moment)>,
     start_max: Duration,
@@ -82,6 +87,7 @@ impl Ledger {
             room: Room::default(),
             lingering_room: Room::default(),
             limits: options.limits,
+            urgent: BTreeMap::new(),
             turned_away: Vec::new(),
             start_max: options.recovery.start_max,
             is_draining: false,
@@ -127,6 +133,9 @@ impl Ledger {
                 entry.arrived = now;
                 self.room.take(entry.tokens);
                 self.live.insert(request.id);
+                if request.priority == Priority::High {
+                    self.urgent.insert(request.group.model, now);
+                }
                 if let Some(deadline) = request.deadline {
                     self.deadlines.insert((deadline, request.id));
                 }
@@ -136,7 +145,7 @@ impl Ledger {
                     self.choosy.insert(request.id);
                 }
             }
-            Event::Cancelled(request) if self.is_live(*request) => self.end(*request, Fate::Cancelled),
+            Event::Cancelled(request) if self.is_live(*request) => self.end(*request, Fate::Cancelled, now),
             Event::Draining => self.is_draining = true,
             _ => {}
         }
@@ -153,6 +162,13 @@ impl Ledger {
     /// Requests that are not answered yet.
     pub(crate) fn live(&self) -> impl Iterator<Item = &Entry> {
         self.live.iter().map(|id| &self.entries[id])
+    }
+
+    /// Whether another model may have counted more than this one lately, for a request of high priority.
+    pub(crate) fn is_urgent_elsewhere(&self, model: ModelId, now: Moment) -> bool {
+        let is_other = |entry: &Entry| entry.request.priority == Priority::High && entry.request.group.model != model;
+        let mut ended = self.urgent.iter().filter(|(other, _)| **other != model);
+        self.live().any(is_other) || ended.any(|(_, last)| now <= *last + URGENT_FOR)
     }
 
     pub(crate) fn entry(&self, request: RequestId) -> Result<&Entry, Broken> {
@@ -177,7 +193,7 @@ impl Ledger {
             format!("request {} is answered after its deadline", request.0)
         })?;
         entry.judge_report(report, now)?;
-        self.end(request, Fate::Answered);
+        self.end(request, Fate::Answered, now);
         Ok(())
     }
 
@@ -193,8 +209,11 @@ impl Ledger {
                 // Room may be kept for a larger one that was refused, up to half of all.
                 let is_kept = self.turned_away.iter().any(|(tokens, until)| entry.tokens < *tokens && now < *until);
                 let kept = if is_kept { self.limits.tokens_max / 2 } else { 0 };
+                let is_crowded = others.requests >= self.limits.requests_max.div_ceil(2)
+                    || others.tokens > self.limits.tokens_max / 2;
                 let is_full = others.requests + 1 > self.limits.requests_max
-                    || others.tokens + entry.tokens + kept > self.limits.tokens_max;
+                    || others.tokens + entry.tokens + kept > self.limits.tokens_max
+                    || entry.request.priority == Priority::Low && is_crowded;
                 // Only the machine knows how long it would wait; in an empty queue none waits.
                 let is_long = self.limits.wait_max.is_some() && others.tokens > 0;
                 is_new && (is_full || is_long) && RETRY_AFTER.contains(&retry_after)
@@ -218,7 +237,7 @@ impl Ledger {
             format!("request {} of {tokens} tokens is refused as {refused:?} beside {others:?}", request.0)
         })?;
         self.note_refused(request, refused, now);
-        self.end(request, Fate::Refused(refused));
+        self.end(request, Fate::Refused(refused), now);
         Ok(())
     }
 
@@ -332,9 +351,12 @@ impl Ledger {
         Ok(entry)
     }
 
-    fn end(&mut self, request: RequestId, fate: Fate) {
+    fn end(&mut self, request: RequestId, fate: Fate, now: Moment) {
         let entry = self.entries.get_mut(&request).expect("it was live");
         entry.fate = fate;
+        if entry.request.priority == Priority::High {
+            self.urgent.insert(entry.request.group.model, now);
+        }
         self.room.free(entry.tokens);
         self.live.remove(&request);
         self.choosy.remove(&request);

@@ -236,7 +236,7 @@ impl Weights {
                         spot.stage != Stage::Absent && (is_release || book.location == Location::Worker);
                 }
             }
-            ResidencyRequest::Preheat => {
+            ResidencyRequest::Preheat(_) => {
                 known.preheat = true;
                 known.is_released = false;
                 known.release = None;
@@ -304,7 +304,8 @@ impl Weights {
             format!("model {} is to leave the CPU without a request", model.0)
         })?;
         let is_due = spot.is_asked_to_leave || self.book(device).taken() > self.book(device).memory.room_at_most();
-        let is_equal = self.models.iter().all(|other| other.plan.priority <= known.plan.priority);
+        let is_equal = self.models.iter().all(|other| other.plan.priority <= known.plan.priority)
+            && !order.ledger.is_urgent_elsewhere(model, now);
         let is_awaited = || order.ledger.live().any(|entry| self.waits_only_for(entry, device, model));
         holds(has_computed || is_due || !is_equal || is_cpu || !is_awaited(), Rule::TakesTurns, || {
             format!("model {} is to leave device {}, has computed nothing there, and is awaited", model.0, device.0)

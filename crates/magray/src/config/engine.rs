@@ -96,11 +96,8 @@ impl Config {
             // Read and checked by the table.
             seconds => Some(Duration::from_secs(seconds.parse().unwrap_or_default())),
         };
-        let priority = |word: &str| match word {
-            "low" => Priority::Low,
-            "high" => Priority::High,
-            _ => Priority::Normal,
-        };
+        // Checked by the table.
+        let priority = |word: &str| word.parse::<Priority>().unwrap_or_default();
         ModelPlans {
             normal: ModelPlan { offload_after_use: after_use, ..timed },
             may_leave,

@@ -3,7 +3,7 @@
 
 use super::{setting::Setting, value::Kind};
 
-pub(super) const SERVER: [Setting; 27] = [
+pub(super) const SERVER: [Setting; 28] = [
     Setting::trusted(
         "server.host",
         Kind::Text,
@@ -57,6 +57,14 @@ pub(super) const SERVER: [Setting; 27] = [
         Kind::Whole { min: 1, max: 1_000_000_000 },
         "",
         "Requests that each key may make in a minute; a sixth of them may come at once.",
+    )
+    .unset_as("none"),
+    Setting::trusted(
+        "server.high_priority_keys",
+        Kind::Text,
+        "",
+        "Names of users' keys that may ask for a high priority, separated by commas, or `*` for all. Administrators' keys \
+         always may, and where there are no keys of users everyone may.",
     )
     .unset_as("none"),
     Setting::trusted("server.tls_cert", Kind::Path, "", "The certificate chain (PEM): with it the server speaks TLS.")

@@ -73,6 +73,6 @@ fn moving_time(request: &Request) -> Duration {
         Request::Offload { within_ms, .. }
         | Request::Release { within_ms, .. }
         | Request::Preheat { within_ms, .. } => Duration::from_millis(*within_ms),
-        Request::Status {} | Request::Timeout { .. } | Request::Pin { .. } => Duration::ZERO,
+        Request::Status {} | Request::Priority { .. } | Request::Timeout { .. } | Request::Pin { .. } => Duration::ZERO,
     }
 }

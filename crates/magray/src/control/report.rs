@@ -6,7 +6,7 @@ use std::time::Duration;
 use magray_core::pool::PoolStats;
 use magray_engine::{
     DeviceName,
-    engine::{DeviceState, DeviceStatus, ModelStatus, ModelView, Priority, Recent, Residency, Status},
+    engine::{DeviceState, DeviceStatus, ModelStatus, ModelView, Recent, Residency, Status},
 };
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -276,7 +276,7 @@ impl ModelReport {
             idle_timeout_s: plan.idle_timeout.as_ref().map(Duration::as_secs_f64),
             offload_after_use: plan.offload_after_use,
             pinned: plan.is_pinned,
-            priority: priority_name(plan.priority).to_owned(),
+            priority: plan.priority.code().to_owned(),
             residency: devices
                 .iter()
                 .zip(residency)
@@ -309,14 +309,6 @@ fn location(residency: &[Residency]) -> &'static str {
         "cpu"
     } else {
         "unloaded"
-    }
-}
-
-pub(crate) fn priority_name(priority: Priority) -> &'static str {
-    match priority {
-        Priority::Low => "low",
-        Priority::Normal => "normal",
-        Priority::High => "high",
     }
 }
 

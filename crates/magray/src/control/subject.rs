@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use magray_engine::engine::{Engine, EngineError, Moved};
+use magray_engine::engine::{Engine, EngineError, Moved, Priority};
 
 use super::{
     report::{DeviceResidency, EngineReport},
@@ -21,14 +21,15 @@ pub(crate) trait Controlled: Send + Sync + 'static {
 pub(crate) enum Change {
     Offload,
     Release,
-    Preheat,
+    Preheat(Priority),
+    Priority(Priority),
     Idle(Idle),
     Pin(bool),
 }
 
 impl Change {
     pub(super) fn is_slow(self) -> bool {
-        matches!(self, Self::Offload | Self::Release | Self::Preheat)
+        matches!(self, Self::Offload | Self::Release | Self::Preheat(_))
     }
 }
 
@@ -48,7 +49,8 @@ impl Controlled for EngineSubject {
         match change {
             Change::Offload => return engine.offload(model, within),
             Change::Release => return engine.release(model, within),
-            Change::Preheat => return engine.preheat(model, within),
+            Change::Preheat(priority) => return engine.preheat_as(model, priority, within),
+            Change::Priority(priority) => engine.set_priority(model, priority)?,
             Change::Pin(pinned) => engine.set_pinned(model, pinned)?,
             Change::Idle(Idle::Never) => {
                 engine.set_offload_after_use(model, false)?;
@@ -73,7 +75,10 @@ pub(super) fn change_of(request: &Request) -> Option<(Change, Option<&str>, Dura
         Request::Status {} => return None,
         Request::Offload { model, within_ms } => (Change::Offload, model.as_deref(), ms(*within_ms)),
         Request::Release { model, within_ms } => (Change::Release, model.as_deref(), ms(*within_ms)),
-        Request::Preheat { model, within_ms } => (Change::Preheat, model.as_deref(), ms(*within_ms)),
+        Request::Preheat { model, within_ms, priority } => {
+            (Change::Preheat(*priority), model.as_deref(), ms(*within_ms))
+        }
+        Request::Priority { model, priority } => (Change::Priority(*priority), model.as_deref(), Duration::ZERO),
         Request::Timeout { model, idle } => (Change::Idle(*idle), model.as_deref(), Duration::ZERO),
         Request::Pin { model, pinned } => (Change::Pin(*pinned), model.as_deref(), Duration::ZERO),
     })

@@ -15,7 +15,7 @@ use std::{
 
 use magray_engine::{
     DeviceName,
-    engine::{EngineError, Moved, Residency},
+    engine::{EngineError, Moved, Priority, Residency},
 };
 
 use super::{
@@ -66,7 +66,7 @@ impl Controlled for Fake {
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError> {
         self.changes.lock().unwrap().push((model, change, within));
         match change {
-            Change::Preheat => {
+            Change::Preheat(_) => {
                 self.waiting.send(()).unwrap();
                 self.gate.lock().unwrap().recv().map_err(|_| EngineError::Draining)?;
             }
@@ -180,7 +180,7 @@ fn no_client_waits_for_a_model_longer_than_the_bound() {
 #[test]
 fn what_cannot_be_done_is_refused_with_its_reason() {
     let rig = Rig::new();
-    let preheat = Request::Preheat { model: Some("nobody".to_owned()), within_ms: MINUTE };
+    let preheat = Request::Preheat { model: Some("nobody".to_owned()), within_ms: MINUTE, priority: Priority::Normal };
     let error = rig.running()[0].ask(&preheat).unwrap_err().to_string();
     assert!(error.contains("there is no model 'nobody': it has a, org/b"), "{error}");
     let release = Request::Release { model: Some("a".to_owned()), within_ms: 5 };
@@ -230,7 +230,7 @@ fn silent_clients_hold_up_only_clients_beyond_the_bound() {
 #[test]
 fn those_who_wait_for_models_leave_room_for_those_who_only_ask() {
     let rig = Rig::new();
-    let preheat = Request::Preheat { model: Some("a".to_owned()), within_ms: MINUTE };
+    let preheat = Request::Preheat { model: Some("a".to_owned()), within_ms: MINUTE, priority: Priority::Normal };
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..8).map(|_| scope.spawn(|| rig.ask(&preheat).is_ok())).collect();
         // All of them wait; only then is it known that no slot is left.

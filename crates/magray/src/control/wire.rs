@@ -1,6 +1,7 @@
 //! Requests and replies of a control socket: one JSON object a line, each with the version of the protocol.
 //! Knows neither sockets nor engines.
 
+use magray_engine::engine::Priority;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -30,6 +31,13 @@ pub(crate) enum Request {
     Preheat {
         model: Option<String>,
         within_ms: u64,
+        #[serde(default)]
+        priority: Priority,
+    },
+    /// How much it counts when models compete for memory.
+    Priority {
+        model: Option<String>,
+        priority: Priority,
     },
     /// How long it stays without work.
     Timeout {
@@ -141,7 +149,8 @@ mod tests {
         let requests = [
             Request::Status {},
             Request::Offload { model: None, within_ms: 7 },
-            Request::Preheat { model: Some("a \"b\"\nc".to_owned()), within_ms: 7 },
+            Request::Preheat { model: Some("a \"b\"\nc".to_owned()), within_ms: 7, priority: Priority::High },
+            Request::Priority { model: None, priority: Priority::Low },
             Request::Timeout { model: None, idle: Idle::Never },
             Request::Timeout { model: Some("x".to_owned()), idle: Idle::AfterMs(0) },
             Request::Pin { model: Some("x".to_owned()), pinned: false },

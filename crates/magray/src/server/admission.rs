@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use magray_engine::engine::{Allowed, Engine, Sketch};
+use magray_engine::engine::{Allowed, Engine, Priority, Sketch};
 
 use super::errors::{Kind, Problem};
 
@@ -132,9 +132,9 @@ impl Admission {
     }
 
     /// Refuses a request with a body of this size while the queue has no room for it.
-    pub(crate) fn check_queue(&self, engine: &Engine, body_bytes: u64) -> Result<(), Problem> {
+    pub(crate) fn check_queue(&self, engine: &Engine, body_bytes: u64, priority: Priority) -> Result<(), Problem> {
         let coming = self.reserved_tokens.load(Ordering::Relaxed);
-        Ok(engine.would_take(Sketch { tokens: self.tokens_of(body_bytes), coming, allowed: Allowed::Any })?)
+        Ok(engine.would_take(Sketch { tokens: self.tokens_of(body_bytes), coming, priority, allowed: Allowed::Any })?)
     }
 
     /// Keeps room in the queue for a request whose body has arrived, until it is submitted.
@@ -142,11 +142,12 @@ impl Admission {
         self: &Arc<Self>,
         engine: &Engine,
         body_bytes: u64,
+        priority: Priority,
     ) -> Result<QueueReservation, Problem> {
         let tokens = self.tokens_of(body_bytes);
         let coming = self.reserved_tokens.fetch_add(tokens, Ordering::Relaxed);
         let reservation = QueueReservation { admission: Arc::clone(self), body_bytes, tokens };
-        engine.would_take(Sketch { tokens, coming, allowed: Allowed::Any })?;
+        engine.would_take(Sketch { tokens, coming, priority, allowed: Allowed::Any })?;
         Ok(reservation)
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use http::HeaderMap;
-use magray_engine::engine::{self, Engine};
+use magray_engine::engine::{self, Engine, Priority};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
@@ -145,12 +145,12 @@ impl App {
         live.admit(headers, access, peer, (&self.0.wrong_keys, self.uptime()))
     }
 
-    pub(crate) fn check_queue(&self, body_bytes: u64) -> Result<(), Problem> {
-        self.0.admission.check_queue(self.engine(), body_bytes)
+    pub(crate) fn check_queue(&self, body_bytes: u64, priority: Priority) -> Result<(), Problem> {
+        self.0.admission.check_queue(self.engine(), body_bytes, priority)
     }
 
-    pub(crate) fn reserve_queue(&self, body_bytes: u64) -> Result<QueueReservation, Problem> {
-        self.0.admission.reserve_queue(self.engine(), body_bytes)
+    pub(crate) fn reserve_queue(&self, body_bytes: u64, priority: Priority) -> Result<QueueReservation, Problem> {
+        self.0.admission.reserve_queue(self.engine(), body_bytes, priority)
     }
 
     /// Reads the settings again and applies those that can change. Blocks while files are read.

@@ -68,7 +68,8 @@ impl FromRequest<App> for Body {
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         let limits = app.limits();
         let most = limits.body_bytes_max as u64;
-        let is_work = request.extensions().get().is_some_and(|scope: &RequestScope| scope.access == Access::Compute);
+        let scope = request.extensions().get::<RequestScope>().filter(|scope| scope.access == Access::Compute);
+        let priority = scope.map(|scope| scope.record.priority());
         let (parts, mut body) = request.into_parts();
         let announced = body.size_hint().exact();
         let entered = match announced {
@@ -87,8 +88,8 @@ impl FromRequest<App> for Body {
         };
         match read {
             Ok(body) => {
-                if is_work {
-                    reservation::keep_queue(app.reserve_queue(body.len() as u64)?);
+                if let Some(priority) = priority {
+                    reservation::keep_queue(app.reserve_queue(body.len() as u64, priority)?);
                 }
                 Ok(body)
             }

@@ -1,4 +1,5 @@
-//! Checks a request before its body is read: host, origin, key, rate, and for work whether the queue has room.
+//! Checks a request before its body is read: host, origin, key, rate, and for work its priority and whether the queue has
+//! room.
 //! Looks at no body and calls no handler, so that a refusal is cheap.
 
 use std::net::IpAddr;
@@ -22,6 +23,9 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) record: &'a RequestRecord,
 }
 
+/// How urgent a request is that computes.
+pub(super) const PRIORITY_HEADER: &str = "x-magray-priority";
+
 impl Checks {
     pub(super) fn new(settings: &ServerSettings) -> Self {
         Self { own_names: OwnNames::new(&settings.host), origins: Origins::new(&settings.cors_origins) }
@@ -43,14 +47,19 @@ impl Checks {
         }
         let caller = app.admit(&live, request.headers(), from.access, from.peer)?;
         if caller.name.is_some() {
-            from.record.set_key(caller.name);
+            from.record.set_caller(caller.name.clone(), !live.may_be_urgent(&caller));
+        }
+        if from.access == Access::Compute
+            && let Some(word) = request.headers().get(PRIORITY_HEADER)
+        {
+            from.record.set_priority(word.to_str().unwrap_or_default().parse()?)?;
         }
         let bytes = request.body().size_hint().exact().unwrap_or(0);
         let since_start = app.uptime();
         // A body that is too large is refused where it is read.
         if from.access == Access::Compute && bytes <= live.limits().body_bytes_max as u64 {
             live.rates().check(caller.key, since_start)?;
-            app.check_queue(bytes)?;
+            app.check_queue(bytes, from.record.priority())?;
         }
         live.rates().take(caller.key, since_start)
     }

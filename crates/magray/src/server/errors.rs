@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
-use magray_engine::{EmbedError, engine::EngineError};
+use magray_engine::{
+    EmbedError,
+    engine::{EngineError, UnknownPriority},
+};
 use serde::Serialize;
 
 /// Why a request is not answered. As a response it is a status without a body; [`Problem::render`] gives it the shape of
@@ -198,6 +201,12 @@ pub(crate) enum Shape {
     Cohere,
     Ollama,
     Plain,
+}
+
+impl From<UnknownPriority> for Problem {
+    fn from(unknown: UnknownPriority) -> Self {
+        Self { param: Some("priority"), ..Self::new(Kind::Malformed, format!("{unknown}: send one of these, or none")) }
+    }
 }
 
 impl From<EngineError> for Problem {

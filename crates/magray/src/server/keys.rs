@@ -94,13 +94,15 @@ impl Keys {
         })
     }
 
+    pub(crate) fn is_admin(&self, caller: &Caller) -> bool {
+        caller.key.is_some_and(|key| key >= self.users.len())
+    }
+
     /// Whether a request with this key may do what needs such access. `is_local`: it came from this machine.
     pub(crate) fn admit(&self, credential: Credential, access: Access, is_local: bool) -> Result<Caller, Problem> {
         let refuse = |kind, message: &str| Err(Problem::new(kind, message));
         match credential {
-            Credential::Known(caller)
-                if access == Access::Change && caller.key.is_none_or(|key| key < self.users.len()) =>
-            {
+            Credential::Known(caller) if access == Access::Change && !self.is_admin(&caller) => {
                 refuse(Kind::Forbidden, "this needs a key of an administrator")
             }
             Credential::Known(caller) => Ok(caller),

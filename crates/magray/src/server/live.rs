@@ -25,6 +25,7 @@ pub(crate) struct Live {
     rates: Rates,
     hosts: AllowedHosts,
     limits: RequestLimits,
+    high_priority_keys: Vec<String>,
 }
 
 impl Live {
@@ -35,6 +36,7 @@ impl Live {
             rates: Rates::new(keys.len(), settings.requests_per_minute),
             hosts: AllowedHosts::new(&settings.allowed_hosts),
             limits: settings.limits,
+            high_priority_keys: settings.high_priority_keys,
             keys,
         }
     }
@@ -64,6 +66,15 @@ impl Live {
 
     pub(crate) fn limits(&self) -> RequestLimits {
         self.limits
+    }
+
+    /// Whether a caller may ask for a high priority: without keys of users everyone, else administrators and the keys that
+    /// the settings name.
+    pub(super) fn may_be_urgent(&self, caller: &Caller) -> bool {
+        let is_named = |name: &str| self.high_priority_keys.iter().any(|known| known == "*" || known == name);
+        !self.keys.are_needed(Access::Compute)
+            || self.keys.is_admin(caller)
+            || caller.name.as_deref().is_some_and(is_named)
     }
 
     /// Whether a caller with these headers, at this address, has such access. `wrong_keys` comes with the time since the

@@ -4,13 +4,14 @@
 use utoipa::{
     Modify, OpenApi,
     openapi::{
-        ContentBuilder, Ref, RefOr, ResponseBuilder, Schema,
-        path::{HttpMethod, Paths},
+        ContentBuilder, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Type,
+        path::{HttpMethod, Parameter, ParameterBuilder, ParameterIn, Paths},
         security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     },
 };
 
 use super::{
+    checks::PRIORITY_HEADER,
     errors::{CohereError, OllamaError, OpenAiError, PlainError, Shape, TeiError},
     keys::Access,
     routes::{Api, Route},
@@ -76,11 +77,19 @@ pub(super) fn describe(
             body.content.extend(body.content.values().next().map(|content| (form.to_owned(), content.clone())));
         }
     }
+    if route.access == Access::Compute {
+        operation.parameters.get_or_insert_default().push(priority_header().into());
+    }
     let has_body = operation.request_body.is_some() && route.api != Api::Mcp;
     for (status, when, is_used) in [
-        (400, "The body is no JSON, or without any text where the API has this status for it.", has_body),
+        (
+            400,
+            "The body is no JSON, or without any text where the API has this status for it; no such priority.",
+            has_body,
+        ),
         (401, "There is no key, or a wrong one.", route.access != Access::Open),
         (403, "The key is not an administrator's.", route.access == Access::Change),
+        (403, "The key may not ask for a high priority.", route.access == Access::Compute),
         (404, "There is no such model.", has_body),
         (408, "The body came too slowly.", has_body),
         (413, "It is too much for one request.", has_body),
@@ -95,6 +104,17 @@ pub(super) fn describe(
     }
     document.paths.add_path_operation(route.path, vec![method], operation);
     document.components.get_or_insert_default().schemas.extend(schemas);
+}
+
+fn priority_header() -> Parameter {
+    let words = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["high", "normal", "low"])).build();
+    ParameterBuilder::new()
+        .name(PRIORITY_HEADER)
+        .parameter_in(ParameterIn::Header)
+        .description(Some("Which of several waiting requests goes first; without it, normal."))
+        .required(Required::False)
+        .schema(Some(words))
+        .build()
 }
 
 fn refusal(when: &str, shape: Shape) -> ResponseBuilder {

@@ -47,12 +47,13 @@ impl std::fmt::Display for Reloaded {
     }
 }
 
-const LIVE: [&str; 15] = [
+const LIVE: [&str; 16] = [
     "server.api_keys",
     "server.api_keys_file",
     "server.admin_keys",
     "server.admin_keys_file",
     "server.requests_per_minute",
+    "server.high_priority_keys",
     "server.allowed_hosts",
     "server.body_bytes_max",
     "server.held_bytes_max",

@@ -14,6 +14,7 @@ use axum::{
 };
 use http::{HeaderValue, Method, Request, header};
 use hyper::body::Incoming;
+use magray_engine::engine::Priority;
 use tower::Service;
 use tower_http::cors::CorsLayer;
 use tracing::Span;
@@ -239,6 +240,7 @@ impl LogLine<'_> {
                     device = recorded.passes.last().map(|pass| tracing::field::display(pass.device)),
                     fallback = recorded.passes.iter().find_map(|pass| pass.fallback),
                     key = recorded.key.as_deref(),
+                    priority = (recorded.priority != Priority::Normal).then_some(recorded.priority.code()),
                     code = self.problem.map(|problem| problem.kind.code()),
                     reason = self.problem.map(|problem| problem.message.as_str()),
                     "request"

@@ -1,4 +1,4 @@
-//! What is recorded of a request for its line in the log and its trace: its key, what was computed, how long that took.
+//! What is recorded of a request: its key, its priority, what was computed, how long that took.
 //! Belongs to one request; the list of its passes is bounded.
 
 use std::{
@@ -6,8 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use magray_engine::{DeviceName, engine::Answer};
+use magray_engine::{
+    DeviceName,
+    engine::{Answer, Priority},
+};
 use tracing::{Instrument, Span};
+
+use super::errors::{Kind, Problem};
 
 /// Clones share one record.
 #[derive(Clone, Debug)]
@@ -20,6 +25,9 @@ pub(crate) struct RequestRecord {
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
     pub(crate) key: Option<Arc<str>>,
+    pub(crate) priority: Priority,
+    /// Whether its caller may not ask for a high priority.
+    is_held_back: bool,
     pub(crate) texts: usize,
     pub(crate) tokens: usize,
     /// The first ones; the sums above are of all.
@@ -68,8 +76,25 @@ impl RequestRecord {
         &self.span
     }
 
-    pub(crate) fn set_key(&self, name: Option<Arc<str>>) {
-        self.recorded().key = name;
+    pub(crate) fn set_caller(&self, name: Option<Arc<str>>, is_held_back: bool) {
+        let mut recorded = self.recorded();
+        recorded.key = name;
+        recorded.is_held_back = is_held_back;
+    }
+
+    /// What the request computes from here on is as urgent as this, if its caller may ask for it.
+    pub(crate) fn set_priority(&self, priority: Priority) -> Result<(), Problem> {
+        let mut recorded = self.recorded();
+        if priority == Priority::High && recorded.is_held_back {
+            let message = "this key may not ask for a high priority: see server.high_priority_keys";
+            return Err(Problem::new(Kind::Forbidden, message));
+        }
+        recorded.priority = priority;
+        Ok(())
+    }
+
+    pub(crate) fn priority(&self) -> Priority {
+        self.recorded().priority
     }
 
     pub(crate) fn add_pass(&self, pass: Pass) {
@@ -143,6 +168,17 @@ mod tests {
         }
         let recorded = record.recorded();
         assert_eq!((recorded.texts, recorded.tokens, recorded.passes.len()), (300, 600, PASSES_MAX));
+    }
+
+    #[test]
+    fn a_caller_that_is_held_back_may_be_less_urgent_and_not_more() {
+        let record = RequestRecord::new(Span::none());
+        assert_eq!(record.priority(), Priority::Normal);
+        record.set_priority(Priority::High).unwrap();
+        record.set_caller(None, true);
+        assert_eq!(record.set_priority(Priority::High).unwrap_err().kind, Kind::Forbidden);
+        record.set_priority(Priority::Low).unwrap();
+        assert_eq!(record.priority(), Priority::Low);
     }
 
     #[test]

@@ -79,6 +79,7 @@ table! {
     POST "/gpu/offload"                      Change  Gpu    => gpu::offload;
     POST "/gpu/release"                      Change  Gpu    => gpu::release;
     POST "/gpu/preheat"                      Change  Gpu    => gpu::preheat;
+    POST "/gpu/priority"                     Change  Gpu    => gpu::priority;
     POST "/gpu/timeout"                      Change  Gpu    => gpu::timeout;
     POST "/admin/reload"                     Change  Admin  => admin::reload;
     GET  "/health"                           Open    Health => health::health;

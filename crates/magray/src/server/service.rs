@@ -106,6 +106,8 @@ impl App {
         let ReadWork { mut work, truncated, took: reading } = read;
         let (model, texts) = (work.model, work.texts.len());
         let read = ReadAt { at: Instant::now(), took: reading };
+        let record = RequestRecord::current();
+        work.priority = record.priority();
         work.deadline.get_or_insert(self.limits().answer_within);
         // An answer that there is no room for is not computed.
         let (coming, bytes) = (reservation::take_queue(), (self.numbers(&work) * NUMBER_BYTES) as u64);
@@ -119,7 +121,7 @@ impl App {
         }
         let answer = asking.await?;
         self.metrics().computed(model, texts, &answer, reading);
-        RequestRecord::current().add_pass(Pass::of(model, texts, &answer, read));
+        record.add_pass(Pass::of(model, texts, &answer, read));
         if answer.replays > 0 {
             tracing::warn!(
                 target: "magray::server",

@@ -135,7 +135,7 @@ impl Trace {
     pub(crate) fn end(self, ended: Ended<'_>) {
         let span = self.context.span();
         if span.is_recording() {
-            let Recorded { key, texts, tokens, passes } = ended.recorded;
+            let Recorded { key, texts, tokens, passes, .. } = ended.recorded;
             for pass in passes {
                 self.add_pass(pass);
             }

@@ -2,8 +2,8 @@
 
 use super::{LONG, assert_right, options, start, text};
 use magray_engine::engine::{
-    Allowed, Answer, DeviceState, Engine, EngineModel, EngineOptions, Keeping, ModelPlan, ModelSource, Options,
-    Residency, Work,
+    Allowed, Answer, DeviceState, Engine, EngineError, EngineModel, EngineOptions, Keeping, ModelPlan, ModelSource,
+    Options, Priority, Residency, Work,
 };
 use magray_engine::testing::SimulatedGpu;
 use magray_engine::{DeviceChoice, DeviceName, EncoderOptions, Precision, PrecisionChoice};
@@ -120,6 +120,24 @@ fn six_models_share_the_room_of_three_and_every_request_is_answered_on_the_gpu()
     }
     let held = (0..6).filter(|model| residency(&engine, *model, GPU) == Residency::OnDevice).count();
     assert!((1..=3).contains(&held), "{held} models where there is room for three");
+    engine.shut_down();
+}
+
+#[test]
+fn a_high_request_brings_its_model_where_a_plain_one_could_not() {
+    let encoder = EncoderOptions { precision: PrecisionChoice::Exactly(Precision::F32), ..options(1, "").encoder };
+    let gpu = SimulatedGpu { memory_bytes: room_for(1), ..SimulatedGpu::default() };
+    let plan = ModelPlan { is_preloaded: false, ..ModelPlan::default() };
+    let mut models = models(2, plan);
+    models[1].plan.priority = Priority::Low;
+    let engine = start(EngineOptions { encoder, models, simulated_gpus: vec![gpu], ..options(1, "") });
+    on_gpu(&engine, 0, 7);
+    let plain = Work { allowed: Allowed::Gpu, ..Work::from_ids(1, vec![text(7, 9)]) };
+    let refused = engine.process(Work { deadline: Some(Duration::from_millis(100)), ..plain.clone() });
+    assert!(matches!(refused, Err(EngineError::Expired)), "{refused:?}");
+    let answer = engine.process(Work { priority: Priority::High, ..plain }).unwrap();
+    assert_right(&answer, &[text(7, 9)]);
+    assert_eq!((residency(&engine, 0, GPU), residency(&engine, 1, GPU)), (Residency::OnCpu, Residency::OnDevice));
     engine.shut_down();
 }
 

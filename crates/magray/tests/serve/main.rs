@@ -17,6 +17,7 @@ mod metrics;
 mod ollama;
 mod openai;
 mod pages;
+mod priority;
 mod reload;
 mod rig;
 mod rough;

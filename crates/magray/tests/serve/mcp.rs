@@ -12,7 +12,7 @@ use crate::{
     rig::{Server, Setup, fixture},
 };
 
-const TOOLS: [&str; 9] = [
+const TOOLS: [&str; 10] = [
     "embed_texts",
     "get_gpu_status",
     "list_models",
@@ -21,6 +21,7 @@ const TOOLS: [&str; 9] = [
     "release_gpu",
     "rerank",
     "similarity",
+    "update_gpu_priority",
     "update_gpu_timeout",
 ];
 
@@ -75,7 +76,8 @@ fn tools_are_described_with_schemas_and_hints() {
         assert!(!tool["description"].as_str().unwrap().is_empty(), "{name}");
         assert_eq!((&tool["inputSchema"]["type"], &tool["outputSchema"]["type"]), (&json!("object"), &json!("object")));
         let hints = &tool["annotations"];
-        let changes = ["offload_gpu", "preheat_gpu", "release_gpu", "update_gpu_timeout"].contains(&name);
+        let changes =
+            ["offload_gpu", "preheat_gpu", "release_gpu", "update_gpu_priority", "update_gpu_timeout"].contains(&name);
         assert_eq!(hints["readOnlyHint"], json!(!changes), "{name}");
         assert_eq!(hints["destructiveHint"], json!(name == "release_gpu"), "{name}");
         assert_eq!(hints["idempotentHint"], json!(true), "{name}");

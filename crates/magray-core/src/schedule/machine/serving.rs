@@ -15,7 +15,9 @@ use crate::schedule::queue::BucketKey;
 use crate::schedule::requests::{Advance, Evidence, Loss, Taken, Verdict};
 use crate::schedule::sabotage::sabotaged;
 use crate::schedule::sequence::SequenceId;
-use crate::schedule::{Action, DeviceId, Fallback, ModelId, Outcome, Refused, Report, Request, RequestId, Span};
+use crate::schedule::{
+    Action, DeviceId, Fallback, ModelId, Outcome, Priority, Refused, Report, Request, RequestId, Span,
+};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -39,6 +41,9 @@ impl Machine {
             job.unanswered -= 1;
         }
         let (sequences, is_generated) = (job.unanswered, !job.progress.is_empty());
+        // Its model counts more from now on, and may evict others.
+        let is_first_high = job.priority == Priority::High && self.requests.jobs().of(job.group.model).high == 0;
+        self.residency.unsettle_if(is_first_high && job.is_for_gpus);
         self.requests.insert(id, job);
         // Sequences of many steps are queued one by one.
         for number in (0..sequences).filter(|_| is_generated) {

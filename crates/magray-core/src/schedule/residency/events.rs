@@ -12,7 +12,7 @@ use crate::schedule::load_time::Source;
 use crate::schedule::queue::BucketKey;
 use crate::schedule::resident::{Leave, Stage};
 use crate::schedule::sabotage::sabotaged;
-use crate::schedule::{Action, DeviceId, Failure, Fallback, ModelId, Moment, ResidencyRequest};
+use crate::schedule::{Action, DeviceId, Failure, Fallback, ModelId, Moment, Priority, ResidencyRequest};
 use std::time::Duration;
 
 /// Room that turned out to be less than told is believed in for this much longer than the pause after it.
@@ -45,7 +45,7 @@ impl Residency {
                     self.memory_mut(gpu).rests_at_once |= is_left;
                 }
             }
-            ResidencyRequest::Preheat => self.preheat(id, devices, cx),
+            ResidencyRequest::Preheat(priority) => self.preheat(id, priority, devices, cx),
             ResidencyRequest::IdleTimeout(timeout) => model.plan.idle_timeout = timeout,
             ResidencyRequest::OffloadAfterUse(is_wanted) => model.plan.offload_after_use = is_wanted,
             ResidencyRequest::Pin(is_pinned) => {
@@ -73,7 +73,7 @@ impl Residency {
         })
     }
 
-    fn preheat(&mut self, id: ModelId, devices: &Devices, cx: &Context) {
+    fn preheat(&mut self, id: ModelId, priority: Priority, devices: &Devices, cx: &Context) {
         let model = self.model_mut(id);
         // The last request counts.
         model.is_releasing = false;
@@ -93,7 +93,7 @@ impl Residency {
             }
         }
         if !is_there && !sabotaged!(cx, IgnorePreheat) {
-            self.model_mut(id).want = Some(Want { since: cx.now, is_preheat: true });
+            self.model_mut(id).want = Some(Want { since: cx.now, is_preheat: true, priority });
         }
     }
 
@@ -127,7 +127,7 @@ impl Residency {
         if !gpus.is_empty() && gpus.and(near).is_empty() {
             // Also where the CPU computes it at once: the next one finds it on a GPU.
             let is_news = model.want.is_none();
-            model.want.get_or_insert(Want { since: now, is_preheat: false });
+            model.want.get_or_insert(Want { since: now, is_preheat: false, priority: Priority::Normal });
             self.unsettle_if(is_news || is_new);
         } else if is_new && !cpus.is_empty() && cpus.and(near).is_empty() && gpus.and(model.present).is_empty() {
             self.unsettle();

@@ -5,7 +5,7 @@ use crate::schedule::context::Context;
 use crate::schedule::device_set::DeviceSet;
 use crate::schedule::load_time::Source;
 use crate::schedule::sabotage::sabotaged;
-use crate::schedule::{ModelPlan, Moment};
+use crate::schedule::{ModelPlan, Moment, Priority};
 
 /// A model, wherever its weights are.
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ pub(in crate::schedule) struct Model {
 pub(in crate::schedule) struct Want {
     pub(in crate::schedule) since: Moment,
     pub(in crate::schedule) is_preheat: bool,
+    /// How urgent it is, beside the requests that wait.
+    pub(in crate::schedule) priority: Priority,
 }
 
 impl Model {

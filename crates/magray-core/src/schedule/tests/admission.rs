@@ -20,7 +20,11 @@ fn measured() -> Bench {
 
 /// A request of this many texts of 20 tokens: whether it is taken, and the batch that it starts.
 fn come(bench: &mut Bench, texts: usize) -> (bool, Option<Start>) {
-    let request = bench.request(texts);
+    come_as(bench, Priority::Normal, texts)
+}
+
+fn come_as(bench: &mut Bench, priority: Priority, texts: usize) -> (bool, Option<Start>) {
+    let request = Request { priority, ..bench.request(texts) };
     let actions = bench.submit(request).1;
     match refusals(&actions)[..] {
         [] => (true, starts(&actions).pop()),
@@ -125,11 +129,46 @@ fn those_who_were_told_to_come_count_as_if_they_were_there() {
     let mut bench = measured();
     assert!(is_taken(&mut bench, 1));
     let now = bench.now;
-    let mut would_take =
-        |tokens, coming| bench.machine.would_take(&Sketch { tokens, coming, allowed: Allowed::Any }, now).is_ok();
+    let mut would_take = |tokens, coming| {
+        let sketch = Sketch { tokens, coming, priority: Priority::Normal, allowed: Allowed::Any };
+        bench.machine.would_take(&sketch, now).is_ok()
+    };
     assert!(would_take(500, 1_000));
     assert!(!would_take(500, 1_980));
     // It was turned away like one that was submitted.
     assert!(!would_take(20, 1_500));
     assert!(would_take(20, 1_400));
+}
+
+#[test]
+fn a_queue_that_is_full_for_others_takes_what_is_urgent() {
+    let mut bench = measured();
+    fill(&mut bench);
+    assert!(!come_as(&mut bench, Priority::Low, 1).0);
+    // Only what is as urgent lies ahead of it.
+    assert!(come_as(&mut bench, Priority::High, 99).0);
+    assert!(come_as(&mut bench, Priority::High, 1).0);
+    assert!(!come_as(&mut bench, Priority::High, 1).0, "20 ms of urgent work are there");
+}
+
+#[test]
+fn low_requests_leave_half_of_the_queue_to_others() {
+    let mut bench = measured();
+    let low = (0..).take_while(|_| come_as(&mut bench, Priority::Low, 1).0).count();
+    assert_eq!(low, 50);
+    assert_eq!(fill(&mut bench).0, 50);
+    let limits = Limits { requests_max: 5, ..Limits::default() };
+    let mut bench = Bench::up(0, Options { limits, ..Options::default() });
+    let low = (0..).take_while(|_| come_as(&mut bench, Priority::Low, 1).0).count();
+    assert_eq!((low, fill(&mut bench).0), (3, 2));
+    assert!(!come_as(&mut bench, Priority::High, 1).0, "the bounds hold for all");
+}
+
+#[test]
+fn a_large_low_request_that_was_refused_keeps_no_room_from_others() {
+    let mut bench = measured();
+    let running = fill(&mut bench).1.unwrap();
+    assert!(!come_as(&mut bench, Priority::Low, 30).0);
+    compute(&mut bench, &running);
+    assert!(is_taken(&mut bench, 1));
 }

@@ -64,7 +64,7 @@ pub(super) struct MoveCounts {
 impl MoveCounts {
     fn take(&mut self, request: ResidencyRequest) {
         match request {
-            ResidencyRequest::Preheat => self.to_come += 1,
+            ResidencyRequest::Preheat(_) => self.to_come += 1,
             ResidencyRequest::Offload | ResidencyRequest::Release => self.to_go += 1,
             ResidencyRequest::IdleTimeout(_)
             | ResidencyRequest::OffloadAfterUse(_)
@@ -76,7 +76,7 @@ impl MoveCounts {
     /// How often the opposite of a request was wanted: the last one counts.
     fn against(self, request: ResidencyRequest) -> u64 {
         match request {
-            ResidencyRequest::Preheat => self.to_go,
+            ResidencyRequest::Preheat(_) => self.to_go,
             ResidencyRequest::Offload | ResidencyRequest::Release => self.to_come,
             ResidencyRequest::IdleTimeout(_)
             | ResidencyRequest::OffloadAfterUse(_)

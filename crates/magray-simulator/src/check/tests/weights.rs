@@ -131,7 +131,7 @@ fn a_preheat_that_is_forgotten_is_found() {
     books.told(Action::Spawn { device: GPU }).expect("a first worker is in order");
     books.hear(Event::Up { device: GPU });
     assert!(!books.checks.weights.is_awaited());
-    books.hear(Event::ResidencyRequested { model: OTHER, request: ResidencyRequest::Preheat });
+    books.hear(Event::ResidencyRequested { model: OTHER, request: ResidencyRequest::Preheat(Priority::Normal) });
     assert!(books.checks.weights.is_awaited());
     books.hear(room(50));
     assert!(!books.checks.weights.is_awaited(), "it does not fit");

@@ -1,7 +1,8 @@
-//! `magray gpu offload`, `release`, `preheat`, `timeout` and `pin`: moves the models of an engine that runs.
+//! `magray gpu offload`, `release`, `preheat`, `priority`, `timeout` and `pin`: moves the models of an engine that runs.
 //! Decides nothing: the engine drains, moves and refuses; this sends requests and prints the results.
 
 use clap::Args;
+use magray_engine::engine::Priority;
 use serde_json::json;
 
 use super::{
@@ -36,8 +37,18 @@ again, from the disk.";
 const PREHEAT_EXAMPLES: &str = "\
 Examples:
   magray gpu preheat all-MiniLM-L6-v2
+  magray gpu preheat all-MiniLM-L6-v2 --priority high
 
-Idle models make room for it where there is none.";
+Idle models make room for it where there is none. With a high priority, models do that compute or just came, unless they \
+count as much or are pinned.";
+
+const PRIORITY_EXAMPLES: &str = "\
+Examples:
+  magray gpu priority high all-MiniLM-L6-v2  it evicts others, and they do not evict it
+  magray gpu priority normal                 every model
+
+Counts until the engine ends; gpu.models.priority is what it starts with. A request may be more urgent than its model: see \
+x-magray-priority.";
 
 const TIMEOUT_EXAMPLES: &str = "\
 Examples:
@@ -110,8 +121,24 @@ pub(crate) struct PreheatArgs {
     /// The model, by its name in `magray gpu status`
     #[arg(value_name = "MODEL")]
     model: String,
+    /// How urgent it is: high, normal or low
+    #[arg(long, value_name = "PRIORITY", default_value = "normal")]
+    priority: Priority,
     #[command(flatten)]
     within: WithinArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = PRIORITY_EXAMPLES)]
+pub(crate) struct PriorityArgs {
+    /// How much it counts: high, normal or low
+    #[arg(value_name = "PRIORITY")]
+    priority: Priority,
+    /// The model, by its name in `magray gpu status` [default: every model]
+    #[arg(value_name = "MODEL")]
+    model: Option<String>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -156,7 +183,12 @@ pub(crate) fn release(args: &ReleaseArgs, context: &Context) -> Result<(), Failu
 
 pub(crate) fn preheat(args: &PreheatArgs, context: &Context) -> Result<(), Failure> {
     let within_ms = args.within.ms();
-    let request = |_| Request::Preheat { model: Some(args.model.clone()), within_ms };
+    let request = |_| Request::Preheat { model: Some(args.model.clone()), within_ms, priority: args.priority };
+    run(&args.engine, None, context, request)
+}
+
+pub(crate) fn priority(args: &PriorityArgs, context: &Context) -> Result<(), Failure> {
+    let request = |_| Request::Priority { model: args.model.clone(), priority: args.priority };
     run(&args.engine, None, context, request)
 }
 
@@ -255,6 +287,7 @@ impl Told<'_> {
             Request::Offload { .. } => self.offloaded(),
             Request::Release { .. } => self.released(),
             Request::Preheat { .. } => self.preheated(),
+            Request::Priority { priority, .. } => format!("'{}' has {} priority", self.model.model, priority.code()),
             Request::Timeout { .. } | Request::Pin { .. } | Request::Status {} => self.stays(),
         }
     }

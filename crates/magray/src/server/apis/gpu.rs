@@ -1,4 +1,4 @@
-//! Where the models are, and moves of them: status, offload, release, preheat, timeout.
+//! Where the models are, and moves of them: status, offload, release, preheat, priority, timeout.
 //! No request fails because a model moves. Callers wait until a move is done; above a number of moves they are refused.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use magray_engine::engine::{Move, Moved};
+use magray_engine::engine::{Move, Moved, Priority};
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 use tracing::Instrument;
@@ -18,7 +18,7 @@ use crate::{
         app::App,
         errors::{Kind, Problem},
         fields::Fields,
-        requests::gpu::{MoveRequest, Timeout, TimeoutRequest},
+        requests::gpu::{MoveRequest, PreheatRequest, PriorityRequest, Timeout, TimeoutRequest},
     },
 };
 
@@ -79,11 +79,15 @@ pub(crate) async fn release(State(app): State<App>, Fields(which): Fields<MoveRe
 /// Loads models onto a GPU before a request needs them; onto the CPU where there is no GPU.
 #[utoipa::path(
     post, path = "",
-    request_body = MoveRequest,
+    request_body = PreheatRequest,
     responses((status = 200, description = "Where the models are now", body = MovedReport))
 )]
-pub(crate) async fn preheat(State(app): State<App>, Fields(which): Fields<MoveRequest>) -> Result<Response, Problem> {
-    move_models(app, which, Move::Preheat).await
+pub(crate) async fn preheat(
+    State(app): State<App>,
+    Fields(PreheatRequest { model, priority }): Fields<PreheatRequest>,
+) -> Result<Response, Problem> {
+    let how = Move::Preheat(priority.map_or(Ok(Priority::Normal), |word| word.parse())?);
+    move_models(app, MoveRequest { model }, how).await
 }
 
 async fn move_models(app: App, which: MoveRequest, how: Move) -> Result<Response, Problem> {
@@ -117,6 +121,40 @@ impl MovedModel {
     }
 }
 
+/// The priority in force.
+#[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct PriorityReport {
+    models: Vec<String>,
+    /// `high`, `normal` or `low`.
+    priority: String,
+}
+
+/// Changes how much models count when they compete for the memory of a GPU.
+#[utoipa::path(
+    post, path = "",
+    request_body = PriorityRequest,
+    responses((status = 200, description = "It is changed", body = PriorityReport))
+)]
+pub(crate) async fn priority(
+    State(app): State<App>,
+    Fields(request): Fields<PriorityRequest>,
+) -> Result<Response, Problem> {
+    Ok(axum::Json(set_priority(&app, request.model.as_deref(), &request.priority)?).into_response())
+}
+
+pub(crate) fn set_priority(app: &App, model: Option<&str>, word: &str) -> Result<PriorityReport, Problem> {
+    let (priority, indices) = (word.parse::<Priority>()?, chosen(app, model)?);
+    for index in &indices {
+        app.engine().set_priority(*index, priority)?;
+    }
+    Ok(PriorityReport { models: names(app, &indices), priority: priority.code().to_owned() })
+}
+
+fn names(app: &App, indices: &[usize]) -> Vec<String> {
+    indices.iter().map(|index| app.models().get(*index).name.clone()).collect()
+}
+
 /// The timeout in force.
 #[derive(Debug, Serialize, JsonSchema, utoipa::ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
@@ -146,8 +184,7 @@ pub(crate) fn set_timeout(app: &App, model: Option<&str>, timeout: &Timeout) -> 
         app.engine().set_idle_timeout(*index, timeout)?;
         app.engine().set_offload_after_use(*index, timeout == Some(Duration::ZERO))?;
     }
-    let models = indices.iter().map(|index| app.models().get(*index).name.clone()).collect();
-    Ok(TimeoutReport { models, timeout: timeout.map(|timeout| timeout.as_secs_f64()) })
+    Ok(TimeoutReport { models: names(app, &indices), timeout: timeout.map(|timeout| timeout.as_secs_f64()) })
 }
 
 fn chosen(app: &App, name: Option<&str>) -> Result<Vec<usize>, Problem> {

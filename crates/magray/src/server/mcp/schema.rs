@@ -15,6 +15,28 @@ pub(super) struct OneOrAll {
     pub(super) model: Option<String>,
 }
 
+/// Which model is to come, and how urgently.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(default)]
+pub(super) struct Preheat {
+    /// A name of list_models; without it, all models.
+    pub(super) model: Option<String>,
+    /// `high`, `normal` or `low`. A high one evicts models that count less, also those that compute or just came.
+    pub(super) priority: Option<String>,
+}
+
+/// How much models count when they compete for the memory of a GPU.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct PriorityChange {
+    /// `high`, `normal` or `low`.
+    pub(super) priority: String,
+    /// A name of list_models; without it, all models.
+    #[serde(default)]
+    pub(super) model: Option<String>,
+}
+
 /// How long models stay on a GPU without being used.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
@@ -53,6 +75,9 @@ pub(super) struct Texts {
     /// A prompt of the model to put before each text.
     #[serde(default)]
     pub(super) prompt_name: Option<String>,
+    /// `high`, `normal` or `low`: which of several waiting calls goes first. Without it, normal.
+    #[serde(default)]
+    pub(super) priority: Option<String>,
 }
 
 /// A sentence, and others to compare it with.
@@ -66,6 +91,9 @@ pub(super) struct Sentences {
     /// A name of list_models; without it, the first that embeds.
     #[serde(default)]
     pub(super) model: Option<String>,
+    /// `high`, `normal` or `low`: which of several waiting calls goes first. Without it, normal.
+    #[serde(default)]
+    pub(super) priority: Option<String>,
 }
 
 /// A query, and documents to put in order.
@@ -83,6 +111,9 @@ pub(super) struct Query {
     /// A name of list_models; without it, the first that scores pairs, or else one that embeds.
     #[serde(default)]
     pub(super) model: Option<String>,
+    /// `high`, `normal` or `low`: which of several waiting calls goes first. Without it, normal.
+    #[serde(default)]
+    pub(super) priority: Option<String>,
 }
 
 /// Vectors.

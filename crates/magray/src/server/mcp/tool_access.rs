@@ -3,7 +3,7 @@
 
 use crate::server::keys::Access;
 
-const TOOLS: [(&str, Access); 9] = [
+const TOOLS: [(&str, Access); 10] = [
     ("embed_texts", Access::Compute),
     ("get_gpu_status", Access::Read),
     ("list_models", Access::Read),
@@ -12,6 +12,7 @@ const TOOLS: [(&str, Access); 9] = [
     ("offload_gpu", Access::Change),
     ("preheat_gpu", Access::Change),
     ("release_gpu", Access::Change),
+    ("update_gpu_priority", Access::Change),
     ("update_gpu_timeout", Access::Change),
 ];
 

@@ -3,24 +3,25 @@
 
 use std::borrow::Cow;
 
-use magray_engine::engine::Move;
+use magray_engine::engine::{Move, Priority};
 use rmcp::{Json, handler::server::wrapper::Parameters, tool, tool_router};
 
 use super::{
     Tools,
     schema::{
-        Compared, Embedded, ListedModel, ModelList, OneOrAll, Query, Ranked, Reranked, Sentences, Texts, TimeoutChange,
-        short,
+        Compared, Embedded, ListedModel, ModelList, OneOrAll, Preheat, PriorityChange, Query, Ranked, Reranked,
+        Sentences, Texts, TimeoutChange, short,
     },
 };
 use crate::{
     control::EngineReport,
     server::{
-        apis::gpu::{self, MovedReport, TimeoutReport},
+        apis::gpu::{self, MovedReport, PriorityReport, TimeoutReport},
         errors::Problem,
         inputs::Input,
         models::Does,
         ranking::Ranking,
+        request_record::RequestRecord,
         service::{Computed, Reading},
         vectors::{cut, ranked},
     },
@@ -73,8 +74,25 @@ impl Tools {
         idempotent_hint = true,
         open_world_hint = false
     ))]
-    async fn preheat_gpu(&self, Parameters(which): Parameters<OneOrAll>) -> Result<Json<MovedReport>, String> {
-        result(gpu::moved(&self.app, which.model.as_deref(), Move::Preheat).await)
+    async fn preheat_gpu(&self, Parameters(which): Parameters<Preheat>) -> Result<Json<MovedReport>, String> {
+        let priority = which.priority.map_or(Ok(Priority::Normal), |word| word.parse());
+        let how = Move::Preheat(priority.map_err(|unknown| unknown.to_string())?);
+        result(gpu::moved(&self.app, which.model.as_deref(), how).await)
+    }
+
+    /// Changes how much models count when they compete for the memory of a GPU.
+    #[tool(annotations(
+        title = "Change the priority of models",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn update_gpu_priority(
+        &self,
+        Parameters(change): Parameters<PriorityChange>,
+    ) -> Result<Json<PriorityReport>, String> {
+        result(gpu::set_priority(&self.app, change.model.as_deref(), &change.priority))
     }
 
     /// Changes how long models stay on a GPU without being used.
@@ -150,6 +168,7 @@ impl Tools {
 
 impl Tools {
     async fn embed(&self, request: Texts) -> Result<Embedded, Problem> {
+        set_priority(request.priority.as_deref())?;
         let app = &self.app;
         let model = app.models().embedder(request.model.as_deref())?;
         app.models().get(model).check_dimensions(request.dimensions)?;
@@ -181,6 +200,7 @@ impl Tools {
     }
 
     async fn compare(&self, request: Sentences) -> Result<Compared, Problem> {
+        set_priority(request.priority.as_deref())?;
         let model = self.app.models().embedder(request.model.as_deref())?;
         let (scores, computed) = self.score(model, "sentences", request.source_sentence, request.sentences).await?;
         let similarities = scores.into_iter().map(short).collect();
@@ -188,6 +208,7 @@ impl Tools {
     }
 
     async fn order(&self, request: Query) -> Result<Reranked, Problem> {
+        set_priority(request.priority.as_deref())?;
         if request.top_n == Some(0) {
             return Err(Problem::invalid("top_n", "top_n is at least 1"));
         }
@@ -235,6 +256,10 @@ fn check_numbers(numbers: usize) -> Result<(), Problem> {
          fewer dimensions"
     );
     Err(Problem::too_large("texts", message))
+}
+
+fn set_priority(word: Option<&str>) -> Result<(), Problem> {
+    word.map_or(Ok(()), |word| RequestRecord::current().set_priority(word.parse()?))
 }
 
 fn device(computed: &Computed) -> String {

@@ -13,6 +13,26 @@ pub(crate) struct MoveRequest {
     pub(crate) model: Option<String>,
 }
 
+/// Which model is to come, and how urgently; the body may be empty.
+#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(default)]
+pub(crate) struct PreheatRequest {
+    /// Without it, all models.
+    pub(crate) model: Option<String>,
+    /// `high`, `normal` or `low`. A high one evicts models that count less, also those that compute or just came.
+    pub(crate) priority: Option<String>,
+}
+
+/// How much models count when they compete for the memory of a GPU.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+pub(crate) struct PriorityRequest {
+    /// `high`, `normal` or `low`.
+    pub(crate) priority: String,
+    /// Without it, all models.
+    #[serde(default)]
+    pub(crate) model: Option<String>,
+}
+
 /// How long models stay on a GPU without being used.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 pub(crate) struct TimeoutRequest {

@@ -29,7 +29,7 @@ fn a_model_that_is_not_to_stay_leaves_after_each_use_but_not_before_it_was_used(
     let start = only_start(&bench.finish(start.batch));
     assert_eq!(moves(&bench.finish(start.batch)), [offload(A)]);
     bench.offloaded(GPU, A);
-    assert_eq!(bench.request_residency(A, ResidencyRequest::Preheat), [load(A)]);
+    assert_eq!(bench.request_residency(A, ResidencyRequest::Preheat(Priority::Normal)), [load(A)]);
     assert!(bench.loaded(GPU, A).is_empty());
     let start = only_start(&bench.ask(A, Allowed::Gpu).1);
     assert_eq!(moves(&bench.finish(start.batch)), [offload(A)]);
@@ -61,7 +61,10 @@ fn a_worker_that_does_not_end_when_asked_is_ended_by_force_and_rests() {
     assert_eq!(actions, [Action::Kill { device: GPU, cause: KillCause::Overdue }]);
     assert!(bench.down(GPU, Ending::Ordered).is_empty());
     assert_eq!(bench.state(GPU), DeviceState::Resting);
-    assert_eq!(bench.request_residency(A, ResidencyRequest::Preheat), [Action::Spawn { device: GPU }]);
+    assert_eq!(
+        bench.request_residency(A, ResidencyRequest::Preheat(Priority::Normal)),
+        [Action::Spawn { device: GPU }]
+    );
 }
 
 #[test]
@@ -130,7 +133,7 @@ fn a_release_during_a_load_is_done_when_that_is_over() {
     assert_eq!(bench.loaded(GPU, A), [offload(A)]);
     assert_eq!(bench.offloaded(GPU, A), [Action::Forget { model: A }]);
     assert!(
-        bench.request_residency(A, ResidencyRequest::Preheat).is_empty(),
+        bench.request_residency(A, ResidencyRequest::Preheat(Priority::Normal)).is_empty(),
         "not before it is forgotten, whoever wants it"
     );
     assert_eq!(bench.forgotten(A), [load(A)], "somebody waits for it");
@@ -142,7 +145,7 @@ fn a_preheat_loads_pushes_idle_ones_out_and_wakes() {
     let mut bench = bench(1, &[plan(), plan()]);
     bench.use_once(A);
     bench.pass(Duration::from_secs(10));
-    assert_eq!(bench.request_residency(B, ResidencyRequest::Preheat), [offload(A)]);
+    assert_eq!(bench.request_residency(B, ResidencyRequest::Preheat(Priority::Normal)), [offload(A)]);
     assert_eq!(bench.offloaded(GPU, A), [load(B)]);
     assert!(bench.loaded(GPU, B).is_empty());
     assert_eq!(bench.at(B, GPU), Residency::OnDevice);
@@ -155,7 +158,10 @@ fn a_preheat_loads_pushes_idle_ones_out_and_wakes() {
 #[test]
 fn without_a_gpu_residency_requests_do_what_they_can() {
     let mut bench = bench_of(0, 1, &[plan()], Options::default());
-    assert_eq!(bench.request_residency(A, ResidencyRequest::Preheat), [Action::Load { device: CPU, model: A }]);
+    assert_eq!(
+        bench.request_residency(A, ResidencyRequest::Preheat(Priority::Normal)),
+        [Action::Load { device: CPU, model: A }]
+    );
     bench.loaded(CPU, A);
     assert!(bench.request_residency(A, ResidencyRequest::Offload).is_empty());
     assert_eq!(bench.request_residency(A, ResidencyRequest::Release), [Action::Offload { device: CPU, model: A }]);
@@ -308,7 +314,7 @@ fn a_model_that_is_removed_is_taken_out_of_all_memory_and_what_waits_for_it_is_r
     assert_eq!(bench.machine.view().devices[1].accounts, [(Owner::Weights(B), GIB)]);
     let (id, actions) = bench.ask(A, Allowed::Any);
     assert_eq!(refusals(&actions), [(id, Refused::NoDevice(Fallback::NotLoaded))]);
-    assert!(bench.request_residency(A, ResidencyRequest::Preheat).is_empty());
+    assert!(bench.request_residency(A, ResidencyRequest::Preheat(Priority::Normal)).is_empty());
     assert!(bench.step(Event::ModelRemoved { model: A }).is_empty(), "once is enough");
     bench.use_once(B);
 }

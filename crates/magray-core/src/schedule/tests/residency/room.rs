@@ -50,6 +50,76 @@ fn nobody_is_pushed_out_who_is_pinned_or_more_important() {
     assert_eq!(bench.at(A, GPU), Residency::OnDevice, "nor by idleness");
 }
 
+impl Bench {
+    fn ask_urgently(&mut self, model: ModelId) -> (RequestId, Vec<Action>) {
+        let request = Request {
+            group: Group { model, key: 0 },
+            allowed: Allowed::Gpu,
+            priority: Priority::High,
+            ..self.request(1)
+        };
+        self.submit(request)
+    }
+}
+
+#[test]
+fn a_high_request_evicts_a_model_that_just_came_or_computes_others() {
+    let mut bench = bench(1, &[plan(), plan()]);
+    bench.use_once(A);
+    assert_eq!(bench.ask_urgently(B).1, [offload(A)], "it came a moment ago");
+    assert_eq!(bench.offloaded(GPU, A), [load(B)]);
+    let urgent = only_start(&bench.loaded(GPU, B)).batch;
+    assert!(bench.ask(A, Allowed::Gpu).1.is_empty(), "an urgent batch runs");
+    bench.finish(urgent);
+    let mut bench = self::bench(1, &[plan(), plan()]);
+    bench.use_once(A);
+    let running = only_start(&bench.ask(A, Allowed::Gpu).1).batch;
+    assert!(bench.ask(B, Allowed::Gpu).1.is_empty(), "it would wait until it has grown old");
+    assert!(bench.ask_urgently(B).1.is_empty(), "nothing leaves under a batch");
+    assert_eq!(bench.finish(running).last(), Some(&offload(A)));
+}
+
+#[test]
+fn a_preheat_of_high_priority_evicts_as_a_high_request_does() {
+    let mut bench = bench(1, &[plan(), plan()]);
+    bench.use_once(A);
+    assert!(bench.request_residency(B, ResidencyRequest::Preheat(Priority::Normal)).is_empty());
+    assert_eq!(bench.request_residency(B, ResidencyRequest::Preheat(Priority::High)), [offload(A)]);
+    bench.offloaded(GPU, A);
+    bench.loaded(GPU, B);
+    assert_eq!(bench.ask_urgently(A).1, [offload(B)], "it counts no more than before when it is there");
+}
+
+#[test]
+fn a_high_request_evicts_neither_the_pinned_nor_what_counts_as_much() {
+    let mut bench = bench(1, &[ModelPlan { priority: Priority::High, ..plan() }, plan()]);
+    bench.use_once(A);
+    assert!(bench.ask_urgently(B).1.is_empty());
+    assert_eq!(bench.pass(Duration::from_millis(200)), [offload(A)], "as among equals");
+    let mut bench = self::bench(1, &[plan(), plan()]);
+    bench.use_once(A);
+    let urgent = only_start(&bench.ask_urgently(A).1).batch;
+    bench.ask_urgently(B);
+    assert!(bench.pass(Duration::from_millis(150)).is_empty(), "both have urgent work");
+    bench.finish(urgent);
+    assert_eq!(bench.at(A, GPU), Residency::Leaving);
+    let mut bench = self::bench(1, &[plan(), plan()]);
+    bench.use_once(A);
+    bench.request_residency(A, ResidencyRequest::Pin(true));
+    assert_eq!(refusals(&bench.ask_urgently(B).1).len(), 1);
+}
+
+#[test]
+fn a_model_with_urgent_work_is_not_evicted_for_one_with_plain_work() {
+    let mut bench = bench(1, &[plan(), plan()]);
+    bench.use_once(A);
+    bench.pass(Duration::from_secs(1));
+    let urgent = only_start(&bench.ask_urgently(A).1).batch;
+    bench.ask(B, Allowed::Gpu);
+    assert!(bench.pass(Duration::from_millis(300)).is_empty(), "although that has waited long");
+    assert_eq!(moves(&bench.finish(urgent)), [offload(A)]);
+}
+
 #[test]
 fn a_busy_model_leaves_after_its_last_batch_for_a_request_that_has_waited_long() {
     let mut bench = bench(1, &[plan(), plan()]);
@@ -165,7 +235,10 @@ fn one_model_alone_is_tried_although_memory_ran_out_and_a_report_ends_the_doubt(
     assert_eq!(bench.pass(Duration::from_millis(500)), [offload(A)]);
     assert_eq!(bench.offloaded(GPU, A), [load(B)], "it is alone");
     bench.loaded(GPU, B);
-    assert!(bench.request_residency(A, ResidencyRequest::Preheat).is_empty(), "there is believed to be room for one");
+    assert!(
+        bench.request_residency(A, ResidencyRequest::Preheat(Priority::Normal)).is_empty(),
+        "there is believed to be room for one"
+    );
     assert_eq!(bench.step(room(GPU, 3 * GIB)), [load(A)]);
 }
 

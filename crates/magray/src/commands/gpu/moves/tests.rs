@@ -23,7 +23,7 @@ fn release() -> Request {
 }
 
 fn preheat() -> Request {
-    Request::Preheat { model: None, within_ms: 0 }
+    Request::Preheat { model: None, within_ms: 0, priority: Priority::Normal }
 }
 
 fn timeout() -> Request {

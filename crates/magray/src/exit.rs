@@ -36,6 +36,8 @@ pub(crate) enum Failure {
     Pull(#[from] PullError),
     #[error("'{model}' is not in the store: pull it with `magray pull {model}`")]
     NotPulled { model: String },
+    #[error("cannot read the model's files: {0}")]
+    Model(std::io::Error),
     #[error("cannot load '{model}': {reason}")]
     Load { model: String, reason: Box<LoadError> },
     #[error(transparent)]
@@ -71,9 +73,9 @@ impl Failure {
             Self::Usage(_) | Self::Config(_) => Exit::Usage,
             Self::Input(_) => Exit::Input,
             Self::Output(OutputError::ReaderGone) => return None,
-            Self::Output(OutputError::UnknownEnding { .. }) => Exit::Usage,
+            Self::Output(OutputError::UnknownEnding { .. } | OutputError::OtherRecipe { .. }) => Exit::Usage,
             Self::Output(_) => Exit::Disk,
-            Self::Name(_) | Self::NotPulled { .. } => Exit::Model,
+            Self::Name(_) | Self::NotPulled { .. } | Self::Model(_) => Exit::Model,
             Self::Store(error) => exit_of_store(error),
             Self::Pull(PullError::Store(error)) => exit_of_store(error),
             Self::Pull(_) => Exit::Pull,

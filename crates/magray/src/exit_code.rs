@@ -58,7 +58,9 @@ impl Exit {
             Self::Device => "the device or CPU path asked for is not available, or failed",
             Self::NoEngine => "no magray is running that could do it",
             Self::NotDone => "a magray that runs did not do it, or not in time",
-            Self::Interrupted => "interrupted (Ctrl-C or a termination signal); no half-written output is left",
+            Self::Interrupted => {
+                "interrupted (Ctrl-C or a termination signal); no output that is not whole has its name"
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Ctrl-C and termination: removes the files that are half-written, then ends with the code for it.
+//! Ctrl-C and termination: removes the files that are half-written, says what is kept, then ends with the code for it.
 //! Does not try to finish anything.
 
 use std::{
@@ -8,9 +8,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::exit_code::Exit;
+use crate::{console::Console, exit_code::Exit};
 
 static HALF_WRITTEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static LAST_WORD: Mutex<Option<String>> = Mutex::new(None);
 
 /// Takes over the signals. Called once, before anything is written.
 pub(crate) fn install() {
@@ -18,6 +19,9 @@ pub(crate) fn install() {
     let _ = ctrlc::set_handler(|| {
         for path in lock().drain(..) {
             let _ = fs::remove_file(path);
+        }
+        if let Some(message) = last_word() {
+            Console::new(false, false).note(message);
         }
         process::exit(Exit::Interrupted.code().into());
     });
@@ -27,6 +31,15 @@ pub(crate) fn install() {
 pub(crate) fn ignore() {
     // Where the system refuses, a signal ends the process, and its supervisor starts another.
     let _ = ctrlc::set_handler(|| {});
+}
+
+/// What a command that ends early has to say of its work.
+pub(crate) fn say_at_the_end(message: Option<String>) {
+    *LAST_WORD.lock().unwrap_or_else(PoisonError::into_inner) = message;
+}
+
+pub(crate) fn last_word() -> Option<String> {
+    LAST_WORD.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Removes a file on interruption, until this is dropped.

@@ -35,6 +35,9 @@ fn speak() -> ExitCode {
         Err(failure) => match failure.exit() {
             Some(exit) => {
                 context.console.fail(&failure);
+                if let Some(message) = interrupt::last_word() {
+                    context.console.note(message);
+                }
                 exit.into()
             }
             None => ExitCode::SUCCESS,

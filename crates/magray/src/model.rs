@@ -1,7 +1,12 @@
 //! Opens the model that the settings name, pulling it where that is wanted.
 //! Knows neither formats of weights nor where a pull comes from.
 
-use std::{cell::RefCell, path::PathBuf};
+use std::{
+    cell::RefCell,
+    fs,
+    io::{self, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
 
 use indicatif::ProgressBar;
 use magray_engine::{
@@ -10,11 +15,13 @@ use magray_engine::{
     spec::{Does, ModelSpec},
     store::{HubOptions, ModelRef, PullEvent, PullOptions, SourceChoice, Store, Token},
 };
+use sha2::{Digest, Sha256};
 
 use crate::{
     config::{Config, ModelSettings},
     console::Console,
     exit::Failure,
+    output::hex,
 };
 
 const SYNTHETIC: &str = "synthetic:";
@@ -51,6 +58,35 @@ fn stored_folder_of(name: &str, config: &Config, console: &Console) -> Result<Pa
         None if model == ModelRef::default_model() => pull(&store, &model, &settings, false, console),
         None => Err(Failure::NotPulled { model: name.to_owned() }),
     }
+}
+
+/// Tells a model's files from others: by their names and sizes, and by where they begin and end.
+pub(crate) fn fingerprint(folder: &Path) -> io::Result<String> {
+    /// Differs between any two models of one shape, in the weights as well as in the settings.
+    const ENDS_BYTES: u64 = 1 << 20;
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => paths.extend(fs::read_dir(&path)?.filter_map(|entry| Some(entry.ok()?.path()))),
+            false => paths.push(path),
+        }
+    }
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "json" || ending == "safetensors"));
+    paths.sort();
+    let mut hash = Sha256::new();
+    for path in paths {
+        let mut file = fs::File::open(&path)?;
+        let bytes = file.metadata()?.len();
+        hash.update(path.strip_prefix(folder).unwrap_or(&path).as_os_str().as_encoded_bytes());
+        hash.update(bytes.to_le_bytes());
+        let mut ends = Vec::new();
+        file.by_ref().take(ENDS_BYTES).read_to_end(&mut ends)?;
+        file.seek(SeekFrom::Start(bytes.saturating_sub(ENDS_BYTES)))?;
+        file.take(ENDS_BYTES).read_to_end(&mut ends)?;
+        hash.update(&ends);
+    }
+    Ok(hex(hash)[..16].to_owned())
 }
 
 /// The device that a model is assigned to by the settings.

@@ -26,6 +26,8 @@ pub(crate) enum InputError {
     ArgumentNotUtf8 { index: usize, byte: usize },
     #[error("{input}, {} {line}: longer than {limit} bytes; split it, or raise --max-text-bytes", input.unit())]
     TooLong { input: InputName, line: u64, limit: usize },
+    #[error("{input} is not what it was: its first {texts} texts are others now; leave --resume out to start anew")]
+    Changed { input: String, texts: u64 },
     #[error("{input}, line {line}: not JSON: {message}")]
     NotJson { input: InputName, line: u64, message: String },
     #[error("{input}, line {line}: {found}; a line is a JSON string, or an object with the string \"{field}\"")]

@@ -147,11 +147,19 @@ impl Texts {
     }
 
     pub(crate) fn nothing(&self) -> InputError {
-        let input = match self.names.as_slice() {
+        InputError::NoTexts { input: self.name(), skipped: self.skipped.lines }
+    }
+
+    /// The texts that were read before are not these.
+    pub(crate) fn changed(&self, texts: u64) -> InputError {
+        InputError::Changed { input: self.name(), texts }
+    }
+
+    fn name(&self) -> String {
+        match self.names.as_slice() {
             [one] => one.to_string(),
-            several => format!("none of the {} inputs", several.len()),
-        };
-        InputError::NoTexts { input, skipped: self.skipped.lines }
+            several => format!("the input ({} files)", several.len()),
+        }
     }
 
     pub(crate) fn bytes_read(&self) -> u64 {

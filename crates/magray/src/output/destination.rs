@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::TempPath;
 
-use super::{OutputError, write_error};
+use super::{OutputError, create_error, write_error};
 use crate::interrupt::RemoveOnInterrupt;
 
 pub(crate) struct Destination {
@@ -39,10 +39,7 @@ impl Destination {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
             return Ok(Self { name: "standard output".to_owned(), kind: Kind::Stdout(BufWriter::new(io::stdout())) });
         };
-        let create_error = |reason: io::Error| match reason.kind() {
-            io::ErrorKind::NotFound => OutputError::NoFolder { path: path.to_owned() },
-            _ => OutputError::Create { path: path.to_owned(), reason },
-        };
+        let create_error = |reason| create_error(path, reason);
         // Through a link the file it leads to is replaced, and the link stays.
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let kind = match fs::metadata(&real) {

@@ -1,10 +1,16 @@
-//! Writes embeddings: as text, as JSON lines or as a NumPy array.
-//! Never leaves half a file behind, never panics when the reader has gone.
+//! Writes embeddings: as text, as JSON lines, as a NumPy array or as a Parquet file.
+//! Nothing that is not whole takes a file's name; a reader that has gone is no panic.
 
 mod destination;
+mod journal;
 mod npy;
 mod number;
+mod parquet;
+mod part;
+mod row;
 mod rows;
+mod sink;
+mod thrift;
 
 use std::{
     io::{self, ErrorKind},
@@ -14,8 +20,11 @@ use std::{
 use magray_engine::engine::Answer;
 
 pub(crate) use destination::Destination;
+pub(crate) use journal::{Recipe, Record, hex};
 pub(crate) use npy::Npy;
-pub(crate) use rows::{Place, Row, Rows};
+pub(crate) use row::{Layout, Place, Row};
+pub(crate) use rows::Rows;
+pub(crate) use sink::Sink;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutputError {
@@ -23,7 +32,7 @@ pub(crate) enum OutputError {
     #[error("the reader of the output has gone")]
     ReaderGone,
     #[error(
-        "{}: the ending '.{ending}' chooses no format; use .jsonl, .npy or .txt, or say it with --format",
+        "{}: the ending '.{ending}' chooses no format; use .jsonl, .npy, .parquet or .txt, or say it with --format",
         path.display()
     )]
     UnknownEnding { path: PathBuf, ending: String },
@@ -33,6 +42,13 @@ pub(crate) enum OutputError {
     NoFolder { path: PathBuf },
     #[error("cannot create {}: {reason}", path.display())]
     Create { path: PathBuf, reason: io::Error },
+    #[error("{}: another magray is writing it", path.display())]
+    Busy { path: PathBuf },
+    #[error(
+        "{} was begun with {what} = {was}, and now it is {now}: give the same as before, or leave --resume out to start anew",
+        part.display()
+    )]
+    OtherRecipe { part: PathBuf, what: String, was: String, now: String },
     #[error("cannot write {name}: {reason}")]
     Write { name: String, reason: io::Error },
 }
@@ -43,6 +59,7 @@ pub(crate) enum Format {
     Text,
     Jsonl,
     Npy,
+    Parquet,
 }
 
 impl std::fmt::Display for Format {
@@ -51,17 +68,27 @@ impl std::fmt::Display for Format {
             Self::Text => "the format text",
             Self::Jsonl => "the format jsonl",
             Self::Npy => "an .npy array",
+            Self::Parquet => "a Parquet file",
         })
     }
 }
 
 impl Format {
     pub(crate) fn is_binary(self) -> bool {
-        matches!(self, Self::Npy)
+        matches!(self, Self::Npy | Self::Parquet)
     }
 
     pub(crate) fn holds_texts(self) -> bool {
-        matches!(self, Self::Jsonl)
+        matches!(self, Self::Jsonl | Self::Parquet)
+    }
+
+    /// Bytes at the start of a file that are written again at its end.
+    pub(crate) fn prefix_bytes(self) -> u64 {
+        match self {
+            Self::Text | Self::Jsonl => 0,
+            Self::Npy => npy::HEADER_BYTES as u64,
+            Self::Parquet => parquet::MAGIC.len() as u64,
+        }
     }
 
     /// The format that the ending of a file's name chooses; `None` for a name without one. Endings of nothing known are refused.
@@ -69,6 +96,7 @@ impl Format {
         let Some(ending) = path.extension() else { return Ok(None) };
         match ending.to_ascii_lowercase().to_str() {
             Some("npy") => Ok(Some(Self::Npy)),
+            Some("parquet") => Ok(Some(Self::Parquet)),
             Some("jsonl" | "ndjson" | "json") => Ok(Some(Self::Jsonl)),
             Some("txt") => Ok(Some(Self::Text)),
             _ => {
@@ -116,6 +144,13 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
         table.push('\n');
     }
     table
+}
+
+fn create_error(path: &Path, reason: io::Error) -> OutputError {
+    match reason.kind() {
+        ErrorKind::NotFound => OutputError::NoFolder { path: path.to_owned() },
+        _ => OutputError::Create { path: path.to_owned(), reason },
+    }
 }
 
 fn write_error(name: &str, reason: io::Error) -> OutputError {

@@ -6,30 +6,44 @@ use std::{
     io::{self, BufWriter, Seek, Write},
 };
 
-use super::{Destination, OutputError, write_error};
+use super::{Destination, OutputError, Sink, journal::Record, part::Part, write_error};
 
 /// A multiple of 64, as the format asks for, with room for any count.
-const HEADER_BYTES: usize = 128;
+pub(super) const HEADER_BYTES: usize = 128;
 
 pub(crate) struct Npy {
-    destination: Destination,
-    /// For a pipe, where one cannot go back to the header: the rows wait here, on disk.
-    spool: Option<BufWriter<File>>,
+    body: Body,
     /// Of the first row; all others have as many.
     dimensions: usize,
     rows: u64,
 }
 
+enum Body {
+    File(Destination),
+    Part(Box<Part>),
+    /// A pipe, where one cannot go back to the header: the rows wait on disk.
+    Spooled(Destination, BufWriter<File>),
+}
+
 impl Npy {
-    pub(crate) fn start(mut destination: Destination) -> Result<Self, OutputError> {
-        let spool = match destination.seekable() {
-            Some(_) => None,
-            None => {
-                Some(BufWriter::new(tempfile::tempfile().map_err(|reason| write_error("a temporary file", reason))?))
+    pub(crate) fn start(sink: Sink) -> Result<Self, OutputError> {
+        let body = match sink {
+            Sink::Part(part) => {
+                let (dimensions, rows) = part.last().map_or((0, 0), |last| (part.dimensions(), last.texts));
+                let mut npy = Self { body: Body::Part(part), dimensions, rows };
+                npy.write_header()?;
+                return Ok(npy);
             }
+            Sink::Once(mut destination) => match destination.seekable() {
+                Some(_) => Body::File(destination),
+                None => {
+                    let spool = tempfile::tempfile().map_err(|reason| write_error("a temporary file", reason))?;
+                    Body::Spooled(destination, BufWriter::new(spool))
+                }
+            },
         };
-        let mut npy = Self { destination, spool, dimensions: 0, rows: 0 };
-        npy.checked(|body| body.write_all(&header(0, 0)))?;
+        let mut npy = Self { body, dimensions: 0, rows: 0 };
+        npy.write_header()?;
         Ok(npy)
     }
 
@@ -39,31 +53,53 @@ impl Npy {
         }
         assert_eq!(row.len(), self.dimensions, "rows of one array have one length");
         self.rows += 1;
-        self.checked(|body| row.iter().try_for_each(|value| body.write_all(&value.to_le_bytes())))
+        let write = |body: &mut dyn Write| row.iter().try_for_each(|value| body.write_all(&value.to_le_bytes()));
+        match &mut self.body {
+            Body::File(destination) => destination.checked(write),
+            Body::Part(part) => part.checked(write),
+            Body::Spooled(_, spool) => write(spool).map_err(|reason| write_error("a temporary file", reason)),
+        }
+    }
+
+    pub(super) fn commit(&mut self, at: Record) -> Result<(), OutputError> {
+        match &mut self.body {
+            Body::Part(part) => part.commit(Record { dimensions: self.dimensions, ..at }),
+            Body::File(_) | Body::Spooled(..) => Ok(()),
+        }
     }
 
     pub(crate) fn finish(mut self) -> Result<(), OutputError> {
-        let header = header(self.rows, self.dimensions);
-        self.checked(|body| {
-            body.rewind()?;
-            body.write_all(&header)?;
-            body.rewind()
-        })?;
-        if let Some(spool) = self.spool.take() {
-            let mut spool = spool.into_inner().map_err(|error| write_error("a temporary file", error.into_error()))?;
-            self.destination.checked(|out| io::copy(&mut spool, out).map(drop))?;
+        self.write_header()?;
+        match self.body {
+            Body::File(destination) => destination.finish(),
+            Body::Part(part) => part.finish(),
+            Body::Spooled(mut destination, spool) => {
+                let spool = spool.into_inner().map_err(|error| write_error("a temporary file", error.into_error()));
+                let mut spool = spool?;
+                spool.rewind().map_err(|reason| write_error("a temporary file", reason))?;
+                destination.checked(|out| io::copy(&mut spool, out).map(drop))?;
+                destination.finish()
+            }
         }
-        self.destination.finish()
     }
 
-    fn checked(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), OutputError> {
-        let name = self.destination.name().to_owned();
-        match self.spool.as_mut() {
-            Some(spool) => write(spool).map_err(|reason| write_error("a temporary file", reason)),
-            None => match self.destination.seekable() {
-                Some(body) => write(body).map_err(|reason| write_error(&name, reason)),
-                None => unreachable!("without a spool the destination is a file"),
-            },
+    /// Writes the header for the rows that there are, before them.
+    fn write_header(&mut self) -> Result<(), OutputError> {
+        let header = header(self.rows, self.dimensions);
+        let write = |body: &mut BufWriter<File>| {
+            body.rewind()?;
+            body.write_all(&header)
+        };
+        match &mut self.body {
+            Body::Part(part) => part.write_prefix(&header),
+            Body::Spooled(_, spool) => write(spool).map_err(|reason| write_error("a temporary file", reason)),
+            Body::File(destination) => {
+                let name = destination.name().to_owned();
+                match destination.seekable() {
+                    Some(body) => write(body).map_err(|reason| write_error(&name, reason)),
+                    None => unreachable!("without a spool the destination is a file"),
+                }
+            }
         }
     }
 }
@@ -86,7 +122,7 @@ mod tests {
     fn an_array_has_its_count_and_its_values() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.npy");
-        let mut npy = Npy::start(Destination::open(Some(&path)).unwrap()).unwrap();
+        let mut npy = Npy::start(Sink::Once(Destination::open(Some(&path)).unwrap())).unwrap();
         for row in [[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]] {
             npy.write_row(&row).unwrap();
         }

@@ -5,55 +5,50 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Destination, Format, Npy, Origin, OutputError, number};
-
-pub(crate) struct Row<'a> {
-    pub(crate) index: u64,
-    pub(crate) text: &'a str,
-    pub(crate) id: Option<&'a serde_json::Value>,
-    /// Where the text was read, if that is to be written.
-    pub(crate) place: Option<Place<'a>>,
-    pub(crate) vector: &'a [f32],
-    pub(crate) is_truncated: bool,
-    pub(crate) origin: &'a Origin,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) file: Option<&'a str>,
-    pub(crate) line: u64,
-}
+use super::{
+    Format, Npy, OutputError, Sink,
+    journal::Record,
+    number,
+    parquet::Parquet,
+    row::{Layout, Row},
+};
 
 pub(crate) struct Rows {
     kind: Kind,
-    with_text: bool,
+    layout: Layout,
 }
 
 enum Kind {
-    Preview(Destination),
-    Values(Destination),
-    JsonLines(Destination),
+    Preview(Sink),
+    Values(Sink),
+    JsonLines(Sink),
     Npy(Npy),
+    Parquet(Parquet),
 }
 
 impl Rows {
-    pub(crate) fn start(format: Format, destination: Destination, with_text: bool) -> Result<Self, OutputError> {
+    pub(crate) fn start(format: Format, sink: Sink, layout: Layout) -> Result<Self, OutputError> {
         let kind = match format {
-            Format::Text if destination.is_terminal() => Kind::Preview(destination),
-            Format::Text => Kind::Values(destination),
-            Format::Jsonl => Kind::JsonLines(destination),
-            Format::Npy => Kind::Npy(Npy::start(destination)?),
+            Format::Text if sink.is_terminal() => Kind::Preview(sink),
+            Format::Text => Kind::Values(sink),
+            Format::Jsonl => Kind::JsonLines(sink),
+            Format::Npy => Kind::Npy(Npy::start(sink)?),
+            Format::Parquet => Kind::Parquet(Parquet::start(sink, layout)?),
         };
-        Ok(Self { kind, with_text })
+        Ok(Self { kind, layout })
     }
 
     pub(crate) fn write(&mut self, row: &Row<'_>) -> Result<(), OutputError> {
-        let with_text = self.with_text;
+        let with_text = self.layout.with_text;
         match &mut self.kind {
             Kind::Preview(out) => out.checked(|out| write_preview(out, row)),
             Kind::Values(out) => out.checked(|out| write_values(out, row.vector)),
             Kind::JsonLines(out) => out.checked(|out| write_json(out, row, with_text)),
             Kind::Npy(npy) => npy.write_row(row.vector),
+            Kind::Parquet(parquet) => {
+                parquet.write_row(row);
+                Ok(())
+            }
         }
     }
 
@@ -61,7 +56,17 @@ impl Rows {
         match &self.kind {
             Kind::Preview(_) => true,
             Kind::Values(out) | Kind::JsonLines(out) => out.is_terminal(),
-            Kind::Npy(_) => false,
+            Kind::Npy(_) | Kind::Parquet(_) => false,
+        }
+    }
+
+    /// All rows up to here are written: a reader gets them, and a later run continues after them.
+    pub(crate) fn commit(&mut self, texts: u64, input_digest: String) -> Result<(), OutputError> {
+        let at = Record { texts, input_digest, ..Record::default() };
+        match &mut self.kind {
+            Kind::Preview(out) | Kind::Values(out) | Kind::JsonLines(out) => out.commit(at),
+            Kind::Npy(npy) => npy.commit(at),
+            Kind::Parquet(parquet) => parquet.commit(at),
         }
     }
 
@@ -70,13 +75,7 @@ impl Rows {
         match self.kind {
             Kind::Preview(out) | Kind::Values(out) | Kind::JsonLines(out) => out.finish(),
             Kind::Npy(npy) => npy.finish(),
-        }
-    }
-
-    pub(crate) fn flush(&mut self) -> Result<(), OutputError> {
-        match &mut self.kind {
-            Kind::Preview(out) | Kind::Values(out) | Kind::JsonLines(out) => out.checked(|out| out.flush()),
-            Kind::Npy(_) => Ok(()),
+            Kind::Parquet(parquet) => parquet.finish(),
         }
     }
 }
@@ -158,7 +157,10 @@ fn write_member(out: &mut dyn Write, name: &str, value: &(impl Serialize + ?Size
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{Origin, Place},
+        *,
+    };
     use expect_test::expect;
 
     const VECTOR: &[f32] = &[0.5, -0.25, 1e-7, 3.0, 0.0, 1.0];

@@ -4,8 +4,8 @@
 
 use std::{
     fs,
-    io::{self, Read, Write},
-    process::{Command, Stdio},
+    io::{self, Read},
+    process::Stdio,
 };
 
 use expect_test::expect;
@@ -15,7 +15,7 @@ use crate::runner::{Answer, Call, Home, fixture};
 
 impl Home {
     /// Calls with the tiny model in f32, where results can be compared closely.
-    fn with_model(&self, args: &[&str]) -> Call {
+    pub(crate) fn with_model(&self, args: &[&str]) -> Call {
         self.call(args).env("MAGRAY_MODEL", fixture("bert")).env("MAGRAY_PRECISION", "f32")
     }
 }
@@ -192,6 +192,33 @@ fn a_numpy_file_has_its_header_and_rows_and_nothing_else_is_left() {
 }
 
 #[test]
+fn a_parquet_file_holds_texts_ids_and_the_vectors_of_the_array() {
+    let home = Home::new();
+    home.write("texts.jsonl", "{\"text\": \"river\", \"id\": {\"n\": 1}}\n\"stone\"\n");
+    home.with_model(&["embed", "-q", "-f", "texts.jsonl", "--output", "out.npy"]).run().success();
+    home.with_model(&["embed", "-q", "-f", "texts.jsonl", "--with-text", "--output", "out.Parquet"]).run().success();
+    let (array, file) = (fs::read(home.path("out.npy")).unwrap(), fs::read(home.path("out.Parquet")).unwrap());
+    let at = |wanted: &[u8]| file.windows(wanted.len()).position(|bytes| bytes == wanted);
+    let metadata = file.len() - 8 - u32::from_le_bytes(file[file.len() - 8..][..4].try_into().unwrap()) as usize;
+    assert!(file.starts_with(b"PAR1") && file.ends_with(b"PAR1"));
+    // Plain columns: the vectors end to end, strings behind their lengths; names only in the metadata.
+    let order = [
+        at(b"\x07\0\0\0{\"n\":1}").unwrap(),
+        at(b"\x05\0\0\0river\x05\0\0\0stone").unwrap(),
+        at(&array[128..]).unwrap(),
+        metadata,
+        at(b"embedding").unwrap(),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
+    assert_eq!(order[2] + array.len() - 128, metadata);
+    // Through a pipe the same bytes come.
+    let piped = fs::File::create(home.path("piped")).unwrap();
+    let args = ["embed", "-q", "-f", "texts.jsonl", "--with-text", "--format", "parquet"];
+    home.with_model(&args).stdout(piped).run().success();
+    assert!(fs::read(home.path("piped")).unwrap() == file);
+}
+
+#[test]
 fn a_text_file_can_replace_its_own_input() {
     let home = Home::new();
     home.write("texts.txt", "river\nstone\n");
@@ -251,22 +278,6 @@ fn a_reader_that_leaves_early_is_no_failure() {
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""));
-}
-
-#[test]
-fn an_interrupted_file_leaves_nothing() {
-    let home = Home::new();
-    let args = ["embed", "-", "--output", "out.txt", "--model", &fixture("bert")];
-    let mut child = home.command(&args).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    // A whole window and more than a pipe holds: when this returns, rows are written and the next window is being read.
-    stdin.write_all(&b"river\n".repeat(2048)).unwrap();
-    stdin.write_all(&b"stone ".repeat(40_000)).unwrap();
-    let half_written = home.names();
-    assert!(half_written.len() == 1 && half_written[0].starts_with(".magray-"), "{half_written:?}");
-    assert!(Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(home.names().is_empty());
 }
 
 /// Takes a file's name and content and returns what is to lie there.

@@ -53,7 +53,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
             7  the device or CPU path asked for is not available, or failed
             8  no magray is running that could do it
             9  a magray that runs did not do it, or not in time
-          130  interrupted (Ctrl-C or a termination signal); no half-written output is left
+          130  interrupted (Ctrl-C or a termination signal); no output that is not whole has its name
     "#]]
     .assert_eq(&answer.stdout);
 }

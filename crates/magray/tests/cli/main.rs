@@ -10,6 +10,7 @@ mod health;
 mod help;
 mod hostile_folder;
 mod refusals;
+mod resume;
 mod runner;
 mod store;
 mod token_thief;

@@ -138,7 +138,7 @@ fn an_ending_of_no_format_is_refused_before_anything_is_read() {
     for name in ["vectors.csv", "vectors.NPZ"] {
         let answer = home.call(&["embed", "-f", "nowhere.txt", "--output", name]).run();
         assert_eq!((answer.code, answer.stdout.as_str()), (2, ""));
-        assert!(answer.stderr.contains("chooses no format; use .jsonl, .npy or .txt"), "{}", answer.stderr);
+        assert!(answer.stderr.contains("chooses no format; use .jsonl, .npy, .parquet or .txt"), "{}", answer.stderr);
     }
     home.check_refused(
         &["embed", "x", "--with-text", "--output", "x.npy"],

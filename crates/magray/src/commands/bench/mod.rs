@@ -21,7 +21,7 @@ use crate::{
     console::Console,
     exit::Failure,
     model,
-    output::{self, Destination, Npy, aligned},
+    output::{self, Destination, Npy, Sink, aligned},
     session::tell_precision,
 };
 use timing::{Limits, Timing};
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     }
     if let (Some(path), [ids]) = (&args.vectors, cases.as_slice()) {
         let dimensions = measured.model.spec().outputs();
-        let mut npy = Npy::start(Destination::open(Some(path))?)?;
+        let mut npy = Npy::start(Sink::Once(Destination::open(Some(path))?))?;
         let rows = measured.model.run(&Work::from_ids(0, ids.clone()))?;
         rows.chunks_exact(dimensions).try_for_each(|row| npy.write_row(row))?;
         npy.finish()?;

@@ -1,6 +1,7 @@
 //! `magray embed`: texts in, vectors out, a bounded window at a time.
 //! Never holds the whole input, never cuts a text without saying so.
 
+mod resume;
 mod totals;
 mod windows;
 
@@ -17,17 +18,19 @@ use indicatif::ProgressBar;
 use magray_engine::engine::EngineError;
 
 use self::{
+    resume::Start,
     totals::Totals,
     windows::{Progress, Reading, Window},
 };
 use super::Context;
 use crate::{
     commands::compute_args::{ComputeArgs, flag},
-    config::FlagValue,
+    config::{Config, FlagValue},
     console::Console,
     exit::Failure,
     input::{Form, InputName, OnError, Rules, Text, Texts},
-    output::{Destination, Format, Origin, Place, Row, Rows},
+    model,
+    output::{Format, Layout, Origin, Place, Recipe, Row, Rows, Sink},
     session::{Notices, Session},
 };
 
@@ -37,13 +40,16 @@ Examples:
   magray embed -f texts.txt --output vectors.npy
   cat texts.txt | magray embed --json > vectors.jsonl
   magray embed -f a.jsonl -f b.jsonl --text-field body --with-text --output vectors.jsonl
-  magray embed -f crawl.jsonl --on-error skip --output vectors.npy
+  magray embed -f crawl.jsonl --on-error skip --output vectors.parquet
+  magray embed -f crawl.jsonl --on-error skip --output vectors.parquet --resume
   magray embed -f questions.jsonl --prompt query --json
 
 Each line of a file is one text and gets one vector; an empty line is the empty text. \
 With --jsonl (or a file named .jsonl) a line is a JSON string, or an object with \"text\" (--text-field names another \
 field) and, if wanted, an \"id\" that is given back; blank lines are passed over. \
-The format text shows the start of each vector on a terminal; a pipe or file gets one line of values a text.";
+The format text shows the start of each vector on a terminal; a pipe or file gets one line of values a text. \
+A run that was interrupted or killed leaves FILE.part and FILE.part.journal beside the output: the same command with \
+--resume goes on after the texts that are done.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -68,18 +74,21 @@ pub(crate) struct EmbedArgs {
     /// Prompt of the model to put before each text [default: the model's own, if any]
     #[arg(long, value_name = "NAME")]
     prompt: Option<String>,
-    /// Write to this file; .jsonl, .npy and .txt choose the format
+    /// Write to this file; .jsonl, .npy, .parquet and .txt choose the format
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Format of the output: text, jsonl or npy [default: text]
+    /// Format of the output: text, jsonl, npy or parquet [default: text]
     #[arg(long, value_enum, hide_possible_values = true)]
     format: Option<Format>,
     /// The same as --format jsonl
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// Write each text beside its vector; for --format jsonl
+    /// Write each text beside its vector; for jsonl and parquet
     #[arg(long)]
     with_text: bool,
+    /// Go on with the --output that an interrupted run with the same arguments has begun; without one, begin
+    #[arg(long)]
+    resume: bool,
     /// Refuse texts longer than this [default: 1048576]
     #[arg(long, value_name = "BYTES")]
     max_text_bytes: Option<String>,
@@ -89,29 +98,34 @@ pub(crate) fn run(args: EmbedArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&args.flags())?;
     let settings = config.embed();
     let format = args.checked_format()?;
-    let (output, with_text, on_error) = (args.output.clone(), args.with_text, args.on_error.unwrap_or_default());
-    let mut texts = args.open_texts(settings.max_text_bytes)?;
     // Input and output are tried before the model is loaded, or even pulled, in vain.
-    let first = texts.next_window()?;
-    if first.is_empty() {
-        return Err(texts.nothing().into());
+    let mut texts = args.open_texts(settings.max_text_bytes)?;
+    let mut sink = Sink::open(args.output.as_deref(), format.prefix_bytes(), args.resume)?;
+    if args.resume && matches!(sink, Sink::Once(_)) {
+        return Err(resume::no_file());
     }
-    let destination = Destination::open(output.as_deref())?;
-    let session = Session::open(&config, texts.bytes_total(), &context.console)?;
-    let rows = Rows::start(format, destination, with_text)?;
-    let progress = progress_for(&texts, &context.console, rows.are_shown());
-    let bar = progress.bar.clone();
-    let embedding = Embedding {
-        session: &session,
-        rows,
-        names: texts.names().to_vec(),
-        with_place: texts.names().len() > 1 || on_error == OnError::Skip,
-        totals: Totals::default(),
-        notices: Notices::default(),
+    let start = Start::find(&mut texts, sink.last())?;
+    sink.begin(&args.recipe(format, &texts, &config, &context.console)?)?;
+    let layout = Layout {
+        with_file: texts.names().len() > 1,
+        with_line: texts.names().len() > 1 || args.on_error == Some(OnError::Skip),
+        with_text: args.with_text,
     };
-    let (engine, threads) = (session.engine().clone(), session.threads());
-    let windows = Reading { engine, threads, prompt: settings.prompt, texts, progress }.start(first)?;
-    embedding.run(windows, &bar, &context.console)?;
+    let totals = Totals::after(start.texts_before);
+    if start.first.is_empty() {
+        Rows::start(format, sink, layout)?.finish()?;
+        context.console.note(format_args!("all {} texts were there already", totals.texts));
+        return Ok(());
+    }
+    let session = Session::open(&config, texts.bytes_total(), &context.console)?;
+    let rows = Rows::start(format, sink, layout)?;
+    let progress = progress_for(&texts, &start, rows.are_shown(), &context.console);
+    let bar = progress.bar.clone();
+    let names = texts.names().to_vec();
+    let embedding = Embedding { session: &session, rows, names, layout, totals, notices: Notices::default() };
+    let (engine, threads, digest) = (session.engine().clone(), session.threads(), start.digest);
+    let reading = Reading { engine, threads, prompt: settings.prompt, texts, digest, progress };
+    embedding.run(reading.start(start.first, start.bytes_before)?, &bar, &context.console)?;
     session.leave();
     Ok(())
 }
@@ -122,6 +136,28 @@ impl EmbedArgs {
         flags.extend(flag("embed.prompt", self.prompt.as_ref()));
         flags.extend(flag("embed.max_text_bytes", self.max_text_bytes.as_ref()));
         flags
+    }
+
+    /// What decides the bytes of the output, beside the texts themselves.
+    fn recipe(&self, format: Format, texts: &Texts, config: &Config, console: &Console) -> Result<Recipe, Failure> {
+        let settings = config.embed();
+        let (name, folder) = (config.model()?.name, model::stored_folder(config, console)?);
+        let files = match texts.names() {
+            [_] => "one".to_owned(),
+            several => several.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        let entries = [
+            ("magray", env!("CARGO_PKG_VERSION").to_owned()),
+            ("model", format!("{name} ({})", model::fingerprint(&folder).map_err(Failure::Model)?)),
+            ("device", settings.device.to_string()),
+            ("precision", settings.precision.to_string()),
+            ("prompt", settings.prompt.unwrap_or_else(|| "the default".to_owned())),
+            ("format", format.to_string()),
+            ("with_text", self.with_text.to_string()),
+            ("files", files),
+            ("on_error", format!("{:?}", self.on_error.unwrap_or_default())),
+        ];
+        Ok(Recipe(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
     }
 
     fn checked_format(&self) -> Result<Format, Failure> {
@@ -140,11 +176,11 @@ impl EmbedArgs {
         Ok(format)
     }
 
-    fn open_texts(self, text_bytes_max: usize) -> Result<Texts, Failure> {
+    fn open_texts(&self, text_bytes_max: usize) -> Result<Texts, Failure> {
         let is_jsonl = self.jsonl || self.text_field.is_some();
         let rules = Rules {
             form: if is_jsonl { Form::JsonLines } else { Form::Plain },
-            text_field: self.text_field.unwrap_or_else(|| "text".to_owned()),
+            text_field: self.text_field.clone().unwrap_or_else(|| "text".to_owned()),
             text_bytes_max,
             on_error: self.on_error.unwrap_or_default(),
         };
@@ -155,7 +191,7 @@ impl EmbedArgs {
             ([], _) if is_jsonl => {
                 Err(Failure::Usage("--jsonl is for -f FILE and for standard input, not for TEXT".to_owned()))
             }
-            ([], _) => Ok(Texts::from_arguments(self.texts, rules)),
+            ([], _) => Ok(Texts::from_arguments(self.texts.clone(), rules)),
             (files, _) => Ok(Texts::from_files(files, rules)?),
         }
     }
@@ -170,7 +206,7 @@ struct Embedding<'a> {
     rows: Rows,
     /// The inputs that texts name by their numbers.
     names: Vec<InputName>,
-    with_place: bool,
+    layout: Layout,
     totals: Totals,
     notices: Notices,
 }
@@ -212,13 +248,15 @@ impl Embedding<'_> {
                 self.totals.on = self.session.describe(&answer);
             }
         }
-        // A reader of a pipe gets each window as soon as it is there.
-        Ok(self.rows.flush()?)
+        match window.texts.is_empty() {
+            true => Ok(()),
+            false => Ok(self.rows.commit(self.totals.texts, window.digest.clone())?),
+        }
     }
 
     fn write_row(&mut self, text: &Text, vector: &[f32], is_truncated: bool, origin: &Origin) -> Result<(), Failure> {
-        let file = (self.names.len() > 1).then(|| self.names[text.input].to_string());
-        let place = self.with_place.then_some(Place { file: file.as_deref(), line: text.line });
+        let file = self.layout.with_file.then(|| self.names[text.input].to_string());
+        let place = self.layout.with_line.then_some(Place { file: file.as_deref(), line: text.line });
         let (index, id) = (self.totals.texts, text.id.as_ref());
         self.rows.write(&Row { index, text: &text.text, id, place, vector, is_truncated, origin })?;
         self.totals.texts += 1;
@@ -230,14 +268,14 @@ impl Embedding<'_> {
 }
 
 /// A bar for long inputs: a short one is done before a bar could be read.
-fn progress_for(texts: &Texts, console: &Console, shows_rows: bool) -> Progress {
+fn progress_for(texts: &Texts, start: &Start, shows_rows: bool, console: &Console) -> Progress {
     const LONG_BYTES: u64 = 256 << 10;
     let is_short = texts.bytes_total().is_some_and(|bytes| bytes < LONG_BYTES);
-    let done = Arc::new(AtomicU64::new(0));
+    let done = Arc::new(AtomicU64::new(start.texts_before));
     // Rows that scroll by are progress enough, and a bar between them would garble both.
     let bar = match is_short || shows_rows {
         true => ProgressBar::hidden(),
-        false => console.texts_bar(texts.bytes_total(), 0, done.clone()),
+        false => console.texts_bar(texts.bytes_total(), start.bytes_before, done.clone()),
     };
     Progress { bar, texts: done }
 }

@@ -9,6 +9,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Totals {
     pub(super) texts: u64,
+    /// Those of `texts` that an earlier run has embedded.
+    texts_before: u64,
     pub(super) tokens: u64,
     /// What computed them.
     pub(super) on: String,
@@ -20,6 +22,11 @@ pub(super) struct Totals {
 
 impl Totals {
     const LINES_SHOWN: usize = 5;
+
+    /// After a run that has embedded this many.
+    pub(super) fn after(texts_before: u64) -> Self {
+        Self { texts: texts_before, texts_before, ..Self::default() }
+    }
 
     pub(super) fn note_truncated(&mut self, text: &Text, names: &[InputName]) {
         self.truncated += 1;
@@ -54,11 +61,15 @@ impl Totals {
                 self.truncated_lines.join(", "),
             ));
         }
-        let rate = self.texts as f64 / seconds.max(1e-9);
+        let texts = self.texts - self.texts_before;
+        let rate = texts as f64 / seconds.max(1e-9);
+        let before = match self.texts_before {
+            0 => String::new(),
+            before => format!("; {before} were there before"),
+        };
         console.note(format_args!(
-            "{} {}, {} tokens in {seconds:.3} s ({rate:.0} texts/s) on {}",
-            self.texts,
-            if self.texts == 1 { "text" } else { "texts" },
+            "{texts} {}, {} tokens in {seconds:.3} s ({rate:.0} texts/s) on {}{before}",
+            if texts == 1 { "text" } else { "texts" },
             self.tokens,
             self.on,
         ));

@@ -10,6 +10,7 @@ use std::sync::{
 use indicatif::ProgressBar;
 use magray_engine::engine::{Answer, Engine, EngineError, Work};
 
+use super::resume::InputDigest;
 use crate::{
     exit::Failure,
     input::{Skipped, Text, Texts},
@@ -24,6 +25,8 @@ const REQUEST_TEXTS: usize = 64;
 pub(super) struct Window {
     pub(super) texts: Vec<Text>,
     pub(super) requests: Vec<Request>,
+    /// Of all texts of the input up to and with these.
+    pub(super) digest: String,
     pub(super) skipped: Skipped,
 }
 
@@ -40,6 +43,7 @@ pub(super) struct Reading {
     pub(super) threads: usize,
     pub(super) prompt: Option<String>,
     pub(super) texts: Texts,
+    pub(super) digest: InputDigest,
     pub(super) progress: Progress,
 }
 
@@ -59,15 +63,19 @@ impl Progress {
 
 impl Reading {
     /// Starts a thread that is never joined: it may be waiting for an input that never ends.
-    pub(super) fn start(self, first: Vec<Text>) -> Result<Receiver<Result<Window, Failure>>, Failure> {
+    pub(super) fn start(
+        self,
+        first: Vec<Text>,
+        bytes_before: u64,
+    ) -> Result<Receiver<Result<Window, Failure>>, Failure> {
         let (sender, windows) = sync_channel(WINDOWS_AHEAD);
         let thread = std::thread::Builder::new().name("input".to_owned());
-        thread.spawn(move || self.run(first, &sender)).map_err(Failure::Thread)?;
+        thread.spawn(move || self.run(first, bytes_before, &sender)).map_err(Failure::Thread)?;
         Ok(windows)
     }
 
-    fn run(mut self, first: Vec<Text>, windows: &SyncSender<Result<Window, Failure>>) {
-        let (mut texts, mut read_before) = (first, 0);
+    fn run(mut self, first: Vec<Text>, bytes_before: u64, windows: &SyncSender<Result<Window, Failure>>) {
+        let (mut texts, mut read_before) = (first, bytes_before);
         while !texts.is_empty() {
             let read = self.texts.bytes_read();
             let window = self.submit(texts, read - read_before);
@@ -77,7 +85,10 @@ impl Reading {
                 return;
             }
             texts = match self.texts.next_window() {
-                Ok(texts) => texts,
+                Ok(texts) => {
+                    self.digest.add(&texts);
+                    texts
+                }
                 Err(error) => {
                     // A receiver that is gone has failed with an error of its own.
                     let _ = windows.send(Err(error.into()));
@@ -86,7 +97,7 @@ impl Reading {
             };
         }
         // Lines that were skipped after the last text.
-        let _ = windows.send(Ok(Window { texts, requests: Vec::new(), skipped: self.texts.take_skipped() }));
+        let _ = windows.send(Ok(self.window(texts, Vec::new())));
     }
 
     fn submit(&mut self, texts: Vec<Text>, bytes: u64) -> Result<Window, Failure> {
@@ -110,6 +121,10 @@ impl Reading {
             });
             requests.push(Request { texts: count, truncated, answer });
         }
-        Ok(Window { texts, requests, skipped: self.texts.take_skipped() })
+        Ok(self.window(texts, requests))
+    }
+
+    fn window(&mut self, texts: Vec<Text>, requests: Vec<Request>) -> Window {
+        Window { texts, requests, digest: self.digest.hex(), skipped: self.texts.take_skipped() }
     }
 }

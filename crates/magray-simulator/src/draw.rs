@@ -2,13 +2,13 @@
 //! Knows nothing of how the world is run or checked.
 
 use crate::chance::Chance;
-use crate::load::{Arrivals, Generated, Load, Shape};
+use crate::load::{Arrivals, Callers, Generated, Load, Shape};
 use crate::scenario::{Cost, Device, Intervention, Loads, Model, Scenario};
 use crate::trouble;
 use magray_core::ledger::{Budget, CollectionId};
 use magray_core::schedule::{
     Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelId, ModelPlan,
-    Moment, Options, Placement, Priority, Recovery, ResidencyRequest, Sizing,
+    Moment, Options, Placement, Priority, Recovery, ResidencyRequest, Sizing, Slices,
 };
 use std::time::Duration;
 
@@ -64,7 +64,27 @@ impl Scenario {
             drain_after: if chance.is(0.7) { requests } else { chance.whole(1, requests as u64) as usize },
             idle_tail: if chance.is(0.7) { Duration::ZERO } else { span.mul_f64(chance.unit()) },
         };
-        scenario.with_generation(seed, span).with_memory(seed, trouble_span).with_changing_models(seed, trouble_span)
+        let scenario = scenario.with_generation(seed, span).with_memory(seed, trouble_span);
+        scenario.with_changing_models(seed, trouble_span).with_callers(seed, span)
+    }
+
+    /// In most worlds several callers share the devices, in some of them batches are short. A chance of its own decides, as
+    /// below.
+    fn with_callers(mut self, seed: u64, span: Duration) -> Self {
+        const OWN: u64 = 0x4641_4952;
+        let mut chance = Chance::new(seed ^ OWN);
+        if chance.is(0.8) {
+            let greedy = if chance.is(0.5) { 0.0 } else { chance.unit() };
+            self.load.shape.callers = Some(Callers { seed: chance.bits(), count: chance.whole(2, 8), greedy });
+        }
+        if chance.is(0.5) {
+            let slice = |chance: &mut Chance| span.mul_f64(chance.magnitude(1e-4, 0.1));
+            self.options.batching.slices = Some(Slices { cpu: slice(&mut chance), gpu: slice(&mut chance) });
+        }
+        for device in &mut self.devices {
+            device.spec.batch_tokens_least = chance.whole(1, 512) as u32;
+        }
+        self
     }
 
     /// In some worlds sequences have many steps. A chance of its own decides: the rest is the same with them and without.
@@ -208,6 +228,7 @@ fn draw_device(is_cpu: bool, fastest: Cost, models: &[Model], chance: &mut Chanc
             location: if is_cpu { Location::InProcess } else { Location::Worker },
             slots: chance.whole(1, 3) as usize,
             batch_tokens_max: chance.magnitude(64.0, 16_384.0) as u32,
+            batch_tokens_least: 1,
             // The room for weights; what else there must be is added when everything is drawn.
             memory: Budget { memory_max: draw_room(is_cpu, models, chance), context: 0, kv_max: 0 },
         },
@@ -339,6 +360,7 @@ fn draw_shape(devices: usize, span: Duration, chance: &mut Chance) -> Shape {
         poison: sometimes(0.3, chance) * 0.2,
         devices,
         generated: None,
+        callers: None,
     }
 }
 
@@ -385,6 +407,7 @@ fn draw_options(chance: &mut Chance) -> Options {
             },
             texts_max: chance.magnitude(1.0, 512.0) as u32,
             age_max: Duration::from_secs_f64(chance.magnitude(0.001, 0.5)),
+            slices: None,
         },
         placement: if chance.is(0.85) { Placement::Weighted } else { Placement::RoundRobin },
         recovery: if chance.is(0.3) { defaults.recovery } else { draw_recovery(chance) },

@@ -2,7 +2,9 @@
 //! Only makes requests up; whether they are taken is the machine's decision.
 
 use crate::chance::Chance;
-use magray_core::schedule::{Allowed, DeviceId, Group, ModelId, Moment, Priority, Request, RequestId, Sequence};
+use magray_core::schedule::{
+    Allowed, CallerId, DeviceId, Group, ModelId, Moment, Priority, Request, RequestId, Sequence,
+};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -60,6 +62,25 @@ pub(crate) struct Shape {
     pub(crate) devices: usize,
     /// Requests that are generated token by token, if there are such.
     pub(crate) generated: Option<Generated>,
+    /// Who asks; `None`: one caller.
+    pub(crate) callers: Option<Callers>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Callers {
+    /// A chance of their own, as below.
+    pub(crate) seed: u64,
+    pub(crate) count: u64,
+    /// Share of requests that one of them makes beside its part.
+    pub(crate) greedy: f64,
+}
+
+impl Callers {
+    fn of(&self, id: RequestId) -> CallerId {
+        let mut chance = Chance::new(self.seed ^ id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        CallerId(if chance.is(self.greedy) { 0 } else { chance.whole(0, self.count - 1) })
+    }
 }
 
 /// What requests are like whose sequences have many steps.
@@ -117,6 +138,7 @@ impl Shape {
             poison: 0.0,
             devices: 0,
             generated: None,
+            callers: None,
         }
     }
 
@@ -145,6 +167,7 @@ impl Shape {
                 key: chance.whole(1, u64::from(self.groups)) as u32,
             },
             sequences,
+            caller: self.callers.map_or(CallerId(0), |callers| callers.of(id)),
             priority: match chance.is(self.urgent) {
                 true => *chance.pick(&[Priority::Low, Priority::High]),
                 false => Priority::Normal,

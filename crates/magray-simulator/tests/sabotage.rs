@@ -7,12 +7,17 @@ use magray_simulator::{Rule, try_sabotaged, try_seed};
 const SEEDS: u64 = 4_000;
 
 /// What to break, and the rule that must notice.
-const CASES: [(Sabotage, Rule); 47] = [
+const CASES: [(Sabotage, Rule); 52] = [
     (Sabotage::ForgetReplay, Rule::AllAnswered),
     (Sabotage::AnswerTwice, Rule::AnsweredOnce),
     (Sabotage::AnswerCancelled, Rule::AnsweredOnce),
     (Sabotage::SkipLastText, Rule::Complete),
     (Sabotage::IgnoreAge, Rule::Ages),
+    (Sabotage::IgnoreCallers, Rule::Shares),
+    (Sabotage::ShareByRequest, Rule::Shares),
+    (Sabotage::ForgetServed, Rule::Shares),
+    (Sabotage::OverlongBatch, Rule::BatchTime),
+    (Sabotage::IgnoreWait, Rule::Waits),
     (Sabotage::IgnoreLimits, Rule::Limits),
     (Sabotage::IgnoreDeadline, Rule::Deadlines),
     (Sabotage::PlaceOnOut, Rule::InRotation),

@@ -1,6 +1,6 @@
 //! Takes a request or says at once why not: bounds of requests, tokens and time, deadlines, devices that are not there.
 //! Never waits and never takes more than the bounds; what it takes gets an answer. Small requests do not starve large ones,
-//! and those of low priority leave room to the others.
+//! no caller takes all of the room, and those of low priority leave room to the others.
 
 use super::cost::as_f64;
 use super::device::Device;
@@ -9,28 +9,30 @@ use super::jobs::total;
 use super::largest_refused::LargestRefused;
 use super::outlook::Outlook;
 use super::sabotage::sabotaged;
-use super::{Allowed, Fallback, Moment, Priority, Refused, Request, Sequence, Sketch};
+use super::{Allowed, CallerId, Fallback, Moment, Priority, Refused, Request, Sequence, Sketch};
 use crate::moment::from_micros;
 use std::time::Duration;
 
 /// A caller that was refused is told to wait at least and at most this long.
 const RETRY_LEAST: Duration = Duration::from_millis(10);
-const RETRY_MOST: Duration = Duration::from_secs(5);
+const RETRY_MOST: Duration = Duration::from_secs(60);
 /// What a caller is told to wait before any speed was measured.
 const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
-/// A caller comes back when this part of what is there should be done: all callers together find room then.
-const RETRY_PART: f64 = 0.25;
+/// A caller that holds more than one part in `LARGE_PART` of a bound leaves one part in `SPARED_PART` to others.
+const LARGE_PART: u64 = 64;
+const SPARED_PART: u64 = 4;
 
 /// Requests of low priority leave all but one part in this of every bound to the others.
-const LOW_PART: u8 = 2;
+const LOW_PART: u64 = 2;
 
 /// What is to be taken.
 #[derive(Clone, Copy, Debug)]
 struct Newcomer {
+    caller: CallerId,
     tokens: u64,
     may: DeviceSet,
-    /// Tokens of others that were told to come and are not here yet.
-    coming: u64,
+    /// Others that were told to come and are not here yet, and their tokens.
+    coming: (u64, u64),
     priority: Priority,
 }
 
@@ -55,7 +57,9 @@ impl Admission {
         }
         let tokens = request.tokens.min(of.cx.options.limits.tokens_max);
         let may = devices_for(of, request.allowed);
-        self.check_room(of, Newcomer { tokens, may, coming: request.coming, priority: request.priority }, now)
+        let coming = (request.coming, request.coming_tokens);
+        let (caller, priority) = (request.caller, request.priority);
+        self.check_room(of, Newcomer { caller, tokens, may, coming, priority }, now)
     }
 
     /// The devices that may compute a request, or why it is not taken.
@@ -79,51 +83,76 @@ impl Admission {
         if !of.is_reachable(may, model) {
             return Err(Refused::NoDevice(of.reason_of(may, model)));
         }
-        self.check_room(of, Newcomer { tokens, may, coming: 0, priority: request.priority }, of.cx.now)?;
+        let (caller, priority) = (request.caller, request.priority);
+        self.check_room(of, Newcomer { caller, tokens, may, coming: (0, 0), priority }, of.cx.now)?;
         self.largest_refused.note_taken(tokens);
         Ok(may)
     }
 
     /// Refuses what the bounds do not allow, and remembers it.
     fn check_room(&mut self, of: Outlook<'_>, newcomer: Newcomer, now: Moment) -> Result<(), Refused> {
-        if self.has_room(of, newcomer, now) || sabotaged!(of.cx, IgnoreLimits) {
+        let excess = self.excess(of, newcomer, now);
+        if excess == 0 || sabotaged!(of.cx, IgnoreLimits) {
             return Ok(());
         }
         if newcomer.priority > Priority::Low {
             self.largest_refused.note_refused(newcomer.tokens, now);
         }
-        Err(Refused::Full { retry_after: retry_after(of, newcomer.tokens) })
+        Err(Refused::Full { retry_after: retry_after(of, newcomer.may, excess) })
     }
 
-    fn has_room(&self, of: Outlook<'_>, newcomer: Newcomer, now: Moment) -> bool {
-        let Newcomer { tokens, may, coming, priority } = newcomer;
+    /// Tokens that must be computed before there is room for it.
+    fn excess(&self, of: Outlook<'_>, newcomer: Newcomer, now: Moment) -> u64 {
+        let Newcomer { caller, tokens, may, coming, priority } = newcomer;
         let limits = of.cx.options.limits;
+        let part = if priority == Priority::Low { LOW_PART } else { 1 };
         let kept = |room: u64| match priority {
             Priority::High => 0,
             Priority::Normal | Priority::Low => self.largest_refused.kept_from(tokens, room, now),
         };
-        let jobs = of.requests.jobs();
-        let others = jobs.tokens().saturating_add(coming);
-        let is_crowded = jobs.len() >= limits.requests_max.div_ceil(LOW_PART.into())
-            || others > limits.tokens_max / u64::from(LOW_PART);
-        if priority == Priority::Low && is_crowded {
-            return false;
-        }
-        let held = others.saturating_add(tokens);
-        if jobs.len() >= limits.requests_max || held.saturating_add(kept(limits.tokens_max)) > limits.tokens_max {
-            return false;
-        }
-        let ahead = match priority {
-            // It overtakes all others.
-            Priority::High => jobs.left().high,
-            _ if may.and(of.devices.in_workers()).is_empty() => jobs.left().cpu.saturating_add(coming),
-            _ => jobs.left().all.saturating_add(coming),
+        let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
+        let requests_max = room_for(limits.requests_max as u64, own.requests as u64, 1).div_ceil(part);
+        let requests = (jobs.len() as u64 + 1).saturating_sub(requests_max);
+        // Some of the requests must end, of which each has so many tokens.
+        let by_requests = requests.saturating_mul((jobs.tokens() / (jobs.len() as u64).max(1)).max(1));
+        let others = jobs.tokens().saturating_add(coming.1);
+        let tokens_max = room_for(limits.tokens_max, own.tokens, tokens);
+        let held = others.saturating_add(tokens).saturating_add(kept(limits.tokens_max));
+        let by_tokens = held.saturating_sub(tokens_max).max(others.saturating_sub(limits.tokens_max / part));
+        let ahead = ahead(of, newcomer);
+        let by_time = match limits.wait_max.filter(|_| ahead > 0 && !may.is_empty() && !sabotaged!(of.cx, IgnoreWait)) {
+            Some(wait_max) => {
+                let most = tokens_within(of, wait_max, may) / part;
+                (ahead.saturating_add(kept(most)) + 1).saturating_sub(most)
+            }
+            None => 0,
         };
-        let Some(wait_max) = limits.wait_max.filter(|_| ahead > 0 && !may.is_empty()) else { return true };
-        let part = if priority == Priority::Low { LOW_PART } else { 1 };
-        let most = tokens_within(of, wait_max, may) / u64::from(part);
-        ahead.saturating_add(kept(most)) < most
+        by_requests.max(by_tokens).max(by_time)
     }
+}
+
+/// What a caller may use of a bound who holds `own` of it and wants so much more: all of it where it is little.
+fn room_for(most: u64, own: u64, more: u64) -> u64 {
+    let is_large = most >= LARGE_PART && own > 0 && own.saturating_add(more) > most / LARGE_PART;
+    if is_large { most - most / SPARED_PART } else { most }
+}
+
+/// Tokens that are computed before the last of a request, beside its own. Its caller's other requests have a part of that
+/// caller's time each, and other callers a part of all: none gets more than it needs, or than the request itself gets.
+fn ahead(of: Outlook<'_>, newcomer: Newcomer) -> u64 {
+    let Newcomer { caller, tokens, may, coming, priority } = newcomer;
+    let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
+    let (left, coming) = match priority {
+        // It overtakes all others.
+        Priority::High => (jobs.left().high, (0, 0)),
+        _ if may.and(of.devices.in_workers()).is_empty() => (jobs.left().cpu, coming),
+        _ => (jobs.left().all, coming),
+    };
+    let own_left = own.left.min(left);
+    let own_ahead = own_left.min((own.requests as u64).saturating_mul(tokens));
+    let others = (left - own_left).saturating_add(coming.1);
+    let callers = (jobs.callers() - usize::from(own.requests > 0)) as u64 + coming.0;
+    own_ahead.saturating_add(others.min(callers.saturating_mul(own_ahead.saturating_add(tokens))))
 }
 
 /// Those of the devices that can keep the state of each sequence to its end.
@@ -152,13 +181,12 @@ fn devices_for(of: Outlook<'_>, allowed: Allowed) -> DeviceSet {
     of.devices.allowed(if is_misled { Allowed::Any } else { allowed })
 }
 
-/// When there should be room for this many tokens, by the speed measured lately.
-fn retry_after(of: Outlook<'_>, tokens: u64) -> Duration {
-    let in_rotation = of.devices.iter().filter(|device| device.health().is_in_rotation());
+/// How long these devices take for so many tokens, by the speed measured lately.
+fn retry_after(of: Outlook<'_>, may: DeviceSet, tokens: u64) -> Duration {
+    let in_rotation = may.iter().map(|id| of.devices.get(id)).filter(|device| device.health().is_in_rotation());
     let tokens_per_us: f64 = in_rotation.filter_map(|device| device.tokens_per_us()).sum();
     if tokens_per_us <= 0.0 {
         return RETRY_UNMEASURED;
     }
-    let ahead = as_f64(of.requests.jobs().tokens()) * RETRY_PART;
-    from_micros(ahead.max(as_f64(tokens)) / tokens_per_us).clamp(RETRY_LEAST, RETRY_MOST)
+    from_micros(as_f64(tokens) / tokens_per_us).clamp(RETRY_LEAST, RETRY_MOST)
 }

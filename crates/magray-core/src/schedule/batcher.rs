@@ -5,13 +5,14 @@ use super::cost::Cost;
 use super::device_memory::{DeviceMemory, HEADROOM_TOKENS};
 use super::jobs::Jobs;
 use super::phase::Phase;
-use super::queue::{Aging, BucketKey, Load, Position, Queue, Side, Ticket};
+use super::queue::{Aging, BucketKey, Load, Queue, Ticket};
+use super::run::{Position, Side};
 use super::sequence::{SequenceId, StepBounds};
 use super::{DeviceId, RequestId};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Runs that do not fit and may be passed over while a batch is filled. More would hardly fill it better.
+/// Steps that do not fit and may be passed over while a turn is filled. More would hardly fill it better.
 const MISFITS_MAX: u32 = 16;
 
 /// Tolerance for floating-point rounding.
@@ -30,6 +31,8 @@ pub(super) struct Room {
     pub(super) texts_max: u64,
     pub(super) cost: Cost,
     pub(super) time_max_us: f64,
+    /// The time up to which a part of a long request joins others.
+    pub(super) mixed_us: f64,
 }
 
 impl Room {
@@ -187,7 +190,6 @@ impl Batcher<'_> {
 
     pub(super) fn choose(&self, source: Source) -> Chosen {
         let mut chosen = Chosen::default();
-        let mut misfits = 0;
         let mut owner = None;
         let buckets = self.queue.partners(source.lead, source.device);
         for (ticket, run) in self.queue.walk(buckets, source.side, self.aging) {
@@ -195,18 +197,17 @@ impl Batcher<'_> {
                 break;
             }
             let whole = ticket.position.first..run.end;
-            let texts = self.part_of(run.request, whole.clone(), source.side, &mut chosen.load);
+            let is_long = !self.room.fits(chosen.load.plus(Load { tokens: run.tokens, texts: whole.len() as u64 }));
+            let time_max_us =
+                if is_long && !chosen.runs.is_empty() { self.room.mixed_us } else { self.room.time_max_us };
+            let room = Room { time_max_us, ..self.room };
+            let texts = self.part_of((run.request, whole.clone()), room, source.side, &mut chosen.load);
             let is_whole = texts == whole;
             if !texts.is_empty() {
                 chosen.runs.push(Choice { ticket, numbers: texts, tokens: 0 });
             }
-            if is_whole {
-                continue;
-            }
-            // Shorter ones behind it may fill the room that is left, unless it is old: then nothing overtakes it.
-            misfits += 1;
-            let is_full = chosen.load.texts >= self.room.texts_max || chosen.load.tokens >= self.room.tokens_max;
-            if is_full || misfits > MISFITS_MAX || self.aging.is_aged(run) {
+            // Nothing overtakes what does not fit: those behind it have had more.
+            if !is_whole {
                 break;
             }
         }
@@ -214,7 +215,13 @@ impl Batcher<'_> {
     }
 
     /// The texts of a run that fit; their load is added to that of the batch.
-    fn part_of(&self, request: RequestId, whole: Range<u32>, side: Side, load: &mut Load) -> Range<u32> {
+    fn part_of(
+        &self,
+        (request, whole): (RequestId, Range<u32>),
+        room: Room,
+        side: Side,
+        load: &mut Load,
+    ) -> Range<u32> {
         let job = self.jobs.get(request);
         let mut taken = 0;
         for step in 0..whole.end - whole.start {
@@ -224,7 +231,7 @@ impl Batcher<'_> {
             };
             let tokens = job.map_or(1, |job| job.tokens(text));
             let more = load.plus(Load { tokens, texts: 1 });
-            if !self.room.fits(more) {
+            if !room.fits(more) {
                 break;
             }
             *load = more;
@@ -266,8 +273,8 @@ mod tests {
     use super::super::device_set::DeviceSet;
     use super::super::jobs::Job;
     use super::super::phase::Reach;
-    use super::super::queue::Run;
-    use super::super::{Allowed, Group, Moment, Priority, Request, Sequence};
+    use super::super::run::Run;
+    use super::super::{Allowed, CallerId, Group, Moment, Priority, Request, Sequence};
     use super::*;
     use proptest::prelude::*;
     use std::time::Duration;
@@ -286,6 +293,7 @@ mod tests {
                 id,
                 group: bucket.group,
                 sequences: tokens.iter().map(|&tokens| Sequence::one_step(tokens)).collect(),
+                caller: CallerId(0),
                 priority: Priority::Normal,
                 deadline: None,
                 allowed: Allowed::Any,
@@ -294,7 +302,8 @@ mod tests {
             let ticket = Ticket {
                 bucket,
                 priority: Priority::Normal,
-                position: Position { since: Moment::START, arrival, first: 0 },
+                caller: CallerId(0),
+                position: Position { since: Moment::START, turn: 0, arrival, first: 0 },
             };
             let arrived = if *is_aged { Moment::START } else { now() };
             queue.insert(ticket, Run { request: id, end: job.unanswered, tokens: job.tokens_total, arrived });
@@ -310,7 +319,8 @@ mod tests {
     fn batch(requests: &[(Vec<u32>, bool)], side: Side, most: Load) -> Chosen {
         let (queue, jobs, lead) = waiting(requests);
         let Load { tokens: tokens_max, texts: texts_max } = most;
-        let room = Room { tokens_max, texts_max, cost: Cost::GPU, time_max_us: f64::INFINITY };
+        let endless = f64::INFINITY;
+        let room = Room { tokens_max, texts_max, cost: Cost::GPU, time_max_us: endless, mixed_us: endless };
         let aging = Aging { now: now(), age_max: Duration::from_millis(200) };
         Batcher { queue: &queue, jobs: &jobs, room, aging }.choose(Source { lead, device: DEVICE, side })
     }

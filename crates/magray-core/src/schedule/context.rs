@@ -4,7 +4,7 @@
 use super::queue::Aging;
 use super::sabotage::sabotaged;
 use super::sequence::StepBounds;
-use super::{ModelPlan, Moment, Options};
+use super::{CallerId, ModelPlan, Moment, Options, RequestId};
 use std::time::Duration;
 
 /// The time, the options and the sabotage.
@@ -29,6 +29,15 @@ impl Context {
     pub(super) fn aging(&self) -> Aging {
         let age_max = if sabotaged!(self, IgnoreAge) { Duration::MAX } else { self.options.batching.age_max };
         Aging { now: self.now, age_max }
+    }
+
+    /// Who a request counts for.
+    pub(super) fn caller(&self, caller: CallerId, request: RequestId) -> CallerId {
+        match caller {
+            _ if sabotaged!(self, IgnoreCallers) => CallerId(0),
+            _ if sabotaged!(self, ShareByRequest) => CallerId(request.0),
+            caller => caller,
+        }
     }
 
     /// New tokens that a reader may have left unread while its sequence goes on.

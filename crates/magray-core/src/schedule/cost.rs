@@ -70,6 +70,11 @@ impl Cost {
         (self.fixed.max(HANDING_US) / FIXED_PART).max(FULL_LEAST_US)
     }
 
+    /// The time of a batch of which the fixed cost is a tenth.
+    pub(super) fn efficient_us(&self) -> f64 {
+        self.fixed.max(HANDING_US) * 10.0
+    }
+
     /// The time of a batch at most where so much waits for the device.
     pub(super) fn longest_us(&self, waiting_us: f64) -> f64 {
         let full_us = self.full_us();

@@ -22,7 +22,7 @@ const ARRIVAL_GRACE_TIMES: u32 = 2;
 const GOOD_BATCHES: u32 = 8;
 /// Groups whose costs are remembered. Beyond that, one is forgotten: its next batch measures it anew.
 const GROUPS_MAX: usize = 1024;
-/// How much of the measured speed is kept with each further batch.
+/// How much of the measured speed is kept with each further batch. Long batches say more than short ones.
 const SPEED_KEPT: f64 = 0.9;
 /// A turn with this many tokens a step is mostly prompts.
 const PROMPT_TOKENS: u64 = 4;
@@ -79,7 +79,14 @@ pub(super) struct Device {
     cap: Option<u64>,
     good_batches: u32,
     costs: BTreeMap<Group, CostModel>,
-    tokens_per_us: Option<f64>,
+    speed: Speed,
+}
+
+/// Tokens lately computed, and the time they took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Speed {
+    tokens: f64,
+    us: f64,
 }
 
 impl Device {
@@ -95,7 +102,7 @@ impl Device {
             cap: None,
             good_batches: 0,
             costs: BTreeMap::new(),
-            tokens_per_us: None,
+            speed: Speed::default(),
         }
     }
 
@@ -245,9 +252,8 @@ impl Device {
         }
         // Single tokens say nothing of how fast it computes what waits.
         if !batch.is_turn() || batch.load.tokens >= batch.load.texts * PROMPT_TOKENS {
-            let speed = as_f64(batch.load.tokens) / sample.measured_us.max(1.0);
-            self.tokens_per_us =
-                Some(self.tokens_per_us.map_or(speed, |known| known * SPEED_KEPT + speed * (1.0 - SPEED_KEPT)));
+            self.speed.tokens = self.speed.tokens * SPEED_KEPT + as_f64(batch.load.tokens);
+            self.speed.us = self.speed.us * SPEED_KEPT + sample.measured_us.max(1.0);
         }
         self.widen();
     }
@@ -258,7 +264,7 @@ impl Device {
 
     /// The speed measured lately.
     pub(super) fn tokens_per_us(&self) -> Option<f64> {
-        self.tokens_per_us.map(|speed| speed * self.health.weight())
+        (self.speed.us > 0.0).then(|| self.speed.tokens / self.speed.us * self.health.weight())
     }
 
     /// Tokens that it takes this long to compute, by the speed measured lately. At least this many that the next batch is

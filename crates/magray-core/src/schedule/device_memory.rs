@@ -344,8 +344,15 @@ mod tests {
         // A sixteenth of all is kept for passes.
         let memory_max = room * 16 / 15 + kv_max;
         let memory = Budget { memory_max: memory_max + kv_max, context: kv_max, kv_max };
-        let spec =
-            DeviceSpec { kind: DeviceKind::Gpu, location: Location::Worker, slots: 1, batch_tokens_max: 1, memory };
+        let kind = DeviceKind::Gpu;
+        let spec = DeviceSpec {
+            kind,
+            location: Location::Worker,
+            slots: 1,
+            batch_tokens_max: 1,
+            batch_tokens_least: 1,
+            memory,
+        };
         let plans = bytes.map(|bytes| ModelPlan { bytes, ..ModelPlan::default() });
         DeviceMemory::new(&spec, plans.into_iter(), Duration::from_secs(1))
     }

@@ -1,7 +1,7 @@
 //! What happens to the machine: requests that come, batches that end, devices that change.
 //! Carries no tokens and no vectors: the machine decides by counts.
 
-use super::{BatchId, DeviceId, Group, ModelId, ModelPlan, Moment, Outcome, Priority, RequestId, Sequence};
+use super::{BatchId, CallerId, DeviceId, Group, ModelId, ModelPlan, Moment, Outcome, Priority, RequestId, Sequence};
 use crate::ledger::{CollectionId, MemoryReport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -202,6 +202,8 @@ pub struct Request {
     pub group: Group,
     /// At least one; all of one step, or all of many.
     pub sequences: Vec<Sequence>,
+    /// Who waits for it: devices are shared between callers, whatever the number of their requests.
+    pub caller: CallerId,
     /// How urgent it is.
     pub priority: Priority,
     /// When its answer is worth nothing any more.
@@ -213,10 +215,14 @@ pub struct Request {
 /// What is known of a request before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sketch {
+    /// Who asks.
+    pub caller: CallerId,
     /// About how many tokens it has.
     pub tokens: u64,
-    /// Tokens of other requests that were told to come and are not submitted yet.
+    /// Other requests that were told to come and are not submitted yet.
     pub coming: u64,
+    /// Their tokens.
+    pub coming_tokens: u64,
     /// How urgent it is.
     pub priority: Priority,
     /// Where it may be computed.

@@ -6,9 +6,9 @@ use super::device_set::DeviceSet;
 use super::phase::Reach;
 use super::queue::Ticket;
 use super::sequence::{Progress, Status};
-use super::{Allowed, Fallback, Group, ModelId, Moment, Priority, Request, RequestId, Sequence};
-use std::collections::HashMap;
+use super::{Allowed, CallerId, Fallback, Group, ModelId, Moment, Priority, Request, RequestId, Sequence};
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, btree_map};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
@@ -23,6 +23,9 @@ pub(super) struct Job {
     pub(super) tokens_total: u64,
     /// Tokens of the sequences of which nothing is computed yet.
     tokens_left: u64,
+    pub(super) caller: CallerId,
+    /// Its place among the requests of its caller, once it has waited.
+    pub(super) turn: Option<u64>,
     pub(super) priority: Priority,
     pub(super) deadline: Option<Moment>,
     pub(super) allowed: Allowed,
@@ -72,6 +75,8 @@ impl Job {
             tokens_left: sequences.iter().map(|one| u64::from(one.tokens.max(1))).sum(),
             unanswered: u32::try_from(sequences.len()).unwrap_or(u32::MAX),
             sequences,
+            caller: request.caller,
+            turn: None,
             priority: request.priority,
             deadline: request.deadline,
             allowed: request.allowed,
@@ -138,6 +143,8 @@ pub(super) struct Jobs {
     left: Left,
     arrivals: u64,
     busy: usize,
+    /// Those who have requests here.
+    callers: BTreeMap<CallerId, Held>,
     /// By model.
     counts: Vec<Count>,
     /// Models of which the last request is gone, or the last one for a GPU.
@@ -172,6 +179,15 @@ impl Left {
         self.cpu -= other.cpu;
         self.high -= other.high;
     }
+}
+
+/// What there is of one caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) requests: usize,
+    pub(super) tokens: u64,
+    /// Tokens that are still to be computed.
+    pub(super) left: u64,
 }
 
 /// Requests of a model.
@@ -215,6 +231,16 @@ impl Jobs {
         self.left
     }
 
+    /// What there is of a caller.
+    pub(super) fn held(&self, caller: CallerId) -> Held {
+        self.callers.get(&caller).copied().unwrap_or_default()
+    }
+
+    /// How many callers there are.
+    pub(super) fn callers(&self) -> usize {
+        self.callers.len()
+    }
+
     pub(super) fn waiting(&self) -> usize {
         self.jobs.len() - self.busy
     }
@@ -228,6 +254,10 @@ impl Jobs {
         job.arrival = self.arrivals;
         self.tokens += job.tokens_total;
         self.left.add(Left::of(&job, job.tokens_left));
+        let held = self.callers.entry(job.caller).or_default();
+        held.requests += 1;
+        held.tokens += job.tokens_total;
+        held.left += job.tokens_left;
         if let Some(count) = self.counts.get_mut(job.group.model.0 as usize) {
             count.all += 1;
             count.gpu += usize::from(job.is_for_gpus);
@@ -277,6 +307,9 @@ impl Jobs {
         let tokens = job.tokens_of(numbers).min(job.tokens_left);
         job.tokens_left -= tokens;
         self.left.subtract(Left::of(job, tokens));
+        if let Some(held) = self.callers.get_mut(&job.caller) {
+            held.left -= tokens;
+        }
     }
 
     /// Its caller waits no more. Its room is free as soon as nothing of it runs.
@@ -294,6 +327,14 @@ impl Jobs {
     }
 
     fn discount(&mut self, job: &Job) {
+        if let btree_map::Entry::Occupied(mut held) = self.callers.entry(job.caller) {
+            held.get_mut().requests -= 1;
+            held.get_mut().tokens -= job.tokens_total;
+            held.get_mut().left -= job.tokens_left;
+            if held.get().requests == 0 {
+                held.remove();
+            }
+        }
         let Some(count) = self.counts.get_mut(job.group.model.0 as usize) else { return };
         count.all -= 1;
         count.gpu -= usize::from(job.is_for_gpus);
@@ -339,6 +380,7 @@ mod tests {
             id: RequestId(id),
             group: Group { model: crate::schedule::ModelId(0), key: 0 },
             sequences: tokens.into_iter().map(Sequence::one_step).collect(),
+            caller: CallerId(0),
             priority: Priority::Normal,
             deadline: None,
             allowed: Allowed::Any,

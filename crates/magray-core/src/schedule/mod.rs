@@ -14,6 +14,7 @@ mod devices;
 mod event;
 mod eviction;
 mod failure_count;
+mod fair;
 mod health;
 mod jobs;
 mod kv_space;
@@ -30,6 +31,7 @@ mod queue;
 mod requests;
 mod residency;
 mod resident;
+mod run;
 mod sabotage;
 mod sequence;
 #[cfg(test)]
@@ -43,7 +45,7 @@ pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Request, Resi
 pub use machine::Machine;
 pub use options::{
     Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelPlan, Options, Placement, Recovery,
-    Sizing,
+    Sizing, Slices,
 };
 pub use priority::{Priority, UnknownPriority};
 #[cfg(feature = "sabotage")]
@@ -54,6 +56,10 @@ pub use view::{DeviceState, DeviceView, ModelView, Residency, View};
 /// Names a request; the caller chooses it and never uses it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
+
+/// Names a caller: who shares the devices with others. By default all requests are of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallerId(pub u64);
 
 /// Names a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -16,6 +16,8 @@ pub struct DeviceSpec {
     pub slots: usize,
     /// Tokens of a batch at most. A longer text is a batch of its own.
     pub batch_tokens_max: u32,
+    /// Tokens of a batch that keep all of it busy: where these take no longer than twice [`Slices`], a batch may have them.
+    pub batch_tokens_least: u32,
     /// Its memory, until [`super::Event::Memory`] reports less. Without a share for the state of sequences it computes none
     /// of many steps.
     pub memory: Budget,
@@ -132,8 +134,8 @@ pub struct Limits {
     pub requests_max: usize,
     /// Tokens of all of them.
     pub tokens_max: u64,
-    /// What lies ahead of a request that is taken, whatever its own size, should be computed within this time by the
-    /// speed measured lately; `None`: the other bounds will do.
+    /// What goes before a request that is taken, beside its own size, should be computed within this time by the speed
+    /// measured lately; `None`: the other bounds will do.
     pub wait_max: Option<Duration>,
 }
 
@@ -150,13 +152,30 @@ pub struct Batching {
     pub sizing: Sizing,
     /// Texts of a batch at most.
     pub texts_max: u32,
-    /// A request that has waited this long is taken before shorter or more urgent ones.
+    /// A request that has waited this long is taken before more urgent ones.
     pub age_max: Duration,
+    /// How long, so that those who come meanwhile do not wait long; `None`: as long as is efficient.
+    pub slices: Option<Slices>,
+}
+
+/// How long a batch of more than one text may be expected to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slices {
+    /// On a CPU.
+    pub cpu: Duration,
+    /// On a GPU; longer where more than a tenth of it would be fixed cost.
+    pub gpu: Duration,
+}
+
+impl Default for Slices {
+    fn default() -> Self {
+        Self { cpu: Duration::from_millis(20), gpu: Duration::from_micros(1500) }
+    }
 }
 
 impl Default for Batching {
     fn default() -> Self {
-        Self { sizing: Sizing::Adaptive, texts_max: 512, age_max: Duration::from_millis(200) }
+        Self { sizing: Sizing::Adaptive, texts_max: 512, age_max: Duration::from_millis(200), slices: None }
     }
 }
 

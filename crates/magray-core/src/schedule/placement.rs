@@ -9,7 +9,8 @@ use super::devices::TRIAL;
 use super::kv_space::has_space;
 use super::outlook::Outlook;
 use super::phase::Phase;
-use super::queue::{BucketKey, Load, Side};
+use super::queue::{BucketKey, Load};
+use super::run::Side;
 use super::sabotage::sabotaged;
 use super::{BatchId, DeviceId, DeviceKind, Moment, Placement, Sizing};
 use crate::moment::{from_micros, micros};
@@ -19,12 +20,15 @@ use std::time::Duration;
 const TRIAL_GROWTH: u64 = 4;
 /// A device that is late is looked at again after this time at least.
 const RECHECK_LEAST: Duration = Duration::from_millis(1);
+/// The part of a slice up to which a batch of short requests is filled with texts of one that is longer than a batch: all
+/// of them are answered when the batch ends.
+const MIXED_PART: f64 = 0.5;
 
 /// A batch to be formed and started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) device: DeviceId,
-    side: Side,
+    pub(super) side: Side,
     time_max_us: f64,
 }
 
@@ -37,6 +41,8 @@ struct Offer {
     ready_us: f64,
     /// How long the whole bucket would take it.
     all_us: f64,
+    /// How long a batch may take, whatever waits.
+    slice_us: f64,
     /// Whether it has the weights.
     is_loaded: bool,
 }
@@ -45,7 +51,11 @@ impl Offer {
     /// The time for a batch of a bucket that all devices together are done with at `level_us`: no longer than that, no
     /// longer than makes it more efficient, and not so short that it is mostly fixed cost.
     fn time_us(&self, level_us: f64) -> f64 {
-        (level_us - self.ready_us).max(self.cost.worthwhile_us()).min(self.cost.longest_us(level_us))
+        (level_us - self.ready_us).max(self.cost.worthwhile_us()).min(self.longest_us(level_us))
+    }
+
+    fn longest_us(&self, waiting_us: f64) -> f64 {
+        self.cost.longest_us(waiting_us).min(self.slice_us)
     }
 
     /// When the first text of the bucket would be done here.
@@ -117,7 +127,7 @@ fn offers(of: Outlook<'_>, bucket: BucketKey, load: Load, ready_us: &[f64]) -> V
         if !is_loaded {
             ready_us = ready_us.max(of.arrival_us(device, bucket.group.model));
         }
-        Offer { device, cost, ready_us, all_us: cost.of_all(load), is_loaded }
+        Offer { device, cost, ready_us, all_us: cost.of_all(load), slice_us: slice_us(of, device, cost), is_loaded }
     };
     candidates(of, bucket).iter().map(offer).collect()
 }
@@ -174,7 +184,7 @@ fn least_finish(of: Outlook<'_>, bucket: BucketKey, load: Load, offers: &[Offer]
         let last = last_text(of, bucket, idle.device)?;
         let finish_us = idle.ready_us + idle.cost.of(last);
         let others_us = level(offers.iter().filter(|other| other.device != idle.device));
-        let time_max_us = (level_us - idle.ready_us).min(idle.cost.longest_us(level_us));
+        let time_max_us = (level_us - idle.ready_us).min(idle.longest_us(level_us));
         (finish_us < others_us).then_some(Order { device: idle.device, side: Side::Back, time_max_us })
     })
 }
@@ -184,7 +194,7 @@ fn in_turn(of: Outlook<'_>, last: DeviceId, bucket: BucketKey, offers: &[Offer])
     // A device without the weights takes part as soon as it has them.
     let loaded = || offers.iter().filter(|offer| offer.is_loaded);
     let next = loaded().find(|offer| offer.device > last).or(loaded().next())?;
-    let order = Order { device: next.device, side: Side::Front, time_max_us: next.cost.longest_us(next.all_us) };
+    let order = Order { device: next.device, side: Side::Front, time_max_us: next.longest_us(next.all_us) };
     is_open(of, next, bucket).then_some(order)
 }
 
@@ -202,7 +212,7 @@ fn is_open(of: Outlook<'_>, offer: &Offer, bucket: BucketKey) -> bool {
         let is_welcome = device.is_idle() || of.is_aged(bucket) || is_next_due;
         return is_welcome && !device.has_turn(bucket.group);
     }
-    let room = room(of, offer.device, bucket, offer.cost, offer.cost.full_us());
+    let room = room(of, offer.device, bucket, offer.cost, offer.cost.full_us().min(offer.slice_us));
     let waiting = of.requests.queue().partners(bucket, offer.device).filter_map(|key| of.requests.queue().load(key));
     let is_filled = room.is_filled_by(waiting.fold(Load::default(), Load::plus));
     match of.cx.options.batching.sizing {
@@ -223,9 +233,24 @@ fn is_open(of: Outlook<'_>, offer: &Offer, bucket: BucketKey) -> bool {
     }
 }
 
+/// How long a batch may take, so that those who come meanwhile do not wait long.
+fn slice_us(of: Outlook<'_>, id: DeviceId, cost: Cost) -> f64 {
+    let batching = of.cx.options.batching;
+    let Some(slices) = batching.slices.filter(|_| !sabotaged!(of.cx, OverlongBatch)) else { return f64::INFINITY };
+    let spec = of.devices.get(id).spec();
+    match spec.kind {
+        DeviceKind::Gpu => micros(slices.gpu).max(cost.efficient_us()),
+        DeviceKind::Cpu => {
+            let slice_us = micros(slices.cpu);
+            let busy = Load { tokens: u64::from(spec.batch_tokens_least), texts: 1 };
+            slice_us.max(cost.of(busy).min(2.0 * slice_us))
+        }
+    }
+}
+
 /// How much a batch may hold.
-fn room(of: Outlook<'_>, device: DeviceId, bucket: BucketKey, cost: Cost, time_max_us: f64) -> Room {
-    let device = of.devices.get(device);
+fn room(of: Outlook<'_>, id: DeviceId, bucket: BucketKey, cost: Cost, time_max_us: f64) -> Room {
+    let device = of.devices.get(id);
     let texts_max = u64::from(of.cx.options.batching.texts_max.max(1));
     let mut room = match of.cx.options.batching.sizing {
         Sizing::Fixed { texts, .. } => Room {
@@ -233,6 +258,7 @@ fn room(of: Outlook<'_>, device: DeviceId, bucket: BucketKey, cost: Cost, time_m
             texts_max: texts_max.min(u64::from(texts.max(1))),
             cost,
             time_max_us: f64::INFINITY,
+            mixed_us: f64::INFINITY,
         },
         Sizing::Adaptive => {
             let largest = device.largest(bucket.group);
@@ -241,6 +267,7 @@ fn room(of: Outlook<'_>, device: DeviceId, bucket: BucketKey, cost: Cost, time_m
                 texts_max: texts_max.min(TRIAL.texts.max(TRIAL_GROWTH * largest.texts)),
                 cost,
                 time_max_us,
+                mixed_us: time_max_us.min(slice_us(of, id, cost) * MIXED_PART),
             }
         }
     };
@@ -251,7 +278,8 @@ fn room(of: Outlook<'_>, device: DeviceId, bucket: BucketKey, cost: Cost, time_m
         }
     }
     if sabotaged!(of.cx, OverfillBatch) {
-        room = Room { tokens_max: u64::MAX, texts_max: 2 * texts_max, time_max_us: f64::INFINITY, ..room };
+        let endless = f64::INFINITY;
+        room = Room { tokens_max: u64::MAX, texts_max: 2 * texts_max, time_max_us: endless, mixed_us: endless, ..room };
     }
     room
 }
@@ -348,7 +376,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn offer(ready_us: f64, all_us: f64) -> Offer {
-        Offer { device: DeviceId(0), cost: Cost::GPU, ready_us, all_us, is_loaded: true }
+        Offer { device: DeviceId(0), cost: Cost::GPU, ready_us, all_us, slice_us: f64::INFINITY, is_loaded: true }
     }
 
     #[test]

@@ -2,9 +2,11 @@
 //! Knows neither devices nor costs, and never walks through everything to answer.
 
 use super::device_set::DeviceSet;
+use super::fair::{Class, Part, Placed, Runs, Shares};
 use super::phase::{Phase, Reach};
-use super::{DeviceId, Group, ModelId, Moment, Priority, RequestId};
-use std::collections::{BTreeMap, btree_map};
+use super::run::{Position, Run, Side};
+use super::{CallerId, DeviceId, Group, ModelId, Moment, Priority, RequestId};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// An amount of work.
@@ -18,6 +20,10 @@ impl Load {
     pub(super) fn plus(self, other: Self) -> Self {
         Self { tokens: self.tokens + other.tokens, texts: self.texts + other.texts }
     }
+
+    fn minus(self, other: Self) -> Self {
+        Self { tokens: self.tokens - other.tokens, texts: self.texts - other.texts }
+    }
 }
 
 /// What sequences must have in common to be looked at together.
@@ -30,39 +36,13 @@ pub(super) struct BucketKey {
     pub(super) reach: Reach,
 }
 
-/// A position in the order of a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Position {
-    /// When its last step ended, where its state is kept: the one that has waited longest is next. Otherwise the start.
-    pub(super) since: Moment,
-    /// The request's number, then its sequence.
-    pub(super) arrival: u64,
-    pub(super) first: u32,
-}
-
-impl Position {
-    /// Its position among other buckets: who came first.
-    fn among_buckets(self) -> Self {
-        Self { since: Moment::START, ..self }
-    }
-}
-
-/// Neighbouring sequences that wait.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
-    pub(super) request: RequestId,
-    pub(super) end: u32,
-    /// Tokens that are to be computed.
-    pub(super) tokens: u64,
-    /// When it came, or when its last step ended.
-    pub(super) arrived: Moment,
-}
-
 /// Where a run stands: enough to find it again at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) bucket: BucketKey,
     pub(super) priority: Priority,
+    /// Who waits for it; of those that go on, no one in particular.
+    pub(super) caller: CallerId,
     pub(super) position: Position,
 }
 
@@ -83,19 +63,11 @@ impl Aging {
     }
 }
 
-/// Which side of the order is taken from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    /// What goes next.
-    Front,
-    /// What would wait longest.
-    Back,
-}
-
 /// Everything that waits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     buckets: BTreeMap<BucketKey, Bucket>,
+    shares: Shares,
 }
 
 impl Queue {
@@ -108,21 +80,57 @@ impl Queue {
         let bucket = self.buckets.entry(ticket.bucket).or_default();
         let is_new = bucket.load.texts == 0;
         bucket.load = bucket.load.plus(load_of(ticket.position, &run));
-        let before = bucket.runs[rank_of(ticket.priority)].insert(ticket.position, run);
-        assert!(before.is_none(), "a sequence waits once: {ticket:?}");
+        bucket.classes[rank_of(ticket.priority)].insert(ticket.caller, ticket.position, run, &mut self.shares);
         is_new
+    }
+
+    pub(super) fn get(&self, ticket: &Ticket) -> Option<&Run> {
+        self.buckets.get(&ticket.bucket)?.classes[rank_of(ticket.priority)].get(ticket.caller, ticket.position)
     }
 
     pub(super) fn remove(&mut self, ticket: &Ticket) -> Option<Run> {
         let bucket = self.buckets.get_mut(&ticket.bucket)?;
-        let run = bucket.runs[rank_of(ticket.priority)].remove(&ticket.position)?;
-        let load = load_of(ticket.position, &run);
-        bucket.load.tokens -= load.tokens;
-        bucket.load.texts -= load.texts;
-        if bucket.load.texts == 0 {
-            self.buckets.remove(&ticket.bucket);
-        }
+        let class = &mut bucket.classes[rank_of(ticket.priority)];
+        let run = class.remove(ticket.caller, ticket.position, &mut self.shares)?;
+        bucket.load = bucket.load.minus(load_of(ticket.position, &run));
+        self.end_bucket(ticket.bucket);
         Some(run)
+    }
+
+    /// A batch is about to be taken from this side.
+    pub(super) fn begin_batch(&mut self, side: Side) {
+        self.shares.begin_batch(side == Side::Front);
+    }
+
+    /// Takes a run for a batch, or a part of it whose rest waits on. Its caller is behind others for it.
+    pub(super) fn take(&mut self, ticket: &Ticket, part: Part) {
+        let (caller, position) = (ticket.caller, ticket.position);
+        let Some(bucket) = self.buckets.get_mut(&ticket.bucket) else { return };
+        let class = &mut bucket.classes[rank_of(ticket.priority)];
+        let Some(before) = class.get(caller, position).map(|run| load_of(position, run)) else { return };
+        let rest = part.rest.map_or(Load::default(), |(position, run)| load_of(position, &run));
+        bucket.load = bucket.load.minus(before).plus(rest);
+        let is_elsewhere = class.take(caller, position, part, &mut self.shares);
+        if is_elsewhere {
+            for (key, other) in &mut self.buckets {
+                let own = (*key == ticket.bucket).then(|| rank_of(ticket.priority));
+                let classes = other.classes.iter_mut().enumerate().filter(|(rank, _)| Some(*rank) != own);
+                classes.for_each(|(_, class)| class.pass(caller, part.charged, &mut self.shares));
+            }
+        }
+        self.end_bucket(ticket.bucket);
+    }
+
+    fn end_bucket(&mut self, key: BucketKey) {
+        if self.buckets.get(&key).is_some_and(|bucket| bucket.load.texts == 0) {
+            self.buckets.remove(&key);
+        }
+    }
+
+    /// The place of a request of so many tokens among those of its caller.
+    pub(super) fn turn(&self, ticket: &Ticket, tokens: u64) -> u64 {
+        let known = self.buckets.get(&ticket.bucket).map(|bucket| &bucket.classes[rank_of(ticket.priority)]);
+        known.unwrap_or(&Class::default()).turn(ticket.caller, tokens)
     }
 
     pub(super) fn load(&self, bucket: BucketKey) -> Option<Load> {
@@ -162,13 +170,13 @@ impl Queue {
     }
 
     pub(super) fn oldest(&self, bucket: BucketKey) -> Option<Moment> {
-        let firsts = self.buckets.get(&bucket)?.runs.iter().filter_map(|runs| runs.first_key_value());
-        firsts.map(|(_, run)| run.arrived).min()
+        let classes = self.buckets.get(&bucket)?.classes.iter();
+        classes.filter_map(Class::oldest).map(|(since, _)| since).min()
     }
 
     pub(super) fn first_request(&self, bucket: BucketKey) -> Option<RequestId> {
-        let mut firsts = self.buckets.get(&bucket)?.runs.iter().filter_map(|runs| runs.first_key_value());
-        firsts.next().map(|(_, run)| run.request)
+        let mut firsts = self.buckets.get(&bucket)?.classes.iter().filter_map(Class::first);
+        firsts.next().map(|(_, _, run)| run.request)
     }
 
     /// The runs of some buckets in their common order, from one side.
@@ -176,10 +184,11 @@ impl Queue {
         let mut cursors = Vec::new();
         for key in buckets {
             let Some(bucket) = self.buckets.get(&key) else { continue };
-            for priority in PRIORITIES {
-                let mut rest = bucket.runs[rank_of(priority)].iter();
-                if let Some(head) = step_from(&mut rest, side) {
-                    cursors.push(Cursor { bucket: key, priority, head, rest });
+            for (priority, class) in PRIORITIES.into_iter().zip(&bucket.classes) {
+                let mut rest = class.runs(side);
+                if let Some(head) = rest.next() {
+                    let oldest = class.oldest().filter(|(since, _)| aging.is_aged_since(*since));
+                    cursors.push(Cursor { bucket: key, priority, oldest, head, rest });
                 }
             }
         }
@@ -210,32 +219,43 @@ fn load_of(position: Position, run: &Run) -> Load {
 
 #[derive(Clone, Debug, Default)]
 struct Bucket {
-    /// By priority, then by arrival.
-    runs: [BTreeMap<Position, Run>; 3],
+    /// By priority.
+    classes: [Class; 3],
     load: Load,
 }
 
 impl Bucket {
     fn first(&self, aging: Aging) -> Option<Rank> {
-        let heads = PRIORITIES.iter().filter_map(|&priority| {
-            let (&position, run) = self.runs[rank_of(priority)].first_key_value()?;
-            Some(Rank::new(priority, position.among_buckets(), aging.is_aged(run)))
+        let classes = PRIORITIES.into_iter().zip(&self.classes);
+        let heads = classes.filter_map(|(priority, class)| {
+            let (since, position) = class.oldest()?;
+            if aging.is_aged_since(since) {
+                return Some(Rank::aged(Position { since, ..position }));
+            }
+            let (tag, position, _) = class.first()?;
+            Some(Rank::young(priority, tag, Position { since: Moment::START, turn: 0, ..position }))
         });
         heads.min()
     }
 }
 
-/// The order in which runs go: the aged by arrival, then the others by priority and arrival.
+/// The order in which runs go. What waits with one that is aged goes first, by how long that has waited; then the others by
+/// priority and by what their callers have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     is_young: bool,
     priority: usize,
+    tag: u64,
     position: Position,
 }
 
 impl Rank {
-    fn new(priority: Priority, position: Position, is_aged: bool) -> Self {
-        Self { is_young: !is_aged, priority: if is_aged { 0 } else { rank_of(priority) }, position }
+    fn aged(position: Position) -> Self {
+        Self { is_young: false, priority: 0, tag: 0, position }
+    }
+
+    fn young(priority: Priority, tag: u64, position: Position) -> Self {
+        Self { is_young: true, priority: rank_of(priority), tag, position }
     }
 }
 
@@ -249,38 +269,44 @@ pub(super) struct Walk<'a> {
 struct Cursor<'a> {
     bucket: BucketKey,
     priority: Priority,
-    head: (Position, &'a Run),
-    rest: btree_map::Iter<'a, Position, Run>,
+    /// The run of its class that has waited too long.
+    oldest: Option<(Moment, Position)>,
+    head: Placed<'a>,
+    rest: Runs<'a>,
+}
+
+impl Cursor<'_> {
+    fn rank(&self, aging: Aging) -> Rank {
+        let Placed { tag, position, run, .. } = self.head;
+        // Those that go on have no tags: they are in the order of their waiting.
+        let is_turn = self.bucket.phase.is_turn();
+        match self.oldest {
+            _ if is_turn && aging.is_aged(run) => Rank::aged(position),
+            _ if is_turn => Rank::young(self.priority, 0, position),
+            Some((since, oldest)) => Rank::aged(Position { since, ..oldest }),
+            None => Rank::young(self.priority, tag, position),
+        }
+    }
 }
 
 impl<'a> Iterator for Walk<'a> {
     type Item = (Ticket, &'a Run);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let aging = self.aging;
-        let rank = |cursor: &Cursor<'_>| Rank::new(cursor.priority, cursor.head.0, aging.is_aged(cursor.head.1));
-        let cursors = self.cursors.iter().enumerate().map(|(at, cursor)| (rank(cursor), at));
+        let cursors = self.cursors.iter().enumerate().map(|(at, cursor)| (cursor.rank(self.aging), at));
         let (_, at) = match self.side {
             Side::Front => cursors.min(),
             Side::Back => cursors.max(),
         }?;
         let cursor = &mut self.cursors[at];
-        let (position, run) = cursor.head;
-        let ticket = Ticket { bucket: cursor.bucket, priority: cursor.priority, position };
-        match step_from(&mut cursor.rest, self.side) {
+        let Placed { caller, position, run, .. } = cursor.head;
+        let ticket = Ticket { bucket: cursor.bucket, priority: cursor.priority, caller, position };
+        match cursor.rest.next() {
             Some(head) => cursor.head = head,
             None => drop(self.cursors.swap_remove(at)),
         }
         Some((ticket, run))
     }
-}
-
-fn step_from<'a>(runs: &mut btree_map::Iter<'a, Position, Run>, side: Side) -> Option<(Position, &'a Run)> {
-    let next = match side {
-        Side::Front => runs.next(),
-        Side::Back => runs.next_back(),
-    };
-    next.map(|(&position, run)| (position, run))
 }
 
 #[cfg(test)]
@@ -296,7 +322,8 @@ mod tests {
     };
 
     fn put(queue: &mut Queue, bucket: BucketKey, priority: Priority, arrival: u64) -> Ticket {
-        let ticket = Ticket { bucket, priority, position: Position { since: Moment::START, arrival, first: 0 } };
+        let position = Position { since: Moment::START, turn: 0, arrival, first: 0 };
+        let ticket = Ticket { bucket, priority, caller: CallerId(0), position };
         let arrived = Moment::START + Duration::from_millis(arrival);
         queue.insert(ticket, Run { request: RequestId(arrival), end: 2, tokens: 10, arrived });
         ticket
@@ -375,7 +402,8 @@ mod tests {
         let bucket = BucketKey { phase: Phase::Next(DeviceId(1)), ..BUCKET };
         for (arrival, waits_since) in [(1, 30), (2, 10), (3, 20)] {
             let since = Moment::START + Duration::from_millis(waits_since);
-            let ticket = Ticket { bucket, priority: Priority::Normal, position: Position { since, arrival, first: 0 } };
+            let position = Position { since, turn: 0, arrival, first: 0 };
+            let ticket = Ticket { bucket, priority: Priority::Normal, caller: CallerId(0), position };
             queue.insert(ticket, Run { request: RequestId(arrival), end: 1, tokens: 1, arrived: since });
         }
         assert_eq!(order(&queue, Side::Front, 50), [2, 3, 1]);

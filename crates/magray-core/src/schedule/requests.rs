@@ -6,12 +6,14 @@ use super::blame::Blame;
 use super::context::Context;
 use super::device_memory::State;
 use super::device_set::DeviceSet;
+use super::fair::Part;
 use super::jobs::{Job, Jobs};
 use super::phase::{Phase, Reach};
-use super::queue::{BucketKey, Position, Queue, Run, Side, Ticket};
+use super::queue::{BucketKey, Queue, Ticket};
+use super::run::{Position, Run, Side};
 use super::sabotage::sabotaged;
 use super::sequence::{Held, Progress, SequenceId, Status, StepBounds};
-use super::{Allowed, DeviceId, Fallback, Group, ModelId, Moment, Outcome, RequestId, Span, Step};
+use super::{Allowed, CallerId, DeviceId, Fallback, Group, ModelId, Moment, Outcome, RequestId, Span, Step};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -181,9 +183,14 @@ impl Requests {
         };
         // One that goes on has waited since its last step.
         let (since, arrived) = if phase.device().is_some() { (cx.now, cx.now) } else { (Moment::START, job.arrived) };
-        let position = Position { since, arrival: job.arrival, first: numbers.start };
-        let ticket = Ticket { bucket, priority: job.priority, position };
+        let position = Position { since, turn: 0, arrival: job.arrival, first: numbers.start };
+        // Sequences of many steps are in the order of their waiting, whoever waits for them.
+        let caller = if phase.is_turn() { CallerId::default() } else { cx.caller(job.caller, id) };
+        let mut ticket = Ticket { bucket, priority: job.priority, caller, position };
         let tokens = if phase.is_turn() { ahead } else { job.tokens_of(numbers.clone()) };
+        if !phase.is_turn() {
+            ticket.position.turn = *job.turn.get_or_insert_with(|| self.queue.turn(&ticket, job.tokens_total));
+        }
         let is_new = self.queue.insert(ticket, Run { request: id, end: numbers.end, tokens, arrived });
         job.tickets.push(ticket);
         Some((bucket, is_new))
@@ -227,20 +234,27 @@ impl Requests {
         [self.deadlines.first(), self.patience.first()].into_iter().flatten().map(|&(due, _)| due).min()
     }
 
+    /// A batch is about to be taken from this side.
+    pub(super) fn begin_batch(&mut self, side: Side) {
+        self.queue.begin_batch(side);
+    }
+
     /// Takes sequences from the front or the back of a run out of the queue and into a batch; the others of it stay.
-    pub(super) fn take(&mut self, choice: Choice, bounds: StepBounds) -> Option<Taken> {
+    pub(super) fn take(&mut self, choice: Choice, bounds: StepBounds, cx: &Context) -> Option<Taken> {
         let Choice { ticket, numbers, tokens } = choice;
-        let run = self.queue.remove(&ticket)?;
+        let run = *self.queue.get(&ticket)?;
         let job = self.jobs.step_started(run.request)?;
         job.tickets.retain(|other| *other != ticket);
+        let taken = if ticket.bucket.phase.is_turn() { tokens } else { job.tokens_of(numbers.clone()) };
         let rest = if numbers.end < run.end { numbers.end..run.end } else { ticket.position.first..numbers.start };
-        if !rest.is_empty() {
-            // Not counted anew: a long request gives many batches.
-            let tokens = run.tokens - job.tokens_of(numbers.clone());
-            let ticket = Ticket { position: Position { first: rest.start, ..ticket.position }, ..ticket };
-            self.queue.insert(ticket, Run { end: rest.end, tokens, ..run });
-            job.tickets.push(ticket);
-        }
+        let rest = (!rest.is_empty()).then(|| {
+            let position = Position { first: rest.start, ..ticket.position };
+            job.tickets.push(Ticket { position, ..ticket });
+            // Its tokens are not counted anew: a long request gives many batches.
+            (position, Run { end: rest.end, tokens: run.tokens - taken, arrived: cx.now, ..run })
+        });
+        let is_free = ticket.bucket.phase.is_turn() || sabotaged!(cx, ForgetServed);
+        self.queue.take(&ticket, Part { tokens: taken, charged: if is_free { 0 } else { taken }, rest });
         let (allowed, failed) = (job.allowed, job.failed);
         let (mut span, mut state) = (Span::Whole, None);
         if let Some(progress) = job.progress_mut(numbers.start) {

@@ -29,6 +29,16 @@ ways! {
     AnswerTwice,
     /// However long a request waits, it overtakes none.
     IgnoreAge,
+    /// All requests count as one caller's.
+    IgnoreCallers,
+    /// Each request counts as a caller's: who asks more at a time gets more.
+    ShareByRequest,
+    /// What a caller has had counts for nothing.
+    ForgetServed,
+    /// Batches take as long as is efficient, whoever waits.
+    OverlongBatch,
+    /// Requests wait however long it takes.
+    IgnoreWait,
     /// More is taken than the bounds allow.
     IgnoreLimits,
     /// Devices that are out of rotation get batches.

@@ -14,6 +14,7 @@ use super::status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
 use crate::executors::ExecutorModel;
+use crate::executors::cpu::TOKENS_EACH;
 use crate::executors::cuda::tokens_a_pass;
 use crate::health::{HealthSample, HealthSource, Monitor, MonitorOptions, NvmlSource};
 use crate::spec::ModelSpec;
@@ -78,6 +79,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         location: Location::InProcess,
         slots: CPU_SLOTS,
         batch_tokens_max: CPU_BATCH_TOKENS,
+        batch_tokens_least: (models.packer.cpu().pool().threads() * TOKENS_EACH) as u32,
         memory: Budget::UNBOUNDED,
     };
     let gpu = |gpu: &Gpu| DeviceSpec {
@@ -85,6 +87,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         location: Location::Worker,
         slots: gpu_slots(options),
         batch_tokens_max: gpu_tokens,
+        batch_tokens_least: 1,
         memory: gpu.memory(options.encoder.gpu.rules.memory_limit_bytes),
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();

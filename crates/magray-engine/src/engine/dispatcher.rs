@@ -14,8 +14,8 @@ use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
 use magray_core::Reason;
 use magray_core::schedule::{
-    Allowed, Change, DeviceId, DeviceState, Event, Fallback, Group, Machine, ModelId, ModelView, Moment, Refused,
-    Report, Request, RequestId, Residency, Sequence, Sketch, View,
+    Allowed, CallerId, Change, DeviceId, DeviceState, Event, Fallback, Group, Machine, ModelId, ModelView, Moment,
+    Refused, Report, Request, RequestId, Residency, Sequence, Sketch, View,
 };
 use state::{Effect, Generated, Pending, State};
 use std::cell::Cell;
@@ -92,10 +92,10 @@ impl Dispatcher {
             return id;
         }
         let group = Group { model: ModelId(work.model as u32), key: batch_key(&work) };
-        let (priority, allowed) = (work.priority, work.allowed);
+        let (caller, priority, allowed) = (work.caller, work.priority, work.allowed);
         let deadline = work.deadline.map(|within| now + within);
         state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer, generated: None });
-        let request = Request { id, group, sequences, priority, deadline, allowed };
+        let request = Request { id, group, sequences, caller, priority, deadline, allowed };
         self.step(state, Event::Submitted(request), now);
         id
     }
@@ -120,7 +120,8 @@ impl Dispatcher {
         state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer, generated });
         let group = Group { model: ModelId(model as u32), key: GENERATED_KEY };
         let deadline = deadline.map(|within| now + within);
-        let request = Request { id, group, sequences: vec![sequence], priority, deadline, allowed };
+        let (caller, sequences) = (CallerId::default(), vec![sequence]);
+        let request = Request { id, group, sequences, caller, priority, deadline, allowed };
         self.step(state, Event::Submitted(request), now);
         id
     }

@@ -102,8 +102,8 @@ pub use crate::executors::ModelSource;
 pub use crate::gpu::MemoryStats;
 pub use crate::worker::{Attempt, Outcome, Sandbox};
 pub use magray_core::schedule::{
-    Allowed, Batching, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView, Moment, Options,
-    Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, UnknownPriority,
+    Allowed, Batching, CallerId, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView, Moment,
+    Options, Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, Slices, UnknownPriority,
 };
 
 use crate::encoder::LoadError;

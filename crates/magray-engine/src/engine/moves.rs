@@ -205,8 +205,8 @@ mod tests {
     use magray_core::Precision;
     use magray_core::ledger::Budget;
     use magray_core::schedule::{
-        Action, Allowed, DeviceId, DeviceKind, DeviceSpec, Ending, Event, Group, Machine, ModelId, ModelPlan, Moment,
-        Options, Request, RequestId, Sequence,
+        Action, Allowed, CallerId, DeviceId, DeviceKind, DeviceSpec, Ending, Event, Group, Machine, ModelId, ModelPlan,
+        Moment, Options, Request, RequestId, Sequence,
     };
 
     const GPU: DeviceId = DeviceId(1);
@@ -222,6 +222,7 @@ mod tests {
                 location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
                 slots: 1,
                 batch_tokens_max: 64,
+                batch_tokens_least: 1,
                 memory: Budget::UNBOUNDED,
             };
             let plan = ModelPlan { bytes: 1, is_preloaded: false, ..ModelPlan::default() };
@@ -256,6 +257,7 @@ mod tests {
                 id: RequestId(1),
                 group: Group { model: MODEL, key: 0 },
                 sequences: vec![Sequence::one_step(1)],
+                caller: CallerId(0),
                 priority: Priority::Normal,
                 deadline: None,
                 allowed: Allowed::Gpu,

@@ -3,7 +3,7 @@
 
 use crate::encoder::EmbedError;
 use crate::tokenize::Encoded;
-use magray_core::schedule::{Allowed, Priority, Refused};
+use magray_core::schedule::{Allowed, CallerId, Priority, Refused};
 use magray_core::{DeviceName, Precision, Reason};
 use std::ops::Range;
 use std::time::Duration;
@@ -19,6 +19,8 @@ pub struct Work {
     pub skip: usize,
     /// What is wanted of each text.
     pub output: Output,
+    /// Who waits for it: callers share the devices, whatever the number of their requests.
+    pub caller: CallerId,
     /// How urgent it is.
     pub priority: Priority,
     /// After this time the answer is not wanted any more.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Small enough for activations to stay near a core, large enough to use each weight often. On AMX a thread took 54 ms for
 /// 12 texts of 128 tokens with 128 here, 42 with 256 and 384, 43 with 512, 49 with 768 (the least of many runs).
-const TOKENS_EACH: usize = 256;
+pub(crate) const TOKENS_EACH: usize = 256;
 /// A thread of its own reads all the weights: below this that should take longer than the arithmetic (an estimate).
 const TOKENS_LEAST: usize = 48;
 /// Bounds the memory of activations when all threads share a chunk.

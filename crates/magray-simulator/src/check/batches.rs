@@ -5,10 +5,11 @@ use super::requests::{Last, Ledger};
 use super::rule::{Broken, Rule, Verdict, holds};
 use super::workers::Workers;
 use magray_core::schedule::{
-    BatchId, Batching, DeviceId, DeviceSpec, DeviceState, Failure, Group, KillCause, Location, ModelId, ModelView,
-    Moment, Residency, Span, Step, View,
+    BatchId, Batching, DeviceId, DeviceKind, DeviceSpec, DeviceState, Failure, Group, KillCause, Location, ModelId,
+    ModelView, Moment, Residency, Sizing, Span, Step, View,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Successful batches after which a device whose memory was full gets larger ones again.
 const CAP_LASTS: u32 = 8;
@@ -54,6 +55,8 @@ pub(crate) struct New<'a> {
     pub(crate) device: DeviceId,
     pub(crate) batch: BatchId,
     pub(crate) steps: &'a [Step],
+    /// How long the machine expects it to take.
+    pub(crate) expected: Duration,
 }
 
 impl Batches {
@@ -99,7 +102,7 @@ impl Batches {
     }
 
     pub(crate) fn start(&mut self, new: New<'_>, ledger: &mut Ledger, now: Moment) -> Verdict {
-        let New { device, batch, steps } = new;
+        let New { device, batch, steps, expected } = new;
         holds(self.used.insert(batch), Rule::TextsOnce, || format!("the name of batch {} is used twice", batch.0))?;
         let mut entry = Batch {
             device,
@@ -121,6 +124,7 @@ impl Batches {
             entry.group = group;
         }
         self.judge_bounds(batch, &entry)?;
+        self.judge_time(batch, &entry, expected)?;
         self.running.insert(batch, entry);
         self.fresh.push(batch);
         let slots = self.specs[usize::from(device.0)].slots;
@@ -155,6 +159,7 @@ impl Batches {
         let is_alike = entry.is_generated() == (step.span != Span::Whole);
         holds(is_alike, Rule::Steps, || format!("{step:?} of batch {} is not a step of its sequence", batch.0))?;
         entry.running += 1;
+        entry.started = Some(into.started);
         into.texts += step.sequences.end - step.sequences.start;
         Ok(entry.request.group)
     }
@@ -171,6 +176,18 @@ impl Batches {
         let cap = self.caps[at].tokens;
         holds(batch.texts == 1 || batch.tokens <= cap, Rule::MemoryCap, || {
             format!("batch {} has {} tokens, and device {at} had no memory for twice {cap}", id.0, batch.tokens)
+        })
+    }
+
+    fn judge_time(&self, id: BatchId, batch: &Batch, expected: Duration) -> Verdict {
+        let is_cpu = self.specs[usize::from(batch.device.0)].kind == DeviceKind::Cpu;
+        let is_bounded = is_cpu && batch.texts > 1 && self.batching.sizing == Sizing::Adaptive;
+        let is_turn = batch.steps.iter().any(|step| step.span != Span::Whole);
+        let Some(slices) = self.batching.slices.filter(|_| is_bounded && !is_turn) else { return Ok(()) };
+        // Where fewer texts would leave cores idle it may take twice as long.
+        let most = slices.cpu * 2 + Duration::from_micros(1);
+        holds(expected <= most, Rule::BatchTime, || {
+            format!("batch {} of {} texts is expected to take {expected:?}, and may take {most:?}", id.0, batch.texts)
         })
     }
 

@@ -3,7 +3,7 @@
 
 use super::batches::Batches;
 use super::requests::{Entry, Ledger};
-use super::rule::{Rule, Verdict, holds};
+use super::rule::{Broken, Rule, Verdict, holds};
 use super::streams::Streams;
 use super::weights::Weights;
 use magray_core::schedule::{DeviceId, DeviceSpec, DeviceState, Moment, Options, RequestId, Sizing, Step, View};
@@ -52,8 +52,8 @@ impl Idle {
         }
     }
 
-    /// A batch without any text of a request that is older than the bound and can only use this device must not start with a
-    /// later request, nor be filled with later ones of its group.
+    /// A batch must not start on the only device of a request that has waited longer than the bound, if no request of the
+    /// same group and priority as its first one has waited as long. Within a priority, callers share the devices.
     pub(crate) fn keeps_order(
         &self,
         start: &Start<'_>,
@@ -64,55 +64,40 @@ impl Idle {
     ) -> Verdict {
         let Start { device, steps } = *start;
         let at = usize::from(device.0);
-        let aged = ledger
-            .live()
-            .take_while(|entry| now.since(entry.arrived) > self.age_max)
-            .filter(|entry| !batches.is_trying(device, entry.request.group) && !entry.is_generated())
-            .find(|entry| entry.waiting > 0 && entry.is_untouched() && self.is_only_choice(entry, at));
-        let Some(aged) = aged else { return Ok(()) };
-        let is_there = |id: RequestId| steps.iter().any(|step| step.request == id);
-        if is_there(aged.request.id) {
-            return Ok(());
-        }
         let leader = ledger.entry(steps[0].request)?;
         // Who comes first in a turn, the book of sequences judges.
         if leader.is_generated() {
             return Ok(());
         }
+        let is_alike = |entry: &&Entry| {
+            let (one, other) = (&entry.request, &leader.request);
+            one.group == other.group && one.priority == other.priority && entry.waiting > 0
+        };
+        // What failed before, or may go elsewhere, has its turn for other reasons.
+        let is_plain = |entry: &Entry| entry.is_untouched() && self.is_only_choice(entry, at);
+        if ledger.live().filter(is_alike).any(|entry| !is_plain(entry)) {
+            return Ok(());
+        }
+        let is_there = |id: RequestId| steps.iter().any(|step| step.request == id);
+        let oldest = ledger.live().filter(is_alike).map(Entry::waits_since).min().unwrap_or(now);
+        let aged = ledger
+            .live()
+            .filter(|entry| now.since(entry.waits_since()) > self.age_max && entry.waits_since() < oldest)
+            .filter(|entry| !batches.is_trying(device, entry.request.group) && !entry.is_generated())
+            .find(|entry| entry.waiting > 0 && is_plain(entry) && !is_alike(entry) && !is_there(entry.request.id));
+        let Some(aged) = aged else { return Ok(()) };
         // Its model may not be there, or be on its way out: that is not to be seen from outside.
         let (model, other) = (aged.request.group.model, leader.request.group.model);
         if model != other && (weights.is_crowded() || !weights.is_there(device, model)) {
             return Ok(());
         }
-        // Requests that may go elsewhere, too, have their turn with the oldest of their group. It may do best to wait for a
-        // faster device while the youngest of them do best here.
-        let is_flexible = |entry: &Entry| !self.is_only_choice(entry, at);
-        let mut elders = ledger.live().take_while(|entry| entry.arrived <= aged.arrived);
-        let group = leader.request.group;
-        if elders.any(|elder| elder.request.group == group && elder.waiting > 0 && is_flexible(elder)) {
-            return Ok(());
-        }
-        // What failed before is started again before all others.
-        let is_earlier = |entry: &Entry| entry.arrived <= aged.arrived || !entry.is_untouched();
-        holds(is_earlier(leader), Rule::Ages, || {
-            format!(
-                "request {} waits since {:?} for device {at}, and the later request {} is started before it",
-                aged.request.id.0, aged.arrived, leader.request.id.0
-            )
-        })?;
-        if leader.request.group != aged.request.group {
-            return Ok(());
-        }
-        for step in steps {
-            let entry = ledger.entry(step.request)?;
-            holds(is_earlier(entry), Rule::Ages, || {
-                format!(
-                    "request {} waits since {:?} for device {at}, and the later request {} fills a batch before it",
-                    aged.request.id.0, aged.arrived, entry.request.id.0
-                )
-            })?;
-        }
-        Ok(())
+        let message = format!(
+            "request {} waits since {:?} for device {at}, and request {} is started before it, whose like wait since {oldest:?}",
+            aged.request.id.0,
+            aged.waits_since(),
+            leader.request.id.0
+        );
+        Err(Broken { rule: Rule::Ages, message })
     }
 
     pub(crate) fn settle(&mut self, view: &View, scene: Scene<'_>) -> Verdict {

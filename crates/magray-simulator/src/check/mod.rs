@@ -9,6 +9,7 @@ mod patience;
 mod poison;
 mod requests;
 mod rule;
+mod shares;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use patience::Patience;
 use poison::Suspects;
 use requests::Ledger;
 use rule::Verdict;
+use shares::Shares;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use streams::Streams;
@@ -45,6 +47,7 @@ pub(crate) struct Checks {
     ladder: Ladder,
     idle: Idle,
     patience: Patience,
+    shares: Shares,
 }
 
 impl Checks {
@@ -66,6 +69,7 @@ impl Checks {
             idle: Idle::new(&scenario.options, specs),
             patience: Patience::new(scenario, weights.is_crowded()),
             streams: Streams::new(scenario),
+            shares: Shares::new(scenario, weights.is_crowded()),
             weights,
         }
     }
@@ -83,8 +87,9 @@ impl Checks {
         let given_up = self.given_up_at_once(event);
         self.workers.heard(event, &self.batches, &self.weights, now);
         self.weights.heard(event, &self.batches, now);
-        self.patience.heard(event, now);
+        self.patience.heard(event);
         self.streams.heard(event, &self.batches, now);
+        self.shares.heard(event, &self.ledger);
         if let Some(device) = given_up {
             self.batches.doubt(device, KillCause::RuledOut, &mut self.ledger);
         }
@@ -114,16 +119,18 @@ impl Checks {
     /// Judges one action of the machine.
     pub(crate) fn told(&mut self, action: &Action, now: Moment) -> Verdict {
         if let Action::Free { request, sequence, .. } = action {
-            self.patience.repeats(self.streams.known((*request, *sequence)), now);
+            self.patience.repeats(self.streams.known((*request, *sequence)));
         }
         self.streams.told(action, &mut self.ledger, now)?;
         match action {
-            Action::Start { device, batch, steps, .. } => {
+            Action::Start { device, batch, steps, expected } => {
                 self.workers.may_start(*device)?;
                 self.suspects.may_share(steps, &self.ledger)?;
                 let start = idle::Start { device: *device, steps };
                 self.idle.keeps_order(&start, &self.ledger, &self.batches, &self.weights, now)?;
-                self.batches.start(batches::New { device: *device, batch: *batch, steps }, &mut self.ledger, now)?;
+                let new = batches::New { device: *device, batch: *batch, steps, expected: *expected };
+                self.batches.start(new, &mut self.ledger, now)?;
+                self.shares.started(steps, &self.ledger)?;
                 self.weights.may_start(*device, steps, &self.ledger)
             }
             Action::Complete { request, report } => {
@@ -178,6 +185,7 @@ impl Checks {
     /// Judges the state after all actions for this event.
     pub(crate) fn settle(&mut self, view: &View, now: Moment) -> Verdict {
         self.ledger.settle(view, &self.weights, now)?;
+        self.shares.judge_taken(&self.ledger)?;
         self.batches.settle(view, &self.workers)?;
         self.workers.settle(view, &self.batches, now)?;
         let Self { workers, batches, ledger, .. } = self;
@@ -188,6 +196,7 @@ impl Checks {
         let Self { ledger, batches, streams, .. } = self;
         self.idle.settle(view, idle::Scene { ledger, batches, streams, weights: &self.weights })?;
         self.patience.settle(&self.ledger, &self.batches, &self.streams, now)?;
+        self.shares.settle(&self.ledger);
         self.batches.note_rotation(view, self.weights.is_crowded());
         self.settle_accounts(view)
     }

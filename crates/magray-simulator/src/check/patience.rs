@@ -7,7 +7,6 @@ use super::rule::{Rule, Verdict, holds};
 use super::streams::Streams;
 use crate::scenario::{Cost, Model, Scenario};
 use magray_core::schedule::{Event, Moment, Sequence, Sizing};
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Bounds of waiting times.
@@ -18,12 +17,8 @@ pub(crate) struct Patience {
     slowest: Cost,
     /// Fixed delays: starting workers, and being overtaken until the request is old.
     allowance: Duration,
-    age_max: Duration,
-    /// With several models, later requests for one may be computed while an earlier one waits for another's weights.
-    are_several: bool,
-    /// Work that arrived since the queue was last empty, with its time.
-    came: VecDeque<(Moment, Duration)>,
-    came_in_all: Duration,
+    /// Work that arrived since the queue was last empty.
+    came: Duration,
 }
 
 impl Patience {
@@ -48,34 +43,29 @@ impl Patience {
                 text_us: most(|cost| cost.text_us),
             },
             allowance: batching.age_max + starts.unwrap_or_default() + loads + Duration::from_millis(50),
-            age_max: batching.age_max,
-            are_several: scenario.models.len() > 1,
-            came: VecDeque::new(),
-            came_in_all: Duration::ZERO,
+            came: Duration::ZERO,
         }
     }
 
-    pub(crate) fn heard(&mut self, event: &Event, now: Moment) {
+    pub(crate) fn heard(&mut self, event: &Event) {
         if let Event::Submitted(request) = event
             && self.is_calm
         {
             let work =
                 |one: &Sequence| self.slowest.of(u64::from(one.tokens), 1) + self.slowest.of(1, 1) * one.new_tokens_max;
-            self.came_in_all += request.sequences.iter().map(work).sum::<Duration>();
-            self.came.push_back((now, self.came_in_all));
+            self.came += request.sequences.iter().map(work).sum::<Duration>();
         }
     }
 
     /// This many tokens of a preempted sequence are to be computed again.
-    pub(crate) fn repeats(&mut self, tokens: u32, now: Moment) {
+    pub(crate) fn repeats(&mut self, tokens: u32) {
         if self.is_calm && tokens > 0 {
-            self.came_in_all += self.slowest.of(u64::from(tokens), 1);
-            self.came.push_back((now, self.came_in_all));
+            self.came += self.slowest.of(u64::from(tokens), 1);
         }
     }
 
-    /// The oldest request may wait for the work before it and for what arrived until it was old: at most all that arrived since
-    /// the queue was empty, times three for noise.
+    /// Each request waits for all that arrived since the queue was empty at most, times three for noise. How callers share
+    /// that is another book's.
     pub(crate) fn settle(&mut self, ledger: &Ledger, batches: &Batches, streams: &Streams, now: Moment) -> Verdict {
         if !self.is_calm {
             return Ok(());
@@ -83,13 +73,12 @@ impl Patience {
         if ledger.live_count() == 0 {
             // Cancelled work may still be computed; when that is over too, new requests wait for nothing.
             if batches.is_empty() {
-                self.came.clear();
-                self.came_in_all = Duration::ZERO;
+                self.came = Duration::ZERO;
             }
             return Ok(());
         }
         // A sequence of many steps waits for each of them no longer than all that came takes.
-        let bound = self.allowance + self.came_in_all * 3;
+        let bound = self.allowance + self.came * 3;
         for name in ledger.live().filter(|entry| entry.is_generated()).flat_map(|entry| streams.of(entry.request.id)) {
             let waited = streams.waits_since(name, ledger).map(|since| now.since(since));
             holds(waited.is_none_or(|waited| waited <= bound), Rule::Starves, || {
@@ -99,14 +88,9 @@ impl Patience {
         // Once started it waits for its batch only.
         let is_waiting = |entry: &&Entry| entry.waiting > 0 && !entry.is_generated();
         let Some(oldest) = ledger.live().find(is_waiting) else { return Ok(()) };
-        let old_at = oldest.arrived + self.age_max;
-        let is_before = |at: Moment| at <= old_at || self.are_several;
-        let before =
-            self.came.iter().take_while(|(at, _)| is_before(*at)).last().map_or(Duration::ZERO, |(_, sum)| *sum);
-        let bound = self.allowance + before * 3;
         holds(now.since(oldest.arrived) <= bound, Rule::Starves, || {
             let waited = now.since(oldest.arrived);
-            format!("request {} waits for {waited:?}, and the work before it takes {before:?}", oldest.request.id.0)
+            format!("request {} waits for {waited:?}, and all work takes {bound:?}", oldest.request.id.0)
         })
     }
 }

@@ -18,7 +18,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Bounds of the retry time that a refused caller is given.
-const RETRY_AFTER: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(5);
+const RETRY_AFTER: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
 /// Queue room is reserved for at most this long for a refused request.
 const KEPT_FOR: Duration = Duration::from_secs(1);
@@ -119,6 +119,7 @@ impl Ledger {
             restarted: false,
             stranded_since: None,
             last: None,
+            started: None,
             request,
         };
         let before = self.entries.insert(entry.request.id, entry);
@@ -209,10 +210,13 @@ impl Ledger {
                 // Room may be kept for a larger one that was refused, up to half of all.
                 let is_kept = self.turned_away.iter().any(|(tokens, until)| entry.tokens < *tokens && now < *until);
                 let kept = if is_kept { self.limits.tokens_max / 2 } else { 0 };
-                let is_crowded = others.requests >= self.limits.requests_max.div_ceil(2)
-                    || others.tokens > self.limits.tokens_max / 2;
-                let is_full = others.requests + 1 > self.limits.requests_max
-                    || others.tokens + entry.tokens + kept > self.limits.tokens_max
+                // A caller that holds much leaves a quarter to others.
+                let requests_max = self.limits.requests_max - self.limits.requests_max / 4;
+                let tokens_max = self.limits.tokens_max - self.limits.tokens_max / 4;
+                let is_crowded =
+                    others.requests >= requests_max.div_ceil(2) || others.tokens > self.limits.tokens_max / 2;
+                let is_full = others.requests + 1 > requests_max
+                    || others.tokens + entry.tokens + kept > tokens_max
                     || entry.request.priority == Priority::Low && is_crowded;
                 // Only the machine knows how long it would wait; in an empty queue none waits.
                 let is_long = self.limits.wait_max.is_some() && others.tokens > 0;

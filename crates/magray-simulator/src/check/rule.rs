@@ -54,8 +54,14 @@ pub enum Rule {
     Slots,
     /// Nothing waits while all devices that may compute it are idle.
     NoIdling,
-    /// A request that waited long enough goes before later ones.
+    /// What waited long enough goes before later requests of other priorities and groups.
     Ages,
+    /// While a caller waits, no other gets more of what it waits for, but for some batches.
+    Shares,
+    /// A batch of several texts on the CPU is predicted to take no longer than it may.
+    BatchTime,
+    /// No request is taken that would wait far longer than the limit.
+    Waits,
     /// Without faults, no request waits longer than the work before it takes.
     Starves,
     /// No request is refused as poison unless workers were lost with it, the last one with it alone.

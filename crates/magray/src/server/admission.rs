@@ -9,9 +9,12 @@ use std::{
     time::Duration,
 };
 
-use magray_engine::engine::{Allowed, Engine, Priority, Sketch};
+use magray_engine::engine::{Allowed, Engine, Sketch};
 
-use super::errors::{Kind, Problem};
+use super::{
+    errors::{Kind, Problem},
+    request_record::Asker,
+};
 
 #[derive(Debug)]
 pub(crate) struct Admission {
@@ -19,7 +22,9 @@ pub(crate) struct Admission {
     held: AtomicU64,
     /// Bytes in the buffers of connections that no request has read.
     unread: AtomicU64,
-    /// Tokens, estimated, of requests that have a reservation and are not in the queue yet.
+    /// Requests that have a reservation and are not in the queue yet.
+    reserved: AtomicU64,
+    /// Their tokens, estimated.
     reserved_tokens: AtomicU64,
     /// Moving average over recent requests.
     tokens_per_kib: AtomicU64,
@@ -57,6 +62,7 @@ impl Admission {
             bytes_max: bytes_max.into(),
             held: 0.into(),
             unread: 0.into(),
+            reserved: 0.into(),
             reserved_tokens: 0.into(),
             tokens_per_kib: TOKENS_PER_KIB.into(),
         }
@@ -132,9 +138,12 @@ impl Admission {
     }
 
     /// Refuses a request with a body of this size while the queue has no room for it.
-    pub(crate) fn check_queue(&self, engine: &Engine, body_bytes: u64, priority: Priority) -> Result<(), Problem> {
-        let coming = self.reserved_tokens.load(Ordering::Relaxed);
-        Ok(engine.would_take(Sketch { tokens: self.tokens_of(body_bytes), coming, priority, allowed: Allowed::Any })?)
+    pub(crate) fn check_queue(&self, engine: &Engine, body_bytes: u64, asker: Asker) -> Result<(), Problem> {
+        let (coming, coming_tokens) =
+            (self.reserved.load(Ordering::Relaxed), self.reserved_tokens.load(Ordering::Relaxed));
+        let Asker { caller, priority } = asker;
+        let (tokens, allowed) = (self.tokens_of(body_bytes), Allowed::Any);
+        Ok(engine.would_take(Sketch { caller, tokens, coming, coming_tokens, priority, allowed })?)
     }
 
     /// Keeps room in the queue for a request whose body has arrived, until it is submitted.
@@ -142,12 +151,14 @@ impl Admission {
         self: &Arc<Self>,
         engine: &Engine,
         body_bytes: u64,
-        priority: Priority,
+        asker: Asker,
     ) -> Result<QueueReservation, Problem> {
-        let tokens = self.tokens_of(body_bytes);
-        let coming = self.reserved_tokens.fetch_add(tokens, Ordering::Relaxed);
+        let (tokens, allowed) = (self.tokens_of(body_bytes), Allowed::Any);
+        let coming_tokens = self.reserved_tokens.fetch_add(tokens, Ordering::Relaxed);
+        let coming = self.reserved.fetch_add(1, Ordering::Relaxed);
         let reservation = QueueReservation { admission: Arc::clone(self), body_bytes, tokens };
-        engine.would_take(Sketch { tokens, coming, priority, allowed: Allowed::Any })?;
+        let Asker { caller, priority } = asker;
+        engine.would_take(Sketch { caller, tokens, coming, coming_tokens, priority, allowed })?;
         Ok(reservation)
     }
 }
@@ -166,6 +177,7 @@ impl QueueReservation {
 
 impl Drop for QueueReservation {
     fn drop(&mut self) {
+        self.admission.reserved.fetch_sub(1, Ordering::Relaxed);
         self.admission.reserved_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
     }
 }
@@ -231,6 +243,7 @@ mod tests {
         let admission = admission(2_000);
         let mut body = admission.enter().unwrap();
         body.grow(100).unwrap();
+        admission.reserved.store(1, Ordering::Relaxed);
         let reservation = QueueReservation { admission: Arc::clone(&admission), body_bytes: 100, tokens: 0 };
         let answer = reservation.hold_answer(10_000).unwrap();
         assert!(admission.enter().is_err());

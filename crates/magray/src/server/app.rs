@@ -11,7 +11,7 @@ use std::{
 };
 
 use http::HeaderMap;
-use magray_engine::engine::{self, Engine, Priority};
+use magray_engine::engine::{self, Engine};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
@@ -24,6 +24,7 @@ use super::{
     models::Models,
     openai_tokens::OpenAiTokens,
     reload::{Reloaded, Reloader},
+    request_record::Asker,
     traces::Traces,
     wrong_keys::WrongKeys,
 };
@@ -145,12 +146,12 @@ impl App {
         live.admit(headers, access, peer, (&self.0.wrong_keys, self.uptime()))
     }
 
-    pub(crate) fn check_queue(&self, body_bytes: u64, priority: Priority) -> Result<(), Problem> {
-        self.0.admission.check_queue(self.engine(), body_bytes, priority)
+    pub(crate) fn check_queue(&self, body_bytes: u64, asker: Asker) -> Result<(), Problem> {
+        self.0.admission.check_queue(self.engine(), body_bytes, asker)
     }
 
-    pub(crate) fn reserve_queue(&self, body_bytes: u64, priority: Priority) -> Result<QueueReservation, Problem> {
-        self.0.admission.reserve_queue(self.engine(), body_bytes, priority)
+    pub(crate) fn reserve_queue(&self, body_bytes: u64, asker: Asker) -> Result<QueueReservation, Problem> {
+        self.0.admission.reserve_queue(self.engine(), body_bytes, asker)
     }
 
     /// Reads the settings again and applies those that can change. Blocks while files are read.

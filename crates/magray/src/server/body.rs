@@ -69,7 +69,7 @@ impl FromRequest<App> for Body {
         let limits = app.limits();
         let most = limits.body_bytes_max as u64;
         let scope = request.extensions().get::<RequestScope>().filter(|scope| scope.access == Access::Compute);
-        let priority = scope.map(|scope| scope.record.priority());
+        let asker = scope.map(|scope| scope.record.asker());
         let (parts, mut body) = request.into_parts();
         let announced = body.size_hint().exact();
         let entered = match announced {
@@ -88,8 +88,8 @@ impl FromRequest<App> for Body {
         };
         match read {
             Ok(body) => {
-                if let Some(priority) = priority {
-                    reservation::keep_queue(app.reserve_queue(body.len() as u64, priority)?);
+                if let Some(asker) = asker {
+                    reservation::keep_queue(app.reserve_queue(body.len() as u64, asker)?);
                 }
                 Ok(body)
             }

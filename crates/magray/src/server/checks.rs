@@ -6,8 +6,17 @@ use std::net::IpAddr;
 
 use axum::body::HttpBody;
 use http::Request;
+use magray_engine::engine::CallerId;
 
-use super::{app::App, errors::Problem, hosts::OwnNames, keys::Access, origin::Origins, request_record::RequestRecord};
+use super::{
+    app::App,
+    errors::Problem,
+    hosts::OwnNames,
+    keys::{Access, Caller},
+    origin::Origins,
+    request_record::RequestRecord,
+    wrong_keys::Network,
+};
 use crate::config::ServerSettings;
 
 /// The names and origins that requests are checked against, beside what a reload can change.
@@ -46,9 +55,11 @@ impl Checks {
             return Ok(());
         }
         let caller = app.admit(&live, request.headers(), from.access, from.peer)?;
-        if caller.name.is_some() {
-            from.record.set_caller(caller.name.clone(), !live.may_be_urgent(&caller));
-        }
+        from.record.set_caller(
+            queue_caller(&caller, from.peer),
+            caller.name.clone(),
+            caller.name.is_some() && !live.may_be_urgent(&caller),
+        );
         if from.access == Access::Compute
             && let Some(word) = request.headers().get(PRIORITY_HEADER)
         {
@@ -59,8 +70,34 @@ impl Checks {
         // A body that is too large is refused where it is read.
         if from.access == Access::Compute && bytes <= live.limits().body_bytes_max as u64 {
             live.rates().check(caller.key, since_start)?;
-            app.check_queue(bytes, from.record.priority())?;
+            app.check_queue(bytes, from.record.asker())?;
         }
         live.rates().take(caller.key, since_start)
+    }
+}
+
+/// Who shares the queue with others: a key, whatever the number of its connections and addresses; without one, an address,
+/// of IPv6 its network.
+fn queue_caller(caller: &Caller, peer: IpAddr) -> CallerId {
+    // No network begins so.
+    const KEYS: u64 = 1 << 63;
+    CallerId(match caller.key {
+        Some(key) => KEYS | key as u64,
+        None => Network::of(peer).0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_one_caller_from_everywhere_and_an_address_is_one_without_a_key() {
+        let of = |key, peer: &str| queue_caller(&Caller { key, name: None }, peer.parse().unwrap());
+        assert_eq!(of(Some(1), "10.0.0.1"), of(Some(1), "10.0.0.2"));
+        assert_ne!(of(Some(1), "10.0.0.1"), of(Some(0), "10.0.0.1"));
+        assert_ne!(of(None, "10.0.0.1"), of(None, "10.0.0.2"));
+        assert_eq!(of(None, "10.0.0.1"), of(None, "::ffff:10.0.0.1"));
+        assert_eq!(of(None, "2001:db8::1"), of(None, "2001:db8::2"), "one network");
     }
 }

@@ -240,7 +240,7 @@ impl LogLine<'_> {
                     device = recorded.passes.last().map(|pass| tracing::field::display(pass.device)),
                     fallback = recorded.passes.iter().find_map(|pass| pass.fallback),
                     key = recorded.key.as_deref(),
-                    priority = (recorded.priority != Priority::Normal).then_some(recorded.priority.code()),
+                    priority = (recorded.asker.priority != Priority::Normal).then_some(recorded.asker.priority.code()),
                     code = self.problem.map(|problem| problem.kind.code()),
                     reason = self.problem.map(|problem| problem.message.as_str()),
                     "request"

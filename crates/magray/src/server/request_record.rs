@@ -8,7 +8,7 @@ use std::{
 
 use magray_engine::{
     DeviceName,
-    engine::{Answer, Priority},
+    engine::{Answer, CallerId, Priority},
 };
 use tracing::{Instrument, Span};
 
@@ -22,10 +22,17 @@ pub(crate) struct RequestRecord {
     span: Span,
 }
 
+/// Who computes, and how urgently: what the queue is asked by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asker {
+    pub(crate) caller: CallerId,
+    pub(crate) priority: Priority,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
     pub(crate) key: Option<Arc<str>>,
-    pub(crate) priority: Priority,
+    pub(crate) asker: Asker,
     /// Whether its caller may not ask for a high priority.
     is_held_back: bool,
     pub(crate) texts: usize,
@@ -76,9 +83,10 @@ impl RequestRecord {
         &self.span
     }
 
-    pub(crate) fn set_caller(&self, name: Option<Arc<str>>, is_held_back: bool) {
+    pub(crate) fn set_caller(&self, caller: CallerId, key: Option<Arc<str>>, is_held_back: bool) {
         let mut recorded = self.recorded();
-        recorded.key = name;
+        recorded.asker.caller = caller;
+        recorded.key = key;
         recorded.is_held_back = is_held_back;
     }
 
@@ -89,12 +97,12 @@ impl RequestRecord {
             let message = "this key may not ask for a high priority: see server.high_priority_keys";
             return Err(Problem::new(Kind::Forbidden, message));
         }
-        recorded.priority = priority;
+        recorded.asker.priority = priority;
         Ok(())
     }
 
-    pub(crate) fn priority(&self) -> Priority {
-        self.recorded().priority
+    pub(crate) fn asker(&self) -> Asker {
+        self.recorded().asker
     }
 
     pub(crate) fn add_pass(&self, pass: Pass) {
@@ -173,12 +181,12 @@ mod tests {
     #[test]
     fn a_caller_that_is_held_back_may_be_less_urgent_and_not_more() {
         let record = RequestRecord::new(Span::none());
-        assert_eq!(record.priority(), Priority::Normal);
+        assert_eq!(record.asker().priority, Priority::Normal);
         record.set_priority(Priority::High).unwrap();
-        record.set_caller(None, true);
+        record.set_caller(CallerId(1), None, true);
         assert_eq!(record.set_priority(Priority::High).unwrap_err().kind, Kind::Forbidden);
         record.set_priority(Priority::Low).unwrap();
-        assert_eq!(record.priority(), Priority::Low);
+        assert_eq!(record.asker().priority, Priority::Low);
     }
 
     #[test]

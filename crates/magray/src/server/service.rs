@@ -15,7 +15,7 @@ use super::{
     app::App,
     errors::{Kind, Problem},
     inputs::Input,
-    request_record::{Pass, ReadAt, RequestRecord},
+    request_record::{Asker, Pass, ReadAt, RequestRecord},
     reservation,
     writing::{Json, write_budget},
 };
@@ -107,7 +107,7 @@ impl App {
         let (model, texts) = (work.model, work.texts.len());
         let read = ReadAt { at: Instant::now(), took: reading };
         let record = RequestRecord::current();
-        work.priority = record.priority();
+        Asker { caller: work.caller, priority: work.priority } = record.asker();
         work.deadline.get_or_insert(self.limits().answer_within);
         // An answer that there is no room for is not computed.
         let (coming, bytes) = (reservation::take_queue(), (self.numbers(&work) * NUMBER_BYTES) as u64);

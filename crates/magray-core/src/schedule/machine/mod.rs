@@ -54,8 +54,8 @@ impl Machine {
         machine
     }
 
-    /// Whether a request of about this many tokens would be taken now, beside `coming` tokens of requests that were told so
-    /// before and are not submitted yet. One that would not is remembered as if it had been submitted.
+    /// Whether a request of about this many tokens would be taken now, beside others that were told so before and
+    /// are not submitted yet. One that would not is remembered as if it had been submitted.
     pub fn would_take(&mut self, request: &Sketch, now: Moment) -> Result<(), Refused> {
         let (admission, of) = self.for_admission();
         admission.would_take(of, request, now)

@@ -102,6 +102,7 @@ impl Machine {
         }
         let mut steps = Vec::with_capacity(runs.len());
         let fallen_back = self.outlook().fallback_to(id, group.model);
+        self.requests.begin_batch(order.side);
         for choice in runs {
             steps.extend(self.take_step(choice, id, fallen_back));
         }
@@ -140,7 +141,7 @@ impl Machine {
     ) -> Option<RunningStep> {
         let reach = choice.ticket.bucket.reach;
         let bounds = self.outlook().step_bounds(choice.ticket.bucket.group.model);
-        let Taken { step, state, allowed, failed } = self.requests.take(choice, bounds)?;
+        let Taken { step, state, allowed, failed } = self.requests.take(choice, bounds, &self.cx)?;
         if let Some(state) = state {
             let granted = self.residency.memory_mut(id).keep(step.sequence(), state, self.cx.now);
             assert!(granted.is_ok(), "a step is chosen only where its state has space: {step:?}, {granted:?}");

@@ -70,7 +70,7 @@ fn a_request_is_taken_by_what_lies_ahead_of_it_and_not_by_its_own_size() {
     // What is computed of it lies ahead of nobody any more.
     let (mut batch, mut computed) = (started.unwrap(), 0);
     while 5_000 - computed > 99 {
-        assert!(!is_taken(&mut bench, 1), "{computed} texts are computed");
+        assert!(!is_taken(&mut bench, 100), "{computed} texts are computed");
         computed += batch.texts();
         batch = compute(&mut bench, &batch).unwrap();
     }
@@ -129,8 +129,9 @@ fn those_who_were_told_to_come_count_as_if_they_were_there() {
     let mut bench = measured();
     assert!(is_taken(&mut bench, 1));
     let now = bench.now;
-    let mut would_take = |tokens, coming| {
-        let sketch = Sketch { tokens, coming, priority: Priority::Normal, allowed: Allowed::Any };
+    let mut would_take = |tokens, coming_tokens| {
+        let (caller, priority, allowed) = (CallerId(0), Priority::Normal, Allowed::Any);
+        let sketch = Sketch { caller, tokens, coming: coming_tokens / 20, coming_tokens, priority, allowed };
         bench.machine.would_take(&sketch, now).is_ok()
     };
     assert!(would_take(500, 1_000));

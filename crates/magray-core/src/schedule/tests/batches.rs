@@ -64,9 +64,9 @@ fn a_batch_keeps_to_its_bounds_and_a_large_request_is_split() {
 #[test]
 fn a_text_longer_than_a_batch_goes_alone() {
     let (mut bench, batch) = busy(Options::default());
-    let long = Request { sequences: one_steps(&[9_000]), ..bench.request(1) };
+    let long = Request { sequences: one_steps(&[9_000]), caller: CallerId(1), ..bench.request(1) };
     let (long, _) = bench.submit(long);
-    let short = bench.request(1);
+    let short = Request { caller: CallerId(2), ..bench.request(1) };
     let (short, _) = bench.submit(short);
     let first = only_start(&bench.finish(batch));
     assert_eq!(first.requests(), [long]);
@@ -74,18 +74,16 @@ fn a_text_longer_than_a_batch_goes_alone() {
 }
 
 #[test]
-fn short_texts_pass_one_that_does_not_fit_unless_it_is_old() {
-    for (wait, together) in [(Duration::ZERO, true), (Duration::from_millis(250), false)] {
-        let (mut bench, batch) = busy(Options::default());
-        let sizes = [3_000, 3_000, 30];
-        let ids = sizes.map(|tokens| {
-            let request = Request { sequences: one_steps(&[tokens]), ..bench.request(1) };
-            bench.submit(request).0
-        });
-        bench.now = bench.now + wait;
-        let first = only_start(&bench.finish(batch));
-        assert_eq!(first.requests(), if together { vec![ids[0], ids[2]] } else { vec![ids[0]] });
-    }
+fn a_short_text_of_another_caller_does_not_pass_one_that_does_not_fit() {
+    let (mut bench, batch) = busy(Options::default());
+    let ids = [3_000, 3_000, 30].map(|tokens| {
+        let request = bench.request(1);
+        let caller = CallerId(request.id.0);
+        bench.submit(Request { sequences: one_steps(&[tokens]), caller, ..request }).0
+    });
+    let first = only_start(&bench.finish(batch));
+    assert_eq!(first.requests(), [ids[0]]);
+    assert_eq!(only_start(&bench.finish(first.batch)).requests(), [ids[1], ids[2]]);
 }
 
 #[test]

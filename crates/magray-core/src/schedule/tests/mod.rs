@@ -3,6 +3,7 @@
 
 mod admission;
 mod batches;
+mod callers;
 mod placement;
 mod poison;
 mod properties;
@@ -37,6 +38,7 @@ impl Bench {
             location: Location::InProcess,
             slots: 1,
             batch_tokens_max: 4_096,
+            batch_tokens_least: 1,
             memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },
         }];
         specs.extend(vec![
@@ -45,6 +47,7 @@ impl Bench {
                 location: Location::Worker,
                 slots: 2,
                 batch_tokens_max: 16_384,
+                batch_tokens_least: 1,
                 memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },
             };
             gpus
@@ -134,6 +137,7 @@ impl Bench {
             id: RequestId(self.next_request),
             group: Group { model: crate::schedule::ModelId(0), key: 0 },
             sequences: vec![Sequence::one_step(20); texts],
+            caller: CallerId(0),
             priority: Priority::Normal,
             deadline: None,
             allowed: Allowed::Any,

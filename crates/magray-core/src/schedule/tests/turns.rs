@@ -9,6 +9,7 @@ fn bench(kv_max: u64, turn_max: Duration) -> Bench {
         location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
         slots: 2,
         batch_tokens_max: 4_096,
+        batch_tokens_least: 1,
         memory: Budget { kv_max, ..Budget::UNBOUNDED },
     };
     let generation = Generation { turn_max, unread_max: 4 };

@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     pub(super) restarted: bool,
     pub(super) stranded_since: Option<Moment>,
     pub(super) last: Option<Last>,
+    /// When a text of it was started last.
+    pub(crate) started: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,17 @@ impl Entry {
             Allowed::Rather(device) => usize::from(device.0) == at || kind == DeviceKind::Cpu,
         };
         is_allowed && self.has_space.get(at).is_some_and(|has_space| *has_space)
+    }
+
+    /// Since when it waits: since it came, or since a part of it was started.
+    pub(crate) fn waits_since(&self) -> Moment {
+        self.started.unwrap_or(self.arrived)
+    }
+
+    /// Its tokens that are not computed.
+    pub(crate) fn left(&self) -> u64 {
+        let open = self.texts.iter().zip(&self.request.sequences).filter(|(text, _)| **text != Text::Done);
+        open.map(|(_, sequence)| u64::from(sequence.tokens)).sum()
     }
 
     /// Whether its sequences have many steps.

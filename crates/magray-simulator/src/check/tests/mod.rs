@@ -8,9 +8,9 @@ use crate::load::{Arrivals, Demand, Load, Shape};
 use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use magray_core::ledger::{Budget, MemoryReport};
 use magray_core::schedule::{
-    Action, Allowed, BatchId, Change, DeviceId, DeviceKind, DeviceSpec, DeviceState, DeviceView, Ending, Event,
-    Failure, Fallback, Group, KillCause, Limits, Location, ModelId, ModelPlan, ModelView, Moment, Options, Priority,
-    Refused, Report, Request, RequestId, Sequence, Span, Step, View,
+    Action, Allowed, BatchId, CallerId, Change, DeviceId, DeviceKind, DeviceSpec, DeviceState, DeviceView, Ending,
+    Event, Failure, Fallback, Group, KillCause, Limits, Location, ModelId, ModelPlan, ModelView, Moment, Options,
+    Priority, Refused, Report, Request, RequestId, Sequence, Span, Step, View,
 };
 use std::time::Duration;
 
@@ -49,6 +49,7 @@ impl Books {
                 location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
                 slots: 2,
                 batch_tokens_max: 100,
+                batch_tokens_least: 1,
                 memory: Budget { memory_max: memory_max(kind), context: 0, kv_max: 0 },
             },
             cost: Cost { fixed_us: 1.0, token_us: 1.0, text_us: 1.0 },
@@ -103,6 +104,7 @@ impl Books {
             id: RequestId(id),
             group: Group { model: MODEL, key: 1 },
             sequences: tokens.iter().map(|tokens| Sequence::one_step(*tokens)).collect(),
+            caller: CallerId(0),
             priority: Priority::Normal,
             deadline: None,
             allowed,
@@ -244,7 +246,7 @@ fn a_refusal_without_its_reason_is_found() {
     let mut books = Books::new();
     (0..3).for_each(|id| books.submit(id, &[10]));
     let mut refuse = |retry_after| books.told(Action::Refuse { request: RequestId(2), refused: full(retry_after) });
-    breaks(refuse(Duration::from_secs(60)), Rule::HonestRefusal);
+    breaks(refuse(Duration::from_secs(61)), Rule::HonestRefusal);
     assert_eq!(refuse(Duration::from_secs(1)), Ok(()));
 }
 

@@ -35,6 +35,7 @@ fn bench_of(gpus: usize, room_gib: u64, plans: &[ModelPlan], options: Options) -
             location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
             slots,
             batch_tokens_max: 16_384,
+            batch_tokens_least: 1,
             memory,
         }
     };

@@ -22,6 +22,7 @@ use crate::{
         mcp::{self, McpArgs},
         models::{self, ModelsArgs},
         pull::{self, PullArgs},
+        rerank::{self, RerankArgs},
         serve::{self, ServeArgs},
         similarity::{self, SimilarityArgs},
         worker,
@@ -35,6 +36,7 @@ Examples:
   magray embed \"hello world\"                    the model is pulled on first use
   magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
   magray similarity \"a cat\" \"a kitten\"
+  magray rerank \"meow\" \"a car\" \"a kitten\"      the best first
   magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
   magray bench embed --batch 1,32 --tokens 128
   magray gpu info                               GPUs, and which device is chosen and why
@@ -61,6 +63,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Turn texts into vectors
     Embed(EmbedArgs),
+    /// Put documents in the order in which they answer a query
+    Rerank(RerankArgs),
     /// Serve embeddings and reranking through HTTP
     Serve(ServeArgs),
     /// Give agents tools to embed, rerank and control the GPUs: the model context protocol on stdin and stdout
@@ -92,6 +96,7 @@ impl Command {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             Self::Embed(args) => embed::run(args, context),
+            Self::Rerank(args) => rerank::run(&args, context),
             Self::Serve(args) => serve::run(&args, context),
             Self::Mcp(args) => mcp::run(&args, context),
             Self::Similarity(args) => similarity::run(&args, context),

@@ -15,6 +15,7 @@ use crate::{
     control::{AskError, RefusalCode},
     input::InputError,
     output::OutputError,
+    remote::RemoteError,
     server::StartError,
 };
 
@@ -50,6 +51,8 @@ pub(crate) enum Failure {
     Embed(#[from] EmbedError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     #[error("the system refused a thread: {0}")]
     Thread(std::io::Error),
     #[error(transparent)]
@@ -84,6 +87,9 @@ impl Failure {
             Self::Ledger(_) => Exit::Disk,
             Self::Embed(error) => exit_of_embed(error),
             Self::Engine(error) => exit_of_engine(error),
+            Self::Remote(RemoteError::Unreachable { .. }) => Exit::NoEngine,
+            Self::Remote(RemoteError::Refused { status: 404, .. }) => Exit::Model,
+            Self::Remote(_) => Exit::NotDone,
             Self::Thread(_) => Exit::Internal,
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
             Self::Worker(_) => Exit::Internal,

@@ -14,6 +14,7 @@ mod interrupt;
 mod logging;
 mod model;
 mod output;
+mod remote;
 mod server;
 mod session;
 

@@ -9,7 +9,7 @@ use magray_engine::{
     spec::{ModelSpec, Task},
 };
 
-use crate::{config::Config, console::Console, exit::Failure, model};
+use crate::{config::Config, console::Console, exit::Failure, model, output::Origin};
 
 /// A GPU may compile its kernels when it starts for the first time.
 const STARTED_WITHIN: Duration = Duration::from_secs(120);
@@ -112,10 +112,12 @@ impl Session {
         }
     }
 
-    pub(crate) fn describe(&self, answer: &Answer) -> String {
-        let (device, precision, status) = (answer.device, answer.precision, self.engine.status());
-        let of_gpu = status.devices.into_iter().find(|known| known.name == device).and_then(|known| known.hardware);
-        match of_gpu {
+    /// The device that computed, with its name or threads.
+    pub(crate) fn describe(&self, origin: &Origin) -> String {
+        let (device, status) = (&origin.device, self.engine.status());
+        let precision = origin.precision.as_deref().unwrap_or_default();
+        let known = status.devices.into_iter().find(|known| known.name.to_string() == *device);
+        match known.and_then(|known| known.hardware) {
             Some(name) => format!("{device} ({name}, {precision})"),
             None => format!("{device} ({}, {precision}, threads: {})", status.cpu.path, status.cpu.threads),
         }

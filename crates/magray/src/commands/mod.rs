@@ -9,7 +9,9 @@ pub(crate) mod gpu;
 pub(crate) mod mcp;
 pub(crate) mod models;
 pub(crate) mod pull;
+pub(crate) mod rerank;
 pub(crate) mod serve;
+mod server_args;
 pub(crate) mod similarity;
 pub(crate) mod worker;
 

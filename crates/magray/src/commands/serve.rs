@@ -70,7 +70,7 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 pub(super) struct ServedArgs {
     /// Model to use; may be given several times, the first is the default [default: the setting model.name]
-    #[arg(long = "model", value_name = "MODEL")]
+    #[arg(short, long = "model", value_name = "MODEL")]
     models: Vec<String>,
     /// Where to compute: auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID
     #[arg(long, value_name = "DEVICE")]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
 use magray_engine::store::DEFAULT_ENDPOINT;
 
-use super::{Config, ConfigError, Value};
+use super::{Config, ConfigError, Source, Value};
 use crate::logging::LogFormat;
 
 #[derive(Clone, Debug)]
@@ -70,6 +70,16 @@ impl Config {
                 token.source, endpoint.source
             )
         })
+    }
+
+    /// The model, where one was chosen.
+    pub(crate) fn model_if_set(&self) -> Option<String> {
+        self.text("model.name").filter(|_| self.entry("model.name").source != Source::Default)
+    }
+
+    /// The key that commands give to a server.
+    pub(crate) fn api_key(&self) -> Option<String> {
+        self.text("client.api_key")
     }
 
     pub(crate) fn cpu(&self) -> CpuSettings {

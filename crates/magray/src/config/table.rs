@@ -122,6 +122,10 @@ const GENERAL: &[Setting] = &[
         "The longest text that is accepted, in bytes.",
     )
     .flag("--max-text-bytes"),
+    Setting::trusted("client.api_key", Kind::Text, "", "The key that `--server` of a command is given.")
+        .env(&["MAGRAY_API_KEY"])
+        .unset_as("none")
+        .secret(),
     Setting::harmless(
         "queue.requests_max",
         Kind::Whole { min: 1, max: 10_000_000 },

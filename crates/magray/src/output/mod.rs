@@ -132,6 +132,15 @@ pub(crate) fn print(answer: &str) -> Result<(), OutputError> {
     out.finish()
 }
 
+/// A text with its control characters escaped: they could steer a terminal.
+pub(crate) fn safe(text: &str) -> String {
+    let shown = |character: char| match character.is_control() {
+        true => character.escape_default().to_string(),
+        false => character.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
 /// Lines up columns, all but the last padded to the widest cell.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -11,6 +11,7 @@ use super::{
     number,
     parquet::Parquet,
     row::{Layout, Row},
+    safe,
 };
 
 pub(crate) struct Rows {
@@ -88,18 +89,10 @@ fn write_preview(out: &mut dyn Write, row: &Row<'_>) -> io::Result<()> {
     for value in row.vector.iter().take(VALUES) {
         write!(out, "{value:.4}, ")?;
     }
-    // Control characters of a text could steer the terminal: they are shown escaped.
-    let start: String = row.text.chars().take(CHARS).flat_map(shown).collect();
+    let start: String = row.text.chars().take(CHARS).collect();
+    let start = safe(&start);
     let dots = if row.text.chars().nth(CHARS).is_some() { "..." } else { "" };
     writeln!(out, "...]  {start}{dots}")
-}
-
-fn shown(character: char) -> impl Iterator<Item = char> {
-    let (plain, escaped) = match character.is_control() {
-        true => (None, Some(character.escape_default())),
-        false => (Some(character), None),
-    };
-    plain.into_iter().chain(escaped.into_iter().flatten())
 }
 
 fn write_values(out: &mut dyn Write, vector: &[f32]) -> io::Result<()> {

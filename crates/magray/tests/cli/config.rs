@@ -28,6 +28,7 @@ fn values_show_where_they_came_from() {
         embed.precision int8 file HOME/here/magray.yaml:2
         embed.prompt default default
         embed.max_text_bytes 1048576 default
+        client.api_key none default
         queue.requests_max 16384 default
         queue.tokens_max 4194304 default
         faults.plan none default
@@ -44,6 +45,7 @@ fn values_show_where_they_came_from() {
         server.admin_keys none default
         server.admin_keys_file none default
         server.requests_per_minute none default
+        server.high_priority_keys none default
         server.tls_cert none default
         server.tls_key none default
         server.cors_origins none default

@@ -15,6 +15,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
 
         Commands:
           embed       Turn texts into vectors
+          rerank      Put documents in the order in which they answer a query
           serve       Serve embeddings and reranking through HTTP
           mcp         Give agents tools to embed, rerank and control the GPUs: the model context protocol on
                       stdin and stdout
@@ -37,6 +38,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           magray embed "hello world"                    the model is pulled on first use
           magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
           magray similarity "a cat" "a kitten"
+          magray rerank "meow" "a car" "a kitten"      the best first
           magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
           magray bench embed --batch 1,32 --tokens 128
           magray gpu info                               GPUs, and which device is chosen and why
@@ -63,6 +65,7 @@ fn every_command_has_examples() {
     let home = Home::new();
     for command in [
         &["embed"][..],
+        &["rerank"],
         &["serve"],
         &["similarity"],
         &["bench", "embed"],
@@ -95,6 +98,10 @@ fn mistakes_in_the_command_line_end_with_2() {
         &["embed", "x", "-f", "y"],
         &["embed", "x", "--format", "xml"],
         &["similarity", "only one"],
+        &["rerank"],
+        &["rerank", "query", "document", "--top", "0"],
+        &["embed", "x", "--server", "http://127.0.0.1:1", "--device", "cpu"],
+        &["embed", "x", "--parallel", "2"],
         &["bench", "embed", "--batch", "0"],
         &["bench", "embed", "--tokens", "8", "--ragged"],
         &["bench", "embed", "--seconds", "-1"],

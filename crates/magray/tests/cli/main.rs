@@ -10,6 +10,8 @@ mod health;
 mod help;
 mod hostile_folder;
 mod refusals;
+mod remote;
+mod rerank;
 mod resume;
 mod runner;
 mod store;

@@ -6,6 +6,7 @@ use std::{
     fs,
     io::{Read, Write},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use expect_test::expect;
@@ -33,7 +34,7 @@ impl Home {
         let records = || fs::read_to_string(&journal).unwrap_or_default().lines().count();
         while records() < windows + 1 {
             assert!(child.try_wait().unwrap().is_none(), "it ended");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(5));
         }
         child.stdin = Some(stdin);
         child

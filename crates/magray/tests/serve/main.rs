@@ -19,6 +19,7 @@ mod openai;
 mod pages;
 mod priority;
 mod reload;
+mod remote;
 mod rig;
 mod rough;
 mod settings;

@@ -1,6 +1,8 @@
 //! `magray embed`: texts in, vectors out, a bounded window at a time.
 //! Never holds the whole input, never cuts a text without saying so.
 
+mod backend;
+mod progress;
 mod resume;
 mod totals;
 mod windows;
@@ -9,7 +11,7 @@ use std::{
     ffi::OsString,
     io::IsTerminal,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64, mpsc::Receiver},
+    sync::mpsc::Receiver,
     time::Instant,
 };
 
@@ -18,13 +20,18 @@ use indicatif::ProgressBar;
 use magray_engine::engine::EngineError;
 
 use self::{
+    backend::{Backend, Computed},
+    progress::Progress,
     resume::Start,
     totals::Totals,
-    windows::{Progress, Reading, Window},
+    windows::{Reading, Window},
 };
 use super::Context;
 use crate::{
-    commands::compute_args::{ComputeArgs, flag},
+    commands::{
+        compute_args::{ComputeArgs, flag},
+        server_args::ServerArgs,
+    },
     config::{Config, FlagValue},
     console::Console,
     exit::Failure,
@@ -43,6 +50,7 @@ Examples:
   magray embed -f crawl.jsonl --on-error skip --output vectors.parquet
   magray embed -f crawl.jsonl --on-error skip --output vectors.parquet --resume
   magray embed -f questions.jsonl --prompt query --json
+  MAGRAY_API_KEY=... magray embed -f texts.txt --server https://embed.example.com --parallel 8 --output vectors.npy
 
 Each line of a file is one text and gets one vector; an empty line is the empty text. \
 With --jsonl (or a file named .jsonl) a line is a JSON string, or an object with \"text\" (--text-field names another \
@@ -71,6 +79,11 @@ pub(crate) struct EmbedArgs {
     on_error: Option<OnError>,
     #[command(flatten)]
     compute: ComputeArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Requests that the server is sent at once, such as 8
+    #[arg(long, value_name = "N", requires = "server", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    parallel: u8,
     /// Prompt of the model to put before each text [default: the model's own, if any]
     #[arg(long, value_name = "NAME")]
     prompt: Option<String>,
@@ -117,17 +130,19 @@ pub(crate) fn run(args: EmbedArgs, context: &Context) -> Result<(), Failure> {
         context.console.note(format_args!("all {} texts were there already", totals.texts));
         return Ok(());
     }
-    let session = Session::open(&config, texts.bytes_total(), &context.console)?;
+    let backend = match args.server.remote(&config) {
+        Some(remote) => Backend::Server { remote, parallel: args.parallel.into(), prompt: settings.prompt.clone() },
+        None => {
+            let session = Session::open(&config, texts.bytes_total(), &context.console)?;
+            Backend::Here { session: Box::new(session), notices: Notices::default() }
+        }
+    };
     let rows = Rows::start(format, sink, layout)?;
-    let progress = progress_for(&texts, &start, rows.are_shown(), &context.console);
-    let bar = progress.bar.clone();
-    let names = texts.names().to_vec();
-    let embedding = Embedding { session: &session, rows, names, layout, totals, notices: Notices::default() };
-    let (engine, threads, digest) = (session.engine().clone(), session.threads(), start.digest);
-    let reading = Reading { engine, threads, prompt: settings.prompt, texts, digest, progress };
-    embedding.run(reading.start(start.first, start.bytes_before)?, &bar, &context.console)?;
-    session.leave();
-    Ok(())
+    let progress = Progress::of(&texts, &start, rows.are_shown(), &context.console);
+    let (bar, names) = (progress.bar.clone(), texts.names().to_vec());
+    let reading = Reading { to: backend.submitter(settings.prompt)?, texts, digest: start.digest, progress };
+    let embedding = Embedding { backend, rows, names, layout, totals };
+    embedding.run(reading.start(start.first, start.bytes_before)?, &bar, &context.console)
 }
 
 impl EmbedArgs {
@@ -141,14 +156,20 @@ impl EmbedArgs {
     /// What decides the bytes of the output, beside the texts themselves.
     fn recipe(&self, format: Format, texts: &Texts, config: &Config, console: &Console) -> Result<Recipe, Failure> {
         let settings = config.embed();
-        let (name, folder) = (config.model()?.name, model::stored_folder(config, console)?);
+        let model = match self.server.remote(config) {
+            Some(remote) => format!("{} of {}", remote.model().unwrap_or("the default"), remote.url()),
+            None => {
+                let folder = model::stored_folder(config, console)?;
+                format!("{} ({})", config.model()?.name, model::fingerprint(&folder).map_err(Failure::Model)?)
+            }
+        };
         let files = match texts.names() {
             [_] => "one".to_owned(),
             several => several.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         };
         let entries = [
             ("magray", env!("CARGO_PKG_VERSION").to_owned()),
-            ("model", format!("{name} ({})", model::fingerprint(&folder).map_err(Failure::Model)?)),
+            ("model", model),
             ("device", settings.device.to_string()),
             ("precision", settings.precision.to_string()),
             ("prompt", settings.prompt.unwrap_or_else(|| "the default".to_owned())),
@@ -201,17 +222,16 @@ fn writes_to_terminal(output: Option<&Path>) -> bool {
     output.is_none_or(|path| path == Path::new("-")) && std::io::stdout().is_terminal()
 }
 
-struct Embedding<'a> {
-    session: &'a Session,
+struct Embedding {
+    backend: Backend,
     rows: Rows,
     /// The inputs that texts name by their numbers.
     names: Vec<InputName>,
     layout: Layout,
     totals: Totals,
-    notices: Notices,
 }
 
-impl Embedding<'_> {
+impl Embedding {
     fn run(
         mut self,
         windows: Receiver<Result<Window, Failure>>,
@@ -227,25 +247,25 @@ impl Embedding<'_> {
         bar.finish_and_clear();
         self.rows.finish()?;
         let seconds = started.elapsed().as_secs_f64();
-        self.totals.report(self.session.spec().max_tokens, seconds, console);
+        self.totals.report(self.backend.tokens_max(), seconds, console);
+        self.backend.leave();
         Ok(())
     }
 
     fn write(&mut self, window: &Window, console: &Console) -> Result<(), Failure> {
         let mut texts = window.texts.iter();
         for request in &window.requests {
-            let answer = request.answer.recv().unwrap_or(Err(EngineError::Draining));
-            let answer = self.session.take(answer)?;
-            self.notices.tell(&answer, self.session, console);
-            let origin = &Origin::of(&answer);
+            let computed = request.answer.recv().unwrap_or(Computed::Here(Err(EngineError::Draining)));
+            let vectors = self.backend.take(computed, console)?;
             let mut truncated = request.truncated.iter().copied().peekable();
-            for (at, (text, vector)) in texts.by_ref().take(request.texts).zip(answer.rows()).enumerate() {
+            for (at, (text, vector)) in texts.by_ref().take(request.texts).zip(vectors.rows()).enumerate() {
                 let is_truncated = truncated.next_if_eq(&at).is_some();
-                self.write_row(text, vector, is_truncated, origin)?;
+                self.write_row(text, vector, is_truncated, &vectors.origin)?;
             }
-            self.totals.tokens += answer.tokens as u64;
+            self.totals.tokens += vectors.tokens;
+            self.totals.note_cut_by_server(vectors.cut_by_server);
             if self.totals.on.is_empty() {
-                self.totals.on = self.session.describe(&answer);
+                self.totals.on = self.backend.describe(&vectors.origin);
             }
         }
         match window.texts.is_empty() {
@@ -265,17 +285,4 @@ impl Embedding<'_> {
         }
         Ok(())
     }
-}
-
-/// A bar for long inputs: a short one is done before a bar could be read.
-fn progress_for(texts: &Texts, start: &Start, shows_rows: bool, console: &Console) -> Progress {
-    const LONG_BYTES: u64 = 256 << 10;
-    let is_short = texts.bytes_total().is_some_and(|bytes| bytes < LONG_BYTES);
-    let done = Arc::new(AtomicU64::new(start.texts_before));
-    // Rows that scroll by are progress enough, and a bar between them would garble both.
-    let bar = match is_short || shows_rows {
-        true => ProgressBar::hidden(),
-        false => console.texts_bar(texts.bytes_total(), start.bytes_before, done.clone()),
-    };
-    Progress { bar, texts: done }
 }

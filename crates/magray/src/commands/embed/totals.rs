@@ -38,6 +38,11 @@ impl Totals {
         }
     }
 
+    /// Counts texts that a server has cut.
+    pub(super) fn note_cut_by_server(&mut self, texts: u64) {
+        self.truncated += texts;
+    }
+
     /// Counts lines that were left out, and names the first of them.
     pub(super) fn note_skipped(&mut self, skipped: &Skipped, console: &Console) {
         let named = Skipped::NAMED_MAX.saturating_sub(self.skipped as usize);
@@ -47,18 +52,21 @@ impl Totals {
         self.skipped += skipped.lines;
     }
 
-    pub(super) fn report(&self, tokens_max: usize, seconds: f64, console: &Console) {
+    pub(super) fn report(&self, tokens_max: Option<usize>, seconds: f64, console: &Console) {
         if self.skipped > 0 {
             let lines = if self.skipped == 1 { "line was" } else { "lines were" };
             console.warn(format_args!("{} bad {lines} skipped", self.skipped));
         }
         if self.truncated > 0 {
-            let more = if self.truncated as usize > self.truncated_lines.len() { ", ..." } else { "" };
+            let limit = tokens_max.map_or_else(|| " the tokens".to_owned(), |limit| format!(" the {limit} tokens"));
+            let at = match self.truncated_lines.as_slice() {
+                [] => String::new(),
+                lines if self.truncated as usize > lines.len() => format!(" (at {}, ...)", lines.join(", ")),
+                lines => format!(" (at {})", lines.join(", ")),
+            };
             console.warn(format_args!(
-                "{} of {} texts were longer than the {tokens_max} tokens that the model reads and were cut (at {}{more})",
-                self.truncated,
-                self.texts,
-                self.truncated_lines.join(", "),
+                "{} of {} texts were longer than{limit} that the model reads and were cut{at}",
+                self.truncated, self.texts,
             ));
         }
         let texts = self.texts - self.texts_before;

@@ -1,16 +1,13 @@
-//! Reads texts ahead and hands them to the engine, a window at a time, in a thread of its own.
+//! Reads texts ahead and hands them to where they are embedded, a window at a time, in a thread of its own.
 //! Never holds more than a few windows.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-    mpsc::{Receiver, SyncSender, sync_channel},
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use super::{
+    backend::{Request, Submitter},
+    progress::Progress,
+    resume::InputDigest,
 };
-
-use indicatif::ProgressBar;
-use magray_engine::engine::{Answer, Engine, EngineError, Work};
-
-use super::resume::InputDigest;
 use crate::{
     exit::Failure,
     input::{Skipped, Text, Texts},
@@ -19,9 +16,6 @@ use crate::{
 /// Windows that are read and computed while another is written. What is read ahead is bounded by it, and the devices are
 /// never without work.
 const WINDOWS_AHEAD: usize = 1;
-/// Texts of a request. Their answers come one after the other, so that progress shows within a window.
-const REQUEST_TEXTS: usize = 64;
-
 pub(super) struct Window {
     pub(super) texts: Vec<Text>,
     pub(super) requests: Vec<Request>,
@@ -30,35 +24,11 @@ pub(super) struct Window {
     pub(super) skipped: Skipped,
 }
 
-/// Some texts of a window, in their order.
-pub(super) struct Request {
-    pub(super) texts: usize,
-    /// Indices of those that were longer than the model reads and were cut.
-    pub(super) truncated: Vec<usize>,
-    pub(super) answer: Receiver<Result<Answer, EngineError>>,
-}
-
 pub(super) struct Reading {
-    pub(super) engine: Engine,
-    pub(super) threads: usize,
-    pub(super) prompt: Option<String>,
+    pub(super) to: Submitter,
     pub(super) texts: Texts,
     pub(super) digest: InputDigest,
     pub(super) progress: Progress,
-}
-
-/// What is computed, as the bar shows it.
-#[derive(Clone)]
-pub(super) struct Progress {
-    pub(super) bar: ProgressBar,
-    pub(super) texts: Arc<AtomicU64>,
-}
-
-impl Progress {
-    fn add(&self, texts: usize, bytes: u64) {
-        self.texts.fetch_add(texts as u64, Ordering::Relaxed);
-        self.bar.inc(bytes);
-    }
 }
 
 impl Reading {
@@ -101,26 +71,7 @@ impl Reading {
     }
 
     fn submit(&mut self, texts: Vec<Text>, bytes: u64) -> Result<Window, Failure> {
-        let mut work = self.engine.read_by(self.threads, 0, &texts, self.prompt.as_deref())?;
-        let mut requests = Vec::with_capacity(texts.len().div_ceil(REQUEST_TEXTS));
-        let mut rest = std::mem::take(&mut work.texts).into_iter();
-        loop {
-            let some: Vec<_> = rest.by_ref().take(REQUEST_TEXTS).collect();
-            if some.is_empty() {
-                break;
-            }
-            let cut = some.iter().enumerate().filter(|(_, text)| text.truncated);
-            let (count, truncated) = (some.len(), cut.map(|(at, _)| at).collect());
-            let share = bytes * count as u64 / texts.len() as u64;
-            let (sender, answer) = sync_channel(1);
-            let progress = self.progress.clone();
-            let work = Work { texts: some, ..work.clone() };
-            self.engine.submit(work, move |answer| {
-                progress.add(count, share);
-                let _ = sender.send(answer);
-            });
-            requests.push(Request { texts: count, truncated, answer });
-        }
+        let requests = self.to.submit(&texts, bytes, &self.progress)?;
         Ok(self.window(texts, requests))
     }
 

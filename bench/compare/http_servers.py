@@ -21,8 +21,8 @@ START_WITHIN_S = 600
 # Those that compute in turns have turns of this length: short beside what disturbs a shared machine, which comes and goes
 # within seconds, and long beside what it takes to go on.
 TURN_S = 0.1
-# What magray's queue holds by default, in time.
-QUEUE_WAIT_MS = 2000
+# What magray's queue holds here, in time.
+QUEUE_WAIT_S = 2
 
 
 class Unavailable(Exception):
@@ -40,6 +40,7 @@ class Server:
     log: Path
     environment: dict = field(default_factory=dict)
     folder: Path | None = None
+    key: str | None = None
     process: subprocess.Popen = None
 
     def start(self):
@@ -79,9 +80,8 @@ class Server:
 
     def vectors(self, texts):
         body = json.dumps({"model": MODEL, "input": texts}).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{self.path}", body, {"content-type": "application/json"}
-        )
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {self.key}"} if self.key else {})
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{self.path}", body, headers)
         with urllib.request.urlopen(request, timeout=60) as reply:
             return [item["embedding"] for item in json.load(reply)["data"]]
 
@@ -93,9 +93,9 @@ class Server:
         return 0.0
 
 
-def magray(binary, model_dir, scratch, threads, name="magray", settings=()):
+def magray(binary, model_dir, scratch, threads, name="magray", settings=(), queue_wait_s=QUEUE_WAIT_S):
     port = free_port()
-    command = [binary, "serve", "--device", "cpu", "--preload", "--quiet"]
+    command = [binary, "serve", "--device", "cpu", "--preload", "--quiet", "--queue-wait", str(queue_wait_s)]
     command += ["--port", str(port), "--threads", str(threads), *settings]
     return Server(name, [*command, "--model", str(model_dir)], "/v1/embeddings", port, scratch / f"{name.replace(' ', '-')}.log")
 
@@ -103,10 +103,8 @@ def magray(binary, model_dir, scratch, threads, name="magray", settings=()):
 def taking_turns(binary, model_dir, scratch, threads):
     """Two alike that are stopped half of the time: by the clock their work takes twice as long, and may do so. They refuse no
     sooner than if they went on, and later where a batch is done within a turn: that one is measured without stops."""
-    settings = scratch / "in-turns.toml"
-    settings.write_text(f"[server]\nqueue_wait_ms_max = {2 * QUEUE_WAIT_MS}\n")
     start = (binary, model_dir, scratch, threads)
-    return [magray(*start, f"magray in turns {side}", ["--config", str(settings)]) for side in (1, 2)]
+    return [magray(*start, f"magray in turns {side}", queue_wait_s=2 * QUEUE_WAIT_S) for side in (1, 2)]
 
 
 # The ways to run infinity-emb, by name: its engine and the type of its numbers.

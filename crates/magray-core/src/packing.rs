@@ -48,6 +48,13 @@ pub fn plan_chunks(lengths: &[usize], limits: ChunkLimits) -> Schedule {
     Schedule::Together(spread(lengths, total.div_ceil(limits.tokens_together.max(1)).clamp(1, lengths.len().max(1))))
 }
 
+/// Packs texts, given by their lengths in tokens, into chunks for one thread each that others follow: as large as is
+/// efficient, and never a small one beside them.
+pub fn plan_stream(lengths: &[usize], tokens_each: usize) -> Vec<Vec<usize>> {
+    let total: usize = lengths.iter().sum();
+    spread(lengths, (total / tokens_each.max(1)).clamp(1, lengths.len().max(1)))
+}
+
 /// Divides texts, given by their lengths in tokens, into runs of neighbours of nearly equal size, each of no more than
 /// `most_tokens` unless one text alone is longer.
 pub fn plan_passes(lengths: &[usize], most_tokens: usize) -> Vec<Range<usize>> {
@@ -133,6 +140,14 @@ mod tests {
     #[test]
     fn a_long_and_a_short_text_are_shared() {
         assert!(matches!(plan_chunks(&[512, 5], TWO), Schedule::Together(_)));
+    }
+
+    #[test]
+    fn a_short_text_in_a_stream_shares_the_chunk_of_a_long_one() {
+        assert_eq!(plan_stream(&[4, 256], 256), [[1, 0]]);
+        assert_eq!(plan_stream(&[4, 256, 256], 256), [vec![1, 0], vec![2]]);
+        assert_eq!(plan_stream(&[4], 256), [[0]]);
+        assert_eq!(plan_stream(&[], 256), [[0_usize; 0]; 0]);
     }
 
     #[test]

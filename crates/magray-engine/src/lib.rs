@@ -17,6 +17,7 @@ pub mod gpu;
 pub mod health;
 mod model;
 mod packed;
+mod pause;
 mod reading;
 mod single_device;
 pub mod spec;

@@ -18,6 +18,8 @@ pub enum Action {
         steps: Vec<Step>,
         /// How long it is predicted to take.
         expected: Duration,
+        /// Whether more waits that the device could compute after it.
+        is_followed: bool,
     },
     /// Hand new tokens of a sequence to its reader: those that its last step gave. Not answered.
     Deliver {

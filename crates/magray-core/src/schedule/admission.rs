@@ -49,9 +49,9 @@ impl Admission {
         self.is_draining = true;
     }
 
-    /// Whether a request of about this many tokens would be taken now. One that would not is remembered as if it had been
-    /// submitted.
-    pub(super) fn would_take(&mut self, of: Outlook<'_>, request: &Sketch, now: Moment) -> Result<(), Refused> {
+    /// Whether a request of about this many tokens would be taken now, and how long all that is there should take. One that
+    /// would not be is remembered as if it had been submitted.
+    pub(super) fn would_take(&mut self, of: Outlook<'_>, request: &Sketch, now: Moment) -> Result<Duration, Refused> {
         if self.is_draining {
             return Err(Refused::Draining);
         }
@@ -59,7 +59,8 @@ impl Admission {
         let may = devices_for(of, request.allowed);
         let coming = (request.coming, request.coming_tokens);
         let (caller, priority) = (request.caller, request.priority);
-        self.check_room(of, Newcomer { caller, tokens, may, coming, priority }, now)
+        self.check_room(of, Newcomer { caller, tokens, may, coming, priority }, now)?;
+        Ok(time_for(of, may, of.requests.jobs().left().all).unwrap_or_default())
     }
 
     /// The devices that may compute a request, or why it is not taken.
@@ -181,12 +182,14 @@ fn devices_for(of: Outlook<'_>, allowed: Allowed) -> DeviceSet {
     of.devices.allowed(if is_misled { Allowed::Any } else { allowed })
 }
 
-/// How long these devices take for so many tokens, by the speed measured lately.
+/// When there should be room for which so many tokens must be computed first.
 fn retry_after(of: Outlook<'_>, may: DeviceSet, tokens: u64) -> Duration {
+    time_for(of, may, tokens).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
+}
+
+/// How long these devices take for so many tokens, by the speed measured lately.
+fn time_for(of: Outlook<'_>, may: DeviceSet, tokens: u64) -> Option<Duration> {
     let in_rotation = may.iter().map(|id| of.devices.get(id)).filter(|device| device.health().is_in_rotation());
     let tokens_per_us: f64 = in_rotation.filter_map(|device| device.tokens_per_us()).sum();
-    if tokens_per_us <= 0.0 {
-        return RETRY_UNMEASURED;
-    }
-    from_micros(as_f64(tokens) / tokens_per_us).clamp(RETRY_LEAST, RETRY_MOST)
+    (tokens_per_us > 0.0).then(|| from_micros(as_f64(tokens) / tokens_per_us))
 }

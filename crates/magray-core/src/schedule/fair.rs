@@ -261,3 +261,64 @@ pub(super) struct Placed<'a> {
     pub(super) position: Position,
     pub(super) run: &'a Run,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::RequestId;
+
+    fn run(arrival: u64, tokens: u64) -> (Position, Run) {
+        let position = Position { since: Moment::START, turn: 0, arrival, first: 0 };
+        (position, Run { request: RequestId(arrival), end: 1, tokens, arrived: Moment::START })
+    }
+
+    fn come(class: &mut Class, shares: &mut Shares, caller: u64, (position, run): (Position, Run)) {
+        class.insert(CallerId(caller), position, run, shares);
+    }
+
+    /// Takes the first run whole; whose it was.
+    fn take(class: &mut Class, shares: &mut Shares) -> u64 {
+        let Placed { caller, position, run, .. } = class.runs(Side::Front).next().unwrap();
+        let part = Part { tokens: run.tokens, charged: run.tokens, rest: None };
+        shares.begin_batch(true);
+        class.take(caller, position, part, shares);
+        caller.0
+    }
+
+    #[test]
+    fn callers_get_equal_tokens_whatever_the_size_of_their_requests() {
+        let (mut class, mut shares) = (Class::default(), Shares::default());
+        for arrival in 0..100 {
+            come(&mut class, &mut shares, 1, run(2 * arrival, 30));
+            come(&mut class, &mut shares, 2, run(2 * arrival + 1, 10));
+        }
+        let taken: Vec<u64> = (0..60).map(|_| take(&mut class, &mut shares)).collect();
+        let large = taken.iter().filter(|caller| **caller == 1).count();
+        assert!((14..=16).contains(&large), "{taken:?}");
+    }
+
+    #[test]
+    fn new_callers_without_end_starved_one_that_was_served_before() {
+        let (mut class, mut shares) = (Class::default(), Shares::default());
+        come(&mut class, &mut shares, 0, run(0, 1_000));
+        come(&mut class, &mut shares, 0, run(1, 1_000));
+        assert_eq!(take(&mut class, &mut shares), 0);
+        let mut callers = 1..5_000;
+        let is_served = callers.any(|caller| {
+            come(&mut class, &mut shares, caller, run(caller + 1, 10));
+            take(&mut class, &mut shares) == 0
+        });
+        assert!(is_served && callers.start < 400, "after {} others", callers.start);
+    }
+
+    #[test]
+    fn callers_that_are_gone_are_forgotten() {
+        let (mut class, mut shares) = (Class::default(), Shares::default());
+        for caller in 0..50_000 {
+            come(&mut class, &mut shares, caller, run(caller, 7));
+            take(&mut class, &mut shares);
+            assert!(shares.callers.len() <= 2 * IDLE_CALLERS, "{}", shares.callers.len());
+        }
+        assert!(class.flows.is_empty() && class.order.is_empty() && class.ages.is_empty());
+    }
+}

@@ -33,8 +33,8 @@ use std::time::{Duration, Instant};
 const CPU_BATCH_TOKENS: u32 = 8_192;
 /// Batches that a worker may have: one that is computed and the next, which is begun beside it where there is a stream for it.
 const GPU_SLOTS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Threads that have no more of a batch begin with the next while the others end it.
-const CPU_SLOTS: usize = 2;
+/// Threads that have no more of a batch begin with the next while the others end it: as many batches as threads.
+const CPU_SLOTS: std::ops::RangeInclusive<usize> = 2..=8;
 /// A reset of a GPU by another process is noticed within this time.
 const LEDGER_INTERVAL: Duration = Duration::from_secs(1);
 /// Workers that were told to stop have this long before they are killed.
@@ -74,12 +74,13 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let absent = devices.reason.filter(Reason::is_fallback);
     // The known text rides along, and may not make a pass of its own.
     let gpu_tokens = gpu_batch_tokens(options).saturating_sub(models.known_tokens()).max(1) as u32;
+    let threads = models.packer.cpu().pool().threads();
     let cpu = DeviceSpec {
         kind: DeviceKind::Cpu,
         location: Location::InProcess,
-        slots: CPU_SLOTS,
+        slots: threads.clamp(*CPU_SLOTS.start(), *CPU_SLOTS.end()),
         batch_tokens_max: CPU_BATCH_TOKENS,
-        batch_tokens_least: (models.packer.cpu().pool().threads() * TOKENS_EACH) as u32,
+        batch_tokens_least: (threads * TOKENS_EACH) as u32,
         memory: Budget::UNBOUNDED,
     };
     let gpu = |gpu: &Gpu| DeviceSpec {

@@ -1,7 +1,8 @@
 //! Few threads beside those that compute: texts are read here, so that no runtime waits and the cores stay with the models.
-//! Takes no more than a bound, and does nothing for a caller that has left.
+//! Takes no more than a bound, and does nothing for a caller that has left. Short jobs do not wait for long ones.
 
 use super::EngineError;
+use crate::pause;
 use futures_channel::oneshot::{self, Receiver};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -13,6 +14,8 @@ use std::time::Duration;
 
 /// Jobs that wait at most. What they hold is bounded by their callers.
 const WAITING_MAX: usize = 1024;
+/// A job that reads no more than this is short: some tens of milliseconds.
+const SHORT_BYTES: usize = 256 << 10;
 /// What callers are told to wait who find the threads busy.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
@@ -26,8 +29,21 @@ struct Shared {
 
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<Job>,
+    /// Those that read few bytes and those that read many, each with its number.
+    short: VecDeque<(u64, Job)>,
+    long: VecDeque<(u64, Job)>,
+    numbers: u64,
     is_closed: bool,
+}
+
+impl Jobs {
+    /// The one that came first.
+    fn next(&mut self) -> Option<Job> {
+        let number = |jobs: &VecDeque<(u64, Job)>| jobs.front().map_or(u64::MAX, |(number, _)| *number);
+        let is_short = number(&self.short) < number(&self.long);
+        let first = if is_short { self.short.pop_front() } else { self.long.pop_front() };
+        first.map(|(_, job)| job)
+    }
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -49,15 +65,23 @@ impl Threads {
         Ok(all)
     }
 
-    pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
+    /// Does a job that reads this many bytes.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Background<T> {
         let (sender, done) = oneshot::channel();
         let mut jobs = self.0.lock();
-        if jobs.waiting.len() < WAITING_MAX {
-            jobs.waiting.push_back(Box::new(move || {
+        if jobs.short.len() + jobs.long.len() < WAITING_MAX {
+            let job = Box::new(move || {
                 if !sender.is_canceled() {
                     drop(sender.send(caught(job)));
                 }
-            }));
+            });
+            jobs.numbers += 1;
+            let numbered = (jobs.numbers, job as Job);
+            if bytes <= SHORT_BYTES { &mut jobs.short } else { &mut jobs.long }.push_back(numbered);
             drop(jobs);
             self.0.has_changed.notify_one();
         } else {
@@ -90,10 +114,21 @@ impl Drop for Threads {
 
 impl Shared {
     /// Does job after job until the end.
-    fn work(&self) {
+    fn work(self: &Arc<Self>) {
         // A caller waits for this, also where all cores compute.
         magray_device::cpu::request_short_slices();
+        let own = Arc::clone(self);
+        pause::on_this_thread(move || own.pass_short());
         while let Some(job) = self.next() {
+            job();
+        }
+    }
+
+    /// Does the short jobs that wait, while a long one is under way.
+    fn pass_short(&self) {
+        loop {
+            let job = self.lock().short.pop_front();
+            let Some((_, job)) = job else { return };
             job();
         }
     }
@@ -101,7 +136,7 @@ impl Shared {
     fn next(&self) -> Option<Job> {
         let mut jobs = self.lock();
         loop {
-            if let Some(job) = jobs.waiting.pop_front() {
+            if let Some(job) = jobs.next() {
                 return Some(job);
             }
             if jobs.is_closed {
@@ -154,7 +189,7 @@ mod tests {
         let threads = Threads::start(1).unwrap();
         let (release, held): (_, Receiver<()>) = channel();
         let (started, has_started) = channel();
-        let first = threads.run(move || {
+        let first = threads.run(0, move || {
             started.send(()).unwrap();
             let _ = held.recv();
         });
@@ -167,8 +202,8 @@ mod tests {
         let (threads, release, first) = busy();
         let (sender, done) = channel();
         let other = sender.clone();
-        drop(threads.run(move || other.send("left").unwrap()));
-        let stays = threads.run(move || sender.send("stays").unwrap());
+        drop(threads.run(0, move || other.send("left").unwrap()));
+        let stays = threads.run(0, move || sender.send("stays").unwrap());
         drop(release);
         wait(first).unwrap();
         wait(stays).unwrap();
@@ -178,8 +213,8 @@ mod tests {
     #[test]
     fn more_than_a_bound_is_refused_at_once() {
         let (threads, release, first) = busy();
-        let waiting: Vec<_> = (0..WAITING_MAX).map(|at| threads.run(move || at)).collect();
-        assert!(matches!(wait(threads.run(|| ())), Err(EngineError::Full { .. })));
+        let waiting: Vec<_> = (0..WAITING_MAX).map(|at| threads.run(0, move || at)).collect();
+        assert!(matches!(wait(threads.run(0, || ())), Err(EngineError::Full { .. })));
         drop(release);
         wait(first).unwrap();
         let done: Vec<_> = waiting.into_iter().map(|background| wait(background).unwrap()).collect();
@@ -189,18 +224,39 @@ mod tests {
     #[test]
     fn a_job_that_panics_loses_itself_alone() {
         let threads = Threads::start(1).unwrap();
-        let broken = threads.run(|| panic!("a job's own business"));
+        let broken = threads.run(0, || panic!("a job's own business"));
         assert!(matches!(wait::<()>(broken), Err(EngineError::Panicked)));
-        assert_eq!(wait(threads.run(|| 7)).unwrap(), 7);
+        assert_eq!(wait(threads.run(0, || 7)).unwrap(), 7);
     }
 
     #[test]
     fn what_waits_is_done_also_when_the_threads_are_let_go() {
         let (threads, release, first) = busy();
-        let last = threads.run(|| 7);
+        let last = threads.run(0, || 7);
         drop(threads);
         drop(release);
         wait(first).unwrap();
         assert_eq!(wait(last).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_short_job_waited_for_a_long_one() {
+        let threads = Threads::start(1).unwrap();
+        let (sender, done) = channel();
+        let (long, short) = (sender.clone(), sender);
+        let (begun, has_begun) = channel();
+        let (go_on, may_go_on): (_, Receiver<()>) = channel();
+        let first = threads.run(SHORT_BYTES + 1, move || {
+            begun.send(()).unwrap();
+            may_go_on.recv().unwrap();
+            pause::point();
+            long.send("long").unwrap();
+        });
+        has_begun.recv().unwrap();
+        let second = threads.run(1, move || short.send("short").unwrap());
+        go_on.send(()).unwrap();
+        wait(first).unwrap();
+        wait(second).unwrap();
+        assert_eq!(done.iter().collect::<Vec<_>>(), ["short", "long"]);
     }
 }

@@ -267,7 +267,7 @@ impl Engine {
             return read(self);
         }
         let own = self.clone();
-        self.background(move || read(&own)).await?
+        self.background(bytes, move || read(&own)).await?
     }
 }
 

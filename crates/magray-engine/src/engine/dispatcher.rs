@@ -131,8 +131,8 @@ impl Dispatcher {
         self.advance(Event::Read { request, sequence: 0, tokens });
     }
 
-    /// Whether a request of which this is known would be taken.
-    pub(super) fn would_take(&self, sketch: &Sketch) -> Result<(), Refused> {
+    /// Whether a request of which this is known would be taken, and how long all that is there should take.
+    pub(super) fn would_take(&self, sketch: &Sketch) -> Result<Duration, Refused> {
         let mut state = self.lock();
         let now = self.now();
         state.machine.would_take(sketch, now)

@@ -132,6 +132,8 @@ pub(super) struct Batch {
     pub(super) skip: usize,
     pub(super) output: Output,
     pub(super) parts: Vec<Part>,
+    /// Whether more waits that could be computed after it.
+    pub(super) is_followed: bool,
 }
 
 /// Some neighbouring texts of a request.

@@ -265,6 +265,10 @@ impl Job for Computed<'_> {
         self.batch.skip
     }
 
+    fn is_followed(&self) -> bool {
+        self.batch.is_followed
+    }
+
     fn done(&self, outcome: Result<Vec<f32>, Failure>) {
         let now = Instant::now();
         // Until the one before it ended, threads had that to do as well.

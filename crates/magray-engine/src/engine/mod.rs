@@ -197,9 +197,9 @@ impl Engine {
         Some(self.dispatcher().submit(work, Box::new(on_answer)))
     }
 
-    /// Whether work of about this many tokens would be taken now: a server asks before it reads a request. Work that may be
-    /// computed anywhere goes where all models may.
-    pub fn would_take(&self, sketch: Sketch) -> Result<(), EngineError> {
+    /// Whether work of about this many tokens would be taken now, and how long all that is there should take: a server asks
+    /// before it reads a request. Work that may be computed anywhere goes where all models may.
+    pub fn would_take(&self, sketch: Sketch) -> Result<Duration, EngineError> {
         let allowed = match sketch.allowed {
             Allowed::Any => self.0.choices.allowed_for_all().unwrap_or(Allowed::Any),
             allowed => allowed,
@@ -244,10 +244,15 @@ impl Engine {
         TokenStream::begin(self, prompt)
     }
 
-    /// Does something that takes a core for a while, such as reading texts, on one of few threads beside those that
-    /// compute. For a server that reads requests of its own form; [`Engine::embed`] and its like need no such thing.
-    pub fn background<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Background<T> {
-        self.0.background.run(job)
+    /// Does something that takes a core for a while, such as reading texts of this many bytes, on one of few threads beside
+    /// those that compute; while it reads many, others that read few pass it. For a server that reads requests of its own
+    /// form; [`Engine::embed`] and its like need no such thing.
+    pub fn background<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Background<T> {
+        self.0.background.run(bytes, job)
     }
 
     /// Proves that requests can be computed now: by a real pass of every model that is on a device, or of the first where

@@ -99,19 +99,19 @@ impl CpuExecutor {
             tokens_together: TOKENS_TOGETHER,
             threads: self.each.len(),
         };
-        let mut next = feed.next(false).map(|job| Planned::new(job, limits));
+        let mut next = feed.next(false).map(|job| Planned::new(job, limits, false));
         while let Some(Planned { job, schedule }) = next {
             next = match schedule {
                 Schedule::Together(chunks) => {
                     let rows = catch_unwind(AssertUnwindSafe(|| self.run_together(&*job, &chunks)));
                     job.done(rows.map_err(|panic| Failure::panicked(&*panic)));
-                    feed.next(false).map(|job| Planned::new(job, limits))
+                    feed.next(false).map(|job| Planned::new(job, limits, false))
                 }
                 Schedule::Each(chunks) => {
                     let stream = Stream::new(feed, limits, self.outputs());
                     stream.start(job, chunks);
                     self.cpu.pool().run(&|rank| self.take_part(rank, &stream));
-                    stream.into_last().or_else(|| feed.next(false).map(|job| Planned::new(job, limits)))
+                    stream.into_last().or_else(|| feed.next(false).map(|job| Planned::new(job, limits, false)))
                 }
             };
         }

@@ -3,7 +3,7 @@
 
 use super::Failure;
 use super::feed::{Bell, Feed, Job};
-use magray_core::{ChunkLimits, Schedule, plan_chunks};
+use magray_core::{ChunkLimits, Schedule, plan_chunks, plan_stream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,17 @@ pub(super) struct Planned<'a> {
 }
 
 impl<'a> Planned<'a> {
-    pub(super) fn new(job: Box<dyn Job + 'a>, limits: ChunkLimits) -> Self {
+    /// `is_joining`: other threads are busy with the job before it.
+    pub(super) fn new(job: Box<dyn Job + 'a>, limits: ChunkLimits, is_joining: bool) -> Self {
         let lengths: Vec<usize> = (0..job.count()).map(|at| job.text(at).ids.len()).collect();
-        Self { job, schedule: plan_chunks(&lengths, limits) }
+        // Threads that have no more of it begin with the next: none waits, however unequal its chunks are.
+        let is_enough = lengths.iter().sum::<usize>() >= limits.tokens_each * limits.threads;
+        let is_stream = is_joining || job.is_followed() && is_enough;
+        let schedule = match plan_chunks(&lengths, limits) {
+            Schedule::Together(_) if is_stream => Schedule::Each(plan_stream(&lengths, limits.tokens_each)),
+            schedule => schedule,
+        };
+        Self { job, schedule }
     }
 }
 
@@ -102,7 +110,7 @@ impl<'a> Stream<'a> {
                 return None;
             }
             if let Some(job) = self.feed.next(state.busy > 0) {
-                let planned = Planned::new(job, self.limits);
+                let planned = Planned::new(job, self.limits, state.busy > 0);
                 match planned.schedule {
                     Schedule::Each(chunks) => self.begin(&mut state, planned.job, chunks),
                     Schedule::Together(_) => (state.has_ended, state.last) = (true, Some(planned)),
@@ -250,7 +258,7 @@ mod tests {
     /// Runs a stream that begins with the first job, `on_chunk` before each chunk.
     fn run(jobs: &Jobs, on_chunk: impl Fn(u32, &[usize]) + Sync) -> Option<Planned<'_>> {
         let stream = Stream::new(jobs, LIMITS, 1);
-        let first = Planned::new(jobs.next(false).unwrap(), LIMITS);
+        let first = Planned::new(jobs.next(false).unwrap(), LIMITS, false);
         let Schedule::Each(chunks) = first.schedule else { panic!("the first is for threads of their own") };
         stream.start(first.job, chunks);
         std::thread::scope(|scope| {
@@ -346,13 +354,19 @@ mod tests {
     }
 
     #[test]
-    fn a_job_for_all_threads_together_ends_the_stream() {
+    fn a_short_job_waited_until_all_threads_had_ended_the_one_before_it() {
         let jobs = Jobs::default();
-        jobs.waiting.lock().unwrap().extend([texts(0, 9), texts(1, 1), texts(2, 9)]);
-        let last = run(&jobs, |_, _| {}).unwrap();
-        assert!(name_of(&*last.job) == 1 && matches!(last.schedule, Schedule::Together(_)));
-        drop(last);
-        assert_eq!(jobs.done.into_inner().unwrap().into_keys().collect::<Vec<_>>(), [0]);
-        assert_eq!(jobs.waiting.into_inner().unwrap().len(), 1, "what follows it waits");
+        let stream = Stream::new(&jobs, LIMITS, 1);
+        stream.start(Box::new(Asked { texts: texts(0, 2), jobs: &jobs }), vec![vec![0], vec![1]]);
+        let long = [stream.take().unwrap(), stream.take().unwrap()];
+        stream.finish(&long[0].job);
+        jobs.waiting.lock().unwrap().extend([texts(1, 1), texts(2, 1)]);
+        let short = stream.take().unwrap();
+        assert_eq!(name_of(&*short.job.job), 1, "a thread computes it while the other is busy");
+        [&long[1], &short].iter().for_each(|chunk| stream.finish(&chunk.job));
+        assert!(stream.take().is_none(), "no thread is busy: all of them compute it together");
+        drop((long, short));
+        let last = stream.into_last().unwrap();
+        assert!(name_of(&*last.job) == 2 && matches!(last.schedule, Schedule::Together(_)));
     }
 }

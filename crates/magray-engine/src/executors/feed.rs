@@ -17,6 +17,11 @@ pub trait Job: Send + Sync {
     /// Leading tokens of each text that are not pooled.
     fn skip(&self) -> usize;
 
+    /// Whether more is expected to follow: then no thread need wait for the others to end it.
+    fn is_followed(&self) -> bool {
+        false
+    }
+
     /// Takes the answers: one row a text, in their order. Called once, from any thread.
     fn done(&self, outcome: Result<Vec<f32>, Failure>);
 }

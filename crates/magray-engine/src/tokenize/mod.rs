@@ -21,6 +21,7 @@ use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineToken
 
 use crate::{
     bounded_file::{self, TOKENIZER_BYTES_MAX},
+    pause,
     spec::ModelSpec,
 };
 
@@ -313,6 +314,10 @@ fn in_blocks<T: Sync>(
 ) -> Result<Vec<Encoded>, TokenizeError> {
     let threads = threads.min(bytes / BYTES_A_THREAD).min(items.len().div_ceil(BLOCK_TEXTS));
     if threads <= 1 {
+        let encode = |item: &T| {
+            pause::point();
+            encode(item)
+        };
         return items.iter().map(encode).collect();
     }
     let mut done = vec![Encoded::default(); items.len()];

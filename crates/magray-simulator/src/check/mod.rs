@@ -123,7 +123,7 @@ impl Checks {
         }
         self.streams.told(action, &mut self.ledger, now)?;
         match action {
-            Action::Start { device, batch, steps, expected } => {
+            Action::Start { device, batch, steps, expected, .. } => {
                 self.workers.may_start(*device)?;
                 self.suspects.may_share(steps, &self.ledger)?;
                 let start = idle::Start { device: *device, steps };

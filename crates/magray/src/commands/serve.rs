@@ -43,6 +43,9 @@ pub(crate) struct ServeArgs {
     /// Host names that the server accepts beside its own: embed.example.com, *.example.com, or * for any
     #[arg(long, value_name = "NAME,..")]
     allowed_hosts: Option<String>,
+    /// Seconds that a request may be predicted to wait for others; else it is refused with 429 [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    queue_wait: Option<String>,
     /// Load the models at the start and not with the first request
     #[arg(long)]
     preload: bool,
@@ -97,6 +100,7 @@ impl ServeArgs {
             flag("server.host", self.host.as_ref()),
             flag("server.port", self.port.as_ref()),
             flag("server.allowed_hosts", self.allowed_hosts.as_ref()),
+            flag("server.queue_wait_s", self.queue_wait.as_ref()),
             flag("gpu.memory.preload", preload.as_ref()),
             flag("server.api_keys_file", self.api_keys_file.as_ref()),
             flag("server.admin_keys_file", self.admin_keys_file.as_ref()),

@@ -83,7 +83,7 @@ impl Config {
             tls,
             cors_origins: self.cors_origins()?,
             connections_max: self.whole("server.connections_max").unwrap_or(1),
-            queue_wait_max: Duration::from_millis(self.whole("server.queue_wait_ms_max").unwrap_or_default() as u64),
+            queue_wait_max: self.queue_wait(),
             head_within: seconds("server.head_timeout_s"),
             drain_within: seconds("server.drain_timeout_s"),
             otlp_endpoint: self.text("server.tracing.otlp_endpoint"),
@@ -97,6 +97,12 @@ impl Config {
                 held_bytes_max: self.whole("server.held_bytes_max").unwrap_or_default() as u64,
             },
         })
+    }
+
+    /// A day at most.
+    fn queue_wait(&self) -> Duration {
+        let Value::Number(seconds) = self.entry("server.queue_wait_s").value else { return Duration::ZERO };
+        Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
     }
 
     fn request_limits(&self) -> RequestLimits {

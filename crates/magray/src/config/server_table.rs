@@ -102,12 +102,14 @@ pub(super) const SERVER: [Setting; 28] = [
         "Memory for all requests and answers together, in bytes; more are refused.",
     ),
     Setting::harmless(
-        "server.queue_wait_ms_max",
-        Kind::Whole { min: 1, max: 86_400_000 },
-        "2000",
-        "The longest predicted wait in the queue, in milliseconds, by the speed of recent batches; requests that \
-         would wait longer are refused with 429.",
-    ),
+        "server.queue_wait_s",
+        Kind::Number { min: 0.001 },
+        "30",
+        "Seconds that a request may be predicted to wait for others, by the speed of recent batches and its caller's \
+         share; one that would wait longer is refused with 429.",
+    )
+    .env(&["MAGRAY_QUEUE_WAIT"])
+    .flag("--queue-wait"),
     Setting::harmless("server.texts_max", Kind::Whole { min: 1, max: 65_536 }, "2048", "Texts of a request at most."),
     Setting::harmless(
         "server.text_bytes_max",

@@ -28,6 +28,8 @@ pub(crate) struct Admission {
     reserved_tokens: AtomicU64,
     /// Moving average over recent requests.
     tokens_per_kib: AtomicU64,
+    /// The time that all of the queue should take, as it was when it was asked last.
+    backlog_ms: AtomicU64,
 }
 
 /// Bytes that count as held until this is dropped.
@@ -47,7 +49,9 @@ pub(crate) struct QueueReservation {
 
 /// What a request takes beside its body: its connection, its answer's head, its entry in the queue.
 const REQUEST_BYTES: u64 = 512;
-const RETRY_AFTER: Duration = Duration::from_millis(250);
+/// A request that finds no memory is told to come back after this time at least and at most.
+const RETRY_LEAST_MS: u64 = 250;
+const RETRY_MOST_MS: u64 = 60_000;
 /// A request that holds more than one part in `LARGE_PART` of the limit leaves one part in `SPARED_PART` to others.
 const LARGE_PART: u64 = 64;
 const SPARED_PART: u64 = 4;
@@ -65,6 +69,7 @@ impl Admission {
             reserved: 0.into(),
             reserved_tokens: 0.into(),
             tokens_per_kib: TOKENS_PER_KIB.into(),
+            backlog_ms: 0.into(),
         }
     }
 
@@ -115,7 +120,7 @@ impl Admission {
                 return Err(Problem::busy(
                     Kind::Busy,
                     "the server holds as many bytes as it may: try again later",
-                    RETRY_AFTER,
+                    self.time_to_free((held + bytes + unread).saturating_sub(most), held),
                 ));
             }
             match self.held.compare_exchange_weak(held, held + bytes, Ordering::Relaxed, Ordering::Relaxed) {
@@ -123,6 +128,13 @@ impl Admission {
                 Err(other) => held = other,
             }
         }
+    }
+
+    /// When so many of the bytes that are held should be free: they become so as the queue is computed.
+    fn time_to_free(&self, bytes: u64, held: u64) -> Duration {
+        let backlog_ms = self.backlog_ms.load(Ordering::Relaxed);
+        let part_ms = u128::from(backlog_ms) * u128::from(bytes.min(held)) / u128::from(held.max(1));
+        Duration::from_millis(u64::try_from(part_ms).unwrap_or(u64::MAX).clamp(RETRY_LEAST_MS, RETRY_MOST_MS))
     }
 
     fn tokens_of(&self, body_bytes: u64) -> u64 {
@@ -143,7 +155,12 @@ impl Admission {
             (self.reserved.load(Ordering::Relaxed), self.reserved_tokens.load(Ordering::Relaxed));
         let Asker { caller, priority } = asker;
         let (tokens, allowed) = (self.tokens_of(body_bytes), Allowed::Any);
-        Ok(engine.would_take(Sketch { caller, tokens, coming, coming_tokens, priority, allowed })?)
+        self.note_backlog(engine.would_take(Sketch { caller, tokens, coming, coming_tokens, priority, allowed })?);
+        Ok(())
+    }
+
+    fn note_backlog(&self, time: Duration) {
+        self.backlog_ms.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Keeps room in the queue for a request whose body has arrived, until it is submitted.
@@ -158,7 +175,7 @@ impl Admission {
         let coming = self.reserved.fetch_add(1, Ordering::Relaxed);
         let reservation = QueueReservation { admission: Arc::clone(self), body_bytes, tokens };
         let Asker { caller, priority } = asker;
-        engine.would_take(Sketch { caller, tokens, coming, coming_tokens, priority, allowed })?;
+        self.note_backlog(engine.would_take(Sketch { caller, tokens, coming, coming_tokens, priority, allowed })?);
         Ok(reservation)
     }
 }
@@ -250,6 +267,17 @@ mod tests {
         drop(answer);
         let _other = admission.enter().unwrap();
         assert!(reservation.hold_answer(10_000).is_err());
+    }
+
+    #[test]
+    fn a_request_without_memory_is_told_when_the_queue_will_have_freed_some() {
+        let admission = admission(100_000);
+        let _held = admission.hold(70_000).unwrap();
+        let retry_after = || admission.hold(35_000).unwrap_err().retry_after.unwrap();
+        assert_eq!(retry_after(), Duration::from_millis(RETRY_LEAST_MS));
+        // 30,000 of 70,000 bytes must be freed, since a large request leaves a quarter to others.
+        admission.note_backlog(Duration::from_secs(7));
+        assert_eq!(retry_after(), Duration::from_secs(3));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use super::{
     metrics::Metrics,
     models::Models,
     openai_tokens::OpenAiTokens,
+    refusal_log::RefusalLog,
     reload::{Reloaded, Reloader},
     request_record::Asker,
     traces::Traces,
@@ -45,6 +46,7 @@ struct State {
     live: RwLock<Arc<Live>>,
     admission: Arc<Admission>,
     wrong_keys: WrongKeys,
+    refusals: RefusalLog,
     health: HealthCheck,
     /// How many answers are written at once beside the runtime.
     writers: Arc<Semaphore>,
@@ -73,6 +75,7 @@ impl App {
             admission: Arc::new(Admission::new(live.held_bytes_max)),
             live: RwLock::new(Arc::new(Live::new(live))),
             wrong_keys: WrongKeys::default(),
+            refusals: RefusalLog::default(),
             health: HealthCheck::default(),
             writers: Arc::new(Semaphore::new((super::cores() / 2).max(1))),
             moves: Arc::new(Semaphore::new(MOVES_MAX)),
@@ -92,6 +95,10 @@ impl App {
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.parts.metrics
+    }
+
+    pub(crate) fn refusals(&self) -> &RefusalLog {
+        &self.0.refusals
     }
 
     pub(crate) fn traces(&self) -> Option<&Traces> {

@@ -26,6 +26,7 @@ mod openapi;
 mod origin;
 mod ranking;
 mod rate;
+mod refusal_log;
 mod reload;
 mod request;
 mod request_id;
@@ -58,7 +59,7 @@ use std::{
 
 use magray_engine::{
     LoadError, Refusal,
-    engine::{Engine, EngineOptions},
+    engine::{Engine, EngineOptions, Slices},
     vectors,
 };
 use tokio::{
@@ -151,6 +152,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
     let mut signals = Signals::install()?;
     let mut engine = engine;
     engine.schedule.limits.wait_max = Some(settings.queue_wait_max);
+    engine.schedule.batching.slices = Some(Slices::default());
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
@@ -276,6 +278,7 @@ async fn upkeep(app: App) {
     loop {
         interval.tick().await;
         app.metrics().upkeep();
+        app.refusals().flush(app.uptime());
     }
 }
 

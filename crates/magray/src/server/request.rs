@@ -165,6 +165,7 @@ impl Begun {
 
     async fn refuse(self, problem: &Problem, connection: &Connection) -> Response {
         self.app.metrics().refused(problem.kind);
+        self.app.refusals().add(problem, self.app.uptime());
         if problem.kind == Kind::Busy {
             connection.space_refusals().await;
         }

@@ -61,7 +61,7 @@ impl App {
             return read(self);
         }
         let (app, span) = (self.clone(), tracing::Span::current());
-        self.engine().background(move || span.in_scope(|| read(&app))).await?
+        self.engine().background(bytes, move || span.in_scope(|| read(&app))).await?
     }
 
     /// Texts or token ids as work to embed. Blocks as long as the tokenizer takes.

@@ -52,7 +52,7 @@ fn values_show_where_they_came_from() {
         server.allowed_hosts [] default
         server.body_bytes_max 16777216 default
         server.held_bytes_max 134217728 default
-        server.queue_wait_ms_max 2000 default
+        server.queue_wait_s 30 default
         server.texts_max 2048 default
         server.text_bytes_max 1048576 default
         server.tokens_max 1048576 default

@@ -57,10 +57,34 @@ fn more_work_than_there_is_room_for_gets_429_at_once_and_the_rest_is_answered() 
     let refused = server.post("/embed", &request);
     assert_eq!((refused.status, &refused.json()["error_type"]), (429, &json!("overloaded")), "{}", refused.text());
     assert!(refused.header("retry-after").is_some());
+    wait_for("a line in the log", || {
+        server.said().contains("requests were refused with 429") && server.said().contains("overloaded=1")
+    });
     let openai = server.post("/v1/embeddings", &json!({"input": vec!["river"; 10]}).to_string());
     assert_eq!((openai.status, &openai.json()["error"]["code"]), (429, &json!("overloaded")));
     Reply::read(&mut waiting).unwrap().ok();
     server.check_refused("/embed", &json!({"inputs": vec!["river"; 100]}).to_string(), 413, "fewer texts");
+}
+
+#[test]
+fn one_caller_does_not_fill_the_queue() {
+    let setup = Setup::on_gpu("hang@batch=1").env("MAGRAY_API_KEYS", "one,two");
+    let server = setup.settings("[queue]\nrequests_max = 64\n").start();
+    let post = |key: &str| server.request("POST", "/embed").key(key).body(r#"{"inputs":"river"}"#);
+    let requests = || server.request("GET", "/gpu/status").key("one").send().ok().json()["requests"].as_u64().unwrap();
+    let mut waiting: Vec<_> = (1..=48)
+        .map(|count| {
+            let stream = post("one").begin();
+            wait_for("the request", || requests() == count);
+            stream
+        })
+        .collect();
+    assert_eq!(post("one").send().status, 429, "a quarter is left to others");
+    waiting.push(post("two").begin());
+    wait_for("the request of another", || requests() == 49);
+    for stream in &mut waiting {
+        Reply::read(stream).unwrap().ok();
+    }
 }
 
 #[test]

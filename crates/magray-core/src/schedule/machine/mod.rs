@@ -55,8 +55,9 @@ impl Machine {
     }
 
     /// Whether a request of about this many tokens would be taken now, beside others that were told so before and
-    /// are not submitted yet. One that would not is remembered as if it had been submitted.
-    pub fn would_take(&mut self, request: &Sketch, now: Moment) -> Result<(), Refused> {
+    /// are not submitted yet; how long all that is there should take. One that would not be taken is remembered as if it had
+    /// been submitted.
+    pub fn would_take(&mut self, request: &Sketch, now: Moment) -> Result<Duration, Refused> {
         let (admission, of) = self.for_admission();
         admission.would_take(of, request, now)
     }

@@ -112,7 +112,9 @@ impl Machine {
         let batch = self.placer.note_start(id);
         let expected_us = cost.of(load);
         let told = steps.iter().map(|running| running.step.clone()).collect();
-        actions.push(Action::Start { device: id, batch, steps: told, expected: from_micros(expected_us) });
+        let is_followed = self.requests.queue().partners(bucket, id).next().is_some();
+        let expected = from_micros(expected_us);
+        actions.push(Action::Start { device: id, batch, steps: told, expected, is_followed });
         let now = self.cx.now;
         let device = self.devices.get_mut(id);
         let grace = Device::arrival_grace(self.residency.memory(id), group.model);

@@ -94,7 +94,7 @@ impl State {
     /// Makes of an action what is needed to do it without the lock.
     pub(super) fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
         Some(match action {
-            Action::Start { device, batch, steps, .. } => {
+            Action::Start { device, batch, steps, is_followed, .. } => {
                 if steps.first().is_some_and(|step| step.span != Span::Whole) {
                     let what = What::Turn(self.turn(batch, &steps));
                     return Some(Effect::Order(device, self.order(device, what)));
@@ -113,7 +113,7 @@ impl State {
                 let none = (0, 0, Output::Texts);
                 let (model, skip, output) =
                     parts.first().map_or(none, |part| (part.work.model, part.work.skip, part.work.output));
-                let what = What::Start(Batch { id: batch, model, skip, output, parts });
+                let what = What::Start(Batch { id: batch, model, skip, output, parts, is_followed });
                 Effect::Order(device, self.order(device, what))
             }
             Action::Deliver { request, .. } => Effect::Wake(self.deliver(request)?),

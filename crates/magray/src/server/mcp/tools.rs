@@ -182,7 +182,8 @@ impl Tools {
         });
         let computed = app.compute(read.await?).await?;
         // Every number is rewritten: not on a thread that serves connections.
-        let rewritten = app.engine().background(move || {
+        let bytes = computed.answer.values.len() * size_of::<f32>();
+        let rewritten = app.engine().background(bytes, move || {
             let rows = computed.answer.rows();
             let rows = rows.map(|row| cut(row, dimensions).iter().map(|number| short(*number)).collect());
             (rows.collect(), computed)

@@ -64,7 +64,7 @@ pub(crate) fn start(measured: &Measured, console: Console) -> Result<Engine, Fai
     engine.wait_until_settled(SETTLED_WITHIN);
     for device in engine.status().devices {
         if !matches!(device.schedule.state, DeviceState::InRotation | DeviceState::Resting) {
-            let error = device.last_error.unwrap_or_else(|| "no error was told".to_owned());
+            let error = device.last_error.map_or_else(|| "no error was told".to_owned(), |error| error.message);
             console.warn(format_args!("{} is not used: {error}", device.name));
         }
     }

@@ -8,7 +8,7 @@ use crate::trouble;
 use magray_core::ledger::{Budget, CollectionId};
 use magray_core::schedule::{
     Allowed, Batching, DeviceId, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelId, ModelPlan,
-    Moment, Options, Placement, Priority, Recovery, ResidencyRequest, Sizing, Slices,
+    Moment, Options, Placement, Priority, Recovery, ResidencyRequest, Sizing, Slices, SpeedWatch,
 };
 use std::time::Duration;
 
@@ -55,6 +55,7 @@ impl Scenario {
             models_known: models.len(),
             models,
             given_up: gpu_places.iter().filter(|_| chance.is(0.03)).map(|at| DeviceId(*at as u16)).collect(),
+            slowed: None,
             calm_at,
             noise: if chance.is(0.2) { 0.0 } else { chance.between(0.0, 0.5) },
             latency: Duration::from_secs_f64(chance.magnitude(1e-6, 1e-3)),
@@ -65,7 +66,7 @@ impl Scenario {
             idle_tail: if chance.is(0.7) { Duration::ZERO } else { span.mul_f64(chance.unit()) },
         };
         let scenario = scenario.with_generation(seed, span).with_memory(seed, trouble_span);
-        scenario.with_changing_models(seed, trouble_span).with_callers(seed, span)
+        scenario.with_changing_models(seed, trouble_span).with_callers(seed, span).with_slowness(seed, span)
     }
 
     /// In most worlds several callers share the devices, in some of them batches are short. A chance of its own decides, as
@@ -85,6 +86,46 @@ impl Scenario {
             device.spec.batch_tokens_least = chance.whole(1, 512) as u32;
         }
         self
+    }
+
+    /// The time after which a device counts as slow is drawn by a chance of its own, as above. In a few worlds nothing happens
+    /// but that a GPU under steady load is slow for a while.
+    fn with_slowness(mut self, seed: u64, span: Duration) -> Self {
+        const OWN: u64 = 0x534c_4f57;
+        let mut chance = Chance::new(seed ^ OWN);
+        if !chance.is(0.01) {
+            if chance.is(0.5) {
+                self.options.speed.window = span.mul_f64(chance.magnitude(0.01, 0.3));
+            }
+            return self;
+        }
+        let cost = Cost { fixed_us: 400.0, token_us: 2.0, text_us: 10.0 };
+        let gpus = chance.whole(1, 2) as usize;
+        let (texts, tokens) = (chance.whole(1, 8), chance.whole(10, 60));
+        let batch = cost.of(texts * tokens, texts);
+        let mut devices = vec![Device::unlimited(DeviceKind::Cpu, 1, 4_096, cost.slower(20.0))];
+        devices.extend((0..gpus).map(|_| Device::unlimited(DeviceKind::Gpu, 2, 16_384, cost)));
+        let requests = 3_000;
+        let clients = chance.whole(1, 4) as usize;
+        // The part of the world in which it is not slow.
+        let span = batch * requests / gpus as u32;
+        let (from, until) = (Moment::START + span.mul_f64(0.4), Moment::START + span.mul_f64(0.8));
+        let options =
+            Options { speed: SpeedWatch { window: span / 20, ..SpeedWatch::default() }, ..Options::default() };
+        let load = Load {
+            requests: requests as usize,
+            arrivals: Arrivals::Clients { count: clients, think: Duration::ZERO },
+            shape: Shape::plain((texts, texts), (tokens, tokens)),
+        };
+        let kind = trouble::Kind::Slow { times: chance.between(2.0, 5.0) };
+        Self {
+            troubles: vec![trouble::Trouble { device: 1, from, until, kind }],
+            // Where there is another, that one gets its work.
+            slowed: (gpus == 1).then_some(1),
+            calm_at: until,
+            noise: chance.between(0.0, 0.2),
+            ..Self::without_faults(self.seed, devices, options, load)
+        }
     }
 
     /// In some worlds sequences have many steps. A chance of its own decides: the rest is the same with them and without.
@@ -413,6 +454,7 @@ fn draw_options(chance: &mut Chance) -> Options {
         recovery: if chance.is(0.3) { defaults.recovery } else { draw_recovery(chance) },
         keeping: defaults.keeping,
         generation: defaults.generation,
+        speed: defaults.speed,
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Scenario {
     /// What users and other processes do, and when.
     pub(crate) interventions: Vec<(Moment, Intervention)>,
     pub(crate) given_up: Vec<DeviceId>,
+    /// The device that is slow for so long that it must be noticed.
+    pub(crate) slowed: Option<usize>,
     /// No fault happens after this.
     pub(crate) calm_at: Moment,
     /// Relative variation of computing times, both ways.
@@ -57,6 +59,7 @@ impl Scenario {
             troubles: Vec::new(),
             interventions: Vec::new(),
             given_up: Vec::new(),
+            slowed: None,
             calm_at: Moment::START,
             noise: 0.0,
             latency: Duration::ZERO,

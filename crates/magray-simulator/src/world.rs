@@ -181,6 +181,7 @@ impl World {
             self.advance()?;
         }
         self.measured.ended = self.now;
+        self.checks.speeds.end()?;
         self.wind_down()?;
         self.measured.busy = self.executors.iter().map(|executor| executor.busy).collect();
         Ok(())
@@ -331,7 +332,7 @@ impl World {
             Action::RefuseVectors { .. } => {}
             Action::Forget { model } => self.forget(model),
             Action::Rest { device } => self.rest(usize::from(device.0)),
-            Action::Trim { .. } | Action::Alert { .. } => {}
+            Action::Trim { .. } | Action::Alert { .. } | Action::Notice { .. } => {}
         }
         Ok(())
     }

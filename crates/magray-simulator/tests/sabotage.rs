@@ -7,7 +7,7 @@ use magray_simulator::{Rule, try_sabotaged, try_seed};
 const SEEDS: u64 = 4_000;
 
 /// What to break, and the rule that must notice.
-const CASES: [(Sabotage, Rule); 52] = [
+const CASES: [(Sabotage, Rule); 54] = [
     (Sabotage::ForgetReplay, Rule::AllAnswered),
     (Sabotage::AnswerTwice, Rule::AnsweredOnce),
     (Sabotage::AnswerCancelled, Rule::AnsweredOnce),
@@ -60,6 +60,8 @@ const CASES: [(Sabotage, Rule); 52] = [
     (Sabotage::OverlongTurn, Rule::TurnTime),
     (Sabotage::IgnoreReader, Rule::SlowReader),
     (Sabotage::NeverResume, Rule::AllAnswered),
+    (Sabotage::IgnoreSlow, Rule::Speeds),
+    (Sabotage::NeverRegain, Rule::Speeds),
 ];
 
 /// What else a sabotage breaks, for a reason that is understood.

@@ -1,6 +1,6 @@
 //! What the machine wants done. Its driver does exactly this, and reports what came of it as events.
 
-use super::{BatchId, DeviceId, Fault, ModelId, RequestId, Step};
+use super::{BatchId, DeviceId, Fault, ModelId, RequestId, SpeedFigures, Step};
 use crate::ledger::CollectionId;
 use std::fmt;
 use std::time::Duration;
@@ -137,6 +137,13 @@ pub enum Action {
         device: DeviceId,
         /// What happened.
         change: Change,
+    },
+    /// Log what changed about a device that stays in rotation. Not answered.
+    Notice {
+        /// Which.
+        device: DeviceId,
+        /// What changed.
+        notice: Notice,
     },
 }
 
@@ -280,4 +287,15 @@ pub enum Change {
     },
     /// It is used again.
     Returned,
+}
+
+/// What changed about a device that stays in rotation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Notice {
+    /// It computes far below its own best steady speed, and gets less work.
+    Slowed(SpeedFigures),
+    /// It is at its speed again, and has its full weight.
+    Regained(SpeedFigures),
+    /// It was slow and nothing could be measured since: it gets its full weight to be measured again.
+    Untested,
 }

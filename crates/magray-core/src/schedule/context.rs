@@ -4,7 +4,8 @@
 use super::queue::Aging;
 use super::sabotage::sabotaged;
 use super::sequence::StepBounds;
-use super::{CallerId, ModelPlan, Moment, Options, RequestId};
+use super::speed::SpeedMeter;
+use super::{CallerId, ModelPlan, Moment, Options, RequestId, SpeedWatch};
 use std::time::Duration;
 
 /// The time, the options and the sabotage.
@@ -43,6 +44,14 @@ impl Context {
     /// New tokens that a reader may have left unread while its sequence goes on.
     pub(super) fn unread_max(&self) -> u32 {
         if sabotaged!(self, IgnoreReader) { u32::MAX } else { self.options.generation.unread_max.max(1) }
+    }
+
+    /// When a device of this speed counts as slow, and as back.
+    pub(super) fn speed_watch(&self, meter: &SpeedMeter) -> SpeedWatch {
+        let watch = self.options.speed;
+        let window =
+            if meter.is_slow() && sabotaged!(self, NeverRegain) { Duration::from_secs(1 << 40) } else { watch.window };
+        SpeedWatch { is_on: watch.is_on && !sabotaged!(self, IgnoreSlow), window, ..watch }
     }
 
     pub(super) fn step_bounds(&self, plan: &ModelPlan) -> StepBounds {

@@ -1,6 +1,7 @@
 //! What a batch costs on a device, learnt from the batches before it: a fixed time, a time per token, one per text.
 //! Predictions are finite, positive and monotonic in the work; a single slow batch cannot spoil them.
 
+use super::Moment;
 use super::queue::Load;
 
 /// The part of an efficient batch that its fixed cost is at most. Beyond that, larger batches mostly add waiting.
@@ -100,6 +101,8 @@ impl Cost {
 pub(super) struct Sample {
     pub(super) load: Load,
     pub(super) measured_us: f64,
+    /// When it ended.
+    pub(super) at: Moment,
 }
 
 /// Learns the cost of one group's batches on one device.
@@ -110,6 +113,8 @@ pub(super) struct CostModel {
     samples: u32,
     largest: Load,
     surprise: Surprise,
+    /// When the last batch ended.
+    learnt: Moment,
 }
 
 /// Batches in a row that were all far slower, or all far quicker, than expected.
@@ -143,7 +148,7 @@ impl CostModel {
         let cost = prior.scaled(measured_us / prior.of(first.load));
         let mut seen = Seen::default();
         seen.add(first.load, measured_us);
-        Self { cost, seen, samples: 1, largest: first.load, surprise: Surprise::default() }
+        Self { cost, seen, samples: 1, largest: first.load, surprise: Surprise::default(), learnt: first.at }
     }
 
     pub(super) fn cost(&self) -> Cost {
@@ -164,6 +169,7 @@ impl CostModel {
         if let Some(ratio) = self.surprise.add(sane_us(sample.measured_us) / expected_us) {
             self.rescale(ratio);
         }
+        self.learnt = sample.at;
         self.samples = self.samples.saturating_add(1);
         self.largest.tokens = self.largest.tokens.max(sample.load.tokens);
         self.largest.texts = self.largest.texts.max(sample.load.texts);
@@ -172,8 +178,13 @@ impl CostModel {
         self.cost = self.seen.fit(self.cost);
     }
 
+    /// When the last batch ended.
+    pub(super) fn learnt(&self) -> Moment {
+        self.learnt
+    }
+
     /// What was seen is of another time: only the proportions of it are kept.
-    fn rescale(&mut self, ratio: f64) {
+    pub(super) fn rescale(&mut self, ratio: f64) {
         self.seen = Seen::default();
         self.cost = self.cost.scaled(ratio);
     }
@@ -255,13 +266,16 @@ mod tests {
         Load { tokens, texts }
     }
 
+    fn sample(load: Load, measured_us: f64) -> Sample {
+        Sample { load, measured_us, at: Moment::START }
+    }
+
     fn truth(load: Load) -> f64 {
         110.0 + 0.052 * as_f64(load.tokens) + as_f64(load.texts)
     }
 
     fn taught(sizes: &[(u64, u64)], of: impl Fn(Load) -> f64) -> CostModel {
-        let sample =
-            |&(tokens, texts): &(u64, u64)| Sample { load: load(tokens, texts), measured_us: of(load(tokens, texts)) };
+        let sample = |&(tokens, texts): &(u64, u64)| sample(load(tokens, texts), of(load(tokens, texts)));
         let mut model = CostModel::new(Cost::GPU, sample(&sizes[0]));
         sizes[1..].iter().map(sample).for_each(|sample| model.learn(sample));
         model
@@ -298,7 +312,7 @@ mod tests {
         let sizes: Vec<_> = MIXED.iter().cycle().take(40).copied().collect();
         let mut model = taught(&sizes, truth);
         let before = model.cost().of(load(900, 32));
-        model.learn(Sample { load: load(900, 32), measured_us: 5e6 });
+        model.learn(sample(load(900, 32), 5e6));
         assert!(model.cost().of(load(900, 32)) < 1.5 * before, "{:?}", model.cost());
     }
 
@@ -307,7 +321,7 @@ mod tests {
         let sizes: Vec<_> = MIXED.iter().cycle().take(40).copied().collect();
         let mut model = taught(&sizes, truth);
         for &(tokens, texts) in MIXED.iter().cycle().take(160) {
-            model.learn(Sample { load: load(tokens, texts), measured_us: 10.0 * truth(load(tokens, texts)) });
+            model.learn(sample(load(tokens, texts), 10.0 * truth(load(tokens, texts))));
         }
         assert!(is_near(&model, |load| 10.0 * truth(load), load(3_000, 110)), "{:?}", model.cost());
     }
@@ -325,7 +339,7 @@ mod tests {
             at in (1_u64..100_000, 1_u64..600),
             more in (0_u64..100_000, 0_u64..600),
         ) {
-            let sample = |&(tokens, texts, measured_us): &(u64, u64, f64)| Sample { load: load(tokens, texts), measured_us };
+            let sample = |&(tokens, texts, measured_us): &(u64, u64, f64)| sample(load(tokens, texts), measured_us);
             let mut model = CostModel::new(Cost::CPU, sample(&samples[0]));
             samples[1..].iter().map(sample).for_each(|sample| model.learn(sample));
             let less = model.cost().of(load(at.0, at.1));

@@ -6,8 +6,9 @@ use super::device_memory::DeviceMemory;
 use super::health::{FIRST_BATCH_GRACE, Health, Vitals};
 use super::phase::Reach;
 use super::queue::Load;
+use super::speed::{Company, Computed, Learnt, SpeedChange, SpeedMeter};
 use super::{BatchId, DeviceId, DeviceKind, DeviceSpec, DeviceView, Fallback};
-use super::{Group, ModelId, Moment, Recovery, Span, Step};
+use super::{Group, ModelId, Moment, Recovery, Span, SpeedWatch, Step};
 use crate::moment::{from_micros, micros};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub(super) struct Running {
     pub(super) patience: Duration,
     /// Whether the device had computed nothing of the model since its weights came: they may still be arriving.
     pub(super) is_first: bool,
+    /// Set by the device. `None` where others came or went while it was computed.
+    pub(super) company: Option<Company>,
 }
 
 /// A step in a batch.
@@ -80,6 +83,7 @@ pub(super) struct Device {
     good_batches: u32,
     costs: BTreeMap<Group, CostModel>,
     speed: Speed,
+    meter: SpeedMeter,
 }
 
 /// Tokens lately computed, and the time they took.
@@ -103,6 +107,7 @@ impl Device {
             good_batches: 0,
             costs: BTreeMap::new(),
             speed: Speed::default(),
+            meter: SpeedMeter::default(),
         }
     }
 
@@ -116,6 +121,11 @@ impl Device {
 
     pub(super) fn health_mut(&mut self) -> &mut Health {
         &mut self.health
+    }
+
+    /// The part of its speed that it is trusted with.
+    pub(super) fn weight(&self) -> f64 {
+        self.health.weight() * self.meter.weight()
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -146,17 +156,23 @@ impl Device {
 
     pub(super) fn start(&mut self, batch: Running) {
         self.has_spare = false;
-        self.running.push_back(batch);
+        let company = self.running.is_empty().then_some(Company::Alone);
+        self.running.iter_mut().for_each(|other| other.company = other.company.filter(|it| *it != Company::Alone));
+        self.running.push_back(Running { company, ..batch });
     }
 
     pub(super) fn take_batch(&mut self, batch: BatchId, now: Moment) -> Option<Running> {
         let at = self.running.iter().position(|running| running.batch == batch)?;
         self.health.note_sign(now);
-        let running = self.running.remove(at)?;
+        let mut running = self.running.remove(at)?;
         if at == 0
             && let Some(next) = self.running.front_mut()
         {
             next.computing_since = now;
+            next.company = Some(Company::Queued);
+        }
+        if self.running.is_empty() && running.company == Some(Company::Queued) {
+            running.company = None;
         }
         Some(running)
     }
@@ -236,12 +252,12 @@ impl Device {
         self.costs.get(&group).map(CostModel::largest).unwrap_or_default()
     }
 
-    pub(super) fn finished(&mut self, batch: &Running, compute: Duration, prior: Cost) {
+    pub(super) fn finished(&mut self, batch: &Running, compute: Duration, prior: Cost, now: Moment) {
         self.health.note_worked();
         self.batches_finished += 1;
         self.texts_finished += if batch.is_turn() { 0 } else { batch.load.texts };
         self.busy = self.busy.saturating_add(compute);
-        let sample = Sample { load: batch.load, measured_us: micros(compute) };
+        let sample = Sample { load: batch.load, measured_us: micros(compute), at: now };
         if let Some(model) = self.costs.get_mut(&batch.group) {
             model.learn(sample);
         } else {
@@ -256,6 +272,45 @@ impl Device {
             self.speed.us = self.speed.us * SPEED_KEPT + sample.measured_us.max(1.0);
         }
         self.widen();
+    }
+
+    /// Compares the time of a batch with that of others like it, where that says something of a GPU.
+    pub(super) fn compare(
+        &mut self,
+        batch: &Running,
+        time: Duration,
+        watch: &SpeedWatch,
+        now: Moment,
+    ) -> Option<SpeedChange> {
+        self.meter.note_busy(time, watch, now);
+        let company = batch.company.filter(|_| self.health.has_worker() && !batch.is_first && !batch.is_turn())?;
+        let model = self.costs.get(&batch.group)?;
+        let learnt = Learnt { cost: model.cost(), largest: model.largest() };
+        let computed = Computed { group: batch.group, load: batch.load, company, time, learnt };
+        let change = self.meter.compare(&computed, watch, now);
+        self.adapt(change)
+    }
+
+    /// Time has passed: a device that was slow may be tried at full weight.
+    pub(super) fn tend_speed(&mut self, watch: &SpeedWatch, now: Moment) -> Option<SpeedChange> {
+        let change = self.meter.tend(watch, now);
+        self.adapt(change)
+    }
+
+    pub(super) fn meter(&self) -> &SpeedMeter {
+        &self.meter
+    }
+
+    /// What was learnt of batches before its speed changed is scaled by as much.
+    fn adapt(&mut self, change: Option<SpeedChange>) -> Option<SpeedChange> {
+        let (from, until, ratio) = match change? {
+            SpeedChange::Slowed { since, .. } => (Moment::START, since, 1.0 / self.meter.weight()),
+            SpeedChange::Regained { slow, since, before, .. } => (slow, since, before),
+            SpeedChange::Untested { slow, before, .. } => (slow, Moment::from_nanos(u64::MAX), before),
+        };
+        let is_old = |model: &&mut CostModel| from <= model.learnt() && model.learnt() < until;
+        self.costs.values_mut().filter(is_old).for_each(|model| model.rescale(ratio));
+        change
     }
 
     pub(super) fn sequence_ended(&mut self) {
@@ -295,7 +350,8 @@ impl Device {
             location: self.spec.location,
             state: self.health.state(),
             is_ending: is_about_to || self.health.is_worker_resting(),
-            weight: self.health.weight(),
+            weight: self.weight(),
+            speed: self.meter.lately(),
             batches: self.running.len(),
             memory_capacity: memory.ledger().capacity(),
             accounts: memory.ledger().accounts().collect(),

@@ -127,7 +127,9 @@ impl Devices {
     /// low, so that every device is tried where it could be of use.
     pub(super) fn cost(&self, id: DeviceId, group: Group) -> Cost {
         let own = self.get(id);
-        let cost = own.measured_cost(group).unwrap_or_else(|| self.guessed_cost(id, group));
+        // What was measured was measured at the speed that it has.
+        let guessed = || self.guessed_cost(id, group).scaled(1.0 / own.meter().weight());
+        let cost = own.measured_cost(group).unwrap_or_else(guessed);
         cost.scaled(1.0 / own.health().weight())
     }
 

@@ -34,23 +34,25 @@ mod resident;
 mod run;
 mod sabotage;
 mod sequence;
+mod speed;
 #[cfg(test)]
 mod tests;
 mod view;
 
 pub use crate::ledger::ModelId;
 pub use crate::moment::Moment;
-pub use action::{Action, Change, Fallback, KillCause, Refused, Report};
+pub use action::{Action, Change, Fallback, KillCause, Notice, Refused, Report};
 pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Request, ResidencyRequest, Sketch};
 pub use machine::Machine;
 pub use options::{
     Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelPlan, Options, Placement, Recovery,
-    Sizing, Slices,
+    Sizing, Slices, SpeedWatch,
 };
 pub use priority::{Priority, UnknownPriority};
 #[cfg(feature = "sabotage")]
 pub use sabotage::Sabotage;
 pub use sequence::{Outcome, Sequence, Span, Step};
+pub use speed::SpeedFigures;
 pub use view::{DeviceState, DeviceView, ModelView, Residency, View};
 
 /// Names a request; the caller chooses it and never uses it twice.

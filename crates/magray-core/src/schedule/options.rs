@@ -110,6 +110,25 @@ pub struct Options {
     pub keeping: Keeping,
     /// How sequences of many steps go on.
     pub generation: Generation,
+    /// When a device counts as slow.
+    pub speed: SpeedWatch,
+}
+
+/// When a device counts as slow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpeedWatch {
+    /// Whether its speed is watched.
+    pub is_on: bool,
+    /// It computes below this part of its own best steady speed ...
+    pub slow_below: f64,
+    /// ... for this long.
+    pub window: Duration,
+}
+
+impl Default for SpeedWatch {
+    fn default() -> Self {
+        Self { is_on: true, slow_below: 0.7, window: Duration::from_secs(10) }
+    }
 }
 
 /// How sequences of many steps go on.

@@ -127,6 +127,10 @@ ways! {
     IgnoreReader,
     /// A sequence that paused is not resumed.
     NeverResume,
+    /// A device that became slow keeps its full weight.
+    IgnoreSlow,
+    /// A device that was slow never gets its full weight back.
+    NeverRegain,
 }
 
 #[cfg(feature = "sabotage")]

@@ -83,8 +83,11 @@ pub struct DeviceView {
     pub state: DeviceState,
     /// Whether its worker was told to end because no request needs it, or will be as soon as none that waits may.
     pub is_ending: bool,
-    /// The part of its speed that it is trusted with: 1 unless it is hot.
+    /// The part of its speed that it is trusted with: 1 unless it is hot or slow.
     pub weight: f64,
+    /// How fast it was lately, as a part of its own best steady speed with batches of the same size; `None` where nothing
+    /// could be compared.
+    pub speed: Option<f64>,
     /// Batches that it has now.
     pub batches: usize,
     /// Bytes of its memory that may be used.

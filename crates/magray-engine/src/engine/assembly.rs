@@ -143,8 +143,16 @@ impl Assembly {
             let gpu = gpu_of_device(DeviceId(at as u16));
             let health = gpu.map(|gpu| self.gpu_reports.sample(gpu));
             let hardware = gpu.and_then(|gpu| self.gpu_reports.hardware(gpu));
-            let (pid, memory, last_error) = (status.pid, status.memory, status.last_error);
-            DeviceStatus { name: executor.name(), hardware, schedule, pid, memory, health, last_error }
+            DeviceStatus {
+                name: executor.name(),
+                hardware,
+                schedule,
+                pid: status.pid,
+                memory: status.memory,
+                memory_peak: status.memory_peak,
+                health,
+                last_error: status.last_error,
+            }
         });
         Status {
             uptime: dispatcher.started().elapsed(),

@@ -9,6 +9,7 @@ pub(super) use residency_requests::{Seen, Unmet};
 
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, Order, What};
 use super::incident::Incident;
+use super::notices::log_notice;
 use super::throughput::{Recent, Throughput};
 use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
@@ -283,6 +284,7 @@ impl Dispatcher {
                 self.advance(Event::Forgotten { model: ModelId(model as u32) });
             }
             Effect::Wake(waker) => waker.wake(),
+            Effect::Notice(device, notice) => log_notice(executor(device).name(), notice),
             Effect::Tell(device, change) => (self.on_change)(device, change, executor(device).status()),
         }
     }
@@ -294,7 +296,7 @@ impl Dispatcher {
             _ => true,
         };
         let mut executors = self.executors().iter().enumerate().filter(|(at, _)| is_meant(*at));
-        executors.find_map(|(_, executor)| executor.status().last_error)
+        executors.find_map(|(_, executor)| executor.status().last_error).map(|error| error.message)
     }
 
     fn wait(&self, most: Duration, is_done: impl Fn(&State) -> bool) -> bool {

@@ -10,7 +10,7 @@ use magray_core::{DeviceName, Precision};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The dispatcher's end of an executor, wherever that runs. No method waits for the device; what comes of it is reported to the dispatcher.
 pub(super) trait ExecutorHandle: Send + Sync {
@@ -47,10 +47,32 @@ pub(super) struct ExecutorStatus {
     pub(super) pid: Option<u32>,
     /// The device's memory, as the worker told it last.
     pub(super) memory: Option<MemoryStats>,
+    /// The most of it that models and passes had, of all workers.
+    pub(super) memory_peak: u64,
     /// What went wrong last.
-    pub(super) last_error: Option<String>,
+    pub(super) last_error: Option<LastError>,
     /// Whether that says anything of the device, as against this program, its files or its neighbours.
     pub(super) blames_device: bool,
+}
+
+/// What went wrong last with a device.
+#[derive(Clone, Debug)]
+pub struct LastError {
+    /// In words.
+    pub message: String,
+    /// When.
+    pub at: SystemTime,
+}
+
+impl LastError {
+    pub(super) fn now(message: String) -> Self {
+        Self { message, at: SystemTime::now() }
+    }
+
+    /// When, in seconds since 1970.
+    pub fn unix_s(&self) -> u64 {
+        self.at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
 }
 
 /// What an executor is told.

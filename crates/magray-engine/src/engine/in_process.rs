@@ -4,7 +4,7 @@
 //! An executor that has no more of a batch says so, and may begin with the next while it ends the first.
 
 use super::dispatcher::Dispatcher;
-use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Loaded, Order, What, join_until};
+use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, LastError, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
 use super::work::Output;
 use crate::executors::{Arrival, Bell, Failure, Feed, Job, Origin, Outcomes, Steps, catching};
@@ -37,7 +37,7 @@ struct State {
     id: DeviceId,
     batches: Batches,
     packer: Arc<CpuPacker>,
-    last_error: Mutex<Option<String>>,
+    last_error: Mutex<Option<LastError>>,
     dispatcher: Weak<Dispatcher>,
 }
 
@@ -177,7 +177,7 @@ impl State {
     }
 
     fn note(&self, error: String) {
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(LastError::now(error));
     }
 
     fn log(&self, model: usize, started: Instant, what: &str) {

@@ -5,7 +5,9 @@ mod moves;
 mod presence;
 
 use super::dispatcher::Dispatcher;
-use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, Order, Turn, TurnStep, What, join_until};
+use super::executor_handle::{
+    Batch, ExecutorHandle, ExecutorStatus, LastError, Order, Turn, TurnStep, What, join_until,
+};
 use super::images::{Holder, Images};
 use super::models::CpuPacker;
 use crate::executors::{Failure, FailureKind, NewTokens};
@@ -68,7 +70,9 @@ struct State {
     /// By model: the arithmetic that a worker had for it last.
     precisions: Vec<Option<Precision>>,
     memory: Option<MemoryStats>,
-    last_error: Option<String>,
+    /// The most that models and passes had, of all workers.
+    memory_peak: u64,
+    last_error: Option<LastError>,
     blames_device: bool,
     /// Batches that were given to workers, and when the last worker ended, since the dispatcher was opened.
     batches: u64,
@@ -165,6 +169,7 @@ impl ExecutorHandle for InWorker {
         ExecutorStatus {
             pid: state.handle.as_ref().map(WorkerHandle::pid),
             memory: state.memory,
+            memory_peak: state.memory_peak,
             last_error: state.last_error.clone(),
             blames_device: state.blames_device,
         }
@@ -313,7 +318,7 @@ impl Inner {
         state.precisions.resize(self.spec.worker.models.len(), None);
         let accounts = MemoryAccounts::of(&ready.memory, self.spec.worker.device.context_bytes(), Vec::new());
         let report = accounts.report(ready.memory.free);
-        state.memory = Some(ready.memory);
+        state.note_memory(ready.memory);
         state.handle = Some(handle.clone());
         if state.is_closed {
             handle.stop();
@@ -369,7 +374,7 @@ impl Inner {
             };
             match message {
                 FromWorker::Heartbeat { memory, accounts } => {
-                    self.lock().memory = Some(memory);
+                    self.lock().note_memory(memory);
                     dispatcher.heartbeat(self.spec.id);
                     if let Some(accounts) = accounts {
                         dispatcher.memory(self.spec.id, accounts.report(memory.free));
@@ -489,9 +494,14 @@ impl State {
         }
     }
 
+    fn note_memory(&mut self, memory: MemoryStats) {
+        self.memory_peak = self.memory_peak.max(memory.peak_allocated);
+        self.memory = Some(memory);
+    }
+
     /// Keeps what went wrong, and whether it says anything of the device.
     fn fail(&mut self, error: String, blames_device: bool) {
-        self.last_error = Some(error);
+        self.last_error = Some(LastError::now(error));
         self.blames_device = blames_device;
     }
 

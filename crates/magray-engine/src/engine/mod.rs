@@ -74,6 +74,7 @@ mod in_worker;
 mod incident;
 mod models;
 mod moves;
+mod notices;
 mod options;
 mod pending_answer;
 mod ranking;
@@ -86,6 +87,7 @@ mod work;
 pub use background::Background;
 pub use calls::TokenVectors;
 pub use choice::Outlook;
+pub use executor_handle::LastError;
 pub use health_check::Health;
 pub use incident::Incident;
 pub use moves::{Move, Moved};
@@ -103,7 +105,7 @@ pub use crate::gpu::MemoryStats;
 pub use crate::worker::{Attempt, Outcome, Sandbox};
 pub use magray_core::schedule::{
     Allowed, Batching, CallerId, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView, Moment,
-    Options, Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, Slices, UnknownPriority,
+    Options, Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, Slices, SpeedWatch, UnknownPriority,
 };
 
 use crate::encoder::LoadError;

@@ -1,6 +1,7 @@
 //! How an engine is, for people and metrics.
 //! Words and figures only: what follows from them is decided elsewhere.
 
+use super::executor_handle::LastError;
 use super::throughput::Recent;
 use crate::gpu::MemoryStats;
 use crate::health::HealthSample;
@@ -64,6 +65,8 @@ pub struct DeviceStatus {
     pub memory: Option<MemoryStats>,
     /// What telemetry said of it last; `None` for the CPU.
     pub health: Option<HealthSample>,
+    /// The most of its memory that models and passes had since the start.
+    pub memory_peak: u64,
     /// What went wrong last.
-    pub last_error: Option<String>,
+    pub last_error: Option<LastError>,
 }

@@ -10,6 +10,7 @@ mod poison;
 mod requests;
 mod rule;
 mod shares;
+mod speeds;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use poison::Suspects;
 use requests::Ledger;
 use rule::Verdict;
 use shares::Shares;
+use speeds::Speeds;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use streams::Streams;
@@ -48,6 +50,7 @@ pub(crate) struct Checks {
     idle: Idle,
     patience: Patience,
     shares: Shares,
+    pub(crate) speeds: Speeds,
 }
 
 impl Checks {
@@ -70,6 +73,7 @@ impl Checks {
             patience: Patience::new(scenario, weights.is_crowded()),
             streams: Streams::new(scenario),
             shares: Shares::new(scenario, weights.is_crowded()),
+            speeds: Speeds::new(scenario),
             weights,
         }
     }
@@ -88,6 +92,7 @@ impl Checks {
         self.workers.heard(event, &self.batches, &self.weights, now);
         self.weights.heard(event, &self.batches, now);
         self.patience.heard(event);
+        self.speeds.heard(event);
         self.streams.heard(event, &self.batches, now);
         self.shares.heard(event, &self.ledger);
         if let Some(device) = given_up {
@@ -179,6 +184,7 @@ impl Checks {
                 self.ladder.alerted(*device, *change);
                 self.workers.alert(*device, *change)
             }
+            Action::Notice { device, notice } => self.speeds.noticed(*device, *notice),
         }
     }
 
@@ -188,6 +194,7 @@ impl Checks {
         self.shares.judge_taken(&self.ledger)?;
         self.batches.settle(view, &self.workers)?;
         self.workers.settle(view, &self.batches, now)?;
+        self.speeds.settle(view, self.workers.slowest(), now)?;
         let Self { workers, batches, ledger, .. } = self;
         self.weights.settle(weights::Scene { view, workers, batches, ledger }, now)?;
         self.ladder.settle(&self.workers)?;

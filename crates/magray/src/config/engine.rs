@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use magray_core::DeviceName;
 use magray_engine::{
-    engine::{Batching, Gpus, Keeping, Limits, ModelPlan, Options, Priority, Sizing},
+    engine::{Batching, Gpus, Keeping, Limits, ModelPlan, Options, Priority, Sizing, SpeedWatch},
     health::AlertOptions,
     testing::{FaultPlan, FaultPlanError},
 };
@@ -60,8 +60,13 @@ fn with_timeout(plan: ModelPlan, timeout: Option<Duration>) -> ModelPlan {
 
 impl Config {
     pub(crate) fn engine(&self) -> Result<EngineSettings, ConfigError> {
-        let schedule =
-            Options { limits: self.limits(), batching: self.batching(), keeping: self.keeping(), ..Options::default() };
+        let schedule = Options {
+            limits: self.limits(),
+            batching: self.batching(),
+            keeping: self.keeping(),
+            speed: self.speed_watch(),
+            ..Options::default()
+        };
         let interval = self.whole("gpu.monitoring.interval_ms").map(|ms| Duration::from_millis(ms as u64));
         Ok(EngineSettings {
             schedule,
@@ -71,6 +76,15 @@ impl Config {
             faults: self.faults()?,
             plans: self.model_plans(),
         })
+    }
+
+    fn speed_watch(&self) -> SpeedWatch {
+        let normal = SpeedWatch::default();
+        SpeedWatch {
+            is_on: self.is_on("gpu.performance_monitoring") && self.is_on("gpu.monitoring.enabled"),
+            window: self.seconds("gpu.monitoring.slow_after_s").unwrap_or(normal.window),
+            ..normal
+        }
     }
 
     fn keeping(&self) -> Keeping {

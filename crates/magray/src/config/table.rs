@@ -168,8 +168,12 @@ const GENERAL: &[Setting] = &[
         "`auto` takes the GPU when it is at least this many times as fast as the CPU (measured once a model).",
     )
     .env(&["MAGRAY_GPU_FALLBACK_THRESHOLD"]),
-    Setting::harmless("gpu.performance_monitoring", Kind::Switch, "true", "Record latency and throughput of the GPU.")
-        .unused(),
+    Setting::harmless(
+        "gpu.performance_monitoring",
+        Kind::Switch,
+        "true",
+        "Compare the speed of each GPU with its own best steady speed; one that is slow gets less work, with a warning.",
+    ),
     Setting::harmless(
         "gpu.idle_timeout_s",
         SECONDS,
@@ -327,6 +331,12 @@ const GENERAL: &[Setting] = &[
         Kind::Whole { min: 10, max: 3_600_000 },
         "500",
         "Milliseconds between two samples; one bad sample takes a GPU out of rotation.",
+    ),
+    Setting::harmless(
+        "gpu.monitoring.slow_after_s",
+        Kind::Whole { min: 1, max: 3_600 },
+        "10",
+        "Seconds below 70 % of its best steady speed after which a GPU is slow.",
     ),
     Setting::trusted(
         "gpu.monitoring.alert_webhook",

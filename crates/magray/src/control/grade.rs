@@ -1,5 +1,5 @@
-//! Grades a device: how much of its capacity can be used.
-//! Measures nothing: it goes by the device's state, its heat, and the last minute's fallbacks.
+//! Grades a device: how much of its own capacity can be used.
+//! Measures nothing: it goes by the device's state, its speed against its own best, its heat, and the last minute's fallbacks.
 
 use magray_core::schedule::Location;
 use magray_engine::engine::{DeviceState, DeviceView, Recent};
@@ -13,9 +13,9 @@ use utoipa::ToSchema;
 pub(crate) enum Grade {
     /// Used at full speed, and the CPU computed nothing in its place.
     A,
-    /// A request in a hundred was computed in its place, or heat takes a little of its speed.
+    /// A request in a hundred was computed in its place, or it lacks up to a fifth of its speed.
     B,
-    /// A request in ten was, or heat takes up to half.
+    /// A request in ten was, or it lacks up to half.
     C,
     /// Worse than that.
     D,
@@ -40,14 +40,20 @@ pub(super) fn grade(device: &DeviceView, recent: &Recent) -> Grade {
     if !matches!(device.state, DeviceState::InRotation | DeviceState::Resting) {
         return Grade::F;
     }
-    by_heat(device.weight).max(match device.location {
+    let by_speed = device.speed.map_or(Grade::A, by_speed);
+    by_weight(device.weight).max(by_speed).max(match device.location {
         Location::Worker => by_fallbacks(recent.fallback_rate().unwrap_or(0.0)),
         // What it computes in place of others is not held against it.
         Location::InProcess => Grade::A,
     })
 }
 
-fn by_heat(weight: f64) -> Grade {
+/// What varies by a tenth from batch to batch is full speed.
+fn by_speed(speed: f64) -> Grade {
+    by_weight(if speed >= 0.9 { 1.0 } else { speed })
+}
+
+fn by_weight(weight: f64) -> Grade {
     match weight {
         _ if weight >= 1.0 => Grade::A,
         _ if weight >= 0.8 => Grade::B,
@@ -77,6 +83,7 @@ mod tests {
             location,
             state,
             weight,
+            speed: None,
             batches: 0,
             memory_capacity: 0,
             accounts: Vec::new(),
@@ -103,6 +110,16 @@ mod tests {
         assert_eq!(of(Location::Worker, recent(100, 10)), Grade::C);
         assert_eq!(of(Location::Worker, recent(100, 11)), Grade::D);
         assert_eq!(of(Location::InProcess, recent(100, 100)), Grade::A);
+    }
+
+    #[test]
+    fn a_device_is_graded_by_its_own_best_speed() {
+        let of = |speed| {
+            let slower = DeviceView { speed, ..device(Location::Worker, DeviceState::InRotation, 1.0) };
+            grade(&slower, &recent(0, 0))
+        };
+        let grades = [None, Some(0.97), Some(0.85), Some(0.6), Some(0.3)].map(of);
+        assert_eq!(grades, [Grade::A, Grade::A, Grade::B, Grade::C, Grade::D]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use magray_core::pool::PoolStats;
 use magray_engine::{
     DeviceName,
-    engine::{DeviceState, DeviceStatus, ModelStatus, ModelView, Recent, Residency, Status},
+    engine::{DeviceState, DeviceStatus, LastError, ModelStatus, ModelView, Recent, Residency, Status},
 };
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,8 @@ pub(crate) struct DeviceReport {
     pub(crate) memory_total_bytes: Option<u64>,
     /// In use by magray's models and their passes; 0 where no worker is there to hold any.
     pub(crate) memory_used_bytes: Option<u64>,
+    /// The most that magray's models and their passes used since the start.
+    pub(crate) memory_peak_bytes: Option<u64>,
     /// Taken from the device by magray; what is not in use is kept for the next pass.
     pub(crate) memory_reserved_bytes: Option<u64>,
     /// What magray may use of it.
@@ -86,17 +88,26 @@ pub(crate) struct DeviceReport {
     pub(crate) power_limit_watts: Option<f64>,
     /// The part of the last moments in which it computed, for any process.
     pub(crate) utilisation_percent: Option<u32>,
-    /// The part of its speed that it is trusted with: 1 unless it is hot.
+    /// The part of its speed that it is trusted with: 1 unless it is hot or slow.
     pub(crate) weight: f64,
+    /// How fast it was lately, as a part of its own best steady speed with batches of the same size, from 0 to 1; null where
+    /// nothing could be compared.
+    pub(crate) speed: Option<f64>,
     /// Batches that it has now.
     pub(crate) batches: u64,
     pub(crate) batches_finished: u64,
     pub(crate) texts_finished: u64,
     pub(crate) busy_s: f64,
+    /// Failures since the start.
     pub(crate) failures: u64,
     pub(crate) worker_restarts: u64,
+    /// Probes and new workers by which it was tried to bring it back.
+    pub(crate) recovery_attempts: u64,
     pub(crate) pool: Option<PoolReport>,
+    /// What went wrong last.
     pub(crate) last_error: Option<String>,
+    /// When that was, in seconds since 1970.
+    pub(crate) last_error_unix_s: Option<u64>,
 }
 
 /// The pool of a device's memory.
@@ -216,6 +227,7 @@ impl DeviceReport {
             worker_pid: device.pid,
             memory_total_bytes: total,
             memory_used_bytes: is_gpu.then(|| memory.map_or(0, |memory| memory.allocated)),
+            memory_peak_bytes: is_gpu.then_some(device.memory_peak),
             memory_reserved_bytes: is_gpu.then(|| memory.map_or(0, |memory| memory.reserved)),
             memory_limit_bytes: total.map(limit),
             memory_used_by_all_bytes: health.and_then(|health| health.memory_used_bytes),
@@ -224,14 +236,17 @@ impl DeviceReport {
             power_limit_watts: health.and_then(|health| health.power_limit_milliwatts).map(watts),
             utilisation_percent: health.and_then(|health| health.utilisation_percent),
             weight: schedule.weight,
+            speed: schedule.speed,
             batches: schedule.batches as u64,
             batches_finished: schedule.batches_finished,
             texts_finished: schedule.texts_finished,
             busy_s: schedule.busy.as_secs_f64(),
             failures: schedule.failures_total,
             worker_restarts: schedule.restarts,
+            recovery_attempts: schedule.recovery_attempts,
             pool: memory.as_ref().map(|memory| PoolReport::of(&memory.pool)),
-            last_error: device.last_error.clone(),
+            last_error: device.last_error.as_ref().map(|error| error.message.clone()),
+            last_error_unix_s: device.last_error.as_ref().map(LastError::unix_s),
         }
     }
 

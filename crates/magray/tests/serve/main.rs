@@ -5,6 +5,7 @@
 mod cohere;
 mod commands;
 mod gpu;
+mod health;
 mod hosts;
 mod http;
 mod http2;

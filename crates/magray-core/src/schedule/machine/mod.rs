@@ -189,7 +189,11 @@ impl Machine {
         let devices = self.devices.iter().zip(self.residency.memories());
         let in_workers = devices.filter(|(device, _)| device.health().has_worker());
         let recovery = &self.cx.options.recovery;
-        let devices = in_workers.filter_map(|(device, memory)| device.health().wake(device.vitals(memory), recovery));
+        let devices = in_workers.flat_map(|(device, memory)| {
+            let speed = device.meter().wake(&self.cx.speed_watch(device.meter()));
+            [device.health().wake(device.vitals(memory), recovery), speed]
+        });
+        let devices = devices.flatten();
         let parts = [self.requests.next_wake(), self.placer.wake(), self.residency.next_wake(now)];
         let first = devices.chain(parts.into_iter().flatten()).min()?;
         Some(first.max(now + WAKE_LEAST))

@@ -130,6 +130,7 @@ impl Machine {
             expected_us,
             patience,
             is_first: grace.is_some(),
+            company: None,
         });
         true
     }

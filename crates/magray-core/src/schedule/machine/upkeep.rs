@@ -11,7 +11,10 @@ use crate::schedule::health::{Need, Reached, Trouble};
 use crate::schedule::loading::Loading;
 use crate::schedule::requests::{Loss, Setback};
 use crate::schedule::sabotage::sabotaged;
-use crate::schedule::{Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, ModelId, Outcome};
+use crate::schedule::speed::SpeedChange;
+use crate::schedule::{
+    Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, ModelId, Notice, Outcome,
+};
 use std::time::Duration;
 
 impl Machine {
@@ -25,7 +28,10 @@ impl Machine {
     ) {
         let Some((id, batch)) = self.devices.take_batch(batch, self.cx.now) else { return };
         let guessed = self.devices.guessed_cost(id, batch.group);
-        self.devices.get_mut(id).finished(&batch, compute, guessed);
+        let device = self.devices.get_mut(id);
+        device.finished(&batch, compute, guessed, self.cx.now);
+        let watch = self.cx.speed_watch(device.meter());
+        tell_speed(id, device.compare(&batch, compute, &watch, self.cx.now), actions);
         self.batch_left(id, batch.group.model, true);
         self.answer((id, batch), outcomes, actions);
     }
@@ -181,6 +187,8 @@ impl Machine {
     pub(super) fn tend(&mut self, id: DeviceId, actions: &mut Vec<Action>) {
         let now = self.cx.now;
         let device = self.devices.get_mut(id);
+        let watch = self.cx.speed_watch(device.meter());
+        tell_speed(id, device.tend_speed(&watch, now), actions);
         let vitals = device.vitals(self.residency.memory(id));
         let health = device.health_mut();
         match health.need(vitals, &self.cx) {
@@ -428,4 +436,14 @@ impl Machine {
             }
         }
     }
+}
+
+fn tell_speed(device: DeviceId, change: Option<SpeedChange>, actions: &mut Vec<Action>) {
+    let notice = match change {
+        None | Some(SpeedChange::Untested { was_told: false, .. }) => return,
+        Some(SpeedChange::Slowed { figures, .. }) => Notice::Slowed(figures),
+        Some(SpeedChange::Regained { figures, .. }) => Notice::Regained(figures),
+        Some(SpeedChange::Untested { was_told: true, .. }) => Notice::Untested,
+    };
+    actions.push(Action::Notice { device, notice });
 }

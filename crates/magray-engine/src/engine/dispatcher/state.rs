@@ -9,7 +9,7 @@ use crate::engine::{
     work::{Output, Work},
 };
 use magray_core::schedule::{
-    Action, BatchId, Change, DeviceId, Machine, Moment, Refused, Report, RequestId, Span, Step,
+    Action, BatchId, Change, DeviceId, Machine, Moment, Notice, Refused, Report, RequestId, Span, Step,
 };
 use std::{collections::HashMap, sync::Arc, task::Waker};
 
@@ -56,6 +56,7 @@ pub(super) enum Effect {
     Complete(Pending, Report),
     Refuse(Pending, Refused),
     Tell(DeviceId, Change),
+    Notice(DeviceId, Notice),
     Forget(usize),
     Wake(Waker),
 }
@@ -143,6 +144,7 @@ impl State {
                 unreachable!("no one asks the machine for memory for vectors")
             }
             Action::Alert { device, change } => Effect::Tell(device, change),
+            Action::Notice { device, notice } => Effect::Notice(device, notice),
         })
     }
 }

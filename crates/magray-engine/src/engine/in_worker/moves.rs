@@ -138,7 +138,7 @@ impl Inner {
         let Arrived { precision, bytes, took, origin, memory, .. } = arrived;
         let mut state = self.lock();
         let ordered = state.presence.loaded(model, bytes);
-        state.memory = Some(memory);
+        state.note_memory(memory);
         state.precisions[model] = Some(precision);
         drop(state);
         tracing::info!(
@@ -177,7 +177,7 @@ impl Inner {
     fn offloaded(&self, dispatcher: &Dispatcher, model: usize, took: Duration, memory: MemoryStats) {
         let mut state = self.lock();
         let bytes = state.presence.offloaded(model);
-        state.memory = Some(memory);
+        state.note_memory(memory);
         drop(state);
         tracing::info!(
             target: "magray::residency",

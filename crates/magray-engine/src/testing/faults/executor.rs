@@ -12,9 +12,6 @@ use magray_device::cuda::CudaError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many times as long a slow device takes.
-const SLOW_FACTOR: u32 = 8;
-
 /// The faults of a worker.
 #[derive(Debug)]
 pub(crate) struct WorkerFaults {
@@ -66,7 +63,8 @@ struct BatchFaults {
     /// What happens in the place of computing, or with it.
     fault: Option<FaultKind>,
     is_wrong: bool,
-    is_slow: bool,
+    /// How many times as long it takes.
+    slow_times: Option<u32>,
 }
 
 impl WorkerScript {
@@ -91,7 +89,7 @@ impl WorkerScript {
         BatchFaults {
             fault,
             is_wrong: fault == Some(FaultKind::Wrong) || script.is_on(FaultKind::Wrong, clock.now),
-            is_slow: fault == Some(FaultKind::Slow) || script.is_on(FaultKind::Slow, clock.now),
+            slow_times: fault.and_then(FaultKind::slow_times).or_else(|| script.slow_times(clock.now)),
         }
     }
 }
@@ -165,8 +163,8 @@ impl Executor for FaultyExecutor {
             // Still of length 1, as a broken device's may be.
             outcomes.rows.iter_mut().step_by(2).for_each(|number| *number = -*number);
         }
-        if faults.is_slow {
-            std::thread::sleep(began.elapsed() * (SLOW_FACTOR - 1));
+        if let Some(times) = faults.slow_times {
+            std::thread::sleep(began.elapsed() * (times - 1));
         }
         ran
     }

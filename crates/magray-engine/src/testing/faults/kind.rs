@@ -20,8 +20,8 @@ pub(crate) enum FaultKind {
     Poison,
     /// The answers are wrong.
     Wrong,
-    /// Batches take several times as long.
-    Slow,
+    /// Batches take this many times as long.
+    Slow(u32),
     /// A load finds the device's memory full.
     LoadOutOfMemory,
     /// A load fails; the next one works.
@@ -55,6 +55,10 @@ pub(crate) enum Place {
     Telemetry,
 }
 
+/// How many times as long batches take where the plan does not say.
+const SLOW_TIMES: u32 = 8;
+const SLOW_TIMES_MAX: u32 = 100;
+
 /// Kinds with a name of their own.
 const NAMED: [(&str, FaultKind); 15] = [
     ("illegal_address", FaultKind::IllegalAddress),
@@ -64,7 +68,7 @@ const NAMED: [(&str, FaultKind); 15] = [
     ("crash", FaultKind::Crash),
     ("poison", FaultKind::Poison),
     ("wrong", FaultKind::Wrong),
-    ("slow", FaultKind::Slow),
+    ("slow", FaultKind::Slow(SLOW_TIMES)),
     ("load_oom", FaultKind::LoadOutOfMemory),
     ("load_fails", FaultKind::LoadFails),
     ("load_crash", FaultKind::LoadCrash),
@@ -84,7 +88,7 @@ impl FaultKind {
         Self::Transient,
         Self::Crash,
         Self::Wrong,
-        Self::Slow,
+        Self::Slow(SLOW_TIMES),
         Self::Freeze,
         Self::Kill,
         Self::Hot,
@@ -101,7 +105,7 @@ impl FaultKind {
             | Self::Crash
             | Self::Poison
             | Self::Wrong
-            | Self::Slow => Place::Batch,
+            | Self::Slow(_) => Place::Batch,
             Self::LoadOutOfMemory | Self::LoadFails | Self::LoadCrash | Self::LoadHang => Place::Load,
             Self::Freeze => Place::Heartbeat,
             Self::Kill => Place::Supervisor,
@@ -109,9 +113,14 @@ impl FaultKind {
         }
     }
 
+    /// How many times as long batches take by it.
+    pub(crate) fn slow_times(self) -> Option<u32> {
+        if let Self::Slow(times) = self { Some(times) } else { None }
+    }
+
     /// Whether it goes on for a while; the others befall a batch, or happen at once.
     pub(super) fn lasts(self) -> bool {
-        matches!(self, Self::Slow | Self::Freeze | Self::Hot | Self::Xid(_))
+        matches!(self, Self::Slow(_) | Self::Freeze | Self::Hot | Self::Xid(_))
     }
 
     /// Whether a worker is replaced after it.
@@ -124,13 +133,15 @@ impl FaultKind {
         if let Some(number) = word.strip_prefix("xid") {
             return number.parse().ok().map(Self::Xid);
         }
-        NAMED.iter().find(|(name, _)| *name == word).map(|(_, kind)| *kind)
+        let named = NAMED.iter().find(|(name, _)| *name == word).map(|(_, kind)| *kind);
+        let slow = || word.strip_prefix("slow")?.parse().ok().filter(|times| (2..=SLOW_TIMES_MAX).contains(times));
+        named.or_else(|| slow().map(Self::Slow))
     }
 
     /// All words, as a phrase.
     pub(super) fn words() -> String {
         let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
-        format!("{}, xid and a number, random", names.join(", "))
+        format!("{}, slow and a number up to {SLOW_TIMES_MAX}, xid and a number, random", names.join(", "))
     }
 }
 
@@ -138,6 +149,7 @@ impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Xid(number) => write!(f, "xid{number}"),
+            Self::Slow(times) if *times != SLOW_TIMES => write!(f, "slow{times}"),
             kind => f.pad(NAMED.iter().find(|(_, known)| known == kind).map_or("", |(name, _)| name)),
         }
     }
@@ -149,10 +161,10 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_word() {
-        for kind in NAMED.map(|(_, kind)| kind).into_iter().chain(FaultKind::RANDOM) {
+        for kind in NAMED.map(|(_, kind)| kind).into_iter().chain(FaultKind::RANDOM).chain([FaultKind::Slow(2)]) {
             assert_eq!(FaultKind::parse(&kind.to_string()), Some(kind));
         }
-        for word in ["", "xid", "xid-1", "OOM", "fire"] {
+        for word in ["", "xid", "xid-1", "slow1", "slow101", "OOM", "fire"] {
             assert_eq!(FaultKind::parse(word), None, "{word}");
         }
     }

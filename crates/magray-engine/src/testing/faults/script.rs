@@ -69,6 +69,11 @@ impl Script {
         self.lasting.iter().any(|(known, _)| *known == kind)
     }
 
+    /// How many times as long batches take now.
+    pub(crate) fn slow_times(&mut self, now: Duration) -> Option<u32> {
+        self.going_on(now).into_iter().find_map(FaultKind::slow_times)
+    }
+
     /// All that goes on.
     pub(crate) fn going_on(&mut self, now: Duration) -> Vec<FaultKind> {
         self.advance(now);

@@ -153,6 +153,7 @@ impl Books {
             state,
             is_ending: false,
             weight: 1.0,
+            speed: None,
             batches: self.checks.batches.on(id).count(),
             memory_capacity: self.checks.weights.accounts(id).1,
             accounts: self.checks.weights.accounts(id).0.into_iter().collect(),

@@ -8,6 +8,7 @@ use std::{
 };
 
 use clap::Args;
+use magray_engine::health::utc_of;
 use serde_json::{Value, json};
 
 use super::{
@@ -34,8 +35,9 @@ Where a model is, seen from a device: on_gpu; on_cpu (in the memory of the host,
 on_cpu_cold (the same without a worker: nothing of the GPU is taken); loading, leaving, unloaded. \
 The CPU itself is ready, or has the model only in the form that the GPUs use.
 
-The grade of a device: A is all that it can do; B and C where heat slows it, or the CPU computed up to 1 % or 10 % of the \
-last minute's requests in place of a GPU; D is worse; F is not used. Latency is from the queue to the answer.";
+The grade of a device: A is all that it can do; B and C where it has less than 90 % or 80 % of its own best steady speed, heat \
+slows it, or the CPU computed up to 1 % or 10 % of the last minute's requests in place of a GPU; D is worse; F is not used. \
+Latency is from the queue to the answer.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -153,6 +155,11 @@ fn engine_text(engine: &EngineReport) -> String {
             std::iter::once(performance_cells(&engine.performance, engine.uptime_s))
         ),
     );
+    if engine.has_gpu() {
+        let head = ["health", "own speed", "weight", "failures", "recovery attempts", "peak memory", "last failure"];
+        let gpus = engine.devices.iter().filter(|device| device.is_gpu);
+        text.push_str(&format!("\n{}", table(&head, gpus.map(health_cells))));
+    }
     let pools: Vec<Vec<String>> = engine
         .devices
         .iter()
@@ -178,7 +185,7 @@ fn engine_text(engine: &EngineReport) -> String {
     let head = ["model", "where", "idle", "size", "requests", "loads", "offloads", "idle timeout", "priority"];
     text.push_str(&format!("\n{}", table(&head, engine.models.iter().map(model_cells))));
     for device in &engine.devices {
-        if let Some(error) = device.last_error.as_ref().filter(|_| device.reason.is_some()) {
+        if let Some(error) = &device.last_error {
             text.push_str(&format!("\n{}: {error}\n", device.name));
         }
     }
@@ -217,6 +224,19 @@ fn device_cells(device: &DeviceReport, tensorrt: bool) -> Vec<String> {
         power.unwrap_or_else(unknown),
         device.utilisation_percent.map_or_else(unknown, |percent| format!("{percent} %")),
         device.worker_pid.map_or_else(unknown, |pid| format!("pid {pid}")),
+    ]
+}
+
+fn health_cells(device: &DeviceReport) -> Vec<String> {
+    let percent = |part: f64| format!("{:.0} %", part * 100.0);
+    vec![
+        device.name.clone(),
+        device.speed.map_or_else(unknown, percent),
+        percent(device.weight),
+        device.failures.to_string(),
+        device.recovery_attempts.to_string(),
+        device.memory_peak_bytes.map_or_else(unknown, size),
+        device.last_error_unix_s.map_or_else(unknown, utc_of),
     ]
 }
 

@@ -31,13 +31,17 @@ const ENGINE: [Metric<EngineReport>; 4] = [
     }),
 ];
 
-const DEVICE: [Metric<DeviceReport>; 18] = [
+const DEVICE: [Metric<DeviceReport>; 22] = [
     (gauge("magray_device_up", "1 while a device is used or rests."), |device| {
         Some(if matches!(device.state.as_str(), "in_rotation" | "resting") { 1.0 } else { 0.0 })
     }),
     (gauge("magray_device_weight_ratio", "The part of its speed that a device is trusted with."), |device| {
         Some(device.weight)
     }),
+    (
+        gauge("magray_device_speed_ratio", "Speed of a device lately, as a part of its own best steady speed."),
+        |device| device.speed,
+    ),
     (gauge("magray_device_batches", "Batches that a device has now."), |device| Some(device.batches as f64)),
     (counter("magray_device_batches_total", "Batches that a device finished."), |device| {
         Some(device.batches_finished as f64)
@@ -47,12 +51,27 @@ const DEVICE: [Metric<DeviceReport>; 18] = [
     }),
     (counter("magray_device_busy_seconds_total", "Time that a device computed."), |device| Some(device.busy_s)),
     (counter("magray_device_failures_total", "Failures of a device."), |device| Some(device.failures as f64)),
+    (
+        counter(
+            "magray_device_recovery_attempts_total",
+            "Probes and new workers by which a device was to be brought back.",
+        ),
+        |device| Some(device.recovery_attempts as f64),
+    ),
+    (
+        gauge("magray_device_last_failure_timestamp_seconds", "When something last went wrong with a device."),
+        |device| whole(device.last_error_unix_s),
+    ),
     (counter("magray_worker_restarts_total", "Workers of a device that were started after the first."), |device| {
         Some(device.worker_restarts as f64)
     }),
     (
         gauge("magray_device_memory_allocated_bytes", "Memory of a device that magray's models and passes use."),
         |device| whole(device.memory_used_bytes),
+    ),
+    (
+        gauge("magray_device_memory_peak_bytes", "The most of a device's memory that magray's models and passes used."),
+        |device| whole(device.memory_peak_bytes),
     ),
     (gauge("magray_device_memory_reserved_bytes", "Memory of a device that magray holds."), |device| {
         whole(device.memory_reserved_bytes)

@@ -50,8 +50,8 @@ fn a_new_worker_does_not_repeat_what_the_last_one_went_through() {
     }
     assert_eq!(pieces, expected);
     let mut late = script(plan, Place::Batch, seconds(5.0));
-    assert!(late.is_on(FaultKind::Slow, seconds(5.5)), "what is left of it goes on");
-    assert!(!late.is_on(FaultKind::Slow, seconds(6.0)));
+    assert!(late.is_on(FaultKind::Slow(8), seconds(5.5)), "what is left of it goes on");
+    assert!(!late.is_on(FaultKind::Slow(8), seconds(6.0)));
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         worker_pid: None,
         memory_total_bytes: None,
         memory_used_bytes: None,
+        memory_peak_bytes: None,
         memory_reserved_bytes: None,
         memory_limit_bytes: None,
         memory_used_by_all_bytes: None,
@@ -23,14 +24,17 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         power_limit_watts: None,
         utilisation_percent: None,
         weight: 1.0,
+        speed: None,
         batches: 0,
         batches_finished: 10,
         texts_finished: 320,
         busy_s: 1.5,
         failures: 0,
         worker_restarts: 0,
+        recovery_attempts: 0,
         pool: None,
         last_error: None,
+        last_error_unix_s: None,
     };
     let pool = PoolReport {
         reserved_bytes: 128 << 20,
@@ -56,6 +60,11 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         worker_pid: Some(4712),
         memory_total_bytes: Some(150_000_000_000),
         memory_used_bytes: Some(99_000_000),
+        memory_peak_bytes: Some(120_000_000),
+        speed: Some(0.97),
+        failures: 2,
+        recovery_attempts: 3,
+        last_error_unix_s: Some(1_772_366_405),
         memory_reserved_bytes: Some(140_000_000),
         memory_limit_bytes: Some(8_000_000_000),
         memory_used_by_all_bytes: Some(650_000_000),
@@ -133,6 +142,9 @@ fn the_tables_line_up() {
 
         average latency  throughput                      fallback rate  uptime
         4.2 ms           64.0 texts/s in 2.0 requests/s  0.8 %          62 min
+
+        health  own speed  weight  failures  recovery attempts  peak memory  last failure
+        cuda:0  97 %       100 %   2         3                  120.0 MB     2026-03-01T12:00:05Z
 
         pool    reserved  used     peak      largest free  fragmentation  hits  misses  driver calls  trims  stitches  predicted
         cuda:0  134.2 MB  99.0 MB  120.0 MB  30.0 MB       10.6 %         1000  3       7             1      0         110.0 MB

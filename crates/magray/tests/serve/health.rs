@@ -1,0 +1,59 @@
+//! How a server treats a GPU that is slow: a warning, less weight, and all of it back.
+
+use serde_json::{Value, json};
+
+use crate::rig::{Server, Setup, wait_for};
+
+/// The first GPU, after one more request has been answered by it.
+fn gpu_after_a_request(server: &Server) -> Value {
+    server.post("/embed", r#"{"inputs":["the quick brown fox","jumps over","the lazy dog"]}"#).ok();
+    server.get("/gpu/status").ok().json()["devices"][1].take()
+}
+
+#[test]
+fn a_gpu_that_becomes_slow_is_warned_of_gets_less_weight_and_all_of_it_back() {
+    // Counted by batches: however slow this machine is, there are some at full speed before and after.
+    let server = Setup::on_gpu("slow20@batch=200*100").settings("[gpu.monitoring]\nslow_after_s = 1\n").start();
+    let slow = |gpu: &Value| gpu["weight"].as_f64().unwrap() < 0.7 && gpu["speed"].as_f64().unwrap() < 0.7;
+    wait_for("less weight", || slow(&gpu_after_a_request(&server)));
+    let warned = server.said().lines().find(|line| line.contains("of its speed:")).map(str::to_owned);
+    let warned = warned.expect("the warning came before the weight");
+    assert!(warned.contains("WARN magray::health: sim:0 computes at"), "{warned}");
+    assert!(warned.contains(" usual_tokens_per_s=") && warned.contains(" tokens_per_s="), "{warned}");
+
+    wait_for("full weight", || gpu_after_a_request(&server)["weight"] == json!(1.0));
+    assert!(server.said().contains("sim:0 is back to its speed"), "{}", server.said());
+    let metrics = server.get("/metrics").ok().text().to_owned();
+    for name in
+        ["magray_device_speed_ratio", "magray_device_recovery_attempts_total", "magray_device_memory_peak_bytes"]
+    {
+        assert!(metrics.contains(&format!("{name}{{device=\"sim:0\"}} ")), "{metrics}");
+    }
+    assert!(metrics.contains("magray_device_weight_ratio{device=\"sim:0\"} 1\n"), "{metrics}");
+}
+
+#[test]
+fn speed_is_measured_only_where_that_is_wanted() {
+    let speed = |settings: &str| {
+        let server = Setup::on_gpu("").settings(settings).start();
+        (0..150).map(|_| gpu_after_a_request(&server)["speed"].take()).last().unwrap()
+    };
+    assert_eq!(speed("[gpu]\nperformance_monitoring = false\n[gpu.monitoring]\nslow_after_s = 1\n"), Value::Null);
+    assert_eq!(speed("[gpu.monitoring]\nenabled = false\nslow_after_s = 1\n"), Value::Null);
+    let server = Setup::on_gpu("").settings("[gpu.monitoring]\nslow_after_s = 1\n").start();
+    wait_for("a speed", || gpu_after_a_request(&server)["speed"].is_number());
+}
+
+#[test]
+fn what_went_wrong_last_is_told_with_its_time_and_counted() {
+    let server = Setup::on_gpu("transient@batch=2").start();
+    gpu_after_a_request(&server);
+    let gpu = gpu_after_a_request(&server);
+    assert_eq!((&gpu["failures"], &gpu["recovery_attempts"]), (&json!(1), &json!(0)), "{gpu}");
+    assert!(gpu["last_error"].is_string() && gpu["last_error_unix_s"].as_u64().unwrap() > 1_700_000_000, "{gpu}");
+    assert!(gpu["memory_peak_bytes"].as_u64().unwrap() > 0, "{gpu}");
+    let text = server.beside(&["gpu", "status"]);
+    assert!(text.contains("recovery attempts") && text.contains("last failure"), "{text}");
+    let metrics = server.get("/metrics").ok().text().to_owned();
+    assert!(metrics.contains("magray_device_last_failure_timestamp_seconds{device=\"sim:0\"} 1"), "{metrics}");
+}

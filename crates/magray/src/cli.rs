@@ -19,12 +19,14 @@ use crate::{
             sandbox::{self, GpuSandboxArgs},
             status::{self, GpuStatusArgs},
         },
+        manual::{self, CompletionsArgs, ManArgs},
         mcp::{self, McpArgs},
         models::{self, ModelsArgs},
         pull::{self, PullArgs},
         rerank::{self, RerankArgs},
         serve::{self, ServeArgs},
         similarity::{self, SimilarityArgs},
+        version::{self, VersionArgs},
         worker,
     },
     console::Console,
@@ -36,7 +38,7 @@ Examples:
   magray embed \"hello world\"                    the model is pulled on first use
   magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
   magray similarity \"a cat\" \"a kitten\"
-  magray rerank \"meow\" \"a car\" \"a kitten\"      the best first
+  magray rerank \"meow\" \"a car\" \"a kitten\"       the best first
   magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
   magray bench embed --batch 1,32 --tokens 128
   magray gpu info                               GPUs, and which device is chosen and why
@@ -81,8 +83,14 @@ pub(crate) enum Command {
     Pull(PullArgs),
     /// List the models of the store, or remove one
     Models(ModelsArgs),
-    /// Show every setting, its value and where it came from
+    /// Show every setting, its value and where it came from; write a file to start from
     Config(ConfigArgs),
+    /// Print a script by which a shell completes commands and flags
+    Completions(CompletionsArgs),
+    /// Write manual pages
+    Man(ManArgs),
+    /// Print the version, and what it was built from and with
+    Version(VersionArgs),
     /// Holds a GPU for another magray, which starts it
     #[command(hide = true)]
     Worker,
@@ -115,6 +123,9 @@ impl Command {
             Self::Pull(args) => pull::run(&args, context),
             Self::Models(args) => models::run(&args, context),
             Self::Config(args) => config::run(&args, context),
+            Self::Completions(args) => manual::completions(&args, Cli::described()),
+            Self::Man(args) => manual::man(&args, Cli::described(), context),
+            Self::Version(args) => version::run(&args),
             Self::Worker => worker::run(),
         }
     }

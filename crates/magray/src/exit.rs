@@ -35,8 +35,14 @@ pub(crate) enum Failure {
     Store(#[from] StoreError),
     #[error(transparent)]
     Pull(#[from] PullError),
-    #[error("'{model}' is not in the store: pull it with `magray pull {model}`")]
-    NotPulled { model: String },
+    #[error("'{model}' is not in the store{hint}: pull it with `magray pull {model}`")]
+    NotPulled { model: String, hint: String },
+    #[error(
+        "'{name}' is no well-known model; did you mean '{meant}'? Write org/name for another, or ./{name} for a folder"
+    )]
+    UnknownModel { name: String, meant: String },
+    #[error("'{name}' is not in the store, which holds {there}")]
+    NotStored { name: String, there: String },
     #[error("cannot read the model's files: {0}")]
     Model(std::io::Error),
     #[error("cannot load '{model}': {reason}")]
@@ -78,7 +84,8 @@ impl Failure {
             Self::Output(OutputError::ReaderGone) => return None,
             Self::Output(OutputError::UnknownEnding { .. } | OutputError::OtherRecipe { .. }) => Exit::Usage,
             Self::Output(_) => Exit::Disk,
-            Self::Name(_) | Self::NotPulled { .. } | Self::Model(_) => Exit::Model,
+            Self::Name(_) | Self::Model(_) => Exit::Model,
+            Self::NotPulled { .. } | Self::UnknownModel { .. } | Self::NotStored { .. } => Exit::Model,
             Self::Store(error) => exit_of_store(error),
             Self::Pull(PullError::Store(error)) => exit_of_store(error),
             Self::Pull(_) => Exit::Pull,

@@ -13,6 +13,7 @@ mod input;
 mod interrupt;
 mod logging;
 mod model;
+mod nearest;
 mod output;
 mod remote;
 mod server;

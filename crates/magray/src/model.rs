@@ -13,7 +13,7 @@ use magray_engine::{
     DeviceName, EncoderOptions, EncoderShape, LoadError,
     engine::ModelSource,
     spec::{Does, ModelSpec},
-    store::{HubOptions, ModelRef, PullEvent, PullOptions, SourceChoice, Store, Token},
+    store::{HubOptions, ModelRef, NameError, PullEvent, PullOptions, SourceChoice, Store, Token, known_models},
 };
 use sha2::{Digest, Sha256};
 
@@ -21,6 +21,7 @@ use crate::{
     config::{Config, ModelSettings},
     console::Console,
     exit::Failure,
+    nearest::nearest,
     output::hex,
 };
 
@@ -41,7 +42,8 @@ fn synthetic_shape(name: &str) -> Result<Option<EncoderShape>, Failure> {
 
 pub(crate) fn find(config: &Config) -> Result<Option<PathBuf>, Failure> {
     let settings = config.model()?;
-    Ok(Store::open(settings.store).find(&ModelRef::parse(&settings.name)?)?)
+    let store = Store::open(settings.store);
+    Ok(store.find(&parse(&settings.name, &store)?)?)
 }
 
 /// The folder of the model of the settings, pulled where that may be done without asking.
@@ -51,12 +53,42 @@ pub(crate) fn stored_folder(config: &Config, console: &Console) -> Result<PathBu
 
 fn stored_folder_of(name: &str, config: &Config, console: &Console) -> Result<PathBuf, Failure> {
     let settings = config.model()?;
-    let model = ModelRef::parse(name)?;
     let store = Store::open(settings.store.clone());
+    let model = parse(name, &store)?;
     match store.find(&model)? {
         Some(folder) => Ok(folder),
         None if model == ModelRef::default_model() => pull(&store, &model, &settings, false, console),
-        None => Err(Failure::NotPulled { model: name.to_owned() }),
+        None => {
+            let hint = meant(name, &store).map_or_else(String::new, |meant| format!(" (did you mean '{meant}'?)"));
+            Err(Failure::NotPulled { model: name.to_owned(), hint })
+        }
+    }
+}
+
+/// The model that a name means.
+pub(crate) fn parse(name: &str, store: &Store) -> Result<ModelRef, Failure> {
+    ModelRef::parse(name).map_err(|error| match (&error, meant(name, store)) {
+        (NameError::NoOrganisation { .. }, Some(meant)) => Failure::UnknownModel { name: name.to_owned(), meant },
+        _ => error.into(),
+    })
+}
+
+/// The name that was probably meant: of a model of the store, or of a well-known one. `None` if this one is known.
+fn meant(name: &str, store: &Store) -> Option<String> {
+    let mut known: Vec<String> = store.list().unwrap_or_default().into_iter().map(|model| model.name).collect();
+    known.extend(known_models().map(|(organisation, name)| format!("{organisation}/{name}")));
+    if known.iter().any(|known| known == name) || known_models().any(|(_, short)| short.eq_ignore_ascii_case(name)) {
+        return None;
+    }
+    let Some((_, last)) = name.rsplit_once('/') else {
+        let short = known_models().map(|(_, name)| name);
+        return nearest(name, known.iter().map(String::as_str).chain(short)).map(str::to_owned);
+    };
+    // The right name of the wrong organisation is nearer than any other name.
+    let of_another = known_models().find(|(_, known)| known.eq_ignore_ascii_case(last));
+    match of_another {
+        Some((organisation, name)) => Some(format!("{organisation}/{name}")),
+        None => nearest(name, known.iter().map(String::as_str)).map(str::to_owned),
     }
 }
 

@@ -10,6 +10,7 @@
 mod check;
 mod disk;
 mod hub;
+mod known_models;
 mod lock;
 mod manifest;
 mod model_ref;
@@ -24,6 +25,7 @@ mod tests;
 pub use check::{CheckError, check_model};
 pub use disk::DiskError;
 pub use hub::{HubOptions, RetryPolicy, Token};
+pub use known_models::known_models;
 pub use manifest::{Damage, Depth, FileFault, Manifest, Origin, Source, StoredFile};
 pub use model_ref::{DEFAULT_MODEL, HubModel, ModelRef, NameError};
 pub use pip::{PipCommand, PipOptions};
@@ -74,7 +76,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The store has no such model.
-    #[error("'{name}' is not in the store; list the models to see what is")]
+    #[error("'{name}' is not in the store")]
     NotStored {
         /// The model's name.
         name: String,

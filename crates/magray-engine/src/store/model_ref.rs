@@ -1,6 +1,7 @@
 //! Names of models: a folder of the user, or a repository on the hub.
 //! Refuses every name that could lead out of the store.
 
+use super::known_models;
 use std::fmt;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
@@ -25,7 +26,7 @@ pub enum ModelRef {
 
 impl ModelRef {
     /// Reads a name: `.`, `/` or an existing folder with a separator in its name is a folder,
-    /// `all-MiniLM-L6-v2` the default model, anything else `org/name[@revision]`.
+    /// a well-known name such as `bge-small-en-v1.5` that model, anything else `org/name[@revision]`.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         if text.is_empty() {
             return Err(NameError::Empty);
@@ -68,7 +69,7 @@ pub struct HubModel {
 }
 
 impl HubModel {
-    /// Reads `org/name[@revision]` or the short name of the default model; looks at no folder.
+    /// Reads `org/name[@revision]` or the short name of a well-known model; looks at no folder.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         if text.is_empty() {
             return Err(NameError::Empty);
@@ -77,7 +78,8 @@ impl HubModel {
             Some((repo, revision)) => (repo, Some(revision)),
             None => (text, None),
         };
-        let repo = if repo == DEFAULT_MODEL { DEFAULT_REPO } else { repo };
+        let known = known_models::repo_of(repo);
+        let repo = known.as_deref().unwrap_or(repo);
         if let Some(revision) = revision
             && (revision.len() > REVISION_CHARS_MAX || !revision.split('/').all(is_plain_segment))
         {
@@ -170,10 +172,8 @@ pub enum NameError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// A bare name: it could be a folder or a repository of anyone.
-    #[error(
-        "'{text}' names no model alone: write org/name (such as sentence-transformers/{text}), or ./{text} for a folder"
-    )]
+    /// A bare name that is not well-known: it could be a folder or a repository of anyone.
+    #[error("'{text}' is no well-known model: write org/name, or ./{text} for a folder")]
     NoOrganisation {
         /// The name as given.
         text: String,
@@ -206,6 +206,13 @@ mod tests {
         }
         assert_eq!(ModelRef::default_model(), ModelRef::Hub(hub(DEFAULT_MODEL)));
         assert!(!hub("all-MiniLM-L6-v2@main").is_default());
+    }
+
+    #[test]
+    fn short_names_lead_to_their_organisations() {
+        assert_eq!(hub("bge-small-en-v1.5").to_string(), "BAAI/bge-small-en-v1.5");
+        assert_eq!(hub("E5-Base-V2@main").to_string(), "intfloat/e5-base-v2@main");
+        assert!(ModelRef::parse("bge-small").is_err());
     }
 
     #[test]
@@ -274,7 +281,5 @@ mod tests {
         }
         // `src/store` exists below the crate, where tests run; it has the shape of a repository too.
         assert_eq!(ModelRef::parse("src/store"), Ok(ModelRef::Folder(PathBuf::from("src/store"))));
-        let said = ModelRef::parse("all-mpnet-base-v2").unwrap_err().to_string();
-        assert!(said.contains("sentence-transformers/all-mpnet-base-v2"), "{said}");
     }
 }

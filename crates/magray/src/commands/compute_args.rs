@@ -7,7 +7,7 @@ use crate::config::FlagValue;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ComputeArgs {
-    /// Model: a name of the store, a hub repository org/name[@revision], or a folder
+    /// Model: a name of the store, a well-known name, a hub repository org/name[@revision], or a folder
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
     /// Where to compute: auto, prefer-gpu, require-gpu, cpu, cuda, cuda:NUMBER or cuda:UUID

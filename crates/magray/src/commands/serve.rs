@@ -20,6 +20,7 @@ const EXAMPLES: &str = "\
 Examples:
   magray serve                                     the default model on http://127.0.0.1:7860
   magray serve --preload --model all-MiniLM-L6-v2 --model ./my-reranker
+  magray serve --alias text-embedding-3-small=all-MiniLM-L6-v2
   MAGRAY_API_KEYS=secret magray serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
 
   curl -s localhost:7860/v1/embeddings -d '{\"input\": [\"hello world\"]}'
@@ -34,6 +35,9 @@ their first request. SIGTERM and Ctrl-C let requests end first; SIGHUP reads the
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     served: ServedArgs,
+    /// Another name of a model, such as text-embedding-3-small=all-MiniLM-L6-v2; may be given several times
+    #[arg(long = "alias", value_name = "NAME=MODEL")]
+    aliases: Vec<String>,
     /// Address to listen on [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     host: Option<String>,
@@ -96,7 +100,9 @@ pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
 impl ServeArgs {
     fn flags(&self) -> Vec<FlagValue> {
         let preload = self.preload.then(|| "true".to_owned());
+        let aliases = (!self.aliases.is_empty()).then(|| self.aliases.join(","));
         let own = [
+            flag("server.aliases", aliases.as_ref()),
             flag("server.host", self.host.as_ref()),
             flag("server.port", self.port.as_ref()),
             flag("server.allowed_hosts", self.allowed_hosts.as_ref()),

@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::nearest::nearest;
+
 use super::{
     ConfigError, Inputs, Setting, Value, bad_value,
     setting::Files,
@@ -40,12 +42,15 @@ pub(super) fn find(inputs: &Inputs<'_>) -> Result<Option<Found>, ConfigError> {
         named_by: "the current folder",
         is_trusted: false,
     });
-    let config_home = absolute((inputs.env)("XDG_CONFIG_HOME")).or_else(|| Some(home(inputs.env)?.join(".config")));
-    let at_home = config_home.into_iter().flat_map(|folder| {
+    let at_home = config_home(inputs.env).into_iter().flat_map(|folder| {
         ["config.toml", "config.yaml", "config.yml"]
             .map(|name| trusted(folder.join("magray").join(name), "the home folder"))
     });
     Ok(here.into_iter().chain(at_home).find(|found| found.path.is_file()))
+}
+
+pub(super) fn config_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    absolute(env("XDG_CONFIG_HOME")).or_else(|| Some(home(env)?.join(".config")))
 }
 
 pub(super) fn data_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
@@ -185,12 +190,9 @@ fn as_written(data: &Data) -> String {
 }
 
 /// The key that was probably meant: a like name beside it, else the same name elsewhere.
-fn hint(prefix: &str, name: &str) -> String {
+pub(super) fn hint(prefix: &str, name: &str) -> String {
     let beside = SETTINGS.iter().filter_map(|setting| setting.key.strip_prefix(prefix)?.split('.').next());
-    let nearest = beside.map(|other| (strsim::damerau_levenshtein(name, other), other)).min();
-    // A third of the name wrong still reads as a slip; more than that is another word.
-    let is_near = |distance: usize| distance <= (name.chars().count() / 3).max(1);
-    if let Some((_, other)) = nearest.filter(|(distance, _)| is_near(*distance)) {
+    if let Some(other) = nearest(name, beside) {
         return format!("; did you mean '{prefix}{other}'?");
     }
     match SETTINGS.iter().find(|setting| setting.name() == name) {

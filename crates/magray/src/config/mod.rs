@@ -13,6 +13,7 @@ mod server_table;
 mod setting;
 mod settled;
 mod table;
+mod template;
 mod tree;
 mod value;
 
@@ -28,8 +29,10 @@ pub(crate) use key_file::read_keys;
 pub(crate) use server::{LiveSettings, RequestLimits, ServerSettings};
 pub(crate) use setting::Setting;
 pub(crate) use settled::ModelSettings;
+pub(crate) use template::template;
 pub(crate) use value::Value;
 
+use crate::nearest::nearest;
 use table::SETTINGS;
 
 #[derive(Debug)]
@@ -190,6 +193,49 @@ impl Entry {
             value => value.to_string(),
         }
     }
+}
+
+/// Where a user's own configuration is looked for, if there is a home folder.
+pub(crate) fn home_file(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    file::config_home(env).map(|folder| folder.join("magray").join("config.toml"))
+}
+
+/// What was probably meant by a key that does not exist.
+pub(crate) fn key_hint(key: &str) -> String {
+    let (section, name) = key.rsplit_once('.').map_or(("", key), |(section, name)| (section, name));
+    file::hint(&if section.is_empty() { String::new() } else { format!("{section}.") }, name)
+}
+
+/// Warnings about variables that look like magray's and mean nothing to it.
+pub(crate) fn unknown_variables(names: impl Iterator<Item = OsString>) -> Vec<String> {
+    /// Read where settings are looked for, and by this project's own tests and programs.
+    const OTHERS: [&str; 8] = [
+        "MAGRAY_CONFIG",
+        "MAGRAY_BIN",
+        "MAGRAY_BENCH_BIN",
+        "MAGRAY_COMMIT",
+        "MAGRAY_LOAD_SEED",
+        "MAGRAY_REQUIRE_MODEL",
+        "MAGRAY_SKIPPED_FILE",
+        "MAGRAY_TEST_SEED",
+    ];
+    /// Kubernetes sets these beside a service that is named magray.
+    const OF_KUBERNETES: [&str; 2] = ["MAGRAY_SERVICE_", "MAGRAY_PORT_"];
+    let known = || SETTINGS.iter().flat_map(|setting| setting.env).copied().chain(OTHERS);
+    let mut warnings: Vec<String> = names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with("MAGRAY_") && !known().any(|known| known == name))
+        .filter(|name| !OF_KUBERNETES.iter().any(|start| name.starts_with(start)))
+        .map(|name| {
+            let ours = || known().filter_map(|known| known.strip_prefix("MAGRAY_"));
+            match nearest(&name["MAGRAY_".len()..], ours()) {
+                Some(meant) => format!("the variable {name} means nothing; did you mean MAGRAY_{meant}?"),
+                None => format!("the variable {name} means nothing; `magray config` lists the settings"),
+            }
+        })
+        .collect();
+    warnings.sort();
+    warnings
 }
 
 /// The flags that settings name, so that a test can compare them with the command line.

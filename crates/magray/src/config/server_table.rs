@@ -29,6 +29,7 @@ pub(super) const SERVER: [Setting; 28] = [
         "",
         "Other names of models, as `alias=model`, separated by commas, for clients with fixed model names.",
     )
+    .flag("--alias")
     .unset_as("none"),
     Setting::trusted(
         "server.openai_token_file",

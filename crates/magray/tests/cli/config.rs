@@ -67,6 +67,53 @@ fn values_show_where_they_came_from() {
 }
 
 #[test]
+fn one_setting_is_printed_alone() {
+    let home = Home::new();
+    let get = |args: &[&str]| home.call(args).env("MAGRAY_THREADS", "2").env("HF_TOKEN", "hf_verysecret").run();
+    assert_eq!(get(&["config", "get", "cpu.threads"]).success().stdout, "2\n");
+    assert_eq!(get(&["config", "get", "cpu.path", "--json"]).success().stdout, "null\n");
+    assert_eq!(get(&["config", "get", "model.token"]).success().stdout, "(hidden)\n");
+    get(&["config", "get", "cpu.thread"]).check_refused(
+        2,
+        expect![[r#"
+        error: unknown key 'cpu.thread'; did you mean 'cpu.threads'?
+    "#]],
+    );
+}
+
+#[test]
+fn a_file_to_start_from_changes_nothing_and_replaces_none() {
+    let home = Home::new();
+    let before = home.call(&["config"]).run().success().stdout;
+    let answer = home.call(&["config", "init"]).run().success();
+    assert_eq!(answer.stdout, "HOME/.config/magray/config.toml\n");
+    let after = home.call(&["config"]).run().success().stdout;
+    assert_eq!(after, before.replace("file: none found", "file: HOME/.config/magray/config.toml"));
+    home.call(&["config", "init"]).run().check_refused(
+        2,
+        expect![[r#"
+        error: HOME/.config/magray/config.toml is there already: --force replaces it
+    "#]],
+    );
+    home.call(&["config", "init", "here.toml"]).run().success();
+    home.call(&["config", "init", "here.toml", "--force"]).run().success();
+    let file = std::fs::read_to_string(home.path("here.toml")).unwrap();
+    assert!(file.contains("[embed]\n") && file.contains("\n#precision = \"auto\"\n"), "{file}");
+}
+
+#[test]
+fn a_variable_that_means_nothing_is_told() {
+    let home = Home::new();
+    let call = home.call(&["config", "get", "cpu.threads"]).env("MAGRAY_THREAD", "2").env("MAGRAY_SERVICE_HOST", "x");
+    let answer = call.env("MAGRAY_COLOUR_OF_THE_SEA", "blue").run().success();
+    expect![[r#"
+        warning: the variable MAGRAY_COLOUR_OF_THE_SEA means nothing; `magray config` lists the settings
+        warning: the variable MAGRAY_THREAD means nothing; did you mean MAGRAY_THREADS?
+    "#]]
+    .assert_eq(&answer.stderr);
+}
+
+#[test]
 fn json_has_every_setting_and_no_secret() {
     let home = Home::new();
     let call = home.call(&["config", "--json"]).env("HF_TOKEN", "hf_verysecret").env("ONNX_GPU_MEM_LIMIT", "4096");

@@ -14,18 +14,21 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
         Usage: magray [OPTIONS] <COMMAND>
 
         Commands:
-          embed       Turn texts into vectors
-          rerank      Put documents in the order in which they answer a query
-          serve       Serve embeddings and reranking through HTTP
-          mcp         Give agents tools to embed, rerank and control the GPUs: the model context protocol on
-                      stdin and stdout
-          similarity  Compare two texts: the cosine of their vectors
-          bench       Measure the speed of this machine
-          gpu         Show GPUs and the models on them, move models, measure or reset a GPU
-          pull        Download a model into the store
-          models      List the models of the store, or remove one
-          config      Show every setting, its value and where it came from
-          help        Print this message or the help of the given subcommand(s)
+          embed        Turn texts into vectors
+          rerank       Put documents in the order in which they answer a query
+          serve        Serve embeddings and reranking through HTTP
+          mcp          Give agents tools to embed, rerank and control the GPUs: the model context protocol
+                       on stdin and stdout
+          similarity   Compare two texts: the cosine of their vectors
+          bench        Measure the speed of this machine
+          gpu          Show GPUs and the models on them, move models, measure or reset a GPU
+          pull         Download a model into the store
+          models       List the models of the store, or remove one
+          config       Show every setting, its value and where it came from; write a file to start from
+          completions  Print a script by which a shell completes commands and flags
+          man          Write manual pages
+          version      Print the version, and what it was built from and with
+          help         Print this message or the help of the given subcommand(s)
 
         Options:
               --config <FILE>  Read settings from this file (.toml, .yaml, .yml)
@@ -38,7 +41,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           magray embed "hello world"                    the model is pulled on first use
           magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
           magray similarity "a cat" "a kitten"
-          magray rerank "meow" "a car" "a kitten"      the best first
+          magray rerank "meow" "a car" "a kitten"       the best first
           magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
           magray bench embed --batch 1,32 --tokens 128
           magray gpu info                               GPUs, and which device is chosen and why
@@ -80,6 +83,9 @@ fn every_command_has_examples() {
         &["pull"],
         &["models"],
         &["config"],
+        &["completions"],
+        &["man"],
+        &["version"],
     ] {
         let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
         let answer = home.call(&args).run().success();
@@ -87,6 +93,38 @@ fn every_command_has_examples() {
         let has_example = answer.stdout.contains(&example) || answer.stdout.contains("Examples:\n  MAGRAY_");
         assert!(has_example, "{}", answer.stdout);
     }
+}
+
+#[test]
+fn shells_and_man_know_every_command() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = home.call(&["completions", shell]).run().success().stdout;
+        for word in ["embed", "rerank", "completions", "--on-error", "preheat"] {
+            let word = if shell == "fish" { word.trim_start_matches('-') } else { word };
+            assert!(script.contains(word), "{shell} does not know {word}");
+        }
+    }
+    assert_eq!(home.call(&["completions", "tcsh"]).run().code, 2);
+    home.call(&["man", "pages/man1"]).run().success();
+    let page = std::fs::read_to_string(home.path("pages/man1/magray-embed.1")).unwrap();
+    assert!(page.contains("\\-\\-resume") && page.contains("magray embed"), "{page}");
+    for name in ["magray.1", "magray-rerank.1", "magray-gpu-status.1"] {
+        assert!(home.path("pages/man1").join(name).is_file(), "{name}");
+    }
+}
+
+#[test]
+fn the_version_tells_how_it_was_built() {
+    let home = Home::new();
+    let text = home.call(&["version"]).run().success().stdout;
+    let names: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap_or_default()).collect();
+    assert_eq!(names, ["version", "commit", "target", "profile", "compiler"]);
+    let json: serde_json::Value =
+        serde_json::from_str(&home.call(&["version", "--json"]).run().success().stdout).unwrap();
+    let short = home.call(&["--version"]).run().success().stdout;
+    assert_eq!(short, format!("magray {}\n", json["version"].as_str().unwrap()));
+    assert!(json["compiler"].as_str().unwrap().starts_with("rustc 1."), "{json}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn models_that_are_not_there() {
         &["models", "rm", "all-MiniLM-L6-v2"],
         4,
         expect![[r#"
-        error: 'all-MiniLM-L6-v2' is not in the store; list the models to see what is
+        error: 'all-MiniLM-L6-v2' is not in the store, which holds no model
     "#]],
     );
     home.check_refused(
@@ -49,9 +49,13 @@ fn models_that_are_not_there() {
         error: there is no folder '../../etc/..'
     "#]],
     );
-    home.check_refused(&["embed", "--model", "bare-name", "x"], 4, expect![[r#"
-        error: 'bare-name' names no model alone: write org/name (such as sentence-transformers/bare-name), or ./bare-name for a folder
-    "#]]);
+    home.check_refused(
+        &["embed", "--model", "bare-name", "x"],
+        4,
+        expect![[r#"
+        error: 'bare-name' is no well-known model: write org/name, or ./bare-name for a folder
+    "#]],
+    );
     home.check_refused(
         &["bench", "embed", "--model", "synthetic:gpt"],
         2,
@@ -59,6 +63,68 @@ fn models_that_are_not_there() {
         error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large huge-16gb tiny
     "#]],
     );
+}
+
+#[test]
+fn names_that_are_nearly_right_are_told() {
+    let home = Home::new();
+    home.check_refused(
+        &["embed", "-m", "bge-small-en-v1.5", "x"],
+        4,
+        expect![[r#"
+        error: 'bge-small-en-v1.5' is not in the store: pull it with `magray pull bge-small-en-v1.5`
+    "#]],
+    );
+    home.check_refused(
+        &["pull", "bge-smal-en-v1.5"],
+        4,
+        expect![[r#"
+        error: 'bge-smal-en-v1.5' is no well-known model; did you mean 'bge-small-en-v1.5'? Write org/name for another, or ./bge-smal-en-v1.5 for a folder
+    "#]],
+    );
+    home.check_refused(
+        &["embed", "-m", "sentence-transformers/bge-base-en-v1.5", "x"],
+        4,
+        expect![[r#"
+        error: 'sentence-transformers/bge-base-en-v1.5' is not in the store (did you mean 'BAAI/bge-base-en-v1.5'?): pull it with `magray pull sentence-transformers/bge-base-en-v1.5`
+    "#]],
+    );
+    home.check_refused(
+        &["embed", "-m", "intfloat/e5-smal-v2", "x"],
+        4,
+        expect![[r#"
+        error: 'intfloat/e5-smal-v2' is not in the store (did you mean 'intfloat/e5-small-v2'?): pull it with `magray pull intfloat/e5-smal-v2`
+    "#]],
+    );
+    // The hub is asked for the right organisation's model.
+    let answer = home.call(&["pull", "bge-small-en-v1.5"]).run();
+    assert_eq!(answer.code, 5);
+    assert!(
+        answer.stderr.starts_with("pulling BAAI/bge-small-en-v1.5 from the Hugging Face hub\n"),
+        "{}",
+        answer.stderr
+    );
+}
+
+#[test]
+fn a_removal_says_what_is_there() {
+    let home = Home::new();
+    let store = home.path("store");
+    for name in ["BAAI--bge-small-en-v1.5", "all-MiniLM-L6-v2"] {
+        std::fs::create_dir_all(store.join("models").join(name)).unwrap();
+    }
+    let call = |args: &[&str]| home.call(args).env("MAGRAY_HOME", &store).run();
+    for name in ["bge-base-en-v1.5", "mine"] {
+        let answer = call(&["models", "rm", name]);
+        assert_eq!(answer.code, 4);
+        let there =
+            format!("error: '{name}' is not in the store, which holds BAAI/bge-small-en-v1.5, all-MiniLM-L6-v2\n");
+        assert_eq!(answer.stderr, there);
+    }
+    call(&["models", "rm", "bge-small-en-v1.5"]).success();
+    let listed = call(&["models", "list", "--json"]).success().stdout;
+    assert_eq!(listed.lines().count(), 1);
+    assert_eq!(call(&["models", "--json"]).success().stdout, listed);
 }
 
 #[test]

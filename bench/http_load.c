@@ -1,9 +1,11 @@
-// Puts load on an HTTP server of this machine and prints what came of it as JSON. One thread that waits for many
-// connections, so that it takes as little as possible of the cores that the server computes on; it stands for clients on
-// other machines, so that it does not wait for those cores either where the system lets it (Linux from 6.12 on).
+// Puts load on an HTTP server of this machine and prints what came of it as JSON. A thread waits for many connections,
+// so that it takes as little as possible of the cores that the server computes on; it stands for clients on other
+// machines, so that it does not wait for those cores either where the system lets it (Linux from 6.12 on). THREADS share
+// the connections and the rate (1 unless told): `busiest_thread` says which share of the time the busiest of them had work,
+// near 1 the figures are those of this program rather than of the server.
 // Understands only answers with a content-length, and looks at nothing in them but the status and Server-Timing.
 //
-//   http_load PORT PATH BODIES CONNECTIONS SECONDS WARMUP RATE SEED
+//   http_load PORT PATH BODIES CONNECTIONS SECONDS WARMUP RATE SEED [THREADS]
 //
 // BODIES is a file with a body a line; they are sent in turn. RATE 0: a closed loop, in which each connection sends again
 // as soon as it is answered, also where it was refused. Otherwise so many requests a second by a schedule (Poisson),
@@ -13,20 +15,21 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/sched/types.h>
 #include <math.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { CONNECTIONS_MAX = 4096, BODIES_MAX = 4096, HEAD_MAX = 16384, STATUSES = 600, SAMPLES_MAX = 1 << 22 };
+enum { THREADS_MAX = 64, CONNECTIONS_MAX = 4096, BODIES_MAX = 4096, HEAD_MAX = 16384, STATUSES = 600, SAMPLES_MAX = 1 << 22 };
 
 typedef struct {
     char *bytes;
@@ -49,18 +52,29 @@ typedef struct {
     uint64_t total;
 } Samples;
 
-static Connection connections[CONNECTIONS_MAX];
-static int connection_count, idle[CONNECTIONS_MAX], idle_count;
+// What all threads read.
 static Text requests[BODIES_MAX];
-static size_t request_count, next_request;
-// From the moment of the schedule, and from that of the sending.
-static Samples by_status[STATUSES], since_sent[STATUSES];
-static Samples lateness;
-// Of each answer whose head tells (Server-Timing), the time within the server's engine, as a share of the whole.
-static Samples engine_share;
-static uint64_t broken, in_time, seed;
+static size_t request_count;
 static double began, ends;
-static int poll_fd, port, is_open;
+static int port, is_open;
+
+// What came of it: `since_sent` counts from the sending rather than from the moment of the schedule; `engine_share` is,
+// of each answer whose head tells (Server-Timing), the time within the server's engine as a share of the whole.
+typedef struct {
+    Samples by_status[STATUSES], since_sent[STATUSES], lateness, engine_share;
+    uint64_t broken, in_time, unsent;
+    double busiest;
+} Outcome;
+
+static Outcome whole;
+static pthread_mutex_t whole_lock = PTHREAD_MUTEX_INITIALIZER;
+
+// What each thread has for itself.
+static _Thread_local Connection *connections;
+static _Thread_local int connection_count, *idle, idle_count, poll_fd;
+static _Thread_local size_t next_request;
+static _Thread_local Outcome *mine;
+static _Thread_local uint64_t seed;
 
 static void fail(const char *what) {
     fprintf(stderr, "http_load: %s: %s\n", what, strerror(errno));
@@ -131,7 +145,7 @@ static void open_connection(int at) {
 
 // Ends a connection and opens it anew; its request is lost.
 static void reopen(int at) {
-    if (connections[at].is_busy) broken++;
+    if (connections[at].is_busy) mine->broken++;
     close(connections[at].fd);
     connections[at].is_busy = 0;
     open_connection(at);
@@ -160,7 +174,7 @@ static void send_request(int at, double due) {
     connection->is_busy = 1;
     connection->due = due;
     connection->sent_at = now();
-    if (connection->sent_at >= began) record(&lateness, connection->sent_at - due);
+    if (connection->sent_at >= began) record(&mine->lateness, connection->sent_at - due);
     if (!send_more(at)) reopen(at);
 }
 
@@ -169,11 +183,11 @@ static void answered(int at) {
     double moment = now();
     connection->is_busy = 0;
     if (connection->due >= began && connection->due < ends) {
-        record(&by_status[connection->status], moment - connection->due);
-        record(&since_sent[connection->status], moment - connection->sent_at);
-        if (connection->in_engine_ms > 0) record(&engine_share, connection->in_engine_ms * 1e-6 / (moment - connection->sent_at));
+        record(&mine->by_status[connection->status], moment - connection->due);
+        record(&mine->since_sent[connection->status], moment - connection->sent_at);
+        if (connection->in_engine_ms > 0) record(&mine->engine_share, connection->in_engine_ms * 1e-6 / (moment - connection->sent_at));
     }
-    if (moment >= began && moment < ends && connection->status == 200) in_time++;
+    if (moment >= began && moment < ends && connection->status == 200) mine->in_time++;
 }
 
 // Reads the head that has come; 0 where it is none that is understood.
@@ -245,51 +259,87 @@ static void print_statuses(Samples *all) {
     }
 }
 
-static void print_all(double seconds, uint64_t unsent) {
-    printf("{\"seconds\": %g, \"answered_in_time\": %lu, \"broken\": %lu, \"unsent\": %lu, \"statuses\": {", seconds,
-           in_time, broken, unsent);
-    print_statuses(by_status);
+static void print_all(double seconds) {
+    printf("{\"seconds\": %g, \"answered_in_time\": %lu, \"broken\": %lu, \"unsent\": %lu, \"busiest_thread\": %.3f, \"statuses\": {",
+           seconds, whole.in_time, whole.broken, whole.unsent, whole.busiest);
+    print_statuses(whole.by_status);
     printf("}, \"since_sent\": {");
-    print_statuses(since_sent);
+    print_statuses(whole.since_sent);
     printf("}, \"lateness\": ");
-    print_samples(&lateness);
-    if (engine_share.count) {
+    print_samples(&whole.lateness);
+    if (whole.engine_share.count) {
         // Recorded in thousandths, as all samples are.
         printf(", \"engine_share\": ");
-        print_samples(&engine_share);
+        print_samples(&whole.engine_share);
     }
     printf("}\n");
 }
 
+static void add_samples(Samples *to, Samples *from) {
+    if (!from->total) return;
+    if (!to->ms) {
+        *to = *from;
+        return;
+    }
+    size_t room = SAMPLES_MAX - to->count, taken = from->count < room ? from->count : room;
+    memcpy(to->ms + to->count, from->ms, taken * sizeof(float));
+    to->count += taken;
+    to->total += from->total;
+    free(from->ms);
+}
+
+static void add_mine(void) {
+    pthread_mutex_lock(&whole_lock);
+    for (int status = 0; status < STATUSES; status++) {
+        add_samples(&whole.by_status[status], &mine->by_status[status]);
+        add_samples(&whole.since_sent[status], &mine->since_sent[status]);
+    }
+    add_samples(&whole.lateness, &mine->lateness);
+    add_samples(&whole.engine_share, &mine->engine_share);
+    whole.broken += mine->broken;
+    whole.in_time += mine->in_time;
+    whole.unsent += mine->unsent;
+    if (mine->busiest > whole.busiest) whole.busiest = mine->busiest;
+    pthread_mutex_unlock(&whole_lock);
+}
+
+static double processor_seconds(void) {
+    struct rusage used;
+    getrusage(RUSAGE_THREAD, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
+}
+
 // Asks for turns as short as they may be: then it has a core as soon as it has something to do.
 static void take_short_turns(void) {
-    struct sched_attr how = {.size = sizeof how, .sched_runtime = 100000};
+    // The kernel's `struct sched_attr`; its header and pthread.h define the same names.
+    struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; } how = {0};
+    how.size = sizeof how;
+    how.runtime = 100000;
     syscall(SYS_sched_setattr, 0, &how, 0);
 }
 
-int main(int argc, char **argv) {
-    if (argc != 9) {
-        fprintf(stderr, "usage: http_load PORT PATH BODIES CONNECTIONS SECONDS WARMUP RATE SEED\n");
-        return 2;
-    }
-    port = atoi(argv[1]);
-    read_bodies(argv[3], argv[2]);
-    connection_count = atoi(argv[4]);
-    double seconds = atof(argv[5]), warmup = atof(argv[6]), rate = atof(argv[7]);
-    seed = strtoull(argv[8], NULL, 10);
-    is_open = rate > 0;
-    if (connection_count < 1 || connection_count > CONNECTIONS_MAX || seconds <= 0) {
-        fprintf(stderr, "http_load: 1 to %d connections, and more than 0 seconds\n", CONNECTIONS_MAX);
-        return 2;
-    }
+typedef struct {
+    pthread_t thread;
+    int connections, number;
+    uint64_t seed;
+    double rate;
+} Part;
+
+static void *put_load(void *argument) {
+    Part *part = argument;
+    connection_count = part->connections;
+    seed = part->seed;
+    next_request = (size_t)part->number * request_count / THREADS_MAX;
+    connections = calloc((size_t)connection_count, sizeof *connections);
+    idle = calloc((size_t)connection_count, sizeof *idle);
+    mine = calloc(1, sizeof *mine);
+    if (!connections || !idle || !mine) fail("memory");
     take_short_turns();
     poll_fd = epoll_create1(0);
     if (poll_fd < 0) fail("epoll_create1");
     for (int at = 0; at < connection_count; at++) open_connection(at);
 
     double start = now(), next = start;
-    began = start + warmup;
-    ends = began + seconds;
     int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
     struct epoll_event tick = {.events = EPOLLIN, .data.u32 = CONNECTIONS_MAX};
     if (timer < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, timer, &tick)) fail("timerfd");
@@ -306,7 +356,7 @@ int main(int argc, char **argv) {
                 idle_count++;
                 break;
             }
-            if (is_open) next += -log(chance()) / rate;
+            if (is_open) next += -log(chance()) / part->rate;
         }
         if (moment >= ends && idle_count == connection_count) break;
         if (is_open && idle_count && next < ends) {
@@ -335,12 +385,40 @@ int main(int argc, char **argv) {
             if (was_busy && !connection->is_busy) idle[idle_count++] = at;
         }
     }
-    uint64_t unsent = 0;
     while (is_open && next < ends) {
-        unsent++;
-        next += -log(chance()) / rate;
+        mine->unsent++;
+        next += -log(chance()) / part->rate;
     }
-    for (int at = 0; at < connection_count; at++) broken += (uint64_t)connections[at].is_busy;
-    print_all(seconds, unsent);
+    for (int at = 0; at < connection_count; at++) mine->broken += (uint64_t)connections[at].is_busy;
+    mine->busiest = processor_seconds() / (now() - start);
+    add_mine();
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 9 && argc != 10) {
+        fprintf(stderr, "usage: http_load PORT PATH BODIES CONNECTIONS SECONDS WARMUP RATE SEED [THREADS]\n");
+        return 2;
+    }
+    port = atoi(argv[1]);
+    read_bodies(argv[3], argv[2]);
+    int all = atoi(argv[4]), threads = argc == 10 ? atoi(argv[9]) : 1;
+    double seconds = atof(argv[5]), warmup = atof(argv[6]), rate = atof(argv[7]);
+    is_open = rate > 0;
+    if (all < 1 || all > CONNECTIONS_MAX || seconds <= 0 || threads < 1 || threads > THREADS_MAX) {
+        fprintf(stderr, "http_load: 1 to %d connections, 1 to %d threads, and more than 0 seconds\n", CONNECTIONS_MAX, THREADS_MAX);
+        return 2;
+    }
+    if (threads > all) threads = all;
+    began = now() + warmup;
+    ends = began + seconds;
+    static Part parts[THREADS_MAX];
+    for (int n = 0; n < threads; n++) {
+        int share = all / threads + (n < all % threads);
+        parts[n] = (Part){.connections = share, .number = n, .seed = strtoull(argv[8], NULL, 10) + (uint64_t)n, .rate = rate * share / all};
+        if ((errno = pthread_create(&parts[n].thread, NULL, put_load, &parts[n]))) fail("pthread_create");
+    }
+    for (int n = 0; n < threads; n++) pthread_join(parts[n].thread, NULL);
+    print_all(seconds);
     return 0;
 }

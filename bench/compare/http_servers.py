@@ -164,13 +164,14 @@ def export_onnx(python, model_dir):
 
 @dataclass(frozen=True)
 class Load:
-    """What the generator sends: `rate` 0 is a closed loop."""
+    """What the generator sends, and with how many threads: `rate` 0 is a closed loop."""
 
     bodies: Path
     connections: int
     seconds: float
     warmup: float
     rate: float = 0.0
+    threads: int = 1
 
 
 def put_load(generator, server, load):
@@ -248,7 +249,7 @@ def whole_turns(seconds):
 
 
 def load_command(generator, server, load):
-    words = [server.port, server.path, load.bodies, load.connections, load.seconds, load.warmup, load.rate, 1]
+    words = [server.port, server.path, load.bodies, load.connections, load.seconds, load.warmup, load.rate, 1, load.threads]
     return [str(generator), *map(str, words)]
 
 
@@ -276,7 +277,7 @@ def send(process, what):
 def built_generator(root, scratch):
     """The generator, compiled."""
     program = scratch / "http_load"
-    built = subprocess.run(["cc", "-O2", "-o", str(program), str(root / "bench" / "http_load.c"), "-lm"])
+    built = subprocess.run(["cc", "-O2", "-o", str(program), str(root / "bench" / "http_load.c"), "-lm", "-pthread"])
     if built.returncode:
         raise Unavailable("bench/http_load.c did not compile: a C compiler on Linux is needed")
     return program

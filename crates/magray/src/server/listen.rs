@@ -31,6 +31,7 @@ use super::{
     client_stream::ClientStream,
     connections::{Connection, Connections},
     request::HttpService,
+    threads::ConnectionThreads,
     tls::Tls,
     unread_bytes::UnreadBytes,
 };
@@ -62,6 +63,7 @@ const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
 pub(crate) async fn serve(
     listener: TcpListener,
     listening: Listening,
+    threads: &ConnectionThreads,
     stop: impl Future<Output = ()>,
     drain_within: Duration,
 ) -> bool {
@@ -100,7 +102,7 @@ pub(crate) async fn serve(
             _count: ConnectionCount::new(&app),
         };
         let (tls, idle_max) = (listening.tls.clone(), listening.head_within);
-        tokio::spawn(async move {
+        let serving = threads.serve(stream, |stream| async move {
             let connection = Arc::clone(&accepted.connection);
             let ended = tokio::select! {
                 served = accepted.serve(stream, tls) => served,
@@ -110,6 +112,9 @@ pub(crate) async fn serve(
                 tracing::debug!(target: "magray::server", error, "a connection ended early");
             }
         });
+        if let Err(error) = serving {
+            tracing::warn!(target: "magray::server", %error, "a connection could not be served");
+        }
     }
     // From here on the system refuses new clients.
     drop(listener);

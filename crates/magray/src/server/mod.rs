@@ -38,6 +38,7 @@ mod routes;
 mod scope;
 mod service;
 mod signals;
+mod threads;
 mod tls;
 mod traces;
 mod unread_bytes;
@@ -76,6 +77,7 @@ use self::{
     reload::Reloader,
     request::HttpService,
     signals::Signals,
+    threads::ConnectionThreads,
     tls::Tls,
     traces::Traces,
 };
@@ -184,7 +186,8 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
         head_within: settings.head_within,
     };
     let stop = signals.wait(app, console);
-    let was_drained = listen::serve(listener, listening, stop, settings.drain_within).await;
+    let threads = ConnectionThreads::start(connection_threads())?;
+    let was_drained = listen::serve(listener, listening, &threads, stop, settings.drain_within).await;
     Ok(Ended { engine, traces, was_drained })
 }
 
@@ -217,17 +220,17 @@ fn allow_connections(connections: usize) {
     }
 }
 
+/// Of the process itself: what is not a connection's.
 fn runtime() -> io::Result<Runtime> {
-    /// Threads for moves of models, reloads and the start of the engine, beside one a core that writes large answers.
-    const OTHERS: usize = 12;
-    tokio::runtime::Builder::new_multi_thread()
-        .thread_name("serve")
-        // On two cores a second thread would take time from those that compute: fewer requests are answered.
-        .worker_threads(cores().saturating_sub(1).max(1))
-        .on_thread_start(magray_engine::register_latency_thread)
-        .max_blocking_threads(cores() + OTHERS)
-        .enable_all()
-        .build()
+    /// Threads for moves of models, reloads and the start of the engine.
+    const BLOCKING_MAX: usize = 16;
+    tokio::runtime::Builder::new_current_thread().max_blocking_threads(BLOCKING_MAX).enable_all().build()
+}
+
+/// Half of the cores: the others compute, read long texts, and wait for GPUs. On two cores a second thread would take time
+/// from those that compute, and fewer requests would be answered.
+fn connection_threads() -> usize {
+    (cores() / 2).max(1)
 }
 
 fn cores() -> usize {

@@ -22,6 +22,9 @@ const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
 const LARGE_PART: u64 = 64;
 const SPARED_PART: u64 = 4;
 
+/// Up to one part in this of every bound is taken without a look at the rest.
+const FREE_PART: u64 = 8;
+
 /// Requests of low priority leave all but one part in this of every bound to the others.
 const LOW_PART: u64 = 2;
 
@@ -61,6 +64,21 @@ impl Admission {
         let (caller, priority) = (request.caller, request.priority);
         self.check_room(of, Newcomer { caller, tokens, may, coming, priority }, now)?;
         Ok(time_for(of, may, of.requests.jobs().left().all).unwrap_or_default())
+    }
+
+    /// Tokens that are taken whatever their priority, and whichever devices may compute them: far from every bound, and
+    /// while nothing was refused lately.
+    pub(super) fn free_tokens(&self, of: Outlook<'_>) -> u64 {
+        let limits = of.cx.options.limits;
+        let jobs = of.requests.jobs();
+        if self.is_draining
+            || self.largest_refused.is_known(of.cx.now)
+            || jobs.len() >= limits.requests_max / FREE_PART as usize
+        {
+            return 0;
+        }
+        let slowest = limits.wait_max.and_then(|wait| of.devices.iter().map(|device| device.tokens_within(wait)).min());
+        (limits.tokens_max.min(slowest.unwrap_or(u64::MAX)) / FREE_PART).saturating_sub(jobs.tokens())
     }
 
     /// The devices that may compute a request, or why it is not taken.

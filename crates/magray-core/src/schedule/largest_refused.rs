@@ -22,6 +22,10 @@ impl LargestRefused {
         if is_smaller(tokens, kept) && now < self.until { kept } else { 0 }
     }
 
+    pub(super) fn is_known(self, now: Moment) -> bool {
+        self.tokens > 0 && now < self.until
+    }
+
     pub(super) fn note_refused(&mut self, tokens: u64, now: Moment) {
         if tokens >= self.tokens || self.until <= now {
             *self = Self { tokens, until: now + KEPT_FOR };

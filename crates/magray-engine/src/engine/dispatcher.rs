@@ -1,6 +1,7 @@
 //! Where requests wait: drives the machine that decides, does what it says, and gives the answers.
 //! Decides nothing itself and computes nothing; its lock is never held while an executor or a caller is called.
 
+mod inbox;
 mod reports;
 mod residency_requests;
 mod state;
@@ -13,14 +14,16 @@ use super::notices::log_notice;
 use super::throughput::{Recent, Throughput};
 use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
+use inbox::Inbox;
 use magray_core::Reason;
 use magray_core::schedule::{
     Allowed, CallerId, Change, DeviceId, DeviceState, Event, Fallback, Group, Machine, ModelId, ModelView, Moment,
     Refused, Report, Request, RequestId, Residency, Sequence, Sketch, View,
 };
-use state::{Effect, Generated, Pending, State};
+use state::{Decided, Effect, Generated, Pending, State, Submission};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +38,10 @@ const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
 pub(super) struct Dispatcher {
     state: Mutex<State>,
+    inbox: Inbox<Submission>,
+    last_id: AtomicU64,
+    /// Tokens that would be taken of anyone, as the machine said after its last step.
+    free_tokens: AtomicU64,
     /// The thread that keeps the time waits here.
     clock: Condvar,
     /// Callers that wait for requests to end or devices to come wait here.
@@ -52,6 +59,9 @@ impl Dispatcher {
     pub(super) fn new(machine: Machine, absent: Option<Reason>, on_change: OnChange) -> Self {
         Self {
             state: Mutex::new(State::new(machine)),
+            inbox: Inbox::default(),
+            last_id: AtomicU64::new(0),
+            free_tokens: AtomicU64::new(0),
             clock: Condvar::new(),
             settled: Condvar::new(),
             started: Instant::now(),
@@ -83,48 +93,46 @@ impl Dispatcher {
 
     pub(super) fn submit(&self, work: Work, on_answer: OnAnswer) -> RequestId {
         let sequences = work.texts.iter().map(|text| Sequence::one_step(text.ids.len() as u32)).collect();
-        let mut state = self.lock();
-        let now = self.now();
-        state.last_id += 1;
-        let id = RequestId(state.last_id);
-        if state.is_closed {
-            drop(state);
-            deliver(on_answer, Err(EngineError::Draining));
-            return id;
-        }
         let group = Group { model: ModelId(work.model as u32), key: batch_key(&work) };
-        let (caller, priority, allowed) = (work.caller, work.priority, work.allowed);
-        let deadline = work.deadline.map(|within| now + within);
-        state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer, generated: None });
+        let (id, caller, priority, allowed) = (self.new_id(), work.caller, work.priority, work.allowed);
+        let deadline = work.deadline.map(|within| self.now() + within);
+        let pending = Pending { work: work.into(), values: Vec::new(), on_answer, generated: None };
         let request = Request { id, group, sequences, caller, priority, deadline, allowed };
-        self.step(state, Event::Submitted(request), now);
+        self.hand_in(Submission { request, pending });
         id
     }
 
     /// Takes a prompt; its new tokens come through the buffer.
     pub(super) fn generate(&self, prompt: Prompt, allowed: Allowed, buffer: Arc<TokenBuffer>) -> RequestId {
         let Prompt { model, ids, new_tokens_max, priority, deadline } = prompt;
-        let mut state = self.lock();
-        let now = self.now();
-        state.last_id += 1;
-        let id = RequestId(state.last_id);
-        if state.is_closed {
-            drop(state);
-            buffer.end(Err(EngineError::Draining));
-            return id;
-        }
-        let sequence = Sequence::prompt(ids.len() as u32, new_tokens_max.max(1));
+        let (id, sequence) = (self.new_id(), Sequence::prompt(ids.len() as u32, new_tokens_max.max(1)));
         let ended = Arc::clone(&buffer);
         let on_answer: OnAnswer = Box::new(move |answer| ended.end(answer.map(drop)));
         let work = Work { model, priority, deadline, allowed, ..Work::default() };
         let generated = Some(Generated { model, ids, buffer });
-        state.requests.insert(id, Pending { work: work.into(), values: Vec::new(), on_answer, generated });
+        let pending = Pending { work: work.into(), values: Vec::new(), on_answer, generated };
         let group = Group { model: ModelId(model as u32), key: GENERATED_KEY };
-        let deadline = deadline.map(|within| now + within);
+        let deadline = deadline.map(|within| self.now() + within);
         let (caller, sequences) = (CallerId::default(), vec![sequence]);
         let request = Request { id, group, sequences, caller, priority, deadline, allowed };
-        self.step(state, Event::Submitted(request), now);
+        self.hand_in(Submission { request, pending });
         id
+    }
+
+    fn new_id(&self) -> RequestId {
+        RequestId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Leaves a request to the thread that steps the machine next: mostly this one. Where threads waited for the lock one
+    /// after the other, each would sleep and be woken for some microseconds of work.
+    fn hand_in(&self, submission: Submission) {
+        self.inbox.put(submission);
+        while let Some(owned) = self.inbox.own() {
+            let state = self.lock();
+            let decided = self.decide(state, None, self.now());
+            drop(owned);
+            self.carry_out(decided);
+        }
     }
 
     /// The reader of a sequence has taken tokens.
@@ -132,8 +140,12 @@ impl Dispatcher {
         self.advance(Event::Read { request, sequence: 0, tokens });
     }
 
-    /// Whether a request of which this is known would be taken, and how long all that is there should take.
+    /// Whether a request of which this is known would be taken, and how long all that is there should take: no time to speak of
+    /// where little is there.
     pub(super) fn would_take(&self, sketch: &Sketch) -> Result<Duration, Refused> {
+        if sketch.tokens.saturating_add(sketch.coming_tokens) <= self.free_tokens.load(Ordering::Relaxed) {
+            return Ok(Duration::ZERO);
+        }
         let mut state = self.lock();
         let now = self.now();
         state.machine.would_take(sketch, now)
@@ -142,11 +154,12 @@ impl Dispatcher {
     /// The caller does not wait for this request any more.
     pub(super) fn cancel(&self, id: RequestId) {
         let mut state = self.lock();
+        self.inbox.take(&mut state.submitted);
+        state.accept();
         // What the caller's closure holds is let go of when the lock is open.
         let cancelled = state.requests.remove(&id);
-        if cancelled.is_some() {
-            self.step(state, Event::Cancelled(id), self.now());
-        }
+        let event = cancelled.as_ref().map(|_| Event::Cancelled(id));
+        self.carry_out(self.decide(state, event, self.now()));
     }
 
     /// Takes no request any more and waits until all are answered; `false` if that takes longer than `most`.
@@ -212,13 +225,10 @@ impl Dispatcher {
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
-        let left: Vec<Pending> = state.requests.drain().map(|(_, pending)| pending).collect();
-        drop(state);
+        let left = self.decide(state, None, self.now());
         self.clock.notify_all();
         self.settled.notify_all();
-        for pending in left {
-            deliver(pending.on_answer, Err(EngineError::Draining));
-        }
+        self.carry_out(left);
     }
 
     fn advance(&self, event: Event) {
@@ -228,33 +238,44 @@ impl Dispatcher {
     }
 
     /// Steps the machine and does what it says, with the lock open.
-    fn step(&self, mut state: MutexGuard<'_, State>, event: Event, now: Moment) {
+    fn step(&self, state: MutexGuard<'_, State>, event: Event, now: Moment) {
+        self.carry_out(self.decide(state, Some(event), now));
+    }
+
+    /// Steps the machine with what was handed in and with an event.
+    fn decide(&self, mut state: MutexGuard<'_, State>, event: Option<Event>, now: Moment) -> Decided {
+        self.inbox.take(&mut state.submitted);
+        state.accept();
         if state.is_closed {
-            return;
+            let left = state.requests.drain().map(|(_, pending)| Effect::Refuse(pending, Refused::Draining)).collect();
+            return Decided { effects: left, is_move: false };
         }
         let is_move = matches!(
             event,
-            Event::Loaded { .. }
-                | Event::NotLoaded { .. }
-                | Event::Offloaded { .. }
-                | Event::Up { .. }
-                | Event::Down { .. }
+            Some(
+                Event::Loaded { .. }
+                    | Event::NotLoaded { .. }
+                    | Event::Offloaded { .. }
+                    | Event::Up { .. }
+                    | Event::Down { .. }
+            )
         );
-        let mut actions = std::mem::take(&mut state.actions);
-        state.machine.step(event, now, &mut actions);
-        let effects: Vec<Effect> = actions.drain(..).filter_map(|action| state.prepare(action, now)).collect();
-        state.actions = actions;
+        let effects = state.step(event, now);
+        self.free_tokens.store(state.machine.free_tokens(), Ordering::Relaxed);
         let wake = state.machine.next_wake();
         if wake.is_some_and(|wake| state.alarm.is_none_or(|alarm| wake < alarm)) {
             self.clock.notify_one();
         }
-        drop(state);
+        Decided { effects, is_move }
+    }
+
+    fn carry_out(&self, decided: Decided) {
+        let Decided { mut effects, is_move } = decided;
         let has_changed = is_move || effects.iter().any(|effect| !matches!(effect, Effect::Order(..)));
         // Devices first: they have work to do while callers read their answers. What is forgotten is forgotten before what
         // comes after it is loaded.
-        let (orders, others): (Vec<_>, Vec<_>) =
-            effects.into_iter().partition(|effect| matches!(effect, Effect::Order(..) | Effect::Forget(_)));
-        for effect in orders.into_iter().chain(others) {
+        effects.sort_by_key(|effect| !matches!(effect, Effect::Order(..) | Effect::Forget(_)));
+        for effect in effects {
             self.perform(effect);
         }
         if has_changed {

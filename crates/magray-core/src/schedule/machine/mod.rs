@@ -62,19 +62,55 @@ impl Machine {
         admission.would_take(of, request, now)
     }
 
+    /// Tokens that anyone may submit now without asking whether they would be taken: far from every bound.
+    pub fn free_tokens(&mut self) -> u64 {
+        let (admission, of) = self.for_admission();
+        admission.free_tokens(of)
+    }
+
     /// Takes what happened and appends what to do. Time never goes back.
     pub fn step(&mut self, event: Event, now: Moment, actions: &mut Vec<Action>) {
+        self.step_all([event], now, actions);
+    }
+
+    /// As [`Machine::step`] with what happened at once: all of it is known before anything is placed.
+    pub fn step_all(&mut self, events: impl IntoIterator<Item = Event>, now: Moment, actions: &mut Vec<Action>) {
         let now = now.max(self.cx.now);
-        if event == Event::Tick && self.wake.is_none_or(|wake| now < wake) {
+        let is_time = self.wake.is_some_and(|wake| wake <= now);
+        let mut events = events.into_iter().filter(|event| is_time || *event != Event::Tick).peekable();
+        if events.peek().is_none() {
             return;
         }
         self.excuse_workers(now);
         self.cx.now = now;
-        // Neither a sign of life nor a request that leaves is a reason to place anything; a report is where the room changes.
-        let is_quiet = matches!(event, Event::Heartbeat { .. } | Event::Memory { .. });
-        let is_news = !is_quiet && !matches!(event, Event::Cancelled(_) | Event::Draining);
         let is_due = self.placer.wake().is_some_and(|wake| wake <= now);
         let actions_before = actions.len();
+        let mut is_news = false;
+        for event in events {
+            // Neither a sign of life nor a request that leaves is a reason to place anything; a report is where the room
+            // changes.
+            let is_quiet = matches!(event, Event::Heartbeat { .. } | Event::Memory { .. });
+            is_news |= !is_quiet && !matches!(event, Event::Cancelled(_) | Event::Draining);
+            self.take(event, actions);
+        }
+        self.expire(actions);
+        for gpu in self.devices.in_workers().iter() {
+            self.tend(gpu, actions);
+        }
+        self.note_quiet();
+        let is_looked_at = self.settle_weights(actions);
+        if is_news || is_due || is_looked_at || actions.len() > actions_before {
+            self.dispatch(actions);
+            let Self { cx, devices, residency, requests, placer, .. } = self;
+            placer.plan_wake(Outlook { cx, devices, residency, requests });
+        }
+        // What was refused meanwhile may have been the last of its model.
+        self.note_quiet();
+        self.wake = self.earliest_wake(now);
+    }
+
+    fn take(&mut self, event: Event, actions: &mut Vec<Action>) {
+        let now = self.cx.now;
         match event {
             Event::Submitted(request) => self.admit(request, actions),
             Event::Cancelled(request) => self.on_cancelled(request, actions),
@@ -116,20 +152,6 @@ impl Machine {
             Event::Draining => self.admission.drain(),
             Event::Tick => {}
         }
-        self.expire(actions);
-        for gpu in self.devices.in_workers().iter() {
-            self.tend(gpu, actions);
-        }
-        self.note_quiet();
-        let is_looked_at = self.settle_weights(actions);
-        if is_news || is_due || is_looked_at || actions.len() > actions_before {
-            self.dispatch(actions);
-            let Self { cx, devices, residency, requests, placer, .. } = self;
-            placer.plan_wake(Outlook { cx, devices, residency, requests });
-        }
-        // What was refused meanwhile may have been the last of its model.
-        self.note_quiet();
-        self.wake = self.earliest_wake(now);
     }
 
     /// When the machine wants a [`Event::Tick`] at the latest, if nothing else happens.

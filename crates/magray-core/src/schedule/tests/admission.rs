@@ -173,3 +173,20 @@ fn a_large_low_request_that_was_refused_keeps_no_room_from_others() {
     compute(&mut bench, &running);
     assert!(is_taken(&mut bench, 1));
 }
+
+#[test]
+fn tokens_that_are_free_would_be_taken_of_anyone() {
+    let mut bench = Bench::up(1, Options::default());
+    bench.measure(CPU, 1);
+    bench.measure(GPU, 1);
+    let tokens = bench.machine.free_tokens();
+    assert!(tokens > 0);
+    for priority in [Priority::Low, Priority::Normal, Priority::High] {
+        for allowed in [Allowed::Any, Allowed::Gpu, Allowed::Only(CPU)] {
+            let sketch = Sketch { caller: CallerId(9), tokens, coming: 0, coming_tokens: 0, priority, allowed };
+            assert!(bench.machine.would_take(&sketch, bench.now).is_ok());
+        }
+    }
+    bench.step(Event::Draining);
+    assert_eq!(bench.machine.free_tokens(), 0);
+}

@@ -30,6 +30,17 @@ fn what_came_while_the_device_was_busy_goes_together() {
 }
 
 #[test]
+fn requests_that_come_at_once_go_together_to_an_idle_device() {
+    let mut bench = Bench::up(0, Options::default());
+    bench.measure(CPU, 1);
+    let requests = [bench.request(1), bench.request(2)];
+    let ids = requests.clone().map(|request| request.id);
+    let mut actions = Vec::new();
+    bench.machine.step_all(requests.map(Event::Submitted), bench.now, &mut actions);
+    assert_eq!(only_start(&actions).requests(), ids);
+}
+
+#[test]
 fn groups_do_not_mix() {
     let (mut bench, batch) = busy(Options::default());
     let requests: Vec<Request> = (0..4)

@@ -9,14 +9,18 @@ use crate::engine::{
     work::{Output, Work},
 };
 use magray_core::schedule::{
-    Action, BatchId, Change, DeviceId, Machine, Moment, Notice, Refused, Report, RequestId, Span, Step,
+    Action, BatchId, Change, DeviceId, Event, Machine, Moment, Notice, Refused, Report, Request, RequestId, Span, Step,
 };
 use std::{collections::HashMap, sync::Arc, task::Waker};
 
 /// All that changes.
 pub(super) struct State {
     pub(super) machine: Machine,
-    pub(super) actions: Vec<Action>,
+    actions: Vec<Action>,
+    /// Handed in, and not accepted yet.
+    pub(super) submitted: Vec<Submission>,
+    /// What the machine does not know yet.
+    news: Vec<Event>,
     pub(super) requests: HashMap<RequestId, Pending>,
     /// By device: workers that were ordered. An order names the one it is meant for, since orders are carried out
     /// without the lock and may come late.
@@ -26,7 +30,6 @@ pub(super) struct State {
     pub(super) move_counts: Vec<MoveCounts>,
     /// New tokens of the turn that has just ended; the machine says which of them count.
     pub(super) new_tokens: HashMap<RequestId, Vec<u32>>,
-    pub(super) last_id: u64,
     /// When the clock's thread will wake by itself.
     pub(super) alarm: Option<Moment>,
     pub(super) is_closed: bool,
@@ -50,6 +53,19 @@ pub(super) struct Generated {
     pub(super) buffer: Arc<TokenBuffer>,
 }
 
+/// A request on its way to the machine.
+pub(super) struct Submission {
+    pub(super) request: Request,
+    pub(super) pending: Pending,
+}
+
+/// What the machine said after a step.
+pub(super) struct Decided {
+    pub(super) effects: Vec<Effect>,
+    /// Whether models or devices came or went.
+    pub(super) is_move: bool,
+}
+
 /// What is done when the lock is open again.
 pub(super) enum Effect {
     Order(DeviceId, Order),
@@ -68,15 +84,33 @@ impl State {
         Self {
             machine,
             actions: Vec::new(),
+            submitted: Vec::new(),
+            news: Vec::new(),
             requests: HashMap::new(),
             workers: vec![0; devices],
             incidents: Incidents::new(devices),
             move_counts: vec![MoveCounts::default(); models],
             new_tokens: HashMap::new(),
-            last_id: 0,
             alarm: None,
             is_closed: false,
         }
+    }
+
+    /// Takes what was handed in; the machine hears of it at the next step.
+    pub(super) fn accept(&mut self) {
+        for Submission { request, pending } in self.submitted.drain(..) {
+            self.requests.insert(request.id, pending);
+            self.news.push(Event::Submitted(request));
+        }
+    }
+
+    /// Steps the machine with what was accepted, and then with an event.
+    pub(super) fn step(&mut self, event: Option<Event>, now: Moment) -> Vec<Effect> {
+        let (mut actions, mut news) = (std::mem::take(&mut self.actions), std::mem::take(&mut self.news));
+        self.machine.step_all(news.drain(..).chain(event), now, &mut actions);
+        let effects = actions.drain(..).filter_map(|action| self.prepare(action, now)).collect();
+        (self.actions, self.news) = (actions, news);
+        effects
     }
 
     /// Something went wrong with a device.
@@ -93,7 +127,7 @@ impl State {
     }
 
     /// Makes of an action what is needed to do it without the lock.
-    pub(super) fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
+    fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
         Some(match action {
             Action::Start { device, batch, steps, is_followed, .. } => {
                 if steps.first().is_some_and(|step| step.span != Span::Whole) {

@@ -19,6 +19,7 @@ mod model;
 mod packed;
 mod pause;
 mod reading;
+mod roster;
 mod single_device;
 pub mod spec;
 pub mod store;
@@ -36,6 +37,7 @@ pub use magray_core::{
     Rules, Scores, Verdict,
 };
 pub use magray_device::cpu::{Wide, register_latency_thread, widened};
+pub use roster::{Roster, RosterFull};
 pub use single_device::SingleDevice;
 pub use worker::{ServeError, serve};
 

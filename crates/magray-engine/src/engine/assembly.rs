@@ -6,25 +6,26 @@ use super::devices::{self, Gpu, IN_PROCESS, device_of_gpu, gpu_of_device};
 use super::dispatcher::{Dispatcher, is_delivering};
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, join_until};
 use super::gpu_reports::GpuReports;
-use super::images::Images;
+use super::images::{Images, image_bytes_max};
 use super::in_process::InProcess;
 use super::in_worker::{InWorker, InWorkerSpec};
-use super::models::Models;
-use super::status::{CpuStatus, DeviceStatus, ModelStatus, Status};
+use super::later_models::{LaterModels, SlotRoom};
+use super::models::{CpuPacker, Models};
+use super::status::{DeviceStatus, ModelStatus, Status};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
 use crate::executors::ExecutorModel;
 use crate::executors::cpu::TOKENS_EACH;
 use crate::executors::cuda::tokens_a_pass;
 use crate::health::{HealthSample, HealthSource, Monitor, MonitorOptions, NvmlSource};
-use crate::spec::ModelSpec;
 #[cfg(feature = "testing")]
 use crate::testing::{WorkerKiller, scripted_telemetry};
 use crate::worker::WorkerSpec;
 use magray_core::ledger::Budget;
-use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Location, Machine, ModelPlan};
+use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Location, Machine, ModelPlan, ModelView};
 use magray_core::{Precision, PrecisionChoice, Reason};
 use std::any::Any;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,6 +36,9 @@ const CPU_BATCH_TOKENS: u32 = 8_192;
 const GPU_SLOTS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Threads that have no more of a batch begin with the next while the others end it: as many batches as threads.
 const CPU_SLOTS: std::ops::RangeInclusive<usize> = 2..=8;
+/// A worker's slots have room for answers of this many numbers at least, for models that come later. What is not used costs
+/// nothing.
+const OUTPUTS_LEAST: usize = 4_096;
 /// A reset of a GPU by another process is noticed within this time.
 const LEDGER_INTERVAL: Duration = Duration::from_secs(1);
 /// Workers that were told to stop have this long before they are killed.
@@ -64,14 +68,15 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         (devices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), models)
     });
     let (devices, models) = (devices?, models?);
-    let allowed = devices::assign(options, &devices)?;
-    let choices = Choices::new(&options.encoder, &models.packer, &devices, allowed);
+    let allowed =
+        options.models.iter().map(|model| devices.allowed_for(model.assigned)).collect::<Result<Vec<_>, _>>()?;
+    let (found, absent) = (devices.gpus.clone(), devices.reason.clone().filter(Reason::is_fallback));
+    let choices = Choices::new(&options.encoder, &models.packer, devices, allowed);
     // A GPU that is too slow for every model is not even started.
-    let gpus = if choices.allowed_for_all() == Some(Allowed::Cpu) { Vec::new() } else { devices.gpus };
+    let gpus = if choices.allowed_for_all() == Some(Allowed::Cpu) { Vec::new() } else { found };
     if !gpus.is_empty() {
         models.teach()?;
     }
-    let absent = devices.reason.filter(Reason::is_fallback);
     // The known text rides along, and may not make a pass of its own.
     let gpu_tokens = gpu_batch_tokens(options).saturating_sub(models.known_tokens()).max(1) as u32;
     let threads = models.packer.cpu().pool().threads();
@@ -93,7 +98,8 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
     let generates = specs.iter().any(|spec| spec.memory.kv_max > 0);
-    let plans = plans(options, &models, &gpus);
+    let later = later_models(options, &models, &gpus);
+    let plans = plans(options, &models, later.expected);
     let machine = Machine::new(specs, plans, options.schedule.clone());
 
     let gpu_reports = Arc::new(GpuReports::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
@@ -102,7 +108,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         Box::new(move |device, change, status: ExecutorStatus| gpu_reports.tell(device, change, status.blames_device))
     };
     let dispatcher = Arc::new(Dispatcher::new(machine, absent, on_change));
-    let in_workers = in_workers(options, &gpus, &models, Arc::downgrade(&dispatcher));
+    let in_workers = in_workers(options, &gpus, (&models, &later), Arc::downgrade(&dispatcher));
     let cpu = InProcess::new(IN_PROCESS, Arc::clone(&models.packer), Arc::downgrade(&dispatcher))?;
     let mut all: Vec<Box<dyn ExecutorHandle>> = vec![Box::new(cpu)];
     all.extend(in_workers);
@@ -126,16 +132,15 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let canaries = Arc::clone(&models.packer.canaries);
     // Those that compute take all cores already: half as many keep up with them.
     let background = background::Threads::start(models.packer.cpu().pool().threads() / 2)?;
-    let names = options.models.iter().map(|model| model.name.clone()).collect();
     let (transfers, passes) = (Arc::default(), Arc::default());
     let unread_max = options.schedule.generation.unread_max;
     let readers = models.readers;
-    Ok(Running { assembly, readers, canaries, background, transfers, passes, choices, names, generates, unread_max })
+    Ok(Running { assembly, readers, canaries, later, background, transfers, passes, choices, generates, unread_max })
 }
 
 impl Assembly {
-    /// How everything is; the caller knows what models are called and how the CPU computes.
-    pub(super) fn status(&self, names: &[String], cpu: CpuStatus) -> Status {
+    /// How everything is; the packer knows what models are called and how the CPU computes.
+    pub(super) fn status(&self, packer: &CpuPacker, later: &LaterModels) -> Status {
         let dispatcher = &self.dispatcher;
         let view = dispatcher.view();
         let devices = dispatcher.executors().iter().zip(view.devices).enumerate().map(|(at, (executor, schedule))| {
@@ -154,15 +159,20 @@ impl Assembly {
                 last_error: status.last_error,
             }
         });
+        let model = |(at, view): (usize, ModelView)| ModelStatus {
+            name: packer.name(at).to_owned(),
+            is_gone: later.is_gone(at),
+            view,
+        };
         Status {
             uptime: dispatcher.started().elapsed(),
             requests: view.requests,
             tokens: view.tokens,
             waiting: view.waiting,
             recent: dispatcher.recent(),
-            cpu,
+            cpu: packer.status(),
             devices: devices.collect(),
-            models: names.iter().cloned().zip(view.models).map(|(name, view)| ModelStatus { name, view }).collect(),
+            models: view.models.into_iter().enumerate().map(model).collect(),
         }
     }
 
@@ -205,38 +215,47 @@ fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, watchers }: Threads)
     join_until(&mut watch, deadline);
 }
 
-/// How the models come and go, with what their weights will take of a GPU.
-fn plans(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Vec<ModelPlan> {
-    // What a GPU makes of it is known when the weights are there; 16 bits are what it does most. A simulated one computes as
-    // the CPU does.
-    let precision = match options.encoder.precision.or(options.encoder.gpu.precision) {
-        PrecisionChoice::Exactly(precision) => precision,
-        PrecisionChoice::Auto if gpus.iter().any(|gpu| gpu.info.is_none()) => models.packer.precision(),
-        PrecisionChoice::Auto => Precision::Bf16,
-    };
+/// How the models come and go, with what their weights will take of a GPU in this precision.
+fn plans(options: &EngineOptions, models: &Models, precision: Precision) -> Vec<ModelPlan> {
     let plan =
         |(at, model): (usize, &EngineModel)| ModelPlan { bytes: models.packer.bytes(at, precision), ..model.plan };
     options.models.iter().enumerate().map(plan).collect()
 }
 
-/// Room for a model's weights as they lie on any device: padding included, and what belongs to no layer.
-fn image_bytes_max(spec: &ModelSpec) -> u64 {
-    2 * spec.shape.weight_bytes(Precision::F32) + (64 << 20)
+/// What devices are told of models, and will be of those that come.
+fn later_models(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> LaterModels {
+    let asked = options.encoder.precision.or(options.encoder.gpu.precision);
+    // What a GPU makes of it is known when the weights are there; 16 bits are what it does most. A simulated one computes as
+    // the CPU does.
+    let expected = match asked {
+        PrecisionChoice::Exactly(precision) => precision,
+        PrecisionChoice::Auto if gpus.iter().any(|gpu| gpu.info.is_none()) => models.packer.precision(),
+        PrecisionChoice::Auto => Precision::Bf16,
+    };
+    let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
+    let in_worker = |model: &EngineModel| ExecutorModel { source: model.source.clone(), precision: asked };
+    LaterModels {
+        adding: Mutex::default(),
+        images: Arc::new(Images::new(models.readers.iter().map(|reader| image_bytes_max(&reader.spec)).collect())),
+        in_workers: Arc::new(options.models.iter().map(in_worker).collect()),
+        asked,
+        expected,
+        slot: (!gpus.is_empty()).then(|| SlotRoom {
+            tokens: longest.max(gpu_batch_tokens(options)),
+            outputs: models.outputs_max().max(OUTPUTS_LEAST),
+        }),
+        gone: options.models.iter().map(|_| AtomicBool::new(false)).collect(),
+    }
 }
 
 /// An executor in a worker for each GPU.
 fn in_workers(
     options: &EngineOptions,
     gpus: &[Gpu],
-    models: &Models,
+    (models, later): (&Models, &LaterModels),
     dispatcher: Weak<Dispatcher>,
 ) -> Vec<Box<dyn ExecutorHandle>> {
-    let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
-    let precision = options.encoder.precision.or(options.encoder.gpu.precision);
-    let worker_models = options.models.iter().map(|model| ExecutorModel { source: model.source.clone(), precision });
-    let worker_models: Vec<_> = worker_models.collect();
-    let names: Arc<[String]> = options.models.iter().map(|model| model.name.clone()).collect();
-    let images = Arc::new(Images::new(models.readers.iter().map(|reader| image_bytes_max(&reader.spec)).collect()));
+    let Some(slot) = later.slot else { return Vec::new() };
     #[cfg(feature = "testing")]
     let faults = |gpu: &Gpu| options.faults.as_ref().map(|plan| plan.of_device(&gpu.name.to_string()).to_string());
     #[cfg(not(feature = "testing"))]
@@ -248,19 +267,21 @@ fn in_workers(
             exe: options.worker_exe.clone(),
             worker: WorkerSpec {
                 device: gpu.device.clone(),
-                models: worker_models.clone(),
+                // Told when it starts.
+                models: Vec::new(),
+                models_folder: options.models_folder.clone(),
                 slots: gpu_slots(options),
-                slot_tokens_max: longest.max(gpu_batch_tokens(options)) + models.known_tokens(),
+                slot_tokens_max: slot.tokens + models.known_tokens(),
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
-                outputs_max: models.outputs_max(),
+                outputs_max: slot.outputs,
                 memory_limit_bytes: options.encoder.gpu.rules.memory_limit_bytes,
                 sandbox: options.encoder.gpu.sandbox,
                 faults: None,
             },
             faults: faults(gpu),
             packer: Arc::clone(&models.packer),
-            names: Arc::clone(&names),
-            images: Arc::clone(&images),
+            models: Arc::clone(&later.in_workers),
+            images: Arc::clone(&later.images),
             ready_within: options.schedule.recovery.start_max,
         };
         Box::new(InWorker::new(spec, dispatcher.clone())) as Box<dyn ExecutorHandle>

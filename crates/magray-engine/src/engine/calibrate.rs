@@ -2,7 +2,7 @@
 //! Decides nothing: the figures go to the choice of a device.
 
 use super::devices::{IN_PROCESS, device_of_gpu};
-use super::{Allowed, Engine, EngineError, Outlook, Priority, Residency, Running, Work};
+use super::{Allowed, Engine, EngineError, ModelStatus, Outlook, Priority, Residency, Running, Work};
 use magray_core::{EncoderShape, Scores};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -41,8 +41,8 @@ pub(super) fn calibrate(engine: &Engine, model: usize) -> Result<Outlook, Engine
 
 /// Calibrates each model that was never measured as soon as both devices have it, without loading it for that.
 pub(super) fn calibrate_in_background(engine: &Engine) -> std::io::Result<()> {
-    let models = 0..engine.0.names.len();
-    if !models.clone().any(|model| is_unmeasured(engine, model)) {
+    let mut models = 0..engine.models_len();
+    if !models.any(|model| is_unmeasured(engine, model)) || !engine.0.choices.begin_watch() {
         return Ok(());
     }
     let weak = Arc::downgrade(&engine.0);
@@ -50,7 +50,7 @@ pub(super) fn calibrate_in_background(engine: &Engine) -> std::io::Result<()> {
 }
 
 fn is_unmeasured(engine: &Engine, model: usize) -> bool {
-    engine.outlook(model).is_some_and(|outlook| outlook.is_unmeasured())
+    engine.has_model(model) && engine.outlook(model).is_some_and(|outlook| outlook.is_unmeasured())
 }
 
 /// Texts a second, of the median run.
@@ -75,15 +75,16 @@ fn time(engine: &Engine, model: usize, allowed: Allowed, texts: &[Vec<u32>]) -> 
 fn watch(weak: &Weak<Running>) {
     let mut has_failed = Vec::new();
     while let Some(engine) = weak.upgrade().map(Engine) {
-        let left: Vec<usize> = (0..engine.0.names.len())
+        let left: Vec<usize> = (0..engine.models_len())
             .filter(|model| !has_failed.contains(model) && is_unmeasured(&engine, *model))
             .collect();
         if left.is_empty() {
-            return;
+            return engine.0.choices.end_watch();
         }
         let status = engine.status();
         for model in left {
-            let residency = &status.models[model].view.residency;
+            let Some(ModelStatus { view, .. }) = status.models.get(model) else { continue };
+            let residency = &view.residency;
             let is_there = |device: usize| residency.get(device) == Some(&Residency::OnDevice);
             if [IN_PROCESS, device_of_gpu(0)].iter().all(|device| is_there(usize::from(device.0)))
                 && calibrate(&engine, model).is_err()

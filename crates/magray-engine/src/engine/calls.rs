@@ -1,7 +1,7 @@
 //! What programs ask of models: vectors, scores and cosines as calls that are awaited, texts as tokens and tokens as text.
 //! Cancel-safe: dropping a future cancels its work. Long texts are read on threads beside the caller's.
 
-use super::{Answer, Engine, EngineError, Output, PendingAnswer, Ranked, RankingWork, ScoredBy, Work};
+use super::{Answer, Engine, EngineError, ModelSource, Output, PendingAnswer, Ranked, RankingWork, ScoredBy, Work};
 use crate::encoder::EmbedError;
 use crate::reading::{Reader, Reading};
 use crate::spec::{Does, ModelSpec};
@@ -151,9 +151,19 @@ impl Engine {
         answers
     }
 
-    /// What people call the models, in their order.
-    pub fn model_names(&self) -> &[String] {
-        &self.0.names
+    /// What people call a model.
+    pub fn model_name(&self, model: usize) -> Option<&str> {
+        (model < self.0.readers.len()).then(|| self.0.choices.packer().name(model))
+    }
+
+    /// Where a model comes from.
+    pub fn model_source(&self, model: usize) -> Option<&ModelSource> {
+        (model < self.0.readers.len()).then(|| self.0.choices.packer().source(model))
+    }
+
+    /// How many models there have been: their numbers are below this.
+    pub fn models_len(&self) -> usize {
+        self.0.readers.len()
     }
 
     /// What a model's files say of it.
@@ -223,8 +233,9 @@ impl Engine {
         Ok(reader.tokenizer()?.decode(ids, skip_special).map_err(EmbedError::from)?)
     }
 
-    fn reader(&self, model: usize) -> Result<&Reader, EngineError> {
-        self.0.readers.get(model).ok_or(EngineError::NoModel(model))
+    pub(super) fn reader(&self, model: usize) -> Result<&Reader, EngineError> {
+        let there = self.0.readers.get(model).filter(|_| !self.0.later.is_gone(model));
+        there.ok_or(EngineError::NoModel(model))
     }
 
     /// A query and texts to score against it as work: as pairs for a model that scores them, else as texts to embed, with

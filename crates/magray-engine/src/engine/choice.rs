@@ -8,6 +8,7 @@ use crate::encoder::{EncoderOptions, LoadError};
 use crate::executors::cuda::tokens_a_pass;
 use crate::gpu::{CONTEXT_BYTES, GpuInfo, find, free_bytes};
 use crate::health::{Ledger, utc_of};
+use crate::roster::Roster;
 use crate::spec::ModelSpec;
 use magray_core::schedule::Allowed;
 use magray_core::{
@@ -133,9 +134,13 @@ impl Subject<'_> {
 pub(super) struct Choices {
     options: EncoderOptions,
     packer: Arc<CpuPacker>,
-    models: Vec<Choice>,
+    /// Those that were found at the start.
+    devices: Devices,
+    models: Roster<Choice>,
     /// Held while a model is measured.
     measuring: Mutex<()>,
+    /// Whether a thread waits for models that can be measured.
+    is_watched: AtomicBool,
 }
 
 struct Choice {
@@ -151,22 +156,36 @@ impl Choices {
     pub(super) fn new(
         options: &EncoderOptions,
         packer: &Arc<CpuPacker>,
-        devices: &Devices,
+        devices: Devices,
         allowed: Vec<Allowed>,
     ) -> Self {
         let all = Self {
             options: options.clone(),
             packer: Arc::clone(packer),
-            models: Vec::new(),
+            devices,
+            models: Roster::default(),
             measuring: Mutex::default(),
+            is_watched: AtomicBool::new(false),
         };
-        let choice = |(model, allowed): (usize, Allowed)| {
-            let outlook = all.outlook_at_start(model, devices);
-            let is_too_slow = is_too_slow(&outlook, allowed);
-            Choice { allowed, is_too_slow: AtomicBool::new(is_too_slow), outlook: Mutex::new(outlook) }
-        };
-        let models = allowed.into_iter().enumerate().map(choice).collect();
+        let models = allowed.into_iter().enumerate().map(|(model, allowed)| all.choose(model, allowed)).collect();
         Self { models, ..all }
+    }
+
+    /// Chooses for a model that came after the start, the last that the packer knows.
+    pub(super) fn add(&self, assigned: Option<DeviceName>) -> Result<(), LoadError> {
+        let allowed = self.devices.allowed_for(assigned)?;
+        Ok(self.models.push(self.choose(self.models.len(), allowed)).map(drop)?)
+    }
+
+    /// Whether a model may be assigned to this device.
+    pub(super) fn check_assigned(&self, assigned: Option<DeviceName>) -> Result<(), LoadError> {
+        self.devices.allowed_for(assigned).map(drop)
+    }
+
+    fn choose(&self, model: usize, allowed: Allowed) -> Choice {
+        let outlook = self.outlook_at_start(model);
+        let is_too_slow = is_too_slow(&outlook, allowed);
+        Choice { allowed, is_too_slow: AtomicBool::new(is_too_slow), outlook: Mutex::new(outlook) }
     }
 
     /// Where work of a model goes that does not say.
@@ -188,6 +207,16 @@ impl Choices {
 
     pub(super) fn packer(&self) -> &CpuPacker {
         &self.packer
+    }
+
+    /// Whether a thread that waits for models to measure is wanted: there is one at most.
+    pub(super) fn begin_watch(&self) -> bool {
+        !self.is_watched.swap(true, Ordering::AcqRel)
+    }
+
+    /// All models are measured.
+    pub(super) fn end_watch(&self) {
+        self.is_watched.store(false, Ordering::Release);
     }
 
     /// One model is measured at a time.
@@ -213,8 +242,8 @@ impl Choices {
         Subject { options: &self.options, model: Some(self.packer.spec(model)), cpu: self.packer.cpu() }
     }
 
-    fn outlook_at_start(&self, model: usize, devices: &Devices) -> Outlook {
-        let found = match (devices.gpus.first(), &devices.reason) {
+    fn outlook_at_start(&self, model: usize) -> Outlook {
+        let found = match (self.devices.gpus.first(), &self.devices.reason) {
             (Some(gpu), _) => match &gpu.info {
                 Some(info) => out_of_service(info, &self.options).map_or(Ok(info), Err),
                 None => {
@@ -285,7 +314,7 @@ mod tests {
         let model = ModelSource::Synthetic("tiny".parse().unwrap()).into();
         let models = Models::open(&[model], options, None).unwrap();
         let devices = Devices { gpus: vec![Gpu::cuda(gpu(), &options.gpu)], reason: None, allowed };
-        Choices::new(options, &models.packer, &devices, vec![allowed])
+        Choices::new(options, &models.packer, devices, vec![allowed])
     }
 
     fn code(choices: &Choices) -> &'static str {

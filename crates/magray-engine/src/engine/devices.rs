@@ -102,19 +102,20 @@ pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
     }
 }
 
-/// Where each model may be computed: where it was assigned to, else where work goes that does not say.
-pub(super) fn assign(options: &EngineOptions, devices: &Devices) -> Result<Vec<Allowed>, LoadError> {
-    let place = |assigned: Option<DeviceName>| match assigned {
-        None => Ok(devices.allowed),
-        Some(DeviceName::Cpu) => Ok(Allowed::Cpu),
-        Some(name) => {
-            let at = devices.gpus.iter().position(|gpu| gpu.name == name);
-            let device = device_of_gpu(at.ok_or_else(|| not_there(name))?);
-            // As where no model is assigned: a GPU that was named, or must be used, has no other to stand in for it.
-            Ok(if devices.allowed == Allowed::Any { Allowed::Rather(device) } else { Allowed::Only(device) })
+impl Devices {
+    /// Where a model may be computed that is assigned to this device, or to none.
+    pub(super) fn allowed_for(&self, assigned: Option<DeviceName>) -> Result<Allowed, LoadError> {
+        match assigned {
+            None => Ok(self.allowed),
+            Some(DeviceName::Cpu) => Ok(Allowed::Cpu),
+            Some(name) => {
+                let at = self.gpus.iter().position(|gpu| gpu.name == name);
+                let device = device_of_gpu(at.ok_or_else(|| not_there(name))?);
+                // As where no model is assigned: a GPU that was named, or must be used, has no other to stand in for it.
+                Ok(if self.allowed == Allowed::Any { Allowed::Rather(device) } else { Allowed::Only(device) })
+            }
         }
-    };
-    options.models.iter().map(|model| place(model.assigned)).collect()
+    }
 }
 
 /// Why there is no GPU, and whether there should be one.

@@ -63,9 +63,12 @@ pub(super) async fn check(engine: &Engine) -> Result<Health, EngineError> {
     if let Some(health) = passes.holds(&devices(&before), before.requests) {
         return Ok(health);
     }
-    for model in to_prove(&before) {
-        match engine.ask(known_work(engine, model)?).await {
+    let models = to_prove(&before);
+    for model in &models {
+        match engine.ask(known_work(engine, *model)?).await {
             Ok(_) => {}
+            // It has gone meanwhile.
+            Err(EngineError::NoModel(_)) => {}
             // Too much to do is no illness, unless nothing of it is done.
             Err(error @ EngineError::Full { .. }) => {
                 let is_fresh = |health: &Health| health.since < FRESH_MAX;
@@ -78,6 +81,10 @@ pub(super) async fn check(engine: &Engine) -> Result<Health, EngineError> {
     let (before, after) = (devices(&before), devices(&engine.status()));
     let workers = |devices: &Devices| devices.iter().map(|(_, workers)| *workers).collect::<Vec<_>>();
     passes.lock().proved = Some(if workers(&before) == workers(&after) { after } else { before });
+    if models.is_empty() {
+        // There is nothing to compute.
+        return Ok(Health { device: DeviceName::Cpu, since: Duration::ZERO });
+    }
     // Our own pass is noted by now.
     passes.health().ok_or(EngineError::NotYet { within: PASS_MAX })
 }
@@ -91,9 +98,10 @@ fn known_work(engine: &Engine, model: usize) -> Result<Work, EngineError> {
 
 /// The models that a request would find ready; where there is none, the first.
 fn to_prove(status: &Status) -> Vec<usize> {
-    let is_ready = |model: &usize| status.models[*model].view.residency.contains(&Residency::OnDevice);
-    let ready: Vec<usize> = (0..status.models.len()).filter(is_ready).collect();
-    if ready.is_empty() { vec![0] } else { ready }
+    let there: Vec<usize> = (0..status.models.len()).filter(|model| !status.models[*model].is_gone).collect();
+    let is_ready = |model: &&usize| status.models[**model].view.residency.contains(&Residency::OnDevice);
+    let ready: Vec<usize> = there.iter().filter(is_ready).copied().collect();
+    if ready.is_empty() { there.into_iter().take(1).collect() } else { ready }
 }
 
 fn devices(status: &Status) -> Devices {

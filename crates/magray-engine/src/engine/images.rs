@@ -1,7 +1,10 @@
 //! The weights of models in memory that outlives workers: one image for each model and form, shared by all workers of it.
 //! Reads and writes no weights, and never hands out an image as filled that a worker has not said to be.
 
+use crate::roster::{Roster, RosterFull};
+use crate::spec::ModelSpec;
 use crate::worker::{Form, Offer};
+use magray_core::Precision;
 use magray_core::schedule::DeviceId;
 use magray_device::SharedMemory;
 use std::collections::HashMap;
@@ -17,7 +20,7 @@ const LET_GO_AFTER: Duration = Duration::from_secs(2);
 /// All images of an engine. Each exists from the first load of its model until the model is forgotten.
 pub struct Images {
     /// By model: how large an image may become.
-    bytes_max: Vec<u64>,
+    bytes_max: Roster<u64>,
     state: Mutex<State>,
 }
 
@@ -91,7 +94,12 @@ impl Images {
     /// No image yet. Of each model's weights it is told how large they are at most, in any form; memory that is not used
     /// costs nothing.
     pub fn new(bytes_max: Vec<u64>) -> Self {
-        Self { bytes_max, state: Mutex::default() }
+        Self { bytes_max: bytes_max.into_iter().collect(), state: Mutex::default() }
+    }
+
+    /// One model more, whose weights are this large at most.
+    pub fn add(&self, bytes_max: u64) -> Result<(), RosterFull> {
+        self.bytes_max.push(bytes_max).map(drop)
     }
 
     /// The image of a model for a worker that is to load it: filled, or empty for the worker to fill. `None` while another
@@ -179,6 +187,11 @@ impl Images {
     }
 }
 
+/// Room for a model's weights as they lie on any device: padding included, and what belongs to no layer.
+pub(super) fn image_bytes_max(spec: &ModelSpec) -> u64 {
+    2 * spec.shape.weight_bytes(Precision::F32) + (64 << 20)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,7 +210,8 @@ mod tests {
         let device = ExecutorDevice::Simulated(SimulatedGpu::default());
         let spec = WorkerSpec {
             device,
-            models: vec![model],
+            models: Vec::new(),
+            models_folder: None,
             slots: 1,
             slot_tokens_max: 1,
             slot_texts_max: 1,
@@ -206,7 +220,7 @@ mod tests {
             sandbox: SandboxMode::Auto,
             faults: None,
         };
-        spec.form(0)
+        spec.form(&model)
     }
 
     fn auto() -> Form {

@@ -10,9 +10,10 @@ use super::executor_handle::{
 };
 use super::images::{Holder, Images};
 use super::models::CpuPacker;
-use crate::executors::{Failure, FailureKind, NewTokens};
+use crate::executors::{ExecutorModel, Failure, FailureKind, NewTokens};
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use crate::packed::Tokens;
+use crate::roster::Roster;
 use crate::testing::FaultOrder;
 use crate::worker::{self, Arrived, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
 use magray_core::schedule::{DeviceId, Ending};
@@ -36,8 +37,8 @@ pub(super) struct InWorkerSpec {
     pub(super) faults: Option<String>,
     /// Tells what known texts are answered with.
     pub(super) packer: Arc<CpuPacker>,
-    /// What people call the models.
-    pub(super) names: Arc<[String]>,
+    /// What workers are told of the models; those of its order are there from the start.
+    pub(super) models: Arc<Roster<ExecutorModel>>,
     /// The weights in the host's memory, which all executors share.
     pub(super) images: Arc<Images>,
     pub(super) ready_within: Duration,
@@ -302,7 +303,8 @@ impl Inner {
             }
             state.switch = Some(switch);
         };
-        let spec = WorkerSpec { faults: self.order(), ..self.spec.worker.clone() };
+        let models = self.spec.models.iter().cloned().collect();
+        let spec = WorkerSpec { faults: self.order(), models, ..self.spec.worker.clone() };
         let spawned = worker::spawn(&self.spec.exe, &spec, self.spec.ready_within, started);
         let (handle, receiver, ready) = match spawned {
             Ok(spawned) => spawned,
@@ -314,8 +316,7 @@ impl Inner {
         };
         let mut state = self.lock();
         state.slots = (0..self.spec.worker.slots).map(|_| Slot::Free).collect();
-        state.presence = Presence::new(self.spec.worker.models.len());
-        state.precisions.resize(self.spec.worker.models.len(), None);
+        state.presence = Presence::default();
         let accounts = MemoryAccounts::of(&ready.memory, self.spec.worker.device.context_bytes(), Vec::new());
         let report = accounts.report(ready.memory.free);
         state.note_memory(ready.memory);

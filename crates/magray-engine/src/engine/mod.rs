@@ -72,6 +72,7 @@ pub(crate) mod images;
 mod in_process;
 mod in_worker;
 mod incident;
+mod later_models;
 mod models;
 mod moves;
 mod notices;
@@ -110,12 +111,14 @@ pub use magray_core::schedule::{
 
 use crate::encoder::LoadError;
 use crate::reading::Reader;
+use crate::roster::Roster;
 use crate::tokenize::Encoded;
 use assembly::Assembly;
 use canary::Canary;
 use choice::Choices;
 use dispatcher::Dispatcher;
 use health_check::PassRecord;
+use later_models::LaterModels;
 use magray_core::DeviceName;
 use magray_core::schedule::DeviceId;
 use std::sync::Arc;
@@ -129,8 +132,9 @@ pub struct Engine(Arc<Running>);
 
 struct Running {
     assembly: Assembly,
-    readers: Vec<Reader>,
-    canaries: Arc<[Canary]>,
+    readers: Roster<Reader>,
+    canaries: Arc<Roster<Canary>>,
+    later: LaterModels,
     /// Threads that read texts.
     background: background::Threads,
     /// Callers that await moves.
@@ -139,8 +143,6 @@ struct Running {
     passes: Arc<PassRecord>,
     /// By model: which devices are used for it, and why.
     choices: Choices,
-    /// By model: what people call it.
-    names: Vec<String>,
     /// Whether a device keeps the state of sequences.
     generates: bool,
     /// Tokens that a reader may leave unread before its sequence pauses.
@@ -189,12 +191,19 @@ impl Engine {
         } else if work.allowed == Allowed::Any {
             work.allowed = self.0.choices.allowed(work.model);
         }
-        let passes = Arc::clone(&self.0.passes);
+        let (passes, running, model) = (Arc::clone(&self.0.passes), Arc::downgrade(&self.0), work.model);
         let on_answer = move |answer: Result<Answer, EngineError>| {
-            if let Ok(answer) = &answer {
-                passes.note(answer);
-            }
-            on_answer(answer);
+            // It came between the look whether its model is there and the end of that.
+            let is_gone = || running.upgrade().is_some_and(|running| running.later.is_gone(model));
+            on_answer(match answer {
+                Err(EngineError::NoDevice { .. }) if is_gone() => Err(EngineError::NoModel(model)),
+                answer => {
+                    if let Ok(answer) = &answer {
+                        passes.note(answer);
+                    }
+                    answer
+                }
+            });
         };
         Some(self.dispatcher().submit(work, Box::new(on_answer)))
     }
@@ -302,7 +311,7 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn status(&self) -> Status {
-        self.0.assembly.status(&self.0.names, self.0.choices.packer().status())
+        self.0.assembly.status(self.0.choices.packer(), &self.0.later)
     }
 
     /// What went wrong with devices, the oldest first; the last 256 are kept.
@@ -335,7 +344,7 @@ impl Engine {
     }
 
     fn check(&self, work: &Work) -> Result<(), EngineError> {
-        let reader = self.0.readers.get(work.model).ok_or(EngineError::NoModel(work.model))?;
+        let reader = self.reader(work.model)?;
         if work.texts.is_empty() {
             return Err(EngineError::NoText);
         }

@@ -11,6 +11,7 @@ use crate::executors::{
     Arrival, Executor, ExecutorModel, Failure, FailureKind, ModelSource, OpenExecutor, Outcomes, Steps,
 };
 use crate::reading::Reader;
+use crate::roster::{Roster, RosterFull};
 use crate::spec::ModelSpec;
 use magray_core::{Precision, PrecisionChoice};
 use magray_device::cpu::Cpu;
@@ -18,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 /// All models.
 pub(super) struct Models {
-    pub(super) readers: Vec<Reader>,
+    pub(super) readers: Roster<Reader>,
     pub(super) packer: Arc<CpuPacker>,
 }
 
@@ -27,13 +28,28 @@ pub(super) struct CpuPacker {
     cpu: Arc<Cpu>,
     pub(super) executor: Arc<dyn Executor>,
     precision: Precision,
-    /// By model: the arithmetic that it has in this process, once it was there.
-    precisions: Vec<OnceLock<Precision>>,
-    models: Vec<(ModelSource, ModelSpec)>,
-    names: Vec<String>,
-    pub(super) canaries: Arc<[Canary]>,
+    /// What it was asked for.
+    asked: PrecisionChoice,
+    models: Roster<Packable>,
+    pub(super) canaries: Arc<Roster<Canary>>,
     /// Whether the executor of this process is the CPU's own: then it can tell the answers of known texts.
     is_native: bool,
+}
+
+/// A model as the executor of this process needs it.
+struct Packable {
+    name: String,
+    source: ModelSource,
+    spec: ModelSpec,
+    /// The arithmetic that it has in this process, once it was there.
+    precision: OnceLock<Precision>,
+}
+
+impl Packable {
+    fn new(model: &EngineModel, spec: ModelSpec) -> Self {
+        let (name, source) = (model.name.clone(), model.source.clone());
+        Self { name, source, spec, precision: OnceLock::new() }
+    }
 }
 
 /// A model with larger weights is checked by its known text only once the CPU has it anyway: packing it takes too long and
@@ -60,32 +76,31 @@ impl Models {
         };
         let mut packer = CpuPacker {
             executor,
-            precisions: models.iter().map(|_| OnceLock::new()).collect(),
             precision: options.precision.settle_cpu(cpu.has_fast_bf16()),
-            models: models.iter().map(|model| model.source.clone()).zip(specs).collect(),
-            names: models.iter().map(|model| model.name.clone()).collect(),
-            canaries: Arc::new([]),
+            asked: precision,
+            models: models.iter().zip(specs).map(|(model, spec)| Packable::new(model, spec)).collect(),
+            canaries: Arc::default(),
             is_native: in_process.is_none(),
             cpu,
         };
         // The tokenizers are read on one core while the others pack weights.
         let (readers, loaded) = std::thread::scope(|scope| {
-            let readers = scope.spawn(|| packer.models.iter().map(reader).collect::<Result<Vec<_>, _>>());
+            let readers = scope.spawn(|| packer.models.iter().map(Packable::reader).collect::<Result<Vec<_>, _>>());
             let loaded = preloaded(models).try_for_each(|model| packer.bring(model).map(drop));
             (readers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), loaded)
         });
         let readers = readers?;
-        let canary = |reader: &Reader| Ok(Canary::new(&reader.spec, reader.skips()?));
-        packer.canaries = readers.iter().map(canary).collect::<Result<Vec<_>, LoadError>>()?.into();
+        let canaries = readers.iter().map(canary).collect::<Result<Roster<_>, LoadError>>()?;
+        packer.canaries = Arc::new(canaries);
         loaded?;
-        Ok(Self { readers, packer: Arc::new(packer) })
+        Ok(Self { readers: readers.into_iter().collect(), packer: Arc::new(packer) })
     }
 
     /// Computes the known texts of the models that are loaded already, for workers to be checked by.
     pub(super) fn teach(&self) -> Result<(), Failure> {
         let models = 0..self.readers.len();
         models
-            .filter(|model| self.packer.precisions[*model].get().is_some())
+            .filter(|model| self.packer.models[*model].precision.get().is_some())
             .try_for_each(|model| self.packer.teach(model))
     }
 
@@ -101,14 +116,38 @@ impl Models {
 }
 
 impl CpuPacker {
+    /// Reads what a model says of itself, and its tokenizer.
+    pub(super) fn read(model: &EngineModel) -> Result<Reader, LoadError> {
+        Packable::new(model, model.source.spec()?).reader()
+    }
+
+    /// One model more, which is not loaded; it is what its reader says.
+    pub(super) fn add(&self, model: &EngineModel, reader: &Reader) -> Result<(), LoadError> {
+        let known = canary(reader)?;
+        self.executor.add(ExecutorModel { source: model.source.clone(), precision: self.asked })?;
+        self.models.push(Packable::new(model, reader.spec.clone()))?;
+        self.canaries.push(known)?;
+        Ok(())
+    }
+
+    /// Whether one more model fits.
+    pub(super) fn has_room(&self) -> Result<(), RosterFull> {
+        self.models.has_room()
+    }
+
+    /// Where a model comes from.
+    pub(super) fn source(&self, model: usize) -> &ModelSource {
+        &self.models[model].source
+    }
+
     /// What people call a model.
     pub(super) fn name(&self, model: usize) -> &str {
-        &self.names[model]
+        &self.models[model].name
     }
 
     /// What a model says of itself.
     pub(super) fn spec(&self, model: usize) -> &ModelSpec {
-        &self.models[model].1
+        &self.models[model].spec
     }
 
     pub(super) fn cpu(&self) -> &Cpu {
@@ -126,7 +165,7 @@ impl CpuPacker {
 
     /// The arithmetic of a model in this process.
     pub(super) fn precision_of(&self, model: usize) -> Precision {
-        self.precisions[model].get().copied().unwrap_or(self.precision)
+        self.models[model].precision.get().copied().unwrap_or(self.precision)
     }
 
     /// Loads a model in this process. The first time, the known text's answer is learned too.
@@ -138,13 +177,13 @@ impl CpuPacker {
 
     fn bring(&self, model: usize) -> Result<Arrival, Failure> {
         let mut arrival = self.executor.load(model, None)?;
-        let expected = self.models[model].1.outputs();
+        let expected = self.spec(model).outputs();
         if arrival.outputs != expected {
             self.executor.release(model);
             let message = format!("the model answers with {} numbers, not with {expected}", arrival.outputs);
             return Err(Failure::new(FailureKind::Transient, "model_changed", message));
         }
-        self.precisions[model].get_or_init(|| arrival.precision);
+        self.models[model].precision.get_or_init(|| arrival.precision);
         if let Some(arriving) = arrival.arriving.take() {
             arriving()?;
         }
@@ -177,14 +216,14 @@ impl CpuPacker {
         };
         if let Err(failure) = made {
             let error = failure.message;
-            tracing::warn!(target: "magray::engine", model = self.names[model], bytes, error, "a model is not checked for wrong answers before the CPU has it");
+            tracing::warn!(target: "magray::engine", model = self.name(model), bytes, error, "a model is not checked for wrong answers before the CPU has it");
         }
         self.canaries[model].settle();
     }
 
     fn compute_reference(&self, model: usize) -> Result<(), Failure> {
         let cpu = Cpu::new(Some(self.cpu.path()), Some(self.cpu.pool().threads())).map_err(Failure::of_model)?;
-        let (source, spec) = &self.models[model];
+        let Packable { source, spec, .. } = &self.models[model];
         let known = ExecutorModel { source: source.clone(), precision: PrecisionChoice::Exactly(self.precision) };
         let alone = Native::new(Box::new(CpuDevice::new(Arc::new(cpu))), [(known, Some(spec.clone()))].into_iter());
         if let Some(arriving) = alone.load(0, None)?.arriving {
@@ -195,7 +234,7 @@ impl CpuPacker {
 
     /// What a model's weights take of a device's memory in this precision, about.
     pub(super) fn bytes(&self, model: usize, precision: Precision) -> u64 {
-        self.models[model].1.shape.weight_bytes(precision)
+        self.spec(model).shape.weight_bytes(precision)
     }
 }
 
@@ -204,9 +243,15 @@ fn preloaded(models: &[EngineModel]) -> impl Iterator<Item = usize> {
     models.iter().enumerate().filter(|(_, model)| model.plan.is_preloaded).map(|(at, _)| at)
 }
 
-fn reader((source, spec): &(ModelSource, ModelSpec)) -> Result<Reader, LoadError> {
-    match source {
-        ModelSource::Synthetic(_) => Ok(Reader::without_tokenizer(spec.clone())),
-        ModelSource::Folder(_) => Reader::open(spec.clone()),
+fn canary(reader: &Reader) -> Result<Canary, LoadError> {
+    Ok(Canary::new(&reader.spec, reader.skips()?))
+}
+
+impl Packable {
+    fn reader(&self) -> Result<Reader, LoadError> {
+        match self.source {
+            ModelSource::Synthetic(_) => Ok(Reader::without_tokenizer(self.spec.clone())),
+            ModelSource::Folder(_) => Reader::open(self.spec.clone()),
+        }
     }
 }

@@ -134,9 +134,7 @@ impl Engine {
         most: Duration,
         is_done: impl Fn(Seen<'_>) -> bool,
     ) -> Result<Moved, EngineError> {
-        if model >= self.0.readers.len() {
-            return Err(EngineError::NoModel(model));
-        }
+        self.reader(model)?;
         let started = Instant::now();
         let view = self.dispatcher().requested(model, request, most, is_done).map_err(|unmet| match unmet {
             Unmet::Late => EngineError::NotYet { within: most },

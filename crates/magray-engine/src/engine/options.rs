@@ -19,6 +19,8 @@ pub struct EngineOptions {
     pub encoder: EncoderOptions,
     /// The models, named by their place in this list.
     pub models: Vec<EngineModel>,
+    /// Where models lie that come later; GPU workers may read it.
+    pub models_folder: Option<PathBuf>,
     /// Which GPUs are used.
     pub gpus: Gpus,
     /// Bounds, batches, placement, recovery.
@@ -54,6 +56,7 @@ impl EngineOptions {
         Self {
             encoder: EncoderOptions { device: DeviceChoice::Cpu, ..EncoderOptions::default() },
             models,
+            models_folder: None,
             gpus: Gpus::One,
             schedule: Options::default(),
             in_process: None,

@@ -26,6 +26,7 @@ pub fn check_sandbox(options: &EngineOptions) -> Result<(Vec<SandboxCheck>, Opti
         let spec = WorkerSpec {
             device: gpu.device.clone(),
             models: models.clone(),
+            models_folder: options.models_folder.clone(),
             // It gets no batch.
             slots: 1,
             slot_tokens_max: 1,

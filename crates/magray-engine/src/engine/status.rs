@@ -46,6 +46,8 @@ pub struct CpuStatus {
 pub struct ModelStatus {
     /// What people call it.
     pub name: String,
+    /// Whether it was removed: nothing of it is computed any more.
+    pub is_gone: bool,
     /// What the scheduler knows of it; where its weights are is told by device, in the order of the devices.
     pub view: ModelView,
 }

@@ -38,7 +38,7 @@ pub struct TokenStream {
 
 impl TokenStream {
     pub(super) fn begin(engine: &Engine, prompt: Prompt) -> Result<Self, EngineError> {
-        let reader = engine.0.readers.get(prompt.model).ok_or(EngineError::NoModel(prompt.model))?;
+        let reader = engine.reader(prompt.model)?;
         reader.check(std::iter::once(prompt.ids.as_slice()))?;
         if !engine.0.generates {
             let message = "no device of this engine generates tokens".to_owned();

@@ -26,13 +26,18 @@ use std::time::Duration;
 
 /// Computes batches of models on its devices: one, or a group that fails as one.
 ///
-/// It knows the models that it was opened with, by their places in that list. Its methods are called from several threads:
+/// It knows the models that it was opened with and those that were added, by their places in that list. Its methods are called from several threads:
 /// one computes, others bring models and take them away; orders for one model come one after the other. A failure leaves it
 /// as usable as its kind says: after [`FailureKind::Sticky`] and [`FailureKind::Lost`] it is closed and another is opened.
 /// [`crate::testing::conformance::Suite`] says what else must hold.
 pub trait Executor: Send + Sync {
     /// What its devices are called.
     fn label(&self) -> Label;
+
+    /// Knows one model more, at the next place of its list.
+    fn add(&self, _model: ExecutorModel) -> Result<(), Failure> {
+        Err(Failure::unsupported("models that come later"))
+    }
 
     /// Brings a model's weights to the devices, where they are not there: from an image that is at hand, or from its files.
     fn load(&self, model: usize, image: Option<FilledImage>) -> Result<Arrival, Failure>;

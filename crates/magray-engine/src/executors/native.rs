@@ -8,6 +8,7 @@ use super::{InjectedFault, Label, ModelSource, NewTokens, OnFilled, Origin, Outc
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::{Synthetic, TensorSource};
 use crate::packed::Tokens;
+use crate::roster::Roster;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 use magray_core::{Precision, PrecisionChoice};
@@ -163,7 +164,7 @@ fn unsupported(name: &str) -> GpuError {
 /// An executor of a built-in device. Its models are reached from several threads: one computes, others bring and take them.
 pub(crate) struct Native {
     device: Box<dyn NativeDevice>,
-    models: Vec<Known>,
+    models: Roster<Known>,
 }
 
 /// A model that may be loaded.
@@ -180,8 +181,8 @@ impl Native {
         device: Box<dyn NativeDevice>,
         models: impl Iterator<Item = (ExecutorModel, Option<ModelSpec>)>,
     ) -> Self {
-        let models = models.map(|(model, spec)| Known { model, spec, place: Mutex::new(None) }).collect();
-        Self { device, models }
+        let models = models.map(|(model, spec)| Known { model, spec, place: Mutex::new(None) });
+        Self { device, models: models.collect() }
     }
 
     /// The model, if it is loaded, until the caller lets go of it. An unknown one is a bug.
@@ -220,7 +221,7 @@ impl Native {
 
     /// Looks at every model that was loaded and is away; those that are in use are left out.
     fn for_parked(&self, mut look: impl FnMut(&mut dyn NativeModel)) {
-        for known in &self.models {
+        for known in self.models.iter() {
             if let Ok(mut place) = known.place.try_lock()
                 && let Some(hosted) = place.as_mut().filter(|hosted| !hosted.model.is_resident())
             {
@@ -257,6 +258,10 @@ impl Native {
 impl Executor for Native {
     fn label(&self) -> Label {
         self.device.label()
+    }
+
+    fn add(&self, model: ExecutorModel) -> Result<(), Failure> {
+        self.models.push(Known { model, spec: None, place: Mutex::new(None) }).map(drop).map_err(Failure::of_model)
     }
 
     /// Meanwhile the model's place is empty, and no other model waits for it.
@@ -384,7 +389,7 @@ impl Executor for Native {
 
     /// Models that compute just now are left out.
     fn tend(&self) {
-        for known in &self.models {
+        for known in self.models.iter() {
             if let Ok(mut place) = known.place.try_lock()
                 && let Some(hosted) = &mut *place
             {

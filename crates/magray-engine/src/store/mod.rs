@@ -18,6 +18,7 @@ mod pip;
 mod pull;
 mod pull_error;
 mod pull_event;
+mod weight_files;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use pip::{PipCommand, PipOptions};
 pub use pull::{PullOptions, SourceChoice};
 pub use pull_error::{DEFAULT_ENDPOINT, HubError, PipError, PullError, TokenUse};
 pub use pull_event::PullEvent;
+pub use weight_files::WeightFiles;
 
 use disk::Disk;
 use lock::ModelLock;
@@ -115,6 +117,11 @@ impl Store {
         &self.root
     }
 
+    /// The folder that models lie in.
+    pub fn models_folder(&self) -> PathBuf {
+        self.root.join("models")
+    }
+
     /// The folder of a model that is whole by its record; `None` if it must be pulled (again).
     /// A model given as a folder must exist.
     pub fn find(&self, model: &ModelRef) -> Result<Option<PathBuf>, StoreError> {
@@ -131,7 +138,7 @@ impl Store {
     /// All models of the store by name, the damaged ones too. Folders that no model would get are passed over.
     pub fn list(&self) -> Result<Vec<StoredModel>, StoreError> {
         let mut models = Vec::new();
-        for dir_name in disk::names_in(&self.root.join("models"))? {
+        for dir_name in disk::names_in(&self.models_folder())? {
             let Some(model) = HubModel::from_dir_name(&dir_name) else { continue };
             let state = match self.look(&model)? {
                 Found::Nothing => continue,
@@ -189,7 +196,7 @@ impl Store {
     }
 
     fn model_dir(&self, model: &HubModel) -> PathBuf {
-        self.root.join("models").join(model.dir_name())
+        self.models_folder().join(model.dir_name())
     }
 
     fn tmp_root(&self) -> PathBuf {

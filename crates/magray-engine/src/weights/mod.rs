@@ -77,6 +77,17 @@ impl Weights {
         Ok(weights)
     }
 
+    /// The files.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|file| file.path.as_path())
+    }
+
+    /// How most of the numbers are stored, such as `F32`.
+    pub fn dtype(&self) -> String {
+        let largest = self.tensors.values().max_by_key(|(_, entry)| entry.range.len());
+        largest.map(|(_, entry)| format!("{:?}", entry.dtype)).unwrap_or_default()
+    }
+
     /// What stands before the names of the encoder's tensors in the files: `bert.`, `0.auto_model.`, or nothing.
     pub fn prefix(&self) -> &str {
         &self.prefix

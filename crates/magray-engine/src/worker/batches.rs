@@ -53,6 +53,11 @@ impl Batches {
         }
     }
 
+    /// The executor knows one model more.
+    pub(super) fn add_model(&mut self) {
+        self.models += 1;
+    }
+
     pub(super) fn executor(&self) -> &dyn Executor {
         &*self.executor
     }

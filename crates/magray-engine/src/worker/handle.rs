@@ -5,8 +5,11 @@ use super::channel::{ChannelError, Outgoing};
 use super::message::{Batch, Image, ToWorker, TurnStep};
 use super::process::Process;
 use super::slots::Slots;
+use super::wire::field_of;
+use crate::executors::ExecutorModel;
 use crate::packed::Tokens;
 use magray_device::SharedMemory;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Gives work to a worker, from any thread. When the last clone goes, a worker that was not stopped is killed.
@@ -56,16 +59,28 @@ pub enum Offer<'a> {
 #[error("the worker is gone")]
 pub struct WorkerGone;
 
+/// Why a worker was not told of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Untold {
+    /// It cannot be reached.
+    #[error(transparent)]
+    Gone(#[from] WorkerGone),
+    /// Messages carry paths as UTF-8.
+    #[error("the path of its folder is not UTF-8")]
+    Path,
+}
+
 #[derive(Debug)]
 struct Held {
     process: Arc<Process>,
     outgoing: Mutex<Outgoing>,
     slots: Slots,
-    models: usize,
+    /// How many models it knows.
+    models: Arc<AtomicUsize>,
 }
 
 impl WorkerHandle {
-    pub(super) fn new(process: Arc<Process>, outgoing: Outgoing, slots: Slots, models: usize) -> Self {
+    pub(super) fn new(process: Arc<Process>, outgoing: Outgoing, slots: Slots, models: Arc<AtomicUsize>) -> Self {
         Self(Arc::new(Held { process, outgoing: Mutex::new(outgoing), slots, models }))
     }
 
@@ -100,6 +115,19 @@ impl WorkerHandle {
         self.0.slots.read_rows(slot, out);
     }
 
+    /// How many models it knows.
+    pub fn models(&self) -> usize {
+        self.0.models.load(Ordering::Acquire)
+    }
+
+    /// Tells it of one model more. Callers must not do so at once.
+    pub fn know(&self, model: &ExecutorModel) -> Result<(), Untold> {
+        let field = field_of(model).map_err(|_| Untold::Path)?;
+        self.send(ToWorker::Know(&field))?;
+        self.0.models.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
     /// Lets it put a model's weights on the device. What comes of it is told by the receiver.
     pub fn load(&self, model: usize, offer: Offer<'_>) -> Result<(), WorkerGone> {
         let model = self.number(model);
@@ -120,6 +148,10 @@ impl WorkerHandle {
 
     /// Lets it let go of a model altogether, after what it was given before. Not answered.
     pub fn forget(&self, model: usize) -> Result<(), WorkerGone> {
+        if model >= self.models() {
+            // It was never told of it.
+            return Ok(());
+        }
         self.send(ToWorker::Forget { model: self.number(model) })
     }
 
@@ -152,7 +184,7 @@ impl WorkerHandle {
 
     /// A model by its number; one that the worker does not know is a bug.
     fn number(&self, model: usize) -> u32 {
-        assert!(model < self.0.models, "model {model} of {}", self.0.models);
+        assert!(model < self.models(), "model {model} of {}", self.models());
         u32::try_from(model).unwrap_or(u32::MAX)
     }
 

@@ -2,6 +2,7 @@
 //! Reports no accounts while weights are arriving or leaving.
 
 use crate::gpu::{MemoryAccounts, MemoryStats};
+use crate::roster::{Roster, RosterFull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What weights are on the device, and whether that is changing.
@@ -9,7 +10,7 @@ pub(super) struct Holdings {
     /// What the driver takes.
     context: u64,
     /// By model.
-    weights: Vec<AtomicU64>,
+    weights: Roster<AtomicU64>,
     /// Orders that change what weights are there.
     begun: AtomicU64,
     ended: AtomicU64,
@@ -20,6 +21,11 @@ impl Holdings {
     pub(super) fn new(context: u64, models: usize) -> Self {
         let weights = (0..models).map(|_| AtomicU64::new(0)).collect();
         Self { context, weights, begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
+    }
+
+    /// One model more.
+    pub(super) fn add_model(&self) -> Result<(), RosterFull> {
+        self.weights.push(AtomicU64::new(0)).map(drop)
     }
 
     /// A model's weights begin to come or go. Until the change is dropped no accounts are reported.

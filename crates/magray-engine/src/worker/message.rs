@@ -24,6 +24,8 @@ pub(super) enum ToWorker<'a> {
     Turn { batch: Batch, steps: Vec<TurnStep> },
     /// Let go of the state of a sequence.
     Free { sequence: u64 },
+    /// There is one model more, an [`crate::executors::ExecutorModel`], at the next place of the list.
+    Know(&'a [u8]),
     /// Put a model's weights on the device. Where there is an image, its handle comes along.
     Load { model: u32, image: Image },
     /// Take a model's weights off the device.

@@ -25,7 +25,7 @@ mod transfers;
 mod wire;
 
 pub use channel::ChannelError;
-pub use handle::{Offer, Work, WorkerGone, WorkerHandle};
+pub use handle::{Offer, Untold, Work, WorkerGone, WorkerHandle};
 pub use message::{Arrived, FromWorker, TurnStep};
 pub use process::{Exit, KillSwitch};
 pub use receiver::WorkerReceiver;

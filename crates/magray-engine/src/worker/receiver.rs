@@ -7,21 +7,23 @@ use super::process::{Exit, Process};
 use super::wire::Garbled;
 use crate::executors::FailureKind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Hears a worker. When it goes, the worker is killed and reaped.
 #[derive(Debug)]
 pub struct WorkerReceiver {
     process: Arc<Process>,
     incoming: Incoming,
-    models: usize,
+    /// How many models the worker was told of.
+    models: Arc<AtomicUsize>,
     /// Whether the worker said that its device is gone.
     is_lost: bool,
     exit: Option<Exit>,
 }
 
 impl WorkerReceiver {
-    /// Hears a worker that knows this many models.
-    pub(super) fn new(process: Arc<Process>, incoming: Incoming, models: usize) -> Self {
+    /// Hears a worker that knows this many models, or more later.
+    pub(super) fn new(process: Arc<Process>, incoming: Incoming, models: Arc<AtomicUsize>) -> Self {
         Self { process, incoming, models, is_lost: false, exit: None }
     }
 
@@ -64,7 +66,7 @@ impl WorkerReceiver {
             | FromWorker::Offloaded { model, .. }
             | FromWorker::ImageFilled { model, .. }
             | FromWorker::ImageSpoilt { model, .. }
-                if *model >= self.models =>
+                if *model >= self.models.load(Ordering::Acquire) =>
             {
                 return Err(Garbled("an event of a model that it was not told of").into());
             }
@@ -103,7 +105,7 @@ mod tests {
         drop(there);
         let child = Command::new("sh").args(["-c", line]).spawn().unwrap();
         let process = Process::new(child, here.try_clone().unwrap());
-        let mut receiver = WorkerReceiver::new(process, Incoming::new(here), 2);
+        let mut receiver = WorkerReceiver::new(process, Incoming::new(here), Arc::new(AtomicUsize::new(2)));
         let first = receiver.next();
         (first.clone().ok(), first.and_then(|_| receiver.next()).unwrap_err())
     }

@@ -110,7 +110,7 @@ fn run(
     };
     start_heartbeats(outgoing.clone(), &executor, Arc::clone(&holdings), is_frozen)?;
     start_tending(&executor)?;
-    let transfers = Transfers::start(Arc::clone(&executor), &spec, holdings, outgoing.clone())?;
+    let mut transfers = Transfers::start(Arc::clone(&executor), &spec, Arc::clone(&holdings), outgoing.clone())?;
     let mut batches = Batches::new(executor, spec.models.len(), slots, outgoing.clone());
     loop {
         while batches.are_under_way() && !incoming.has_next()? {
@@ -121,6 +121,13 @@ fn run(
             ToWorker::Turn { batch, steps } => batches.take_turn(batch, &steps)?,
             ToWorker::Free { sequence } => batches.executor().free(sequence),
             ToWorker::Trim => batches.settled()?.trim(),
+            ToWorker::Know(model) => {
+                let added = batches.executor().add(decode(model)?);
+                added.map_err(|_| Garbled("more models than there is room for"))?;
+                holdings.add_model().map_err(|_| Garbled("more models than there is room for"))?;
+                batches.add_model();
+                transfers.add_model();
+            }
             ToWorker::Load { model, image } => {
                 let fd = if image == Image::None { None } else { incoming.take_fd() };
                 transfers.load(model, image, fd)?;

@@ -20,6 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 /// Why there is no worker.
@@ -90,8 +91,9 @@ pub fn spawn(
     started(meeting.process.switch());
     let (ready, slots) = meeting.hold(|meeting| meeting.open(&field, spec))?;
     let Meeting { process, incoming, outgoing, .. } = meeting;
-    let handle = WorkerHandle::new(Arc::clone(&process), outgoing, slots, spec.models.len());
-    Ok((handle, WorkerReceiver::new(process, incoming, spec.models.len()), ready))
+    let models = Arc::new(AtomicUsize::new(spec.models.len()));
+    let handle = WorkerHandle::new(Arc::clone(&process), outgoing, slots, Arc::clone(&models));
+    Ok((handle, WorkerReceiver::new(process, incoming, models), ready))
 }
 
 /// A process and the first words with it. When it goes, the process is ended and reaped.

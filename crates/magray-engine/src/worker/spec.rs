@@ -8,14 +8,17 @@ use crate::testing::FaultOrder;
 use magray_core::PrecisionChoice;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 
 /// All that a worker needs to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerSpec {
     /// What computes.
     pub device: ExecutorDevice,
-    /// The models that it may be told to load. Batches and orders name one by its place in this list.
+    /// The models that it may be told to load; others may come later. Batches and orders name one by its place in this list.
     pub models: Vec<ExecutorModel>,
+    /// Where models lie that come later.
+    pub models_folder: Option<PathBuf>,
     /// Batches that may be at the worker at once.
     pub slots: usize,
     /// Tokens of a batch at most; a text that is a batch of its own must fit too.
@@ -41,10 +44,9 @@ pub struct Form {
 }
 
 impl WorkerSpec {
-    /// The form that a model has on this worker's device. A model that is not there is a bug.
-    pub fn form(&self, model: usize) -> Form {
-        let capability = self.device.capability();
-        Form { precision: self.models[model].precision, capability }
+    /// The form that a model has on this worker's device.
+    pub fn form(&self, model: &ExecutorModel) -> Form {
+        Form { precision: model.precision, capability: self.device.capability() }
     }
 
     /// What the driver takes of the device's memory.
@@ -118,7 +120,6 @@ mod tests {
     use crate::executors::{CudaDevice, ModelSource};
     use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, SearchPath};
     use magray_core::Precision;
-    use std::path::PathBuf;
 
     #[test]
     fn a_worker_reads_what_the_supervisor_wrote() {
@@ -143,6 +144,7 @@ mod tests {
                     precision: PrecisionChoice::Exactly(Precision::Int8),
                 },
             ],
+            models_folder: Some("models".into()),
             slots: 2,
             slot_tokens_max: 8192,
             slot_texts_max: 64,
@@ -154,8 +156,9 @@ mod tests {
         let field = field_of(&spec).unwrap();
         let read: WorkerSpec = decode(&field).unwrap();
         assert_eq!((&read.models, read.outputs_max, read.sandbox), (&spec.models, 384, SandboxMode::Require));
-        assert_eq!((read.form(1), read.context_bytes()), (spec.form(1), CONTEXT_BYTES));
-        assert_ne!(read.form(0), read.form(1), "other numbers in other bytes");
+        let form = |at: usize| read.form(&read.models[at]);
+        assert_eq!((form(1), read.context_bytes()), (spec.form(&spec.models[1]), CONTEXT_BYTES));
+        assert_ne!(form(0), form(1), "other numbers in other bytes");
         let ExecutorDevice::Cuda(cuda) = read.device else { panic!("another device") };
         assert_eq!((cuda.uuid(), cuda.options(None).streams), ("GPU-1", 3));
         assert_eq!(cuda.options(Some(7)).rules.memory_limit_bytes, Some(7));

@@ -66,6 +66,11 @@ impl Transfers {
         Ok(Self { jobs, models })
     }
 
+    /// The executor knows one model more.
+    pub(super) fn add_model(&mut self) {
+        self.models += 1;
+    }
+
     /// Orders a model's weights onto the device; the image's handle came along if there is one.
     pub(super) fn load(&self, model: u32, image: Image, fd: Option<OwnedFd>) -> Result<(), Garbled> {
         self.push(model, TransferThread::In, Move::Load(image, fd))

@@ -1,8 +1,11 @@
 //! `magray serve`: turns flags and settings into a server's start.
 //! Starts nothing itself; what runs is in `server`.
 
+use std::fs;
+
 use clap::Args;
 use magray_engine::engine::{EngineModel, EngineOptions, ModelSource};
+use magray_engine::store::Store;
 use magray_engine::testing::SimulatedGpu;
 
 use super::{Context, read_settings};
@@ -164,7 +167,10 @@ fn engine_options(
     config.ineffective().iter().for_each(|warning| console.warn(format_args!("{warning}")));
     let simulated_gpus = (0..simulated_gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() });
     let options = session::engine_options(config, model::encoder_options(config), models)?;
-    Ok(EngineOptions { simulated_gpus: simulated_gpus.collect(), ..options })
+    // Models of the store may come while it runs. Workers can only be granted a folder that is there.
+    let models_folder = config.model().ok().map(|settings| Store::open(settings.store).models_folder());
+    let models_folder = models_folder.filter(|folder| fs::create_dir_all(folder).is_ok());
+    Ok(EngineOptions { simulated_gpus: simulated_gpus.collect(), models_folder, ..options })
 }
 
 /// What clients call a model: the name that was given, but of a path its last part.

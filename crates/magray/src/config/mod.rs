@@ -23,6 +23,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(crate) use assignments::Assignments;
+pub(crate) use engine::ModelPlans;
 pub(crate) use key_file::WrittenKey;
 #[cfg(test)]
 pub(crate) use key_file::read_keys;

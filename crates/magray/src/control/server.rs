@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::{
     folder::{self, Names},
     line,
-    subject::{Controlled, answer, change_of},
+    subject::{Controlled, ServedChange, answer, change_of},
     wire::{self, Refusal, RefusalCode, Reply, Request},
 };
 use crate::interrupt::RemoveOnInterrupt;
@@ -182,7 +182,8 @@ fn respond(stream: &UnixStream, subject: &dyn Controlled, counts: &Counts) -> Re
         Ok(request) => request,
         Err(refusal) => return Reply::Refused(refusal),
     };
-    let is_slow = change_of(&request).is_some_and(|(change, ..)| change.is_slow());
+    let is_slow =
+        change_of(&request).is_some_and(|(change, ..)| change.is_slow()) || ServedChange::of(&request).is_some();
     let slot = if is_slow { Slot::take(&counts.waiting, WAITING_MAX).map(Some) } else { Some(None) };
     match slot {
         Some(_slot) => answer(subject, &request, WITHIN_MAX),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use magray_engine::engine::{Engine, EngineError, Moved, Priority};
 
 use super::{
-    report::{DeviceResidency, EngineReport},
+    report::{DeviceResidency, EngineReport, ModelReport},
     wire::{Done, Idle, ModelDone, Refusal, RefusalCode, Reply, Request},
 };
 
@@ -15,6 +15,30 @@ pub(crate) trait Controlled: Send + Sync + 'static {
 
     /// Applies a change to the model of this index, and waits until it is done.
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError>;
+
+    /// Lets a model come or go, or have another name; the names of the models that are served then.
+    fn change_served(&self, _change: ServedChange<'_>) -> Result<Vec<String>, Refusal> {
+        Err(Refusal::new(RefusalCode::Impossible, "this engine belongs to a command: its models stay"))
+    }
+}
+
+/// A change of which models are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServedChange<'a> {
+    Load(&'a str),
+    Unload(&'a str),
+    Alias(&'a str, Option<&'a str>),
+}
+
+impl<'a> ServedChange<'a> {
+    pub(super) fn of(request: &'a Request) -> Option<Self> {
+        match request {
+            Request::Load { model } => Some(Self::Load(model)),
+            Request::Unload { model } => Some(Self::Unload(model)),
+            Request::Alias { alias, model } => Some(Self::Alias(alias, model.as_deref())),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +96,7 @@ impl Controlled for EngineSubject {
 pub(super) fn change_of(request: &Request) -> Option<(Change, Option<&str>, Duration)> {
     let ms = Duration::from_millis;
     Some(match request {
-        Request::Status {} => return None,
+        Request::Status {} | Request::Load { .. } | Request::Unload { .. } | Request::Alias { .. } => return None,
         Request::Offload { model, within_ms } => (Change::Offload, model.as_deref(), ms(*within_ms)),
         Request::Release { model, within_ms } => (Change::Release, model.as_deref(), ms(*within_ms)),
         Request::Preheat { model, within_ms, priority } => {
@@ -85,6 +109,9 @@ pub(super) fn change_of(request: &Request) -> Option<(Change, Option<&str>, Dura
 }
 
 pub(super) fn answer(subject: &dyn Controlled, request: &Request, within_max: Duration) -> Reply {
+    if let Some(change) = ServedChange::of(request) {
+        return subject.change_served(change).map_or_else(Reply::Refused, Reply::Served);
+    }
     let Some((change, model, within)) = change_of(request) else { return Reply::Status(subject.report()) };
     match change_all(subject, change, model, within.min(within_max)) {
         Ok(models) => Reply::Done(Done { models, status: subject.report() }),
@@ -98,19 +125,19 @@ fn change_all(
     model: Option<&str>,
     within: Duration,
 ) -> Result<Vec<ModelDone>, Refusal> {
-    let names: Vec<String> = subject.report().models.into_iter().map(|model| model.name).collect();
-    let meant: Vec<usize> = match model {
-        None => (0..names.len()).collect(),
-        Some(name) => vec![names.iter().position(|known| known == name).ok_or_else(|| unknown(name, &names))?],
+    let known = subject.report().models;
+    let meant: Vec<&ModelReport> = match model {
+        None => known.iter().collect(),
+        Some(name) => vec![known.iter().find(|known| known.name == name).ok_or_else(|| unknown(name, &known))?],
     };
     let started = Instant::now();
     let mut done = Vec::new();
-    for index in meant {
+    for ModelReport { name, number, .. } in meant {
         // The time is for all of them together.
         let left = within.saturating_sub(started.elapsed());
-        let moved = subject.change(index, change, left).map_err(|error| refusal(&names[index], &error))?;
+        let moved = subject.change(*number, change, left).map_err(|error| refusal(name, &error))?;
         done.push(ModelDone {
-            model: names[index].clone(),
+            model: name.clone(),
             took_ms: moved.took.as_secs_f64() * 1e3,
             residency: moved.residency.iter().map(|(device, place)| DeviceResidency::of(*device, *place)).collect(),
         });
@@ -118,9 +145,10 @@ fn change_all(
     Ok(done)
 }
 
-fn unknown(name: &str, known: &[String]) -> Refusal {
+fn unknown(name: &str, known: &[ModelReport]) -> Refusal {
     // A name is the client's own text, of any length.
     let shown: String = name.chars().take(80).collect();
+    let known: Vec<&str> = known.iter().map(|model| model.name.as_str()).collect();
     Refusal::new(RefusalCode::UnknownModel, format!("there is no model '{shown}': it has {}", known.join(", ")))
 }
 

@@ -34,7 +34,8 @@ struct Fake {
 
 impl Controlled for Fake {
     fn report(&self) -> EngineReport {
-        let model = |name: &str| ModelReport {
+        let model = |(number, name): (usize, &str)| ModelReport {
+            number,
             name: name.to_owned(),
             location: "gpu".to_owned(),
             requests: 0,
@@ -59,7 +60,7 @@ impl Controlled for Fake {
             tensorrt: false,
             performance: PerformanceReport::default(),
             devices: Vec::new(),
-            models: vec![model("a"), model("org/b")],
+            models: vec![model((0, "a")), model((1, "org/b"))],
         }
     }
 

@@ -44,6 +44,19 @@ pub(crate) enum Request {
         model: Option<String>,
         idle: Idle,
     },
+    /// Serve a model of the store.
+    Load {
+        model: String,
+    },
+    /// Serve a model no more, and take it out of memory.
+    Unload {
+        model: String,
+    },
+    /// Let a name mean a model, or nothing.
+    Alias {
+        alias: String,
+        model: Option<String>,
+    },
     /// Whether it is never evicted.
     Pin {
         model: Option<String>,
@@ -63,6 +76,8 @@ pub(crate) enum Idle {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
     Status(EngineReport),
+    /// The names of the models that are served after a change.
+    Served(Vec<String>),
     Done(Done),
     Refused(Refusal),
 }
@@ -99,6 +114,8 @@ pub(crate) enum RefusalCode {
     NotYet,
     /// Another caller asked for the opposite after it.
     Overruled,
+    /// It cannot be done, for the reason in the message.
+    Impossible,
     /// Too many clients at once: try again.
     Busy,
     Ending,
@@ -107,7 +124,7 @@ pub(crate) enum RefusalCode {
 }
 
 impl Refusal {
-    pub(super) fn new(code: RefusalCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: RefusalCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 }

@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     admission::{Admission, QueueReservation},
+    catalogue::Catalogue,
     errors::{Kind, Problem},
     health::{HealthCheck, Healthy},
     keys::{Access, Caller},
@@ -24,13 +25,13 @@ use super::{
     models::Models,
     openai_tokens::OpenAiTokens,
     refusal_log::RefusalLog,
-    reload::{Reloaded, Reloader},
+    reload::{self, Reloaded, Reloader},
     request_record::Asker,
     traces::Traces,
     wrong_keys::WrongKeys,
 };
 use crate::{
-    config::{LiveSettings, RequestLimits},
+    config::{LiveSettings, ModelPlans, RequestLimits},
     control::EngineReport,
 };
 
@@ -66,6 +67,7 @@ pub(crate) struct Parts {
     pub(crate) metrics: Metrics,
     pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) reloader: Reloader,
+    pub(crate) catalogue: Catalogue,
 }
 
 impl App {
@@ -91,6 +93,10 @@ impl App {
 
     pub(crate) fn models(&self) -> &Models {
         &self.0.parts.models
+    }
+
+    pub(super) fn catalogue(&self) -> &Catalogue {
+        &self.0.parts.catalogue
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -163,11 +169,41 @@ impl App {
 
     /// Reads the settings again and applies those that can change. Blocks while files are read.
     pub(crate) fn reload(&self) -> Result<Reloaded, Problem> {
-        self.0.parts.reloader.reload(&self.live(), |settings| {
-            self.0.admission.set_bytes_max(settings.held_bytes_max);
+        self.0.parts.reloader.reload(&self.live(), self.models(), |settings, changed| {
+            self.0.admission.set_bytes_max(settings.live.held_bytes_max);
             let mut live = self.0.live.write().unwrap_or_else(PoisonError::into_inner);
-            *live = Arc::new(Live::replacing(&live, settings));
+            *live = Arc::new(Live::replacing(&live, settings.live));
+            drop(live);
+            if let Some(aliases) = settings.aliases {
+                self.models().set_aliases(aliases);
+            }
+            self.set_plans(settings.plans, changed);
         })
+    }
+
+    /// Applies what has changed of how models come and go to those that are there and those that come.
+    fn set_plans(&self, plans: ModelPlans, changed: &[&str]) {
+        let has_changed = |keys: &[&str]| keys.iter().any(|key| changed.contains(key));
+        for (number, model) in self.models().iter() {
+            let (plan, engine) = (plans.of(&model.name), self.engine());
+            let mut done = Ok(());
+            if has_changed(&reload::TIMEOUTS) {
+                done = engine
+                    .set_idle_timeout(number, plan.idle_timeout)
+                    .and_then(|()| engine.set_offload_after_use(number, plan.offload_after_use));
+            }
+            if has_changed(&["gpu.models.pinned"]) {
+                done = done.and_then(|()| engine.set_pinned(number, plan.is_pinned));
+            }
+            if has_changed(&["gpu.models.priority"]) {
+                done = done.and_then(|()| engine.set_priority(number, plan.priority));
+            }
+            if let Err(error) = done {
+                // It has gone meanwhile.
+                tracing::debug!(target: "magray::server", model = model.name, %error, "a model kept its plan");
+            }
+        }
+        self.catalogue().set_plans(plans);
     }
 
     pub(crate) async fn check_health(&self) -> Result<Healthy, Problem> {

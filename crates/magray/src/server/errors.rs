@@ -226,7 +226,11 @@ impl From<EngineError> for Problem {
             EngineError::NotYet { .. } | EngineError::Overruled => {
                 Self::busy(Kind::Expired, message, Duration::from_secs(1))
             }
-            EngineError::NoModel(_) | EngineError::Poison | EngineError::Panicked => Self::new(Kind::Internal, message),
+            EngineError::NoModel(_) => Self {
+                param: Some("model"),
+                ..Self::new(Kind::NoSuchModel, "the model was deleted or unloaded just now")
+            },
+            EngineError::Poison | EngineError::Panicked => Self::new(Kind::Internal, message),
         }
     }
 }

@@ -5,9 +5,11 @@ mod admission;
 mod apis;
 mod app;
 mod body;
+mod catalogue;
 mod checks;
 mod client_stream;
 mod connections;
+mod control_subject;
 mod errors;
 mod fields;
 mod health;
@@ -20,6 +22,8 @@ mod listen;
 mod live;
 mod mcp;
 mod metrics;
+mod model_changes;
+mod model_files;
 mod models;
 mod openai_tokens;
 mod openapi;
@@ -70,6 +74,8 @@ use tokio::{
 
 use self::{
     app::{App, Parts},
+    catalogue::Catalogue,
+    control_subject::ServerSubject,
     listen::Listening,
     metrics::Metrics,
     models::Models,
@@ -110,6 +116,8 @@ pub(crate) enum StartError {
     Alias(String),
     #[error("cannot load '{models}': {reason}")]
     Load { models: String, reason: Box<LoadError> },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     #[error(transparent)]
     Device(#[from] Refusal),
     #[error("the system refused what a server needs: {0}")]
@@ -164,6 +172,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
         models,
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,
+        catalogue: Catalogue::new(&config)?,
         openai_tokens,
         traces: traces.clone(),
         reloader: Reloader::new(&config, tls.clone(), settle),
@@ -171,6 +180,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
     let app = App::new(parts, settings.live.clone());
     // Other programs of the same user need no key.
     let subject = EngineSubject { engine: engine.clone(), memory_limit: config.gpu().rules.memory_limit_bytes };
+    let subject = ServerSubject { engine: subject, app: app.clone() };
     let socket = ControlSocket::open(&config.control_folders(), Arc::new(subject));
     let _socket =
         socket.inspect_err(|error| console.detail(format_args!("`gpu status` cannot reach this server: {error}")));
@@ -288,7 +298,7 @@ async fn upkeep(app: App) {
 async fn preload(app: App) {
     let own = app.clone();
     let loading = tokio::task::spawn_blocking(move || {
-        for (index, model) in own.models().iter().enumerate() {
+        for (index, model) in own.models().iter() {
             if let Err(error) = own.engine().preheat(index, PRELOAD_MAX) {
                 tracing::warn!(target: "magray::server", model = model.name, %error, "a model was not preloaded");
             }

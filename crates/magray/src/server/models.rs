@@ -1,26 +1,37 @@
-//! The models of the server by the names that clients use.
-//! Knows their names and what they do; computes nothing.
+//! The models of the server by the names that clients use; models and names come and go while it runs.
+//! Knows their names, what they do and their files; computes nothing.
 
-use magray_engine::engine::Engine;
+use std::sync::{
+    PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    atomic::{AtomicBool, Ordering},
+};
+
 pub(crate) use magray_engine::spec::Does;
+use magray_engine::{Roster, RosterFull, engine::Engine};
 
-use super::errors::{Kind, Problem};
+use super::{
+    errors::{Kind, Problem},
+    model_files::ModelFiles,
+};
 
-/// All models, in the order of the engine.
-#[derive(Clone, Debug)]
+/// All models that there have been, by their numbers in the engine.
+#[derive(Debug, Default)]
 pub(crate) struct Models {
-    models: Vec<Model>,
-    /// In lower case, with the index of the model that each means.
-    aliases: Vec<(String, usize)>,
+    models: Roster<Model>,
+    /// In lower case, with the number of the model that each means.
+    aliases: RwLock<Vec<(String, usize)>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) does: Does,
     pub(crate) max_tokens: usize,
     /// Numbers of a vector, or labels.
     pub(crate) outputs: usize,
+    pub(crate) files: ModelFiles,
+    /// It was unloaded or deleted.
+    is_gone: AtomicBool,
 }
 
 fn next_best(wanted: Does) -> Does {
@@ -33,6 +44,13 @@ fn next_best(wanted: Does) -> Does {
 }
 
 impl Model {
+    fn of(engine: &Engine, number: usize) -> Option<Self> {
+        let (name, spec) = (engine.model_name(number)?.to_owned(), engine.spec(number)?);
+        let (does, files) = (spec.does(), ModelFiles::of(engine.model_source(number)?, spec));
+        let is_gone = AtomicBool::new(false);
+        Some(Self { name, does, max_tokens: spec.max_tokens, outputs: spec.outputs(), files, is_gone })
+    }
+
     pub(crate) fn check_dimensions(&self, dimensions: Option<usize>) -> Result<(), Problem> {
         match dimensions {
             Some(wanted) if wanted == 0 || wanted > self.outputs => {
@@ -42,47 +60,90 @@ impl Model {
             _ => Ok(()),
         }
     }
+
+    fn is_there(&self) -> bool {
+        !self.is_gone.load(Ordering::Acquire)
+    }
 }
 
 impl Models {
     /// The models of an engine. An alias that names none of them is an error: its text is given back.
     pub(crate) fn new(engine: &Engine, aliases: &[(String, String)]) -> Result<Self, String> {
-        let model = |(at, name): (usize, &String)| {
-            let spec = engine.spec(at)?;
-            Some(Model { name: name.clone(), does: spec.does(), max_tokens: spec.max_tokens, outputs: spec.outputs() })
-        };
-        let models: Vec<Model> = engine.model_names().iter().enumerate().filter_map(model).collect();
-        let mut all = Self { models, aliases: Vec::new() };
-        for (alias, name) in aliases {
-            let index =
-                all.index(name).ok_or_else(|| format!("the alias '{alias}' means '{name}', which is no model"))?;
-            all.aliases.push((alias.to_ascii_lowercase(), index));
-        }
+        let models = (0..engine.models_len()).filter_map(|number| Model::of(engine, number)).collect();
+        let all = Self { models, aliases: RwLock::default() };
+        all.set_aliases(all.resolve(aliases)?);
         Ok(all)
     }
 
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Model> {
-        self.models.iter()
+    /// The model that the engine got last.
+    pub(crate) fn add(&self, engine: &Engine) -> Result<usize, RosterFull> {
+        let number = self.models.len();
+        let Some(model) = Model::of(engine, number) else { unreachable!("the engine has model {number}") };
+        self.models.push(model)
     }
 
-    pub(crate) fn get(&self, index: usize) -> &Model {
-        &self.models[index]
+    /// A model is not there any more, nor are the aliases that mean it.
+    pub(crate) fn remove(&self, number: usize) {
+        self.get(number).is_gone.store(true, Ordering::Release);
+        self.write_aliases().retain(|(_, known)| *known != number);
     }
 
-    /// The index of the model of this name; without a name, of the first that does what is wanted, or the next best.
+    /// The models that are there, with their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Model)> {
+        self.models.iter().enumerate().filter(|(_, model)| model.is_there())
+    }
+
+    /// A model by its number, there or not.
+    pub(crate) fn get(&self, number: usize) -> &Model {
+        &self.models[number]
+    }
+
+    /// The aliases, each with the model that it means.
+    pub(crate) fn aliases(&self) -> Vec<(String, usize)> {
+        self.read_aliases().clone()
+    }
+
+    /// The numbers that aliases of the settings mean, or what is wrong with one.
+    pub(crate) fn resolve(&self, aliases: &[(String, String)]) -> Result<Vec<(String, usize)>, String> {
+        let resolve = |(alias, name): &(String, String)| {
+            let unknown = || format!("the alias '{alias}' means '{name}', which is no model");
+            Ok((alias.to_ascii_lowercase(), self.number(name).ok_or_else(unknown)?))
+        };
+        aliases.iter().map(resolve).collect()
+    }
+
+    pub(crate) fn set_aliases(&self, aliases: Vec<(String, usize)>) {
+        *self.write_aliases() = aliases;
+    }
+
+    /// Lets an alias mean another model, or nothing.
+    pub(crate) fn set_alias(&self, alias: &str, number: Option<usize>) {
+        let alias = alias.to_ascii_lowercase();
+        let mut aliases = self.write_aliases();
+        aliases.retain(|(known, _)| *known != alias);
+        aliases.extend(number.map(|number| (alias, number)));
+    }
+
+    /// The number of the model of this name; without a name, of the first that does what is wanted, or the next best.
     pub(crate) fn find(&self, name: Option<&str>, wanted: Does) -> Result<usize, Problem> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
-            let first = |wanted: Does| self.models.iter().position(|model| model.does == wanted);
-            return Ok(first(wanted).or_else(|| first(next_best(wanted))).unwrap_or(0));
+            let first = |wanted: Does| self.iter().find(|(_, model)| model.does == wanted).map(|(number, _)| number);
+            let best = first(wanted).or_else(|| first(next_best(wanted)));
+            return best.or_else(|| self.first()).ok_or_else(|| self.unknown("there is no model here"));
         };
         self.named(name)
     }
 
-    /// The index of the model of this name, or of the first that embeds. A model that does not embed is refused.
+    /// The first model that is there.
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.iter().next().map(|(number, _)| number)
+    }
+
+    /// The number of the model of this name, or of the first that embeds. A model that does not embed is refused.
     pub(crate) fn embedder(&self, name: Option<&str>) -> Result<usize, Problem> {
-        let index = self.find(name, Does::Embed)?;
-        match self.get(index).does {
-            Does::Embed => Ok(index),
+        let number = self.find(name, Does::Embed)?;
+        match self.get(number).does {
+            Does::Embed => Ok(number),
             Does::Rank | Does::Classify => {
                 Err(Problem::invalid("model", "this model makes no vectors: use one that embeds"))
             }
@@ -90,25 +151,64 @@ impl Models {
     }
 
     pub(crate) fn named(&self, name: &str) -> Result<usize, Problem> {
-        self.index(name).ok_or_else(|| {
-            let known: Vec<&str> = self.models.iter().map(|model| model.name.as_str()).collect();
-            // A name is the client's own text, of any length.
-            let name: String = name.chars().take(100).collect();
-            let message = format!("there is no model '{name}' here; there is {}", known.join(", "));
-            Problem { param: Some("model"), ..Problem::new(Kind::NoSuchModel, message) }
+        self.number(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// The number of the model of just this name or alias, for what would be wrong with another of a like name.
+    pub(crate) fn named_exactly(&self, name: &str) -> Result<usize, Problem> {
+        self.exact(name).ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> Problem {
+        // A name is the client's own text, of any length.
+        let shown: String = name.chars().take(100).collect();
+        let was_here = self.models.iter().any(|model| !model.is_there() && is_meant(model, name));
+        self.unknown(&match was_here {
+            true => format!("the model '{shown}' was deleted or unloaded"),
+            false => format!("there is no model '{shown}' here"),
         })
     }
 
-    fn index(&self, name: &str) -> Option<usize> {
-        let name = name.to_ascii_lowercase();
-        // Ollama's clients put a tag behind the name, hub clients an organisation before it.
-        let short = |name: &str| name.rsplit('/').next().unwrap_or(name).trim_end_matches(":latest").to_owned();
-        let by_alias = || self.aliases.iter().find(|(alias, _)| *alias == name).map(|(_, index)| *index);
-        let is_whole = |model: &Model| model.name.to_ascii_lowercase() == name;
-        let is_short = |model: &Model| short(&model.name.to_ascii_lowercase()) == short(&name);
-        let position = |is_meant: &dyn Fn(&Model) -> bool| self.models.iter().position(is_meant);
-        position(&is_whole).or_else(by_alias).or_else(|| position(&is_short))
+    /// That there is no such model, and which there are.
+    pub(crate) fn unknown(&self, what: &str) -> Problem {
+        let known: Vec<&str> = self.iter().map(|(_, model)| model.name.as_str()).collect();
+        let there =
+            if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
+        Problem { param: Some("model"), ..Problem::new(Kind::NoSuchModel, format!("{what}; {there}")) }
     }
+
+    fn number(&self, name: &str) -> Option<usize> {
+        // A model that went is not replaced by another of a like name.
+        let has_gone = || self.models.iter().any(|model| !model.is_there() && model.name.eq_ignore_ascii_case(name));
+        let alike = || self.iter().find(|(_, model)| is_meant(model, name)).map(|(number, _)| number);
+        self.exact(name).or_else(|| if has_gone() { None } else { alike() })
+    }
+
+    fn exact(&self, name: &str) -> Option<usize> {
+        let whole = self.iter().find(|(_, model)| model.name.eq_ignore_ascii_case(name)).map(|(number, _)| number);
+        whole.or_else(|| {
+            let aliases = self.read_aliases();
+            aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(name)).map(|(_, number)| *number)
+        })
+    }
+
+    fn read_aliases(&self) -> RwLockReadGuard<'_, Vec<(String, usize)>> {
+        self.aliases.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_aliases(&self) -> RwLockWriteGuard<'_, Vec<(String, usize)>> {
+        self.aliases.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a name means a model: Ollama's clients put a tag behind it, hub clients an organisation before it.
+fn is_meant(model: &Model, name: &str) -> bool {
+    fn short(name: &str) -> &str {
+        let last = name.rsplit('/').next().unwrap_or(name);
+        let (start, end) = last.split_at_checked(last.len().saturating_sub(":latest".len())).unwrap_or((last, ""));
+        if end.eq_ignore_ascii_case(":latest") { start } else { last }
+    }
+    short(&model.name).eq_ignore_ascii_case(short(name))
 }
 
 #[cfg(test)]
@@ -116,10 +216,17 @@ mod tests {
     use super::*;
 
     fn models() -> Models {
-        let model = |name: &str, does| Model { name: name.to_owned(), does, max_tokens: 256, outputs: 384 };
+        let model = |name: &str, does| Model {
+            name: name.to_owned(),
+            does,
+            max_tokens: 256,
+            outputs: 384,
+            files: ModelFiles::default(),
+            is_gone: AtomicBool::new(false),
+        };
         Models {
-            models: vec![model("all-MiniLM-L6-v2", Does::Embed), model("cross/encoder", Does::Rank)],
-            aliases: vec![("text-embedding-3-small".to_owned(), 0)],
+            models: [model("all-MiniLM-L6-v2", Does::Embed), model("cross/encoder", Does::Rank)].into_iter().collect(),
+            aliases: RwLock::new(vec![("text-embedding-3-small".to_owned(), 0)]),
         }
     }
 
@@ -150,5 +257,29 @@ mod tests {
         let problem = models().find(Some("gpt-4"), Does::Embed).unwrap_err();
         assert_eq!(problem.kind, Kind::NoSuchModel);
         assert_eq!(problem.message, "there is no model 'gpt-4' here; there is all-MiniLM-L6-v2, cross/encoder");
+    }
+
+    #[test]
+    fn a_model_that_went_takes_its_aliases_along_and_is_told_apart() {
+        let models = models();
+        models.remove(0);
+        for gone in ["all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2:latest"] {
+            let problem = models.named(gone).unwrap_err();
+            assert_eq!(problem.message, format!("the model '{gone}' was deleted or unloaded; there is cross/encoder"));
+        }
+        assert!(models.named("text-embedding-3-small").is_err() && models.aliases().is_empty());
+        assert_eq!((models.find(None, Does::Embed).unwrap(), models.first()), (1, Some(1)));
+        models.remove(1);
+        assert_eq!(models.find(None, Does::Embed).unwrap_err().message, "there is no model here; there is none");
+    }
+
+    #[test]
+    fn an_alias_is_moved_and_taken_away() {
+        let models = models();
+        models.set_alias("Text-Embedding-3-Small", Some(1));
+        assert_eq!((models.named("text-embedding-3-small").unwrap(), models.aliases().len()), (1, 1));
+        models.set_alias("text-embedding-3-small", None);
+        assert!(models.named("text-embedding-3-small").is_err());
+        assert!(models.resolve(&[("a".to_owned(), "nothing".to_owned())]).unwrap_err().contains("which is no model"));
     }
 }

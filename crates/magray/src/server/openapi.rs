@@ -64,14 +64,18 @@ pub(super) fn describe(
     described: Paths,
 ) {
     let item = described.paths.into_values().next().unwrap_or_default();
-    let is_get = route.method == http::Method::GET;
-    let (method, operation) = if is_get { (HttpMethod::Get, item.get) } else { (HttpMethod::Post, item.post) };
+    let (method, operation) = match route.method {
+        http::Method::GET => (HttpMethod::Get, item.get),
+        http::Method::DELETE => (HttpMethod::Delete, item.delete),
+        _ => (HttpMethod::Post, item.post),
+    };
     let Some(mut operation) = operation else { unreachable!("the handler of {} has another method", route.path) };
     operation.tags = Some(vec![route.api.tag().to_owned()]);
     if route.access != Access::Open {
         operation.security = Some(vec![SecurityRequirement::new(KEY, [""; 0]), SecurityRequirement::default()]);
     }
-    if let (Access::Change, Some(RefOr::T(body))) = (route.access, &mut operation.request_body) {
+    let takes_forms = route.access == Access::Change && route.api != Api::Ollama;
+    if let (true, Some(RefOr::T(body))) = (takes_forms, &mut operation.request_body) {
         // Fields come as JSON or as a form of either kind.
         for form in ["application/x-www-form-urlencoded", "multipart/form-data"] {
             body.content.extend(body.content.values().next().map(|content| (form.to_owned(), content.clone())));

@@ -9,10 +9,11 @@ use super::{
     errors::{Kind, Problem},
     keys::Keys,
     live::Live,
+    models::Models,
     tls::Tls,
 };
 use crate::{
-    config::{Config, ConfigError, LiveSettings, ServerSettings},
+    config::{Config, ConfigError, LiveSettings, ModelPlans, ServerSettings},
     logging,
 };
 
@@ -22,6 +23,14 @@ pub(crate) struct Reloader {
     settle: Settle,
     tls: Option<Tls>,
     in_force: Mutex<Vec<(&'static str, String)>>,
+}
+
+/// What can change while the server runs.
+pub(crate) struct Changed {
+    pub(crate) live: LiveSettings,
+    /// `None`: as they are.
+    pub(crate) aliases: Option<Vec<(String, usize)>>,
+    pub(crate) plans: ModelPlans,
 }
 
 /// What a reload did.
@@ -47,7 +56,18 @@ impl std::fmt::Display for Reloaded {
     }
 }
 
-const LIVE: [&str; 16] = [
+/// How long models stay on a GPU.
+pub(super) const TIMEOUTS: [&str; 4] =
+    ["gpu.idle_timeout_s", "gpu.models.idle_timeout_s", "gpu.memory.offload_to_cpu", "gpu.memory.offload_after_use"];
+
+const LIVE: [&str; 23] = [
+    TIMEOUTS[0],
+    TIMEOUTS[1],
+    TIMEOUTS[2],
+    TIMEOUTS[3],
+    "gpu.models.pinned",
+    "gpu.models.priority",
+    "server.aliases",
     "server.api_keys",
     "server.api_keys_file",
     "server.admin_keys",
@@ -71,25 +91,39 @@ impl Reloader {
         Self { settle, tls, in_force: Mutex::new(shown(config)) }
     }
 
-    /// Reads the settings again, and applies those that can change to the version in force. Blocks while files are read.
-    pub(crate) fn reload(&self, before: &Live, apply: impl FnOnce(LiveSettings)) -> Result<Reloaded, Problem> {
+    /// Reads the settings again, and applies those that can change to the version in force: `apply` gets them with the names
+    /// of those that have changed. Blocks while files are read.
+    pub(crate) fn reload(
+        &self,
+        before: &Live,
+        models: &Models,
+        apply: impl FnOnce(Changed, &[&str]),
+    ) -> Result<Reloaded, Problem> {
         let refused = |error: ConfigError| {
             Problem::new(Kind::Invalid, format!("nothing has changed, because the configuration is wrong: {error}"))
         };
         let config = (self.settle)().map_err(refused)?;
-        let ServerSettings { live, .. } = config.server().map_err(refused)?;
+        let ServerSettings { live, aliases, .. } = config.server().map_err(refused)?;
+        let plans = config.engine().map_err(refused)?.plans;
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = shown(&config);
+        let has_changed = |(now, before): (&(&str, String), &(&str, String))| now.1 != before.1;
+        // Names that were given by hand stay as long as the settings name the same ones.
+        let are_renamed = now.iter().zip(in_force.iter()).any(|both| both.0.0 == "server.aliases" && has_changed(both));
+        let wrong = |reason| Problem::new(Kind::Invalid, format!("nothing has changed: server.aliases: {reason}"));
+        let aliases = are_renamed.then(|| models.resolve(&aliases).map_err(wrong)).transpose()?;
         if let Some(tls) = &self.tls {
             tls.reload().map_err(|error| Problem::new(Kind::Invalid, format!("nothing has changed: {error}")))?;
         }
-        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = shown(&config);
         let (mut changed, mut needs_restart) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
         for ((key, after), (_, value)) in now.iter().zip(in_force.iter_mut()) {
             if after == value {
                 continue;
             }
             if LIVE.contains(key) {
                 changed.push((*key).to_owned());
+                keys.push(*key);
                 value.clone_from(after);
             } else {
                 needs_restart.push((*key).to_owned());
@@ -103,7 +137,7 @@ impl Reloader {
                 changed.push(format!("{setting}_file"));
             }
         }
-        apply(live);
+        apply(Changed { live, aliases, plans }, &keys);
         logging::set_level(&config.log_level());
         tracing::warn!(
             target: "magray::server",

@@ -5,7 +5,7 @@ use http::Method;
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    apis::{admin, cohere, gpu, health, ollama, openai, tei, tei_embed_all, tei_tokenize},
+    apis::{admin, cohere, gpu, health, models, ollama, openai, tei, tei_embed_all, tei_tokenize},
     app::App,
     errors::Shape,
     keys::Access,
@@ -70,6 +70,8 @@ table! {
     POST "/api/embeddings"                   Compute Ollama => ollama::embeddings;
     GET  "/api/tags"                         Read    Ollama => ollama::tags;
     GET  "/api/ps"                           Read    Ollama => ollama::ps;
+    POST "/api/pull"                         Change  Ollama => models::pull;
+    DELETE "/api/delete"                     Change  Ollama => models::delete;
     POST "/api/show"                         Read    Ollama => ollama::show;
     GET  "/api/version"                      Read    Ollama => ollama::version;
     GET  "/"                                 Read    Ollama => ollama::running;
@@ -81,6 +83,9 @@ table! {
     POST "/gpu/preheat"                      Change  Gpu    => gpu::preheat;
     POST "/gpu/priority"                     Change  Gpu    => gpu::priority;
     POST "/gpu/timeout"                      Change  Gpu    => gpu::timeout;
+    POST "/models/load"                      Change  Admin  => models::load;
+    POST "/models/unload"                    Change  Admin  => models::unload;
+    POST "/models/alias"                     Change  Admin  => models::alias;
     POST "/admin/reload"                     Change  Admin  => admin::reload;
     GET  "/health"                           Open    Health => health::health;
     GET  "/health/live"                      Open    Health => health::live;
@@ -160,7 +165,7 @@ mod tests {
         for route in ROUTES {
             let same_path = ROUTES.iter().filter(|other| other.path == route.path);
             assert!(same_path.clone().all(|other| key(other.access) == key(route.access)), "{}", route.path);
-            let has_body = route.method == Method::POST;
+            let has_body = route.method != Method::GET;
             assert!(has_body || !matches!(route.access, Access::Compute | Access::Change), "{}", route.path);
             assert!(!PAGES.contains(&route.path));
         }
@@ -183,7 +188,7 @@ mod tests {
     #[test]
     fn the_manual_names_the_routes_of_the_table() {
         let manual = include_str!("../../../../docs/server.md");
-        let is_route = |code: &&str| code.starts_with("GET /") || code.starts_with("POST /");
+        let is_route = |code: &&str| ["GET /", "POST /", "DELETE /"].iter().any(|start| code.starts_with(start));
         let named: BTreeSet<&str> = manual.split('`').filter(is_route).collect();
         let written = |route: &Route| {
             let path = route.path.replace("{organisation}/{model}", "ORGANISATION/NAME").replace("{model}", "NAME");

@@ -26,6 +26,7 @@ fn options(gpus: usize, faults: &str) -> EngineOptions {
     EngineOptions {
         encoder: EncoderOptions { threads: Some(1), ..EncoderOptions::default() },
         models: vec![ModelSource::Synthetic(shape()).into()],
+        models_folder: None,
         gpus: Gpus::One,
         schedule: Options::default(),
         in_process: None,

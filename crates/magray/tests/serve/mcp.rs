@@ -12,15 +12,20 @@ use crate::{
     rig::{Server, Setup, fixture},
 };
 
-const TOOLS: [&str; 10] = [
+const TOOLS: [&str; 15] = [
+    "alias_model",
+    "delete_model",
     "embed_texts",
     "get_gpu_status",
     "list_models",
+    "load_model",
     "offload_gpu",
     "preheat_gpu",
+    "pull_model",
     "release_gpu",
     "rerank",
     "similarity",
+    "unload_model",
     "update_gpu_priority",
     "update_gpu_timeout",
 ];
@@ -76,11 +81,12 @@ fn tools_are_described_with_schemas_and_hints() {
         assert!(!tool["description"].as_str().unwrap().is_empty(), "{name}");
         assert_eq!((&tool["inputSchema"]["type"], &tool["outputSchema"]["type"]), (&json!("object"), &json!("object")));
         let hints = &tool["annotations"];
-        let changes =
-            ["offload_gpu", "preheat_gpu", "release_gpu", "update_gpu_priority", "update_gpu_timeout"].contains(&name);
+        let changes = !["embed_texts", "get_gpu_status", "list_models", "rerank", "similarity"].contains(&name);
         assert_eq!(hints["readOnlyHint"], json!(!changes), "{name}");
-        assert_eq!(hints["destructiveHint"], json!(name == "release_gpu"), "{name}");
-        assert_eq!(hints["idempotentHint"], json!(true), "{name}");
+        let destroys = ["delete_model", "release_gpu", "unload_model"].contains(&name);
+        assert_eq!(hints["destructiveHint"], json!(destroys), "{name}");
+        let is_over = ["delete_model", "unload_model"].contains(&name);
+        assert_eq!(hints["idempotentHint"], json!(!is_over), "{name}");
     }
     let timeout = tools.iter().find(|tool| tool["name"] == "update_gpu_timeout").unwrap();
     assert_eq!(timeout["inputSchema"]["required"], json!(["timeout_seconds"]));

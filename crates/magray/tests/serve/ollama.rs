@@ -55,7 +55,7 @@ fn models_are_listed_and_those_in_memory_with_the_time_they_leave() {
     server.post("/api/embed", r#"{"model":"bert","input":"cat"}"#).ok();
     let ps = server.get("/api/ps").ok().json();
     let model = &ps["models"][0];
-    assert!(model["size_vram"].as_u64().unwrap() > 0 && model["size_vram"] == model["size"], "{ps}");
+    assert!(model["size_vram"].as_u64().unwrap() > 0 && model["size"].as_u64().unwrap() > 0, "{ps}");
     assert!(model["expires_at"].as_str().unwrap().starts_with("20"), "{ps}");
     server.post("/gpu/timeout", r#"{"timeout":"never"}"#).ok();
     assert_eq!(server.get("/api/ps").ok().json()["models"][0]["expires_at"], Value::Null);

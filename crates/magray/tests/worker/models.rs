@@ -346,9 +346,9 @@ fn loads_come_in_the_order_of_their_orders() {
 fn an_image_that_is_not_whole_is_refused_and_the_files_are_read() {
     let (mut rig, images) = (Rig::open(&spec()), images(1));
     let spec = spec();
-    let handed = images.hand_out(0, spec.form(0), HOLDER).unwrap().unwrap();
+    let handed = images.hand_out(0, spec.form(&spec.models[0]), HOLDER).unwrap().unwrap();
     assert!(images.filled(HOLDER, handed.name(), tiny_bytes()), "reported by one that did not fill it");
-    let handed = images.hand_out(0, spec.form(0), OTHER).unwrap().unwrap();
+    let handed = images.hand_out(0, spec.form(&spec.models[0]), OTHER).unwrap().unwrap();
     rig.handle.load(0, handed.offer()).unwrap();
     let said = rig.hear().unwrap();
     assert!(matches!(&said, FromWorker::ImageSpoilt { model: 0, image: 1, .. }), "{said:?}");

@@ -36,6 +36,7 @@ pub(crate) fn spec() -> WorkerSpec {
             source: ModelSource::Synthetic("tiny".parse().unwrap()),
             precision: PrecisionChoice::Auto,
         }],
+        models_folder: None,
         slots: 4,
         slot_tokens_max: 1024,
         slot_texts_max: 16,
@@ -90,7 +91,7 @@ impl Rig {
 
     /// Orders a model with the image that there is for it.
     pub(crate) fn order_with(&mut self, images: &Images, holder: Holder, model: usize) {
-        let handed = images.hand_out(model, self.spec.form(model), holder).unwrap();
+        let handed = images.hand_out(model, self.spec.form(&self.spec.models[model]), holder).unwrap();
         let offer = handed.as_ref().map_or(Offer::None, |handed| handed.offer());
         self.handle.load(model, offer).unwrap();
     }

@@ -2,7 +2,7 @@
 //! Decides nothing, and trusts no look at where a model is: by then it may have come back.
 
 use super::Dispatcher;
-use magray_core::schedule::{DeviceView, Event, ModelId, ModelView, ResidencyRequest, View};
+use magray_core::schedule::{DeviceView, Event, ModelId, ModelPlan, ModelView, ResidencyRequest, View};
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -33,6 +33,29 @@ impl Dispatcher {
             outcome.get() != Err(Unmet::Late)
         });
         outcome.get().map(|()| self.view().models.swap_remove(model))
+    }
+}
+
+impl Dispatcher {
+    /// There is one model more, the next by number.
+    pub(in crate::engine) fn add_model(&self, plan: ModelPlan) {
+        let mut state = self.lock();
+        state.move_counts.push(MoveCounts::default());
+        let now = self.now();
+        self.step(state, Event::ModelAdded { plan }, now);
+    }
+
+    /// Waits until nothing of a model waits or runs; `false` if that takes longer than `most`.
+    pub(in crate::engine) fn wait_until_unused(&self, model: usize, most: Duration) -> bool {
+        self.wait(most, |state| state.machine.view().models[model].requests == 0)
+    }
+
+    /// A model is no more: what waits for it is refused. Waits until it is in no memory; `false` if that takes longer than
+    /// `most`.
+    pub(in crate::engine) fn remove_model(&self, model: usize, most: Duration) -> bool {
+        let before = self.view().models.swap_remove(model).releases;
+        self.advance(Event::ModelRemoved { model: ModelId(model as u32) });
+        self.wait(most, |state| state.machine.view().models[model].releases > before)
     }
 }
 

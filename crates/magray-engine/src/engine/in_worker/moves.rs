@@ -7,7 +7,7 @@ use super::super::executor_handle::Loaded;
 use super::Inner;
 use crate::executors::{Failure, FailureKind, Origin};
 use crate::gpu::MemoryStats;
-use crate::worker::{Arrived, FromWorker, Offer, WorkerHandle};
+use crate::worker::{Arrived, FromWorker, Offer, Untold, WorkerHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,17 @@ impl Inner {
         let mut state = self.lock();
         // The worker ended meanwhile: its end is reported, and the load with it.
         let Some(handle) = state.handle_of(worker) else { return };
-        let handed = self.spec.images.hand_out(model, self.spec.worker.form(model), self.holder(worker));
+        if let Err(error) = self.introduce(&handle, model) {
+            drop(state);
+            let problem = Failure::new(FailureKind::Transient, "unknown_model", error.to_string());
+            return self.dispatcher.upgrade().into_iter().for_each(|dispatcher| {
+                self.not_loaded(&dispatcher, worker, model, problem.clone());
+            });
+        }
+        let form = self.spec.worker.form(&self.spec.models[model]);
+        let handed = self.spec.images.hand_out(model, form, self.holder(worker));
         let handed = handed.unwrap_or_else(|error| {
-            let (device, model) = (self.spec.name, &self.spec.names[model]);
+            let (device, model) = (self.spec.name, self.spec.packer.name(model));
             tracing::warn!(target: "magray::engine", %device, model, %error, "no memory to keep a model's weights in");
             None
         });
@@ -31,6 +39,11 @@ impl Inner {
         state.presence.load_ordered(model, image);
         // One that is gone says so by its end.
         let _ = handle.load(model, offer);
+    }
+
+    /// Tells a worker of a model that came after it was started, and of those before it.
+    fn introduce(&self, handle: &WorkerHandle, model: usize) -> Result<(), Untold> {
+        (handle.models()..=model).try_for_each(|unknown| handle.know(&self.spec.models[unknown]))
     }
 
     /// Lets a worker take a model's weights off the device.
@@ -52,7 +65,7 @@ impl Inner {
         // All executors share the images: the first to be told has something to tell.
         if bytes > 0 {
             let (model, took_ms, images_left) =
-                (&self.spec.names[model], milliseconds(began.elapsed()), self.spec.images.bytes());
+                (self.spec.packer.name(model), milliseconds(began.elapsed()), self.spec.images.bytes());
             tracing::info!(target: "magray::residency", model, took_ms, bytes, images_left, "a model is in no memory");
         }
     }
@@ -89,7 +102,7 @@ impl Inner {
                     if !images.has(model) {
                         dispatcher.imaged(model, false);
                     }
-                    let (device, model) = (self.spec.name, &self.spec.names[model]);
+                    let (device, model) = (self.spec.name, self.spec.packer.name(model));
                     tracing::info!(target: "magray::residency", %device, model, bytes, "weights are in the host's memory");
                 }
             }
@@ -97,7 +110,7 @@ impl Inner {
                 if images.spoilt(image) {
                     dispatcher.imaged(model, images.has(model));
                 }
-                let (device, model) = (self.spec.name, &self.spec.names[model]);
+                let (device, model) = (self.spec.name, self.spec.packer.name(model));
                 tracing::warn!(target: "magray::engine", %device, model, code, error = message, "weights are not kept in the host's memory");
             }
             FromWorker::Finished { .. }
@@ -139,12 +152,15 @@ impl Inner {
         let mut state = self.lock();
         let ordered = state.presence.loaded(model, bytes);
         state.note_memory(memory);
+        if state.precisions.len() <= model {
+            state.precisions.resize(model + 1, None);
+        }
         state.precisions[model] = Some(precision);
         drop(state);
         tracing::info!(
             target: "magray::residency",
             device = %self.spec.name,
-            model = self.spec.names[model],
+            model = self.spec.packer.name(model),
             from = origin.code(),
             %precision,
             took_ms = milliseconds(took),
@@ -168,7 +184,7 @@ impl Inner {
         if let Some(image) = ordered.and_then(|ordered| ordered.image) {
             self.spec.images.not_taken(self.holder(worker), image);
         }
-        let (device, model_name) = (self.spec.name, &self.spec.names[model]);
+        let (device, model_name) = (self.spec.name, self.spec.packer.name(model));
         let took_ms = ordered.map(|ordered| milliseconds(ordered.took));
         tracing::warn!(target: "magray::engine", %device, model = model_name, took_ms, code, error = message, "a model is not on its device");
         dispatcher.not_loaded(self.spec.id, model, kind);
@@ -182,7 +198,7 @@ impl Inner {
         tracing::info!(
             target: "magray::residency",
             device = %self.spec.name,
-            model = self.spec.names[model],
+            model = self.spec.packer.name(model),
             took_ms = milliseconds(took),
             bytes,
             memory_used = memory.allocated,

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The models of one worker.
+/// The models of one worker; those of which nothing was heard are away.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     models: Vec<State>,
@@ -36,11 +36,6 @@ pub(super) struct Ordered {
 }
 
 impl Presence {
-    /// A worker that knows this many models and has none of them.
-    pub(super) fn new(models: usize) -> Self {
-        Self { models: vec![State::Away; models] }
-    }
-
     /// It was told to load a model, with this image to fill.
     pub(super) fn load_ordered(&mut self, model: usize, image: Option<u64>) {
         self.set(model, State::Loading { since: Instant::now(), image });
@@ -91,9 +86,10 @@ impl Presence {
     }
 
     fn set(&mut self, model: usize, state: State) {
-        if let Some(known) = self.models.get_mut(model) {
-            *known = state;
+        if self.models.len() <= model {
+            self.models.resize(model + 1, State::Away);
         }
+        self.models[model] = state;
     }
 }
 
@@ -103,7 +99,7 @@ mod tests {
 
     #[test]
     fn an_image_is_named_by_the_load_that_it_was_handed_to() {
-        let mut presence = Presence::new(1);
+        let mut presence = Presence::default();
         presence.load_ordered(0, Some(7));
         assert_eq!(presence.loaded(0, 8).map(|ordered| ordered.image), Some(Some(7)));
         presence.offload_ordered(0);
@@ -112,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_nobody_ordered_is_known_for_what_it_is() {
-        let mut presence = Presence::new(2);
+        let mut presence = Presence::default();
         assert_eq!(presence.loaded(1, 5), None);
         assert_eq!((presence.any(), presence.offloaded(1), presence.any()), (Some(1), 5, None));
         presence.load_ordered(0, None);

@@ -2,7 +2,9 @@
 //! What the plan does not name is done by the executor inside.
 
 use super::{Clock, FaultKind, FaultPlan, FaultPlanError, Place, Script};
-use crate::executors::{Arrival, Executor, Failure, FailureKind, FilledImage, InjectedFault, Label, OnFilled};
+use crate::executors::{
+    Arrival, Executor, ExecutorModel, Failure, FailureKind, FilledImage, InjectedFault, Label, OnFilled,
+};
 use crate::executors::{Outcomes, Steps, UnderWay};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::packed::Tokens;
@@ -136,6 +138,10 @@ fn failed_load(fault: FaultKind) -> Failure {
 impl Executor for FaultyExecutor {
     fn label(&self) -> Label {
         self.inner.label()
+    }
+
+    fn add(&self, model: ExecutorModel) -> Result<(), Failure> {
+        self.inner.add(model)
     }
 
     fn load(&self, model: usize, image: Option<FilledImage>) -> Result<Arrival, Failure> {

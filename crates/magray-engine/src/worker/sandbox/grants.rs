@@ -59,6 +59,7 @@ impl Grants {
                 grants.read.extend(model_folders(folder));
             }
         }
+        grants.read.extend(spec.models_folder.clone());
         grants.read.extend(SYSTEM.map(PathBuf::from));
         // A panic names the lines of its backtrace from the program's own file.
         grants.read.extend(std::env::current_exe());
@@ -160,6 +161,7 @@ mod tests {
         WorkerSpec {
             device: ExecutorDevice::Cuda(CudaDevice::new(&gpu, options)),
             models: Vec::new(),
+            models_folder: None,
             slots: 1,
             slot_tokens_max: 1,
             slot_texts_max: 1,

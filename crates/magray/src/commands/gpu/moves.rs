@@ -232,12 +232,12 @@ fn run(
     Ok(output::print(&text)?)
 }
 
-struct Picked {
-    running: Running,
+pub(in crate::commands) struct Picked {
+    pub(in crate::commands) running: Running,
     report: EngineReport,
 }
 
-fn pick(config: &Config, pid: Option<u32>) -> Result<Picked, Failure> {
+pub(in crate::commands) fn pick(config: &Config, pid: Option<u32>) -> Result<Picked, Failure> {
     let is_meant = |running: &Running| pid.is_none_or(|pid| running.pid == pid);
     let all: Vec<Running> = running(&config.control_folders()).into_iter().filter(is_meant).collect();
     let mut asked = Vec::new();
@@ -288,7 +288,12 @@ impl Told<'_> {
             Request::Release { .. } => self.released(),
             Request::Preheat { .. } => self.preheated(),
             Request::Priority { priority, .. } => format!("'{}' has {} priority", self.model.model, priority.code()),
-            Request::Timeout { .. } | Request::Pin { .. } | Request::Status {} => self.stays(),
+            Request::Timeout { .. }
+            | Request::Pin { .. }
+            | Request::Status {}
+            | Request::Load { .. }
+            | Request::Unload { .. }
+            | Request::Alias { .. } => self.stays(),
         }
     }
 

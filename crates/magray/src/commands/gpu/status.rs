@@ -100,9 +100,10 @@ pub(super) fn report_of(running: &Running) -> Result<EngineReport, AskError> {
     }
 }
 
-pub(super) fn unexpected(pid: u32, reply: &Reply) -> AskError {
+pub(in crate::commands) fn unexpected(pid: u32, reply: &Reply) -> AskError {
     let kind = match reply {
         Reply::Status(_) => "a status",
+        Reply::Served(_) => "the models that it serves",
         Reply::Done(_) => "what was done",
         Reply::Refused(_) => "a refusal",
     };

@@ -18,6 +18,7 @@ use crate::{
         app::App,
         errors::{Kind, Problem},
         fields::Fields,
+        model_changes::too_many,
         requests::gpu::{MoveRequest, PreheatRequest, PriorityRequest, Timeout, TimeoutRequest},
     },
 };
@@ -96,10 +97,7 @@ async fn move_models(app: App, which: MoveRequest, how: Move) -> Result<Response
 
 pub(crate) async fn moved(app: &App, model: Option<&str>, how: Move) -> Result<MovedReport, Problem> {
     let (own, indices) = (app.clone(), chosen(app, model)?);
-    let permit = app.begin_move().ok_or_else(|| {
-        let message = "too many requests to move models are under way: retry when they are done";
-        Problem::busy(Kind::Busy, message, Duration::from_secs(1))
-    })?;
+    let permit = app.begin_move().ok_or_else(too_many)?;
     let moving = async move {
         let _permit = permit;
         let mut models = Vec::with_capacity(indices.len());
@@ -190,6 +188,6 @@ pub(crate) fn set_timeout(app: &App, model: Option<&str>, timeout: &Timeout) -> 
 fn chosen(app: &App, name: Option<&str>) -> Result<Vec<usize>, Problem> {
     match name.filter(|name| !name.is_empty()) {
         Some(name) => Ok(vec![app.models().named(name)?]),
-        None => Ok((0..app.models().iter().len()).collect()),
+        None => Ok(app.models().iter().map(|(number, _)| number).collect()),
     }
 }

@@ -5,6 +5,7 @@ pub(super) mod admin;
 pub(super) mod cohere;
 pub(super) mod gpu;
 pub(super) mod health;
+pub(super) mod models;
 pub(super) mod ollama;
 pub(super) mod openai;
 mod reranking;

@@ -1,5 +1,5 @@
 //! Ollama's API, as far as it is about embeddings: vectors, and which models there are.
-//! Ignores the options of text generation; pulls and makes no models.
+//! Ignores the options of text generation; how models come and go is told elsewhere.
 
 use std::time::{Instant, SystemTime};
 
@@ -8,8 +8,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use magray_engine::{
-    engine::{Answer, ModelStatus},
-    health::utc,
+    Precision,
+    engine::{Answer, ModelStatus, Status},
+    health::{utc, utc_of},
     spec::{Architecture, ModelSpec},
 };
 use serde::Serialize;
@@ -19,7 +20,7 @@ use crate::server::{
     body::Body,
     errors::Problem,
     inputs::{Input, Texts},
-    models::Does,
+    models::{Does, Model},
     requests::ollama::{EmbedRequest, EmbeddingsRequest, ShowRequest},
     service::Reading,
     vectors::cut,
@@ -100,12 +101,12 @@ pub(crate) async fn embeddings(State(app): State<App>, body: Body) -> Result<Res
 struct Listed {
     name: String,
     model: String,
-    /// Not known: a date long ago.
-    modified_at: &'static str,
-    /// Bytes of its weights.
+    /// When its weights came.
+    modified_at: String,
+    /// Bytes of its weights' files.
     size: u64,
-    /// Not known.
-    digest: &'static str,
+    /// The sha256 of its weights; empty until it is known, soon after the first request for it.
+    digest: String,
     details: Details,
     /// When it leaves its GPU if it is not used; null: not by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,8 +128,10 @@ struct Details {
     /// Whose layers it has.
     family: &'static str,
     families: Vec<&'static str>,
-    parameter_size: &'static str,
-    quantization_level: &'static str,
+    /// Parameters, such as `22.7M`.
+    parameter_size: String,
+    /// How its numbers are stored, such as `F32`.
+    quantization_level: String,
 }
 
 /// All models, or those that are in memory.
@@ -138,17 +141,15 @@ struct ModelList {
     models: Vec<Listed>,
 }
 
-const LONG_AGO: &str = "1970-01-01T00:00:00Z";
-
 impl Listed {
-    fn of(status: &ModelStatus, spec: &ModelSpec) -> Self {
+    fn of(status: &ModelStatus, model: &Model, spec: &ModelSpec) -> Self {
         Self {
             name: status.name.clone(),
             model: status.name.clone(),
-            modified_at: LONG_AGO,
-            size: status.view.plan.bytes,
-            digest: "",
-            details: Details::of(spec),
+            modified_at: utc_of(model.files.created_unix_s()),
+            size: model.files.bytes().unwrap_or(status.view.plan.bytes),
+            digest: model.files.sha256().unwrap_or_default().to_owned(),
+            details: Details::of(model, spec),
             expires_at: None,
             size_vram: None,
         }
@@ -156,15 +157,16 @@ impl Listed {
 }
 
 impl Details {
-    fn of(spec: &ModelSpec) -> Self {
+    fn of(model: &Model, spec: &ModelSpec) -> Self {
         let family = family(spec);
+        let parameters = spec.shape.weight_bytes(Precision::F32) as f64 / 4.0;
         Self {
             parent_model: "",
             format: "safetensors",
             family,
             families: vec![family],
-            parameter_size: "",
-            quantization_level: "",
+            parameter_size: format!("{:.1}M", parameters / 1e6),
+            quantization_level: model.files.dtype().to_owned(),
         }
     }
 }
@@ -182,9 +184,12 @@ fn family(spec: &ModelSpec) -> &'static str {
 #[utoipa::path(get, path = "", responses((status = 200, description = "The models", body = ModelList)))]
 pub(crate) async fn tags(State(app): State<App>) -> Response {
     let status = app.engine().status();
-    let listed = |(at, model): (usize, &ModelStatus)| Some(Listed::of(model, app.engine().spec(at)?));
-    let models = status.models.iter().enumerate().filter_map(listed).collect();
+    let models = app.models().iter().filter_map(|(at, model)| listed(&app, &status, at, model)).collect();
     axum::Json(ModelList { models }).into_response()
+}
+
+fn listed(app: &App, status: &Status, at: usize, model: &Model) -> Option<Listed> {
+    Some(Listed::of(status.models.get(at)?, model, app.engine().spec(at)?))
 }
 
 /// Lists the models that are in memory.
@@ -195,21 +200,21 @@ pub(crate) async fn tags(State(app): State<App>) -> Response {
 pub(crate) async fn ps(State(app): State<App>) -> Response {
     let status = app.engine().status();
     let report = app.report();
-    let listed = |(at, model): (usize, &ModelStatus)| {
-        let location = report.models.get(at)?.location.as_str();
+    let in_memory = |(at, model): (usize, &Model)| {
+        let location = report.models.iter().find(|reported| reported.number == at)?.location.as_str();
         if location == "unloaded" {
             return None;
         }
-        let is_on_gpu = location == "gpu";
-        let left = model.view.plan.idle_timeout.map(|timeout| timeout.saturating_sub(model.view.idle));
+        let (is_on_gpu, view) = (location == "gpu", &status.models.get(at)?.view);
+        let left = view.plan.idle_timeout.map(|timeout| timeout.saturating_sub(view.idle));
         let leaves = left.filter(|_| is_on_gpu).and_then(|left| SystemTime::now().checked_add(left));
         Some(Listed {
             expires_at: leaves.map(utc),
-            size_vram: Some(if is_on_gpu { model.view.plan.bytes } else { 0 }),
-            ..Listed::of(model, app.engine().spec(at)?)
+            size_vram: Some(if is_on_gpu { view.plan.bytes } else { 0 }),
+            ..listed(&app, &status, at, model)?
         })
     };
-    let models = status.models.iter().enumerate().filter_map(listed).collect();
+    let models = app.models().iter().filter_map(in_memory).collect();
     axum::Json(ModelList { models }).into_response()
 }
 
@@ -230,11 +235,13 @@ pub(crate) async fn show(State(app): State<App>, body: Body) -> Result<Response,
         "modelfile": "",
         "parameters": "",
         "template": "",
-        "modified_at": LONG_AGO,
-        "details": Details::of(spec),
+        "modified_at": utc_of(model.files.created_unix_s()),
+        "digest": model.files.sha256().unwrap_or_default(),
+        "details": Details::of(model, spec),
         "model_info": {
             "general.architecture": family,
             "general.basename": model.name,
+            "general.parameter_count": spec.shape.weight_bytes(Precision::F32) / 4,
             (format!("{family}.context_length")): spec.max_tokens,
             (format!("{family}.embedding_length")): model.outputs,
             (format!("{family}.block_count")): spec.shape.layers,
@@ -294,6 +301,8 @@ mod doc {
         parameters: String,
         template: String,
         modified_at: String,
+        /// The sha256 of its weights; empty until it is known.
+        digest: String,
         details: super::Details,
         model_info: serde_json::Value,
         /// `embedding`, `rank` or `classify`.

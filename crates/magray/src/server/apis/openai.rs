@@ -69,7 +69,12 @@ pub(crate) async fn embeddings(State(app): State<App>, body: Body) -> Result<Res
 #[utoipa::path(get, path = "", responses((status = 200, description = "The models", body = doc::Models)))]
 pub(crate) async fn models(State(app): State<App>) -> Response {
     let mut json = Json::default();
-    json.raw(r#"{"object":"list","data":"#).list(app.models().iter(), write_model).raw("}");
+    let listed = app.models().iter().map(|(_, model)| (model.name.clone(), model));
+    let aliases = app.models().aliases().into_iter().map(|(alias, number)| (alias, app.models().get(number)));
+    json.raw(r#"{"object":"list","data":"#).list(listed.chain(aliases), |json, (id, model)| {
+        write_model(json, &id, model);
+    });
+    json.raw("}");
     json.into_response()
 }
 
@@ -114,16 +119,25 @@ fn no_name(reason: PathRejection) -> Problem {
 }
 
 fn show_model(app: &App, name: &str) -> Result<Response, Problem> {
-    let index = app.models().named(name)?;
+    let model = app.models().get(app.models().named(name)?);
     let mut json = Json::default();
-    write_model(&mut json, app.models().get(index));
+    write_model(&mut json, &model.name, model);
     Ok(json.into_response())
 }
 
-fn write_model(json: &mut Json, model: &Model) {
-    json.raw(r#"{"id":"#).text(&model.name).raw(r#","object":"model","created":0,"owned_by":"magray","#);
-    json.raw(r#""does":"#).text(model.does.code()).raw(r#","max_tokens":"#).whole(model.max_tokens);
-    json.raw(r#","outputs":"#).whole(model.outputs).raw("}");
+/// A model by its own name or by an alias; `root` is its own name.
+fn write_model(json: &mut Json, id: &str, model: &Model) {
+    json.raw(r#"{"id":"#).text(id).raw(r#","object":"model","created":"#);
+    json.whole(model.files.created_unix_s() as usize).raw(r#","owned_by":"magray","root":"#).text(&model.name);
+    json.raw(r#","does":"#).text(model.does.code()).raw(r#","max_tokens":"#).whole(model.max_tokens);
+    json.raw(r#","outputs":"#).whole(model.outputs).raw(r#","dtype":"#).text(model.files.dtype());
+    if let Some(bytes) = model.files.bytes() {
+        json.raw(r#","bytes":"#).whole(bytes as usize);
+    }
+    if let Some(sha256) = model.files.sha256() {
+        json.raw(r#","sha256":"#).text(sha256);
+    }
+    json.raw("}");
 }
 
 /// Puts documents in the order of how well they fit a query.
@@ -191,13 +205,24 @@ mod doc {
         id: String,
         /// `model`.
         object: String,
+        /// When its weights came, in seconds since 1970.
         created: u64,
         owned_by: String,
+        /// Its own name, where `id` is an alias.
+        root: String,
         /// `embed`, `rank` or `classify`.
         does: String,
         max_tokens: usize,
         /// Dimensions of a vector, or labels.
         outputs: usize,
+        /// How its weights are stored, such as `F32`.
+        dtype: String,
+        /// Of its weights' files.
+        #[schema(nullable = false)]
+        bytes: Option<u64>,
+        /// The hash of its weights; it is there soon after the first request for it.
+        #[schema(nullable = false)]
+        sha256: Option<String>,
     }
 
     #[derive(ToSchema)]

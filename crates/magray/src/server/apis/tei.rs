@@ -217,7 +217,8 @@ pub(crate) async fn similarity(State(app): State<App>, body: Body) -> Result<Res
 )]
 pub(crate) async fn root(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let is_compared = body.read(&app, |_, body| Ok(body.json::<AnyRequest<'_>>()?.has_sentences())).await?;
-    match app.models().get(0).does {
+    let first = app.models().find(None, Does::Embed)?;
+    match app.models().get(app.models().first().unwrap_or(first)).does {
         _ if is_compared => similarity(State(app), body).await,
         Does::Embed => embed(State(app), body).await,
         Does::Rank | Does::Classify => predict(State(app), body).await,

@@ -87,7 +87,9 @@ pub(crate) async fn decode(State(app): State<App>, body: Body) -> Result<Respons
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 struct Info {
     model_id: String,
+    /// The sha256 of its weights; null until it is known, soon after the first request for it.
     model_sha: Option<String>,
+    /// How its weights are stored, such as `float32`.
     model_dtype: String,
     model_type: ModelType,
     max_concurrent_requests: usize,
@@ -109,10 +111,11 @@ enum ModelType {
 
 /// Describes what is served.
 #[utoipa::path(get, path = "", responses((status = 200, description = "The first model and the limits", body = Info)))]
-pub(crate) async fn info(State(app): State<App>) -> Response {
-    let model = app.models().get(0);
+pub(crate) async fn info(State(app): State<App>) -> Result<Response, Problem> {
+    let first = app.models().first().ok_or_else(|| app.models().unknown("there is no model here"))?;
+    let model = app.models().get(first);
     let limits = app.limits();
-    let model_type = match app.engine().spec(0).map(|spec| &spec.task) {
+    let model_type = match app.engine().spec(first).map(|spec| &spec.task) {
         Some(Task::Classify(classify)) if classify.labels.len() == 1 => {
             ModelType::Reranker { id2label: classify.labels.clone() }
         }
@@ -120,10 +123,10 @@ pub(crate) async fn info(State(app): State<App>) -> Response {
         Some(Task::Embed(embed)) => ModelType::Embedding { pooling: pooling_name(&embed.pooling).to_owned() },
         None => ModelType::Embedding { pooling: String::new() },
     };
-    axum::Json(Info {
+    Ok(axum::Json(Info {
         model_id: model.name.clone(),
-        model_sha: None,
-        model_dtype: "auto".to_owned(),
+        model_sha: model.files.sha256().map(str::to_owned),
+        model_dtype: dtype_name(model.files.dtype()).to_owned(),
         model_type,
         max_concurrent_requests: app.engine_limits().requests_max,
         max_input_length: model.max_tokens,
@@ -133,7 +136,17 @@ pub(crate) async fn info(State(app): State<App>) -> Response {
         auto_truncate: limits.is_cutting,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
-    .into_response()
+    .into_response())
+}
+
+/// As text-embeddings-inference names types.
+fn dtype_name(dtype: &str) -> &str {
+    match dtype {
+        "F32" => "float32",
+        "F16" => "float16",
+        "BF16" => "bfloat16",
+        other => other,
+    }
 }
 
 fn pooling_name(pooling: &[Pooling]) -> &'static str {

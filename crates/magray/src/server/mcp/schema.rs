@@ -15,6 +15,24 @@ pub(super) struct OneOrAll {
     pub(super) model: Option<String>,
 }
 
+/// A model by its name.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct OneModel {
+    /// Of the hub or the store, such as `BAAI/bge-small-en-v1.5`.
+    pub(super) model: String,
+}
+
+/// Another name of a model.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Alias {
+    pub(super) alias: String,
+    /// A name of list_models; without it, the alias is removed.
+    #[serde(default)]
+    pub(super) model: Option<String>,
+}
+
 /// Which model is to come, and how urgently.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]

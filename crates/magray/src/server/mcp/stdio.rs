@@ -12,6 +12,7 @@ use super::{Tools, Transport};
 use crate::server::{
     Start, StartError,
     app::{App, Parts},
+    catalogue::Catalogue,
     metrics::Metrics,
     models::Models,
     reload::Reloader,
@@ -41,6 +42,7 @@ async fn serve(start: Start) -> Result<Engine, StartError> {
         models,
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,
+        catalogue: Catalogue::new(&config)?,
         openai_tokens: None,
         traces: None,
         reloader: Reloader::new(&config, None, settle),

@@ -3,15 +3,20 @@
 
 use crate::server::keys::Access;
 
-const TOOLS: [(&str, Access); 10] = [
+const TOOLS: [(&str, Access); 15] = [
     ("embed_texts", Access::Compute),
     ("get_gpu_status", Access::Read),
     ("list_models", Access::Read),
     ("rerank", Access::Compute),
     ("similarity", Access::Compute),
+    ("alias_model", Access::Change),
+    ("delete_model", Access::Change),
+    ("load_model", Access::Change),
     ("offload_gpu", Access::Change),
     ("preheat_gpu", Access::Change),
+    ("pull_model", Access::Change),
     ("release_gpu", Access::Change),
+    ("unload_model", Access::Change),
     ("update_gpu_priority", Access::Change),
     ("update_gpu_timeout", Access::Change),
 ];

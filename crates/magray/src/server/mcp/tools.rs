@@ -9,16 +9,21 @@ use rmcp::{Json, handler::server::wrapper::Parameters, tool, tool_router};
 use super::{
     Tools,
     schema::{
-        Compared, Embedded, ListedModel, ModelList, OneOrAll, Preheat, PriorityChange, Query, Ranked, Reranked,
-        Sentences, Texts, TimeoutChange, short,
+        Alias, Compared, Embedded, ListedModel, ModelList, OneModel, OneOrAll, Preheat, PriorityChange, Query, Ranked,
+        Reranked, Sentences, Texts, TimeoutChange, short,
     },
 };
 use crate::{
     control::EngineReport,
     server::{
-        apis::gpu::{self, MovedReport, PriorityReport, TimeoutReport},
+        apis::{
+            gpu::{self, MovedReport, PriorityReport, TimeoutReport},
+            models::ServedReport,
+        },
+        app::App,
         errors::Problem,
         inputs::Input,
+        model_changes,
         models::Does,
         ranking::Ranking,
         request_record::RequestRecord,
@@ -146,6 +151,66 @@ impl Tools {
         result(self.order(query).await)
     }
 
+    /// Pulls a model from the hub into the store and serves it from then on. Returns when it is there, which may take minutes.
+    #[tool(annotations(
+        title = "Pull a model",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = true
+    ))]
+    async fn pull_model(&self, Parameters(which): Parameters<OneModel>) -> Result<Json<ServedReport>, String> {
+        self.change(move |app| model_changes::pull_model(app, &which.model, &mut |_| ()).map(drop)).await
+    }
+
+    /// Serves a model that is in the store; it comes into memory with its first call.
+    #[tool(annotations(
+        title = "Serve a model of the store",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn load_model(&self, Parameters(which): Parameters<OneModel>) -> Result<Json<ServedReport>, String> {
+        self.change(move |app| model_changes::load_model(app, &which.model).map(drop)).await
+    }
+
+    /// Takes a model out of memory and does not serve it any more; its files stay. Calls that it has taken are answered first.
+    #[tool(annotations(
+        title = "Serve a model no more",
+        read_only_hint = false,
+        destructive_hint = true,
+        idempotent_hint = false,
+        open_world_hint = false
+    ))]
+    async fn unload_model(&self, Parameters(which): Parameters<OneModel>) -> Result<Json<ServedReport>, String> {
+        self.change(move |app| model_changes::unload_model(app, &which.model).map(drop)).await
+    }
+
+    /// Does not serve a model any more and deletes its files from the store.
+    #[tool(annotations(
+        title = "Delete a model",
+        read_only_hint = false,
+        destructive_hint = true,
+        idempotent_hint = false,
+        open_world_hint = false
+    ))]
+    async fn delete_model(&self, Parameters(which): Parameters<OneModel>) -> Result<Json<ServedReport>, String> {
+        self.change(move |app| model_changes::delete_model(app, &which.model).map(drop)).await
+    }
+
+    /// Lets another name mean a model; without a model, the name means nothing any more.
+    #[tool(annotations(
+        title = "Name a model",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn alias_model(&self, Parameters(named): Parameters<Alias>) -> Result<Json<ServedReport>, String> {
+        self.change(move |app| model_changes::set_alias(app, &named.alias, named.model.as_deref())).await
+    }
+
     /// Lists the models: what each does, how long its texts may be, and where it is now.
     #[tool(annotations(
         title = "List models",
@@ -155,7 +220,7 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn list_models(&self) -> Result<Json<ModelList>, String> {
-        let models = self.app.models().iter().zip(self.app.report().models).map(|(model, reported)| ListedModel {
+        let models = self.app.models().iter().zip(self.app.report().models).map(|((_, model), reported)| ListedModel {
             name: model.name.clone(),
             does: model.does.code(),
             max_tokens: model.max_tokens,
@@ -167,6 +232,13 @@ impl Tools {
 }
 
 impl Tools {
+    async fn change(
+        &self,
+        change: impl FnOnce(&App) -> Result<(), Problem> + Send + 'static,
+    ) -> Result<Json<ServedReport>, String> {
+        result(model_changes::change_models(&self.app, change).await.map(|()| ServedReport::of(&self.app)))
+    }
+
     async fn embed(&self, request: Texts) -> Result<Embedded, Problem> {
         set_priority(request.priority.as_deref())?;
         let app = &self.app;

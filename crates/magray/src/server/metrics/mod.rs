@@ -10,7 +10,7 @@ pub(crate) use routes::RouteCounters;
 use std::{sync::Arc, time::Duration};
 
 use magray_core::schedule::Fallback;
-use magray_engine::engine::Answer;
+use magray_engine::{Roster, RosterFull, engine::Answer};
 use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
@@ -30,7 +30,7 @@ pub(crate) struct Metrics {
 }
 
 struct Passes {
-    by_model: Vec<ModelCounters>,
+    by_model: Roster<ModelCounters>,
     read: Histogram,
     queue: Histogram,
     compute: Histogram,
@@ -63,6 +63,11 @@ impl Metrics {
             (Arc::new(Passes::new(models)), Arc::new(Kind::ALL.map(refusals_of)))
         });
         Self { recorder, handle, passes, refusals }
+    }
+
+    /// Counts for one model more; one of a name that there was before goes on with its counts.
+    pub(crate) fn add_model(&self, name: &str) -> Result<(), RosterFull> {
+        self.with(|| self.passes.by_model.push(ModelCounters::of(name)).map(drop))
     }
 
     pub(super) fn with<T>(&self, count: impl FnOnce() -> T) -> T {
@@ -116,6 +121,17 @@ fn refusals_of(kind: Kind) -> Counter {
     count
 }
 
+impl ModelCounters {
+    fn of(name: &str) -> Self {
+        let label = || vec![Label::new("model", name.to_owned())];
+        Self {
+            requests: counter!("magray_requests_total", label()),
+            texts: counter!("magray_texts_total", label()),
+            tokens: counter!("magray_tokens_total", label()),
+        }
+    }
+}
+
 impl Passes {
     /// Counters start at 0, so that Prometheus sees a first failure as an increase.
     fn new(models: &Models) -> Self {
@@ -123,16 +139,8 @@ impl Passes {
         for reason in Fallback::CODES {
             counter!("magray_fallbacks_total", "reason" => reason).absolute(0);
         }
-        let of_model = |name: &str| {
-            let label = || vec![Label::new("model", name.to_owned())];
-            ModelCounters {
-                requests: counter!("magray_requests_total", label()),
-                texts: counter!("magray_texts_total", label()),
-                tokens: counter!("magray_tokens_total", label()),
-            }
-        };
         Self {
-            by_model: models.iter().map(|model| of_model(&model.name)).collect(),
+            by_model: models.iter().map(|(_, model)| ModelCounters::of(&model.name)).collect(),
             read: histogram!("magray_read_seconds"),
             queue: histogram!("magray_queue_seconds"),
             compute: histogram!("magray_compute_seconds"),

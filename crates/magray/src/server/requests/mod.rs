@@ -3,6 +3,7 @@
 
 pub(crate) mod cohere;
 pub(crate) mod gpu;
+pub(crate) mod models;
 pub(crate) mod ollama;
 pub(crate) mod openai;
 pub(crate) mod tei;

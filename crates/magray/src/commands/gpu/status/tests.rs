@@ -77,6 +77,7 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
     };
     let at = |device: &str, place: &str| DeviceResidency { device: device.to_owned(), place: place.to_owned() };
     let model = ModelReport {
+        number: 0,
         name: "all-MiniLM-L6-v2".to_owned(),
         location: "gpu".to_owned(),
         requests: 2,
@@ -91,6 +92,7 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         residency: vec![at("cpu", "ready"), at("cuda:0", "on_gpu")],
     };
     let other = ModelReport {
+        number: 0,
         name: "org/other".to_owned(),
         location: "cpu".to_owned(),
         requests: 0,

@@ -1,0 +1,112 @@
+//! Models that come after the start, and those that go for good.
+//! Loads nothing: a model that came is loaded by its first request, as those of the start are.
+
+use super::images::{Images, image_bytes_max};
+use super::models::CpuPacker;
+use super::{Engine, EngineError, EngineModel, ModelPlan, calibrate};
+use crate::encoder::LoadError;
+use crate::executors::ExecutorModel;
+use crate::reading::Reader;
+use crate::roster::Roster;
+use magray_core::{Precision, PrecisionChoice};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What devices are told of a model that comes.
+pub(super) struct LaterModels {
+    /// One comes at a time, so that its number is the same everywhere.
+    pub(super) adding: Mutex<()>,
+    pub(super) images: Arc<Images>,
+    /// What workers are told of all models.
+    pub(super) in_workers: Arc<Roster<ExecutorModel>>,
+    /// What the arithmetic of GPUs was asked to be ...
+    pub(super) asked: PrecisionChoice,
+    /// ... and what it is expected to be.
+    pub(super) expected: Precision,
+    /// What a worker's slot has room for; `None`: there are no workers.
+    pub(super) slot: Option<SlotRoom>,
+    /// By model: whether it has gone.
+    pub(super) gone: Roster<AtomicBool>,
+}
+
+/// The largest text and answer that fit the slot of a worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotRoom {
+    pub(super) tokens: usize,
+    pub(super) outputs: usize,
+}
+
+impl LaterModels {
+    pub(super) fn is_gone(&self, model: usize) -> bool {
+        self.gone.get(model).is_some_and(|is_gone| is_gone.load(Ordering::Acquire))
+    }
+
+    fn check_slot(&self, reader: &Reader) -> Result<(), LoadError> {
+        let (tokens, outputs) = (reader.spec.max_tokens, reader.spec.outputs());
+        match self.slot {
+            Some(slot) if tokens > slot.tokens || outputs > slot.outputs => {
+                Err(LoadError::TooLarge { tokens, outputs })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Engine {
+    /// Adds a model to those that the engine was started with; returns its number. Waits while its description and its
+    /// tokenizer are read. Requests for others go on meanwhile. GPU workers can load it where they may read its folder:
+    /// one below [`super::EngineOptions::models_folder`].
+    ///
+    /// ```
+    /// # use magray_engine::engine::{Engine, EngineOptions, ModelSource, Work};
+    /// # use std::time::Duration;
+    /// let tiny = ModelSource::Synthetic("tiny".parse()?);
+    /// let engine = Engine::start(EngineOptions::on_cpu(vec![tiny.clone().into()]))?;
+    /// let second = engine.add_model(tiny.into())?;
+    /// engine.process(Work::from_ids(second, vec![vec![5, 6, 7]]))?;
+    /// engine.remove_model(second, Duration::from_secs(60))?;
+    /// assert!(engine.process(Work::from_ids(second, vec![vec![5, 6, 7]])).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add_model(&self, model: EngineModel) -> Result<usize, LoadError> {
+        let running = &*self.0;
+        let (later, packer) = (&running.later, running.choices.packer());
+        let reader = CpuPacker::read(&model)?;
+        later.check_slot(&reader)?;
+        let _only_one = later.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        packer.has_room()?;
+        running.choices.check_assigned(model.assigned)?;
+        // The first of these may fail; from then on they do not, since all have as much room as it.
+        packer.add(&model, &reader)?;
+        let bytes = packer.bytes(running.readers.len(), later.expected);
+        later.in_workers.push(ExecutorModel { source: model.source, precision: later.asked })?;
+        later.images.add(image_bytes_max(&reader.spec))?;
+        later.gone.push(AtomicBool::new(false))?;
+        running.choices.add(model.assigned)?;
+        let number = running.readers.push(reader)?;
+        self.dispatcher().add_model(ModelPlan { bytes, is_preloaded: false, ..model.plan });
+        calibrate::calibrate_in_background(self)?;
+        Ok(number)
+    }
+
+    /// Takes no work for a model any more, lets what was taken end, and takes the model out of all memory. Its number is not
+    /// used again. What has not ended after `most` is refused.
+    pub fn remove_model(&self, model: usize, most: Duration) -> Result<(), EngineError> {
+        let gone = self.0.later.gone.get(model).ok_or(EngineError::NoModel(model))?;
+        if gone.swap(true, Ordering::AcqRel) {
+            return Err(EngineError::NoModel(model));
+        }
+        let started = Instant::now();
+        self.dispatcher().wait_until_unused(model, most);
+        match self.dispatcher().remove_model(model, most.saturating_sub(started.elapsed())) {
+            true => Ok(()),
+            false => Err(EngineError::NotYet { within: most }),
+        }
+    }
+
+    /// Whether there is such a model, and it has not gone.
+    pub fn has_model(&self, model: usize) -> bool {
+        model < self.0.readers.len() && !self.0.later.is_gone(model)
+    }
+}

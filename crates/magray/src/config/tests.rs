@@ -99,6 +99,7 @@ num_streams = 8
 [gpu.monitoring]
 enabled = false
 interval_ms = 250
+slow_after_s = 20
 alert_webhook = 'https://alerts.example/hook/'
 alert_cooldown_s = 5
 [gpu.model_assignments]
@@ -141,7 +142,12 @@ gpu:
     pinned: [safety]
     priority: {org/ethics: high}
   async: {num_streams: 8}
-  monitoring: {enabled: false, interval_ms: 250, alert_webhook: https://alerts.example/hook/, alert_cooldown_s: 5}
+  monitoring:
+    enabled: false
+    interval_ms: 250
+    slow_after_s: 20
+    alert_webhook: https://alerts.example/hook/
+    alert_cooldown_s: 5
   model_assignments:
     ethics: cuda:0
     safety: cpu

@@ -39,6 +39,9 @@ const CPU_SLOTS: std::ops::RangeInclusive<usize> = 2..=8;
 /// A worker's slots have room for answers of this many numbers at least, for models that come later. What is not used costs
 /// nothing.
 const OUTPUTS_LEAST: usize = 4_096;
+/// An answer with a row for each token has at most this many numbers in a worker's slot: 512 MiB, which cost nothing before they
+/// are used. A model whose largest batch has more is asked for such rows on the CPU.
+const TOKEN_NUMBERS_MAX: usize = 1 << 27;
 /// A reset of a GPU by another process is noticed within this time.
 const LEDGER_INTERVAL: Duration = Duration::from_secs(1);
 /// Workers that were told to stop have this long before they are killed.
@@ -240,9 +243,12 @@ fn later_models(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Later
         in_workers: Arc::new(options.models.iter().map(in_worker).collect()),
         asked,
         expected,
-        slot: (!gpus.is_empty()).then(|| SlotRoom {
-            tokens: longest.max(gpu_batch_tokens(options)),
-            outputs: models.outputs_max().max(OUTPUTS_LEAST),
+        slot: (!gpus.is_empty()).then(|| {
+            let tokens = longest.max(gpu_batch_tokens(options));
+            let widest = models.readers.iter().map(|reader| reader.spec.shape.hidden).max().unwrap_or(0);
+            let token_numbers = ((tokens + models.known_tokens()) * widest).min(TOKEN_NUMBERS_MAX);
+            let known = models.known_tokens();
+            SlotRoom { tokens, known, outputs: models.outputs_max().max(OUTPUTS_LEAST), token_numbers }
         }),
         gone: options.models.iter().map(|_| AtomicBool::new(false)).collect(),
     }
@@ -274,6 +280,7 @@ fn in_workers(
                 slot_tokens_max: slot.tokens + models.known_tokens(),
                 slot_texts_max: options.schedule.batching.texts_max as usize + 1,
                 outputs_max: slot.outputs,
+                token_numbers_max: slot.token_numbers,
                 memory_limit_bytes: options.encoder.gpu.rules.memory_limit_bytes,
                 sandbox: options.encoder.gpu.sandbox,
                 faults: None,

@@ -13,9 +13,12 @@ pub(super) struct Canary {
     skips: Vec<usize>,
     /// By the number of leading tokens that are not pooled; told by the CPU when it first has the model.
     expected: OnceLock<Vec<Vec<f32>>>,
+    /// The rows of its tokens, end to end; told by the CPU too.
+    expected_tokens: OnceLock<Vec<f32>>,
     /// Whether there is nothing to wait for any more.
     is_settled: AtomicBool,
     outputs: usize,
+    hidden: usize,
     rows: Rows,
 }
 
@@ -57,7 +60,17 @@ impl Canary {
             Task::Classify(_) => Rows::Scores,
         };
         let is_settled = AtomicBool::new(false);
-        Self { ids, skips, expected: OnceLock::new(), is_settled, outputs: model.outputs(), rows }
+        let (outputs, hidden) = (model.outputs(), model.shape.hidden);
+        Self {
+            ids,
+            skips,
+            expected: OnceLock::new(),
+            expected_tokens: OnceLock::new(),
+            is_settled,
+            outputs,
+            hidden,
+            rows,
+        }
     }
 
     pub(super) fn tokens(&self) -> Tokens<'_> {
@@ -69,6 +82,15 @@ impl Canary {
         if self.expected.get().is_none() {
             let answers = self.skips.iter().map(|skip| compute(self.tokens(), *skip)).collect::<Result<_, E>>()?;
             self.expected.get_or_init(|| answers);
+        }
+        Ok(())
+    }
+
+    /// Takes the rows of the text's tokens from a device that is trusted, unless they are known already.
+    pub(super) fn learn_tokens<E>(&self, compute: impl FnOnce(Tokens<'_>) -> Result<Vec<f32>, E>) -> Result<(), E> {
+        if self.expected_tokens.get().is_none() {
+            let rows = compute(self.tokens())?;
+            self.expected_tokens.get_or_init(|| rows);
         }
         Ok(())
     }
@@ -91,6 +113,16 @@ impl Canary {
     /// Numbers of a row.
     pub(super) fn outputs(&self) -> usize {
         self.outputs
+    }
+
+    /// Numbers of a token's row.
+    pub(super) fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// Whether these are the rows of the known text's tokens. Before the CPU has told them, any are.
+    pub(super) fn are_right_tokens(&self, rows: &[f32]) -> bool {
+        self.expected_tokens.get().is_none_or(|expected| expected.len() == rows.len() && is_near(rows, expected))
     }
 
     /// Whether this is the known text's answer, with this many tokens skipped. Before the CPU has told the answer, any is.
@@ -170,6 +202,16 @@ mod tests {
         assert!(!canary.is_right(&[0.0; 4], 0));
         assert!(!canary.is_right(&[f32::NAN, 0.5, -0.5, 0.5], 0));
         assert!(canary.is_right(&[1.0, 0.0, 0.0, 0.0], 3) && !canary.is_right(&[0.5, 0.5, -0.5, 0.5], 3));
+    }
+
+    #[test]
+    fn rows_of_tokens_are_compared_as_a_whole() {
+        let canary = canary();
+        assert!(canary.are_right_tokens(&[9.0; 8]) && canary.hidden() == 4);
+        assert_eq!(canary.learn_tokens(|_| Ok::<_, ()>(vec![1.0, 2.0, -3.0, 0.5])), Ok(()));
+        assert!(canary.are_right_tokens(&[1.01, 1.98, -3.0, 0.52]));
+        assert!(!canary.are_right_tokens(&[1.0, -2.0, -3.0, 0.5]) && !canary.are_right_tokens(&[1.0, 2.0]));
+        assert!(!canary.are_right_tokens(&[f32::NAN, 2.0, -3.0, 0.5]));
     }
 
     #[test]

@@ -216,6 +216,7 @@ mod tests {
             slot_tokens_max: 1,
             slot_texts_max: 1,
             outputs_max: 1,
+            token_numbers_max: 0,
             memory_limit_bytes: None,
             sandbox: SandboxMode::Auto,
             faults: None,

@@ -10,6 +10,7 @@ use super::executor_handle::{
 };
 use super::images::{Holder, Images};
 use super::models::CpuPacker;
+use super::work::Output;
 use crate::executors::{ExecutorModel, Failure, FailureKind, NewTokens};
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use crate::packed::Tokens;
@@ -268,7 +269,11 @@ impl Inner {
             _ => {
                 let known = self.spec.packer.canaries[model].tokens();
                 let texts: Vec<Tokens<'_>> = what.texts().chain([known]).collect();
-                handle.submit(worker::Work { batch, slot, model, skip, texts: &texts })
+                let work = worker::Work { batch, slot, model, skip, texts: &texts };
+                match what.output() {
+                    Output::Texts => handle.submit(work),
+                    Output::Tokens => handle.submit_each_token(work),
+                }
             }
         };
         if sent.is_ok() {
@@ -413,16 +418,25 @@ impl Inner {
         compute: Duration,
         rows: &mut Vec<f32>,
     ) {
-        let held = self.lock().look(slot);
-        let Some((model, skip, texts)) = held else { return };
+        let Some(Held { model, skip, rows: own, output }) = self.lock().look(slot) else { return };
         let canary = &self.spec.packer.canaries[model];
-        rows.resize((texts + 1) * canary.outputs(), 0.0);
+        let (numbers, known_rows) = match output {
+            Output::Texts => (canary.outputs(), 1),
+            Output::Tokens => (canary.hidden(), canary.tokens().ids.len()),
+        };
+        rows.resize((own + known_rows) * numbers, 0.0);
         // No other batch uses the slot before it is free.
         handle.read_rows(slot, rows);
         let held = self.lock().free(slot);
-        let (answers, known) = rows.split_at(texts * canary.outputs());
-        let are_plausible = canary.are_plausible(answers, held.texts().map(|text| text.ids.len() <= skip));
-        if !are_plausible || !canary.is_right(known, skip) {
+        let (answers, known) = rows.split_at(own * numbers);
+        let are_right = match output {
+            Output::Texts => {
+                let may_be_zero = held.texts().map(|text| text.ids.len() <= skip);
+                canary.are_plausible(answers, may_be_zero) && canary.is_right(known, skip)
+            }
+            Output::Tokens => answers.iter().all(|number| number.is_finite()) && canary.are_right_tokens(known),
+        };
+        if !are_right {
             tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned wrong answers");
             self.lock().fail("it returned wrong answers".to_owned(), true);
             return self.fail(dispatcher, held, FailureKind::WrongAnswer);
@@ -470,7 +484,23 @@ impl Inner {
     }
 }
 
+/// What is asked of a batch.
+struct Held {
+    model: usize,
+    skip: usize,
+    /// Of the answer, without those of the known text.
+    rows: usize,
+    output: Output,
+}
+
 impl Slot {
+    fn output(&self) -> Output {
+        match self {
+            Self::Batch(batch) => batch.output,
+            Self::Turn(_) | Self::Probe(_) | Self::Free => Output::Texts,
+        }
+    }
+
     /// The texts of a batch; a probe has none but the known one.
     fn texts(&self) -> impl Iterator<Item = Tokens<'_>> {
         let batch = match self {
@@ -506,11 +536,14 @@ impl State {
         self.blames_device = blames_device;
     }
 
-    /// Model, skipped tokens and number of texts of what lies in a place.
-    fn look(&self, slot: usize) -> Option<(usize, usize, usize)> {
+    /// What lies in a place.
+    fn look(&self, slot: usize) -> Option<Held> {
         match self.slots.get(slot)? {
-            Slot::Batch(batch) => Some((batch.model, batch.skip, batch.texts_count())),
-            Slot::Probe(model) => Some((*model, 0, 0)),
+            Slot::Batch(batch) => {
+                let Batch { model, skip, output, .. } = *batch;
+                Some(Held { model, skip, rows: batch.rows(), output })
+            }
+            Slot::Probe(model) => Some(Held { model: *model, skip: 0, rows: 0, output: Output::Texts }),
             Slot::Turn(_) | Slot::Free => None,
         }
     }

@@ -34,12 +34,22 @@ pub(super) struct LaterModels {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotRoom {
     pub(super) tokens: usize,
+    /// Tokens of the longest known text, which rides along.
+    pub(super) known: usize,
     pub(super) outputs: usize,
+    /// Numbers of an answer that has a row for each token.
+    pub(super) token_numbers: usize,
 }
 
 impl LaterModels {
     pub(super) fn is_gone(&self, model: usize) -> bool {
         self.gone.get(model).is_some_and(|is_gone| is_gone.load(Ordering::Acquire))
+    }
+
+    /// Whether workers have room for a row of each token of any batch of a model.
+    pub(super) fn takes_token_rows(&self, hidden: usize) -> bool {
+        let rows = |slot: SlotRoom| (slot.tokens + slot.known).saturating_mul(hidden) <= slot.token_numbers;
+        self.slot.is_some_and(rows)
     }
 
     fn check_slot(&self, reader: &Reader) -> Result<(), LoadError> {

@@ -185,8 +185,8 @@ impl Engine {
             on_answer(Err(error));
             return None;
         }
-        if work.output == Output::Tokens {
-            // GPU workers have one row a text on their wire.
+        let hidden = || self.0.readers[work.model].spec.shape.hidden;
+        if work.output == Output::Tokens && !self.0.later.takes_token_rows(hidden()) {
             work.allowed = Allowed::Cpu;
         } else if work.allowed == Allowed::Any {
             work.allowed = self.0.choices.allowed(work.model);

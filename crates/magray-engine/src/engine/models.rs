@@ -197,10 +197,17 @@ impl CpuPacker {
     /// Takes the answers of a model's known text from an executor that has the model as its `at`-th.
     fn teach_by(&self, executor: &dyn Executor, at: usize, model: usize) -> Result<(), Failure> {
         let mut outcomes = Outcomes::default();
-        self.canaries[model].learn(|text, skip| {
+        let canary = &self.canaries[model];
+        canary.learn(|text, skip| {
             executor.run(at, Steps::Texts { texts: &[text], skip }, &mut outcomes)?;
-            Ok(outcomes.rows.clone())
-        })
+            Ok::<_, Failure>(outcomes.rows.clone())
+        })?;
+        let tokens = canary.learn_tokens(|text| {
+            executor.run(at, Steps::EachToken(&[text]), &mut outcomes)?;
+            Ok::<_, Failure>(outcomes.rows.clone())
+        });
+        // An executor of another kind may have no rows of tokens.
+        if self.is_native { tokens } else { Ok(()) }
     }
 
     /// Computes the answer of a model's known text on the CPU, so that a device can be checked by it before the CPU has the

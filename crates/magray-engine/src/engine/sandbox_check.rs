@@ -32,6 +32,7 @@ pub fn check_sandbox(options: &EngineOptions) -> Result<(Vec<SandboxCheck>, Opti
             slot_tokens_max: 1,
             slot_texts_max: 1,
             outputs_max: 1,
+            token_numbers_max: 0,
             memory_limit_bytes: options.encoder.gpu.rules.memory_limit_bytes,
             sandbox: options.encoder.gpu.sandbox,
             faults: None,

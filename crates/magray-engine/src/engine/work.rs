@@ -56,8 +56,8 @@ pub enum Output {
     /// What the model is made for: one row a text.
     #[default]
     Texts,
-    /// One row a token, as the last layer leaves it, neither pooled nor scaled. It is computed on the CPU, wherever the
-    /// work may be computed otherwise.
+    /// One row a token, as the last layer leaves it, neither pooled nor scaled. It is computed on the CPU where the rows of a
+    /// GPU's largest batch would be more than a worker may answer with.
     Tokens,
 }
 

@@ -8,16 +8,20 @@ use crate::model::{Model, PackError, TensorSource, Unread, Workspace};
 use crate::packed::{Packed, Tokens};
 use crate::spec::ModelSpec;
 use magray_core::{Precision, plan_passes};
-use magray_device::Ops;
 use magray_device::SharedMemory;
 use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault, Site, Visible, WeightsBlock};
 use magray_device::cuda::{probe, resolve};
+use magray_device::{Device, Ops};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Tokens of a pass: enough to fill the largest GPU for many times its starting costs, few enough that the activations of
 /// two streams take about 300 MB for the default model.
 const TOKENS_A_PASS: usize = 32_768;
+
+/// Tokens of a pass whose answer has a row for each: the rows take 32 MiB for a model of 1,024 numbers a token, on the GPU and in
+/// page-locked memory. A longer text is a pass of its own.
+const TOKEN_ROWS_A_PASS: usize = 8_192;
 
 /// Tokens of a pass in this precision: half as many where numbers are twice as wide, so that memory stays the same.
 pub(crate) fn tokens_a_pass(precision: Precision) -> usize {
@@ -121,6 +125,27 @@ impl NativeModel for CudaExecutor {
         }
         // All streams are waited for, also after a failure: nothing may run when the next call comes.
         self.streams.iter_mut().fold(result, |result, stream| result.and(stream.collect(outputs, out)))
+    }
+
+    /// Passes of their own, which are not recorded: few ask for the rows of tokens.
+    fn run_tokens(&mut self, texts: &[Tokens<'_>], rows: &mut Vec<f32>) -> Result<(), GpuError> {
+        if !self.weights.is_resident() {
+            return Err(DeviceError::Away.into());
+        }
+        rows.clear();
+        let Some(PassStream { ops, packed, .. }) = self.streams.first_mut() else { return Ok(()) };
+        // Not those of recorded passes, which would have to be recorded again where these grow.
+        let (mut work, mut acts) =
+            (self.model.workspace(&self.cuda), self.cuda.acts(Precision::F32, self.model.hidden()));
+        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        for pass in plan_passes(&lengths, TOKEN_ROWS_A_PASS.min(self.tokens_a_pass)) {
+            packed.fill(texts[pass].iter().copied());
+            let batch = packed.batch();
+            let offsets: Vec<usize> = (0..=batch.tokens()).collect();
+            self.model.forward_tokens(ops, (&mut work, &mut acts), &batch, &offsets);
+            rows.extend_from_slice(ops.answer()?);
+        }
+        Ok(())
     }
 
     /// Texts of one pass, while all weights are there and a stream has nothing to do.

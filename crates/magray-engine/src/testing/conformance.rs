@@ -44,6 +44,7 @@ impl Suite<'_> {
         self.check_moves(&*executor);
         self.check_feed(&*executor);
         self.check_side_by_side(&*executor);
+        self.check_token_rows(&*executor);
         self.check_parts(&*executor);
         self.check_full_memory(&*executor);
         (0..MODELS).for_each(|model| executor.release(model));
@@ -144,6 +145,36 @@ impl Suite<'_> {
             finished.unwrap_or_else(|failure| panic!("a batch beside others failed: {failure}"));
             self.assert_near(&outcomes.rows, expected, "rows of a batch beside others");
         }
+    }
+
+    /// Each token of a text has the same row, whether the text is alone or among others.
+    fn check_token_rows(&self, executor: &dyn Executor) {
+        let texts = self.texts(4.min(self.texts_max));
+        let token_rows = |texts: &[Vec<u32>]| {
+            let tokens: Vec<Tokens<'_>> = texts.iter().map(|ids| Tokens { ids, types: &[] }).collect();
+            let mut outcomes = Outcomes { rows: vec![f32::NAN; 3], ..Outcomes::default() };
+            let ran = executor.run(0, Steps::EachToken(&tokens), &mut outcomes);
+            ran.unwrap_or_else(|failure| panic!("it gives no rows of tokens: {failure}"));
+            outcomes.rows
+        };
+        let together = token_rows(&texts);
+        let hidden = together.len() / texts.iter().map(Vec::len).sum::<usize>();
+        assert!(hidden > 0 && together.iter().all(|number| number.is_finite()), "finite numbers for each token");
+        let mut from = 0;
+        for text in &texts {
+            let to = from + text.len() * hidden;
+            let alone = token_rows(std::slice::from_ref(text));
+            // They are not scaled to length 1.
+            let largest = alone.iter().fold(1.0_f32, |most, number| most.max(number.abs()));
+            let scaled = |rows: &[f32]| rows.iter().map(|number| number / largest).collect::<Vec<_>>();
+            self.assert_near(
+                &scaled(&alone),
+                &scaled(&together[from..to]),
+                "tokens of a text by itself and among others",
+            );
+            from = to;
+        }
+        assert_eq!(from, together.len(), "a row for each token");
     }
 
     /// A prompt gives the same tokens in one step, in chunks, and again after its state was lost.

@@ -90,7 +90,7 @@ impl Batches {
     pub(super) fn take(&mut self, batch: Batch) -> Result<(), ServeError> {
         self.stage(&batch)?;
         let at = Instant::now();
-        let began = match self.done >= ONE_BY_ONE {
+        let began = match self.done >= ONE_BY_ONE && !batch.each_token {
             true => self.executor.begin(batch.model as usize, &self.staged.texts(), batch.skip as usize),
             false => Ok(None),
         };
@@ -167,7 +167,11 @@ impl Batches {
             SequenceStep { sequence, from, ids: text.ids, new_tokens_max }
         });
         let parts: Vec<SequenceStep<'_>> = with_tokens.collect();
-        let steps = if parts.is_empty() { Steps::Texts { texts: &texts, skip } } else { Steps::Parts(&parts) };
+        let steps = match parts.is_empty() {
+            true if batch.each_token => Steps::EachToken(&texts),
+            true => Steps::Texts { texts: &texts, skip },
+            false => Steps::Parts(&parts),
+        };
         executor.run(batch.model as usize, steps, outcomes)?;
         Ok(began.elapsed().saturating_sub(outcomes.waited))
     }

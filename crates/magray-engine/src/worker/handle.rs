@@ -90,12 +90,18 @@ impl WorkerHandle {
         self.send(ToWorker::Batch(batch))
     }
 
+    /// As [`WorkerHandle::submit`], for an answer that has a row for each token.
+    pub fn submit_each_token(&self, work: Work<'_>) -> Result<(), WorkerGone> {
+        let batch = self.put(work);
+        self.send(ToWorker::Batch(Batch { each_token: true, ..batch }))
+    }
+
     /// Puts a batch into its slot.
     fn put(&self, work: Work<'_>) -> Batch {
         let model = self.number(work.model);
         let extent = self.0.slots.put(work.slot, work.texts);
         let [slot, skip] = [work.slot, work.skip].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        Batch { batch: work.batch, slot, model, skip, extent }
+        Batch { batch: work.batch, slot, model, skip, each_token: false, extent }
     }
 
     /// Hands steps of sequences over, whose tokens are the texts of the work. What came of them is told by the receiver.

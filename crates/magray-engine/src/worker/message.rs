@@ -182,6 +182,8 @@ pub(super) struct Layout {
     pub(super) texts_max: u32,
     /// Numbers in the longest answer of a text.
     pub(super) outputs_max: u32,
+    /// Numbers in the largest answer that has a row for each token.
+    pub(super) token_numbers_max: u32,
 }
 
 /// A batch that lies in a slot.
@@ -192,6 +194,8 @@ pub(super) struct Batch {
     pub(super) model: u32,
     /// Leading tokens of each text that are not pooled.
     pub(super) skip: u32,
+    /// Whether the answer has a row for each token, and not for each text.
+    pub(super) each_token: bool,
     pub(super) extent: Extent,
 }
 

@@ -26,11 +26,16 @@ pub(super) struct Staged {
 impl Layout {
     /// Words of all slots; `None` where there are more than can be counted.
     fn words(&self) -> Option<usize> {
-        let [slots, tokens, texts, outputs] =
-            [self.slots, self.tokens_max, self.texts_max, self.outputs_max].map(|n| n as usize);
-        let rows = texts.checked_mul(outputs)?;
+        let [slots, tokens, texts] = [self.slots, self.tokens_max, self.texts_max].map(|n| n as usize);
+        let rows = self.numbers()?;
         let slot = tokens.checked_mul(2)?.checked_add(texts)?.checked_add(rows)?;
         slot.checked_mul(slots)
+    }
+
+    /// Numbers that an answer has room for.
+    fn numbers(&self) -> Option<usize> {
+        let rows = (self.texts_max as usize).checked_mul(self.outputs_max as usize)?;
+        Some(rows.max(self.token_numbers_max as usize))
     }
 
     /// Where a slot begins: ids, types, lengths of the texts, rows of the answer.
@@ -133,7 +138,7 @@ impl Slots {
     }
 
     fn check_rows(&self, numbers: usize) {
-        let room = self.layout.texts_max as usize * self.layout.outputs_max as usize;
+        let room = self.layout.numbers().unwrap_or_default();
         assert!(numbers <= room, "{numbers} numbers of an answer, at most {room}");
     }
 }
@@ -155,7 +160,7 @@ impl Staged {
 mod tests {
     use super::*;
 
-    const LAYOUT: Layout = Layout { slots: 3, tokens_max: 10, texts_max: 4, outputs_max: 2 };
+    const LAYOUT: Layout = Layout { slots: 3, tokens_max: 10, texts_max: 4, outputs_max: 2, token_numbers_max: 0 };
 
     fn both() -> (Slots, Slots) {
         let here = Slots::create(LAYOUT).unwrap();
@@ -218,7 +223,13 @@ mod tests {
 
     #[test]
     fn a_layout_of_no_end_is_refused() {
-        let all = Layout { slots: u32::MAX, tokens_max: u32::MAX, texts_max: u32::MAX, outputs_max: u32::MAX };
+        let all = Layout {
+            slots: u32::MAX,
+            tokens_max: u32::MAX,
+            texts_max: u32::MAX,
+            outputs_max: u32::MAX,
+            token_numbers_max: 0,
+        };
         assert!(Slots::create(all).is_err());
     }
 }

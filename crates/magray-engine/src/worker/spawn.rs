@@ -198,6 +198,7 @@ fn layout(spec: &WorkerSpec) -> Result<Layout, SpawnError> {
         tokens_max: number(spec.slot_tokens_max)?,
         texts_max: number(spec.slot_texts_max)?,
         outputs_max: number(spec.outputs_max)?,
+        token_numbers_max: number(spec.token_numbers_max)?,
     })
 }
 

@@ -27,6 +27,8 @@ pub struct WorkerSpec {
     pub slot_texts_max: usize,
     /// Numbers in the longest answer of a text, whatever the model.
     pub outputs_max: usize,
+    /// Numbers in the largest answer that has a row for each token; 0: none is asked for.
+    pub token_numbers_max: usize,
     /// What may be taken of the device's memory.
     pub memory_limit_bytes: Option<u64>,
     /// How far it must be confined.
@@ -149,6 +151,7 @@ mod tests {
             slot_tokens_max: 8192,
             slot_texts_max: 64,
             outputs_max: 384,
+            token_numbers_max: 0,
             memory_limit_bytes: Some(1 << 33),
             sandbox: SandboxMode::Require,
             faults: None,

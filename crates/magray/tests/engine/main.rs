@@ -7,7 +7,7 @@ mod residency;
 mod streaming;
 
 use magray_engine::engine::{
-    Allowed, Answer, DeviceState, Engine, EngineError, EngineOptions, Gpus, ModelSource, Options, Work,
+    Allowed, Answer, DeviceState, Engine, EngineError, EngineOptions, Gpus, ModelSource, Options, Output, Work,
 };
 use magray_engine::health::AlertOptions;
 use magray_engine::testing::{FaultPlan, SimulatedGpu};
@@ -77,6 +77,30 @@ fn a_request_is_answered_by_the_gpu_and_says_so() {
     assert_eq!(status.devices[1].schedule.state, DeviceState::InRotation);
     assert!(status.devices[1].pid.is_some() && status.devices[1].memory.is_some_and(|memory| memory.total > 0));
     engine.shut_down();
+}
+
+#[test]
+fn the_rows_of_tokens_come_from_the_gpu_and_are_those_of_the_cpu() {
+    let engine = start(options(1, ""));
+    let texts: Vec<_> = (0..700).map(|seed| text(seed, 1 + seed % 30)).collect();
+    let tokens: usize = texts.iter().map(Vec::len).sum();
+    let asked = |allowed| Work { output: Output::Tokens, allowed, ..Work::from_ids(0, texts.clone()) };
+    let gpu = engine.process(asked(Allowed::Gpu)).unwrap();
+    let cpu = engine.process(asked(Allowed::Cpu)).unwrap();
+    assert_eq!((gpu.device, cpu.device), (DeviceName::Simulated(0), DeviceName::Cpu));
+    assert_eq!((gpu.rows().len(), gpu.dimensions), (tokens, shape().hidden));
+    let worst = gpu.values.iter().zip(&cpu.values).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(gpu.values.len() == cpu.values.len() && worst < 0.02, "{worst}");
+    assert_eq!(engine.process(asked(Allowed::Any)).unwrap().device, DeviceName::Simulated(0));
+}
+
+#[test]
+fn wrong_rows_of_tokens_do_not_leave() {
+    let engine = start(options(1, "wrong@every=1"));
+    let texts = vec![text(1, 9), text(2, 5)];
+    let asked = |allowed| Work { output: Output::Tokens, allowed, ..Work::from_ids(0, texts.clone()) };
+    let (any, cpu) = (engine.process(asked(Allowed::Any)).unwrap(), engine.process(asked(Allowed::Cpu)).unwrap());
+    assert_eq!((any.device, &any.values), (DeviceName::Cpu, &cpu.values));
 }
 
 #[test]

@@ -47,12 +47,12 @@ fn every_token_has_a_vector() {
 }
 
 #[test]
-fn vectors_of_tokens_come_from_the_cpu_also_where_there_is_a_gpu() {
+fn vectors_of_tokens_come_from_the_gpu_where_there_is_one() {
     let server = Setup::on_gpu("").start();
     let text = server.post("/embed", r#"{"inputs":"river"}"#).ok();
     assert_eq!(text.header("x-magray-device"), Some("sim:0"));
     let tokens = server.post("/embed_all", r#"{"inputs":"river"}"#).ok();
-    assert_eq!(tokens.header("x-magray-device"), Some("cpu"));
+    assert_eq!(tokens.header("x-magray-device"), Some("sim:0"));
 }
 
 #[test]

@@ -41,6 +41,7 @@ pub(crate) fn spec() -> WorkerSpec {
         slot_tokens_max: 1024,
         slot_texts_max: 16,
         outputs_max: WIDTH,
+        token_numbers_max: 0,
         memory_limit_bytes: None,
         sandbox: SandboxMode::Auto,
         faults: None,

@@ -31,14 +31,14 @@ fn problem() -> Failure {
 }
 
 fn to_worker() -> Vec<ToWorker<'static>> {
-    let batch = Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, extent: EXTENT };
+    let batch = Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, each_token: true, extent: EXTENT };
     let steps = [(1, 0, 0), (u64::MAX, 7, 3)];
     let steps = steps.map(|(sequence, from, new_tokens_max)| TurnStep { sequence, from, new_tokens_max });
     vec![
         ToWorker::Open(b"{}"),
         ToWorker::Survey(b"[]"),
         ToWorker::Attempt(b""),
-        ToWorker::Memory(Layout { slots: 1, tokens_max: 2, texts_max: 3, outputs_max: 4 }),
+        ToWorker::Memory(Layout { slots: 1, tokens_max: 2, texts_max: 3, outputs_max: 4, token_numbers_max: 9 }),
         ToWorker::Batch(batch),
         ToWorker::Turn { batch, steps: steps.to_vec() },
         ToWorker::Free { sequence: u64::MAX },
@@ -118,7 +118,8 @@ fn a_message_cut_short_or_too_long_is_an_error() {
 
 #[test]
 fn the_message_of_a_batch_needs_no_new_memory() {
-    let batch = ToWorker::Batch(Batch { batch: u64::MAX, slot: u32::MAX, model: 2, skip: 3, extent: EXTENT });
+    let batch =
+        ToWorker::Batch(Batch { batch: u64::MAX, slot: u32::MAX, model: 2, skip: 3, each_token: true, extent: EXTENT });
     let mut bytes = Vec::with_capacity(64);
     let memory = bytes.as_ptr();
     encode(&batch, &mut bytes);

@@ -13,7 +13,7 @@ use crate::server::{
     writing::Json,
 };
 
-/// Turns texts into the vectors of their tokens, special ones included. It is computed on the CPU.
+/// Turns texts into the vectors of their tokens, special ones included.
 #[utoipa::path(
     post, path = "",
     request_body = EmbedAllRequest<'_>,

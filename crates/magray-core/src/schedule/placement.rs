@@ -22,7 +22,7 @@ const TRIAL_GROWTH: u64 = 4;
 const RECHECK_LEAST: Duration = Duration::from_millis(1);
 /// The part of a slice up to which a batch of short requests is filled with texts of one that is longer than a batch: all
 /// of them are answered when the batch ends.
-const MIXED_PART: f64 = 0.5;
+const MIXED_PART: f64 = 0.75;
 
 /// A batch to be formed and started.
 #[derive(Clone, Copy, Debug)]

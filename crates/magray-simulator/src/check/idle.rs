@@ -75,7 +75,7 @@ impl Idle {
         };
         // What failed before, or may go elsewhere, has its turn for other reasons.
         let is_plain = |entry: &Entry| entry.is_untouched() && self.is_only_choice(entry, at);
-        if ledger.live().filter(is_alike).any(|entry| !is_plain(entry)) {
+        if !is_plain(leader) || ledger.live().filter(is_alike).any(|entry| !is_plain(entry)) {
             return Ok(());
         }
         let is_there = |id: RequestId| steps.iter().any(|step| step.request == id);

@@ -152,12 +152,13 @@ impl Computed {
         self,
         write: impl FnOnce(&Answer) -> Json + Send + 'static,
     ) -> Result<Response, Problem> {
-        if self.answer.values.len() <= INLINE_NUMBERS_MAX && write_budget::has_time() {
+        let is_long = self.answer.values.len() > INLINE_NUMBERS_MAX;
+        if !is_long && write_budget::has_time() {
             let json = write_budget::timed(|| write(&self.answer));
             return Ok(self.with_headers(json.into_response()));
         }
-        // The semaphore is never closed.
-        let _permit = Arc::clone(&self.writers).acquire_owned().await.ok();
+        // Short ones do not wait for the long ones of others. The semaphore is never closed.
+        let _permit = if is_long { Arc::clone(&self.writers).acquire_owned().await.ok() } else { None };
         let writing = tokio::task::spawn_blocking(move || (write(&self.answer), self));
         let failed = |_| Problem::new(Kind::Internal, "writing the answer failed: report it as a defect");
         let (json, computed) = writing.await.map_err(failed)?;

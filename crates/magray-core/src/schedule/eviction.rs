@@ -113,10 +113,10 @@ fn evictable(
         return Err(Some(stays_until));
     }
     // Otherwise models in turn could evict each other before any of them has computed.
-    if is_equal && !has_computed && is_only_here(of, id, model) && !is_at_once {
+    let is_busy = of.devices.is_in_use(id, model);
+    if is_equal && !has_computed && (is_busy || is_only_here(of, id, model)) && !is_at_once {
         return Err(None);
     }
-    let is_busy = of.devices.is_in_use(id, model);
     let old_at = newcomer.since + of.cx.aging().age_max;
     if is_busy && is_equal && (!newcomer.is_awaited || old_at > of.cx.now) {
         return Err(newcomer.is_awaited.then_some(old_at));

@@ -32,7 +32,9 @@ impl Machine {
         device.finished(&batch, compute, guessed, self.cx.now);
         let watch = self.cx.speed_watch(device.meter());
         tell_speed(id, device.compare(&batch, compute, &watch, self.cx.now), actions);
-        self.batch_left(id, batch.group.model, true);
+        // A part of a prompt is lost with the weights: it is no progress.
+        let has_progressed = !batch.is_turn() || outcomes.iter().any(|outcome| *outcome != Outcome::Tokens(0));
+        self.batch_left(id, batch.group.model, has_progressed);
         self.answer((id, batch), outcomes, actions);
     }
 

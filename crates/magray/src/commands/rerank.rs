@@ -5,7 +5,7 @@ use std::{ffi::OsString, io::IsTerminal, path::PathBuf};
 
 use clap::Args;
 use magray_engine::engine::RankingWork;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Context;
@@ -209,18 +209,23 @@ fn server_scores(remote: &Remote, args: &RerankArgs, texts: &[Text], context: &C
     Ok(all.ok_or_else(|| remote.unexpected("a document has no score"))?)
 }
 
+#[derive(Serialize)]
+struct Line<'a> {
+    index: u64,
+    score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a serde_json::Value>,
+    text: &'a str,
+}
+
 fn print(best: &[Scored], as_json: bool) -> Result<(), Failure> {
     let mut out = Destination::open(None)?;
     let is_terminal = out.is_terminal();
     for Scored { score, index, text } in best {
         let line = match as_json {
             true => {
-                let mut line = json!({ "index": index, "score": score });
-                if let Some(id) = &text.id {
-                    line["id"] = id.clone();
-                }
-                line["text"] = text.text.as_str().into();
-                line.to_string()
+                let line = Line { index: *index, score: *score, id: text.id.as_ref(), text: &text.text };
+                serde_json::to_string(&line).unwrap_or_else(|error| unreachable!("plain fields: {error}"))
             }
             // Control characters of a text could steer a terminal.
             false if is_terminal => format!("{score:.4}  {}", output::safe(&text.text)),

@@ -39,6 +39,9 @@ fn vectors_are_compared_where_the_model_embeds() {
     assert_eq!((&found[0]["index"], &found[0]["id"], &found[0]["text"]), (&1.into(), &"b".into(), &"river".into()));
     assert_eq!((&found[1]["index"], &found[1]["id"]), (&2.into(), &Value::Null));
     assert!((found[0]["score"].as_f64().unwrap() - 1.0).abs() < 1e-5);
+    // As a server writes it: no digits that only an f64 has.
+    let digits = answer.stdout.split(|character: char| !character.is_ascii_digit()).map(str::len).max();
+    assert!(digits <= Some(9), "{}", answer.stdout);
     assert!(answer.stderr.starts_with("warning: skipped: documents.jsonl, line 3: not JSON"), "{}", answer.stderr);
     let piped = home.with_model(&["rerank", "river"]).stdin("stone\nriver\n").run().success();
     assert!(piped.stdout.starts_with("1.0000  river\n"), "{}", piped.stdout);

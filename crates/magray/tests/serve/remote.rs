@@ -31,6 +31,19 @@ fn a_command_gets_the_same_from_a_server_as_from_its_own_engine() {
 }
 
 #[test]
+fn an_alias_of_the_command_line_names_a_model() {
+    let server = Setup::all_kinds().arg("--alias").arg("small=bert").arg("--alias=judge=xlm-roberta-classify").start();
+    let embedded = server.post("/v1/embeddings", r#"{"input": "river", "model": "small"}"#).ok().json();
+    assert_eq!(embedded["model"], "bert");
+    server.post("/rerank", r#"{"query": "river", "texts": ["stone"], "model": "judge"}"#).ok();
+    let url = format!("http://{}", server.address);
+    assert!(server.beside(&["embed", "-q", "--server", &url, "-m", "small", "river"]).ends_with('\n'));
+    let (code, said) = Setup::embedder().arg("--alias").arg("small=nothing").refused();
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("the alias 'small' means 'nothing', which is no model"), "{said}");
+}
+
+#[test]
 fn a_key_is_taken_from_the_variable() {
     let server = Setup::embedder().env("MAGRAY_API_KEYS", "secret").start();
     let url = format!("http://{}", server.address);

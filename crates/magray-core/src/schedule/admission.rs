@@ -132,7 +132,7 @@ impl Admission {
         let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
         let requests_max = room_for(limits.requests_max as u64, own.requests as u64, 1).div_ceil(part);
         let requests = (jobs.len() as u64 + 1).saturating_sub(requests_max);
-        // Some of the requests must end, of which each has so many tokens.
+        // Some of the requests must end first, each of the mean size.
         let by_requests = requests.saturating_mul((jobs.tokens() / (jobs.len() as u64).max(1)).max(1));
         let others = jobs.tokens().saturating_add(coming.1);
         let tokens_max = room_for(limits.tokens_max, own.tokens, tokens);
@@ -150,7 +150,7 @@ impl Admission {
     }
 }
 
-/// What a caller may use of a bound who holds `own` of it and wants so much more: all of it where it is little.
+/// The part of a bound for a caller that holds `own` of it and wants `more`: all of it where that is little.
 fn room_for(most: u64, own: u64, more: u64) -> u64 {
     let is_large = most >= LARGE_PART && own > 0 && own.saturating_add(more) > most / LARGE_PART;
     if is_large { most - most / SPARED_PART } else { most }
@@ -200,12 +200,12 @@ fn devices_for(of: Outlook<'_>, allowed: Allowed) -> DeviceSet {
     of.devices.allowed(if is_misled { Allowed::Any } else { allowed })
 }
 
-/// When there should be room for which so many tokens must be computed first.
+/// When there should be room for a request that must wait until this many tokens are computed.
 fn retry_after(of: Outlook<'_>, may: DeviceSet, tokens: u64) -> Duration {
     time_for(of, may, tokens).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
 }
 
-/// How long these devices take for so many tokens, by the speed measured lately.
+/// How long these devices take for this many tokens, by the speed measured lately.
 fn time_for(of: Outlook<'_>, may: DeviceSet, tokens: u64) -> Option<Duration> {
     let in_rotation = may.iter().map(|id| of.devices.get(id)).filter(|device| device.health().is_in_rotation());
     let tokens_per_us: f64 = in_rotation.filter_map(|device| device.tokens_per_us()).sum();

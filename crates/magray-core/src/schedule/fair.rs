@@ -58,7 +58,7 @@ impl Shares {
         self.changes
     }
 
-    /// A caller begins to wait in a class that has reached so much; where it stands there. One that was served a moment
+    /// A caller begins to wait in a class that has reached this tag; where it stands there. One that was served a moment
     /// ago stands behind those that were not, but no further than by its last batch.
     fn enter(&mut self, caller: CallerId, reached: u64) -> u64 {
         let share = self.callers.entry(caller).or_default();
@@ -75,7 +75,7 @@ impl Shares {
         self.forget();
     }
 
-    /// A caller got so many tokens. Whether it waits in other classes, too.
+    /// A caller got tokens. Returns whether it waits in other classes, too.
     fn charge(&mut self, caller: CallerId, tokens: u64, tag: u64) -> bool {
         let batch = self.batch;
         let Some(share) = self.callers.get_mut(&caller) else { return false };
@@ -125,7 +125,7 @@ struct Flow {
 }
 
 impl Class {
-    /// The place of a request of so many tokens among those of its caller: where it would end if each had an equal part.
+    /// The place of a request of this many tokens among those of its caller: where it would end if each had an equal part.
     pub(super) fn turn(&self, caller: CallerId, tokens: u64) -> u64 {
         let reached = self.flows.get(&caller).map_or(0, |flow| flow.turn);
         reached.saturating_add(tokens.saturating_mul(TURN_PARTS))
@@ -168,7 +168,7 @@ impl Class {
         Some(run)
     }
 
-    /// Takes a run, or so many tokens of it where the rest waits on. Whether its caller waits in other classes, too.
+    /// Takes a run, or a part of it whose rest waits on. Returns whether its caller waits in other classes, too.
     pub(super) fn take(&mut self, caller: CallerId, position: Position, part: Part, shares: &mut Shares) -> bool {
         let active = self.flows.len() as u64;
         let Some(flow) = self.flows.get_mut(&caller) else { return false };

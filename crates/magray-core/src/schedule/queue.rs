@@ -41,7 +41,7 @@ pub(super) struct BucketKey {
 pub(super) struct Ticket {
     pub(super) bucket: BucketKey,
     pub(super) priority: Priority,
-    /// Who waits for it; of those that go on, no one in particular.
+    /// Who waits for it; the default caller for sequences that go on.
     pub(super) caller: CallerId,
     pub(super) position: Position,
 }
@@ -127,7 +127,7 @@ impl Queue {
         }
     }
 
-    /// The place of a request of so many tokens among those of its caller.
+    /// The place of a request of this many tokens among those of its caller.
     pub(super) fn turn(&self, ticket: &Ticket, tokens: u64) -> u64 {
         let known = self.buckets.get(&ticket.bucket).map(|bucket| &bucket.classes[rank_of(ticket.priority)]);
         known.unwrap_or(&Class::default()).turn(ticket.caller, tokens)

@@ -184,7 +184,7 @@ impl Requests {
         // One that goes on has waited since its last step.
         let (since, arrived) = if phase.device().is_some() { (cx.now, cx.now) } else { (Moment::START, job.arrived) };
         let position = Position { since, turn: 0, arrival: job.arrival, first: numbers.start };
-        // Sequences of many steps are in the order of their waiting, whoever waits for them.
+        // Sequences of many steps are in the order of their waiting, not of their callers.
         let caller = if phase.is_turn() { CallerId::default() } else { cx.caller(job.caller, id) };
         let mut ticket = Ticket { bucket, priority: job.priority, caller, position };
         let tokens = if phase.is_turn() { ahead } else { job.tokens_of(numbers.clone()) };

@@ -35,7 +35,7 @@ ways! {
     ShareByRequest,
     /// What a caller has had counts for nothing.
     ForgetServed,
-    /// Batches take as long as is efficient, whoever waits.
+    /// Batches take as long as is efficient, also while others wait.
     OverlongBatch,
     /// Requests wait however long it takes.
     IgnoreWait,

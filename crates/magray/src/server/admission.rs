@@ -130,7 +130,7 @@ impl Admission {
         }
     }
 
-    /// When so many of the bytes that are held should be free: they become so as the queue is computed.
+    /// When this many of the held bytes should be free: they are freed as the queue is computed.
     fn time_to_free(&self, bytes: u64, held: u64) -> Duration {
         let backlog_ms = self.backlog_ms.load(Ordering::Relaxed);
         let part_ms = u128::from(backlog_ms) * u128::from(bytes.min(held)) / u128::from(held.max(1));

@@ -49,7 +49,7 @@ pub(crate) struct ResidencyArgs {
     #[arg(long, value_name = "MB", requires = "random", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(super) limit_mb: Option<u64>,
     /// Seconds after which the worker of a GPU without models ends; a copy of 16 GB to host memory takes 4 of them
-    #[arg(long, value_name = "S", default_value_t = 8.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = seconds)]
     worker_kept: f64,
     /// Repeats the rounds of --random
     #[arg(long, value_name = "N", default_value_t = 1)]

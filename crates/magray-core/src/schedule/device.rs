@@ -322,11 +322,11 @@ impl Device {
         (self.speed.us > 0.0).then(|| self.speed.tokens / self.speed.us * self.health.weight())
     }
 
-    /// Tokens that it takes this long to compute, by the speed measured lately. At least this many that the next batch is
-    /// a good one: a GPU that got single texts so far looks slow, and is not.
+    /// Tokens that it takes this long to compute, by the speed measured lately; without a speed there is no such bound. At least
+    /// this many that the next batch is a good one: a GPU that got single texts so far looks slow, and is not.
     pub(super) fn tokens_within(&self, time: Duration) -> u64 {
         let batch = self.batch_tokens_max();
-        let Some(speed) = self.tokens_per_us() else { return batch };
+        let Some(speed) = self.tokens_per_us() else { return u64::MAX };
         let least = if self.spec.kind == DeviceKind::Gpu { batch } else { batch.div_ceil(CPU_LEAST_PART) };
         as_count(speed * micros(time)).max(least)
     }

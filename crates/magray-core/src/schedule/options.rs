@@ -188,7 +188,7 @@ pub struct Slices {
 
 impl Default for Slices {
     fn default() -> Self {
-        Self { cpu: Duration::from_millis(20), gpu: Duration::from_micros(1500) }
+        Self { cpu: Duration::from_millis(20), gpu: Duration::from_millis(1) }
     }
 }
 

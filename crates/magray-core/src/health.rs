@@ -1,9 +1,8 @@
 //! Judges a device by its telemetry: what it may be trusted with, and what rules it out.
 //! Reads no hardware and no clock: samples and the time are told.
 
-use crate::schedule::{Condition, Fault, Moment};
+use crate::schedule::{Condition, Fault, MemoryUse, Moment};
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::Duration;
 
 /// How a GPU was at one moment. What the machine does not tell is left out, and rules nothing out.
@@ -106,8 +105,6 @@ pub struct HealthRules {
     pub quiet: Duration,
     /// An overheated device comes back this far below its limit.
     pub cool_by_celsius: u32,
-    /// The part of the memory from which on it counts as nearly full.
-    pub memory_full_share: f64,
 }
 
 impl Default for HealthRules {
@@ -119,7 +116,6 @@ impl Default for HealthRules {
             weight_least: 0.1,
             quiet: Duration::from_secs(10),
             cool_by_celsius: 5,
-            memory_full_share: 0.95,
         }
     }
 }
@@ -275,47 +271,20 @@ impl SlowWindow {
     }
 }
 
-/// Something in a sample that people should hear of and that changes nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remark {
-    /// Little memory is left; an allocation that fails is dealt with where it fails.
-    MemoryNearlyFull {
-        /// In use.
-        used_bytes: u64,
-        /// All.
-        total_bytes: u64,
-    },
-    /// The driver reported an error number that does not rule the device out.
-    Xid(u32),
-}
-
 impl HealthSample {
-    /// What there is to remark on.
-    pub fn remarks(&self, rules: &HealthRules) -> Vec<Remark> {
-        let harmless = self.xids.iter().copied().filter(|xid| XidKind::of(*xid) != XidKind::Hardware);
-        let mut remarks: Vec<Remark> = harmless.map(Remark::Xid).collect();
-        if let (Some(used_bytes), Some(total_bytes)) = (self.memory_used_bytes, self.memory_total_bytes)
-            && used_bytes as f64 > total_bytes as f64 * rules.memory_full_share
-        {
-            remarks.push(Remark::MemoryNearlyFull { used_bytes, total_bytes });
-        }
-        remarks
+    /// How full its memory is, if that is told.
+    pub fn memory_use(&self) -> Option<MemoryUse> {
+        Some(MemoryUse { used: self.memory_used_bytes?, total: self.memory_total_bytes? })
     }
-}
 
-impl fmt::Display for Remark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MIB: u64 = 1 << 20;
-        match self {
-            Self::MemoryNearlyFull { used_bytes, total_bytes } => {
-                write!(f, "memory is nearly full: {} of {} MiB are in use", used_bytes / MIB, total_bytes / MIB)
-            }
-            Self::Xid(xid) => match XidKind::of(*xid) {
-                XidKind::Application => write!(f, "the driver reported Xid {xid}: a program's fault, not the GPU's"),
-                XidKind::Warning => write!(f, "the driver reported Xid {xid}: a memory error that it has contained"),
-                XidKind::Hardware | XidKind::Unknown => write!(f, "the driver reported Xid {xid}"),
-            },
-        }
+    /// Errors that people should hear of and that change nothing, in words.
+    pub fn remarks(&self) -> impl Iterator<Item = String> {
+        self.xids.iter().filter_map(|xid| match XidKind::of(*xid) {
+            XidKind::Hardware => None,
+            XidKind::Application => Some(format!("the driver reported Xid {xid}: a program's fault, not the GPU's")),
+            XidKind::Warning => Some(format!("the driver reported Xid {xid}: a memory error that it has contained")),
+            XidKind::Unknown => Some(format!("the driver reported Xid {xid}")),
+        })
     }
 }
 

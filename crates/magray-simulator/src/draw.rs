@@ -66,7 +66,11 @@ impl Scenario {
             idle_tail: if chance.is(0.7) { Duration::ZERO } else { span.mul_f64(chance.unit()) },
         };
         let scenario = scenario.with_generation(seed, span).with_memory(seed, trouble_span);
-        scenario.with_changing_models(seed, trouble_span).with_callers(seed, span).with_slowness(seed, span)
+        scenario
+            .with_changing_models(seed, trouble_span)
+            .with_callers(seed, span)
+            .with_full_memory(seed, trouble_span)
+            .with_slowness(seed, span)
     }
 
     /// In most worlds several callers share the devices, in some of them batches are short. A chance of its own decides, as
@@ -84,6 +88,24 @@ impl Scenario {
         }
         for device in &mut self.devices {
             device.spec.batch_tokens_least = chance.whole(1, 512) as u32;
+        }
+        self
+    }
+
+    /// In some worlds the memory of devices is nearly full for a while. A chance of its own decides, as below.
+    fn with_full_memory(mut self, seed: u64, span: Duration) -> Self {
+        const OWN: u64 = 0x4655_4c4c;
+        let mut chance = Chance::new(seed ^ OWN);
+        if !chance.is(0.1) {
+            return self;
+        }
+        let gpus = self.devices.iter().enumerate().filter(|(_, device)| device.spec.location == Location::Worker);
+        for device in gpus.map(|(at, _)| DeviceId(at as u16)) {
+            for sample in 0..60 {
+                let used = if sample < 45 { chance.whole(900, 1000) } else { 500 };
+                let at = Moment::START + span.mul_f64(f64::from(sample) / 60.0);
+                self.interventions.push((at, Intervention::MemoryUse(device, used)));
+            }
         }
         self
     }

@@ -94,6 +94,8 @@ pub(crate) enum Intervention {
     RemoveModel(ModelId),
     /// Other processes take or free memory of a device: this much is left.
     Memory(DeviceId, u64),
+    /// Telemetry says that this many thousandths of a device's memory are in use.
+    MemoryUse(DeviceId, u64),
     /// A collection wants this many more bytes of a device for its vectors; 0: it is dropped.
     Vectors(DeviceId, CollectionId, u64),
 }

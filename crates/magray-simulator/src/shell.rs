@@ -8,7 +8,7 @@ use crate::worker::{ActiveFaults, Job, JobOutcome, Phase, Work};
 use crate::world::{Due, World};
 use magray_core::ledger::CollectionId;
 use magray_core::schedule::{
-    BatchId, Condition, DeviceId, Ending, Event, Failure, Fault, Location, ModelId, RequestId,
+    BatchId, Condition, DeviceId, Ending, Event, Failure, Fault, Location, MemoryUse, ModelId, RequestId,
 };
 use std::time::Duration;
 
@@ -87,6 +87,9 @@ impl World {
                     self.report_memory(usize::from(device.0));
                 }
                 Ok(())
+            }
+            Due::Intervene(Intervention::MemoryUse(device, used)) => {
+                self.tell(Event::MemoryUse { device, memory: MemoryUse { used, total: 1000 } })
             }
             Due::Intervene(Intervention::Vectors(device, collection, bytes)) => {
                 self.want_vectors(device, collection, bytes)

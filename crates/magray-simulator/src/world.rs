@@ -181,7 +181,7 @@ impl World {
             self.advance()?;
         }
         self.measured.ended = self.now;
-        self.checks.speeds.end()?;
+        self.checks.speeds.end(&self.view)?;
         self.wind_down()?;
         self.measured.busy = self.executors.iter().map(|executor| executor.busy).collect();
         Ok(())
@@ -279,7 +279,8 @@ impl World {
 
     fn step(&mut self, event: Event) -> Vec<Action> {
         self.trail.event(self.now, &event);
-        let is_idle = matches!(event, Event::Tick | Event::Heartbeat { .. } | Event::Memory { .. });
+        let is_idle =
+            matches!(event, Event::Tick | Event::Heartbeat { .. } | Event::Memory { .. } | Event::MemoryUse { .. });
         let mut actions = Vec::new();
         self.machine.step(event, self.now, &mut actions);
         self.measured.steps += 1;

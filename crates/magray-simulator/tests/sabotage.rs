@@ -7,7 +7,7 @@ use magray_simulator::{Rule, try_sabotaged, try_seed};
 const SEEDS: u64 = 4_000;
 
 /// What to break, and the rule that must notice.
-const CASES: [(Sabotage, Rule); 54] = [
+const CASES: [(Sabotage, Rule); 55] = [
     (Sabotage::ForgetReplay, Rule::AllAnswered),
     (Sabotage::AnswerTwice, Rule::AnsweredOnce),
     (Sabotage::AnswerCancelled, Rule::AnsweredOnce),
@@ -60,6 +60,7 @@ const CASES: [(Sabotage, Rule); 54] = [
     (Sabotage::OverlongTurn, Rule::TurnTime),
     (Sabotage::IgnoreReader, Rule::SlowReader),
     (Sabotage::NeverResume, Rule::AllAnswered),
+    (Sabotage::NeverRoomy, Rule::Roomy),
     (Sabotage::IgnoreSlow, Rule::Speeds),
     (Sabotage::NeverRegain, Rule::Speeds),
 ];

@@ -1,6 +1,6 @@
 //! What the machine wants done. Its driver does exactly this, and reports what came of it as events.
 
-use super::{BatchId, DeviceId, Fault, ModelId, RequestId, SpeedFigures, Step};
+use super::{BatchId, DeviceId, Fault, MemoryStep, MemoryUse, ModelId, RequestId, SpeedFigures, Step};
 use crate::ledger::CollectionId;
 use std::fmt;
 use std::time::Duration;
@@ -296,6 +296,15 @@ pub enum Notice {
     Slowed(SpeedFigures),
     /// It is at its speed again, and has its full weight.
     Regained(SpeedFigures),
+    /// Its memory is so full, or so empty again, that the next step is taken.
+    Memory {
+        /// Which.
+        step: MemoryStep,
+        /// Whether it is one more, or one less.
+        is_rising: bool,
+        /// How full it is.
+        memory: MemoryUse,
+    },
     /// It was slow and nothing could be measured since: it gets its full weight to be measured again.
     Untested,
 }

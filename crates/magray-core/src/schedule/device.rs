@@ -4,11 +4,12 @@
 use super::cost::{Cost, CostModel, Sample, as_count, as_f64};
 use super::device_memory::DeviceMemory;
 use super::health::{FIRST_BATCH_GRACE, Health, Vitals};
+use super::memory_step::MemoryWatch;
 use super::phase::Reach;
 use super::queue::Load;
 use super::speed::{Company, Computed, Learnt, SpeedChange, SpeedMeter};
 use super::{BatchId, DeviceId, DeviceKind, DeviceSpec, DeviceView, Fallback};
-use super::{Group, ModelId, Moment, Recovery, Span, SpeedWatch, Step};
+use super::{Group, MemoryStep, MemoryUse, ModelId, Moment, Recovery, Span, SpeedWatch, Step};
 use crate::moment::{from_micros, micros};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -21,6 +22,8 @@ const ARRIVAL_GRACE: Duration = Duration::from_secs(1);
 const ARRIVAL_GRACE_TIMES: u32 = 2;
 /// Good batches after which the cap that followed a full memory is doubled.
 const GOOD_BATCHES: u32 = 8;
+/// Batches of a device whose memory is nearly full have at most this part of the usual tokens.
+const REDUCED_PART: u32 = 4;
 /// Groups whose costs are remembered. Beyond that, one is forgotten: its next batch measures it anew.
 const GROUPS_MAX: usize = 1024;
 /// How much of the measured speed is kept with each further batch. Long batches say more than short ones.
@@ -84,6 +87,7 @@ pub(super) struct Device {
     costs: BTreeMap<Group, CostModel>,
     speed: Speed,
     meter: SpeedMeter,
+    memory_watch: MemoryWatch,
 }
 
 /// Tokens lately computed, and the time they took.
@@ -108,6 +112,7 @@ impl Device {
             costs: BTreeMap::new(),
             speed: Speed::default(),
             meter: SpeedMeter::default(),
+            memory_watch: MemoryWatch::default(),
         }
     }
 
@@ -125,7 +130,21 @@ impl Device {
 
     /// The part of its speed that it is trusted with.
     pub(super) fn weight(&self) -> f64 {
-        self.health.weight() * self.meter.weight()
+        self.trust() * self.meter.weight()
+    }
+
+    /// The part of its measured speed that it is trusted with.
+    pub(super) fn trust(&self) -> f64 {
+        self.health.weight() * self.memory_step().weight()
+    }
+
+    pub(super) fn memory_step(&self) -> MemoryStep {
+        self.memory_watch.step()
+    }
+
+    /// How full its memory is. Returns the next step, if one is taken.
+    pub(super) fn note_memory(&mut self, memory: MemoryUse) -> Option<MemoryStep> {
+        self.memory_watch.note(memory)
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -230,7 +249,8 @@ impl Device {
     }
 
     pub(super) fn batch_tokens_max(&self) -> u64 {
-        let fixed = u64::from(self.spec.batch_tokens_max.max(1));
+        let part = if self.memory_step() >= MemoryStep::Reduced { REDUCED_PART } else { 1 };
+        let fixed = u64::from((self.spec.batch_tokens_max / part).max(1));
         self.cap.map_or(fixed, |cap| cap.min(fixed))
     }
 
@@ -352,6 +372,7 @@ impl Device {
             is_ending: is_about_to || self.health.is_worker_resting(),
             weight: self.weight(),
             speed: self.meter.lately(),
+            memory_step: self.memory_step(),
             batches: self.running.len(),
             memory_capacity: memory.ledger().capacity(),
             accounts: memory.ledger().accounts().collect(),

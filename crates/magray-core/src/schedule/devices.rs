@@ -6,7 +6,9 @@ use super::device::{Device, Running};
 use super::device_set::{DEVICES_MAX, DeviceSet};
 use super::health::Health;
 use super::queue::Load;
-use super::{Allowed, BatchId, DeviceId, DeviceKind, DeviceSpec, Group, Location, ModelId, Moment, Recovery};
+use super::{
+    Allowed, BatchId, DeviceId, DeviceKind, DeviceSpec, Group, Location, MemoryStep, ModelId, Moment, Recovery,
+};
 
 /// A device tries a group with no more than this: a guess that is far off costs little.
 pub(super) const TRIAL: Load = Load { tokens: 512, texts: 8 };
@@ -71,6 +73,12 @@ impl Devices {
         self.all().iter().filter(|&id| self.health(id).is_in_rotation()).collect()
     }
 
+    /// Those that are used only where no other may be: their memory is full.
+    pub(super) fn full(&self) -> DeviceSet {
+        let is_full = |&id: &DeviceId| self.get(id).memory_step() == MemoryStep::Avoided;
+        self.in_workers.iter().filter(is_full).collect()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter()
     }
@@ -130,7 +138,7 @@ impl Devices {
         // What was measured was measured at the speed that it has.
         let guessed = || self.guessed_cost(id, group).scaled(1.0 / own.meter().weight());
         let cost = own.measured_cost(group).unwrap_or_else(guessed);
-        cost.scaled(1.0 / own.health().weight())
+        cost.scaled(1.0 / own.trust())
     }
 
     pub(super) fn guessed_cost(&self, id: DeviceId, group: Group) -> Cost {

@@ -133,6 +133,13 @@ pub enum Event {
         /// What it has measured.
         report: MemoryReport,
     },
+    /// How full the memory of a whole device is, by its telemetry.
+    MemoryUse {
+        /// Whose.
+        device: DeviceId,
+        /// How full.
+        memory: MemoryUse,
+    },
     /// A collection wants memory of a device for its vectors. Answered by [`super::Action::GrantVectors`] or
     /// [`super::Action::RefuseVectors`].
     VectorsAsked {
@@ -282,6 +289,23 @@ pub enum Ending {
     NotStarted,
     /// Its device is not there.
     Lost,
+}
+
+/// Memory of a device that all processes use, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemoryUse {
+    /// In use.
+    pub used: u64,
+    /// All; 0 where that is not known.
+    pub total: u64,
+}
+
+impl MemoryUse {
+    /// The part in use, if it is known.
+    #[expect(clippy::cast_precision_loss, reason = "bytes of a memory are far below what f64 holds exactly")]
+    pub fn share(self) -> Option<f64> {
+        (self.total > 0).then(|| self.used as f64 / self.total as f64)
+    }
 }
 
 /// What telemetry says of a device.

@@ -306,6 +306,11 @@ impl Loading<'_> {
     /// ready, then.
     fn is_gpu_sooner(&self, bucket: BucketKey, cpu: DeviceId) -> Option<Moment> {
         let now = self.cx.now;
+        let model = self.residency.model(bucket.group.model);
+        let near = bucket.reach.may.and(model.present.union(model.coming));
+        if !near.is_empty() && near.without(self.devices.full()).is_empty() {
+            return None;
+        }
         let load = self.requests.queue().load(bucket)?;
         let ready_us = self.devices.remaining_us(now);
         let gpu_us = first_finish_us(self.of(), bucket, load, &ready_us)?;

@@ -22,6 +22,7 @@ mod largest_refused;
 mod load_time;
 mod loading;
 mod machine;
+mod memory_step;
 mod options;
 mod outlook;
 mod phase;
@@ -42,8 +43,9 @@ mod view;
 pub use crate::ledger::ModelId;
 pub use crate::moment::Moment;
 pub use action::{Action, Change, Fallback, KillCause, Notice, Refused, Report};
-pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, Request, ResidencyRequest, Sketch};
+pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, MemoryUse, Request, ResidencyRequest, Sketch};
 pub use machine::Machine;
+pub use memory_step::MemoryStep;
 pub use options::{
     Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelPlan, Options, Placement, Recovery,
     Sizing, Slices, SpeedWatch,

@@ -94,8 +94,10 @@ impl<'a> Outlook<'a> {
     pub(super) fn fallback_to(&self, device: DeviceId, model: ModelId) -> Option<Option<Fallback>> {
         let in_workers = self.devices.in_workers();
         let first_gpu = in_workers.iter().next().filter(|_| !in_workers.contains(device))?;
-        if !self.model(model).present.and(in_workers).is_empty() {
-            return Some(None);
+        let present = self.model(model).present.and(in_workers);
+        if !present.is_empty() {
+            let are_full = present.without(self.devices.full()).is_empty();
+            return Some(are_full.then_some(Fallback::OutOfMemory));
         }
         let without_weights = in_workers.iter().find_map(|gpu| self.weights_reason(gpu, model));
         Some(Some(without_weights.unwrap_or_else(|| self.devices.health(first_gpu).fallback())))

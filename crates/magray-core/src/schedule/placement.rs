@@ -151,6 +151,8 @@ fn candidates(of: Outlook<'_>, bucket: BucketKey) -> DeviceSet {
     };
     let preferred = may.without(bucket.reach.rather_not);
     let devices = if preferred.is_empty() { may } else { preferred };
+    let roomy = devices.without(of.devices.full());
+    let devices = if roomy.and(model.present).is_empty() { devices } else { roomy };
     // A guess says nothing of when a batch ends: nothing waits for a device that is being tried.
     let is_aged = of.is_aged(bucket);
     let is_known = |&device: &DeviceId| {

@@ -127,6 +127,8 @@ ways! {
     IgnoreReader,
     /// A sequence that paused is not resumed.
     NeverResume,
+    /// A device whose memory has room again is still avoided.
+    NeverRoomy,
     /// A device that became slow keeps its full weight.
     IgnoreSlow,
     /// A device that was slow never gets its full weight back.

@@ -1,7 +1,7 @@
 //! What the machine tells of itself to people and metrics.
 //! Numbers of one moment: nothing here decides anything.
 
-use super::{DeviceKind, Fallback, Location, ModelPlan};
+use super::{DeviceKind, Fallback, Location, MemoryStep, ModelPlan};
 use crate::ledger::Owner;
 use std::time::Duration;
 
@@ -88,6 +88,8 @@ pub struct DeviceView {
     /// How fast it was lately, as a part of its own best steady speed with batches of the same size; `None` where nothing
     /// could be compared.
     pub speed: Option<f64>,
+    /// What is done because its memory is nearly full.
+    pub memory_step: MemoryStep,
     /// Batches that it has now.
     pub batches: usize,
     /// Bytes of its memory that may be used.

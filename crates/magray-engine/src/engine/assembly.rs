@@ -320,6 +320,9 @@ fn watch(options: &EngineOptions, gpus: &[Gpu], assembly: &Assembly) -> Result<O
         let Some(dispatcher) = dispatcher.upgrade() else { return };
         gpu_reports.note(gpu, sample);
         dispatcher.judged(device_of_gpu(gpu), condition);
+        if let Some(memory) = sample.memory_use() {
+            dispatcher.memory_use(device_of_gpu(gpu), memory);
+        }
         for gpu in gpu_reports.returned_to_service() {
             dispatcher.reset(device_of_gpu(gpu));
         }

@@ -148,15 +148,13 @@ impl Alerts {
         Self { gate, messages: Some(messages), closing: Some(closing), ended }
     }
 
-    /// Tells of a change, unless the same was told a moment ago. A device that is still out when that moment is over is
+    /// Logs a change, and sends it unless the same was sent a moment ago. A device that is still out when that moment is over is
     /// told of then; one that is back after people heard that it left is always told of.
     pub fn tell(&self, alert: Alert) {
+        alert.log();
         let admitted = lock(&self.gate).admit(alert, Instant::now());
         let message = match admitted {
-            gate::Admitted::Now(alert) => {
-                alert.log();
-                Message::Post(alert)
-            }
+            gate::Admitted::Now(alert) => Message::Post(alert),
             gate::Admitted::Later => Message::Held,
             gate::Admitted::Never => return,
         };
@@ -212,10 +210,7 @@ impl Sending {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let due = lock(&self.gate).take_due(Instant::now());
-            for alert in due {
-                alert.log();
-                self.post(&alert);
-            }
+            due.iter().for_each(|alert| self.post(alert));
         }
     }
 

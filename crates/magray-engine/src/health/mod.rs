@@ -9,7 +9,7 @@ mod timestamps;
 
 pub use alert::{Alert, AlertOptions, Alerts};
 pub use ledger::{Ledger, LedgerError, Outage};
-pub use magray_core::health::{HealthRules, HealthSample, Judge, Remark, ThrottleReasons, XidKind};
+pub use magray_core::health::{HealthRules, HealthSample, Judge, ThrottleReasons, XidKind};
 pub use monitor::{Monitor, MonitorOptions};
 pub use nvml::NvmlSource;
 pub use timestamps::{host_name, utc, utc_of};

@@ -2,7 +2,7 @@
 //! Never sleeps out its interval when it is to stop, and draws no conclusion of its own.
 
 use super::{HealthSample, HealthSource, Judge};
-use magray_core::health::{HealthRules, Remark};
+use magray_core::health::HealthRules;
 use magray_core::schedule::{Condition, Moment};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -47,8 +47,7 @@ impl Monitor {
         let watching = Watching {
             source,
             interval: options.interval,
-            rules: options.rules,
-            gpus: vec![Watched { judge: Judge::new(options.rules), is_full: false }; options.gpus],
+            judges: vec![Judge::new(options.rules); options.gpus],
             tell,
         };
         let thread = thread::Builder::new().name("gpu-health".to_owned()).spawn(move || watching.run(&stopped))?;
@@ -67,18 +66,10 @@ impl Drop for Monitor {
     }
 }
 
-#[derive(Clone)]
-struct Watched {
-    judge: Judge,
-    /// Whether people were told that its memory is nearly full, and it still is.
-    is_full: bool,
-}
-
 struct Watching<T> {
     source: Box<dyn HealthSource>,
     interval: Duration,
-    rules: HealthRules,
-    gpus: Vec<Watched>,
+    judges: Vec<Judge>,
     tell: T,
 }
 
@@ -87,7 +78,7 @@ impl<T: FnMut(usize, Condition, &HealthSample)> Watching<T> {
         let started = Instant::now();
         loop {
             let began = Instant::now();
-            for gpu in 0..self.gpus.len() {
+            for gpu in 0..self.judges.len() {
                 self.look(gpu, started);
             }
             // What looking took is part of the interval; one that takes longer follows itself at once.
@@ -101,29 +92,11 @@ impl<T: FnMut(usize, Condition, &HealthSample)> Watching<T> {
     fn look(&mut self, gpu: usize, started: Instant) {
         let sample = self.source.sample(gpu);
         let passed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let watched = &mut self.gpus[gpu];
-        let condition = watched.judge.judge(&sample, Moment::from_nanos(passed));
-        watched.remark(gpu, &sample, &self.rules);
-        (self.tell)(gpu, condition, &sample);
-    }
-}
-
-impl Watched {
-    /// Tells what is worth knowing and changes nothing: an Xid each time, full memory when it becomes so.
-    fn remark(&mut self, gpu: usize, sample: &HealthSample, rules: &HealthRules) {
-        let mut is_full = false;
-        for remark in sample.remarks(rules) {
-            match remark {
-                Remark::Xid(_) => tracing::warn!(target: "magray::health", gpu, "{remark}"),
-                Remark::MemoryNearlyFull { .. } => {
-                    is_full = true;
-                    if !self.is_full {
-                        tracing::info!(target: "magray::health", gpu, "{remark}");
-                    }
-                }
-            }
+        let condition = self.judges[gpu].judge(&sample, Moment::from_nanos(passed));
+        for remark in sample.remarks() {
+            tracing::warn!(target: "magray::health", gpu, "{remark}");
         }
-        self.is_full = is_full;
+        (self.tell)(gpu, condition, &sample);
     }
 }
 

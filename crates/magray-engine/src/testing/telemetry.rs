@@ -48,6 +48,10 @@ impl HealthSource for ScriptedTelemetry {
                     let reasons = sample.throttle.unwrap_or_default().0 | ThrottleReasons::THERMAL.0;
                     sample.throttle = Some(ThrottleReasons(reasons));
                 }
+                FaultKind::Full => {
+                    // All but a thousandth.
+                    sample.memory_used_bytes = sample.memory_total_bytes.map(|total| total - total / 1000);
+                }
                 FaultKind::Xid(xid) if !told.contains(&xid) => {
                     sample.xids.push(xid);
                     told.push(xid);

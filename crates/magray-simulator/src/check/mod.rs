@@ -25,7 +25,9 @@ use batches::Batches;
 use idle::Idle;
 use ladder::Ladder;
 use magray_core::ledger::Owner;
-use magray_core::schedule::{Action, BatchId, Condition, DeviceId, Event, Failure, KillCause, Moment, RequestId, View};
+use magray_core::schedule::{
+    Action, BatchId, Condition, DeviceId, Event, Failure, KillCause, Moment, Notice, RequestId, View,
+};
 use patience::Patience;
 use poison::Suspects;
 use requests::Ledger;
@@ -183,6 +185,12 @@ impl Checks {
             Action::Alert { device, change } => {
                 self.ladder.alerted(*device, *change);
                 self.workers.alert(*device, *change)
+            }
+            Action::Notice { device, notice: Notice::Memory { is_rising, .. } } => {
+                if *is_rising {
+                    self.workers.fills(*device);
+                }
+                Ok(())
             }
             Action::Notice { device, notice } => self.speeds.noticed(*device, *notice),
         }

@@ -122,6 +122,8 @@ pub enum Rule {
     SlowReader,
     /// A model that is to be released leaves as soon as nothing needs it, and the request for it is confirmed.
     Granted,
+    /// A device whose memory has room again is used as before.
+    Roomy,
     /// A device has less weight while it is slow, and its full weight otherwise.
     Speeds,
 }

@@ -4,7 +4,7 @@
 use super::rule::{Rule, Verdict, holds};
 use crate::scenario::Scenario;
 use crate::trouble::{Kind, Trouble};
-use magray_core::schedule::{Condition, DeviceId, Event, Moment, Notice, View};
+use magray_core::schedule::{Condition, DeviceId, Event, MemoryStep, Moment, Notice, View};
 use std::time::Duration;
 
 /// Differences of weights that are none.
@@ -69,7 +69,8 @@ impl Speeds {
     pub(crate) fn settle(&self, view: &View, slowest: Duration, now: Moment) -> Verdict {
         let grace = self.window * 2 + slowest * 4;
         for (at, (known, seen)) in self.known.iter().zip(&view.devices).enumerate() {
-            let is_light = seen.weight < known.heat - EXACT;
+            let full = if seen.memory_step >= MemoryStep::Reduced { 0.5 } else { 1.0 };
+            let is_light = seen.weight < known.heat * full - EXACT;
             holds(is_light == known.is_told, Rule::Alerts, || {
                 format!(
                     "device {at} has weight {} and people were told that it is slow: {}",
@@ -84,8 +85,10 @@ impl Speeds {
         Ok(())
     }
 
-    /// All is over.
-    pub(crate) fn end(&self) -> Verdict {
+    /// All is over, and memories have had room for long.
+    pub(crate) fn end(&self, view: &View) -> Verdict {
+        let full = view.devices.iter().position(|device| device.memory_step != MemoryStep::Roomy);
+        holds(full.is_none(), Rule::Roomy, || format!("device {full:?} is treated as if its memory were full"))?;
         let missed = self.known.iter().position(|known| known.must_be_told && !known.was_told);
         holds(missed.is_none(), Rule::Speeds, || format!("that device {missed:?} was slow for long was not noticed"))
     }

@@ -172,6 +172,7 @@ impl Workers {
             Event::Imaged { .. }
             | Event::Forgotten { .. }
             | Event::Memory { .. }
+            | Event::MemoryUse { .. }
             | Event::VectorsAsked { .. }
             | Event::VectorsDropped { .. }
             | Event::ModelAdded { .. }
@@ -307,6 +308,12 @@ impl Workers {
         })?;
         known.worker = Worker::Starting { since: now };
         Ok(())
+    }
+
+    /// Its memory is nearly full: it must be trimmed where it can be.
+    pub(crate) fn fills(&mut self, device: DeviceId) {
+        let takes_orders = self.takes_orders(device);
+        self.at_mut(device).must_trim |= takes_orders;
     }
 
     pub(crate) fn trim(&mut self, device: DeviceId) -> Verdict {

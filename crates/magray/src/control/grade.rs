@@ -74,7 +74,7 @@ fn by_fallbacks(rate: f64) -> Grade {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use magray_core::schedule::DeviceKind;
+    use magray_core::schedule::{DeviceKind, MemoryStep};
     use std::time::Duration;
 
     fn device(location: Location, state: DeviceState, weight: f64) -> DeviceView {
@@ -84,6 +84,7 @@ mod tests {
             state,
             weight,
             speed: None,
+            memory_step: MemoryStep::Roomy,
             batches: 0,
             memory_capacity: 0,
             accounts: Vec::new(),

@@ -83,6 +83,8 @@ pub(crate) struct DeviceReport {
     pub(crate) memory_limit_bytes: Option<u64>,
     /// In use by all processes, by the last telemetry.
     pub(crate) memory_used_by_all_bytes: Option<u64>,
+    /// What is done because that is nearly all: `roomy` (nothing), `trimmed`, `reduced` or `avoided`.
+    pub(crate) memory_step: String,
     pub(crate) temperature_celsius: Option<u32>,
     pub(crate) power_watts: Option<f64>,
     pub(crate) power_limit_watts: Option<f64>,
@@ -235,6 +237,7 @@ impl DeviceReport {
             memory_reserved_bytes: is_gpu.then(|| memory.map_or(0, |memory| memory.reserved)),
             memory_limit_bytes: total.map(limit),
             memory_used_by_all_bytes: health.and_then(|health| health.memory_used_bytes),
+            memory_step: schedule.memory_step.code().to_owned(),
             temperature_celsius: health.and_then(|health| health.temperature_celsius),
             power_watts: health.and_then(|health| health.power_milliwatts).map(watts),
             power_limit_watts: health.and_then(|health| health.power_limit_milliwatts).map(watts),

@@ -17,6 +17,7 @@ use magray_engine::{
     DeviceName,
     engine::{EngineError, Moved, Priority, Residency},
 };
+use serde_json::json;
 
 use super::{
     subject::{Change, Controlled},
@@ -157,7 +158,7 @@ fn a_process_without_a_folder_gets_an_error() {
 fn what_is_asked_is_done_with_the_models_that_are_meant() {
     let rig = Rig::new();
     let Ok(Reply::Status(status)) = rig.ask(&Request::Status {}) else { panic!("no status") };
-    assert_eq!(status, rig.fake.report());
+    assert_eq!(json!(status), json!(rig.fake.report()));
     let offload = |model: Option<&str>| Request::Offload { model: model.map(str::to_owned), within_ms: MINUTE };
     let Ok(Reply::Done(done)) = rig.ask(&offload(Some("org/b"))) else { panic!("not done") };
     assert_eq!((done.models.len(), done.models[0].model.as_str(), done.models[0].took_ms), (1, "org/b", 3.0));

@@ -57,3 +57,37 @@ fn what_went_wrong_last_is_told_with_its_time_and_counted() {
     let metrics = server.get("/metrics").ok().text().to_owned();
     assert!(metrics.contains("magray_device_last_failure_timestamp_seconds{device=\"sim:0\"} 1"), "{metrics}");
 }
+
+#[test]
+fn memory_that_is_nearly_full_is_trimmed_then_spared_then_left_to_the_cpu_and_used_again() {
+    // Two samples a second would take longer than a test may.
+    let server = Setup::new(&["--simulated-gpus", "1", "--model", &crate::rig::fixture("bert")])
+        .settings("[gpu.monitoring]\ninterval_ms = 20\n")
+        .env("MAGRAY_FAULTS", "full@2s+3s")
+        .start();
+    let lines = ["its caches are freed", "smaller batches and less work", "the CPU computes what it may"];
+    for told in lines {
+        wait_for(told, || server.said().contains(told));
+        let line = server.said().lines().find(|line| line.contains(told)).unwrap().to_owned();
+        assert!(line.contains("WARN magray::health: the memory of sim:0 is nearly full"), "{line}");
+        assert!(line.contains("of 8192 MiB are in use"), "{line}");
+    }
+    for told in ["used again, with smaller batches", "all of its work again", "all is as before"] {
+        wait_for(told, || server.said().contains(told));
+    }
+    assert_eq!(server.get("/gpu/status").ok().json()["devices"][1]["memory_step"], json!("roomy"));
+}
+
+#[test]
+fn each_switch_between_devices_is_logged_by_default() {
+    // A fault of the hardware keeps it out for ten seconds.
+    let server = Setup::new(&["--simulated-gpus", "1", "--model", &crate::rig::fixture("bert")])
+        .settings("[gpu.monitoring]\ninterval_ms = 20\n")
+        .env("MAGRAY_FAULTS", "xid79@1s+100ms, xid79@every=13s+100ms")
+        .start();
+    gpu_after_a_request(&server);
+    let count = |what: &str| server.said().matches(what).count();
+    wait_for("the second departure", || {
+        count("sim:0 left the rotation") >= 2 && count("sim:0 is back in the rotation") >= 1
+    });
+}

@@ -89,7 +89,7 @@ impl Machine {
         for event in events {
             // Neither a sign of life nor a request that leaves is a reason to place anything; a report is where the room
             // changes.
-            let is_quiet = matches!(event, Event::Heartbeat { .. } | Event::Memory { .. });
+            let is_quiet = matches!(event, Event::Heartbeat { .. } | Event::Memory { .. } | Event::MemoryUse { .. });
             is_news |= !is_quiet && !matches!(event, Event::Cancelled(_) | Event::Draining);
             self.take(event, actions);
         }
@@ -137,6 +137,7 @@ impl Machine {
             Event::Imaged { model, is_there } => self.residency.imaged(model, is_there),
             Event::Forgotten { model } => self.residency.forgotten(model, &self.cx),
             Event::Memory { device, report } => self.residency.reported(device, &report),
+            Event::MemoryUse { device, memory } => self.on_memory_use(device, memory, actions),
             Event::VectorsAsked { device, collection, bytes } => {
                 self.residency.vectors_asked(Growth { device, collection, bytes }, &self.devices, now, actions);
             }

@@ -69,7 +69,7 @@ impl Machine {
         if present.and(self.devices.in_process()).is_empty() {
             self.requests.bound_wait(id, self.cx.now + self.cx.options.recovery.start_max);
         }
-        if present.and(self.devices.in_workers()).is_empty() {
+        if present.and(self.devices.in_workers()).without(self.devices.full()).is_empty() {
             self.residency.ask_for(bucket, is_new, &self.devices, self.cx.now);
         }
     }

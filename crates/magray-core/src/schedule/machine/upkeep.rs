@@ -13,7 +13,8 @@ use crate::schedule::requests::{Loss, Setback};
 use crate::schedule::sabotage::sabotaged;
 use crate::schedule::speed::SpeedChange;
 use crate::schedule::{
-    Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, ModelId, Notice, Outcome,
+    Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, MemoryStep, MemoryUse, ModelId, Notice,
+    Outcome,
 };
 use std::time::Duration;
 
@@ -156,6 +157,22 @@ impl Machine {
             self.leave(id, reason, actions);
             self.abandon(id, KillCause::RuledOut, true, actions);
         }
+    }
+
+    /// The memory of a whole device is so full, other processes included.
+    pub(super) fn on_memory_use(&mut self, id: DeviceId, memory: MemoryUse, actions: &mut Vec<Action>) {
+        let Some(device) = self.devices.find_mut(id).filter(|device| device.health().has_worker()) else { return };
+        let before = device.memory_step();
+        if before == MemoryStep::Avoided && sabotaged!(self.cx, NeverRoomy) {
+            return;
+        }
+        let Some(step) = device.note_memory(memory) else { return };
+        let is_rising = step > before;
+        actions.push(Action::Notice { device: id, notice: Notice::Memory { step, is_rising, memory } });
+        if is_rising && device.health().takes_orders() {
+            actions.push(Action::Trim { device: id });
+        }
+        self.residency.unsettle();
     }
 
     pub(super) fn on_probed(&mut self, id: DeviceId, has_passed: bool, actions: &mut Vec<Action>) {

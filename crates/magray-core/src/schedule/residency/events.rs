@@ -124,12 +124,13 @@ impl Residency {
         let cpus = bucket.reach.may.and(devices.in_process());
         let model = self.model_mut(bucket.group.model);
         let near = model.present.union(model.coming);
+        let roomy = gpus.and(model.present).without(devices.full());
         if !gpus.is_empty() && gpus.and(near).is_empty() {
             // Also where the CPU computes it at once: the next one finds it on a GPU.
             let is_news = model.want.is_none();
             model.want.get_or_insert(Want { since: now, is_preheat: false, priority: Priority::Normal });
             self.unsettle_if(is_news || is_new);
-        } else if is_new && !cpus.is_empty() && cpus.and(near).is_empty() && gpus.and(model.present).is_empty() {
+        } else if is_new && !cpus.is_empty() && cpus.and(near).is_empty() && roomy.is_empty() {
             self.unsettle();
         }
     }

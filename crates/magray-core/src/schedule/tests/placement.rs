@@ -130,3 +130,37 @@ fn a_model_that_is_assigned_to_a_device_is_computed_there_and_by_the_cpu_where_t
     let (_, report) = completions(&bench.finish(start.batch))[0].clone();
     assert_eq!(report.fallback, Some(Fallback::Unhealthy));
 }
+
+#[test]
+fn a_device_whose_memory_is_full_is_trimmed_gets_less_and_then_only_what_the_cpu_may_not_compute() {
+    let mut bench = Bench::up(1, Options::default());
+    bench.measure(GPU, 2);
+    let full = MemoryUse { used: 996, total: 1_000 };
+    let mut told = Vec::new();
+    for _ in 0..9 {
+        let actions = bench.step(Event::MemoryUse { device: GPU, memory: full });
+        let trims = actions.iter().filter(|action| matches!(action, Action::Trim { device: GPU })).count();
+        let step = actions.iter().find_map(|action| match action {
+            Action::Notice { notice: Notice::Memory { step, .. }, .. } => Some(*step),
+            _ => None,
+        });
+        assert_eq!(trims, usize::from(step.is_some()), "{actions:?}");
+        told.extend(step);
+    }
+    assert_eq!(told, [MemoryStep::Trimmed, MemoryStep::Reduced, MemoryStep::Avoided]);
+    assert!((bench.machine.view().devices[1].weight - 0.5).abs() < 1e-9);
+    let request = bench.request(1);
+    let start = only_start(&bench.submit(request).1);
+    assert_eq!(start.device, CPU);
+    assert_eq!(completions(&bench.finish(start.batch))[0].1.fallback, Some(Fallback::OutOfMemory));
+    let request = bench.gpu_request(1);
+    let start = only_start(&bench.submit(request).1);
+    assert_eq!(start.device, GPU, "nothing else may compute it");
+    bench.finish(start.batch);
+    for _ in 0..12 {
+        bench.step(Event::MemoryUse { device: GPU, memory: MemoryUse { used: 100, total: 1_000 } });
+    }
+    assert!((bench.machine.view().devices[1].weight - 1.0).abs() < 1e-9);
+    let request = bench.request(8);
+    assert_eq!(only_start(&bench.submit(request).1).device, GPU);
+}

@@ -6,7 +6,7 @@ use super::Dispatcher;
 use crate::engine::executor_handle::{Batch, Loaded, Turn};
 use crate::executors::NewTokens;
 use magray_core::ledger::MemoryReport;
-use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, ModelId, Outcome};
+use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, MemoryUse, ModelId, Outcome};
 use std::time::Duration;
 
 impl Dispatcher {
@@ -110,6 +110,11 @@ impl Dispatcher {
     /// A worker reports its device's memory.
     pub(in crate::engine) fn memory(&self, device: DeviceId, report: MemoryReport) {
         self.advance(Event::Memory { device, report });
+    }
+
+    /// How full the memory of a whole device is.
+    pub(in crate::engine) fn memory_use(&self, device: DeviceId, memory: MemoryUse) {
+        self.advance(Event::MemoryUse { device, memory });
     }
 
     pub(in crate::engine) fn probed(&self, device: DeviceId, passed: bool) {

@@ -36,6 +36,8 @@ pub(crate) enum FaultKind {
     Kill,
     /// Telemetry says that the device is hot.
     Hot,
+    /// Telemetry says that the device's memory is nearly full.
+    Full,
     /// Telemetry says that the driver reported this number.
     Xid(u32),
 }
@@ -60,7 +62,7 @@ const SLOW_TIMES: u32 = 8;
 const SLOW_TIMES_MAX: u32 = 100;
 
 /// Kinds with a name of their own.
-const NAMED: [(&str, FaultKind); 15] = [
+const NAMED: [(&str, FaultKind); 16] = [
     ("illegal_address", FaultKind::IllegalAddress),
     ("oom", FaultKind::OutOfMemory),
     ("hang", FaultKind::Hang),
@@ -76,6 +78,7 @@ const NAMED: [(&str, FaultKind); 15] = [
     ("freeze", FaultKind::Freeze),
     ("kill", FaultKind::Kill),
     ("hot", FaultKind::Hot),
+    ("full", FaultKind::Full),
 ];
 
 impl FaultKind {
@@ -109,7 +112,7 @@ impl FaultKind {
             Self::LoadOutOfMemory | Self::LoadFails | Self::LoadCrash | Self::LoadHang => Place::Load,
             Self::Freeze => Place::Heartbeat,
             Self::Kill => Place::Supervisor,
-            Self::Hot | Self::Xid(_) => Place::Telemetry,
+            Self::Hot | Self::Full | Self::Xid(_) => Place::Telemetry,
         }
     }
 
@@ -120,7 +123,7 @@ impl FaultKind {
 
     /// Whether it goes on for a while; the others befall a batch, or happen at once.
     pub(super) fn lasts(self) -> bool {
-        matches!(self, Self::Slow(_) | Self::Freeze | Self::Hot | Self::Xid(_))
+        matches!(self, Self::Slow(_) | Self::Freeze | Self::Hot | Self::Full | Self::Xid(_))
     }
 
     /// Whether a worker is replaced after it.

@@ -9,8 +9,8 @@ use crate::scenario::{Cost, Device, Loads, Model, Scenario};
 use magray_core::ledger::{Budget, MemoryReport};
 use magray_core::schedule::{
     Action, Allowed, BatchId, CallerId, Change, DeviceId, DeviceKind, DeviceSpec, DeviceState, DeviceView, Ending,
-    Event, Failure, Fallback, Group, KillCause, Limits, Location, ModelId, ModelPlan, ModelView, Moment, Options,
-    Priority, Refused, Report, Request, RequestId, Sequence, Span, Step, View,
+    Event, Failure, Fallback, Group, KillCause, Limits, Location, MemoryStep, ModelId, ModelPlan, ModelView, Moment,
+    Options, Priority, Refused, Report, Request, RequestId, Sequence, Span, Step, View,
 };
 use std::time::Duration;
 
@@ -154,6 +154,7 @@ impl Books {
             is_ending: false,
             weight: 1.0,
             speed: None,
+            memory_step: MemoryStep::Roomy,
             batches: self.checks.batches.on(id).count(),
             memory_capacity: self.checks.weights.accounts(id).1,
             accounts: self.checks.weights.accounts(id).0.into_iter().collect(),

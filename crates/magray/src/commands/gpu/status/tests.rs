@@ -19,6 +19,7 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         memory_reserved_bytes: None,
         memory_limit_bytes: None,
         memory_used_by_all_bytes: None,
+        memory_step: "roomy".to_owned(),
         temperature_celsius: None,
         power_watts: None,
         power_limit_watts: None,

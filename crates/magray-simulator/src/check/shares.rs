@@ -31,6 +31,7 @@ pub(crate) struct Shares {
     most: u64,
     /// What goes before the request that came last.
     came: Option<(RequestId, u64)>,
+    is_timed: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -54,12 +55,15 @@ impl Shares {
             limits,
             most: ((wait_us / device.cost.token_us.max(1e-9)) as u64).max(batch),
             came: None,
+            is_timed: false,
         }
     }
 
     pub(crate) fn heard(&mut self, event: &Event, ledger: &Ledger) {
+        // Before a batch was timed, no wait can be predicted.
+        self.is_timed |= matches!(event, Event::Finished { .. });
         let Event::Submitted(request) = event else { return };
-        if !self.is_judged || self.limits.wait_max.is_none() {
+        if !self.is_judged || !self.is_timed || self.limits.wait_max.is_none() {
             return;
         }
         let tokens: u64 = request.sequences.iter().map(|one| u64::from(one.tokens)).sum();

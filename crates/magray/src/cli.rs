@@ -13,6 +13,7 @@ use crate::{
         embed::{self, EmbedArgs},
         gpu::{
             benchmark::{self, GpuBenchmarkArgs},
+            clear_cache::{self, GpuClearCacheArgs},
             info::{self, GpuInfoArgs},
             moves::{self, OffloadArgs, PinArgs, PreheatArgs, PriorityArgs, ReleaseArgs, TimeoutArgs},
             reset::{self, GpuResetArgs},
@@ -117,6 +118,7 @@ impl Command {
             Self::Gpu(GpuCommand::Priority(args)) => moves::priority(&args, context),
             Self::Gpu(GpuCommand::Timeout(args)) => moves::timeout(&args, context),
             Self::Gpu(GpuCommand::Pin(args)) => moves::pin(&args, context),
+            Self::Gpu(GpuCommand::ClearCache(args)) => clear_cache::run(&args, context),
             Self::Gpu(GpuCommand::Reset(args)) => reset::run(&args, context),
             Self::Gpu(GpuCommand::Sandbox(args)) => sandbox::run(&args, context),
             Self::Gpu(GpuCommand::Benchmark(args)) => benchmark::run(&args, context),
@@ -155,6 +157,8 @@ pub(crate) enum GpuCommand {
     Timeout(TimeoutArgs),
     /// Keep a model on its GPU even when others need the memory
     Pin(PinArgs),
+    /// Free the memory of the GPUs that is cached and not used
+    ClearCache(GpuClearCacheArgs),
     /// Use a GPU again that was taken out of service after failures
     Reset(GpuResetArgs),
     /// Check that GPU workers are refused what their sandbox forbids

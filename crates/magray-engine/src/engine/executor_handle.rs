@@ -9,6 +9,7 @@ use magray_core::schedule::{BatchId, RequestId};
 use magray_core::{DeviceName, Precision};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,6 +23,12 @@ pub(super) trait ExecutorHandle: Send + Sync {
 
     /// Does as it is told.
     fn take(&self, order: Order);
+
+    /// Frees cached memory of a GPU after what it has is done; the bytes that came back are received then. `None`: nothing is
+    /// cached.
+    fn clear_cache(&self) -> Option<Receiver<u64>> {
+        None
+    }
 
     /// Ends for good when what it has is done.
     fn stop(&self);

@@ -21,8 +21,10 @@ use magray_core::schedule::{DeviceId, Ending};
 use magray_core::{DeviceName, Precision};
 use moves::milliseconds;
 use presence::Presence;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -76,6 +78,8 @@ struct State {
     memory_peak: u64,
     last_error: Option<LastError>,
     blames_device: bool,
+    /// By order to free memory that the worker has not carried out yet: who is told how much that was.
+    trims: VecDeque<Sender<u64>>,
     /// Batches that were given to workers, and when the last worker ended, since the dispatcher was opened.
     batches: u64,
     ended: Duration,
@@ -128,12 +132,16 @@ impl ExecutorHandle for InWorker {
             What::Forget(model) => self.0.forget(model),
             What::Rest => self.0.rest(worker),
             What::Trim => {
-                if let Some(handle) = self.0.lock().handle_of(worker) {
-                    // One that is gone has freed everything.
-                    let _ = handle.trim();
+                let mut state = self.0.lock();
+                if state.worker == worker {
+                    state.trim();
                 }
             }
         }
+    }
+
+    fn clear_cache(&self) -> Option<Receiver<u64>> {
+        self.0.lock().trim()
     }
 
     fn stop(&self) {
@@ -288,6 +296,7 @@ impl Inner {
         let ended = self.dispatcher.upgrade().map_or(Duration::ZERO, |dispatcher| dispatcher.started().elapsed());
         let mut state = self.lock();
         state.slots.clear();
+        state.trims.clear();
         state.presence = Presence::default();
         state.unchecked.clear();
         // With its process all its memory went.
@@ -386,6 +395,7 @@ impl Inner {
                         dispatcher.memory(self.spec.id, accounts.report(memory.free));
                     }
                 }
+                FromWorker::Trimmed { freed, memory } => self.trimmed(freed, memory),
                 FromWorker::Finished { slot, compute, .. } => {
                     self.finish(&dispatcher, handle, slot, compute, &mut rows)
                 }
@@ -460,6 +470,18 @@ impl Inner {
         dispatcher.turned(self.spec.id, &turn, new, compute);
     }
 
+    fn trimmed(&self, freed: u64, memory: MemoryStats) {
+        let mut state = self.lock();
+        state.note_memory(memory);
+        if let Some(caller) = state.trims.pop_front() {
+            // It may wait no more.
+            let _ = caller.send(freed);
+        }
+        drop(state);
+        let (device, memory_free) = (self.spec.name, memory.free);
+        tracing::info!(target: "magray::residency", %device, freed, memory_free, "cached memory was freed");
+    }
+
     fn fail(&self, dispatcher: &Dispatcher, held: Slot, failure: FailureKind) {
         match held {
             Slot::Turn(turn) => dispatcher.failed(self.spec.id, turn.id, failure),
@@ -515,6 +537,14 @@ impl State {
     /// The worker of this number, if it is the one that takes orders.
     fn handle_of(&self, worker: u64) -> Option<WorkerHandle> {
         self.handle.clone().filter(|_| self.worker == worker)
+    }
+
+    /// Lets the worker free what it can; what comes back is received. `None`: there is no worker, and so nothing to free.
+    fn trim(&mut self) -> Option<Receiver<u64>> {
+        self.handle.as_ref()?.trim().ok()?;
+        let (caller, freed) = channel();
+        self.trims.push_back(caller);
+        Some(freed)
     }
 
     /// Ends the worker, now or as soon as there is a process.

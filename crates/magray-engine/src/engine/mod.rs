@@ -123,8 +123,8 @@ use magray_core::DeviceName;
 use magray_core::schedule::DeviceId;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
 
 /// A queue with devices behind it. Clones are the same engine; the last one that goes ends it.
 #[derive(Clone)]
@@ -331,6 +331,20 @@ impl Engine {
             self.dispatcher().reset(id);
         }
         at.is_some()
+    }
+
+    /// Frees what the memory pools of the GPUs hold and do not use; by GPU, the bytes that came back, or `None` where that takes
+    /// longer than `most`. Models stay, and the next pass takes what it needs again.
+    pub fn clear_cache(&self, most: Duration) -> Vec<(DeviceName, Option<u64>)> {
+        let deadline = Instant::now() + most;
+        let gpus = self.dispatcher().executors().iter().filter(|executor| executor.name() != DeviceName::Cpu);
+        // All of them begin before one is waited for.
+        let begun: Vec<_> = gpus.map(|gpu| (gpu.name(), gpu.clear_cache())).collect();
+        let freed = |begun: Option<Receiver<u64>>| match begun {
+            Some(freed) => freed.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok(),
+            None => Some(0),
+        };
+        begun.into_iter().map(|(name, begun)| (name, freed(begun))).collect()
     }
 
     /// Takes no work any more, answers what it has, and ends all workers. Other clones get refusals from then on.

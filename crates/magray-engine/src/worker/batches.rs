@@ -74,6 +74,15 @@ impl Batches {
         Ok(&self.executor)
     }
 
+    /// Frees what can be freed, after the batches under way, and tells how much that was.
+    pub(super) fn trim(&mut self) -> Result<(), ServeError> {
+        let executor = self.settled()?;
+        let before = executor.memory().pool.reserved;
+        executor.trim();
+        let memory = executor.memory();
+        self.tell(FromWorker::Trimmed { freed: before.saturating_sub(memory.pool.reserved), memory })
+    }
+
     /// Answers a batch that is done, if one is. Without cores to spare it waits for the oldest.
     pub(super) fn collect(&mut self, may_spin: bool) -> Result<(), ServeError> {
         let done = self.under_way.iter().position(|begun| self.executor.is_done(&begun.texts));

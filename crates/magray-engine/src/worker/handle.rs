@@ -161,7 +161,7 @@ impl WorkerHandle {
         self.send(ToWorker::Forget { model: self.number(model) })
     }
 
-    /// Lets it free all memory of the device that it can, after what it was given before.
+    /// Lets it free all memory of the device that it can, after what it was given before. The receiver tells how much.
     pub fn trim(&self) -> Result<(), WorkerGone> {
         self.send(ToWorker::Trim)
     }

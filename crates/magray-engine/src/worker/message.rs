@@ -131,6 +131,13 @@ pub enum FromWorker {
         /// What went wrong.
         problem: Failure,
     },
+    /// What could be freed is free.
+    Trimmed {
+        /// Bytes of the device's memory that came back.
+        freed: u64,
+        /// The device's memory now.
+        memory: MemoryStats,
+    },
     /// The process lives; whether it computes is another matter.
     Heartbeat {
         /// The device's memory.

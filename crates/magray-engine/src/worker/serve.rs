@@ -120,7 +120,7 @@ fn run(
             ToWorker::Batch(batch) => batches.take(batch)?,
             ToWorker::Turn { batch, steps } => batches.take_turn(batch, &steps)?,
             ToWorker::Free { sequence } => batches.executor().free(sequence),
-            ToWorker::Trim => batches.settled()?.trim(),
+            ToWorker::Trim => batches.trim()?,
             ToWorker::Know(model) => {
                 let added = batches.executor().add(decode(model)?);
                 added.map_err(|_| Garbled("more models than there is room for"))?;

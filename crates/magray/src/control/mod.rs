@@ -15,7 +15,9 @@ mod wire;
 pub(crate) use client::{AskError, Running, running};
 #[cfg(test)]
 pub(crate) use grade::Grade;
-pub(crate) use report::{DeviceReport, DeviceResidency, EngineReport, ModelReport, PerformanceReport, PoolReport};
+pub(crate) use report::{
+    Cleared, ClearedDevice, DeviceReport, DeviceResidency, EngineReport, ModelReport, PerformanceReport, PoolReport,
+};
 pub(crate) use server::ControlSocket;
 pub(crate) use subject::{Change, Controlled, EngineSubject, ServedChange};
 pub(crate) use wire::{Done, Idle, ModelDone, Refusal, RefusalCode, Reply, Request};

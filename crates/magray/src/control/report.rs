@@ -6,7 +6,7 @@ use std::time::Duration;
 use magray_core::pool::PoolStats;
 use magray_engine::{
     DeviceName,
-    engine::{DeviceState, DeviceStatus, LastError, ModelStatus, ModelView, Recent, Residency, Status},
+    engine::{DeviceState, DeviceStatus, Engine, LastError, ModelStatus, ModelView, Recent, Residency, Status},
 };
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,31 @@ pub(crate) struct EngineReport {
     /// The CPU is the first.
     pub(crate) devices: Vec<DeviceReport>,
     pub(crate) models: Vec<ModelReport>,
+}
+
+/// What came back of the memory of the GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct Cleared {
+    pub(crate) devices: Vec<ClearedDevice>,
+}
+
+/// A GPU that freed what it cached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct ClearedDevice {
+    pub(crate) device: String,
+    /// Bytes that came back; null where its batches took too long to wait for: they end first, and then it is freed.
+    pub(crate) freed_bytes: Option<u64>,
+}
+
+impl Cleared {
+    /// Blocks.
+    pub(crate) fn by(engine: &Engine) -> Self {
+        const WITHIN: Duration = Duration::from_secs(5);
+        let device = |(device, freed_bytes): (DeviceName, _)| ClearedDevice { device: device.to_string(), freed_bytes };
+        Self { devices: engine.clear_cache(WITHIN).into_iter().map(device).collect() }
+    }
 }
 
 /// How fast it has been in the last minute.

@@ -182,8 +182,9 @@ fn respond(stream: &UnixStream, subject: &dyn Controlled, counts: &Counts) -> Re
         Ok(request) => request,
         Err(refusal) => return Reply::Refused(refusal),
     };
-    let is_slow =
-        change_of(&request).is_some_and(|(change, ..)| change.is_slow()) || ServedChange::of(&request).is_some();
+    let is_slow = change_of(&request).is_some_and(|(change, ..)| change.is_slow())
+        || ServedChange::of(&request).is_some()
+        || request == (Request::ClearCache {});
     let slot = if is_slow { Slot::take(&counts.waiting, WAITING_MAX).map(Some) } else { Some(None) };
     match slot {
         Some(_slot) => answer(subject, &request, WITHIN_MAX),

@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 use magray_engine::engine::{Engine, EngineError, Moved, Priority};
 
 use super::{
-    report::{DeviceResidency, EngineReport, ModelReport},
+    report::{Cleared, DeviceResidency, EngineReport, ModelReport},
     wire::{Done, Idle, ModelDone, Refusal, RefusalCode, Reply, Request},
 };
 
 pub(crate) trait Controlled: Send + Sync + 'static {
     fn report(&self) -> EngineReport;
+
+    /// Lets the GPUs free what they cache, and waits until they have.
+    fn clear_cache(&self) -> Cleared;
 
     /// Applies a change to the model of this index, and waits until it is done.
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError>;
@@ -68,6 +71,10 @@ impl Controlled for EngineSubject {
         EngineReport::of(&self.engine.status(), self.memory_limit)
     }
 
+    fn clear_cache(&self) -> Cleared {
+        Cleared::by(&self.engine)
+    }
+
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError> {
         let engine = &self.engine;
         match change {
@@ -92,11 +99,15 @@ impl Controlled for EngineSubject {
     }
 }
 
-/// The change that a request asks for, of which model, and how long it may take; `None`: it only asks how things are.
+/// The change of models that a request asks for, of which, and how long it may take; `None`: it asks for something else.
 pub(super) fn change_of(request: &Request) -> Option<(Change, Option<&str>, Duration)> {
     let ms = Duration::from_millis;
     Some(match request {
-        Request::Status {} | Request::Load { .. } | Request::Unload { .. } | Request::Alias { .. } => return None,
+        Request::Status {}
+        | Request::ClearCache {}
+        | Request::Load { .. }
+        | Request::Unload { .. }
+        | Request::Alias { .. } => return None,
         Request::Offload { model, within_ms } => (Change::Offload, model.as_deref(), ms(*within_ms)),
         Request::Release { model, within_ms } => (Change::Release, model.as_deref(), ms(*within_ms)),
         Request::Preheat { model, within_ms, priority } => {
@@ -111,6 +122,9 @@ pub(super) fn change_of(request: &Request) -> Option<(Change, Option<&str>, Dura
 pub(super) fn answer(subject: &dyn Controlled, request: &Request, within_max: Duration) -> Reply {
     if let Some(change) = ServedChange::of(request) {
         return subject.change_served(change).map_or_else(Reply::Refused, Reply::Served);
+    }
+    if *request == (Request::ClearCache {}) {
+        return Reply::Cleared(subject.clear_cache());
     }
     let Some((change, model, within)) = change_of(request) else { return Reply::Status(subject.report()) };
     match change_all(subject, change, model, within.min(within_max)) {

@@ -65,6 +65,10 @@ impl Controlled for Fake {
         }
     }
 
+    fn clear_cache(&self) -> Cleared {
+        Cleared { devices: Vec::new() }
+    }
+
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError> {
         self.changes.lock().unwrap().push((model, change, within));
         match change {

@@ -5,7 +5,7 @@ use magray_engine::engine::Priority;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::report::{DeviceResidency, EngineReport};
+use super::report::{Cleared, DeviceResidency, EngineReport};
 
 /// Goes up when a line of an older magray would be misunderstood.
 pub(super) const VERSION: u64 = 1;
@@ -57,6 +57,8 @@ pub(crate) enum Request {
         alias: String,
         model: Option<String>,
     },
+    /// The GPUs free what they cache.
+    ClearCache {},
     /// Whether it is never evicted.
     Pin {
         model: Option<String>,
@@ -79,6 +81,7 @@ pub(crate) enum Reply {
     /// The names of the models that are served after a change.
     Served(Vec<String>),
     Done(Done),
+    Cleared(Cleared),
     Refused(Refusal),
 }
 
@@ -170,6 +173,7 @@ mod tests {
             Request::Priority { model: None, priority: Priority::Low },
             Request::Timeout { model: None, idle: Idle::Never },
             Request::Timeout { model: Some("x".to_owned()), idle: Idle::AfterMs(0) },
+            Request::ClearCache {},
             Request::Pin { model: Some("x".to_owned()), pinned: false },
         ];
         for request in requests {

@@ -10,7 +10,7 @@ use super::{
     errors::{Kind, Problem},
     model_changes::{load_model, set_alias, unload_model},
 };
-use crate::control::{Change, Controlled, EngineReport, EngineSubject, Refusal, RefusalCode, ServedChange};
+use crate::control::{Change, Cleared, Controlled, EngineReport, EngineSubject, Refusal, RefusalCode, ServedChange};
 
 pub(super) struct ServerSubject {
     pub(super) engine: EngineSubject,
@@ -20,6 +20,10 @@ pub(super) struct ServerSubject {
 impl Controlled for ServerSubject {
     fn report(&self) -> EngineReport {
         self.engine.report()
+    }
+
+    fn clear_cache(&self) -> Cleared {
+        self.engine.clear_cache()
     }
 
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError> {

@@ -83,6 +83,7 @@ table! {
     POST "/gpu/preheat"                      Change  Gpu    => gpu::preheat;
     POST "/gpu/priority"                     Change  Gpu    => gpu::priority;
     POST "/gpu/timeout"                      Change  Gpu    => gpu::timeout;
+    POST "/gpu/cache/clear"                  Change  Gpu    => gpu::clear_cache;
     POST "/models/load"                      Change  Admin  => models::load;
     POST "/models/unload"                    Change  Admin  => models::unload;
     POST "/models/alias"                     Change  Admin  => models::alias;

@@ -91,3 +91,22 @@ fn each_switch_between_devices_is_logged_by_default() {
         count("sim:0 left the rotation") >= 2 && count("sim:0 is back in the rotation") >= 1
     });
 }
+
+#[test]
+fn clearing_the_cache_frees_it_and_tells_how_much_came_back() {
+    let server = Setup::on_gpu("").start();
+    let clear = || server.post("/gpu/cache/clear", "").ok().json();
+    gpu_after_a_request(&server);
+    let cleared = clear();
+    let freed = cleared["devices"][0]["freed_bytes"].as_u64().unwrap();
+    assert_eq!(cleared, json!({"devices": [{"device": "sim:0", "freed_bytes": freed}]}));
+    assert!(freed > 0, "a pass had memory");
+    let told = format!("cached memory was freed device=sim:0 freed={freed}");
+    assert!(server.said().contains(&told), "{}", server.said());
+    // Passes that measure the speed may take some meanwhile.
+    wait_for("nothing more to free", || server.beside(&["gpu", "clear-cache"]) == "sim:0 gave 0 B back\n");
+    let status = server.get("/gpu/status").ok().json();
+    assert_eq!(status["models"][0]["location"], json!("gpu"), "the model stays: {status}");
+    gpu_after_a_request(&server);
+    assert!(clear()["devices"][0]["freed_bytes"].as_u64().unwrap() > 0, "the next pass took what it needed");
+}

@@ -23,7 +23,7 @@ fn a_key_is_needed_where_keys_are_set() {
     // Those who compute may look, and those who administer may change.
     let get = |path: &str, key: &str| server.request("GET", path).key(key).send().status;
     assert_eq!((get("/gpu/status", "one"), get("/metrics", "one"), get("/gpu/status", "no")), (200, 200, 401));
-    for path in ["/gpu/offload", "/gpu/release", "/gpu/preheat", "/gpu/timeout", "/admin/reload"] {
+    for path in ["/gpu/offload", "/gpu/release", "/gpu/preheat", "/gpu/timeout", "/gpu/cache/clear", "/admin/reload"] {
         assert_eq!((post(path, "one"), post(path, "no")), (403, 401), "{path}");
         assert_ne!(post(path, "boss"), 403, "{path}");
     }

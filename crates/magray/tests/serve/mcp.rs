@@ -12,8 +12,9 @@ use crate::{
     rig::{Server, Setup, fixture},
 };
 
-const TOOLS: [&str; 15] = [
+const TOOLS: [&str; 16] = [
     "alias_model",
+    "clear_gpu_cache",
     "delete_model",
     "embed_texts",
     "get_gpu_status",
@@ -175,6 +176,7 @@ fn what_changes_something_needs_a_key_of_an_administrator() {
     assert_eq!((with("none", &embed).status, post(&server, &embed, ("x-none", "")).status), (401, 401));
     assert_ne!(with("one", &embed).ok().json()["result"]["isError"], json!(true));
     let arguments = [
+        ("clear_gpu_cache", json!({})),
         ("offload_gpu", json!({})),
         ("preheat_gpu", json!({})),
         ("release_gpu", json!({})),

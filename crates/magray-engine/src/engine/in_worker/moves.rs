@@ -116,6 +116,7 @@ impl Inner {
             FromWorker::Finished { .. }
             | FromWorker::Turned { .. }
             | FromWorker::Failed { .. }
+            | FromWorker::Trimmed { .. }
             | FromWorker::Heartbeat { .. } => {
                 unreachable!("these are no moves")
             }

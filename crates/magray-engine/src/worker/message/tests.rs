@@ -63,6 +63,7 @@ fn to_supervisor() -> Vec<ToSupervisor<'static>> {
         FromWorker::Offloaded { model: 1, took: TOOK, memory: STATS },
         FromWorker::ImageFilled { model: 1, image: 2, bytes: 3 },
         FromWorker::ImageSpoilt { model: 1, image: 2, problem: problem() },
+        FromWorker::Trimmed { freed: 3, memory: STATS },
         FromWorker::Heartbeat { memory: STATS, accounts: None },
         FromWorker::Heartbeat { memory: STATS, accounts: Some(accounts) },
     ];

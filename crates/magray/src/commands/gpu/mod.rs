@@ -2,6 +2,7 @@
 //! Works without any, and says so plainly.
 
 pub(crate) mod benchmark;
+pub(crate) mod clear_cache;
 pub(crate) mod info;
 pub(crate) mod moves;
 pub(crate) mod reset;

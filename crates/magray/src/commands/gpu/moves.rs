@@ -68,10 +68,10 @@ Examples:
 pub(crate) struct EngineArgs {
     /// The process id, where several engines run
     #[arg(long, value_name = "PID")]
-    pid: Option<u32>,
+    pub(super) pid: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// How long is waited for a model.
@@ -291,6 +291,7 @@ impl Told<'_> {
             Request::Timeout { .. }
             | Request::Pin { .. }
             | Request::Status {}
+            | Request::ClearCache {}
             | Request::Load { .. }
             | Request::Unload { .. }
             | Request::Alias { .. } => self.stays(),

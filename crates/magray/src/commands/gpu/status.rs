@@ -105,6 +105,7 @@ pub(in crate::commands) fn unexpected(pid: u32, reply: &Reply) -> AskError {
         Reply::Status(_) => "a status",
         Reply::Served(_) => "the models that it serves",
         Reply::Done(_) => "what was done",
+        Reply::Cleared(_) => "what was freed",
         Reply::Refused(_) => "a refusal",
     };
     AskError::Unreachable { pid, reason: format!("it answered with {kind}, which was not asked for") }

@@ -1,4 +1,4 @@
-//! Where the models are, and moves of them: status, offload, release, preheat, priority, timeout.
+//! Where the models are, moves of them, and what the GPUs cache: status, offload, release, preheat, priority, timeout, cache.
 //! No request fails because a model moves. Callers wait until a move is done; above a number of moves they are refused.
 
 use std::time::Duration;
@@ -13,12 +13,12 @@ use serde::Serialize;
 use tracing::Instrument;
 
 use crate::{
-    control::{DeviceReport, DeviceResidency, EngineReport},
+    control::{Cleared, DeviceReport, DeviceResidency, EngineReport},
     server::{
         app::App,
         errors::{Kind, Problem},
         fields::Fields,
-        model_changes::too_many,
+        model_changes::{change_models, too_many},
         requests::gpu::{MoveRequest, PreheatRequest, PriorityRequest, Timeout, TimeoutRequest},
     },
 };
@@ -183,6 +183,16 @@ pub(crate) fn set_timeout(app: &App, model: Option<&str>, timeout: &Timeout) -> 
         app.engine().set_offload_after_use(*index, timeout == Some(Duration::ZERO))?;
     }
     Ok(TimeoutReport { models: names(app, &indices), timeout: timeout.map(|timeout| timeout.as_secs_f64()) })
+}
+
+/// Frees what the memory pools of the GPUs hold and do not use. Models stay.
+#[utoipa::path(post, path = "", responses((status = 200, description = "What came back", body = Cleared)))]
+pub(crate) async fn clear_cache(State(app): State<App>) -> Result<Response, Problem> {
+    Ok(axum::Json(cleared(&app).await?).into_response())
+}
+
+pub(crate) async fn cleared(app: &App) -> Result<Cleared, Problem> {
+    change_models(app, |app| Ok(Cleared::by(app.engine()))).await
 }
 
 fn chosen(app: &App, name: Option<&str>) -> Result<Vec<usize>, Problem> {

@@ -3,13 +3,14 @@
 
 use crate::server::keys::Access;
 
-const TOOLS: [(&str, Access); 15] = [
+const TOOLS: [(&str, Access); 16] = [
     ("embed_texts", Access::Compute),
     ("get_gpu_status", Access::Read),
     ("list_models", Access::Read),
     ("rerank", Access::Compute),
     ("similarity", Access::Compute),
     ("alias_model", Access::Change),
+    ("clear_gpu_cache", Access::Change),
     ("delete_model", Access::Change),
     ("load_model", Access::Change),
     ("offload_gpu", Access::Change),

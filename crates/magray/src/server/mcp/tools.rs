@@ -14,7 +14,7 @@ use super::{
     },
 };
 use crate::{
-    control::EngineReport,
+    control::{Cleared, EngineReport},
     server::{
         apis::{
             gpu::{self, MovedReport, PriorityReport, TimeoutReport},
@@ -98,6 +98,18 @@ impl Tools {
         Parameters(change): Parameters<PriorityChange>,
     ) -> Result<Json<PriorityReport>, String> {
         result(gpu::set_priority(&self.app, change.model.as_deref(), &change.priority))
+    }
+
+    /// Frees memory of the GPUs that is cached and not used. Models stay where they are.
+    #[tool(annotations(
+        title = "Clear the cache of the GPUs",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn clear_gpu_cache(&self) -> Result<Json<Cleared>, String> {
+        result(gpu::cleared(&self.app).await)
     }
 
     /// Changes how long models stay on a GPU without being used.

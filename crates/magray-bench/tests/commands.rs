@@ -76,7 +76,7 @@ fn what_cannot_be_measured_is_refused() {
     load(
         &["--faults", "fire@2s"],
         expect![[r#"
-        error: --faults: the fault 'fire@2s' cannot be planned: there is no fault 'fire': use illegal_address, oom, hang, transient, crash, poison, wrong, slow, load_oom, load_fails, load_crash, load_hang, freeze, kill, hot, slow and a number up to 100, xid and a number, random
+        error: --faults: the fault 'fire@2s' cannot be planned: there is no fault 'fire': use illegal_address, oom, hang, transient, crash, poison, wrong, slow, load_oom, load_fails, load_crash, load_hang, freeze, kill, hot, full, slow and a number up to 100, xid and a number, random
     "#]],
     );
     check_refused(

@@ -80,6 +80,8 @@ fn is_side_effect(sabotage: Sabotage, rule: Rule) -> bool {
         Sabotage::ForgetWake => matches!(rule, Rule::HangsEnd | Rule::ComesBack | Rule::AllAnswered),
         // A worker that should come back for a model and is left to rest does not bring it.
         Sabotage::LetRest => rule == Rule::Preheats,
+        // Models that evict each other before they have computed leave their requests without an answer.
+        Sabotage::PushAtOnce => rule == Rule::AllAnswered,
         _ => false,
     }
 }

@@ -30,6 +30,8 @@ const GROUPS_MAX: usize = 1024;
 const SPEED_KEPT: f64 = 0.9;
 /// A turn with this many tokens a step is mostly prompts.
 const PROMPT_TOKENS: u64 = 4;
+/// Batches of a GPU that have less than one part in this of the most tokens say little of its speed.
+const TELLING_PART: f64 = 16.0;
 /// However slow a CPU is, its largest batch divided by this may wait for it.
 const CPU_LEAST_PART: u64 = 4;
 
@@ -95,6 +97,7 @@ pub(super) struct Device {
 struct Speed {
     tokens: f64,
     us: f64,
+    batches: f64,
 }
 
 impl Device {
@@ -290,6 +293,7 @@ impl Device {
         if !batch.is_turn() || batch.load.tokens >= batch.load.texts * PROMPT_TOKENS {
             self.speed.tokens = self.speed.tokens * SPEED_KEPT + as_f64(batch.load.tokens);
             self.speed.us = self.speed.us * SPEED_KEPT + sample.measured_us.max(1.0);
+            self.speed.batches = self.speed.batches * SPEED_KEPT + 1.0;
         }
         self.widen();
     }
@@ -342,12 +346,16 @@ impl Device {
         (self.speed.us > 0.0).then(|| self.speed.tokens / self.speed.us * self.health.weight())
     }
 
-    /// Tokens that it takes this long to compute, by the speed measured lately; without a speed there is no such bound. At least
-    /// this many that the next batch is a good one: a GPU that got single texts so far looks slow, and is not.
+    /// Tokens that it takes this long to compute, by the speed measured lately; without a speed there is no such bound, nor
+    /// while a GPU gets small batches: it looks slow, and is not. At least as many as a good batch has.
     pub(super) fn tokens_within(&self, time: Duration) -> u64 {
         let batch = self.batch_tokens_max();
         let Some(speed) = self.tokens_per_us() else { return u64::MAX };
-        let least = if self.spec.kind == DeviceKind::Gpu { batch } else { batch.div_ceil(CPU_LEAST_PART) };
+        let is_gpu = self.spec.kind == DeviceKind::Gpu;
+        if is_gpu && self.speed.tokens * TELLING_PART < as_f64(batch) * self.speed.batches {
+            return u64::MAX;
+        }
+        let least = if is_gpu { batch } else { batch.div_ceil(CPU_LEAST_PART) };
         as_count(speed * micros(time)).max(least)
     }
 

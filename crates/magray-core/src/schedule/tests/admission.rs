@@ -192,3 +192,18 @@ fn tokens_that_are_free_would_be_taken_of_anyone() {
     bench.step(Event::Draining);
     assert_eq!(bench.machine.free_tokens(), 0);
 }
+
+#[test]
+fn small_batches_say_nothing_of_the_time_that_a_gpu_takes_for_large_ones() {
+    let limits = Limits { wait_max: Some(Duration::from_millis(20)), ..Limits::default() };
+    let mut bench = Bench::up(1, Options { limits, ..Options::default() });
+    let large = |bench: &mut Bench| Request { sequences: vec![Sequence::one_step(256); 100], ..bench.gpu_request(0) };
+    // One text of 20 tokens in 200 us: at this speed 2,000 tokens would be all that 20 ms have room for.
+    let first = bench.gpu_request(1);
+    let start = only_start(&bench.submit(first).1);
+    bench.finish(start.batch);
+    for _ in 0..3 {
+        let request = large(&mut bench);
+        assert!(refusals(&bench.submit(request).1).is_empty());
+    }
+}

@@ -40,6 +40,7 @@ fn memory_that_is_full_is_flow_control() {
     let more = vec![vec![5; 90]];
     assert_eq!(rig.compute(3, &more), Err("out_of_memory".to_owned()), "what the last batch took is in the way");
     rig.handle.trim().unwrap();
+    assert!(matches!(rig.hear(), Ok(FromWorker::Trimmed { freed, .. }) if freed > 0));
     assert_eq!(rig.compute(4, &more).unwrap(), expected(&more));
 }
 

@@ -3,6 +3,9 @@
 
 #[path = "../../crates/magray-engine/src/bounded_file.rs"]
 mod bounded_file;
+#[path = "../../crates/magray-engine/src/pause.rs"]
+#[expect(dead_code, reason = "nothing passes a fuzzed text")]
+mod pause;
 #[path = "../../crates/magray-engine/src/spec/mod.rs"]
 #[expect(dead_code, reason = "tokenizers need little of what a model says of itself")]
 mod spec;

@@ -6,6 +6,7 @@ mod compute_args;
 pub(crate) mod config;
 pub(crate) mod embed;
 pub(crate) mod gpu;
+mod input_args;
 pub(crate) mod manual;
 pub(crate) mod mcp;
 pub(crate) mod models;

@@ -1,7 +1,7 @@
 //! `magray rerank QUERY`: documents in the order in which they answer a query.
 //! Holds as many documents as it prints, and a window of those that it reads.
 
-use std::{ffi::OsString, io::IsTerminal, path::PathBuf};
+use std::ffi::OsString;
 
 use clap::Args;
 use magray_engine::engine::RankingWork;
@@ -10,10 +10,10 @@ use serde_json::json;
 
 use super::Context;
 use crate::{
-    commands::{compute_args::ComputeArgs, server_args::ServerArgs},
+    commands::{compute_args::ComputeArgs, input_args::InputArgs, server_args::ServerArgs},
     config::Config,
     exit::Failure,
-    input::{Form, OnError, Rules, Skipped, Text, Texts},
+    input::{Skipped, Text},
     output::{self, Destination},
     remote::{self, Remote},
     session::{Notices, Session},
@@ -38,19 +38,9 @@ pub(crate) struct RerankArgs {
     /// Documents; without any, and without -f, they are read from a pipe
     #[arg(value_name = "DOCUMENT", conflicts_with = "files")]
     documents: Vec<OsString>,
-    /// Read documents from this file, one a line; may be given several times: -f a.txt -f b.txt
-    #[arg(short, long = "file", value_name = "FILE")]
-    files: Vec<PathBuf>,
-    /// The input is JSON lines
-    #[arg(long)]
-    jsonl: bool,
-    /// Field of a JSON line that holds the document, such as body; the input is JSON lines then [default: text]
-    #[arg(long, value_name = "FIELD")]
-    text_field: Option<String>,
-    /// What becomes of a line that is no text: stop, or skip to name, count and leave it out [default: stop]
-    #[arg(long, value_name = "ACTION", hide_possible_values = true)]
-    on_error: Option<OnError>,
-    /// Print only so many of the best, such as 10 [default: all]
+    #[command(flatten)]
+    input: InputArgs,
+    /// Print this many of the best only, such as 10 [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top: Option<u32>,
     /// Print a classifier's own numbers, not brought between 0 and 1
@@ -73,7 +63,8 @@ struct Scored {
 
 pub(crate) fn run(args: &RerankArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&args.compute.flags())?;
-    let mut texts = args.open_texts(config.embed().max_text_bytes)?;
+    let missing = "no documents: give them after the query, or -f FILE";
+    let mut texts = args.input.open(&args.documents, config.embed().max_text_bytes, missing)?;
     let mut window = texts.next_window()?;
     if window.is_empty() {
         return Err(texts.nothing().into());
@@ -96,25 +87,6 @@ pub(crate) fn run(args: &RerankArgs, context: &Context) -> Result<(), Failure> {
     print(&best, args.json)?;
     scorer.leave();
     Ok(())
-}
-
-impl RerankArgs {
-    fn open_texts(&self, text_bytes_max: usize) -> Result<Texts, Failure> {
-        let is_jsonl = self.jsonl || self.text_field.is_some();
-        let rules = Rules {
-            form: if is_jsonl { Form::JsonLines } else { Form::Plain },
-            text_field: self.text_field.clone().unwrap_or_else(|| "text".to_owned()),
-            text_bytes_max,
-            on_error: self.on_error.unwrap_or_default(),
-        };
-        match (self.files.as_slice(), self.documents.as_slice()) {
-            ([], []) if !std::io::stdin().is_terminal() => Ok(Texts::from_stdin(rules)),
-            ([], []) => Err(Failure::Usage("no documents: give them after the query, or -f FILE".to_owned())),
-            ([], [one]) if one == "-" => Ok(Texts::from_stdin(rules)),
-            ([], _) => Ok(Texts::from_arguments(self.documents.clone(), rules)),
-            (files, _) => Ok(Texts::from_files(files, rules)?),
-        }
-    }
 }
 
 fn tell_skipped(skipped: &Skipped, context: &Context) {

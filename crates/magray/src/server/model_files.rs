@@ -1,5 +1,5 @@
 //! The files of a model, as lists of models tell them: when they came, their size, their numbers, their hash.
-//! Hashes in the background, once, when somebody first asks; no request waits for it.
+//! Hashes in the background, once, at the first request for it; no request waits for it.
 
 use std::{
     sync::{

@@ -30,12 +30,13 @@ use super::Context;
 use crate::{
     commands::{
         compute_args::{ComputeArgs, flag},
+        input_args::InputArgs,
         server_args::ServerArgs,
     },
     config::{Config, FlagValue},
     console::Console,
     exit::Failure,
-    input::{Form, InputName, OnError, Rules, Text, Texts},
+    input::{InputName, OnError, Text, Texts},
     model,
     output::{Format, Layout, Origin, Place, Recipe, Row, Rows, Sink},
     session::{Notices, Session},
@@ -65,18 +66,8 @@ pub(crate) struct EmbedArgs {
     /// Texts to embed; without any, and without -f, they are read from a pipe (or with -, from standard input)
     #[arg(value_name = "TEXT", conflicts_with = "files")]
     texts: Vec<OsString>,
-    /// Read texts from this file, one a line; may be given several times: -f a.txt -f b.txt
-    #[arg(short, long = "file", value_name = "FILE")]
-    files: Vec<PathBuf>,
-    /// The input is JSON lines
-    #[arg(long)]
-    jsonl: bool,
-    /// Field of a JSON line that holds the text, such as body; the input is JSON lines then [default: text]
-    #[arg(long, value_name = "FIELD")]
-    text_field: Option<String>,
-    /// What becomes of a line that is no text: stop, or skip to name, count and leave it out [default: stop]
-    #[arg(long, value_name = "ACTION", hide_possible_values = true)]
-    on_error: Option<OnError>,
+    #[command(flatten)]
+    input: InputArgs,
     #[command(flatten)]
     compute: ComputeArgs,
     #[command(flatten)]
@@ -121,7 +112,7 @@ pub(crate) fn run(args: EmbedArgs, context: &Context) -> Result<(), Failure> {
     sink.begin(&args.recipe(format, &texts, &config, &context.console)?)?;
     let layout = Layout {
         with_file: texts.names().len() > 1,
-        with_line: texts.names().len() > 1 || args.on_error == Some(OnError::Skip),
+        with_line: texts.names().len() > 1 || args.input.on_error() == OnError::Skip,
         with_text: args.with_text,
     };
     let totals = Totals::after(start.texts_before);
@@ -176,7 +167,7 @@ impl EmbedArgs {
             ("format", format.to_string()),
             ("with_text", self.with_text.to_string()),
             ("files", files),
-            ("on_error", format!("{:?}", self.on_error.unwrap_or_default())),
+            ("on_error", format!("{:?}", self.input.on_error())),
         ];
         Ok(Recipe(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
     }
@@ -198,23 +189,11 @@ impl EmbedArgs {
     }
 
     fn open_texts(&self, text_bytes_max: usize) -> Result<Texts, Failure> {
-        let is_jsonl = self.jsonl || self.text_field.is_some();
-        let rules = Rules {
-            form: if is_jsonl { Form::JsonLines } else { Form::Plain },
-            text_field: self.text_field.clone().unwrap_or_else(|| "text".to_owned()),
-            text_bytes_max,
-            on_error: self.on_error.unwrap_or_default(),
-        };
-        match (self.files.as_slice(), self.texts.as_slice()) {
-            ([], [one]) if one == "-" => Ok(Texts::from_stdin(rules)),
-            ([], []) if !std::io::stdin().is_terminal() => Ok(Texts::from_stdin(rules)),
-            ([], []) => Err(Failure::Usage("no text: give TEXT, -f FILE, or - to read standard input".to_owned())),
-            ([], _) if is_jsonl => {
-                Err(Failure::Usage("--jsonl is for -f FILE and for standard input, not for TEXT".to_owned()))
-            }
-            ([], _) => Ok(Texts::from_arguments(self.texts.clone(), rules)),
-            (files, _) => Ok(Texts::from_files(files, rules)?),
+        let is_of_arguments = !self.texts.is_empty() && self.texts != ["-"];
+        if is_of_arguments && self.input.is_jsonl() {
+            return Err(Failure::Usage("--jsonl is for -f FILE and for standard input, not for TEXT".to_owned()));
         }
+        self.input.open(&self.texts, text_bytes_max, "no text: give TEXT, -f FILE, or - to read standard input")
     }
 }
 

@@ -182,7 +182,7 @@ pub struct Batching {
 pub struct Slices {
     /// On a CPU.
     pub cpu: Duration,
-    /// On a GPU; longer where more than a tenth of it would be fixed cost.
+    /// On a GPU; longer where more than a quarter of it would be fixed cost.
     pub gpu: Duration,
 }
 

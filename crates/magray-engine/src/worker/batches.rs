@@ -21,8 +21,8 @@ pub(super) struct Batches {
     outcomes: Outcomes,
     /// The oldest first.
     under_way: VecDeque<Begun>,
-    /// When the last batch was done.
-    last_done: Instant,
+    /// Up to when the time of those under way was divided among them.
+    divided: Instant,
     /// Batches that were computed.
     done: u64,
 }
@@ -31,11 +31,20 @@ pub(super) struct Batches {
 /// tried again in the first of them, and whichever ends this one is known then.
 const ONE_BY_ONE: u64 = 64;
 
+/// Tokens that cost about as much as a batch does beside them: its kernels are started and end one after the other.
+const TOKENS_OF_A_BATCH: u64 = 2_048;
+
 /// A batch that is being computed.
 struct Begun {
     batch: Batch,
-    at: Instant,
+    /// Its part of the time.
+    spent: Duration,
     texts: UnderWay,
+}
+
+/// The part of the device that a batch has while others are computed beside it.
+fn share(batch: &Batch) -> u64 {
+    u64::from(batch.extent.tokens) + TOKENS_OF_A_BATCH
 }
 
 impl Batches {
@@ -48,7 +57,7 @@ impl Batches {
             staged: Staged::default(),
             outcomes: Outcomes::default(),
             under_way: VecDeque::new(),
-            last_done: Instant::now(),
+            divided: Instant::now(),
             done: 0,
         }
     }
@@ -68,8 +77,8 @@ impl Batches {
 
     /// The executor with nothing under way.
     pub(super) fn settled(&mut self) -> Result<&Arc<dyn Executor>, ServeError> {
-        while let Some(begun) = self.under_way.pop_front() {
-            self.finish(begun)?;
+        while !self.under_way.is_empty() {
+            self.finish(0)?;
         }
         Ok(&self.executor)
     }
@@ -86,8 +95,8 @@ impl Batches {
     /// Answers a batch that is done, if one is. Without cores to spare it waits for the oldest.
     pub(super) fn collect(&mut self, may_spin: bool) -> Result<(), ServeError> {
         let done = self.under_way.iter().position(|begun| self.executor.is_done(&begun.texts));
-        match self.under_way.remove(done.unwrap_or(if may_spin { usize::MAX } else { 0 })) {
-            Some(begun) => self.finish(begun),
+        match done.or((!may_spin).then_some(0)) {
+            Some(at) => self.finish(at),
             None => {
                 std::hint::spin_loop();
                 Ok(())
@@ -98,14 +107,14 @@ impl Batches {
     /// Begins a batch beside those under way, or computes it after them.
     pub(super) fn take(&mut self, batch: Batch) -> Result<(), ServeError> {
         self.stage(&batch)?;
-        let at = Instant::now();
+        self.divide(0);
         let began = match self.done >= ONE_BY_ONE && !batch.each_token {
             true => self.executor.begin(batch.model as usize, &self.staged.texts(), batch.skip as usize),
             false => Ok(None),
         };
         match began {
             Ok(Some(texts)) => {
-                self.under_way.push_back(Begun { batch, at, texts });
+                self.under_way.push_back(Begun { batch, spent: Duration::ZERO, texts });
                 Ok(())
             }
             Ok(None) => {
@@ -142,15 +151,26 @@ impl Batches {
         Ok(self.slots.stage(batch.slot, batch.extent, &mut self.staged)?)
     }
 
-    fn finish(&mut self, begun: Begun) -> Result<(), ServeError> {
-        let finished = self.executor.finish(begun.texts, &mut self.outcomes);
-        // While another batch was computed, this one mostly waited.
-        let compute = begun.at.max(self.last_done).elapsed();
-        self.answer(&begun.batch, finished.map(|()| compute))
+    /// Waits for one of the batches under way and answers it.
+    fn finish(&mut self, at: usize) -> Result<(), ServeError> {
+        let Some(Begun { batch, spent, texts }) = self.under_way.remove(at) else { return Ok(()) };
+        let finished = self.executor.finish(texts, &mut self.outcomes);
+        let spent = spent + self.divide(share(&batch));
+        self.answer(&batch, finished.map(|()| spent))
+    }
+
+    /// Divides the time since the last call among the batches under way and one that has this share; returns the part of
+    /// that one. What they cost together is known, what each would have cost alone is not: their kernels take turns.
+    fn divide(&mut self, last: u64) -> Duration {
+        let now = Instant::now();
+        let elapsed = now.duration_since(std::mem::replace(&mut self.divided, now));
+        let shares = last + self.under_way.iter().map(|begun| share(&begun.batch)).sum::<u64>();
+        let part = |share: u64| elapsed.mul_f64(share as f64 / shares.max(1) as f64);
+        self.under_way.iter_mut().for_each(|begun| begun.spent += part(share(&begun.batch)));
+        part(last)
     }
 
     fn answer(&mut self, batch: &Batch, computed: Result<Duration, Failure>) -> Result<(), ServeError> {
-        self.last_done = Instant::now();
         self.done += 1;
         let (name, slot) = (batch.batch, batch.slot as usize);
         self.tell(match computed {

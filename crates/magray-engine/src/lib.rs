@@ -25,6 +25,7 @@ pub mod spec;
 pub mod store;
 pub mod synthetic;
 pub mod testing;
+mod time_shares;
 pub mod tokenize;
 pub mod vectors;
 pub mod weights;

@@ -9,6 +9,7 @@ use super::models::CpuPacker;
 use super::work::Output;
 use crate::executors::{Arrival, Bell, Failure, Feed, Job, Origin, Outcomes, Steps, catching};
 use crate::packed::Tokens;
+use crate::time_shares::TimeShares;
 use magray_core::schedule::DeviceId;
 use magray_core::{DeviceName, Precision};
 use std::collections::VecDeque;
@@ -107,9 +108,10 @@ impl State {
     fn compute(&self) {
         while let Some((model, output)) = self.batches.wait() {
             match output {
-                Output::Texts => {
-                    self.packer.executor.run_all(model, &Batched { state: self, model, ended: Mutex::new(None) })
-                }
+                Output::Texts => self.packer.executor.run_all(
+                    model,
+                    &Batched { state: self, model, times: Mutex::new(TimeShares::new(TOKENS_OF_A_BATCH)) },
+                ),
                 Output::Tokens => {
                     let Some(batch) = self.batches.take(model, output) else { continue };
                     let (started, mut outcomes) = (Instant::now(), Outcomes::default());
@@ -237,18 +239,22 @@ impl Batches {
     }
 }
 
+/// Tokens of a CPU that cost about as much as reading the weights for a batch does.
+const TOKENS_OF_A_BATCH: u64 = 64;
+
 /// Batches of one model for the executor.
 struct Batched<'a> {
     state: &'a State,
     model: usize,
-    /// When the last of them ended.
-    ended: Mutex<Option<Instant>>,
+    /// How the time is divided among those that are computed.
+    times: Mutex<TimeShares>,
 }
 
 /// A batch that is computed.
 struct Computed<'a> {
     batch: Batch,
-    started: Instant,
+    /// Names it among those that share the time.
+    share: u64,
     of: &'a Batched<'a>,
 }
 
@@ -270,11 +276,14 @@ impl Job for Computed<'_> {
     }
 
     fn done(&self, outcome: Result<Vec<f32>, Failure>) {
-        let now = Instant::now();
-        // Until the one before it ended, threads had that to do as well.
-        let before = self.of.ended.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
-        let since = before.map_or(self.started, |before| before.max(self.started));
-        self.of.state.tell(&self.batch, outcome, now.saturating_duration_since(since));
+        let compute = self.of.times().end(self.share, Instant::now());
+        self.of.state.tell(&self.batch, outcome, compute);
+    }
+}
+
+impl Batched<'_> {
+    fn times(&self) -> MutexGuard<'_, TimeShares> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -287,7 +296,9 @@ impl Feed for Batched<'_> {
             dispatcher.upgrade().filter(|_| is_spare)?.spare(*id);
             take()
         })?;
-        Some(Box::new(Computed { batch, started: Instant::now(), of: self }))
+        let tokens = batch.texts().map(|text| text.ids.len() as u64).sum();
+        let share = self.times().begin(tokens, Instant::now());
+        Some(Box::new(Computed { batch, share, of: self }))
     }
 
     fn bell(&self) -> Option<&Bell> {

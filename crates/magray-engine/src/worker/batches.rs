@@ -7,6 +7,7 @@ use super::serve_error::ServeError;
 use super::slots::{Slots, Staged};
 use super::wire::Garbled;
 use crate::executors::{Executor, Failure, Outcomes, SequenceStep, Steps, UnderWay};
+use crate::time_shares::TimeShares;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +22,8 @@ pub(super) struct Batches {
     outcomes: Outcomes,
     /// The oldest first.
     under_way: VecDeque<Begun>,
-    /// Up to when the time of those under way was divided among them.
-    divided: Instant,
+    /// How the time is divided among those under way.
+    times: TimeShares,
     /// Batches that were computed.
     done: u64,
 }
@@ -31,20 +32,15 @@ pub(super) struct Batches {
 /// tried again in the first of them, and whichever ends this one is known then.
 const ONE_BY_ONE: u64 = 64;
 
-/// Tokens that cost about as much as a batch does beside them: its kernels are started and end one after the other.
+/// Tokens of a GPU that cost about as much as a batch does beside them: its kernels are started and end one after the other.
 const TOKENS_OF_A_BATCH: u64 = 2_048;
 
 /// A batch that is being computed.
 struct Begun {
     batch: Batch,
-    /// Its part of the time.
-    spent: Duration,
+    /// Names it among those that share the time.
+    share: u64,
     texts: UnderWay,
-}
-
-/// The part of the device that a batch has while others are computed beside it.
-fn share(batch: &Batch) -> u64 {
-    u64::from(batch.extent.tokens) + TOKENS_OF_A_BATCH
 }
 
 impl Batches {
@@ -57,7 +53,7 @@ impl Batches {
             staged: Staged::default(),
             outcomes: Outcomes::default(),
             under_way: VecDeque::new(),
-            divided: Instant::now(),
+            times: TimeShares::new(TOKENS_OF_A_BATCH),
             done: 0,
         }
     }
@@ -107,14 +103,15 @@ impl Batches {
     /// Begins a batch beside those under way, or computes it after them.
     pub(super) fn take(&mut self, batch: Batch) -> Result<(), ServeError> {
         self.stage(&batch)?;
-        self.divide(0);
+        let at = Instant::now();
         let began = match self.done >= ONE_BY_ONE && !batch.each_token {
             true => self.executor.begin(batch.model as usize, &self.staged.texts(), batch.skip as usize),
             false => Ok(None),
         };
         match began {
             Ok(Some(texts)) => {
-                self.under_way.push_back(Begun { batch, spent: Duration::ZERO, texts });
+                let share = self.times.begin(u64::from(batch.extent.tokens), at);
+                self.under_way.push_back(Begun { batch, share, texts });
                 Ok(())
             }
             Ok(None) => {
@@ -153,21 +150,10 @@ impl Batches {
 
     /// Waits for one of the batches under way and answers it.
     fn finish(&mut self, at: usize) -> Result<(), ServeError> {
-        let Some(Begun { batch, spent, texts }) = self.under_way.remove(at) else { return Ok(()) };
+        let Some(Begun { batch, share, texts }) = self.under_way.remove(at) else { return Ok(()) };
         let finished = self.executor.finish(texts, &mut self.outcomes);
-        let spent = spent + self.divide(share(&batch));
-        self.answer(&batch, finished.map(|()| spent))
-    }
-
-    /// Divides the time since the last call among the batches under way and one that has this share; returns the part of
-    /// that one. What they cost together is known, what each would have cost alone is not: their kernels take turns.
-    fn divide(&mut self, last: u64) -> Duration {
-        let now = Instant::now();
-        let elapsed = now.duration_since(std::mem::replace(&mut self.divided, now));
-        let shares = last + self.under_way.iter().map(|begun| share(&begun.batch)).sum::<u64>();
-        let part = |share: u64| elapsed.mul_f64(share as f64 / shares.max(1) as f64);
-        self.under_way.iter_mut().for_each(|begun| begun.spent += part(share(&begun.batch)));
-        part(last)
+        let compute = self.times.end(share, Instant::now());
+        self.answer(&batch, finished.map(|()| compute))
     }
 
     fn answer(&mut self, batch: &Batch, computed: Result<Duration, Failure>) -> Result<(), ServeError> {

@@ -32,6 +32,8 @@ const SPEED_KEPT: f64 = 0.9;
 const PROMPT_TOKENS: u64 = 4;
 /// Batches of a GPU that have less than one part in this of the most tokens say little of its speed.
 const TELLING_PART: f64 = 16.0;
+/// Those of a CPU: less than one part in this of the tokens that keep all its threads busy.
+const CPU_TELLING_PART: f64 = 4.0;
 /// However slow a CPU is, its largest batch divided by this may wait for it.
 const CPU_LEAST_PART: u64 = 4;
 
@@ -347,15 +349,19 @@ impl Device {
     }
 
     /// Tokens that it takes this long to compute, by the speed measured lately; without a speed there is no such bound, nor
-    /// while a GPU gets small batches: it looks slow, and is not. At least as many as a good batch has.
+    /// while a device gets small batches: it looks slow, and is not. At least as many as a good batch has.
     pub(super) fn tokens_within(&self, time: Duration) -> u64 {
         let batch = self.batch_tokens_max();
         let Some(speed) = self.tokens_per_us() else { return u64::MAX };
-        let is_gpu = self.spec.kind == DeviceKind::Gpu;
-        if is_gpu && self.speed.tokens * TELLING_PART < as_f64(batch) * self.speed.batches {
+        let (telling, least) = match self.spec.kind {
+            DeviceKind::Gpu => (as_f64(batch) / TELLING_PART, batch),
+            DeviceKind::Cpu => {
+                (f64::from(self.spec.batch_tokens_least) / CPU_TELLING_PART, batch.div_ceil(CPU_LEAST_PART))
+            }
+        };
+        if self.speed.tokens < telling * self.speed.batches {
             return u64::MAX;
         }
-        let least = if is_gpu { batch } else { batch.div_ceil(CPU_LEAST_PART) };
         as_count(speed * micros(time)).max(least)
     }
 

@@ -207,3 +207,28 @@ fn small_batches_say_nothing_of_the_time_that_a_gpu_takes_for_large_ones() {
         assert!(refusals(&bench.submit(request).1).is_empty());
     }
 }
+
+#[test]
+fn small_batches_say_nothing_of_the_time_that_a_cpu_takes_for_large_ones() {
+    let limits = Limits { wait_max: Some(Duration::from_millis(500)), ..Limits::default() };
+    let options = Options { limits, ..Options::default() };
+    let mut bench = Bench::up(0, Options::default());
+    let cpu = DeviceSpec {
+        kind: DeviceKind::Cpu,
+        location: Location::InProcess,
+        slots: 2,
+        batch_tokens_max: 4_096,
+        batch_tokens_least: 512,
+        memory: Budget::UNBOUNDED,
+    };
+    bench.machine = Machine::new(vec![cpu], vec![ModelPlan::default()], options);
+    bench.step(Event::Tick);
+    // One text of 20 tokens in 10 ms: at this speed 1,000 tokens would be all that 500 ms have room for.
+    let first = bench.request(1);
+    let start = only_start(&bench.submit(first).1);
+    bench.step(Event::Finished { batch: start.batch, compute: Duration::from_millis(10), outcomes: Vec::new() });
+    for _ in 0..3 {
+        let request = Request { sequences: vec![Sequence::one_step(256); 100], ..bench.request(0) };
+        assert!(refusals(&bench.submit(request).1).is_empty());
+    }
+}

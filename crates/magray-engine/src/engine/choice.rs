@@ -356,6 +356,25 @@ mod tests {
     }
 
     #[test]
+    fn one_measurement_decides_by_the_threshold_after_presence_and_before_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = options("auto");
+        options.gpu.score_cache = Some(folder.path().join("scores.json"));
+        choices(&options, Allowed::Any).measured(0, Scores::new(100.0, 200.0).unwrap());
+        let absent = Reason::Absent { code: "no_driver", message: String::new(), is_fault: false };
+        for (threshold, speed, allowed, memory) in
+            [(1.9, "faster", Allowed::Any, "not_enough_memory"), (2.1, "too_slow", Allowed::Cpu, "too_slow")]
+        {
+            options.gpu.rules.performance_threshold = threshold;
+            let choices = choices(&options, Allowed::Any);
+            assert_eq!((code(&choices), choices.allowed(0)), (speed, allowed), "{threshold}");
+            let outlook = Outlook { need_bytes: Some(2), free_bytes: Some(1), ..choices.outlook(0).unwrap() };
+            let full = |gpu| choices.subject(0).decide(&outlook, gpu).unwrap().reason.code();
+            assert_eq!((full(Err(&absent)), full(Ok(&gpu()))), ("no_driver", memory), "{threshold}");
+        }
+    }
+
+    #[test]
     fn a_gpu_that_is_out_of_service_is_told_with_the_way_back() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("gpus.json");

@@ -79,6 +79,12 @@ fn what_cannot_be_measured_is_refused() {
         error: --faults: the fault 'fire@2s' cannot be planned: there is no fault 'fire': use illegal_address, oom, hang, transient, crash, poison, wrong, slow, load_oom, load_fails, load_crash, load_hang, freeze, kill, hot, full, slow and a number up to 100, xid and a number, random
     "#]],
     );
+    load(
+        &["--device", "cpu", "--faults", "poison@id=30522"],
+        expect![[r#"
+        error: cannot load 'synthetic:tiny': the fault 'poison@id=30522' cannot be planned: no text holds this token: the vocabulary has 1000, from 0 to 999
+    "#]],
+    );
     check_refused(
         &["load", "--model", "synthetic:gpt"],
         2,

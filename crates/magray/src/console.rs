@@ -9,12 +9,15 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle};
-use magray_engine::health::utc;
 use serde_json::{Value, json};
+use tracing_subscriber::fmt::{
+    format::Writer,
+    time::{FormatTime, SystemTime},
+};
 
 use crate::logging;
 
@@ -152,7 +155,10 @@ fn json_line(weight: Weight, message: &str) -> Value {
         Weight::Warn => "WARN",
         Weight::Error => "ERROR",
     };
-    json!({ "timestamp": utc(SystemTime::now()), "level": level, "message": message, "target": "magray" })
+    let mut timestamp = String::new();
+    // As the log writes it. A text takes all that is written.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+    json!({ "timestamp": timestamp, "level": level, "message": message, "target": "magray" })
 }
 
 #[cfg(test)]

@@ -139,6 +139,7 @@ fn exit_of_load(error: &LoadError) -> Exit {
         LoadError::Cpu(_) | LoadError::Device(_) => Exit::Device,
         LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) | LoadError::Executor(_) => Exit::Model,
         LoadError::TooLarge { .. } => Exit::Model,
+        LoadError::Faults(_) => Exit::Usage,
         LoadError::Full(_) | LoadError::Thread(_) => Exit::Internal,
     }
 }

@@ -26,8 +26,9 @@ struct Log {
     shows_moves: bool,
 }
 
-/// Which models move and which devices come and go. Told by servers unless only errors are wanted.
-const MOVES: [&str; 2] = ["magray::residency", "magray::health"];
+/// Which models move, which devices come and go, and settings that were read again. Told by servers unless only errors are
+/// wanted.
+const MOVES: [&str; 3] = ["magray::residency", "magray::health", "magray::settings"];
 
 static LOG: OnceLock<Log> = OnceLock::new();
 

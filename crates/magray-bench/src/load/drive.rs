@@ -56,9 +56,12 @@ pub(super) struct Poison {
 #[derive(Debug)]
 pub(super) struct Outcomes {
     pub(super) start: Instant,
+    /// Without those that warmed up.
     pub(super) sent: u64,
-    /// Requests of the schedule that the generator was too slow to send.
+    pub(super) warmed_up: u64,
+    /// Of all: requests of the schedule that the generator was too slow to send.
     pub(super) unsent: u64,
+    /// Of all.
     pub(super) lost: u64,
     pub(super) tally: Tally,
     /// How much later than due requests were sent.
@@ -93,14 +96,17 @@ pub(super) fn drive(
     let start = Instant::now();
     let end = start + load.warmup + load.measured;
     let rules = Rules { start, warmup: load.warmup, measured: load.measured, expected: load.expected.clone() };
-    let (sent, tally) = (AtomicU64::new(0), Mutex::new(Tally::new(rules)));
+    let (sent, warmed_up) = (AtomicU64::new(0), AtomicU64::new(0));
+    let tally = Mutex::new(Tally::new(rules));
     let (answers, arrived) = mpsc::sync_channel(load.answers_max(pool));
     let poison = load.poison.map(|poison| (poison, start + poison.every));
     let lateness = Latencies::new();
-    let mut sender = Sender { target, pool, texts: load.texts, poison, sent: &sent, answers, lateness };
+    let warm_at = start + load.warmup;
+    let (texts, sent, warmed_up) = (load.texts, &sent, &warmed_up);
+    let mut sender = Sender { target, pool, texts, poison, warm_at, sent, warmed_up, answers, lateness };
     let collector = Collector { pool, tally: &tally, arrived, lost_after: load.lost_after };
     let (unsent, lateness) = thread::scope(|scope| {
-        let underway = Underway { start, sent: &sent, tally: &tally };
+        let underway = Underway { start, sent, tally: &tally };
         let (over, looks_on) = mpsc::channel();
         scope.spawn(move || watch(&underway, looks_on));
         let done = match load.sending {
@@ -126,9 +132,10 @@ pub(super) fn drive(
         drop(over);
         done
     });
-    let sent = sent.into_inner();
+    let (all, warmed_up) = (sent.load(Ordering::Relaxed), warmed_up.load(Ordering::Relaxed));
     let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Outcomes { start, sent, unsent, lost: sent.saturating_sub(tally.settled_count()), tally, lateness }
+    let (sent, lost) = (all - warmed_up, all.saturating_sub(tally.settled_count()));
+    Outcomes { start, sent, warmed_up, unsent, lost, tally, lateness }
 }
 
 impl Load {
@@ -153,7 +160,10 @@ struct Sender<'a> {
     texts: usize,
     /// With the time when the next one is due.
     poison: Option<(Poison, Instant)>,
+    /// Requests that are due before this warm up.
+    warm_at: Instant,
     sent: &'a AtomicU64,
+    warmed_up: &'a AtomicU64,
     answers: SyncSender<Arrived>,
     lateness: Latencies,
 }
@@ -172,6 +182,7 @@ impl Sender<'_> {
         self.lateness.record(due.elapsed());
         // Counted before it is sent, so that an answer is never ahead of its request.
         self.sent.fetch_add(1, Ordering::Relaxed);
+        self.warmed_up.fetch_add(u64::from(due < self.warm_at), Ordering::Relaxed);
         let request = Request { number, texts, due, is_poison };
         self.target.submit(ids, Ticket { request, answers: self.answers.clone() });
     }

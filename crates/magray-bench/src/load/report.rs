@@ -20,7 +20,7 @@ use crate::{
     terminal::aligned,
 };
 
-/// Requests sent within this time after a fault tell what it cost.
+/// Requests that were open at a fault, or sent within this time after it, and answered before the next one tell what it cost.
 const AFTER_FAULT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -46,6 +46,8 @@ pub(super) struct Report {
     pub(super) case: Case,
     /// This process: it must be one and the same from the first request to the last.
     pub(super) pid: u32,
+    /// Requests that were checked and are in none of the totals.
+    pub(super) warmed_up: u64,
     pub(super) sent: u64,
     pub(super) unsent: u64,
     pub(super) answered: u64,
@@ -116,7 +118,7 @@ pub(super) struct Incident {
     pub(super) at_s: f64,
     /// Until the device served again; `None`: it has not.
     pub(super) back_after_s: Option<f64>,
-    /// The longest latency of requests that were due within 3 s after it.
+    /// The longest latency of requests that were open then, or due within 3 s, and answered before the next failure.
     pub(super) longest_ms: Option<f64>,
 }
 
@@ -129,6 +131,7 @@ impl Report {
             (per_second(counts.in_time.requests), per_second(counts.in_time.texts), per_second(counts.in_time.tokens));
         Self {
             pid: std::process::id(),
+            warmed_up: outcomes.warmed_up,
             sent: outcomes.sent,
             unsent: outcomes.unsent,
             answered: counts.answered,
@@ -149,7 +152,7 @@ impl Report {
             late_p99_ms: ms(outcomes.lateness.at(0.99)),
             devices: shares(outcomes, seen, case.seconds),
             workers: seen.workers.iter().map(Worker::of).collect(),
-            incidents: faults.iter().map(|fault| Incident::of(fault, outcomes)).collect(),
+            incidents: incidents(faults, outcomes),
             complaints: tally.complaints.clone(),
             case,
         }
@@ -165,7 +168,8 @@ impl Report {
         ];
         let found: Vec<String> =
             counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-        (!found.is_empty()).then(|| format!("{}: of {} requests, {}", self.case, self.sent, found.join(", ")))
+        let all = self.warmed_up + self.sent;
+        (!found.is_empty()).then(|| format!("{}: of {all} requests, {}", self.case, found.join(", ")))
     }
 }
 
@@ -238,6 +242,9 @@ fn details(report: &Report) -> String {
             "  sent {sent}, answered {answered}, lost {lost}, answered twice {doubled}, {wrong}, replays {replays}"
         ),
     ];
+    if report.warmed_up > 0 {
+        lines.push(format!("  warmed up with {} requests more, which were checked alone", report.warmed_up));
+    }
     if report.unsent > 0 {
         lines.push(format!("  unsent {}: this machine could not send them in time", report.unsent));
     }
@@ -311,19 +318,24 @@ impl Worker {
     }
 }
 
-impl Incident {
-    fn of(fault: &Fault, outcomes: &Outcomes) -> Self {
-        let since_start = fault.noticed.saturating_duration_since(outcomes.start);
-        let longest = outcomes.tally.timeline.longest_within(since_start, AFTER_FAULT);
-        Self {
-            device: fault.device.to_string(),
-            kind: fault.code,
-            at_s: seconds_between(outcomes.start, fault.noticed),
-            back_after_s: fault.back.map(|back| seconds_between(fault.noticed, back)),
-            longest_ms: longest.map(ms),
-        }
-    }
+/// The failures in their order, each with what it cost by itself.
+fn incidents(faults: &[Fault], outcomes: &Outcomes) -> Vec<Incident> {
+    let mut faults: Vec<&Fault> = faults.iter().collect();
+    faults.sort_by_key(|fault| fault.noticed);
+    let since_start = |fault: &&Fault| fault.noticed.saturating_duration_since(outcomes.start);
+    let noticed: Vec<Duration> = faults.iter().map(since_start).collect();
+    let longest = outcomes.tally.timeline.longest_by_fault(&noticed, AFTER_FAULT);
+    let incident = |(fault, longest): (&Fault, Option<Duration>)| Incident {
+        device: fault.device.to_string(),
+        kind: fault.code,
+        at_s: seconds_between(outcomes.start, fault.noticed),
+        back_after_s: fault.back.map(|back| seconds_between(fault.noticed, back)),
+        longest_ms: longest.map(ms),
+    };
+    faults.into_iter().zip(longest).map(incident).collect()
+}
 
+impl Incident {
     fn line(&self) -> String {
         let Self { device, kind, at_s, back_after_s, longest_ms } = self;
         let back = match back_after_s {

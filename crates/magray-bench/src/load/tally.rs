@@ -34,6 +34,7 @@ pub(super) struct Tally {
     rules: Rules,
     /// A bit a request: whether it was answered.
     settled: Vec<u64>,
+    settled_count: u64,
     pub(super) counts: Counts,
     /// Of requests that were measured and answered with vectors.
     pub(super) latency: Latencies,
@@ -49,20 +50,21 @@ pub(super) struct Tally {
     pub(super) complaints: Vec<String>,
 }
 
+/// Totals leave out what warmed up; what must not be at all counts there too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Answered with vectors, right or not.
     pub(super) answered: u64,
     /// By refusal code.
     pub(super) refused: BTreeMap<&'static str, u64>,
-    /// Of the refused: those that nothing explains.
-    pub(super) unexpected: u64,
-    /// Answers beyond the first.
-    pub(super) doubled: u64,
-    /// Of the answered: those with a wrong vector.
-    pub(super) wrong: u64,
     /// Texts started again after a failure, summed over the answers.
     pub(super) replays: u64,
+    /// Of all: refusals that nothing explains.
+    pub(super) unexpected: u64,
+    /// Of all: answers beyond the first.
+    pub(super) doubled: u64,
+    /// Of all: answers with a wrong vector.
+    pub(super) wrong: u64,
     /// Answers that came within the measured time, and what they hold.
     pub(super) in_time: InTime,
 }
@@ -95,6 +97,7 @@ impl Tally {
         Self {
             rules,
             settled: Vec::new(),
+            settled_count: 0,
             counts: Counts::default(),
             latency: Latencies::new(),
             queued: Latencies::new(),
@@ -114,6 +117,7 @@ impl Tally {
             self.complain(&arrived.request, "was answered again");
             return false;
         }
+        self.settled_count += 1;
         match &arrived.outcome {
             Outcome::Vectors(vectors) => self.count_vectors(arrived, vectors, pool),
             Outcome::Refused { code, message } => self.count_refused(&arrived.request, code, message),
@@ -129,7 +133,7 @@ impl Tally {
 
     /// Requests that were answered, with vectors or with an error.
     pub(super) fn settled_count(&self) -> u64 {
-        self.counts.answered + self.counts.refused.values().sum::<u64>()
+        self.settled_count
     }
 
     pub(super) fn take_recent(&mut self) -> Recent {
@@ -149,8 +153,9 @@ impl Tally {
         }
         let latency = arrived.at.saturating_duration_since(request.due);
         let texts = request.texts.count as u64;
-        self.counts.answered += 1;
-        self.counts.replays += u64::from(vectors.replays);
+        let is_warm = self.is_warm(request);
+        self.counts.answered += u64::from(is_warm);
+        self.counts.replays += if is_warm { u64::from(vectors.replays) } else { 0 };
         self.recent.latency.record(latency);
         self.timeline.record(self.since_start(request.due), latency);
         if self.is_measured(arrived.at) {
@@ -159,7 +164,7 @@ impl Tally {
             in_time.texts += texts;
             in_time.tokens += pool.tokens(request.texts) as u64;
         }
-        if let Some(reason) = vectors.fallback {
+        if let Some(reason) = vectors.fallback.filter(|_| is_warm) {
             *self.fallbacks.entry(reason).or_default() += 1;
         }
         if self.is_measured(request.due) {
@@ -183,7 +188,9 @@ impl Tally {
     }
 
     fn count_refused(&mut self, request: &Request, code: &'static str, message: &str) {
-        *self.counts.refused.entry(code).or_default() += 1;
+        if self.is_warm(request) {
+            *self.counts.refused.entry(code).or_default() += 1;
+        }
         self.recent.refused += 1;
         let is_expected = match code {
             POISON => request.is_poison,
@@ -217,6 +224,11 @@ impl Tally {
         moment.saturating_duration_since(self.rules.start)
     }
 
+    /// Whether a request counts: it came after the warm-up.
+    fn is_warm(&self, request: &Request) -> bool {
+        self.since_start(request.due) >= self.rules.warmup
+    }
+
     fn is_measured(&self, moment: Instant) -> bool {
         let since = self.since_start(moment);
         (self.rules.warmup..self.rules.warmup + self.rules.measured).contains(&since)
@@ -247,17 +259,27 @@ impl Timeline {
         Self { longest: vec![Duration::ZERO; Self::step_of(length) + 1] }
     }
 
-    fn record(&mut self, due: Duration, latency: Duration) {
+    pub(super) fn record(&mut self, due: Duration, latency: Duration) {
         // A client of a closed loop may send a little later than the end; that counts for the last step.
         let step = Self::step_of(due).min(self.longest.len() - 1);
         self.longest[step] = self.longest[step].max(latency);
     }
 
-    /// The longest latency of requests that were due within `window` after `from`; `None` where none was answered.
-    pub(super) fn longest_within(&self, from: Duration, window: Duration) -> Option<Duration> {
-        let end = self.longest.len();
-        let steps = Self::step_of(from).min(end)..(Self::step_of(from + window) + 1).min(end);
-        self.longest[steps].iter().copied().max().filter(|longest| !longest.is_zero())
+    /// By fault, in the order in which they were noticed: the longest latency of the requests that it met; `None` where none was
+    /// answered. A request belongs to the last fault before its answer, if it was open then or due within `window` after it;
+    /// faults of one step share theirs.
+    pub(super) fn longest_by_fault(&self, noticed: &[Duration], window: Duration) -> Vec<Option<Duration>> {
+        let mut by_fault = vec![None; noticed.len()];
+        for (step, longest) in self.longest.iter().enumerate().filter(|(_, longest)| !longest.is_zero()) {
+            let due = Self::STEP * step as u32;
+            let met = noticed.partition_point(|noticed| *noticed <= due + Self::STEP + *longest);
+            let Some(&last) = noticed[..met].last().filter(|last| **last + window >= due) else { continue };
+            let are_together = |at: &usize| Self::step_of(noticed[*at]) == Self::step_of(last);
+            for at in (0..met).rev().take_while(are_together) {
+                by_fault[at] = by_fault[at].max(Some(*longest));
+            }
+        }
+        by_fault
     }
 
     fn step_of(at: Duration) -> usize {

@@ -265,8 +265,17 @@ fn clients_that_are_refused_come_back() {
 fn what_warms_up_is_checked_and_not_measured() {
     let load = Load { warmup: HOUR, ..load(OPEN) };
     let outcomes = run(&load, &axes(TEXTS), |_, ticket| ticket.answer(right(&[vec![0], vec![0]])));
-    assert_eq!((outcomes.tally.latency.count(), outcomes.tally.counts.in_time.requests), (0, 0));
-    assert_eq!(outcomes.tally.counts.wrong, REQUESTS);
+    let counts = &outcomes.tally.counts;
+    assert_eq!((outcomes.tally.latency.count(), counts.in_time.requests), (0, 0));
+    assert_eq!((counts.wrong, outcomes.lost), (REQUESTS, 0));
+    assert_eq!(
+        (outcomes.warmed_up, outcomes.sent, counts.answered),
+        (REQUESTS, 0, 0),
+        "totals are of what is measured"
+    );
+    assert!(
+        report(&outcomes).fault().unwrap().contains(&format!("of {REQUESTS} requests, {REQUESTS} answered wrongly"))
+    );
 }
 
 #[test]
@@ -356,11 +365,29 @@ fn an_incident_tells_how_long_it_took_and_the_longest_latency_after_it() {
         fault(start - Duration::from_secs(1), Some(start)),
     ];
     let report = Report::new(case(), &outcomes, &Seen::default(), &faults);
-    let [first, late, early] = report.incidents.as_slice() else { panic!("{:?}", report.incidents) };
+    let [early, first, late] = report.incidents.as_slice() else { panic!("{:?}", report.incidents) };
     assert_eq!((first.at_s, first.back_after_s), (0.0, Some(0.25)));
     assert!(first.longest_ms.unwrap() >= 2000.0, "{first:?}");
     assert_eq!((late.back_after_s, late.longest_ms), (None, None));
     assert_eq!((early.at_s, early.back_after_s), (-1.0, Some(1.0)));
+}
+
+#[test]
+fn two_faults_within_a_second_told_the_same_latency() {
+    let mut outcomes = run(&load(OPEN), &axes(TEXTS), |texts, ticket| ticket.answer(right(&texts)));
+    let at = Duration::from_millis;
+    // One that was stuck with the first fault, one that the second one met, and one that met none.
+    for (due, latency) in [(2_100, 1_000), (3_100, 400), (3_150, 20), (9_000, 700)] {
+        outcomes.tally.timeline.record(at(due), at(latency));
+    }
+    let fault = |device, noticed| Fault { device, code: "overdue", noticed: outcomes.start + at(noticed), back: None };
+    let faults = [fault(SIM, 3_000), fault(DeviceName::Simulated(1), 3_400)];
+    let report = Report::new(case(), &outcomes, &Seen::default(), &faults);
+    let told: Vec<_> =
+        report.incidents.iter().map(|incident| (incident.device.as_str(), incident.longest_ms)).collect();
+    assert_eq!(told, [("sim:0", Some(1_000.0)), ("sim:1", Some(400.0))]);
+    let at_once = Report::new(case(), &outcomes, &Seen::default(), &[fault(SIM, 3_000), fault(SIM, 3_001)]);
+    assert!(at_once.incidents.iter().all(|incident| incident.longest_ms == Some(1_000.0)), "{:?}", at_once.incidents);
 }
 
 #[test]
@@ -370,6 +397,7 @@ fn the_report_reads_well() {
     let good = Report {
         case: case(),
         pid: 4711,
+        warmed_up: 120,
         sent: 1000,
         unsent: 0,
         answered: 1000,
@@ -419,7 +447,7 @@ fn the_report_reads_well() {
     };
     assert_eq!(
         (good.fault(), bad.fault().as_deref()),
-        (None, Some("clients: 64, 32:5, weighted: of 1000 requests, 4 lost, 1 refused without reason"))
+        (None, Some("clients: 64, 32:5, weighted: of 1120 requests, 4 lost, 1 refused without reason"))
     );
     expect![[r#"
         synthetic:tiny, texts of a request: 2, 0.1 s a case, seed 7, pid 4711
@@ -430,11 +458,13 @@ fn the_report_reads_well() {
 
         5000/s, adaptive, weighted:
           sent 1000, answered 1000, lost 0, answered twice 0, wrong 0, replays 0
+          warmed up with 120 requests more, which were checked alone
           sim:0: 1000 requests, 100.0 % of the texts, computed 50.0 % of the time
           sim:0: restarts 0, pids: 4712 from 0.0 s
 
         clients: 64, 32:5, weighted:
           sent 1000, answered 990, lost 4, answered twice 0, not checked, replays 0
+          warmed up with 120 requests more, which were checked alone
           unsent 3: this machine could not send them in time
           refused: full 5, poison 1 (without reason: 1)
           on the CPU in place of a GPU: lost 2, unhealthy 7
@@ -446,5 +476,5 @@ fn the_report_reads_well() {
           request 7 (due at 0.125 s) was refused (poison): made up
     "#]].assert_eq(&table(&[good.clone(), bad]));
     let json = serde_json::to_string(&good).unwrap();
-    expect![[r#"{"model":"synthetic:tiny","rate":5000.0,"batching":"adaptive","placement":"weighted","texts":2,"seed":7,"checked":true,"seconds":0.1,"pid":4711,"sent":1000,"unsent":0,"answered":1000,"refused":{},"unexpected":0,"lost":0,"doubled":0,"wrong":0,"replays":0,"fallbacks":{},"requests_per_s":4999.5,"texts_per_s":9999.0,"tokens_per_s":1279872.0,"latency_ms":{"mean":0.75,"p50":0.5,"p90":1.0,"p99":2.5,"p999":12.0,"max":150.0},"queue_ms":{"p50":0.25,"p99":2.0,"mean":0.5},"compute_ms":{"p50":0.25,"p99":2.0,"mean":0.5},"batch_texts_mean":3.25,"late_p99_ms":0.05,"devices":[{"device":"sim:0","requests":1000,"share":1.0,"busy":0.5}],"workers":[{"device":"sim:0","pid":4712,"since_s":0.0}],"incidents":[],"complaints":[]}"#]].assert_eq(&json);
+    expect![[r#"{"model":"synthetic:tiny","rate":5000.0,"batching":"adaptive","placement":"weighted","texts":2,"seed":7,"checked":true,"seconds":0.1,"pid":4711,"warmed_up":120,"sent":1000,"unsent":0,"answered":1000,"refused":{},"unexpected":0,"lost":0,"doubled":0,"wrong":0,"replays":0,"fallbacks":{},"requests_per_s":4999.5,"texts_per_s":9999.0,"tokens_per_s":1279872.0,"latency_ms":{"mean":0.75,"p50":0.5,"p90":1.0,"p99":2.5,"p999":12.0,"max":150.0},"queue_ms":{"p50":0.25,"p99":2.0,"mean":0.5},"compute_ms":{"p50":0.25,"p99":2.0,"mean":0.5},"batch_texts_mean":3.25,"late_p99_ms":0.05,"devices":[{"device":"sim:0","requests":1000,"share":1.0,"busy":0.5}],"workers":[{"device":"sim:0","pid":4712,"since_s":0.0}],"incidents":[],"complaints":[]}"#]].assert_eq(&json);
 }

@@ -31,9 +31,9 @@ pub struct ModelView {
     pub requests: usize,
     /// Where its weights are, by device.
     pub residency: Vec<Residency>,
-    /// How often its weights were put on a GPU.
+    /// How often its weights were put on a GPU; on the CPU where there is none.
     pub loads: u64,
-    /// How often they left one.
+    /// How often they left it.
     pub offloads: u64,
     /// By device: how often they were gone from it after they were there or on their way, whatever the reason.
     pub departures: Vec<u64>,

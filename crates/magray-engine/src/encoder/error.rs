@@ -46,6 +46,10 @@ pub enum LoadError {
         /// Numbers of an answer.
         outputs: usize,
     },
+    /// A fault is planned that cannot happen with it.
+    #[cfg(feature = "testing")]
+    #[error(transparent)]
+    Faults(#[from] crate::testing::FaultPlanError),
     /// The system gives no thread.
     #[error("the system refused a thread: {0}")]
     Thread(#[from] std::io::Error),

@@ -71,6 +71,11 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         (devices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), models)
     });
     let (devices, models) = (devices?, models?);
+    #[cfg(feature = "testing")]
+    if let Some(plan) = &options.faults {
+        let vocabulary = models.readers.iter().map(|reader| reader.spec.shape.vocab).max();
+        plan.check_vocabulary(vocabulary.unwrap_or(usize::MAX))?;
+    }
     let allowed =
         options.models.iter().map(|model| devices.allowed_for(model.assigned)).collect::<Result<Vec<_>, _>>()?;
     let (found, absent) = (devices.gpus.clone(), devices.reason.clone().filter(Reason::is_fallback));

@@ -5,7 +5,7 @@ use super::work::{Output, Work};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
 use crate::worker;
-use magray_core::schedule::{BatchId, RequestId};
+use magray_core::schedule::{BatchId, KillCause, RequestId};
 use magray_core::{DeviceName, Precision};
 use std::ops::Range;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub(super) enum What {
     /// Start this worker.
     Spawn,
     /// End it at once.
-    Kill,
+    Kill(KillCause),
     /// Free memory of the device.
     Trim,
     /// Compute only the known text.

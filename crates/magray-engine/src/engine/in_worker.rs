@@ -3,6 +3,7 @@
 
 mod moves;
 mod presence;
+mod signs;
 
 use super::dispatcher::Dispatcher;
 use super::executor_handle::{
@@ -17,10 +18,11 @@ use crate::packed::Tokens;
 use crate::roster::Roster;
 use crate::testing::FaultOrder;
 use crate::worker::{self, Arrived, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
-use magray_core::schedule::{DeviceId, Ending};
+use magray_core::schedule::{DeviceId, Ending, KillCause};
 use magray_core::{DeviceName, Precision};
 use moves::milliseconds;
 use presence::Presence;
+use signs::Signs;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -61,6 +63,7 @@ struct State {
     worker: u64,
     /// The last worker that was ordered to end; its process may not have been there yet.
     killed: u64,
+    signs: Signs,
     /// The last worker that was ordered to rest, and when.
     rested: Option<(u64, Instant)>,
     /// There from the moment the process is until it is gone.
@@ -117,7 +120,7 @@ impl ExecutorHandle for InWorker {
     fn take(&self, Order { worker, what }: Order) {
         match what {
             What::Spawn => self.spawn(worker),
-            What::Kill => self.0.kill(worker),
+            What::Kill(cause) => self.0.kill(worker, cause),
             What::Start(batch) => self.0.submit(worker, Slot::Batch(batch)),
             What::Turn(turn) => self.0.submit(worker, Slot::Turn(turn)),
             What::Free { sequence } => {
@@ -197,6 +200,7 @@ impl InWorker {
             return;
         }
         state.worker = worker;
+        state.signs = Signs::default();
         let inner = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name(format!("worker {}", self.0.spec.name));
         let spawned = thread.spawn(move || {
@@ -217,10 +221,11 @@ impl InWorker {
 }
 
 impl Inner {
-    fn kill(&self, worker: u64) {
+    fn kill(&self, worker: u64, cause: KillCause) {
         let mut state = self.lock();
         state.killed = state.killed.max(worker);
         if state.worker == worker {
+            state.signs.end_for(cause);
             state.kill();
         }
     }
@@ -285,6 +290,9 @@ impl Inner {
             }
         };
         if sent.is_ok() {
+            if state.slots.iter().all(|slot| matches!(slot, Slot::Free)) {
+                state.signs.compute();
+            }
             state.batches += 1;
             state.slots[slot] = what;
         }
@@ -356,7 +364,10 @@ impl Inner {
                 tracing::info!(target: "magray::residency", device = %self.spec.name, took_ms, memory_used = 0, "a worker rests");
             }
             _ if self.lock().is_closed => {}
-            _ => tracing::warn!(target: "magray::engine", device = %self.spec.name, ?ending, "a worker ended"),
+            _ => {
+                let why = self.lock().signs.why(ending);
+                tracing::warn!(target: "magray::engine", device = %self.spec.name, ?ending, why, "a worker ended");
+            }
         }
         ending
     }
@@ -378,7 +389,9 @@ impl Inner {
                     return Ending::Rested;
                 }
                 Err(exit) => {
-                    self.lock().fail(format!("its worker is gone: {exit}"), true);
+                    let mut state = self.lock();
+                    let why = state.signs.why(exit.ending()).map_or_else(String::new, |why| format!(" ({why})"));
+                    state.fail(format!("its worker is gone: {exit}{why}"), true);
                     return exit.ending();
                 }
             };
@@ -556,6 +569,7 @@ impl State {
     }
 
     fn note_memory(&mut self, memory: MemoryStats) {
+        self.signs.hear();
         self.memory_peak = self.memory_peak.max(memory.peak_allocated);
         self.memory = Some(memory);
     }
@@ -580,6 +594,7 @@ impl State {
 
     /// Frees a place and gives what it held.
     fn free(&mut self, slot: usize) -> Slot {
+        self.signs.compute();
         self.slots.get_mut(slot).map_or(Slot::Free, |slot| std::mem::replace(slot, Slot::Free))
     }
 }

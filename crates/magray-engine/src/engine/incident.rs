@@ -19,35 +19,57 @@ pub struct Incident {
 
 pub(super) struct Incidents {
     last: VecDeque<Incident>,
-    /// By device: whether one is open.
-    is_open: Vec<bool>,
+    /// By device: the one that is open and came last.
+    open: Vec<Option<Open>>,
+}
+
+#[derive(Clone, Copy)]
+struct Open {
+    code: &'static str,
+    /// Whether a new worker is up since.
+    is_up_again: bool,
 }
 
 impl Incidents {
     const KEPT: usize = 256;
 
     pub(super) fn new(devices: usize) -> Self {
-        Self { last: VecDeque::new(), is_open: vec![false; devices] }
+        Self { last: VecDeque::new(), open: vec![None; devices] }
     }
 
-    /// Something went wrong. What follows from it, until the device serves again, belongs to the same incident.
+    /// Something went wrong. The same again, until the device has a new worker or serves again, is the same incident.
     pub(super) fn noticed(&mut self, device: DeviceId, code: &'static str, now: Moment) {
-        let is_open = &mut self.is_open[usize::from(device.0)];
-        if !std::mem::replace(is_open, true) {
-            if self.last.len() == Self::KEPT {
-                self.last.pop_front();
-            }
-            self.last.push_back(Incident { device, code, noticed: now, served_again: None });
+        let open = &mut self.open[usize::from(device.0)];
+        if open.is_some_and(|open| open.code == code && !open.is_up_again) {
+            return;
+        }
+        *open = Some(Open { code, is_up_again: false });
+        if self.last.len() == Self::KEPT {
+            self.last.pop_front();
+        }
+        self.last.push_back(Incident { device, code, noticed: now, served_again: None });
+    }
+
+    /// A worker ended, or is to end. If something went wrong with it before, that is the incident.
+    pub(super) fn ended(&mut self, device: DeviceId, code: &'static str, now: Moment) {
+        if self.open[usize::from(device.0)].is_none_or(|open| open.is_up_again) {
+            self.noticed(device, code, now);
+        }
+    }
+
+    /// The device has a new worker: what goes wrong from here on is another incident.
+    pub(super) fn up(&mut self, device: DeviceId) {
+        if let Some(open) = &mut self.open[usize::from(device.0)] {
+            open.is_up_again = true;
         }
     }
 
     /// The device finished a batch.
     pub(super) fn served(&mut self, device: DeviceId, now: Moment) {
-        if std::mem::take(&mut self.is_open[usize::from(device.0)]) {
-            let open = self.last.iter_mut().rev().find(|incident| incident.device == device);
-            if let Some(incident) = open {
-                incident.served_again = Some(now);
-            }
+        if self.open[usize::from(device.0)].take().is_some() {
+            let open =
+                self.last.iter_mut().filter(|incident| incident.device == device && incident.served_again.is_none());
+            open.for_each(|incident| incident.served_again = Some(now));
         }
     }
 
@@ -70,12 +92,30 @@ mod tests {
         let device = DeviceId(1);
         incidents.served(device, at(1));
         incidents.noticed(device, "gpu_fault", at(2));
-        incidents.noticed(device, "replaced", at(3));
+        incidents.ended(device, "replaced", at(3));
         incidents.noticed(DeviceId(0), "lost", at(4));
         incidents.served(device, at(5));
-        incidents.noticed(device, "killed", at(6));
+        incidents.ended(device, "killed", at(6));
         let seen: Vec<_> = incidents.list().iter().map(|i| (i.device.0, i.code, i.served_again)).collect();
         assert_eq!(seen, [(1, "gpu_fault", Some(at(5))), (0, "lost", None), (1, "killed", None)]);
+    }
+
+    #[test]
+    fn faults_that_followed_each_other_closely_were_one_incident() {
+        let mut incidents = Incidents::new(1);
+        let device = DeviceId(0);
+        incidents.ended(device, "killed", at(1));
+        incidents.up(device);
+        incidents.noticed(device, "out_of_memory", at(2));
+        incidents.noticed(device, "out_of_memory", at(3));
+        incidents.noticed(device, "overdue", at(4));
+        incidents.ended(device, "replaced", at(5));
+        incidents.ended(device, "not_started", at(6));
+        incidents.up(device);
+        incidents.served(device, at(7));
+        let seen: Vec<_> = incidents.list().iter().map(|i| (i.code, i.noticed, i.served_again)).collect();
+        let back = Some(at(7));
+        assert_eq!(seen, [("killed", at(1), back), ("out_of_memory", at(2), back), ("overdue", at(4), back)]);
     }
 
     #[test]

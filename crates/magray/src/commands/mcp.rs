@@ -2,6 +2,7 @@
 //! Prints nothing on stdout: what stands there is the protocol's.
 
 use clap::Args;
+use magray_engine::engine::{EngineModel, ModelSource};
 
 use super::{Context, serve::ServedArgs};
 use crate::{exit::Failure, server};
@@ -24,5 +25,12 @@ pub(crate) struct McpArgs {
 }
 
 pub(crate) fn run(args: &McpArgs, context: &Context) -> Result<(), Failure> {
-    Ok(server::run_stdio(args.served.start(Vec::new(), context)?)?)
+    let start = args.served.start(Vec::new(), context)?;
+    let is_synthetic = |model: &&EngineModel| matches!(model.source, ModelSource::Synthetic(_));
+    if let Some(model) = start.engine.models.iter().find(is_synthetic) {
+        let message =
+            format!("--model {}: a synthetic model reads no texts, and the tools take nothing else", model.name);
+        return Err(Failure::Usage(message));
+    }
+    Ok(server::run_stdio(start)?)
 }

@@ -97,7 +97,15 @@ pub(super) struct ServedArgs {
 }
 
 pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
-    Ok(server::run(args.served.start(args.flags(), context)?)?)
+    let start = args.served.start(args.flags(), context)?;
+    for model in start.engine.models.iter().filter(|model| matches!(model.source, ModelSource::Synthetic(_))) {
+        context.console.warn(format_args!(
+            "'{}' is synthetic: it has no tokenizer and reads no texts, and its vectors mean nothing; send token ids, such as \
+             {{\"model\": \"{0}\", \"input\": [[101, 102]]}} to /v1/embeddings",
+            model.name
+        ));
+    }
+    Ok(server::run(start)?)
 }
 
 impl ServeArgs {

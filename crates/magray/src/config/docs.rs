@@ -33,7 +33,8 @@ is a folder; only the default model is ever pulled without being asked for.
 
 TOML and YAML have the same tree: `gpu.batch.max_size` is `max_size` in the section `[gpu.batch]`, or `max_size` under
 `batch` under `gpu`. A key that is not listed here is an error, and so is a value that is not allowed; the message
-names the file and the line. An empty variable counts as absent (but an empty `CUDA_VISIBLE_DEVICES` means no GPU).
+names the file and the line. A list is a list in both (`models = [\"a\", \"b\"]`), or one text with commas, as in a variable or
+a flag. An empty variable counts as absent (but an empty `CUDA_VISIBLE_DEVICES` means no GPU).
 
 ```toml
 [model]

@@ -204,7 +204,10 @@ impl Config {
     }
 
     fn faults(&self) -> Result<Option<FaultPlan>, ConfigError> {
-        let Some(text) = self.text("faults.plan") else { return Ok(None) };
+        let text = self.texts("faults.plan").join(",");
+        if text.is_empty() {
+            return Ok(None);
+        }
         let wrong = |error: FaultPlanError| ConfigError::BadValue {
             location: "faults.plan".to_owned(),
             shown: text.clone(),

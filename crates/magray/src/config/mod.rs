@@ -126,8 +126,12 @@ pub(crate) enum ConfigError {
     Above { first: String, second: String },
     #[error("server.tls_cert and server.tls_key belong together: set both or none")]
     HalfTls,
-    #[error("{} holds no key: write one a line, or remove the setting that names it", path.display())]
-    NoKeys { path: PathBuf },
+    #[error("cannot read the file of keys {} ({named_by}): {reason}; it is a text with one key a line", path.display())]
+    KeyFile { path: PathBuf, named_by: String, reason: std::io::Error },
+    #[error("{}:{line}: {reason}; a file of keys ({named_by}) has one key a line, and ' #' before its name", path.display())]
+    NoKey { path: PathBuf, line: usize, named_by: String, reason: &'static str },
+    #[error("the file of keys {} ({named_by}) holds no key: write one a line, or remove the setting", path.display())]
+    NoKeys { path: PathBuf, named_by: String },
     #[error("no folder for the models: set MAGRAY_HOME, or HOME")]
     NoStore,
 }

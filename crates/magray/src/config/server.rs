@@ -1,16 +1,11 @@
 //! The settings of the server, checked.
 //! Reads the files of keys; opens no socket.
 
-use std::{
-    fs,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use super::{
     Config, ConfigError, Value,
-    key_file::{WrittenKey, read_keys},
+    key_file::{WrittenKey, read_key_file},
 };
 
 #[derive(Clone)]
@@ -118,10 +113,10 @@ impl Config {
         }
     }
 
-    fn keys(&self, setting: &str, file: &'static str) -> Result<Vec<WrittenKey>, ConfigError> {
+    fn keys(&self, setting: &str, file: &str) -> Result<Vec<WrittenKey>, ConfigError> {
         let mut keys: Vec<_> = self.texts(setting).into_iter().map(WrittenKey::unnamed).collect();
         if let Some(path) = self.path(file) {
-            keys.extend(keys_of_file(&path, file)?);
+            keys.extend(read_key_file(&path, &format!("{file}, {}", self.entry(file).source))?);
         }
         Ok(keys)
     }
@@ -157,9 +152,9 @@ impl Config {
 
     fn allowed_hosts(&self) -> Result<Vec<String>, ConfigError> {
         let entry = self.entry("server.allowed_hosts");
-        let Value::List(hosts) = &entry.value else { return Ok(Vec::new()) };
+        let hosts = self.texts("server.allowed_hosts");
         match hosts.iter().find(|host| !is_host_pattern(host)) {
-            None => Ok(hosts.clone()),
+            None => Ok(hosts),
             Some(wrong) => Err(ConfigError::BadValue {
                 location: format!("server.allowed_hosts ({})", entry.source),
                 shown: wrong.clone(),
@@ -169,9 +164,11 @@ impl Config {
         }
     }
 
-    fn texts(&self, key: &str) -> Vec<String> {
-        let Value::Text(text) = &self.entry(key).value else { return Vec::new() };
-        text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+    pub(super) fn texts(&self, key: &str) -> Vec<String> {
+        match &self.entry(key).value {
+            Value::List(items) => items.clone(),
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -195,13 +192,6 @@ fn is_host_pattern(text: &str) -> bool {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
     };
     name.trim_end_matches('.').split('.').all(is_label)
-}
-
-fn keys_of_file(path: &Path, named_by: &'static str) -> Result<Vec<WrittenKey>, ConfigError> {
-    let unreadable = |reason| ConfigError::Unreadable { path: path.to_owned(), named_by, reason };
-    let keys = read_keys(&fs::read_to_string(path).map_err(unreadable)?);
-    // A file without a key would leave the server open against the user's intent.
-    if keys.is_empty() { Err(ConfigError::NoKeys { path: path.to_owned() }) } else { Ok(keys) }
 }
 
 #[cfg(test)]

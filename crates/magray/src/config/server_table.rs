@@ -17,17 +17,17 @@ pub(super) const SERVER: [Setting; 28] = [
         .flag("--port"),
     Setting::harmless(
         "server.models",
-        Kind::Text,
+        Kind::Names,
         "",
-        "The models to serve, separated by commas; the first is the default. `none`: the one of `model.name`.",
+        "The models to serve; the first is the default. `none`: the one of `model.name`.",
     )
     .env(&["MAGRAY_MODELS"])
     .unset_as("none"),
     Setting::harmless(
         "server.aliases",
-        Kind::Text,
+        Kind::Names,
         "",
-        "Other names of models, as `alias=model`, separated by commas, for clients with fixed model names.",
+        "Other names of models, as `alias=model`, for clients with fixed model names.",
     )
     .flag("--alias")
     .unset_as("none"),
@@ -39,14 +39,14 @@ pub(super) const SERVER: [Setting; 28] = [
          for clients that tokenize for OpenAI's models. `none`: ids are the model's own.",
     )
     .unset_as("none"),
-    Setting::trusted("server.api_keys", Kind::Text, "", "Keys of users, separated by commas.")
+    Setting::trusted("server.api_keys", Kind::Names, "", "Keys of users.")
         .env(&["MAGRAY_API_KEYS"])
         .unset_as("none")
         .secret(),
     Setting::trusted("server.api_keys_file", Kind::Path, "", "A file of keys of users, one a line.")
         .flag("--api-keys-file")
         .unset_as("none"),
-    Setting::trusted("server.admin_keys", Kind::Text, "", "Keys of administrators, separated by commas.")
+    Setting::trusted("server.admin_keys", Kind::Names, "", "Keys of administrators.")
         .env(&["MAGRAY_ADMIN_KEYS"])
         .unset_as("none")
         .secret(),
@@ -57,14 +57,14 @@ pub(super) const SERVER: [Setting; 28] = [
         "server.requests_per_minute",
         Kind::Whole { min: 1, max: 1_000_000_000 },
         "",
-        "Requests that each key may make in a minute; a sixth of them may come at once.",
+        "Requests that each key may make in a minute, and without a key each address; a sixth of them may come at once.",
     )
     .unset_as("none"),
     Setting::trusted(
         "server.high_priority_keys",
-        Kind::Text,
+        Kind::Names,
         "",
-        "Names of users' keys that may ask for a high priority, separated by commas, or `*` for all. Administrators' keys \
+        "Names of users' keys that may ask for a high priority, or `*` for all. Administrators' keys \
          always may, and where there are no keys of users everyone may.",
     )
     .unset_as("none"),
@@ -76,9 +76,9 @@ pub(super) const SERVER: [Setting; 28] = [
         .unset_as("none"),
     Setting::trusted(
         "server.cors_origins",
-        Kind::Text,
+        Kind::Names,
         "",
-        "Web origins whose pages may use the server, separated by commas, or `*` for all.",
+        "Web origins whose pages may use the server, or `*` for all.",
     )
     .unset_as("none"),
     Setting::trusted(

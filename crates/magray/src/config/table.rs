@@ -138,7 +138,7 @@ const GENERAL: &[Setting] = &[
         "4194304",
         "Tokens of all requests that may wait or be computed at once; more are refused.",
     ),
-    Setting::trusted("faults.plan", Kind::Text, "", "Faults to inject, for tests; see docs/faults.md.")
+    Setting::trusted("faults.plan", Kind::Names, "", "Faults to inject, for tests; see docs/faults.md.")
         .env(&["MAGRAY_FAULTS"])
         .unset_as(""),
     Setting::harmless("gpu.enabled", Kind::Switch, "true", "Use a GPU where there is one. `false`: none is looked for."),

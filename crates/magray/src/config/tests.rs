@@ -563,3 +563,38 @@ fn control_sockets_are_where_a_setting_says_else_in_the_session_or_at_home() {
     assert_eq!(folders(&[session, home, ("MAGRAY_CONTROL_FOLDER", "/x")]), [PathBuf::from("/x")]);
     assert!(folders(&[]).is_empty());
 }
+
+#[test]
+fn lists_of_the_server_had_to_be_texts_with_commas() {
+    use value::Kind;
+    let mut lists = 0;
+    for setting in SETTINGS {
+        let items = match setting.kind {
+            Kind::Names => ["\"a=b\"", "\"c\""],
+            Kind::Choices(_) => ["\"cuda\"", "\"cpu\""],
+            Kind::Wholes | Kind::VisibleDevices => ["0", "1"],
+            _ => {
+                assert!(!setting.help.contains("commas"), "{} takes several values and no list", setting.key);
+                continue;
+            }
+        };
+        let (section, name) = setting.key.rsplit_once('.').unwrap();
+        let value =
+            |file: (&str, String)| resolve(Some((file.0, &file.1)), &[], &[]).unwrap().entry(setting.key).value.clone();
+        let joined = items.join(",").replace('"', "");
+        let by_commas = value(("magray.toml", format!("[{section}]\n{name} = \"{joined}\"\n")));
+        let list = items.join(", ");
+        assert_eq!(value(("magray.toml", format!("[{section}]\n{name} = [{list}]\n"))), by_commas, "{}", setting.key);
+        let depth = section.split('.').count();
+        let sections: String =
+            section.split('.').zip(0..).map(|(part, depth)| format!("{}{part}:\n", "  ".repeat(depth))).collect();
+        let rows: String = items.iter().map(|item| format!("{}- {item}\n", "  ".repeat(depth + 1))).collect();
+        let yaml = format!("{sections}{}{name}:\n{rows}", "  ".repeat(depth));
+        assert_eq!(value(("magray.yaml", yaml)), by_commas, "{}", setting.key);
+        if let Some(variable) = setting.env.first() {
+            assert_eq!(resolve(None, &[(variable, &joined)], &[]).unwrap().entry(setting.key).value, by_commas);
+        }
+        lists += 1;
+    }
+    assert!(lists >= 11, "{lists}");
+}

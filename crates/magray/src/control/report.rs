@@ -7,6 +7,7 @@ use magray_core::pool::PoolStats;
 use magray_engine::{
     DeviceName,
     engine::{DeviceState, DeviceStatus, Engine, LastError, ModelStatus, ModelView, Recent, Residency, Status},
+    health::utc_of,
 };
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -133,7 +134,10 @@ pub(crate) struct DeviceReport {
     pub(crate) pool: Option<PoolReport>,
     /// What went wrong last.
     pub(crate) last_error: Option<String>,
-    /// When that was, in seconds since 1970.
+    /// When that was, such as `2026-03-01T12:00:05Z`.
+    pub(crate) last_error_at: Option<String>,
+    /// The same in seconds since 1970; it is not written.
+    #[serde(skip)]
     pub(crate) last_error_unix_s: Option<u64>,
 }
 
@@ -172,9 +176,11 @@ pub(crate) struct ModelReport {
     pub(crate) requests: u64,
     /// Since it was used last.
     pub(crate) idle_s: f64,
-    /// Of its weights on a GPU.
+    /// Of its weights on a GPU; on the CPU where there is none.
     pub(crate) bytes: u64,
+    /// How often they were put there.
     pub(crate) loads: u64,
+    /// How often they left it.
     pub(crate) offloads: u64,
     /// `None`: it never leaves by itself for want of work.
     pub(crate) idle_timeout_s: Option<f64>,
@@ -278,6 +284,7 @@ impl DeviceReport {
             recovery_attempts: schedule.recovery_attempts,
             pool: memory.as_ref().map(|memory| PoolReport::of(&memory.pool)),
             last_error: device.last_error.as_ref().map(|error| error.message.clone()),
+            last_error_at: device.last_error.as_ref().map(|error| utc_of(error.unix_s())),
             last_error_unix_s: device.last_error.as_ref().map(LastError::unix_s),
         }
     }

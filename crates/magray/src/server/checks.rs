@@ -10,10 +10,12 @@ use magray_engine::engine::CallerId;
 
 use super::{
     app::App,
-    errors::Problem,
+    errors::{Kind, Problem},
     hosts::OwnNames,
-    keys::{Access, Caller},
+    keys::{Access, Caller, Credential},
+    live::Live,
     origin::Origins,
+    rate::Counted,
     request_record::RequestRecord,
     wrong_keys::Network,
 };
@@ -41,7 +43,7 @@ impl Checks {
     }
 
     /// Refuses a request that may not be answered. The queue comes last: it keeps room for a while for a request that it
-    /// refuses, so only one that would be answered otherwise may ask it; and what it refuses does not count for the key's rate.
+    /// refuses, so only one that would be answered otherwise may ask it; and what it refuses does not count for the caller's rate.
     pub(super) fn check<B: HttpBody>(
         &self,
         app: &App,
@@ -54,12 +56,14 @@ impl Checks {
         if from.access == Access::Open {
             return Ok(());
         }
-        let caller = app.admit(&live, request.headers(), from.access, from.peer)?;
-        from.record.set_caller(
-            queue_caller(&caller, from.peer),
-            caller.name.clone(),
-            caller.name.is_some() && !live.may_be_urgent(&caller),
-        );
+        let admitted = app.admit(&live, request.headers(), from.access, from.peer);
+        if let Err(Problem { kind: Kind::Forbidden, .. }) = &admitted
+            && let Credential::Known(caller) = live.keys().identify(request.headers())
+        {
+            from.set_caller(&live, &caller);
+        }
+        let caller = admitted?;
+        from.set_caller(&live, &caller);
         if from.access == Access::Compute
             && let Some(word) = request.headers().get(PRIORITY_HEADER)
         {
@@ -67,12 +71,23 @@ impl Checks {
         }
         let bytes = request.body().size_hint().exact().unwrap_or(0);
         let since_start = app.uptime();
+        let counted = caller.key.map_or_else(|| Counted::Address(Network::of(from.peer)), Counted::Key);
         // A body that is too large is refused where it is read.
         if from.access == Access::Compute && bytes <= live.limits().body_bytes_max as u64 {
-            live.rates().check(caller.key, since_start)?;
+            live.rates().check(counted, since_start)?;
             app.check_queue(bytes, from.record.asker())?;
         }
-        live.rates().take(caller.key, since_start)
+        live.rates().take(counted, since_start)
+    }
+}
+
+impl RequestContext<'_> {
+    fn set_caller(&self, live: &Live, caller: &Caller) {
+        self.record.set_caller(
+            queue_caller(caller, self.peer),
+            caller.name.clone(),
+            caller.name.is_some() && !live.may_be_urgent(caller),
+        );
     }
 }
 

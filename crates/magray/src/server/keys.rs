@@ -103,7 +103,8 @@ impl Keys {
         let refuse = |kind, message: &str| Err(Problem::new(kind, message));
         match credential {
             Credential::Known(caller) if access == Access::Change && !self.is_admin(&caller) => {
-                refuse(Kind::Forbidden, "this needs a key of an administrator")
+                let name = caller.name.as_deref().unwrap_or_default();
+                refuse(Kind::Forbidden, &format!("this needs a key of an administrator, and '{name}' is a user's"))
             }
             Credential::Known(caller) => Ok(caller),
             Credential::None if self.are_needed(access) => {

@@ -41,14 +41,10 @@ impl Live {
         }
     }
 
-    /// The next version: keys that stay go on with what they have spent of their rate.
+    /// The next version: keys and addresses that stay go on with what they have spent of their rate.
     pub(super) fn replacing(before: &Self, settings: LiveSettings) -> Self {
         let next = Self::new(settings);
-        for (key, key_before) in next.keys.also_in(&before.keys) {
-            if let Some(spent) = before.rates.spent(key_before) {
-                next.rates.restore(key, spent);
-            }
-        }
+        next.rates.resume(&before.rates, &next.keys.also_in(&before.keys));
         next
     }
 

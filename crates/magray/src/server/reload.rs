@@ -44,18 +44,6 @@ pub(crate) struct Reloaded {
     certificate: bool,
 }
 
-impl std::fmt::Display for Reloaded {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let list = |keys: &[String]| if keys.is_empty() { "nothing".to_owned() } else { keys.join(", ") };
-        write!(f, "settings read again; changed: {}", list(&self.changed))?;
-        if self.needs_restart.is_empty() {
-            Ok(())
-        } else {
-            write!(f, "; after a restart: {}", list(&self.needs_restart))
-        }
-    }
-}
-
 /// How long models stay on a GPU.
 pub(super) const TIMEOUTS: [&str; 4] =
     ["gpu.idle_timeout_s", "gpu.models.idle_timeout_s", "gpu.memory.offload_to_cpu", "gpu.memory.offload_after_use"];
@@ -139,10 +127,11 @@ impl Reloader {
         }
         apply(Changed { live, aliases, plans }, &keys);
         logging::set_level(&config.log_level());
-        tracing::warn!(
-            target: "magray::server",
-            changed = changed.join(" "),
-            needs_restart = needs_restart.join(" "),
+        let list = |keys: &[String]| if keys.is_empty() { "nothing".to_owned() } else { keys.join(" ") };
+        tracing::info!(
+            target: "magray::settings",
+            changed = list(&changed),
+            needs_restart = list(&needs_restart),
             "the settings were read again"
         );
         Ok(Reloaded { changed, needs_restart, certificate: self.tls.is_some() })

@@ -72,7 +72,7 @@ impl HttpService {
     ) -> Result<Response, Infallible> {
         let _active = connection.begin_request();
         let request = request.map(|incoming| CountedBody { incoming, unread: Arc::clone(connection.unread()) });
-        let begun = Begun::new(&self, &request);
+        let begun = Begun::new(&self, peer, &request);
         let access = begun.endpoint.access(request.method());
         let context = RequestContext { access, peer, record: &begun.record };
         if let Err(problem) = self.checks.check(&self.app, &context, &request) {
@@ -114,6 +114,7 @@ struct Begun {
     app: App,
     endpoint: Arc<Endpoint>,
     id: HeaderValue,
+    peer: IpAddr,
     method: Method,
     started: Instant,
     record: RequestRecord,
@@ -122,14 +123,14 @@ struct Begun {
 }
 
 impl Begun {
-    fn new(service: &HttpService, request: &Request<CountedBody>) -> Self {
+    fn new(service: &HttpService, peer: IpAddr, request: &Request<CountedBody>) -> Self {
         let started = Instant::now();
         let app = service.app.clone();
         let endpoint = Arc::clone(service.router.find(request.uri().path()));
         let method = request.method().clone();
         let trace = app.traces().map(|traces| traces.begin(request.headers(), &method, endpoint.name()));
         let (id, record) = (request_id::of(request.headers()), RequestRecord::new(Span::none()));
-        Self { app, endpoint, id, method, started, record, trace, is_ended: false }
+        Self { app, endpoint, id, peer, method, started, record, trace, is_ended: false }
     }
 
     fn record_with_id(&mut self) -> RequestRecord {
@@ -192,6 +193,7 @@ impl Begun {
         let recorded = self.record.recorded();
         let model = recorded.passes.first().map(|pass| app.models().get(pass.model).name.as_str());
         let line = LogLine {
+            address: self.peer.to_canonical(),
             method: &self.method,
             endpoint: &self.endpoint,
             status,
@@ -216,6 +218,7 @@ impl Drop for Begun {
 }
 
 struct LogLine<'a> {
+    address: IpAddr,
     method: &'a Method,
     endpoint: &'a Endpoint,
     status: u16,
@@ -231,6 +234,7 @@ impl LogLine<'_> {
                 tracing::$level!(
                     target: "magray::access",
                     parent: &span(),
+                    address = %self.address,
                     method = %self.method,
                     route = self.endpoint.name(),
                     status = self.status,

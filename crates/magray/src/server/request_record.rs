@@ -94,7 +94,8 @@ impl RequestRecord {
     pub(crate) fn set_priority(&self, priority: Priority) -> Result<(), Problem> {
         let mut recorded = self.recorded();
         if priority == Priority::High && recorded.is_held_back {
-            let message = "this key may not ask for a high priority: see server.high_priority_keys";
+            let name = recorded.key.as_deref().unwrap_or_default();
+            let message = format!("the key '{name}' may not ask for a high priority: see server.high_priority_keys");
             return Err(Problem::new(Kind::Forbidden, message));
         }
         recorded.asker.priority = priority;

@@ -51,7 +51,8 @@ impl Signals {
 async fn reload(app: &App, console: &Console) {
     let own = app.clone();
     match tokio::task::spawn_blocking(move || own.reload()).await {
-        Ok(Ok(reloaded)) => console.note(reloaded),
+        // It is in the log.
+        Ok(Ok(_)) => {}
         Ok(Err(problem)) => console.warn(problem),
         Err(_) => console.warn("reading the settings again failed"),
     }

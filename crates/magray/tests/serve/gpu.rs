@@ -213,3 +213,32 @@ fn a_gpu_that_is_wrong_from_its_first_batch_on_answers_nobody() {
         assert!(server.said().contains("the device returned wrong answers"), "{}", server.said());
     }
 }
+
+#[test]
+fn without_a_gpu_loads_idle_time_and_totals_were_blank() {
+    let server = Setup::embedder().start();
+    let model = || status(&server)["models"][0].clone();
+    assert_eq!(model()["loads"], json!(0));
+    server.post("/embed", r#"{"inputs":["river","cat"]}"#).ok();
+    wait_for("the idle time", || model()["idle_s"].as_f64().unwrap() > 0.0);
+    let report = status(&server);
+    let (cpu, model) = (&report["devices"][0], &report["models"][0]);
+    assert_eq!((&cpu["batches_finished"], &cpu["texts_finished"]), (&json!(1), &json!(2)), "{cpu}");
+    assert!(cpu["busy_s"].as_f64().unwrap() > 0.0, "{cpu}");
+    assert_eq!((&model["loads"], &model["location"]), (&json!(1), &json!("cpu")), "{model}");
+    assert!(model["bytes"].as_u64().unwrap() > 0, "{model}");
+    let metrics = server.get("/metrics").ok();
+    for figure in ["magray_model_loads_total{model=\"bert\"} 1", "magray_device_texts_total{device=\"cpu\"} 2"] {
+        assert!(metrics.text().contains(figure), "{figure} is not in\n{}", metrics.text());
+    }
+    let told = server.beside(&["gpu", "status"]);
+    let cells = |first: &str| -> Vec<String> {
+        let rows = told.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()));
+        let mut rows = rows.map(|cells| cells.map(str::to_owned).collect::<Vec<_>>());
+        let head = rows.find(|cells| cells.first().is_some_and(|cell| cell == first)).expect("the table");
+        head.into_iter().zip(rows.next().expect("a row")).map(|(head, cell)| format!("{head}: {cell}")).collect()
+    };
+    let totals = cells("since the start");
+    assert_eq!(totals[..3], ["since the start: cpu", "batches: 1", "texts: 2"], "{told}");
+    assert!(cells("model").iter().any(|cell| cell == "loads: 1"), "{told}");
+}

@@ -169,3 +169,26 @@ fn keys_are_not_shown() {
     let said = server.said();
     assert!(!said.contains("open-sesame") && !said.contains("guess-me"), "{said}");
 }
+
+#[test]
+fn a_rate_without_keys_limited_nothing() {
+    let server = Setup::embedder().settings("[server]\nrequests_per_minute = 6\n").start();
+    let statuses: Vec<u16> = (0..3).map(|_| server.get("/v1/models").status).collect();
+    assert_eq!(statuses, [200, 429, 429]);
+    let refused = server.post("/v1/embeddings", EMBED);
+    assert!(refused.status == 429 && refused.text().contains("this address has sent too many"), "{}", refused.text());
+    assert!(refused.header("retry-after").is_some());
+    server.get("/health/live").ok();
+}
+
+#[test]
+fn a_wrong_file_of_keys_is_told_as_such() {
+    let setup = Setup::embedder();
+    let file = setup.file("keys", "good # Ann\nopen sesame\n");
+    let (code, said) = setup.arg("--admin-keys-file").arg(&file).refused();
+    let expected = format!("{file}:2: a key has no blanks and only characters of ASCII; a file of keys");
+    assert!(code == 2 && said.contains(&expected), "{code}: {said}");
+    assert!(said.contains("server.admin_keys_file, flag --admin-keys-file") && !said.contains("sesame"), "{said}");
+    let (code, said) = Setup::embedder().arg("--api-keys-file").arg("/").refused();
+    assert!(code == 2 && said.contains("cannot read the file of keys / (server.api_keys_file"), "{code}: {said}");
+}

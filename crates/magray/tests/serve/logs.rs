@@ -43,6 +43,7 @@ fn every_request_has_a_line_that_tells_what_was_done_for_whom() {
         ("texts", json!(2)),
         ("device", json!("cpu")),
         ("key", json!("Ann's laptop")),
+        ("address", json!("127.0.0.1")),
     ] {
         assert_eq!(line[field], value, "{field} of {line}");
     }
@@ -121,7 +122,10 @@ fn in_json_nothing_on_stderr_is_anything_else() {
     let lines = lines(&server);
     let said = |what: &str| lines.iter().any(|line| line["message"].as_str().is_some_and(|text| text.contains(what)));
     assert!(said("listening on") && said("stopping"), "{lines:?}");
-    assert!(lines.iter().all(|line| line["level"].is_string() && line["timestamp"].is_string()), "{lines:?}");
+    // Notes to the user and lines of the log: the same time, to the same digit.
+    let is_time = |text: &str| text.len() == "2026-03-01T12:00:05.000000Z".len() && text.ends_with('Z');
+    let is_line = |line: &Value| line["level"].is_string() && line["timestamp"].as_str().is_some_and(is_time);
+    assert!(lines.iter().all(is_line), "{lines:?}");
 }
 
 #[test]
@@ -145,4 +149,35 @@ fn moves_are_not_logged_where_only_errors_are_wanted() {
     server.post("/v1/embeddings", r#"{"input":"river"}"#).ok();
     server.post("/gpu/offload", "").ok();
     assert!(!server.said().contains("INFO"), "{}", server.said());
+}
+
+#[test]
+fn a_403_did_not_say_whose_key_it_was() {
+    let setup = in_json(Setup::embedder()).env("MAGRAY_ADMIN_KEYS", "boss");
+    let file = setup.file("keys", "sesame-open # Ann's laptop\n");
+    let server = setup.arg("--api-keys-file").arg(&file).start();
+    let ask = |id: &str, path: &str, priority: &str| {
+        let request = server.request("POST", path).header("x-request-id", id).key("sesame-open");
+        request.header("x-magray-priority", priority).body(r#"{"inputs":"river"}"#).send()
+    };
+    for (id, path, priority) in [("change", "/gpu/offload", "low"), ("urgent", "/embed", "high")] {
+        let refused = ask(id, path, priority);
+        assert!(refused.status == 403 && refused.text().contains("'Ann's laptop'"), "{}", refused.text());
+        let line = line_of(&server, id);
+        let told = (&line["status"], &line["key"], &line["address"]);
+        assert_eq!(told, (&json!(403), &json!("Ann's laptop"), &json!("127.0.0.1")), "{line}");
+    }
+    assert!(!server.said().contains("sesame-open"), "{}", server.said());
+}
+
+#[test]
+fn a_worker_that_hung_was_ended_without_a_reason() {
+    let server = Setup::on_gpu("hang@batch=4").start();
+    for _ in 0..6 {
+        server.post("/embed", r#"{"inputs":"river"}"#).ok();
+    }
+    assert!(said_soon(&server, r#"a worker ended device=sim:0 ending=Ordered why="hung, "#), "{}", server.said());
+    let gpu = &server.get("/gpu/status").ok().json()["devices"][1];
+    let told = gpu["last_error"].as_str().unwrap();
+    assert!(told.starts_with("its worker is gone: it was ended by force (hung, ") && told.ends_with(" s)"), "{told}");
 }

@@ -31,7 +31,29 @@ fn keys_are_taken_and_given_while_it_runs() {
     server.signal(Signal::HUP);
     wait_for("the new key", || ask("new") == 200);
     assert_eq!(ask("old"), 401);
-    assert!(said_soon(&server, "changed: server.api_keys_file"), "{}", server.said());
+    assert!(said_soon(&server, r#"changed="server.api_keys_file""#), "{}", server.said());
+}
+
+#[test]
+fn a_reload_by_signal_was_told_twice() {
+    let server = Setup::embedder().settings("[server]\ntexts_max = 1\n").start();
+    let told = || -> Vec<String> {
+        let said = server.said();
+        said.lines().filter(|line| line.contains("settings")).map(str::to_owned).collect()
+    };
+    server.signal(Signal::HUP);
+    wait_for("the line", || told().len() == 1);
+    server.settings("[server]\ntexts_max = 2\nport = 1\n");
+    server.signal(Signal::HUP);
+    wait_for("the next line", || told().len() >= 2);
+    server.post("/admin/reload", "").ok();
+    wait_for("the last line", || told().len() >= 3);
+    let lines = told();
+    for (line, changed) in lines.iter().zip(["nothing", "server.texts_max", "nothing"]) {
+        let expected = format!(r#"the settings were read again changed="{changed}" needs_restart="#);
+        assert!(line.contains("INFO") && line.contains(&expected), "{line}");
+    }
+    assert_eq!(lines.len(), 3, "{lines:?}");
 }
 
 #[test]

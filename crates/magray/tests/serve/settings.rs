@@ -50,3 +50,21 @@ fn the_cpu_stands_in_for_the_gpu_that_a_model_is_assigned_to() {
     let reply = server.post("/v1/embeddings", r#"{"input": "hello"}"#).ok();
     assert_eq!(reply.header("x-magray-device"), Some("cpu"));
 }
+
+#[test]
+fn a_synthetic_model_says_at_the_start_that_it_reads_no_texts() {
+    let server = Setup::new(&["--device", "cpu", "--model", "synthetic:tiny"]).start();
+    assert!(server.said().contains("warning: 'synthetic:tiny' is synthetic: it has no tokenizer"), "{}", server.said());
+    let ids = r#"{"model": "synthetic:tiny", "input": [[101, 102]]}"#;
+    assert!(server.said().contains(ids), "{}", server.said());
+    server.post("/v1/embeddings", ids).ok();
+    let refused = server.post("/v1/embeddings", r#"{"input": "river"}"#);
+    assert!((400..500).contains(&refused.status) && refused.text().contains("token ids"), "{}", refused.text());
+}
+
+#[test]
+fn poison_outside_of_the_vocabulary_is_refused_at_the_start() {
+    let (code, said) = Setup::on_gpu("poison@id=123456").refused();
+    let told = "'poison@id=123456' cannot be planned: no text holds this token: the vocabulary has ";
+    assert!(code == 2 && said.contains(told), "{code}: {said}");
+}

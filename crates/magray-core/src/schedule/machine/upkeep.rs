@@ -312,8 +312,7 @@ impl Machine {
     }
 
     pub(super) fn on_offloaded(&mut self, id: DeviceId, model: ModelId) {
-        let is_gpu = self.devices.in_workers().contains(id);
-        if self.residency.offloaded(id, model, is_gpu) {
+        if self.residency.offloaded(id, model, &self.devices) {
             self.devices.health_mut(id).note_sign(self.cx.now);
         }
     }

@@ -145,8 +145,9 @@ impl Residency {
         let is_preheated = model.want.is_some_and(|want| want.is_preheat) && is_gpu;
         model.is_in_host = true;
         model.used = model.used.max(now);
+        // Those of the CPU count where it is all that there is.
+        model.loads += u64::from(is_gpu || in_workers.is_empty());
         if is_gpu {
-            model.loads += 1;
             // It has its whole time from here on: before, no request could use it.
             model.gpu_used = now;
             model.want = None;
@@ -213,9 +214,10 @@ impl Residency {
         Some(Some(trouble))
     }
 
-    pub(in crate::schedule) fn offloaded(&mut self, id: DeviceId, model: ModelId, is_gpu: bool) -> bool {
+    pub(in crate::schedule) fn offloaded(&mut self, id: DeviceId, model: ModelId, devices: &Devices) -> bool {
         let Some(Stage::Leaving { .. }) = self.stage(id, model) else { return false };
-        self.model_mut(model).offloads += u64::from(is_gpu);
+        let in_workers = devices.in_workers();
+        self.model_mut(model).offloads += u64::from(in_workers.contains(id) || in_workers.is_empty());
         self.memory_mut(id).end_offload(model);
         self.unsettle();
         true

@@ -69,7 +69,9 @@ impl Dispatcher {
     }
 
     pub(in crate::engine) fn up(&self, device: DeviceId) {
-        self.advance(Event::Up { device });
+        let mut state = self.lock();
+        state.incidents.up(device);
+        self.step(state, Event::Up { device }, self.now());
     }
 
     pub(in crate::engine) fn down(&self, device: DeviceId, ending: Ending) {
@@ -77,7 +79,7 @@ impl Dispatcher {
         let now = self.now();
         // One that rests was not needed: nothing went wrong.
         if ending != Ending::Rested {
-            state.note(device, ending_word(ending), now);
+            state.note_end(device, ending_word(ending), now);
         }
         self.step(state, Event::Down { device, ending }, now);
     }

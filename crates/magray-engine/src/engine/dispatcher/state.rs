@@ -9,7 +9,8 @@ use crate::engine::{
     work::{Output, Work},
 };
 use magray_core::schedule::{
-    Action, BatchId, Change, DeviceId, Event, Machine, Moment, Notice, Refused, Report, Request, RequestId, Span, Step,
+    Action, BatchId, Change, DeviceId, Event, KillCause, Machine, Moment, Notice, Refused, Report, Request, RequestId,
+    Span, Step,
 };
 use std::{collections::HashMap, sync::Arc, task::Waker};
 
@@ -121,6 +122,12 @@ impl State {
         }
     }
 
+    pub(super) fn note_end(&mut self, device: DeviceId, code: &'static str, now: Moment) {
+        if !self.is_closed {
+            self.incidents.ended(device, code, now);
+        }
+    }
+
     /// An order for the worker that the device has now.
     fn order(&self, device: DeviceId, what: What) -> Order {
         Order { worker: self.workers[usize::from(device.0)], what }
@@ -159,8 +166,15 @@ impl State {
             Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
             Action::Refuse { request, refused } => Effect::Refuse(self.requests.remove(&request)?, refused),
             Action::Kill { device, cause } => {
-                self.note(device, cause.code(), now);
-                Effect::Order(device, self.order(device, What::Kill))
+                match cause {
+                    KillCause::Overdue | KillCause::Silent | KillCause::LoadOverdue => {
+                        self.note(device, cause.code(), now);
+                    }
+                    KillCause::Sticky | KillCause::RuledOut | KillCause::StartOverdue => {
+                        self.note_end(device, cause.code(), now);
+                    }
+                }
+                Effect::Order(device, self.order(device, What::Kill(cause)))
             }
             Action::Spawn { device } => {
                 self.workers[usize::from(device.0)] += 1;

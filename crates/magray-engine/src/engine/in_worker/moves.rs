@@ -36,6 +36,7 @@ impl Inner {
             Offer::Empty { image, .. } => Some(image),
             Offer::None | Offer::Filled { .. } => None,
         };
+        state.signs.move_model();
         state.presence.load_ordered(model, image);
         // One that is gone says so by its end.
         let _ = handle.load(model, offer);
@@ -50,6 +51,7 @@ impl Inner {
     pub(super) fn offload(&self, worker: u64, model: usize) {
         let mut state = self.lock();
         if let Some(handle) = state.handle_of(worker) {
+            state.signs.move_model();
             state.presence.offload_ordered(model);
             let _ = handle.offload(model);
         }

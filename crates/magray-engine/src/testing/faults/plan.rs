@@ -71,6 +71,21 @@ impl FaultPlan {
         Self { entries: self.entries.iter().filter(is_meant).map(named).collect(), seed }
     }
 
+    /// Refuses poison that no text can hold, where the largest vocabulary of the models has so many tokens.
+    pub fn check_vocabulary(&self, tokens: usize) -> Result<(), FaultPlanError> {
+        let is_outside = |entry: &&Entry| matches!(entry.trigger, Trigger::Id(id) if id as usize >= tokens);
+        match self.entries.iter().find(is_outside) {
+            None => Ok(()),
+            Some(entry) => Err(FaultPlanError {
+                entry: entry.to_string(),
+                problem: format!(
+                    "no text holds this token: the vocabulary has {tokens}, from 0 to {}",
+                    tokens.saturating_sub(1)
+                ),
+            }),
+        }
+    }
+
     /// Whether nothing goes wrong.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -8,7 +8,6 @@ use std::{
 };
 
 use clap::Args;
-use magray_engine::health::utc_of;
 use serde_json::{Value, json};
 
 use super::{
@@ -157,6 +156,8 @@ fn engine_text(engine: &EngineReport) -> String {
             std::iter::once(performance_cells(&engine.performance, engine.uptime_s))
         ),
     );
+    let head = ["since the start", "batches", "texts", "computing"];
+    text.push_str(&format!("\n{}", table(&head, engine.devices.iter().map(total_cells))));
     if engine.has_gpu() {
         let head = ["health", "own speed", "weight", "failures", "recovery attempts", "peak memory", "last failure"];
         let gpus = engine.devices.iter().filter(|device| device.is_gpu);
@@ -184,7 +185,7 @@ fn engine_text(engine: &EngineReport) -> String {
         ];
         text.push_str(&format!("\n{}", table(&head, pools.into_iter())));
     }
-    let head = ["model", "where", "idle", "size", "requests", "loads", "offloads", "idle timeout", "priority"];
+    let head = ["model", "where", "idle", "size", "open requests", "loads", "offloads", "idle timeout", "priority"];
     text.push_str(&format!("\n{}", table(&head, engine.models.iter().map(model_cells))));
     for device in &engine.devices {
         if let Some(error) = &device.last_error {
@@ -229,6 +230,15 @@ fn device_cells(device: &DeviceReport, tensorrt: bool) -> Vec<String> {
     ]
 }
 
+fn total_cells(device: &DeviceReport) -> Vec<String> {
+    vec![
+        device.name.clone(),
+        device.batches_finished.to_string(),
+        device.texts_finished.to_string(),
+        span(device.busy_s),
+    ]
+}
+
 fn health_cells(device: &DeviceReport) -> Vec<String> {
     let percent = |part: f64| format!("{:.0} %", part * 100.0);
     vec![
@@ -238,7 +248,7 @@ fn health_cells(device: &DeviceReport) -> Vec<String> {
         device.failures.to_string(),
         device.recovery_attempts.to_string(),
         device.memory_peak_bytes.map_or_else(unknown, size),
-        device.last_error_unix_s.map_or_else(unknown, utc_of),
+        device.last_error_at.clone().unwrap_or_else(unknown),
     ]
 }
 

@@ -3,17 +3,21 @@
 
 use std::sync::Arc;
 
+use ::http::{StatusCode, header};
 use axum::{
     Extension,
     extract::{FromRequest, Request, State},
-    response::Response,
+    response::{IntoResponse, Response},
 };
 use http_body_util::Full;
-use rmcp::transport::streamable_http_server::{
-    StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
+use rmcp::{
+    model::ServerJsonRpcMessage,
+    transport::streamable_http_server::{
+        StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
+    },
 };
 
-use super::{Tools, Transport};
+use super::{Tools, Transport, lines::read_message};
 use crate::server::{
     app::App,
     body::Body,
@@ -45,13 +49,12 @@ pub(in crate::server) fn service(app: &App) -> Service {
     responses(
         (status = 200, description = "The answer, a message of JSON-RPC 2.0", body = serde_json::Value),
         (status = 202, description = "The notification was taken"),
-        (status = 400, description = "No message of the protocol, or of a version that is not known"),
+        (status = 400, description = "No message of the protocol (the body says why, by JSON-RPC's codes), or of a version that is not known"),
         (status = 403, description = "A name of the server or an origin that may not ask"),
         (status = 406, description = "The client must accept application/json and text/event-stream"),
         (status = 408, description = "The body came too slowly", body = PlainError),
         (status = 413, description = "It is too much for one request", body = PlainError),
         (status = 415, description = "The content must be application/json"),
-        (status = 422, description = "JSON that is no message"),
         (status = 429, description = "There is too much to do, or the key asked too often", body = PlainError),
         (status = 503, description = "Not answered in time", body = PlainError),
     )
@@ -64,6 +67,17 @@ pub(in crate::server) async fn call(
     let (parts, body) = request.into_parts();
     // Read within the server's own limits of size, time and memory, and held until it is answered.
     let held = Body::from_request(Request::from_parts(parts.clone(), body), &app).await?;
+    let is_json =
+        parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     let answer = service.handle(Request::from_parts(parts, Full::new(held.shared()))).await;
+    // The library says so with a text, which no client of the protocol reads.
+    let is_unread = matches!(answer.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::UNPROCESSABLE_ENTITY);
+    if is_unread
+        && is_json
+        && let Err(error) = read_message(&held.shared())
+    {
+        let answer = axum::Json(ServerJsonRpcMessage::error(error, None));
+        return Ok((StatusCode::BAD_REQUEST, answer).into_response());
+    }
     Ok(answer.map(axum::body::Body::new))
 }

@@ -2,6 +2,7 @@
 //! Knows no transport: `http` and `stdio` carry what is said here.
 
 mod http;
+mod lines;
 mod schema;
 mod stdio;
 mod tool_access;
@@ -14,9 +15,8 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     handler::server::{router::tool::ToolRouter, tool::ToolCallContext},
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
-        CompleteResult, ContentBlock, Implementation, ListPromptsRequestMethod, ListPromptsResult,
-        ListResourceTemplatesRequestMethod, ListResourceTemplatesResult, ListResourcesRequestMethod,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult, ContentBlock,
+        CustomRequest, CustomResult, ErrorCode, Implementation, ListPromptsResult, ListResourceTemplatesResult,
         ListResourcesResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
     },
     service::RequestContext,
@@ -58,8 +58,6 @@ impl Tools {
     fn admit(&self, tool: &str, context: &RequestContext<RoleServer>) -> Result<(), Problem> {
         let access = match tool_access::of(tool) {
             Some(access) => access,
-            // The router refuses names that it does not know.
-            None if !self.router.has_route(tool) => return Ok(()),
             None => return Err(Problem::new(Kind::Forbidden, "this tool is not available")),
         };
         // The route was checked before.
@@ -88,7 +86,13 @@ impl ServerHandler for Tools {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if let Err(problem) = self.admit(&request.name, &context) {
+        let tool = request.name.clone();
+        if !self.router.has_route(&tool) {
+            let tool: String = tool.chars().take(100).collect();
+            let message = format!("there is no tool '{tool}' for tools/call: tools/list names them");
+            return Err(ErrorData::invalid_params(message, None));
+        }
+        if let Err(problem) = self.admit(&tool, &context) {
             return Ok(CallToolResult::error(vec![ContentBlock::text(problem.message)]).into());
         }
         let cancelled = context.ct.clone();
@@ -98,20 +102,28 @@ impl ServerHandler for Tools {
         let record = scope.map_or_else(RequestRecord::current, |scope| scope.record.clone());
         let call = record.scope(self.router.call(ToolCallContext::new(self, request, context)));
         tokio::select! {
-            done = call => done,
+            done = call => done.map(|done| naming(&tool, done)),
             // The client has left, and its work is withdrawn.
             () = cancelled.cancelled() => Err(ErrorData::internal_error("the call was cancelled", None)),
         }
     }
 
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        Err(no_method(&request.method))
+    }
+
     // The library would answer these with empty lists, and a server may not answer what it does not declare.
 
     async fn list_prompts(&self, _: Page, _: RequestContext<RoleServer>) -> Result<ListPromptsResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+        Err(no_method("prompts/list"))
     }
 
     async fn list_resources(&self, _: Page, _: RequestContext<RoleServer>) -> Result<ListResourcesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+        Err(no_method("resources/list"))
     }
 
     async fn list_resource_templates(
@@ -119,7 +131,7 @@ impl ServerHandler for Tools {
         _: Page,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
+        Err(no_method("resources/templates/list"))
     }
 
     async fn complete(
@@ -127,8 +139,29 @@ impl ServerHandler for Tools {
         _: CompleteRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+        Err(no_method("completion/complete"))
     }
 }
 
 type Page = Option<PaginatedRequestParams>;
+
+fn no_method(method: &str) -> ErrorData {
+    // A name is the client's own text, of any length.
+    let method: String = method.chars().take(100).collect();
+    let message = format!("there is no method '{method}': this server has tools, by tools/list and tools/call");
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None)
+}
+
+/// Names the tool where its arguments did not fit: the library does not.
+fn naming(tool: &str, done: CallToolResponse) -> CallToolResponse {
+    const UNFIT: &str = "failed to deserialize parameters: ";
+    let CallToolResponse::Complete(result) = &done else { return done };
+    let told = result.content.first().and_then(|content| content.as_text()).map(|text| text.text.as_str());
+    match told.filter(|_| result.is_error == Some(true)).and_then(|told| told.strip_prefix(UNFIT)) {
+        Some(reason) => {
+            let message = format!("the parameters of the tool '{tool}' do not fit: {reason}");
+            CallToolResult::error(vec![ContentBlock::text(message)]).into()
+        }
+        None => done,
+    }
+}

@@ -8,7 +8,7 @@ use rmcp::{
     transport::stdio_pipes,
 };
 
-use super::{Tools, Transport};
+use super::{Tools, Transport, lines::Lines};
 use crate::server::{
     Start, StartError,
     app::{App, Parts},
@@ -62,7 +62,7 @@ async fn serve(start: Start) -> Result<Engine, StartError> {
 }
 
 async fn serve_tools(tools: Tools) -> Result<(), String> {
-    let serving = match tools.serve(stdio_pipes()).await {
+    let serving = match tools.serve(Lines::new(stdio_pipes())).await {
         Ok(serving) => serving,
         // The agent has closed stdin before its first message.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

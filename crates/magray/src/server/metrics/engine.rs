@@ -137,9 +137,16 @@ const MODEL: [Metric<ModelReport>; 5] = [
         Some(model.requests as f64)
     }),
     (gauge("magray_model_idle_seconds", "Time since a model was used."), |model| Some(model.idle_s)),
-    (gauge("magray_model_bytes", "Memory that a model's weights take of a GPU."), |model| Some(model.bytes as f64)),
-    (counter("magray_model_loads_total", "Times that a model was put on a GPU."), |model| Some(model.loads as f64)),
-    (counter("magray_model_offloads_total", "Times that a model left a GPU."), |model| Some(model.offloads as f64)),
+    (
+        gauge("magray_model_bytes", "Memory that a model's weights take of a GPU, or of the host without one."),
+        |model| Some(model.bytes as f64),
+    ),
+    (counter("magray_model_loads_total", "Times that a model was put on a GPU, or on the CPU without one."), |model| {
+        Some(model.loads as f64)
+    }),
+    (counter("magray_model_offloads_total", "Times that a model left a GPU, or the CPU without one."), |model| {
+        Some(model.offloads as f64)
+    }),
 ];
 
 pub(super) fn add(page: &mut Page, engine: &EngineReport) {

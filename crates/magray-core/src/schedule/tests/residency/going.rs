@@ -166,6 +166,8 @@ fn without_a_gpu_residency_requests_do_what_they_can() {
     assert!(bench.request_residency(A, ResidencyRequest::Offload).is_empty());
     assert_eq!(bench.request_residency(A, ResidencyRequest::Release), [Action::Offload { device: CPU, model: A }]);
     assert_eq!(bench.offloaded(CPU, A), [Action::Forget { model: A }]);
+    let view = &bench.machine.view().models[0];
+    assert_eq!((view.loads, view.offloads), (1, 1), "a machine without a GPU told of none");
 }
 
 #[test]

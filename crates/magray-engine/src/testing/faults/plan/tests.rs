@@ -102,3 +102,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn poison_outside_of_the_vocabulary_was_planned_and_never_happened() {
+    let plan = read("kill@2s, sim:0/poison@id=1000, poison@id=999");
+    let refused = plan.check_vocabulary(1000).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "the fault 'sim:0/poison@id=1000' cannot be planned: no text holds this token: the vocabulary has 1000, from 0 to 999"
+    );
+    assert_eq!(plan.check_vocabulary(1001), Ok(()));
+}

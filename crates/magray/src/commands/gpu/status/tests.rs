@@ -35,6 +35,7 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         recovery_attempts: 0,
         pool: None,
         last_error: None,
+        last_error_at: None,
         last_error_unix_s: None,
     };
     let pool = PoolReport {
@@ -65,7 +66,7 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         speed: Some(0.97),
         failures: 2,
         recovery_attempts: 3,
-        last_error_unix_s: Some(1_772_366_405),
+        last_error_at: Some("2026-03-01T12:00:05Z".to_owned()),
         memory_reserved_bytes: Some(140_000_000),
         memory_limit_bytes: Some(8_000_000_000),
         memory_used_by_all_bytes: Some(650_000_000),
@@ -146,15 +147,19 @@ fn the_tables_line_up() {
         average latency  throughput                      fallback rate  uptime
         4.2 ms           64.0 texts/s in 2.0 requests/s  0.8 %          62 min
 
+        since the start  batches  texts  computing
+        cpu              10       320    1.50 s
+        cuda:0           10       320    1.50 s
+
         health  own speed  weight  failures  recovery attempts  peak memory  last failure
         cuda:0  97 %       100 %   2         3                  120.0 MB     2026-03-01T12:00:05Z
 
         pool    reserved  used     peak      largest free  fragmentation  hits  misses  driver calls  trims  stitches  predicted
         cuda:0  134.2 MB  99.0 MB  120.0 MB  30.0 MB       10.6 %         1000  3       7             1      0         110.0 MB
 
-        model             where                        idle    size     requests  loads  offloads  idle timeout  priority
-        all-MiniLM-L6-v2  cpu ready, cuda:0 on_gpu     0.0 ms  45.0 MB  2         3      2         60 s          normal
-        org/other         cpu unloaded, cuda:0 on_cpu  75 s    45.0 MB  0         3      2         pinned        high
+        model             where                        idle    size     open requests  loads  offloads  idle timeout  priority
+        all-MiniLM-L6-v2  cpu ready, cuda:0 on_gpu     0.0 ms  45.0 MB  2              3      2         60 s          normal
+        org/other         cpu unloaded, cuda:0 on_cpu  75 s    45.0 MB  0              3      2         pinned        high
     "#]]
     .assert_eq(&text_of(&[(4711, Ok(engine()))]));
 }
@@ -170,8 +175,11 @@ fn without_a_gpu_it_says_so() {
         average latency  throughput                      fallback rate  uptime
         4.2 ms           64.0 texts/s in 2.0 requests/s  0.8 %          62 min
 
-        model             where      idle    size     requests  loads  offloads  idle timeout  priority
-        all-MiniLM-L6-v2  cpu ready  0.0 ms  45.0 MB  2         3      2         60 s          normal
+        since the start  batches  texts  computing
+        cpu              10       320    1.50 s
+
+        model             where      idle    size     open requests  loads  offloads  idle timeout  priority
+        all-MiniLM-L6-v2  cpu ready  0.0 ms  45.0 MB  2              3      2         60 s          normal
 
         there is no GPU: models are kept in the memory of the host
 

@@ -188,6 +188,8 @@ impl Dispatcher {
     }
 
     pub(super) fn view(&self) -> View {
+        // Idle times are of now, also where nothing has happened for long.
+        self.advance(Event::Tick);
         self.lock().machine.view()
     }
 

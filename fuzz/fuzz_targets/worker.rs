@@ -32,6 +32,13 @@ mod executors {
         Device,
     }
 
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum Output {
+        Texts,
+        Tokens,
+        Unscaled,
+    }
+
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
     pub struct NewTokens {
         pub tokens: Vec<u32>,

@@ -27,6 +27,17 @@ class Cohere(Served):
         self.assertEqual([result.index for result in found.results], places)
         self.assertEqual([result.document.text for result in found.results], [TEXTS[place] for place in places])
 
+    def test_embeddings_by_the_first_version(self):
+        client = cohere.Client(api_key="none", base_url=self.url)
+        ask = {"model": EMBEDDER, "texts": TEXTS, "input_type": "classification"}
+        found = client.embed(**ask)
+        self.assert_near(found.embeddings, embedded(TEXTS))
+        self.assertEqual((found.response_type, found.texts), ("embeddings_floats", TEXTS))
+        found = client.embed(**ask, embedding_types=["float", "int8", "ubinary"])
+        self.assertEqual(found.response_type, "embeddings_by_type")
+        self.assert_near(found.embeddings.float_, embedded(TEXTS))
+        self.assertEqual([len(row) for row in found.embeddings.int8], [len(row) for row in found.embeddings.float_])
+
     def test_the_input_type_chooses_the_prompt_of_the_model(self):
         prompts = {"search_document": "passage", "search_query": "query", "classification": None, "clustering": None}
         for kind, prompt in prompts.items():
@@ -36,9 +47,12 @@ class Cohere(Served):
                 self.assertGreater(found.meta.billed_units.input_tokens, len(TEXTS))
 
     def test_other_encodings_are_those_numbers(self):
-        kinds = ["float", "base64", "binary", "ubinary"]
+        kinds = ["float", "base64", "int8", "uint8", "binary", "ubinary"]
         ask = {"model": EMBEDDER, "texts": TEXTS, "input_type": "classification"}
         found = self.client().embed(**ask, embedding_types=kinds).embeddings
+        for floats, small, shifted in zip(found.float_, found.int8, found.uint8, strict=True):
+            self.assertLessEqual(max(abs(byte / 127 - value) for byte, value in zip(small, floats)), 0.5 / 127 + 1e-6)
+            self.assertEqual(shifted, [byte + 128 for byte in small])
         for floats, text, signed, unsigned in zip(found.float_, found.base64, found.binary, found.ubinary, strict=True):
             self.assert_near([struct.unpack(f"<{len(floats)}f", base64.b64decode(text))], [floats])
             signs = "".join("1" if value > 0 else "0" for value in floats)
@@ -63,8 +77,8 @@ class Cohere(Served):
         self.assertIn("no-such-model", caught.exception.body["message"])
         with self.assertRaises(cohere.UnprocessableEntityError) as caught:
             ask = {"model": EMBEDDER, "texts": TEXTS, "input_type": "classification"}
-            self.client().embed(**ask, embedding_types=["int8"])
-        self.assertIn("int8", caught.exception.body["message"])
+            self.client().embed(**ask, embedding_types=["float"], output_dimension=10_000)
+        self.assertIn("dimensions", caught.exception.body["message"])
 
 
 class Async(AsyncServed):

@@ -46,9 +46,12 @@ class Sync(Served):
         with self.assertRaises(openai.NotFoundError) as caught:
             self.client().embeddings.create(model="no-such-model", input="river")
         self.assertIn("no-such-model", caught.exception.body["message"])
-        with self.assertRaises(openai.UnprocessableEntityError) as caught:
+        with self.assertRaises(openai.BadRequestError) as caught:
             self.client().embeddings.create(model=EMBEDDER, input="river", dimensions=10_000)
         self.assertEqual(caught.exception.param, "dimensions")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client().embeddings.create(model=EMBEDDER, input=[])
+        self.assertEqual(caught.exception.param, "input")
 
 
 class Async(AsyncServed):

@@ -44,6 +44,12 @@ pub fn signs(row: &[f32]) -> impl Iterator<Item = u8> {
     })
 }
 
+/// The numbers of a vector of length 1 as bytes from -127 to 127: times 127, rounded.
+pub fn bytes(row: &[f32]) -> impl Iterator<Item = i8> {
+    // The conversion ends at the bounds of the type, and what is no number becomes 0.
+    row.iter().map(|number| ((number * 127.0).round() as i8).max(-127))
+}
+
 /// The places of the largest scores, the largest first; equal ones in their order, and what is no number last.
 pub fn ranked(scores: &[f32]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..scores.len()).collect();
@@ -80,6 +86,12 @@ mod tests {
     fn signs_fill_bytes_from_their_highest_bit() {
         let row = [0.5, -0.5, 0.0, 1.0, -1.0, -1.0, -1.0, 0.1, 2.0];
         assert_eq!(signs(&row).collect::<Vec<_>>(), [0b1001_0001, 0b1000_0000]);
+    }
+
+    #[test]
+    fn bytes_are_rounded_and_stay_within_their_range() {
+        let row = [0.0, 1.0, -1.0, 0.5, -0.0039, 0.0040, 3.0, -3.0, f32::NAN];
+        assert_eq!(bytes(&row).collect::<Vec<_>>(), [0, 127, -127, 64, 0, 1, 127, -127, 0]);
     }
 
     #[test]

@@ -139,6 +139,27 @@ fn the_vectors_of_tokens_pool_to_the_vector_of_their_text() {
 }
 
 #[test]
+fn vectors_that_are_not_scaled_are_the_mean_of_their_tokens() {
+    let engine = start(vec![synthetic()]);
+    let texts: Vec<Vec<u32>> =
+        (0..100).map(|at| (0..1 + at * 7 % 128).map(|id| (at * 31 + id) % 900 + 1).collect()).collect();
+    let asked = |output| engine.process(Work { output, ..Work::from_ids(0, texts.clone()) }).unwrap();
+    let (tokens, unscaled, scaled) = (asked(Output::Tokens), asked(Output::Unscaled), asked(Output::Texts));
+    let mut rows = tokens.rows();
+    for (text, (row, scaled)) in texts.iter().zip(unscaled.rows().zip(scaled.rows())) {
+        let mut mean = vec![0.0; tokens.dimensions];
+        for token in rows.by_ref().take(text.len()) {
+            mean.iter_mut().zip(token).for_each(|(mean, number)| *mean += number / text.len() as f32);
+        }
+        let length = row.iter().map(|number| number * number).sum::<f32>().sqrt();
+        assert!((length - 1.0).abs() > 0.1, "a vector of length 1 by chance: {length}");
+        let of_length = |row: &[f32]| row.iter().map(|number| number / length).collect::<Vec<_>>();
+        assert_near(&of_length(row), &of_length(&mean));
+        assert_near(&unit(row), scaled);
+    }
+}
+
+#[test]
 fn vectors_of_tokens_are_told_by_text() {
     let engine = start(vec![fixture("bert")]);
     let vectors = wait(engine.embed_tokens(0, vec!["the cat sat", "a"], None)).unwrap();

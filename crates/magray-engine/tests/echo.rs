@@ -69,7 +69,7 @@ impl Executor for Echo {
         }
         outcomes.rows.clear();
         match steps {
-            Steps::Texts { texts, skip } => {
+            Steps::Texts { texts, skip } | Steps::Unscaled { texts, skip } => {
                 let kept = texts.iter().map(|text| &text.ids[skip.min(text.ids.len())..]);
                 outcomes.rows.extend(kept.flat_map(|ids| echo(ids, *outputs)));
             }

@@ -3,6 +3,7 @@
 
 use crate::packed::Tokens;
 use crate::spec::{ModelSpec, Task};
+use crate::vectors::unit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -125,13 +126,24 @@ impl Canary {
         self.expected_tokens.get().is_none_or(|expected| expected.len() == rows.len() && is_near(rows, expected))
     }
 
-    /// Whether this is the known text's answer, with this many tokens skipped. Before the CPU has told the answer, any is.
-    pub(super) fn is_right(&self, row: &[f32], skip: usize) -> bool {
-        let Some(expected) = self.expected.get() else { return true };
+    fn expected(&self, skip: usize) -> Option<&[f32]> {
         let Some(at) = self.skips.iter().position(|known| *known == skip) else {
             unreachable!("work skips the tokens of a prompt or none");
         };
-        let expected = &expected[at];
+        self.expected.get().map(|expected| &*expected[at])
+    }
+
+    /// Whether this is the known text's answer before it is scaled: its direction is known, its length is not.
+    pub(super) fn has_right_direction(&self, row: &[f32], skip: usize) -> bool {
+        match self.expected(skip) {
+            Some(expected) if self.rows == Rows::Unit => is_near(&unit(row), expected),
+            _ => self.is_right(row, skip),
+        }
+    }
+
+    /// Whether this is the known text's answer, with this many tokens skipped. Before the CPU has told the answer, any is.
+    pub(super) fn is_right(&self, row: &[f32], skip: usize) -> bool {
+        let Some(expected) = self.expected(skip) else { return true };
         assert_eq!(row.len(), expected.len(), "rows of one model are equally long");
         match self.rows {
             // Comparisons with NaN are false, so that it counts as wrong.
@@ -202,6 +214,14 @@ mod tests {
         assert!(!canary.is_right(&[0.0; 4], 0));
         assert!(!canary.is_right(&[f32::NAN, 0.5, -0.5, 0.5], 0));
         assert!(canary.is_right(&[1.0, 0.0, 0.0, 0.0], 3) && !canary.is_right(&[0.5, 0.5, -0.5, 0.5], 3));
+    }
+
+    #[test]
+    fn a_row_that_is_not_scaled_is_known_by_its_direction() {
+        let canary = learned();
+        assert!(canary.has_right_direction(&[7.0, 7.0, -7.0, 7.0], 0) && !canary.is_right(&[7.0, 7.0, -7.0, 7.0], 0));
+        assert!(!canary.has_right_direction(&[7.0, 7.0, 7.0, 7.0], 0) && !canary.has_right_direction(&[0.0; 4], 0));
+        assert!(!canary.has_right_direction(&[f32::NAN, 7.0, -7.0, 7.0], 0));
     }
 
     #[test]

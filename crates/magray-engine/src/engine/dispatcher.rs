@@ -368,12 +368,15 @@ pub(super) fn is_delivering() -> bool {
 
 /// The batch-compatibility key of what is generated. No text skips as many tokens, here and below.
 const GENERATED_KEY: u32 = u32::MAX - 1;
+/// Marks the key of rows that are not scaled.
+const UNSCALED_KEY: u32 = 1 << 31;
 
 /// The batch-compatibility key of work.
 fn batch_key(work: &Work) -> u32 {
     match work.output {
         Output::Tokens => u32::MAX,
         Output::Texts => work.skip as u32,
+        Output::Unscaled => UNSCALED_KEY | work.skip as u32,
     }
 }
 

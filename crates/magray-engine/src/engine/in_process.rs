@@ -6,8 +6,7 @@
 use super::dispatcher::Dispatcher;
 use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, LastError, Loaded, Order, What, join_until};
 use super::models::CpuPacker;
-use super::work::Output;
-use crate::executors::{Arrival, Bell, Failure, Feed, Job, Origin, Outcomes, Steps, catching};
+use crate::executors::{Arrival, Bell, Failure, Feed, Job, Origin, Outcomes, Output, Steps, catching};
 use crate::packed::Tokens;
 use crate::time_shares::TimeShares;
 use magray_core::schedule::DeviceId;
@@ -112,11 +111,12 @@ impl State {
                     model,
                     &Batched { state: self, model, times: Mutex::new(TimeShares::new(TOKENS_OF_A_BATCH)) },
                 ),
-                Output::Tokens => {
+                Output::Tokens | Output::Unscaled => {
                     let Some(batch) = self.batches.take(model, output) else { continue };
                     let (started, mut outcomes) = (Instant::now(), Outcomes::default());
                     let texts: Vec<Tokens<'_>> = batch.texts().collect();
-                    let ran = catching(|| self.packer.executor.run(model, Steps::EachToken(&texts), &mut outcomes));
+                    let steps = Steps::of(&texts, batch.skip, output);
+                    let ran = catching(|| self.packer.executor.run(model, steps, &mut outcomes));
                     self.tell(&batch, ran.map(|()| outcomes.rows), started.elapsed());
                 }
             }

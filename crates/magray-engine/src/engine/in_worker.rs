@@ -11,8 +11,7 @@ use super::executor_handle::{
 };
 use super::images::{Holder, Images};
 use super::models::CpuPacker;
-use super::work::Output;
-use crate::executors::{ExecutorModel, Failure, FailureKind, NewTokens};
+use crate::executors::{ExecutorModel, Failure, FailureKind, NewTokens, Output};
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use crate::packed::Tokens;
 use crate::roster::Roster;
@@ -283,10 +282,7 @@ impl Inner {
                 let known = self.spec.packer.canaries[model].tokens();
                 let texts: Vec<Tokens<'_>> = what.texts().chain([known]).collect();
                 let work = worker::Work { batch, slot, model, skip, texts: &texts };
-                match what.output() {
-                    Output::Texts => handle.submit(work),
-                    Output::Tokens => handle.submit_each_token(work),
-                }
+                handle.submit_for(work, what.output())
             }
         };
         if sent.is_ok() {
@@ -444,7 +440,7 @@ impl Inner {
         let Some(Held { model, skip, rows: own, output }) = self.lock().look(slot) else { return };
         let canary = &self.spec.packer.canaries[model];
         let (numbers, known_rows) = match output {
-            Output::Texts => (canary.outputs(), 1),
+            Output::Texts | Output::Unscaled => (canary.outputs(), 1),
             Output::Tokens => (canary.hidden(), canary.tokens().ids.len()),
         };
         rows.resize((own + known_rows) * numbers, 0.0);
@@ -456,6 +452,9 @@ impl Inner {
             Output::Texts => {
                 let may_be_zero = held.texts().map(|text| text.ids.len() <= skip);
                 canary.are_plausible(answers, may_be_zero) && canary.is_right(known, skip)
+            }
+            Output::Unscaled => {
+                answers.iter().all(|number| number.is_finite()) && canary.has_right_direction(known, skip)
             }
             Output::Tokens => answers.iter().all(|number| number.is_finite()) && canary.are_right_tokens(known),
         };

@@ -2,6 +2,7 @@
 //! Words only: nothing here waits or computes.
 
 use crate::encoder::EmbedError;
+pub use crate::executors::Output;
 use crate::tokenize::Encoded;
 use magray_core::schedule::{Allowed, CallerId, Priority, Refused};
 use magray_core::{DeviceName, Precision, Reason};
@@ -44,21 +45,10 @@ impl Work {
     /// Rows of the answer that these of its texts have.
     pub(super) fn rows(&self, texts: Range<usize>) -> usize {
         match self.output {
-            Output::Texts => texts.len(),
+            Output::Texts | Output::Unscaled => texts.len(),
             Output::Tokens => self.texts[texts].iter().map(|text| text.ids.len()).sum(),
         }
     }
-}
-
-/// What is wanted of texts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Output {
-    /// What the model is made for: one row a text.
-    #[default]
-    Texts,
-    /// One row a token, as the last layer leaves it, neither pooled nor scaled. It is computed on the CPU where the rows of a
-    /// GPU's largest batch would be more than a worker may answer with.
-    Tokens,
 }
 
 /// What came of the work, and how it went.

@@ -61,6 +61,18 @@ impl CpuExecutor {
         self.model.outputs()
     }
 
+    /// As [`CpuExecutor::run`], with rows that are not scaled to length 1.
+    pub(crate) fn run_unscaled(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut Vec<f32>) {
+        out.clear();
+        for chunk in neighbours(texts) {
+            let Pass { ops, work, packed } = &mut self.together;
+            packed.fill(chunk.iter().copied());
+            self.model.forward_unscaled(ops, work, &packed.batch(), skip);
+            let Ok(rows) = ops.answer();
+            out.extend_from_slice(rows);
+        }
+    }
+
     /// Computes one row a token, as the last layer leaves it: the tokens of all texts end to end, in their order.
     pub(crate) fn run_tokens(&mut self, texts: &[Tokens<'_>], out: &mut Vec<f32>) {
         let hidden = self.model.hidden();
@@ -272,6 +284,11 @@ impl NativeModel for CpuModel {
 
     fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError> {
         self.executor.run(texts, skip, out);
+        Ok(())
+    }
+
+    fn run_unscaled(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut Vec<f32>) -> Result<(), GpuError> {
+        self.executor.run_unscaled(texts, skip, out);
         Ok(())
     }
 

@@ -127,6 +127,24 @@ impl NativeModel for CudaExecutor {
         self.streams.iter_mut().fold(result, |result, stream| result.and(stream.collect(outputs, out)))
     }
 
+    /// Passes of their own, which are not recorded: few ask for rows that are not scaled.
+    fn run_unscaled(&mut self, texts: &[Tokens<'_>], skip: usize, rows: &mut Vec<f32>) -> Result<(), GpuError> {
+        if !self.weights.is_resident() {
+            return Err(DeviceError::Away.into());
+        }
+        rows.clear();
+        let Some(PassStream { ops, packed, .. }) = self.streams.first_mut() else { return Ok(()) };
+        // Not that of recorded passes, which would have to be recorded again where it grows.
+        let mut work = self.model.workspace(&self.cuda);
+        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        for pass in plan_passes(&lengths, self.tokens_a_pass) {
+            packed.fill(texts[pass].iter().copied());
+            self.model.forward_unscaled(ops, &mut work, &packed.batch(), skip);
+            rows.extend_from_slice(ops.answer()?);
+        }
+        Ok(())
+    }
+
     /// Passes of their own, which are not recorded: few ask for the rows of tokens.
     fn run_tokens(&mut self, texts: &[Tokens<'_>], rows: &mut Vec<f32>) -> Result<(), GpuError> {
         if !self.weights.is_resident() {

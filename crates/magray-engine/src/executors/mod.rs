@@ -133,10 +133,41 @@ pub enum Steps<'a> {
         /// Leading tokens of each that are not pooled.
         skip: usize,
     },
+    /// As `Texts`, with rows that are not scaled to length 1.
+    Unscaled {
+        /// The texts.
+        texts: &'a [Tokens<'a>],
+        /// Leading tokens of each that are not pooled.
+        skip: usize,
+    },
     /// Whole texts, a row for each token.
     EachToken(&'a [Tokens<'a>]),
     /// Parts of sequences whose state is kept, new tokens for each.
     Parts(&'a [SequenceStep<'a>]),
+}
+
+impl<'a> Steps<'a> {
+    /// Whole texts, of which this is wanted.
+    pub fn of(texts: &'a [Tokens<'a>], skip: usize, output: Output) -> Self {
+        match output {
+            Output::Texts => Self::Texts { texts, skip },
+            Output::Unscaled => Self::Unscaled { texts, skip },
+            Output::Tokens => Self::EachToken(texts),
+        }
+    }
+}
+
+/// What is wanted of texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Output {
+    /// What the model is made for: one row a text.
+    #[default]
+    Texts,
+    /// One row a token, as the last layer leaves it, neither pooled nor scaled. It is computed on the CPU where the rows of a
+    /// GPU's largest batch would be more than a worker may answer with.
+    Tokens,
+    /// One row a text that is not scaled to length 1, also where the model does that.
+    Unscaled,
 }
 
 /// A step of a sequence whose state is kept.

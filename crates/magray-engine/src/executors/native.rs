@@ -67,6 +67,11 @@ pub(crate) trait NativeModel: Send {
     /// Computes the answers of all texts, in their order; `skip` leading tokens of each are not pooled.
     fn run(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<(), GpuError>;
 
+    /// As [`NativeModel::run`], with rows that are not scaled.
+    fn run_unscaled(&mut self, _: &[Tokens<'_>], _skip: usize, _: &mut Vec<f32>) -> Result<(), GpuError> {
+        Err(unsupported("no_unscaled_rows"))
+    }
+
     /// Computes one row a token, in the order of the texts.
     fn run_tokens(&mut self, _: &[Tokens<'_>], _: &mut Vec<f32>) -> Result<(), GpuError> {
         Err(unsupported("no_token_rows"))
@@ -315,6 +320,7 @@ impl Executor for Native {
                 rows.resize(texts.len() * model.outputs(), 0.0);
                 model.run(texts, skip, rows)
             }
+            Steps::Unscaled { texts, skip } => model.run_unscaled(texts, skip, rows),
             Steps::EachToken(texts) => model.run_tokens(texts, rows),
             Steps::Parts(steps) => model.advance(steps, new_tokens),
         });

@@ -137,6 +137,30 @@ impl<D: Device> Model<D> {
 
     /// One pass over a batch; `skip` leading tokens of each text are not pooled. The answer has one row a text.
     pub(crate) fn forward(&self, ops: &mut D::Ops, work: &mut Workspace<D>, batch: &TokenBatch<'_>, skip: usize) {
+        let last = self.pool(ops, work, batch, skip);
+        ops.finish(last, self.head.normalize);
+    }
+
+    /// As [`Model::forward`], with rows that are not scaled to length 1.
+    pub(crate) fn forward_unscaled(
+        &self,
+        ops: &mut D::Ops,
+        work: &mut Workspace<D>,
+        batch: &TokenBatch<'_>,
+        skip: usize,
+    ) {
+        let last = self.pool(ops, work, batch, skip);
+        ops.finish(last, false);
+    }
+
+    /// The rows of texts, up to what scales them.
+    fn pool<'w>(
+        &self,
+        ops: &mut D::Ops,
+        work: &'w mut Workspace<D>,
+        batch: &TokenBatch<'_>,
+        skip: usize,
+    ) -> &'w Acts<D> {
         for acts in std::iter::once(&mut work.pooled).chain(&mut work.dense) {
             ops.resize(acts, batch.texts());
         }
@@ -147,7 +171,7 @@ impl<D: Device> Model<D> {
             ops.linear(last, &dense.linear, dense.activation, acts);
             last = acts;
         }
-        ops.finish(last, self.head.normalize);
+        last
     }
 
     /// One pass over a batch; the answer has one row a token, as the last layer leaves it. `rows` has the columns of a

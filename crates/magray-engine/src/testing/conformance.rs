@@ -6,6 +6,7 @@ use crate::executors::{
 };
 use crate::executors::{NewTokens, Outcomes, SequenceStep, Steps};
 use crate::packed::Tokens;
+use crate::vectors::unit;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,6 +46,7 @@ impl Suite<'_> {
         self.check_feed(&*executor);
         self.check_side_by_side(&*executor);
         self.check_token_rows(&*executor);
+        self.check_unscaled_rows(&*executor);
         self.check_parts(&*executor);
         self.check_full_memory(&*executor);
         (0..MODELS).for_each(|model| executor.release(model));
@@ -175,6 +177,24 @@ impl Suite<'_> {
             from = to;
         }
         assert_eq!(from, together.len(), "a row for each token");
+    }
+
+    /// Rows that are not scaled have the directions of those that may be.
+    fn check_unscaled_rows(&self, executor: &dyn Executor) {
+        let texts = self.texts(4.min(self.texts_max));
+        let tokens: Vec<Tokens<'_>> = texts.iter().map(|ids| Tokens { ids, types: &[] }).collect();
+        let rows = |steps| {
+            let mut outcomes = Outcomes { rows: vec![f32::NAN; 3], ..Outcomes::default() };
+            let ran = executor.run(0, steps, &mut outcomes);
+            ran.unwrap_or_else(|failure| panic!("it gives no rows that are not scaled: {failure}"));
+            outcomes.rows
+        };
+        let scaled = rows(Steps::Texts { texts: &tokens, skip: 0 });
+        let unscaled = rows(Steps::Unscaled { texts: &tokens, skip: 0 });
+        assert_eq!(scaled.len(), unscaled.len(), "a row for each text");
+        let columns = scaled.len() / texts.len();
+        let units = |rows: &[f32]| rows.chunks(columns).flat_map(unit).collect::<Vec<_>>();
+        self.assert_near(&units(&unscaled), &units(&scaled), "directions of rows");
     }
 
     /// A prompt gives the same tokens in one step, in chunks, and again after its state was lost.

@@ -190,6 +190,16 @@ impl NativeModel for SimulatedModel {
         Ok(())
     }
 
+    fn run_unscaled(&mut self, texts: &[Tokens<'_>], skip: usize, rows: &mut Vec<f32>) -> Result<(), GpuError> {
+        let began = Instant::now();
+        self.device.check()?;
+        let tokens = texts.iter().map(|text| text.ids.len()).sum();
+        self.make_room(tokens)?;
+        self.executor.run_unscaled(texts, skip, rows);
+        self.device.take_time(tokens, began);
+        Ok(())
+    }
+
     fn run_tokens(&mut self, texts: &[Tokens<'_>], rows: &mut Vec<f32>) -> Result<(), GpuError> {
         let began = Instant::now();
         self.device.check()?;

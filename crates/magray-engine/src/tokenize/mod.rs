@@ -2,6 +2,7 @@
 //! Never pads, ignores the truncation that a tokenizer's file asks for, never returns more tokens than the model reads.
 
 mod canonical;
+mod offsets;
 mod pieces;
 mod plain_words;
 mod spelling;

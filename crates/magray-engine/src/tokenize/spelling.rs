@@ -1,17 +1,24 @@
 //! Tokens as people see them: one by one with their texts, and back into a text.
-//! Says nothing of where in the text a token stood: the tokenizer does not tell.
+//! Reads no more of a long text than the model does.
 
-use super::{Encoded, TokenizeError, Tokenizer};
+use std::ops::Range;
+
+use super::{
+    Encoded, MARGIN_TOKENS, MAX_WINDOW_BYTES, TokenizeError, Tokenizer, WINDOW_BYTES_A_TOKEN, offsets::offsets, shorten,
+};
 
 /// A token of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpelledToken {
     /// Its number in the vocabulary.
     pub id: u32,
-    /// How the vocabulary writes it.
+    /// The part of the text that it stands for; of a special token, or where its place is not known, how the vocabulary
+    /// writes it.
     pub text: String,
     /// Whether it was put there by the tokenizer and is not of the text.
     pub is_special: bool,
+    /// Its place in the text, in bytes.
+    pub place: Option<Range<usize>>,
 }
 
 impl Tokenizer {
@@ -22,7 +29,30 @@ impl Tokenizer {
         let ids = self.encode(text)?.ids;
         let inner = before..ids.len() - after;
         let kept = if with_special { 0..ids.len() } else { inner.clone() };
-        Ok(kept.map(|at| self.spelled(ids[at], !inner.contains(&at))).collect())
+        let places = self.places(text, &ids[inner.clone()]);
+        let spelled = |at: usize| {
+            let (id, is_special) = (ids[at], !inner.contains(&at));
+            let place = at.checked_sub(before).and_then(|at| places.get(at).cloned()).flatten();
+            let written = match &place {
+                Some(place) => text[place.clone()].to_owned(),
+                None => self.pipeline.decode_tokens(&[id], false).pop().unwrap_or_default(),
+            };
+            SpelledToken { id, text: written, is_special, place }
+        };
+        Ok(kept.map(spelled).collect())
+    }
+
+    /// Where the first tokens of a text stand in it; as much of it is read as they need.
+    fn places(&self, text: &str, ids: &[u32]) -> Vec<Option<Range<usize>>> {
+        let mut window = (ids.len() + MARGIN_TOKENS) * WINDOW_BYTES_A_TOKEN;
+        loop {
+            let is_whole = window >= text.len();
+            let places = offsets(&self.pipeline, if is_whole { text } else { shorten(text, window) }, ids);
+            if is_whole || window >= MAX_WINDOW_BYTES || places.iter().all(Option::is_some) {
+                return places;
+            }
+            window = (window * 4).min(MAX_WINDOW_BYTES);
+        }
     }
 
     /// The text of these tokens, without the special ones if wanted.
@@ -45,10 +75,5 @@ impl Tokenizer {
             type_ids: Vec::new(),
             truncated: kept.len() < inner.len(),
         }
-    }
-
-    fn spelled(&self, id: u32, is_special: bool) -> SpelledToken {
-        let text = self.pipeline.decode_tokens(&[id], false).pop().unwrap_or_default();
-        SpelledToken { id, text, is_special }
     }
 }

@@ -70,6 +70,27 @@ fn ids_are_those_of_the_python_library() {
     }
 }
 
+#[test]
+fn places_of_tokens_are_those_of_the_python_library() {
+    #[derive(Deserialize)]
+    struct Placed {
+        text: String,
+        ids: Vec<u32>,
+        offsets: Vec<(usize, usize)>,
+    }
+    let file = std::fs::read(fixture("offsets.json")).unwrap();
+    let by_model: std::collections::BTreeMap<String, Vec<Placed>> = serde_json::from_slice(&file).unwrap();
+    for (name, cases) in by_model {
+        let tokenizer = Tokenizer::open(&fixture(&name), 512).unwrap();
+        for Placed { text, ids, offsets } in cases {
+            let spelled = tokenizer.spell(&text, false).unwrap();
+            assert_eq!(spelled.iter().map(|token| token.id).collect::<Vec<_>>(), ids, "{name}: {text:?}");
+            let places: Vec<_> = spelled.iter().map(|token| token.place.clone().map(|at| (at.start, at.end))).collect();
+            assert_eq!(places, offsets.into_iter().map(Some).collect::<Vec<_>>(), "{name}: {text:?}");
+        }
+    }
+}
+
 const EMBEDDERS: [&str; 5] = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"];
 
 /// Texts far longer than any model reads, ordinary and hostile.
@@ -325,6 +346,11 @@ proptest! {
         let tokenizer = Tokenizer::open(&fixture(name), 12).unwrap();
         let encoded = tokenizer.encode(&text).unwrap();
         prop_assert!((2..=12).contains(&encoded.ids.len()) && encoded.type_ids.len() == encoded.ids.len());
+        let spelled = tokenizer.spell(&text, true).unwrap();
+        prop_assert_eq!(spelled.iter().map(|token| token.id).collect::<Vec<_>>(), encoded.ids);
+        for token in spelled {
+            prop_assert!(token.place.is_none_or(|place| text[place] == token.text));
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::message::{Batch, FromWorker, ToSupervisor, TurnStep};
 use super::serve_error::ServeError;
 use super::slots::{Slots, Staged};
 use super::wire::Garbled;
-use crate::executors::{Executor, Failure, Outcomes, SequenceStep, Steps, UnderWay};
+use crate::executors::{Executor, Failure, Outcomes, Output, SequenceStep, Steps, UnderWay};
 use crate::time_shares::TimeShares;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl Batches {
     pub(super) fn take(&mut self, batch: Batch) -> Result<(), ServeError> {
         self.stage(&batch)?;
         let at = Instant::now();
-        let began = match self.done >= ONE_BY_ONE && !batch.each_token {
+        let began = match self.done >= ONE_BY_ONE && batch.output == Output::Texts {
             true => self.executor.begin(batch.model as usize, &self.staged.texts(), batch.skip as usize),
             false => Ok(None),
         };
@@ -183,8 +183,7 @@ impl Batches {
         });
         let parts: Vec<SequenceStep<'_>> = with_tokens.collect();
         let steps = match parts.is_empty() {
-            true if batch.each_token => Steps::EachToken(&texts),
-            true => Steps::Texts { texts: &texts, skip },
+            true => Steps::of(&texts, skip, batch.output),
             false => Steps::Parts(&parts),
         };
         executor.run(batch.model as usize, steps, outcomes)?;

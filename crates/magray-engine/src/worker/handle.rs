@@ -6,7 +6,7 @@ use super::message::{Batch, Image, ToWorker, TurnStep};
 use super::process::Process;
 use super::slots::Slots;
 use super::wire::field_of;
-use crate::executors::ExecutorModel;
+use crate::executors::{ExecutorModel, Output};
 use crate::packed::Tokens;
 use magray_device::SharedMemory;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,10 +90,10 @@ impl WorkerHandle {
         self.send(ToWorker::Batch(batch))
     }
 
-    /// As [`WorkerHandle::submit`], for an answer that has a row for each token.
-    pub fn submit_each_token(&self, work: Work<'_>) -> Result<(), WorkerGone> {
+    /// As [`WorkerHandle::submit`], for an answer of this kind.
+    pub fn submit_for(&self, work: Work<'_>, output: Output) -> Result<(), WorkerGone> {
         let batch = self.put(work);
-        self.send(ToWorker::Batch(Batch { each_token: true, ..batch }))
+        self.send(ToWorker::Batch(Batch { output, ..batch }))
     }
 
     /// Puts a batch into its slot.
@@ -101,7 +101,7 @@ impl WorkerHandle {
         let model = self.number(work.model);
         let extent = self.0.slots.put(work.slot, work.texts);
         let [slot, skip] = [work.slot, work.skip].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        Batch { batch: work.batch, slot, model, skip, each_token: false, extent }
+        Batch { batch: work.batch, slot, model, skip, output: Output::Texts, extent }
     }
 
     /// Hands steps of sequences over, whose tokens are the texts of the work. What came of them is told by the receiver.

@@ -1,7 +1,7 @@
 //! The messages between supervisor and worker.
 //! Sends and receives nothing.
 
-use crate::executors::{Failure, NewTokens, Origin};
+use crate::executors::{Failure, NewTokens, Origin, Output};
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use magray_core::Precision;
 use serde::{Deserialize, Serialize};
@@ -201,8 +201,8 @@ pub(super) struct Batch {
     pub(super) model: u32,
     /// Leading tokens of each text that are not pooled.
     pub(super) skip: u32,
-    /// Whether the answer has a row for each token, and not for each text.
-    pub(super) each_token: bool,
+    /// What is wanted of the texts.
+    pub(super) output: Output,
     pub(super) extent: Extent,
 }
 

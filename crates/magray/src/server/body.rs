@@ -11,10 +11,12 @@ use bytes::{Bytes, BytesMut};
 use http::header;
 use http_body_util::BodyExt;
 use serde::Deserialize;
+use serde_path_to_error::Segment;
 
 use super::{
     admission::HeldBytes,
     app::App,
+    codings::Coding,
     errors::{Kind, Problem},
     keys::Access,
     requests, reservation,
@@ -46,7 +48,21 @@ impl Body {
 
     /// The body as JSON; its texts may borrow from the body.
     pub(crate) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
-        Ok(requests::read(&self.0.bytes)?)
+        requests::read(self.bytes()).map_err(|error| self.wrong::<T>(error))
+    }
+
+    /// Why it is no request of this type. The field at fault is found by reading it again, which only wrong requests pay for.
+    fn wrong<'a, T: Deserialize<'a>>(&'a self, error: serde_json::Error) -> Problem {
+        let mut json = serde_json::Deserializer::from_slice(self.bytes());
+        let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+            Err(found) if error.is_data() => field_of(&found),
+            _ => None,
+        };
+        let problem = Problem::from(error);
+        match field {
+            Some(field) => problem.about(field),
+            None => problem,
+        }
     }
 
     /// Reads its texts: on this thread if it is short, else on the engine's threads for that.
@@ -72,17 +88,20 @@ impl FromRequest<App> for Body {
         let asker = scope.map(|scope| scope.record.asker());
         let (parts, mut body) = request.into_parts();
         let announced = body.size_hint().exact();
-        let entered = match announced {
-            Some(bytes) if bytes > most => Err(too_large(most)),
-            _ => app.admission().enter(),
+        let entered = match (announced, Coding::of(&parts.headers)) {
+            (Some(bytes), _) if bytes > most => Err(too_large(most)),
+            (_, coding) => coding.and_then(|coding| Ok((app.admission().enter()?, coding))),
         };
         let read = match entered {
-            Ok(mut held) => {
+            Ok((mut held, coding)) => {
                 let reading = tokio::time::timeout(limits.body_within, read(&mut body, announced, most, &mut held));
                 let Ok(read) = reading.await else {
                     return Err(Problem::new(Kind::TooSlow, "the body of the request did not arrive in time"));
                 };
-                read.map(|bytes| Self(Arc::new(Read { bytes, _held: held })))
+                match (read, coding) {
+                    (Ok(packed), Some(coding)) => unpack(app, coding, packed, held).await,
+                    (read, _) => read.map(|bytes| Self(Arc::new(Read { bytes, _held: held }))),
+                }
             }
             Err(problem) => Err(problem),
         };
@@ -131,6 +150,19 @@ async fn read(
     Ok(if whole.is_empty() { first } else { whole.freeze() })
 }
 
+/// Unpacks a body that has arrived, within the same limits; not on this thread if it is long.
+async fn unpack(app: &App, coding: Coding, packed: Bytes, of_packed: HeldBytes) -> Result<Body, Problem> {
+    // The unpacked bytes count for themselves, beside the packed ones.
+    let mut held = app.admission().enter()?;
+    let (most, bytes) = (app.limits().body_bytes_max as u64, packed.len());
+    let unpack = move |_: &App| {
+        let unpacked = coding.unpack(&packed, most, &mut held)?;
+        drop(of_packed);
+        Ok(Body(Arc::new(Read { bytes: unpacked, _held: held })))
+    };
+    app.read(bytes, unpack).await
+}
+
 /// Reads and drops the body of a refused request, up to a bound: a client that is still sending when its connection is
 /// closed does not see why it was refused. A client that waits for `100 Continue` gets none.
 pub(crate) async fn discard<B: HttpBody<Data = Bytes> + Unpin>(request: http::Request<B>) {
@@ -150,6 +182,19 @@ pub(crate) async fn discard<B: HttpBody<Data = Bytes> + Unpin>(request: http::Re
         }
     };
     let _ = tokio::time::timeout(WITHIN, reading).await;
+}
+
+/// The field of the request that an error is about: the one it was found in, or the one it misses.
+fn field_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Option<String> {
+    match error.path().iter().next() {
+        Some(Segment::Map { key }) => Some(key.clone()),
+        Some(_) => None,
+        None => {
+            let message = error.inner().to_string();
+            let (name, _) = message.strip_prefix("missing field `")?.split_once('`')?;
+            Some(name.to_owned())
+        }
+    }
 }
 
 fn too_large(most: u64) -> Problem {

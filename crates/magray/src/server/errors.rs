@@ -1,7 +1,7 @@
 //! Why a request is refused, and the shape that each API has for it.
 //! Knows no route: the table of routes names the shape, so that a wrong key and a wrong body look alike.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -19,7 +19,8 @@ pub(crate) struct Problem {
     pub(crate) kind: Kind,
     /// For the client: what is wrong and what to do.
     pub(crate) message: String,
-    pub(crate) param: Option<&'static str>,
+    /// The field that is wrong, by the name that the API has for it.
+    pub(crate) param: Option<Cow<'static, str>>,
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -34,6 +35,8 @@ pub(crate) enum Kind {
     Empty,
     /// More than is taken: of bytes, texts or tokens.
     TooLarge,
+    /// A body in a `content-encoding` that is not read.
+    UnknownCoding,
     Unauthorised,
     Forbidden,
     NoRoute,
@@ -51,11 +54,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Malformed,
         Self::Invalid,
         Self::Empty,
         Self::TooLarge,
+        Self::UnknownCoding,
         Self::Unauthorised,
         Self::Forbidden,
         Self::NoRoute,
@@ -74,6 +78,7 @@ impl Kind {
             Self::Malformed => StatusCode::BAD_REQUEST,
             Self::Invalid | Self::Empty => StatusCode::UNPROCESSABLE_ENTITY,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnknownCoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NoRoute | Self::NoSuchModel => StatusCode::NOT_FOUND,
@@ -92,6 +97,7 @@ impl Kind {
             Self::Invalid => "invalid",
             Self::Empty => "empty",
             Self::TooLarge => "too_large",
+            Self::UnknownCoding => "unknown_encoding",
             Self::Unauthorised => "invalid_api_key",
             Self::Forbidden => "forbidden",
             Self::NoRoute => "not_found",
@@ -125,14 +131,6 @@ impl Kind {
             _ => "validation",
         }
     }
-
-    fn status_in(self, shape: Shape) -> StatusCode {
-        match (self, shape) {
-            // As TEI does.
-            (Self::Empty, Shape::Tei) => StatusCode::BAD_REQUEST,
-            _ => self.status(),
-        }
-    }
 }
 
 impl Problem {
@@ -141,15 +139,29 @@ impl Problem {
     }
 
     pub(crate) fn invalid(param: &'static str, message: impl Into<String>) -> Self {
-        Self { param: Some(param), ..Self::new(Kind::Invalid, message) }
+        Self::new(Kind::Invalid, message).about(param)
     }
 
     pub(crate) fn too_large(param: &'static str, message: impl Into<String>) -> Self {
-        Self { param: Some(param), ..Self::new(Kind::TooLarge, message) }
+        Self::new(Kind::TooLarge, message).about(param)
+    }
+
+    /// With the field that is meant, where it names none.
+    pub(crate) fn about(self, param: impl Into<Cow<'static, str>>) -> Self {
+        Self { param: self.param.or_else(|| Some(param.into())), ..self }
     }
 
     pub(crate) fn busy(kind: Kind, message: impl Into<String>, retry_after: Duration) -> Self {
         Self { retry_after: Some(retry_after), ..Self::new(kind, message) }
+    }
+
+    /// As the API has it: TEI answers 400 where there is no text, OpenAI to every wrong field.
+    fn status_in(&self, shape: Shape) -> StatusCode {
+        match (self.kind, shape) {
+            (Kind::Empty, Shape::Tei) | (Kind::Invalid | Kind::Empty, Shape::OpenAi) => StatusCode::BAD_REQUEST,
+            (Kind::TooLarge, Shape::OpenAi) if self.param.is_some() => StatusCode::BAD_REQUEST,
+            (kind, _) => kind.status(),
+        }
     }
 
     pub(crate) fn render(&self, shape: Shape) -> Response {
@@ -160,7 +172,7 @@ impl Problem {
             Shape::Ollama => json(&OllamaError { error: self.message.clone() }),
             Shape::Plain => json(&PlainError { error: self.message.clone(), code: self.kind.code().into() }),
         };
-        let mut response = (self.kind.status_in(shape), [(header::CONTENT_TYPE, JSON)], body).into_response();
+        let mut response = (self.status_in(shape), [(header::CONTENT_TYPE, JSON)], body).into_response();
         let headers = response.headers_mut();
         if let Some(after) = self.retry_after {
             // The header has whole seconds; the milliseconds stand in one beside it.
@@ -170,6 +182,9 @@ impl Problem {
         }
         if self.kind == Kind::Unauthorised {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.kind == Kind::UnknownCoding {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd"));
         }
         response
     }
@@ -205,7 +220,7 @@ pub(crate) enum Shape {
 
 impl From<UnknownPriority> for Problem {
     fn from(unknown: UnknownPriority) -> Self {
-        Self { param: Some("priority"), ..Self::new(Kind::Malformed, format!("{unknown}: send one of these, or none")) }
+        Self::new(Kind::Malformed, format!("{unknown}: send one of these, or none")).about("priority")
     }
 }
 
@@ -226,10 +241,9 @@ impl From<EngineError> for Problem {
             EngineError::NotYet { .. } | EngineError::Overruled => {
                 Self::busy(Kind::Expired, message, Duration::from_secs(1))
             }
-            EngineError::NoModel(_) => Self {
-                param: Some("model"),
-                ..Self::new(Kind::NoSuchModel, "the model was deleted or unloaded just now")
-            },
+            EngineError::NoModel(_) => {
+                Self::new(Kind::NoSuchModel, "the model was deleted or unloaded just now").about("model")
+            }
             EngineError::Poison | EngineError::Panicked => Self::new(Kind::Internal, message),
         }
     }
@@ -240,6 +254,7 @@ impl From<EmbedError> for Problem {
         let kind = match error {
             EmbedError::Gpu(_) => Kind::Unavailable,
             EmbedError::UnknownPrompt { .. } => return Self::invalid("prompt_name", error.to_string()),
+            EmbedError::WrongTask { .. } | EmbedError::NoTokenizer => return Self::invalid("model", error.to_string()),
             _ => Kind::Invalid,
         };
         Self::new(kind, error.to_string())
@@ -275,7 +290,7 @@ impl From<&Problem> for OpenAiError {
             error: OpenAiErrorBody {
                 message: problem.message.clone(),
                 r#type: problem.kind.openai_type().to_owned(),
-                param: problem.param.map(str::to_owned),
+                param: problem.param.as_deref().map(str::to_owned),
                 code: Some(problem.kind.code().to_owned()),
             },
         }

@@ -32,17 +32,18 @@ pub(super) async fn hold_until_taken(
     };
     let mut held = reserved.unwrap_or_else(|| app.admission().hold_anyway(0));
     held.resize(bytes);
-    let within = app.limits().body_within + Duration::from_secs(bytes / BYTES_PER_S_MIN);
-    let pending = connection.begin_answer(within);
     let (parts, body) = response.into_parts();
     // It is in one piece: nothing is waited for or copied.
     match body.collect().await {
-        Ok(whole) => {
-            let answer = HeldAnswer { bytes: whole.to_bytes(), _held: held, _pending: pending };
-            Response::from_parts(parts, Body::from(Bytes::from_owner(answer)))
-        }
+        Ok(whole) => Response::from_parts(parts, Body::from(held_bytes(whole.to_bytes(), app, connection, held))),
         Err(_) => Problem::new(Kind::Internal, "the answer could not be written").into_response(),
     }
+}
+
+/// Bytes of an answer that count until they are taken, and have to be within their time.
+pub(super) fn held_bytes(bytes: Bytes, app: &App, connection: &Arc<Connection>, held: HeldBytes) -> Bytes {
+    let within = app.limits().body_within + Duration::from_secs(bytes.len() as u64 / BYTES_PER_S_MIN);
+    Bytes::from_owner(HeldAnswer { bytes, _held: held, _pending: connection.begin_answer(within) })
 }
 
 struct HeldAnswer {

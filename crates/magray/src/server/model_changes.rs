@@ -62,7 +62,7 @@ pub(crate) fn load_model(app: &App, name: &str) -> Result<usize, Problem> {
     let (store, _) = app.catalogue().store()?;
     let folder = store.find(&reference).map_err(store_problem)?.ok_or_else(|| {
         let message = format!("'{shown}' is not in the store: pull it first");
-        Problem { param: Some("model"), ..Problem::new(Kind::NoSuchModel, message) }
+        Problem::new(Kind::NoSuchModel, message).about("model")
     })?;
     let _only_one = app.catalogue().begin_adding();
     if let Some((number, _)) = app.models().iter().find(|(_, model)| model.name == shown) {
@@ -152,7 +152,7 @@ fn store_problem(error: StoreError) -> Problem {
         StoreError::Busy { .. } => Kind::Busy,
         StoreError::Disk(_) | StoreError::Damaged { .. } => Kind::Unavailable,
     };
-    Problem { param: Some("model"), ..Problem::new(kind, error.to_string()) }
+    Problem::new(kind, error.to_string()).about("model")
 }
 
 fn pull_problem(error: PullError) -> Problem {
@@ -162,5 +162,5 @@ fn pull_problem(error: PullError) -> Problem {
         PullError::NoPackage { .. } | PullError::Unusable { .. } => Kind::Invalid,
         PullError::Hub(_) | PullError::Pip(_) | PullError::AllSources { .. } => Kind::Unavailable,
     };
-    Problem { param: Some("model"), ..Problem::new(kind, error.to_string()) }
+    Problem::new(kind, error.to_string()).about("model")
 }

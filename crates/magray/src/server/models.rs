@@ -174,7 +174,7 @@ impl Models {
         let known: Vec<&str> = self.iter().map(|(_, model)| model.name.as_str()).collect();
         let there =
             if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
-        Problem { param: Some("model"), ..Problem::new(Kind::NoSuchModel, format!("{what}; {there}")) }
+        Problem::new(Kind::NoSuchModel, format!("{what}; {there}")).about("model")
     }
 
     fn number(&self, name: &str) -> Option<usize> {

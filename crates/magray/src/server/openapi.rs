@@ -5,7 +5,7 @@ use utoipa::{
     Modify, OpenApi,
     openapi::{
         ContentBuilder, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Type,
-        path::{HttpMethod, Parameter, ParameterBuilder, ParameterIn, Paths},
+        path::{HttpMethod, Operation, Parameter, ParameterBuilder, ParameterIn, Paths},
         security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     },
 };
@@ -13,7 +13,9 @@ use utoipa::{
 use super::{
     checks::PRIORITY_HEADER,
     errors::{CohereError, OllamaError, OpenAiError, PlainError, Shape, TeiError},
+    examples,
     keys::Access,
+    lines::LINES,
     routes::{Api, Route},
 };
 
@@ -56,10 +58,11 @@ pub(super) fn head() -> utoipa::openapi::OpenApi {
     Document::openapi()
 }
 
-/// Adds a route: what its handler says, with its section, its key, and how requests are refused.
+/// Adds a route: what its handler says, with its section, its key, how requests are refused, and an example that can be sent
+/// where this model is served.
 pub(super) fn describe(
     document: &mut utoipa::openapi::OpenApi,
-    route: &Route,
+    (route, model): (&Route, &str),
     schemas: Vec<(String, RefOr<Schema>)>,
     described: Paths,
 ) {
@@ -81,11 +84,38 @@ pub(super) fn describe(
             body.content.extend(body.content.values().next().map(|content| (form.to_owned(), content.clone())));
         }
     }
+    if let Some(RefOr::T(body)) = &mut operation.request_body
+        && let Some(RefOr::T(content)) = body.content.get_mut("application/json")
+    {
+        content.example = examples::body(route.path, model);
+    }
+    for parameter in operation.parameters.iter_mut().flatten() {
+        if let RefOr::T(own) = parameter {
+            let example = examples::path_part(&own.name, route.path, model);
+            let described = ParameterBuilder::new()
+                .name(own.name.clone())
+                .parameter_in(own.parameter_in.clone())
+                .description(own.description.clone())
+                .required(own.required.clone())
+                .schema(own.schema.clone());
+            *parameter = described.example(example).build().into();
+        }
+    }
+    if TAKES_LINES.contains(&route.path) {
+        describe_lines(&mut operation);
+    }
     if route.access == Access::Compute {
         operation.parameters.get_or_insert_default().push(priority_header().into());
     }
     let has_body = operation.request_body.is_some() && route.api != Api::Mcp;
+    // OpenAI has one status for all that is wrong with a request.
+    let answers_400 = route.api == Api::OpenAi;
     for (status, when, is_used) in [
+        (
+            400,
+            "The body is no JSON, a field is wrong, or it is too much for one request; no such priority.",
+            has_body && answers_400,
+        ),
         (
             400,
             "The body is no JSON, or without any text where the API has this status for it; no such priority.",
@@ -97,7 +127,8 @@ pub(super) fn describe(
         (404, "There is no such model.", has_body),
         (408, "The body came too slowly.", has_body),
         (413, "It is too much for one request.", has_body),
-        (422, "A field is wrong, or the model does something else.", has_body),
+        (415, "The content-encoding is neither gzip nor zstd.", has_body),
+        (422, "A field is wrong, or the model does something else.", has_body && !answers_400),
         (429, "There is too much to do, or the key asked too often: see Retry-After.", route.access != Access::Open),
         (503, "No device computes, or not in time.", has_body),
     ] {
@@ -108,6 +139,24 @@ pub(super) fn describe(
     }
     document.paths.add_path_operation(route.path, vec![method], operation);
     document.components.get_or_insert_default().schemas.extend(schemas);
+}
+
+/// Routes that take texts line by line too.
+const TAKES_LINES: [&str; 2] = ["/v1/embeddings", "/embed"];
+
+fn describe_lines(operation: &mut Operation) {
+    let lines = |example: &str| {
+        let schema = ObjectBuilder::new().schema_type(Type::String).build();
+        let content = ContentBuilder::new().schema(Some(schema)).example(Some(example.into())).build();
+        (LINES.to_owned(), RefOr::T(content))
+    };
+    if let Some(RefOr::T(body)) = &mut operation.request_body {
+        body.content.extend([lines("\"A cat sits by the river.\"\n{\"input\":\"The boat waits.\"}\n")]);
+    }
+    if let Some(RefOr::T(answer)) = operation.responses.responses.get_mut("200") {
+        let example = "{\"index\":0,\"embedding\":[0.1,-0.2]}\n{\"index\":1,\"error\":{\"message\":\"...\",\"code\":\"invalid\"}}\n";
+        answer.content.extend([lines(example)]);
+    }
 }
 
 fn priority_header() -> Parameter {

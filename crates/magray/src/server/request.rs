@@ -23,6 +23,7 @@ use super::{
     app::App,
     body,
     checks::{Checks, RequestContext},
+    codings::pack_answer,
     connections::Connection,
     errors::{Kind, Problem},
     held_answer::hold_until_taken,
@@ -92,8 +93,14 @@ async fn handle(
 ) -> Response {
     let app = begun.app.clone();
     let record = begun.record_with_id();
+    let accepted = request.headers().get(header::ACCEPT_ENCODING).cloned();
     let mut request = request.map(Body::new);
-    request.extensions_mut().insert(RequestScope { access, peer, record: record.clone() });
+    request.extensions_mut().insert(RequestScope {
+        access,
+        peer,
+        record: record.clone(),
+        connection: Arc::clone(&connection),
+    });
     let mut handlers = begun.endpoint.handlers();
     let handling = tokio::time::timeout(app.limits().answer_within, record.scope(handlers.call(request)));
     let (handled, reserved) = reservation::run(handling).await;
@@ -106,6 +113,7 @@ async fn handle(
         }
     };
     let response = begun.end(response, &connection).await;
+    let response = pack_answer(response, accepted, app.writers()).await;
     hold_until_taken(response, &app, &connection, reserved).await
 }
 

@@ -14,6 +14,7 @@ use super::{
     keys::Access,
     mcp,
     metrics::RouteCounters,
+    models::Does,
     openapi,
     routes::{Api, DOCUMENT_PATH, PAGE_PATH, PAGES, ROUTES, Route},
 };
@@ -38,6 +39,8 @@ impl Router {
             by_path.entry(route.path).or_default().push(route);
         }
         let mut document = openapi::head();
+        let model = app.models().first().map(|first| app.models().get(first).name.clone()).unwrap_or_default();
+        let has_classes = app.models().iter().any(|(_, model)| model.does != Does::Embed);
         let mut endpoints = matchit::Router::new();
         let mut insert = |path: &str, endpoint: Endpoint| {
             let inserted = endpoints.insert(path, Arc::new(endpoint));
@@ -47,7 +50,10 @@ impl Router {
             let mut methods = MethodRouter::new();
             for route in &routes {
                 let (schemas, paths, handler) = (route.handler)();
-                openapi::describe(&mut document, route, schemas, paths);
+                // Classes are told by models that have them: the document promises nothing that no model here does.
+                if route.path != "/predict" || has_classes {
+                    openapi::describe(&mut document, (route, &model), schemas, paths);
+                }
                 methods = methods.merge(handler);
             }
             let api = routes[0].api;

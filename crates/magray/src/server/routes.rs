@@ -64,6 +64,7 @@ table! {
     POST "/tokenize"                         Read    Tei    => tei_tokenize::tokenize;
     POST "/decode"                           Read    Tei    => tei_tokenize::decode;
     GET  "/info"                             Read    Tei    => tei_tokenize::info;
+    POST "/v1/embed"                         Compute Cohere => cohere::embed_v1;
     POST "/v2/embed"                         Compute Cohere => cohere::embed;
     POST "/v2/rerank"                        Compute Cohere => cohere::rerank;
     POST "/api/embed"                        Compute Ollama => ollama::embed;

@@ -8,7 +8,7 @@ use std::{
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use magray_engine::engine::{Answer, Engine, Output, Work};
+use magray_engine::engine::{Answer, Engine, EngineError, Output, PendingAnswer, Work};
 use tokio::sync::Semaphore;
 
 use super::{
@@ -30,6 +30,19 @@ pub(crate) struct ReadWork {
     pub(crate) work: Work,
     pub(crate) truncated: usize,
     pub(crate) took: Duration,
+    /// The field that the texts came in.
+    param: &'static str,
+}
+
+/// Work in the queue; dropped, it is withdrawn.
+pub(crate) struct Submitted {
+    asking: PendingAnswer,
+    record: RequestRecord,
+    model: usize,
+    texts: usize,
+    truncated: usize,
+    read: ReadAt,
+    param: &'static str,
 }
 
 #[derive(Debug)]
@@ -71,7 +84,7 @@ impl App {
         let work = match input {
             Input::Texts { texts, .. } => {
                 limits.check_texts(how.param, texts.iter().map(|text| text.as_ref()))?;
-                self.engine().read(how.model, &texts, how.prompt)?
+                self.engine().read(how.model, &texts, how.prompt)
             }
             Input::Ids { texts, .. } => {
                 limits.check_count(how.param, texts.len())?;
@@ -82,9 +95,10 @@ impl App {
                 if let Some(at) = texts.iter().position(Vec::is_empty) {
                     return Err(Problem::invalid(how.param, format!("text {at} has no token ids")));
                 }
-                self.engine().read_ids(how.model, texts)?
+                self.engine().read_ids(how.model, texts)
             }
         };
+        let work = work.map_err(|error| wrong_texts(error, how.param))?;
         self.check_work(work, how, started)
     }
 
@@ -98,12 +112,17 @@ impl App {
             return Err(Problem::too_large(how.param, message));
         }
         limits.check_tokens(how.param, work.tokens())?;
-        Ok(ReadWork { work, truncated, took: started.elapsed() })
+        Ok(ReadWork { work, truncated, took: started.elapsed(), param: how.param })
     }
 
     /// Queues work and waits for its result. A caller that stops waiting withdraws the work.
     pub(crate) async fn compute(&self, read: ReadWork) -> Result<Computed, Problem> {
-        let ReadWork { mut work, truncated, took: reading } = read;
+        self.submit(read)?.answered(self).await
+    }
+
+    /// Queues work. What it holds belongs to the request that this task answers.
+    pub(crate) fn submit(&self, read: ReadWork) -> Result<Submitted, Problem> {
+        let ReadWork { mut work, truncated, took: reading, param } = read;
         let (model, texts) = (work.model, work.texts.len());
         let read = ReadAt { at: Instant::now(), took: reading };
         let record = RequestRecord::current();
@@ -119,8 +138,22 @@ impl App {
         if let Some(coming) = coming {
             coming.submitted(tokens);
         }
-        let answer = asking.await?;
-        self.metrics().computed(model, texts, &answer, reading);
+        Ok(Submitted { asking, record, model, texts, truncated, read, param })
+    }
+
+    fn numbers(&self, work: &Work) -> usize {
+        match work.output {
+            Output::Texts | Output::Unscaled => work.texts.len() * self.models().get(work.model).outputs,
+            Output::Tokens => work.tokens() * self.engine().spec(work.model).map_or(0, |spec| spec.shape.hidden),
+        }
+    }
+}
+
+impl Submitted {
+    pub(crate) async fn answered(self, app: &App) -> Result<Computed, Problem> {
+        let Self { asking, record, model, texts, truncated, read, param } = self;
+        let answer = asking.await.map_err(|error| wrong_texts(error, param))?;
+        app.metrics().computed(model, texts, &answer, read.took);
         record.add_pass(Pass::of(model, texts, &answer, read));
         if answer.replays > 0 {
             tracing::warn!(
@@ -130,14 +163,15 @@ impl App {
                 "computed after a device failed under it"
             );
         }
-        Ok(Computed { answer, truncated, reading, writers: Arc::clone(self.writers()) })
+        Ok(Computed { answer, truncated, reading: read.took, writers: Arc::clone(app.writers()) })
     }
+}
 
-    fn numbers(&self, work: &Work) -> usize {
-        match work.output {
-            Output::Texts => work.texts.len() * self.models().get(work.model).outputs,
-            Output::Tokens => work.tokens() * self.engine().spec(work.model).map_or(0, |spec| spec.shape.hidden),
-        }
+/// What the engine finds invalid is wrong with the texts, unless it names something else.
+fn wrong_texts(error: EngineError, param: &'static str) -> Problem {
+    match Problem::from(error) {
+        problem if problem.kind == Kind::Invalid => problem.about(param),
+        problem => problem,
     }
 }
 
@@ -152,17 +186,25 @@ impl Computed {
         self,
         write: impl FnOnce(&Answer) -> Json + Send + 'static,
     ) -> Result<Response, Problem> {
+        let (json, computed) = self.write(write).await?;
+        Ok(computed.with_headers(json.into_response()))
+    }
+
+    /// As [`Computed::written`], without the head of an answer.
+    pub(crate) async fn write(
+        self,
+        write: impl FnOnce(&Answer) -> Json + Send + 'static,
+    ) -> Result<(Json, Self), Problem> {
         let is_long = self.answer.values.len() > INLINE_NUMBERS_MAX;
         if !is_long && write_budget::has_time() {
             let json = write_budget::timed(|| write(&self.answer));
-            return Ok(self.with_headers(json.into_response()));
+            return Ok((json, self));
         }
         // Short ones do not wait for the long ones of others. The semaphore is never closed.
         let _permit = if is_long { Arc::clone(&self.writers).acquire_owned().await.ok() } else { None };
         let writing = tokio::task::spawn_blocking(move || (write(&self.answer), self));
         let failed = |_| Problem::new(Kind::Internal, "writing the answer failed: report it as a defect");
-        let (json, computed) = writing.await.map_err(failed)?;
-        Ok(computed.with_headers(json.into_response()))
+        writing.await.map_err(failed)
     }
 
     pub(crate) fn with_headers(&self, mut response: Response) -> Response {

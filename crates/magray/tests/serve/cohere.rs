@@ -13,7 +13,7 @@ fn texts_become_vectors_in_every_encoding() {
     let server = Setup::embedder().start();
     let request = json!({
         "model": "bert", "texts": ["river", "cat"], "input_type": "search_document", "truncate": "END",
-        "embedding_types": ["float", "base64", "binary", "ubinary", "float"], "priority": 0,
+        "embedding_types": ["float", "base64", "int8", "uint8", "binary", "ubinary", "float"], "priority": 0,
     });
     let reply = server.post("/v2/embed", &request.to_string()).ok();
     assert_eq!(reply.header("x-magray-device"), Some("cpu"));
@@ -34,6 +34,10 @@ fn texts_become_vectors_in_every_encoding() {
             .map(|eight| eight.iter().enumerate().map(|(at, number)| u8::from(*number > 0.0) << (7 - at)).sum())
             .collect();
         assert_eq!(by_type["ubinary"][at], json!(bits));
+        let bytes: Vec<i32> = row.iter().map(|number| (number * 127.0).round() as i32).collect();
+        assert!(bytes.iter().any(|byte| *byte < -9) && bytes.iter().any(|byte| *byte > 9), "{bytes:?}");
+        assert_eq!(by_type["int8"][at], json!(bytes));
+        assert_eq!(by_type["uint8"][at], json!(bytes.iter().map(|byte| byte + 128).collect::<Vec<_>>()));
         let signed: Vec<i16> = bits.iter().map(|byte| i16::from(*byte) - 128).collect();
         assert_eq!(by_type["binary"][at], json!(signed));
     }
@@ -52,6 +56,33 @@ fn base64_of(row: &[f32]) -> String {
         (0..4).map(digit).collect::<String>()
     };
     bytes.chunks(3).map(digits).collect()
+}
+
+#[test]
+fn version_1_has_bare_vectors_unless_encodings_are_named() {
+    let server = Setup::embedder().start();
+    let post = |path: &str, body: Value| server.post(path, &body.to_string()).ok().json();
+    let bare = post("/v1/embed", json!({"texts": ["river", "ca\"t"], "input_type": "search_query"}));
+    let types = json!(["float", "int8"]);
+    let request = json!({"texts": ["river", "ca\"t"], "input_type": "search_query", "embedding_types": types});
+    let (named, v2) = (post("/v1/embed", request.clone()), post("/v2/embed", request));
+    assert_eq!(bare["response_type"], json!("embeddings_floats"));
+    assert_eq!(bare["embeddings"], v2["embeddings"]["float"]);
+    assert_eq!(named["response_type"], json!("embeddings_by_type"));
+    assert_eq!(named["embeddings"], v2["embeddings"]);
+    for reply in [&bare, &named] {
+        assert_eq!(reply["texts"], json!(["river", "ca\"t"]));
+        assert_eq!(reply["meta"]["api_version"]["version"], json!("1"));
+        assert_eq!(reply["meta"]["billed_units"], v2["meta"]["billed_units"]);
+        assert!(reply["id"].is_string());
+    }
+    assert_eq!(
+        post("/v1/embed", json!({"texts": ["river"], "embedding_types": []}))["response_type"],
+        bare["response_type"]
+    );
+    server.check_refused("/v1/embed", r#"{"model":"bert"}"#, 422, "no text");
+    let error = server.post("/v1/embed", r#"{"texts":["a"],"embedding_types":["other"]}"#);
+    assert!(error.status == 422 && error.json()["message"].as_str().unwrap().contains("other"), "{}", error.text());
 }
 
 #[test]
@@ -75,7 +106,6 @@ fn what_cannot_be_done_is_refused_in_the_shape_that_clients_know() {
         ("{}", 422, "no text"),
         (r#"{"texts":[]}"#, 422, "no text"),
         (r#"{"texts":["a"],"inputs":[]}"#, 422, "not both"),
-        (r#"{"texts":["a"],"embedding_types":["int8"]}"#, 422, "use float"),
         (r#"{"texts":["a"],"embedding_types":["other"]}"#, 422, "other"),
         (r#"{"texts":["a"],"truncate":"START"}"#, 422, "END"),
         (r#"{"images":["data:"]}"#, 422, "images are not supported"),

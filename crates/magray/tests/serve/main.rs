@@ -2,6 +2,7 @@
 //! Times nothing: what must happen is waited for, up to a limit far beyond what it takes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
+mod codings;
 mod cohere;
 mod commands;
 mod gpu;
@@ -13,6 +14,7 @@ mod hub;
 mod idle;
 mod keys;
 mod limits;
+mod lines;
 mod live_models;
 mod logs;
 mod mcp;

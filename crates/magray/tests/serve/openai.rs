@@ -63,7 +63,7 @@ fn ids_of_openais_tokens_become_texts_where_their_file_is_given() {
     let server = setup.settings(&format!("[server]\nopenai_token_file = {file:?}\n")).start();
     let by_ids = embed(&server, json!({"input": [[70000, 70001]]}));
     assert_near(&vectors(&by_ids), &expected(&["river"]));
-    server.check_refused("/v1/embeddings", r#"{"input":[1]}"#, 422, "no token of the file");
+    server.check_refused("/v1/embeddings", r#"{"input":[1]}"#, 400, "no token of the file");
 }
 
 #[test]
@@ -87,8 +87,8 @@ fn fewer_dimensions_are_the_first_ones_with_length_one() {
     let factor = cut[0] / whole[0];
     assert!(cut.iter().zip(whole).all(|(cut, whole)| (cut - whole * factor).abs() < 1e-5));
     let message = "dimensions";
-    server.check_refused("/v1/embeddings", r#"{"input":"a","dimensions":0}"#, 422, message);
-    server.check_refused("/v1/embeddings", r#"{"input":"a","dimensions":100000}"#, 422, message);
+    server.check_refused("/v1/embeddings", r#"{"input":"a","dimensions":0}"#, 400, message);
+    server.check_refused("/v1/embeddings", r#"{"input":"a","dimensions":100000}"#, 400, message);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn scores_of_a_ranker_are_not_given_out_as_vectors() {
     for model in ["xlm-roberta-classify", "bert-classify"] {
         for input in [json!("a"), json!([5, 6])] {
             let request = json!({"input": input, "model": model}).to_string();
-            server.check_refused("/v1/embeddings", &request, 422, "makes no vectors");
+            server.check_refused("/v1/embeddings", &request, 400, "makes no vectors");
         }
         let request = json!({"inputs": [[5, 6]], "model": model}).to_string();
         server.check_refused("/embed", &request, 422, "makes no vectors");
@@ -161,9 +161,9 @@ fn documents_are_put_in_order_by_a_ranker() {
     let best = server.post("/v1/rerank", r#"{"query":"a","documents":["a","b","c"],"top_n":2}"#).ok().json();
     assert_eq!(best["results"].as_array().unwrap().len(), 2);
     assert!(best["results"][0]["document"].is_null());
-    server.check_refused("/v1/rerank", r#"{"query":"a","documents":[]}"#, 422, "no text");
-    server.check_refused("/v1/rerank", r#"{"query":"a","documents":["b"],"top_n":0}"#, 422, "top_n");
-    server.check_refused("/v1/rerank", r#"{"query":"a","documents":["b"],"model":"bert-classify"}"#, 422, "labels");
+    server.check_refused("/v1/rerank", r#"{"query":"a","documents":[]}"#, 400, "no text");
+    server.check_refused("/v1/rerank", r#"{"query":"a","documents":["b"],"top_n":0}"#, 400, "top_n");
+    server.check_refused("/v1/rerank", r#"{"query":"a","documents":["b"],"model":"bert-classify"}"#, 400, "labels");
 }
 
 #[test]
@@ -177,28 +177,42 @@ fn without_a_ranker_vectors_are_compared() {
 #[test]
 fn errors_have_the_shape_that_clients_know() {
     let server = Setup::embedder().start();
-    for (body, status, code) in [
-        ("{", 400, "malformed"),
-        ("", 400, "malformed"),
-        ("null", 422, "invalid"),
+    let too_many = json!({"input": vec!["a"; 2049]}).to_string();
+    for (body, code, param) in [
+        ("{", "malformed", None),
+        ("", "malformed", None),
+        ("null", "invalid", None),
         // Not the fields one after the other.
-        (r#"["river"]"#, 422, "invalid"),
-        ("{}", 422, "invalid"),
-        (r#"{"input":1}"#, 422, "invalid"),
-        (r#"{"input":{}}"#, 422, "invalid"),
-        (r#"{"input":["a",1]}"#, 422, "invalid"),
-        (r#"{"input":[]}"#, 422, "empty"),
-        (r#"{"input":[[]]}"#, 422, "invalid"),
-        (r#"{"input":[4000000]}"#, 422, "invalid"),
-        (r#"{"input":"a","encoding_format":"hex"}"#, 422, "invalid"),
-        (r#"{"input":"a","dimensions":-1}"#, 422, "invalid"),
-        (r#"{"input":"a","prompt_name":"none such"}"#, 422, "invalid"),
-        (r#"{"input":[5],"prompt_name":"query"}"#, 422, "invalid"),
+        (r#"["river"]"#, "invalid", None),
+        ("{}", "invalid", Some("input")),
+        (r#"{"input":1}"#, "invalid", Some("input")),
+        (r#"{"input":null}"#, "invalid", Some("input")),
+        (r#"{"input":{}}"#, "invalid", Some("input")),
+        (r#"{"input":["a",1]}"#, "invalid", Some("input")),
+        (r#"{"input":[]}"#, "empty", Some("input")),
+        (r#"{"input":[[]]}"#, "invalid", Some("input")),
+        (r#"{"input":[4000000]}"#, "invalid", Some("input")),
+        (r#"{"model":7,"input":"a"}"#, "invalid", Some("model")),
+        (r#"{"input":"a","encoding_format":"hex"}"#, "invalid", Some("encoding_format")),
+        (r#"{"input":"a","dimensions":-1}"#, "invalid", Some("dimensions")),
+        (r#"{"input":"a","dimensions":100000}"#, "invalid", Some("dimensions")),
+        (r#"{"input":"a","prompt_name":"none such"}"#, "invalid", Some("prompt_name")),
+        (r#"{"input":[5],"prompt_name":"query"}"#, "invalid", Some("prompt_name")),
+        (too_many.as_str(), "too_large", Some("input")),
     ] {
         let reply = server.post("/v1/embeddings", body);
         let error = &reply.json()["error"];
-        assert_eq!((reply.status, error["code"].as_str().unwrap()), (status, code), "{body}: {}", reply.text());
-        assert!(error["message"].is_string() && error["type"].is_string() && error.get("param").is_some(), "{body}");
+        assert_eq!((reply.status, error["code"].as_str()), (400, Some(code)), "{body}: {}", reply.text());
+        assert_eq!((error["param"].as_str(), &error["type"]), (param, &json!("invalid_request_error")), "{body}");
+        assert!(error["message"].is_string(), "{body}");
+    }
+    for (body, param) in [
+        (r#"{"query":"a"}"#, "documents"),
+        (r#"{"documents":["a"]}"#, "query"),
+        (r#"{"query":"a","documents":["b"],"top_n":"all"}"#, "top_n"),
+    ] {
+        let reply = server.post("/v1/rerank", body);
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(param)), "{body}: {}", reply.text());
     }
     let wrong_method = server.get("/v1/embeddings");
     assert_eq!((wrong_method.status, &wrong_method.json()["error"]["code"]), (405, &json!("method_not_allowed")));

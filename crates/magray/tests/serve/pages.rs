@@ -1,6 +1,6 @@
 //! What is not of any one API: health, metrics, the document, the page, CORS.
 
-use crate::rig::Setup;
+use crate::rig::{Server, Setup};
 
 #[test]
 fn health_is_proved_by_a_pass_through_the_device() {
@@ -50,11 +50,50 @@ fn metrics_count_what_happened() {
 
 #[test]
 fn the_document_in_the_repository_is_the_one_that_is_served() {
-    let server = Setup::embedder().start();
+    let server = Setup::all_kinds().start();
     let served = server.get("/openapi.json").ok().json();
-    let mut text = serde_json::to_string_pretty(&served).unwrap();
+    // Examples name the first model.
+    let mut text = serde_json::to_string_pretty(&served).unwrap().replace("\"bert\"", "\"all-MiniLM-L6-v2\"");
     text.push('\n');
     expect_test::expect_file!["../../../../docs/openapi.json"].assert_eq(&text);
+}
+
+/// Sends the example of every operation that changes nothing.
+fn send_examples(server: &Server) -> usize {
+    let document = server.get("/openapi.json").ok().json();
+    let mut sent = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let refused = operation["responses"]["403"]["description"].as_str().unwrap_or_default();
+            if refused.contains("administrator") {
+                continue;
+            }
+            let mut filled = path.clone();
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                if parameter["in"] == "path" {
+                    let (name, example) = (parameter["name"].as_str().unwrap(), parameter["example"].as_str().unwrap());
+                    filled = filled.replace(&format!("{{{name}}}"), example);
+                }
+            }
+            let request = server.request(&method.to_uppercase(), &filled).header("accept", "application/json");
+            let body = &operation["requestBody"]["content"]["application/json"]["example"];
+            let reply = match body.is_null() {
+                true => request.send(),
+                false => request.header("content-type", "application/json").body(body.to_string()).send(),
+            };
+            assert_eq!(reply.status, 200, "{method} {filled} {body}: {}", reply.text());
+            assert_eq!(body.is_null(), operation["requestBody"].is_null(), "{method} {filled} has no example");
+            sent += 1;
+        }
+    }
+    sent
+}
+
+#[test]
+fn every_example_of_the_document_is_answered() {
+    let (embedder, all) = (send_examples(&Setup::embedder().start()), send_examples(&Setup::all_kinds().start()));
+    // Only a model with classes classifies.
+    assert!(embedder > 25 && all == embedder + 1, "{embedder} and {all}");
 }
 
 #[test]

@@ -19,7 +19,39 @@ fn texts_and_ids_are_embedded() {
     let cut = post("/embed", json!({"inputs": "river", "dimensions": 3}));
     assert_eq!(cut[0].as_array().unwrap().len(), 3);
     server.check_refused("/embed", r#"{"inputs":"a","truncation_direction":"Left"}"#, 422, "Right");
-    server.check_refused("/embed", r#"{"inputs":"a","normalize":false}"#, 422, "length 1");
+}
+
+fn numbers(row: &Value) -> Vec<f32> {
+    serde_json::from_value(row.clone()).unwrap()
+}
+
+#[test]
+fn vectors_are_not_scaled_where_that_is_not_wanted() {
+    for setup in [Setup::embedder(), Setup::on_gpu("")] {
+        let server = setup.start();
+        let post = |body: Value| server.post("/embed", &body.to_string()).ok().json();
+        let texts = ["river", "the cat sat on the river"];
+        let scaled = post(json!({"inputs": texts}));
+        let raw = post(json!({"inputs": texts, "normalize": false}));
+        let cut = post(json!({"inputs": texts, "normalize": false, "dimensions": 5}));
+        for at in 0..texts.len() {
+            let (scaled, raw) = (numbers(&scaled[at]), numbers(&raw[at]));
+            let length = raw.iter().map(|number| number * number).sum::<f32>().sqrt();
+            assert!((length - 1.0).abs() > 0.1, "{length}");
+            assert!(raw.iter().zip(&scaled).all(|(raw, scaled)| (raw / length - scaled).abs() < 0.01), "{raw:?}");
+            assert_eq!(numbers(&cut[at]), raw[..5]);
+        }
+        // A prompt that is not pooled, and both kinds at once.
+        let prompted = json!({"inputs": texts, "normalize": false, "prompt_name": "query"});
+        std::thread::scope(|scope| {
+            let asked = [json!({"inputs": texts}), json!({"inputs": texts, "normalize": false}), prompted.clone()];
+            let asked = asked.map(|body| scope.spawn(|| post(body)));
+            let [again, raw_again, prompted_again] = asked.map(|asking| asking.join().unwrap());
+            assert!((numbers(&again[0])[0] - numbers(&scaled[0])[0]).abs() < 0.01);
+            assert!((numbers(&raw_again[0])[0] - numbers(&raw[0])[0]).abs() < 0.05);
+            assert_ne!(prompted_again, raw_again);
+        });
+    }
 }
 
 #[test]
@@ -86,6 +118,13 @@ fn texts_become_tokens_and_tokens_texts() {
     assert_eq!(tokens.as_array().unwrap().len(), 2);
     let first = tokens[0].as_array().unwrap();
     assert!(first[0]["special"].as_bool().unwrap() && !first[1]["special"].as_bool().unwrap());
+    // Bytes of the text, as text-embeddings-inference counts.
+    let places = server.post("/tokenize", r#"{"inputs":"Ein Café, the river"}"#).ok().json();
+    let placed = |token: &Value| (token["text"].clone(), token["start"].clone(), token["stop"].clone());
+    let placed: Vec<_> = places[0].as_array().unwrap().iter().map(placed).collect();
+    assert_eq!(placed[0], (json!("[CLS]"), Value::Null, Value::Null));
+    assert!(placed.contains(&(json!("é"), json!(7), json!(9))), "{placed:?}");
+    assert!(placed.contains(&(json!("the"), json!(11), json!(14))), "{placed:?}");
     let bare = server.post("/tokenize", r#"{"inputs":"river","add_special_tokens":false}"#).ok().json();
     assert_eq!(bare[0].as_array().unwrap()[..], first[1..first.len() - 1]);
     let prompted = server.post("/tokenize", r#"{"inputs":"river","prompt_name":"query"}"#).ok().json();

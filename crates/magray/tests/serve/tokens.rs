@@ -9,7 +9,7 @@ fn token_ids_sent_to_a_reranker_came_back_as_embeddings() {
     let server = Setup::all_kinds().start();
     for model in ["xlm-roberta-classify", "bert-classify"] {
         let openai = json!({"model": model, "input": [5, 6]}).to_string();
-        assert_eq!(server.post("/v1/embeddings", &openai).status, 422, "{model}");
+        assert_eq!(server.post("/v1/embeddings", &openai).status, 400, "{model}");
         let tei = json!({"model": model, "inputs": [[5, 6], [7]]}).to_string();
         assert_eq!(server.post("/embed", &tei).status, 422, "{model}");
         assert_eq!(server.post("/embed_all", &tei).status, 422, "{model}");
@@ -19,7 +19,7 @@ fn token_ids_sent_to_a_reranker_came_back_as_embeddings() {
 #[test]
 fn a_prompt_named_beside_token_ids_was_passed_over() {
     let server = Setup::embedder().start();
-    server.check_refused("/v1/embeddings", r#"{"input":[5,6],"prompt_name":"query"}"#, 422, "prompt");
+    server.check_refused("/v1/embeddings", r#"{"input":[5,6],"prompt_name":"query"}"#, 400, "prompt");
     server.check_refused("/embed", r#"{"inputs":[5,6],"prompt_name":"query"}"#, 422, "prompt");
     server.post("/embed", r#"{"inputs":[5,6]}"#).ok();
 }

@@ -84,7 +84,9 @@ impl WorkerScript {
         let clock = Clock { now: self.now(), batch: self.batches };
         let script = &mut self.script;
         let is_poison = match steps {
-            Steps::Texts { texts, .. } | Steps::EachToken(texts) => texts.iter().any(|text| script.is_poison(text.ids)),
+            Steps::Texts { texts, .. } | Steps::Unscaled { texts, .. } | Steps::EachToken(texts) => {
+                texts.iter().any(|text| script.is_poison(text.ids))
+            }
             Steps::Parts(parts) => parts.iter().any(|part| script.is_poison(part.ids)),
         };
         let fault = if is_poison { Some(FaultKind::Crash) } else { script.next_due(clock) };

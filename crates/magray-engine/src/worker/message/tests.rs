@@ -2,7 +2,7 @@
 
 use super::super::wire::{Garbled, HEADER_BYTES, PROTOCOL, decode, encode};
 use super::*;
-use crate::executors::FailureKind;
+use crate::executors::{FailureKind, Output};
 use magray_core::pool::PoolStats;
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn problem() -> Failure {
 }
 
 fn to_worker() -> Vec<ToWorker<'static>> {
-    let batch = Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, each_token: true, extent: EXTENT };
+    let batch = Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, output: Output::Tokens, extent: EXTENT };
     let steps = [(1, 0, 0), (u64::MAX, 7, 3)];
     let steps = steps.map(|(sequence, from, new_tokens_max)| TurnStep { sequence, from, new_tokens_max });
     vec![
@@ -119,8 +119,14 @@ fn a_message_cut_short_or_too_long_is_an_error() {
 
 #[test]
 fn the_message_of_a_batch_needs_no_new_memory() {
-    let batch =
-        ToWorker::Batch(Batch { batch: u64::MAX, slot: u32::MAX, model: 2, skip: 3, each_token: true, extent: EXTENT });
+    let batch = ToWorker::Batch(Batch {
+        batch: u64::MAX,
+        slot: u32::MAX,
+        model: 2,
+        skip: 3,
+        output: Output::Tokens,
+        extent: EXTENT,
+    });
     let mut bytes = Vec::with_capacity(64);
     let memory = bytes.as_ptr();
     encode(&batch, &mut bytes);

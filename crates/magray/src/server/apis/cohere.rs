@@ -1,11 +1,11 @@
-//! Cohere's API, version 2: embeddings in several encodings, and reranking.
-//! Reads no images, and quantises to no bytes: their ranges would be invented.
+//! Cohere's API, both versions: embeddings in several encodings, and reranking.
+//! Reads no images, and cuts no text at its start.
 
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use magray_engine::engine::Answer;
+use magray_engine::{engine::Answer, spec::Task};
 
 use super::reranking;
 use crate::server::{
@@ -19,7 +19,7 @@ use crate::server::{
         openai::RerankRequest,
     },
     service::{ReadWork, Reading},
-    vectors::{cut, signs},
+    vectors::{bytes, cut, signs, unit},
     writing::Json,
 };
 
@@ -37,8 +37,11 @@ impl InputType {
 
 struct Finish {
     model: usize,
+    /// Without any, a version 1 answer has bare vectors.
     encodings: Vec<Encoding>,
     dimensions: Option<usize>,
+    /// Whether the model gives vectors of length 1.
+    has_unit_length: bool,
 }
 
 /// Turns texts into vectors.
@@ -49,17 +52,56 @@ struct Finish {
     responses((status = 200, description = "The vectors, by encoding", body = doc::Embedded))
 )]
 pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let (read, finish) = body.read(&app, |app, body| read_embed(app, body.json()?)).await?;
+    let read = |app: &App, body: &Body| {
+        let mut request: EmbedRequest<'_> = body.json()?;
+        let wanted = request.embedding_types.get_or_insert_default();
+        if wanted.is_empty() {
+            wanted.push(Encoding::Float);
+        }
+        read_embed(app, request)
+    };
+    let (read, finish) = body.read(&app, read).await?;
     let computed = app.compute(read).await?;
     let write = move |answer: &Answer| {
         let mut json = Json::for_numbers(answer.values.len() * finish.encodings.len());
         start(&mut json).raw(r#","response_type":"embeddings_by_type","model":"#);
-        json.text(&app.models().get(finish.model).name).raw(r#","embeddings":{"#);
-        for (at, encoding) in finish.encodings.iter().enumerate() {
-            json.raw(if at > 0 { "," } else { "" }).text(encoding.name()).raw(":");
-            json.list(answer.rows(), |json, row| encoding.write(json, &cut(row, finish.dimensions)));
-        }
-        json.raw("},").raw(META).raw(r#""billed_units":{"input_tokens":"#).whole(answer.tokens).raw("}}}");
+        json.text(&app.models().get(finish.model).name).raw(r#","embeddings":"#);
+        finish.write(&mut json, answer);
+        json.raw(",").raw(META).raw(r#""billed_units":{"input_tokens":"#).whole(answer.tokens).raw("}}}");
+        json
+    };
+    computed.written(write).await
+}
+
+/// Turns texts into vectors, by version 1: bare vectors, or by encoding where encodings are named.
+#[utoipa::path(
+    post, path = "",
+    operation_id = "cohere_embed_v1",
+    request_body = EmbedRequest<'_>,
+    responses((status = 200, description = "The texts and their vectors", body = doc::EmbeddedV1))
+)]
+pub(crate) async fn embed_v1(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let read = |app: &App, body: &Body| {
+        let request: EmbedRequest<'_> = body.json()?;
+        let Some(Documents(texts)) = &request.texts else {
+            return Err(Problem::invalid("texts", "there is no text in the request: version 1 takes texts alone"));
+        };
+        let mut texts_json = Json::default();
+        texts_json.list(texts, |json, text| {
+            json.text(text);
+        });
+        let (read, finish) = read_embed(app, request)?;
+        Ok((read, finish, texts_json))
+    };
+    let (read, finish, texts_json) = body.read(&app, read).await?;
+    let computed = app.compute(read).await?;
+    let write = move |answer: &Answer| {
+        let mut json = Json::for_numbers(answer.values.len() * finish.encodings.len().max(1));
+        let kind = if finish.encodings.is_empty() { "embeddings_floats" } else { "embeddings_by_type" };
+        start(&mut json).raw(r#","response_type":"#).text(kind).raw(r#","embeddings":"#);
+        finish.write(&mut json, answer);
+        json.raw(r#","texts":"#).append(&texts_json).raw(r#","meta":{"api_version":{"version":"1"},"#);
+        json.raw(r#""billed_units":{"input_tokens":"#).whole(answer.tokens).raw("}}}");
         json
     };
     computed.written(write).await
@@ -76,7 +118,6 @@ fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish)
     };
     let model = app.models().embedder(request.model.as_deref())?;
     app.models().get(model).check_dimensions(request.output_dimension)?;
-    let encodings = encodings(request.embedding_types)?;
     let texts = match (request.texts, request.inputs) {
         (Some(Documents(texts)), None) => texts,
         (None, Some(inputs)) => inputs
@@ -93,21 +134,40 @@ fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish)
     });
     let how = Reading { model, param: "texts", prompt, truncate };
     let read = app.read_input(Input::Texts { texts, is_single: false }, how)?;
-    Ok((read, Finish { model, encodings, dimensions: request.output_dimension }))
-}
-
-fn encodings(wanted: Option<Vec<Encoding>>) -> Result<Vec<Encoding>, Problem> {
-    let mut all = Vec::new();
-    for encoding in wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| vec![Encoding::Float]) {
-        if matches!(encoding, Encoding::Int8 | Encoding::Uint8) {
-            let message = "int8 and uint8 are not written here: use float, base64, binary or ubinary";
-            return Err(Problem::invalid("embedding_types", message));
-        }
-        if !all.contains(&encoding) {
-            all.push(encoding);
+    let mut encodings = Vec::new();
+    for encoding in request.embedding_types.unwrap_or_default() {
+        if !encodings.contains(&encoding) {
+            encodings.push(encoding);
         }
     }
-    Ok(all)
+    let task = app.engine().spec(model).map(|spec| &spec.task);
+    let has_unit_length = matches!(task, Some(Task::Embed(embed)) if embed.normalize);
+    Ok((read, Finish { model, encodings, dimensions: request.output_dimension, has_unit_length }))
+}
+
+impl Finish {
+    fn write(&self, json: &mut Json, answer: &Answer) {
+        if self.encodings.is_empty() {
+            return self.write_rows(json, answer, Encoding::Float);
+        }
+        json.raw("{");
+        for (at, encoding) in self.encodings.iter().enumerate() {
+            json.raw(if at > 0 { "," } else { "" }).text(encoding.name()).raw(":");
+            self.write_rows(json, answer, *encoding);
+        }
+        json.raw("}");
+    }
+
+    fn write_rows(&self, json: &mut Json, answer: &Answer, encoding: Encoding) {
+        json.list(answer.rows(), |json, row| {
+            let row = cut(row, self.dimensions);
+            match encoding {
+                // The range of bytes is that of a vector of length 1.
+                Encoding::Int8 | Encoding::Uint8 if !self.has_unit_length => encoding.write(json, &unit(&row)),
+                _ => encoding.write(json, &row),
+            }
+        });
+    }
 }
 
 impl Encoding {
@@ -124,11 +184,13 @@ impl Encoding {
 
     fn write(self, json: &mut Json, row: &[f32]) {
         match self {
-            Self::Float | Self::Int8 | Self::Uint8 => json.numbers(row),
+            Self::Float => json.numbers(row),
             Self::Base64 => json.base64(row),
-            Self::Binary => json.list(signs(row), |json, byte| {
-                json.raw(&(i16::from(byte) - 128).to_string());
+            Self::Int8 => json.list(bytes(row), |json, byte| json.byte(byte)),
+            Self::Uint8 => json.list(bytes(row), |json, byte| {
+                json.whole((i16::from(byte) + 128) as usize);
             }),
+            Self::Binary => json.list(signs(row), |json, byte| json.byte((i16::from(byte) - 128) as i8)),
             Self::Ubinary => json.list(signs(row), |json, byte| {
                 json.whole(byte.into());
             }),
@@ -178,12 +240,35 @@ mod doc {
     }
 
     #[derive(ToSchema)]
+    #[schema(as = CohereEmbeddedV1)]
+    pub(super) struct EmbeddedV1 {
+        id: String,
+        /// `embeddings_floats`, or `embeddings_by_type`.
+        response_type: String,
+        embeddings: EitherEmbeddings,
+        texts: Vec<String>,
+        meta: EmbedMeta,
+    }
+
+    #[derive(ToSchema)]
+    #[schema(as = CohereEitherEmbeddings)]
+    #[serde(untagged)]
+    enum EitherEmbeddings {
+        Floats(Vec<Vec<f32>>),
+        ByType(ByType),
+    }
+
+    #[derive(ToSchema)]
     #[schema(as = CohereEmbeddings)]
     struct ByType {
         #[schema(nullable = false)]
         float: Option<Vec<Vec<f32>>>,
         #[schema(nullable = false)]
         base64: Option<Vec<String>>,
+        #[schema(nullable = false)]
+        int8: Option<Vec<Vec<i8>>>,
+        #[schema(nullable = false)]
+        uint8: Option<Vec<Vec<u8>>>,
         #[schema(nullable = false)]
         binary: Option<Vec<Vec<i8>>>,
         #[schema(nullable = false)]

@@ -1,30 +1,23 @@
 //! Models that come and go: Ollama's pull and delete, and our own load, unload and alias.
 //! Takes names of the hub and of the store; never a folder.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-};
-
 use axum::{
-    body::Body as AnswerBody,
     extract::State,
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use http::header;
-use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::{Body as HttpBody, Frame};
 use magray_engine::store::PullEvent;
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Sender, channel};
 
 use crate::server::{
     app::App,
     body::Body,
     errors::{OllamaError, Problem},
     fields::Fields,
+    lines::answer_body,
     model_changes::{change_models, delete_model, load_model, pull_model, set_alias, unload_model},
     requests::models::{AliasRequest, DeleteRequest, LoadRequest, PullRequest},
 };
@@ -110,8 +103,7 @@ pub(crate) async fn pull(State(app): State<App>, body: Body) -> Result<Response,
         let _ = lines.send(last.line()).await;
     };
     tokio::spawn(pulling);
-    let lines = AnswerBody::new(UnsyncBoxBody::new(Lines(receiver)));
-    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response())
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], answer_body(receiver)).into_response())
 }
 
 /// Growing files are told as far as the client reads; everything else in any case.
@@ -120,21 +112,6 @@ fn tell(lines: &Sender<Bytes>, event: PullEvent<'_>) {
     match event {
         PullEvent::File { .. } => drop(lines.try_send(line)),
         _ => drop(lines.blocking_send(line)),
-    }
-}
-
-/// An answer that comes line by line.
-struct Lines(Receiver<Bytes>);
-
-impl HttpBody for Lines {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.0.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
     }
 }
 

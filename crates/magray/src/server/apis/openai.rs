@@ -15,6 +15,7 @@ use crate::server::{
     body::Body,
     errors::{Kind, OpenAiError, Problem},
     inputs::Input,
+    lines::TextsBody,
     models::Model,
     requests::openai::{EmbeddingsRequest, EncodingFormat, RerankRequest},
     service::Reading,
@@ -22,13 +23,18 @@ use crate::server::{
     writing::Json,
 };
 
-/// Turns texts into vectors.
+/// Turns texts into vectors. Lines of JSON, each a text or an object with an `input`, are answered by a line each; the other
+/// fields are then in the query.
 #[utoipa::path(
     post, path = "",
     request_body = EmbeddingsRequest<'_>,
     responses((status = 200, description = "The vectors", body = doc::Embeddings))
 )]
-pub(crate) async fn embeddings(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(crate) async fn embeddings(State(app): State<App>, body: TextsBody) -> Result<Response, Problem> {
+    let body = match body {
+        TextsBody::Whole(body) => body,
+        TextsBody::Lines(lines) => return lines.embed(app, None),
+    };
     let read = |app: &App, body: &Body| {
         let request: EmbeddingsRequest<'_> = body.json()?;
         let model = app.models().embedder(request.model.as_deref())?;

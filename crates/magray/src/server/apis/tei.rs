@@ -1,7 +1,7 @@
 //! The API of text-embeddings-inference: embeddings, reranking, classes, similarity, tokens.
-//! Never cuts from the left, and undoes no scaling that belongs to a model.
+//! Never cuts from the left.
 
-use std::{borrow::Cow, time::Instant};
+use std::time::Instant;
 
 use axum::{
     extract::State,
@@ -14,58 +14,56 @@ use crate::server::{
     body::Body,
     errors::Problem,
     inputs::{Documents, Sequence, Sequences},
+    lines::TextsBody,
     models::Does,
     ranking::Ranking,
     requests::tei::{
         AnyRequest, Direction, EmbedRequest, PredictRequest, RerankRequest, SimilarityInputs, SimilarityRequest,
     },
+    scaling::Scaling,
     service::{ReadWork, Reading},
-    vectors::{cut, ranked, sigmoid, softmax, unit},
+    vectors::{ranked, sigmoid, softmax},
     writing::Json,
 };
 
-#[derive(Clone, Copy)]
-struct Finish {
-    is_scaled: bool,
-    dimensions: Option<usize>,
-}
-
-/// Turns texts into vectors.
+/// Turns texts into vectors. Lines of JSON, each a text or an object with an `input`, are answered by a line each; the other
+/// fields are then in the query.
 #[utoipa::path(
     post, path = "",
     request_body = EmbedRequest<'_>,
     responses((status = 200, description = "One vector a text", body = Vec<Vec<f32>>))
 )]
-pub(crate) async fn embed(State(app): State<App>, body: Body) -> Result<Response, Problem> {
-    let (read, finish) = body.read(&app, |app, body| read_embed(app, body.json()?)).await?;
+pub(crate) async fn embed(State(app): State<App>, body: TextsBody) -> Result<Response, Problem> {
+    match body {
+        TextsBody::Whole(body) => embed_whole(app, body).await,
+        TextsBody::Lines(lines) => lines.embed(app, Some(true)),
+    }
+}
+
+async fn embed_whole(app: App, body: Body) -> Result<Response, Problem> {
+    let (read, scaling) = body.read(&app, |app, body| read_embed(app, body.json()?)).await?;
     let computed = app.compute(read).await?;
     let write = move |answer: &Answer| {
         let mut json = Json::for_numbers(answer.values.len());
         json.list(answer.rows(), |json, row| {
-            let row = if finish.is_scaled { Cow::Owned(unit(row)) } else { Cow::Borrowed(row) };
-            json.numbers(&cut(&row, finish.dimensions));
+            json.numbers(&scaling.apply(row));
         });
         json
     };
     computed.written(write).await
 }
 
-fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Finish), Problem> {
+fn read_embed(app: &App, request: EmbedRequest<'_>) -> Result<(ReadWork, Scaling), Problem> {
     let model = app.models().embedder(request.model.as_deref())?;
     app.models().get(model).check_dimensions(request.dimensions)?;
     if request.truncation_direction == Some(Direction::Left) {
         return Err(Problem::invalid("truncation_direction", "texts are cut at their end only: use Right"));
     }
-    let has_unit_length = match app.engine().spec(model).map(|spec| &spec.task) {
-        Some(Task::Embed(embed)) => embed.normalize,
-        _ => false,
-    };
-    if request.normalize == Some(false) && has_unit_length {
-        return Err(Problem::invalid("normalize", "this model's vectors always have length 1"));
-    }
+    let (scaling, output) = Scaling::new(app, model, Some(request.normalize.unwrap_or(true)), request.dimensions);
     let how = Reading { model, param: "inputs", prompt: request.prompt_name.as_deref(), truncate: request.truncate };
-    let is_scaled = request.normalize.unwrap_or(true) && !has_unit_length;
-    Ok((app.read_input(request.inputs, how)?, Finish { is_scaled, dimensions: request.dimensions }))
+    let mut read = app.read_input(request.inputs, how)?;
+    read.work.output = output;
+    Ok((read, scaling))
 }
 
 /// Puts texts in the order of how well they fit a query.
@@ -220,7 +218,7 @@ pub(crate) async fn root(State(app): State<App>, body: Body) -> Result<Response,
     let first = app.models().find(None, Does::Embed)?;
     match app.models().get(app.models().first().unwrap_or(first)).does {
         _ if is_compared => similarity(State(app), body).await,
-        Does::Embed => embed(State(app), body).await,
+        Does::Embed => embed_whole(app, body).await,
         Does::Rank | Does::Classify => predict(State(app), body).await,
     }
 }

@@ -1,5 +1,5 @@
 //! The part of text-embeddings-inference's API that computes nothing: tokens, texts of tokens, what is served.
-//! Gives no offsets of tokens in their text.
+//! Reads texts alone: token ids become no tokens again.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,8 @@ use crate::server::{
     writing::Json,
 };
 
-/// Turns texts into tokens, cut to what the model reads. `start` and `stop` are not known, so they are always null.
+/// Turns texts into tokens, cut to what the model reads. `start` and `stop` count bytes of the text, with the prompt before
+/// it; special tokens have none.
 #[utoipa::path(
     post, path = "",
     request_body = TokenizeRequest<'_>,
@@ -41,7 +42,13 @@ pub(crate) async fn tokenize(State(app): State<App>, body: Body) -> Result<Respo
             json.list(tokens, |json, token| {
                 json.raw(r#"{"id":"#).whole(token.id as usize).raw(r#","text":"#).text(&token.text);
                 let special = if token.is_special { "true" } else { "false" };
-                json.raw(r#","special":"#).raw(special).raw(r#","start":null,"stop":null}"#);
+                json.raw(r#","special":"#).raw(special);
+                match &token.place {
+                    Some(place) => {
+                        json.raw(r#","start":"#).whole(place.start).raw(r#","stop":"#).whole(place.end).raw("}")
+                    }
+                    None => json.raw(r#","start":null,"stop":null}"#),
+                };
             });
         });
         Ok(json)

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ::http::{StatusCode, header};
+use ::http::{HeaderValue, StatusCode, header};
 use axum::{
     Extension,
     extract::{FromRequest, Request, State},
@@ -51,7 +51,7 @@ pub(in crate::server) fn service(app: &App) -> Service {
         (status = 202, description = "The notification was taken"),
         (status = 400, description = "No message of the protocol (the body says why, by JSON-RPC's codes), or of a version that is not known"),
         (status = 403, description = "A name of the server or an origin that may not ask"),
-        (status = 406, description = "The client must accept application/json and text/event-stream"),
+        (status = 406, description = "The client must accept application/json"),
         (status = 408, description = "The body came too slowly", body = PlainError),
         (status = 413, description = "It is too much for one request", body = PlainError),
         (status = 415, description = "The content must be application/json"),
@@ -64,11 +64,16 @@ pub(in crate::server) async fn call(
     Extension(service): Extension<Service>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     // Read within the server's own limits of size, time and memory, and held until it is answered.
     let held = Body::from_request(Request::from_parts(parts.clone(), body), &app).await?;
     let is_json =
         parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    // Answers are JSON: a client that takes that need not take events as well.
+    let accepts = parts.headers.get(header::ACCEPT).and_then(|kinds| kinds.to_str().ok()).unwrap_or_default();
+    if accepts.contains("application/json") || accepts.contains("*/*") {
+        parts.headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    }
     let answer = service.handle(Request::from_parts(parts, Full::new(held.shared()))).await;
     // The library says so with a text, which no client of the protocol reads.
     let is_unread = matches!(answer.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::UNPROCESSABLE_ENTITY);

@@ -1,4 +1,4 @@
-//! What Cohere's clients send, by version 2 of its API; for ranks they send what [`super::openai`] has.
+//! What Cohere's clients send, by both versions of its API; for ranks they send what [`super::openai`] has.
 //! Fields that are not named here have no meaning and are passed over.
 
 use std::borrow::Cow;
@@ -27,6 +27,7 @@ pub(crate) struct EmbedRequest<'a> {
     pub(crate) images: Option<Vec<serde::de::IgnoredAny>>,
     #[serde(default)]
     pub(crate) input_type: Option<InputType>,
+    /// Without it, `float`.
     #[serde(default)]
     pub(crate) embedding_types: Option<Vec<Encoding>>,
     #[serde(default)]
@@ -98,9 +99,9 @@ pub(crate) enum Encoding {
     Binary,
     /// The signs of the numbers, eight a byte, as numbers from 0 on.
     Ubinary,
-    /// Refused: the range that Cohere's models have for it belongs to them.
+    /// The numbers of the vector of length 1, times 127 and rounded.
     Int8,
-    /// Refused, as `int8`.
+    /// Those of `int8` and 128.
     Uint8,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct EmbedRequest<'a> {
     pub(crate) truncate: Option<bool>,
     #[serde(default)]
     pub(crate) truncation_direction: Option<Direction>,
-    /// Scale vectors to length 1. `false` is refused for models that do so themselves.
+    /// Scale vectors to length 1; without it, they are. `false`: as they are pooled.
     #[serde(default)]
     pub(crate) normalize: Option<bool>,
     #[serde(borrow, default)]

@@ -8,6 +8,7 @@ use axum::{
     body::Body,
     response::{IntoResponse, Response},
 };
+use bytes::Bytes;
 use http::header;
 
 use super::errors::JSON;
@@ -22,6 +23,10 @@ const BYTES_A_NUMBER: usize = 13;
 impl Json {
     pub(crate) fn for_numbers(numbers: usize) -> Self {
         Self(Vec::with_capacity(numbers * BYTES_A_NUMBER + 256))
+    }
+
+    pub(crate) fn into_bytes(self) -> Bytes {
+        self.0.into()
     }
 
     pub(crate) fn raw(&mut self, json: &str) -> &mut Self {
@@ -48,6 +53,19 @@ impl Json {
             }
         }
         self.0.extend_from_slice(&digits[at..]);
+        self
+    }
+
+    pub(crate) fn byte(&mut self, byte: i8) {
+        if byte < 0 {
+            self.0.push(b'-');
+        }
+        self.whole(byte.unsigned_abs().into());
+    }
+
+    /// What is written already, as it is.
+    pub(crate) fn append(&mut self, json: &Self) -> &mut Self {
+        self.0.extend_from_slice(&json.0);
         self
     }
 

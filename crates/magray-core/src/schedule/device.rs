@@ -30,10 +30,6 @@ const GROUPS_MAX: usize = 1024;
 const SPEED_KEPT: f64 = 0.9;
 /// A turn with this many tokens a step is mostly prompts.
 const PROMPT_TOKENS: u64 = 4;
-/// Batches of a GPU that have less than one part in this of the most tokens say little of its speed.
-const TELLING_PART: f64 = 16.0;
-/// Those of a CPU: less than one part in this of the tokens that keep all its threads busy.
-const CPU_TELLING_PART: f64 = 4.0;
 /// However slow a CPU is, its largest batch divided by this may wait for it.
 const CPU_LEAST_PART: u64 = 4;
 
@@ -52,6 +48,8 @@ pub(super) struct Running {
     pub(super) expected_us: f64,
     /// How long it may take.
     pub(super) patience: Duration,
+    /// Whether more waited when it was started than it could hold.
+    pub(super) is_followed: bool,
     /// Whether the device had computed nothing of the model since its weights came: they may still be arriving.
     pub(super) is_first: bool,
     /// Set by the device. `None` where others came or went while it was computed.
@@ -99,7 +97,6 @@ pub(super) struct Device {
 struct Speed {
     tokens: f64,
     us: f64,
-    batches: f64,
 }
 
 impl Device {
@@ -291,11 +288,12 @@ impl Device {
             }
             self.costs.insert(batch.group, CostModel::new(prior, sample));
         }
-        // Single tokens say nothing of how fast it computes what waits.
-        if !batch.is_turn() || batch.load.tokens >= batch.load.texts * PROMPT_TOKENS {
+        // A batch that has all that waits may be small, which a device is slow with. Nor do single tokens say how fast it
+        // computes what waits.
+        let is_telling = batch.is_followed && !batch.is_trial;
+        if is_telling && (!batch.is_turn() || batch.load.tokens >= batch.load.texts * PROMPT_TOKENS) {
             self.speed.tokens = self.speed.tokens * SPEED_KEPT + as_f64(batch.load.tokens);
             self.speed.us = self.speed.us * SPEED_KEPT + sample.measured_us.max(1.0);
-            self.speed.batches = self.speed.batches * SPEED_KEPT + 1.0;
         }
         self.widen();
     }
@@ -343,25 +341,20 @@ impl Device {
         self.texts_finished += 1;
     }
 
-    /// The speed measured lately.
+    /// The speed at which it lately computed what waited for it.
     pub(super) fn tokens_per_us(&self) -> Option<f64> {
         (self.speed.us > 0.0).then(|| self.speed.tokens / self.speed.us * self.health.weight())
     }
 
-    /// Tokens that it takes this long to compute, by the speed measured lately; without a speed there is no such bound, nor
-    /// while a device gets small batches: it looks slow, and is not. At least as many as a good batch has.
+    /// Tokens that it takes this long to compute, by the speed measured lately; without a speed there is no such bound. At
+    /// least as many as a good batch has.
     pub(super) fn tokens_within(&self, time: Duration) -> u64 {
         let batch = self.batch_tokens_max();
         let Some(speed) = self.tokens_per_us() else { return u64::MAX };
-        let (telling, least) = match self.spec.kind {
-            DeviceKind::Gpu => (as_f64(batch) / TELLING_PART, batch),
-            DeviceKind::Cpu => {
-                (f64::from(self.spec.batch_tokens_least) / CPU_TELLING_PART, batch.div_ceil(CPU_LEAST_PART))
-            }
+        let least = match self.spec.kind {
+            DeviceKind::Gpu => batch,
+            DeviceKind::Cpu => batch.div_ceil(CPU_LEAST_PART),
         };
-        if self.speed.tokens < telling * self.speed.batches {
-            return u64::MAX;
-        }
         as_count(speed * micros(time)).max(least)
     }
 

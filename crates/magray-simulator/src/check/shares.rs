@@ -4,7 +4,7 @@
 use super::requests::{Entry, Ledger};
 use super::rule::{Rule, Verdict, holds};
 use crate::scenario::Scenario;
-use magray_core::schedule::{CallerId, Event, Group, Limits, Priority, RequestId, Span, Step};
+use magray_core::schedule::{BatchId, CallerId, Event, Group, Limits, Priority, RequestId, Span, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Batches that one caller may be ahead of another: its last one before the other came, the one that both wait for, and as
@@ -31,6 +31,8 @@ pub(crate) struct Shares {
     most: u64,
     /// What goes before the request that came last.
     came: Option<(RequestId, u64)>,
+    /// Batches behind which others waited when they were started.
+    followed: BTreeSet<BatchId>,
     is_timed: bool,
 }
 
@@ -55,19 +57,21 @@ impl Shares {
             limits,
             most: ((wait_us / device.cost.token_us.max(1e-9)) as u64).max(batch),
             came: None,
+            followed: BTreeSet::new(),
             is_timed: false,
         }
     }
 
     pub(crate) fn heard(&mut self, event: &Event, ledger: &Ledger) {
-        // Before a batch was timed, no wait can be predicted.
-        self.is_timed |= matches!(event, Event::Finished { .. });
+        // Before a batch was timed behind which others waited, no wait can be predicted.
+        self.is_timed |= matches!(event, Event::Finished { batch, .. } if self.followed.remove(batch));
         let Event::Submitted(request) = event else { return };
         if !self.is_judged || !self.is_timed || self.limits.wait_max.is_none() {
             return;
         }
         let tokens: u64 = request.sequences.iter().map(|one| u64::from(one.tokens)).sum();
-        let others = ledger.live().filter(|entry| entry.request.id != request.id);
+        let is_ahead = |entry: &&Entry| entry.request.id != request.id && entry.request.priority >= request.priority;
+        let others = ledger.live().filter(is_ahead);
         let (own, others): (Vec<&Entry>, Vec<&Entry>) =
             others.partition(|entry| entry.request.caller == request.caller);
         let left = |entries: &[&Entry]| entries.iter().map(|entry| entry.left()).sum::<u64>();
@@ -75,6 +79,10 @@ impl Shares {
         let own_ahead = left(&own).min(own.len() as u64 * tokens);
         let ahead = own_ahead + left(&others).min(callers.len() as u64 * (own_ahead + tokens));
         self.came = Some((request.id, ahead));
+    }
+
+    pub(crate) fn note_followed(&mut self, batch: BatchId) {
+        self.followed.insert(batch);
     }
 
     /// The request that came last was taken only where not too much goes before it.

@@ -129,6 +129,7 @@ impl Machine {
             computing_since: now,
             expected_us,
             patience,
+            is_followed,
             is_first: grace.is_some(),
             company: None,
         });

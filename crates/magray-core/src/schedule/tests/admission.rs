@@ -1,5 +1,5 @@
 //! How much work is taken: what lies ahead of a request is bounded by time, and large requests are not starved.
-//! The CPU alone computes here, at a speed that the first batch tells.
+//! The CPU alone computes here, at a speed that batches tell behind which others wait.
 
 use super::*;
 
@@ -12,9 +12,11 @@ fn unmeasured() -> Bench {
 /// A CPU that computes 20 tokens in 200 us, and may have 2,000 tokens ahead of a request.
 fn measured() -> Bench {
     let mut bench = unmeasured();
-    let first = bench.request(1);
-    let start = only_start(&bench.submit(first).1);
-    bench.finish(start.batch);
+    let first = bench.request(1_000);
+    let mut running = starts(&bench.submit(first).1).pop();
+    while let Some(batch) = running {
+        running = compute(&mut bench, &batch);
+    }
     bench
 }
 

@@ -60,7 +60,8 @@ impl ModelFlags {
             false => self.device.parse().map_err(|error| Failure::Usage(format!("--device: {error}")))?,
         };
         let threads = self.threads.map(usize::from);
-        Ok(EncoderOptions { precision: self.precision, threads, cpu_path: self.cpu_path, device, gpu: gpu_options() })
+        let (precision, cpu_path) = (self.precision, self.cpu_path);
+        Ok(EncoderOptions { precision, threads, cpu_path, device, gpu: gpu_options(), ..EncoderOptions::default() })
     }
 
     /// The device for plain passes: the GPU that is named, or the first, or the CPU.

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &OverheadArgs, console: Console) -> Result<(), Failure> 
     let (device, allowed) = match plain.device() {
         _ if is_simulated => (DeviceChoice::Auto, Allowed::Gpu),
         DeviceName::Cuda(index) => (DeviceChoice::Cuda(GpuSelector::Index(index)), Allowed::Gpu),
-        DeviceName::Cpu | DeviceName::Simulated(_) => (DeviceChoice::Cpu, Allowed::Cpu),
+        DeviceName::Cpu | DeviceName::Simulated(_) | DeviceName::Onnx(_) => (DeviceChoice::Cpu, Allowed::Cpu),
     };
     let options = EncoderOptions { device, ..options };
     let mut measured = Measured::new(vec![(flags.model.clone(), flags.source()?)], options);

@@ -142,6 +142,8 @@ pub enum Reason {
         /// Whether the limit of the settings is what is too small.
         is_limit: bool,
     },
+    /// Its form is for ONNX Runtime.
+    OnnxModel,
     /// The GPU was used and failed; the code and text are the failure's.
     Failed {
         /// Such as `out_of_memory` or `lost`.
@@ -161,6 +163,7 @@ impl Reason {
             Self::LittleWork => "little_work",
             Self::Absent { code, .. } | Self::Failed { code, .. } => code,
             Self::Unmeasured => "unmeasured",
+            Self::OnnxModel => "onnx",
             Self::Faster { .. } => "faster",
             Self::TooSlow { .. } => "too_slow",
             Self::NotEnoughMemory { .. } => "not_enough_memory",
@@ -192,6 +195,7 @@ impl fmt::Display for Reason {
             Self::NotPreferred => f.write_str("gpu.device_preference puts the CPU first, or names no GPU backend"),
             Self::LittleWork => f.write_str("the CPU is done before a GPU has started"),
             Self::Absent { message, .. } | Self::Failed { message, .. } => f.write_str(message),
+            Self::OnnxModel => f.write_str("the model is in ONNX form"),
             Self::Unmeasured => f.write_str("the GPU is there and its speed is not measured yet"),
             Self::Faster { speedup, threshold } => {
                 write!(f, "the GPU is {speedup:.2} times as fast as the CPU, and {threshold} is asked for")

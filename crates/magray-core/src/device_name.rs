@@ -1,6 +1,7 @@
 //! Names devices: what a user may ask for, and what an answer says it was computed on.
 //! Does not know which of them the machine has.
 
+use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 /// What a user asks for.
@@ -44,6 +45,60 @@ pub enum DeviceName {
     Cuda(usize),
     /// A worker that computes on the CPU and behaves like a GPU, for tests.
     Simulated(usize),
+    /// ONNX Runtime, with the provider that computed; `None`: that is not settled.
+    Onnx(Option<OnnxProvider>),
+}
+
+/// What ONNX Runtime computes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum OnnxProvider {
+    /// NVIDIA's TensorRT.
+    TensorRt,
+    /// NVIDIA GPUs.
+    Cuda,
+    /// DirectX 12 devices of Windows.
+    DirectMl,
+    /// Apple's GPUs and neural engines.
+    CoreMl,
+    /// Intel's processors and GPUs.
+    OpenVino,
+    /// The processor, which every library has.
+    Cpu,
+}
+
+impl OnnxProvider {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::TensorRt, Self::Cuda, Self::DirectMl, Self::CoreMl, Self::OpenVino, Self::Cpu];
+
+    /// One word for programs and settings.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::TensorRt => "tensorrt",
+            Self::Cuda => "cuda",
+            Self::DirectMl => "directml",
+            Self::CoreMl => "coreml",
+            Self::OpenVino => "openvino",
+            Self::Cpu => "cpu",
+        }
+    }
+
+    /// What ONNX Runtime calls it.
+    pub fn runtime_name(self) -> &'static str {
+        match self {
+            Self::TensorRt => "TensorrtExecutionProvider",
+            Self::Cuda => "CUDAExecutionProvider",
+            Self::DirectMl => "DmlExecutionProvider",
+            Self::CoreMl => "CoreMLExecutionProvider",
+            Self::OpenVino => "OpenVINOExecutionProvider",
+            Self::Cpu => "CPUExecutionProvider",
+        }
+    }
+}
+
+impl fmt::Display for OnnxProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.code())
+    }
 }
 
 /// A way to use some hardware, as lists of preference name it.
@@ -55,6 +110,8 @@ pub enum Backend {
     Mps,
     /// The processor.
     Cpu,
+    /// A provider of ONNX Runtime that nothing else here uses.
+    Onnx(OnnxProvider),
 }
 
 /// A word that names no device.
@@ -118,6 +175,8 @@ impl fmt::Display for DeviceName {
             Self::Cpu => f.pad("cpu"),
             Self::Cuda(index) => f.pad(&format!("cuda:{index}")),
             Self::Simulated(index) => f.pad(&format!("sim:{index}")),
+            Self::Onnx(None) => f.pad("onnx"),
+            Self::Onnx(Some(provider)) => f.pad(&format!("onnx:{provider}")),
         }
     }
 }
@@ -128,6 +187,7 @@ impl fmt::Display for Backend {
             Self::Cuda => "cuda",
             Self::Mps => "mps",
             Self::Cpu => "cpu",
+            Self::Onnx(provider) => provider.code(),
         })
     }
 }
@@ -140,6 +200,10 @@ impl FromStr for Backend {
             "cuda" => Ok(Self::Cuda),
             "mps" => Ok(Self::Mps),
             "cpu" => Ok(Self::Cpu),
+            "tensorrt" => Ok(Self::Onnx(OnnxProvider::TensorRt)),
+            "directml" => Ok(Self::Onnx(OnnxProvider::DirectMl)),
+            "coreml" => Ok(Self::Onnx(OnnxProvider::CoreMl)),
+            "openvino" => Ok(Self::Onnx(OnnxProvider::OpenVino)),
             _ => Err(UnknownDevice(word.to_owned())),
         }
     }
@@ -160,7 +224,7 @@ mod tests {
         assert_eq!("prefer-gpu".parse(), Ok(DeviceChoice::Auto));
         assert_eq!("Prefer_GPU".parse(), Ok(DeviceChoice::Auto));
         assert_eq!("CUDA:1".parse(), Ok(DeviceChoice::Cuda(GpuSelector::Index(1))));
-        for backend in [Backend::Cuda, Backend::Mps, Backend::Cpu] {
+        for backend in [Backend::Cuda, Backend::Mps, Backend::Cpu, Backend::Onnx(OnnxProvider::OpenVino)] {
             assert_eq!(backend.to_string().parse(), Ok(backend));
         }
         assert_eq!(DeviceName::Cuda(1).to_string(), "cuda:1");

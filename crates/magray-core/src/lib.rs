@@ -20,7 +20,7 @@ mod split_mix;
 pub use activation::{Activation, UnknownActivation};
 pub use cpu_path::{CpuPath, UnknownCpuPath};
 pub use device_choice::{Candidate, Facts, Reason, Refusal, Rules, Scores, Verdict, choose_device, rule_out_gpu};
-pub use device_name::{Backend, DeviceChoice, DeviceName, GpuSelector, UnknownDevice};
+pub use device_name::{Backend, DeviceChoice, DeviceName, GpuSelector, OnnxProvider, UnknownDevice};
 pub use packing::{ChunkLimits, Schedule, plan_chunks, plan_passes, plan_stream};
 pub use pooling::{Pooling, UnknownPooling};
 pub use precision::{Precision, PrecisionChoice, UnknownPrecision};

@@ -5,6 +5,7 @@ mod error;
 
 pub use error::{EmbedError, LoadError};
 
+use crate::executors::OnnxOptions;
 use crate::gpu::GpuOptions;
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
 
@@ -21,4 +22,6 @@ pub struct EncoderOptions {
     pub device: DeviceChoice,
     /// How GPUs may be used.
     pub gpu: GpuOptions,
+    /// How ONNX Runtime is used.
+    pub onnx: OnnxOptions,
 }

@@ -4,7 +4,7 @@
 use crate::executors::cpu::CpuDevice;
 use crate::executors::cuda::CudaHost;
 use crate::executors::native::{Native, NativeDevice};
-use crate::executors::{CudaDevice, Executor, ExecutorModel, Failure, OpenExecutor};
+use crate::executors::{CudaDevice, Executor, ExecutorModel, Failure, OnnxDevice, OpenExecutor, onnx};
 use crate::gpu::CONTEXT_BYTES;
 use crate::testing::SimulatedGpu;
 use magray_device::cpu::Cpu;
@@ -23,6 +23,8 @@ pub enum ExecutorDevice {
     Cuda(CudaDevice),
     /// A GPU that the CPU simulates, for tests.
     Simulated(SimulatedGpu),
+    /// ONNX Runtime, by the provider that computes each model.
+    Onnx(OnnxDevice),
 }
 
 impl ExecutorDevice {
@@ -30,15 +32,20 @@ impl ExecutorDevice {
     pub(crate) fn capability(&self) -> Option<(u32, u32)> {
         match self {
             Self::Cuda(device) => Some(device.capability()),
-            Self::Cpu { .. } | Self::Simulated(_) => None,
+            Self::Cpu { .. } | Self::Simulated(_) | Self::Onnx(_) => None,
         }
+    }
+
+    /// Whether weights come to it from the host's memory.
+    pub(crate) fn takes_images(&self) -> bool {
+        !matches!(self, Self::Onnx(_))
     }
 
     /// What its driver takes of a limit of memory.
     pub(crate) fn context_bytes(&self) -> u64 {
         match self {
             Self::Cuda(_) => CONTEXT_BYTES,
-            Self::Cpu { .. } | Self::Simulated(_) => 0,
+            Self::Cpu { .. } | Self::Simulated(_) | Self::Onnx(_) => 0,
         }
     }
 
@@ -53,6 +60,7 @@ impl ExecutorDevice {
                 Box::new(CpuDevice::new(Arc::new(Cpu::new(None, *threads).map_err(Failure::of_model)?)))
             }
             Self::Cuda(device) => Box::new(CudaHost::open(device, memory_limit_bytes)?),
+            Self::Onnx(device) => return onnx::open_executor(device, models),
             #[cfg(feature = "testing")]
             Self::Simulated(gpu) => Box::new(crate::testing::SimulatedDevice::open(*gpu, memory_limit_bytes)?),
             #[cfg(not(feature = "testing"))]

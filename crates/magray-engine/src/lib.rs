@@ -16,6 +16,7 @@ pub mod executors;
 pub mod gpu;
 pub mod health;
 mod model;
+mod onnx_graph;
 mod packed;
 mod pause;
 mod reading;
@@ -34,8 +35,8 @@ mod worker;
 pub use encoder::{EmbedError, EncoderOptions, LoadError};
 pub use executor_device::ExecutorDevice;
 pub use magray_core::{
-    Backend, CpuPath, DeviceChoice, DeviceName, EncoderShape, GpuSelector, Precision, PrecisionChoice, Reason, Refusal,
-    Rules, Scores, Verdict,
+    Backend, CpuPath, DeviceChoice, DeviceName, EncoderShape, GpuSelector, OnnxProvider, Precision, PrecisionChoice,
+    Reason, Refusal, Rules, Scores, Verdict,
 };
 pub use magray_device::cpu::{Wide, register_latency_thread, widened};
 pub use roster::{Roster, RosterFull};

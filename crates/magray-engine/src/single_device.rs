@@ -2,17 +2,19 @@
 //! Never chooses a device and never falls back to another one: programs use [`crate::engine::Engine`].
 
 use crate::encoder::{EmbedError, EncoderOptions, LoadError};
-use crate::engine::{ModelSource, Work};
+use crate::engine::{ModelSource, Work, onnx_device};
+use crate::executor_device::ExecutorDevice;
 use crate::executors::cpu::CpuExecutor;
 use crate::executors::cuda::CudaExecutor;
 use crate::executors::native::NativeModel;
+use crate::executors::{Arrival, Executor, ExecutorModel, OpenExecutor, Outcomes, Steps};
 use crate::gpu::{GpuError, GpuInfo, find};
 use crate::model::{Model, Synthetic, TensorSource};
 use crate::packed::Tokens;
 use crate::reading::Reader;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
-use magray_core::{CpuPath, DeviceChoice, DeviceName, GpuSelector, Precision, Refusal};
+use magray_core::{CpuPath, DeviceChoice, DeviceName, GpuSelector, OnnxProvider, Precision, Refusal};
 use magray_device::cpu::Cpu;
 use std::sync::Arc;
 
@@ -27,14 +29,18 @@ pub struct SingleDevice {
 enum On {
     Cpu(Box<CpuExecutor>),
     Cuda(Box<CudaExecutor>, GpuInfo),
+    Onnx(Arc<dyn Executor>, OnnxProvider),
 }
 
 impl SingleDevice {
     /// Loads a model on this device; what the options say of the device is not looked at.
     pub fn open(source: &ModelSource, device: DeviceName, options: &EncoderOptions) -> Result<Self, LoadError> {
+        if source.is_onnx() {
+            return Self::open_onnx(source, options);
+        }
         let (spec, tensors): (ModelSpec, Box<dyn TensorSource + Send + Sync>) = match source {
             ModelSource::Synthetic(shape) => (ModelSpec::synthetic(*shape), Box::new(Synthetic)),
-            ModelSource::Folder(folder) => {
+            ModelSource::Folder(folder) | ModelSource::Onnx { folder, .. } => {
                 let spec = ModelSpec::read(folder)?;
                 let weights = Weights::open(&spec.encoder_folder)?;
                 (spec, Box::new(weights))
@@ -54,13 +60,23 @@ impl SingleDevice {
                 })?;
                 (On::Cuda(Box::new(executor), gpu), precision)
             }
-            DeviceName::Cpu | DeviceName::Simulated(_) => {
+            DeviceName::Cpu | DeviceName::Simulated(_) | DeviceName::Onnx(_) => {
                 let precision = options.precision.settle_cpu(cpu.has_fast_bf16());
                 let model = Model::pack(&*cpu, &spec, &*tensors, precision)?;
                 (On::Cpu(Box::new(CpuExecutor::new(Arc::clone(&cpu), model))), precision)
             }
         };
         Ok(Self { reader: Reader::without_tokenizer(spec), cpu, on, precision })
+    }
+
+    fn open_onnx(source: &ModelSource, options: &EncoderOptions) -> Result<Self, LoadError> {
+        let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
+        let device = onnx_device(options, cpu.pool().threads());
+        let model = ExecutorModel { source: source.clone(), precision: options.precision };
+        let executor = ExecutorDevice::Onnx(device).open(&[model])?;
+        let Arrival { precision, provider, .. } = executor.load(0, None)?;
+        let on = On::Onnx(executor, provider.unwrap_or(OnnxProvider::Cpu));
+        Ok(Self { reader: Reader::without_tokenizer(source.spec()?), cpu, on, precision })
     }
 
     /// Computes all texts of the work in one call of the device: one row a text, in their order. Of the work, texts and
@@ -72,6 +88,11 @@ impl SingleDevice {
         match &mut self.on {
             On::Cpu(executor) => executor.run(&texts, work.skip, &mut rows),
             On::Cuda(executor, _) => executor.run(&texts, work.skip, &mut rows).map_err(EmbedError::Gpu)?,
+            On::Onnx(executor, _) => {
+                let mut outcomes = Outcomes { rows, ..Outcomes::default() };
+                executor.run(0, Steps::Texts { texts: &texts, skip: work.skip }, &mut outcomes)?;
+                rows = outcomes.rows;
+            }
         }
         Ok(rows)
     }
@@ -83,14 +104,18 @@ impl SingleDevice {
 
     /// The device.
     pub fn device(&self) -> DeviceName {
-        self.gpu().map_or(DeviceName::Cpu, |gpu| DeviceName::Cuda(gpu.index))
+        match &self.on {
+            On::Cpu(_) => DeviceName::Cpu,
+            On::Cuda(_, gpu) => DeviceName::Cuda(gpu.index),
+            On::Onnx(_, provider) => DeviceName::Onnx(Some(*provider)),
+        }
     }
 
     /// The GPU, where it is one.
     pub fn gpu(&self) -> Option<&GpuInfo> {
         match &self.on {
             On::Cuda(_, gpu) => Some(gpu),
-            On::Cpu(_) => None,
+            On::Cpu(_) | On::Onnx(..) => None,
         }
     }
 

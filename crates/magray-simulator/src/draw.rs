@@ -294,6 +294,7 @@ fn draw_device(is_cpu: bool, fastest: Cost, models: &[Model], chance: &mut Chanc
             batch_tokens_least: 1,
             // The room for weights; what else there must be is added when everything is drawn.
             memory: Budget { memory_max: draw_room(is_cpu, models, chance), context: 0, kv_max: 0 },
+            is_reserved: false,
         },
         cost: fastest.slower(times),
         start: Duration::from_secs_f64(chance.magnitude(0.001, 0.4)),

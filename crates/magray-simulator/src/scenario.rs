@@ -115,8 +115,15 @@ impl Device {
     /// Ready at once, without a limit of memory: for measurements.
     pub(crate) fn unlimited(kind: DeviceKind, slots: usize, batch_tokens_max: u32, cost: Cost) -> Self {
         let location = if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker };
-        let spec =
-            DeviceSpec { kind, location, slots, batch_tokens_max, batch_tokens_least: 1, memory: Budget::UNBOUNDED };
+        let spec = DeviceSpec {
+            kind,
+            location,
+            slots,
+            batch_tokens_max,
+            batch_tokens_least: 1,
+            memory: Budget::UNBOUNDED,
+            is_reserved: false,
+        };
         Self { spec, cost, start: Duration::from_millis(1), loads: Loads::QUICK }
     }
 }

@@ -38,6 +38,8 @@ pub enum Need {
     OuterAddress,
     /// A `python3` with pip.
     Pip,
+    /// ONNX Runtime's library.
+    OnnxRuntime,
 }
 
 /// The test that calls this runs nothing: it is skipped. The caller returns.
@@ -83,6 +85,7 @@ impl Need {
             Self::OpenFiles(count) => return Cow::Owned(format!("open-files-{count}")),
             Self::OuterAddress => "outer-address",
             Self::Pip => "pip",
+            Self::OnnxRuntime => "onnxruntime",
         })
     }
 }

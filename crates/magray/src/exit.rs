@@ -136,7 +136,7 @@ fn exit_of_ask(error: &AskError) -> Exit {
 
 fn exit_of_load(error: &LoadError) -> Exit {
     match error {
-        LoadError::Cpu(_) | LoadError::Device(_) => Exit::Device,
+        LoadError::Cpu(_) | LoadError::Device(_) | LoadError::NoOnnx => Exit::Device,
         LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) | LoadError::Executor(_) => Exit::Model,
         LoadError::TooLarge { .. } => Exit::Model,
         LoadError::Faults(_) => Exit::Usage,
@@ -157,7 +157,7 @@ fn exit_of_embed(error: &EmbedError) -> Exit {
         EmbedError::UnknownPrompt { .. } => Exit::Usage,
         EmbedError::UnknownId { .. } | EmbedError::TokenCount { .. } => Exit::Input,
         EmbedError::Tokenize(_) | EmbedError::WrongTask { .. } => Exit::Model,
-        EmbedError::Gpu(_) => Exit::Device,
+        EmbedError::Gpu(_) | EmbedError::Executor(_) => Exit::Device,
         // Only a synthetic model has none, and no command gives texts to one.
         EmbedError::NoTokenizer => Exit::Internal,
     }

@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use magray_engine::{
     DeviceName, EncoderOptions, EncoderShape, LoadError,
     engine::ModelSource,
-    spec::{Does, ModelSpec},
+    spec::Does,
     store::{ModelRef, NameError, PullEvent, Store, known_models},
 };
 use sha2::{Digest, Sha256};
@@ -30,8 +30,23 @@ const SYNTHETIC: &str = "synthetic:";
 pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Result<ModelSource, Failure> {
     match synthetic_shape(name)? {
         Some(shape) => Ok(ModelSource::Synthetic(shape)),
-        None => stored_folder_of(name, config, console).map(ModelSource::Folder),
+        None => in_folder(name, stored_folder_of(name, config, console)?, config, console),
     }
+}
+
+/// The model in a folder as the settings want it to be computed.
+pub(crate) fn in_folder(
+    name: &str,
+    folder: PathBuf,
+    config: &Config,
+    console: &Console,
+) -> Result<ModelSource, Failure> {
+    let chosen = ModelSource::in_folder(folder, config.backend(), config.embed().precision);
+    let (source, reason) = chosen.map_err(|error| load_failure(name, error.into()))?;
+    if let Some(reason) = reason {
+        console.note(format_args!("ONNX Runtime computes '{name}', since magray itself does not: {reason}"));
+    }
+    Ok(source)
 }
 
 /// `None`: the name is not of a model of random weights.
@@ -104,7 +119,9 @@ pub(crate) fn fingerprint(folder: &Path) -> io::Result<String> {
             false => paths.push(path),
         }
     }
-    paths.retain(|path| path.extension().is_some_and(|ending| ending == "json" || ending == "safetensors"));
+    paths.retain(|path| {
+        path.extension().is_some_and(|ending| ["json", "safetensors", "onnx"].iter().any(|known| ending == *known))
+    });
     paths.sort();
     let mut hash = Sha256::new();
     for path in paths {
@@ -123,12 +140,13 @@ pub(crate) fn fingerprint(folder: &Path) -> io::Result<String> {
 
 /// The device that a model is assigned to by the settings.
 pub(crate) fn assigned(name: &str, source: &ModelSource, config: &Config) -> Result<Option<DeviceName>, Failure> {
+    // ONNX Runtime is a device of its own.
+    if source.is_onnx() {
+        return Ok(None);
+    }
     let does = match source {
         ModelSource::Synthetic(_) => Does::Embed,
-        ModelSource::Folder(folder) => {
-            let spec = ModelSpec::read(folder).map_err(|reason| load_failure(name, reason.into()))?;
-            spec.does()
-        }
+        source => source.spec().map_err(|reason| load_failure(name, reason.into()))?.does(),
     };
     Ok(config.assignments().of(name, does))
 }
@@ -150,6 +168,7 @@ pub(crate) fn encoder_options(config: &Config) -> EncoderOptions {
         cpu_path: cpu.path,
         device: embed.device,
         gpu: config.gpu(),
+        onnx: config.onnx(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! One model in an engine of its own, for a command that computes and ends.
 //! Decides nothing about devices: the engine does, as it does for a server.
 
-use std::{env, path::Path, time::Duration};
+use std::{env, time::Duration};
 
 use magray_engine::{
     DeviceChoice, DeviceName, EncoderOptions, Precision, Reason, Refusal,
@@ -25,10 +25,10 @@ impl Session {
     /// Starts an engine with the model of the settings, for this many bytes of text (`None`: unknown). The default model is
     /// pulled if it is missing.
     pub(crate) fn open(config: &Config, bytes: Option<u64>, console: &Console) -> Result<Self, Failure> {
-        let folder = model::stored_folder(config, console)?;
+        let source = model::source_named(&config.model()?.name, config, console)?;
         let mut options = model::encoder_options(config);
-        options.gpu.rules.is_little_work = bytes.is_some_and(|bytes| is_little_work(&folder, bytes));
-        Self::start(config, options, ModelSource::Folder(folder), console)
+        options.gpu.rules.is_little_work = bytes.is_some_and(|bytes| is_little_work(&source, bytes));
+        Self::start(config, options, source, console)
     }
 
     pub(crate) fn start(
@@ -130,13 +130,13 @@ impl Session {
 }
 
 /// Whether the CPU computes this many bytes of text before a GPU would have started (half a second).
-fn is_little_work(folder: &Path, bytes: u64) -> bool {
+fn is_little_work(source: &ModelSource, bytes: u64) -> bool {
     /// What a slow CPU computes in about that time.
     const FLOPS_MAX: f64 = 2e10;
     /// A low estimate for any common language.
     const TOKEN_BYTES: u64 = 3;
     // What is wrong with the folder is reported when the model is loaded.
-    let flops_a_token = ModelSpec::read(folder).map(|spec| spec.shape.flops(&[1]) as f64);
+    let flops_a_token = source.spec().map(|spec| spec.shape.flops(&[1]) as f64);
     flops_a_token.is_ok_and(|flops| flops * (bytes / TOKEN_BYTES + 1) as f64 <= FLOPS_MAX)
 }
 
@@ -192,6 +192,7 @@ impl Notices {
 pub(crate) fn tell_precision(device: DeviceName, settled: Precision, options: &EncoderOptions, console: &Console) {
     let (asked, name) = match device {
         DeviceName::Cpu => (options.precision, "the CPU".to_owned()),
+        DeviceName::Onnx(_) => (options.precision, "the graph for ONNX Runtime".to_owned()),
         DeviceName::Cuda(_) | DeviceName::Simulated(_) => {
             (options.precision.or(options.gpu.precision), device.to_string())
         }

@@ -98,7 +98,8 @@ impl Admission {
         if !of.residency.knows(model) {
             return Err(Refused::NoDevice(Fallback::NotLoaded));
         }
-        let may = devices_with_space(of, request, devices_for(of, request.allowed))?;
+        let may = devices_for(of, request.allowed).iter().filter(|id| of.suits(*id, model)).collect();
+        let may = devices_with_space(of, request, may)?;
         if !of.is_reachable(may, model) {
             return Err(Refused::NoDevice(of.reason_of(may, model)));
         }

@@ -375,6 +375,7 @@ impl Device {
         DeviceView {
             kind: self.spec.kind,
             location: self.spec.location,
+            is_reserved: self.spec.is_reserved,
             state: self.health.state(),
             is_ending: is_about_to || self.health.is_worker_resting(),
             weight: self.weight(),

@@ -352,6 +352,7 @@ mod tests {
             batch_tokens_max: 1,
             batch_tokens_least: 1,
             memory,
+            is_reserved: false,
         };
         let plans = bytes.map(|bytes| ModelPlan { bytes, ..ModelPlan::default() });
         DeviceMemory::new(&spec, plans.into_iter(), Duration::from_secs(1))

@@ -1,7 +1,7 @@
 //! What the decisions may be told: bounds, batches, placement, recovery.
 //! Every number has a default that needs no tuning.
 
-use super::Priority;
+use super::{DeviceId, Priority};
 use crate::ledger::Budget;
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ pub struct DeviceSpec {
     /// Its memory, until [`super::Event::Memory`] reports less. Without a share for the state of sequences it computes none
     /// of many steps.
     pub memory: Budget,
+    /// Whether it computes only models that are at home on it, and no others.
+    pub is_reserved: bool,
 }
 
 /// What a device is: what callers may ask for, and what its speed is guessed by before it is measured.
@@ -60,6 +62,15 @@ pub struct ModelPlan {
     pub step_tokens_max: u32,
     /// Bytes of a device's memory that the state of one token of a sequence of many steps takes.
     pub kv_token_bytes: u64,
+    /// The only device that can compute it; `None`: any that is not reserved.
+    pub home: Option<DeviceId>,
+}
+
+impl ModelPlan {
+    /// Whether this device can compute it at all.
+    pub fn suits(&self, id: DeviceId, device: &DeviceSpec) -> bool {
+        self.home.map_or(!device.is_reserved, |home| home == id)
+    }
 }
 
 impl Default for ModelPlan {
@@ -73,6 +84,7 @@ impl Default for ModelPlan {
             priority: Priority::Normal,
             step_tokens_max: 1,
             kv_token_bytes: 1,
+            home: None,
         }
     }
 }

@@ -50,6 +50,11 @@ impl<'a> Outlook<'a> {
         is_near || may.iter().any(is_left)
     }
 
+    /// Whether a device can compute a model at all.
+    pub(super) fn suits(&self, id: DeviceId, model: ModelId) -> bool {
+        self.model(model).plan.suits(id, self.devices.get(id).spec())
+    }
+
     /// Why a model cannot be had on a device, neither now nor before long.
     pub(super) fn obstacle(&self, id: DeviceId, model: ModelId) -> Option<Fallback> {
         let memory = self.residency.memory(id);
@@ -57,7 +62,7 @@ impl<'a> Outlook<'a> {
         if resident.is_staying() {
             return None;
         }
-        if self.model(model).is_removed {
+        if self.model(model).is_removed || !self.suits(id, model) {
             return Some(Fallback::NotLoaded);
         }
         // Other models can be evicted from a GPU, unless they are pinned; nothing is evicted from the CPU.
@@ -92,7 +97,8 @@ impl<'a> Outlook<'a> {
 
     /// Whether an answer of this device is one that a GPU should have given, and why no GPU could.
     pub(super) fn fallback_to(&self, device: DeviceId, model: ModelId) -> Option<Option<Fallback>> {
-        let in_workers = self.devices.in_workers();
+        let suited = self.devices.in_workers().iter().filter(|gpu| self.suits(*gpu, model));
+        let in_workers: DeviceSet = suited.collect();
         let first_gpu = in_workers.iter().next().filter(|_| !in_workers.contains(device))?;
         let present = self.model(model).present.and(in_workers);
         if !present.is_empty() {

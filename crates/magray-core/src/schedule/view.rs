@@ -79,6 +79,8 @@ pub struct DeviceView {
     pub kind: DeviceKind,
     /// Where its executor runs.
     pub location: Location,
+    /// Whether it computes only models that are at home on it.
+    pub is_reserved: bool,
     /// Whether and why not it is used.
     pub state: DeviceState,
     /// Whether its worker was told to end because no request needs it, or will be as soon as none that waits may.

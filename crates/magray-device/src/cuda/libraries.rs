@@ -69,6 +69,11 @@ impl SearchPath {
         self
     }
 
+    /// Every folder of Python packages, in the order of trust; a folder may not exist.
+    pub fn python_packages(&self) -> Vec<PathBuf> {
+        self.prefixes.iter().flat_map(|prefix| package_folders(prefix)).collect()
+    }
+
     /// Every folder to look in, in the order of trust; a folder may not exist.
     pub fn folders(&self) -> Vec<PathBuf> {
         let mut folders = self.folders.clone();

@@ -50,6 +50,9 @@ pub enum LoadError {
     #[cfg(feature = "testing")]
     #[error(transparent)]
     Faults(#[from] crate::testing::FaultPlanError),
+    /// ONNX Runtime is not used by this engine.
+    #[error("it is in ONNX form, and ONNX Runtime is used only by a magray that was started with such a model")]
+    NoOnnx,
     /// The system gives no thread.
     #[error("the system refused a thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -107,6 +110,9 @@ pub enum EmbedError {
         /// What was asked of it.
         wanted: &'static str,
     },
+    /// The executor failed.
+    #[error(transparent)]
+    Executor(#[from] Failure),
     /// The GPU failed.
     #[error("the GPU failed: {0}")]
     Gpu(#[source] GpuError),

@@ -23,7 +23,7 @@ use crate::testing::{WorkerKiller, scripted_telemetry};
 use crate::worker::WorkerSpec;
 use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Location, Machine, ModelPlan, ModelView};
-use magray_core::{Precision, PrecisionChoice, Reason};
+use magray_core::{DeviceName, Precision, PrecisionChoice, Reason};
 use std::any::Any;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -85,9 +85,13 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     if !gpus.is_empty() {
         models.teach()?;
     }
+    let threads = models.packer.cpu().pool().threads();
+    let has_onnx = options.models.iter().any(|model| model.source.is_onnx());
+    let onnx = has_onnx.then(|| Gpu::onnx(&options.encoder, threads));
+    let onnx_home = onnx.is_some().then(|| device_of_gpu(gpus.len()));
+    let gpus: Vec<Gpu> = gpus.into_iter().chain(onnx).collect();
     // The known text rides along, and may not make a pass of its own.
     let gpu_tokens = gpu_batch_tokens(options).saturating_sub(models.known_tokens()).max(1) as u32;
-    let threads = models.packer.cpu().pool().threads();
     let cpu = DeviceSpec {
         kind: DeviceKind::Cpu,
         location: Location::InProcess,
@@ -95,19 +99,21 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         batch_tokens_max: CPU_BATCH_TOKENS,
         batch_tokens_least: (threads * TOKENS_EACH) as u32,
         memory: Budget::UNBOUNDED,
+        is_reserved: false,
     };
     let gpu = |gpu: &Gpu| DeviceSpec {
-        kind: DeviceKind::Gpu,
+        kind: if gpu.is_onnx() { DeviceKind::Cpu } else { DeviceKind::Gpu },
         location: Location::Worker,
         slots: gpu_slots(options),
-        batch_tokens_max: gpu_tokens,
+        batch_tokens_max: if gpu.is_onnx() { CPU_BATCH_TOKENS } else { gpu_tokens },
         batch_tokens_least: 1,
         memory: gpu.memory(options.encoder.gpu.rules.memory_limit_bytes),
+        is_reserved: gpu.is_onnx(),
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
     let generates = specs.iter().any(|spec| spec.memory.kv_max > 0);
     let later = later_models(options, &models, &gpus);
-    let plans = plans(options, &models, later.expected);
+    let plans = plans(options, &models, later.expected, onnx_home);
     let machine = Machine::new(specs, plans, options.schedule.clone());
 
     let gpu_reports = Arc::new(GpuReports::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
@@ -170,6 +176,10 @@ impl Assembly {
         let model = |(at, view): (usize, ModelView)| ModelStatus {
             name: packer.name(at).to_owned(),
             is_gone: later.is_gone(at),
+            provider: dispatcher.executors().iter().find_map(|executor| match executor.name_for(at) {
+                DeviceName::Onnx(provider) => provider,
+                _ => None,
+            }),
             view,
         };
         Status {
@@ -224,9 +234,17 @@ fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, watchers }: Threads)
 }
 
 /// How the models come and go, with what their weights will take of a GPU in this precision.
-fn plans(options: &EngineOptions, models: &Models, precision: Precision) -> Vec<ModelPlan> {
-    let plan =
-        |(at, model): (usize, &EngineModel)| ModelPlan { bytes: models.packer.bytes(at, precision), ..model.plan };
+fn plans(
+    options: &EngineOptions,
+    models: &Models,
+    precision: Precision,
+    onnx_home: Option<DeviceId>,
+) -> Vec<ModelPlan> {
+    let plan = |(at, model): (usize, &EngineModel)| ModelPlan {
+        bytes: models.packer.bytes(at, precision),
+        home: onnx_home.filter(|_| model.source.is_onnx()),
+        ..model.plan
+    };
     options.models.iter().enumerate().map(plan).collect()
 }
 
@@ -237,7 +255,9 @@ fn later_models(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Later
     // the CPU does.
     let expected = match asked {
         PrecisionChoice::Exactly(precision) => precision,
-        PrecisionChoice::Auto if gpus.iter().any(|gpu| gpu.info.is_none()) => models.packer.precision(),
+        PrecisionChoice::Auto if gpus.iter().any(|gpu| gpu.info.is_none() && !gpu.is_onnx()) => {
+            models.packer.precision()
+        }
         PrecisionChoice::Auto => Precision::Bf16,
     };
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
@@ -248,6 +268,7 @@ fn later_models(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Later
         in_workers: Arc::new(options.models.iter().map(in_worker).collect()),
         asked,
         expected,
+        onnx_home: gpus.iter().position(Gpu::is_onnx).map(device_of_gpu),
         slot: (!gpus.is_empty()).then(|| {
             let tokens = longest.max(gpu_batch_tokens(options));
             let widest = models.readers.iter().map(|reader| reader.spec.shape.hidden).max().unwrap_or(0);
@@ -315,7 +336,8 @@ fn watch(options: &EngineOptions, gpus: &[Gpu], assembly: &Assembly) -> Result<O
     };
     #[cfg(feature = "testing")]
     let source = {
-        let named: Vec<_> = gpus.iter().map(|gpu| (gpu.name.to_string(), gpu.info.is_none())).collect();
+        let is_simulated = |gpu: &Gpu| gpu.info.is_none() && !gpu.is_onnx();
+        let named: Vec<_> = gpus.iter().map(|gpu| (gpu.name.to_string(), is_simulated(gpu))).collect();
         scripted_telemetry(source, &named, options.faults.as_ref(), assembly.dispatcher.started())
     };
     let interval = options.monitor_interval.unwrap_or(LEDGER_INTERVAL).min(LEDGER_INTERVAL);

@@ -5,6 +5,7 @@ use super::devices::{Devices, absent};
 use super::models::CpuPacker;
 use crate::calibration::{Key, ScoreCache, cpu_name};
 use crate::encoder::{EncoderOptions, LoadError};
+use crate::executors::ModelSource;
 use crate::executors::cuda::tokens_a_pass;
 use crate::gpu::{CONTEXT_BYTES, GpuInfo, find, free_bytes};
 use crate::health::{Ledger, utc_of};
@@ -15,7 +16,6 @@ use magray_core::{
     Candidate, DeviceName, Facts, Precision, Reason, Refusal, Scores, Verdict, choose_device, rule_out_gpu,
 };
 use magray_device::cpu::Cpu;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,10 +36,13 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// The device that an engine would choose for the model in this folder (or for any, without one), and why. Loads the
-    /// driver into this process, but no model.
-    pub fn without_engine(folder: Option<&Path>, options: &EncoderOptions) -> Result<Self, LoadError> {
-        let spec = folder.map(ModelSpec::read).transpose()?;
+    /// The device that an engine would choose for this model (or for any, without one), and why. Loads the driver into this
+    /// process, but no model.
+    pub fn without_engine(model: Option<&ModelSource>, options: &EncoderOptions) -> Result<Self, LoadError> {
+        let spec = model.map(ModelSource::spec).transpose()?;
+        if model.is_some_and(ModelSource::is_onnx) {
+            return Ok(Self::of_onnx());
+        }
         let cpu = Cpu::new(options.cpu_path, options.threads)?;
         let subject = Subject { options, model: spec.as_ref(), cpu: &cpu };
         let expects_gpu = options.gpu.rules.expects_gpu;
@@ -60,6 +63,12 @@ impl Outlook {
             outlook.verdict = subject.decide(&outlook, Ok(gpu));
         }
         Ok(outlook)
+    }
+
+    /// A model in ONNX form goes to ONNX Runtime.
+    fn of_onnx() -> Self {
+        let verdict = Ok(Verdict { device: DeviceName::Onnx(None), reason: Reason::OnnxModel });
+        Self { gpu: None, scores: None, need_bytes: None, free_bytes: None, verdict }
     }
 
     /// Whether a GPU would be used whose speed was not measured with this model.
@@ -183,6 +192,11 @@ impl Choices {
     }
 
     fn choose(&self, model: usize, allowed: Allowed) -> Choice {
+        if self.packer.spec(model).onnx.is_some() {
+            // Its home decides.
+            let (allowed, is_too_slow) = (Allowed::Any, AtomicBool::new(false));
+            return Choice { allowed, is_too_slow, outlook: Mutex::new(Outlook::of_onnx()) };
+        }
         let outlook = self.outlook_at_start(model);
         let is_too_slow = is_too_slow(&outlook, allowed);
         Choice { allowed, is_too_slow: AtomicBool::new(is_too_slow), outlook: Mutex::new(outlook) }
@@ -196,7 +210,8 @@ impl Choices {
 
     /// Where work goes that does not say, if that is the same for all models.
     pub(super) fn allowed_for_all(&self) -> Option<Allowed> {
-        let mut all = (0..self.models.len()).map(|model| self.allowed(model));
+        let is_native = |model: &usize| self.packer.spec(*model).onnx.is_none();
+        let mut all = (0..self.models.len()).filter(is_native).map(|model| self.allowed(model));
         let first = all.next()?;
         all.all(|other| other == first).then_some(first)
     }
@@ -285,7 +300,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ModelSource;
     use crate::engine::devices::Gpu;
     use crate::engine::models::Models;
     use magray_core::schedule::Fallback;

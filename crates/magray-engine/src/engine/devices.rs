@@ -2,16 +2,19 @@
 //! Starts none of them.
 
 use super::{EngineOptions, Gpus};
-use crate::encoder::LoadError;
+use crate::encoder::{EncoderOptions, LoadError};
 use crate::executor_device::ExecutorDevice;
-use crate::executors::CudaDevice;
+use crate::executors::onnx::provider_order;
+use crate::executors::{CudaDevice, OnnxDevice};
 use crate::gpu::{CONTEXT_BYTES, Declined, GpuInfo, GpuOptions};
 #[cfg(feature = "testing")]
 use crate::testing::SimulatedGpu;
 use crate::worker;
 use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, DeviceId};
-use magray_core::{DeviceChoice, DeviceName, GpuSelector, Reason, Refusal, Rules, rule_out_gpu};
+use magray_core::{
+    DeviceChoice, DeviceName, GpuSelector, Precision, PrecisionChoice, Reason, Refusal, Rules, rule_out_gpu,
+};
 use magray_device::cuda::{may_have_gpu, resolve};
 use std::collections::HashSet;
 
@@ -61,6 +64,22 @@ impl Gpu {
         }
     }
 
+    /// ONNX Runtime, as the settings want it to be used.
+    pub(super) fn onnx(options: &EncoderOptions, threads: usize) -> Self {
+        Self {
+            name: DeviceName::Onnx(None),
+            uuid: "ONNX".to_owned(),
+            device: ExecutorDevice::Onnx(onnx_device(options, threads)),
+            memory: Budget::UNBOUNDED,
+            info: None,
+        }
+    }
+
+    /// Whether it computes only models that are in ONNX form.
+    pub(super) fn is_onnx(&self) -> bool {
+        matches!(self.device, ExecutorDevice::Onnx(_))
+    }
+
     /// Its memory as far as it may be used.
     pub(super) fn memory(&self, limit: Option<u64>) -> Budget {
         let total = self.memory.memory_max;
@@ -68,7 +87,24 @@ impl Gpu {
     }
 }
 
+/// ONNX Runtime as the settings want it to be used.
+pub(crate) fn onnx_device(options: &EncoderOptions, threads: usize) -> OnnxDevice {
+    let (rules, gpu) = (&options.gpu.rules, &options.gpu);
+    let providers = provider_order(&options.device, rules, options.onnx.use_tensorrt);
+    let index = match options.device {
+        DeviceChoice::Cuda(GpuSelector::Index(index)) => index,
+        _ => gpu.device_id,
+    };
+    let has_fp16 = options.precision.or(gpu.precision) != PrecisionChoice::Exactly(Precision::F32);
+    let device = OnnxDevice::new(&options.onnx, &gpu.search, threads).with_providers(providers);
+    device.on_gpu(index, rules.memory_limit_bytes, has_fp16)
+}
+
 pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
+    if !options.models.is_empty() && options.models.iter().all(|model| model.source.is_onnx()) {
+        // ONNX Runtime looks for its own.
+        return Ok(Devices { gpus: Vec::new(), reason: None, allowed: Allowed::Any });
+    }
     let (choice, rules) = (&options.encoder.device, &options.encoder.gpu.rules);
     let must_be_gpu = matches!(choice, DeviceChoice::Cuda(_));
     let allowed = match choice {
@@ -136,7 +172,7 @@ fn no_room(rules: &Rules) -> Reason {
 fn not_there(name: DeviceName) -> LoadError {
     let asked = match name {
         DeviceName::Cuda(index) => DeviceChoice::Cuda(GpuSelector::Index(index)),
-        DeviceName::Cpu | DeviceName::Simulated(_) => DeviceChoice::Auto,
+        DeviceName::Cpu | DeviceName::Simulated(_) | DeviceName::Onnx(_) => DeviceChoice::Auto,
     };
     let message = format!("a model is assigned to {name}, which is not there or not used");
     Refusal { asked, reason: Reason::Absent { code: "unknown_device", message, is_fault: true } }.into()

@@ -15,11 +15,11 @@ use super::throughput::{Recent, Throughput};
 use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
 use inbox::Inbox;
-use magray_core::Reason;
 use magray_core::schedule::{
     Allowed, CallerId, Change, DeviceId, DeviceState, Event, Fallback, Group, Machine, ModelId, ModelView, Moment,
     Refused, Report, Request, RequestId, Residency, Sequence, Sketch, View,
 };
+use magray_core::{DeviceName, Reason};
 use state::{Decided, Effect, Generated, Pending, State, Submission};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -391,16 +391,18 @@ fn answer(
         code: fallback.code(),
         message: format!("the GPU could not be used: {fallback}"),
     };
+    // What is wrong with a GPU has nothing to do with ONNX Runtime.
+    let is_onnx = matches!(executor.name(), DeviceName::Onnx(_));
     Answer {
         dimensions: values.len() / work.rows(0..work.texts.len()).max(1),
         values,
         tokens: work.tokens(),
-        device: executor.name(),
+        device: executor.name_for(work.model),
         precision: executor.precision(work.model),
         batch_texts: report.batch_texts,
         queued: report.queued,
         computed: report.computed,
         replays: report.replays,
-        fallback: report.fallback.map(failed).or_else(|| absent.clone()),
+        fallback: report.fallback.map(failed).or_else(|| absent.clone().filter(|_| !is_onnx)),
     }
 }

@@ -18,6 +18,11 @@ pub(super) trait ExecutorHandle: Send + Sync {
     /// What the device is called.
     fn name(&self) -> DeviceName;
 
+    /// What the device is called in an answer of this model.
+    fn name_for(&self, _model: usize) -> DeviceName {
+        self.name()
+    }
+
     /// The arithmetic it has for a model.
     fn precision(&self, model: usize) -> Precision;
 

@@ -20,6 +20,8 @@ struct Known {
     name: String,
     uuid: String,
     hardware: Option<String>,
+    /// Whether later processes are told that it was given up: a library that was missing may be there then.
+    is_remembered: bool,
 }
 
 struct State {
@@ -35,6 +37,7 @@ impl GpuReports {
             name: gpu.name.to_string(),
             uuid: gpu.uuid.clone(),
             hardware: gpu.info.as_ref().map(|info| info.name.clone()),
+            is_remembered: !gpu.is_onnx(),
         };
         let gpus: Vec<_> = gpus.iter().map(known).collect();
         let ledger = Ledger::open(ledger);
@@ -80,9 +83,10 @@ impl GpuReports {
     /// against it after this process.
     pub(super) fn tell(&self, device: DeviceId, change: Change, blames_device: bool) {
         let Some(gpu) = gpu_of_device(device) else { return };
-        let Known { name, uuid, .. } = &self.gpus[gpu];
+        let Known { name, uuid, is_remembered, .. } = &self.gpus[gpu];
         if let Change::Left { reason, is_permanent: true } = change
             && blames_device
+            && *is_remembered
         {
             let mut state = self.lock();
             state.is_out[gpu] = true;

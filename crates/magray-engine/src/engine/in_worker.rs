@@ -4,11 +4,11 @@
 mod moves;
 mod presence;
 mod signs;
+mod slot;
 
+use super::canary::Canary;
 use super::dispatcher::Dispatcher;
-use super::executor_handle::{
-    Batch, ExecutorHandle, ExecutorStatus, LastError, Order, Turn, TurnStep, What, join_until,
-};
+use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, LastError, Order, TurnStep, What, join_until};
 use super::images::{Holder, Images};
 use super::models::CpuPacker;
 use crate::executors::{ExecutorModel, Failure, FailureKind, NewTokens, Output};
@@ -18,10 +18,11 @@ use crate::roster::Roster;
 use crate::testing::FaultOrder;
 use crate::worker::{self, Arrived, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
 use magray_core::schedule::{DeviceId, Ending, KillCause};
-use magray_core::{DeviceName, Precision};
+use magray_core::{DeviceName, OnnxProvider, Precision};
 use moves::milliseconds;
 use presence::Presence;
 use signs::Signs;
+use slot::{Held, Slot};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -73,8 +74,8 @@ struct State {
     presence: Presence,
     /// Models that are on the device and not used yet, for their known texts have no answers to compare with.
     unchecked: Vec<(usize, Arrived)>,
-    /// By model: the arithmetic that a worker had for it last.
-    precisions: Vec<Option<Precision>>,
+    /// By model: the arithmetic that a worker had for it last, and its provider.
+    precisions: Vec<Option<(Precision, Option<OnnxProvider>)>>,
     memory: Option<MemoryStats>,
     /// The most that models and passes had, of all workers.
     memory_peak: u64,
@@ -90,16 +91,6 @@ struct State {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a worker has in one of its places.
-enum Slot {
-    Free,
-    Batch(Batch),
-    /// Steps of sequences.
-    Turn(Turn),
-    /// Only the known text of this model.
-    Probe(usize),
-}
-
 impl InWorker {
     pub(super) fn new(spec: InWorkerSpec, dispatcher: Weak<Dispatcher>) -> Self {
         Self(Arc::new(Inner { spec, dispatcher, state: Mutex::default() }))
@@ -113,7 +104,13 @@ impl ExecutorHandle for InWorker {
 
     fn precision(&self, model: usize) -> Precision {
         // There is no answer yet of a worker that has not told.
-        self.0.lock().precisions.get(model).copied().flatten().unwrap_or(Precision::F32)
+        self.0.lock().precisions.get(model).copied().flatten().map_or(Precision::F32, |(precision, _)| precision)
+    }
+
+    fn name_for(&self, model: usize) -> DeviceName {
+        let told = || self.0.lock().precisions.get(model).copied().flatten()?.1;
+        let name = self.0.spec.name;
+        if matches!(name, DeviceName::Onnx(_)) { DeviceName::Onnx(told()) } else { name }
     }
 
     fn take(&self, Order { worker, what }: Order) {
@@ -279,8 +276,8 @@ impl Inner {
                 handle.submit_turn(worker::Work { batch, slot, model, skip, texts: &texts }, &steps)
             }
             _ => {
-                let known = self.spec.packer.canaries[model].tokens();
-                let texts: Vec<Tokens<'_>> = what.texts().chain([known]).collect();
+                let known = Some(&self.spec.packer.canaries[model]).filter(|canary| what.carries(canary));
+                let texts: Vec<Tokens<'_>> = what.texts().chain(known.map(Canary::tokens)).collect();
                 let work = worker::Work { batch, slot, model, skip, texts: &texts };
                 handle.submit_for(work, what.output())
             }
@@ -443,7 +440,9 @@ impl Inner {
             Output::Texts | Output::Unscaled => (canary.outputs(), 1),
             Output::Tokens => (canary.hidden(), canary.tokens().ids.len()),
         };
-        rows.resize((own + known_rows) * numbers, 0.0);
+        // A probe is nothing but the known text.
+        let is_carried = canary.rides_along() || own == 0;
+        rows.resize((own + if is_carried { known_rows } else { 0 }) * numbers, 0.0);
         // No other batch uses the slot before it is free.
         handle.read_rows(slot, rows);
         let held = self.lock().free(slot);
@@ -515,33 +514,6 @@ impl Inner {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What is asked of a batch.
-struct Held {
-    model: usize,
-    skip: usize,
-    /// Of the answer, without those of the known text.
-    rows: usize,
-    output: Output,
-}
-
-impl Slot {
-    fn output(&self) -> Output {
-        match self {
-            Self::Batch(batch) => batch.output,
-            Self::Turn(_) | Self::Probe(_) | Self::Free => Output::Texts,
-        }
-    }
-
-    /// The texts of a batch; a probe has none but the known one.
-    fn texts(&self) -> impl Iterator<Item = Tokens<'_>> {
-        let batch = match self {
-            Self::Batch(batch) => Some(batch),
-            Self::Turn(_) | Self::Probe(_) | Self::Free => None,
-        };
-        batch.into_iter().flat_map(Batch::texts)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::encoder::LoadError;
 use crate::executors::ExecutorModel;
 use crate::reading::Reader;
 use crate::roster::Roster;
+use magray_core::schedule::DeviceId;
 use magray_core::{Precision, PrecisionChoice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +25,8 @@ pub(super) struct LaterModels {
     pub(super) asked: PrecisionChoice,
     /// ... and what it is expected to be.
     pub(super) expected: Precision,
+    /// The device of models in ONNX form; `None`: the engine was started without one.
+    pub(super) onnx_home: Option<DeviceId>,
     /// What a worker's slot has room for; `None`: there are no workers.
     pub(super) slot: Option<SlotRoom>,
     /// By model: whether it has gone.
@@ -84,6 +87,11 @@ impl Engine {
         let (later, packer) = (&running.later, running.choices.packer());
         let reader = CpuPacker::read(&model)?;
         later.check_slot(&reader)?;
+        let home = match (model.source.is_onnx(), later.onnx_home) {
+            (true, None) => return Err(LoadError::NoOnnx),
+            (true, home) => home,
+            (false, _) => None,
+        };
         let _only_one = later.adding.lock().unwrap_or_else(PoisonError::into_inner);
         packer.has_room()?;
         running.choices.check_assigned(model.assigned)?;
@@ -95,7 +103,7 @@ impl Engine {
         later.gone.push(AtomicBool::new(false))?;
         running.choices.add(model.assigned)?;
         let number = running.readers.push(reader)?;
-        self.dispatcher().add_model(ModelPlan { bytes, is_preloaded: false, ..model.plan });
+        self.dispatcher().add_model(ModelPlan { bytes, is_preloaded: false, home, ..model.plan });
         calibrate::calibrate_in_background(self)?;
         Ok(number)
     }

@@ -109,13 +109,14 @@ pub use magray_core::schedule::{
     Options, Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, Slices, SpeedWatch, UnknownPriority,
 };
 
-use crate::encoder::LoadError;
+use crate::encoder::{EmbedError, LoadError};
 use crate::reading::Reader;
 use crate::roster::Roster;
 use crate::tokenize::Encoded;
 use assembly::Assembly;
 use canary::Canary;
 use choice::Choices;
+pub(crate) use devices::onnx_device;
 use dispatcher::Dispatcher;
 use health_check::PassRecord;
 use later_models::LaterModels;
@@ -186,7 +187,8 @@ impl Engine {
             return None;
         }
         let hidden = || self.0.readers[work.model].spec.shape.hidden;
-        if work.output == Output::Tokens && !self.0.later.takes_token_rows(hidden()) {
+        let is_native = self.0.readers[work.model].spec.onnx.is_none();
+        if work.output == Output::Tokens && is_native && !self.0.later.takes_token_rows(hidden()) {
             work.allowed = Allowed::Cpu;
         } else if work.allowed == Allowed::Any {
             work.allowed = self.0.choices.allowed(work.model);
@@ -365,6 +367,12 @@ impl Engine {
         reader.check(work.texts.iter().map(|text| text.ids.as_slice()))?;
         if !self.0.canaries[work.model].may_skip(work.skip) {
             return Err(EngineError::NoPrompt(work.skip));
+        }
+        if let (Output::Tokens, Some(onnx)) = (work.output, &reader.spec.onnx)
+            && !(onnx.output.has_tokens && self.0.later.takes_token_rows(reader.spec.shape.hidden))
+        {
+            let wanted = "is small enough for rows of tokens, or native";
+            return Err(EmbedError::WrongTask { does: "gives no rows of tokens", wanted }.into());
         }
         let known = reader.spec.type_vocab.max(1);
         let do_fit = |text: &Encoded| {

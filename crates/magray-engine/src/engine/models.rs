@@ -241,13 +241,14 @@ impl CpuPacker {
 
     /// What a model's weights take of a device's memory in this precision, about.
     pub(super) fn bytes(&self, model: usize, precision: Precision) -> u64 {
-        self.spec(model).shape.weight_bytes(precision)
+        self.spec(model).weight_bytes(precision)
     }
 }
 
-/// The models that are there from the start.
+/// The models that this process has from the start.
 fn preloaded(models: &[EngineModel]) -> impl Iterator<Item = usize> {
-    models.iter().enumerate().filter(|(_, model)| model.plan.is_preloaded).map(|(at, _)| at)
+    let is_loaded = |model: &EngineModel| model.plan.is_preloaded && !model.source.is_onnx();
+    models.iter().enumerate().filter(move |(_, model)| is_loaded(model)).map(|(at, _)| at)
 }
 
 fn canary(reader: &Reader) -> Result<Canary, LoadError> {
@@ -258,7 +259,7 @@ impl Packable {
     fn reader(&self) -> Result<Reader, LoadError> {
         match self.source {
             ModelSource::Synthetic(_) => Ok(Reader::without_tokenizer(self.spec.clone())),
-            ModelSource::Folder(_) => Reader::open(self.spec.clone()),
+            ModelSource::Folder(_) | ModelSource::Onnx { .. } => Reader::open(self.spec.clone()),
         }
     }
 }

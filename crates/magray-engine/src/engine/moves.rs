@@ -175,7 +175,8 @@ fn is_released(Seen { before, now, .. }: Seen<'_>) -> bool {
 
 /// Whether a model was on a GPU, or on the CPU where there is no GPU. It may have left since.
 fn is_preheated(Seen { before, now, devices }: Seen<'_>) -> bool {
-    let is_used = |at: usize| !matches!(devices[at].state, DeviceState::Out(_));
+    let suits = |at: usize| now.plan.home.map_or(!devices[at].is_reserved, |home| usize::from(home.0) == at);
+    let is_used = |at: usize| suits(at) && !matches!(devices[at].state, DeviceState::Out(_));
     let has_worker = at_location(devices, Location::Worker).any(is_used);
     let location = if has_worker { Location::Worker } else { Location::InProcess };
     let is_on = |view: &ModelView, at: usize| view.residency[at] == Residency::OnDevice;
@@ -222,6 +223,7 @@ mod tests {
                 batch_tokens_max: 64,
                 batch_tokens_least: 1,
                 memory: Budget::UNBOUNDED,
+                is_reserved: false,
             };
             let plan = ModelPlan { bytes: 1, is_preloaded: false, ..ModelPlan::default() };
             let specs = vec![spec(DeviceKind::Cpu), spec(DeviceKind::Gpu)];

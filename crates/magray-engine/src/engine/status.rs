@@ -6,7 +6,7 @@ use super::throughput::Recent;
 use crate::gpu::MemoryStats;
 use crate::health::HealthSample;
 use magray_core::schedule::{DeviceView, ModelView};
-use magray_core::{CpuPath, DeviceName, Precision};
+use magray_core::{CpuPath, DeviceName, OnnxProvider, Precision};
 use std::time::Duration;
 
 /// How everything is.
@@ -48,6 +48,8 @@ pub struct ModelStatus {
     pub name: String,
     /// Whether it was removed: nothing of it is computed any more.
     pub is_gone: bool,
+    /// The provider of ONNX Runtime that computes it, or did last.
+    pub provider: Option<OnnxProvider>,
     /// What the scheduler knows of it; where its weights are is told by device, in the order of the devices.
     pub view: ModelView,
 }

@@ -313,7 +313,7 @@ impl Drop for CpuModel {
 }
 
 /// What the system tells of its memory; 0 where it does not tell.
-fn host_memory(name: &str) -> u64 {
+pub(super) fn host_memory(name: &str) -> u64 {
     let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = told.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());

@@ -7,16 +7,18 @@ pub(crate) mod cuda;
 mod failure;
 mod feed;
 pub(crate) mod native;
+pub(crate) mod onnx;
 mod spec;
 
 pub use failure::{Failure, FailureKind};
 pub use feed::{Bell, Feed, Job};
 pub use magray_device::cuda::InjectedFault;
-pub use spec::{CudaDevice, ExecutorModel, ModelSource};
+pub use onnx::{GraphOptimization, Library, OnnxDevice, OnnxOptions};
+pub use spec::{BackendChoice, CudaDevice, ExecutorModel, ModelSource};
 
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
-use magray_core::Precision;
+use magray_core::{OnnxProvider, Precision};
 use magray_device::SharedMemory;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -226,12 +228,14 @@ pub struct Arrival {
     pub arriving: Option<Arriving>,
     /// What was wrong with the image that was at hand.
     pub image_failure: Option<Failure>,
+    /// The provider of ONNX Runtime that computes it.
+    pub provider: Option<OnnxProvider>,
 }
 
 impl Arrival {
     /// Weights that are all there.
     pub fn new(precision: Precision, outputs: usize, bytes: u64, origin: Origin) -> Self {
-        Self { precision, outputs, bytes, origin, arriving: None, image_failure: None }
+        Self { precision, outputs, bytes, origin, arriving: None, image_failure: None, provider: None }
     }
 }
 

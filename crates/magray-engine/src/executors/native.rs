@@ -288,7 +288,7 @@ impl Executor for Native {
         let (precision, outputs, bytes) = (*precision, loaded.outputs(), loaded.weight_bytes());
         let arriving = loaded.arriving();
         *self.place(model) = Some(hosted);
-        Ok(Arrival { precision, outputs, bytes, origin, arriving, image_failure })
+        Ok(Arrival { arriving, image_failure, ..Arrival::new(precision, outputs, bytes, origin) })
     }
 
     fn offload(&self, model: usize) {
@@ -441,7 +441,9 @@ fn while_arriving<T>(arriving: Option<Arriving>, act: impl FnOnce() -> T) -> (T,
 fn source_of(source: &ModelSource, spec: &ModelSpec) -> Result<Box<dyn TensorSource>, Failure> {
     Ok(match source {
         ModelSource::Synthetic(_) => Box::new(Synthetic),
-        ModelSource::Folder(_) => Box::new(Weights::open(&spec.encoder_folder).map_err(Failure::of_model)?),
+        ModelSource::Folder(_) | ModelSource::Onnx { .. } => {
+            Box::new(Weights::open(&spec.encoder_folder).map_err(Failure::of_model)?)
+        }
     })
 }
 

@@ -2,7 +2,8 @@
 //! Opens nothing.
 
 use crate::gpu::{GpuInfo, GpuOptions, SearchPath};
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::{ModelSpec, SpecError, find_graph};
+use crate::weights::Weights;
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::path::{Path, PathBuf};
@@ -36,16 +37,68 @@ pub struct ExecutorModel {
 pub enum ModelSource {
     /// Its folder.
     Folder(PathBuf),
+    /// Its folder, with the graph for ONNX Runtime.
+    Onnx {
+        /// The folder.
+        folder: PathBuf,
+        /// The file of the graph.
+        graph: PathBuf,
+    },
     /// Random weights of this shape, for benchmarks and tests.
     Synthetic(#[serde(with = "shape_numbers")] EncoderShape),
 }
 
+/// What computes a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// The native engine where it knows the model, else ONNX Runtime.
+    #[default]
+    Auto,
+    /// The native engine.
+    Native,
+    /// ONNX Runtime.
+    Onnx,
+}
+
 impl ModelSource {
+    /// The model in a folder as this backend computes it, and why it is ONNX Runtime where that was not asked for. What is
+    /// wrong with a model that neither knows is told when it is opened.
+    pub fn in_folder(
+        folder: PathBuf,
+        backend: BackendChoice,
+        precision: PrecisionChoice,
+    ) -> Result<(Self, Option<String>), SpecError> {
+        let native = match backend {
+            BackendChoice::Native => return Ok((Self::Folder(folder), None)),
+            BackendChoice::Onnx => None,
+            BackendChoice::Auto => Some(why_not_native(&folder)),
+        };
+        match (native, find_graph(&folder, precision)) {
+            (Some(None), _) | (Some(Some(_)), None) => Ok((Self::Folder(folder), None)),
+            (reason, Some(graph)) => Ok((Self::Onnx { folder, graph }, reason.flatten())),
+            (None, None) => Err(SpecError::Missing { file: folder.join("onnx").join("model.onnx") }),
+        }
+    }
+
+    /// Whether ONNX Runtime computes it.
+    pub fn is_onnx(&self) -> bool {
+        matches!(self, Self::Onnx { .. })
+    }
+
+    /// The model's folder, if it has one.
+    pub fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Folder(folder) | Self::Onnx { folder, .. } => Some(folder),
+            Self::Synthetic(_) => None,
+        }
+    }
+
     /// What the model says of itself.
-    pub(crate) fn spec(&self) -> Result<ModelSpec, SpecError> {
+    pub fn spec(&self) -> Result<ModelSpec, SpecError> {
         match self {
             Self::Synthetic(shape) => Ok(ModelSpec::synthetic(*shape)),
             Self::Folder(folder) => ModelSpec::read(folder),
+            Self::Onnx { folder, graph } => ModelSpec::read_onnx(folder, graph),
         }
     }
 }
@@ -106,6 +159,14 @@ impl CudaDevice {
             memory_trace: self.memory_trace.clone(),
             ..GpuOptions::default()
         }
+    }
+}
+
+/// Why the native engine does not compute the model in a folder.
+fn why_not_native(folder: &Path) -> Option<String> {
+    match ModelSpec::read(folder) {
+        Err(error) => Some(error.to_string()),
+        Ok(spec) => Weights::open(&spec.encoder_folder).err().map(|error| error.to_string()),
     }
 }
 

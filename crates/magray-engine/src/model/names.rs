@@ -17,7 +17,8 @@ pub(super) struct LayerNames {
 impl LayerNames {
     pub(super) fn of(architecture: Architecture, layer: usize) -> Self {
         let [base, q, k, v, out, norm, up, down, out_norm] = match architecture {
-            Architecture::Bert | Architecture::Roberta => [
+            // A model in ONNX form has no weights that are asked for by name.
+            Architecture::Bert | Architecture::Roberta | Architecture::Onnx => [
                 "encoder.layer",
                 "attention.self.query",
                 "attention.self.key",

@@ -100,7 +100,7 @@ pub(super) fn read(folder: &Path) -> Result<EncoderConfig, SpecError> {
         pad_id,
         type_vocab: match architecture {
             Architecture::Bert | Architecture::Roberta => settings.size("type_vocab_size", MAX_WIDTH)?.unwrap_or(2),
-            Architecture::DistilBert | Architecture::MpNet => 0,
+            Architecture::DistilBert | Architecture::MpNet | Architecture::Onnx => 0,
         },
         relative_attention_buckets: match architecture {
             Architecture::MpNet => settings.size("relative_attention_num_buckets", MAX_BUCKETS)?.unwrap_or(32),
@@ -112,7 +112,7 @@ pub(super) fn read(folder: &Path) -> Result<EncoderConfig, SpecError> {
 }
 
 /// The first of `architectures`: the class that the weights were saved from.
-fn first_class(settings: &Settings) -> Result<Option<&str>, SpecError> {
+pub(super) fn first_class(settings: &Settings) -> Result<Option<&str>, SpecError> {
     match settings.value("architectures") {
         None => Ok(None),
         Some(Value::Array(classes)) if classes.iter().all(Value::is_string) => {
@@ -161,7 +161,7 @@ fn refuse_unsupported(settings: &Settings) -> Result<(), SpecError> {
 fn pad_id(settings: &Settings, architecture: Architecture, shape: &EncoderShape) -> Result<u32, SpecError> {
     let Some(value) = settings.value("pad_token_id") else {
         return Ok(match architecture {
-            Architecture::Bert | Architecture::DistilBert => 0,
+            Architecture::Bert | Architecture::DistilBert | Architecture::Onnx => 0,
             Architecture::Roberta | Architecture::MpNet => 1,
         });
     };
@@ -182,7 +182,7 @@ fn norm_eps(settings: &Settings, architecture: Architecture) -> Result<f32, Spec
 }
 
 /// The labels in the order of their numbers.
-fn labels(settings: &Settings) -> Result<Vec<String>, SpecError> {
+pub(super) fn labels(settings: &Settings) -> Result<Vec<String>, SpecError> {
     let rule = "it must name the labels 0, 1, 2, ... each once";
     let names = match settings.value("id2label") {
         None => {

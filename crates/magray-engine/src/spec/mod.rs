@@ -3,6 +3,7 @@
 
 mod config;
 mod error;
+mod onnx;
 mod sentence;
 mod settings;
 #[cfg(test)]
@@ -15,8 +16,10 @@ use std::{
 
 pub use error::SpecError;
 pub use magray_core::{Activation, Pooling};
+pub(crate) use onnx::{InputMeaning, OnnxInput};
+pub use onnx::{OnnxSpec, find_graph};
 
-use magray_core::EncoderShape;
+use magray_core::{EncoderShape, Precision};
 
 /// All that a model's files say about it, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +50,8 @@ pub struct ModelSpec {
     pub prompts: BTreeMap<String, String>,
     /// The name of the prompt that is used where none is asked for; always a key of `prompts`.
     pub default_prompt: Option<String>,
+    /// The graph of a model in ONNX form.
+    pub onnx: Option<OnnxSpec>,
 }
 
 impl ModelSpec {
@@ -72,6 +77,7 @@ impl ModelSpec {
             }),
             prompts: Default::default(),
             default_prompt: None,
+            onnx: None,
         }
     }
 
@@ -82,6 +88,11 @@ impl ModelSpec {
             Task::Classify(classify) if classify.labels.len() == 1 => Does::Rank,
             Task::Classify(_) => Does::Classify,
         }
+    }
+
+    /// What its weights take in this precision, about.
+    pub fn weight_bytes(&self, precision: Precision) -> u64 {
+        self.onnx.as_ref().map_or_else(|| self.shape.weight_bytes(precision), |onnx| onnx.bytes)
     }
 
     /// Numbers in a text's answer: the vector's dimensions, or the labels.
@@ -106,13 +117,15 @@ pub enum Architecture {
     DistilBert,
     /// MPNet: no token types, a learnt bias for relative positions.
     MpNet,
+    /// Whatever a graph in ONNX form computes: ONNX Runtime alone does.
+    Onnx,
 }
 
 impl Architecture {
     /// The position of a text's first token in the position table.
     pub fn first_position(self, pad_id: u32) -> usize {
         match self {
-            Self::Bert | Self::DistilBert => 0,
+            Self::Bert | Self::DistilBert | Self::Onnx => 0,
             Self::Roberta | Self::MpNet => pad_id as usize + 1,
         }
     }
@@ -219,7 +232,7 @@ impl ModelSpec {
         let classifies = encoder.classifies && modules.as_ref().is_none_or(|modules| modules.pooling.is_none());
         let task = if classifies {
             let head = match encoder.architecture {
-                Architecture::Bert => ClassifyHead::Pooler,
+                Architecture::Bert | Architecture::Onnx => ClassifyHead::Pooler,
                 Architecture::Roberta | Architecture::MpNet => ClassifyHead::DenseTanh,
                 Architecture::DistilBert => ClassifyHead::PreClassifierRelu,
             };
@@ -253,6 +266,7 @@ impl ModelSpec {
             task,
             prompts,
             default_prompt,
+            onnx: None,
         })
     }
 }

@@ -25,6 +25,13 @@ pub(super) struct Modules {
     normalize: bool,
 }
 
+impl Modules {
+    /// Whether vectors are scaled to length 1 at the end.
+    pub(super) fn normalizes(&self) -> bool {
+        self.normalize
+    }
+}
+
 /// Reads `modules.json`; `None` when there is none.
 ///
 /// The order must be Transformer, Pooling, any number of Dense, Normalize.

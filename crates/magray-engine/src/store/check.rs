@@ -2,7 +2,9 @@
 //! Never reads the weights themselves, only their headers.
 
 use crate::bounded_file::{self, SETTINGS_BYTES_MAX, TOKENIZER_BYTES_MAX};
+use crate::spec::{ModelSpec, SpecError, find_graph};
 use crate::weights::{Weights, WeightsError};
+use magray_core::PrecisionChoice;
 use serde::de::IgnoredAny;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -33,6 +35,9 @@ pub enum CheckError {
     /// The weights are missing, cut or corrupt.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// The graph that stands in for weights cannot be used.
+    #[error(transparent)]
+    Graph(Box<SpecError>),
     /// A file cannot be read.
     #[error("'{file}' cannot be read: {source}")]
     Unreadable {
@@ -48,8 +53,11 @@ pub fn check_model(dir: &Path) -> Result<(), CheckError> {
     parse_object(dir, CONFIG, SETTINGS_BYTES_MAX)?;
     parse_object(dir, TOKENIZER, TOKENIZER_BYTES_MAX)?;
     // Opening checks every header against its file, and reads nothing more.
-    Weights::open(dir)?;
-    Ok(())
+    let weights = Weights::open(dir);
+    match find_graph(dir, PrecisionChoice::Auto).filter(|_| weights.is_err()) {
+        Some(graph) => ModelSpec::read_onnx(dir, &graph).map(drop).map_err(|error| CheckError::Graph(Box::new(error))),
+        None => Ok(weights.map(drop)?),
+    }
 }
 
 fn parse_object(dir: &Path, file: &str, bytes_max: u64) -> Result<(), CheckError> {

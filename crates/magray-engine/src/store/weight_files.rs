@@ -27,19 +27,24 @@ pub struct WeightFiles {
 }
 
 impl WeightFiles {
-    /// The weights of the model in this folder.
+    /// The weights of the model in this folder; of one in ONNX form its graph.
     pub fn of(folder: &Path, spec: &ModelSpec) -> Result<Self, WeightsError> {
-        let weights = Weights::open(&spec.encoder_folder)?;
-        let files: Vec<PathBuf> = weights.files().map(Path::to_owned).collect();
+        let (files, dtype) = match &spec.onnx {
+            Some(onnx) => (vec![onnx.file.clone()], onnx.dtype().to_owned()),
+            None => {
+                let weights = Weights::open(&spec.encoder_folder)?;
+                (weights.files().map(Path::to_owned).collect::<Vec<_>>(), weights.dtype())
+            }
+        };
         let record = Manifest::read(folder).ok().and_then(Result::ok);
         let metadata = || files.iter().filter_map(|file| fs::metadata(file).ok());
         let changed = |data: fs::Metadata| Some(data.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_secs());
         let last = metadata().filter_map(changed).max().unwrap_or(0);
         Ok(Self {
             folder: folder.to_owned(),
-            bytes: metadata().map(|data| data.len()).sum(),
+            bytes: spec.onnx.as_ref().map_or_else(|| metadata().map(|data| data.len()).sum(), |onnx| onnx.bytes),
             created_unix_s: record.as_ref().map_or(last, |record| record.pulled_at_unix_s),
-            dtype: weights.dtype(),
+            dtype,
             files,
             record,
         })

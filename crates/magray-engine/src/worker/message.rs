@@ -3,7 +3,7 @@
 
 use crate::executors::{Failure, NewTokens, Origin, Output};
 use crate::gpu::{MemoryAccounts, MemoryStats};
-use magray_core::Precision;
+use magray_core::{OnnxProvider, Precision};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -162,6 +162,8 @@ pub struct Arrived {
     pub origin: Origin,
     /// The device's memory now.
     pub memory: MemoryStats,
+    /// The provider of ONNX Runtime that computes it.
+    pub provider: Option<OnnxProvider>,
 }
 
 /// What a worker gets along with the order to load a model: memory that outlives it, for the weights as they lie on the

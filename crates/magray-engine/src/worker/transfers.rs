@@ -166,8 +166,9 @@ impl Crew {
     }
 
     fn tell_loaded(&self, model: usize, came: &Arrival, took: Duration) {
-        let Arrival { precision, outputs, bytes, origin, .. } = *came;
-        let arrived = Arrived { precision, outputs, bytes, took, origin, memory: self.executor.memory() };
+        let Arrival { precision, outputs, bytes, origin, provider, .. } = *came;
+        let memory = self.executor.memory();
+        let arrived = Arrived { precision, outputs, bytes, took, origin, memory, provider };
         self.tell(FromWorker::Loaded { model, arrived });
     }
 

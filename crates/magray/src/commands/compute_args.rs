@@ -16,6 +16,9 @@ pub(crate) struct ComputeArgs {
     /// Arithmetic: auto, f32, tf32, f16, bf16 or int8
     #[arg(long, value_name = "PRECISION")]
     pub(crate) precision: Option<String>,
+    /// What computes: auto, native or onnx (ONNX Runtime)
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) backend: Option<String>,
     /// Threads that compute, or auto for one a core
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<String>,
@@ -30,6 +33,7 @@ impl ComputeArgs {
             flag("model.name", self.model.as_ref()),
             flag("embed.device", self.device.as_ref()),
             flag("embed.precision", self.precision.as_ref()),
+            flag("model.backend", self.backend.as_ref()),
             flag("cpu.threads", self.threads.as_ref()),
             flag("cpu.path", self.cpu_path.as_ref()),
         ]

@@ -18,9 +18,7 @@ Examples:
   MAGRAY_THREADS=2 magray config --json
   magray --config other.yaml config
   magray config get embed.precision
-  magray config init                      a file with every setting, commented out
-
-Settings marked unused are read and checked, but nothing follows from them in this version.";
+  magray config init                      a file with every setting, commented out";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
@@ -94,7 +92,6 @@ fn init(file: Option<PathBuf>, replaces: bool) -> Result<(), Failure> {
 fn table(config: &Config) -> String {
     let cells = |entry: &Entry| {
         let source = entry.source.to_string();
-        let source = if entry.setting.is_used { source } else { format!("{source} (unused)") };
         vec![entry.setting.key.to_owned(), entry.shown(), source]
     };
     let head = vec!["key".to_owned(), "value".to_owned(), "source".to_owned()];
@@ -113,7 +110,7 @@ fn json_value(entry: &Entry) -> serde_json::Value {
 fn json_of(config: &Config) -> String {
     let entry = |entry: &Entry| {
         let row = serde_json::json!({
-            "value": json_value(entry), "source": entry.source.to_string(), "used": entry.setting.is_used,
+            "value": json_value(entry), "source": entry.source.to_string(),
             "allowed": entry.setting.allowed(), "help": entry.setting.help,
         });
         (entry.setting.key.to_owned(), row)

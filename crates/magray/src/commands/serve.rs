@@ -88,6 +88,9 @@ pub(super) struct ServedArgs {
     /// Arithmetic: auto, f32, tf32, f16, bf16 or int8
     #[arg(long, value_name = "PRECISION")]
     precision: Option<String>,
+    /// What computes: auto, native or onnx (ONNX Runtime)
+    #[arg(long, value_name = "BACKEND")]
+    backend: Option<String>,
     /// Threads that compute, or auto for one a core
     #[arg(long, value_name = "N")]
     threads: Option<String>,
@@ -136,6 +139,7 @@ impl ServedArgs {
             model: self.models.first().cloned(),
             device: self.device.clone(),
             precision: self.precision.clone(),
+            backend: self.backend.clone(),
             threads: self.threads.clone(),
             cpu_path: None,
         };
@@ -185,7 +189,7 @@ fn engine_options(
 fn shown_name(name: &str, source: &ModelSource) -> String {
     let is_path = name.starts_with(['/', '.']) || name.ends_with('/');
     match source {
-        ModelSource::Folder(folder) if is_path => {
+        ModelSource::Folder(folder) | ModelSource::Onnx { folder, .. } if is_path => {
             folder.file_name().map_or_else(|| name.to_owned(), |last| last.to_string_lossy().into_owned())
         }
         _ => name.to_owned(),

@@ -64,20 +64,11 @@ out of service is `$XDG_STATE_HOME/magray/gpus.json`, or `~/.local/state/magray/
 running engines are in `$XDG_RUNTIME_DIR/magray`, or in `~/.local/state/magray/run`, unless a folder is set.
 ";
 
-const UNUSED_HEAD: &str = "
-## Not used yet
-
-These are read, checked and shown by `magray config`, so that a configuration can be written now; none of them changes
-anything in this version.
-";
-
 fn page() -> String {
     let mut page = HEAD.to_owned();
-    page.push_str("\n## What this version uses\n");
-    push_table(&mut page, SETTINGS.iter().filter(|setting| setting.is_used));
+    page.push_str("\n## Settings\n");
+    push_table(&mut page, SETTINGS.iter());
     page.push_str(CACHE);
-    page.push_str(UNUSED_HEAD);
-    push_table(&mut page, SETTINGS.iter().filter(|setting| !setting.is_used));
     page.push_str("\n## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for exit in Exit::ALL {
         let _ = writeln!(page, "| {} | {} |", exit.code(), exit.meaning());

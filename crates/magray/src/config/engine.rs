@@ -187,7 +187,7 @@ impl Config {
         let assignments = self.assignments();
         let others = assignments.devices().filter_map(|device| match device {
             DeviceName::Cuda(index) => Some(index),
-            DeviceName::Cpu | DeviceName::Simulated(_) => None,
+            DeviceName::Cpu | DeviceName::Simulated(_) | DeviceName::Onnx(_) => None,
         });
         let all: Vec<usize> = std::iter::once(one).chain(others).collect();
         if all.iter().all(|index| *index == one) { Gpus::One } else { Gpus::These(all) }

@@ -4,6 +4,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use magray_core::{Backend, DeviceChoice, Precision, PrecisionChoice, Rules};
+use magray_engine::executors::{BackendChoice, GraphOptimization, OnnxOptions};
 use magray_engine::gpu::{GpuOptions, SearchPath, Visible};
 
 use super::{Config, Source, Value, file};
@@ -72,6 +73,29 @@ impl Config {
         }
     }
 
+    pub(crate) fn onnx(&self) -> OnnxOptions {
+        OnnxOptions {
+            library: self.path("onnx.library"),
+            use_tensorrt: self.is_on("gpu.optimization.use_tensorrt"),
+            graph_optimization: match self.text("gpu.optimization.graph_optimization").as_deref() {
+                Some("disabled") => GraphOptimization::Off,
+                Some("basic") => GraphOptimization::Basic,
+                Some("extended") => GraphOptimization::Extended,
+                _ => GraphOptimization::All,
+            },
+            is_parallel: self.text("gpu.optimization.execution_mode").as_deref() == Some("parallel"),
+            cache: self.surroundings.cache.as_ref().map(|folder| folder.join("onnx")),
+        }
+    }
+
+    pub(crate) fn backend(&self) -> BackendChoice {
+        match self.text("model.backend").as_deref() {
+            Some("native") => BackendChoice::Native,
+            Some("onnx") => BackendChoice::Onnx,
+            _ => BackendChoice::Auto,
+        }
+    }
+
     /// The arithmetic on the GPU: what names it most directly counts.
     fn gpu_precision(&self) -> PrecisionChoice {
         let named = self.precision("gpu.optimization.precision");
@@ -87,7 +111,6 @@ impl Config {
     fn gpu_rules(&self) -> Rules {
         const MIB: u64 = 1 << 20;
         let preference = match &self.entry("gpu.device_preference").value {
-            // Backends that this version does not have are passed over.
             Value::List(names) => names.iter().filter_map(|name| name.parse::<Backend>().ok()).collect(),
             _ => Rules::default().preference,
         };

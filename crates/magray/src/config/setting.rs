@@ -17,7 +17,6 @@ pub(crate) struct Setting {
     pub(crate) flag: Option<&'static str>,
     pub(crate) is_secret: bool,
     pub(crate) files: Files,
-    pub(crate) is_used: bool,
     pub(crate) help: &'static str,
 }
 
@@ -32,8 +31,8 @@ pub(crate) enum Files {
 impl Setting {
     /// A setting that can do no harm: a number, a choice, a model as data.
     pub(super) const fn harmless(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
-        let (unset, env, flag, is_secret, is_used) = (None, &[], None, false, true);
-        Self { key, kind, default, unset, env, flag, is_secret, files: Files::Any, is_used, help }
+        let (unset, env, flag, is_secret) = (None, &[], None, false);
+        Self { key, kind, default, unset, env, flag, is_secret, files: Files::Any, help }
     }
 
     /// A setting that decides where code, models, secrets or alerts come from or go to, which files are written, who has
@@ -52,11 +51,6 @@ impl Setting {
 
     pub(super) const fn secret(self) -> Self {
         Self { is_secret: true, ..self }
-    }
-
-    /// Read and checked, so that a configuration can be written now, but this version does nothing with it.
-    pub(super) const fn unused(self) -> Self {
-        Self { is_used: false, ..self }
     }
 
     /// The default is this text, and it chooses nothing.

@@ -18,8 +18,16 @@ const PRECISIONS: &[Choice] =
 const DTYPES: &[Choice] = &[("auto", &[]), ("fp32", &["f32"]), ("fp16", &["f16"]), ("bf16", &[])];
 const PATHS: &[Choice] = &[("portable", &[]), ("avx2", &[]), ("avx512", &[]), ("amx", &[])];
 const SOURCES: &[Choice] = &[("auto", &[]), ("hub", &[]), ("pip", &[])];
-const BACKENDS: &[Choice] =
-    &[("cuda", &[]), ("tensorrt", &[]), ("directml", &[]), ("coreml", &[]), ("mps", &[]), ("cpu", &[])];
+const ENGINES: &[Choice] = &[("auto", &[]), ("native", &[]), ("onnx", &["onnxruntime", "ort"])];
+const BACKENDS: &[Choice] = &[
+    ("cuda", &[]),
+    ("tensorrt", &[]),
+    ("directml", &[]),
+    ("coreml", &[]),
+    ("openvino", &[]),
+    ("mps", &[]),
+    ("cpu", &[]),
+];
 // The second spellings are ONNX Runtime's own names and numbers, which people copy from its documentation.
 const GRAPH_LEVELS: &[Choice] = &[
     ("disabled", &["false", "none", "0", "ort_disable_all"]),
@@ -64,6 +72,15 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["MAGRAY_MODEL"])
     .flag("--model"),
+    Setting::harmless(
+        "model.backend",
+        Kind::Choice(ENGINES),
+        "auto",
+        "What computes a model; `native`: magray itself, from safetensors; `onnx`: ONNX Runtime, from `model.onnx` or \
+         `onnx/model*.onnx`; `auto`: magray itself where it knows the model, else ONNX Runtime.",
+    )
+    .env(&["MAGRAY_BACKEND"])
+    .flag("--backend"),
     Setting::trusted("model.store", Kind::Path, "", "The folder that pulled models are kept in.")
         .env(&["MAGRAY_HOME"])
         .unset_as(""),
@@ -148,7 +165,8 @@ const GENERAL: &[Setting] = &[
         "gpu.device_preference",
         Kind::Choices(BACKENDS),
         "cuda,mps,cpu",
-        "Backends in the order in which they are tried; those that this version lacks are skipped.",
+        "Backends in the order in which they are tried. Native models are computed on `cuda` and `cpu`; for ONNX Runtime all \
+         of them name its providers, `mps` as `coreml` does.",
     ),
     Setting::harmless("gpu.visible_devices", Kind::VisibleDevices, "all", "The GPUs that may be used.")
         .env(&["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]),
@@ -183,25 +201,36 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["GPU_IDLE_TIMEOUT"])
     .or_never(),
-    Setting::harmless("gpu.optimization.use_tensorrt", Kind::Switch, "false", "Let TensorRT build the engines.")
-        .env(&["MAGRAY_USE_TENSORRT"])
-        .unused(),
+    Setting::harmless(
+        "gpu.optimization.use_tensorrt",
+        Kind::Switch,
+        "false",
+        "Let ONNX Runtime try TensorRT before CUDA. Its engines are kept in the cache folder.",
+    )
+    .env(&["MAGRAY_USE_TENSORRT"]),
     Setting::harmless(
         "gpu.optimization.graph_optimization",
         Kind::Choice(GRAPH_LEVELS),
         "all",
         "How far ONNX Runtime rewrites a graph.",
     )
-    .env(&["ONNX_GRAPH_OPTIMIZATION"])
-    .unused(),
+    .env(&["ONNX_GRAPH_OPTIMIZATION"]),
     Setting::harmless(
         "gpu.optimization.execution_mode",
         Kind::Choice(EXECUTION_MODES),
         "sequential",
         "Whether ONNX Runtime runs branches of a graph in parallel.",
     )
-    .env(&["ONNX_EXECUTION_MODE"])
-    .unused(),
+    .env(&["ONNX_EXECUTION_MODE"]),
+    Setting::trusted(
+        "onnx.library",
+        Kind::Path,
+        "",
+        "ONNX Runtime's library, 1.17 or newer. Without it: the loader's, or that of an installed Python package `onnxruntime`, \
+         `onnxruntime-gpu`, `onnxruntime-directml` or `onnxruntime-openvino`.",
+    )
+    .env(&["ORT_DYLIB_PATH"])
+    .unset_as(""),
     Setting::harmless(
         "gpu.optimization.precision",
         Kind::Choice(PRECISIONS),

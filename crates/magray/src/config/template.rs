@@ -16,7 +16,7 @@ const WIDTH: usize = 110;
 /// The text of the file, in TOML.
 pub(crate) fn template() -> String {
     let section_of = |setting: &Setting| setting.key.rsplit_once('.').map_or("", |(section, _)| section);
-    let used = || SETTINGS.iter().filter(|setting| setting.is_used);
+    let used = || SETTINGS.iter();
     let mut sections: Vec<&str> = Vec::new();
     for section in used().map(section_of) {
         if !sections.contains(&section) {
@@ -69,7 +69,7 @@ mod tests {
     fn every_line_can_be_uncommented_and_changes_nothing() {
         let text = template();
         let is_setting = |line: &&str| line.starts_with('#') && !line.starts_with("# ");
-        assert_eq!(text.lines().filter(is_setting).count(), SETTINGS.iter().filter(|setting| setting.is_used).count());
+        assert_eq!(text.lines().filter(is_setting).count(), SETTINGS.len());
         let folder = tempfile::tempdir().unwrap();
         let settled = |content: &str| {
             let path = folder.path().join("config.toml");

@@ -261,7 +261,7 @@ async = { num_streams = 8 }
     let gpu = resolve(Some(("magray.toml", toml)), &[("XDG_CACHE_HOME", "/cache")], &[]).unwrap().gpu();
     let rules = magray_core::Rules {
         prefer_gpu: false,
-        preference: vec![magray_core::Backend::Cuda, magray_core::Backend::Cpu],
+        preference: ["tensorrt", "cuda", "cpu"].map(|word| word.parse().unwrap()).into(),
         performance_threshold: 3.5,
         memory_limit_bytes: Some(4096 << 20),
         fallback: false,

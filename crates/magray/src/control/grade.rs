@@ -79,6 +79,7 @@ mod tests {
 
     fn device(location: Location, state: DeviceState, weight: f64) -> DeviceView {
         DeviceView {
+            is_reserved: false,
             kind: DeviceKind::Gpu,
             location,
             state,

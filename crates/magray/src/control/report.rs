@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use magray_core::pool::PoolStats;
 use magray_engine::{
-    DeviceName,
+    DeviceName, OnnxProvider,
     engine::{DeviceState, DeviceStatus, Engine, LastError, ModelStatus, ModelView, Recent, Residency, Status},
     health::utc_of,
 };
@@ -31,7 +31,7 @@ pub(crate) struct EngineReport {
     pub(crate) tokens: u64,
     /// GPU memory that magray's models and their passes hold, in GB.
     pub(crate) gpu_memory_allocated_gb: f64,
-    /// Whether TensorRT computes: this version never lets it.
+    /// Whether TensorRT computes a model, by ONNX Runtime.
     pub(crate) tensorrt: bool,
     pub(crate) performance: PerformanceReport,
     /// The CPU is the first.
@@ -217,7 +217,7 @@ impl EngineReport {
             waiting: status.waiting as u64,
             tokens: status.tokens,
             gpu_memory_allocated_gb: allocated as f64 / 1e9,
-            tensorrt: false,
+            tensorrt: status.models.iter().any(|model| model.provider == Some(OnnxProvider::TensorRt)),
             performance: PerformanceReport::of(&status.recent),
             devices,
             models: there.map(|(number, model)| ModelReport::of(number, model, &names)).collect(),
@@ -246,7 +246,7 @@ impl PerformanceReport {
 
 impl DeviceReport {
     fn of(device: &DeviceStatus, recent: &Recent, memory_limit: Option<u64>) -> Self {
-        let is_gpu = device.name != DeviceName::Cpu;
+        let is_gpu = matches!(device.name, DeviceName::Cuda(_) | DeviceName::Simulated(_));
         let (state, reason) = state_names(device.schedule.state);
         // What a worker reported last ended with it.
         let memory = device.memory.filter(|_| device.pid.is_some());
@@ -322,7 +322,11 @@ impl ModelReport {
         Self {
             number,
             name: model.name.clone(),
-            location: location(residency).to_owned(),
+            location: match (location(residency), model.provider) {
+                ("gpu", Some(OnnxProvider::Cpu)) => "cpu",
+                (location, _) => location,
+            }
+            .to_owned(),
             requests: *requests as u64,
             idle_s: idle.as_secs_f64(),
             bytes: plan.bytes,
@@ -335,16 +339,21 @@ impl ModelReport {
             residency: devices
                 .iter()
                 .zip(residency)
-                .map(|(device, place)| DeviceResidency::of(*device, *place))
+                .map(|(device, place)| DeviceResidency::of(with_provider(*device, model.provider), *place))
                 .collect(),
         }
     }
 }
 
+/// ONNX Runtime with what computes a model.
+fn with_provider(device: DeviceName, provider: Option<OnnxProvider>) -> DeviceName {
+    if matches!(device, DeviceName::Onnx(_)) { DeviceName::Onnx(provider) } else { device }
+}
+
 impl DeviceResidency {
     pub(crate) fn of(device: DeviceName, place: Residency) -> Self {
         let place = match (device, place) {
-            (DeviceName::Cpu, Residency::OnDevice) => "ready",
+            (DeviceName::Cpu | DeviceName::Onnx(_), Residency::OnDevice) => "ready",
             (_, Residency::OnDevice) => "on_gpu",
             (_, other) => other.code(),
         };

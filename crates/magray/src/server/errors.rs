@@ -252,7 +252,7 @@ impl From<EngineError> for Problem {
 impl From<EmbedError> for Problem {
     fn from(error: EmbedError) -> Self {
         let kind = match error {
-            EmbedError::Gpu(_) => Kind::Unavailable,
+            EmbedError::Gpu(_) | EmbedError::Executor(_) => Kind::Unavailable,
             EmbedError::UnknownPrompt { .. } => return Self::invalid("prompt_name", error.to_string()),
             EmbedError::WrongTask { .. } | EmbedError::NoTokenizer => return Self::invalid("model", error.to_string()),
             _ => Kind::Invalid,

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use magray_engine::{
-    LoadError,
+    LoadError, PrecisionChoice,
     engine::{EngineModel, ModelSource},
-    spec::ModelSpec,
+    executors::BackendChoice,
+    spec::SpecError,
     store::{HubError, ModelRef, PullError, PullEvent, StoreError},
 };
 use tokio::task::JoinError;
@@ -68,9 +69,10 @@ pub(crate) fn load_model(app: &App, name: &str) -> Result<usize, Problem> {
     if let Some((number, _)) = app.models().iter().find(|(_, model)| model.name == shown) {
         return Ok(number);
     }
-    let does = ModelSpec::read(&folder).map_err(|error| load_problem(&shown, &error.into()))?.does();
-    let source = ModelSource::Folder(folder);
-    let assigned = app.catalogue().assigned(&shown, does);
+    let wrong = |error: SpecError| load_problem(&shown, &error.into());
+    let (source, _) = ModelSource::in_folder(folder, BackendChoice::Auto, PrecisionChoice::Auto).map_err(wrong)?;
+    let does = source.spec().map_err(wrong)?.does();
+    let assigned = app.catalogue().assigned(&shown, does).filter(|_| !source.is_onnx());
     let plan = app.catalogue().plan_of(&shown);
     let added = app.engine().add_model(EngineModel { name: shown.clone(), assigned, source, plan });
     added.map_err(|error| load_problem(&shown, &error))?;
@@ -98,10 +100,8 @@ pub(crate) fn delete_model(app: &App, name: &str) -> Result<String, Problem> {
     let stored = match &served {
         Ok(number) => {
             let source = app.engine().model_source(*number);
-            let is_stored = |model: &magray_engine::store::StoredModel| match source {
-                Some(ModelSource::Folder(folder)) => model.dir == *folder,
-                _ => false,
-            };
+            let folder = source.and_then(ModelSource::folder);
+            let is_stored = |model: &magray_engine::store::StoredModel| folder == Some(&*model.dir);
             let known = store.list().map_err(store_problem)?.into_iter().find(is_stored);
             known.map(|model| model.name).ok_or_else(|| {
                 Problem::invalid("model", "its files are not in the store: unload it, and delete them by hand")

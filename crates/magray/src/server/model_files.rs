@@ -25,11 +25,8 @@ struct Facts {
 
 impl ModelFiles {
     pub(super) fn of(source: &ModelSource, spec: &ModelSpec) -> Self {
-        let files = match source {
-            // What is wrong with them is told when they are loaded.
-            ModelSource::Folder(folder) => WeightFiles::of(folder, spec).ok(),
-            ModelSource::Synthetic(_) => None,
-        };
+        // What is wrong with them is told when they are loaded.
+        let files = source.folder().and_then(|folder| WeightFiles::of(folder, spec).ok());
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let created_unix_s = files.as_ref().map_or_else(now, |files| files.created_unix_s);
         Self(Arc::new(Facts { files, created_unix_s, ..Facts::default() }))

@@ -16,9 +16,9 @@ fn info_says_plainly_that_there_is_no_gpu() {
     let answer = home.call(&["gpu", "info"]).run().success();
     assert_eq!(answer.stderr, "");
     let text = answer.stdout;
-    assert!(text.starts_with("GPU       none ("), "{text}");
-    assert!(text.contains("\nTensorRT  off\n") && text.contains("\nchosen    cpu\n"), "{text}");
-    assert!(text.contains("\nmodel     all-MiniLM-L6-v2 (not pulled yet)\n"), "{text}");
+    assert!(text.starts_with("GPU           none ("), "{text}");
+    assert!(text.contains("\nTensorRT      off\n") && text.contains("\nchosen        cpu\n"), "{text}");
+    assert!(text.contains("\nmodel         all-MiniLM-L6-v2 (not pulled yet)\n"), "{text}");
     let answer = home.call(&["gpu", "info", "--json", "--model", &fixture("bert")]).run().success();
     let found = json(&answer.stdout);
     assert_eq!(found["gpus"], serde_json::json!([]));

@@ -80,7 +80,9 @@ impl Residency {
         model.used = cx.now;
         model.gpu_used = cx.now;
         self.keep(id, None, devices.all());
-        if devices.in_workers().iter().all(|gpu| devices.health(gpu).is_given_up()) {
+        let plan = self.model(id).plan;
+        let mut suited = devices.in_workers().iter().filter(|gpu| plan.suits(*gpu, devices.get(*gpu).spec()));
+        if plan.home.is_none() && suited.all(|gpu| devices.health(gpu).is_given_up()) {
             for cpu in devices.in_process().iter() {
                 self.memory_mut(cpu).resident_mut(id).is_to_restore = true;
             }
@@ -143,7 +145,8 @@ impl Residency {
         let is_gpu = in_workers.contains(id);
         let model = self.model_mut(load.model);
         let is_preheated = model.want.is_some_and(|want| want.is_preheat) && is_gpu;
-        model.is_in_host = true;
+        // One that has a home leaves nothing in the host's memory for others.
+        model.is_in_host = model.plan.home.is_none();
         model.used = model.used.max(now);
         // Those of the CPU count where it is all that there is.
         model.loads += u64::from(is_gpu || in_workers.is_empty());

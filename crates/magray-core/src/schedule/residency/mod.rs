@@ -33,9 +33,13 @@ pub(super) struct Residency {
 
 impl Residency {
     pub(super) fn new(devices: &[DeviceSpec], plans: &[ModelPlan], load_max: Duration) -> Self {
-        let memory = |spec: &DeviceSpec| DeviceMemory::new(spec, plans.iter().copied(), load_max);
+        let memory = |(id, spec): (DeviceId, &DeviceSpec)| {
+            let there =
+                |plan: &ModelPlan| ModelPlan { is_preloaded: plan.is_preloaded && plan.suits(id, spec), ..*plan };
+            DeviceMemory::new(spec, plans.iter().map(there), load_max)
+        };
         Self {
-            memories: devices.iter().map(memory).collect(),
+            memories: (0..).map(DeviceId).zip(devices).map(memory).collect(),
             models: plans.iter().copied().map(Model::new).collect(),
             is_unsettled: true,
             is_blocked: false,

@@ -56,7 +56,7 @@ impl Model {
             is_removed: false,
             is_releasing: false,
             is_forgetting: false,
-            is_in_host: plan.is_preloaded,
+            is_in_host: plan.is_preloaded && plan.home.is_none(),
             has_image: false,
             loads: 0,
             offloads: 0,

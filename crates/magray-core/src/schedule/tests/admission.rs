@@ -222,6 +222,7 @@ fn small_batches_say_nothing_of_the_time_that_a_cpu_takes_for_large_ones() {
         batch_tokens_max: 4_096,
         batch_tokens_least: 512,
         memory: Budget::UNBOUNDED,
+        is_reserved: false,
     };
     bench.machine = Machine::new(vec![cpu], vec![ModelPlan::default()], options);
     bench.step(Event::Tick);

@@ -40,6 +40,7 @@ impl Bench {
             batch_tokens_max: 4_096,
             batch_tokens_least: 1,
             memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },
+            is_reserved: false,
         }];
         specs.extend(vec![
             DeviceSpec {
@@ -49,6 +50,7 @@ impl Bench {
                 batch_tokens_max: 16_384,
                 batch_tokens_least: 1,
                 memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },
+                is_reserved: false,
             };
             gpus
         ]);

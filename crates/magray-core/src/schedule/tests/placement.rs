@@ -164,3 +164,48 @@ fn a_device_whose_memory_is_full_is_trimmed_gets_less_and_then_only_what_the_cpu
     let request = bench.request(8);
     assert_eq!(only_start(&bench.submit(request).1).device, GPU);
 }
+
+#[test]
+fn a_model_is_computed_at_its_home_alone_and_no_other_model_there() {
+    let spec = |kind, location, is_reserved| DeviceSpec {
+        kind,
+        location,
+        slots: 2,
+        batch_tokens_max: 4_096,
+        batch_tokens_least: 1,
+        memory: Budget::UNBOUNDED,
+        is_reserved,
+    };
+    let specs = vec![
+        spec(DeviceKind::Cpu, Location::InProcess, false),
+        spec(DeviceKind::Gpu, Location::Worker, false),
+        spec(DeviceKind::Cpu, Location::Worker, true),
+    ];
+    let plans = vec![ModelPlan::default(), ModelPlan { home: Some(GPU2), ..ModelPlan::default() }];
+    let machine = Machine::new(specs, plans, Options::default());
+    let mut bench = Bench { machine, now: Moment::START, next_request: 0, is_obliging: true };
+    bench.step(Event::Tick);
+    for device in [GPU, GPU2] {
+        bench.step(Event::Up { device });
+    }
+    let residency = bench.machine.view().models.into_iter().map(|model| model.residency).collect::<Vec<_>>();
+    let there = |model: usize| residency[model].iter().map(|on| *on == Residency::OnDevice).collect::<Vec<_>>();
+    assert_eq!((there(0), there(1)), (vec![true, true, false], vec![false, false, true]));
+    for allowed in [Allowed::Any, Allowed::Cpu, Allowed::Only(GPU2)] {
+        let mut request = Request { allowed, ..bench.request(1) };
+        request.group.model = ModelId(1);
+        let start = only_start(&bench.submit(request).1);
+        assert_eq!(start.device, GPU2, "{allowed:?}");
+        bench.finish(start.batch);
+    }
+    let elsewhere = Request { allowed: Allowed::Only(GPU2), ..bench.request(1) };
+    assert!(starts(&bench.submit(elsewhere).1).is_empty());
+    // What the home's worker had goes to its next worker, and to no other device.
+    let mut request = bench.request(1);
+    request.group.model = ModelId(1);
+    bench.submit(request);
+    let actions = bench.step(Event::Down { device: GPU2, ending: Ending::Killed });
+    assert!(starts(&actions).is_empty(), "{actions:?}");
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(only_start(&bench.step(Event::Up { device: GPU2 })).device, GPU2);
+}

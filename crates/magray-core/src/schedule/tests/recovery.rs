@@ -321,6 +321,7 @@ fn a_device_given_up_by_an_earlier_process_is_not_started_before_a_reset() {
         batch_tokens_max: 16_384,
         batch_tokens_least: 1,
         memory: Budget { kv_max: 4_096, ..Budget::UNBOUNDED },
+        is_reserved: false,
     }];
     let mut machine = Machine::new(specs, vec![ModelPlan::default()], Options::default());
     let device = DeviceId(0);

@@ -11,6 +11,7 @@ fn bench(kv_max: u64, turn_max: Duration) -> Bench {
         batch_tokens_max: 4_096,
         batch_tokens_least: 1,
         memory: Budget { kv_max, ..Budget::UNBOUNDED },
+        is_reserved: false,
     };
     let generation = Generation { turn_max, unread_max: 4 };
     let options = Options { generation, ..Options::default() };

@@ -8,6 +8,7 @@ use super::Inner;
 use crate::executors::{Failure, FailureKind, Origin};
 use crate::gpu::MemoryStats;
 use crate::worker::{Arrived, FromWorker, Offer, Untold, WorkerHandle};
+use magray_core::OnnxProvider;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,10 @@ impl Inner {
             });
         }
         let form = self.spec.worker.form(&self.spec.models[model]);
-        let handed = self.spec.images.hand_out(model, form, self.holder(worker));
+        let handed = match self.spec.worker.device.takes_images() {
+            true => self.spec.images.hand_out(model, form, self.holder(worker)),
+            false => Ok(None),
+        };
         let handed = handed.unwrap_or_else(|error| {
             let (device, model) = (self.spec.name, self.spec.packer.name(model));
             tracing::warn!(target: "magray::engine", %device, model, %error, "no memory to keep a model's weights in");
@@ -151,14 +155,14 @@ impl Inner {
     }
 
     fn loaded(&self, dispatcher: &Dispatcher, model: usize, arrived: Arrived) {
-        let Arrived { precision, bytes, took, origin, memory, .. } = arrived;
+        let Arrived { precision, bytes, took, origin, memory, provider, .. } = arrived;
         let mut state = self.lock();
         let ordered = state.presence.loaded(model, bytes);
         state.note_memory(memory);
         if state.precisions.len() <= model {
             state.precisions.resize(model + 1, None);
         }
-        state.precisions[model] = Some(precision);
+        state.precisions[model] = Some((precision, provider));
         drop(state);
         tracing::info!(
             target: "magray::residency",
@@ -166,6 +170,7 @@ impl Inner {
             model = self.spec.packer.name(model),
             from = origin.code(),
             %precision,
+            provider = provider.map(OnnxProvider::code),
             took_ms = milliseconds(took),
             bytes,
             memory_used = memory.allocated,

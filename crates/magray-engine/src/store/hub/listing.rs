@@ -12,6 +12,9 @@ const FILES_MAX: usize = 2048;
 /// Weights whose size the hub does not list: more than a shard ever has.
 const UNLISTED_WEIGHTS_BYTES_MAX: u64 = 8 << 30;
 
+/// Where the graph of a repository is that has no other weights.
+const GRAPHS: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
+
 /// What the hub says about a revision.
 #[derive(Deserialize)]
 pub(super) struct Listing {
@@ -66,13 +69,17 @@ impl Listing {
             }
         }
         let sharded = !has(WEIGHTS);
-        if sharded && !has(WEIGHTS_INDEX) {
-            return Err(HubError::NoSafetensors { repo: repo.to_owned() });
-        }
-        let wanted = |name: &str| is_setting(name) || is_module_file(name) || is_weights(name, sharded);
+        let graph = GRAPHS.into_iter().find(|graph| has(graph));
+        let is_weights: Box<dyn Fn(&str) -> bool> = match graph {
+            _ if !sharded || has(WEIGHTS_INDEX) => Box::new(|name| is_weights(name, sharded)),
+            // ONNX Runtime computes it.
+            Some(graph) => Box::new(move |name| is_graph(name, graph)),
+            None => return Err(HubError::NoSafetensors { repo: repo.to_owned() }),
+        };
+        let wanted = |name: &str| is_setting(name) || is_module_file(name) || is_weights(name);
         let mut files: Vec<RemoteFile> =
             self.siblings.iter().filter(|sibling| wanted(&sibling.rfilename)).map(RemoteFile::from).collect();
-        files.sort_by(|a, b| (is_weights(&a.name, sharded), &a.name).cmp(&(is_weights(&b.name, sharded), &b.name)));
+        files.sort_by(|a, b| (is_weights(&a.name), &a.name).cmp(&(is_weights(&b.name), &b.name)));
         files.dedup_by(|a, b| a.name == b.name);
         if files.len() > FILES_MAX {
             let reason = format!("it has {} files of a model, and {FILES_MAX} is the most", files.len());
@@ -135,6 +142,11 @@ fn is_module_file(name: &str) -> bool {
         && [CONFIG, WEIGHTS].contains(&file)
 }
 
+/// A graph, or the weights that exporters put beside it.
+fn is_graph(name: &str, graph: &str) -> bool {
+    name.strip_prefix(graph).is_some_and(|rest| ["", "_data", ".data"].contains(&rest))
+}
+
 fn is_weights(name: &str, sharded: bool) -> bool {
     if !sharded {
         return name == WEIGHTS;
@@ -190,6 +202,17 @@ mod tests {
                 "model.safetensors",
             ]
         );
+    }
+
+    #[test]
+    fn a_graph_is_taken_where_there_are_no_other_weights() {
+        let names =
+            ["config.json", "tokenizer.json", "onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_fp16.onnx"];
+        assert_eq!(
+            choose(&names).unwrap(),
+            ["config.json", "tokenizer.json", "onnx/model.onnx", "onnx/model.onnx_data"]
+        );
+        assert_eq!(choose(&["config.json", "tokenizer.json", "model.onnx"]).unwrap().last().unwrap(), "model.onnx");
     }
 
     #[test]

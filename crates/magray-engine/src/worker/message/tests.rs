@@ -67,8 +67,15 @@ fn to_supervisor() -> Vec<ToSupervisor<'static>> {
         FromWorker::Heartbeat { memory: STATS, accounts: None },
         FromWorker::Heartbeat { memory: STATS, accounts: Some(accounts) },
     ];
-    let arrived =
-        |origin, precision| Arrived { precision, outputs: 384, bytes: 1 << 40, took: TOOK, origin, memory: STATS };
+    let arrived = |origin, precision| Arrived {
+        precision,
+        outputs: 384,
+        bytes: 1 << 40,
+        took: TOOK,
+        origin,
+        memory: STATS,
+        provider: None,
+    };
     for origin in [Origin::Files, Origin::Image, Origin::Parked, Origin::Device] {
         let of = |precision| FromWorker::Loaded { model: 3, arrived: arrived(origin, precision) };
         events.extend(Precision::ALL.map(of));

@@ -3,7 +3,6 @@
 
 use super::super::spec::WorkerSpec;
 use crate::executor_device::ExecutorDevice;
-use crate::executors::ModelSource;
 use magray_device::cuda::CubinCache;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -55,9 +54,7 @@ impl Grants {
     pub(super) fn of(spec: &WorkerSpec) -> Self {
         let mut grants = Self::default();
         for model in &spec.models {
-            if let ModelSource::Folder(folder) = &model.source {
-                grants.read.extend(model_folders(folder));
-            }
+            grants.read.extend(model.source.folder().into_iter().flat_map(model_folders));
         }
         grants.read.extend(spec.models_folder.clone());
         grants.read.extend(SYSTEM.map(PathBuf::from));
@@ -76,6 +73,22 @@ impl Grants {
             let cache = device.kernel_cache().filter(|folder| CubinCache::new(*folder).create_folder().is_ok());
             let trace = device.memory_trace().filter(|file| File::create(file).is_ok());
             grants.write.extend(cache.into_iter().chain(trace).map(Path::to_owned));
+        }
+        if let ExecutorDevice::Onnx(device) = &spec.device {
+            grants.read.extend(loader_folders());
+            // Providers are libraries beside it.
+            let folders = device.libraries().iter().filter_map(|library| library.parent());
+            grants
+                .read
+                .extend(folders.filter(|folder| folder.is_absolute() && *folder != Path::new("/")).map(Path::to_owned));
+            if device.may_use_gpu() {
+                grants.read.extend(device.folders().iter().cloned());
+                grants.devices.extend(nvidia_devices());
+                grants.threads = File::open("/proc/self/task").ok();
+                grants.write.push("/dev/shm".into());
+                let cache = device.cache().filter(|folder| CubinCache::new(*folder).create_folder().is_ok());
+                grants.write.extend(cache.map(Path::to_owned));
+            }
         }
         grants
     }

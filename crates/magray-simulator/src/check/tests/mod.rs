@@ -51,6 +51,7 @@ impl Books {
                 batch_tokens_max: 100,
                 batch_tokens_least: 1,
                 memory: Budget { memory_max: memory_max(kind), context: 0, kv_max: 0 },
+                is_reserved: false,
             },
             cost: Cost { fixed_us: 1.0, token_us: 1.0, text_us: 1.0 },
             start: Duration::ZERO,
@@ -148,6 +149,7 @@ impl Books {
 
     fn view(&self, gpu: DeviceState) -> View {
         let device = |id: DeviceId, kind, state| DeviceView {
+            is_reserved: false,
             kind,
             location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
             state,

@@ -192,11 +192,8 @@ impl PlainModel {
 }
 
 fn choose(source: &ModelSource, options: &EncoderOptions) -> Result<Verdict, LoadError> {
-    let folder = match source {
-        ModelSource::Folder(folder) => Some(folder.as_path()),
-        ModelSource::Synthetic(_) => None,
-    };
-    Ok(Outlook::without_engine(folder, options)?.verdict?)
+    let known = source.folder().is_some().then_some(source);
+    Ok(Outlook::without_engine(known, options)?.verdict?)
 }
 
 fn table(reports: &[Report], on: &str) -> String {

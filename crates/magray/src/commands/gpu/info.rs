@@ -1,5 +1,5 @@
 //! `magray gpu info`: the GPUs, their state, and which device is chosen and why.
-//! Loads no model, measures nothing, takes no memory of a GPU.
+//! Loads no model, measures nothing, takes no memory of a GPU. Loads the driver and ONNX Runtime to ask them what they are.
 
 use clap::Args;
 use magray_engine::{
@@ -10,7 +10,12 @@ use magray_engine::{
 };
 use serde_json::{Value, json};
 
-use super::{super::Context, reset::outage_json};
+use super::{
+    super::Context,
+    onnx::OnnxReport,
+    reset::outage_json,
+    words::{Rows, push},
+};
 use crate::{
     commands::compute_args::ComputeArgs,
     exit::Failure,
@@ -41,6 +46,7 @@ struct Report {
     outlook: Outlook,
     /// Of the first GPU.
     kernels: Option<KernelSources>,
+    onnx: OnnxReport,
     options: EncoderOptions,
     model: String,
     is_pulled: bool,
@@ -50,8 +56,9 @@ pub(crate) fn run(args: &GpuInfoArgs, context: &Context) -> Result<(), Failure> 
     let config = context.settle(&args.compute.flags())?;
     let options = model::encoder_options(&config);
     let model = config.model()?.name;
-    let folder = model::find(&config)?;
-    let outlook = Outlook::without_engine(folder.as_deref(), &options)
+    let found = model::find(&config)?;
+    let source = found.map(|folder| model::in_folder(&model, folder, &config, &context.console)).transpose()?;
+    let outlook = Outlook::without_engine(source.as_ref(), &options)
         .map_err(|reason| Failure::Load { model: model.clone(), reason: Box::new(reason) })?;
     let survey = Survey::take(&options.gpu);
     let first = survey.gpus.iter().flatten().next();
@@ -59,17 +66,19 @@ pub(crate) fn run(args: &GpuInfoArgs, context: &Context) -> Result<(), Failure> 
         let GpuOptions { search, kernel_cache, kernel_archive, .. } = &options.gpu;
         KernelSources::look(gpu.info.capability, search, kernel_cache.clone(), kernel_archive.clone())
     });
-    let report = Report { survey, outlook, kernels, options, model, is_pulled: folder.is_some() };
+    let report = Report {
+        survey,
+        outlook,
+        kernels,
+        onnx: OnnxReport::look(&options),
+        options,
+        model,
+        is_pulled: source.is_some(),
+    };
     Ok(output::print(&if args.json { format!("{}\n", report.json()) } else { report.text() })?)
 }
 
 const MIB: u64 = 1 << 20;
-
-type Rows = Vec<Vec<String>>;
-
-fn push(rows: &mut Rows, name: &str, value: impl Into<String>) {
-    rows.push(vec![name.to_owned(), value.into()]);
-}
 
 impl Report {
     fn text(&self) -> String {
@@ -79,7 +88,7 @@ impl Report {
             Ok(gpus) => {
                 push(&mut rows, "driver", self.survey.driver_version.clone().unwrap_or_else(unknown));
                 push(&mut rows, "CUDA", self.cuda_version().unwrap_or_else(unknown));
-                push(&mut rows, "TensorRT", "off");
+                self.push_onnx(&mut rows);
                 for gpu in gpus {
                     push_gpu(&mut rows, gpu);
                 }
@@ -90,11 +99,16 @@ impl Report {
             Err(declined) => {
                 push(&mut rows, "GPU", format!("none ({})", declined.code()));
                 push(&mut rows, "", declined.to_string());
-                push(&mut rows, "TensorRT", "off");
+                self.push_onnx(&mut rows);
             }
         }
         self.push_choice(&mut rows);
         aligned(&rows)
+    }
+
+    fn push_onnx(&self, rows: &mut Rows) {
+        push(rows, "TensorRT", self.onnx.tensorrt(&self.options).1);
+        self.onnx.push(rows);
     }
 
     fn push_choice(&self, rows: &mut Rows) {
@@ -138,7 +152,8 @@ impl Report {
         json!({
             "driver_version": self.survey.driver_version,
             "cuda_version": self.cuda_version(),
-            "tensorrt": false,
+            "tensorrt": self.onnx.tensorrt(&self.options).0,
+            "onnx": self.onnx.json(),
             "gpus": gpus,
             "kernels": self.kernels.as_ref().map(kernels_json),
             "declined": declined.map(|declined| json!({ "code": declined.code(), "message": declined.to_string() })),

@@ -5,6 +5,7 @@ pub(crate) mod benchmark;
 pub(crate) mod clear_cache;
 pub(crate) mod info;
 pub(crate) mod moves;
+mod onnx;
 pub(crate) mod reset;
 pub(crate) mod sandbox;
 pub(crate) mod status;

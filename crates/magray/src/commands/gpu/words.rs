@@ -1,5 +1,12 @@
-//! Sizes and times as people read them.
+//! Sizes, times and pairs of a name and a value as people read them.
 //! Rounds: programs get the figures themselves.
+
+/// Lines of a name and a value.
+pub(super) type Rows = Vec<Vec<String>>;
+
+pub(super) fn push(rows: &mut Rows, name: &str, value: impl Into<String>) {
+    rows.push(vec![name.to_owned(), value.into()]);
+}
 
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];

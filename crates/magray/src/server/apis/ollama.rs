@@ -162,7 +162,7 @@ impl Details {
         let parameters = spec.shape.weight_bytes(Precision::F32) as f64 / 4.0;
         Self {
             parent_model: "",
-            format: "safetensors",
+            format: if spec.onnx.is_some() { "onnx" } else { "safetensors" },
             family,
             families: vec![family],
             parameter_size: format!("{:.1}M", parameters / 1e6),
@@ -177,6 +177,7 @@ fn family(spec: &ModelSpec) -> &'static str {
         Architecture::Roberta => "roberta",
         Architecture::DistilBert => "distilbert",
         Architecture::MpNet => "mpnet",
+        Architecture::Onnx => "onnx",
     }
 }
 

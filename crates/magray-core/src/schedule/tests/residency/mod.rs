@@ -37,6 +37,7 @@ fn bench_of(gpus: usize, room_gib: u64, plans: &[ModelPlan], options: Options) -
             batch_tokens_max: 16_384,
             batch_tokens_least: 1,
             memory,
+            is_reserved: false,
         }
     };
     let mut specs = vec![spec(DeviceKind::Cpu, 1, u64::MAX)];

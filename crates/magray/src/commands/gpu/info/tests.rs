@@ -55,6 +55,7 @@ fn report(gpus: Result<Vec<GpuStatus>, Declined>, verdict: Result<Verdict, Refus
             verdict,
         },
         kernels: None,
+        onnx: OnnxReport::none(),
         options: EncoderOptions::default(),
         model: "all-MiniLM-L6-v2".to_owned(),
         is_pulled: true,
@@ -71,6 +72,7 @@ fn a_gpu_is_shown_with_all_that_is_known() {
         driver         580.65.06
         CUDA           13.0
         TensorRT       off
+        ONNX Runtime   none: no library
 
         cuda:0         NVIDIA H200
           compute      capability 9.0, 132 multiprocessors
@@ -135,13 +137,14 @@ fn without_a_gpu_it_says_so_and_why() {
     let mut found = report(Err(Declined::NoDriver), Ok(verdict));
     found.is_pulled = false;
     expect![[r#"
-        GPU       none (no_driver)
-                  no NVIDIA driver was found: install version 525 or newer, or give the container access to the host's
-        TensorRT  off
+        GPU           none (no_driver)
+                      no NVIDIA driver was found: install version 525 or newer, or give the container access to the host's
+        TensorRT      off
+        ONNX Runtime  none: no library
 
-        model     all-MiniLM-L6-v2 (not pulled yet)
-        chosen    cpu
-        because   no NVIDIA driver was found: install version 525 or newer, or give the container access to the host's (no_driver)
+        model         all-MiniLM-L6-v2 (not pulled yet)
+        chosen        cpu
+        because       no NVIDIA driver was found: install version 525 or newer, or give the container access to the host's (no_driver)
     "#]]
     .assert_eq(&found.text());
     let json = found.json();
@@ -149,7 +152,7 @@ fn without_a_gpu_it_says_so_and_why() {
     assert_eq!((&json["choice"]["device"], &json["choice"]["reason"]), (&json!("cpu"), &json!("no_driver")));
     let refusal = Refusal { asked: DeviceChoice::Cuda(Default::default()), reason: absent };
     let refused = report(Err(Declined::NoDriver), Err(refusal));
-    assert!(refused.text().contains("chosen    none\n"), "{}", refused.text());
+    assert!(refused.text().contains("chosen        none\n"), "{}", refused.text());
     assert_eq!(refused.json()["choice"]["device"], Value::Null);
 }
 

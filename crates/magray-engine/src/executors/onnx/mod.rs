@@ -1,0 +1,314 @@
+//! An executor of ONNX Runtime: a session for each model that is loaded, by the first provider that proves to compute it.
+//! Computes no graph itself, and keeps nothing of a model that has left.
+
+mod device;
+mod groups;
+mod library;
+mod pooling;
+mod proof;
+mod session;
+
+pub(crate) use device::provider_order;
+pub use device::{GraphOptimization, OnnxDevice, OnnxOptions};
+pub use library::Library;
+
+use super::cpu::host_memory;
+use super::{Arrival, Executor, ExecutorModel, Failure, FailureKind, FilledImage, Label, Origin, Outcomes, Steps};
+use crate::gpu::MemoryStats;
+use crate::packed::Tokens;
+use crate::roster::Roster;
+use crate::spec::{InputMeaning, ModelSpec, OnnxSpec, Task};
+use groups::{Group, Limits, divide, order};
+use magray_core::{Pooling, Precision};
+use session::{Opened, open, tensor};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Tokens of a run, padding included.
+const TOKENS_MAX: usize = 4_096;
+/// Texts of a run.
+const TEXTS_MAX: usize = 32;
+
+/// ONNX Runtime, and the models that it may be told to load.
+pub(crate) struct OnnxExecutor {
+    library: Library,
+    device: OnnxDevice,
+    models: Roster<Known>,
+    peak: AtomicU64,
+}
+
+struct Known {
+    model: ExecutorModel,
+    /// Empty where it is not loaded.
+    loaded: Mutex<Option<Loaded>>,
+    /// Bytes of its files, while it is loaded.
+    bytes: AtomicU64,
+}
+
+/// A model with a session.
+struct Loaded {
+    spec: ModelSpec,
+    onnx: OnnxSpec,
+    opened: Opened,
+    inputs: Inputs,
+}
+
+/// The numbers of a run; their memory is used again.
+#[derive(Default)]
+struct Inputs {
+    wide: [Vec<i64>; 4],
+    narrow: [Vec<i32>; 4],
+}
+
+impl OnnxExecutor {
+    /// Loads the library; no model.
+    pub(crate) fn open(device: &OnnxDevice, models: &[ExecutorModel]) -> Result<Self, Failure> {
+        let library = Library::load(device.libraries())?;
+        let models = models.iter().cloned().map(Known::new).collect();
+        Ok(Self { library, device: device.clone(), models, peak: AtomicU64::new(0) })
+    }
+
+    fn allocated(&self) -> u64 {
+        self.models.iter().map(|known| known.bytes.load(Ordering::Acquire)).sum()
+    }
+
+    fn load_new(&self, model: &ExecutorModel) -> Result<Loaded, Failure> {
+        let spec = model.source.spec().map_err(Failure::of_model)?;
+        let Some(onnx) = spec.onnx.clone() else {
+            return Err(Failure::new(FailureKind::Transient, "not_onnx", "the model is not in ONNX form"));
+        };
+        let opened = open(&self.library, &self.device, &onnx)?;
+        Ok(Loaded { spec, onnx, opened, inputs: Inputs::default() })
+    }
+}
+
+impl Known {
+    fn new(model: ExecutorModel) -> Self {
+        Self { model, loaded: Mutex::new(None), bytes: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Loaded>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leave(&self) {
+        let left = self.lock().take();
+        drop(left);
+        self.bytes.store(0, Ordering::Release);
+    }
+}
+
+impl Executor for OnnxExecutor {
+    fn label(&self) -> Label {
+        Label { name: format!("ONNX Runtime ({})", self.library.path.display()), uuid: "ONNX".to_owned() }
+    }
+
+    fn add(&self, model: ExecutorModel) -> Result<(), Failure> {
+        self.models.push(Known::new(model)).map(drop).map_err(Failure::of_model)
+    }
+
+    fn load(&self, model: usize, _: Option<FilledImage>) -> Result<Arrival, Failure> {
+        let known = &self.models[model];
+        let mut place = known.lock();
+        let origin = if place.is_some() { Origin::Device } else { Origin::Files };
+        let loaded = match place.take() {
+            Some(loaded) => loaded,
+            None => self.load_new(&known.model)?,
+        };
+        let (bytes, outputs) = (loaded.onnx.bytes, loaded.spec.outputs());
+        let (precision, provider) = (loaded.precision(), loaded.opened.provider);
+        *place = Some(loaded);
+        known.bytes.store(bytes, Ordering::Release);
+        self.peak.fetch_max(self.allocated(), Ordering::AcqRel);
+        Ok(Arrival { provider: Some(provider), ..Arrival::new(precision, outputs, bytes, origin) })
+    }
+
+    fn offload(&self, model: usize) {
+        self.models[model].leave();
+    }
+
+    fn release(&self, model: usize) {
+        self.models[model].leave();
+    }
+
+    fn run(&self, model: usize, steps: Steps<'_>, outcomes: &mut Outcomes) -> Result<(), Failure> {
+        let mut place = self.models[model].lock();
+        let loaded = place.as_mut().ok_or_else(Failure::not_loaded)?;
+        outcomes.new_tokens.clear();
+        outcomes.waited = std::time::Duration::ZERO;
+        match steps {
+            Steps::Texts { texts, skip } => loaded.run(texts, skip, loaded.normalizes(), &mut outcomes.rows),
+            Steps::Unscaled { texts, skip } => loaded.run(texts, skip, false, &mut outcomes.rows),
+            Steps::EachToken(texts) => loaded.run_tokens(texts, &mut outcomes.rows),
+            Steps::Parts(_) => Err(Failure::unsupported("tokens of sequences")),
+        }
+    }
+
+    fn memory(&self) -> MemoryStats {
+        let allocated = self.allocated();
+        let [free, total] = ["MemAvailable:", "MemTotal:"].map(host_memory);
+        let peak_allocated = self.peak.load(Ordering::Acquire).max(allocated);
+        MemoryStats { allocated, reserved: allocated, peak_allocated, free, total, ..MemoryStats::default() }
+    }
+}
+
+impl Loaded {
+    /// What the graph's numbers are, as far as its output tells.
+    fn precision(&self) -> Precision {
+        match (self.onnx.output.is_half, self.onnx.is_quantised) {
+            (true, _) => Precision::F16,
+            (false, true) => Precision::Int8,
+            (false, false) => Precision::F32,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let texts_max = if self.onnx.runs_singly { 1 } else { TEXTS_MAX };
+        let OnnxSpec { fixed_texts, fixed_tokens, .. } = self.onnx;
+        Limits { tokens_max: TOKENS_MAX, texts_max, fixed_texts, fixed_tokens }
+    }
+
+    /// Whether rows are scaled to length 1.
+    fn normalizes(&self) -> bool {
+        matches!(&self.spec.task, Task::Embed(embed) if embed.normalize)
+    }
+
+    fn run(&mut self, texts: &[Tokens<'_>], skip: usize, normalizes: bool, rows: &mut Vec<f32>) -> Result<(), Failure> {
+        let outputs = self.spec.outputs();
+        rows.clear();
+        rows.resize(texts.len() * outputs, 0.0);
+        let ways = match &self.spec.task {
+            Task::Embed(embed) => embed.pooling.clone(),
+            Task::Classify(_) => vec![Pooling::Cls],
+        };
+        // A row that the graph has made of a whole text is taken as it is.
+        let skip = if self.onnx.output.has_tokens { skip } else { 0 };
+        self.for_groups(texts, |at, tokens, columns| {
+            let row = &mut rows[at * outputs..][..outputs];
+            pooling::pool(tokens, columns, skip, &ways, row);
+            if normalizes {
+                pooling::normalize(row);
+            }
+        })
+    }
+
+    fn run_tokens(&mut self, texts: &[Tokens<'_>], rows: &mut Vec<f32>) -> Result<(), Failure> {
+        if !self.onnx.output.has_tokens {
+            return Err(Failure::unsupported("rows of tokens: its graph gives one for each text"));
+        }
+        let hidden = self.spec.shape.hidden;
+        let mut starts = Vec::with_capacity(texts.len());
+        let mut tokens = 0;
+        for text in texts {
+            starts.push(tokens * hidden);
+            tokens += text.ids.len();
+        }
+        rows.clear();
+        rows.resize(tokens * hidden, 0.0);
+        self.for_groups(texts, |at, tokens, _| rows[starts[at]..][..tokens.len()].copy_from_slice(tokens))
+    }
+
+    /// Runs all texts; `take` is told the place of each, with the rows of its tokens or its one row, and their columns.
+    fn for_groups(&mut self, texts: &[Tokens<'_>], mut take: impl FnMut(usize, &[f32], usize)) -> Result<(), Failure> {
+        let order = order(texts.iter().map(|text| text.ids.len()));
+        for group in divide(&order, self.limits()) {
+            let members = &order[group.places.clone()];
+            self.inputs.fill(&self.onnx, &group, members.iter().map(|(at, _)| texts[*at]), self.spec.pad_id);
+            self.run_group(&group, members, &mut take)?;
+        }
+        Ok(())
+    }
+
+    fn run_group(
+        &mut self,
+        group: &Group,
+        members: &[(usize, usize)],
+        take: &mut impl FnMut(usize, &[f32], usize),
+    ) -> Result<(), Failure> {
+        let Self { onnx, opened, inputs, spec } = self;
+        let shape = [group.rows, group.tokens];
+        let values = onnx.inputs.iter().enumerate().map(|(at, input)| {
+            let value = tensor(input.is_wide, shape, &inputs.wide[at], &inputs.narrow[at])?;
+            Ok((input.name.as_str(), value))
+        });
+        let values = values.collect::<ort::Result<Vec<_>>>().map_err(failed)?;
+        let outputs = opened.session.run_with_options(values, &opened.options).map_err(failed)?;
+        let value = outputs.get(&onnx.output.name).ok_or_else(|| broken("the graph did not give its output"))?;
+        let halves: Vec<f32>;
+        let (dims, numbers) = if onnx.output.is_half {
+            let (dims, numbers) = value.try_extract_tensor::<half::f16>().map_err(failed)?;
+            halves = numbers.iter().map(|number| number.to_f32()).collect();
+            (dims, &halves[..])
+        } else {
+            value.try_extract_tensor::<f32>().map_err(failed)?
+        };
+        let columns = if onnx.output.has_tokens { spec.shape.hidden } else { spec.outputs() };
+        let [rows, tokens] = shape.map(|size| size as i64);
+        let expected =
+            if onnx.output.has_tokens { vec![rows, tokens, columns as i64] } else { vec![rows, columns as i64] };
+        if dims[..] != expected[..] {
+            return Err(broken(&format!("the graph gave an output of {:?}, not of {expected:?}", &dims[..])));
+        }
+        let stride = if onnx.output.has_tokens { group.tokens * columns } else { columns };
+        for (row, (at, length)) in numbers.chunks_exact(stride.max(1)).zip(members) {
+            let own = if onnx.output.has_tokens { length * columns } else { columns };
+            take(*at, &row[..own], columns);
+        }
+        Ok(())
+    }
+}
+
+impl Inputs {
+    /// Writes the texts of a run side by side, padded.
+    fn fill<'a>(
+        &mut self,
+        spec: &OnnxSpec,
+        group: &Group,
+        texts: impl Iterator<Item = Tokens<'a>> + Clone,
+        pad_id: u32,
+    ) {
+        let count = group.rows * group.tokens;
+        for (at, input) in spec.inputs.iter().enumerate() {
+            let padding = if input.meaning == InputMeaning::Ids { pad_id } else { 0 };
+            let number = |text: Tokens<'_>, token: usize| match input.meaning {
+                InputMeaning::Ids => text.ids[token],
+                InputMeaning::Mask => 1,
+                InputMeaning::Types => text.types.get(token).copied().unwrap_or(0),
+                InputMeaning::Positions => token as u32,
+            };
+            let numbers = texts.clone().enumerate().flat_map(|(row, text)| {
+                (0..text.ids.len()).map(move |token| (row * group.tokens + token, number(text, token)))
+            });
+            if input.is_wide {
+                let to = &mut self.wide[at];
+                to.clear();
+                to.resize(count, i64::from(padding));
+                numbers.for_each(|(at, number)| to[at] = i64::from(number));
+            } else {
+                let to = &mut self.narrow[at];
+                to.clear();
+                to.resize(count, padding.cast_signed());
+                numbers.for_each(|(at, number)| to[at] = number.cast_signed());
+            }
+        }
+    }
+}
+
+/// A run failed. ONNX Runtime tells little of why; that memory was short is in its words alone.
+fn failed(error: ort::Error) -> Failure {
+    let message = error.message();
+    let is_memory = ["bad_alloc", "Failed to allocate", "out of memory", "CUDA failure 2"];
+    match is_memory.iter().any(|words| message.contains(words)) {
+        true => Failure::out_of_memory(message),
+        false => Failure::new(FailureKind::Transient, "onnx_run", message),
+    }
+}
+
+fn broken(message: &str) -> Failure {
+    Failure::new(FailureKind::Transient, "onnx_output", message)
+}
+
+/// The executor as an engine or a worker opens it.
+pub(crate) fn open_executor(device: &OnnxDevice, models: &[ExecutorModel]) -> Result<Arc<dyn Executor>, Failure> {
+    Ok(Arc::new(OnnxExecutor::open(device, models)?))
+}

@@ -1,0 +1,177 @@
+//! Opens a session of a graph with the first provider that proves to compute it.
+//! Takes no provider on trust: one that leaves its work to the CPU is passed over, with the reason.
+
+use super::library::{Library, is_built_in};
+use super::proof;
+use crate::executors::{Failure, FailureKind, OnnxDevice};
+use crate::spec::{InputMeaning, OnnxInput, OnnxSpec};
+use magray_core::OnnxProvider;
+use ort::ep::{self, ExecutionProviderDispatch};
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use ort::session::{HasSelectedOutputs, OutputSelector, RunOptions, Session, SessionInputValue};
+use ort::value::TensorRef;
+use std::path::Path;
+
+/// A session and the provider that computes it.
+pub(super) struct Opened {
+    pub(super) session: Session,
+    pub(super) provider: OnnxProvider,
+    pub(super) options: RunOptions<HasSelectedOutputs>,
+}
+
+/// Opens a session by the first provider that can.
+pub(super) fn open(library: &Library, device: &OnnxDevice, spec: &OnnxSpec) -> Result<Opened, Failure> {
+    let mut reasons = Vec::new();
+    for &provider in device.providers() {
+        match try_provider(library, device, spec, provider) {
+            Ok(opened) => {
+                if !reasons.is_empty() {
+                    let (file, passed_over) = (spec.file.display(), reasons.join("; "));
+                    tracing::info!(target: "magray::onnx", %file, %provider, passed_over, "a provider was chosen");
+                }
+                return Ok(opened);
+            }
+            Err(reason) => reasons.push(format!("{provider}: {reason}")),
+        }
+    }
+    let message = format!("no provider of ONNX Runtime computes '{}': {}", spec.file.display(), reasons.join("; "));
+    Err(Failure::new(FailureKind::Transient, "onnx_model", message))
+}
+
+fn try_provider(
+    library: &Library,
+    device: &OnnxDevice,
+    spec: &OnnxSpec,
+    provider: OnnxProvider,
+) -> Result<Opened, String> {
+    let pretends = device.pretends(provider);
+    if !is_built_in(provider) && !pretends {
+        return Err(format!("{} was built without it", library.path.display()));
+    }
+    let build = |is_strict: bool, profile: Option<&Path>| {
+        let committed = builder(library, device, provider, is_strict, profile)
+            .and_then(|mut builder| builder.commit_from_file(&spec.file));
+        committed.map_err(|error| error.message().to_owned())
+    };
+    let options = || -> ort::Result<_> {
+        Ok(RunOptions::new()?.with_outputs(OutputSelector::no_default().with(&spec.output.name)))
+    };
+    let options = options().map_err(|error| error.message().to_owned())?;
+    if provider == OnnxProvider::Cpu {
+        return Ok(Opened { session: build(false, None)?, provider, options });
+    }
+    let folder =
+        device.cache().ok_or("there is no folder for the profile that proves it: set HOME or XDG_CACHE_HOME")?;
+    let prefix = folder.join(format!("profile-{}", std::process::id()));
+    // Graphs of most exporters have nodes for shapes that a GPU leaves to the CPU: then the profile alone must do.
+    let session = if pretends { build(false, Some(&prefix)) } else { build(true, Some(&prefix)) };
+    let session = session.or_else(|strict| build(false, Some(&prefix)).map_err(|loose| format!("{strict}; {loose}")));
+    let mut opened = Opened { session: session?, provider, options };
+    let ran = opened.first_run(spec);
+    let profile = opened.session.end_profiling().map_err(|error| error.message().to_owned())?;
+    let proved = ran.and_then(|()| proof::check(Path::new(&profile), provider));
+    // Nothing reads it again; one that stays behind is some kilobytes of the cache.
+    let _ = std::fs::remove_file(profile);
+    proved.map(|()| opened)
+}
+
+impl Opened {
+    /// Runs a text of two tokens.
+    fn first_run(&mut self, spec: &OnnxSpec) -> Result<(), String> {
+        let (texts, tokens) = (spec.fixed_texts.unwrap_or(1), spec.fixed_tokens.unwrap_or(2));
+        let (ones, small) = (vec![1_i64; texts * tokens], vec![1_i32; texts * tokens]);
+        let zeros = (vec![0_i64; texts * tokens], vec![0_i32; texts * tokens]);
+        let numbers = |input: &OnnxInput| match input.meaning {
+            InputMeaning::Ids | InputMeaning::Mask => (&ones[..], &small[..]),
+            InputMeaning::Types | InputMeaning::Positions => (&zeros.0[..], &zeros.1[..]),
+        };
+        let inputs = spec.inputs.iter().map(|input| {
+            let (wide, narrow) = numbers(input);
+            Ok((input.name.as_str(), tensor(input.is_wide, [texts, tokens], wide, narrow)?))
+        });
+        let inputs = inputs.collect::<ort::Result<Vec<_>>>().map_err(|error| error.message().to_owned())?;
+        self.session.run_with_options(inputs, &self.options).map(drop).map_err(|error| error.message().to_owned())
+    }
+}
+
+/// A view of numbers as an input, in the width that the graph wants.
+pub(super) fn tensor<'a>(
+    is_wide: bool,
+    shape: [usize; 2],
+    wide: &'a [i64],
+    narrow: &'a [i32],
+) -> ort::Result<SessionInputValue<'a>> {
+    Ok(match is_wide {
+        true => TensorRef::from_array_view((shape, wide))?.into(),
+        false => TensorRef::from_array_view((shape, narrow))?.into(),
+    })
+}
+
+fn builder(
+    library: &Library,
+    device: &OnnxDevice,
+    provider: OnnxProvider,
+    is_strict: bool,
+    profile: Option<&Path>,
+) -> ort::Result<SessionBuilder> {
+    let level = match device.graph_optimization() {
+        super::GraphOptimization::Off => GraphOptimizationLevel::Disable,
+        super::GraphOptimization::Basic => GraphOptimizationLevel::Level1,
+        super::GraphOptimization::Extended => GraphOptimizationLevel::Level2,
+        super::GraphOptimization::All => GraphOptimizationLevel::All,
+    };
+    let mut builder = Session::builder(&library.environment)?
+        .with_optimization_level(level)?
+        .with_intra_threads(device.threads())?
+        .with_parallel_execution(device.is_parallel())?
+        // Lengths differ from run to run: a plan of memory for each would be kept for ever.
+        .with_memory_pattern(false)?
+        // Between runs the cores belong to those who read texts.
+        .with_config_entry("session.force_spinning_stop", "1")?;
+    if device.pretends(provider) {
+        builder = builder.with_execution_providers([cpu()])?;
+    } else {
+        builder = builder.with_execution_providers(dispatches(device, provider))?;
+    }
+    if is_strict {
+        builder = builder.with_disable_cpu_fallback()?;
+    }
+    if let Some(profile) = profile {
+        builder = builder.with_profiling(profile)?;
+    }
+    Ok(builder)
+}
+
+/// The CPU without an arena, which would keep what the largest batch took.
+fn cpu() -> ExecutionProviderDispatch {
+    ep::CPU::default().with_arena_allocator(false).build()
+}
+
+fn dispatches(device: &OnnxDevice, provider: OnnxProvider) -> Vec<ExecutionProviderDispatch> {
+    let id = i32::try_from(device.device_id()).unwrap_or(0);
+    let cuda = || {
+        let cuda =
+            ep::CUDA::default().with_device_id(id).with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested);
+        match device.memory_limit().and_then(|limit| usize::try_from(limit).ok()) {
+            Some(limit) => cuda.with_memory_limit(limit),
+            None => cuda,
+        }
+    };
+    let all = match provider {
+        OnnxProvider::Cpu => return vec![cpu()],
+        OnnxProvider::Cuda => vec![cuda().build()],
+        OnnxProvider::TensorRt => {
+            let mut tensorrt = ep::TensorRT::default().with_device_id(id).with_fp16(device.has_fp16());
+            if let Some(cache) = device.cache().and_then(Path::to_str) {
+                tensorrt = tensorrt.with_engine_cache(true).with_engine_cache_path(cache);
+                tensorrt = tensorrt.with_timing_cache(true).with_timing_cache_path(cache);
+            }
+            // What TensorRT does not know stays on the GPU.
+            vec![tensorrt.build(), cuda().build()]
+        }
+        OnnxProvider::DirectMl => vec![ep::DirectML::default().with_device_id(id).build()],
+        OnnxProvider::CoreMl => vec![ep::CoreML::default().build()],
+        OnnxProvider::OpenVino => vec![ep::OpenVINO::default().with_num_threads(device.threads()).build()],
+    };
+    all.into_iter().map(ExecutionProviderDispatch::error_on_failure).collect()
+}

@@ -51,10 +51,10 @@ class AsyncServed(Served, unittest.IsolatedAsyncioTestCase):
 
 
 class Server:
-    def __init__(self, environment=(), settings=""):
+    def __init__(self, environment=(), settings="", models=tuple(FIXTURES / name for name in (EMBEDDER, RANKER, CLASSIFIER))):
         self.home = tempfile.TemporaryDirectory()
         Path(self.home.name, "magray.toml").write_text(settings)
-        models = [word for name in (EMBEDDER, RANKER, CLASSIFIER) for word in ("--model", str(FIXTURES / name))]
+        models = [word for model in models for word in ("--model", str(model))]
         self.process = subprocess.Popen(
             [BINARY, "--config", "magray.toml", "serve", "--port", "0", *COMPUTING, *models],
             cwd=self.home.name,

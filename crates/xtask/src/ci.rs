@@ -1,7 +1,7 @@
 //! Runs everything a change must pass, one step after the other, and stops at the first that fails.
 //! Never changes a file of the tree; the default model goes into the user's normal store.
 
-use crate::step::{Lack, Outcome, cargo_program, passes, python, runs, target_folder};
+use crate::step::{Lack, Outcome, cargo_program, fetch, passes, python, runs, target_folder};
 use crate::tally::{Machine, SKIPPED_FILE, Tally, Told};
 use crate::{fuzzing, kernels, supply, tidy};
 use std::path::{Path, PathBuf};
@@ -14,11 +14,14 @@ const DEFAULT_MODEL: &str = "all-MiniLM-L6-v2";
 /// How long each target is fuzzed: enough to find what a change has broken, and no more.
 const FUZZ_SECONDS: u32 = 12;
 
+/// As the clients' tests have it.
+const ONNX_RUNTIME: &str = "onnxruntime==1.31.1";
+
 type Step = (&'static str, fn(&Path, &mut Tally) -> Outcome);
 
 // Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
 // clippy, once built for the tests.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("tools", |_, _| check_tools()),
     ("formatting", |root, _| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
     ("tidy", |root, _| check_tidy(root)),
@@ -30,6 +33,7 @@ const STEPS: [Step; 11] = [
     }),
     ("kernels", |root, _| kernels::check(root, kernels::Forms::Covering)),
     ("default model", |root, _| pull_default_model(root)),
+    ("ONNX Runtime", |root, _| fetch_onnx_runtime(root)),
     ("tests", run_tests),
     ("fuzzing", |root, _| fuzzing::check(root, FUZZ_SECONDS)),
     ("clients", test_clients),
@@ -121,6 +125,20 @@ fn pull_default_model(root: &Path) -> Outcome {
     )
 }
 
+/// The library that tests run real sessions of: about 24 MB, once.
+fn fetch_onnx_runtime(root: &Path) -> Outcome {
+    let packages = target_folder(root).join("onnxruntime");
+    if packages.exists() { Outcome::Done } else { fetch(ONNX_RUNTIME, &packages) }
+}
+
+/// Where it was fetched to.
+fn onnx_runtime(target: &Path) -> Option<PathBuf> {
+    let files = std::fs::read_dir(target.join("onnxruntime/onnxruntime/capi")).ok()?;
+    let mut files = files.filter_map(|file| Some(file.ok()?.path()));
+    let is_library = |path: &PathBuf| path.file_name()?.to_str()?.starts_with("libonnxruntime.so").then_some(());
+    files.find(|path| is_library(path).is_some())
+}
+
 fn run_tests(root: &Path, tally: &mut Tally) -> Outcome {
     let target = target_folder(root);
     let reports = target.join("skipped-tests");
@@ -131,6 +149,9 @@ fn run_tests(root: &Path, tally: &mut Tally) -> Outcome {
     let mut tests = Command::new(cargo_program());
     tests.current_dir(root).args(["test", "--workspace", "--locked", "--no-fail-fast"]);
     tests.env("MAGRAY_REQUIRE_MODEL", "1").env(SKIPPED_FILE, &reports);
+    if let Some(library) = onnx_runtime(&target) {
+        tests.env("ORT_DYLIB_PATH", library);
+    }
     let done = tally.count(&mut tests, Told::Stdout);
     let machine = Machine::look(&target);
     let told = std::fs::read_to_string(&reports).map_err(|error| format!("{}: {error}", reports.display()));

@@ -1,7 +1,7 @@
 //! Compiles the CUDA kernels for every architecture they are made for, by NVIDIA's runtime compiler and without a GPU.
 //! Installs nothing outside the build folder: where no compiler is found, pip fetches a pinned one into it.
 
-use crate::step::{self, Lack, Outcome};
+use crate::step::{self, Outcome};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
@@ -63,7 +63,7 @@ fn compile(root: &Path, compiler: Compiler, build: &[&str], arguments: &[OsStrin
         Some(NO_COMPILER) => {}
         code => return outcome(code),
     }
-    match fetch(compiler.package, &packages) {
+    match step::fetch(compiler.package, &packages) {
         Outcome::Done => outcome(run()),
         other => other,
     }
@@ -84,27 +84,4 @@ fn run(root: &Path, target: &Path, packages: &Path, build: &[&str], arguments: &
     command.arg("--python").arg(packages).arg("--keep").arg(target.join("cubins")).args(arguments);
     println!("   {command:?}");
     command.status().ok()?.code()
-}
-
-/// Fetches the compiler by the user's own pip: about 90 MB, once.
-fn fetch(package: &str, packages: &Path) -> Outcome {
-    let Some(python) = step::python().filter(|python| step::runs(python, &["-m", "pip", "--version"])) else {
-        return Outcome::LeftOut(Lack::Tool("no NVRTC, and no python3 with pip to fetch it"));
-    };
-    // Under another name until it is whole.
-    let unfinished = packages.with_extension("part");
-    let gone = |folder: &Path| !folder.exists() || std::fs::remove_dir_all(folder).is_ok();
-    if !gone(&unfinished) || !gone(packages) {
-        return Outcome::Failed(format!("remove '{}' and '{}'", unfinished.display(), packages.display()));
-    }
-    let mut pip = Command::new(python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-    pip.args(["--only-binary", ":all:", "--target"]).arg(&unfinished).arg(package);
-    match step::passes(&mut pip, "the kernel compiler could not be fetched: the network is needed once") {
-        Outcome::Done => match std::fs::rename(&unfinished, packages) {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::Failed(format!("'{}' cannot be made: {error}", packages.display())),
-        },
-        other => other,
-    }
 }

@@ -71,3 +71,26 @@ pub(crate) fn cargo_program() -> std::ffi::OsString {
 pub(crate) fn target_folder(root: &Path) -> PathBuf {
     root.join(std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }
+
+/// Fetches a Python package by the user's own pip, without what it asks for, into this folder.
+pub(crate) fn fetch(package: &str, packages: &Path) -> Outcome {
+    let Some(python) = python().filter(|python| runs(python, &["-m", "pip", "--version"])) else {
+        return Outcome::LeftOut(Lack::Tool("it is not installed, and there is no python3 with pip to fetch it"));
+    };
+    // Under another name until it is whole.
+    let unfinished = packages.with_extension("part");
+    let gone = |folder: &Path| !folder.exists() || std::fs::remove_dir_all(folder).is_ok();
+    if !gone(&unfinished) || !gone(packages) {
+        return Outcome::Failed(format!("remove '{}' and '{}'", unfinished.display(), packages.display()));
+    }
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    pip.args(["--only-binary", ":all:", "--target"]).arg(&unfinished).arg(package);
+    match passes(&mut pip, "it could not be fetched: the network is needed once") {
+        Outcome::Done => match std::fs::rename(&unfinished, packages) {
+            Ok(()) => Outcome::Done,
+            Err(error) => Outcome::Failed(format!("'{}' cannot be made: {error}", packages.display())),
+        },
+        other => other,
+    }
+}

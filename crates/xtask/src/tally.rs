@@ -133,6 +133,7 @@ pub(crate) struct Machine {
     cpu_flags: BTreeSet<String>,
     has_gpu: bool,
     nvrtc: PathBuf,
+    onnx_runtime: PathBuf,
     has_landlock: bool,
     /// The most files that a process may open; none if there is no limit.
     open_files_max: Option<u64>,
@@ -148,6 +149,7 @@ impl Machine {
             cpu_flags: cpu_flags.unwrap_or_default(),
             has_gpu: Path::new("/dev/nvidia0").exists(),
             nvrtc: target.join("nvrtc"),
+            onnx_runtime: target.join("onnxruntime"),
             has_landlock: std::fs::read_to_string("/sys/kernel/security/lsm")
                 .is_ok_and(|modules| modules.trim().split(',').any(|module| module == "landlock")),
             open_files_max: open_files_max(),
@@ -162,6 +164,7 @@ impl Machine {
             "gpu" => self.has_gpu,
             "no-gpu" => !self.has_gpu,
             "nvrtc" => self.nvrtc.exists(),
+            "onnxruntime" => self.onnx_runtime.exists(),
             "landlock" => self.has_landlock,
             "pip" => self.has_pip,
             "avx2" => has_flags(&["avx2", "fma"]),
@@ -245,6 +248,7 @@ mod tests {
             cpu_flags: flags,
             has_gpu: false,
             nvrtc: PathBuf::from("/none/such"),
+            onnx_runtime: PathBuf::from("/none/such"),
             has_landlock: true,
             open_files_max: Some(4_096),
             has_pip: false,

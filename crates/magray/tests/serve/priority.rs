@@ -10,7 +10,7 @@ use crate::{
 const HEADER: &str = "x-magray-priority";
 
 /// Every route that computes, with a body for it.
-fn computing() -> [(&'static str, Value); 12] {
+fn computing() -> [(&'static str, Value); 13] {
     let texts = json!(["river", "hill"]);
     let ranking = json!({"query": "river", "documents": texts, "model": "bert"});
     [
@@ -22,6 +22,7 @@ fn computing() -> [(&'static str, Value); 12] {
         ("/rerank", json!({"query": "river", "texts": texts})),
         ("/predict", json!({"inputs": "river", "model": "bert-classify"})),
         ("/similarity", json!({"inputs": {"source_sentence": "river", "sentences": texts}})),
+        ("/v1/embed", json!({"texts": texts, "model": "bert"})),
         ("/v2/embed", json!({"texts": texts, "model": "bert"})),
         ("/v2/rerank", ranking),
         ("/api/embed", json!({"input": texts, "model": "bert"})),

@@ -30,7 +30,7 @@ class LangChain(Served):
         self.assert_near(client.embed_documents(TEXTS), embedded(TEXTS))
 
     def test_ids_that_the_model_does_not_have_are_refused(self):
-        with self.assertRaises(openai.UnprocessableEntityError):
+        with self.assertRaises(openai.BadRequestError):
             self.client().embed_documents(["Heaven knows what"])
 
 

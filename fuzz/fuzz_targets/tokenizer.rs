@@ -3,15 +3,24 @@
 
 #[path = "../../crates/magray-engine/src/bounded_file.rs"]
 mod bounded_file;
+#[path = "../../crates/magray-engine/src/onnx_graph.rs"]
+mod onnx_graph;
 #[path = "../../crates/magray-engine/src/pause.rs"]
 #[expect(dead_code, reason = "nothing passes a fuzzed text")]
 mod pause;
 #[path = "../../crates/magray-engine/src/spec/mod.rs"]
-#[expect(dead_code, reason = "tokenizers need little of what a model says of itself")]
+#[expect(dead_code, unused_imports, reason = "tokenizers need little of what a model says of itself")]
 mod spec;
 #[path = "../../crates/magray-engine/src/tokenize/mod.rs"]
 #[expect(dead_code, unused_imports, reason = "many texts at once are not fuzzed")]
 mod tokenize;
+
+/// Files of graphs, read whole: no fuzzed folder has one.
+mod graph_file {
+    pub(crate) fn open(file: &std::path::Path) -> Result<crate::onnx_graph::Graph, crate::onnx_graph::GraphError> {
+        crate::onnx_graph::Graph::read(&std::fs::read(file)?)
+    }
+}
 
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;

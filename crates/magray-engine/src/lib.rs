@@ -14,6 +14,7 @@ pub mod engine;
 mod executor_device;
 pub mod executors;
 pub mod gpu;
+mod graph_file;
 pub mod health;
 mod model;
 mod onnx_graph;

@@ -1,10 +1,8 @@
 //! Reads what an ONNX file says of its graph: inputs, outputs, files beside it, and how its numbers are quantised.
 //! Computes nothing, copies no weights, and reads no file but this one.
 
-use magray_device::MappedFile;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::Path;
 
 /// What is known of a graph without running it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,15 +73,7 @@ const PORTS_MAX: usize = 1024;
 const ITEMS_MAX: usize = 1 << 20;
 
 impl Graph {
-    /// Reads the file at this path.
-    pub(crate) fn open(file: &Path) -> Result<Self, GraphError> {
-        // An empty file cannot be mapped.
-        if std::fs::metadata(file)?.len() == 0 {
-            return Err(GraphError::Corrupt("it is empty"));
-        }
-        Self::read(&MappedFile::open(file)?)
-    }
-
+    /// Reads the bytes of a file.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, GraphError> {
         let mut reading = Reading::default();
         let mut has_graph = false;

@@ -4,6 +4,7 @@
 use super::settings::Settings;
 use super::{Architecture, ClassifyHead, ClassifySpec, EmbedSpec, ModelSpec, SpecError, Task, config, sentence};
 use crate::bounded_file::{self, TOKENIZER_BYTES_MAX};
+use crate::graph_file;
 use crate::onnx_graph::{Element, Graph, Port};
 use magray_core::{Activation, EncoderShape, Pooling, Precision, PrecisionChoice};
 use serde::Deserialize;
@@ -131,7 +132,7 @@ impl ModelSpec {
     pub fn read_onnx(dir: &Path, file: &Path) -> Result<Self, SpecError> {
         let about = About { file };
         let graph =
-            Graph::open(file).map_err(|error| about.unsupported(error.to_string(), "export or pull it again"))?;
+            graph_file::open(file).map_err(|error| about.unsupported(error.to_string(), "export or pull it again"))?;
         let bytes = about.bytes_with(&graph.external)?;
         let settings = Settings::read(&dir.join("config.json"))?;
         let modules = sentence::read_modules(dir)?;

@@ -119,6 +119,7 @@ impl Session {
         let known = status.devices.into_iter().find(|known| known.name.to_string() == *device);
         match known.and_then(|known| known.hardware) {
             Some(name) => format!("{device} ({name}, {precision})"),
+            None if device.starts_with("onnx") => format!("{device} (ONNX Runtime, {precision})"),
             None => format!("{device} ({}, {precision}, threads: {})", status.cpu.path, status.cpu.threads),
         }
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use magray_engine::{
-    EncoderOptions, LoadError, Reason, SingleDevice, Verdict,
+    DeviceName, EncoderOptions, LoadError, Reason, SingleDevice, Verdict,
     engine::{ModelSource, Outlook, Work},
     synthetic::{self, Lengths, Vocabulary},
 };
@@ -186,6 +186,7 @@ impl PlainModel {
         let (device, precision) = (self.model.device(), self.model.precision());
         match self.model.gpu() {
             Some(gpu) => format!("{device} ({}, {precision})", gpu.name),
+            None if matches!(device, DeviceName::Onnx(_)) => format!("{device} (ONNX Runtime, {precision})"),
             None => format!("{device} ({}, {precision}, threads: {})", self.model.cpu_path(), self.model.threads()),
         }
     }

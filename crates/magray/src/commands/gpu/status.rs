@@ -192,7 +192,8 @@ fn engine_text(engine: &EngineReport) -> String {
             text.push_str(&format!("\n{}: {error}\n", device.name));
         }
     }
-    if !engine.has_gpu() {
+    // ONNX Runtime may compute on a GPU that magray itself does not use.
+    if !engine.has_gpu() && engine.devices.iter().all(|device| !device.name.starts_with("onnx")) {
         text.push_str("\nthere is no GPU: models are kept in the memory of the host\n");
     }
     text

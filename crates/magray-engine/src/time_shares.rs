@@ -26,7 +26,7 @@ impl TimeShares {
         Self { divided: Instant::now(), under_way: Vec::new(), next: 0, batch_tokens }
     }
 
-    /// A batch of so many tokens is begun. Returns its key.
+    /// A batch is begun. Returns its key.
     pub(crate) fn begin(&mut self, tokens: u64, now: Instant) -> u64 {
         self.divide(now);
         let key = self.next;

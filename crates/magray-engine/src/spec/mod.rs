@@ -179,6 +179,12 @@ pub struct EmbedSpec {
 }
 
 impl EmbedSpec {
+    /// What is taken for granted where the folder does not tell.
+    fn assumed() -> Self {
+        let pooling = vec![Pooling::Mean];
+        Self { pooling, dense: Vec::new(), normalize: true, include_prompt: true, assumed: true }
+    }
+
     /// The length of the vectors that come out, for an encoder of this width.
     pub fn dimensions(&self, hidden: usize) -> usize {
         self.dense.last().map_or(hidden * self.pooling.len(), |dense| dense.out_features)
@@ -240,13 +246,7 @@ impl ModelSpec {
         } else {
             Task::Embed(match &modules {
                 Some(modules) => sentence::read_embedding(dir, modules, encoder.shape.hidden)?,
-                None => EmbedSpec {
-                    pooling: vec![Pooling::Mean],
-                    dense: Vec::new(),
-                    normalize: true,
-                    include_prompt: true,
-                    assumed: true,
-                },
+                None => EmbedSpec::assumed(),
             })
         };
         let first = encoder.architecture.first_position(encoder.pad_id);

@@ -163,13 +163,7 @@ impl ModelSpec {
                     }
                     embed
                 }
-                None => EmbedSpec {
-                    pooling: vec![Pooling::Mean],
-                    dense: Vec::new(),
-                    normalize: true,
-                    include_prompt: true,
-                    assumed: true,
-                },
+                None => EmbedSpec::assumed(),
             }),
         };
         let size = |field: &str| settings.as_ref().map_or(Ok(None), |settings| settings.size(field, usize::MAX));

@@ -71,7 +71,7 @@ impl FaultPlan {
         Self { entries: self.entries.iter().filter(is_meant).map(named).collect(), seed }
     }
 
-    /// Refuses poison that no text can hold, where the largest vocabulary of the models has so many tokens.
+    /// Refuses poison that no text can hold: ids beyond the largest vocabulary of the models, which is given in tokens.
     pub fn check_vocabulary(&self, tokens: usize) -> Result<(), FaultPlanError> {
         let is_outside = |entry: &&Entry| matches!(entry.trigger, Trigger::Id(id) if id as usize >= tokens);
         match self.entries.iter().find(is_outside) {

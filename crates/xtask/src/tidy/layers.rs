@@ -1,10 +1,10 @@
-//! Checks that crates lean on lower crates only: magray, engine, device, core. Reads manifests line by line, no full TOML.
+//! Checks that crates lean on lower crates only: magray, engine, index, device, core. Reads manifests line by line, no full TOML.
 
 use super::Finding;
 use super::tree::SourceFile;
 
 /// The crates from the lowest to the highest. One may depend on those before it.
-const LAYERS: [&str; 4] = ["magray-core", "magray-device", "magray-engine", "magray"];
+const LAYERS: [&str; 5] = ["magray-core", "magray-device", "magray-index", "magray-engine", "magray"];
 
 /// Chores: leans on none of the layers, and none leans on it.
 const APART: &str = "xtask";
@@ -24,7 +24,7 @@ pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
         return Vec::new();
     };
     let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
-    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1), (BENCH, 3)].into_iter().find(|(name, _)| *name == owner);
+    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1), (BENCH, 4)].into_iter().find(|(name, _)| *name == owner);
     let Some(own_rank) = rank(owner).or(apart.map(|(_, rank)| rank)) else {
         return vec![Finding::new(file, 0, "layers", format!("'{owner}' has no layer: give it one in LAYERS"))];
     };

@@ -1,0 +1,10 @@
+//! Remembers: collections of points (ids, payloads, vectors) in a transactional store, filters and ranking.
+//! Never has HTTP, printing or unsafe code; every index is derived from the store and can be built again.
+
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod types;
+
+pub use error::{Error, Result};
+pub use types::*;

@@ -8,6 +8,7 @@ mod mapped;
 mod number_format;
 mod numbers;
 mod ops;
+pub mod scan;
 mod shared_memory;
 mod table;
 

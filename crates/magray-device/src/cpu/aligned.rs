@@ -18,6 +18,10 @@ unsafe impl Plain for f32 {}
 // SAFETY: as above; a bf16 is two bytes, any of which are valid.
 unsafe impl Plain for half::bf16 {}
 // SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for u16 {}
+// SAFETY: as above.
 unsafe impl Plain for u8 {}
 // SAFETY: as above.
 unsafe impl Plain for i8 {}

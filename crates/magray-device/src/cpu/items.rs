@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The items of a team's threads, filled for each piece of work.
-pub(super) struct Shares(Box<[Share]>);
+pub(crate) struct Shares(Box<[Share]>);
 
 /// A thread's items that are not taken yet: the first and the end, 32 bits each. On a cache line of its own, since it is
 /// changed often.
@@ -16,7 +16,7 @@ pub(super) struct Shares(Box<[Share]>);
 struct Share(AtomicU64);
 
 /// The iterator of one thread over items.
-pub(super) struct Items<'a> {
+pub(crate) struct Items<'a> {
     shares: &'a Shares,
     rank: usize,
     taken: usize,
@@ -62,12 +62,12 @@ impl Share {
 }
 
 impl Shares {
-    pub(super) fn new(threads: usize) -> Self {
+    pub(crate) fn new(threads: usize) -> Self {
         Self((0..threads).map(|_| Share(0.into())).collect())
     }
 
     /// Divides items between all threads. None may be at work.
-    pub(super) fn fill(&self, items: usize) {
+    pub(crate) fn fill(&self, items: usize) {
         assert!(u32::try_from(items).is_ok(), "fewer items than 32 bits count");
         for (rank, own) in self.0.iter().enumerate() {
             let Range { start, end } = share(items, self.0.len(), rank);
@@ -75,7 +75,7 @@ impl Shares {
         }
     }
 
-    pub(super) fn of(&self, rank: usize) -> Items<'_> {
+    pub(crate) fn of(&self, rank: usize) -> Items<'_> {
         Items { shares: self, rank, taken: 0 }
     }
 }

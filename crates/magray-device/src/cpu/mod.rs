@@ -22,8 +22,10 @@ mod softmax;
 mod widened;
 
 pub use acts::Acts;
+pub(crate) use aligned::{Aligned, Plain};
 pub use detect::{PathUnavailable, available_paths};
 pub use gemm::Linear;
+pub(crate) use items::Shares;
 pub use ops::CpuOps;
 pub use pool::ThreadPool;
 pub use sched_slice::{register_latency_thread, request_short_slices};

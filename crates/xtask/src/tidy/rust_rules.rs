@@ -7,9 +7,10 @@ use super::text_rules::has_word;
 use super::tree::{Kind, SourceFile};
 
 /// Where unsafe code may stand: a folder ends with `/`.
-const UNSAFE_PLACES: [&str; 4] = [
+const UNSAFE_PLACES: [&str; 5] = [
     "crates/magray-device/src/cpu/",
     "crates/magray-device/src/cuda/",
+    "crates/magray-device/src/scan/kernels/",
     "/mapped.rs",
     "crates/magray-device/src/shared_memory.rs",
 ];

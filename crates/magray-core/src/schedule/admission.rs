@@ -6,10 +6,10 @@ use super::cost::as_f64;
 use super::device::Device;
 use super::device_set::DeviceSet;
 use super::jobs::total;
-use super::largest_refused::LargestRefused;
 use super::outlook::Outlook;
+use super::promises::{Asking, Promised, Promises};
 use super::sabotage::sabotaged;
-use super::{Allowed, CallerId, Fallback, Moment, Priority, Refused, Request, Sequence, Sketch};
+use super::{Allowed, Fallback, Moment, Priority, Refused, Request, Sequence, Sketch};
 use crate::moment::from_micros;
 use std::time::Duration;
 
@@ -31,19 +31,18 @@ const LOW_PART: u64 = 2;
 /// What is to be taken.
 #[derive(Clone, Copy, Debug)]
 struct Newcomer {
-    caller: CallerId,
-    tokens: u64,
+    asking: Asking,
     may: DeviceSet,
     /// Others that were told to come and are not here yet, and their tokens.
     coming: (u64, u64),
     priority: Priority,
 }
 
-/// Whether requests are taken, and which was refused lately.
+/// Whether requests are taken, and what those were told that were not.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Admission {
     is_draining: bool,
-    largest_refused: LargestRefused,
+    promises: Promises,
 }
 
 impl Admission {
@@ -61,9 +60,12 @@ impl Admission {
         let tokens = request.tokens.min(of.cx.options.limits.tokens_max);
         let may = devices_for(of, request.allowed);
         let coming = (request.coming, request.coming_tokens);
-        let (caller, priority) = (request.caller, request.priority);
-        self.check_room(of, Newcomer { caller, tokens, may, coming, priority }, now)?;
-        Ok(time_for(of, may, of.requests.jobs().left().all).unwrap_or_default())
+        let asking = Asking { caller: request.caller, tokens, mark: Some(request.mark) };
+        self.check_room(of, Newcomer { asking, may, coming, priority: request.priority }, now)?;
+        if request.is_here {
+            self.promises.note_back(asking);
+        }
+        Ok(time_for(of, may, as_f64(of.requests.jobs().left().all)).unwrap_or_default())
     }
 
     /// Tokens that are taken whatever their priority, and whichever devices may compute them: far from every bound, and
@@ -71,10 +73,7 @@ impl Admission {
     pub(super) fn free_tokens(&self, of: Outlook<'_>) -> u64 {
         let limits = of.cx.options.limits;
         let jobs = of.requests.jobs();
-        if self.is_draining
-            || self.largest_refused.is_known(of.cx.now)
-            || jobs.len() >= limits.requests_max / FREE_PART as usize
-        {
+        if self.is_draining || !self.promises.is_empty() || jobs.len() >= limits.requests_max / FREE_PART as usize {
             return 0;
         }
         let slowest = limits.wait_max.and_then(|wait| of.devices.iter().map(|device| device.tokens_within(wait)).min());
@@ -103,52 +102,70 @@ impl Admission {
         if !of.is_reachable(may, model) {
             return Err(Refused::NoDevice(of.reason_of(may, model)));
         }
-        let (caller, priority) = (request.caller, request.priority);
-        self.check_room(of, Newcomer { caller, tokens, may, coming: (0, 0), priority }, of.cx.now)?;
-        self.largest_refused.note_taken(tokens);
+        let asking = Asking { caller: request.caller, tokens, mark: None };
+        self.check_room(of, Newcomer { asking, may, coming: (0, 0), priority: request.priority }, of.cx.now)?;
+        self.promises.note_taken(asking);
         Ok(may)
     }
 
-    /// Refuses what the bounds do not allow, and remembers it.
+    /// Refuses what the bounds do not allow, and promises it room.
     fn check_room(&mut self, of: Outlook<'_>, newcomer: Newcomer, now: Moment) -> Result<(), Refused> {
-        let excess = self.excess(of, newcomer, now);
-        if excess == 0 || sabotaged!(of.cx, IgnoreLimits) {
+        self.promises.forget_late(now);
+        let promised = match newcomer.priority {
+            Priority::High => Promised::default(),
+            Priority::Normal | Priority::Low => self.promises.before(newcomer.asking),
+        };
+        // Half of the room is kept at most: more would hold up all others for some, and let devices run dry.
+        if excess(of, newcomer, |room| promised.tokens.min(room / 2)).most() == 0 || sabotaged!(of.cx, IgnoreLimits) {
             return Ok(());
         }
-        if newcomer.priority > Priority::Low {
-            self.largest_refused.note_refused(newcomer.tokens, now);
-        }
-        Err(Refused::Full { retry_after: retry_after(of, newcomer.may, excess) })
+        let wait = retry_after(of, newcomer, promised);
+        let retry_after = match newcomer.priority {
+            Priority::Low => wait,
+            Priority::Normal | Priority::High => self.promises.make(newcomer.asking, wait, now),
+        };
+        Err(Refused::Full { retry_after: retry_after.max(RETRY_LEAST) })
     }
+}
 
-    /// Tokens that must be computed before there is room for it.
-    fn excess(&self, of: Outlook<'_>, newcomer: Newcomer, now: Moment) -> u64 {
-        let Newcomer { caller, tokens, may, coming, priority } = newcomer;
-        let limits = of.cx.options.limits;
-        let part = if priority == Priority::Low { LOW_PART } else { 1 };
-        let kept = |room: u64| match priority {
-            Priority::High => 0,
-            Priority::Normal | Priority::Low => self.largest_refused.kept_from(tokens, room, now),
-        };
-        let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
-        let requests_max = room_for(limits.requests_max as u64, own.requests as u64, 1).div_ceil(part);
-        let requests = (jobs.len() as u64 + 1).saturating_sub(requests_max);
-        // Some of the requests must end first, each of the mean size.
-        let by_requests = requests.saturating_mul((jobs.tokens() / (jobs.len() as u64).max(1)).max(1));
-        let others = jobs.tokens().saturating_add(coming.1);
-        let tokens_max = room_for(limits.tokens_max, own.tokens, tokens);
-        let held = others.saturating_add(tokens).saturating_add(kept(limits.tokens_max));
-        let by_tokens = held.saturating_sub(tokens_max).max(others.saturating_sub(limits.tokens_max / part));
-        let ahead = ahead(of, newcomer);
-        let by_time = match limits.wait_max.filter(|_| ahead > 0 && !may.is_empty() && !sabotaged!(of.cx, IgnoreWait)) {
-            Some(wait_max) => {
-                let most = tokens_within(of, wait_max, may) / part;
-                (ahead.saturating_add(kept(most)) + 1).saturating_sub(most)
-            }
-            None => 0,
-        };
-        by_requests.max(by_tokens).max(by_time)
+/// Tokens by which a request is beyond each bound.
+#[derive(Clone, Copy, Debug)]
+struct Excess {
+    /// These must be computed before there is room.
+    by_size: u64,
+    /// By these there is too much ahead of it.
+    by_time: u64,
+}
+
+impl Excess {
+    fn most(self) -> u64 {
+        self.by_size.max(self.by_time)
     }
+}
+
+/// By how much a request is beyond the bounds, where `kept` of a room is kept from it.
+fn excess(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u64) -> Excess {
+    let Newcomer { asking: Asking { caller, tokens, .. }, may, coming, priority } = newcomer;
+    let limits = of.cx.options.limits;
+    let part = if priority == Priority::Low { LOW_PART } else { 1 };
+    let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
+    let requests_max = room_for(limits.requests_max as u64, own.requests as u64, 1).div_ceil(part);
+    let requests = (jobs.len() as u64 + 1).saturating_sub(requests_max);
+    // Some of the requests must end first, each of the mean size.
+    let by_requests = requests.saturating_mul((jobs.tokens() / (jobs.len() as u64).max(1)).max(1));
+    let others = jobs.tokens().saturating_add(coming.1);
+    let tokens_max = room_for(limits.tokens_max, own.tokens, tokens);
+    let held = others.saturating_add(tokens).saturating_add(kept(limits.tokens_max));
+    let by_tokens = held.saturating_sub(tokens_max).max(others.saturating_sub(limits.tokens_max / part));
+    let (ahead, _) = ahead(of, newcomer);
+    let by_time = match limits.wait_max.filter(|_| ahead > 0 && !may.is_empty() && !sabotaged!(of.cx, IgnoreWait)) {
+        Some(wait_max) => {
+            let most = tokens_within(of, wait_max, may) / part;
+            (ahead.saturating_add(kept(most)) + 1).saturating_sub(most)
+        }
+        None => 0,
+    };
+    Excess { by_size: by_requests.max(by_tokens), by_time }
 }
 
 /// The part of a bound for a caller that holds `own` of it and wants `more`: all of it where that is little.
@@ -157,10 +174,11 @@ fn room_for(most: u64, own: u64, more: u64) -> u64 {
     if is_large { most - most / SPARED_PART } else { most }
 }
 
-/// Tokens that are computed before the last of a request, beside its own. Its caller's other requests have a part of that
-/// caller's time each, and other callers a part of all: none gets more than it needs, or than the request itself gets.
-fn ahead(of: Outlook<'_>, newcomer: Newcomer) -> u64 {
-    let Newcomer { caller, tokens, may, coming, priority } = newcomer;
+/// Tokens that are computed before the last of a request, beside its own; and those of them all that wait. Its caller's other
+/// requests have a part of that caller's time each, and other callers a part of all: none gets more than it needs, or than the
+/// request itself gets.
+fn ahead(of: Outlook<'_>, newcomer: Newcomer) -> (u64, u64) {
+    let Newcomer { asking: Asking { caller, tokens, .. }, may, coming, priority } = newcomer;
     let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
     let (left, coming) = match priority {
         // It overtakes all others.
@@ -172,7 +190,8 @@ fn ahead(of: Outlook<'_>, newcomer: Newcomer) -> u64 {
     let own_ahead = own_left.min((own.requests as u64).saturating_mul(tokens));
     let others = (left - own_left).saturating_add(coming.1);
     let callers = (jobs.callers() - usize::from(own.requests > 0)) as u64 + coming.0;
-    own_ahead.saturating_add(others.min(callers.saturating_mul(own_ahead.saturating_add(tokens))))
+    let ahead = own_ahead.saturating_add(others.min(callers.saturating_mul(own_ahead.saturating_add(tokens))));
+    (ahead, left.saturating_add(coming.1))
 }
 
 /// Those of the devices that can keep the state of each sequence to its end.
@@ -201,14 +220,21 @@ fn devices_for(of: Outlook<'_>, allowed: Allowed) -> DeviceSet {
     of.devices.allowed(if is_misled { Allowed::Any } else { allowed })
 }
 
-/// When there should be room for a request that must wait until this many tokens are computed.
-fn retry_after(of: Outlook<'_>, may: DeviceSet, tokens: u64) -> Duration {
-    time_for(of, may, tokens).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
+/// When there should be room for a request: after those that were promised room before it.
+fn retry_after(of: Outlook<'_>, newcomer: Newcomer, promised: Promised) -> Duration {
+    let size = newcomer.asking.tokens;
+    let by_size = excess(of, newcomer, |_| promised.tokens).by_size;
+    // Of what is promised, too, as much is ahead of it as it gets itself.
+    let by_time = excess(of, newcomer, |_| promised.tokens.min(promised.requests.saturating_mul(size))).by_time;
+    let (ahead, left) = ahead(of, newcomer);
+    // Where little of what waits is ahead of it, that little becomes less as slowly as all of it.
+    let by_time = as_f64(by_time) * (as_f64(left) / as_f64(ahead.max(1))).max(1.0);
+    time_for(of, newcomer.may, as_f64(by_size).max(by_time)).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
 }
 
 /// How long these devices take for this many tokens, by the speed measured lately.
-fn time_for(of: Outlook<'_>, may: DeviceSet, tokens: u64) -> Option<Duration> {
+fn time_for(of: Outlook<'_>, may: DeviceSet, tokens: f64) -> Option<Duration> {
     let in_rotation = may.iter().map(|id| of.devices.get(id)).filter(|device| device.health().is_in_rotation());
     let tokens_per_us: f64 = in_rotation.filter_map(|device| device.tokens_per_us()).sum();
-    (tokens_per_us > 0.0).then(|| from_micros(as_f64(tokens) / tokens_per_us))
+    (tokens_per_us > 0.0).then(|| from_micros(tokens / tokens_per_us))
 }

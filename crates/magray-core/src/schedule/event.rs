@@ -226,6 +226,10 @@ pub struct Sketch {
     pub caller: CallerId,
     /// About how many tokens it has.
     pub tokens: u64,
+    /// What tells it from other requests of its caller, and is the same when it comes again.
+    pub mark: u64,
+    /// It has arrived whole, and is submitted next if it is taken.
+    pub is_here: bool,
     /// Other requests that were told to come and are not submitted yet.
     pub coming: u64,
     /// Their tokens.

@@ -20,8 +20,8 @@ use std::time::Duration;
 /// Bounds of the retry time that a refused caller is given.
 const RETRY_AFTER: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
-/// Queue room is reserved for at most this long for a refused request.
-const KEPT_FOR: Duration = Duration::from_secs(1);
+/// Queue room is kept for a refused request until the time told, a quarter of it and this.
+const KEPT_FOR: Duration = Duration::from_millis(250);
 
 /// A model that is to leave for an urgent request ends its batch first, and leaves also where that request is over by then.
 const URGENT_FOR: Duration = Duration::from_secs(60);
@@ -43,8 +43,8 @@ pub(crate) struct Ledger {
     token_bytes: Vec<u64>,
     /// By model: when a request of high priority came or ended last.
     urgent: BTreeMap<ModelId, Moment>,
-    /// Tokens of recently refused requests, and until when room may be reserved for each.
-    turned_away: Vec<(u64, Moment)>,
+    /// Until when room may be kept for requests that were refused.
+    turned_away: Moment,
     start_max: Duration,
     is_draining: bool,
     was_any_out: bool,
@@ -88,7 +88,7 @@ impl Ledger {
             lingering_room: Room::default(),
             limits: options.limits,
             urgent: BTreeMap::new(),
-            turned_away: Vec::new(),
+            turned_away: Moment::default(),
             start_max: options.recovery.start_max,
             is_draining: false,
             was_any_out: true,
@@ -207,9 +207,8 @@ impl Ledger {
         };
         let is_honest = match refused {
             Refused::Full { retry_after } => {
-                // Room may be kept for a larger one that was refused, up to half of all.
-                let is_kept = self.turned_away.iter().any(|(tokens, until)| entry.tokens < *tokens && now < *until);
-                let kept = if is_kept { self.limits.tokens_max / 2 } else { 0 };
+                // Room may be kept for others that were refused, up to half of all.
+                let kept = if now < self.turned_away { self.limits.tokens_max / 2 } else { 0 };
                 // A caller that holds much leaves a quarter to others.
                 let requests_max = self.limits.requests_max - self.limits.requests_max / 4;
                 let tokens_max = self.limits.tokens_max - self.limits.tokens_max / 4;
@@ -240,16 +239,11 @@ impl Ledger {
             let tokens = self.entries[&request].tokens;
             format!("request {} of {tokens} tokens is refused as {refused:?} beside {others:?}", request.0)
         })?;
-        self.note_refused(request, refused, now);
+        if let Refused::Full { retry_after } = refused {
+            self.turned_away = self.turned_away.max(now + retry_after + retry_after / 4 + KEPT_FOR);
+        }
         self.end(request, Fate::Refused(refused), now);
         Ok(())
-    }
-
-    fn note_refused(&mut self, request: RequestId, refused: Refused, now: Moment) {
-        if matches!(refused, Refused::Full { .. }) {
-            self.turned_away.retain(|(_, until)| now < *until);
-            self.turned_away.push((self.entries[&request].tokens, now + KEPT_FOR));
-        }
     }
 
     pub(crate) fn settle(&mut self, view: &View, weights: &Weights, now: Moment) -> Verdict {

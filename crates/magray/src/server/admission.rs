@@ -154,8 +154,10 @@ impl Admission {
         let (coming, coming_tokens) =
             (self.reserved.load(Ordering::Relaxed), self.reserved_tokens.load(Ordering::Relaxed));
         let Asker { caller, priority } = asker;
-        let (tokens, allowed) = (self.tokens_of(body_bytes), Allowed::Any);
-        self.note_backlog(engine.would_take(Sketch { caller, tokens, coming, coming_tokens, priority, allowed })?);
+        let (tokens, mark, allowed) = (self.tokens_of(body_bytes), body_bytes, Allowed::Any);
+        let is_here = false;
+        let sketch = Sketch { caller, tokens, mark, is_here, coming, coming_tokens, priority, allowed };
+        self.note_backlog(engine.would_take(sketch)?);
         Ok(())
     }
 
@@ -175,7 +177,9 @@ impl Admission {
         let coming = self.reserved.fetch_add(1, Ordering::Relaxed);
         let reservation = QueueReservation { admission: Arc::clone(self), body_bytes, tokens };
         let Asker { caller, priority } = asker;
-        self.note_backlog(engine.would_take(Sketch { caller, tokens, coming, coming_tokens, priority, allowed })?);
+        let (mark, is_here) = (body_bytes, true);
+        let sketch = Sketch { caller, tokens, mark, is_here, coming, coming_tokens, priority, allowed };
+        self.note_backlog(engine.would_take(sketch)?);
         Ok(reservation)
     }
 }

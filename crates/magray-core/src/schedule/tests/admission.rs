@@ -52,6 +52,11 @@ fn fill(bench: &mut Bench) -> (usize, Option<Start>) {
     }
 }
 
+/// Submits as many requests of one text as are taken; the batch that runs.
+fn fill_exactly(bench: &mut Bench) -> Start {
+    (0..100).fold(None, |running: Option<Start>, _| running.or(come(bench, 1).1)).unwrap()
+}
+
 /// Computes a batch at the speed of the first one; the next one.
 fn compute(bench: &mut Bench, batch: &Start) -> Option<Start> {
     let compute = Duration::from_micros(200) * u32::try_from(batch.texts()).unwrap();
@@ -90,7 +95,7 @@ fn before_a_speed_is_known_no_wait_is_predicted() {
 #[test]
 fn small_requests_starved_a_large_one() {
     let mut bench = measured();
-    let running = fill(&mut bench).1.unwrap();
+    let running = fill_exactly(&mut bench);
     assert!(!is_taken(&mut bench, 30));
     // One text is computed, and its room is kept for the large one.
     let next = compute(&mut bench, &running).unwrap();
@@ -107,12 +112,42 @@ fn small_requests_starved_a_large_one() {
 #[test]
 fn room_is_not_kept_for_ever_for_one_that_does_not_come_back() {
     let mut bench = measured();
-    let running = fill(&mut bench).1.unwrap();
+    let running = fill_exactly(&mut bench);
     assert!(!is_taken(&mut bench, 30));
     compute(&mut bench, &running);
     assert!(!is_taken(&mut bench, 1));
     bench.pass(Duration::from_secs(1));
     assert!(is_taken(&mut bench, 1));
+}
+
+#[test]
+fn those_that_come_when_told_are_taken_before_others() {
+    let mut bench = measured();
+    let mut running = fill(&mut bench).1;
+    // Each of its own size, so that none is taken for another.
+    let ask = |bench: &mut Bench, mark: u64| {
+        let (caller, tokens, priority, allowed) = (CallerId(0), 400, Priority::Normal, Allowed::Any);
+        let (is_here, coming, coming_tokens) = (true, 0, 0);
+        let sketch = Sketch { caller, tokens, mark, is_here, coming, coming_tokens, priority, allowed };
+        match bench.machine.would_take(&sketch, bench.now) {
+            Ok(_) => None,
+            Err(Refused::Full { retry_after }) => Some(bench.now + retry_after),
+            Err(other) => panic!("{other:?}"),
+        }
+    };
+    let told: Vec<_> = (0..5).map(|mark| ask(&mut bench, mark).unwrap()).collect();
+    assert!(told.is_sorted() && told[0] < told[4], "one after the other: {told:?}");
+    assert_eq!(ask(&mut bench, 0), Some(told[0]), "the same again");
+    for (mark, due) in told.iter().enumerate() {
+        while let Some(batch) = running.take_if(|_| bench.now < *due) {
+            running = compute(&mut bench, &batch);
+        }
+        bench.pass(due.since(bench.now));
+        assert_eq!(ask(&mut bench, mark as u64), None, "{mark}");
+        let (is_taken, started) = come(&mut bench, 20);
+        assert!(is_taken);
+        running = running.or(started);
+    }
 }
 
 #[test]
@@ -135,7 +170,16 @@ fn those_who_were_told_to_come_count_as_if_they_were_there() {
     let now = bench.now;
     let mut would_take = |tokens, coming_tokens| {
         let (caller, priority, allowed) = (CallerId(0), Priority::Normal, Allowed::Any);
-        let sketch = Sketch { caller, tokens, coming: coming_tokens / 20, coming_tokens, priority, allowed };
+        let sketch = Sketch {
+            caller,
+            tokens,
+            mark: tokens,
+            is_here: false,
+            coming: coming_tokens / 20,
+            coming_tokens,
+            priority,
+            allowed,
+        };
         bench.machine.would_take(&sketch, now).is_ok()
     };
     assert!(would_take(500, 1_000));
@@ -187,7 +231,16 @@ fn tokens_that_are_free_would_be_taken_of_anyone() {
     assert!(tokens > 0);
     for priority in [Priority::Low, Priority::Normal, Priority::High] {
         for allowed in [Allowed::Any, Allowed::Gpu, Allowed::Only(CPU)] {
-            let sketch = Sketch { caller: CallerId(9), tokens, coming: 0, coming_tokens: 0, priority, allowed };
+            let sketch = Sketch {
+                caller: CallerId(9),
+                tokens,
+                mark: tokens,
+                is_here: false,
+                coming: 0,
+                coming_tokens: 0,
+                priority,
+                allowed,
+            };
             assert!(bench.machine.would_take(&sketch, bench.now).is_ok());
         }
     }

@@ -18,6 +18,8 @@ const RETRY_LEAST: Duration = Duration::from_millis(10);
 const RETRY_MOST: Duration = Duration::from_secs(60);
 /// What a caller is told to wait before any speed was measured.
 const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
+/// A caller is told to wait by this much longer than predicted: one that comes a little early has to come twice.
+const RETRY_MARGIN: f64 = 1.25;
 /// A caller that holds more than one part in `LARGE_PART` of a bound leaves one part in `SPARED_PART` to others.
 const LARGE_PART: u64 = 64;
 const SPARED_PART: u64 = 4;
@@ -229,7 +231,8 @@ fn retry_after(of: Outlook<'_>, newcomer: Newcomer, promised: Promised) -> Durat
     let (ahead, left) = ahead(of, newcomer);
     // Where little of what waits is ahead of it, that little becomes less as slowly as all of it.
     let by_time = as_f64(by_time) * (as_f64(left) / as_f64(ahead.max(1))).max(1.0);
-    time_for(of, newcomer.may, as_f64(by_size).max(by_time)).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
+    let tokens = as_f64(by_size).max(by_time) * RETRY_MARGIN;
+    time_for(of, newcomer.may, tokens).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
 }
 
 /// How long these devices take for this many tokens, by the speed measured lately.

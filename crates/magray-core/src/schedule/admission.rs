@@ -18,11 +18,14 @@ const RETRY_LEAST: Duration = Duration::from_millis(10);
 const RETRY_MOST: Duration = Duration::from_secs(60);
 /// What a caller is told to wait before any speed was measured.
 const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
-/// A caller is told to wait by this much longer than predicted: one that comes a little early has to come twice.
-const RETRY_MARGIN: f64 = 1.25;
 /// A caller that holds more than one part in `LARGE_PART` of a bound leaves one part in `SPARED_PART` to others.
 const LARGE_PART: u64 = 64;
 const SPARED_PART: u64 = 4;
+
+/// Of every bound, all but one part in this may be kept for those who were promised room.
+const UNKEPT_PART: u64 = 4;
+/// One that comes when it was told to may wait longer by one part in this: a prediction is not exact.
+const LATE_PART: u64 = 4;
 
 /// Up to one part in this of every bound is taken without a look at the rest.
 const FREE_PART: u64 = 8;
@@ -117,8 +120,10 @@ impl Admission {
             Priority::High => Promised::default(),
             Priority::Normal | Priority::Low => self.promises.before(newcomer.asking),
         };
-        // Half of the room is kept at most: more would hold up all others for some, and let devices run dry.
-        if excess(of, newcomer, |room| promised.tokens.min(room / 2)).most() == 0 || sabotaged!(of.cx, IgnoreLimits) {
+        // Some room is never kept, so that devices do not run dry where those who were promised it do not come.
+        let kept = |room: u64| promised.tokens.min(room - room / UNKEPT_PART);
+        let may_be_late = self.promises.is_due(newcomer.asking, now);
+        if excess(of, newcomer, kept, may_be_late).most() == 0 || sabotaged!(of.cx, IgnoreLimits) {
             return Ok(());
         }
         let wait = retry_after(of, newcomer, promised);
@@ -146,7 +151,7 @@ impl Excess {
 }
 
 /// By how much a request is beyond the bounds, where `kept` of a room is kept from it.
-fn excess(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u64) -> Excess {
+fn excess(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u64, may_be_late: bool) -> Excess {
     let Newcomer { asking: Asking { caller, tokens, .. }, may, coming, priority } = newcomer;
     let limits = of.cx.options.limits;
     let part = if priority == Priority::Low { LOW_PART } else { 1 };
@@ -162,6 +167,7 @@ fn excess(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u64) -> Exc
     let (ahead, _) = ahead(of, newcomer);
     let by_time = match limits.wait_max.filter(|_| ahead > 0 && !may.is_empty() && !sabotaged!(of.cx, IgnoreWait)) {
         Some(wait_max) => {
+            let wait_max = if may_be_late { wait_max + wait_max / LATE_PART as u32 } else { wait_max };
             let most = tokens_within(of, wait_max, may) / part;
             (ahead.saturating_add(kept(most)) + 1).saturating_sub(most)
         }
@@ -225,14 +231,14 @@ fn devices_for(of: Outlook<'_>, allowed: Allowed) -> DeviceSet {
 /// When there should be room for a request: after those that were promised room before it.
 fn retry_after(of: Outlook<'_>, newcomer: Newcomer, promised: Promised) -> Duration {
     let size = newcomer.asking.tokens;
-    let by_size = excess(of, newcomer, |_| promised.tokens).by_size;
+    let by_size = excess(of, newcomer, |_| promised.tokens, false).by_size;
     // Of what is promised, too, as much is ahead of it as it gets itself.
-    let by_time = excess(of, newcomer, |_| promised.tokens.min(promised.requests.saturating_mul(size))).by_time;
+    let kept = promised.tokens.min(promised.requests.saturating_mul(size));
+    let by_time = excess(of, newcomer, |_| kept, false).by_time;
     let (ahead, left) = ahead(of, newcomer);
     // Where little of what waits is ahead of it, that little becomes less as slowly as all of it.
     let by_time = as_f64(by_time) * (as_f64(left) / as_f64(ahead.max(1))).max(1.0);
-    let tokens = as_f64(by_size).max(by_time) * RETRY_MARGIN;
-    time_for(of, newcomer.may, tokens).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
+    time_for(of, newcomer.may, as_f64(by_size).max(by_time)).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
 }
 
 /// How long these devices take for this many tokens, by the speed measured lately.

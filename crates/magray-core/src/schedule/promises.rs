@@ -69,6 +69,11 @@ impl Promises {
         self.all.is_empty()
     }
 
+    /// Whether a request comes when it was told to.
+    pub(super) fn is_due(&self, asking: Asking, now: Moment) -> bool {
+        self.find(asking).is_some_and(|at| self.all[at].due <= now)
+    }
+
     /// What was promised for an earlier time than to this request, or to all where nothing was promised to it.
     pub(super) fn before(&self, asking: Asking) -> Promised {
         let own = self.find(asking).map(|at| self.all[at].due);

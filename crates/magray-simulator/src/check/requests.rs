@@ -207,8 +207,9 @@ impl Ledger {
         };
         let is_honest = match refused {
             Refused::Full { retry_after } => {
-                // Room may be kept for others that were refused, up to half of all.
-                let kept = if now < self.turned_away { self.limits.tokens_max / 2 } else { 0 };
+                // Room may be kept for others that were refused, up to three quarters of all.
+                let tokens_max = self.limits.tokens_max;
+                let kept = if now < self.turned_away { tokens_max - tokens_max / 4 } else { 0 };
                 // A caller that holds much leaves a quarter to others.
                 let requests_max = self.limits.requests_max - self.limits.requests_max / 4;
                 let tokens_max = self.limits.tokens_max - self.limits.tokens_max / 4;

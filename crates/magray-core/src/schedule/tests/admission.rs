@@ -151,7 +151,7 @@ fn those_that_come_when_told_are_taken_before_others() {
 }
 
 #[test]
-fn half_of_the_room_is_left_to_small_requests() {
+fn a_quarter_of_the_room_is_left_to_small_requests() {
     let mut bench = measured();
     let mut running = fill(&mut bench).1;
     // More than there ever is room for.
@@ -159,7 +159,7 @@ fn half_of_the_room_is_left_to_small_requests() {
     while let Some(batch) = running {
         running = compute(&mut bench, &batch);
     }
-    assert_eq!(fill(&mut bench).0, 50);
+    assert_eq!(fill(&mut bench).0, 25);
     assert!(is_taken(&mut bench, 10_000));
 }
 

@@ -93,7 +93,8 @@ enum Order {
 #[derive(Debug)]
 struct Scratch(DeviceBuffer);
 
-enum Arg {
+/// An argument of a kernel.
+pub(super) enum Arg {
     Address(u64),
     Int(i32),
     Long(i64),
@@ -102,7 +103,7 @@ enum Arg {
 }
 
 impl Arg {
-    fn pointer(&mut self) -> *mut c_void {
+    pub(super) fn pointer(&mut self) -> *mut c_void {
         match self {
             Self::Address(x) => std::ptr::from_mut(x).cast(),
             Self::Int(x) => std::ptr::from_mut(x).cast(),
@@ -113,7 +114,7 @@ impl Arg {
     }
 }
 
-fn int(x: usize) -> Arg {
+pub(super) fn int(x: usize) -> Arg {
     Arg::Int(i32::try_from(x).expect("sizes of activations fit 31 bits"))
 }
 

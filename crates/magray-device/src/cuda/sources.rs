@@ -17,6 +17,7 @@ const HEADERS: &[(&str, &str)] = built_in![
     "numbers.cuh",
     "order.cuh",
     "rows.cuh",
+    "scan.cuh",
     "shared_memory.cuh"
 ];
 
@@ -31,7 +32,10 @@ const KERNELS: &[(&str, &str)] = built_in![
     "gemm_norm_wgmma.cu",
     "gemm_wgmma.cu",
     "pool.cu",
-    "quantise.cu"
+    "quantise.cu",
+    "scan_few.cu",
+    "scan_many.cu",
+    "scan_select.cu"
 ];
 
 pub(super) fn kernel(file: &str) -> Option<&'static str> {

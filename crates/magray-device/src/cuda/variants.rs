@@ -4,6 +4,7 @@
 use super::arithmetic::Arithmetic;
 use super::compile::{KernelSpec, Needs};
 use super::memory::Number;
+use super::scan_plan::{SCAN_TILES, SCANNED_AT_ONCE, ScanTile};
 use super::tiles::{HOPPER_TILES, HopperTile, MMA_TILES, MmaTile, NORM_TILES, NormTile};
 use magray_core::Activation;
 
@@ -102,6 +103,25 @@ pub(super) fn gemm_norm_wgmma(number: Number, tile: NormTile, cluster: usize) ->
         .needs(Needs::Hopper)
 }
 
+/// Scores of vectors by this many queries at once.
+pub(super) fn scan_few(queries: usize) -> KernelSpec {
+    of_number("scan_few.cu", "scan_few", Number::F16).define("QUERIES", queries)
+}
+
+/// The best of the scores.
+pub(super) fn scan_select() -> KernelSpec {
+    KernelSpec::new("scan_select.cu", "scan_select")
+}
+
+/// Scores of vectors by many queries, on Hopper.
+pub(super) fn scan_many(tile: ScanTile, in_place: bool) -> KernelSpec {
+    of_number("scan_many.cu", "scan_many", Number::F16)
+        .define("BN", tile.queries)
+        .define("STAGES", tile.stages)
+        .define("IN_PLACE", u32::from(in_place))
+        .needs(Needs::Hopper)
+}
+
 fn activation_number(activation: Activation) -> u32 {
     match activation {
         Activation::Identity => 0,
@@ -117,7 +137,11 @@ fn activation_number(activation: Activation) -> u32 {
 pub fn all_specs() -> Vec<KernelSpec> {
     const NUMBERS: [Number; 3] = [Number::F32, Number::F16, Number::Bf16];
     const SIXTEEN: [Number; 2] = [Number::F16, Number::Bf16];
-    let mut specs = vec![finish(), fault()];
+    let mut specs = vec![finish(), fault(), scan_select()];
+    specs.extend(SCANNED_AT_ONCE.map(scan_few));
+    for tile in SCAN_TILES {
+        specs.extend([false, true].map(|in_place| scan_many(tile, in_place)));
+    }
     for number in NUMBERS {
         specs.extend([embed(number), add_norm(number), attention_plain(number), pool(number)]);
     }

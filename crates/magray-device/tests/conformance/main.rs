@@ -47,3 +47,4 @@ mod stack;
 mod texts;
 mod twin;
 mod variables;
+mod vectors;

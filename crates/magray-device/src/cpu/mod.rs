@@ -23,8 +23,11 @@ mod widened;
 
 pub use acts::Acts;
 pub(crate) use aligned::{Aligned, Plain};
+pub(crate) use detect::has_vnni;
 pub use detect::{PathUnavailable, available_paths};
 pub use gemm::Linear;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use gemm::tile_registers as tiles;
 pub(crate) use items::Shares;
 pub use ops::CpuOps;
 pub use pool::ThreadPool;

@@ -182,17 +182,28 @@ impl Chunk {
         &self.set
     }
 
-    /// A row as kept, padded with zeros; `space` holds it where it must be made from bytes.
-    pub(super) fn row<'a>(&'a self, layout: &Layout, row: usize, space: &'a mut [f32]) -> Row<'a> {
+    /// The bytes of the rows, and what bounds their error.
+    pub(super) fn scanned(&self) -> (&[u8], &Bounds) {
+        (&self.bytes, &self.bounds)
+    }
+
+    /// A row as kept, padded with zeros; `None` where it is kept as bytes alone.
+    #[inline]
+    pub(super) fn kept(&self, layout: &Layout, row: usize) -> Option<Row<'_>> {
         let padded = layout.padded();
         match layout.storage {
-            Storage::F32 => Row::F32(&self.wide[row * padded..][..padded]),
-            Storage::F16 => Row::F16(&self.half[row * padded..][..padded]),
-            Storage::Int8 => {
-                self.widen(layout, row, space);
-                Row::F32(&space[..padded])
-            }
+            Storage::F32 => Some(Row::F32(&self.wide[row * padded..][..padded])),
+            Storage::F16 => Some(Row::F16(&self.half[row * padded..][..padded])),
+            Storage::Int8 => None,
         }
+    }
+
+    /// A row as kept, padded with zeros; `space` holds it where it must be made from bytes.
+    pub(super) fn row<'a>(&'a self, layout: &Layout, row: usize, space: &'a mut [f32]) -> Row<'a> {
+        self.kept(layout, row).unwrap_or_else(|| {
+            self.widen(layout, row, space);
+            Row::F32(&space[..layout.padded()])
+        })
     }
 
     fn widen(&self, layout: &Layout, row: usize, space: &mut [f32]) {

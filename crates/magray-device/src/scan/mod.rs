@@ -5,10 +5,14 @@
 //! sides; only rows whose upper bound reaches the k-th best lower bound are scored in 64-bit floats.
 
 mod best;
+mod bit_scan;
+mod byte_scan;
 mod chunk;
 mod kernels;
 mod query;
 mod rows;
+mod search;
+mod sketch;
 #[cfg(test)]
 mod tests;
 mod top;

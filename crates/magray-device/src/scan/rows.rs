@@ -1,7 +1,7 @@
 //! Vectors by slot: setting, clearing and reading them. Searches in `top`.
 
-use super::chunk::Row;
-use super::chunk::{CHUNK_ROWS, Chunk, Layout};
+use super::chunk::{CHUNK_ROWS, Chunk, Layout, Row};
+use super::sketch::{Signs, Sketcher};
 use super::{MAX_DIMS, Metric, ScanError, Storage, check, normalise};
 use half::f16;
 
@@ -10,8 +10,17 @@ pub struct Rows {
     pub(super) layout: Layout,
     pub(super) metric: Metric,
     pub(super) chunks: Vec<Chunk>,
+    /// Once there are many rows.
+    pub(super) sketcher: Option<Sketcher>,
+    /// A chunk's signs beside each chunk, if there is a sketcher.
+    pub(super) signs: Vec<Signs>,
     len: usize,
 }
+
+/// Signs are kept from this many rows on: their mean is known well by then, and smaller collections never read them.
+const SIGNS_KEPT_FROM: usize = 1 << 16;
+/// Signs of fewer dimensions tell little, and bytes are few.
+const SIGNS_DIMS_MIN: usize = 128;
 
 impl Rows {
     /// No rows yet. Vectors have 1 to [`MAX_DIMS`] dimensions.
@@ -19,7 +28,14 @@ impl Rows {
         assert!((1..=MAX_DIMS).contains(&dims), "1 to {MAX_DIMS} dimensions");
         // Sums of absolute differences are not sums of products: bytes with scales of their own do not bound them.
         let has_bytes = metric != Metric::Manhattan || storage == Storage::Int8;
-        Self { layout: Layout { dims, storage, has_bytes }, metric, chunks: Vec::new(), len: 0 }
+        Self {
+            layout: Layout { dims, storage, has_bytes },
+            metric,
+            chunks: Vec::new(),
+            sketcher: None,
+            signs: Vec::new(),
+            len: 0,
+        }
     }
 
     /// Sets the vector of a slot, which may have one. A refused vector changes nothing.
@@ -42,11 +58,43 @@ impl Rows {
         if chunk >= self.chunks.len() {
             self.chunks.resize_with(chunk + 1, Chunk::new);
         }
-        let chunk = &mut self.chunks[chunk];
-        chunk.reserve(&self.layout, row);
-        self.len += usize::from(!chunk.has(row));
-        chunk.write(&self.layout, row, &mut vector);
+        let rows = &mut self.chunks[chunk];
+        rows.reserve(&self.layout, row);
+        self.len += usize::from(!rows.has(row));
+        rows.write(&self.layout, row, &mut vector);
+        match &self.sketcher {
+            Some(sketcher) => {
+                self.signs.resize_with(self.chunks.len(), || Signs::new(sketcher));
+                self.signs[chunk].write(sketcher, row, &vector);
+            }
+            None if self.len >= SIGNS_KEPT_FROM => self.keep_signs(),
+            None => {}
+        }
         Ok(())
+    }
+
+    /// Makes the signs of all rows, which `set` keeps from then on.
+    pub(super) fn keep_signs(&mut self) {
+        if self.layout.dims < SIGNS_DIMS_MIN || self.metric == Metric::Manhattan {
+            return;
+        }
+        let mut sums = vec![0.0f64; self.layout.dims];
+        for vector in self.slots().filter_map(|slot| self.get(slot)) {
+            sums.iter_mut().zip(vector).for_each(|(sum, x)| *sum += f64::from(x));
+        }
+        let sketcher = Sketcher::new(sums.iter().map(|sum| (sum / self.len as f64) as f32).collect());
+        let mut signs: Vec<Signs> = self.chunks.iter().map(|_| Signs::new(&sketcher)).collect();
+        for slot in self.slots() {
+            if let Some(vector) = self.get(slot) {
+                let (chunk, row) = place(slot);
+                signs[chunk].write(&sketcher, row, &vector);
+            }
+        }
+        (self.sketcher, self.signs) = (Some(sketcher), signs);
+    }
+
+    fn slots(&self) -> impl Iterator<Item = u32> {
+        0..(self.chunks.len() * CHUNK_ROWS) as u32
     }
 
     /// Empties a slot: no search returns it until it is set again.
@@ -95,7 +143,8 @@ impl Rows {
 
     /// Memory that the rows take.
     pub fn bytes(&self) -> usize {
-        self.chunks.iter().map(Chunk::memory_bytes).sum()
+        let signs: usize = self.signs.iter().map(Signs::memory_bytes).sum();
+        self.chunks.iter().map(Chunk::memory_bytes).sum::<usize>() + signs
     }
 }
 

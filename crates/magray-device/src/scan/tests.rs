@@ -282,6 +282,49 @@ fn rows_far_apart_in_slots_and_in_length_are_found() {
     }
 }
 
+/// Small enough for a test; a real search takes this way from a million rows on.
+#[test]
+fn signs_miss_few_of_the_best() {
+    let (dims, slots) = (160, 20_000);
+    let mut made = Made::new(31);
+    let centres: Vec<Vec<f32>> = (0..50).map(|_| made.vector(dims)).collect();
+    for metric in [Metric::Cosine, Metric::Dot, Metric::Euclid] {
+        let near = |made: &mut Made| {
+            let centre = &centres[made.bits() as usize % centres.len()];
+            centre.iter().map(|x| x + 0.7 * made.number()).collect::<Vec<f32>>()
+        };
+        let mut rows = filled(dims, Storage::F32, metric, (0..slots).map(|_| near(&mut made)));
+        rows.keep_signs();
+        (0..slots).step_by(3).for_each(|slot| rows.set(slot, &near(&mut made)).unwrap());
+        (0..slots).step_by(7).for_each(|slot| rows.clear(slot));
+        let allowed = bitmap(slots, |slot| slot % 5 != 2);
+        let queries: Vec<f32> = (0..20).flat_map(|_| near(&mut made)).collect();
+        for cpu in cpus() {
+            let wanted = Wanted { allowed: Some(&allowed), exact: false, ..Wanted::best(10) };
+            let exact = rows.top(&cpu, &queries, &wanted).unwrap();
+            let likely = rows.top_by_signs(&cpu, &queries, &wanted).unwrap();
+            let both = exact.iter().zip(&likely).map(|(exact, likely)| {
+                assert_eq!(likely.len(), 10);
+                likely.iter().filter(|found| exact.contains(found)).count()
+            });
+            let both: usize = both.sum();
+            assert!(both >= 194, "{metric:?} {}: {both} of 200", cpu.path());
+        }
+    }
+}
+
+#[test]
+fn rows_that_bounds_cannot_tell_apart_are_all_scored() {
+    let cpu = Cpu::new(None, Some(2)).unwrap();
+    let (dims, slots) = (3, 40_000u32);
+    // Far from zero and close to each other: bytes say nothing of the order.
+    let vector = |slot: u32| vec![1e4, 1e4 + (slot * 7919 % slots) as f32 * 1e-2, -1e4];
+    let rows = filled(dims, Storage::F32, Metric::Euclid, (0..slots).map(vector));
+    check_top(&rows, slots, &cpu, &[1e4, 1e4 + 37.0, -1e4], &Wanted::best(10));
+    let rows = filled(dims, Storage::F32, Metric::Dot, (0..slots).map(|_| vec![1.0, 2.0, 3.0]));
+    check_top(&rows, slots, &cpu, &[1.0, 0.5, -2.0], &Wanted::best(10));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
@@ -294,13 +337,13 @@ proptest! {
         let mut vector = made.vector(dims);
         for slot in 0..slots {
             // Whole numbers and copies make ties.
-            if made.bits() % u64::from(copies) == 0 {
+            if made.bits().is_multiple_of(u64::from(copies)) {
                 vector = made.vector(dims);
             }
             if coarse {
                 vector.iter_mut().for_each(|x| *x = x.round());
             }
-            if made.bits() % 10 != 0 {
+            if !made.bits().is_multiple_of(10) {
                 rows.set(slot, &vector).unwrap();
             }
         }

@@ -1,33 +1,67 @@
-//! Searches rows: the best k for each query, of those allowed. Changes nothing.
+//! Searches rows: chooses how, by how many rows and queries there are. Changes nothing.
 
-use super::best::{Best, Scored};
-use super::chunk::CHUNK_ROWS;
-use super::kernels::exact_score;
+use super::best::Best;
 use super::query::Query;
-use super::{Found, Rows, ScanError, Wanted};
-use crate::cpu::{Cpu, Shares};
-use std::sync::{Mutex, PoisonError};
+use super::search::Search;
+use super::{Found, Metric, Rows, ScanError, Wanted, bit_scan};
+use crate::cpu::Cpu;
 
-/// Rows that a thread takes at once.
-const ITEM_ROWS: usize = 1024;
-const ITEM_WORDS: usize = ITEM_ROWS / 64;
-const _: () = assert!(CHUNK_ROWS.is_multiple_of(ITEM_ROWS), "an item lies in one chunk");
+/// From this many rows on, a search that need not be exact reads signs.
+const SIGNS_FROM: usize = 1_000_000;
+/// Below this many rows the plain way is as fast.
+const SCAN_FROM: usize = 256;
+
+/// How a search is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    /// Score every allowed row.
+    All,
+    /// Bounds from bytes, then scores.
+    Bytes,
+    /// Estimates from signs, then scores.
+    Signs,
+}
 
 impl Rows {
     /// The best rows for each of the queries, which lie end to end. Best first, ties by the lower slot; fewer than `k` only
     /// where no more rows are allowed and reach the threshold.
     pub fn top(&self, cpu: &Cpu, queries: &[f32], wanted: &Wanted<'_>) -> Result<Vec<Vec<Found>>, ScanError> {
+        self.top_by(cpu, queries, wanted, plan)
+    }
+
+    #[cfg(test)]
+    pub(super) fn top_by_signs(
+        &self,
+        cpu: &Cpu,
+        queries: &[f32],
+        wanted: &Wanted<'_>,
+    ) -> Result<Vec<Vec<Found>>, ScanError> {
+        self.top_by(cpu, queries, wanted, |_| Plan::Signs)
+    }
+
+    fn top_by(
+        &self,
+        cpu: &Cpu,
+        queries: &[f32],
+        wanted: &Wanted<'_>,
+        plan: impl Fn(&Search<'_>) -> Plan,
+    ) -> Result<Vec<Vec<Found>>, ScanError> {
         let dims = self.layout.dims;
         if !queries.len().is_multiple_of(dims) {
             return Err(ScanError::Dims { got: queries.len(), dims });
         }
-        let queries: Vec<Query> =
-            queries.chunks_exact(dims).map(|query| Query::new(query, self.metric)).collect::<Result<_, _>>()?;
+        let queries = queries.chunks_exact(dims).map(|query| Query::new(query, self.metric, cpu.path()));
+        let queries: Vec<Query> = queries.collect::<Result<_, _>>()?;
+        if wanted.k == 0 || queries.is_empty() || self.is_empty() {
+            return Ok(vec![Vec::new(); queries.len()]);
+        }
         let search = Search { rows: self, cpu, queries: &queries, wanted };
-        let best = if wanted.k == 0 { Vec::new() } else { search.score_all() };
-        let mut found: Vec<Vec<Found>> = best.into_iter().map(|best| found(best, wanted.threshold)).collect();
-        found.resize(queries.len(), Vec::new());
-        Ok(found)
+        let best = match (plan(&search), &self.sketcher) {
+            (Plan::Signs, Some(sketcher)) => search.scan_signs(sketcher),
+            (Plan::Bytes | Plan::Signs, _) => search.scan_bytes(),
+            (Plan::All, _) => search.score_all(&Vec::from_iter(0..queries.len())),
+        };
+        Ok(best.into_iter().map(|best| found(best, wanted.threshold)).collect())
     }
 }
 
@@ -36,60 +70,17 @@ fn found(best: Best, threshold: Option<f32>) -> Vec<Found> {
     rows.take_while(|row| threshold.is_none_or(|threshold| row.score >= threshold)).collect()
 }
 
-struct Search<'a> {
-    rows: &'a Rows,
-    cpu: &'a Cpu,
-    queries: &'a [Query],
-    wanted: &'a Wanted<'a>,
-}
-
-impl Search<'_> {
-    /// Runs `work` on every item, and returns what each thread has.
-    fn each_item<S: Send>(&self, start: impl Fn() -> S, work: impl Fn(&mut S, usize, usize) + Sync) -> Vec<S> {
-        let pool = self.cpu.pool();
-        let shares = Shares::new(pool.threads());
-        shares.fill(self.rows.chunks.len() * (CHUNK_ROWS / ITEM_ROWS));
-        let states: Vec<Mutex<S>> = (0..pool.threads()).map(|_| Mutex::new(start())).collect();
-        pool.run(&|rank| {
-            let mut state = states[rank].lock().unwrap_or_else(PoisonError::into_inner);
-            for item in shares.of(rank) {
-                work(&mut state, item / (CHUNK_ROWS / ITEM_ROWS), item % (CHUNK_ROWS / ITEM_ROWS) * ITEM_WORDS);
-            }
-        });
-        states.into_iter().map(|state| state.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
-    }
-
-    /// The rows of a chunk's word that are set and allowed.
-    fn word(&self, chunk: usize, word: usize) -> u64 {
-        let set = self.rows.chunks[chunk].set_words().get(word).copied().unwrap_or(0);
-        match self.wanted.allowed {
-            Some(allowed) => set & allowed.get(chunk * (CHUNK_ROWS / 64) + word).copied().unwrap_or(0),
-            None => set,
-        }
-    }
-
-    /// Scores every allowed row exactly.
-    fn score_all(&self) -> Vec<Best> {
-        let start = || (vec![Best::new(self.wanted.k); self.queries.len()], vec![0.0; self.rows.layout.padded()]);
-        let threads = self.each_item(start, |(best, space), chunk, first| {
-            for word in first..first + ITEM_WORDS {
-                let mut left = self.word(chunk, word);
-                while left != 0 {
-                    let row = word * 64 + left.trailing_zeros() as usize;
-                    left &= left - 1;
-                    let numbers = self.rows.chunks[chunk].row(&self.rows.layout, row, space);
-                    for (query, best) in self.queries.iter().zip(best.iter_mut()) {
-                        let score = exact_score(self.cpu.path(), self.rows.metric, &query.numbers, numbers);
-                        best.offer(Scored { score, slot: (chunk * CHUNK_ROWS + row) as u32 });
-                    }
-                }
-            }
-        });
-        let mut all = threads.into_iter().map(|(best, _)| best);
-        let mut merged = all.next().unwrap_or_default();
-        for best in all {
-            merged.iter_mut().zip(best).for_each(|(to, from)| to.merge(from));
-        }
-        merged
+fn plan(search: &Search<'_>) -> Plan {
+    let (rows, queries, wanted) = (search.rows, search.queries.len(), search.wanted);
+    let count = search.count();
+    // Reading and scoring a row's numbers costs about six times as much as scanning its bytes for one query, and forty times
+    // as much for each further query.
+    let is_few = count * (100 + 40 * queries) < rows.len() * (15 + queries);
+    if rows.metric == Metric::Manhattan || count < SCAN_FROM || wanted.k > count / 4 || is_few {
+        Plan::All
+    } else if !wanted.exact && count >= SIGNS_FROM && queries < bit_scan::QUERIES_MAX {
+        Plan::Signs
+    } else {
+        Plan::Bytes
     }
 }

@@ -8,7 +8,7 @@ mod finish;
 mod pack;
 mod quantise;
 mod tile_product;
-mod tile_registers;
+pub(crate) mod tile_registers;
 mod tiles;
 mod vector;
 #[cfg(target_arch = "x86_64")]

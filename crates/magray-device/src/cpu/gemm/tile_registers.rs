@@ -42,7 +42,7 @@ macro_rules! tile_asm {
 }
 
 /// The tile registers of this thread, set up while it lives.
-pub(in crate::cpu) struct Tiles {
+pub(crate) struct Tiles {
     /// Tiles belong to a thread.
     here: std::marker::PhantomData<*const ()>,
 }
@@ -50,7 +50,7 @@ pub(in crate::cpu) struct Tiles {
 impl Tiles {
     /// # Safety
     /// The machine has AMX and the process was granted the tile state.
-    pub(in crate::cpu) unsafe fn configure() -> Self {
+    pub(crate) unsafe fn configure() -> Self {
         // SAFETY: the caller vouches for AMX; the configuration is 64 valid bytes.
         unsafe { tile_asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, preserves_flags)) };
         Self { here: std::marker::PhantomData }
@@ -67,7 +67,7 @@ impl Drop for Tiles {
 
 /// Where a tile that is read should stay.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::cpu) enum Keep {
+pub(crate) enum Keep {
     /// In the first cache: it is read again soon.
     Near,
     /// In the second cache alone, so that it drives nothing out of the first.
@@ -77,7 +77,7 @@ pub(in crate::cpu) enum Keep {
 /// # Safety
 /// As all functions below: the tiles of this thread are configured.
 #[inline(always)]
-pub(super) unsafe fn zero<const TILE: u8>() {
+pub(crate) unsafe fn zero<const TILE: u8>() {
     // SAFETY: the caller vouches for the tiles.
     unsafe { tile_asm!("tilezero tmm{}", const TILE, options(nomem, nostack, preserves_flags)) };
 }
@@ -87,7 +87,7 @@ pub(super) unsafe fn zero<const TILE: u8>() {
 /// # Safety
 /// `from` is valid for `TILE_BYTES`.
 #[inline(always)]
-pub(super) unsafe fn load<const TILE: u8>(from: *const u8, keep: Keep) {
+pub(crate) unsafe fn load<const TILE: u8>(from: *const u8, keep: Keep) {
     // SAFETY: the caller vouches for the tiles and the memory, which is only read.
     unsafe {
         match keep {
@@ -108,7 +108,7 @@ pub(super) unsafe fn load<const TILE: u8>(from: *const u8, keep: Keep) {
 /// # Safety
 /// `to` is valid for all 16 of them.
 #[inline(always)]
-pub(super) unsafe fn store<const TILE: u8>(to: *mut u8, row_bytes: usize) {
+pub(crate) unsafe fn store<const TILE: u8>(to: *mut u8, row_bytes: usize) {
     // SAFETY: the caller vouches for the tiles and the memory.
     unsafe {
         tile_asm!(
@@ -119,7 +119,7 @@ pub(super) unsafe fn store<const TILE: u8>(to: *mut u8, row_bytes: usize) {
 }
 
 /// A pair of number formats that tiles multiply.
-pub(in crate::cpu) trait TileKind {
+pub(crate) trait TileKind {
     /// Adds the product of two tiles to a third.
     ///
     /// # Safety
@@ -128,10 +128,13 @@ pub(in crate::cpu) trait TileKind {
 }
 
 /// bf16 times bf16, sums in f32.
-pub(in crate::cpu) struct Bf16Tiles;
+pub(crate) struct Bf16Tiles;
 
 /// Unsigned times signed bytes, sums in i32.
-pub(in crate::cpu) struct U8I8Tiles;
+pub(crate) struct U8I8Tiles;
+
+/// Signed times unsigned bytes, sums in i32.
+pub(crate) struct I8U8Tiles;
 
 impl TileKind for Bf16Tiles {
     #[inline(always)]
@@ -153,6 +156,19 @@ impl TileKind for U8I8Tiles {
         unsafe {
             tile_asm!(
                 "tdpbusd tmm{}, tmm{}, tmm{}", const C, const A, const B,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+    }
+}
+
+impl TileKind for I8U8Tiles {
+    #[inline(always)]
+    unsafe fn multiply_add<const C: u8, const A: u8, const B: u8>() {
+        // SAFETY: the caller vouches for the tiles.
+        unsafe {
+            tile_asm!(
+                "tdpbsud tmm{}, tmm{}, tmm{}", const C, const A, const B,
                 options(nomem, nostack, preserves_flags)
             );
         }

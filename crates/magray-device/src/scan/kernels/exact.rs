@@ -54,9 +54,9 @@ fn by_metric<T: Copy>(metric: Metric, query: &[f32], row: &[T], widen: impl Fn(T
 #[inline(always)]
 fn sum<T: Copy>(query: &[f32], row: &[T], term: impl Fn(f64, T) -> f64) -> f64 {
     let mut lanes = [0.0f64; PAD];
-    for (query, row) in query.chunks_exact(PAD).zip(row.chunks_exact(PAD)) {
-        for lane in 0..PAD {
-            lanes[lane] += term(f64::from(query[lane]), row[lane]);
+    for (query, row) in query.as_chunks::<PAD>().0.iter().zip(row.as_chunks::<PAD>().0) {
+        for ((lane, &query), &row) in lanes.iter_mut().zip(query).zip(row) {
+            *lane += term(f64::from(query), row);
         }
     }
     let mut width = PAD;

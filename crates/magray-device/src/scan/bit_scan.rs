@@ -2,9 +2,8 @@
 //! Misses a few of the best: the estimate's margin is a likely one.
 
 use super::best::Best;
-use super::chunk::CHUNK_ROWS;
 use super::kernels::{SignGauge, sift_signs};
-use super::search::{Floor, ITEM_WORDS, Search, merge, ones};
+use super::search::{Floor, ITEM_WORDS, ROWS_AHEAD, Search, merge, ones};
 use super::sketch::Sketcher;
 
 /// From this many queries on, bytes are read once for all of them in less time.
@@ -32,8 +31,8 @@ impl Search<'_> {
                     found.extend(ones(may_be).map(|row| (first + at) * 64 + row));
                 }
                 for (at, &row) in found.iter().enumerate() {
-                    if let Some(next) = found.get(at + 2) {
-                        self.fetch((chunk * CHUNK_ROWS + next) as u32);
+                    if let Some(&next) = found.get(at + ROWS_AHEAD) {
+                        self.fetch(chunk, next);
                     }
                     best[query].offer(self.score(query, chunk, row, space));
                 }

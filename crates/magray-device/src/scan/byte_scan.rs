@@ -2,9 +2,9 @@
 //! A query whose bounds decide too little is left to the plain way.
 
 use super::best::Best;
-use super::chunk::{CHUNK_ROWS, PANEL_ROWS, Row};
-use super::kernels::{BoundRows, DotKernel, Levels, QUERIES, Sums, prefetch};
-use super::search::{Floor, ITEM_WORDS, Search, merge, ones};
+use super::chunk::{CHUNK_ROWS, PANEL_ROWS};
+use super::kernels::{BoundRows, DotKernel, Levels, QUERIES, Sums};
+use super::search::{Floor, ITEM_WORDS, ROWS_AHEAD, Search, merge, ones};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -151,24 +151,16 @@ impl Search<'_> {
         let start = || (vec![Best::new(self.wanted.k); self.queries.len()], self.space());
         let threads = self.each(all.len().div_ceil(SCORED_TOGETHER), start, |(best, space), item| {
             let some = &all[item * SCORED_TOGETHER..all.len().min((item + 1) * SCORED_TOGETHER)];
+            let place = |slot: u32| (slot as usize / CHUNK_ROWS, slot as usize % CHUNK_ROWS);
             for (at, &(query, slot)) in some.iter().enumerate() {
-                if let Some(&(_, next)) = some.get(at + 2) {
-                    self.fetch(next);
+                if let Some(&(_, next)) = some.get(at + ROWS_AHEAD) {
+                    let (chunk, row) = place(next);
+                    self.fetch(chunk, row);
                 }
-                let slot = slot as usize;
-                best[query].offer(self.score(query, slot / CHUNK_ROWS, slot % CHUNK_ROWS, space));
+                let (chunk, row) = place(slot);
+                best[query].offer(self.score(query, chunk, row, space));
             }
         });
         merge(threads.into_iter().map(|(best, _)| best))
-    }
-
-    /// Asks for a row's numbers.
-    pub(super) fn fetch(&self, slot: u32) {
-        let slot = slot as usize;
-        match self.rows.chunks[slot / CHUNK_ROWS].kept(&self.rows.layout, slot % CHUNK_ROWS) {
-            Some(Row::F32(numbers)) => prefetch(numbers),
-            Some(Row::F16(numbers)) => prefetch(numbers),
-            None => {}
-        }
     }
 }

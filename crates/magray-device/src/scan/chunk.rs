@@ -19,6 +19,8 @@ pub(super) const PAD: usize = 16;
 pub(super) const ZERO: i32 = 128;
 /// The largest level of a byte.
 const LEVELS: f32 = 127.0;
+/// Added and taken away it rounds small floats to whole numbers, to even ones between two.
+const TO_WHOLE: f32 = 12_582_912.0;
 const FIRST_ROWS: usize = 64;
 
 /// How rows lie in every chunk.
@@ -142,26 +144,27 @@ impl Chunk {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         // A scale so small that its inverse overflows has no levels: the bytes stay zero and the error is the row.
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-        let (mut error, mut length) = (0.0f64, 0.0f64);
+        let (mut errors, mut squares) = ([0.0f64; 4], [0.0f64; 4]);
         let tile = byte_offset(layout, row);
         for (quad, numbers) in vector.chunks_mut(4).enumerate() {
             let mut bytes = [ZERO as u8; 4];
-            for (byte, x) in bytes.iter_mut().zip(numbers) {
-                let level = (*x * inverse).round_ties_even().clamp(-LEVELS, LEVELS);
+            let numbers = numbers.iter_mut().zip(&mut bytes).zip(errors.iter_mut().zip(&mut squares));
+            for ((x, byte), (error, square)) in numbers {
+                let level = ((*x * inverse).clamp(-LEVELS, LEVELS) + TO_WHOLE) - TO_WHOLE;
                 *byte = (level as i32 + ZERO) as u8;
                 if layout.storage == Storage::Int8 {
                     *x = level * scale;
                 }
                 let missing = f64::from(*x) - f64::from(level) * f64::from(scale);
-                error += missing * missing;
-                length += f64::from(*x) * f64::from(*x);
+                *error += missing * missing;
+                *square += f64::from(*x) * f64::from(*x);
             }
             let at = tile + quad / TILE_ROWS * 2 * TILE_BYTES + quad % TILE_ROWS * STEP;
             self.bytes[at..at + 4].copy_from_slice(&bytes);
         }
         self.bounds.scales[row] = scale;
-        self.bounds.errors[row] = raised(error.sqrt());
-        self.bounds.lengths[row] = raised(length.sqrt());
+        self.bounds.errors[row] = raised(errors.iter().sum::<f64>().sqrt());
+        self.bounds.lengths[row] = raised(squares.iter().sum::<f64>().sqrt());
     }
 
     /// Forgets a row. Returns whether it was set.

@@ -117,11 +117,7 @@ pub(crate) const MAX_LENGTH: f64 = 1e18;
 
 /// Checks that numbers are finite and that their length is. Returns the length.
 fn check(vector: &[f32]) -> Result<f64, ScanError> {
-    let mut square = 0.0;
-    for &x in vector {
-        square += f64::from(x) * f64::from(x);
-    }
-    let length = square.sqrt();
+    let length = dot(vector, vector).sqrt();
     if length <= MAX_LENGTH {
         return Ok(length);
     }
@@ -134,6 +130,20 @@ fn check(vector: &[f32]) -> Result<f64, ScanError> {
 /// Scales to length one; zeros stay.
 fn normalise(vector: &mut [f32], length: f64) {
     if length > 0.0 {
-        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+        let scale = 1.0 / length;
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) * scale) as f32);
     }
+}
+
+/// A dot product in 64 bits, in several lanes so that one sum need not wait for the last.
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let mut lanes = [0.0; 8];
+    for (a, b) in a.iter().zip(b) {
+        for ((lane, &a), &b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane += f64::from(a) * f64::from(b);
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(&a, &b)| f64::from(a) * f64::from(b));
+    lanes.into_iter().chain(rest).sum()
 }

@@ -9,6 +9,8 @@ use magray_core::CpuPath;
 pub(super) struct Query {
     /// Padded with zeros as rows are.
     pub(super) numbers: Vec<f32>,
+    /// The same in 64 bits.
+    pub(super) wide: Vec<f64>,
     /// The same as signed bytes.
     pub(super) levels: Vec<i8>,
     pub(super) gauge: Gauge,
@@ -23,6 +25,7 @@ impl Query {
             normalise(&mut padded, length);
         }
         let (levels, gauge) = quantise(&padded, metric, DotKernel::query_levels(path));
-        Ok(Self { numbers: padded, levels, gauge })
+        let wide = padded.iter().copied().map(f64::from).collect();
+        Ok(Self { numbers: padded, wide, levels, gauge })
     }
 }

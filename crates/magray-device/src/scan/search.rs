@@ -1,8 +1,8 @@
 //! One search under way: its rows, queries and threads, and the plain way of scoring every allowed row.
 
 use super::best::{Best, Scored};
-use super::chunk::CHUNK_ROWS;
-use super::kernels::exact_score;
+use super::chunk::{CHUNK_ROWS, Row};
+use super::kernels::{exact_score, prefetch};
 use super::query::Query;
 use super::{Rows, Wanted};
 use crate::cpu::{Cpu, Shares};
@@ -13,6 +13,8 @@ use std::sync::{Mutex, PoisonError};
 const ITEM_ROWS: usize = 1024;
 pub(super) const ITEM_WORDS: usize = ITEM_ROWS / 64;
 const CHUNK_ITEMS: usize = CHUNK_ROWS / ITEM_ROWS;
+/// Rows from the one that is scored to the one that is fetched.
+pub(super) const ROWS_AHEAD: usize = 2;
 const _: () = assert!(CHUNK_ROWS.is_multiple_of(ITEM_ROWS), "an item lies in one chunk");
 
 pub(super) struct Search<'a> {
@@ -77,7 +79,7 @@ impl Search<'_> {
     #[inline]
     pub(super) fn score(&self, query: usize, chunk: usize, row: usize, space: &mut [f32]) -> Scored {
         let numbers = self.rows.chunks[chunk].row(&self.rows.layout, row, space);
-        let score = exact_score(self.cpu.path(), self.rows.metric, &self.queries[query].numbers, numbers);
+        let score = exact_score(self.cpu.path(), self.rows.metric, &self.queries[query].wide, numbers);
         Scored { score, slot: (chunk * CHUNK_ROWS + row) as u32 }
     }
 
@@ -86,19 +88,33 @@ impl Search<'_> {
         vec![0.0; self.rows.layout.padded()]
     }
 
+    /// Asks for a row's numbers.
+    pub(super) fn fetch(&self, chunk: usize, row: usize) {
+        match self.rows.chunks[chunk].kept(&self.rows.layout, row) {
+            Some(Row::F32(numbers)) => prefetch(numbers),
+            Some(Row::F16(numbers)) => prefetch(numbers),
+            None => {}
+        }
+    }
+
     /// Scores every allowed row exactly, for these queries.
     pub(super) fn score_all(&self, queries: &[usize]) -> Vec<Best> {
-        let start = || (vec![Best::new(self.wanted.k); queries.len()], self.space());
-        let threads = self.each_item(start, |(best, space), chunk, first| {
+        let start = || (vec![Best::new(self.wanted.k); queries.len()], self.space(), Vec::new());
+        let threads = self.each_item(start, |(best, space, rows), chunk, first| {
+            rows.clear();
             for word in first..first + ITEM_WORDS {
-                for row in ones(self.word(chunk, word)) {
-                    for (&query, best) in queries.iter().zip(best.iter_mut()) {
-                        best.offer(self.score(query, chunk, word * 64 + row, space));
-                    }
+                rows.extend(ones(self.word(chunk, word)).map(|row| word * 64 + row));
+            }
+            for (at, &row) in rows.iter().enumerate() {
+                if let Some(&next) = rows.get(at + ROWS_AHEAD) {
+                    self.fetch(chunk, next);
+                }
+                for (&query, best) in queries.iter().zip(best.iter_mut()) {
+                    best.offer(self.score(query, chunk, row, space));
                 }
             }
         });
-        merge(threads.into_iter().map(|(best, _)| best))
+        merge(threads.into_iter().map(|(best, ..)| best))
     }
 }
 

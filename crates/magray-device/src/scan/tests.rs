@@ -41,7 +41,7 @@ fn reference(rows: &Rows, slots: u32, query: &[f32], wanted: &Wanted<'_>) -> Vec
     if rows.metric() == Metric::Cosine {
         let length = query.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
         if length > 0.0 {
-            query.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+            query.iter_mut().for_each(|x| *x = (f64::from(*x) * (1.0 / length)) as f32);
         }
     }
     let allows = |slot: u32| {

@@ -73,12 +73,13 @@ fn found(best: Best, threshold: Option<f32>) -> Vec<Found> {
 fn plan(search: &Search<'_>) -> Plan {
     let (rows, queries, wanted) = (search.rows, search.queries.len(), search.wanted);
     let count = search.count();
-    // Reading and scoring a row's numbers costs about six times as much as scanning its bytes for one query, and forty times
-    // as much for each further query.
-    let is_few = count * (100 + 40 * queries) < rows.len() * (15 + queries);
+    let by_signs = !wanted.exact && rows.len() >= SIGNS_FROM && queries < bit_scan::QUERIES_MAX;
+    // Costs of a row in nanoseconds: scored by its numbers, and scanned.
+    let (scored, scanned) = (100 + 50 * queries, if by_signs { 8 * queries } else { 15 + 2 * queries });
+    let is_few = count * scored < rows.len() * scanned;
     if rows.metric == Metric::Manhattan || count < SCAN_FROM || wanted.k > count / 4 || is_few {
         Plan::All
-    } else if !wanted.exact && count >= SIGNS_FROM && queries < bit_scan::QUERIES_MAX {
+    } else if by_signs {
         Plan::Signs
     } else {
         Plan::Bytes

@@ -29,9 +29,8 @@ pub(in crate::scan) struct SignGauge {
     pub(in crate::scan) dims: i32,
     /// What a level of the query is worth.
     pub(in crate::scan) scale: f32,
-    /// Weights of a row's error and factor in the margin.
+    /// Weight of a row's error in the margin.
     pub(in crate::scan) by_error: f32,
-    pub(in crate::scan) by_factor: f32,
     /// Of the dot product in the score: 2 for Euclid.
     pub(in crate::scan) weight: f32,
     /// Of a row's square: 1 for Euclid, else 0.
@@ -80,8 +79,7 @@ fn plain(gauge: &SignGauge, rows: &SignRows<'_>, floor: f32) -> u64 {
         for (at, &unlike) in unlike.iter().enumerate() {
             let row = group * GROUP_ROWS + at;
             let product = (15 * gauge.dims - 2 * unlike as i32) as f32 * gauge.scale;
-            let margin = rows.errors[row] * gauge.by_error + rows.factors[row] * gauge.by_factor;
-            let dot = product * rows.factors[row] + rows.known[row] + margin;
+            let dot = product * rows.factors[row] + rows.known[row] + rows.errors[row] * gauge.by_error;
             let square = rows.lengths[row] * rows.lengths[row] * gauge.square;
             bits |= u64::from(dot * gauge.weight - square + gauge.shift >= floor) << row;
         }
@@ -133,7 +131,7 @@ unsafe fn with_avx512(gauge: &SignGauge, rows: &SignRows<'_>, floor: f32) -> u64
                 _mm256_loadu_ps(rows.lengths.as_ptr().add(at)),
             )
         };
-        let dot = _mm256_fmadd_ps(_mm256_add_ps(product, _mm256_set1_ps(gauge.by_factor)), factors, known);
+        let dot = _mm256_fmadd_ps(product, factors, known);
         let dot = _mm256_fmadd_ps(errors, _mm256_set1_ps(gauge.by_error), dot);
         let score = _mm256_fmadd_ps(dot, _mm256_set1_ps(gauge.weight), _mm256_set1_ps(gauge.shift));
         let squares = _mm256_mul_ps(lengths, lengths);

@@ -3,29 +3,15 @@
 //
 // QUERIES  1, 2 or 4
 // NUMBER   of the vectors
-#include "numbers.cuh"
 #include "order.cuh"
 #include "scan.cuh"
+#include "scan_rows.cuh"
 
 constexpr int WARPS = 8;
 // Lanes that share a vector, and vectors that each has at once.
 constexpr int LANES = 16;
 constexpr int AT_ONCE = 4;
 constexpr int OF_WARP = 32 / LANES * AT_ONCE;
-
-// The sum of eight products.
-__device__ __forceinline__ float products(uint4 x, float4 a, float4 b, float sum) {
-    float u, v;
-    unpack(x.x, u, v, NUMBER{});
-    sum = fmaf(u, a.x, sum), sum = fmaf(v, a.y, sum);
-    unpack(x.y, u, v, NUMBER{});
-    sum = fmaf(u, a.z, sum), sum = fmaf(v, a.w, sum);
-    unpack(x.z, u, v, NUMBER{});
-    sum = fmaf(u, b.x, sum), sum = fmaf(v, b.y, sum);
-    unpack(x.w, u, v, NUMBER{});
-    sum = fmaf(u, b.z, sum), sum = fmaf(v, b.w, sum);
-    return sum;
-}
 
 // `rows` of `eights` times eight numbers; those of `begin` to `end` are scored. `queries` of as many numbers each. A score is the
 // product and what `offsets` adds for the row. From `place` on, if it is not negative, every score is a candidate in the place of
@@ -37,15 +23,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const Candidates candidates{found, keys, room};
     wait_for_previous();
     let_next_begin();
-    // The first and the second half of each eight apart, so that lanes read side by side.
     for (int i = threadIdx.x; i < QUERIES * eights; i += blockDim.x) {
         const int q = i / eights, j = i % eights;
         const uint4 x = q < query_count ? queries[i] : make_uint4(0, 0, 0, 0);
-        float4 a, b;
-        unpack(x.x, a.x, a.y, NUMBER{}), unpack(x.y, a.z, a.w, NUMBER{});
-        unpack(x.z, b.x, b.y, NUMBER{}), unpack(x.w, b.z, b.w, NUMBER{});
-        query[2 * q * eights + j] = a;
-        query[(2 * q + 1) * eights + j] = b;
+        put_eight(query + 2 * q * eights, eights, j, x);
     }
     const int lane = threadIdx.x % LANES, half = threadIdx.x % 32 / LANES, warp = threadIdx.x / 32;
     // Each lane looks at the scores of one query and one of its vectors.

@@ -46,6 +46,7 @@ mod threads;
 mod tiles;
 mod trace;
 mod variants;
+mod vector_signs;
 mod vectors;
 mod visible;
 mod vmm;

@@ -14,6 +14,12 @@ const EXPECTED: f64 = 3000.0;
 /// Rows of the first part, for many queries: each of its scores is written.
 const FIRST_OF_MANY: usize = 2048;
 const FEW: usize = 8;
+/// Vectors whose signs lie together.
+pub(super) const SIGN_GROUP: usize = 32;
+/// How much longer all parts are than those before the last.
+const SIGNS_GROWTH: usize = 35;
+/// From this many queries on, vectors are read once for all of them in less time.
+pub(super) const SIGNS_QUERIES_MAX: usize = 4;
 
 /// Shared memory of a tile: the queries, and stages of 128 rows.
 const QUERY_BOX_BYTES: usize = 64 * 64 * 2;
@@ -63,6 +69,16 @@ pub(super) fn rising(rows: usize, most: usize, queries: usize) -> Vec<Range<usiz
     begins.zip(ends).map(|(begin, end)| begin..end).filter(|part| !part.is_empty()).collect()
 }
 
+/// The parts of a scan by signs: between them the bar rises, above which vectors are scored by their numbers. Each but the last
+/// ends at a group of signs.
+pub(super) fn by_signs(rows: usize, most: usize) -> Vec<Range<usize>> {
+    let first = (ROOM - most) / SIGN_GROUP * SIGN_GROUP;
+    let ends = std::iter::successors(Some(first), |end| Some(end * SIGNS_GROWTH)).take_while(|end| *end < rows);
+    let ends: Vec<usize> = ends.chain([rows]).collect();
+    let begins = std::iter::once(0).chain(ends.clone());
+    begins.zip(ends).map(|(begin, end)| begin..end).collect()
+}
+
 /// The parts of a scan that loses no candidate, whatever the order of the vectors.
 pub(super) fn careful(rows: usize, most: usize) -> Vec<Range<usize>> {
     let step = ROOM - most;
@@ -79,7 +95,7 @@ mod tests {
             for most in [1, 10, 32, MOST] {
                 for queries in [1, 8, 9, 256] {
                     let parts = rising(rows, most, queries);
-                    for parts in [&parts, &careful(rows.min(100_000), most)] {
+                    for parts in [&parts, &careful(rows.min(100_000), most), &by_signs(rows.max(1), most)] {
                         assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{parts:?}");
                         assert!(parts.iter().all(|part| !part.is_empty()));
                         assert_eq!(parts.first().map_or(0, |part| part.start), 0);

@@ -18,7 +18,9 @@ const HEADERS: &[(&str, &str)] = built_in![
     "order.cuh",
     "rows.cuh",
     "scan.cuh",
-    "shared_memory.cuh"
+    "scan_rows.cuh",
+    "shared_memory.cuh",
+    "signs.cuh"
 ];
 
 const KERNELS: &[(&str, &str)] = built_in![
@@ -35,7 +37,9 @@ const KERNELS: &[(&str, &str)] = built_in![
     "quantise.cu",
     "scan_few.cu",
     "scan_many.cu",
-    "scan_select.cu"
+    "scan_select.cu",
+    "scan_signs.cu",
+    "scan_sketch.cu"
 ];
 
 pub(super) fn kernel(file: &str) -> Option<&'static str> {

@@ -113,6 +113,16 @@ pub(super) fn scan_select() -> KernelSpec {
     KernelSpec::new("scan_select.cu", "scan_select")
 }
 
+/// Scores of the vectors whose signs say that they may be good.
+pub(super) fn scan_signs() -> KernelSpec {
+    of_number("scan_signs.cu", "scan_signs", Number::F16)
+}
+
+/// Signs of vectors.
+pub(super) fn scan_sketch() -> KernelSpec {
+    of_number("scan_sketch.cu", "scan_sketch", Number::F16)
+}
+
 /// Scores of vectors by many queries, on Hopper.
 pub(super) fn scan_many(tile: ScanTile, in_place: bool) -> KernelSpec {
     of_number("scan_many.cu", "scan_many", Number::F16)
@@ -137,7 +147,7 @@ fn activation_number(activation: Activation) -> u32 {
 pub fn all_specs() -> Vec<KernelSpec> {
     const NUMBERS: [Number; 3] = [Number::F32, Number::F16, Number::Bf16];
     const SIXTEEN: [Number; 2] = [Number::F16, Number::Bf16];
-    let mut specs = vec![finish(), fault(), scan_select()];
+    let mut specs = vec![finish(), fault(), scan_select(), scan_signs(), scan_sketch()];
     specs.extend(SCANNED_AT_ONCE.map(scan_few));
     for tile in SCAN_TILES {
         specs.extend([false, true].map(|in_place| scan_many(tile, in_place)));

@@ -10,9 +10,10 @@ use super::matrix::{TensorMap, stride_of};
 use super::memory::{DeviceBuffer, Number};
 use super::ops::{Arg, int};
 use super::pinned_buffers::PinnedBytes;
-use super::scan_plan::{MOST, ROOM, SCANNED_AT_ONCE, ScanTile, careful, rising};
+use super::scan_plan::{MOST, ROOM, SCANNED_AT_ONCE, SIGNS_QUERIES_MAX, ScanTile, by_signs, careful, rising};
 use super::stream::{Stream, Urgency};
 use super::variants;
+use super::vector_signs::{VectorSigns, gauge_bytes};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ const ROWS_OF_WARP: usize = 8;
 const WARPS: usize = 8;
 /// Blocks of the kernel for few queries that a multiprocessor has at once.
 const BLOCKS_AT_ONCE: usize = 3;
+/// The same of the kernel that reads signs.
+const SIGN_BLOCKS_AT_ONCE: usize = 6;
 const TILE_ROWS: usize = 128;
 
 /// A vector that was found.
@@ -52,6 +55,8 @@ pub struct Scan<'a> {
     pub allowed: Option<&'a [u64]>,
     /// The least score.
     pub least: Option<f32>,
+    /// Never miss one of the best for the sake of time.
+    pub is_exact: bool,
 }
 
 /// Vectors of one length.
@@ -65,8 +70,10 @@ pub struct Vectors {
     /// What is added to the score of each.
     offsets: DeviceBuffer,
     map: Option<(TensorMap, TensorMap)>,
+    /// Of all vectors, once they are kept.
+    signs: Option<VectorSigns>,
     staged: PinnedBytes,
-    /// Records of the queries, then the queries.
+    /// Records of the queries, then the queries, then what is made of them for signs.
     asked: DeviceBuffer,
     keys: DeviceBuffer,
     allowed: DeviceBuffer,
@@ -81,7 +88,8 @@ impl Vectors {
         let stream = Stream::new(context, Urgency::Usual)?;
         let rows = DeviceBuffer::private(&stream, room * stride * 2)?;
         let offsets = DeviceBuffer::private(&stream, if has_offsets { room * 4 } else { 0 })?;
-        let asked = DeviceBuffer::private(&stream, QUERIES_MAX * (RECORD_BYTES + stride * 2))?;
+        let asked = QUERIES_MAX * (RECORD_BYTES + stride * 2) + SIGNS_QUERIES_MAX * gauge_bytes(dims);
+        let asked = DeviceBuffer::private(&stream, asked)?;
         let map = if cuda.has_wgmma() && room > 0 {
             let queries = asked.address() + (QUERIES_MAX * RECORD_BYTES) as u64;
             let queries = TensorMap::encode(queries, Number::F16, QUERIES_MAX, dims)?;
@@ -101,6 +109,7 @@ impl Vectors {
             rows,
             offsets,
             map,
+            signs: None,
             asked,
         })
     }
@@ -108,7 +117,28 @@ impl Vectors {
     /// Memory of the GPU that it holds.
     pub fn bytes(&self) -> u64 {
         let buffers = [&self.rows, &self.offsets, &self.asked, &self.keys, &self.allowed];
-        buffers.iter().map(|buffer| buffer.bytes() as u64).sum()
+        let signs = self.signs.as_ref().map_or(0, VectorSigns::bytes);
+        buffers.iter().map(|buffer| buffer.bytes() as u64).sum::<u64>() + signs as u64
+    }
+
+    /// Keeps the signs of all vectors, turned about a centre: about the mean of many. Scans that need not be exact read them first.
+    pub fn keep_signs(&mut self, centre: Vec<f32>) -> Result<(), DeviceError> {
+        assert_eq!(centre.len(), self.dims, "as long as the vectors");
+        let signs = VectorSigns::new(&self.stream, centre, self.room)?;
+        let constants = signs.constants();
+        Number::F32.write(&constants, &mut self.staged.as_mut_slice()[..constants.len() * 4]);
+        self.bring(signs.constants_at(), constants.len() * 4)?;
+        self.signs = Some(signs);
+        self.sketch(&(0..self.room))
+    }
+
+    /// Makes the signs of vectors that were put, where they are kept.
+    fn sketch(&self, made: &Range<usize>) -> Result<(), DeviceError> {
+        let Some(signs) = &self.signs else { return Ok(()) };
+        let shape = signs.making_shape(made, self.cuda.multiprocessors());
+        let arguments = signs.making(self.rows.address(), stride_of(self.dims), made);
+        self.launch(&variants::scan_sketch(), shape, arguments, false)?;
+        Ok(self.stream.wait()?)
     }
 
     /// Puts vectors, one after the other, from this one on; `offsets` has one for each, or is empty.
@@ -129,7 +159,7 @@ impl Vectors {
             let to = self.offsets.address() + ((first + part * (STAGED_BYTES / 4)) * 4) as u64;
             self.bring(to, offsets.len() * 4)?;
         }
-        Ok(())
+        self.sketch(&(first..first + count))
     }
 
     /// The best of the vectors for each query, best first; of equal scores the lower slot is better.
@@ -147,42 +177,33 @@ impl Vectors {
                 self.keys = DeviceBuffer::empty(self.cuda.context());
                 self.keys = DeviceBuffer::private(&self.stream, count.next_power_of_two() * ROOM * 8)?;
             }
-            let parts = rising(scan.rows, scan.most, count);
-            self.run(scan, queries, allowed, &parts, 1)?;
+            let is_by_signs = self.signs.is_some() && !scan.is_exact && count <= SIGNS_QUERIES_MAX;
+            let way = if is_by_signs { Way::Signs } else { Way::Rising };
+            self.run(scan, queries, allowed, way)?;
             if self.is_lost(count, scan.most) {
-                let parts = careful(scan.rows, scan.most);
-                self.run(scan, queries, allowed, &parts, parts.len())?;
+                self.run(scan, queries, allowed, Way::Careful)?;
             }
             found.extend((0..count).map(|query| self.found(query, scan.most)));
         }
         Ok(found)
     }
 
-    /// Scores parts of the rows, of which the first have places for all scores, and waits for the best.
-    fn run(
-        &mut self,
-        scan: &Scan<'_>,
-        queries: &[f32],
-        allowed: u64,
-        parts: &[Range<usize>],
-        in_place: usize,
-    ) -> Result<(), DeviceError> {
+    /// Scores the rows part by part, and waits for the best.
+    fn run(&mut self, scan: &Scan<'_>, queries: &[f32], allowed: u64, way: Way) -> Result<(), DeviceError> {
+        let parts = match way {
+            Way::Rising => rising(scan.rows, scan.most, queries.len() / self.dims),
+            Way::Signs => by_signs(scan.rows, scan.most),
+            Way::Careful => careful(scan.rows, scan.most),
+        };
+        self.bring_queries(scan, queries, way)?;
         let count = queries.len() / self.dims;
-        let (records, stride) = (QUERIES_MAX * RECORD_BYTES, stride_of(self.dims));
-        let bar = scan.least.map_or(NO_BAR, |least| key_of(least) - 1);
-        let bytes = records + count * stride * 2;
-        let staged = &mut self.staged.as_mut_slice()[..bytes];
-        staged[..records].fill(0);
-        for record in staged[..count * RECORD_BYTES].chunks_exact_mut(RECORD_BYTES) {
-            record[..8].copy_from_slice(&bar.to_le_bytes());
-        }
-        write_rows(queries, self.dims, &mut staged[records..]);
-        self.cuda.context().bind()?;
-        // SAFETY: both have room for it; the stream is waited for below, before the host writes there again.
-        unsafe { self.stream.copy_in(self.asked.address(), self.staged.address(), bytes) }?;
         for (number, rows) in parts.iter().enumerate() {
-            let place = (number < in_place).then_some(scan.most);
-            self.score(&Part { rows: rows.clone(), is_first: number == 0, place }, count, allowed)?;
+            let place = (number == 0 || way == Way::Careful).then_some(scan.most);
+            let part = Part { rows: rows.clone(), is_first: number == 0, place };
+            match &self.signs {
+                Some(signs) if way == Way::Signs && number > 0 => self.score_likely(signs, &part, count, allowed)?,
+                _ => self.score(&part, count, allowed)?,
+            }
             let out = if number + 1 == parts.len() { self.told.address() } else { 0 };
             let arguments = vec![
                 Arg::Address(self.asked.address()),
@@ -196,6 +217,28 @@ impl Vectors {
             self.launch(&variants::scan_select(), shape, arguments, true)?;
         }
         Ok(self.stream.wait()?)
+    }
+
+    /// Begins to copy the queries and their records.
+    fn bring_queries(&mut self, scan: &Scan<'_>, queries: &[f32], way: Way) -> Result<(), DeviceError> {
+        let count = queries.len() / self.dims;
+        let (records, stride) = (QUERIES_MAX * RECORD_BYTES, stride_of(self.dims));
+        let bar = scan.least.map_or(NO_BAR, |least| key_of(least) - 1);
+        let gauges = self.signs.as_ref().filter(|_| way == Way::Signs);
+        let gauges: Vec<u8> =
+            gauges.map_or(Vec::new(), |signs| queries.chunks(self.dims).flat_map(|query| signs.gauge(query)).collect());
+        let numbers = if gauges.is_empty() { count } else { QUERIES_MAX } * stride * 2;
+        let bytes = records + numbers + gauges.len();
+        let staged = &mut self.staged.as_mut_slice()[..bytes];
+        staged[records + numbers..].copy_from_slice(&gauges);
+        staged[..records].fill(0);
+        for record in staged[..count * RECORD_BYTES].chunks_exact_mut(RECORD_BYTES) {
+            record[..8].copy_from_slice(&bar.to_le_bytes());
+        }
+        write_rows(queries, self.dims, &mut staged[records..records + numbers]);
+        self.cuda.context().bind()?;
+        // SAFETY: both have room for it; the stream is waited for before the host writes there again.
+        Ok(unsafe { self.stream.copy_in(self.asked.address(), self.staged.address(), bytes) }?)
     }
 
     /// Puts the scores of a part, or those of them above the bars, among the candidates.
@@ -230,6 +273,20 @@ impl Vectors {
             self.launch(&variants::scan_few(at_once), shape, arguments, !part.is_first || first > 0)?;
         }
         Ok(())
+    }
+
+    /// Puts those scores among the candidates of which signs say that they may be above the bars.
+    fn score_likely(&self, signs: &VectorSigns, part: &Part, queries: usize, allowed: u64) -> Result<(), DeviceError> {
+        let stride = stride_of(self.dims);
+        let asked = self.asked.address() + (QUERIES_MAX * RECORD_BYTES) as u64;
+        let mut arguments = vec![Arg::Address(self.rows.address()), int(stride / 8)];
+        arguments.extend([int(part.rows.start), int(part.rows.end), Arg::Address(asked)]);
+        arguments.extend(self.wanted(part, 0, allowed).into_iter().take(5));
+        arguments.extend(signs.reading(asked + (QUERIES_MAX * stride * 2) as u64));
+        let blocks = part.rows.len().div_ceil(32 * WARPS).min(SIGN_BLOCKS_AT_ONCE * self.cuda.multiprocessors());
+        let shape = LaunchShape::new([blocks as u32, queries as u32, 1], [(32 * WARPS) as u32, 1, 1]);
+        let shape = shape.with_shared_bytes((stride * 4 + gauge_bytes(self.dims)) as u32);
+        self.launch(&variants::scan_signs(), shape, arguments, !part.is_first)
     }
 
     /// What both kernels know of the vectors beside their numbers, and where candidates go, of the queries from `first` on.
@@ -302,6 +359,17 @@ impl Vectors {
         let bytes = &self.told.as_mut_slice()[query * (most + 1) * 8..][..(most + 1) * 8];
         bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
     }
+}
+
+/// How a scan goes over the vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// In parts that grow as the bar rises.
+    Rising,
+    /// The same, and only what signs let through is scored.
+    Signs,
+    /// In parts of which every score has a place.
+    Careful,
 }
 
 /// A part of the vectors in a scan.

@@ -18,6 +18,7 @@ mod tests;
 mod top;
 
 pub use rows::Rows;
+pub(crate) use sketch::Sketcher;
 
 /// How two vectors are compared. A higher score is better in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,8 @@ const ROUNDS: usize = 4;
 const TOP_LEVEL: f32 = ((1 << SLICES) - 1) as f32;
 
 /// Turns vectors into signs.
-pub(super) struct Sketcher {
+#[derive(Debug)]
+pub(crate) struct Sketcher {
     centre: Vec<f32>,
     /// As many as dimensions: products with them are sums.
     ones: Vec<f32>,
@@ -38,7 +39,7 @@ pub(super) struct Signs {
 
 impl Sketcher {
     /// About this centre.
-    pub(super) fn new(centre: Vec<f32>) -> Self {
+    pub(crate) fn new(centre: Vec<f32>) -> Self {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         let mut flip = || {
             state ^= state << 13;
@@ -68,6 +69,30 @@ impl Sketcher {
             part.iter_mut().for_each(|x| *x *= scale);
         }
         turned
+    }
+
+    /// The centre, and the signs of each round: by these another device turns vectors as this one does.
+    pub(crate) fn constants(&self) -> Vec<f32> {
+        self.centre.iter().chain(self.flips.iter().flatten()).copied().collect()
+    }
+
+    /// The centre's product with itself.
+    pub(crate) fn centre_square(&self) -> f32 {
+        dot(&self.centre, &self.centre) as f32
+    }
+
+    /// A query made ready for products, in words of 32 bits: the scale of its levels, the weights of a row's error and factor, the
+    /// shift; then the four slices for each word of a row.
+    pub(crate) fn gauge_words(&self, query: &[f32]) -> Vec<u32> {
+        let gauge = self.gauge(query, Metric::Dot);
+        let mut words: Vec<u32> =
+            [gauge.scale, gauge.by_error, gauge.by_factor, gauge.shift].map(f32::to_bits).to_vec();
+        for slices in gauge.slices.chunks_exact(SLICES) {
+            words.extend(slices.iter().map(|slice| *slice as u32));
+            words.extend(slices.iter().map(|slice| (slice >> 32) as u32));
+        }
+        words.truncate(4 + self.centre.len().div_ceil(32) * SLICES);
+        words
     }
 
     /// A query made ready: `query` as rows are.

@@ -44,7 +44,7 @@ impl Case {
 
     fn scan(&self) -> Scan<'_> {
         let Self { queries, most, allowed, least, .. } = self;
-        Scan { queries, rows: self.rows(), most: *most, allowed: allowed.as_deref(), least: *least }
+        Scan { queries, rows: self.rows(), most: *most, allowed: allowed.as_deref(), least: *least, is_exact: true }
     }
 
     /// All scores of a query that may be found, best first.
@@ -170,6 +170,56 @@ fn vectors_that_become_ever_better_are_found_too() {
     });
 }
 
+/// The mean of vectors.
+fn mean(vectors: &[f32], dims: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; dims];
+    for row in vectors.chunks(dims) {
+        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x / (vectors.len() / dims) as f32);
+    }
+    sums
+}
+
+#[test]
+fn signs_let_nearly_all_of_the_best_through() {
+    let seed = variables::seed();
+    with_gpus(|cuda, kernels| {
+        let mut numbers = Random(seed);
+        for (dims, has_offsets, one_in) in [(384, false, 1), (384, true, 3), (200, false, 1), (128, true, 100)] {
+            let rows = 60_000_usize;
+            // About a common direction, as vectors of texts are.
+            let common = random(&mut numbers, dims);
+            let near = |values: Vec<f32>| {
+                values.chunks(dims).flat_map(|row| row.iter().zip(&common).map(|(x, c)| (x + c) / 2.0)).collect()
+            };
+            let vectors: Vec<f32> = near(random(&mut numbers, rows * dims));
+            let queries: Vec<f32> = near(random(&mut numbers, 4 * dims));
+            let offsets = if has_offsets { random(&mut numbers, rows) } else { Vec::new() };
+            let mut allowed = vec![0_u64; rows.div_ceil(64)];
+            (0..rows).step_by(one_in).for_each(|slot| allowed[slot / 64] |= 1 << (slot % 64));
+            let allowed = (one_in > 1).then_some(allowed);
+            let case = Case { dims, vectors, offsets, queries, most: 10, allowed, least: None };
+            let mut kept = case.vectors(cuda);
+            // Made of vectors that are there, and of some that come later.
+            kept.keep_signs(mean(&case.vectors, dims)).expect("room for signs");
+            kept.put(100, &case.vectors[100 * dims..900 * dims], case.offsets.get(100..900).unwrap_or_default())
+                .expect("put");
+            let exact = kept.best(&case.scan()).expect("an answer");
+            let likely = kept.best(&Scan { is_exact: false, ..case.scan() }).expect("an answer");
+            let common: usize = exact
+                .iter()
+                .zip(&likely)
+                .map(|(exact, likely)| {
+                    likely.iter().filter(|near| exact.iter().any(|one| one.slot == near.slot)).count()
+                })
+                .sum();
+            assert!(common >= 39, "{kernels}, {dims}: {common} of 40 are found");
+            for (exact, likely) in exact.iter().zip(&likely) {
+                assert!(exact.iter().zip(likely).all(|(a, b)| a.score >= b.score - 1e-4), "scores are of the numbers");
+            }
+        }
+    });
+}
+
 /// A block of random vectors, repeated with its columns rotated, so that no two are equal.
 fn fill(vectors: &mut Vectors, dims: usize, rows: usize, numbers: &mut Random) {
     let block = random(numbers, 50_000 * dims);
@@ -200,30 +250,30 @@ fn a_scan_is_timed() {
         fill(&mut vectors, dims, rows, &mut numbers);
         println!("{rows} vectors brought in {:.1} s", began.elapsed().as_secs_f64());
         let half: Vec<u64> = vec![0x5555_5555_5555_5555; rows.div_ceil(64)];
-        for (queries, most, allowed) in [
-            (1, 10, None),
-            (1, 32, None),
-            (32, 10, None),
-            (256, 10, None),
-            (256, 32, None),
-            (1, 10, Some(&half)),
-            (256, 10, Some(&half)),
-        ] {
-            let queries = random(&mut numbers, queries * dims);
-            let scan = Scan { queries: &queries, rows, most, allowed: allowed.map(|bits| &bits[..]), least: None };
-            let mut times: Vec<f64> = (0..41)
-                .map(|_| {
-                    let began = Instant::now();
-                    vectors.best(&scan).expect("an answer");
-                    began.elapsed().as_secs_f64() * 1e3
-                })
-                .collect();
+        vectors.keep_signs(vec![0.0; dims]).expect("room for signs");
+        let mut time = |queries: usize, most, allowed: Option<&[u64]>, is_exact| {
+            let (count, queries) = (queries, random(&mut numbers, queries * dims));
+            let scan = Scan { queries: &queries, rows, most, allowed, least: None, is_exact };
+            let timed = |_| {
+                let began = Instant::now();
+                vectors.best(&scan).expect("an answer");
+                began.elapsed().as_secs_f64() * 1e3
+            };
+            let mut times: Vec<f64> = (0..41).map(timed).collect();
             times.sort_by(f64::total_cmp);
-            let (count, is_filtered) = (queries.len() / dims, allowed.is_some());
+            let how = if is_exact { "exact" } else { "signs" };
+            let filtered = if allowed.is_some() { "half of " } else { "" };
             println!(
-                "rows {rows:8} queries {count:3} most {most:2} filtered {is_filtered:5}: {:.3} ms, least {:.3}",
+                "{count:3} queries, best {most:2} of {filtered}{rows}, {how}: {:.3} ms, least {:.3}",
                 times[20], times[0]
             );
+        };
+        for (queries, most) in [(1, 10), (1, 32), (32, 10), (256, 10), (256, 32)] {
+            time(queries, most, None, true);
         }
+        time(1, 10, Some(&half), true);
+        time(256, 10, Some(&half), true);
+        time(1, 10, None, false);
+        time(1, 10, Some(&half), false);
     }
 }

@@ -235,7 +235,6 @@ fn fill(vectors: &mut Vectors, dims: usize, rows: usize, numbers: &mut Random) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "figures are the test's to tell, and captured as such")]
 fn a_scan_is_timed() {
     let Some(gpu) = first_gpu() else { return };
     let cuda = open(&gpu, CudaOptions::default());

@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const uint4* own = gauges + q * (1 + words);
     for (int i = threadIdx.x; i < words; i += blockDim.x) slices[i] = own[1 + i];
     const uint4 head = own[0];
-    const Gauge gauge{__uint_as_float(head.x), __uint_as_float(head.y), __uint_as_float(head.z), __uint_as_float(head.w)};
+    const Gauge gauge{__uint_as_float(head.x), __uint_as_float(head.y), __uint_as_float(head.z), 0.0f};
     const float bar = candidates.bar(q);
     __syncthreads();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sixteenth = lane % LANES, half = lane / LANES;
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         }
         const float product = static_cast<float>(((1 << SLICES) - 1) * dims - 2 * unlike) * gauge.scale;
         float likely = product * own_worth.factor + own_worth.known + gauge.shift;
-        likely += own_worth.error * gauge.by_error + own_worth.factor * gauge.by_factor;
+        likely += own_worth.error * gauge.by_error;
         bool may_be = row < end && is_allowed(allowed, row);
         if (may_be && offsets) likely += offsets[row];
         may_be = may_be && likely > bar;

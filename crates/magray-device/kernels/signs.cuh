@@ -20,11 +20,11 @@ struct alignas(16) Worth {
 struct Gauge {
     // What a level of the query is worth.
     float scale;
-    // Weights of a vector's error and factor in the margin.
+    // Weight of a vector's error in the margin.
     float by_error;
-    float by_factor;
     // The product of the query with the centre.
     float shift;
+    float unused;
 };
 
 // The words of 32 vectors lie together, the first of each, then the second.

@@ -81,12 +81,11 @@ impl Sketcher {
         dot(&self.centre, &self.centre) as f32
     }
 
-    /// A query made ready for products, in words of 32 bits: the scale of its levels, the weights of a row's error and factor, the
-    /// shift; then the four slices for each word of a row.
+    /// A query made ready for products, in words of 32 bits: the scale of its levels, the weight of a row's error, the shift,
+    /// nothing; then the four slices for each word of a row.
     pub(crate) fn gauge_words(&self, query: &[f32]) -> Vec<u32> {
         let gauge = self.gauge(query, Metric::Dot);
-        let mut words: Vec<u32> =
-            [gauge.scale, gauge.by_error, gauge.by_factor, gauge.shift].map(f32::to_bits).to_vec();
+        let mut words: Vec<u32> = [gauge.scale, gauge.by_error, gauge.shift, 0.0].map(f32::to_bits).to_vec();
         for slices in gauge.slices.chunks_exact(SLICES) {
             words.extend(slices.iter().map(|slice| *slice as u32));
             words.extend(slices.iter().map(|slice| (slice >> 32) as u32));

@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod files;
+pub mod text;
 pub mod types;
 
 pub use error::{Error, Result};

@@ -3,10 +3,16 @@
 
 #![forbid(unsafe_code)]
 
+mod collection;
+mod collections;
 mod error;
 pub mod files;
+mod filter;
+mod store;
 pub mod text;
 pub mod types;
 
+pub use collection::{Change, Collection, Info};
+pub use collections::{AliasChange, Collections, Options, Snapshot};
 pub use error::{Error, Result};
 pub use types::*;

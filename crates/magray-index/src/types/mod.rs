@@ -12,6 +12,7 @@ mod query;
 pub use config::{CollectionConfig, DenseConfig, Distance, SparseConfig, Storage};
 pub use filter::{Condition, FieldTest, Filter, GeoPoint, Range, Ring};
 pub use instant::Instant;
+pub(crate) use json_path::merge;
 pub use json_path::{JsonPath, PathStep};
 pub use point::{Payload, Point, PointId, Vector, check_vector};
 pub use query::{

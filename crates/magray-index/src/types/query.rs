@@ -21,6 +21,8 @@ pub struct Query {
     pub offset: usize,
     /// Only points at least as good (for distances: not larger).
     pub score_threshold: Option<f32>,
+    /// Never trade recall for time. Small collections are always searched exactly.
+    pub exact: bool,
     /// Queries whose results are fused or ranked again.
     pub prefetch: Vec<Query>,
     /// What comes back of the payload. Prefetches return none.
@@ -257,6 +259,7 @@ impl Query {
             limit,
             offset: 0,
             score_threshold: None,
+            exact: false,
             prefetch: Vec::new(),
             with_payload: PayloadSelector::None,
             with_vectors: VectorSelector::None,

@@ -1,0 +1,216 @@
+//! A collection of points: changes, reading, filters, ranked queries.
+//! One process has it open; in it, any number of threads may read while one writes.
+
+mod change;
+mod dense;
+mod multi;
+mod query;
+mod read;
+mod schema;
+mod scores;
+mod selection;
+mod state;
+
+pub use change::Change;
+
+use crate::filter::{self, FieldIndex, Source};
+use crate::store::{Access, Reader, Store};
+use crate::{CollectionConfig, Error, Filter, JsonPath, Payload, PointId, Result};
+use magray_device::cpu::Cpu;
+use roaring::RoaringBitmap;
+use schema::Schema;
+use state::State;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+
+/// The largest payload, as JSON.
+const PAYLOAD_BYTES_MAX: usize = 64 << 20;
+
+/// Points with vectors and payloads, in one file.
+pub struct Collection {
+    name: String,
+    config: RwLock<Arc<CollectionConfig>>,
+    schema: Schema,
+    text_field: Option<JsonPath>,
+    store: Store,
+    cpu: Arc<Cpu>,
+    state: OnceLock<RwLock<State>>,
+    loading: Mutex<()>,
+}
+
+/// What is known of a collection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Info {
+    /// Points.
+    pub points: usize,
+    /// Vectors by name.
+    pub vectors: Vec<(String, usize)>,
+    /// Bytes on the disk.
+    pub disk_bytes: u64,
+    /// Bytes of indexes in memory, about.
+    pub memory_bytes: usize,
+    /// What could not be read, in words. Reading and searching leave it out.
+    pub damage: Vec<String>,
+}
+
+impl Collection {
+    pub(crate) fn create(folder: &Path, name: &str, config: &CollectionConfig, access: Access) -> Result<()> {
+        Schema::new(config)?;
+        text_field(config)?;
+        Store::create(folder, name, config, access)
+    }
+
+    pub(crate) fn open(folder: &Path, name: &str, access: Access, cpu: Arc<Cpu>) -> Result<Self> {
+        let (store, config) = Store::open(folder, name, access)?;
+        let (schema, text_field) = (Schema::new(&config)?, text_field(&config)?);
+        let (name, config) = (name.to_owned(), RwLock::new(Arc::new(config)));
+        Ok(Self { name, config, schema, text_field, store, cpu, state: OnceLock::new(), loading: Mutex::default() })
+    }
+
+    /// Its name; aliases lead to it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The settings that it was created with, and its metadata.
+    pub fn config(&self) -> Arc<CollectionConfig> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces what the caller wants to remember of the collection.
+    pub fn set_metadata(&self, metadata: Payload) -> Result<()> {
+        self.check_payload(&metadata)?;
+        let mut rows = self.store.begin()?;
+        let config = CollectionConfig { metadata, ..self.config().as_ref().clone() };
+        rows.put_config(&config)?;
+        rows.commit()?;
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        Ok(())
+    }
+
+    /// What is known of it.
+    pub fn info(&self) -> Result<Info> {
+        let view = self.view()?;
+        let state = view.state();
+        let count = |number: usize| {
+            let heads = state.live().iter().filter_map(|slot| state.head(slot));
+            heads.filter(|head| head.vectors >> number & 1 == 1).count()
+        };
+        let vectors = self.schema.vectors().iter().enumerate();
+        Ok(Info {
+            points: state.ids().len(),
+            vectors: vectors.map(|(number, vector)| (vector.name.clone(), count(number))).collect(),
+            disk_bytes: self.store.bytes(),
+            memory_bytes: state.bytes(),
+            damage: state.damage(),
+        })
+    }
+
+    /// Writes a consistent copy of the file.
+    pub(crate) fn copy_to(&self, path: &Path) -> Result<()> {
+        self.store.copy_to(path)
+    }
+
+    fn check_payload(&self, payload: &Payload) -> Result<()> {
+        struct Count(usize);
+        impl std::io::Write for Count {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0 += bytes.len();
+                let is_too_long = self.0 > PAYLOAD_BYTES_MAX;
+                if is_too_long { Err(std::io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes.len()) }
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        serde_json::to_writer(Count(0), payload).map_err(|_| {
+            Error::bad(format!("a payload is larger than {} MiB: store large data elsewhere", PAYLOAD_BYTES_MAX >> 20))
+        })
+    }
+
+    /// Reads the ids at the first use.
+    fn state(&self) -> Result<&RwLock<State>> {
+        if let Some(state) = self.state.get() {
+            return Ok(state);
+        }
+        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.state.get() {
+            Some(state) => Ok(state),
+            None => {
+                let state = State::load(&self.schema, &self.store.reader()?)?;
+                Ok(self.state.get_or_init(|| RwLock::new(state)))
+            }
+        }
+    }
+
+    /// Everything as it is now. Changes wait until it is dropped.
+    fn view(&self) -> Result<View<'_>> {
+        let state = self.state()?.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(View { collection: self, state, reader: self.store.reader()? })
+    }
+}
+
+fn text_field(config: &CollectionConfig) -> Result<Option<JsonPath>> {
+    config.text_field.as_ref().map(|field| field.parse()).transpose()
+}
+
+/// A collection at one moment.
+struct View<'a> {
+    collection: &'a Collection,
+    state: RwLockReadGuard<'a, State>,
+    reader: Reader<'a>,
+}
+
+impl View<'_> {
+    fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The slots that meet a filter.
+    fn meeting(&self, filter: &Filter) -> Result<RoaringBitmap> {
+        filter::slots(filter, self)
+    }
+
+    /// The slots that meet a filter, if there is one.
+    fn meeting_any(&self, filter: Option<&Filter>) -> Result<RoaringBitmap> {
+        filter.map_or_else(|| Ok(self.state.live().clone()), |filter| self.meeting(filter))
+    }
+}
+
+impl Source for View<'_> {
+    fn live(&self) -> &RoaringBitmap {
+        self.state.live()
+    }
+
+    fn slot_of(&self, id: PointId) -> Option<u32> {
+        self.state.ids().get(&id).copied()
+    }
+
+    fn id_of(&self, slot: u32) -> Option<PointId> {
+        self.state.head(slot).map(|head| head.id)
+    }
+
+    fn has_vector(&self, slot: u32, name: &str) -> bool {
+        let number = self.collection.schema.number(name);
+        number.is_ok_and(|number| self.state.head(slot).is_some_and(|head| head.vectors >> number & 1 == 1))
+    }
+
+    fn field(&self, key: &JsonPath) -> Result<Option<Arc<FieldIndex>>> {
+        self.state.field(key, &self.reader)
+    }
+
+    fn payload(&self, slot: u32) -> Result<Option<Payload>> {
+        if self.state.head(slot).is_some_and(|head| !head.has_payload) {
+            return Ok(Some(Payload::new()));
+        }
+        match self.reader.payload(slot)? {
+            Ok(payload) => Ok(Some(payload)),
+            Err(_) => {
+                let point = self.id_of(slot).map_or_else(String::new, |id| id.to_string());
+                self.state.note_damage(slot, format!("the payload of point {point} is not readable"));
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! All collections of a folder, their aliases and snapshots.
+//! A folder belongs to one process; a collection that cannot be opened does not keep the others from it.
+
+mod files;
+mod lock;
+mod snapshots;
+
+pub use snapshots::Snapshot;
+
+use crate::collection::Collection;
+use crate::store::{Access, io_failure};
+use crate::{CollectionConfig, Error, Result};
+use files::{check_name, replace, sync_folder};
+use lock::Lock;
+use magray_device::cpu::Cpu;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+/// Before the name of a collection that a snapshot is about to replace.
+const REPLACED: &str = ".replaced-";
+
+/// How a folder is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// What searches; `None` takes all cores.
+    pub cpu: Option<Arc<Cpu>>,
+    /// The most bytes that the file of one collection may take.
+    pub collection_bytes_max: u64,
+    /// The most collections.
+    pub collections_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { cpu: None, collection_bytes_max: 1 << 42, collections_max: 1000 }
+    }
+}
+
+/// A change of names. An alias can be used wherever a collection's name can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AliasChange {
+    /// Makes an alias, or leads it elsewhere.
+    Set {
+        /// The new name.
+        alias: String,
+        /// What it leads to.
+        collection: String,
+    },
+    /// Removes an alias.
+    Remove {
+        /// Its name.
+        alias: String,
+    },
+    /// Gives an alias another name.
+    Rename {
+        /// Its name until now.
+        from: String,
+        /// Its name from now on.
+        to: String,
+    },
+}
+
+/// The collections of a folder.
+pub struct Collections {
+    folder: PathBuf,
+    access: Access,
+    collections_max: usize,
+    cpu: Arc<Cpu>,
+    names: RwLock<Names>,
+    /// Creating, deleting and restoring happen one after the other; reading goes on.
+    changing: Mutex<()>,
+    /// None if nothing can be written.
+    _lock: Option<Lock>,
+}
+
+#[derive(Default)]
+struct Names {
+    open: BTreeMap<String, Arc<Collection>>,
+    /// Collections that could not be opened, with the reason.
+    damaged: BTreeMap<String, String>,
+    aliases: BTreeMap<String, String>,
+}
+
+impl Collections {
+    /// Opens a folder, or makes it. What collections hold is read when they are first used.
+    pub fn open(folder: &Path, options: Options) -> Result<Self> {
+        let prepare = || [folder.to_owned(), collections_of(folder)].iter().try_for_each(fs::create_dir_all);
+        let lock = match prepare().map_err(|error| io_failure("making the folder of the collections", &error)) {
+            Ok(()) => Lock::take(folder),
+            Err(error) => Err(error),
+        };
+        let (lock, access) = match lock {
+            Ok(lock) => (Some(lock), Access::Write { bytes_max: options.collection_bytes_max }),
+            Err(Error::ReadOnly) if folder.is_dir() => (None, Access::ReadOnly),
+            Err(error) => return Err(error),
+        };
+        let cpu = match options.cpu {
+            Some(cpu) => cpu,
+            None => Arc::new(Cpu::new(None, None).map_err(|error| Error::Store(error.to_string()))?),
+        };
+        let all = Self {
+            folder: folder.to_owned(),
+            access,
+            collections_max: options.collections_max,
+            cpu,
+            names: RwLock::default(),
+            changing: Mutex::default(),
+            _lock: lock,
+        };
+        all.open_all()?;
+        Ok(all)
+    }
+
+    /// Ends what a process that was killed had begun: puts back what was being replaced, removes the rest.
+    fn clean_up(&self) -> Result<()> {
+        let all = collections_of(&self.folder);
+        let clean = || {
+            for entry in fs::read_dir(&all)? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                match name.strip_prefix(REPLACED).map(|name| all.join(name)) {
+                    Some(folder) if !folder.exists() => fs::rename(entry.path(), folder)?,
+                    _ if name.starts_with('.') => fs::remove_dir_all(entry.path())?,
+                    _ => {}
+                }
+            }
+            sync_folder(&all)
+        };
+        clean().map_err(|error| io_failure("cleaning up the folder of the collections", &error))
+    }
+
+    fn open_all(&self) -> Result<()> {
+        if self.access != Access::ReadOnly {
+            self.clean_up()?;
+        }
+        let mut names = Names { aliases: self.read_aliases()?, ..Names::default() };
+        let entries = match fs::read_dir(collections_of(&self.folder)) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(io_failure("listing the collections", &error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| io_failure("listing the collections", &error))?;
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            if name.starts_with('.') {
+                continue;
+            }
+            match Collection::open(&entry.path(), &name, self.access, Arc::clone(&self.cpu)) {
+                Ok(collection) => drop(names.open.insert(name, Arc::new(collection))),
+                Err(error) => drop(names.damaged.insert(name, error.to_string())),
+            }
+        }
+        *self.names.write().unwrap_or_else(PoisonError::into_inner) = names;
+        Ok(())
+    }
+
+    /// Makes a collection.
+    pub fn create(&self, name: &str, config: CollectionConfig) -> Result<()> {
+        check_name("a collection", name)?;
+        let _changing = self.begin()?;
+        {
+            let names = self.names();
+            let count = names.open.len() + names.damaged.len();
+            let is_taken = names.open.contains_key(name) || names.damaged.contains_key(name);
+            if is_taken || names.aliases.contains_key(name) {
+                return Err(Error::Exists { what: format!("collection '{name}'") });
+            }
+            if count >= self.collections_max {
+                return Err(Error::bad(format!("there are {count} collections: delete some first")));
+            }
+        }
+        self.put_in_place(name, |folder| Collection::create(folder, name, &config, self.access))
+    }
+
+    /// Deletes a collection and the aliases that lead to it. Returns whether it was there.
+    pub fn delete(&self, name: &str) -> Result<bool> {
+        let _changing = self.begin()?;
+        let is_there = self.names().open.contains_key(name) || self.names().damaged.contains_key(name);
+        if !is_there {
+            return Ok(false);
+        }
+        let mut aliases = self.names().aliases.clone();
+        aliases.retain(|_, collection| collection != name);
+        self.write_aliases(&aliases)?;
+        let (folder, gone) = (self.folder_of(name), collections_of(&self.folder).join(format!(".deleted-{name}")));
+        let _ = fs::remove_dir_all(&gone);
+        let removed = fs::rename(&folder, &gone).and_then(|()| sync_folder(&collections_of(&self.folder)));
+        removed.map_err(|error| io_failure("deleting a collection", &error))?;
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        names.open.remove(name);
+        names.damaged.remove(name);
+        names.aliases = aliases;
+        drop(names);
+        // Threads that still read it keep the file; its name is gone.
+        let _ = fs::remove_dir_all(&gone);
+        Ok(true)
+    }
+
+    /// The names of all collections, also of those that cannot be opened.
+    pub fn list(&self) -> Vec<String> {
+        let names = self.names();
+        let mut all: Vec<String> = names.open.keys().chain(names.damaged.keys()).cloned().collect();
+        all.sort();
+        all
+    }
+
+    /// A collection by its name or alias.
+    pub fn get(&self, name: &str) -> Result<Arc<Collection>> {
+        let names = self.names();
+        let name = names.aliases.get(name).map_or(name, String::as_str);
+        if let Some(what) = names.damaged.get(name) {
+            return Err(Error::Corrupt { collection: name.to_owned(), what: what.clone() });
+        }
+        names.open.get(name).cloned().ok_or_else(|| Error::no_collection(name))
+    }
+
+    /// Whether there is a collection of this name or alias.
+    pub fn exists(&self, name: &str) -> bool {
+        !matches!(self.get(name), Err(Error::NotFound { .. }))
+    }
+
+    /// Aliases, each with its collection.
+    pub fn aliases(&self) -> Vec<(String, String)> {
+        self.names().aliases.iter().map(|(alias, collection)| (alias.clone(), collection.clone())).collect()
+    }
+
+    /// Changes aliases in order: all of them, or none.
+    pub fn change_aliases(&self, changes: &[AliasChange]) -> Result<()> {
+        let _changing = self.begin()?;
+        let mut aliases = self.names().aliases.clone();
+        let unknown = |alias: &str| Error::NotFound { what: format!("alias '{alias}'") };
+        for change in changes {
+            match change {
+                AliasChange::Set { alias, collection } => {
+                    check_name("an alias", alias)?;
+                    let names = self.names();
+                    if names.open.contains_key(alias) || names.damaged.contains_key(alias) {
+                        return Err(Error::Exists { what: format!("collection '{alias}'") });
+                    }
+                    if !names.open.contains_key(collection) {
+                        return Err(Error::no_collection(collection));
+                    }
+                    aliases.insert(alias.clone(), collection.clone());
+                }
+                AliasChange::Remove { alias } => {
+                    aliases.remove(alias).ok_or_else(|| unknown(alias))?;
+                }
+                AliasChange::Rename { from, to } => {
+                    check_name("an alias", to)?;
+                    if self.names().open.contains_key(to) {
+                        return Err(Error::Exists { what: format!("collection '{to}'") });
+                    }
+                    let collection = aliases.remove(from).ok_or_else(|| unknown(from))?;
+                    aliases.insert(to.clone(), collection);
+                }
+            }
+        }
+        self.write_aliases(&aliases)?;
+        self.names.write().unwrap_or_else(PoisonError::into_inner).aliases = aliases;
+        Ok(())
+    }
+
+    /// Makes the folder of a collection under another name, then renames it: it is there whole or not at all.
+    fn put_in_place(&self, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let all = collections_of(&self.folder);
+        let (new, folder) = (all.join(format!(".new-{name}")), self.folder_of(name));
+        let _ = fs::remove_dir_all(&new);
+        fs::create_dir_all(&new).map_err(|error| io_failure("making a collection", &error))?;
+        let made = fill(&new).and_then(|()| {
+            let renamed = sync_folder(&new).and_then(|()| fs::rename(&new, &folder)).and_then(|()| sync_folder(&all));
+            renamed.map_err(|error| io_failure("making a collection", &error))
+        });
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&new);
+        }
+        made?;
+        let collection = Collection::open(&folder, name, self.access, Arc::clone(&self.cpu))?;
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        names.damaged.remove(name);
+        names.open.insert(name.to_owned(), Arc::new(collection));
+        Ok(())
+    }
+
+    fn names(&self) -> RwLockReadGuard<'_, Names> {
+        self.names.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) -> Result<MutexGuard<'_, ()>> {
+        if self.access == Access::ReadOnly {
+            return Err(Error::ReadOnly);
+        }
+        Ok(self.changing.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn folder_of(&self, name: &str) -> PathBuf {
+        collections_of(&self.folder).join(name)
+    }
+
+    fn read_aliases(&self) -> Result<BTreeMap<String, String>> {
+        match fs::read(self.folder.join("aliases.json")) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Error::Corrupt {
+                collection: "aliases".to_owned(),
+                what: "the file aliases.json is not readable: delete it and set the aliases again".to_owned(),
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(io_failure("reading the aliases", &error)),
+        }
+    }
+
+    fn write_aliases(&self, aliases: &BTreeMap<String, String>) -> Result<()> {
+        let bytes = serde_json::to_vec(aliases).map_err(|error| Error::Store(error.to_string()))?;
+        replace(&self.folder.join("aliases.json"), &bytes)
+    }
+}
+
+fn collections_of(folder: &Path) -> PathBuf {
+    folder.join("collections")
+}

@@ -51,8 +51,6 @@ pub struct OnnxDevice {
     is_parallel: bool,
     has_fp16: bool,
     cache: Option<PathBuf>,
-    /// A provider that claims to be there and leaves all to the CPU, for tests.
-    pretended: Option<OnnxProvider>,
 }
 
 impl OnnxDevice {
@@ -71,7 +69,6 @@ impl OnnxDevice {
             is_parallel: options.is_parallel,
             has_fp16: true,
             cache: options.cache.clone().filter(can_be_told),
-            pretended: None,
         }
     }
 
@@ -88,14 +85,6 @@ impl OnnxDevice {
         self.device_id = device_id;
         self.memory_limit = memory_limit;
         self.has_fp16 = has_fp16;
-        self
-    }
-
-    /// The same with a provider that claims to compute and does not, for tests.
-    #[must_use]
-    #[cfg(feature = "testing")]
-    pub fn pretending(mut self, provider: OnnxProvider) -> Self {
-        self.pretended = Some(provider);
         self
     }
 
@@ -148,10 +137,6 @@ impl OnnxDevice {
 
     pub(super) fn has_fp16(&self) -> bool {
         self.has_fp16
-    }
-
-    pub(super) fn pretends(&self, provider: OnnxProvider) -> bool {
-        self.pretended == Some(provider)
     }
 }
 

@@ -3,8 +3,12 @@
 
 use crate::executors::{Failure, FailureKind, catching};
 use magray_core::OnnxProvider;
+use ort::LoadDynamicError;
 use ort::environment::Environment;
 use ort::ep::{self, ExecutionProvider};
+use std::error::Error;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -62,12 +66,49 @@ impl Library {
 const OLDEST: &str = "1.17";
 
 fn open(path: &Path) -> Result<Environment, Failure> {
+    check_whole(path)?;
     let failed = |error: &dyn std::fmt::Display| unusable(error.to_string());
-    let environment = ort::init_from(path).map_err(|error| failed(&error))?;
+    let environment = ort::init_from(path).map_err(|error| match &error {
+        // The loader's own words are its source.
+        LoadDynamicError::Dlopen { error, .. } => failed(error.source().unwrap_or(error)),
+        _ => failed(&error),
+    })?;
     // What it would log by itself is returned as errors too.
     let environment = environment.with_name("magray").with_telemetry(false).build().map_err(|error| failed(&error))?;
     environment.set_log_level(ort::logging::LogLevel::Fatal);
     Ok(environment)
+}
+
+/// Refuses a file that ends before its segments do: the loader would map it, and the first use would end the process (SIGBUS).
+///
+/// Reads 64-bit ELF alone; other files, and names without a folder, are left to the loader.
+fn check_whole(path: &Path) -> Result<(), Failure> {
+    const MAGIC: &[u8] = b"\x7fELF\x02\x01";
+    /// Enough for the header and about 70 segments.
+    const READ_MAX: u64 = 4096;
+    let Ok(file) = File::open(path) else { return Ok(()) };
+    let mut start = Vec::new();
+    let (Ok(length), Ok(_)) = (file.metadata().map(|data| data.len()), file.take(READ_MAX).read_to_end(&mut start))
+    else {
+        return Ok(());
+    };
+    let number = |at: u64, bytes: usize| {
+        let from = start.get(usize::try_from(at).ok()?..)?.get(..bytes)?;
+        Some(from.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let end = || {
+        let (table, entry, entries) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+        let segment = |at: u64| {
+            let header = table.checked_add(at * entry)?;
+            number(header.checked_add(0x08)?, 8)?.checked_add(number(header.checked_add(0x20)?, 8)?)
+        };
+        (0..entries).map(segment).try_fold(0, |end: u64, segment| Some(end.max(segment?)))
+    };
+    match end() {
+        _ if !start.starts_with(MAGIC) => Ok(()),
+        Some(end) if end <= length => Ok(()),
+        _ => Err(unusable(format!("the file is truncated: it has {length} bytes"))),
+    }
 }
 
 fn unusable(message: String) -> Failure {

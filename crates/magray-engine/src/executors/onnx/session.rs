@@ -44,8 +44,7 @@ fn try_provider(
     spec: &OnnxSpec,
     provider: OnnxProvider,
 ) -> Result<Opened, String> {
-    let pretends = device.pretends(provider);
-    if !is_built_in(provider) && !pretends {
+    if !is_built_in(provider) {
         return Err(format!("{} was built without it", library.path.display()));
     }
     let build = |is_strict: bool, profile: Option<&Path>| {
@@ -64,8 +63,8 @@ fn try_provider(
         device.cache().ok_or("there is no folder for the profile that proves it: set HOME or XDG_CACHE_HOME")?;
     let prefix = folder.join(format!("profile-{}", std::process::id()));
     // Graphs of most exporters have nodes for shapes that a GPU leaves to the CPU: then the profile alone must do.
-    let session = if pretends { build(false, Some(&prefix)) } else { build(true, Some(&prefix)) };
-    let session = session.or_else(|strict| build(false, Some(&prefix)).map_err(|loose| format!("{strict}; {loose}")));
+    let session = build(true, Some(&prefix))
+        .or_else(|strict| build(false, Some(&prefix)).map_err(|loose| format!("{strict}; {loose}")));
     let mut opened = Opened { session: session?, provider, options };
     let ran = opened.first_run(spec);
     let profile = opened.session.end_profiling().map_err(|error| error.message().to_owned())?;
@@ -128,11 +127,7 @@ fn builder(
         .with_memory_pattern(false)?
         // Between runs the cores belong to those who read texts.
         .with_config_entry("session.force_spinning_stop", "1")?;
-    if device.pretends(provider) {
-        builder = builder.with_execution_providers([cpu()])?;
-    } else {
-        builder = builder.with_execution_providers(dispatches(device, provider))?;
-    }
+    builder = builder.with_execution_providers(dispatches(device, provider))?;
     if is_strict {
         builder = builder.with_disable_cpu_fallback()?;
     }

@@ -1,9 +1,11 @@
 //! Real sessions of ONNX Runtime on a tiny graph: the suite of all executors, the native rows, providers that lie, broken libraries.
 //! Looks for the library as the program does; without one every test here is skipped.
 
+mod libraries;
+
 use magray_engine::engine::ModelSource;
 use magray_engine::executors::{
-    Executor, ExecutorModel, Failure, Library, OnnxDevice, OnnxOptions, OpenExecutor, Outcomes, Steps,
+    Executor, ExecutorModel, Failure, OnnxDevice, OnnxOptions, OpenExecutor, Outcomes, Steps,
 };
 use magray_engine::gpu::SearchPath;
 use magray_engine::internals::Tokens;
@@ -87,21 +89,6 @@ fn a_graph_gives_the_rows_of_the_native_model() {
 }
 
 #[test]
-fn a_provider_that_leaves_its_work_to_the_cpu_in_silence_is_found_before_the_first_answer() {
-    let cache = tempfile::tempdir().unwrap();
-    let Some(device) = device(Some(cache.path())) else { return };
-    let liar = device.pretending(OnnxProvider::Cuda);
-    let failure = open(liar.clone().with_providers(vec![OnnxProvider::Cuda]), onnx_model()).map(drop).unwrap_err();
-    assert!(failure.message.contains("cuda: its first run was not computed by it"), "{failure}");
-    assert!(failure.message.contains("CPUExecutionProvider"), "{failure}");
-    assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 0, "the profile is gone");
-    let next = liar.with_providers(vec![OnnxProvider::Cuda, OnnxProvider::Cpu]);
-    let executor = ExecutorDevice::Onnx(next).open(&[onnx_model()]).unwrap();
-    assert_eq!(executor.load(0, None).unwrap().provider, Some(OnnxProvider::Cpu));
-    assert_eq!(rows(&*executor, &[vec![5, 6, 7]], 0).len(), 48);
-}
-
-#[test]
 fn a_provider_that_is_not_there_is_passed_over_with_the_reason() {
     let cache = tempfile::tempdir().unwrap();
     let Some(device) = device(Some(cache.path())) else { return };
@@ -127,29 +114,4 @@ fn a_graph_that_no_session_can_be_made_of_is_an_error_and_the_next_model_loads()
     let failure = executor.load(0, None).map(drop).unwrap_err();
     assert!(failure.code == "onnx_model" && failure.message.contains("cpu: "), "{failure}");
     assert!(executor.load(1, None).is_ok());
-}
-
-/// A process has one library: what is tried here must not be what the other tests have loaded.
-#[test]
-fn a_library_that_cannot_be_used_is_told_with_what_to_do() {
-    let Ok(role) = std::env::var("MAGRAY_TEST_LIBRARY") else {
-        let dir = tempfile::tempdir().unwrap();
-        let broken = dir.path().join("libonnxruntime.so");
-        std::fs::write(&broken, b"\x7fELF truncated").unwrap();
-        // The C library is a library, and no ONNX Runtime.
-        for library in [broken, dir.path().join("missing.so"), PathBuf::from("libc.so.6")] {
-            let own = std::env::current_exe().unwrap();
-            let name = "a_library_that_cannot_be_used_is_told_with_what_to_do";
-            let ran =
-                std::process::Command::new(own).args([name, "--exact"]).env("MAGRAY_TEST_LIBRARY", &library).output();
-            let ran = ran.unwrap();
-            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
-        }
-        return;
-    };
-    let failure = Library::load(&[PathBuf::from(&role)]).map(drop).unwrap_err();
-    assert_eq!(failure.code, "onnx_library");
-    assert!(failure.message.contains(&role) && failure.message.contains("pip install onnxruntime"), "{failure}");
-    let failure = Library::load(&[]).map(drop).unwrap_err();
-    assert!(failure.message.contains("none was found"), "{failure}");
 }

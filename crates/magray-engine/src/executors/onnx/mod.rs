@@ -232,7 +232,7 @@ impl Loaded {
             Ok((input.name.as_str(), value))
         });
         let values = values.collect::<ort::Result<Vec<_>>>().map_err(failed)?;
-        let outputs = opened.session.run_with_options(values, &opened.options).map_err(failed)?;
+        let outputs = opened.run(values, shape).map_err(failed)?;
         let value = outputs.get(&onnx.output.name).ok_or_else(|| broken("the graph did not give its output"))?;
         let halves: Vec<f32>;
         let (dims, numbers) = if onnx.output.is_half {

@@ -8,7 +8,7 @@ use crate::spec::{InputMeaning, OnnxInput, OnnxSpec};
 use magray_core::OnnxProvider;
 use ort::ep::{self, ExecutionProviderDispatch};
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
-use ort::session::{HasSelectedOutputs, OutputSelector, RunOptions, Session, SessionInputValue};
+use ort::session::{HasSelectedOutputs, OutputSelector, RunOptions, Session, SessionInputValue, SessionOutputs};
 use ort::value::TensorRef;
 use std::path::Path;
 
@@ -16,8 +16,15 @@ use std::path::Path;
 pub(super) struct Opened {
     pub(super) session: Session,
     pub(super) provider: OnnxProvider,
-    pub(super) options: RunOptions<HasSelectedOutputs>,
+    /// Of most runs ...
+    options: RunOptions<HasSelectedOutputs>,
+    /// ... and of those after which the arena gives back what they took.
+    shrinking: RunOptions<HasSelectedOutputs>,
 }
+
+/// A run with more scores of attention than this is followed by a smaller arena: it takes gigabytes for one long text.
+/// Texts of 512 tokens, as many as run together, stay below.
+const SCORES_KEPT_MAX: usize = 4096 * 512;
 
 /// Opens a session by the first provider that can.
 pub(super) fn open(library: &Library, device: &OnnxDevice, spec: &OnnxSpec) -> Result<Opened, Failure> {
@@ -52,12 +59,17 @@ fn try_provider(
             .and_then(|mut builder| builder.commit_from_file(&spec.file));
         committed.map_err(|error| error.message().to_owned())
     };
-    let options = || -> ort::Result<_> {
-        Ok(RunOptions::new()?.with_outputs(OutputSelector::no_default().with(&spec.output.name)))
+    let options = |shrinks: bool| -> ort::Result<_> {
+        let mut options = RunOptions::new()?.with_outputs(OutputSelector::no_default().with(&spec.output.name));
+        if shrinks && provider == OnnxProvider::Cpu {
+            options.set("memory.enable_memory_arena_shrinkage", "cpu:0")?;
+        }
+        Ok(options)
     };
-    let options = options().map_err(|error| error.message().to_owned())?;
+    let options = |shrinks| options(shrinks).map_err(|error| error.message().to_owned());
+    let (options, shrinking) = (options(false)?, options(true)?);
     if provider == OnnxProvider::Cpu {
-        return Ok(Opened { session: build(false, None)?, provider, options });
+        return Ok(Opened { session: build(false, None)?, provider, options, shrinking });
     }
     let folder =
         device.cache().ok_or("there is no folder for the profile that proves it: set HOME or XDG_CACHE_HOME")?;
@@ -65,7 +77,7 @@ fn try_provider(
     // Graphs of most exporters have nodes for shapes that a GPU leaves to the CPU: then the profile alone must do.
     let session = build(true, Some(&prefix))
         .or_else(|strict| build(false, Some(&prefix)).map_err(|loose| format!("{strict}; {loose}")));
-    let mut opened = Opened { session: session?, provider, options };
+    let mut opened = Opened { session: session?, provider, options, shrinking };
     let ran = opened.first_run(spec);
     let profile = opened.session.end_profiling().map_err(|error| error.message().to_owned())?;
     let proved = ran.and_then(|()| proof::check(Path::new(&profile), provider));
@@ -75,6 +87,17 @@ fn try_provider(
 }
 
 impl Opened {
+    /// Runs texts of this many tokens.
+    pub(super) fn run<'s>(
+        &'s mut self,
+        inputs: Vec<(&str, SessionInputValue<'_>)>,
+        [texts, tokens]: [usize; 2],
+    ) -> ort::Result<SessionOutputs<'s>> {
+        let is_large = texts.saturating_mul(tokens).saturating_mul(tokens) > SCORES_KEPT_MAX;
+        let options = if is_large { &self.shrinking } else { &self.options };
+        self.session.run_with_options(inputs, options)
+    }
+
     /// Runs a text of two tokens.
     fn first_run(&mut self, spec: &OnnxSpec) -> Result<(), String> {
         let (texts, tokens) = (spec.fixed_texts.unwrap_or(1), spec.fixed_tokens.unwrap_or(2));
@@ -89,7 +112,7 @@ impl Opened {
             Ok((input.name.as_str(), tensor(input.is_wide, [texts, tokens], wide, narrow)?))
         });
         let inputs = inputs.collect::<ort::Result<Vec<_>>>().map_err(|error| error.message().to_owned())?;
-        self.session.run_with_options(inputs, &self.options).map(drop).map_err(|error| error.message().to_owned())
+        self.run(inputs, [texts, tokens]).map(drop).map_err(|error| error.message().to_owned())
     }
 }
 
@@ -137,11 +160,6 @@ fn builder(
     Ok(builder)
 }
 
-/// The CPU without an arena, which would keep what the largest batch took.
-fn cpu() -> ExecutionProviderDispatch {
-    ep::CPU::default().with_arena_allocator(false).build()
-}
-
 fn dispatches(device: &OnnxDevice, provider: OnnxProvider) -> Vec<ExecutionProviderDispatch> {
     let id = i32::try_from(device.device_id()).unwrap_or(0);
     let cuda = || {
@@ -153,7 +171,8 @@ fn dispatches(device: &OnnxDevice, provider: OnnxProvider) -> Vec<ExecutionProvi
         }
     };
     let all = match provider {
-        OnnxProvider::Cpu => return vec![cpu()],
+        // Without an arena every run maps and clears the memory of all its intermediate results.
+        OnnxProvider::Cpu => return vec![ep::CPU::default().with_arena_allocator(true).build()],
         OnnxProvider::Cuda => vec![cuda().build()],
         OnnxProvider::TensorRt => {
             let mut tensorrt = ep::TensorRT::default().with_device_id(id).with_fp16(device.has_fp16());

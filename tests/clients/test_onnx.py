@@ -126,6 +126,21 @@ class Models(unittest.TestCase):
         found = server.post("/predict", {"inputs": PAIRS, "raw_scores": True, "model": "reranker"})
         self.assert_near(scores(found), [reference.run(*pair) for pair in PAIRS])
 
+    def test_a_model_of_two_labels_ranks_by_the_share_of_the_second(self):
+        reference = Reference(self.reranker, self.reranker / "model.onnx")
+        logits = np.array([reference.run(*pair) for pair in PAIRS])
+        expected = np.exp(logits[:, 1]) / np.exp(logits).sum(axis=1)
+        query, texts = PAIRS[0][0], [text for _, text in PAIRS]
+        found = self.serve(self.reranker).post("/rerank", {"query": query, "texts": texts})
+        self.assert_near([rank["score"] for rank in sorted(found, key=lambda rank: rank["index"])], expected)
+        self.assertEqual([rank["index"] for rank in found], list(np.argsort(-expected)))
+        done = magray("rerank", "--json", "--model", str(self.reranker), query, *texts, home=self.home)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assert_near([row["score"] for row in sorted(rows, key=lambda row: row["index"])], expected)
+        raw = magray("rerank", "--json", "--raw-scores", "--model", str(self.reranker), query, *texts, home=self.home)
+        rows = [json.loads(line) for line in raw.stdout.splitlines()]
+        self.assert_near([row["score"] for row in sorted(rows, key=lambda row: row["index"])], logits[:, 1] - logits[:, 0])
+
     def test_the_device_of_an_answer_is_the_provider(self):
         server = self.serve(self.arctic)
         request = urllib.request.Request(server.url + "/embed", data=json.dumps({"inputs": "x"}).encode(), method="POST")
@@ -159,15 +174,18 @@ class Models(unittest.TestCase):
             for row in json.loads(out):
                 self.assert_near(row, expected)
 
-    def test_a_released_model_takes_its_worker_along(self):
+    def test_a_released_model_takes_its_worker_and_its_memory_along(self):
         server = self.serve(self.arctic)
-        server.post("/embed", {"inputs": "x"})
+        before = resident_mb(server.process.pid)
+        for at in range(1000):
+            server.post("/embed", {"inputs": "word " * (1 + at * 7 % 50)})
         [pid] = [device["worker_pid"] for device in status(server) if device["worker_pid"]]
         server.post("/gpu/release", {"model": self.arctic.name})
         deadline = time.monotonic() + 30
         while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         self.assertFalse(Path(f"/proc/{pid}").exists())
+        self.assertLess(resident_mb(server.process.pid) - before, 20)
         self.assertEqual(len(server.post("/embed", {"inputs": "x"})), 1)
 
     def test_without_a_library_the_reason_is_told(self):
@@ -190,6 +208,11 @@ def scores(found):
 
 def status(server):
     return json.loads(server.get("/gpu/status"))["devices"]
+
+
+def resident_mb(pid):
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
 
 
 def ask(url):

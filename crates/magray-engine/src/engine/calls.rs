@@ -4,7 +4,7 @@
 use super::{Answer, Engine, EngineError, ModelSource, Output, PendingAnswer, Ranked, RankingWork, ScoredBy, Work};
 use crate::encoder::EmbedError;
 use crate::reading::{Reader, Reading};
-use crate::spec::{Does, ModelSpec};
+use crate::spec::{Does, ModelSpec, Task};
 use crate::tokenize::SpelledToken;
 
 /// Texts are read by the thread that asks: what is large is read beside (`background`), several requests at a time.
@@ -239,7 +239,7 @@ impl Engine {
     }
 
     /// A query and texts to score against it as work: as pairs for a model that scores them, else as texts to embed, with
-    /// the named prompt before each. A model of several labels ranks nothing.
+    /// the named prompt before each. A model of more than two labels ranks nothing.
     pub fn read_ranking<Q, T>(
         &self,
         model: usize,
@@ -253,15 +253,14 @@ impl Engine {
     {
         let spec = self.spec(model).ok_or(EngineError::NoModel(model))?;
         let query = query.as_ref();
-        match spec.does() {
-            Does::Classify => {
-                Err(EmbedError::WrongTask { does: "knows several labels", wanted: "scores pairs or embeds" }.into())
-            }
-            Does::Rank => {
+        match &spec.task {
+            Task::Classify(classify) => {
+                let wrong = EmbedError::WrongTask { does: "knows several labels", wanted: "scores pairs or embeds" };
+                let by = ScoredBy::labels(&classify.labels).ok_or(wrong)?;
                 let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query, text.as_ref())).collect();
-                Ok(RankingWork { work: self.read_pairs(model, &pairs)?, by: ScoredBy::Pairs })
+                Ok(RankingWork { work: self.read_pairs(model, &pairs)?, by })
             }
-            Does::Embed => {
+            Task::Embed(_) => {
                 let all: Vec<&str> = std::iter::once(query).chain(texts.iter().map(AsRef::as_ref)).collect();
                 Ok(RankingWork { work: self.read(model, &all, prompt)?, by: ScoredBy::Vectors })
             }

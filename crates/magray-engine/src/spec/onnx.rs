@@ -353,6 +353,11 @@ impl About<'_> {
             let option = format!("outputs whose meaning is not known ({})", listed(outputs));
             return Err(self.unsupported(option, format!("one must be called {known}")));
         };
+        if chosen.task == OutputTask::Labels && chosen.port.dims.len() == 3 {
+            let option =
+                format!("the output {}: a sparse head, with a number for each token of the vocabulary", chosen.port);
+            return Err(self.unsupported(option, "export it for feature extraction, with the output last_hidden_state"));
+        }
         let rank = if chosen.task == OutputTask::Tokens { 3 } else { 2 };
         if chosen.port.dims.len() != rank {
             let option = format!("the output {}", chosen.port);

@@ -30,7 +30,8 @@ impl App {
         let Ranking { query, texts } = ranking;
         limits.check_texts("query", std::iter::once(query.as_ref()))?;
         limits.check_texts(how.param, texts.iter().map(|text| text.as_ref()))?;
-        if self.models().get(how.model).does == Does::Classify {
+        let model = self.models().get(how.model);
+        if model.does == Does::Classify && model.outputs > 2 {
             return Err(Problem::invalid("model", "this model knows several labels and ranks nothing: use /predict"));
         }
         let RankingWork { work, by } = self.engine().read_ranking(how.model, query, &texts, how.prompt)?;

@@ -81,8 +81,10 @@ fn inputs_and_outputs_of_no_known_meaning_are_named() {
     assert!(refusal(&[port("input_ids", 1, &[None, None])], &[tokens()]).contains("whole numbers"));
     assert!(refusal(&[port("input_ids", 7, &[None])], &[tokens()]).contains("two dimensions"));
     assert!(refusal(&[ids()], &[]).contains("(none)"));
-    let rank = refusal(&[ids()], &[port("logits", 1, &[None, None, Some(9)])]);
-    assert!(rank.contains("logits (f32 [?, ?, 9])") && rank.contains("2 dimensions"), "{rank}");
+    let rank = refusal(&[ids()], &[port("sentence_embedding", 1, &[None, None, Some(9)])]);
+    assert!(rank.contains("sentence_embedding (f32 [?, ?, 9])") && rank.contains("2 dimensions"), "{rank}");
+    let sparse = refusal(&[ids()], &[port("logits", 1, &[None, None, Some(99)])]);
+    assert!(sparse.contains("logits (f32 [?, ?, 99])") && sparse.contains("sparse head"), "{sparse}");
     assert!(refusal(&[ids()], &[port("logits", 7, &[None, Some(1)])]).contains("floats"));
     assert!(refusal(&[ids()], &[port("logits", 1, &[None, None])]).contains("width is not told"));
     let two = refusal(&[ids()], &[port("a", 1, &[None, Some(1)]), port("b", 1, &[None, Some(1)])]);

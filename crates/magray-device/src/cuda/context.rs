@@ -5,6 +5,7 @@ use super::device_memory::{DeviceMemory, MemoryPlan, Taken};
 use super::driver;
 use super::error::CudaError;
 use super::gpu_info::GpuInfo;
+use super::libraries::SearchPath;
 use super::pinned::{self, PinnedMemory};
 use super::progress::Progress;
 use super::sys::{self, CUresult};
@@ -59,6 +60,28 @@ struct Streams {
 unsafe impl Send for Context {}
 // SAFETY: as above; what changes after `open` is atomic or locked.
 unsafe impl Sync for Context {}
+
+/// The memory of a GPU in bytes, free and all of it, by its place in the driver's order. `None`: the driver does not tell.
+///
+/// For a process whose libraries have the GPU's primary context already: else one is made for the moment.
+pub fn memory_of(ordinal: usize, search: &SearchPath) -> Option<(u64, u64)> {
+    driver::start(search).ok()?;
+    let (mut device, mut raw) = (0, std::ptr::null_mut());
+    // SAFETY: the driver is started; writes one number, and refuses an ordinal out of range.
+    CudaError::check(unsafe { sys::cuDeviceGet(&mut device, i32::try_from(ordinal).ok()?) }).ok()?;
+    // SAFETY: the device is one of the driver's; writes one handle, given back below.
+    CudaError::check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) }).ok()?;
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the context is retained; with it current, two numbers are written, and then no context is current.
+    let told = unsafe {
+        let bound = CudaError::check(sys::cuCtxSetCurrent(raw));
+        let told = bound.and_then(|()| CudaError::check(sys::cuMemGetInfo_v2(&mut free, &mut total)));
+        let _ = sys::cuCtxSetCurrent(std::ptr::null_mut());
+        let _ = sys::cuDevicePrimaryCtxRelease_v2(device);
+        told
+    };
+    told.ok().map(|()| (free as u64, total as u64))
+}
 
 impl Context {
     /// Takes the primary context of a GPU that [`super::probe`] found, and makes it current on this thread.

@@ -51,7 +51,9 @@ pub enum LoadError {
     #[error(transparent)]
     Faults(#[from] crate::testing::FaultPlanError),
     /// ONNX Runtime is not used by this engine.
-    #[error("it is in ONNX form, and ONNX Runtime is used only by a magray that was started with such a model")]
+    #[error(
+        "it is in ONNX form, and this magray was started without such a model: name it when magray starts (--model)"
+    )]
     NoOnnx,
     /// The system gives no thread.
     #[error("the system refused a thread: {0}")]

@@ -121,8 +121,8 @@ pub enum EngineError {
     /// It ended two workers.
     #[error("the request ended two GPU workers and is not tried again: report it as a defect")]
     Poison,
-    /// It must be computed on a GPU that cannot be used.
-    #[error("no GPU that the request may use can be used ({code}): {message}")]
+    /// It must be computed on a device that cannot be used.
+    #[error("no device that may compute the request can be used ({code}): {message}")]
     NoDevice {
         /// One word for programs.
         code: &'static str,

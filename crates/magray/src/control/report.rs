@@ -247,6 +247,8 @@ impl PerformanceReport {
 impl DeviceReport {
     fn of(device: &DeviceStatus, recent: &Recent, memory_limit: Option<u64>) -> Self {
         let is_gpu = matches!(device.name, DeviceName::Cuda(_) | DeviceName::Simulated(_));
+        // Memory of the host or of a GPU, by what computes.
+        let has_memory = is_gpu || matches!(device.name, DeviceName::Onnx(_));
         let (state, reason) = state_names(device.schedule.state);
         // What a worker reported last ended with it.
         let memory = device.memory.filter(|_| device.pid.is_some());
@@ -263,9 +265,9 @@ impl DeviceReport {
             grade: grade(schedule, recent),
             worker_pid: device.pid,
             memory_total_bytes: total,
-            memory_used_bytes: is_gpu.then(|| memory.map_or(0, |memory| memory.allocated)),
-            memory_peak_bytes: is_gpu.then_some(device.memory_peak),
-            memory_reserved_bytes: is_gpu.then(|| memory.map_or(0, |memory| memory.reserved)),
+            memory_used_bytes: has_memory.then(|| memory.map_or(0, |memory| memory.allocated)),
+            memory_peak_bytes: has_memory.then_some(device.memory_peak),
+            memory_reserved_bytes: has_memory.then(|| memory.map_or(0, |memory| memory.reserved)),
             memory_limit_bytes: total.map(limit),
             memory_used_by_all_bytes: health.and_then(|health| health.memory_used_bytes),
             memory_step: schedule.memory_step.code().to_owned(),

@@ -56,6 +56,9 @@ pub struct OnnxDevice {
 impl OnnxDevice {
     /// The library as the options name it or as it is found, on the CPU alone with this many threads.
     pub fn new(options: &OnnxOptions, search: &SearchPath, threads: usize) -> Self {
+        // NVIDIA's packages lie beside that of ONNX Runtime.
+        let packages = options.library.as_deref().and_then(packages_of);
+        let search = &packages.map_or_else(|| search.clone(), |packages| search.clone().with_python(packages));
         // Messages carry paths as UTF-8.
         let can_be_told = |path: &PathBuf| path.to_str().is_some();
         Self {
@@ -100,6 +103,11 @@ impl OnnxDevice {
     /// Folders of libraries that providers need.
     pub(crate) fn folders(&self) -> &[PathBuf] {
         &self.folders
+    }
+
+    /// The memory of the GPU in bytes, free and all of it. Asked only while a session is there: it would make a context.
+    pub(super) fn gpu_memory(&self) -> Option<(u64, u64)> {
+        magray_device::cuda::memory_of(self.device_id, &SearchPath::of_folders(self.folders.clone()))
     }
 
     pub(crate) fn providers(&self) -> &[OnnxProvider] {
@@ -157,6 +165,12 @@ fn libraries(named: Option<&Path>, search: &SearchPath) -> Vec<PathBuf> {
     let in_packages =
         search.python_packages().into_iter().flat_map(|folder| files_in(&folder.join("onnxruntime/capi")));
     NAMES.iter().map(PathBuf::from).chain(in_packages).collect()
+}
+
+/// The folder of Python packages that a library is in: PACKAGES/onnxruntime/capi/libonnxruntime.so.
+fn packages_of(library: &Path) -> Option<&Path> {
+    let capi = library.parent().filter(|folder| folder.is_absolute() && folder.ends_with("onnxruntime/capi"))?;
+    capi.ancestors().nth(2)
 }
 
 /// The libraries of a folder, the newest first.
@@ -230,6 +244,8 @@ mod tests {
         assert!(found[..NAMES.len()].iter().all(|name| name.components().count() == 1));
         let named = Path::new("/opt/ort/libonnxruntime.so");
         assert_eq!(libraries(Some(named), &search), [named]);
+        assert_eq!(packages_of(named), None);
+        assert_eq!(packages_of(&capi.join("libonnxruntime.so.1")), capi.ancestors().nth(2));
     }
 
     #[test]

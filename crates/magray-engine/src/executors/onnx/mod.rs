@@ -1,6 +1,7 @@
 //! An executor of ONNX Runtime: a session for each model that is loaded, by the first provider that proves to compute it.
 //! Computes no graph itself, and keeps nothing of a model that has left.
 
+mod cuda_libraries;
 mod device;
 mod groups;
 mod library;
@@ -19,9 +20,9 @@ use crate::packed::Tokens;
 use crate::roster::Roster;
 use crate::spec::{InputMeaning, ModelSpec, OnnxSpec, Task};
 use groups::{Group, Limits, divide, order};
-use magray_core::{Pooling, Precision};
+use magray_core::{OnnxProvider, Pooling, Precision};
 use session::{Opened, open, tensor};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Tokens of a run, padding included.
@@ -43,6 +44,8 @@ struct Known {
     loaded: Mutex<Option<Loaded>>,
     /// Bytes of its files, while it is loaded.
     bytes: AtomicU64,
+    /// Whether it is loaded by a provider of NVIDIA's GPUs.
+    is_on_gpu: AtomicBool,
 }
 
 /// A model with a session.
@@ -84,7 +87,7 @@ impl OnnxExecutor {
 
 impl Known {
     fn new(model: ExecutorModel) -> Self {
-        Self { model, loaded: Mutex::new(None), bytes: AtomicU64::new(0) }
+        Self { model, loaded: Mutex::new(None), bytes: AtomicU64::new(0), is_on_gpu: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Loaded>> {
@@ -92,6 +95,7 @@ impl Known {
     }
 
     fn leave(&self) {
+        self.is_on_gpu.store(false, Ordering::Release);
         let left = self.lock().take();
         drop(left);
         self.bytes.store(0, Ordering::Release);
@@ -119,6 +123,8 @@ impl Executor for OnnxExecutor {
         let (precision, provider) = (loaded.precision(), loaded.opened.provider);
         *place = Some(loaded);
         known.bytes.store(bytes, Ordering::Release);
+        let is_on_gpu = matches!(provider, OnnxProvider::Cuda | OnnxProvider::TensorRt);
+        known.is_on_gpu.store(is_on_gpu, Ordering::Release);
         self.peak.fetch_max(self.allocated(), Ordering::AcqRel);
         Ok(Arrival { provider: Some(provider), ..Arrival::new(precision, outputs, bytes, origin) })
     }
@@ -146,7 +152,10 @@ impl Executor for OnnxExecutor {
 
     fn memory(&self) -> MemoryStats {
         let allocated = self.allocated();
-        let [free, total] = ["MemAvailable:", "MemTotal:"].map(host_memory);
+        // While a session is on a GPU, what counts is the memory of that.
+        let is_on_gpu = |known: &Known| known.is_on_gpu.load(Ordering::Acquire);
+        let on_gpu = self.models.iter().any(is_on_gpu).then(|| self.device.gpu_memory()).flatten();
+        let (free, total) = on_gpu.unwrap_or_else(|| (host_memory("MemAvailable:"), host_memory("MemTotal:")));
         let peak_allocated = self.peak.load(Ordering::Acquire).max(allocated);
         MemoryStats { allocated, reserved: allocated, peak_allocated, free, total, ..MemoryStats::default() }
     }

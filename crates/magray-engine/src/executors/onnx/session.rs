@@ -2,7 +2,7 @@
 //! Takes no provider on trust: one that leaves its work to the CPU is passed over, with the reason.
 
 use super::library::{Library, is_built_in};
-use super::proof;
+use super::{cuda_libraries, proof};
 use crate::executors::{Failure, FailureKind, OnnxDevice};
 use crate::spec::{InputMeaning, OnnxInput, OnnxSpec};
 use magray_core::OnnxProvider;
@@ -70,6 +70,9 @@ fn try_provider(
     let (options, shrinking) = (options(false)?, options(true)?);
     if provider == OnnxProvider::Cpu {
         return Ok(Opened { session: build(false, None)?, provider, options, shrinking });
+    }
+    if matches!(provider, OnnxProvider::Cuda | OnnxProvider::TensorRt) {
+        cuda_libraries::load(device.folders());
     }
     let folder =
         device.cache().ok_or("there is no folder for the profile that proves it: set HOME or XDG_CACHE_HOME")?;

@@ -13,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCRATCH = ROOT / ".bench"
 REQUIREMENTS = ROOT / "bench" / "requirements.txt"
+# Peers remember no texts: neither does magray where they are compared.
+os.environ.setdefault("MAGRAY_TEXT_CACHE", "0")
 
 
 class Missing(Exception):

@@ -53,6 +53,9 @@ pub(crate) struct ServeArgs {
     /// Seconds that a request may be predicted to wait for others; else it is refused with 429 [default: 30]
     #[arg(long, value_name = "SECONDS")]
     queue_wait: Option<String>,
+    /// Texts whose vectors are remembered, so that the same text is not computed twice; 0 for none [default: 100000]
+    #[arg(long, value_name = "TEXTS")]
+    text_cache: Option<String>,
     /// Load the models at the start and not with the first request
     #[arg(long)]
     preload: bool,
@@ -121,6 +124,7 @@ impl ServeArgs {
             flag("server.port", self.port.as_ref()),
             flag("server.allowed_hosts", self.allowed_hosts.as_ref()),
             flag("server.queue_wait_s", self.queue_wait.as_ref()),
+            flag("server.text_cache", self.text_cache.as_ref()),
             flag("gpu.memory.preload", preload.as_ref()),
             flag("server.api_keys_file", self.api_keys_file.as_ref()),
             flag("server.admin_keys_file", self.admin_keys_file.as_ref()),

@@ -24,6 +24,8 @@ pub(crate) struct ServerSettings {
     pub(crate) connections_max: usize,
     /// Requests with a longer predicted wait are refused.
     pub(crate) queue_wait_max: Duration,
+    /// Texts whose rows are remembered.
+    pub(crate) text_cache: usize,
     pub(crate) head_within: Duration,
     pub(crate) drain_within: Duration,
     pub(crate) otlp_endpoint: Option<String>,
@@ -79,6 +81,7 @@ impl Config {
             cors_origins: self.cors_origins()?,
             connections_max: self.whole("server.connections_max").unwrap_or(1),
             queue_wait_max: self.queue_wait(),
+            text_cache: self.whole("server.text_cache").unwrap_or_default(),
             head_within: seconds("server.head_timeout_s"),
             drain_within: seconds("server.drain_timeout_s"),
             otlp_endpoint: self.text("server.tracing.otlp_endpoint"),

@@ -3,7 +3,7 @@
 
 use super::{setting::Setting, value::Kind};
 
-pub(super) const SERVER: [Setting; 28] = [
+pub(super) const SERVER: [Setting; 29] = [
     Setting::trusted(
         "server.host",
         Kind::Text,
@@ -111,6 +111,14 @@ pub(super) const SERVER: [Setting; 28] = [
     )
     .env(&["MAGRAY_QUEUE_WAIT"])
     .flag("--queue-wait"),
+    Setting::harmless(
+        "server.text_cache",
+        Kind::Whole { min: 0, max: 1 << 30 },
+        "100000",
+        "Texts whose vectors or scores are remembered, so that the same text is not computed twice; 0: none. 512 MiB at most.",
+    )
+    .env(&["MAGRAY_TEXT_CACHE"])
+    .flag("--text-cache"),
     Setting::harmless("server.texts_max", Kind::Whole { min: 1, max: 65_536 }, "2048", "Texts of a request at most."),
     Setting::harmless(
         "server.text_bytes_max",

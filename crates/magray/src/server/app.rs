@@ -11,7 +11,7 @@ use std::{
 };
 
 use http::HeaderMap;
-use magray_engine::engine::{self, Engine};
+use magray_engine::engine::{self, Engine, TextCache};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
@@ -59,6 +59,8 @@ struct State {
 
 pub(crate) struct Parts {
     pub(crate) engine: Engine,
+    /// Rows of texts that were computed before.
+    pub(crate) text_cache: Arc<TextCache>,
     pub(crate) models: Models,
     pub(crate) engine_limits: engine::Limits,
     /// What the settings allow of a GPU's memory.
@@ -89,6 +91,10 @@ impl App {
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.0.parts.engine
+    }
+
+    pub(crate) fn text_cache(&self) -> &Arc<TextCache> {
+        &self.0.parts.text_cache
     }
 
     pub(crate) fn models(&self) -> &Models {
@@ -134,7 +140,7 @@ impl App {
 
     pub(crate) fn render_metrics(&self) -> String {
         let open = self.0.connections.load(Ordering::Relaxed);
-        self.metrics().render(open, self.0.admission.held(), &self.report())
+        self.metrics().render(open, self.0.admission.held(), &self.text_cache().usage(), &self.report())
     }
 
     pub(crate) fn openai_tokens(&self) -> Option<&OpenAiTokens> {

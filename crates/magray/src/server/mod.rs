@@ -69,7 +69,7 @@ use std::{
 
 use magray_engine::{
     LoadError, Refusal,
-    engine::{Engine, EngineOptions, Slices},
+    engine::{Engine, EngineOptions, Slices, TextCache},
     vectors,
 };
 use tokio::{
@@ -173,6 +173,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
     let parts = Parts {
         engine: engine.clone(),
+        text_cache: TextCache::new(settings.text_cache),
         metrics: Metrics::new(&models),
         models,
         engine_limits,

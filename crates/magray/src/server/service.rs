@@ -8,7 +8,7 @@ use std::{
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use magray_engine::engine::{Answer, Engine, EngineError, Output, PendingAnswer, Work};
+use magray_engine::engine::{Answer, Asked, Engine, EngineError, Output, Work};
 use tokio::sync::Semaphore;
 
 use super::{
@@ -36,7 +36,7 @@ pub(crate) struct ReadWork {
 
 /// Work in the queue; dropped, it is withdrawn.
 pub(crate) struct Submitted {
-    asking: PendingAnswer,
+    asking: Asked,
     record: RequestRecord,
     model: usize,
     texts: usize,
@@ -134,7 +134,7 @@ impl App {
             coming.as_ref().map_or_else(|| self.admission().hold(bytes), |own| own.hold_answer(bytes))?,
         );
         let tokens = work.tokens();
-        let asking = self.engine().ask(work);
+        let asking = self.text_cache().ask(self.engine(), work);
         if let Some(coming) = coming {
             coming.submitted(tokens);
         }

@@ -30,6 +30,7 @@ mod rough;
 mod settings;
 mod stopping;
 mod tei;
+mod text_cache;
 mod tls;
 mod tokens;
 mod traces;

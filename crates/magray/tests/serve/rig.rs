@@ -46,6 +46,8 @@ impl Setup {
         command.args(["serve", "--threads", "1"]).args(args).env_clear().env("MAGRAY_PORT", "0");
         command.current_dir(home.path()).env("HOME", home.path()).env("HF_ENDPOINT", "http://127.0.0.1:1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).env("MAGRAY_CONFIG", SETTINGS);
+        // What devices do is tried with the same texts again and again.
+        command.env("MAGRAY_TEXT_CACHE", "0");
         Self { home, command }.settings("")
     }
 

@@ -1,7 +1,7 @@
 //! Carries the model context protocol through stdin and stdout, for an agent that starts this process.
 //! Opens no port and asks for no key: the agent may do what the process may.
 
-use magray_engine::engine::Engine;
+use magray_engine::engine::{Engine, TextCache};
 use rmcp::{
     ServiceExt,
     service::{QuitReason, ServerInitializeError},
@@ -37,6 +37,7 @@ async fn serve(start: Start) -> Result<Engine, StartError> {
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
     let parts = Parts {
+        text_cache: TextCache::new(settings.text_cache),
         engine: engine.clone(),
         metrics: Metrics::new(&models),
         models,

@@ -10,7 +10,10 @@ pub(crate) use routes::RouteCounters;
 use std::{sync::Arc, time::Duration};
 
 use magray_core::schedule::Fallback;
-use magray_engine::{Roster, RosterFull, engine::Answer};
+use magray_engine::{
+    Roster, RosterFull,
+    engine::{Answer, CacheUse},
+};
 use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
@@ -89,17 +92,30 @@ impl Metrics {
         of_model.texts.increment(texts as u64);
         of_model.tokens.increment(answer.tokens as u64);
         passes.read.record(reading);
-        passes.queue.record(answer.queued);
-        passes.compute.record(answer.computed);
-        passes.batch_texts.record(answer.batch_texts);
+        // Texts that were known all were in no batch.
+        if answer.batch_texts > 0 {
+            passes.queue.record(answer.queued);
+            passes.compute.record(answer.computed);
+            passes.batch_texts.record(answer.batch_texts);
+        }
         passes.replays.increment(answer.replays.into());
         if let Some(reason) = &answer.fallback {
             self.with(|| counter!("magray_fallbacks_total", "reason" => reason.code()).increment(1));
         }
     }
 
-    pub(crate) fn render(&self, connections: usize, held_bytes: u64, engine: &EngineReport) -> String {
+    pub(crate) fn render(
+        &self,
+        connections: usize,
+        held_bytes: u64,
+        cache: &CacheUse,
+        engine: &EngineReport,
+    ) -> String {
         self.with(|| {
+            counter!("magray_text_cache_hits_total").absolute(cache.hits);
+            counter!("magray_text_cache_misses_total").absolute(cache.misses);
+            gauge!("magray_text_cache_entries").set(cache.entries as f64);
+            gauge!("magray_text_cache_bytes").set(cache.bytes as f64);
             gauge!("magray_http_connections").set(connections as f64);
             gauge!("magray_http_held_bytes").set(held_bytes as f64);
         });
@@ -157,9 +173,13 @@ fn describe() {
     describe_gauge!("magray_http_connections", "Connections that are open.");
     describe_counter!("magray_http_connections_refused_total", "Connections that were one too many.");
     describe_gauge!("magray_http_held_bytes", "Bytes of requests that are not answered.");
-    describe_counter!("magray_requests_total", "Requests that were computed.");
-    describe_counter!("magray_texts_total", "Texts that were computed.");
-    describe_counter!("magray_tokens_total", "Tokens that were computed.");
+    describe_counter!("magray_text_cache_hits_total", "Texts that were answered without computing them.");
+    describe_counter!("magray_text_cache_misses_total", "Texts that were not known yet.");
+    describe_gauge!("magray_text_cache_entries", "Texts that are known.");
+    describe_gauge!("magray_text_cache_bytes", "Bytes of what is known of texts.");
+    describe_counter!("magray_requests_total", "Requests that were answered by a model.");
+    describe_counter!("magray_texts_total", "Texts that were answered by a model.");
+    describe_counter!("magray_tokens_total", "Tokens of texts that were answered by a model.");
     describe_histogram!("magray_read_seconds", "Time in which the texts of a request became tokens.");
     describe_histogram!("magray_queue_seconds", "Time that a request waited.");
     describe_histogram!("magray_compute_seconds", "Time that a request was computed.");

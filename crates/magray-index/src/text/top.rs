@@ -91,21 +91,19 @@ pub(super) fn top(mut lists: Vec<Weighted<'_>>, scope: &Scope<'_>, score: impl F
                 touched[at / 64] |= 1 << (at % 64);
             });
         }
-        for (word, bits) in touched.iter_mut().enumerate() {
-            let mut bits = std::mem::take(bits);
+        for (word, bits) in touched.iter_mut().enumerate().filter(|(_, bits)| **bits != 0) {
             let allowed = match scope.allowed {
                 Some(allowed) => allowed.get(start as usize / 64 + word).copied().unwrap_or(0),
                 None => u64::MAX,
             };
-            while bits != 0 {
-                let bit = bits.trailing_zeros();
-                bits &= bits - 1;
-                let at = word * 64 + bit as usize;
-                let sum = std::mem::take(&mut sums[at]);
-                if allowed >> bit & 1 == 1 {
-                    best.offer(Hit { slot: start + at as u32, score: sum as f32 });
-                }
+            let mut found = std::mem::take(bits) & allowed;
+            let sums = &mut sums[word * 64..][..64];
+            while found != 0 {
+                let bit = found.trailing_zeros();
+                found &= found - 1;
+                best.offer(Hit { slot: start + word as u32 * 64 + bit, score: sums[bit as usize] as f32 });
             }
+            sums.fill(0.0);
         }
     }
     best.into_hits()

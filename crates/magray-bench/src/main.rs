@@ -1,4 +1,4 @@
-//! Measures the engine under load, with faults, as models come and go; checks every answer.
+//! Measures the engine under load, with faults, as models come and go, and how well it finds documents; checks every answer.
 //! For those who work on magray: users have `magray bench embed`. Reads no settings, only its flags; Unix only.
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ mod latency;
 mod load;
 mod overhead;
 mod residency;
+mod retrieval;
 mod terminal;
 
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ use tracing_subscriber::filter::LevelFilter;
 use failure::Failure;
 use terminal::Console;
 
-/// Load, residency, allocation and overhead of magray's engine
+/// Load, residency, allocation, overhead and retrieval of magray's engine
 #[derive(Debug, Parser)]
 #[command(name = "magray-bench", version, max_term_width = 110)]
 struct Cli {
@@ -41,6 +42,8 @@ enum Command {
     Overhead(overhead::OverheadArgs),
     /// Measure how fast models come and go, and what is left after them
     Residency(residency::ResidencyArgs),
+    /// Measure how well documents are found, by judgements
+    Retrieval(retrieval::RetrievalArgs),
     /// Holds a GPU for another process of this program, which starts it
     #[command(hide = true)]
     Worker,
@@ -65,6 +68,7 @@ fn run(command: Command, console: Console) -> Result<(), Failure> {
         Command::Load(args) => load::run(&args, console),
         Command::Overhead(args) => overhead::run(&args, console),
         Command::Residency(args) => residency::run(&args, console),
+        Command::Retrieval(args) => retrieval::run(&args, console),
         Command::Worker => Ok(magray_engine::serve(|| {})?),
     }
 }

@@ -54,6 +54,20 @@ fn queue_and_worker_are_weighed_against_the_bare_pass() {
 }
 
 #[test]
+fn documents_are_found_by_their_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("docs.tsv", "a\tthe cat sleeps\nb\tdogs are barking\n");
+    write("queries.tsv", "1\ta barking dog\n");
+    write("qrels.tsv", "1\tb\t1\n");
+    let [report] = &lines(&["retrieval", folder.path().to_str().unwrap(), "--only-words", "--json"])[..] else {
+        panic!()
+    };
+    assert_eq!(report["bm25"], 1.0, "{report}");
+    assert_eq!((&report["documents"], &report["hybrid"]), (&2.into(), &Value::Null));
+}
+
+#[test]
 fn a_pool_without_a_gpu_is_measured_and_a_trace_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("x.trace");

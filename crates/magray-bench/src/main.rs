@@ -11,6 +11,7 @@ mod load;
 mod overhead;
 mod residency;
 mod retrieval;
+mod search;
 mod terminal;
 
 use std::process::ExitCode;
@@ -44,6 +45,8 @@ enum Command {
     Residency(residency::ResidencyArgs),
     /// Measure how well documents are found, by judgements
     Retrieval(retrieval::RetrievalArgs),
+    /// Measure how fast the best of many vectors are found
+    Search(search::SearchArgs),
     /// Holds a GPU for another process of this program, which starts it
     #[command(hide = true)]
     Worker,
@@ -69,6 +72,7 @@ fn run(command: Command, console: Console) -> Result<(), Failure> {
         Command::Overhead(args) => overhead::run(&args, console),
         Command::Residency(args) => residency::run(&args, console),
         Command::Retrieval(args) => retrieval::run(&args, console),
+        Command::Search(args) => search::run(&args),
         Command::Worker => Ok(magray_engine::serve(|| {})?),
     }
 }

@@ -22,7 +22,7 @@ mod softmax;
 mod widened;
 
 pub use acts::Acts;
-pub(crate) use aligned::{Aligned, Plain};
+pub(crate) use aligned::{Aligned, Plain, Region};
 pub(crate) use detect::has_vnni;
 pub use detect::{PathUnavailable, available_paths};
 pub use gemm::Linear;
@@ -36,7 +36,6 @@ pub use widened::{Wide, widened};
 
 use crate::{Device, DistanceBias, Embedding, LinearSource, Norm};
 use acts::Format;
-use aligned::Region;
 use gemm::Layout;
 use magray_core::{CpuPath, Precision};
 use std::convert::Infallible;

@@ -6,8 +6,8 @@ use super::kernels::{SignGauge, sift_signs};
 use super::search::{Floor, ITEM_WORDS, ROWS_AHEAD, Search, merge, ones};
 use super::sketch::Sketcher;
 
-/// From this many queries on, bytes are read once for all of them in less time.
-pub(super) const QUERIES_MAX: usize = 8;
+/// Bytes are read once for more queries in less time.
+pub(super) const QUERIES_MAX: usize = 2;
 
 impl Search<'_> {
     /// The likely best rows of every query.

@@ -3,6 +3,7 @@
 use super::chunk::{CHUNK_ROWS, Chunk, Layout, Row};
 use super::sketch::{Signs, Sketcher};
 use super::{MAX_DIMS, Metric, ScanError, Storage, check, normalise};
+use crate::cpu::Region;
 use half::f16;
 
 /// Dense vectors of one length, each in a slot of its own.
@@ -14,6 +15,8 @@ pub struct Rows {
     pub(super) sketcher: Option<Sketcher>,
     /// A chunk's signs beside each chunk, if there is a sketcher.
     pub(super) signs: Vec<Signs>,
+    /// The memory of signs.
+    region: Region,
     len: usize,
 }
 
@@ -34,6 +37,7 @@ impl Rows {
             chunks: Vec::new(),
             sketcher: None,
             signs: Vec::new(),
+            region: Region::default(),
             len: 0,
         }
     }
@@ -64,7 +68,7 @@ impl Rows {
         rows.write(&self.layout, row, &mut vector);
         match &self.sketcher {
             Some(sketcher) => {
-                self.signs.resize_with(self.chunks.len(), || Signs::new(sketcher));
+                self.signs.resize_with(self.chunks.len(), || Signs::new(sketcher, &self.region));
                 self.signs[chunk].write(sketcher, row, &vector);
             }
             None if self.len >= SIGNS_KEPT_FROM => self.keep_signs(),
@@ -83,7 +87,7 @@ impl Rows {
             sums.iter_mut().zip(vector).for_each(|(sum, x)| *sum += f64::from(x));
         }
         let sketcher = Sketcher::new(sums.iter().map(|sum| (sum / self.len as f64) as f32).collect());
-        let mut signs: Vec<Signs> = self.chunks.iter().map(|_| Signs::new(&sketcher)).collect();
+        let mut signs: Vec<Signs> = self.chunks.iter().map(|_| Signs::new(&sketcher, &self.region)).collect();
         for slot in self.slots() {
             if let Some(vector) = self.get(slot) {
                 let (chunk, row) = place(slot);

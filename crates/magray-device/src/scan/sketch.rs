@@ -7,11 +7,11 @@
 use super::chunk::CHUNK_ROWS;
 use super::kernels::{GROUP_ROWS, SLICES, SignGauge, SignRows};
 use super::{Metric, dot};
-use crate::cpu::Aligned;
+use crate::cpu::{Aligned, Region};
 
 /// Usual errors between an estimate and what is let through. The error is about normal: of the rows that are as good as the
-/// k-th best, 1 in 100 is lost, and fewer of the better ones.
-const MARGIN: f32 = 2.3;
+/// k-th best, 1 in 35 is lost, and fewer of the better ones.
+const MARGIN: f32 = 1.9;
 /// What an error of the query's levels is worth beside the query's length, for rows whose cosine with their signs is the usual
 /// one, 0.8.
 const LEVEL_ERROR: f32 = 1.7;
@@ -127,12 +127,13 @@ impl Sketcher {
 }
 
 impl Signs {
-    pub(super) fn new(sketcher: &Sketcher) -> Self {
+    /// In memory that the signs of other chunks share: those of one alone would not fill huge pages.
+    pub(super) fn new(sketcher: &Sketcher, region: &Region) -> Self {
         Self {
-            words: Aligned::zeroed(CHUNK_ROWS * sketcher.words()),
-            factors: Aligned::zeroed(CHUNK_ROWS),
-            errors: Aligned::zeroed(CHUNK_ROWS),
-            known: Aligned::zeroed(CHUNK_ROWS),
+            words: region.zeroed(CHUNK_ROWS * sketcher.words()),
+            factors: region.zeroed(CHUNK_ROWS),
+            errors: region.zeroed(CHUNK_ROWS),
+            known: region.zeroed(CHUNK_ROWS),
         }
     }
 
@@ -211,7 +212,7 @@ mod tests {
         for (dims, metric) in [(128, Metric::Dot), (200, Metric::Euclid), (384, Metric::Cosine)] {
             let mut made = Made::new(dims as u64);
             let sketcher = Sketcher::new(made.vector(dims));
-            let mut signs = Signs::new(&sketcher);
+            let mut signs = Signs::new(&sketcher, &Region::default());
             (0..128).for_each(|row| signs.write(&sketcher, row, &made.vector(dims)));
             let gauge = sketcher.gauge(&made.vector(dims), metric);
             let lengths = vec![5.0; 128];

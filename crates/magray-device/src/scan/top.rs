@@ -73,9 +73,9 @@ fn found(best: Best, threshold: Option<f32>) -> Vec<Found> {
 fn plan(search: &Search<'_>) -> Plan {
     let (rows, queries, wanted) = (search.rows, search.queries.len(), search.wanted);
     let count = search.count();
-    let by_signs = !wanted.exact && rows.len() >= SIGNS_FROM && queries < bit_scan::QUERIES_MAX;
+    let by_signs = !wanted.exact && rows.len() >= SIGNS_FROM && queries <= bit_scan::QUERIES_MAX;
     // Costs of a row in nanoseconds: scored by its numbers, and scanned.
-    let (scored, scanned) = (100 + 50 * queries, if by_signs { 8 * queries } else { 15 + 2 * queries });
+    let (scored, scanned) = (100 + 100 * queries, if by_signs { 2 * queries } else { 12 + queries });
     let is_few = count * scored < rows.len() * scanned;
     if rows.metric == Metric::Manhattan || count < SCAN_FROM || wanted.k > count / 4 || is_few {
         Plan::All

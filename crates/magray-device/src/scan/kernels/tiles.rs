@@ -1,9 +1,9 @@
 //! Products of bytes on AMX tiles, for two queries or more: sixteen of them times sixteen rows an instruction.
 
+use super::fetch_ahead;
 use super::levels::{Levels, Sums};
 use crate::cpu::tiles::{I8U8Tiles, Keep, TileKind, load, store, zero};
 use crate::scan::chunk::{PANEL_ROWS, STEP};
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
 const TILE_BYTES: usize = 16 * STEP;
 const SUM_ROW_BYTES: usize = PANEL_ROWS * size_of::<i32>();
@@ -23,10 +23,8 @@ pub(super) unsafe fn dots(panel: &[u8], levels: &Levels, sums: &mut Sums) {
         for step in 0..levels.steps() {
             let rows = panel.as_ptr().add(step * 2 * TILE_BYTES);
             let queries = levels.step(step).as_ptr().cast::<u8>();
-            // The next panel's step. A hint may point anywhere.
-            let next = rows.wrapping_add(panel.len());
             for line in 0..2 * TILE_BYTES / 64 {
-                _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(line * 64).cast());
+                fetch_ahead(rows.add(line * 64));
             }
             load::<6>(rows, Keep::Near);
             load::<4>(queries, Keep::Near);

@@ -64,10 +64,12 @@ pub enum OnnxProvider {
     OpenVino,
     /// The processor, which every library has.
     Cpu,
+    /// The processor, by the engine in the program itself: where ONNX Runtime cannot compute a model.
+    Rust,
 }
 
 impl OnnxProvider {
-    /// All of them.
+    /// Those of ONNX Runtime's library.
     pub const ALL: [Self; 6] = [Self::TensorRt, Self::Cuda, Self::DirectMl, Self::CoreMl, Self::OpenVino, Self::Cpu];
 
     /// One word for programs and settings.
@@ -79,6 +81,7 @@ impl OnnxProvider {
             Self::CoreMl => "coreml",
             Self::OpenVino => "openvino",
             Self::Cpu => "cpu",
+            Self::Rust => "rust",
         }
     }
 
@@ -91,6 +94,7 @@ impl OnnxProvider {
             Self::CoreMl => "CoreMLExecutionProvider",
             Self::OpenVino => "OpenVINOExecutionProvider",
             Self::Cpu => "CPUExecutionProvider",
+            Self::Rust => "rten",
         }
     }
 }

@@ -34,7 +34,7 @@ fn device(cache: Option<&Path>) -> Option<OnnxDevice> {
     let library = std::env::var_os("ORT_DYLIB_PATH").map(PathBuf::from);
     let options = OnnxOptions { library, cache: cache.map(Path::to_owned), ..OnnxOptions::default() };
     let device = OnnxDevice::new(&options, &search, 1);
-    match ExecutorDevice::Onnx(device.clone()).open(&[]) {
+    match device.load_library() {
         Ok(_) => Some(device),
         Err(failure) => {
             magray_skip::test(Need::OnnxRuntime, failure);

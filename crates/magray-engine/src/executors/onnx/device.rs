@@ -119,6 +119,11 @@ impl OnnxDevice {
         self.providers.iter().any(|provider| *provider != OnnxProvider::Cpu)
     }
 
+    /// Whether the CPU may compute.
+    pub(super) fn may_use_cpu(&self) -> bool {
+        self.providers.contains(&OnnxProvider::Cpu)
+    }
+
     pub(crate) fn cache(&self) -> Option<&Path> {
         self.cache.as_deref()
     }

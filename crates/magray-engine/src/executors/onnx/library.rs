@@ -124,6 +124,7 @@ pub(super) fn is_built_in(provider: OnnxProvider) -> bool {
         OnnxProvider::CoreMl => ep::CoreML::is_available(),
         OnnxProvider::OpenVino => ep::OpenVINO::is_available(),
         OnnxProvider::Cpu => Ok(true),
+        OnnxProvider::Rust => Ok(false),
     };
     is_there.unwrap_or(false)
 }

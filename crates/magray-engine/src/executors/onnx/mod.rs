@@ -1,5 +1,5 @@
-//! An executor of ONNX Runtime: a session for each model that is loaded, by the first provider that proves to compute it.
-//! Computes no graph itself, and keeps nothing of a model that has left.
+//! An executor of ONNX Runtime: a session for each model that is loaded, by the first provider that proves to compute it. Where
+//! the library cannot compute a model, the engine in the program does, if the CPU may. Keeps nothing of a model that has left.
 
 mod cuda_libraries;
 mod device;
@@ -7,6 +7,7 @@ mod groups;
 mod library;
 mod pooling;
 mod proof;
+mod rust_session;
 mod session;
 
 pub(crate) use device::provider_order;
@@ -21,6 +22,7 @@ use crate::roster::Roster;
 use crate::spec::{InputMeaning, ModelSpec, OnnxSpec, Task};
 use groups::{Group, Limits, divide, order};
 use magray_core::{OnnxProvider, Pooling, Precision};
+use rust_session::RustSession;
 use session::{Opened, open, tensor};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +34,8 @@ const TEXTS_MAX: usize = 32;
 
 /// ONNX Runtime, and the models that it may be told to load.
 pub(crate) struct OnnxExecutor {
-    library: Library,
+    /// Or why there is none.
+    library: Result<Library, Failure>,
     device: OnnxDevice,
     models: Roster<Known>,
     peak: AtomicU64,
@@ -52,8 +55,23 @@ struct Known {
 struct Loaded {
     spec: ModelSpec,
     onnx: OnnxSpec,
-    opened: Opened,
+    session: Session,
     inputs: Inputs,
+}
+
+/// What computes a graph.
+enum Session {
+    Runtime(Opened),
+    Rust(RustSession),
+}
+
+impl Session {
+    fn provider(&self) -> OnnxProvider {
+        match self {
+            Self::Runtime(opened) => opened.provider,
+            Self::Rust(_) => OnnxProvider::Rust,
+        }
+    }
 }
 
 /// The numbers of a run; their memory is used again.
@@ -64,9 +82,14 @@ struct Inputs {
 }
 
 impl OnnxExecutor {
-    /// Loads the library; no model.
+    /// Loads the library; no model. Without one, only the CPU can compute.
     pub(crate) fn open(device: &OnnxDevice, models: &[ExecutorModel]) -> Result<Self, Failure> {
-        let library = Library::load(device.libraries())?;
+        let library = Library::load(device.libraries());
+        if let Err(failure) = &library
+            && !device.may_use_cpu()
+        {
+            return Err(failure.clone());
+        }
         let models = models.iter().cloned().map(Known::new).collect();
         Ok(Self { library, device: device.clone(), models, peak: AtomicU64::new(0) })
     }
@@ -80,8 +103,30 @@ impl OnnxExecutor {
         let Some(onnx) = spec.onnx.clone() else {
             return Err(Failure::new(FailureKind::Transient, "not_onnx", "the model is not in ONNX form"));
         };
-        let opened = open(&self.library, &self.device, &onnx)?;
-        Ok(Loaded { spec, onnx, opened, inputs: Inputs::default() })
+        let session = self.open_session(&onnx)?;
+        Ok(Loaded { spec, onnx, session, inputs: Inputs::default() })
+    }
+
+    fn open_session(&self, onnx: &OnnxSpec) -> Result<Session, Failure> {
+        let opened = self.library.as_ref().map_err(Clone::clone).and_then(|library| open(library, &self.device, onnx));
+        let failure = match opened {
+            Ok(opened) => return Ok(Session::Runtime(opened)),
+            Err(failure) => failure,
+        };
+        if !self.device.may_use_cpu() {
+            return Err(failure);
+        }
+        match RustSession::open(onnx, self.device.threads()) {
+            Ok(session) => {
+                let (file, reason) = (onnx.file.display(), &failure.message);
+                tracing::warn!(target: "magray::onnx", %file, reason, "computed by the engine in the program, not by ONNX Runtime");
+                Ok(Session::Rust(session))
+            }
+            Err(reason) => {
+                let message = format!("{}; nor does the engine in the program compute it: {reason}", failure.message);
+                Err(Failure { message, ..failure })
+            }
+        }
     }
 }
 
@@ -104,7 +149,11 @@ impl Known {
 
 impl Executor for OnnxExecutor {
     fn label(&self) -> Label {
-        Label { name: format!("ONNX Runtime ({})", self.library.path.display()), uuid: "ONNX".to_owned() }
+        let name = match &self.library {
+            Ok(library) => format!("ONNX Runtime ({})", library.path.display()),
+            Err(_) => "the program's own engine of ONNX graphs".to_owned(),
+        };
+        Label { name, uuid: "ONNX".to_owned() }
     }
 
     fn add(&self, model: ExecutorModel) -> Result<(), Failure> {
@@ -120,7 +169,7 @@ impl Executor for OnnxExecutor {
             None => self.load_new(&known.model)?,
         };
         let (bytes, outputs) = (loaded.onnx.bytes, loaded.spec.outputs());
-        let (precision, provider) = (loaded.precision(), loaded.opened.provider);
+        let (precision, provider) = (loaded.precision(), loaded.session.provider());
         *place = Some(loaded);
         known.bytes.store(bytes, Ordering::Release);
         let is_on_gpu = matches!(provider, OnnxProvider::Cuda | OnnxProvider::TensorRt);
@@ -234,29 +283,41 @@ impl Loaded {
         members: &[(usize, usize)],
         take: &mut impl FnMut(usize, &[f32], usize),
     ) -> Result<(), Failure> {
-        let Self { onnx, opened, inputs, spec } = self;
+        let Self { onnx, session, inputs, spec } = self;
         let shape = [group.rows, group.tokens];
-        let values = onnx.inputs.iter().enumerate().map(|(at, input)| {
-            let value = tensor(input.is_wide, shape, &inputs.wide[at], &inputs.narrow[at])?;
-            Ok((input.name.as_str(), value))
-        });
-        let values = values.collect::<ort::Result<Vec<_>>>().map_err(failed)?;
-        let outputs = opened.run(values, shape).map_err(failed)?;
-        let value = outputs.get(&onnx.output.name).ok_or_else(|| broken("the graph did not give its output"))?;
-        let halves: Vec<f32>;
-        let (dims, numbers) = if onnx.output.is_half {
-            let (dims, numbers) = value.try_extract_tensor::<half::f16>().map_err(failed)?;
-            halves = numbers.iter().map(|number| number.to_f32()).collect();
-            (dims, &halves[..])
-        } else {
-            value.try_extract_tensor::<f32>().map_err(failed)?
+        let own: Vec<f32>;
+        let outputs;
+        let (dims, numbers): (Vec<i64>, &[f32]) = match session {
+            Session::Rust(session) => {
+                let (dims, numbers) = session.run(inputs.narrowed(onnx), shape)?;
+                own = numbers;
+                (dims.into_iter().map(|size| size as i64).collect(), &own)
+            }
+            Session::Runtime(opened) => {
+                let values = onnx.inputs.iter().enumerate().map(|(at, input)| {
+                    let value = tensor(input.is_wide, shape, &inputs.wide[at], &inputs.narrow[at])?;
+                    Ok((input.name.as_str(), value))
+                });
+                let values = values.collect::<ort::Result<Vec<_>>>().map_err(failed)?;
+                outputs = opened.run(values, shape).map_err(failed)?;
+                let value =
+                    outputs.get(&onnx.output.name).ok_or_else(|| broken("the graph did not give its output"))?;
+                if onnx.output.is_half {
+                    let (dims, numbers) = value.try_extract_tensor::<half::f16>().map_err(failed)?;
+                    own = numbers.iter().map(|number| number.to_f32()).collect();
+                    (dims.to_vec(), &own)
+                } else {
+                    let (dims, numbers) = value.try_extract_tensor::<f32>().map_err(failed)?;
+                    (dims.to_vec(), numbers)
+                }
+            }
         };
         let columns = if onnx.output.has_tokens { spec.shape.hidden } else { spec.outputs() };
         let [rows, tokens] = shape.map(|size| size as i64);
         let expected =
             if onnx.output.has_tokens { vec![rows, tokens, columns as i64] } else { vec![rows, columns as i64] };
-        if dims[..] != expected[..] {
-            return Err(broken(&format!("the graph gave an output of {:?}, not of {expected:?}", &dims[..])));
+        if dims != expected {
+            return Err(broken(&format!("the graph gave an output of {dims:?}, not of {expected:?}")));
         }
         let stride = if onnx.output.has_tokens { group.tokens * columns } else { columns };
         for (row, (at, length)) in numbers.chunks_exact(stride.max(1)).zip(members) {
@@ -268,6 +329,16 @@ impl Loaded {
 }
 
 impl Inputs {
+    /// The numbers of each input in 32 bits.
+    fn narrowed(&self, spec: &OnnxSpec) -> Vec<Vec<i32>> {
+        let inputs = spec.inputs.iter().zip(self.wide.iter().zip(&self.narrow));
+        let narrowed = inputs.map(|(input, (wide, narrow))| match input.is_wide {
+            true => wide.iter().map(|number| *number as i32).collect(),
+            false => narrow.clone(),
+        });
+        narrowed.collect()
+    }
+
     /// Writes the texts of a run side by side, padded.
     fn fill<'a>(
         &mut self,

@@ -189,6 +189,8 @@ fn dispatches(device: &OnnxDevice, provider: OnnxProvider) -> Vec<ExecutionProvi
         OnnxProvider::DirectMl => vec![ep::DirectML::default().with_device_id(id).build()],
         OnnxProvider::CoreMl => vec![ep::CoreML::default().build()],
         OnnxProvider::OpenVino => vec![ep::OpenVINO::default().with_num_threads(device.threads()).build()],
+        // Not of the library.
+        OnnxProvider::Rust => Vec::new(),
     };
     all.into_iter().map(ExecutionProviderDispatch::error_on_failure).collect()
 }

@@ -62,7 +62,7 @@ struct Loaded {
 /// What computes a graph.
 enum Session {
     Runtime(Opened),
-    Rust(RustSession),
+    Rust(Box<RustSession>),
 }
 
 impl Session {
@@ -120,7 +120,7 @@ impl OnnxExecutor {
             Ok(session) => {
                 let (file, reason) = (onnx.file.display(), &failure.message);
                 tracing::warn!(target: "magray::onnx", %file, reason, "computed by the engine in the program, not by ONNX Runtime");
-                Ok(Session::Rust(session))
+                Ok(Session::Rust(Box::new(session)))
             }
             Err(reason) => {
                 let message = format!("{}; nor does the engine in the program compute it: {reason}", failure.message);

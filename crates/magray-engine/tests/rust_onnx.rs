@@ -78,6 +78,9 @@ fn a_graph_that_neither_can_compute_is_an_error_with_both_reasons() {
     std::fs::write(&file, unknown).unwrap();
     let executor = ExecutorDevice::Onnx(device()).open(&[onnx_model(file), onnx_model(graph())]).unwrap();
     let failure = executor.load(0, None).map(drop).unwrap_err();
-    assert!(failure.message.contains("no-such-library.so") && failure.message.contains("nor does the engine"), "{failure}");
+    assert!(
+        failure.message.contains("no-such-library.so") && failure.message.contains("nor does the engine"),
+        "{failure}"
+    );
     assert!(executor.load(1, None).is_ok());
 }

@@ -96,16 +96,20 @@ impl Collection {
     fn make(&self, change: Change) -> Result<()> {
         let state = self.state()?;
         let mut rows = self.store.begin()?;
-        let (edits, missing) = {
+        let (edits, missing, needs_payloads) = {
             let view = self.view()?;
             let mut plan = Plan::new(self, &view, &rows);
             plan.change(change)?;
-            (plan.edits, plan.missing)
+            (plan.edits, plan.missing, plan.needs_payloads)
         };
         // Readers see either everything before the change or everything after it, in memory and in the store.
         let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
         rows.commit()?;
         edits.into_iter().for_each(|edit| state.apply(edit, self.text_field.as_ref()));
+        if !needs_payloads {
+            // A reader may have built one since: it does not know this change.
+            state.forget_payload_indexes();
+        }
         drop(state);
         match missing {
             Some(id) => Err(Error::NotFound { what: format!("No point with id {id} found") }),
@@ -195,7 +199,12 @@ impl<'a> Plan<'a> {
     /// The slots of points, each once. Ids that are not there are noted if they count as missing.
     fn selected(&mut self, points: &Selector, must_be_there: bool) -> Result<Vec<u32>> {
         let ids = match points {
-            Selector::Filter(filter) => return Ok(self.view.meeting(filter)?.into_iter().collect()),
+            Selector::Filter(filter) => {
+                let slots = self.view.meeting(filter)?;
+                // The filter may have built an index.
+                self.needs_payloads = self.view.state().needs_payloads();
+                return Ok(slots.into_iter().collect());
+            }
             Selector::Ids(ids) => ids,
         };
         let mut slots = roaring::RoaringBitmap::new();

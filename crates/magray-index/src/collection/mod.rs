@@ -92,10 +92,7 @@ impl Collection {
     pub fn info(&self) -> Result<Info> {
         let view = self.view()?;
         let state = view.state();
-        let count = |number: usize| {
-            let heads = state.live().iter().filter_map(|slot| state.head(slot));
-            heads.filter(|head| head.vectors >> number & 1 == 1).count()
-        };
+        let count = |number: usize| state.with_vector(number).len() as usize;
         let vectors = self.schema.vectors().iter().enumerate();
         Ok(Info {
             points: state.ids().len(),
@@ -194,6 +191,13 @@ impl Source for View<'_> {
     fn has_vector(&self, slot: u32, name: &str) -> bool {
         let number = self.collection.schema.number(name);
         number.is_ok_and(|number| self.state.head(slot).is_some_and(|head| head.vectors >> number & 1 == 1))
+    }
+
+    fn with_vector(&self, name: &str) -> RoaringBitmap {
+        self.collection
+            .schema
+            .number(name)
+            .map_or_else(|_| RoaringBitmap::new(), |number| self.state.with_vector(number))
     }
 
     fn field(&self, key: &JsonPath) -> Result<Option<Arc<FieldIndex>>> {

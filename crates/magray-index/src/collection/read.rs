@@ -73,17 +73,27 @@ impl Collection {
     /// The values of a field and how many points have each: most first, then by value.
     pub fn facet(&self, key: &JsonPath, filter: Option<&Filter>, limit: usize) -> Result<Vec<FacetHit>> {
         let view = self.view()?;
+        let meeting = view.meeting_any(filter)?;
         let mut counts: BTreeMap<Facet, usize> = BTreeMap::new();
-        for slot in view.meeting_any(filter)? {
-            let Some(payload) = view.payload(slot)? else {
-                continue;
-            };
-            let mut values = BTreeSet::new();
-            key.visit_flat(&payload, &mut |value| values.extend(Facet::new(value)));
-            values.into_iter().for_each(|value| *counts.entry(value).or_default() += 1);
+        match view.field(key)?.and_then(|index| index.counts(&meeting)) {
+            Some(indexed) => {
+                for (value, count) in indexed {
+                    if let Some(value) = Facet::new(&value) {
+                        *counts.entry(value).or_default() += count;
+                    }
+                }
+            }
+            None => {
+                for slot in meeting {
+                    let mut values = BTreeSet::new();
+                    let payload = view.payload(slot)?.unwrap_or_default();
+                    key.visit_flat(&payload, &mut |value| values.extend(Facet::new(value)));
+                    values.into_iter().for_each(|value| *counts.entry(value).or_default() += 1);
+                }
+            }
         }
         let mut hits: Vec<(Facet, usize)> = counts.into_iter().collect();
-        hits.sort_by(|one, other| other.1.cmp(&one.1));
+        hits.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         hits.truncate(limit);
         Ok(hits.into_iter().map(|(value, count)| FacetHit { value: value.into(), count }).collect())
     }
@@ -180,8 +190,9 @@ impl View<'_> {
 
     /// Slots by a number or date of their payloads. A slot with several values comes several times.
     pub(super) fn ordered(&self, order: &OrderBy, slots: &RoaringBitmap, limit: usize) -> Result<Vec<(u32, Number)>> {
+        let first = self.field(&order.key)?.map(|index| index.first(order, slots, limit));
         let mut found = Vec::new();
-        for slot in slots {
+        for slot in first.as_ref().unwrap_or(slots) {
             let (Some(payload), Some(id)) = (self.payload(slot)?, self.id_of(slot)) else {
                 continue;
             };

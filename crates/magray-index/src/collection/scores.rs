@@ -173,7 +173,7 @@ impl<'a, 'v> Ranking<'a, 'v> {
     /// The slots that are compared: allowed, and with the vector.
     fn slots(&self) -> Vec<u32> {
         let allowed = self.allowed.as_ref().unwrap_or(self.view.live());
-        allowed.iter().filter(|slot| self.view.has_vector(*slot, self.name)).collect()
+        (self.view.with_vector(self.name) & allowed).into_iter().collect()
     }
 
     /// The similarity of each slot; 0 if nothing can be compared.

@@ -66,11 +66,15 @@ impl State {
         let mut ids = Vec::new();
         let mut damage = BTreeMap::new();
         reader.heads(&mut |slot, head| {
-            state.free.insert_range(state.heads.len() as u32..slot);
-            state.heads.resize(slot as usize, None);
-            state.heads.push(head.ok());
+            // A slot is believed only with its checksum: damaged pages have rows out of order, and far away.
+            state.free.remove(slot);
             match head {
                 Ok(head) => {
+                    if state.heads.len() <= slot as usize {
+                        state.free.insert_range(state.heads.len() as u32..slot);
+                        state.heads.resize(slot as usize + 1, None);
+                    }
+                    state.heads[slot as usize] = Some(head);
                     state.live.insert(slot);
                     ids.push((head.id, slot));
                 }
@@ -98,6 +102,12 @@ impl State {
         self.heads.get(slot as usize).copied().flatten()
     }
 
+    /// The slots whose points have the vector with this number.
+    pub(crate) fn with_vector(&self, number: usize) -> RoaringBitmap {
+        let has = |head: &Option<Head>| head.is_some_and(|head| head.vectors >> number & 1 == 1);
+        (0..).zip(&self.heads).filter(|(_, head)| has(head)).map(|(slot, _)| slot).collect()
+    }
+
     /// Slots that were ever used.
     pub(crate) fn slots(&self) -> u32 {
         self.heads.len() as u32
@@ -119,6 +129,12 @@ impl State {
     /// Whether payloads must be known before they change.
     pub(crate) fn needs_payloads(&self) -> bool {
         self.words.get().is_some() || !locked(&self.fields).is_empty()
+    }
+
+    /// Indexes of payloads are built again when they are next asked for.
+    pub(crate) fn forget_payload_indexes(&mut self) {
+        self.words.take();
+        self.fields.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Memory of the indexes that are built.
@@ -284,7 +300,8 @@ impl State {
         let mut found = RoaringBitmap::new();
         reader.vectors(number, self.slots(), &mut |slot, bytes| {
             let Some(head) = self.head(slot).filter(|head| head.vectors >> number & 1 == 1) else {
-                return;
+                // Vectors are deleted together with their points: the head is what was lost.
+                return self.note_damage(slot, format!("a vector '{name}' at slot {slot} has lost its point"));
             };
             found.insert(slot);
             if !bytes.is_ok_and(|bytes| take(slot, bytes)) {

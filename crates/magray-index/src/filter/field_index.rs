@@ -3,7 +3,7 @@
 
 use super::check::{counts, has_null, is_empty, passes_place};
 use super::geo;
-use crate::{Condition, FieldTest, GeoPoint, Instant, JsonPath, Payload, Range};
+use crate::{Condition, Direction, FieldTest, GeoPoint, Instant, JsonPath, OrderBy, Payload, Range};
 use roaring::RoaringBitmap;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -31,6 +31,17 @@ enum Keyword {
     Text(Box<str>),
     Integer(i128),
     Bool(bool),
+}
+
+impl Keyword {
+    fn value(&self) -> Value {
+        match self {
+            Self::Text(text) => Value::from(&**text),
+            Self::Bool(flag) => Value::from(*flag),
+            // It was read from such a number.
+            Self::Integer(number) => u64::try_from(*number).map_or_else(|_| Value::from(*number as i64), Value::from),
+        }
+    }
 }
 
 /// A number of JSON, which is never NaN.
@@ -124,6 +135,34 @@ impl FieldIndex {
         }
     }
 
+    /// At least the slots that have the first `limit` of all numbers and dates, in ascending or descending order from `start` on.
+    pub(crate) fn first(&self, order: &OrderBy, slots: &RoaringBitmap, limit: usize) -> RoaringBitmap {
+        let start = order.start_from.as_ref().and_then(serde_json::Number::as_f64);
+        let numbers = self.numbers.iter().map(|(number, slots)| (number.0, slots));
+        let instants = self.instants.iter().map(|(micros, slots)| (*micros as f64, slots));
+        match order.direction {
+            Direction::Ascending => {
+                let is_before = |value: f64| start.is_some_and(|start| value < start);
+                enough(numbers.skip_while(|(value, _)| is_before(*value)), slots, limit)
+                    | enough(instants.skip_while(|(value, _)| is_before(*value)), slots, limit)
+            }
+            Direction::Descending => {
+                let is_before = |value: f64| start.is_some_and(|start| value > start);
+                enough(numbers.rev().skip_while(|(value, _)| is_before(*value)), slots, limit)
+                    | enough(instants.rev().skip_while(|(value, _)| is_before(*value)), slots, limit)
+            }
+        }
+    }
+
+    /// The keywords that slots have and how many have each; `None` if one of them has a value that is no keyword.
+    pub(crate) fn counts(&self, slots: &RoaringBitmap) -> Option<Vec<(Value, usize)>> {
+        if !self.others.is_disjoint(slots) {
+            return None;
+        }
+        let counts = self.keywords.iter().map(|(keyword, having)| (keyword, having.intersection_len(slots) as usize));
+        Some(counts.filter(|(_, count)| *count > 0).map(|(keyword, count)| (keyword.value(), count)).collect())
+    }
+
     fn passing(&self, test: &FieldTest, live: &RoaringBitmap) -> Option<RoaringBitmap> {
         match test {
             FieldTest::Value(value) => self.any(std::slice::from_ref(value)),
@@ -197,6 +236,25 @@ fn change_ordered<K: Ord + Copy>(
     if slots.is_empty() {
         entries.remove(&key);
     }
+}
+
+/// Slots by value until there are enough of them.
+fn enough<'i>(
+    values: impl Iterator<Item = (f64, &'i RoaringBitmap)>,
+    slots: &RoaringBitmap,
+    limit: usize,
+) -> RoaringBitmap {
+    let mut found = RoaringBitmap::new();
+    let mut count = 0;
+    for (_, having) in values {
+        if count >= limit {
+            break;
+        }
+        let having = having & slots;
+        count += having.len() as usize;
+        found |= having;
+    }
+    found
 }
 
 fn map<T, U>(range: &Range<T>, convert: impl Fn(&T) -> U) -> Range<U> {

@@ -21,6 +21,8 @@ pub(crate) trait Source {
     fn slot_of(&self, id: PointId) -> Option<u32>;
     fn id_of(&self, slot: u32) -> Option<PointId>;
     fn has_vector(&self, slot: u32, name: &str) -> bool;
+    /// The slots whose points have a vector.
+    fn with_vector(&self, name: &str) -> RoaringBitmap;
     /// The index of a field; `None` if there may be none.
     fn field(&self, key: &JsonPath) -> Result<Option<Arc<FieldIndex>>>;
     /// Nothing for a payload that is damaged.
@@ -89,7 +91,7 @@ fn holding(condition: &Condition, source: &dyn Source, candidates: &RoaringBitma
             return Ok(slots & candidates);
         }
         Condition::HasVector(name) => {
-            return Ok(candidates.iter().filter(|slot| source.has_vector(*slot, name)).collect());
+            return Ok(source.with_vector(name) & candidates);
         }
         Condition::Filter(filter) => return within(filter, source, candidates.clone()),
         Condition::Field { key, .. } | Condition::IsEmpty(key) | Condition::IsNull(key) => {

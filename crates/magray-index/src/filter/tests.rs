@@ -40,7 +40,11 @@ impl Source for Payloads {
     }
 
     fn has_vector(&self, slot: u32, name: &str) -> bool {
-        name == "even" && slot % 2 == 0
+        name == "even" && slot.is_multiple_of(2)
+    }
+
+    fn with_vector(&self, name: &str) -> RoaringBitmap {
+        self.live.iter().filter(|slot| self.has_vector(*slot, name)).collect()
     }
 
     fn field(&self, key: &JsonPath) -> Result<Option<Arc<FieldIndex>>> {

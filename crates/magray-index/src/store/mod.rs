@@ -23,6 +23,9 @@ const PAGE_BYTES: u64 = 8 * 1024;
 /// The log is written back into the file when it is longer.
 const LOG_BYTES_MAX: u64 = 32 << 20;
 
+/// Connections that wait for the next reader; others are closed after use.
+const IDLE_READERS_MAX: usize = 8;
+
 /// Vectors of a collection, by the bits of a head.
 pub(crate) const VECTORS_MAX: usize = 64;
 
@@ -36,6 +39,9 @@ const FORMAT: i64 = 1;
 /// A row that cannot be read as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
+
+/// Takes the bytes of a slot.
+type EachRow<'a> = &'a mut dyn FnMut(u32, Result<&[u8], Damaged>);
 
 /// One collection's file: one connection that writes, and as many that read as are needed at once.
 pub(crate) struct Store {
@@ -238,8 +244,10 @@ pub(crate) struct Reader<'s> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        let connection = self.connection.take();
-        self.store.readers.lock().unwrap_or_else(PoisonError::into_inner).extend(connection);
+        let mut idle = self.store.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_READERS_MAX {
+            idle.extend(self.connection.take());
+        }
     }
 }
 
@@ -265,7 +273,7 @@ impl Reader<'_> {
 
     /// Every head in the order of slots.
     pub(crate) fn heads(&self, each: &mut dyn FnMut(u32, Result<Head, Damaged>)) -> Result<()> {
-        let slots = self.slots_max()?.map_or(0..0, |last| 0..last + 1);
+        let slots = self.slots_max()?.map_or(0..0, |last| 0..last.saturating_add(1));
         self.scan(HEADS, slots, &mut |slot, bytes| {
             each(slot, bytes.and_then(|bytes| Head::from_bytes(bytes).ok_or(Damaged)))
         })
@@ -278,12 +286,7 @@ impl Reader<'_> {
     }
 
     /// The bytes of every vector with this number, in the order of slots.
-    pub(crate) fn vectors(
-        &self,
-        number: usize,
-        slots: u32,
-        each: &mut dyn FnMut(u32, Result<&[u8], Damaged>),
-    ) -> Result<()> {
+    pub(crate) fn vectors(&self, number: usize, slots: u32, each: EachRow<'_>) -> Result<()> {
         self.scan(VECTORS + number as u32, 0..slots, each)
     }
 
@@ -292,9 +295,11 @@ impl Reader<'_> {
         let mut last = None;
         for table in [HEADS, PAYLOADS] {
             let name = table_name(table);
-            let found = self.connection().query_row(&format!("SELECT max(slot) FROM {name}"), [], |row| row.get(0));
+            let found = self
+                .connection()
+                .query_row(&format!("SELECT max(slot) FROM {name}"), [], |row| row.get::<_, Option<i64>>(0));
             match found {
-                Ok(found) => last = last.max(found),
+                Ok(found) => last = last.max(found.and_then(|slot| u32::try_from(slot).ok())),
                 Err(error) if is_damage(&error) => {}
                 Err(error) => return Err(self.failure(error)),
             }
@@ -303,12 +308,7 @@ impl Reader<'_> {
     }
 
     /// All rows of a table. Where pages are damaged the rows behind them are looked for one by one.
-    fn scan(
-        &self,
-        table: u32,
-        slots: std::ops::Range<u32>,
-        each: &mut dyn FnMut(u32, Result<&[u8], Damaged>),
-    ) -> Result<()> {
+    fn scan(&self, table: u32, slots: std::ops::Range<u32>, each: EachRow<'_>) -> Result<()> {
         let mut next = slots.start;
         let Err(error) = self.scan_until_damage(table, &mut next, each) else {
             return Ok(());
@@ -327,21 +327,19 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn scan_until_damage(
-        &self,
-        table: u32,
-        next: &mut u32,
-        each: &mut dyn FnMut(u32, Result<&[u8], Damaged>),
-    ) -> rusqlite::Result<()> {
+    fn scan_until_damage(&self, table: u32, next: &mut u32, each: EachRow<'_>) -> rusqlite::Result<()> {
         let name = table_name(table);
         let mut statement =
             self.connection().prepare_cached(&format!("SELECT slot, body FROM {name} ORDER BY slot"))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let slot = row.get(0)?;
+            let Ok(slot) = u32::try_from(row.get::<_, i64>(0)?) else {
+                each(u32::MAX, Err(Damaged));
+                continue;
+            };
             let sealed = row.get_ref(1)?.as_blob().unwrap_or_default();
             each(slot, Place { table, slot }.open(sealed).ok_or(Damaged));
-            *next = slot + 1;
+            *next = slot.saturating_add(1);
         }
         Ok(())
     }

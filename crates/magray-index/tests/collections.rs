@@ -1,0 +1,122 @@
+//! Collections of a folder: names, aliases, settings, the order of changes, words.
+//! What must survive is looked at again after the folder was opened anew.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
+
+use magray_index::*;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+fn open(folder: &tempfile::TempDir) -> Collections {
+    Collections::open(folder.path(), Options::default()).unwrap()
+}
+
+fn point(id: u64, text: &str) -> Point {
+    let vectors = BTreeMap::from([(String::new(), Vector::Dense(vec![id as f32, 1.0]))]);
+    Point { id: PointId::Number(id), vectors, payload: json!({"text": text}).as_object().unwrap().clone() }
+}
+
+fn ids(found: &[Scored]) -> Vec<PointId> {
+    found.iter().map(|hit| hit.id).collect()
+}
+
+#[test]
+fn aliases_change_all_or_none_and_survive() {
+    let folder = tempfile::tempdir().unwrap();
+    let collections = open(&folder);
+    for name in ["one", "two words"] {
+        collections.create(name, CollectionConfig::dense(2, Distance::Dot)).unwrap();
+    }
+    let set = |alias: &str, collection: &str| AliasChange::Set { alias: alias.into(), collection: collection.into() };
+    collections.change_aliases(&[set("a", "one"), set("b", "two words")]).unwrap();
+    let remove = AliasChange::Remove { alias: "a".to_owned() };
+    let refused = collections.change_aliases(&[remove, set("c", "none")]).unwrap_err();
+    assert!(matches!(refused, Error::NotFound { .. }), "{refused}");
+    assert!(matches!(collections.change_aliases(&[set("one", "two words")]), Err(Error::Exists { .. })));
+    collections.change_aliases(&[AliasChange::Rename { from: "b".to_owned(), to: "d".to_owned() }]).unwrap();
+    let expected = [("a", "one"), ("d", "two words")].map(|(alias, name)| (alias.to_owned(), name.to_owned()));
+    assert_eq!(collections.aliases(), expected);
+    drop(collections);
+    let collections = open(&folder);
+    assert_eq!(collections.aliases(), expected);
+    assert_eq!(collections.get("d").unwrap().name(), "two words");
+    assert!(collections.delete("two words").unwrap());
+    assert!(!collections.delete("two words").unwrap());
+    assert_eq!(collections.aliases(), expected[..1]);
+    assert!(matches!(collections.get("d"), Err(Error::NotFound { .. })));
+    assert_eq!((collections.list(), collections.exists("a")), (vec!["one".to_owned()], true));
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let collections = open(&folder);
+    for name in ["", ".", "..", "../up", "a/b", ".hidden", "line\nbreak", &"x".repeat(200)] {
+        let refused = collections.create(name, CollectionConfig::dense(2, Distance::Dot));
+        assert!(matches!(refused, Err(Error::BadInput(_))), "{name}");
+        assert!(collections.snapshot_path("one", name).is_err(), "{name}");
+    }
+    collections.create("one", CollectionConfig::dense(2, Distance::Dot)).unwrap();
+    let again = collections.create("one", CollectionConfig::dense(3, Distance::Dot));
+    assert!(matches!(again, Err(Error::Exists { .. })));
+}
+
+#[test]
+fn changes_of_a_batch_see_those_before_and_a_wrong_one_stops_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let collections = open(&folder);
+    collections.create("c", CollectionConfig::dense(2, Distance::Dot)).unwrap();
+    let collection = collections.get("c").unwrap();
+    let red = Filter::from_json(&json!({"must": [{"key": "text", "match": {"value": "red"}}]})).unwrap();
+    let delete_red = Change::Delete(Selector::Filter(red.clone()));
+    collection.change(vec![Change::Upsert(vec![point(1, "red"), point(2, "blue")]), delete_red.clone()]).unwrap();
+    assert_eq!(collection.count(None).unwrap(), 1);
+    for wrong in [Vector::Dense(vec![1.0; 3]), Vector::Dense(vec![f32::NAN, 1.0]), Vector::Multi(vec![vec![1.0, 2.0]])]
+    {
+        let wrong = Point { vectors: BTreeMap::from([(String::new(), wrong)]), ..point(4, "red") };
+        let refused = collection.change(vec![Change::Upsert(vec![point(3, "red")]), Change::Upsert(vec![wrong])]);
+        assert!(matches!(refused, Err(Error::BadInput(_))));
+    }
+    assert_eq!(collection.count(Some(&red)).unwrap(), 0, "nothing of a refused batch is kept");
+    // The slot of a deleted point is used again: nothing of the old point may be left.
+    collection.upsert(vec![point(9, "green")]).unwrap();
+    assert_eq!(collection.count(Some(&red)).unwrap(), 0);
+    let found = collection.query(&Query::new(QueryKind::Nearest(Example::Id(PointId::Number(9))), 5)).unwrap();
+    assert_eq!(ids(&found), [PointId::Number(2)], "the example itself is left out");
+}
+
+#[test]
+fn words_are_found_and_follow_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let collections = open(&folder);
+    let config = CollectionConfig { text_field: Some("text".to_owned()), ..CollectionConfig::dense(2, Distance::Dot) };
+    collections.create("c", config).unwrap();
+    let collection = collections.get("c").unwrap();
+    let texts = ["sailing boats on a lake", "a boat and its sails", "mountains", "lakes between mountains"];
+    collection.upsert((1..).zip(texts).map(|(id, text)| point(id, text)).collect()).unwrap();
+    let search = |collection: &Collection, text: &str| {
+        let mut found = ids(&collection.query(&Query::new(QueryKind::Text(text.to_owned()), 10)).unwrap());
+        found.sort();
+        found
+    };
+    let numbers = |all: &[u64]| all.iter().map(|id| PointId::Number(*id)).collect::<Vec<_>>();
+    assert_eq!(search(&collection, "boat"), numbers(&[1, 2]));
+    collection.upsert(vec![point(2, "nothing of the kind"), point(7, "another boat")]).unwrap();
+    collection.delete(&Selector::Ids(numbers(&[1]))).unwrap();
+    assert_eq!(search(&collection, "boats"), numbers(&[7]));
+    drop((collection, collections));
+    let collections = open(&folder);
+    let collection = collections.get("c").unwrap();
+    assert_eq!(search(&collection, "boats"), numbers(&[7]));
+    collection.set_metadata(json!({"model": "m"}).as_object().unwrap().clone()).unwrap();
+    drop((collection, collections));
+    assert_eq!(open(&folder).get("c").unwrap().config().metadata["model"], "m");
+}
+
+#[test]
+fn a_payload_that_is_too_large_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let collections = open(&folder);
+    collections.create("c", CollectionConfig::dense(2, Distance::Dot)).unwrap();
+    let refused = collections.get("c").unwrap().upsert(vec![point(1, &"x".repeat(65 << 20))]).unwrap_err();
+    assert!(refused.to_string().contains("64 MiB"), "{refused}");
+}

@@ -90,7 +90,10 @@ class Server:
             return reply.read().decode()
 
     def post(self, path, body):
-        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(), method="POST")
+        return self.send("POST", path, body)
+
+    def send(self, method, path, body):
+        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(), method=method)
         with urllib.request.urlopen(request) as reply:
             return json.load(reply)
 

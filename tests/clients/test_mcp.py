@@ -21,10 +21,10 @@ from served import (
     ranked,
 )
 
-READING = {"get_gpu_status", "list_models", "embed_texts", "similarity", "rerank"}
+READING = {"get_gpu_status", "list_models", "embed_texts", "similarity", "rerank", "list_collections", "search_collection"}
 CHANGING = {"offload_gpu", "release_gpu", "update_gpu_timeout", "preheat_gpu"}
 # Called in the tests of the server itself.
-CHANGING_TOO = {"update_gpu_priority", "clear_gpu_cache", "pull_model", "load_model", "unload_model", "alias_model", "delete_model"}
+CHANGING_TOO = {"update_gpu_priority", "clear_gpu_cache", "pull_model", "load_model", "unload_model", "alias_model", "delete_model", "add_documents"}
 
 
 class Door:
@@ -59,6 +59,15 @@ class Door:
     async def test_ranks_are_those_of_the_server(self):
         found = await self.call("rerank", query=QUERY, documents=TEXTS)
         self.assertEqual([result["index"] for result in found["results"]], ranked(self.server)[0])
+
+    async def test_documents_are_added_and_found(self):
+        async with self.session() as session:
+            documents = [{"text": text} for text in TEXTS if text]
+            added = await session.call_tool("add_documents", {"collection": "notes", "documents": documents})
+            self.assertFalse(added.is_error, added)
+            asked = {"collection": "notes", "query": TEXTS[0], "hybrid": True, "limit": 1}
+            found = (await session.call_tool("search_collection", asked)).structured_content
+        self.assertEqual(found["results"][0]["document"]["text"], TEXTS[0])
 
     async def test_models_and_devices(self):
         names = {model["name"] for model in (await self.call("list_models"))["models"]}

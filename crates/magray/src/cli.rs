@@ -20,11 +20,13 @@ use crate::{
             sandbox::{self, GpuSandboxArgs},
             status::{self, GpuStatusArgs},
         },
+        index::{self, IndexArgs},
         manual::{self, CompletionsArgs, ManArgs},
         mcp::{self, McpArgs},
         models::{self, ModelsArgs},
         pull::{self, PullArgs},
         rerank::{self, RerankArgs},
+        search::{self, SearchArgs},
         serve::{self, ServeArgs},
         similarity::{self, SimilarityArgs},
         version::{self, VersionArgs},
@@ -40,12 +42,14 @@ Examples:
   magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
   magray similarity \"a cat\" \"a kitten\"
   magray rerank \"meow\" \"a car\" \"a kitten\"       the best first
+  magray index add notes docs/                  a collection of documents, and a search in it
+  magray search notes \"how do I rotate the keys?\" --hybrid
   magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
   magray bench embed --batch 1,32 --tokens 128
   magray gpu info                               GPUs, and which device is chosen and why
   magray config                                 every setting and where it came from";
 
-/// Embeddings from the command line and through HTTP, computed on the CPU or on an NVIDIA GPU
+/// Embeddings and search from the command line and through HTTP, on the CPU or on an NVIDIA GPU
 #[derive(Debug, Parser)]
 #[command(name = "magray", version, max_term_width = 110)]
 pub(crate) struct Cli {
@@ -68,6 +72,10 @@ pub(crate) enum Command {
     Embed(EmbedArgs),
     /// Put documents in the order in which they answer a query
     Rerank(RerankArgs),
+    /// Put documents into collections, and list, export and delete these
+    Index(IndexArgs),
+    /// Find documents of a collection by their meaning and their words
+    Search(SearchArgs),
     /// Serve embeddings and reranking through HTTP
     Serve(ServeArgs),
     /// Give agents tools to embed, rerank and control the GPUs: the model context protocol on stdin and stdout
@@ -106,6 +114,8 @@ impl Command {
         match self {
             Self::Embed(args) => embed::run(args, context),
             Self::Rerank(args) => rerank::run(&args, context),
+            Self::Index(args) => index::run(&args, context),
+            Self::Search(args) => search::run(&args, context),
             Self::Serve(args) => serve::run(&args, context),
             Self::Mcp(args) => mcp::run(&args, context),
             Self::Similarity(args) => similarity::run(&args, context),

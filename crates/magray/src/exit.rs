@@ -59,6 +59,10 @@ pub(crate) enum Failure {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Remote(#[from] RemoteError),
+    #[error(transparent)]
+    Index(magray_index::Error),
+    #[error("{0}; `--server URL` asks the server that has it open")]
+    FolderInUse(magray_index::Error),
     #[error("the system refused a thread: {0}")]
     Thread(std::io::Error),
     #[error(transparent)]
@@ -97,6 +101,8 @@ impl Failure {
             Self::Remote(RemoteError::Unreachable { .. }) => Exit::NoEngine,
             Self::Remote(RemoteError::Refused { status: 404, .. }) => Exit::Model,
             Self::Remote(_) => Exit::NotDone,
+            Self::Index(error) => exit_of_index(error),
+            Self::FolderInUse(_) => Exit::NotDone,
             Self::Thread(_) => Exit::Internal,
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
             Self::Worker(_) => Exit::Internal,
@@ -106,6 +112,24 @@ impl Failure {
             Self::Ask(error) => exit_of_ask(error),
             Self::OwnProgram(_) => Exit::Internal,
         })
+    }
+}
+
+impl From<magray_index::Error> for Failure {
+    fn from(error: magray_index::Error) -> Self {
+        match error {
+            magray_index::Error::Locked { .. } => Self::FolderInUse(error),
+            error => Self::Index(error),
+        }
+    }
+}
+
+fn exit_of_index(error: &magray_index::Error) -> Exit {
+    use magray_index::Error;
+    match error {
+        Error::NotFound { .. } | Error::Exists { .. } | Error::BadInput(_) => Exit::Input,
+        Error::Locked { .. } => Exit::NotDone,
+        Error::Full | Error::ReadOnly | Error::Corrupt { .. } | Error::Store(_) => Exit::Disk,
     }
 }
 

@@ -15,6 +15,7 @@ mod logging;
 mod model;
 mod nearest;
 mod output;
+mod qdrant;
 mod remote;
 mod server;
 mod session;

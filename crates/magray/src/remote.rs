@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+use http::{HeaderMap, Method, Request, StatusCode, header::RETRY_AFTER};
 use magray_engine::engine::Priority;
 use serde::Deserialize;
 use ureq::{Agent, Proxy};
@@ -102,11 +102,21 @@ impl Remote {
 
     /// Posts JSON and waits for the answer, as often and as long as the server asks to.
     pub(crate) fn post(&self, path: &str, body: &serde_json::Value) -> Result<Reply, RemoteError> {
-        let body = body.to_string();
+        self.send(&Method::POST, path, Some(body))
+    }
+
+    /// The same by another method, with or without a body.
+    pub(crate) fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&serde_json::Value>,
+    ) -> Result<Reply, RemoteError> {
+        let body = body.map(ToString::to_string);
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let (error, pause) = match self.attempt(path, &body) {
+            let (error, pause) = match self.attempt(method, path, body.as_deref()) {
                 Attempt::Done(reply) => return Ok(reply),
                 Attempt::Failed(error) => return Err(error),
                 Attempt::Again { error, pause } => (error, pause),
@@ -124,16 +134,22 @@ impl Remote {
         RemoteError::Unexpected { url: self.url().to_owned(), reason: reason.to_string() }
     }
 
-    fn attempt(&self, path: &str, body: &str) -> Attempt {
+    fn attempt(&self, method: &Method, path: &str, body: Option<&str>) -> Attempt {
         let Inner { agent, options, has_answered } = &*self.0;
-        let mut request = agent.post(format!("{}{path}", options.url)).header("content-type", "application/json");
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", options.url));
         if let Some(key) = &options.key {
             request = request.header("authorization", format!("Bearer {key}"));
         }
         if let Some(priority) = options.priority {
             request = request.header("x-magray-priority", priority.code());
         }
-        let answer = request.send(body).and_then(|mut answer| {
+        let sent = match body {
+            Some(body) => {
+                request.header("content-type", "application/json").body(body).map(|request| agent.run(request))
+            }
+            None => request.body(()).map(|request| agent.run(request)),
+        };
+        let answer = sent.unwrap_or_else(|error| Err(error.into())).and_then(|mut answer| {
             let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
             Ok((answer.status(), answer.headers().clone(), body))
         });
@@ -209,6 +225,11 @@ fn message_of(body: &[u8]) -> String {
     enum Shape {
         OpenAi { error: Inner },
         Plain { error: String },
+        Qdrant { status: Status },
+    }
+    #[derive(Deserialize)]
+    struct Status {
+        error: String,
     }
     #[derive(Deserialize)]
     struct Inner {
@@ -216,7 +237,7 @@ fn message_of(body: &[u8]) -> String {
     }
     match serde_json::from_slice(body) {
         Ok(Shape::OpenAi { error }) => error.message,
-        Ok(Shape::Plain { error }) => error,
+        Ok(Shape::Plain { error } | Shape::Qdrant { status: Status { error } }) => error,
         Err(_) => String::from_utf8_lossy(body).chars().take(200).collect(),
     }
 }
@@ -239,6 +260,7 @@ mod tests {
     fn messages_are_found_in_every_shape() {
         assert_eq!(message_of(br#"{"error": {"message": "no", "type": "x"}}"#), "no");
         assert_eq!(message_of(br#"{"error": "no", "error_type": "x"}"#), "no");
+        assert_eq!(message_of(br#"{"status": {"error": "no"}, "time": 0.0}"#), "no");
         assert_eq!(message_of(b"<html>"), "<html>");
     }
 

@@ -97,6 +97,9 @@ pub(super) struct ServedArgs {
     /// Threads that compute, or auto for one a core
     #[arg(long, value_name = "N")]
     threads: Option<String>,
+    /// Folder of the collections that are searched
+    #[arg(long, value_name = "DIR")]
+    collections: Option<String>,
     /// Workers that behave like GPUs, for tests
     #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
     simulated_gpus: usize,
@@ -147,7 +150,8 @@ impl ServedArgs {
             threads: self.threads.clone(),
             cpu_path: None,
         };
-        let flags: Vec<FlagValue> = compute.flags().into_iter().chain(others).collect();
+        let own = flag("search.folder", self.collections.as_ref());
+        let flags: Vec<FlagValue> = compute.flags().into_iter().chain(own).chain(others).collect();
         let config = context.settle_for_server(&flags)?;
         let settings = config.server()?;
         let names = if self.models.is_empty() { &settings.models } else { &self.models };

@@ -58,6 +58,12 @@ pub(super) fn data_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBu
     base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))
 }
 
+/// Beside the models.
+pub(super) fn collections_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let base = env("MAGRAY_HOME").filter(|home| !home.is_empty()).map(PathBuf::from).or_else(|| data_home(env));
+    base.map(|base| base.join("collections"))
+}
+
 pub(super) fn cache_home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let base = absolute(env("XDG_CACHE_HOME")).or_else(|| Some(home(env)?.join(".cache")));
     base.or_else(|| absolute(env("LOCALAPPDATA"))).map(|base| base.join("magray"))

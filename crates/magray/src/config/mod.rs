@@ -263,6 +263,7 @@ fn set(entries: &mut [Entry], key: &str, value: Value, source: Source) {
 fn default_entry(setting: &'static Setting, env: &dyn Fn(&str) -> Option<OsString>) -> Entry {
     let value = match setting.key {
         "model.store" => file::data_home(env).map_or(Value::Unset, Value::Path),
+        "search.folder" => file::collections_home(env).map_or(Value::Unset, Value::Path),
         "gpu.state_file" => file::state_home(env).map_or(Value::Unset, |folder| Value::Path(folder.join("gpus.json"))),
         _ => setting.read(setting.default).unwrap_or(Value::Unset),
     };

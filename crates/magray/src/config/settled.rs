@@ -97,6 +97,14 @@ impl Config {
         self.text("model.name").filter(|_| self.entry("model.name").source != Source::Default)
     }
 
+    /// The folder of the collections; `None` where the system has no folder for data.
+    pub(crate) fn collections_folder(&self) -> Option<PathBuf> {
+        match &self.entry("search.folder").value {
+            Value::Path(folder) => Some(folder.clone()),
+            _ => None,
+        }
+    }
+
     /// The key that commands give to a server.
     pub(crate) fn api_key(&self) -> Option<String> {
         self.text("client.api_key")

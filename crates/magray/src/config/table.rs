@@ -403,6 +403,15 @@ const GENERAL: &[Setting] = &[
     )
     .unset_as(""),
     Setting::trusted(
+        "search.folder",
+        Kind::Path,
+        "",
+        "The folder of the collections that are searched; made with the first collection. One process at a time has it open.",
+    )
+    .env(&["MAGRAY_COLLECTIONS"])
+    .flag("--collections")
+    .unset_as(""),
+    Setting::trusted(
         "control.folder",
         Kind::Path,
         "",

@@ -30,6 +30,8 @@ pub(crate) enum InputError {
     Changed { input: String, texts: u64 },
     #[error("{input}, line {line}: not JSON: {message}")]
     NotJson { input: InputName, line: u64, message: String },
+    #[error("{}, line {line}: {reason}", path.display())]
+    NoPoint { path: PathBuf, line: u64, reason: String },
     #[error("{input}, line {line}: {found}; a line is a JSON string, or an object with the string \"{field}\"")]
     NoText { input: InputName, line: u64, found: String, field: String },
 }
@@ -73,7 +75,7 @@ impl InputError {
         )
     }
 
-    pub(super) fn of_opening(path: &Path, reason: io::Error) -> Self {
+    pub(crate) fn of_opening(path: &Path, reason: io::Error) -> Self {
         let path = path.to_owned();
         match reason.kind() {
             ErrorKind::NotFound => Self::NotFound { path },

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{
     admission::{Admission, QueueReservation},
     catalogue::Catalogue,
+    collections::LazyCollections,
     errors::{Kind, Problem},
     health::{HealthCheck, Healthy},
     keys::{Access, Caller},
@@ -70,6 +71,7 @@ pub(crate) struct Parts {
     pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) reloader: Reloader,
     pub(crate) catalogue: Catalogue,
+    pub(crate) collections: Arc<LazyCollections>,
 }
 
 impl App {
@@ -103,6 +105,10 @@ impl App {
 
     pub(super) fn catalogue(&self) -> &Catalogue {
         &self.0.parts.catalogue
+    }
+
+    pub(crate) fn collections(&self) -> &Arc<LazyCollections> {
+        &self.0.parts.collections
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

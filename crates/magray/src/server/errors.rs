@@ -41,6 +41,12 @@ pub(crate) enum Kind {
     Forbidden,
     NoRoute,
     NoSuchModel,
+    /// A collection, a point, an alias or a snapshot.
+    NotFound,
+    /// A name that is taken.
+    Exists,
+    /// The disk of the collections.
+    Full,
     WrongMethod,
     /// The queue or the memory for requests is full.
     Busy,
@@ -54,7 +60,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Malformed,
         Self::Invalid,
         Self::Empty,
@@ -64,6 +70,9 @@ impl Kind {
         Self::Forbidden,
         Self::NoRoute,
         Self::NoSuchModel,
+        Self::NotFound,
+        Self::Exists,
+        Self::Full,
         Self::WrongMethod,
         Self::Busy,
         Self::TooOften,
@@ -81,7 +90,9 @@ impl Kind {
             Self::UnknownCoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
-            Self::NoRoute | Self::NoSuchModel => StatusCode::NOT_FOUND,
+            Self::NoRoute | Self::NoSuchModel | Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Exists => StatusCode::CONFLICT,
+            Self::Full => StatusCode::INSUFFICIENT_STORAGE,
             Self::WrongMethod => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy | Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
@@ -102,6 +113,9 @@ impl Kind {
             Self::Forbidden => "forbidden",
             Self::NoRoute => "not_found",
             Self::NoSuchModel => "model_not_found",
+            Self::NotFound => "no_such_item",
+            Self::Exists => "already_exists",
+            Self::Full => "disk_full",
             Self::WrongMethod => "method_not_allowed",
             Self::Busy => "overloaded",
             Self::TooOften => "rate_limit_exceeded",
@@ -117,7 +131,7 @@ impl Kind {
             Self::Unauthorised => "authentication_error",
             Self::Forbidden => "permission_error",
             Self::Busy | Self::TooOften => "rate_limit_error",
-            Self::Expired | Self::Unavailable | Self::Internal => "server_error",
+            Self::Expired | Self::Unavailable | Self::Internal | Self::Full => "server_error",
             _ => "invalid_request_error",
         }
     }
@@ -125,7 +139,7 @@ impl Kind {
     fn tei_type(self) -> &'static str {
         match self {
             Self::Busy | Self::TooOften => "overloaded",
-            Self::Expired | Self::Internal => "backend",
+            Self::Expired | Self::Internal | Self::Full => "backend",
             Self::Unavailable => "unhealthy",
             Self::Empty => "empty",
             _ => "validation",
@@ -155,11 +169,12 @@ impl Problem {
         Self { retry_after: Some(retry_after), ..Self::new(kind, message) }
     }
 
-    /// As the API has it: TEI answers 400 where there is no text, OpenAI to every wrong field.
+    /// As the API has it: TEI answers 400 where there is no text, OpenAI and Qdrant to every wrong field.
     fn status_in(&self, shape: Shape) -> StatusCode {
         match (self.kind, shape) {
             (Kind::Empty, Shape::Tei) | (Kind::Invalid | Kind::Empty, Shape::OpenAi) => StatusCode::BAD_REQUEST,
             (Kind::TooLarge, Shape::OpenAi) if self.param.is_some() => StatusCode::BAD_REQUEST,
+            (Kind::Invalid | Kind::Empty, Shape::Qdrant) => StatusCode::BAD_REQUEST,
             (kind, _) => kind.status(),
         }
     }
@@ -170,6 +185,7 @@ impl Problem {
             Shape::Tei => json(&TeiError { error: self.message.clone(), error_type: self.kind.tei_type().into() }),
             Shape::Cohere => json(&CohereError { message: self.message.clone() }),
             Shape::Ollama => json(&OllamaError { error: self.message.clone() }),
+            Shape::Qdrant => json(&QdrantError::from(self)),
             Shape::Plain => json(&PlainError { error: self.message.clone(), code: self.kind.code().into() }),
         };
         let mut response = (self.status_in(shape), [(header::CONTENT_TYPE, JSON)], body).into_response();
@@ -215,6 +231,7 @@ pub(crate) enum Shape {
     Tei,
     Cohere,
     Ollama,
+    Qdrant,
     Plain,
 }
 
@@ -314,6 +331,24 @@ pub(crate) struct CohereError {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct OllamaError {
     error: String,
+}
+
+/// An error in the shape of Qdrant's API.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct QdrantError {
+    status: QdrantStatus,
+    time: f64,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct QdrantStatus {
+    error: String,
+}
+
+impl From<&Problem> for QdrantError {
+    fn from(problem: &Problem) -> Self {
+        Self { status: QdrantStatus { error: problem.message.clone() }, time: 0.0 }
+    }
 }
 
 /// An error of magray's own routes.

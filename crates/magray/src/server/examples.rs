@@ -21,7 +21,40 @@ pub(super) fn body(path: &str, model: &str) -> Option<Value> {
         "/predict" | "/tokenize" => json!({"inputs": first}),
         "/decode" => json!({"ids": [10, 11, 12]}),
         "/api/show" => json!({"model": model}),
+        path if path.starts_with("/collections/") => return of_collection(path.rsplit("/points").next()?),
         "/mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        _ => return None,
+    })
+}
+
+/// The body of a request that asks for points, by what stands behind `/points` in its path.
+fn of_collection(rest: &str) -> Option<Value> {
+    let text = json!({"text": "Where is the boat?"});
+    let query = json!({"query": {"nearest": text}, "limit": 3, "with_payload": true});
+    let search = json!({"vector": text, "limit": 3});
+    let like = json!({"positive": [1], "limit": 3});
+    let near = json!({"target": 1, "context": [], "limit": 3});
+    let grouped = |mut body: Value| {
+        body["group_by"] = "author".into();
+        body
+    };
+    Some(match rest {
+        "" => json!({"ids": [1]}),
+        "/scroll" => json!({"limit": 3, "with_payload": true}),
+        "/count" => json!({"filter": {"must": [{"key": "author", "match": {"value": "Ann"}}]}}),
+        "/query" => query,
+        "/query/batch" => json!({ "searches": [query] }),
+        "/query/groups" => grouped(query),
+        "/search" => search,
+        "/search/batch" => json!({ "searches": [search] }),
+        "/search/groups" => grouped(search),
+        "/search/matrix/pairs" | "/search/matrix/offsets" => json!({"sample": 10, "limit": 3}),
+        "/recommend" => like,
+        "/recommend/batch" => json!({ "searches": [like] }),
+        "/recommend/groups" => grouped(like),
+        "/discover" => near,
+        "/discover/batch" => json!({ "searches": [near] }),
+        path if path.ends_with("/facet") => json!({"key": "author"}),
         _ => return None,
     })
 }
@@ -30,6 +63,8 @@ pub(super) fn body(path: &str, model: &str) -> Option<Value> {
 pub(super) fn path_part(name: &str, path: &str, model: &str) -> Option<Value> {
     let (organisation, own) = model.rsplit_once('/').unwrap_or(("sentence-transformers", model));
     match name {
+        "collection_name" => Some("documents".into()),
+        "id" => Some("1".into()),
         "organisation" => Some(organisation.into()),
         "model" if path.contains("{organisation}") => Some(own.into()),
         "model" => Some(model.into()),

@@ -144,7 +144,8 @@ fn key_of(headers: &HeaderMap) -> Option<&[u8]> {
         let (scheme, key) = value.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(key.trim_ascii())
     });
-    bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes().trim_ascii()))
+    let others = || ["x-api-key", "api-key"].iter().find_map(|name| headers.get(*name));
+    bearer.or_else(|| others().map(|value| value.as_bytes().trim_ascii()))
 }
 
 #[cfg(test)]
@@ -174,6 +175,7 @@ mod tests {
         let admit = |name, value, access| admit(&keys, &headers(name, value), access).map_err(|problem| problem.kind);
         assert_eq!(admit("authorization", "Bearer two", Access::Read), Ok(caller(1, "user-2")));
         assert_eq!(admit("x-api-key", "one", Access::Read), Ok(caller(0, "user-1")));
+        assert_eq!(admit("api-key", "one", Access::Read), Ok(caller(0, "user-1")));
         assert_eq!(admit("authorization", "bearer boss", Access::Read), Ok(caller(2, "admin-1")));
         assert_eq!(admit("authorization", "Bearer boss", Access::Change), Ok(caller(2, "admin-1")));
         assert_eq!(admit("authorization", "Bearer one", Access::Change), Err(Kind::Forbidden));

@@ -9,8 +9,10 @@ mod catalogue;
 mod checks;
 mod client_stream;
 mod codings;
+mod collections;
 mod connections;
 mod control_subject;
+mod documents;
 mod errors;
 mod examples;
 mod fields;
@@ -80,6 +82,7 @@ use tokio::{
 use self::{
     app::{App, Parts},
     catalogue::Catalogue,
+    collections::LazyCollections,
     control_subject::ServerSubject,
     listen::Listening,
     metrics::Metrics,
@@ -179,6 +182,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,
         catalogue: Catalogue::new(&config)?,
+        collections: LazyCollections::new(config.collections_folder()),
         openai_tokens,
         traces: traces.clone(),
         reloader: Reloader::new(&config, tls.clone(), settle),
@@ -201,9 +205,10 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
         connections_max: settings.connections_max,
         head_within: settings.head_within,
     };
-    let stop = signals.wait(app, console);
+    let stop = signals.wait(app.clone(), console);
     let threads = ConnectionThreads::start(connection_threads())?;
     let was_drained = listen::serve(listener, listening, &threads, stop, settings.drain_within).await;
+    app.collections().close();
     Ok(Ended { engine, traces, was_drained })
 }
 

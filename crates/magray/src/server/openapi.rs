@@ -12,7 +12,7 @@ use utoipa::{
 
 use super::{
     checks::PRIORITY_HEADER,
-    errors::{CohereError, OllamaError, OpenAiError, PlainError, Shape, TeiError},
+    errors::{CohereError, OllamaError, OpenAiError, PlainError, QdrantError, Shape, TeiError},
     examples,
     keys::Access,
     lines::LINES,
@@ -28,12 +28,13 @@ use super::{
         license(name = "MIT OR Apache-2.0"),
     ),
     modifiers(&Secured),
-    components(schemas(CohereError, OllamaError, OpenAiError, PlainError, TeiError)),
+    components(schemas(CohereError, OllamaError, OpenAiError, PlainError, QdrantError, TeiError)),
     tags(
         (name = "openai", description = "What OpenAI's clients ask."),
         (name = "tei", description = "What clients of text-embeddings-inference ask."),
         (name = "cohere", description = "What Cohere's clients ask."),
         (name = "ollama", description = "What Ollama's clients ask."),
+        (name = "qdrant", description = "What Qdrant's clients ask."),
         (name = "mcp", description = "What agents ask, by the model context protocol."),
         (name = "gpu", description = "Where the models are, and how they come and go."),
         (name = "admin", description = "The server itself."),
@@ -70,6 +71,8 @@ pub(super) fn describe(
     let (method, operation) = match route.method {
         http::Method::GET => (HttpMethod::Get, item.get),
         http::Method::DELETE => (HttpMethod::Delete, item.delete),
+        http::Method::PUT => (HttpMethod::Put, item.put),
+        http::Method::PATCH => (HttpMethod::Patch, item.patch),
         _ => (HttpMethod::Post, item.post),
     };
     let Some(mut operation) = operation else { unreachable!("the handler of {} has another method", route.path) };
@@ -77,7 +80,7 @@ pub(super) fn describe(
     if route.access != Access::Open {
         operation.security = Some(vec![SecurityRequirement::new(KEY, [""; 0]), SecurityRequirement::default()]);
     }
-    let takes_forms = route.access == Access::Change && route.api != Api::Ollama;
+    let takes_forms = route.access == Access::Change && !matches!(route.api, Api::Ollama | Api::Qdrant);
     if let (true, Some(RefOr::T(body))) = (takes_forms, &mut operation.request_body) {
         // Fields come as JSON or as a form of either kind.
         for form in ["application/x-www-form-urlencoded", "multipart/form-data"] {
@@ -88,6 +91,9 @@ pub(super) fn describe(
         && let Some(RefOr::T(content)) = body.content.get_mut("application/json")
     {
         content.example = examples::body(route.path, model);
+    }
+    if route.api == Api::Qdrant {
+        operation.parameters.get_or_insert_default().extend(path_names(route.path).map(RefOr::from));
     }
     for parameter in operation.parameters.iter_mut().flatten() {
         if let RefOr::T(own) = parameter {
@@ -108,8 +114,9 @@ pub(super) fn describe(
         operation.parameters.get_or_insert_default().push(priority_header().into());
     }
     let has_body = operation.request_body.is_some() && route.api != Api::Mcp;
-    // OpenAI has one status for all that is wrong with a request.
-    let answers_400 = route.api == Api::OpenAi;
+    // OpenAI and Qdrant have one status for all that is wrong with a request.
+    let answers_400 = matches!(route.api, Api::OpenAi | Api::Qdrant);
+    let is_of_collections = route.api == Api::Qdrant;
     for (status, when, is_used) in [
         (
             400,
@@ -124,12 +131,16 @@ pub(super) fn describe(
         (401, "There is no key, or a wrong one.", route.access != Access::Open),
         (403, "The key is not an administrator's.", route.access == Access::Change),
         (403, "The key may not ask for a high priority.", route.access == Access::Compute),
+        (404, "There is no such collection, point or model.", is_of_collections),
         (404, "There is no such model.", has_body),
         (408, "The body came too slowly.", has_body),
         (413, "It is too much for one request.", has_body),
         (415, "The content-encoding is neither gzip nor zstd.", has_body),
         (422, "A field is wrong, or the model does something else.", has_body && !answers_400),
         (429, "There is too much to do, or the key asked too often: see Retry-After.", route.access != Access::Open),
+        (400, "A name in the path is no text.", is_of_collections),
+        (503, "No device computes, the collections cannot be opened, or not in time.", is_of_collections),
+        (507, "The disk is full.", is_of_collections && route.access == Access::Change),
         (503, "No device computes, or not in time.", has_body),
     ] {
         if is_used {
@@ -139,6 +150,16 @@ pub(super) fn describe(
     }
     document.paths.add_path_operation(route.path, vec![method], operation);
     document.components.get_or_insert_default().schemas.extend(schemas);
+}
+
+/// The names in a path, as parameters.
+fn path_names(path: &str) -> impl Iterator<Item = Parameter> {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    names.map(|name| {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        let named = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
+        named.schema(Some(text)).build()
+    })
 }
 
 /// Routes that take texts line by line too.
@@ -176,6 +197,7 @@ fn refusal(when: &str, shape: Shape) -> ResponseBuilder {
         Shape::Tei => "TeiError",
         Shape::Cohere => "CohereError",
         Shape::Ollama => "OllamaError",
+        Shape::Qdrant => "QdrantError",
         Shape::Plain => "PlainError",
     };
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(error))).build();

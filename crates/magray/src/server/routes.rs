@@ -5,7 +5,11 @@ use http::Method;
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    apis::{admin, cohere, gpu, health, models, ollama, openai, tei, tei_embed_all, tei_tokenize},
+    apis::{
+        admin, cohere, gpu, health, models, ollama, openai,
+        qdrant::{collections, matrix, points, queries, snapshots},
+        tei, tei_embed_all, tei_tokenize,
+    },
     app::App,
     errors::Shape,
     keys::Access,
@@ -29,6 +33,7 @@ pub(crate) enum Api {
     Tei,
     Cohere,
     Ollama,
+    Qdrant,
     Mcp,
     Gpu,
     Admin,
@@ -76,6 +81,48 @@ table! {
     POST "/api/show"                         Read    Ollama => ollama::show;
     GET  "/api/version"                      Read    Ollama => ollama::version;
     GET  "/"                                 Read    Ollama => ollama::running;
+    GET  "/collections"                      Read    Qdrant => collections::list;
+    POST "/collections/aliases"              Change  Qdrant => collections::change_aliases;
+    GET  "/aliases"                          Read    Qdrant => collections::aliases;
+    GET  "/collections/{collection_name}"    Read    Qdrant => collections::info;
+    PUT  "/collections/{collection_name}"    Change  Qdrant => collections::create;
+    PATCH "/collections/{collection_name}"   Change  Qdrant => collections::update;
+    DELETE "/collections/{collection_name}"  Change  Qdrant => collections::delete;
+    GET  "/collections/{collection_name}/exists"  Read Qdrant => collections::exists;
+    GET  "/collections/{collection_name}/aliases" Read Qdrant => collections::collection_aliases;
+    PUT  "/collections/{collection_name}/index"   Change Qdrant => collections::create_index;
+    DELETE "/collections/{collection_name}/index/{field_name}" Change Qdrant => collections::delete_index;
+    POST "/collections/{collection_name}/points"  Read Qdrant => points::retrieve;
+    PUT  "/collections/{collection_name}/points"  Change Qdrant => points::upsert;
+    GET  "/collections/{collection_name}/points/{id}"    Read Qdrant => points::point;
+    POST "/collections/{collection_name}/points/delete"  Change Qdrant => points::delete;
+    POST "/collections/{collection_name}/points/payload" Change Qdrant => points::set_payload;
+    PUT  "/collections/{collection_name}/points/payload" Change Qdrant => points::overwrite_payload;
+    POST "/collections/{collection_name}/points/payload/delete" Change Qdrant => points::delete_payload;
+    POST "/collections/{collection_name}/points/payload/clear"  Change Qdrant => points::clear_payload;
+    PUT  "/collections/{collection_name}/points/vectors" Change Qdrant => points::update_vectors;
+    POST "/collections/{collection_name}/points/vectors/delete" Change Qdrant => points::delete_vectors;
+    POST "/collections/{collection_name}/points/batch"   Change Qdrant => points::batch;
+    POST "/collections/{collection_name}/points/scroll"  Read Qdrant => points::scroll;
+    POST "/collections/{collection_name}/points/count"   Read Qdrant => points::count;
+    POST "/collections/{collection_name}/facet"          Read Qdrant => points::facet;
+    POST "/collections/{collection_name}/points/query"        Compute Qdrant => queries::query;
+    POST "/collections/{collection_name}/points/query/batch"  Compute Qdrant => queries::query_batch;
+    POST "/collections/{collection_name}/points/query/groups" Compute Qdrant => queries::query_groups;
+    POST "/collections/{collection_name}/points/search"        Compute Qdrant => queries::search;
+    POST "/collections/{collection_name}/points/search/batch"  Compute Qdrant => queries::search_batch;
+    POST "/collections/{collection_name}/points/search/groups" Compute Qdrant => queries::search_groups;
+    POST "/collections/{collection_name}/points/recommend"        Compute Qdrant => queries::recommend;
+    POST "/collections/{collection_name}/points/recommend/batch"  Compute Qdrant => queries::recommend_batch;
+    POST "/collections/{collection_name}/points/recommend/groups" Compute Qdrant => queries::recommend_groups;
+    POST "/collections/{collection_name}/points/discover"       Compute Qdrant => queries::discover;
+    POST "/collections/{collection_name}/points/discover/batch" Compute Qdrant => queries::discover_batch;
+    POST "/collections/{collection_name}/points/search/matrix/pairs"   Read Qdrant => matrix::pairs;
+    POST "/collections/{collection_name}/points/search/matrix/offsets" Read Qdrant => matrix::offsets;
+    GET  "/collections/{collection_name}/snapshots"         Read Qdrant => snapshots::list;
+    POST "/collections/{collection_name}/snapshots"         Change Qdrant => snapshots::create;
+    PUT  "/collections/{collection_name}/snapshots/recover" Change Qdrant => snapshots::recover;
+    DELETE "/collections/{collection_name}/snapshots/{snapshot_name}" Change Qdrant => snapshots::delete;
     POST "/mcp"                              Read    Mcp    => mcp::call;
     GET  "/gpu/status"                       Read    Gpu    => gpu::status;
     GET  "/gpu/devices"                      Read    Gpu    => gpu::devices;
@@ -92,6 +139,7 @@ table! {
     GET  "/health"                           Open    Health => health::health;
     GET  "/health/live"                      Open    Health => health::live;
     GET  "/ping"                             Open    Health => health::ping;
+    GET  "/healthz"                          Open    Health => health::healthz;
     GET  "/metrics"                          Read    Health => health::metrics;
 }
 
@@ -101,11 +149,12 @@ pub(super) const PAGE_PATH: &str = "/docs";
 pub(super) const PAGES: [&str; 4] = [DOCUMENT_PATH, PAGE_PATH, "/docs/", "/docs/{*rest}"];
 
 impl Api {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::OpenAi,
         Self::Tei,
         Self::Cohere,
         Self::Ollama,
+        Self::Qdrant,
         Self::Mcp,
         Self::Gpu,
         Self::Admin,
@@ -127,6 +176,7 @@ impl Api {
             Self::Tei => Shape::Tei,
             Self::Cohere => Shape::Cohere,
             Self::Ollama => Shape::Ollama,
+            Self::Qdrant => Shape::Qdrant,
             Self::Mcp | Self::Gpu | Self::Admin | Self::Health | Self::Docs => Shape::Plain,
         }
     }
@@ -137,6 +187,7 @@ impl Api {
             Self::Tei => "tei",
             Self::Cohere => "cohere",
             Self::Ollama => "ollama",
+            Self::Qdrant => "qdrant",
             Self::Mcp => "mcp",
             Self::Gpu => "gpu",
             Self::Admin => "admin",
@@ -159,14 +210,15 @@ mod tests {
     #[test]
     fn a_route_is_in_the_table_once_and_a_path_asks_for_one_kind_of_key() {
         assert_eq!(listed().len(), ROUTES.len());
-        let key = |access| match access {
+        // Of Qdrant's paths some are read by one method and changed by another.
+        let key = |route: &Route| match route.access {
             Access::Open => 0,
-            Access::Read | Access::Compute => 1,
-            Access::Change => 2,
+            Access::Change if route.api != Api::Qdrant => 2,
+            Access::Read | Access::Compute | Access::Change => 1,
         };
         for route in ROUTES {
             let same_path = ROUTES.iter().filter(|other| other.path == route.path);
-            assert!(same_path.clone().all(|other| key(other.access) == key(route.access)), "{}", route.path);
+            assert!(same_path.clone().all(|other| key(other) == key(route)), "{}", route.path);
             let has_body = route.method != Method::GET;
             assert!(has_body || !matches!(route.access, Access::Compute | Access::Change), "{}", route.path);
             assert!(!PAGES.contains(&route.path));
@@ -190,10 +242,13 @@ mod tests {
     #[test]
     fn the_manual_names_the_routes_of_the_table() {
         let manual = include_str!("../../../../docs/server.md");
-        let is_route = |code: &&str| ["GET /", "POST /", "DELETE /"].iter().any(|start| code.starts_with(start));
+        const METHODS: [&str; 5] = ["GET /", "POST /", "PUT /", "PATCH /", "DELETE /"];
+        let is_route = |code: &&str| METHODS.iter().any(|start| code.starts_with(start));
         let named: BTreeSet<&str> = manual.split('`').filter(is_route).collect();
         let written = |route: &Route| {
             let path = route.path.replace("{organisation}/{model}", "ORGANISATION/NAME").replace("{model}", "NAME");
+            let path = path.replace("{collection_name}", "NAME").replace("{id}", "ID").replace("{field_name}", "FIELD");
+            let path = path.replace("{snapshot_name}", "SNAPSHOT");
             format!("{} {path}", route.method)
         };
         let listed: BTreeSet<String> = ROUTES.iter().map(written).collect();
@@ -206,6 +261,7 @@ mod tests {
             ("/v1/nothing", Shape::OpenAi),
             ("/v2/nothing", Shape::Cohere),
             ("/api/nothing", Shape::Ollama),
+            ("/collections/a/nothing", Shape::Qdrant),
             ("/embedded", Shape::Plain),
             ("/gpu/nothing", Shape::Plain),
         ];

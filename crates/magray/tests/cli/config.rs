@@ -34,6 +34,7 @@ fn values_show_where_they_came_from() {
         queue.tokens_max 4194304 default
         faults.plan none default
         onnx.library none default
+        search.folder HOME/.local/share/magray/collections default
         control.folder none default
         log.level warn default
         log.format text default

@@ -9,13 +9,15 @@ use crate::runner::Home;
 fn the_first_page_shows_commands_examples_and_exit_codes() {
     let answer = Home::new().call(&["--help"]).run().success();
     expect![[r#"
-        Embeddings from the command line and through HTTP, computed on the CPU or on an NVIDIA GPU
+        Embeddings and search from the command line and through HTTP, on the CPU or on an NVIDIA GPU
 
         Usage: magray [OPTIONS] <COMMAND>
 
         Commands:
           embed        Turn texts into vectors
           rerank       Put documents in the order in which they answer a query
+          index        Put documents into collections, and list, export and delete these
+          search       Find documents of a collection by their meaning and their words
           serve        Serve embeddings and reranking through HTTP
           mcp          Give agents tools to embed, rerank and control the GPUs: the model context protocol
                        on stdin and stdout
@@ -42,6 +44,8 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
           magray similarity "a cat" "a kitten"
           magray rerank "meow" "a car" "a kitten"       the best first
+          magray index add notes docs/                  a collection of documents, and a search in it
+          magray search notes "how do I rotate the keys?" --hybrid
           magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
           magray bench embed --batch 1,32 --tokens 128
           magray gpu info                               GPUs, and which device is chosen and why
@@ -69,6 +73,8 @@ fn every_command_has_examples() {
     for command in [
         &["embed"][..],
         &["rerank"],
+        &["index"],
+        &["search"],
         &["serve"],
         &["similarity"],
         &["bench", "embed"],
@@ -137,6 +143,8 @@ fn mistakes_in_the_command_line_end_with_2() {
         &["embed", "x", "--format", "xml"],
         &["similarity", "only one"],
         &["rerank"],
+        &["index"],
+        &["search"],
         &["rerank", "query", "document", "--top", "0"],
         &["embed", "x", "--server", "http://127.0.0.1:1", "--device", "cpu"],
         &["embed", "x", "--parallel", "2"],

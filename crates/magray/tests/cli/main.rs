@@ -9,6 +9,7 @@ mod gpu;
 mod health;
 mod help;
 mod hostile_folder;
+mod index;
 mod refusals;
 mod remote;
 mod rerank;

@@ -27,6 +27,7 @@ mod reload;
 mod remote;
 mod rig;
 mod rough;
+mod search;
 mod settings;
 mod stopping;
 mod tei;

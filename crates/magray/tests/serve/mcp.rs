@@ -12,12 +12,14 @@ use crate::{
     rig::{Server, Setup, fixture},
 };
 
-const TOOLS: [&str; 16] = [
+const TOOLS: [&str; 19] = [
+    "add_documents",
     "alias_model",
     "clear_gpu_cache",
     "delete_model",
     "embed_texts",
     "get_gpu_status",
+    "list_collections",
     "list_models",
     "load_model",
     "offload_gpu",
@@ -25,6 +27,7 @@ const TOOLS: [&str; 16] = [
     "pull_model",
     "release_gpu",
     "rerank",
+    "search_collection",
     "similarity",
     "unload_model",
     "update_gpu_priority",
@@ -82,7 +85,16 @@ fn tools_are_described_with_schemas_and_hints() {
         assert!(!tool["description"].as_str().unwrap().is_empty(), "{name}");
         assert_eq!((&tool["inputSchema"]["type"], &tool["outputSchema"]["type"]), (&json!("object"), &json!("object")));
         let hints = &tool["annotations"];
-        let changes = !["embed_texts", "get_gpu_status", "list_models", "rerank", "similarity"].contains(&name);
+        const READING: [&str; 7] = [
+            "embed_texts",
+            "get_gpu_status",
+            "list_collections",
+            "list_models",
+            "rerank",
+            "search_collection",
+            "similarity",
+        ];
+        let changes = !READING.contains(&name);
         assert_eq!(hints["readOnlyHint"], json!(!changes), "{name}");
         let destroys = ["delete_model", "release_gpu", "unload_model"].contains(&name);
         assert_eq!(hints["destructiveHint"], json!(destroys), "{name}");
@@ -116,6 +128,28 @@ fn agents_embed_compare_and_rank() {
     let does: Vec<&str> =
         models["models"].as_array().unwrap().iter().map(|model| model["does"].as_str().unwrap()).collect();
     assert_eq!(does, ["embed", "rank", "classify"]);
+}
+
+#[test]
+fn agents_put_documents_into_collections_and_find_them() {
+    let server = Setup::all_kinds().start();
+    assert_eq!(use_tool(&server, "list_collections", json!({})), json!({"collections": []}));
+    let documents = json!([
+        {"text": "the king of the hill", "id": "7", "fields": {"author": "Ann"}},
+        {"text": "a cat by the river"},
+    ]);
+    let added = use_tool(&server, "add_documents", json!({"collection": "notes", "documents": documents}));
+    assert_eq!(added, json!({"collection": "notes", "documents": 2}));
+    let listed = use_tool(&server, "list_collections", json!({}));
+    assert_eq!(listed["collections"], json!([{"name": "notes", "documents": 2, "model": "bert"}]));
+    for (hybrid, rerank) in [(false, false), (true, false), (true, true)] {
+        let asked = json!({"collection": "notes", "query": "the king of the hill", "hybrid": hybrid, "rerank": rerank, "limit": 1,
+            "filter": {"must": [{"key": "author", "match": {"value": "Ann"}}]}});
+        let found = use_tool(&server, "search_collection", asked);
+        let first = &found["results"][0];
+        assert_eq!((&first["id"], &first["document"]["author"]), (&json!("7"), &json!("Ann")), "{found}");
+        assert_eq!(first["snippet"], json!("the **king** of the **hill**"));
+    }
 }
 
 #[test]

@@ -60,6 +60,12 @@ fn the_document_in_the_repository_is_the_one_that_is_served() {
 
 /// Sends the example of every operation that changes nothing.
 fn send_examples(server: &Server) -> usize {
+    // What the examples ask of.
+    let dimensions = server.post("/embed", r#"{"inputs":"river"}"#).ok().json()[0].as_array().unwrap().len();
+    let collection = serde_json::json!({"vectors": {"size": dimensions, "distance": "Cosine"}, "text_field": "text"});
+    server.request("PUT", "/collections/documents").body(collection.to_string()).send().ok();
+    let point = r#"{"points": [{"id": 1, "vector": {"text": "A cat sits by the river."}}]}"#;
+    server.request("PUT", "/collections/documents/points").body(point).send().ok();
     let document = server.get("/openapi.json").ok().json();
     let mut sent = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {

@@ -10,8 +10,17 @@ use crate::{
 const HEADER: &str = "x-magray-priority";
 
 /// Every route that computes, with a body for it.
-fn computing() -> [(&'static str, Value); 13] {
+fn computing() -> [(&'static str, Value); 24] {
     let texts = json!(["river", "hill"]);
+    let (asked, grouped) = (json!({"query": {"text": "river", "model": "bert"}}), json!({"group_by": "a"}));
+    let older = json!({"vector": {"text": "river", "model": "bert"}});
+    let like = json!({"positive": [{"text": "river", "model": "bert"}]});
+    let near = json!({"target": {"text": "river", "model": "bert"}, "context": []});
+    let both = |one: &Value, other: &Value| {
+        let fields = [one, other].into_iter().flat_map(|part| part.as_object().unwrap().clone());
+        Value::Object(fields.collect())
+    };
+    let several = |one: &Value| json!({ "searches": [one] });
     let ranking = json!({"query": "river", "documents": texts, "model": "bert"});
     [
         ("/v1/embeddings", json!({"input": texts})),
@@ -27,6 +36,17 @@ fn computing() -> [(&'static str, Value); 13] {
         ("/v2/rerank", ranking),
         ("/api/embed", json!({"input": texts, "model": "bert"})),
         ("/api/embeddings", json!({"prompt": "river", "model": "bert"})),
+        ("/collections/texts/points/query", asked.clone()),
+        ("/collections/texts/points/query/batch", several(&asked)),
+        ("/collections/texts/points/query/groups", both(&asked, &grouped)),
+        ("/collections/texts/points/search", older.clone()),
+        ("/collections/texts/points/search/batch", several(&older)),
+        ("/collections/texts/points/search/groups", both(&older, &grouped)),
+        ("/collections/texts/points/recommend", like.clone()),
+        ("/collections/texts/points/recommend/batch", several(&like)),
+        ("/collections/texts/points/recommend/groups", both(&like, &grouped)),
+        ("/collections/texts/points/discover", near.clone()),
+        ("/collections/texts/points/discover/batch", several(&near)),
     ]
 }
 
@@ -37,6 +57,9 @@ fn send(server: &Server, (path, body): (&str, &Value), key: &str, priority: &str
 #[test]
 fn every_route_that_computes_takes_a_priority_and_refuses_words_that_are_none() {
     let server = Setup::all_kinds().arg("--log-level").arg("info").start();
+    let dimensions = server.post("/embed", r#"{"inputs":"river"}"#).ok().json()[0].as_array().unwrap().len();
+    let settings = json!({"vectors": {"size": dimensions, "distance": "Cosine"}}).to_string();
+    server.request("PUT", "/collections/texts").body(settings).send().ok();
     let document = server.get("/openapi.json").ok().json();
     let described = document["paths"].as_object().unwrap().values();
     let takes = |path: &&Value| path["post"]["parameters"].to_string().contains(HEADER);

@@ -43,6 +43,15 @@ pub(crate) async fn live() -> StatusCode {
     StatusCode::OK
 }
 
+/// Whether the process answers, for Qdrant's clients.
+#[utoipa::path(
+    get, path = "",
+    responses((status = 200, description = "The process answers", body = String, content_type = "text/plain"))
+)]
+pub(crate) async fn healthz() -> &'static str {
+    "healthz check passed"
+}
+
 /// All counters, for Prometheus.
 #[utoipa::path(
     get, path = "",

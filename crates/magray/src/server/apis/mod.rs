@@ -8,6 +8,7 @@ pub(super) mod health;
 pub(super) mod models;
 pub(super) mod ollama;
 pub(super) mod openai;
+pub(super) mod qdrant;
 mod reranking;
 pub(super) mod tei;
 pub(super) mod tei_embed_all;

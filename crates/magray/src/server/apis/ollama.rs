@@ -7,6 +7,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use http::{HeaderMap, header};
 use magray_engine::{
     Precision,
     engine::{Answer, ModelStatus, Status},
@@ -15,6 +16,7 @@ use magray_engine::{
 };
 use serde::Serialize;
 
+use super::qdrant;
 use crate::server::{
     app::App,
     body::Body,
@@ -259,13 +261,18 @@ pub(crate) async fn version() -> Response {
     axum::Json(serde_json::json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
 }
 
-/// Says that the server runs: what Ollama's programs ask first.
+/// Says that the server runs: what Ollama's programs ask first. Qdrant's clients, told by their `user-agent`, are given the
+/// version of Qdrant's API that they compare with their own.
 #[utoipa::path(
     get, path = "",
     responses((status = 200, description = "It runs", body = String, content_type = "text/plain"))
 )]
-pub(crate) async fn running() -> &'static str {
-    "magray is running"
+pub(crate) async fn running(headers: HeaderMap) -> Response {
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    if agent.starts_with("python-client/") || agent.contains("qdrant") {
+        return qdrant::version();
+    }
+    "magray is running".into_response()
 }
 
 /// The answers as the document describes them; they are written by hand.

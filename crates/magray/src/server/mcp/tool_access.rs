@@ -3,12 +3,15 @@
 
 use crate::server::keys::Access;
 
-const TOOLS: [(&str, Access); 16] = [
+const TOOLS: [(&str, Access); 19] = [
     ("embed_texts", Access::Compute),
     ("get_gpu_status", Access::Read),
+    ("list_collections", Access::Read),
     ("list_models", Access::Read),
     ("rerank", Access::Compute),
+    ("search_collection", Access::Compute),
     ("similarity", Access::Compute),
+    ("add_documents", Access::Change),
     ("alias_model", Access::Change),
     ("clear_gpu_cache", Access::Change),
     ("delete_model", Access::Change),
@@ -34,7 +37,7 @@ mod tests {
 
     #[test]
     fn every_tool_is_listed_as_its_annotations_say() {
-        let tools = Tools::routes().list_all();
+        let tools = Tools::all_routes().list_all();
         assert_eq!(tools.len(), TOOLS.len());
         for tool in tools {
             let changes = tool.annotations.and_then(|annotations| annotations.read_only_hint) == Some(false);

@@ -76,6 +76,7 @@ fn method_label(method: &Method) -> &'static str {
         "OPTIONS" => "OPTIONS",
         "PUT" => "PUT",
         "DELETE" => "DELETE",
+        "PATCH" => "PATCH",
         _ => "other",
     }
 }

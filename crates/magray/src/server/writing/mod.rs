@@ -40,6 +40,13 @@ impl Json {
         self
     }
 
+    /// What is written rarely, or is JSON already.
+    pub(crate) fn value(&mut self, value: &impl serde::Serialize) -> &mut Self {
+        let written = serde_json::to_writer(&mut self.0, value);
+        assert!(written.is_ok(), "memory takes every value");
+        self
+    }
+
     pub(crate) fn whole(&mut self, number: usize) -> &mut Self {
         // Written backwards into a small array: no formatting machinery for some digits.
         let mut digits = [0; 20];

@@ -1,0 +1,263 @@
+//! The tools of collections: agents put documents in, and find them by meaning and by words.
+//! Thin callers of what Qdrant's API calls too.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use magray_index::text::{Analyzer, SnippetLimits, snippet};
+use rmcp::{Json, handler::server::wrapper::Parameters, schemars::JsonSchema, tool, tool_router};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::Tools;
+use crate::{
+    qdrant::{
+        collections::{CreateCollection, Kept},
+        points::Operation,
+        query::QueryRequest,
+        texts::{self, TEXT_FIELD, TextSearch},
+    },
+    server::{
+        apis::qdrant::{points, queries},
+        errors::{Kind, Problem},
+        models::Does,
+        ranking::Ranking,
+        service::Reading,
+    },
+};
+
+/// Documents to put into a collection.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+struct NewDocuments {
+    /// A name of list_collections, or a new one.
+    collection: String,
+    documents: Vec<NewDocument>,
+}
+
+/// A document.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+struct NewDocument {
+    text: String,
+    /// A document with the same id is replaced; without it, one with the same text.
+    #[serde(default)]
+    id: Option<String>,
+    /// Other fields, which filters can test.
+    #[serde(default)]
+    fields: Option<Map<String, Value>>,
+}
+
+/// How many documents were put in.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+struct Added {
+    collection: String,
+    documents: usize,
+}
+
+/// What is searched for.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+struct Search {
+    /// A name of list_collections.
+    collection: String,
+    query: String,
+    /// How many documents are returned; without it, 5.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// By words too (BM25), and both fused.
+    #[serde(default)]
+    hybrid: bool,
+    /// In the order of a model that reads query and text together.
+    #[serde(default)]
+    rerank: bool,
+    /// A filter of Qdrant's, such as {"must": [{"key": "author", "match": {"value": "Ann"}}]}.
+    #[serde(default)]
+    filter: Option<Map<String, Value>>,
+}
+
+/// The documents that fit best, the best first.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+struct SearchResults {
+    results: Vec<FoundDocument>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+struct FoundDocument {
+    id: String,
+    score: f64,
+    /// The part of the text that says most about the query, its words between asterisks.
+    snippet: String,
+    /// All fields of the document.
+    document: Map<String, Value>,
+}
+
+/// The collections.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+struct CollectionList {
+    collections: Vec<ListedCollection>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+struct ListedCollection {
+    name: String,
+    documents: usize,
+    /// The model that embeds its texts, where one is known.
+    model: Option<String>,
+}
+
+/// What is returned at most.
+const LIMIT_MAX: usize = 100;
+const LIMIT: usize = 5;
+
+#[tool_router(router = collection_routes, vis = "pub(super)")]
+impl Tools {
+    /// Lists the collections of documents that can be searched.
+    #[tool(annotations(
+        title = "List collections",
+        read_only_hint = true,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn list_collections(&self) -> Result<Json<CollectionList>, String> {
+        let listed = self.app.collections().with_all(|all| {
+            let mut collections = Vec::new();
+            for name in all.list() {
+                let collection = all.get(&name)?;
+                let (documents, model) = (collection.count(None)?, Kept::of(&collection.config()).model());
+                collections.push(ListedCollection { name, documents, model });
+            }
+            Ok(CollectionList { collections })
+        });
+        listed.await.map(Json).map_err(|problem| problem.message)
+    }
+
+    /// Puts documents into a collection, which is made if it is not there; their texts are embedded here.
+    #[tool(annotations(
+        title = "Add documents to a collection",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn add_documents(&self, Parameters(new): Parameters<NewDocuments>) -> Result<Json<Added>, String> {
+        self.add(new).await.map(Json).map_err(|problem| problem.message)
+    }
+
+    /// Finds the documents of a collection that fit a query best, by meaning and, if wanted, by words.
+    #[tool(annotations(
+        title = "Search a collection",
+        read_only_hint = true,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
+    async fn search_collection(&self, Parameters(search): Parameters<Search>) -> Result<Json<SearchResults>, String> {
+        self.search(search).await.map(Json).map_err(|problem| problem.message)
+    }
+}
+
+impl Tools {
+    async fn add(&self, new: NewDocuments) -> Result<Added, Problem> {
+        let app = &self.app;
+        let own = app.models().embedder(None)?;
+        let own = (app.models().get(own).name.clone(), app.models().get(own).outputs);
+        let name = new.collection.clone();
+        let ready = app.collections().with_all(move |all| {
+            let collection = match all.get(&name) {
+                Err(magray_index::Error::NotFound { .. }) => {
+                    let settings: CreateCollection = read(texts::settings(&own.0, own.1, TEXT_FIELD))?;
+                    all.create(&name, settings.into_config()?)?;
+                    all.get(&name)?
+                }
+                found => found?,
+            };
+            let config = collection.config();
+            let text_field = config.text_field.clone().unwrap_or_else(|| TEXT_FIELD.to_owned());
+            Ok((Kept::of(&config).model().unwrap_or(own.0), text_field))
+        });
+        let (model, text_field) = ready.await?;
+        let documents = new.documents.len();
+        let point = |document: NewDocument| {
+            let mut fields = document.fields.unwrap_or_default();
+            fields.insert(text_field.clone(), document.text.into());
+            if let Some(id) = document.id {
+                let id = id.parse::<u64>().map_or_else(|_| Value::String(id), Value::from);
+                fields.insert("id".to_owned(), id);
+            }
+            texts::point(fields, &text_field, &model)
+        };
+        let points: Result<Vec<Value>, String> = new.documents.into_iter().map(point).collect();
+        let points = points.map_err(|wrong| Problem::new(Kind::Invalid, wrong))?;
+        let upsert = Operation::Upsert(read(json!({ "points": points }))?);
+        points::apply_all(app, new.collection.clone(), vec![upsert]).await?;
+        Ok(Added { collection: new.collection, documents })
+    }
+
+    async fn search(&self, search: Search) -> Result<SearchResults, Problem> {
+        let (app, name) = (&self.app, search.collection.clone());
+        let limit = search.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
+        let known = app.collections().with_one(name.clone(), |collection| {
+            let config = collection.config();
+            Ok((Kept::of(&config).model(), config.text_field.clone().unwrap_or_else(|| TEXT_FIELD.to_owned())))
+        });
+        let (model, text_field) = known.await?;
+        let asked = TextSearch {
+            query: &search.query,
+            model: model.as_deref(),
+            text_field: &text_field,
+            is_hybrid: search.hybrid,
+            is_reranked: search.rerank,
+            limit,
+            filter: search.filter.map(Value::Object),
+        };
+        let mut requests = [read::<QueryRequest>(asked.body())?];
+        queries::embed(app, &mut requests).await?;
+        let found = app.collections().with_all(move |all| {
+            let [request] = requests;
+            queries::find(all, &name, request)
+        });
+        let mut found: Vec<(f64, String, Map<String, Value>)> = found
+            .await?
+            .into_iter()
+            .map(|one| (one.score.into(), one.id.to_string(), one.payload.unwrap_or_default()))
+            .collect();
+        let text = |fields: &Map<String, Value>| {
+            fields.get(&text_field).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        if search.rerank && !found.is_empty() {
+            let scores = self.reranked(&search.query, found.iter().map(|(.., fields)| text(fields)).collect()).await?;
+            found.iter_mut().zip(scores).for_each(|((score, ..), own)| *score = own.into());
+            found.sort_by(|a, b| b.0.total_cmp(&a.0));
+        }
+        found.truncate(limit);
+        let analyzer = Analyzer::default();
+        let terms: BTreeMap<String, f32> =
+            analyzer.words(&search.query).map(|word| (word.term.to_string(), 1.0)).collect();
+        let results = found.into_iter().map(|(score, id, document)| {
+            let snippet = snippet(&text(&document), &analyzer, &terms, SnippetLimits::default()).marked("**", "**");
+            FoundDocument { id, score, snippet, document }
+        });
+        Ok(SearchResults { results: results.collect() })
+    }
+
+    async fn reranked(&self, query: &str, texts: Vec<String>) -> Result<Vec<f32>, Problem> {
+        let model = self.app.models().find(None, Does::Rank)?;
+        let (query, bytes) = (query.to_owned(), texts.iter().map(String::len).sum());
+        let read = self.app.read(bytes, move |app| {
+            let how = Reading { model, param: "query", prompt: None, truncate: None };
+            let texts = texts.into_iter().map(Cow::Owned).collect();
+            app.read_ranking(Ranking { query: Cow::Owned(query), texts }, how)
+        });
+        Ok(self.app.rank(read.await?, false).await?.0)
+    }
+}
+
+fn read<T: for<'de> Deserialize<'de>>(value: Value) -> Result<T, Problem> {
+    Ok(serde_json::from_value(value)?)
+}

@@ -108,6 +108,7 @@ pub(crate) struct ChangeAliases {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::enum_variant_names, reason = "these are the API's names")]
 pub(crate) enum AliasAction {
     CreateAlias { collection_name: String, alias_name: String },
     DeleteAlias { alias_name: String },

@@ -27,7 +27,7 @@ fn filled() -> Home {
 }
 
 fn lines(answer: &Answer) -> Vec<Value> {
-    answer.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    answer.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 #[test]
@@ -132,13 +132,13 @@ impl Drop for Running {
 fn serve(home: &Home) -> (Running, String) {
     use std::io::{BufRead, BufReader};
     let mut command: Command = home.command(&["serve", "--port", "0", "--threads", "1", "--device", "cpu", "--model"]);
-    let child = command.arg(fixture("bert")).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = command.arg(fixture("bert")).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut running = Running(child);
-    let mut stderr = BufReader::new(running.0.stderr.take().unwrap());
+    let mut stderr = BufReader::new(running.0.stderr.take().expect("it is piped"));
     let mut line = String::new();
     while !line.contains("listening on ") {
         line.clear();
-        assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "the server ended");
+        assert_ne!(stderr.read_line(&mut line).expect("a line"), 0, "the server ended");
     }
     std::thread::spawn(move || stderr.lines().for_each(drop));
     let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();

@@ -56,6 +56,7 @@ fn values_show_where_they_came_from() {
         server.body_bytes_max 16777216 default
         server.held_bytes_max 134217728 default
         server.queue_wait_s 30 default
+        server.text_cache 100000 default
         server.texts_max 2048 default
         server.text_bytes_max 1048576 default
         server.tokens_max 1048576 default

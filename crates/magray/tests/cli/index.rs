@@ -141,7 +141,7 @@ fn serve(home: &Home) -> (Running, String) {
         assert_ne!(stderr.read_line(&mut line).expect("a line"), 0, "the server ended");
     }
     std::thread::spawn(move || stderr.lines().for_each(drop));
-    let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
+    let url = line.split_whitespace().find(|word| word.starts_with("http://")).expect("its address").to_owned();
     (running, url)
 }
 

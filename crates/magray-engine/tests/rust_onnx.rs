@@ -1,5 +1,4 @@
 //! Graphs that are computed without ONNX Runtime: by the engine in the program. A process of its own, which loads no library.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 use magray_engine::engine::ModelSource;
 use magray_engine::executors::{ExecutorModel, OnnxDevice, OnnxOptions, OpenExecutor, Outcomes, Steps};

@@ -7,9 +7,12 @@ use rusqlite::ErrorCode;
 /// What a failure of a collection's file means.
 pub(crate) fn failure(collection: &str, error: rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
+        _ if is_damage(&error) => {
+            Error::Corrupt { collection: collection.to_owned(), what: "pages of its file are not readable".to_owned() }
+        }
         Some(ErrorCode::DiskFull) => Error::Full,
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => Error::ReadOnly,
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+        Some(ErrorCode::NotADatabase) => {
             Error::Corrupt { collection: collection.to_owned(), what: "pages of its file are not readable".to_owned() }
         }
         Some(ErrorCode::TooBig) => Error::bad("a value is larger than the store can hold: send smaller payloads"),
@@ -30,5 +33,12 @@ pub(crate) fn io_failure(doing: &str, error: &std::io::Error) -> Error {
 
 /// Whether pages of the file are damaged, so that other rows may still be readable.
 pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt))
+    // A value of another type than was written is one of another row, or of none.
+    let is_of_another_type = matches!(
+        error,
+        rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+    );
+    is_of_another_type || matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt))
 }

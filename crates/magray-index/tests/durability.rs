@@ -269,8 +269,12 @@ fn a_flipped_byte_is_found_and_named_and_everything_else_is_read() {
         let found = collection.query(&Query::new(QueryKind::Nearest(Example::Vector(vector(7))), 1000));
         let damage = collection.info().unwrap().damage;
         match found {
-            // A page has room for 80 and more of these small rows.
-            Ok(found) => assert!(found.len() + 200 >= COUNT as usize, "byte {at}: {} of {COUNT} found", found.len()),
+            // A page has room for 80 and more of these small rows; one that leads to others takes those along, and is told.
+            Ok(found) => assert!(
+                found.len() + 200 >= COUNT as usize || !damage.is_empty(),
+                "byte {at}: {} of {COUNT} found, and nothing says so",
+                found.len()
+            ),
             Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "byte {at}: {error}"),
         }
         if wrong > 0 {

@@ -33,12 +33,14 @@ pub(crate) fn io_failure(doing: &str, error: &std::io::Error) -> Error {
 
 /// Whether pages of the file are damaged, so that other rows may still be readable.
 pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
-    // A value of another type than was written is one of another row, or of none.
-    let is_of_another_type = matches!(
+    // A value of another type than was written is one of another row, or of none; a statement that is wrong does not fit the
+    // tables that were made.
+    let does_not_fit = matches!(
         error,
-        rusqlite::Error::InvalidColumnType(..)
+        rusqlite::Error::SqlInputError { .. }
+            | rusqlite::Error::InvalidColumnType(..)
             | rusqlite::Error::FromSqlConversionFailure(..)
             | rusqlite::Error::IntegralValueOutOfRange(..)
     );
-    is_of_another_type || matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt))
+    does_not_fit || matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt))
 }

@@ -6,6 +6,7 @@ mod alloc;
 mod engine_start;
 mod failure;
 mod flags;
+mod generate;
 mod latency;
 mod load;
 mod overhead;
@@ -37,6 +38,8 @@ struct Cli {
 enum Command {
     /// Measure how fast GPU memory is handed out, and how much of it is wasted
     Alloc(alloc::AllocArgs),
+    /// Go on with a text by a language model on the CPU
+    Generate(generate::GenerateArgs),
     /// Put load on queue and workers, and check every answer
     Load(load::LoadArgs),
     /// Measure what queue and worker add to the bare pass of one text
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
 fn run(command: Command, console: Console) -> Result<(), Failure> {
     match command {
         Command::Alloc(args) => alloc::run(&args),
+        Command::Generate(args) => generate::run(&args),
         Command::Load(args) => load::run(&args, console),
         Command::Overhead(args) => overhead::run(&args, console),
         Command::Residency(args) => residency::run(&args, console),

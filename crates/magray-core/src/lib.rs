@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod activation;
+mod block_format;
 mod cpu_path;
 mod device_choice;
 mod device_name;
@@ -18,6 +19,7 @@ mod shape;
 mod split_mix;
 
 pub use activation::{Activation, UnknownActivation};
+pub use block_format::BlockFormat;
 pub use cpu_path::{CpuPath, UnknownCpuPath};
 pub use device_choice::{Candidate, Facts, Reason, Refusal, Rules, Scores, Verdict, choose_device, rule_out_gpu};
 pub use device_name::{Backend, DeviceChoice, DeviceName, GpuSelector, OnnxProvider, UnknownDevice};

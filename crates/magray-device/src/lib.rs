@@ -1,8 +1,10 @@
-//! Touches hardware: the fused operations that encoder models are made of.
+//! Touches hardware: the fused operations that models are made of.
 //! Knows no files' formats, no HTTP, no JSON, reads no environment variable.
 
+mod blocks;
 pub mod cpu;
 pub mod cuda;
+mod decoder_ops;
 mod layers;
 mod mapped;
 mod number_format;
@@ -12,6 +14,10 @@ pub mod scan;
 mod shared_memory;
 mod table;
 
+pub use blocks::{BlockMatrix, dequantise};
+pub use decoder_ops::{
+    AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvShape, PAGE_TOKENS, RopeSource, Step, StepBatch,
+};
 pub use layers::{Embedding, LinearNumbers, LinearSource, Norm};
 pub use mapped::MappedFile;
 pub use number_format::NumberFormat;

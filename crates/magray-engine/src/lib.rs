@@ -9,6 +9,7 @@ compile_error!("magray needs a Unix system: an engine talks to its GPU workers t
 
 mod bounded_file;
 mod calibration;
+pub mod decoder;
 mod encoder;
 pub mod engine;
 mod executor_device;

@@ -4,6 +4,7 @@ mod activation;
 mod acts;
 mod aligned;
 mod attention;
+mod decoder;
 mod detect;
 mod embed;
 mod gemm;
@@ -23,6 +24,7 @@ mod widened;
 
 pub use acts::Acts;
 pub(crate) use aligned::{Aligned, Plain, Region};
+pub use decoder::{CpuDecoderOps, KvPages, RmsNorm, RowActs, RowLinear};
 pub(crate) use detect::has_vnni;
 pub use detect::{PathUnavailable, available_paths};
 pub use gemm::Linear;

@@ -2,6 +2,7 @@
 //! Never opens the weights, never guesses: a setting that would change the answer and is not known is refused.
 
 mod config;
+pub mod decoder;
 mod error;
 mod onnx;
 mod sentence;

@@ -61,6 +61,11 @@ impl Settings {
         self.values.get(field).filter(|value| !value.is_null())
     }
 
+    /// Whether there is a setting of this name, an explicit null included.
+    pub(super) fn mentions(&self, field: &str) -> bool {
+        self.values.contains_key(field)
+    }
+
     /// A whole number in `1..=most`.
     pub(super) fn size(&self, field: &str, most: usize) -> Result<Option<usize>, SpecError> {
         let Some(value) = self.value(field) else { return Ok(None) };

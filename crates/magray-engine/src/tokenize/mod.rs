@@ -2,12 +2,14 @@
 //! Never pads, ignores the truncation that a tokenizer's file asks for, never returns more tokens than the model reads.
 
 mod canonical;
+mod gguf;
 mod offsets;
 mod pieces;
 mod plain_words;
 mod spelling;
 #[cfg(test)]
 mod tests;
+mod vocabulary;
 
 use std::{
     io,
@@ -15,8 +17,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+pub use gguf::GgufTokenizer;
 use plain_words::PlainWords;
 pub use spelling::SpelledToken;
+pub use vocabulary::Vocabulary;
 
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer, Template};
 
@@ -97,6 +101,8 @@ pub struct Tokenizer {
     options: EncodeOptions,
     max_tokens: usize,
     vocab: usize,
+    /// Whether ids from `vocab` on stand for bytes that have no token, and are left out.
+    leaves_out: bool,
 }
 
 /// Texts of a batch that a thread takes at once: enough to make the taking cheap.
@@ -135,8 +141,19 @@ impl Tokenizer {
             io::ErrorKind::NotFound => TokenizeError::Missing { file: file.clone() },
             _ => TokenizeError::Unreadable { file: file.clone(), source },
         })?;
+        Self::of(file, &json, max_tokens, lowercase, vocab)
+    }
+
+    /// The tokenizer of a GGUF file, for a model that reads this many tokens, and the bytes of its tokens.
+    pub fn from_gguf(source: &GgufTokenizer<'_>, max_tokens: usize) -> Result<(Self, Vocabulary), TokenizeError> {
+        let tokenizer = Self::of(source.file.to_owned(), &source.to_json()?, max_tokens, false, source.tokens.len())?;
+        let tokenizer = Self { leaves_out: true, ..tokenizer };
+        Ok((tokenizer, source.vocabulary()?))
+    }
+
+    fn of(file: PathBuf, json: &[u8], max_tokens: usize, lowercase: bool, vocab: usize) -> Result<Self, TokenizeError> {
         let unusable = |reason: String| TokenizeError::Unusable { file: file.clone(), reason };
-        let json = canonical::rewrite(&json, lowercase).map_err(|e| unusable(e.to_string()))?;
+        let json = canonical::rewrite(json, lowercase).map_err(|e| unusable(e.to_string()))?;
         let pipeline = tokenizers::from_json(&json).map_err(|e| unusable(e.to_string()))?;
         let added = pipeline.get_post_processor().single.n_special();
         if max_tokens <= added {
@@ -149,7 +166,7 @@ impl Tokenizer {
             padding: Override::Off,
             truncation: Override::Off,
         };
-        Ok(Self { file, pipeline, plain: PlainWords::of(&json), options, max_tokens, vocab })
+        Ok(Self { file, pipeline, plain: PlainWords::of(&json), options, max_tokens, vocab, leaves_out: false })
     }
 
     /// The longest text in tokens, special tokens included.
@@ -244,7 +261,11 @@ impl Tokenizer {
         let mut tokens = Vec::with_capacity(text.len() / 4 + 1);
         let encoded = self.pipeline.encode_into(text, &self.options, &mut tokens);
         encoded.map_err(|e| TokenizeError::Failed { reason: e.to_string() })?;
-        Ok(PipelineToken::cast_slice(&tokens).to_vec())
+        let mut ids = PipelineToken::cast_slice(&tokens).to_vec();
+        if self.leaves_out {
+            ids.retain(|id| (*id as usize) < self.vocab);
+        }
+        Ok(ids)
     }
 
     /// The text, if the model knows all its tokens.

@@ -97,6 +97,19 @@ pub enum WeightsError {
         /// Its type.
         found: String,
     },
+    /// A tensor of a GGUF file is stored in a form that is not read.
+    #[error(
+        "tensor '{name}' in '{}' is stored as {found}, which is not supported: use a file in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or Q2_K to Q6_K",
+        file.display()
+    )]
+    UnreadFormat {
+        /// The tensor.
+        name: String,
+        /// The file.
+        file: PathBuf,
+        /// The form.
+        found: String,
+    },
 }
 
 fn list_nearest(nearest: &[String]) -> String {

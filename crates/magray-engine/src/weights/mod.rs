@@ -1,7 +1,8 @@
-//! A model's weights: safetensors files, mapped, their headers checked.
+//! A model's weights: safetensors files or one GGUF file, mapped, their headers checked.
 //! Reads no number before it is asked for, and hands out no tensor of another shape than the caller expects.
 
 mod error;
+pub mod gguf;
 mod header;
 mod tensor;
 #[cfg(test)]
@@ -15,7 +16,8 @@ use std::{
     sync::Arc,
 };
 
-use magray_device::{MappedFile, NumberFormat};
+use magray_core::BlockFormat;
+use magray_device::{BlockMatrix, MappedFile, NumberFormat};
 use safetensors::Dtype;
 use serde::Deserialize;
 
@@ -77,6 +79,11 @@ impl Weights {
         Ok(weights)
     }
 
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.dir
+    }
+
     /// The files.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| file.path.as_path())
@@ -108,7 +115,7 @@ impl Weights {
             return Err(WeightsError::Missing {
                 dir: self.dir.clone(),
                 name: name.to_owned(),
-                nearest: self.nearest(name),
+                nearest: nearest(self.tensors.keys(), &format!("{}{name}", self.prefix)),
             });
         };
         let file = &self.files[index];
@@ -141,6 +148,18 @@ impl Weights {
         let tensor = self.tensor(name, expected)?;
         let range = tensor.start..tensor.start + tensor.bytes.len();
         Ok((Arc::clone(tensor.map), range))
+    }
+
+    /// The matrix of this name, which must have this shape; it stays in its file.
+    pub fn matrix(&self, name: &str, rows: usize, columns: usize) -> Result<BlockMatrix, WeightsError> {
+        let tensor = self.tensor(name, &[rows, columns])?;
+        let range = tensor.start..tensor.start + tensor.bytes.len();
+        let format = match tensor.format {
+            NumberFormat::F32 => BlockFormat::F32,
+            NumberFormat::F16 => BlockFormat::F16,
+            NumberFormat::Bf16 => BlockFormat::Bf16,
+        };
+        Ok(BlockMatrix::mapped(Arc::clone(tensor.map), range, format, columns))
     }
 
     /// Gives the memory of all files back to the system; what is touched again is read from the disk again.
@@ -226,16 +245,15 @@ impl Weights {
             prefix = prefix[..prefix.len() - 1].rsplit_once('.').map_or("", |(outer, _)| &prefix[..=outer.len()]);
         }
     }
+}
 
-    /// The three names most like this one, for a message.
-    fn nearest(&self, name: &str) -> Vec<String> {
-        let wanted = format!("{}{name}", self.prefix);
-        // A name far longer than the wanted one is not near it, and a hostile file may hold one of megabytes.
-        let short = self.tensors.keys().filter(|known| known.len() <= 2 * wanted.len());
-        let mut names: Vec<_> = short.map(|known| (distance(known, &wanted), known)).collect();
-        names.sort();
-        names.into_iter().take(3).map(|(_, known)| known.clone()).collect()
-    }
+/// The three names most like the wanted one, for a message.
+fn nearest<'a>(names: impl Iterator<Item = &'a String>, wanted: &str) -> Vec<String> {
+    // A name far longer than the wanted one is not near it, and a hostile file may hold one of megabytes.
+    let short = names.filter(|known| known.len() <= 2 * wanted.len());
+    let mut names: Vec<_> = short.map(|known| (distance(known, wanted), known)).collect();
+    names.sort();
+    names.into_iter().take(3).map(|(_, known)| known.clone()).collect()
 }
 
 /// How many letters have to be added, removed or changed to turn one name into the other.

@@ -1,0 +1,101 @@
+//! Rows of weights in one format, in memory or in a mapped file.
+//! Converts no more than the rows asked for, and never copies what is mapped.
+
+use super::dequantise;
+use crate::MappedFile;
+use magray_core::BlockFormat;
+use std::{fmt, ops::Range, sync::Arc};
+
+/// A matrix of weights, a row after the other. Clones share the bytes.
+#[derive(Clone)]
+pub struct BlockMatrix {
+    source: Source,
+    /// Its bytes in the source.
+    range: Range<usize>,
+    format: BlockFormat,
+    rows: usize,
+    columns: usize,
+    row_bytes: usize,
+}
+
+#[derive(Clone)]
+enum Source {
+    Memory(Arc<[u8]>),
+    Mapped(Arc<MappedFile>),
+}
+
+impl BlockMatrix {
+    /// A matrix in memory.
+    pub fn new(bytes: impl Into<Arc<[u8]>>, format: BlockFormat, columns: usize) -> Self {
+        let bytes = bytes.into();
+        let range = 0..bytes.len();
+        Self::of(Source::Memory(bytes), range, format, columns)
+    }
+
+    /// A matrix of these floats.
+    pub fn of_floats(values: &[f32], columns: usize) -> Self {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Self::new(bytes, BlockFormat::F32, columns)
+    }
+
+    /// A matrix that stays in its file.
+    pub fn mapped(file: Arc<MappedFile>, range: Range<usize>, format: BlockFormat, columns: usize) -> Self {
+        assert!(range.start <= range.end && range.end <= file.len(), "the matrix lies inside the file");
+        Self::of(Source::Mapped(file), range, format, columns)
+    }
+
+    fn of(source: Source, range: Range<usize>, format: BlockFormat, columns: usize) -> Self {
+        let row_bytes = format.bytes_of(columns).filter(|bytes| *bytes > 0);
+        let row_bytes = row_bytes.unwrap_or_else(|| panic!("{columns} columns are no whole blocks of {format}"));
+        assert!(range.len().is_multiple_of(row_bytes), "whole rows");
+        Self { rows: range.len() / row_bytes, source, range, format, columns, row_bytes }
+    }
+
+    /// Some of its rows.
+    pub fn rows_of(&self, rows: Range<usize>) -> Self {
+        assert!(rows.start <= rows.end && rows.end <= self.rows, "rows of the matrix");
+        let start = self.range.start;
+        let range = start + rows.start * self.row_bytes..start + rows.end * self.row_bytes;
+        Self { range, rows: rows.len(), ..self.clone() }
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Numbers of a row.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// How its numbers are stored.
+    pub fn format(&self) -> BlockFormat {
+        self.format
+    }
+
+    /// All its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.source {
+            Source::Memory(bytes) => &bytes[self.range.clone()],
+            Source::Mapped(file) => &file[self.range.clone()],
+        }
+    }
+
+    /// The bytes of a row.
+    pub fn row(&self, row: usize) -> &[u8] {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        &self.bytes()[row * self.row_bytes..(row + 1) * self.row_bytes]
+    }
+
+    /// Writes a row's numbers to `out`, which has room for them.
+    pub fn read_row(&self, row: usize, out: &mut [f32]) {
+        dequantise(self.format, self.row(row), out);
+    }
+}
+
+impl fmt::Debug for BlockMatrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {} {}", self.rows, self.columns, self.format)
+    }
+}

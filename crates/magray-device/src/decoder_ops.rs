@@ -1,0 +1,240 @@
+//! The fused operations a decoder is made of, and what they take. Says nothing of how a device does them.
+//! Leaves to its callers which tokens are computed together and which pages they have.
+
+use crate::BlockMatrix;
+use magray_core::Activation;
+use std::ops::Range;
+
+/// Tokens of a page of keys and values.
+pub const PAGE_TOKENS: usize = 32;
+
+/// New tokens of several sequences, end to end, prompts in parts and single tokens side by side, and the pages of each sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct StepBatch<'a> {
+    /// The new tokens of all sequences.
+    pub ids: &'a [u32],
+    /// Where each sequence's new tokens start, and the end of the last: one more than there are sequences.
+    pub offsets: &'a [usize],
+    /// The position of each sequence's first new token: how many tokens of it its pages hold already.
+    pub starts: &'a [usize],
+    /// The pages of all sequences, in the order of their tokens: token `i` of a sequence is in its page `i / PAGE_TOKENS`.
+    pub pages: &'a [u32],
+    /// Where each sequence's pages start, and the end of the last.
+    pub page_offsets: &'a [usize],
+    /// The new tokens whose logits are wanted, by their index in `ids`.
+    pub logit_rows: &'a [usize],
+}
+
+/// The new tokens of one sequence.
+#[derive(Clone, Debug)]
+pub struct Step<'a> {
+    /// Their rows in the batch.
+    pub rows: Range<usize>,
+    /// The position of the first.
+    pub start: usize,
+    /// All pages of the sequence.
+    pub pages: &'a [u32],
+}
+
+impl<'a> StepBatch<'a> {
+    /// How many tokens there are.
+    pub fn tokens(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The sequences.
+    pub fn steps(&self) -> impl Iterator<Item = Step<'a>> {
+        let (offsets, starts, pages, page_offsets) = (self.offsets, self.starts, self.pages, self.page_offsets);
+        (0..starts.len()).map(move |i| Step {
+            rows: offsets[i]..offsets[i + 1],
+            start: starts[i],
+            pages: &pages[page_offsets[i]..page_offsets[i + 1]],
+        })
+    }
+
+    /// Panics unless the batch is one that the pages can hold: a caller's bug.
+    pub fn check(&self, pages: usize) {
+        assert_eq!(self.offsets.len(), self.starts.len() + 1, "an offset more than sequences");
+        assert_eq!(self.page_offsets.len(), self.offsets.len(), "pages of each sequence");
+        assert_eq!((self.offsets.first(), self.page_offsets.first()), (Some(&0), Some(&0)), "offsets start at 0");
+        assert_eq!(self.offsets.last(), Some(&self.ids.len()), "offsets end at the last id");
+        assert_eq!(self.page_offsets.last(), Some(&self.pages.len()), "offsets end at the last page");
+        assert!(self.offsets.is_sorted() && self.page_offsets.is_sorted(), "offsets rise");
+        assert!(self.pages.iter().all(|page| (*page as usize) < pages), "pages that exist");
+        assert!(self.logit_rows.iter().all(|row| *row < self.ids.len()), "rows of the batch");
+        for step in self.steps() {
+            assert!(step.start + step.rows.len() <= step.pages.len() * PAGE_TOKENS, "pages for all tokens");
+        }
+    }
+}
+
+/// What keys and values of a model take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Layers.
+    pub layers: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head_size: usize,
+}
+
+impl KvShape {
+    /// Numbers of a page of all layers.
+    pub fn page_numbers(&self) -> usize {
+        self.layers * 2 * self.kv_heads * PAGE_TOKENS * self.head_size
+    }
+}
+
+/// A layer's attention: what it does with queries, keys and values.
+pub struct AttentionLayer<'a, Norm, Rope> {
+    /// The layer.
+    pub layer: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// A token attends to this many tokens, itself included.
+    pub window: Option<usize>,
+    /// What scores are multiplied with.
+    pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)`.
+    pub cap: Option<f32>,
+    /// How positions turn queries and keys.
+    pub rope: &'a Rope,
+    /// The norm of each head of queries.
+    pub query_norm: Option<&'a Norm>,
+    /// The norm of each head of keys.
+    pub key_norm: Option<&'a Norm>,
+}
+
+/// A linear layer whose weights stay as they are stored.
+#[derive(Clone, Debug)]
+pub struct BlockLinear {
+    /// Matrices of equal columns whose rows stand side by side as outputs, as query, key and value do. Each has a format of its own.
+    pub parts: Vec<BlockMatrix>,
+    /// One for each output, or empty for none.
+    pub bias: Vec<f32>,
+}
+
+impl BlockLinear {
+    /// Rows of all matrices.
+    pub fn outputs(&self) -> usize {
+        self.parts.iter().map(BlockMatrix::rows).sum()
+    }
+
+    /// Columns of each matrix.
+    pub fn inputs(&self) -> usize {
+        self.parts.first().map_or(0, BlockMatrix::columns)
+    }
+}
+
+/// How positions turn the heads of queries and keys.
+#[derive(Clone, Debug)]
+pub struct RopeSource {
+    /// Radians a position, for each pair; numbers of a head beyond the pairs are not turned.
+    pub radians: Vec<f32>,
+    /// What the turned numbers are multiplied with.
+    pub scale: f32,
+    /// Whether neighbours make a pair; otherwise a number of the first half with one of the second.
+    pub neighbours: bool,
+}
+
+/// A device's operations on the new tokens of sequences. Sizes that do not fit are a bug and panic. A device may go on working
+/// after an operation has returned: its failures are reported once, by [`DecoderOps::answer`].
+pub trait DecoderOps {
+    /// Why there is no answer.
+    type Error: std::error::Error;
+    /// A matrix of activations: a row for each token.
+    type Acts;
+    /// Weights and bias of a linear layer, in the device's form.
+    type Linear;
+    /// The gains of a root mean square norm.
+    type Norm;
+    /// How positions turn heads.
+    type Rope;
+    /// Keys and values of all layers, in pages.
+    type Pages;
+
+    /// Sets how many rows are in use, making room where there is too little.
+    fn resize(&mut self, acts: &mut Self::Acts, rows: usize);
+
+    /// `out = scale * table[id]`.
+    fn embed(&mut self, steps: &StepBatch<'_>, table: &Self::Linear, scale: f32, out: &mut Self::Acts);
+
+    /// `out = norm(x) * weights + bias`.
+    fn norm_linear(&mut self, x: &Self::Acts, norm: &Self::Norm, weights: &Self::Linear, out: &mut Self::Acts);
+
+    /// `out = activation(gate) * up`, where `gate` and `up` are the halves of `norm(x) * weights + bias`.
+    fn gated_linear(
+        &mut self,
+        x: &Self::Acts,
+        norm: &Self::Norm,
+        weights: &Self::Linear,
+        activation: Activation,
+        out: &mut Self::Acts,
+    );
+
+    /// `hidden += x * weights + bias`, normalised before it is added where there is a norm.
+    fn linear_add(
+        &mut self,
+        x: &Self::Acts,
+        weights: &Self::Linear,
+        norm: Option<&Self::Norm>,
+        hidden: &mut Self::Acts,
+    );
+
+    /// Normalises and turns queries and keys, and puts keys and values into the sequences' pages. A row of `qkv` holds queries,
+    /// keys and values of all heads.
+    fn rope_append(
+        &mut self,
+        steps: &StepBatch<'_>,
+        layer: &AttentionLayer<'_, Self::Norm, Self::Rope>,
+        qkv: &mut Self::Acts,
+        pages: &mut Self::Pages,
+    );
+
+    /// Each new token attends to the tokens of its sequence up to itself.
+    fn attend(
+        &mut self,
+        steps: &StepBatch<'_>,
+        layer: &AttentionLayer<'_, Self::Norm, Self::Rope>,
+        qkv: &Self::Acts,
+        pages: &Self::Pages,
+        out: &mut Self::Acts,
+    );
+
+    /// Makes the logits of the wanted rows the answer: `norm(hidden) * head`, capped where there is a cap.
+    fn logits(
+        &mut self,
+        steps: &StepBatch<'_>,
+        hidden: &Self::Acts,
+        norm: &Self::Norm,
+        head: &Self::Linear,
+        cap: Option<f32>,
+    );
+
+    /// The rows of the last [`DecoderOps::logits`], end to end; waits until they are there.
+    fn answer(&mut self) -> Result<&[f32], Self::Error>;
+}
+
+/// A device that takes over a decoder's layers.
+pub trait DecoderDevice {
+    /// Why a layer could not be taken over.
+    type Error: std::error::Error;
+    /// Its operations.
+    type Ops: DecoderOps<Error = Self::Error>;
+
+    /// Takes over a linear layer, or the table of tokens.
+    fn block_linear(&self, source: BlockLinear) -> Result<<Self::Ops as DecoderOps>::Linear, Self::Error>;
+
+    /// Takes over the gains of a root mean square norm.
+    fn rms_norm(&self, gain: Vec<f32>, epsilon: f32) -> Result<<Self::Ops as DecoderOps>::Norm, Self::Error>;
+
+    /// Takes over frequencies.
+    fn rope(&self, source: RopeSource) -> Result<<Self::Ops as DecoderOps>::Rope, Self::Error>;
+
+    /// Room for this many pages of keys and values.
+    fn pages(&self, shape: KvShape, pages: usize) -> Result<<Self::Ops as DecoderOps>::Pages, Self::Error>;
+
+    /// Activations, with no rows yet.
+    fn decoder_acts(&self, columns: usize) -> <Self::Ops as DecoderOps>::Acts;
+}

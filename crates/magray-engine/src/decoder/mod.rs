@@ -1,0 +1,199 @@
+//! Decoders: language models that read tokens and say which comes next, on any device that has their operations.
+//! Leaves scheduling, sampling and texts to others; computes one batch of steps and nothing else.
+
+mod error;
+mod files;
+mod gguf;
+mod names;
+#[cfg(test)]
+mod tests;
+
+pub use error::{LoadDecoderError, OpenError};
+pub use files::DecoderFiles;
+
+use magray_device::{AttentionLayer, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch};
+
+use crate::spec::decoder::{self, DecoderSpec, RopeLayout};
+use names::Part;
+
+/// What a device's operations have for a linear layer.
+type Linear<D> = <<D as DecoderDevice>::Ops as DecoderOps>::Linear;
+type Norm<D> = <<D as DecoderDevice>::Ops as DecoderOps>::Norm;
+type Rope<D> = <<D as DecoderDevice>::Ops as DecoderOps>::Rope;
+type Pages<D> = <<D as DecoderDevice>::Ops as DecoderOps>::Pages;
+type Acts<D> = <<D as DecoderDevice>::Ops as DecoderOps>::Acts;
+
+/// A decoder on a device.
+pub struct Decoder<D: DecoderDevice> {
+    spec: DecoderSpec,
+    context: usize,
+    table: Linear<D>,
+    layers: Vec<Layer<D>>,
+    ropes: Vec<Rope<D>>,
+    norm: Norm<D>,
+    /// None where it is the table.
+    head: Option<Linear<D>>,
+}
+
+struct Layer<D: DecoderDevice> {
+    attention_norm: Norm<D>,
+    qkv: Linear<D>,
+    query_norm: Option<Norm<D>>,
+    key_norm: Option<Norm<D>>,
+    output: Linear<D>,
+    attention_after: Option<Norm<D>>,
+    ffn_norm: Norm<D>,
+    gate_up: Linear<D>,
+    down: Linear<D>,
+    ffn_after: Option<Norm<D>>,
+}
+
+/// The activations of a pass; they grow with the tokens of a batch and stay.
+pub struct DecoderRoom<D: DecoderDevice> {
+    hidden: Acts<D>,
+    qkv: Acts<D>,
+    attended: Acts<D>,
+    gated: Acts<D>,
+}
+
+impl<D: DecoderDevice> Decoder<D> {
+    /// Puts the model of these files onto a device, for sequences of up to `context` tokens.
+    pub fn load(device: &D, files: &DecoderFiles, context: usize) -> Result<Self, LoadDecoderError<D::Error>> {
+        let spec = files.spec().clone();
+        if !(1..=spec.context).contains(&context) {
+            return Err(LoadDecoderError::Context { asked: context, most: spec.context });
+        }
+        let on_device = LoadDecoderError::Device;
+        let rope = |rope: &decoder::Rope| {
+            let frequencies = rope.frequencies(context);
+            let neighbours = rope.layout == RopeLayout::Neighbours;
+            device.rope(RopeSource { radians: frequencies.radians, scale: frequencies.scale, neighbours })
+        };
+        let table = device.block_linear(files.linear(0, &[(Part::Table, spec.vocab)], spec.hidden, false)?);
+        let head = match spec.tied_head {
+            true => None,
+            false => {
+                let head = files.linear(0, &[(Part::Head, spec.vocab)], spec.hidden, false)?;
+                Some(device.block_linear(head).map_err(on_device)?)
+            }
+        };
+        let loader = Loader { device, files, spec: &spec };
+        Ok(Self {
+            context,
+            table: table.map_err(on_device)?,
+            layers: (0..spec.layers.len()).map(|layer| loader.layer(layer)).collect::<Result<_, _>>()?,
+            ropes: spec.ropes.iter().map(rope).collect::<Result<_, _>>().map_err(on_device)?,
+            norm: loader.norm(0, Part::FinalNorm, spec.hidden)?,
+            head,
+            spec,
+        })
+    }
+
+    /// What it computes.
+    pub fn spec(&self) -> &DecoderSpec {
+        &self.spec
+    }
+
+    /// The longest sequence.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// What a page of its keys and values takes.
+    pub fn kv_shape(&self) -> KvShape {
+        KvShape { layers: self.spec.layers.len(), kv_heads: self.spec.kv_heads, head_size: self.spec.head_size }
+    }
+
+    /// Activations for its passes.
+    pub fn room(&self, device: &D) -> DecoderRoom<D> {
+        let spec = &self.spec;
+        DecoderRoom {
+            hidden: device.decoder_acts(spec.hidden),
+            qkv: device.decoder_acts(spec.qkv_columns()),
+            attended: device.decoder_acts(spec.heads * spec.head_size),
+            gated: device.decoder_acts(spec.ffn),
+        }
+    }
+
+    /// Computes new tokens of sequences and puts their keys and values into the pages. The logits of the wanted rows are the
+    /// operations' next answer. Ids that the model does not know, and positions beyond the context, are a caller's bug.
+    pub fn forward(&self, ops: &mut D::Ops, steps: &StepBatch<'_>, pages: &mut Pages<D>, room: &mut DecoderRoom<D>) {
+        let spec = &self.spec;
+        for step in steps.steps() {
+            assert!(step.start + step.rows.len() <= self.context, "positions within the context");
+        }
+        let rows = steps.tokens();
+        let DecoderRoom { hidden, qkv, attended, gated } = room;
+        for acts in [&mut *hidden, &mut *qkv, &mut *attended, &mut *gated] {
+            ops.resize(acts, rows);
+        }
+        ops.embed(steps, &self.table, spec.embedding_scale, hidden);
+        for (index, (layer, shape)) in self.layers.iter().zip(&spec.layers).enumerate() {
+            let attention = AttentionLayer {
+                layer: index,
+                heads: spec.heads,
+                window: shape.window,
+                scale: spec.attention_scale,
+                cap: spec.attention_cap,
+                rope: &self.ropes[shape.rope],
+                query_norm: layer.query_norm.as_ref(),
+                key_norm: layer.key_norm.as_ref(),
+            };
+            ops.norm_linear(hidden, &layer.attention_norm, &layer.qkv, qkv);
+            ops.rope_append(steps, &attention, qkv, pages);
+            ops.attend(steps, &attention, qkv, pages, attended);
+            ops.linear_add(attended, &layer.output, layer.attention_after.as_ref(), hidden);
+            ops.gated_linear(hidden, &layer.ffn_norm, &layer.gate_up, spec.activation, gated);
+            ops.linear_add(gated, &layer.down, layer.ffn_after.as_ref(), hidden);
+        }
+        ops.logits(steps, hidden, &self.norm, self.head.as_ref().unwrap_or(&self.table), spec.logit_cap);
+    }
+}
+
+/// Puts the layers of some files onto a device.
+struct Loader<'a, D: DecoderDevice> {
+    device: &'a D,
+    files: &'a DecoderFiles,
+    spec: &'a DecoderSpec,
+}
+
+impl<D: DecoderDevice> Loader<'_, D> {
+    fn layer(&self, layer: usize) -> Result<Layer<D>, LoadDecoderError<D::Error>> {
+        let spec = self.spec;
+        let (queries, keys) = (spec.heads * spec.head_size, spec.kv_heads * spec.head_size);
+        let biases = spec.biases;
+        let qkv = match self.files.has(layer, Part::Qkv) {
+            true => vec![(Part::Qkv, queries + 2 * keys)],
+            false => vec![(Part::Query, queries), (Part::Key, keys), (Part::Value, keys)],
+        };
+        let gate_up = match self.files.has(layer, Part::Gate) {
+            true => vec![(Part::Gate, spec.ffn), (Part::Up, spec.ffn)],
+            false => vec![(Part::GateUp, 2 * spec.ffn)],
+        };
+        let linear = |parts: &[(Part, usize)], inputs, bias| {
+            let source = self.files.linear(layer, parts, inputs, bias)?;
+            self.device.block_linear(source).map_err(LoadDecoderError::Device)
+        };
+        let only_if = |there: bool, part, size| there.then(|| self.norm(layer, part, size)).transpose();
+        Ok(Layer {
+            attention_norm: self.norm(layer, Part::AttentionNorm, spec.hidden)?,
+            qkv: linear(&qkv, spec.hidden, biases.qkv)?,
+            query_norm: only_if(spec.norms.heads, Part::QueryNorm, spec.head_size)?,
+            key_norm: only_if(spec.norms.heads, Part::KeyNorm, spec.head_size)?,
+            output: linear(&[(Part::Output, spec.hidden)], queries, biases.output)?,
+            attention_after: only_if(spec.norms.after, Part::AttentionAfter, spec.hidden)?,
+            ffn_norm: self.norm(layer, Part::FfnNorm, spec.hidden)?,
+            gate_up: linear(&gate_up, spec.hidden, biases.ffn)?,
+            down: linear(&[(Part::Down, spec.hidden)], spec.ffn, biases.ffn)?,
+            ffn_after: only_if(spec.norms.after, Part::FfnAfter, spec.hidden)?,
+        })
+    }
+
+    fn norm(&self, layer: usize, part: Part, size: usize) -> Result<Norm<D>, LoadDecoderError<D::Error>> {
+        let mut gain = self.files.vector(layer, part, size)?;
+        if self.spec.norms.plus_one {
+            gain.iter_mut().for_each(|gain| *gain += 1.0);
+        }
+        self.device.rms_norm(gain, self.spec.norms.epsilon).map_err(LoadDecoderError::Device)
+    }
+}

@@ -1,4 +1,4 @@
-"""Fetches what the clients' tests need, once, into one folder: packages of Python and of Node, and promtool.
+"""Fetches what the clients' tests need, once, into one folder: packages of Python and of Node, promtool, a repository's tests.
 
 Never asks for rights, and changes nothing outside of that folder. What cannot be had here is told apart from what is wrong.
 """
@@ -62,6 +62,19 @@ def promtool(keep):
     return folder / "usr" / "bin" / "promtool"
 
 
+def repository(url, tag, keep):
+    """A repository at a tag."""
+    if not shutil.which("git"):
+        raise CannotFetch("there is no git")
+    folder = keep / f"{url.rsplit('/', 1)[-1]}-{tag}"
+    with whole(folder) as is_whole:
+        if not is_whole:
+            print(f"clients: fetching {url} at {tag} (once)", file=sys.stderr)
+            clone = ["git", "clone", "--quiet", "--depth", "1", "--config", "advice.detachedHead=false", "--branch", tag]
+            must([*clone, url, str(folder)], ["git", "ls-remote", url, "HEAD"])
+    return folder
+
+
 @contextmanager
 def whole(folder):
     """Tells whether a folder was finished once; if not, it is empty, and finished with the block. Others wait."""
@@ -122,7 +135,7 @@ def must(command, probe=None, cwd=None):
     if subprocess.run(command, stdout=sys.stderr, cwd=cwd).returncode == 0:
         return
     if probe and not runs(*probe, cwd=cwd):
-        raise CannotFetch("the index of packages is not reached from here")
+        raise CannotFetch("where it comes from is not reached from here")
     raise Broken(f"this failed, and its message stands above: {' '.join(command)}")
 
 

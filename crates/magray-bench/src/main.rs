@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod alloc;
+mod collection;
 mod engine_start;
 mod failure;
 mod flags;
@@ -38,6 +39,8 @@ struct Cli {
 enum Command {
     /// Measure how fast GPU memory is handed out, and how much of it is wasted
     Alloc(alloc::AllocArgs),
+    /// Measure how fast points are stored, opened and found under filters
+    Collection(collection::CollectionArgs),
     /// Go on with a text by a language model on the CPU
     Generate(generate::GenerateArgs),
     /// Put load on queue and workers, and check every answer
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
 fn run(command: Command, console: Console) -> Result<(), Failure> {
     match command {
         Command::Alloc(args) => alloc::run(&args),
+        Command::Collection(args) => collection::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Load(args) => load::run(&args, console),
         Command::Overhead(args) => overhead::run(&args, console),

@@ -54,6 +54,15 @@ fn queue_and_worker_are_weighed_against_the_bare_pass() {
 }
 
 #[test]
+fn a_collection_is_stored_opened_and_searched_under_filters() {
+    let args = ["collection", "--points", "2000", "--dims", "8", "--single", "3", "--seconds", "0", "--json"];
+    let [report] = &lines(&args)[..] else { panic!("one line") };
+    let shares: Vec<u64> =
+        report["filters"].as_array().unwrap().iter().map(|f| f["per_mille"].as_u64().unwrap()).collect();
+    assert_eq!((&report["points"], shares), (&2000.into(), vec![1, 10, 100, 500, 900, 1000]));
+}
+
+#[test]
 fn documents_are_found_by_their_words() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();

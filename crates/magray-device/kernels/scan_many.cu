@@ -50,7 +50,7 @@ struct Four {
     int query;
 };
 
-// What a group has found. Whoever finds it goes on at once; all bring it out together.
+// What a group has found. The warp that finds it goes on at once; all of the group bring it out together.
 struct Gathered {
     Four fours[GATHERED];
     unsigned count;

@@ -159,6 +159,20 @@ impl SharedMemory {
         unsafe { std::ptr::copy_nonoverlapping(from, floats.as_mut_ptr(), floats.len()) }
     }
 
+    /// Copies bits in, from the word `at` on; two words for each.
+    pub fn write_bits(&self, at: usize, bits: &[u64]) {
+        let to = self.word_ptr(at, bits.len() * 2).cast::<u8>();
+        // SAFETY: as in `write`; the copy is of bytes, which need no alignment.
+        unsafe { std::ptr::copy_nonoverlapping(bits.as_ptr().cast::<u8>(), to, bits.len() * 8) }
+    }
+
+    /// Copies bits out, from the word `at` on.
+    pub fn read_bits(&self, at: usize, bits: &mut [u64]) {
+        let from = self.word_ptr(at, bits.len() * 2).cast::<u8>();
+        // SAFETY: as in `read`; the copy is of bytes, and any bytes are a number.
+        unsafe { std::ptr::copy_nonoverlapping(from, bits.as_mut_ptr().cast::<u8>(), bits.len() * 8) }
+    }
+
     /// The address of a word that has this many words from it on inside the map.
     fn word_ptr(&self, at: usize, words: usize) -> *mut u32 {
         let fits = at.checked_add(words).is_some_and(|end| end <= self.words());

@@ -8,7 +8,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The collection, alias, snapshot or point is not there.
-    #[error("not found: {what}")]
+    #[error("Not found: {what}")]
     NotFound {
         /// Kind and name.
         what: String,
@@ -36,6 +36,9 @@ pub enum Error {
         /// The process, as well as it is known.
         by: String,
     },
+    /// The collection that the change was meant for is not there any more.
+    #[error("the collection was replaced while the change waited: send the request again; nothing of it was stored")]
+    Replaced,
     /// Stored bytes differ from what was written.
     #[error(
         "collection '{collection}' is damaged: {what}. Everything else is readable; restore a snapshot, or write \
@@ -60,6 +63,6 @@ impl Error {
 
     /// Says that a collection is not there.
     pub fn no_collection(name: &str) -> Self {
-        Self::NotFound { what: format!("collection '{name}'") }
+        Self::NotFound { what: format!("Collection '{name}'") }
     }
 }

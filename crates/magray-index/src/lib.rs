@@ -12,7 +12,8 @@ mod store;
 pub mod text;
 pub mod types;
 
-pub use collection::{Change, Collection, Info};
+pub use collection::{Change, Collection, Info, SearchCounts};
 pub use collections::{AliasChange, Collections, Options, Snapshot};
 pub use error::{Error, Result};
+pub use magray_device::scan::{HostRules, RowsHost};
 pub use types::*;

@@ -113,10 +113,50 @@ fn words_are_found_and_follow_changes() {
 }
 
 #[test]
-fn a_payload_that_is_too_large_is_refused() {
+fn vectors_are_added_and_removed_and_no_change_is_lost_by_it() {
     let folder = tempfile::tempdir().unwrap();
     let collections = open(&folder);
     collections.create("c", CollectionConfig::dense(2, Distance::Dot)).unwrap();
-    let refused = collections.get("c").unwrap().upsert(vec![point(1, &"x".repeat(65 << 20))]).unwrap_err();
-    assert!(refused.to_string().contains("64 MiB"), "{refused}");
+    let before = collections.get("c").unwrap();
+    before.upsert((0..600).map(|id| point(id, "red")).collect()).unwrap();
+    let sparse = |config: &mut CollectionConfig| {
+        config.sparse.insert("words".to_owned(), SparseConfig::default());
+        Ok(())
+    };
+    collections.change_vectors("c", sparse).unwrap();
+    let late = before.upsert(vec![point(1, "late")]);
+    assert!(matches!(late, Err(Error::Replaced)), "{late:?}");
+    let after = collections.get("c").unwrap();
+    assert_eq!((after.count(None).unwrap(), after.config().sparse.len()), (600, 1));
+    let words = Vector::Sparse { indices: vec![7], values: vec![1.0] };
+    let vectors = BTreeMap::from([("words".to_owned(), words.clone())]);
+    after.change(vec![Change::UpdateVectors(vec![(PointId::Number(5), vectors)])]).unwrap();
+    let nearest = |vector: Vector| Query::new(QueryKind::Nearest(Example::Vector(vector)), 1);
+    let by_words = Query { using: "words".to_owned(), ..nearest(words) };
+    assert_eq!(ids(&after.query(&by_words).unwrap()), [PointId::Number(5)]);
+    let refused = collections.change_vectors("c", |_| Err(Error::bad("no")));
+    assert!(refused.is_err() && after.upsert(vec![point(600, "blue")]).is_ok(), "it is still the one in place");
+    let none = |config: &mut CollectionConfig| {
+        config.sparse.clear();
+        Ok(())
+    };
+    collections.change_vectors("c", none).unwrap();
+    drop((before, after, collections));
+    let after = open(&folder).get("c").unwrap();
+    assert_eq!((after.count(None).unwrap(), after.config().sparse.len()), (601, 0));
+    assert_eq!(ids(&after.query(&nearest(Vector::Dense(vec![1.0, 0.0]))).unwrap()), [PointId::Number(600)]);
+    assert!(after.info().unwrap().damage.is_empty());
+}
+
+#[test]
+fn an_offset_does_not_shorten_what_is_drawn_by_chance() {
+    let folder = tempfile::tempdir().unwrap();
+    let collections = open(&folder);
+    collections.create("one", CollectionConfig::dense(2, Distance::Dot)).unwrap();
+    let collection = collections.get("one").unwrap();
+    collection.upsert((0..10).map(|id| point(id, "a")).collect()).unwrap();
+    for (limit, offset, expected) in [(10, 4, 10), (3, 9, 3), (20, 0, 10)] {
+        let found = collection.query(&Query { offset, ..Query::new(QueryKind::Sample, limit) }).unwrap();
+        assert_eq!(found.len(), expected);
+    }
 }

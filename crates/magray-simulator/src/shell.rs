@@ -333,6 +333,7 @@ impl World {
             // Reported a second time, and without a request.
             12 if !weights.is_forgetting(model) => Event::Forgotten { model },
             12 => Event::VectorsDropped { device, collection: CollectionId(u32::MAX) },
+            13 => Event::VectorsUsed { device, collection: CollectionId(u32::MAX) },
             _ => Event::Tick,
         };
         self.tell(event)

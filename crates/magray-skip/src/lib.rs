@@ -40,6 +40,10 @@ pub enum Need {
     Pip,
     /// ONNX Runtime's library.
     OnnxRuntime,
+    /// A system that lets a process trace its child.
+    Tracing,
+    /// A system that lets a process mount what no other sees.
+    OwnMounts,
 }
 
 /// The test that calls this runs nothing: it is skipped. The caller returns.
@@ -86,6 +90,8 @@ impl Need {
             Self::OuterAddress => "outer-address",
             Self::Pip => "pip",
             Self::OnnxRuntime => "onnxruntime",
+            Self::Tracing => "tracing",
+            Self::OwnMounts => "own-mounts",
         })
     }
 }

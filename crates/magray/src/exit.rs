@@ -128,7 +128,7 @@ fn exit_of_index(error: &magray_index::Error) -> Exit {
     use magray_index::Error;
     match error {
         Error::NotFound { .. } | Error::Exists { .. } | Error::BadInput(_) => Exit::Input,
-        Error::Locked { .. } => Exit::NotDone,
+        Error::Locked { .. } | Error::Replaced => Exit::NotDone,
         Error::Full | Error::ReadOnly | Error::Corrupt { .. } | Error::Store(_) => Exit::Disk,
     }
 }

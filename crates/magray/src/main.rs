@@ -19,6 +19,7 @@ mod qdrant;
 mod remote;
 mod server;
 mod session;
+mod splitting;
 
 use std::process::ExitCode;
 

@@ -90,6 +90,12 @@ impl Session {
         Ok(self.engine.read_by(self.threads(), FIRST, texts, prompt)?)
     }
 
+    /// Where the tokens of a text begin; one whose place is not known counts at its start.
+    pub(crate) fn token_starts(&self, text: &str) -> Result<Vec<usize>, Failure> {
+        let tokens = self.engine.spell(FIRST, text, false)?;
+        Ok(tokens.into_iter().map(|token| token.place.map_or(0, |place| place.start)).collect())
+    }
+
     pub(crate) fn threads(&self) -> usize {
         self.engine.status().cpu.threads
     }

@@ -1,17 +1,19 @@
-//! `magray-bench search`: how fast the best rows are found among many vectors on the CPU, and how many of them are found.
-//! Starts no engine and keeps nothing: vectors are made up, or read from files.
+//! `magray-bench search`: how fast the best rows are found among many vectors, and how many of them are found.
+//! Keeps nothing: vectors are made up, or read from files. Starts an engine only for a GPU.
 
+mod gpu;
 mod vectors;
 
 use std::{
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use clap::{Args, ValueEnum};
 use magray_device::{
     cpu::Cpu,
-    scan::{Found, Metric, Rows, Storage, Wanted},
+    scan::{Found, Metric, MirroredRows, RowsHost, Storage, Wanted},
 };
 use magray_engine::CpuPath;
 use serde::Serialize;
@@ -23,7 +25,8 @@ const EXAMPLES: &str = "\
 Examples:
   magray-bench search                                   100,000 random rows of 384 dimensions
   magray-bench search --rows 1000000 --approximate      a million, also by signs
-  magray-bench search --allow-one-in 2,10,100,1000      under filters that allow so many rows
+  magray-bench search --allow-one-in 2,10,100,1000      under filters that allow one row in 2, 10, 100, 1000
+  magray-bench search --gpu --rows 1000000 --queries 1  on the GPU, as a collection is searched there
   magray-bench search --vectors rows.npy --query-vectors queries.npy --json
 
 Each case is searched again and again with the next queries of those there are. The recall is the share of the exact best \
@@ -44,6 +47,12 @@ pub(crate) struct SearchArgs {
     /// Queries from this .npy file
     #[arg(long, value_name = "FILE", requires = "vectors")]
     query_vectors: Option<PathBuf>,
+    /// Mixtures of two of the rows of the file each, this many, in their place
+    #[arg(long, value_name = "N", requires = "vectors", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    mixtures: Option<u32>,
+    /// Search on the GPU, one query at a time
+    #[arg(long)]
+    gpu: bool,
     /// Queries that are searched at once; several numbers make several cases
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,32",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -102,6 +111,8 @@ struct Case {
     allowed: usize,
     median_ms: f64,
     fastest_ms: f64,
+    /// Whether a GPU has found all that was timed.
+    on_gpu: bool,
     /// Of an approximate search.
     recall: Option<f64>,
     /// The slots for each query there is; left out of the table.
@@ -116,24 +127,34 @@ pub(crate) fn run(args: &SearchArgs) -> Result<(), Failure> {
         (Some(rows), Some(queries)) => (Vectors::read(rows)?, Vectors::read(queries)?),
         _ => (Vectors::random(args.rows, args.dims, 1), Vectors::random(1000, args.dims, 2)),
     };
+    let rows = match args.mixtures {
+        Some(count) => rows.mixtures(count as usize),
+        None => rows,
+    };
     if rows.dims() != queries.dims() {
         let message = format!("rows have {} dimensions, queries {}: give files that fit", rows.dims(), queries.dims());
         return Err(Failure::Usage(message));
     }
     let cpu =
         Cpu::new(args.cpu_path, args.threads.map(usize::from)).map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut bench = Bench { args, cpu, rows: args.empty(rows.dims()), queries };
+    let engine = args.gpu.then(gpu::start).transpose()?;
+    let host = engine.as_ref().map(gpu::host).transpose()?;
+    let bench = Bench { args, cpu, rows: args.empty(rows.dims(), host), queries };
     let began = Instant::now();
-    for (slot, vector) in rows.each().enumerate() {
-        bench.rows.set(slot as u32, vector).map_err(|error| Failure::Usage(format!("row {slot}: {error}")))?;
+    let slots: Vec<u32> = (0..rows.count() as u32).collect();
+    if let Some(slot) = bench.rows.set_all(&bench.cpu, &slots, rows.some(0, rows.count())).first() {
+        return Err(Failure::Usage(format!("row {slot} cannot be searched: give rows of finite numbers")));
     }
     let took = began.elapsed();
     drop(rows);
+    if args.gpu {
+        bench.wait_for_copy()?;
+    }
     bench.tell_all(took)
 }
 
 impl SearchArgs {
-    fn empty(&self, dims: usize) -> Rows {
+    fn empty(&self, dims: usize, host: Option<Arc<dyn RowsHost>>) -> MirroredRows {
         let storage = match self.storage {
             StorageFlag::F32 => Storage::F32,
             StorageFlag::F16 => Storage::F16,
@@ -145,14 +166,14 @@ impl SearchArgs {
             MetricFlag::Euclid => Metric::Euclid,
             MetricFlag::Manhattan => Metric::Manhattan,
         };
-        Rows::new(dims, storage, metric)
+        MirroredRows::new(dims, storage, metric, host)
     }
 }
 
 struct Bench<'a> {
     args: &'a SearchArgs,
     cpu: Cpu,
-    rows: Rows,
+    rows: MirroredRows,
     queries: Vectors,
 }
 
@@ -161,7 +182,7 @@ impl Bench<'_> {
         let (rows, mib) = (self.rows.len(), self.rows.bytes() >> 20);
         if !self.args.json {
             let path = self.cpu.path();
-            let set = format!("{rows} rows of {} dimensions, {mib} MiB, set in {setting:.1?}", self.rows.dims());
+            let set = format!("{rows} rows of {} dimensions, {mib} MiB, set in {setting:.1?}", self.queries.dims());
             terminal::print(&format!("{set}; {path}, {} threads\n", self.cpu.pool().threads()))?;
         }
         let filters = self.args.allow_one_in.iter().map(|&one_in| Some(vectors::one_in(rows, one_in)));
@@ -176,29 +197,41 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Searches until the GPU does so.
+    fn wait_for_copy(&self) -> Result<(), Failure> {
+        let began = Instant::now();
+        while !self.search(0, 1, &Wanted::best(self.args.k as usize))?.1 {
+            if began.elapsed() > gpu::COPIED_WITHIN {
+                return Err(Failure::Usage("the vectors did not come to the GPU: has it room for them?".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
     fn tell(&self, queries: usize, exact: bool, allowed: Option<&[u64]>) -> Result<(), Failure> {
         let case = self.measure(queries, exact, allowed)?;
         if self.args.json {
             return terminal::print_json(&case);
         }
-        let Case { allowed, median_ms, fastest_ms, .. } = case;
+        let Case { allowed, median_ms, fastest_ms, on_gpu, .. } = case;
+        let place = if on_gpu { "  GPU" } else { "" };
         let kind = if exact { "exact" } else { "approximate" };
         let recall = case.recall.map_or(String::new(), |recall| format!("  recall {recall:.4}"));
         terminal::print(&format!(
-            "{queries:>5} queries  {kind:<11}  {allowed:>9} allowed  median {median_ms:>9.3} ms  fastest {fastest_ms:>9.3} ms{recall}\n"
+            "{queries:>5} queries  {kind:<11}  {allowed:>9} allowed  median {median_ms:>9.3} ms  fastest {fastest_ms:>9.3} ms{recall}{place}\n"
         ))
     }
 
     fn measure(&self, queries: usize, exact: bool, allowed: Option<&[u64]>) -> Result<Case, Failure> {
         let wanted = Wanted { allowed, exact, ..Wanted::best(self.args.k as usize) };
         let groups = (self.queries.count() / queries).max(1);
-        let mut times = Vec::new();
+        let (mut times, mut on_gpu) = (Vec::new(), true);
         let began = Instant::now();
         self.search(0, queries, &wanted)?;
         while began.elapsed().as_secs_f64() < self.args.seconds || times.len() < 5 {
             let group = times.len() % groups;
             let start = Instant::now();
-            self.search(group * queries, queries, &wanted)?;
+            on_gpu &= self.search(group * queries, queries, &wanted)?.1;
             times.push(start.elapsed().as_secs_f64() * 1e3);
         }
         times.sort_unstable_by(f64::total_cmp);
@@ -213,23 +246,25 @@ impl Bench<'_> {
             allowed: allowed.map_or(self.rows.len(), |bits| bits.iter().map(|word| word.count_ones() as usize).sum()),
             median_ms: times[times.len() / 2],
             fastest_ms: times[0],
+            on_gpu,
             recall,
             found,
         })
     }
 
-    /// The slots for the first queries, searched so many at once.
+    /// The slots for the first queries, searched `queries` at once.
     fn answers(&self, queries: usize, wanted: &Wanted<'_>) -> Result<Vec<Vec<u32>>, Failure> {
         let mut all = Vec::new();
         for first in (0..self.queries.count().min(ANSWERS)).step_by(queries) {
-            let found = self.search(first, queries.min(self.queries.count() - first), wanted)?;
+            let (found, _) = self.search(first, queries.min(self.queries.count() - first), wanted)?;
             all.extend(found.iter().map(|found| found.iter().map(|row| row.slot).collect::<Vec<u32>>()));
         }
         all.truncate(ANSWERS);
         Ok(all)
     }
 
-    fn search(&self, first: usize, count: usize, wanted: &Wanted<'_>) -> Result<Vec<Vec<Found>>, Failure> {
+    /// Also says whether a GPU has found them.
+    fn search(&self, first: usize, count: usize, wanted: &Wanted<'_>) -> Result<(Vec<Vec<Found>>, bool), Failure> {
         let found = self.rows.top(&self.cpu, self.queries.some(first, count), wanted);
         found.map_err(|error| Failure::Usage(format!("queries: {error}")))
     }

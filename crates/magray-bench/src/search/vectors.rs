@@ -26,6 +26,19 @@ impl Vectors {
             .map_err(|reason| failure(io::Error::new(io::ErrorKind::InvalidData, reason)))
     }
 
+    /// Sums of two of the rows, the first with a weight of 0.4 to 1, the second with the rest.
+    pub(super) fn mixtures(&self, count: usize) -> Self {
+        let mut state = 4;
+        let mut numbers = Vec::with_capacity(count * self.dims);
+        for _ in 0..count {
+            let [one, other] = [0; 2].map(|_| random(&mut state) as usize % self.count());
+            let weight = 0.4 + 0.6 * (random(&mut state) >> 40) as f32 / (1 << 24) as f32;
+            let pairs = self.some(one, 1).iter().zip(self.some(other, 1));
+            numbers.extend(pairs.map(|(one, other)| weight * one + (1.0 - weight) * other));
+        }
+        Self { dims: self.dims, numbers }
+    }
+
     pub(super) fn dims(&self) -> usize {
         self.dims
     }
@@ -34,17 +47,13 @@ impl Vectors {
         self.numbers.len() / self.dims
     }
 
-    pub(super) fn each(&self) -> impl Iterator<Item = &[f32]> {
-        self.numbers.chunks_exact(self.dims)
-    }
-
     /// These, or as many of them as there are.
     pub(super) fn some(&self, first: usize, count: usize) -> &[f32] {
         &self.numbers[first * self.dims..self.count().min(first + count) * self.dims]
     }
 }
 
-/// A bit for each row, one in so many set by chance.
+/// A bit for each row, one in `one_in` set by chance.
 pub(super) fn one_in(rows: usize, one_in: u32) -> Vec<u64> {
     let mut state = 3;
     let mut bits = vec![0; rows.div_ceil(64)];
@@ -103,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_allow_about_one_in_so_many() {
+    fn filters_allow_about_one_in_ten() {
         let bits = one_in(10_000, 10);
         let count: u32 = bits.iter().map(|word| word.count_ones()).sum();
         assert!((900..1100).contains(&count), "{count}");

@@ -20,7 +20,7 @@ const PREDICTED_LEAST_US: f64 = 1.0;
 const KEPT: f64 = 0.97;
 /// A batch that took more than this many times what was expected counts as that many times: one is not believed.
 const OUTLIER: f64 = 4.0;
-/// So many batches in a row that are so much slower, or quicker, than expected are: the device has changed.
+/// This many batches in a row that are much slower, or quicker, than expected are a sign: the device has changed.
 const CHANGED_BATCHES: u32 = 4;
 const CHANGED_FACTOR: f64 = 1.5;
 /// While fewer batches than this are known, a far quicker one shows that those before it were slow first ones.

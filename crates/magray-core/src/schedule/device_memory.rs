@@ -37,6 +37,8 @@ pub(super) struct DeviceMemory {
     pub(super) rests_at_once: bool,
     /// Its worker rests and is needed.
     pub(super) is_woken: bool,
+    /// Its worker rests, and vectors were to come.
+    pub(super) is_called: bool,
 }
 
 /// State of a sequence.
@@ -77,6 +79,7 @@ impl DeviceMemory {
             is_blocked: false,
             rests_at_once: false,
             is_woken: false,
+            is_called: false,
         };
         for (model, plan) in (0..).map(ModelId).zip(plans) {
             memory.add_model(&plan);
@@ -193,6 +196,7 @@ impl DeviceMemory {
         self.loading = None;
         self.empty_since = None;
         self.is_woken = false;
+        self.is_called = false;
         self.vectors.clear();
         self.headroom = 0;
         // What the worker reported is gone with it: otherwise a device at rest could be thought full for ever.
@@ -302,6 +306,10 @@ impl DeviceMemory {
         self.ledger.grant(Owner::Vectors(collection), bytes, now)?;
         self.vectors.insert(collection, Vectors { used: now, leaving_since: None });
         Ok(())
+    }
+
+    pub(super) fn note_vectors_use(&mut self, collection: CollectionId, now: Moment) {
+        self.vectors.entry(collection).and_modify(|vectors| vectors.used = now);
     }
 
     /// Vectors that may be asked to leave, what they take, and when they were asked for last.

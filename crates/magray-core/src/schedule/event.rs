@@ -141,7 +141,7 @@ pub enum Event {
         memory: MemoryUse,
     },
     /// A collection wants memory of a device for its vectors. Answered by [`super::Action::GrantVectors`] or
-    /// [`super::Action::RefuseVectors`].
+    /// [`super::Action::RefuseVectors`]; a worker that rests is woken, so that it can be asked again.
     VectorsAsked {
         /// Whose.
         device: DeviceId,
@@ -149,6 +149,13 @@ pub enum Event {
         collection: CollectionId,
         /// How much more than it has.
         bytes: u64,
+    },
+    /// The vectors of a collection were searched: others give way before them.
+    VectorsUsed {
+        /// Where they are.
+        device: DeviceId,
+        /// Which.
+        collection: CollectionId,
     },
     /// The vectors of a collection have left a device, ordered or not.
     VectorsDropped {

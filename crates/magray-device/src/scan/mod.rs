@@ -8,7 +8,10 @@ mod best;
 mod bit_scan;
 mod byte_scan;
 mod chunk;
+mod held;
 mod kernels;
+mod mirror;
+mod mirrored;
 mod query;
 mod rows;
 mod search;
@@ -17,6 +20,8 @@ mod sketch;
 mod tests;
 mod top;
 
+pub use held::{Gone, HELD_BEST_MAX, HeldRows, HeldScan, HeldShape, HostRules, RowsHost};
+pub use mirrored::MirroredRows;
 pub use rows::Rows;
 pub(crate) use sketch::Sketcher;
 

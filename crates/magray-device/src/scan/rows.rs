@@ -3,8 +3,10 @@
 use super::chunk::{CHUNK_ROWS, Chunk, Layout, Row};
 use super::sketch::{Signs, Sketcher};
 use super::{MAX_DIMS, Metric, ScanError, Storage, check, normalise};
-use crate::cpu::Region;
+use crate::cpu::{Cpu, Region, Shares};
 use half::f16;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Dense vectors of one length, each in a slot of its own.
 pub struct Rows {
@@ -44,37 +46,67 @@ impl Rows {
 
     /// Sets the vector of a slot, which may have one. A refused vector changes nothing.
     pub fn set(&mut self, slot: u32, vector: &[f32]) -> Result<(), ScanError> {
-        let dims = self.layout.dims;
-        if vector.len() != dims {
-            return Err(ScanError::Dims { got: vector.len(), dims });
-        }
-        let length = check(vector)?;
-        let mut vector = vector.to_vec();
-        if self.metric == Metric::Cosine {
-            normalise(&mut vector, length);
-        }
-        if self.layout.storage == Storage::F16
-            && let Some(at) = vector.iter().position(|&x| f16::from_f32(x).is_infinite())
-        {
-            return Err(ScanError::BeyondF16 { at, value: vector[at] });
-        }
+        let vector = prepared(&self.layout, self.metric, vector)?;
         let (chunk, row) = place(slot);
+        self.reach(chunk);
+        let signs = self.sketcher.as_ref().map(|sketcher| (sketcher, &mut self.signs[chunk]));
+        let mut part = Part { chunk: &mut self.chunks[chunk], signs };
+        self.len += part.set(&self.layout, row, vector);
+        self.keep_signs_of_many();
+        Ok(())
+    }
+
+    /// Sets the vectors of many slots, which ascend, with all threads. Returns the slots whose vectors are refused.
+    pub fn set_all(&mut self, cpu: &Cpu, slots: &[u32], vectors: &[f32]) -> Vec<u32> {
+        let dims = self.layout.dims;
+        assert!(slots.is_sorted() && vectors.len() == slots.len() * dims, "a vector for each slot, which ascend");
+        let Some(&last) = slots.last() else { return Vec::new() };
+        self.reach(place(last).0);
+        let (layout, metric) = (&self.layout, self.metric);
+        let signs = self.signs.iter_mut().map(|signs| self.sketcher.as_ref().map(|sketcher| (sketcher, signs)));
+        let parts = self.chunks.iter_mut().zip(signs.chain(std::iter::repeat_with(|| None)));
+        let mut parts = parts.map(|(chunk, signs)| Part { chunk, signs }).enumerate();
+        let mut rest = vectors;
+        let runs = slots.chunk_by(|one, next| place(*one).0 == place(*next).0).filter_map(|slots| {
+            let vectors = rest.split_off(..slots.len() * dims)?;
+            let (_, part) = parts.find(|(chunk, _)| *chunk == place(slots[0]).0)?;
+            Some(Mutex::new((part, slots, vectors)))
+        });
+        let runs: Vec<_> = runs.collect();
+        let (added, refused) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let shares = Shares::new(cpu.pool().threads());
+        shares.fill(runs.len());
+        cpu.pool().run(&|rank| {
+            for run in shares.of(rank) {
+                let (part, slots, vectors) = &mut *runs[run].lock().unwrap_or_else(PoisonError::into_inner);
+                for (&slot, vector) in slots.iter().zip(vectors.chunks_exact(dims)) {
+                    match prepared(layout, metric, vector) {
+                        Ok(vector) => drop(added.fetch_add(part.set(layout, place(slot).1, vector), Ordering::Relaxed)),
+                        Err(_) => refused.lock().unwrap_or_else(PoisonError::into_inner).push(slot),
+                    }
+                }
+            }
+        });
+        drop(runs);
+        self.len += added.into_inner();
+        self.keep_signs_of_many();
+        refused.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the chunks up to this one.
+    fn reach(&mut self, chunk: usize) {
         if chunk >= self.chunks.len() {
             self.chunks.resize_with(chunk + 1, Chunk::new);
         }
-        let rows = &mut self.chunks[chunk];
-        rows.reserve(&self.layout, row);
-        self.len += usize::from(!rows.has(row));
-        rows.write(&self.layout, row, &mut vector);
-        match &self.sketcher {
-            Some(sketcher) => {
-                self.signs.resize_with(self.chunks.len(), || Signs::new(sketcher, &self.region));
-                self.signs[chunk].write(sketcher, row, &vector);
-            }
-            None if self.len >= SIGNS_KEPT_FROM => self.keep_signs(),
-            None => {}
+        if let Some(sketcher) = &self.sketcher {
+            self.signs.resize_with(self.chunks.len(), || Signs::new(sketcher, &self.region));
         }
-        Ok(())
+    }
+
+    fn keep_signs_of_many(&mut self) {
+        if self.sketcher.is_none() && self.len >= SIGNS_KEPT_FROM {
+            self.keep_signs();
+        }
     }
 
     /// Makes the signs of all rows, which `set` keeps from then on.
@@ -109,15 +141,52 @@ impl Rows {
 
     /// The vector of a slot as kept: normalised and rounded, by metric and storage.
     pub fn get(&self, slot: u32) -> Option<Vec<f32>> {
-        let (chunk, row) = place(slot);
-        let chunk = self.chunks.get(chunk).filter(|chunk| chunk.has(row))?;
-        let mut space = vec![0.0; self.layout.padded()];
-        let mut vector = match chunk.row(&self.layout, row, &mut space) {
-            Row::F32(numbers) => numbers.to_vec(),
-            Row::F16(numbers) => numbers.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect(),
-        };
+        let mut vector = vec![0.0; self.layout.padded()];
+        let is_there = self.copy(slot, &mut vector);
         vector.truncate(self.layout.dims);
-        Some(vector)
+        is_there.then_some(vector)
+    }
+
+    /// Writes the vector of a slot as kept to the first numbers of `to`; `false`: the slot has none. There must be room for
+    /// the padding of a row.
+    pub fn copy(&self, slot: u32, to: &mut [f32]) -> bool {
+        if !self.has(slot) {
+            return false;
+        }
+        let (chunk, row) = place(slot);
+        let chunk = &self.chunks[chunk];
+        match chunk.kept(&self.layout, row) {
+            Some(Row::F32(numbers)) => to[..numbers.len()].copy_from_slice(numbers),
+            Some(Row::F16(numbers)) => {
+                to.iter_mut().zip(numbers).for_each(|(to, &bits)| *to = f16::from_bits(bits).to_f32());
+            }
+            None => {
+                chunk.row(&self.layout, row, to);
+            }
+        }
+        true
+    }
+
+    /// Whether a slot has a vector.
+    pub fn has(&self, slot: u32) -> bool {
+        let (chunk, row) = place(slot);
+        self.chunks.get(chunk).is_some_and(|chunk| chunk.has(row))
+    }
+
+    /// No slot from here on has a vector.
+    pub fn slots_end(&self) -> usize {
+        let full = self.chunks.len().saturating_sub(1) * CHUNK_ROWS;
+        full + self.chunks.last().map_or(0, |last| last.set_words().len() * 64)
+    }
+
+    /// Numbers that [`Rows::copy`] writes.
+    pub fn padded(&self) -> usize {
+        self.layout.padded()
+    }
+
+    /// The mean of the vectors, about, once there are many.
+    pub fn centre(&self) -> Option<&[f32]> {
+        self.sketcher.as_ref().map(Sketcher::centre)
     }
 
     /// How many slots have a vector.
@@ -152,7 +221,44 @@ impl Rows {
     }
 }
 
+/// A chunk as it is written.
+struct Part<'a> {
+    chunk: &'a mut Chunk,
+    signs: Option<(&'a Sketcher, &'a mut Signs)>,
+}
+
+impl Part<'_> {
+    /// Returns how many vectors there are more.
+    fn set(&mut self, layout: &Layout, row: usize, mut vector: Vec<f32>) -> usize {
+        self.chunk.reserve(layout, row);
+        let added = usize::from(!self.chunk.has(row));
+        self.chunk.write(layout, row, &mut vector);
+        if let Some((sketcher, signs)) = &mut self.signs {
+            signs.write(sketcher, row, &vector);
+        }
+        added
+    }
+}
+
+/// A vector that can be kept: of the right length, finite, normalised where the metric wants it.
+fn prepared(layout: &Layout, metric: Metric, vector: &[f32]) -> Result<Vec<f32>, ScanError> {
+    if vector.len() != layout.dims {
+        return Err(ScanError::Dims { got: vector.len(), dims: layout.dims });
+    }
+    let length = check(vector)?;
+    let mut vector = vector.to_vec();
+    if metric == Metric::Cosine {
+        normalise(&mut vector, length);
+    }
+    if layout.storage == Storage::F16
+        && let Some(at) = vector.iter().position(|&x| f16::from_f32(x).is_infinite())
+    {
+        return Err(ScanError::BeyondF16 { at, value: vector[at] });
+    }
+    Ok(vector)
+}
+
 /// The chunk of a slot, and its row there.
-fn place(slot: u32) -> (usize, usize) {
+pub(super) fn place(slot: u32) -> (usize, usize) {
     (slot as usize / CHUNK_ROWS, slot as usize % CHUNK_ROWS)
 }

@@ -71,6 +71,10 @@ impl Sketcher {
         turned
     }
 
+    pub(super) fn centre(&self) -> &[f32] {
+        &self.centre
+    }
+
     /// The centre, and the signs of each round: by these another device turns vectors as this one does.
     pub(crate) fn constants(&self) -> Vec<f32> {
         self.centre.iter().chain(self.flips.iter().flatten()).copied().collect()

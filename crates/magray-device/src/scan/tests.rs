@@ -216,6 +216,26 @@ fn a_slot_that_is_set_again_has_the_new_vector() {
 }
 
 #[test]
+fn many_vectors_are_set_as_one_by_one() {
+    let cpu = Cpu::new(None, Some(3)).unwrap();
+    let mut made = Made::new(5);
+    let [mut one_by_one, mut at_once] = [(); 2].map(|()| Rows::new(128, Storage::F16, Metric::Cosine));
+    // Far apart, over borders of chunks, and enough that signs are kept.
+    let slots: Vec<u32> = (0..66_000).map(|slot| slot * 2).chain([400_000]).collect();
+    let mut vectors: Vec<f32> = slots.iter().flat_map(|_| made.vector(128)).collect();
+    vectors[128 * 7] = f32::NAN;
+    for (slot, vector) in slots.iter().zip(vectors.chunks_exact(128)) {
+        assert_eq!(one_by_one.set(*slot, vector).is_err(), *slot == 14);
+    }
+    assert_eq!(at_once.set_all(&cpu, &slots[..9], &vectors[..9 * 128]), [14]);
+    assert_eq!(at_once.set_all(&cpu, &slots, &vectors), [14]);
+    assert_eq!((at_once.len(), at_once.bytes()), (one_by_one.len(), one_by_one.bytes()));
+    let query = made.vector(128);
+    let found = |rows: &Rows| rows.top(&cpu, &query, &Wanted::best(50)).unwrap();
+    assert_eq!(found(&at_once), found(&one_by_one));
+}
+
+#[test]
 fn thresholds_leave_out_lower_scores() {
     for metric in METRICS {
         let mut made = Made::new(11);

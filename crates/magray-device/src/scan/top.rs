@@ -2,6 +2,7 @@
 
 use super::best::Best;
 use super::query::Query;
+use super::rows::place;
 use super::search::Search;
 use super::{Found, Metric, Rows, ScanError, Wanted, bit_scan};
 use crate::cpu::Cpu;
@@ -27,6 +28,27 @@ impl Rows {
     /// where no more rows are allowed and reach the threshold.
     pub fn top(&self, cpu: &Cpu, queries: &[f32], wanted: &Wanted<'_>) -> Result<Vec<Vec<Found>>, ScanError> {
         self.top_by(cpu, queries, wanted, plan)
+    }
+
+    /// The best of these slots, exact; those without a row are left out.
+    pub fn rank(&self, cpu: &Cpu, query: &[f32], slots: &[u32], k: usize) -> Result<Vec<Found>, ScanError> {
+        let dims = self.layout.dims;
+        if query.len() != dims {
+            return Err(ScanError::Dims { got: query.len(), dims });
+        }
+        let queries = [Query::new(query, self.metric, cpu.path())?];
+        let search = Search { rows: self, cpu, queries: &queries, wanted: &Wanted::best(k) };
+        let (mut best, mut space) = (Best::new(k), search.space());
+        for &slot in slots.iter().filter(|slot| self.has(**slot)) {
+            let (chunk, row) = place(slot);
+            best.offer(search.score(0, chunk, row, &mut space));
+        }
+        Ok(found(best, None))
+    }
+
+    /// Whether a search that need not be exact may miss some of the best.
+    pub fn may_miss(&self) -> bool {
+        self.len() >= SIGNS_FROM
     }
 
     #[cfg(test)]
@@ -73,7 +95,7 @@ fn found(best: Best, threshold: Option<f32>) -> Vec<Found> {
 fn plan(search: &Search<'_>) -> Plan {
     let (rows, queries, wanted) = (search.rows, search.queries.len(), search.wanted);
     let count = search.count();
-    let by_signs = !wanted.exact && rows.len() >= SIGNS_FROM && queries <= bit_scan::QUERIES_MAX;
+    let by_signs = !wanted.exact && rows.may_miss() && queries <= bit_scan::QUERIES_MAX;
     // Costs of a row in nanoseconds: scored by its numbers, and scanned.
     let (scored, scanned) = (100 + 100 * queries, if by_signs { 2 * queries } else { 12 + queries });
     let is_few = count * scored < rows.len() * scanned;

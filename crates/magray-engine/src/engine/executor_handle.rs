@@ -4,9 +4,11 @@
 use super::work::{Output, Work};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
-use crate::worker;
+use crate::worker::{self, VectorOrder, VectorReply};
+use magray_core::ledger::CollectionId;
 use magray_core::schedule::{BatchId, KillCause, RequestId};
 use magray_core::{DeviceName, Precision};
+use magray_device::SharedMemory;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -34,6 +36,15 @@ pub(super) trait ExecutorHandle: Send + Sync {
     fn clear_cache(&self) -> Option<Receiver<u64>> {
         None
     }
+
+    /// Lets a worker do something with vectors; what comes of it is received, or nothing where the worker ends. `None`: there
+    /// is no such worker.
+    fn order_vectors(&self, _order: OrderVectors<'_>) -> Option<Receiver<VectorReply>> {
+        None
+    }
+
+    /// Ends a worker that can do nothing any more; another takes its place.
+    fn replace_worker(&self, _worker: u64) {}
 
     /// Ends for good when what it has is done.
     fn stop(&self);
@@ -116,8 +127,19 @@ pub(super) enum What {
     Offload(usize),
     /// Let go of a model's weights in the host's memory.
     Forget(usize),
+    /// Let go of the vectors of a collection.
+    DropVectors(CollectionId),
     /// End this worker gently.
     Rest,
+}
+
+/// What is to be done with the vectors of a collection, by one worker and no later one.
+pub(super) struct OrderVectors<'a> {
+    pub(super) worker: u64,
+    pub(super) collection: CollectionId,
+    pub(super) order: VectorOrder,
+    /// Goes along with the first order.
+    pub(super) memory: Option<&'a SharedMemory>,
 }
 
 /// How a model's weights came to a device.

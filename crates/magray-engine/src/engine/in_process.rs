@@ -80,7 +80,7 @@ impl ExecutorHandle for InProcess {
             What::Forget(model) => drop(weights.send(Weights::Release(model))),
             What::Turn(_) => unreachable!("it keeps no state of sequences"),
             What::Trim => drop(weights.send(Weights::Trim)),
-            What::Free { .. } | What::Spawn | What::Kill(_) | What::Probe | What::Rest => {}
+            What::Free { .. } | What::Spawn | What::Kill(_) | What::Probe | What::Rest | What::DropVectors(_) => {}
         }
     }
 

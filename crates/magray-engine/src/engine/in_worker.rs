@@ -5,10 +5,13 @@ mod moves;
 mod presence;
 mod signs;
 mod slot;
+mod vectors;
 
 use super::canary::Canary;
 use super::dispatcher::Dispatcher;
-use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, LastError, Order, TurnStep, What, join_until};
+use super::executor_handle::{
+    Batch, ExecutorHandle, ExecutorStatus, LastError, Order, OrderVectors, TurnStep, What, join_until,
+};
 use super::images::{Holder, Images};
 use super::models::CpuPacker;
 use crate::executors::{ExecutorModel, Failure, FailureKind, NewTokens, Output};
@@ -16,14 +19,17 @@ use crate::gpu::{MemoryAccounts, MemoryStats};
 use crate::packed::Tokens;
 use crate::roster::Roster;
 use crate::testing::FaultOrder;
-use crate::worker::{self, Arrived, Exit, FromWorker, KillSwitch, WorkerHandle, WorkerReceiver, WorkerSpec};
+use crate::worker::{
+    self, Arrived, Exit, FromWorker, KillSwitch, VectorOrder, VectorReply, WorkerHandle, WorkerReceiver, WorkerSpec,
+};
+use magray_core::ledger::CollectionId;
 use magray_core::schedule::{DeviceId, Ending, KillCause};
 use magray_core::{DeviceName, OnnxProvider, Precision};
 use moves::milliseconds;
 use presence::Presence;
 use signs::Signs;
 use slot::{Held, Slot};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -81,6 +87,9 @@ struct State {
     memory_peak: u64,
     last_error: Option<LastError>,
     blames_device: bool,
+    /// By order for vectors that the worker has not carried out yet: who is told what came of it.
+    calls: HashMap<u64, Sender<VectorReply>>,
+    last_call: u64,
     /// By order to free memory that the worker has not carried out yet: who is told how much that was.
     trims: VecDeque<Sender<u64>>,
     /// Batches that were given to workers, and when the last worker ended, since the dispatcher was opened.
@@ -129,6 +138,10 @@ impl ExecutorHandle for InWorker {
             What::Load(model) => self.0.load(worker, model),
             What::Offload(model) => self.0.offload(worker, model),
             What::Forget(model) => self.0.forget(model),
+            What::DropVectors(collection) => {
+                // What comes of it is reported to the dispatcher.
+                drop(self.0.order_vectors(OrderVectors { worker, collection, order: VectorOrder::Drop, memory: None }));
+            }
             What::Rest => self.0.rest(worker),
             What::Trim => {
                 let mut state = self.0.lock();
@@ -141,6 +154,14 @@ impl ExecutorHandle for InWorker {
 
     fn clear_cache(&self) -> Option<Receiver<u64>> {
         self.0.lock().trim()
+    }
+
+    fn order_vectors(&self, order: OrderVectors<'_>) -> Option<Receiver<VectorReply>> {
+        self.0.order_vectors(order)
+    }
+
+    fn replace_worker(&self, worker: u64) {
+        self.0.lock().handle_of(worker).into_iter().for_each(|handle| handle.strike());
     }
 
     fn stop(&self) {
@@ -298,6 +319,7 @@ impl Inner {
         let mut state = self.lock();
         state.slots.clear();
         state.trims.clear();
+        state.calls.clear();
         state.presence = Presence::default();
         state.unchecked.clear();
         // With its process all its memory went.
@@ -332,7 +354,8 @@ impl Inner {
         let mut state = self.lock();
         state.slots = (0..self.spec.worker.slots).map(|_| Slot::Free).collect();
         state.presence = Presence::default();
-        let accounts = MemoryAccounts::of(&ready.memory, self.spec.worker.device.context_bytes(), Vec::new());
+        let accounts =
+            MemoryAccounts::of(&ready.memory, self.spec.worker.device.context_bytes(), Vec::new(), Vec::new());
         let report = accounts.report(ready.memory.free);
         state.note_memory(ready.memory);
         state.handle = Some(handle.clone());
@@ -402,6 +425,9 @@ impl Inner {
                     }
                 }
                 FromWorker::Trimmed { freed, memory } => self.trimmed(freed, memory),
+                FromWorker::Vectors { call, vectors, reply } => {
+                    self.hear_of_vectors(&dispatcher, call, CollectionId(vectors), reply)
+                }
                 FromWorker::Finished { slot, compute, .. } => {
                     self.finish(&dispatcher, handle, slot, compute, &mut rows)
                 }

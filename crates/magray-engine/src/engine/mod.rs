@@ -84,6 +84,7 @@ mod status;
 mod text_cache;
 mod throughput;
 mod token_stream;
+mod vector_host;
 mod work;
 
 pub use background::Background;

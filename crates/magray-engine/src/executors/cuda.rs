@@ -2,7 +2,8 @@
 //! Never computes on another device in its place.
 
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
-use super::{Arriving, CudaDevice, Failure, FailureKind, FilledImage, Label, OnFilled};
+use super::vectors::CudaVectors;
+use super::{Arriving, CudaDevice, Failure, FailureKind, FilledImage, HeldVectors, Label, OnFilled};
 use crate::gpu::{GpuError, GpuInfo, GpuOptions, MemoryStats};
 use crate::model::{Model, PackError, TensorSource, Unread, Workspace};
 use crate::packed::{Packed, Tokens};
@@ -314,6 +315,10 @@ impl NativeDevice for CudaHost {
             }
         };
         Ok(Hosted { model: Box::new(model), precision })
+    }
+
+    fn hold_vectors(&self, dims: usize, room: usize) -> Result<Box<dyn HeldVectors>, Failure> {
+        Ok(Box::new(CudaVectors::new(&self.cuda, dims, room)?))
     }
 
     fn bind(&self) -> Result<(), Failure> {

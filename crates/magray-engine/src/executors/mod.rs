@@ -9,12 +9,14 @@ mod feed;
 pub(crate) mod native;
 pub(crate) mod onnx;
 mod spec;
+mod vectors;
 
 pub use failure::{Failure, FailureKind};
 pub use feed::{Bell, Feed, Job};
 pub use magray_device::cuda::InjectedFault;
 pub use onnx::{GraphOptimization, Library, OnnxDevice, OnnxOptions};
 pub use spec::{BackendChoice, CudaDevice, ExecutorModel, ModelSource};
+pub use vectors::HeldVectors;
 
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
@@ -84,6 +86,11 @@ pub trait Executor: Send + Sync {
     /// Fills an image of a model's weights beside other work, and tells once how that went.
     fn keep_image(&self, _model: usize, _image: SharedMemory, on_filled: OnFilled) {
         on_filled(Err(Failure::unsupported("images of weights")));
+    }
+
+    /// Takes memory for vectors of this length, all of them zero.
+    fn hold_vectors(&self, _dims: usize, _room: usize) -> Result<Box<dyn HeldVectors>, Failure> {
+        Err(Failure::unsupported("room for vectors"))
     }
 
     /// A batch is about to come.

@@ -3,7 +3,7 @@
 
 use super::feed::Feed;
 use super::run_one_by_one;
-use super::{Arrival, Arriving, Executor, ExecutorModel, Failure, FailureKind, FilledImage};
+use super::{Arrival, Arriving, Executor, ExecutorModel, Failure, FailureKind, FilledImage, HeldVectors};
 use super::{InjectedFault, Label, ModelSource, NewTokens, OnFilled, Origin, Outcomes, SequenceStep, Steps, UnderWay};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::{Synthetic, TensorSource};
@@ -35,6 +35,11 @@ pub(crate) trait NativeDevice: Send + Sync {
     /// Makes it usable from the calling thread.
     fn bind(&self) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// Takes memory for vectors of this length.
+    fn hold_vectors(&self, _dims: usize, _room: usize) -> Result<Box<dyn HeldVectors>, Failure> {
+        Err(Failure::unsupported("room for vectors"))
     }
 
     /// A batch is about to come.
@@ -378,6 +383,11 @@ impl Executor for Native {
             Some(hosted) => hosted.model.keep_image(image, on_filled),
             None => on_filled(Err(Failure::not_loaded())),
         }
+    }
+
+    fn hold_vectors(&self, dims: usize, room: usize) -> Result<Box<dyn HeldVectors>, Failure> {
+        self.device.bind()?;
+        self.make_room_for(|| self.device.hold_vectors(dims, room))
     }
 
     fn rouse(&self) {

@@ -1,7 +1,7 @@
 //! How much memory of a device is in use.
 //! Frees nothing.
 
-use magray_core::ledger::{MemoryReport, ModelId, Owner};
+use magray_core::ledger::{CollectionId, MemoryReport, ModelId, Owner};
 use magray_core::pool::PoolStats;
 use serde::{Deserialize, Serialize};
 
@@ -43,23 +43,27 @@ pub struct MemoryAccounts {
     pub cached: u64,
     /// Taken by the weights of each model.
     pub weights: Vec<u64>,
+    /// Taken by vectors, by their number.
+    pub vectors: Vec<(u32, u64)>,
 }
 
 impl MemoryAccounts {
-    /// Who has what was measured, where these weights are on the device and none arrive or leave.
-    pub(crate) fn of(memory: &MemoryStats, context: u64, weights: Vec<u64>) -> Self {
+    /// Who has what was measured, where these weights and vectors are on the device and none arrive or leave.
+    pub(crate) fn of(memory: &MemoryStats, context: u64, weights: Vec<u64>, vectors: Vec<(u32, u64)>) -> Self {
         let MemoryStats { allocated, reserved, spare, pool, .. } = *memory;
-        let all_weights = weights.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-        let workspace = allocated.saturating_sub(all_weights).saturating_sub(spare);
+        let tenants = weights.iter().chain(vectors.iter().map(|(_, bytes)| bytes));
+        let tenants = tenants.fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        let workspace = allocated.saturating_sub(tenants).saturating_sub(spare);
         let ours = if pool.reserved > 0 { pool.reserved } else { reserved.max(allocated) };
-        let cached = ours.saturating_sub(workspace).saturating_sub(all_weights);
-        Self { context, workspace, cached, weights }
+        let cached = ours.saturating_sub(workspace).saturating_sub(tenants);
+        Self { context, workspace, cached, weights, vectors }
     }
 
     /// The same for the ledger, with what no process has taken.
     pub(crate) fn report(&self, free: u64) -> MemoryReport {
         let weights = (0..).map(ModelId).zip(&self.weights).map(|(model, bytes)| (Owner::Weights(model), *bytes));
         let mut held: Vec<(Owner, u64)> = weights.filter(|(_, bytes)| *bytes > 0).collect();
+        held.extend(self.vectors.iter().map(|(vectors, bytes)| (Owner::Vectors(CollectionId(*vectors)), *bytes)));
         held.extend([(Owner::Context, self.context), (Owner::Workspace, self.workspace)]);
         MemoryReport { free, cached: self.cached, held }
     }
@@ -80,13 +84,16 @@ mod tests {
     #[test]
     fn every_byte_is_of_the_driver_or_weights_or_passes_or_free() {
         let memory = MemoryStats { allocated: 60, reserved: 80, free: 70, total: 200, ..MemoryStats::default() };
-        let report = MemoryAccounts::of(&memory, 10, vec![0, 40]).report(memory.free);
+        let report = MemoryAccounts::of(&memory, 10, vec![0, 40], Vec::new()).report(memory.free);
         assert_eq!((report.free, report.cached), (70, 20), "what is taken and not used can be had");
         let held = [(Owner::Weights(ModelId(1)), 40), (Owner::Context, 10), (Owner::Workspace, 20)];
         assert_eq!((report.held.as_slice(), report.capacity()), (held.as_slice(), 160));
-        let parked = MemoryAccounts::of(&MemoryStats { spare: 20, ..memory }, 10, vec![0, 40]);
+        let parked = MemoryAccounts::of(&MemoryStats { spare: 20, ..memory }, 10, vec![0, 40], Vec::new());
         assert_eq!((parked.workspace, parked.cached), (0, 40), "what passes of models had that are away can be had");
-        let absurd = MemoryAccounts::of(&memory, 10, vec![u64::MAX, u64::MAX]);
+        let shared = MemoryAccounts::of(&memory, 10, vec![0, 40], vec![(7, 15)]);
+        assert_eq!((shared.workspace, shared.cached), (5, 20), "vectors are no workspace");
+        assert!(shared.report(70).held.contains(&(Owner::Vectors(CollectionId(7)), 15)));
+        let absurd = MemoryAccounts::of(&memory, 10, vec![u64::MAX, u64::MAX], vec![(1, u64::MAX)]);
         assert_eq!(absurd.report(u64::MAX).capacity(), u64::MAX);
     }
 }

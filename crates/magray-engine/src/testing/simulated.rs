@@ -4,7 +4,7 @@
 use super::SimulatedGpu;
 use crate::executors::cpu::CpuExecutor;
 use crate::executors::native::{Hosted, Loading, NativeDevice, NativeModel};
-use crate::executors::{Failure, FilledImage, Label, NewTokens, OnFilled, SequenceStep};
+use crate::executors::{Failure, FilledImage, HeldVectors, Label, NewTokens, OnFilled, SequenceStep};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::Model;
 use crate::packed::Tokens;
@@ -18,9 +18,11 @@ use magray_device::cuda::{CudaError, DeviceError, InjectedFault};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use vectors::SimulatedVectors;
 
 mod filling;
 mod generating;
+mod vectors;
 
 /// The simulated device.
 #[derive(Clone)]
@@ -127,6 +129,10 @@ impl NativeDevice for SimulatedDevice {
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         let (model, precision) = self.place(loading)?;
         Ok(Hosted { model: Box::new(model), precision })
+    }
+
+    fn hold_vectors(&self, dims: usize, room: usize) -> Result<Box<dyn HeldVectors>, Failure> {
+        Ok(Box::new(SimulatedVectors::new(&self.0, dims, room)?))
     }
 }
 

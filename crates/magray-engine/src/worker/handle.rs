@@ -2,7 +2,7 @@
 //! Never waits for the worker; what it says comes through the receiver.
 
 use super::channel::{ChannelError, Outgoing};
-use super::message::{Batch, Image, ToWorker, TurnStep};
+use super::message::{Batch, Image, ToWorker, TurnStep, VectorOrder};
 use super::process::Process;
 use super::slots::Slots;
 use super::wire::field_of;
@@ -159,6 +159,18 @@ impl WorkerHandle {
             return Ok(());
         }
         self.send(ToWorker::Forget { model: self.number(model) })
+    }
+
+    /// Lets it do something with vectors; the memory goes along with the first order. What comes of it is told by the
+    /// receiver.
+    pub fn order_vectors(
+        &self,
+        call: u64,
+        vectors: u32,
+        order: VectorOrder,
+        memory: Option<&SharedMemory>,
+    ) -> Result<(), WorkerGone> {
+        self.send_along(memory, ToWorker::Vectors { call, vectors, order })
     }
 
     /// Lets it free all memory of the device that it can, after what it was given before. The receiver tells how much.

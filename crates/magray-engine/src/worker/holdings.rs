@@ -3,7 +3,9 @@
 
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use crate::roster::{Roster, RosterFull};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What weights are on the device, and whether that is changing.
 pub(super) struct Holdings {
@@ -11,6 +13,8 @@ pub(super) struct Holdings {
     context: u64,
     /// By model.
     weights: Roster<AtomicU64>,
+    /// By the number of the vectors.
+    vectors: Mutex<BTreeMap<u32, u64>>,
     /// Orders that change what weights are there.
     begun: AtomicU64,
     ended: AtomicU64,
@@ -20,7 +24,7 @@ impl Holdings {
     /// A device without any of its models.
     pub(super) fn new(context: u64, models: usize) -> Self {
         let weights = (0..models).map(|_| AtomicU64::new(0)).collect();
-        Self { context, weights, begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
+        Self { context, weights, vectors: Mutex::default(), begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
     }
 
     /// One model more.
@@ -34,13 +38,30 @@ impl Holdings {
         Change { holdings: self, model, bytes: 0 }
     }
 
+    /// Changes what vectors take of the memory: by `act`, which says what that is then.
+    pub(super) fn change_vectors<T>(&self, vectors: u32, act: impl FnOnce() -> (T, u64)) -> T {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        let (done, bytes) = act();
+        match bytes {
+            0 => self.vectors().remove(&vectors),
+            bytes => self.vectors().insert(vectors, bytes),
+        };
+        self.ended.fetch_add(1, Ordering::AcqRel);
+        done
+    }
+
+    fn vectors(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
+        self.vectors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Measures the memory; and by account, if nothing changed meanwhile.
     pub(super) fn measure(&self, measure: impl FnOnce() -> MemoryStats) -> (MemoryStats, Option<MemoryAccounts>) {
         let before = self.settled();
         let memory = measure();
         let weights = self.weights.iter().map(|bytes| bytes.load(Ordering::Acquire)).collect();
+        let vectors = self.vectors().iter().map(|(vectors, bytes)| (*vectors, *bytes)).collect();
         let is_settled = before.is_some() && before == self.settled();
-        (memory, is_settled.then(|| MemoryAccounts::of(&memory, self.context, weights)))
+        (memory, is_settled.then(|| MemoryAccounts::of(&memory, self.context, weights, vectors)))
     }
 
     /// How many changes there were, if none is unfinished.
@@ -83,8 +104,15 @@ mod tests {
         change.came(30);
         assert_eq!(holdings.measure(memory), (memory(), None));
         drop(change);
-        let accounts = MemoryAccounts { context: 7, workspace: 20, cached: 0, weights: vec![0, 30] };
+        let accounts =
+            MemoryAccounts { context: 7, workspace: 20, cached: 0, weights: vec![0, 30], vectors: Vec::new() };
         assert_eq!(holdings.measure(memory).1, Some(accounts));
+        holdings.change_vectors(9, || {
+            assert_eq!(holdings.measure(memory).1, None);
+            ((), 12)
+        });
+        assert_eq!(holdings.measure(memory).1.map(|accounts| accounts.vectors), Some(vec![(9, 12)]));
+        holdings.change_vectors(9, || ((), 0));
         // It came and went while it was measured.
         let measured = holdings.measure(|| {
             drop(holdings.change(1));

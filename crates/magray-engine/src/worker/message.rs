@@ -32,6 +32,8 @@ pub(super) enum ToWorker<'a> {
     Offload { model: u32 },
     /// Let go of a model altogether.
     Forget { model: u32 },
+    /// Do something with vectors; memory for them comes along where they begin. Answered by [`FromWorker::Vectors`].
+    Vectors { call: u64, vectors: u32, order: VectorOrder },
     /// Free what can be freed.
     Trim,
     /// Answer what came before, then end.
@@ -131,6 +133,15 @@ pub enum FromWorker {
         /// What went wrong.
         problem: Failure,
     },
+    /// What came of an order for vectors.
+    Vectors {
+        /// Which order.
+        call: u64,
+        /// Which vectors.
+        vectors: u32,
+        /// What came of it.
+        reply: VectorReply,
+    },
     /// What could be freed is free.
     Trimmed {
         /// Bytes of the device's memory that came back.
@@ -145,6 +156,59 @@ pub enum FromWorker {
         /// By account; not told while weights arrive or leave.
         accounts: Option<MemoryAccounts>,
     },
+}
+
+/// What is to be done with vectors. Vectors, offsets and bits lie in the memory that came with the first order, as
+/// [`super::VectorWindow`] says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum VectorOrder {
+    /// Take memory of the device for them.
+    Hold(HeldShape),
+    /// Put this many that lie in the memory.
+    Put(u32),
+    /// Keep their signs, turned about this centre.
+    KeepSigns(Vec<f32>),
+    /// Find the best for a query.
+    Search(VectorSearch),
+    /// Let go of them.
+    Drop,
+}
+
+/// How many vectors of what length are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldShape {
+    /// Numbers of a vector.
+    pub dims: u32,
+    /// Vectors that there is room for.
+    pub room: u32,
+}
+
+/// What to look for among vectors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VectorSearch {
+    /// The query.
+    pub query: Vec<f32>,
+    /// How many vectors are looked at.
+    pub rows: u32,
+    /// How many are wanted.
+    pub most: u32,
+    /// Whether only those may be found whose bits are set in the memory.
+    pub is_filtered: bool,
+    /// Never miss one of the best.
+    pub is_exact: bool,
+}
+
+/// What came of an order for vectors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VectorReply {
+    /// It is done.
+    Done,
+    /// The slots of the best, and the bits of their scores.
+    Found(Vec<(u32, u32)>),
+    /// They are not there any more.
+    Dropped,
+    /// It was not done.
+    Failed(Failure),
 }
 
 /// How a model's weights came to a device.

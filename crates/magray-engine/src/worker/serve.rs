@@ -6,13 +6,14 @@ use super::channel::{ChannelError, Incoming, SharedOutgoing};
 
 use super::confine;
 use super::holdings::Holdings;
-use super::message::{FromWorker, Image, ToSupervisor, ToWorker};
+use super::message::{FromWorker, Image, ToSupervisor, ToWorker, VectorOrder};
 use super::sandbox::{self, Targets, attempt_all};
 use super::serve_error::ServeError;
 use super::slots::Slots;
 use super::spec::{ReadyMessage, WorkerSpec};
 use super::survey;
 use super::transfers::Transfers;
+use super::vectors::{Searches, VectorJob};
 use super::wire::{Garbled, decode, field_of};
 use crate::executors::{Executor, Failure, FailureKind, Label};
 #[cfg(feature = "testing")]
@@ -111,6 +112,7 @@ fn run(
     start_heartbeats(outgoing.clone(), &executor, Arc::clone(&holdings), is_frozen)?;
     start_tending(&executor)?;
     let mut transfers = Transfers::start(Arc::clone(&executor), &spec, Arc::clone(&holdings), outgoing.clone())?;
+    let searches = Searches::start(Arc::clone(&executor), Arc::clone(&holdings), outgoing.clone())?;
     let mut batches = Batches::new(executor, spec.models.len(), slots, outgoing.clone());
     loop {
         while batches.are_under_way() && !incoming.has_next()? {
@@ -134,6 +136,10 @@ fn run(
             }
             ToWorker::Offload { model } => transfers.offload(model)?,
             ToWorker::Forget { model } => transfers.forget(model)?,
+            ToWorker::Vectors { call, vectors, order } => {
+                let fd = if matches!(order, VectorOrder::Hold(_)) { incoming.take_fd() } else { None };
+                searches.take(VectorJob { call, vectors, order, fd });
+            }
             ToWorker::Stop => {
                 let executor = Arc::clone(batches.settled()?);
                 drop(transfers);

@@ -95,7 +95,7 @@ impl Collection {
     /// Writes one change, and takes it over into memory when it is durable.
     fn make(&self, change: Change) -> Result<()> {
         let state = self.state()?;
-        let mut rows = self.store.begin()?;
+        let mut rows = self.hold()?;
         let (edits, missing, needs_payloads) = {
             let view = self.view()?;
             let mut plan = Plan::new(self, &view, &rows);

@@ -1,19 +1,21 @@
 //! Dense vectors of one name by slot, and the best of them for a query.
 //! Scores are larger for better vectors, whatever the distance; `shown` makes them what callers expect.
 
+use super::{Hardware, SearchCounts};
 use crate::text::{Hit, Scope};
 use crate::{DenseConfig, Distance, Error, Result, Storage};
 use magray_device::cpu::Cpu;
-use magray_device::scan::{self, Metric, Rows, Wanted};
+use magray_device::scan::{self, Metric, MirroredRows, Wanted};
 use std::sync::Arc;
 
 pub(crate) struct Dense {
-    rows: Rows,
+    rows: MirroredRows,
     cpu: Arc<Cpu>,
+    searches: Arc<SearchCounts>,
 }
 
 impl Dense {
-    pub(crate) fn new(config: &DenseConfig, cpu: Arc<Cpu>) -> Self {
+    pub(crate) fn new(config: &DenseConfig, hardware: &Hardware) -> Self {
         let metric = match config.distance {
             Distance::Cosine => Metric::Cosine,
             Distance::Dot => Metric::Dot,
@@ -25,12 +27,18 @@ impl Dense {
             Storage::F16 => scan::Storage::F16,
             Storage::Int8 => scan::Storage::Int8,
         };
-        Self { rows: Rows::new(config.size, storage, metric), cpu }
+        let Hardware { cpu, host, searches } = hardware.clone();
+        Self { rows: MirroredRows::new(config.size, storage, metric, host), cpu, searches }
     }
 
     /// Returns whether the vector can be searched; the schema has refused those that cannot.
     pub(crate) fn set(&mut self, slot: u32, vector: &[f32]) -> bool {
         self.rows.set(slot, vector).is_ok()
+    }
+
+    /// Sets the vectors of slots, which ascend. Returns those that cannot be searched.
+    pub(crate) fn set_all(&mut self, slots: &[u32], vectors: &[f32]) -> Vec<u32> {
+        self.rows.set_all(&self.cpu, slots, vectors)
     }
 
     pub(crate) fn clear(&mut self, slot: u32) {
@@ -41,12 +49,19 @@ impl Dense {
         self.rows.bytes()
     }
 
+    /// The device that the vectors are on beside the CPU.
+    pub(crate) fn device(&self) -> Option<String> {
+        self.rows.device()
+    }
+
     /// The best slots for a query; with `exact`, never fewer of the best to save time.
     pub(crate) fn top(&self, query: &[f32], scope: &Scope<'_>, exact: bool) -> Result<Vec<Hit>> {
         let wanted = Wanted { k: scope.limit.min(self.rows.len()), allowed: scope.allowed, threshold: None, exact };
-        let found = self.rows.top(&self.cpu, query, &wanted).map_err(|error| Error::bad(error.to_string()))?;
-        let found = found.into_iter().next().unwrap_or_default();
-        Ok(found.into_iter().map(|found| Hit { slot: found.slot, score: found.score }).collect())
+        let found = self.rows.top(&self.cpu, query, &wanted);
+        let (found, is_elsewhere) = found.map_err(|error| Error::bad(error.to_string()))?;
+        self.searches.note(is_elsewhere);
+        let found = found.into_iter().flatten();
+        Ok(found.map(|found| Hit { slot: found.slot, score: found.score }).collect())
     }
 }
 

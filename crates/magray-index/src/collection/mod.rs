@@ -3,6 +3,7 @@
 
 mod change;
 mod dense;
+mod formula;
 mod multi;
 mod query;
 mod read;
@@ -14,13 +15,15 @@ mod state;
 pub use change::Change;
 
 use crate::filter::{self, FieldIndex, Source};
-use crate::store::{Access, Reader, Store};
+use crate::store::{self, Access, Reader, Store};
 use crate::{CollectionConfig, Error, Filter, JsonPath, Payload, PointId, Result};
 use magray_device::cpu::Cpu;
+use magray_device::scan::RowsHost;
 use roaring::RoaringBitmap;
 use schema::Schema;
 use state::State;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 /// The largest payload, as JSON.
@@ -33,9 +36,43 @@ pub struct Collection {
     schema: Schema,
     text_field: Option<JsonPath>,
     store: Store,
-    cpu: Arc<Cpu>,
+    hardware: Hardware,
     state: OnceLock<RwLock<State>>,
     loading: Mutex<()>,
+    /// Another file has taken its place.
+    is_replaced: AtomicBool,
+}
+
+/// What searches.
+#[derive(Clone)]
+pub(crate) struct Hardware {
+    pub(crate) cpu: Arc<Cpu>,
+    /// Other devices, which may hold vectors.
+    pub(crate) host: Option<Arc<dyn RowsHost>>,
+    pub(crate) searches: Arc<SearchCounts>,
+}
+
+/// Searches of dense vectors.
+#[derive(Debug, Default)]
+pub struct SearchCounts {
+    cpu: AtomicU64,
+    elsewhere: AtomicU64,
+}
+
+impl SearchCounts {
+    /// Those that the CPU has done.
+    pub fn cpu(&self) -> u64 {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    /// Those that another device has done.
+    pub fn elsewhere(&self) -> u64 {
+        self.elsewhere.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, is_elsewhere: bool) {
+        if is_elsewhere { &self.elsewhere } else { &self.cpu }.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// What is known of a collection.
@@ -45,6 +82,8 @@ pub struct Info {
     pub points: usize,
     /// Vectors by name.
     pub vectors: Vec<(String, usize)>,
+    /// By name: the device that vectors are on beside the CPU.
+    pub devices: Vec<(String, String)>,
     /// Bytes on the disk.
     pub disk_bytes: u64,
     /// Bytes of indexes in memory, about.
@@ -60,11 +99,12 @@ impl Collection {
         Store::create(folder, name, config, access)
     }
 
-    pub(crate) fn open(folder: &Path, name: &str, access: Access, cpu: Arc<Cpu>) -> Result<Self> {
+    pub(crate) fn open(folder: &Path, name: &str, access: Access, hardware: Hardware) -> Result<Self> {
         let (store, config) = Store::open(folder, name, access)?;
         let (schema, text_field) = (Schema::new(&config)?, text_field(&config)?);
         let (name, config) = (name.to_owned(), RwLock::new(Arc::new(config)));
-        Ok(Self { name, config, schema, text_field, store, cpu, state: OnceLock::new(), loading: Mutex::default() })
+        let (state, loading, is_replaced) = (OnceLock::new(), Mutex::default(), AtomicBool::new(false));
+        Ok(Self { name, config, schema, text_field, store, hardware, state, loading, is_replaced })
     }
 
     /// Its name; aliases lead to it.
@@ -80,7 +120,7 @@ impl Collection {
     /// Replaces what the caller wants to remember of the collection.
     pub fn set_metadata(&self, metadata: Payload) -> Result<()> {
         self.check_payload(&metadata)?;
-        let mut rows = self.store.begin()?;
+        let mut rows = self.hold()?;
         let config = CollectionConfig { metadata, ..self.config().as_ref().clone() };
         rows.put_config(&config)?;
         rows.commit()?;
@@ -97,10 +137,22 @@ impl Collection {
         Ok(Info {
             points: state.ids().len(),
             vectors: vectors.map(|(number, vector)| (vector.name.clone(), count(number))).collect(),
+            devices: state.devices(&self.schema),
             disk_bytes: self.store.bytes(),
             memory_bytes: state.bytes(),
             damage: state.damage(),
         })
+    }
+
+    /// Begins a change; others wait until it ends.
+    pub(crate) fn hold(&self) -> Result<store::Change<'_>> {
+        let rows = self.store.begin()?;
+        if self.is_replaced.load(Ordering::Acquire) { Err(Error::Replaced) } else { Ok(rows) }
+    }
+
+    /// Refuses changes from now on: they would be lost.
+    pub(crate) fn retire(&self) {
+        self.is_replaced.store(true, Ordering::Release);
     }
 
     /// Writes a consistent copy of the file.

@@ -2,12 +2,14 @@
 //! All of a query sees one moment of the collection.
 
 use super::View;
+use super::formula::Scoring;
 use super::scores::{Ranking, bits};
 use crate::filter::Source;
 use crate::text::{Bm25, Hit, Rrf, Scope, fuse_dbsf, fuse_rrf};
-use crate::{Error, Fusion, Group, GroupQuery, Query, QueryKind, Result, Scored};
+use crate::{Error, Formula, Fusion, Group, GroupQuery, Query, QueryKind, Result, Scored};
 use roaring::RoaringBitmap;
 use serde_json::{Number, Value};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 /// How deep prefetches may lie in each other.
@@ -29,7 +31,9 @@ impl From<Hit> for Ranked {
 impl View<'_> {
     pub(super) fn query(&self, query: &Query) -> Result<Vec<Scored>> {
         let ranked = self.ranked(query, None, DEPTH_MAX)?;
-        ranked.into_iter().skip(query.offset).map(|ranked| self.scored(ranked, query)).collect()
+        // What is drawn by chance has no first page to pass over.
+        let passed_over = if matches!(query.what, QueryKind::Sample) { 0 } else { query.offset };
+        ranked.into_iter().skip(passed_over).map(|ranked| self.scored(ranked, query)).collect()
     }
 
     pub(super) fn query_groups(&self, request: &GroupQuery) -> Result<Vec<Group>> {
@@ -94,8 +98,10 @@ impl View<'_> {
         let wanted = query.limit.saturating_add(query.offset);
         let lists = query.prefetch.iter().map(|prefetch| self.ranked(prefetch, allowed.as_ref(), depth));
         let lists = lists.collect::<Result<Vec<_>>>()?;
-        if let QueryKind::Fusion(fusion) = &query.what {
-            return fused(&lists, fusion, query, wanted);
+        match &query.what {
+            QueryKind::Fusion(fusion) => return fused(&lists, fusion, query, wanted),
+            QueryKind::Formula(formula) => return self.scored_anew(&lists, formula, query, wanted),
+            _ => {}
         }
         if !query.prefetch.is_empty() {
             let found: RoaringBitmap = lists.iter().flatten().map(|ranked| ranked.slot).collect();
@@ -107,27 +113,53 @@ impl View<'_> {
         self.ranked_alone(query, allowed, wanted)
     }
 
+    /// What the prefetches found, by a formula.
+    fn scored_anew(
+        &self,
+        lists: &[Vec<Ranked>],
+        formula: &Formula,
+        query: &Query,
+        wanted: usize,
+    ) -> Result<Vec<Ranked>> {
+        if lists.is_empty() {
+            return Err(Error::bad("a formula needs prefetches"));
+        }
+        let by_slot = |list: &Vec<Ranked>| list.iter().map(|ranked| (ranked.slot, ranked.score)).collect();
+        let scores: Vec<HashMap<u32, f32>> = lists.iter().map(by_slot).collect();
+        let found: RoaringBitmap = lists.iter().flatten().map(|ranked| ranked.slot).collect();
+        let scoring = Scoring { view: self, formula, scores: &scores };
+        let scored = found.into_iter().map(|slot| Ok(Hit { slot, score: scoring.score(slot)? }));
+        let mut hits = scored.collect::<Result<Vec<_>>>()?;
+        hits.retain(|hit| query.score_threshold.is_none_or(|threshold| hit.score >= threshold));
+        hits.sort_by(|one, other| other.score.total_cmp(&one.score));
+        Ok(hits.into_iter().take(wanted).map(Ranked::from).collect())
+    }
+
     fn ranked_alone(&self, query: &Query, allowed: Option<RoaringBitmap>, wanted: usize) -> Result<Vec<Ranked>> {
         let slots = || allowed.as_ref().unwrap_or(self.live());
         let plain = |slot: u32, score: f32| Ranked { slot, score, order_value: None };
         match &query.what {
             QueryKind::All => {
                 let ids = self.state().ids().values().filter(|slot| slots().contains(**slot));
-                Ok(ids.take(wanted).map(|slot| plain(*slot, 0.0)).collect())
+                Ok(ids.take(wanted).map(|slot| plain(*slot, 1.0)).collect())
             }
             QueryKind::OrderBy(order) => {
                 let ordered = self.ordered(order, slots(), wanted)?.into_iter();
-                Ok(ordered.map(|(slot, value)| Ranked { order_value: Some(value), ..plain(slot, 0.0) }).collect())
+                Ok(ordered.map(|(slot, value)| Ranked { order_value: Some(value), ..plain(slot, 1.0) }).collect())
             }
             QueryKind::Sample => {
                 let chance = RandomState::new();
                 let mut slots: Vec<u32> = slots().iter().collect();
                 slots.sort_by_cached_key(|slot| chance.hash_one(slot));
-                Ok(slots.into_iter().take(wanted).map(|slot| plain(slot, 1.0)).collect())
+                Ok(slots.into_iter().take(query.limit).map(|slot| plain(slot, 1.0)).collect())
             }
             QueryKind::Text(text) => {
                 let field = self.collection.text_field.as_ref();
                 let field = field.ok_or_else(|| Error::bad("a text query needs a collection with a text field"))?;
+                if !query.using.is_empty() && query.using != field.to_string() {
+                    let reason = format!("the words of '{}' have no index: a text query uses '{field}'", query.using);
+                    return Err(Error::bad(reason));
+                }
                 let bits = allowed.as_ref().map(bits);
                 let scope = Scope { limit: wanted, allowed: bits.as_deref(), ..Scope::default() };
                 let hits = self.state().words(field, &self.reader)?.search(text, Bm25::default(), &scope);
@@ -143,6 +175,7 @@ impl View<'_> {
                     }
                     QueryKind::Discover { target, context } => ranking.discovered(target, context),
                     QueryKind::Context(context) => ranking.in_context(context),
+                    QueryKind::Feedback(feedback) => ranking.fed_back(feedback),
                     _ => Err(Error::bad("fusion needs prefetches")),
                 };
                 Ok(hits?.into_iter().map(Ranked::from).collect())

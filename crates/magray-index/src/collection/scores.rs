@@ -6,7 +6,7 @@ use super::dense::shown;
 use super::schema::Kind;
 use crate::filter::Source;
 use crate::text::{Hit, Scope};
-use crate::{ContextPair, Distance, Error, Example, Query, Result, Strategy, Vector};
+use crate::{ContextPair, Distance, Error, Example, Feedback, Query, Result, Strategy, Vector};
 use roaring::RoaringBitmap;
 
 /// What keeps a pair whose sides are equal from counting as decided.
@@ -104,6 +104,28 @@ impl<'a, 'v> Ranking<'a, 'v> {
         Ok(self.sorted(&slots, |at| pairs.iter().map(|pair| loss(pair, at)).sum()))
     }
 
+    /// Points near the target, and nearer to examples that were found good than to those that were not.
+    pub(super) fn fed_back(mut self, feedback: &Feedback) -> Result<Vec<Hit>> {
+        let target = self.vector(&feedback.target)?;
+        let examples = feedback.examples.iter().map(|(example, said)| Ok((self.vector(example)?, *said)));
+        let examples = examples.collect::<Result<Vec<_>>>()?;
+        let slots = self.slots();
+        let target = self.scores(&target, &slots)?;
+        // The pairs add up to one weight for each example.
+        let mut weighted = Vec::with_capacity(examples.len());
+        for (vector, said) in &examples {
+            let weight = |other: f32| match said - other {
+                better if better > 0.0 => better.powf(feedback.b) * feedback.c,
+                worse if worse < 0.0 => -(-worse).powf(feedback.b) * feedback.c,
+                _ => 0.0,
+            };
+            let weight: f32 = examples.iter().map(|(_, other)| weight(*other)).sum();
+            weighted.push((weight, self.scores(vector, &slots)?));
+        }
+        let moved = |at: usize| weighted.iter().map(|(weight, scores)| weight * scores[at]).sum::<f32>();
+        Ok(self.sorted(&slots, |at| feedback.a * target[at] + moved(at)))
+    }
+
     fn distance(&self) -> Distance {
         match &self.view.collection.schema.vectors()[self.number].kind {
             Kind::Dense(config) | Kind::Multi(config) => config.distance,
@@ -160,8 +182,8 @@ impl<'a, 'v> Ranking<'a, 'v> {
         let (state, schema, reader) = (self.view.state(), &self.view.collection.schema, &self.view.reader);
         match vector {
             Vector::Dense(query) => {
-                let cpu = &self.view.collection.cpu;
-                state.dense(self.number, schema, reader, cpu)?.top(query, &scope, exact)
+                let hardware = &self.view.collection.hardware;
+                state.dense(self.number, schema, reader, hardware)?.top(query, &scope, exact)
             }
             Vector::Multi(query) => Ok(state.multi(self.number, schema, reader)?.top(query, &scope)),
             Vector::Sparse { indices, values } => {
@@ -206,10 +228,34 @@ impl<'a, 'v> Ranking<'a, 'v> {
     }
 }
 
-/// A bit for each slot.
+/// A bit for each slot. Reads the portable form of the bitmap, in which dense parts are words already.
 pub(super) fn bits(slots: &RoaringBitmap) -> Vec<u64> {
-    let mut bits = vec![0u64; slots.max().map_or(0, |last| last as usize / 64 + 1)];
-    slots.iter().for_each(|slot| bits[slot as usize / 64] |= 1 << (slot % 64));
+    const PART_WORDS: usize = 1024;
+    const LISTED_MAX: usize = 4096;
+    let mut slots = slots.clone();
+    slots.remove_run_compression();
+    let mut form = Vec::with_capacity(slots.serialized_size());
+    slots.serialize_into(&mut form).unwrap_or_else(|error| unreachable!("memory takes all bytes: {error}"));
+    // A head of 8 bytes that ends with the number of parts; for each its key and length, then its place, then all parts.
+    let parts = u32::from_le_bytes([form[4], form[5], form[6], form[7]]) as usize;
+    let (descriptions, mut rest) = form[8..].split_at(4 * parts);
+    rest = &rest[4 * parts..];
+    let mut bits = vec![0; slots.max().map_or(0, |last| (last as usize >> 16) + 1) * PART_WORDS];
+    for [key, key_high, length, length_high] in descriptions.as_chunks().0 {
+        let words = &mut bits[usize::from(u16::from_le_bytes([*key, *key_high])) * PART_WORDS..][..PART_WORDS];
+        let length = usize::from(u16::from_le_bytes([*length, *length_high])) + 1;
+        if length <= LISTED_MAX {
+            let (listed, others) = rest.split_at(2 * length);
+            for slot in listed.as_chunks().0.iter().map(|slot| u16::from_le_bytes(*slot)) {
+                words[usize::from(slot) / 64] |= 1 << (slot % 64);
+            }
+            rest = others;
+        } else {
+            let (dense, others) = rest.split_at(8 * PART_WORDS);
+            words.iter_mut().zip(dense.as_chunks().0).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+            rest = others;
+        }
+    }
     bits
 }
 
@@ -259,6 +305,26 @@ fn average(positive: &[Vector], negative: &[Vector]) -> Vector {
             let rows = signed
                 .flat_map(|(rows, sign)| rows.iter().map(move |row| row.iter().map(|value| value * sign).collect()));
             Vector::Multi(rows.collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_has_its_bit() {
+        let mut ranges = RoaringBitmap::from_iter([0, 63, 64, 65_535]);
+        ranges.insert_range(200_000..290_000);
+        ranges.insert(1_000_000);
+        let mut runs = ranges.clone();
+        runs.optimize();
+        let scattered = (0..400_000).filter(|slot| slot % 3 == 1).collect();
+        for slots in [RoaringBitmap::new(), ranges, runs, scattered] {
+            let bits = bits(&slots);
+            let has = |slot: u32| bits.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1);
+            assert!((0..1_100_000).all(|slot| has(slot) == slots.contains(slot)), "{slots:?}");
         }
     }
 }

@@ -1,20 +1,24 @@
 //! What is derived from the store and kept in memory: ids, slots, and indexes that are built when first used.
 //! Changes only after the store has committed; can be built again at any time.
 
+use super::Hardware;
 use super::dense::Dense;
 use super::multi::Multi;
-use super::schema::{Kind, Schema};
+use super::schema::{Kind, Named, Schema};
 use crate::filter::FieldIndex;
 use crate::store::{Head, Reader, floats_into};
 use crate::text::{Analyzer, Language, SparseIndex, WordIndex};
 use crate::{Error, JsonPath, Payload, PointId, Result, Vector};
-use magray_device::cpu::Cpu;
 use roaring::RoaringBitmap;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Fields that have an index. Filters on others read payloads.
 const FIELDS_MAX: usize = 64;
+
+/// Vectors that threads share when an index is built, and the most numbers of them.
+const SET_AT_ONCE: usize = 1 << 16;
+const VALUES_AT_ONCE: usize = 1 << 25;
 
 pub(crate) struct State {
     ids: BTreeMap<PointId, u32>,
@@ -122,6 +126,11 @@ impl State {
         locked(&self.damage).insert(slot, what);
     }
 
+    fn note_unreadable(&self, slot: u32, name: &str) {
+        let point = self.head(slot).map_or_else(String::new, |head| head.id.to_string());
+        self.note_damage(slot, format!("vector '{name}' of point {point} is not readable"));
+    }
+
     pub(crate) fn damage(&self) -> Vec<String> {
         locked(&self.damage).values().cloned().collect()
     }
@@ -147,7 +156,22 @@ impl State {
         vectors.sum::<usize>() + self.words.get().map_or(0, WordIndex::bytes)
     }
 
-    pub(crate) fn dense(&self, number: usize, schema: &Schema, reader: &Reader<'_>, cpu: &Arc<Cpu>) -> Result<&Dense> {
+    /// By name of the vectors: the device that they are on beside the CPU.
+    pub(crate) fn devices(&self, schema: &Schema) -> Vec<(String, String)> {
+        let device = |(index, vector): (&VectorIndex, &Named)| match index {
+            VectorIndex::Dense(cell) => Some((vector.name.clone(), cell.get()?.device()?)),
+            VectorIndex::Multi(_) | VectorIndex::Sparse(_) => None,
+        };
+        self.vectors.iter().zip(schema.vectors()).filter_map(device).collect()
+    }
+
+    pub(crate) fn dense(
+        &self,
+        number: usize,
+        schema: &Schema,
+        reader: &Reader<'_>,
+        hardware: &Hardware,
+    ) -> Result<&Dense> {
         let (VectorIndex::Dense(cell), Kind::Dense(config)) = (&self.vectors[number], &schema.vectors()[number].kind)
         else {
             return Err(Error::bad(format!(
@@ -156,11 +180,30 @@ impl State {
             )));
         };
         self.built(cell, || {
-            let mut index = Dense::new(config, Arc::clone(cpu));
-            let mut values = vec![0.0; config.size];
+            let mut index = Dense::new(config, hardware);
+            let (mut slots, mut values) = (Vec::<u32>::new(), Vec::new());
+            let mut set = |slots: &mut Vec<u32>, values: &mut Vec<f32>| {
+                for slot in index.set_all(slots, values) {
+                    self.note_unreadable(slot, &schema.vectors()[number].name);
+                }
+                slots.clear();
+                values.clear();
+            };
             self.read_vectors(number, schema, reader, &mut |slot, bytes| {
-                floats_into(bytes, &mut values) && index.set(slot, &values)
+                let is_many = slots.len() == SET_AT_ONCE || values.len() >= VALUES_AT_ONCE;
+                // Damaged pages may bring slots out of order.
+                if is_many || slots.last().is_some_and(|last| *last >= slot) {
+                    set(&mut slots, &mut values);
+                }
+                values.resize(values.len() + config.size, 0.0);
+                let is_whole = floats_into(bytes, &mut values[slots.len() * config.size..]);
+                match is_whole {
+                    true => slots.push(slot),
+                    false => values.truncate(slots.len() * config.size),
+                }
+                is_whole
             })?;
+            set(&mut slots, &mut values);
             Ok(index)
         })
     }
@@ -299,13 +342,13 @@ impl State {
         let name = &schema.vectors()[number].name;
         let mut found = RoaringBitmap::new();
         reader.vectors(number, self.slots(), &mut |slot, bytes| {
-            let Some(head) = self.head(slot).filter(|head| head.vectors >> number & 1 == 1) else {
+            if self.head(slot).is_none_or(|head| head.vectors >> number & 1 == 0) {
                 // Vectors are deleted together with their points: the head is what was lost.
                 return self.note_damage(slot, format!("a vector '{name}' at slot {slot} has lost its point"));
-            };
+            }
             found.insert(slot);
             if !bytes.is_ok_and(|bytes| take(slot, bytes)) {
-                self.note_damage(slot, format!("vector '{name}' of point {} is not readable", head.id));
+                self.note_unreadable(slot, name);
             }
         })?;
         for slot in &self.live - found {

@@ -36,6 +36,14 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     write().map_err(|error| io_failure("writing a file of the collections", &error))
 }
 
+/// Makes a folder and those around it, and their names durable.
+pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
+    let missing: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.is_dir()).collect();
+    fs::create_dir_all(folder)?;
+    let outer = |folder: &Path| folder.parent().filter(|outer| !outer.as_os_str().is_empty()).map(Path::to_owned);
+    missing.into_iter().try_for_each(|folder| sync_folder(&outer(folder).unwrap_or(".".into())))
+}
+
 /// Makes renames and new names in a folder durable.
 pub(crate) fn sync_folder(folder: &Path) -> std::io::Result<()> {
     // Windows has no such thing: names are durable with the files.

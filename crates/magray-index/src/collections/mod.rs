@@ -3,16 +3,18 @@
 
 mod files;
 mod lock;
+mod replacing;
 mod snapshots;
 
 pub use snapshots::Snapshot;
 
-use crate::collection::Collection;
+use crate::collection::{Collection, Hardware, SearchCounts};
 use crate::store::{Access, io_failure};
 use crate::{CollectionConfig, Error, Result};
-use files::{check_name, replace, sync_folder};
+use files::{check_name, make_folder, replace, sync_folder};
 use lock::Lock;
 use magray_device::cpu::Cpu;
+use magray_device::scan::RowsHost;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,15 +28,19 @@ const REPLACED: &str = ".replaced-";
 pub struct Options {
     /// What searches; `None` takes all cores.
     pub cpu: Option<Arc<Cpu>>,
+    /// Devices that may hold vectors, and search them sooner.
+    pub host: Option<Arc<dyn RowsHost>>,
     /// The most bytes that the file of one collection may take.
     pub collection_bytes_max: u64,
+    /// The log of a collection is written back into its file when it is longer.
+    pub log_bytes_max: u64,
     /// The most collections.
     pub collections_max: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpu: None, collection_bytes_max: 1 << 42, collections_max: 1000 }
+        Self { cpu: None, host: None, collection_bytes_max: 1 << 42, log_bytes_max: 32 << 20, collections_max: 1000 }
     }
 }
 
@@ -67,7 +73,7 @@ pub struct Collections {
     folder: PathBuf,
     access: Access,
     collections_max: usize,
-    cpu: Arc<Cpu>,
+    hardware: Hardware,
     names: RwLock<Names>,
     /// Creating, deleting and restoring happen one after the other; reading goes on.
     changing: Mutex<()>,
@@ -86,13 +92,16 @@ struct Names {
 impl Collections {
     /// Opens a folder, or makes it. What collections hold is read when they are first used.
     pub fn open(folder: &Path, options: Options) -> Result<Self> {
-        let prepare = || [folder.to_owned(), collections_of(folder)].iter().try_for_each(fs::create_dir_all);
+        let prepare = || make_folder(&collections_of(folder));
         let lock = match prepare().map_err(|error| io_failure("making the folder of the collections", &error)) {
             Ok(()) => Lock::take(folder),
             Err(error) => Err(error),
         };
         let (lock, access) = match lock {
-            Ok(lock) => (Some(lock), Access::Write { bytes_max: options.collection_bytes_max }),
+            Ok(lock) => {
+                let (bytes_max, log_bytes_max) = (options.collection_bytes_max, options.log_bytes_max);
+                (Some(lock), Access::Write { bytes_max, log_bytes_max })
+            }
             Err(Error::ReadOnly) if folder.is_dir() => (None, Access::ReadOnly),
             Err(error) => return Err(error),
         };
@@ -104,7 +113,7 @@ impl Collections {
             folder: folder.to_owned(),
             access,
             collections_max: options.collections_max,
-            cpu,
+            hardware: Hardware { cpu, host: options.host, searches: Arc::default() },
             names: RwLock::default(),
             changing: Mutex::default(),
             _lock: lock,
@@ -113,20 +122,29 @@ impl Collections {
         Ok(all)
     }
 
+    /// How often dense vectors were searched, and where.
+    pub fn searches(&self) -> &SearchCounts {
+        &self.hardware.searches
+    }
+
     /// Ends what a process that was killed had begun: puts back what was being replaced, removes the rest.
     fn clean_up(&self) -> Result<()> {
         let all = collections_of(&self.folder);
         let clean = || {
-            for entry in fs::read_dir(&all)? {
-                let entry = entry?;
-                let name = entry.file_name().to_string_lossy().into_owned();
+            for (path, name) in hidden(&all)? {
                 match name.strip_prefix(REPLACED).map(|name| all.join(name)) {
-                    Some(folder) if !folder.exists() => fs::rename(entry.path(), folder)?,
-                    _ if name.starts_with('.') => fs::remove_dir_all(entry.path())?,
-                    _ => {}
+                    Some(folder) if !folder.exists() => fs::rename(path, folder)?,
+                    _ => fs::remove_dir_all(path)?,
                 }
             }
-            sync_folder(&all)
+            sync_folder(&all)?;
+            let snapshots = self.folder.join("snapshots");
+            if snapshots.is_dir() {
+                for folder in fs::read_dir(snapshots)? {
+                    hidden(&folder?.path())?.into_iter().try_for_each(|(path, _)| fs::remove_file(path))?;
+                }
+            }
+            Ok(())
         };
         clean().map_err(|error| io_failure("cleaning up the folder of the collections", &error))
     }
@@ -149,11 +167,13 @@ impl Collections {
             if name.starts_with('.') {
                 continue;
             }
-            match Collection::open(&entry.path(), &name, self.access, Arc::clone(&self.cpu)) {
+            match Collection::open(&entry.path(), &name, self.access, self.hardware.clone()) {
                 Ok(collection) => drop(names.open.insert(name, Arc::new(collection))),
                 Err(error) => drop(names.damaged.insert(name, error.to_string())),
             }
         }
+        // A process that was killed while it deleted a collection may have left aliases of it.
+        names.aliases.retain(|_, name| names.open.contains_key(name) || names.damaged.contains_key(name));
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = names;
         Ok(())
     }
@@ -183,20 +203,20 @@ impl Collections {
         if !is_there {
             return Ok(false);
         }
-        let mut aliases = self.names().aliases.clone();
-        aliases.retain(|_, collection| collection != name);
-        self.write_aliases(&aliases)?;
         let (folder, gone) = (self.folder_of(name), collections_of(&self.folder).join(format!(".deleted-{name}")));
         let _ = fs::remove_dir_all(&gone);
         let removed = fs::rename(&folder, &gone).and_then(|()| sync_folder(&collections_of(&self.folder)));
         removed.map_err(|error| io_failure("deleting a collection", &error))?;
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        names.open.remove(name);
-        names.damaged.remove(name);
-        names.aliases = aliases;
-        drop(names);
+        let aliases = {
+            let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+            names.open.remove(name);
+            names.damaged.remove(name);
+            names.aliases.retain(|_, collection| collection != name);
+            names.aliases.clone()
+        };
         // Threads that still read it keep the file; its name is gone.
         let _ = fs::remove_dir_all(&gone);
+        self.write_aliases(&aliases)?;
         Ok(true)
     }
 
@@ -278,7 +298,7 @@ impl Collections {
             let _ = fs::remove_dir_all(&new);
         }
         made?;
-        let collection = Collection::open(&folder, name, self.access, Arc::clone(&self.cpu))?;
+        let collection = Collection::open(&folder, name, self.access, self.hardware.clone())?;
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
         names.damaged.remove(name);
         names.open.insert(name.to_owned(), Arc::new(collection));
@@ -315,6 +335,15 @@ impl Collections {
         let bytes = serde_json::to_vec(aliases).map_err(|error| Error::Store(error.to_string()))?;
         replace(&self.folder.join("aliases.json"), &bytes)
     }
+}
+
+/// What is not whole yet, or no longer wanted.
+fn hidden(folder: &Path) -> std::io::Result<Vec<(PathBuf, String)>> {
+    let named = |entry: std::io::Result<fs::DirEntry>| {
+        entry.map(|entry| (entry.path(), entry.file_name().to_string_lossy().into_owned()))
+    };
+    let entries = fs::read_dir(folder)?.map(named).collect::<std::io::Result<Vec<_>>>()?;
+    Ok(entries.into_iter().filter(|(_, name)| name.starts_with('.')).collect())
 }
 
 fn collections_of(folder: &Path) -> PathBuf {

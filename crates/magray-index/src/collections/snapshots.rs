@@ -1,8 +1,8 @@
 //! Snapshots: consistent copies of a collection in one file, and collections made of them.
 //! Sends them nowhere; a snapshot that is not whole has another name.
 
-use super::files::{check_name, sync_file};
-use super::{Collections, REPLACED};
+use super::Collections;
+use super::files::{check_name, make_folder, sync_file};
 use crate::store::{FILE, Store, io_failure};
 use crate::{Error, Result};
 use std::fs;
@@ -26,7 +26,7 @@ impl Collections {
         let collection = self.get(collection)?;
         let _changing = self.begin()?;
         let folder = self.snapshots_of(collection.name());
-        fs::create_dir_all(&folder).map_err(|error| io_failure("making the folder of snapshots", &error))?;
+        make_folder(&folder).map_err(|error| io_failure("making the folder of snapshots", &error))?;
         let taken = self.list_snapshots(collection.name())?;
         let second = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let names = (0..).map(|number| format!("{}-{second}-{number}.snapshot", collection.name()));
@@ -42,7 +42,7 @@ impl Collections {
             let _ = fs::remove_file(&part);
         }
         written?;
-        described(&path, name)
+        Ok(described(&path, name)?.1)
     }
 
     /// The snapshots of a collection, oldest first.
@@ -61,8 +61,8 @@ impl Collections {
                 snapshots.push(described(&entry.path(), name)?);
             }
         }
-        snapshots.sort_by(|one, other| (one.created, &one.name).cmp(&(other.created, &other.name)));
-        Ok(snapshots)
+        snapshots.sort_by(|(one, first), (other, second)| (one, &first.name).cmp(&(other, &second.name)));
+        Ok(snapshots.into_iter().map(|(_, snapshot)| snapshot).collect())
     }
 
     /// The file of a snapshot.
@@ -80,27 +80,13 @@ impl Collections {
 
     /// Makes a collection of a snapshot's file. One of this name is replaced, in one step.
     pub fn restore_snapshot(&self, collection: &str, snapshot: &Path) -> Result<()> {
-        check_name("a collection", collection)?;
-        let _changing = self.begin()?;
-        let old = self.folder_of(collection);
-        // Should the process end before the new one is in its place, the next one puts this back.
-        let gone = old.with_file_name(format!("{REPLACED}{collection}"));
-        self.put_in_place(collection, |folder| {
+        self.replace(collection, |folder| {
             let path = folder.join(FILE);
             let copied = fs::copy(snapshot, &path).and_then(|_| sync_file(&path));
             copied.map_err(|error| io_failure("reading a snapshot", &error))?;
             // A file that is no collection is refused before anything is replaced.
-            Store::open(folder, collection, self.access).and_then(|(store, _)| store.check())?;
-            let _ = fs::remove_dir_all(&gone);
-            match fs::rename(&old, &gone) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(io_failure("replacing a collection", &error))
-                }
-                _ => Ok(()),
-            }
-        })?;
-        let _ = fs::remove_dir_all(&gone);
-        Ok(())
+            Store::open(folder, collection, self.access).and_then(|(store, _)| store.check())
+        })
     }
 
     fn snapshots_of(&self, collection: &str) -> PathBuf {
@@ -108,8 +94,10 @@ impl Collections {
     }
 }
 
-fn described(path: &Path, name: String) -> Result<Snapshot> {
+/// A snapshot with the exact time of its file.
+fn described(path: &Path, name: String) -> Result<(SystemTime, Snapshot)> {
     let file = path.metadata().map_err(|error| io_failure("reading a snapshot", &error))?;
-    let created = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    Ok(Snapshot { name, bytes: file.len(), created: created.map_or(0, |time| time.as_secs()) })
+    let written = file.modified().unwrap_or(UNIX_EPOCH);
+    let created = written.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    Ok((written, Snapshot { name, bytes: file.len(), created }))
 }

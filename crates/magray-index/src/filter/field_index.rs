@@ -4,7 +4,7 @@
 use super::check::{counts, has_null, is_empty, passes_place};
 use super::geo;
 use crate::{Condition, Direction, FieldTest, GeoPoint, Instant, JsonPath, OrderBy, Payload, Range};
-use roaring::RoaringBitmap;
+use roaring::{MultiOps, RoaringBitmap};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -274,6 +274,5 @@ fn within<K: Ord + Copy>(entries: &BTreeMap<K, RoaringBitmap>, range: &Range<K>)
     let inside = from.take_while(|(key, _)| {
         range.lt.is_none_or(|bound| **key < bound) && range.lte.is_none_or(|bound| **key <= bound)
     });
-    let inside = inside.filter(|(key, _)| range.contains(key));
-    inside.fold(RoaringBitmap::new(), |all, (_, slots)| all | slots)
+    inside.filter(|(key, _)| range.contains(key)).map(|(_, slots)| slots).union()
 }

@@ -3,7 +3,7 @@
 
 mod check;
 mod field_index;
-mod geo;
+pub(crate) mod geo;
 #[cfg(test)]
 mod tests;
 
@@ -63,6 +63,12 @@ fn within(filter: &Filter, source: &dyn Source, mut candidates: RoaringBitmap) -
     Ok(candidates)
 }
 
+/// Whether a condition holds for one slot with this payload.
+pub(crate) fn holds(condition: &Condition, source: &dyn Source, slot: u32, payload: &Payload) -> bool {
+    let has_vector = |name: &str| source.has_vector(slot, name);
+    meets_condition(condition, &Subject { payload, id: source.id_of(slot), has_vector: &has_vector })
+}
+
 /// Whether no index can answer.
 fn reads_payloads(condition: &Condition) -> bool {
     match condition {
@@ -109,9 +115,7 @@ fn holding(condition: &Condition, source: &dyn Source, candidates: &RoaringBitma
         let Some(payload) = source.payload(slot)? else {
             continue;
         };
-        let has_vector = |name: &str| source.has_vector(slot, name);
-        let subject = Subject { payload: &payload, id: source.id_of(slot), has_vector: &has_vector };
-        if meets_condition(condition, &subject) {
+        if holds(condition, source, slot, &payload) {
             found.insert(slot);
         }
     }

@@ -20,9 +20,6 @@ pub(crate) const FILE: &str = "points.db";
 /// Five vectors of 384 dimensions fill a page.
 const PAGE_BYTES: u64 = 8 * 1024;
 
-/// The log is written back into the file when it is longer.
-const LOG_BYTES_MAX: u64 = 32 << 20;
-
 /// Connections that wait for the next reader; others are closed after use.
 const IDLE_READERS_MAX: usize = 8;
 
@@ -55,8 +52,8 @@ pub(crate) struct Store {
 /// How the file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The file may grow to this many bytes.
-    Write { bytes_max: u64 },
+    /// The file may grow to so many bytes; its log is written back into it when it is longer than allowed.
+    Write { bytes_max: u64, log_bytes_max: u64 },
     /// Nothing can be written in the folder.
     ReadOnly,
 }
@@ -229,7 +226,9 @@ impl Drop for Change<'_> {
         if self.is_open {
             // What fails here is taken back when the next change begins.
             let _ = self.writer.execute_batch("ROLLBACK");
-        } else if self.store.path.with_extension("db-wal").metadata().is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
+        } else if let Access::Write { log_bytes_max, .. } = self.store.access
+            && self.store.path.with_extension("db-wal").metadata().is_ok_and(|log| log.len() > log_bytes_max)
+        {
             // Readers that still need the log keep it: the next change tries again.
             let _ = self.writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         }
@@ -389,7 +388,7 @@ fn connect(path: &Path, access: Access) -> rusqlite::Result<Connection> {
     };
     connection.busy_timeout(std::time::Duration::from_secs(10))?;
     connection.set_prepared_statement_cache_capacity(4 * VECTORS_MAX);
-    if let Access::Write { bytes_max } = access {
+    if let Access::Write { bytes_max, .. } = access {
         let pages_max = bytes_max / PAGE_BYTES;
         // A commit returns when the log is on the disk. The log is written back by `Change`, not inside of a commit.
         connection.execute_batch(&format!(

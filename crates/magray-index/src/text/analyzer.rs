@@ -8,7 +8,7 @@ use unicode_normalization::{UnicodeNormalization, char::is_combining_mark};
 
 use super::{language::Language, stop_words};
 
-/// Longer words are left out: they are encoded data, and nobody types them.
+/// Longer words are left out: they are encoded data, not words of a question.
 const WORD_BYTES_MAX: usize = 128;
 
 /// Cuts texts into terms. Documents and queries must go through equal ones.

@@ -6,7 +6,7 @@ use super::json_path::JsonPath;
 use super::point::PointId;
 use serde_json::Value;
 
-/// All of `must`, none of `must_not`, at least one of `should` (if there is any), at least so many of `min_should`.
+/// All of `must`, none of `must_not`, at least one of `should` (if there is any), and of `min_should` at least the number it says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
     /// All of them hold.

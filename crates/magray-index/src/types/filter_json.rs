@@ -57,7 +57,7 @@ fn conditions(value: &Value, depth: usize) -> Result<Vec<Condition>> {
     }
 }
 
-fn condition(value: &Value, depth: usize) -> Result<Condition> {
+pub(super) fn condition(value: &Value, depth: usize) -> Result<Condition> {
     let fields = object(value, "a condition of a filter")?;
     if let Some(key) = fields.get("key") {
         return field(path(key)?, fields);
@@ -180,7 +180,7 @@ fn bounds<T>(value: &Value, read: impl Fn(&Value) -> Option<T>) -> Result<Range<
     Ok(range)
 }
 
-fn place(value: Option<&Value>) -> Result<GeoPoint> {
+pub(super) fn place(value: Option<&Value>) -> Result<GeoPoint> {
     let degrees = |name: &str, most: f64| {
         let degrees = value?.get(name)?.as_f64()?;
         (degrees.abs() <= most).then_some(degrees)

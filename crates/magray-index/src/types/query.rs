@@ -2,6 +2,7 @@
 //! Lookups in other collections and texts to embed are the caller's: examples here are ids or vectors.
 
 use super::filter::Filter;
+use super::formula::Formula;
 use super::json_path::JsonPath;
 use super::point::{Payload, PointId, Vector};
 use std::collections::BTreeMap;
@@ -56,13 +57,17 @@ pub enum QueryKind {
     Context(Vec<ContextPair>),
     /// By a value of the payload.
     OrderBy(OrderBy),
+    /// Near the target, moved towards better and away from worse examples.
+    Feedback(Feedback),
     /// Ranks of the prefetches combined.
     Fusion(Fusion),
+    /// What the prefetches found, with new scores.
+    Formula(Formula),
     /// By BM25 of the collection's `text_field`.
     Text(String),
     /// In a random order.
     Sample,
-    /// By id; every score is 0.
+    /// By id; every score is 1.
     All,
 }
 
@@ -94,6 +99,22 @@ pub enum Strategy {
     BestScore,
     /// Scores of the positive examples less those of the negative ones.
     SumScores,
+}
+
+/// A target, and what was said of examples. The score is `a` times the similarity to the target, and for each two examples
+/// `c` times the difference of what was said to the power of `b`, times that of the similarities.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Feedback {
+    /// Near this.
+    pub target: Example,
+    /// Examples with what was said of them: the larger the better.
+    pub examples: Vec<(Example, f32)>,
+    /// The weight of the target.
+    pub a: f32,
+    /// How much more large differences count.
+    pub b: f32,
+    /// The weight of the examples.
+    pub c: f32,
 }
 
 /// How ranks of several prefetches are combined.

@@ -174,6 +174,7 @@ impl Workers {
             | Event::Memory { .. }
             | Event::MemoryUse { .. }
             | Event::VectorsAsked { .. }
+            | Event::VectorsUsed { .. }
             | Event::VectorsDropped { .. }
             | Event::ModelAdded { .. }
             | Event::ModelRemoved { .. }

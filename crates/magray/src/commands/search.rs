@@ -104,7 +104,7 @@ pub(crate) fn run(args: &SearchArgs, context: &Context) -> Result<(), Failure> {
     }
     found.truncate(args.limit as usize);
     print(&found, args)?;
-    place.leave();
+    place.finish()?;
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use magray_engine::{
     health::AlertOptions,
     testing::{FaultPlan, FaultPlanError},
 };
+use magray_index::HostRules;
 
 use super::{Config, ConfigError, Source, Value, value::NEVER};
 
@@ -93,6 +94,13 @@ impl Config {
             host: self.seconds("gpu.memory.host_kept_s"),
             load_max: self.seconds("gpu.memory.load_max_s").unwrap_or(Keeping::default().load_max),
         }
+    }
+
+    /// When vectors are searched on a GPU; `None`: never.
+    pub(crate) fn rows_host_rules(&self) -> Option<HostRules> {
+        let may_leave = self.is_on("gpu.memory.offload_to_cpu");
+        let bytes_min = self.whole("search.gpu_from_mib")?.saturating_mul(1 << 20);
+        Some(HostRules { bytes_min, idle_max: self.seconds("gpu.idle_timeout_s").filter(|_| may_leave) })
     }
 
     fn model_plans(&self) -> ModelPlans {

@@ -411,6 +411,15 @@ const GENERAL: &[Setting] = &[
     .env(&["MAGRAY_COLLECTIONS"])
     .flag("--collections")
     .unset_as(""),
+    Setting::harmless(
+        "search.gpu_from_mib",
+        Kind::Whole { min: 0, max: 1 << 30 },
+        "16",
+        "Dense vectors that take at least this many MiB, in numbers of 16 bits, are searched on a GPU that has room for \
+         them; `never`: on the CPU. They leave the GPU after `gpu.idle_timeout_s` without a search.",
+    )
+    .env(&["MAGRAY_SEARCH_GPU_FROM_MIB"])
+    .or_never(),
     Setting::trusted(
         "control.folder",
         Kind::Path,

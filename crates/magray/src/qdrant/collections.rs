@@ -73,6 +73,52 @@ enum Modifier {
     Idf,
 }
 
+/// A vector that a collection gets after it was made.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum NewVector {
+    Dense(VectorParams),
+    Sparse(SparseParams),
+}
+
+impl NewVector {
+    pub(crate) fn add(self, name: String, config: &mut CollectionConfig) -> Result<()> {
+        if config.dense.contains_key(&name) || config.sparse.contains_key(&name) {
+            return Err(Error::Exists { what: format!("vector '{name}'") });
+        }
+        let mut kept = Kept::of(config);
+        match self {
+            Self::Dense(params) => {
+                let is_quantised = is_given(kept.given.get("quantization_config"));
+                config.dense.insert(name.clone(), params.config(is_quantised)?);
+                kept.change_vectors("vectors", |all| drop(all.insert(name, json!(params))));
+            }
+            Self::Sparse(params) => {
+                config.sparse.insert(name.clone(), params.config());
+                kept.change_vectors("sparse_vectors", |all| drop(all.insert(name, json!(params))));
+            }
+        }
+        config.metadata = kept.into_metadata();
+        config.check()
+    }
+}
+
+/// Takes a vector out of the settings of a collection.
+pub(crate) fn remove_vector(name: &str, config: &mut CollectionConfig) -> Result<()> {
+    let is_dense = config.dense.remove(name).is_some();
+    if !is_dense && config.sparse.remove(name).is_none() {
+        return Err(Error::bad(format!("Not existing vector name error: {name}")));
+    }
+    let mut kept = Kept::of(config);
+    kept.change_vectors(if is_dense { "vectors" } else { "sparse_vectors" }, |all| drop(all.remove(name)));
+    config.metadata = kept.into_metadata();
+    Ok(())
+}
+
+fn is_given(setting: Option<&Value>) -> bool {
+    setting.is_some_and(|setting| !setting.is_null())
+}
+
 /// What is kept beside a collection, in its metadata.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Kept {
@@ -136,7 +182,7 @@ pub(crate) struct RecoverSnapshot {
 
 impl CreateCollection {
     pub(crate) fn into_config(self) -> Result<CollectionConfig> {
-        let is_quantised = self.quantization_config.as_ref().is_some_and(|config| !config.is_null());
+        let is_quantised = is_given(self.quantization_config.as_ref());
         let dense = match &self.vectors {
             None => BTreeMap::new(),
             Some(Vectors::One(params)) => BTreeMap::from([(String::new(), params.config(is_quantised)?)]),
@@ -152,8 +198,7 @@ impl CreateCollection {
             .flatten()
             .map(|(name, params)| (name, params.unwrap_or_default()))
             .collect();
-        let idf = |params: &SparseParams| SparseConfig { idf: params.modifier == Some(Modifier::Idf) };
-        let sparse = sparse_params.iter().map(|(name, params)| (name.clone(), idf(params))).collect();
+        let sparse = sparse_params.iter().map(|(name, params)| (name.clone(), params.config())).collect();
         let mut given = Payload::new();
         let mut keep = |name: &str, value: Option<Value>| {
             if let Some(value) = value {
@@ -176,7 +221,7 @@ impl CreateCollection {
 
 impl VectorParams {
     fn config(&self, is_quantised: bool) -> Result<DenseConfig> {
-        let is_quantised = is_quantised || self.quantization_config.as_ref().is_some_and(|config| !config.is_null());
+        let is_quantised = is_quantised || is_given(self.quantization_config.as_ref());
         let storage = match self.datatype {
             _ if is_quantised => Storage::Int8,
             None | Some(Datatype::Float32 | Datatype::Uint8) => Storage::F32,
@@ -188,6 +233,12 @@ impl VectorParams {
             Some(_) => return Err(Error::bad("multivector_config has the comparator max_sim")),
         };
         Ok(DenseConfig { size: self.size, distance: self.distance, storage, multi })
+    }
+}
+
+impl SparseParams {
+    fn config(&self) -> SparseConfig {
+        SparseConfig { idf: self.modifier == Some(Modifier::Idf) }
     }
 }
 
@@ -214,6 +265,21 @@ impl Kept {
                 Value::Null => drop(self.metadata.remove(&name)),
                 value => drop(self.metadata.insert(name, value)),
             }
+        }
+    }
+
+    /// Changes the settings of vectors that are shown. One without a name gets a place among those with names.
+    fn change_vectors(&mut self, kind: &str, change: impl FnOnce(&mut Payload)) {
+        let mut all = match self.given.remove(kind) {
+            Some(Value::Object(one)) if one.get("size").is_some_and(Value::is_u64) => {
+                Payload::from_iter([(String::new(), Value::Object(one))])
+            }
+            Some(Value::Object(named)) => named,
+            _ => Payload::new(),
+        };
+        change(&mut all);
+        if !all.is_empty() {
+            self.given.insert(kind.to_owned(), all.into());
         }
     }
 
@@ -317,6 +383,26 @@ mod tests {
         assert_eq!((several.dense["a"].storage, several.dense["a"].multi), (Storage::F16, true));
         assert_eq!(several.dense["b"].storage, Storage::Int8);
         assert!(several.sparse["c"].idf && !several.sparse["d"].idf);
+    }
+
+    #[test]
+    fn vectors_are_added_to_the_settings_and_taken_out() {
+        let mut changed = config(json!({"vectors": {"size": 3, "distance": "Cosine"}})).unwrap();
+        let before = changed.clone();
+        let new = |json: Value| serde_json::from_value::<NewVector>(json).unwrap();
+        let dense = new(json!({"dense": {"size": 2, "distance": "Dot"}}));
+        dense.clone().add("b".to_owned(), &mut changed).unwrap();
+        new(json!({"sparse": {"modifier": "idf"}})).add("c".to_owned(), &mut changed).unwrap();
+        assert!(changed.dense["b"].size == 2 && changed.sparse["c"].idf);
+        let params = |config: &CollectionConfig| Kept::of(config).shown(0, None, |_| 0)["config"]["params"].clone();
+        assert_eq!(params(&changed)["vectors"][""]["size"], json!(3));
+        assert_eq!(params(&changed)["sparse_vectors"]["c"]["modifier"], json!("idf"));
+        assert!(dense.add("c".to_owned(), &mut changed).is_err());
+        remove_vector("b", &mut changed).unwrap();
+        remove_vector("c", &mut changed).unwrap();
+        assert!(remove_vector("c", &mut changed).is_err());
+        assert_eq!((&changed.dense, &changed.sparse), (&before.dense, &before.sparse));
+        assert_eq!(params(&changed)["vectors"], json!({"": {"size": 3, "distance": "Cosine"}}));
     }
 
     #[test]

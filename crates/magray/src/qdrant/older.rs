@@ -10,20 +10,15 @@ use super::{
     vectors::VectorInput,
 };
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(crate) struct OlderRequest {
     /// What is searched for.
-    #[serde(default)]
     vector: Option<NamedVector>,
-    #[serde(default)]
     positive: Option<Vec<VectorInput>>,
-    #[serde(default)]
     negative: Option<Vec<VectorInput>>,
-    #[serde(default)]
     strategy: Option<StrategyName>,
-    #[serde(default)]
     target: Option<VectorInput>,
-    #[serde(default)]
     context: Option<OneOrMany<PairInput>>,
     #[serde(flatten)]
     rest: QueryRequest,
@@ -39,18 +34,17 @@ enum NamedVector {
 impl AsksForPoints for OlderRequest {
     fn into_request(self) -> Result<QueryRequest> {
         let Self { vector, positive, negative, strategy, target, context, rest } = self;
-        let context = context.map(|context| context.0);
         let query = match (vector, target, context) {
             (Some(NamedVector::Named { name, vector }), None, None) => {
                 return Ok(rest.asking(QueryInput::Nearest(vector, None), Some(name)));
             }
             (Some(NamedVector::Unnamed(vector)), None, None) => QueryInput::Nearest(vector, None),
             (None, Some(target), context) => {
-                QueryInput::Discover(DiscoverInput::new(target, context.unwrap_or_default()))
+                QueryInput::Discover(DiscoverInput { target, context: context.unwrap_or_default() })
             }
-            (None, None, Some(context)) => QueryInput::Context(context),
+            (None, None, Some(context)) => QueryInput::Context(context.0),
             (None, None, None) if positive.is_some() || negative.is_some() => {
-                QueryInput::Recommend(RecommendInput::new(positive, negative, strategy))
+                QueryInput::Recommend(RecommendInput { positive, negative, strategy })
             }
             _ => {
                 return Err(Error::bad(

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use magray_index::{
-    ContextPair, Example, Filter, Fusion, GroupQuery, Instant, OrderBy, PointId, Query, QueryKind, Result,
-    ScrollRequest, Strategy,
+    ContextPair, Example, Feedback, Filter, Formula, Fusion, GroupQuery, Instant, OrderBy, Payload, PointId, Query,
+    QueryKind, Result, ScrollRequest, Strategy,
 };
 use serde::{
     Deserialize,
@@ -115,7 +115,9 @@ pub(crate) enum QueryInput {
     Discover(DiscoverInput),
     Context(Vec<PairInput>),
     OrderBy(OrderByInput),
+    Feedback(FeedbackInput),
     Fusion(Fusion),
+    Formula(Formula),
     Text(String),
     Sample,
 }
@@ -130,15 +132,12 @@ pub(crate) struct Mmr {
     pub(crate) candidates_limit: Option<usize>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct RecommendInput {
-    #[serde(default)]
-    positive: Option<Vec<VectorInput>>,
-    #[serde(default)]
-    negative: Option<Vec<VectorInput>>,
-    #[serde(default)]
-    strategy: Option<StrategyName>,
+    pub(super) positive: Option<Vec<VectorInput>>,
+    pub(super) negative: Option<Vec<VectorInput>>,
+    pub(super) strategy: Option<StrategyName>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -152,8 +151,30 @@ pub(crate) enum StrategyName {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DiscoverInput {
+    pub(super) target: VectorInput,
+    pub(super) context: OneOrMany<PairInput>,
+}
+
+/// A target, and how good examples were.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FeedbackInput {
     target: VectorInput,
-    context: OneOrMany<PairInput>,
+    feedback: Vec<FeedbackItem>,
+    strategy: FeedbackStrategy,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FeedbackItem {
+    example: VectorInput,
+    score: f32,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FeedbackStrategy {
+    Naive { a: f32, b: f32, c: f32 },
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -201,6 +222,10 @@ impl QueryRequest {
                 &mut context.0
             }
             Some(QueryInput::Context(pairs)) => pairs,
+            Some(QueryInput::Feedback(FeedbackInput { target, feedback, .. })) => {
+                all(target)?;
+                return feedback.iter_mut().map(|item| &mut item.example).try_for_each(all);
+            }
             _ => return Ok(()),
         };
         pairs.iter_mut().flat_map(|pair| [&mut pair.positive, &mut pair.negative]).try_for_each(all)
@@ -238,22 +263,6 @@ impl Grouping {
     }
 }
 
-impl RecommendInput {
-    pub(super) fn new(
-        positive: Option<Vec<VectorInput>>,
-        negative: Option<Vec<VectorInput>>,
-        strategy: Option<StrategyName>,
-    ) -> Self {
-        Self { positive, negative, strategy }
-    }
-}
-
-impl DiscoverInput {
-    pub(super) fn new(target: VectorInput, context: Vec<PairInput>) -> Self {
-        Self { target, context: OneOrMany(context) }
-    }
-}
-
 impl QueryInput {
     fn into_kind(self) -> Result<QueryKind> {
         let many =
@@ -274,7 +283,13 @@ impl QueryInput {
             }
             Self::Context(context) => QueryKind::Context(pairs(context)?),
             Self::OrderBy(order) => QueryKind::OrderBy(order.into_order()?),
+            Self::Feedback(FeedbackInput { target, feedback, strategy: FeedbackStrategy::Naive { a, b, c } }) => {
+                let said = |item: FeedbackItem| Ok((example(item.example)?, item.score));
+                let examples = feedback.into_iter().map(said).collect::<Result<_>>()?;
+                QueryKind::Feedback(Feedback { target: example(target)?, examples, a, b, c })
+            }
             Self::Fusion(fusion) => QueryKind::Fusion(fusion),
+            Self::Formula(formula) => QueryKind::Formula(formula),
             Self::Text(text) => QueryKind::Text(text),
             Self::Sample => QueryKind::Sample,
         })
@@ -333,6 +348,9 @@ struct QueryObject {
     order_by: Option<OrderByInput>,
     fusion: Option<FusionName>,
     rrf: Option<RrfInput>,
+    relevance_feedback: Option<FeedbackInput>,
+    formula: Option<serde_json::Value>,
+    defaults: Option<Payload>,
     sample: Option<SampleName>,
     text: Option<TextInput>,
     model: Option<String>,
@@ -374,9 +392,9 @@ enum TextInput {
 const RRF_K: f32 = 2.0;
 
 impl QueryObject {
-    fn into_input(self) -> Result<QueryInput, &'static str> {
-        const ONE: &str = "a query has one of nearest, recommend, discover, context, order_by, fusion, rrf, sample, text; or it \
-             is a vector";
+    fn into_input(self) -> Result<QueryInput, String> {
+        const ONE: &str = "a query has one of nearest, recommend, discover, context, order_by, fusion, rrf, formula, \
+             relevance_feedback, sample, text; or it is a vector";
         let rrf = |k: Option<f32>, weights| QueryInput::Fusion(Fusion::Rrf { k: k.unwrap_or(RRF_K), weights });
         let text = match (self.text, self.model) {
             (Some(TextInput::Text(text)), Some(model)) => {
@@ -385,7 +403,7 @@ impl QueryObject {
             }
             (Some(TextInput::Text(query) | TextInput::Object { query }), None) => Some(QueryInput::Text(query)),
             (None, None) => None,
-            _ => return Err(ONE),
+            _ => return Err(ONE.to_owned()),
         };
         let sparse = match (self.indices, self.values) {
             (Some(indices), Some(values)) => {
@@ -393,7 +411,15 @@ impl QueryObject {
                 Some(QueryInput::Nearest(VectorInput::Vector(vector), None))
             }
             (None, None) => None,
-            _ => return Err("a sparse vector has indices and values"),
+            _ => return Err("a sparse vector has indices and values".to_owned()),
+        };
+        let formula = match (self.formula, self.defaults) {
+            (Some(formula), defaults) => {
+                let formula = Formula::from_json(&formula, defaults.unwrap_or_default());
+                Some(QueryInput::Formula(formula.map_err(|error| error.to_string())?))
+            }
+            (None, None) => None,
+            _ => return Err("defaults need a formula".to_owned()),
         };
         let mmr = self.mmr;
         let given = [
@@ -407,6 +433,8 @@ impl QueryObject {
                 FusionName::Dbsf => QueryInput::Fusion(Fusion::Dbsf),
             }),
             self.rrf.map(|input| rrf(input.k, input.weights.unwrap_or_default())),
+            self.relevance_feedback.map(QueryInput::Feedback),
+            formula,
             self.sample.map(|SampleName::Random| QueryInput::Sample),
             text,
             sparse,
@@ -414,7 +442,7 @@ impl QueryObject {
         let mut given = given.into_iter().flatten();
         match (given.next(), given.next()) {
             (Some(one), None) => Ok(one),
-            _ => Err(ONE),
+            _ => Err(ONE.to_owned()),
         }
     }
 }

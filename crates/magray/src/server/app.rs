@@ -22,7 +22,7 @@ use super::{
     health::{HealthCheck, Healthy},
     keys::{Access, Caller},
     live::Live,
-    metrics::Metrics,
+    metrics::{Held, Metrics},
     models::Models,
     openai_tokens::OpenAiTokens,
     refusal_log::RefusalLog,
@@ -146,7 +146,8 @@ impl App {
 
     pub(crate) fn render_metrics(&self) -> String {
         let open = self.0.connections.load(Ordering::Relaxed);
-        self.metrics().render(open, self.0.admission.held(), &self.text_cache().usage(), &self.report())
+        let held = Held { connections: open, bytes: self.0.admission.held() };
+        self.metrics().render(held, &self.text_cache().usage(), self.collections().searches(), &self.report())
     }
 
     pub(crate) fn openai_tokens(&self) -> Option<&OpenAiTokens> {

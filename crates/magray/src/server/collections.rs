@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use magray_index::{Collection, Collections, Error, Options};
+use magray_index::{Collection, Collections, Error, Options, RowsHost};
 
 use super::errors::{Kind, Problem};
 
@@ -14,12 +14,14 @@ use super::errors::{Kind, Problem};
 pub(crate) struct LazyCollections {
     /// `None`: the system has no folder for data, and no other is set.
     folder: Option<PathBuf>,
+    /// GPUs that may hold vectors.
+    host: Option<Arc<dyn RowsHost>>,
     opened: Mutex<Option<Arc<Collections>>>,
 }
 
 impl LazyCollections {
-    pub(crate) fn new(folder: Option<PathBuf>) -> Arc<Self> {
-        Arc::new(Self { folder, opened: Mutex::new(None) })
+    pub(crate) fn new(folder: Option<PathBuf>, host: Option<Arc<dyn RowsHost>>) -> Arc<Self> {
+        Arc::new(Self { folder, host, opened: Mutex::new(None) })
     }
 
     /// Opens them if they are not. Blocks. What fails is tried again with the next request.
@@ -31,9 +33,15 @@ impl LazyCollections {
         let Some(folder) = &self.folder else {
             return Err(Problem::new(Kind::Unavailable, "there is no folder for collections: set search.folder"));
         };
-        let all = Arc::new(Collections::open(folder, Options::default())?);
+        let all = Arc::new(Collections::open(folder, Options { host: self.host.clone(), ..Options::default() })?);
         *opened = Some(Arc::clone(&all));
         Ok(all)
+    }
+
+    /// How often dense vectors were searched, on the CPU and on a GPU.
+    pub(crate) fn searches(&self) -> (u64, u64) {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.as_ref().map_or((0, 0), |all| (all.searches().cpu(), all.searches().elsewhere()))
     }
 
     /// Ends them: what is written is on the disk, and another process may open the folder.
@@ -68,7 +76,7 @@ impl From<Error> for Problem {
             Error::Exists { .. } => Kind::Exists,
             Error::BadInput(_) => Kind::Invalid,
             Error::Full => Kind::Full,
-            Error::ReadOnly | Error::Locked { .. } | Error::Corrupt { .. } => Kind::Unavailable,
+            Error::ReadOnly | Error::Locked { .. } | Error::Replaced | Error::Corrupt { .. } => Kind::Unavailable,
             Error::Store(_) => Kind::Internal,
         };
         Self::new(kind, error.to_string())

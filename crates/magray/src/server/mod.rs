@@ -174,6 +174,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
+    let host = config.rows_host_rules().and_then(|rules| engine.rows_host(rules));
     let parts = Parts {
         engine: engine.clone(),
         text_cache: TextCache::new(settings.text_cache),
@@ -182,7 +183,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,
         catalogue: Catalogue::new(&config)?,
-        collections: LazyCollections::new(config.collections_folder()),
+        collections: LazyCollections::new(config.collections_folder(), host),
         openai_tokens,
         traces: traces.clone(),
         reloader: Reloader::new(&config, tls.clone(), settle),

@@ -92,6 +92,8 @@ table! {
     GET  "/collections/{collection_name}/aliases" Read Qdrant => collections::collection_aliases;
     PUT  "/collections/{collection_name}/index"   Change Qdrant => collections::create_index;
     DELETE "/collections/{collection_name}/index/{field_name}" Change Qdrant => collections::delete_index;
+    PUT  "/collections/{collection_name}/vectors/{vector_name}" Change Qdrant => collections::create_vector;
+    DELETE "/collections/{collection_name}/vectors/{vector_name}" Change Qdrant => collections::delete_vector;
     POST "/collections/{collection_name}/points"  Read Qdrant => points::retrieve;
     PUT  "/collections/{collection_name}/points"  Change Qdrant => points::upsert;
     GET  "/collections/{collection_name}/points/{id}"    Read Qdrant => points::point;
@@ -248,7 +250,7 @@ mod tests {
         let written = |route: &Route| {
             let path = route.path.replace("{organisation}/{model}", "ORGANISATION/NAME").replace("{model}", "NAME");
             let path = path.replace("{collection_name}", "NAME").replace("{id}", "ID").replace("{field_name}", "FIELD");
-            let path = path.replace("{snapshot_name}", "SNAPSHOT");
+            let path = path.replace("{snapshot_name}", "SNAPSHOT").replace("{vector_name}", "VECTOR");
             format!("{} {path}", route.method)
         };
         let listed: BTreeSet<String> = ROUTES.iter().map(written).collect();

@@ -35,6 +35,7 @@ fn values_show_where_they_came_from() {
         faults.plan none default
         onnx.library none default
         search.folder HOME/.local/share/magray/collections default
+        search.gpu_from_mib 16 default
         control.folder none default
         log.level warn default
         log.format text default

@@ -1,10 +1,11 @@
 //! Qdrant's API as its clients meet it: collections, points, queries, texts that the server embeds, errors, keys, restarts.
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::{
     http::Reply,
-    rig::{Server, Setup},
+    rig::{Server, Setup, wait_for},
 };
 
 fn send(server: &Server, method: &str, path: &str, body: &Value) -> Reply {
@@ -293,6 +294,53 @@ fn keys_of_users_read_and_those_of_administrators_write() {
 }
 
 #[test]
+fn formulas_score_what_prefetches_found() {
+    let server = with_points();
+    let query = |formula: Value| {
+        let body = json!({
+            "prefetch": {"query": [1, 0], "limit": 3}, "query": {"formula": formula, "defaults": {"m": 0.5}}, "limit": 2,
+        });
+        send(&server, "POST", "/collections/things/points/query", &body)
+    };
+    let scores = |formula: Value| {
+        let found = query(formula).ok().json()["result"]["points"].clone();
+        found.as_array().unwrap().iter().map(|point| point["score"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(scores(json!({"sum": ["$score", {"mult": [2, "n"]}]})), [6.5, 4.0]);
+    assert_eq!(scores(json!({"sum": ["m", {"key": "word", "match": {"value": "red"}}]})), [1.5, 1.5]);
+    assert_eq!(scores(json!({"lin_decay": {"x": "n", "target": 2, "scale": 2}})), [1.0, 0.75]);
+    for (formula, reason) in
+        [(json!({"ln": {"neg": "n"}}), "non-finite"), (json!("missing"), "missing"), (json!({"a": 1}), "a")]
+    {
+        let refused = query(formula);
+        assert!(refused.status == 400 && refused.text().contains(reason), "{}", refused.text());
+    }
+    let feedback = json!({
+        "target": [0.4, 0.6], "feedback": [{"example": [1, 0], "score": 1}, {"example": [0, 1], "score": 0}],
+        "strategy": {"naive": {"a": 1, "b": 1, "c": 1}},
+    });
+    let found =
+        ask(&server, "POST", "/collections/things/points/query", json!({"query": {"relevance_feedback": feedback}}));
+    assert_eq!(ids(&found), [json!(1), json!(UUID), json!(2)]);
+}
+
+#[test]
+fn collections_get_vectors_and_lose_them() {
+    let server = with_points();
+    ask(&server, "PUT", "/collections/things/vectors/late", json!({"dense": {"size": 1, "distance": "Dot"}}));
+    let refused = send(&server, "PUT", "/collections/things/vectors/words", &json!({"sparse": {}}));
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    let vectors = json!({"points": [{"id": 2, "vector": {"late": [3]}}]});
+    ask(&server, "PUT", "/collections/things/points/vectors", vectors);
+    let found = ask(&server, "POST", "/collections/things/points/query", json!({"query": [2], "using": "late"}));
+    assert_eq!((ids(&found), &found["points"][0]["score"]), (vec![json!(2)], &json!(6.0)));
+    ask(&server, "DELETE", "/collections/things/vectors/late", json!({}));
+    let count = ask(&server, "POST", "/collections/things/points/count", json!({}));
+    assert_eq!(count, json!({"count": 3}));
+    assert_eq!(send(&server, "DELETE", "/collections/things/vectors/late", &json!({})).status, 400);
+}
+
+#[test]
 fn requests_are_counted_by_the_route_and_not_by_the_collection() {
     let server = with_points();
     ask(&server, "POST", "/collections/things/points/query", json!({"query": [1, 0]}));
@@ -308,4 +356,67 @@ fn clients_are_told_the_version_of_the_api_at_the_root() {
     assert!(told["version"].as_str().unwrap().starts_with("1."), "{told}");
     assert_eq!(server.get("/").ok().text(), "magray is running");
     assert_eq!(server.get("/healthz").ok().text(), "healthz check passed");
+}
+
+/// Numbers that look random and are the same in every run.
+fn numbers(seed: u64, count: usize) -> Vec<f64> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / f64::from(1u32 << 30) - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn searches_on_gpu(server: &Server) -> u64 {
+    let page = server.get("/metrics").ok();
+    let line = page.text().lines().find(|line| line.starts_with("magray_vector_searches_total{device=\"gpu\"}"));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Searches until a GPU has done so; each answer must be what `expected` is.
+#[track_caller]
+fn search_until_on_gpu(server: &Server, query: &Value, expected: &[Value]) {
+    let before = searches_on_gpu(server);
+    wait_for("a search on the GPU", || {
+        let found = ask(server, "POST", "/collections/many/points/query", query.clone());
+        assert_eq!(ids(&found), expected);
+        searches_on_gpu(server) > before
+    });
+}
+
+#[test]
+fn vectors_are_searched_on_a_gpu_and_answers_do_not_change_when_it_is_lost() {
+    const COUNT: u64 = 2000;
+    let gpu = ["--simulated-gpus", "1", "--model", &crate::rig::fixture("bert")];
+    let server = Setup::new(&gpu).env("MAGRAY_SEARCH_GPU_FROM_MIB", "0").start();
+    ask(&server, "PUT", "/collections/many", json!({"vectors": {"size": 8, "distance": "Euclid"}}));
+    let point = |id: u64, seed: u64| json!({"id": id, "vector": numbers(seed, 8), "payload": {"n": id}});
+    let points: Vec<Value> = (0..COUNT).map(|id| point(id, id)).collect();
+    ask(&server, "PUT", "/collections/many/points?wait=true", json!({"points": points}));
+    let query = numbers(77_777, 8);
+    // By the numbers themselves.
+    let nearest = |seed_of: &dyn Fn(u64) -> Option<u64>| {
+        let distance = |seed: u64| numbers(seed, 8).iter().zip(&query).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+        let mut all: Vec<(f64, u64)> = (0..COUNT).filter_map(|id| Some((distance(seed_of(id)?), id))).collect();
+        all.sort_by(|one, other| one.0.total_cmp(&other.0));
+        all.iter().take(10).map(|(_, id)| json!(id)).collect::<Vec<_>>()
+    };
+    let asked = json!({"query": query});
+    let first = nearest(&Some);
+    search_until_on_gpu(&server, &asked, &first);
+    // Changed, deleted and new vectors count from the next search on.
+    let (changed, deleted) = (first[0].as_u64().unwrap(), first[1].as_u64().unwrap());
+    ask(&server, "PUT", "/collections/many/points?wait=true", json!({"points": [point(changed, 99_999)]}));
+    ask(&server, "POST", "/collections/many/points/delete?wait=true", json!({"points": [deleted]}));
+    let seed_of = |id| if id == changed { Some(99_999) } else { (id != deleted).then_some(id) };
+    let second = nearest(&seed_of);
+    search_until_on_gpu(&server, &asked, &second);
+    // The worker dies: the same answers come from the CPU, then from a new worker.
+    let status = server.get("/gpu/status").ok().json();
+    let pid = status["devices"][1]["worker_pid"].as_i64().expect("a worker computes");
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    let found = ask(&server, "POST", "/collections/many/points/query", asked.clone());
+    assert_eq!(ids(&found), second);
+    search_until_on_gpu(&server, &asked, &second);
 }

@@ -141,6 +141,7 @@ impl Machine {
             Event::VectorsAsked { device, collection, bytes } => {
                 self.residency.vectors_asked(Growth { device, collection, bytes }, &self.devices, now, actions);
             }
+            Event::VectorsUsed { device, collection } => self.residency.vectors_used(device, collection, now),
             Event::VectorsDropped { device, collection } => self.residency.vectors_dropped(device, collection),
             Event::ModelAdded { plan } => {
                 self.requests.add_model();

@@ -256,13 +256,22 @@ impl Residency {
         actions: &mut Vec<Action>,
     ) {
         let Growth { device, collection, bytes } = growth;
-        let is_used = devices.find(device).is_some_and(|device| device.health().takes_orders());
+        let health = devices.find(device).map(|device| device.health());
+        if health.is_some_and(|health| health.is_resting()) {
+            self.find_memory(device).into_iter().for_each(|memory| memory.is_called = true);
+            self.unsettle();
+        }
+        let is_used = health.is_some_and(|health| health.takes_orders());
         let memory = self.find_memory(device).filter(|_| is_used);
         let granted = memory.map_or(Err(Missing(bytes)), |memory| memory.grow_vectors(collection, bytes, now));
         actions.push(match granted {
             Ok(()) => Action::GrantVectors { device, collection, bytes },
             Err(Missing(missing)) => Action::RefuseVectors { device, collection, missing },
         });
+    }
+
+    pub(in crate::schedule) fn vectors_used(&mut self, id: DeviceId, collection: CollectionId, now: Moment) {
+        self.find_memory(id).into_iter().for_each(|memory| memory.note_vectors_use(collection, now));
     }
 
     pub(in crate::schedule) fn vectors_dropped(&mut self, id: DeviceId, collection: CollectionId) {

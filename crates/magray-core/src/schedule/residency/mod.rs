@@ -103,7 +103,7 @@ impl Residency {
     pub(super) fn begin_loading(&mut self) {
         for memory in &mut self.memories {
             memory.is_blocked = false;
-            memory.is_woken = false;
+            memory.is_woken = memory.is_called;
         }
         for model in &mut self.models {
             model.coming = DeviceSet::EMPTY;

@@ -5,7 +5,7 @@
 use super::Dispatcher;
 use crate::engine::executor_handle::{Batch, Loaded, Turn};
 use crate::executors::NewTokens;
-use magray_core::ledger::MemoryReport;
+use magray_core::ledger::{CollectionId, MemoryReport};
 use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, MemoryUse, ModelId, Outcome};
 use std::time::Duration;
 
@@ -112,6 +112,29 @@ impl Dispatcher {
     /// A worker reports its device's memory.
     pub(in crate::engine) fn memory(&self, device: DeviceId, report: MemoryReport) {
         self.advance(Event::Memory { device, report });
+    }
+
+    /// Asks for memory of a device for vectors; where it is granted, says which worker the device has.
+    pub(in crate::engine) fn ask_for_vectors(
+        &self,
+        device: DeviceId,
+        collection: CollectionId,
+        bytes: u64,
+    ) -> Option<u64> {
+        let mut state = self.lock();
+        let worker = state.worker(device);
+        self.step(state, Event::VectorsAsked { device, collection, bytes }, self.now());
+        state = self.lock();
+        // A worker that ended meanwhile took the memory along.
+        (state.vectors_granted.remove(&collection) && state.worker(device) == worker).then_some(worker)
+    }
+
+    pub(in crate::engine) fn vectors_used(&self, device: DeviceId, collection: CollectionId) {
+        self.advance(Event::VectorsUsed { device, collection });
+    }
+
+    pub(in crate::engine) fn vectors_dropped(&self, device: DeviceId, collection: CollectionId) {
+        self.advance(Event::VectorsDropped { device, collection });
     }
 
     /// How full the memory of a whole device is.

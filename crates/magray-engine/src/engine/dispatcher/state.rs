@@ -8,11 +8,13 @@ use crate::engine::{
     token_stream::TokenBuffer,
     work::{Output, Work},
 };
+use magray_core::ledger::CollectionId;
 use magray_core::schedule::{
     Action, BatchId, Change, DeviceId, Event, KillCause, Machine, Moment, Notice, Refused, Report, Request, RequestId,
     Span, Step,
 };
-use std::{collections::HashMap, sync::Arc, task::Waker};
+use std::collections::{HashMap, HashSet};
+use std::{sync::Arc, task::Waker};
 
 /// All that changes.
 pub(super) struct State {
@@ -31,6 +33,8 @@ pub(super) struct State {
     pub(super) move_counts: Vec<MoveCounts>,
     /// New tokens of the turn that has just ended; the machine says which of them count.
     pub(super) new_tokens: HashMap<RequestId, Vec<u32>>,
+    /// Collections whose memory was granted, until the thread that asked looks.
+    pub(super) vectors_granted: HashSet<CollectionId>,
     /// When the clock's thread will wake by itself.
     pub(super) alarm: Option<Moment>,
     pub(super) is_closed: bool,
@@ -92,6 +96,7 @@ impl State {
             incidents: Incidents::new(devices),
             move_counts: vec![MoveCounts::default(); models],
             new_tokens: HashMap::new(),
+            vectors_granted: HashSet::new(),
             alarm: None,
             is_closed: false,
         }
@@ -128,9 +133,14 @@ impl State {
         }
     }
 
+    /// The worker that a device has now.
+    pub(super) fn worker(&self, device: DeviceId) -> u64 {
+        self.workers[usize::from(device.0)]
+    }
+
     /// An order for the worker that the device has now.
     fn order(&self, device: DeviceId, what: What) -> Order {
-        Order { worker: self.workers[usize::from(device.0)], what }
+        Order { worker: self.worker(device), what }
     }
 
     /// Makes of an action what is needed to do it without the lock.
@@ -188,8 +198,13 @@ impl State {
             }
             Action::Rest { device } => Effect::Order(device, self.order(device, What::Rest)),
             Action::Forget { model } => Effect::Forget(model.0 as usize),
-            Action::GrantVectors { .. } | Action::RefuseVectors { .. } | Action::DropVectors { .. } => {
-                unreachable!("no one asks the machine for memory for vectors")
+            Action::GrantVectors { collection, .. } => {
+                self.vectors_granted.insert(collection);
+                return None;
+            }
+            Action::RefuseVectors { .. } => return None,
+            Action::DropVectors { device, collection } => {
+                Effect::Order(device, self.order(device, What::DropVectors(collection)))
             }
             Action::Alert { device, change } => Effect::Tell(device, change),
             Action::Notice { device, notice } => Effect::Notice(device, notice),

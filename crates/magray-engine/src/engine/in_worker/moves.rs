@@ -122,6 +122,7 @@ impl Inner {
             FromWorker::Finished { .. }
             | FromWorker::Turned { .. }
             | FromWorker::Failed { .. }
+            | FromWorker::Vectors { .. }
             | FromWorker::Trimmed { .. }
             | FromWorker::Heartbeat { .. } => {
                 unreachable!("these are no moves")

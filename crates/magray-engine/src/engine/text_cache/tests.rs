@@ -1,4 +1,4 @@
-//! The same text is computed once, whoever asks for it, and a failure loses nothing for those who waited.
+//! The same text is computed once for all who ask for it, and a failure loses nothing for those who waited.
 
 use super::*;
 use crate::engine::{Answer, EngineError, EngineOptions, ModelSource};

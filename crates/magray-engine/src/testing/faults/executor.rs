@@ -3,7 +3,7 @@
 
 use super::{Clock, FaultKind, FaultPlan, FaultPlanError, Place, Script};
 use crate::executors::{
-    Arrival, Executor, ExecutorModel, Failure, FailureKind, FilledImage, InjectedFault, Label, OnFilled,
+    Arrival, Executor, ExecutorModel, Failure, FailureKind, FilledImage, HeldVectors, InjectedFault, Label, OnFilled,
 };
 use crate::executors::{Outcomes, Steps, UnderWay};
 use crate::gpu::{GpuError, MemoryStats};
@@ -205,6 +205,10 @@ impl Executor for FaultyExecutor {
 
     fn keep_image(&self, model: usize, image: SharedMemory, on_filled: OnFilled) {
         self.inner.keep_image(model, image, on_filled);
+    }
+
+    fn hold_vectors(&self, dims: usize, room: usize) -> Result<Box<dyn HeldVectors>, Failure> {
+        self.inner.hold_vectors(dims, room)
     }
 
     fn rouse(&self) {

@@ -32,6 +32,7 @@ fn problem() -> Failure {
 
 fn to_worker() -> Vec<ToWorker<'static>> {
     let batch = Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, output: Output::Tokens, extent: EXTENT };
+    let search = VectorSearch { query: vec![1.0; 3], rows: 9, most: 4, is_filtered: true, is_exact: false };
     let steps = [(1, 0, 0), (u64::MAX, 7, 3)];
     let steps = steps.map(|(sequence, from, new_tokens_max)| TurnStep { sequence, from, new_tokens_max });
     vec![
@@ -47,6 +48,11 @@ fn to_worker() -> Vec<ToWorker<'static>> {
         ToWorker::Load { model: 2, image: Image::Filled { image: u64::MAX, bytes: 4 } },
         ToWorker::Offload { model: 5 },
         ToWorker::Forget { model: u32::MAX },
+        ToWorker::Vectors { call: 1, vectors: 2, order: VectorOrder::Hold(HeldShape { dims: 3, room: 4 }) },
+        ToWorker::Vectors { call: 1, vectors: 2, order: VectorOrder::Put(5) },
+        ToWorker::Vectors { call: 1, vectors: 2, order: VectorOrder::KeepSigns(vec![0.5, -1.0]) },
+        ToWorker::Vectors { call: u64::MAX, vectors: u32::MAX, order: VectorOrder::Search(search) },
+        ToWorker::Vectors { call: 1, vectors: 2, order: VectorOrder::Drop },
         ToWorker::Trim,
         ToWorker::Stop,
     ]
@@ -54,7 +60,8 @@ fn to_worker() -> Vec<ToWorker<'static>> {
 
 fn to_supervisor() -> Vec<ToSupervisor<'static>> {
     let new = vec![NewTokens::default(), NewTokens { tokens: vec![1, u32::MAX], is_end: true }];
-    let accounts = MemoryAccounts { context: 1, workspace: 2, cached: 3, weights: vec![4, u64::MAX] };
+    let accounts =
+        MemoryAccounts { context: 1, workspace: 2, cached: 3, weights: vec![4, u64::MAX], vectors: vec![(7, 8)] };
     let mut events = vec![
         FromWorker::Finished { batch: 9, slot: 1, compute: TOOK },
         FromWorker::Turned { batch: 9, slot: 1, compute: TOOK, new },
@@ -63,6 +70,10 @@ fn to_supervisor() -> Vec<ToSupervisor<'static>> {
         FromWorker::Offloaded { model: 1, took: TOOK, memory: STATS },
         FromWorker::ImageFilled { model: 1, image: 2, bytes: 3 },
         FromWorker::ImageSpoilt { model: 1, image: 2, problem: problem() },
+        FromWorker::Vectors { call: 1, vectors: 2, reply: VectorReply::Done },
+        FromWorker::Vectors { call: 1, vectors: 2, reply: VectorReply::Found(vec![(1, 2), (3, u32::MAX)]) },
+        FromWorker::Vectors { call: 1, vectors: 2, reply: VectorReply::Dropped },
+        FromWorker::Vectors { call: 1, vectors: 2, reply: VectorReply::Failed(problem()) },
         FromWorker::Trimmed { freed: 3, memory: STATS },
         FromWorker::Heartbeat { memory: STATS, accounts: None },
         FromWorker::Heartbeat { memory: STATS, accounts: Some(accounts) },

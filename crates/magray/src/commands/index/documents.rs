@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::{console::Console, exit::Failure, input::InputError, qdrant::texts};
 
 /// Documents that are embedded and stored together.
-const PORTION: usize = 128;
+const PORTION: usize = 256;
 const PORTION_BYTES: usize = 1 << 20;
 const LINE_BYTES_MAX: usize = 16 << 20;
 

@@ -3,16 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use magray_index::files::{ChunkSize, FileBytes, FileLimits, split, walk};
+use magray_index::files::{FileBytes, FileLimits, walk};
 use serde_json::{Value, json};
 
 use super::place::Place;
 use crate::{commands::Context, exit::Failure, input::InputError, qdrant::texts::id_of};
 
-/// What models of 256 tokens read whole, with their own tokens.
-const CHUNK: ChunkSize = ChunkSize { tokens: 220, overlap: 40 };
 /// Parts that are embedded and stored together.
-const PORTION: usize = 128;
+const PORTION: usize = 256;
 
 /// What became of the files.
 #[derive(Debug, Default)]
@@ -84,7 +82,7 @@ pub(super) fn add(
             }
         };
         counts.files += 1;
-        let chunks = split(&document.text, CHUNK, tokens);
+        let chunks = place.split(&document.text, model)?;
         let parts = chunks.len();
         for (number, chunk) in chunks.into_iter().enumerate() {
             let text = &document.text[chunk.range.clone()];
@@ -132,12 +130,6 @@ fn find(place: &Place<'_>, collection: &str, source: &str, digest: &str) -> Resu
     let is_same = point["payload"]["digest"] == digest
         && point["payload"]["parts"].as_u64() == Some(place.count(collection, &of_source(source))?);
     Ok(if is_same { Found::Same } else { Found::Other })
-}
-
-/// About how many tokens a text has, a high estimate for most languages: words, and pieces of long ones.
-fn tokens(text: &str) -> usize {
-    const PIECE_BYTES: usize = 5;
-    text.split_whitespace().map(|word| word.len().div_ceil(PIECE_BYTES)).sum()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -3,6 +3,7 @@
 
 mod documents;
 mod files;
+mod pipeline;
 mod place;
 mod transfer;
 
@@ -153,7 +154,7 @@ pub(crate) fn run(args: &IndexArgs, context: &Context) -> Result<(), Failure> {
             transfer::export(&place.open(context)?, collection, output.as_deref(), context)
         }
         IndexAction::Import { collection, file, place } => {
-            transfer::import(&mut place.open(context)?, collection, file, context)
+            transfer::import(place.open(context)?, collection, file, context)
         }
     }
 }
@@ -178,11 +179,11 @@ fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
     };
     if !args.paths.is_empty() {
         let counts = files::add(&mut place, &args.collection, &files, (&model, text_field), context)?;
+        place.finish()?;
         context.console.note(format_args!(
             "{} files in {} parts are in {}; {} had not changed, {} were left out",
             counts.files, counts.parts, args.collection, counts.unchanged, counts.refused
         ));
-        place.leave();
         return Ok(());
     }
     let (bar, done) = documents.bar(&context.console);
@@ -193,9 +194,9 @@ fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
         done.store(count as u64, std::sync::atomic::Ordering::Relaxed);
         bar.set_position(documents.bytes_read());
     }
+    place.finish()?;
     bar.finish_and_clear();
     context.console.note(format_args!("{count} documents are in {}", args.collection));
-    place.leave();
     Ok(())
 }
 

@@ -3,9 +3,12 @@
 //! Reads no documents and prints nothing.
 
 use http::Method;
-use magray_index::{Change, Collections, Error, Filter, Options, Selector, Vector};
-use serde::Serialize;
+use magray_engine::engine::Work;
+use magray_index::{Change, Collections, Error, Filter, Options, Selector, files::Chunk};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use super::pipeline::{Pipeline, vectors};
 
 use crate::{
     commands::{Context, compute_args::ComputeArgs, compute_args::flag, server_args::ServerArgs},
@@ -17,10 +20,11 @@ use crate::{
         points::Operation,
         query::{QueryRequest, ScrollBody},
         shown::{ShownRecord, ShownScored},
-        vectors::{Documents, Embedded},
+        vectors::{Document, Documents, Embedded},
     },
-    remote::{Remote, RemoteError},
+    remote::{Remote, RemoteError, portions},
     session::{Notices, Session},
+    splitting::{chunk_size, split_by_tokens},
 };
 
 pub(crate) enum Place<'a> {
@@ -34,6 +38,7 @@ pub(crate) struct Folder<'a> {
     args: &'a ComputeArgs,
     /// Started with the first text.
     session: Option<Session>,
+    pipeline: Pipeline,
     notices: Notices,
 }
 
@@ -66,7 +71,8 @@ impl<'a> Place<'a> {
         let folder = config.collections_folder();
         let folder = folder.ok_or_else(|| Failure::Usage("no folder for collections: set search.folder".to_owned()))?;
         let all = Collections::open(&folder, Options::default())?;
-        Ok(Self::Here(Box::new(Folder { all, context, args, session: None, notices: Notices::default() })))
+        let (session, pipeline, notices) = (None, Pipeline::default(), Notices::default());
+        Ok(Self::Here(Box::new(Folder { all, context, args, session, pipeline, notices })))
     }
 
     pub(crate) fn names(&self) -> Result<Vec<String>, Failure> {
@@ -146,7 +152,7 @@ impl<'a> Place<'a> {
         if was_there { Ok(()) } else { Err(Error::no_collection(name).into()) }
     }
 
-    /// Adds or replaces points; a vector may be `{"text", "model"}`.
+    /// Adds or replaces points; a vector may be `{"text", "model"}`. They are stored when `finish` has returned.
     pub(crate) fn upsert(&mut self, name: &str, points: Vec<Value>) -> Result<(), Failure> {
         let body = json!({ "points": points });
         match self {
@@ -206,12 +212,39 @@ impl<'a> Place<'a> {
         }
     }
 
-    pub(crate) fn leave(self) {
-        if let Self::Here(folder) = self
-            && let Some(session) = folder.session
-        {
+    /// The parts of a text for a model, by its tokens.
+    pub(crate) fn split(&mut self, text: &str, model: &str) -> Result<Vec<Chunk>, Failure> {
+        match self {
+            Self::Here(folder) => {
+                let session = folder.session(Some(model))?;
+                let size = chunk_size(session.spec().max_tokens);
+                split_by_tokens(text, size, |segments| segments.iter().map(|one| session.token_starts(one)).collect())
+            }
+            Self::Server(remote) => {
+                let info = remote.send(&Method::GET, "/v1/models", None)?;
+                let info: Value = serde_json::from_slice(&info.body).map_err(|error| remote.unexpected(error))?;
+                let own = info["data"].as_array().and_then(|all| all.iter().find(|one| one["id"] == model));
+                let max_tokens = own.and_then(|own| own["max_tokens"].as_u64()).unwrap_or(u64::MAX);
+                let size = chunk_size(usize::try_from(max_tokens).unwrap_or(usize::MAX));
+                split_by_tokens(text, size, |segments| {
+                    let mut starts = Vec::with_capacity(segments.len());
+                    for some in portions(segments) {
+                        starts.extend(token_starts(remote, some, model)?);
+                    }
+                    Ok(starts)
+                })
+            }
+        }
+    }
+
+    /// Waits until all points are stored.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        let Self::Here(mut folder) = self else { return Ok(()) };
+        folder.pipeline.finish(folder.session.as_ref(), &folder.context.console)?;
+        if let Some(session) = folder.session {
             session.leave();
         }
+        Ok(())
     }
 }
 
@@ -237,9 +270,10 @@ impl Folder<'_> {
         let mut operation = Operation::Upsert(read(body)?);
         let mut documents = Documents::default();
         operation.visit_vectors(&mut |vector| documents.note(vector));
-        let mut embedded = self.embed(documents, &["search_document", "document", "passage"], Terms::of_document)?;
-        operation.visit_vectors(&mut |vector| embedded.fill(vector));
-        Ok(self.all.get(name)?.change(vec![operation.into_change()?])?)
+        let documents: Vec<_> = documents.into_iter().collect();
+        let work = self.read(&documents, &["search_document", "document", "passage"])?;
+        let (collection, console) = (self.all.get(name)?, &self.context.console);
+        self.pipeline.push((collection, operation), documents, (work, self.session.as_ref()), console)
     }
 
     fn query(&mut self, name: &str, body: Value) -> Result<Vec<Value>, Failure> {
@@ -249,7 +283,7 @@ impl Folder<'_> {
             documents.note(vector);
             Ok(())
         })?;
-        let mut embedded = self.embed(documents, &["search_query", "query"], Terms::of_query)?;
+        let mut embedded = self.embed(documents, &["search_query", "query"])?;
         request.visit_vectors::<Failure>(&mut |vector, _, _| {
             embedded.fill(vector);
             Ok(())
@@ -258,36 +292,42 @@ impl Folder<'_> {
         Ok(found.iter().map(|point| shown(&ShownScored(point))).collect())
     }
 
-    fn embed(
-        &mut self,
-        documents: Documents,
-        prompts: &[&str],
-        by_terms: fn(&Terms, &str) -> Vector,
-    ) -> Result<Embedded, Failure> {
+    /// The texts of documents that a model embeds, tokenised; `None` without any.
+    fn read(&mut self, documents: &[Document], prompts: &[&str]) -> Result<Option<Work>, Failure> {
+        let by_model: Vec<&Document> = documents.iter().filter(|document| !document.is_bm25()).collect();
+        let Some(first) = by_model.first() else { return Ok(None) };
+        let session = self.session(first.model.as_deref())?;
+        let prompt = prompts.iter().copied().find(|name| session.spec().prompts.contains_key(*name));
+        let texts: Vec<&str> = by_model.iter().map(|document| document.text.as_str()).collect();
+        session.read(&texts, prompt).map(Some)
+    }
+
+    fn embed(&mut self, documents: Documents, prompts: &[&str]) -> Result<Embedded, Failure> {
         let documents: Vec<_> = documents.into_iter().collect();
-        let texts: Vec<&str> =
-            documents.iter().filter(|one| !one.is_bm25()).map(|document| document.text.as_str()).collect();
         let mut rows = Vec::new();
-        if !texts.is_empty() {
-            let named = documents.iter().find(|one| !one.is_bm25()).and_then(|document| document.model.as_deref());
-            let (console, session) = (self.context.console, self.session(named)?);
-            let prompt = prompts.iter().copied().find(|name| session.spec().prompts.contains_key(*name));
-            let work = session.read(&texts, prompt)?;
+        if let (Some(work), Some(session)) = (self.read(&documents, prompts)?, &self.session) {
             let answer = session.compute(work)?;
             rows.extend(answer.rows().map(<[f32]>::to_vec));
-            if let Some(session) = &self.session {
-                self.notices.tell(&answer, session, &console);
-            }
+            self.notices.tell(&answer, session, &self.context.console);
         }
-        let (mut rows, terms) = (rows.into_iter(), Terms::default());
-        Ok(Embedded::new(documents.iter().map(|document| match document.is_bm25() {
-            true => by_terms(&terms, &document.text),
-            false => Vector::Dense(rows.next().unwrap_or_default()),
-        })))
+        Ok(vectors(&documents, rows, Terms::of_query))
     }
 }
 
-fn read<T: for<'de> serde::Deserialize<'de>>(body: Value) -> Result<T, Failure> {
+/// Where the tokens of texts begin, as a server tells it.
+fn token_starts(remote: &Remote, texts: &[&str], model: &str) -> Result<Vec<Vec<usize>>, RemoteError> {
+    #[derive(Deserialize)]
+    struct Token {
+        start: Option<usize>,
+    }
+    let body = json!({"inputs": texts, "add_special_tokens": false, "model": model});
+    let reply = remote.post("/tokenize", &body)?;
+    let tokens: Vec<Vec<Token>> = serde_json::from_slice(&reply.body).map_err(|error| remote.unexpected(error))?;
+    let starts = |tokens: Vec<Token>| tokens.into_iter().map(|token| token.start.unwrap_or(0)).collect();
+    Ok(tokens.into_iter().map(starts).collect())
+}
+
+fn read<T: for<'de> Deserialize<'de>>(body: Value) -> Result<T, Failure> {
     serde_json::from_value(body).map_err(|error| Error::bad(error.to_string()).into())
 }
 

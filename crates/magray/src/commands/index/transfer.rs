@@ -61,7 +61,7 @@ fn dense(vector: Option<Value>) -> Result<Vec<f32>, Failure> {
     })
 }
 
-pub(super) fn import(place: &mut Place<'_>, name: &str, file: &Path, context: &Context) -> Result<(), Failure> {
+pub(super) fn import(mut place: Place<'_>, name: &str, file: &Path, context: &Context) -> Result<(), Failure> {
     let mut array = if is_npy(file) { Some(Rows::open(file)?) } else { None };
     let lines = if array.is_some() { file.with_extension("jsonl") } else { file.to_owned() };
     let mut points = point_lines(&lines)?;
@@ -86,6 +86,7 @@ pub(super) fn import(place: &mut Place<'_>, name: &str, file: &Path, context: &C
         count += page.len();
         place.upsert(name, page)?;
     }
+    place.finish()?;
     context.console.note(format_args!("{count} points are in {name}"));
     Ok(())
 }

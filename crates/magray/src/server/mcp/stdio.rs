@@ -37,6 +37,7 @@ async fn serve(start: Start) -> Result<Engine, StartError> {
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
+    let host = config.rows_host_rules().and_then(|rules| engine.rows_host(rules));
     let parts = Parts {
         text_cache: TextCache::new(settings.text_cache),
         engine: engine.clone(),
@@ -45,7 +46,7 @@ async fn serve(start: Start) -> Result<Engine, StartError> {
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,
         catalogue: Catalogue::new(&config)?,
-        collections: LazyCollections::new(config.collections_folder()),
+        collections: LazyCollections::new(config.collections_folder(), host),
         openai_tokens: None,
         traces: None,
         reloader: Reloader::new(&config, None, settle),

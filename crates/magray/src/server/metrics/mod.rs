@@ -23,6 +23,12 @@ use self::page::Page;
 use super::{errors::Kind, models::Models};
 use crate::control::EngineReport;
 
+/// What requests hold now.
+pub(crate) struct Held {
+    pub(crate) connections: usize,
+    pub(crate) bytes: u64,
+}
+
 #[derive(Clone)]
 pub(crate) struct Metrics {
     recorder: Arc<PrometheusRecorder>,
@@ -106,9 +112,9 @@ impl Metrics {
 
     pub(crate) fn render(
         &self,
-        connections: usize,
-        held_bytes: u64,
+        held: Held,
         cache: &CacheUse,
+        (cpu_searches, gpu_searches): (u64, u64),
         engine: &EngineReport,
     ) -> String {
         self.with(|| {
@@ -116,8 +122,10 @@ impl Metrics {
             counter!("magray_text_cache_misses_total").absolute(cache.misses);
             gauge!("magray_text_cache_entries").set(cache.entries as f64);
             gauge!("magray_text_cache_bytes").set(cache.bytes as f64);
-            gauge!("magray_http_connections").set(connections as f64);
-            gauge!("magray_http_held_bytes").set(held_bytes as f64);
+            counter!("magray_vector_searches_total", "device" => "cpu").absolute(cpu_searches);
+            counter!("magray_vector_searches_total", "device" => "gpu").absolute(gpu_searches);
+            gauge!("magray_http_connections").set(held.connections as f64);
+            gauge!("magray_http_held_bytes").set(held.bytes as f64);
         });
         self.handle.run_upkeep();
         let mut page = Page::after(self.handle.render());
@@ -177,6 +185,7 @@ fn describe() {
     describe_counter!("magray_text_cache_misses_total", "Texts that were not known yet.");
     describe_gauge!("magray_text_cache_entries", "Texts that are known.");
     describe_gauge!("magray_text_cache_bytes", "Bytes of what is known of texts.");
+    describe_counter!("magray_vector_searches_total", "Searches of dense vectors, by where they were done.");
     describe_counter!("magray_requests_total", "Requests that were answered by a model.");
     describe_counter!("magray_texts_total", "Texts that were answered by a model.");
     describe_counter!("magray_tokens_total", "Tokens of texts that were answered by a model.");

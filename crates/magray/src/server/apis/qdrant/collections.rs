@@ -2,12 +2,14 @@
 //! Indexes of fields are remembered and shown; filters need none.
 
 use axum::{extract::State, response::Response};
-use magray_index::{Collection, Condition, Filter};
+use magray_index::{Collection, CollectionConfig, Condition, Filter};
 use serde_json::{Value, json};
 
 use super::{Answer, Names, Timed};
 use crate::{
-    qdrant::collections::{AliasAction, ChangeAliases, CreateCollection, CreateIndex, Kept, UpdateCollection},
+    qdrant::collections::{
+        AliasAction, ChangeAliases, CreateCollection, CreateIndex, Kept, NewVector, UpdateCollection, remove_vector,
+    },
     server::{app::App, body::Body, errors::Problem},
 };
 
@@ -114,6 +116,47 @@ pub(crate) async fn update(
 pub(crate) async fn delete(State(app): State<App>, Names(name): Names<String>) -> Result<Response, Problem> {
     let timed = Timed::start();
     app.collections().with_all(move |all| Ok(timed.answer(&all.delete(&name)?))).await
+}
+
+/// Adds a vector to a collection: `{"dense": {"size": .., "distance": ..}}` or `{"sparse": {..}}`. All points are written anew.
+#[utoipa::path(
+    put, path = "", operation_id = "create_vector_name",
+    request_body = serde_json::Value,
+    responses((status = 200, description = "Points may have it", body = Answer))
+)]
+pub(crate) async fn create_vector(
+    State(app): State<App>,
+    Names((name, vector)): Names<(String, String)>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let new: NewVector = body.json()?;
+    change_vectors(app, name, |config| new.add(vector, config)).await
+}
+
+/// Deletes a vector of all points of a collection. All points are written anew.
+#[utoipa::path(
+    delete, path = "", operation_id = "delete_vector_name",
+    responses((status = 200, description = "It is gone", body = Answer))
+)]
+pub(crate) async fn delete_vector(
+    State(app): State<App>,
+    Names((name, vector)): Names<(String, String)>,
+) -> Result<Response, Problem> {
+    change_vectors(app, name, move |config| remove_vector(&vector, config)).await
+}
+
+async fn change_vectors(
+    app: App,
+    name: String,
+    change: impl FnOnce(&mut CollectionConfig) -> magray_index::Result<()> + Send + 'static,
+) -> Result<Response, Problem> {
+    let timed = Timed::start();
+    app.collections()
+        .with_all(move |all| {
+            all.change_vectors(&name, change)?;
+            Ok(timed.answer(&json!({"operation_id": 0, "status": "completed"})))
+        })
+        .await
 }
 
 /// Remembers that a field has an index. Filters need none.

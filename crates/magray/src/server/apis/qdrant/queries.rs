@@ -321,6 +321,10 @@ fn look_up(all: &Collections, name: &str, request: &mut QueryRequest) -> Result<
             return Ok(());
         }
         let other = all.get(collection)?;
+        let config = other.config();
+        if !config.dense.contains_key(&vector) && !config.sparse.contains_key(&vector) {
+            return Err(magray_index::Error::bad(format!("Not existing vector name error: {vector}")).into());
+        }
         let found = other.retrieve(&[*id], &PayloadSelector::None, &VectorSelector::Names(vec![vector.clone()]))?;
         let own = found.into_iter().next().and_then(|point| point.vectors?.remove(&vector));
         let missing =

@@ -161,8 +161,13 @@ impl Machine {
         self.wake.filter(|_| !sabotaged!(self.cx, ForgetWake))
     }
 
-    /// How everything is now.
+    /// How everything was when it last had to decide something.
     pub fn view(&self) -> View {
+        self.view_at(self.cx.now)
+    }
+
+    /// How everything is at this time: idle times go on also where there is nothing to decide.
+    pub fn view_at(&self, now: Moment) -> View {
         View {
             requests: self.requests.jobs().len(),
             tokens: self.requests.jobs().tokens(),
@@ -173,7 +178,7 @@ impl Machine {
                 .zip(self.residency.memories())
                 .map(|(device, memory)| device.view(memory))
                 .collect(),
-            models: self.residency.models().map(|model| self.model_view(model)).collect(),
+            models: self.residency.models().map(|model| self.model_view(model, now)).collect(),
         }
     }
 
@@ -228,11 +233,11 @@ impl Machine {
         (admission, Outlook { cx, devices, residency, requests })
     }
 
-    fn model_view(&self, (id, model): (ModelId, &Model)) -> ModelView {
+    fn model_view(&self, (id, model): (ModelId, &Model), now: Moment) -> ModelView {
         let requests = self.requests.jobs().of(id).all;
         ModelView {
             plan: model.plan,
-            idle: if requests > 0 { Duration::ZERO } else { self.cx.now.since(model.used) },
+            idle: if requests > 0 { Duration::ZERO } else { now.since(model.used) },
             requests,
             residency: self.devices.all().iter().map(|device| self.residency_on(device, id)).collect(),
             loads: model.loads,

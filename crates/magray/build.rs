@@ -24,7 +24,7 @@ fn main() {
         ("PROFILE", profile),
         ("RUSTC", rustc),
     ] {
-        println!("cargo::rustc-env=MAGRAY_BUILT_{name}={value}");
+        println!("cargo::rustc-env=BUILT_MAGRAY_{name}={value}");
     }
 }
 

@@ -15,10 +15,10 @@ Examples:
 
 const DETAILS: [(&str, &str); 5] = [
     ("version", env!("CARGO_PKG_VERSION")),
-    ("commit", env!("MAGRAY_BUILT_COMMIT")),
-    ("target", env!("MAGRAY_BUILT_TARGET")),
-    ("profile", env!("MAGRAY_BUILT_PROFILE")),
-    ("compiler", env!("MAGRAY_BUILT_RUSTC")),
+    ("commit", env!("BUILT_MAGRAY_COMMIT")),
+    ("target", env!("BUILT_MAGRAY_TARGET")),
+    ("profile", env!("BUILT_MAGRAY_PROFILE")),
+    ("compiler", env!("BUILT_MAGRAY_RUSTC")),
 ];
 
 #[derive(Debug, Args)]

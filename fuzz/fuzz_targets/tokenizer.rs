@@ -14,6 +14,14 @@ mod spec;
 #[path = "../../crates/magray-engine/src/tokenize/mod.rs"]
 #[expect(dead_code, unused_imports, reason = "many texts at once are not fuzzed")]
 mod tokenize;
+#[path = "../../crates/magray-engine/src/weights/error.rs"]
+#[expect(dead_code, reason = "no weights are read")]
+mod weights_error;
+
+/// Where models' descriptions look for it.
+mod weights {
+    pub use crate::weights_error::WeightsError;
+}
 
 /// Files of graphs, read whole: no fuzzed folder has one.
 mod graph_file {

@@ -6,6 +6,14 @@
 mod memory;
 #[expect(dead_code, reason = "what sends is not fuzzed")]
 mod messages;
+#[path = "../../crates/magray-engine/src/decoder/sampling.rs"]
+#[expect(dead_code, reason = "messages say how tokens are chosen, and choose none")]
+mod sampling;
+
+/// Where messages look for it.
+mod decoder {
+    pub(crate) use crate::sampling::Sampling;
+}
 
 /// Where messages look for it.
 mod gpu {

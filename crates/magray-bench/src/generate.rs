@@ -50,17 +50,16 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let files = DecoderFiles::open(&args.model).map_err(|reason| unusable(&reason))?;
     let context = files.spec().context;
     let (tokenizer, vocabulary) = files.tokenizer(context).map_err(|reason| unusable(&reason))?;
-    let Some(vocabulary) = vocabulary else { return Err(unusable(&"it is not a GGUF file")) };
     let encoded = tokenizer.encode(&args.text).map_err(|reason| unusable(&reason))?;
     let length = encoded.ids.len() + args.tokens as usize;
     if encoded.truncated || length > context || encoded.ids.is_empty() {
         return Err(unusable(&format!("text and new tokens must have 1 to {context} tokens, and have {length}")));
     }
-    let end = files.end_token().map_err(|reason| unusable(&reason))?;
+    let ends = files.end_tokens().map_err(|reason| unusable(&reason))?;
     let threads = args.threads.map(usize::from);
     let cpu = Arc::new(Cpu::new(None, threads).map_err(|reason| Failure::Usage(reason.to_string()))?);
     let decoder = Decoder::load(&*cpu, &files, length).map_err(|reason| unusable(&reason))?;
-    let (ids, [prompt, rest]) = greedy(&cpu, &decoder, &encoded.ids, args.tokens as usize, end);
+    let (ids, [prompt, rest]) = greedy(&cpu, &decoder, &encoded.ids, args.tokens as usize, &ends);
     let generated = Generated {
         text: vocabulary.text(&ids),
         prompt_tokens_per_s: encoded.ids.len() as f64 / prompt.as_secs_f64(),
@@ -87,7 +86,7 @@ fn greedy(
     decoder: &Decoder<Cpu>,
     prompt: &[u32],
     most: usize,
-    end: Option<u32>,
+    ends: &[u32],
 ) -> (Vec<u32>, [Duration; 2]) {
     let pages: Vec<u32> = (0..decoder.context().div_ceil(PAGE_TOKENS) as u32).collect();
     let Ok(mut kept) = cpu.pages(decoder.kv_shape(), pages.len());
@@ -113,7 +112,7 @@ fn greedy(
     }
     let prompt_time = started.elapsed();
     let mut new = Vec::new();
-    while Some(token) != end {
+    while !ends.contains(&token) {
         new.push(token);
         if new.len() == most {
             break;

@@ -1,15 +1,18 @@
 //! Reads texts as a model does: its prompt, its tokenizer, its limits.
 //! Computes nothing.
 
+use crate::decoder::DecoderFiles;
 use crate::encoder::{EmbedError, LoadError};
 use crate::spec::{EmbedSpec, ModelSpec, Task};
-use crate::tokenize::{Encoded, Tokenizer};
+use crate::tokenize::{Encoded, Tokenizer, Vocabulary};
 
 /// What a model says of itself, and its tokenizer.
 pub(crate) struct Reader {
     pub(crate) spec: ModelSpec,
     /// None for a synthetic model, which takes only token ids.
     tokenizer: Option<Tokenizer>,
+    /// The bytes of tokens, where the model generates them.
+    pub(crate) vocabulary: Option<Vocabulary>,
 }
 
 /// Texts as token ids, and how many leading tokens of each are not pooled.
@@ -21,13 +24,19 @@ pub(crate) struct Reading {
 impl Reader {
     /// A model with its tokenizer.
     pub(crate) fn open(spec: ModelSpec) -> Result<Self, LoadError> {
-        let tokenizer = Some(Tokenizer::for_model(&spec)?);
-        Ok(Self { spec, tokenizer })
+        let (tokenizer, vocabulary) = match spec.generates() {
+            Some(generate) => {
+                let (tokenizer, vocabulary) = DecoderFiles::open(&generate.path)?.tokenizer(spec.max_tokens)?;
+                (tokenizer, Some(vocabulary))
+            }
+            None => (Tokenizer::for_model(&spec)?, None),
+        };
+        Ok(Self { spec, tokenizer: Some(tokenizer), vocabulary })
     }
 
     /// A model that takes only token ids.
     pub(crate) fn without_tokenizer(spec: ModelSpec) -> Self {
-        Self { spec, tokenizer: None }
+        Self { spec, tokenizer: None, vocabulary: None }
     }
 
     /// Texts to embed, with the named prompt of the model before each; without a name, with its default prompt if any.
@@ -106,6 +115,7 @@ impl Reader {
         match &self.spec.task {
             Task::Embed(task) => Ok(task),
             Task::Classify(_) => Err(EmbedError::WrongTask { does: "scores texts", wanted: "embeds them" }),
+            Task::Generate(_) => Err(EmbedError::WrongTask { does: "generates text", wanted: "embeds texts" }),
         }
     }
 
@@ -113,6 +123,7 @@ impl Reader {
         match self.spec.task {
             Task::Classify(_) => Ok(()),
             Task::Embed(_) => Err(EmbedError::WrongTask { does: "embeds texts", wanted: "scores them" }),
+            Task::Generate(_) => Err(EmbedError::WrongTask { does: "generates text", wanted: "scores texts" }),
         }
     }
 

@@ -67,6 +67,7 @@ fn works(source: &ModelSource, cases: &[Case]) -> Vec<Work> {
     let one = |case: &Case| match (&engine.spec(0).unwrap().task, &case.pair) {
         (Task::Embed(_), _) => engine.read(0, &[&case.text], case.prompt.as_deref()).unwrap(),
         (Task::Classify(_), None) => engine.read_scored(0, &[&case.text]).unwrap(),
+        (Task::Generate(_), _) => unreachable!("no reference generates"),
         (Task::Classify(_), Some(pair)) => engine.read_pairs(0, &[(&case.text, pair)]).unwrap(),
     };
     cases.iter().map(one).collect()

@@ -11,6 +11,7 @@ use crate::{
         bench::{self, BenchArgs},
         config::{self, ConfigArgs},
         embed::{self, EmbedArgs},
+        generate::{self, GenerateArgs},
         gpu::{
             benchmark::{self, GpuBenchmarkArgs},
             clear_cache::{self, GpuClearCacheArgs},
@@ -42,6 +43,7 @@ Examples:
   magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
   magray similarity \"a cat\" \"a kitten\"
   magray rerank \"meow\" \"a car\" \"a kitten\"       the best first
+  magray generate -m smollm2.gguf \"Once upon\"   a language model goes on with a text
   magray index add notes docs/                  a collection of documents, and a search in it
   magray search notes \"how do I rotate the keys?\" --hybrid
   magray serve                                  OpenAI's and TEI's APIs on http://127.0.0.1:7860
@@ -70,6 +72,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Turn texts into vectors
     Embed(EmbedArgs),
+    /// Go on with a text by a language model
+    Generate(GenerateArgs),
     /// Put documents in the order in which they answer a query
     Rerank(RerankArgs),
     /// Put documents into collections, and list, export and delete these
@@ -113,6 +117,7 @@ impl Command {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             Self::Embed(args) => embed::run(args, context),
+            Self::Generate(args) => generate::run(&args, context),
             Self::Rerank(args) => rerank::run(&args, context),
             Self::Index(args) => index::run(&args, context),
             Self::Search(args) => search::run(&args, context),

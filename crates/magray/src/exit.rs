@@ -178,8 +178,8 @@ fn exit_of_engine(error: &EngineError) -> Exit {
 
 fn exit_of_embed(error: &EmbedError) -> Exit {
     match error {
-        EmbedError::UnknownPrompt { .. } => Exit::Usage,
-        EmbedError::UnknownId { .. } | EmbedError::TokenCount { .. } => Exit::Input,
+        EmbedError::UnknownPrompt { .. } | EmbedError::Context { .. } | EmbedError::Sampling(_) => Exit::Usage,
+        EmbedError::UnknownId { .. } | EmbedError::TokenCount { .. } | EmbedError::LongPrompt { .. } => Exit::Input,
         EmbedError::Tokenize(_) | EmbedError::WrongTask { .. } => Exit::Model,
         EmbedError::Gpu(_) | EmbedError::Executor(_) => Exit::Device,
         // Only a synthetic model has none, and no command gives texts to one.

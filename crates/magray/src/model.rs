@@ -30,6 +30,7 @@ const SYNTHETIC: &str = "synthetic:";
 pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Result<ModelSource, Failure> {
     match synthetic_shape(name)? {
         Some(shape) => Ok(ModelSource::Synthetic(shape)),
+        None if is_gguf(name) => Ok(ModelSource::Decoder(PathBuf::from(name))),
         None => in_folder(name, stored_folder_of(name, config, console)?, config, console),
     }
 }
@@ -47,6 +48,11 @@ pub(crate) fn in_folder(
         console.note(format_args!("ONNX Runtime computes '{name}', since magray itself does not: {reason}"));
     }
     Ok(source)
+}
+
+/// Whether a name is that of a GGUF file.
+fn is_gguf(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"))
 }
 
 /// `None`: the name is not of a model of random weights.

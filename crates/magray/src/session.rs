@@ -147,7 +147,7 @@ fn is_little_work(source: &ModelSource, bytes: u64) -> bool {
     flops_a_token.is_ok_and(|flops| flops * (bytes / TOKEN_BYTES + 1) as f64 <= FLOPS_MAX)
 }
 
-const FIRST: usize = 0;
+pub(crate) const FIRST: usize = 0;
 
 pub(crate) fn engine_options(
     config: &Config,

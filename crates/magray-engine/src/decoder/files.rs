@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use magray_core::EncoderShape;
 use magray_device::BlockLinear;
 
 use super::{
@@ -11,7 +12,10 @@ use super::{
     names::{self, Part},
 };
 use crate::{
-    spec::decoder::{DecoderSpec, read_config},
+    spec::{
+        Architecture, GenerateSpec, ModelSpec, SpecError, Task,
+        decoder::{DecoderSpec, read_config, read_ends},
+    },
     tokenize::{Tokenizer, Vocabulary},
     weights::{Weights, WeightsError, gguf::Gguf},
 };
@@ -31,7 +35,7 @@ enum Source {
 
 impl DecoderFiles {
     /// Opens a folder with `config.json` and safetensors, or a GGUF file.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
+    pub fn open(path: &Path) -> Result<Self, SpecError> {
         if path.is_dir() {
             let spec = read_config(path)?;
             return Ok(Self { spec, source: Source::Safetensors(Weights::open(path)?) });
@@ -40,27 +44,47 @@ impl DecoderFiles {
         Ok(Self { spec: gguf::spec(&file)?, source: Source::Gguf(file) })
     }
 
+    /// What the engine is told of the model.
+    pub(crate) fn model_spec(&self) -> Result<ModelSpec, SpecError> {
+        let (path, weight_bytes) = match &self.source {
+            Source::Safetensors(weights) => (weights.folder(), weights.bytes()),
+            Source::Gguf(file) => (file.path(), file.bytes()),
+        };
+        let DecoderSpec { vocab, hidden, ffn, heads, context, .. } = self.spec;
+        let shape = EncoderShape { vocab, hidden, layers: self.spec.layers.len(), heads, ffn, positions: context };
+        let (path, decoder, ends) = (path.to_owned(), self.spec.clone(), self.end_tokens()?);
+        Ok(ModelSpec {
+            encoder_folder: path.clone(),
+            architecture: Architecture::Decoder,
+            activation: self.spec.activation,
+            norm_eps: self.spec.norms.epsilon,
+            type_vocab: 0,
+            task: Task::Generate(Box::new(GenerateSpec { path, decoder, weight_bytes, ends })),
+            ..ModelSpec::synthetic(shape)
+        })
+    }
+
     /// What the model computes.
     pub fn spec(&self) -> &DecoderSpec {
         &self.spec
     }
 
-    /// Its tokenizer for sequences of up to this many tokens, with the bytes of its tokens where the file lists them.
-    pub fn tokenizer(&self, context: usize) -> Result<(Tokenizer, Option<Vocabulary>), OpenError> {
+    /// Its tokenizer for sequences of up to this many tokens, with the bytes of its tokens.
+    pub fn tokenizer(&self, context: usize) -> Result<(Tokenizer, Vocabulary), OpenError> {
         match &self.source {
-            Source::Safetensors(weights) => Ok((Tokenizer::open(weights.folder(), context)?, None)),
-            Source::Gguf(file) => {
-                let (tokenizer, vocabulary) = Tokenizer::from_gguf(&gguf::tokenizer(file)?, context)?;
-                Ok((tokenizer, Some(vocabulary)))
+            Source::Safetensors(weights) => {
+                let folder = weights.folder();
+                Ok((Tokenizer::open(folder, context)?, Vocabulary::open(folder)?))
             }
+            Source::Gguf(file) => Ok(Tokenizer::from_gguf(&gguf::tokenizer(file)?, context)?),
         }
     }
 
-    /// The token that ends an answer, where the file says.
-    pub fn end_token(&self) -> Result<Option<u32>, OpenError> {
+    /// The tokens that end an answer, as far as the files say.
+    pub fn end_tokens(&self) -> Result<Vec<u32>, SpecError> {
         match &self.source {
-            Source::Safetensors(_) => Ok(None),
-            Source::Gguf(file) => Ok(file.number("tokenizer.ggml.eos_token_id")?.and_then(|id| u32::try_from(id).ok())),
+            Source::Safetensors(weights) => read_ends(weights.folder()),
+            Source::Gguf(file) => gguf::ends(file),
         }
     }
 

@@ -15,13 +15,12 @@ use crate::{
     weights::{WeightsError, gguf::Gguf},
 };
 
-use super::error::OpenError;
 
 /// The values of `general.architecture` that are known.
 const ARCHITECTURES: [&str; 6] = ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"];
 
 /// Reads a decoder's settings.
-pub(super) fn spec(file: &Gguf) -> Result<DecoderSpec, OpenError> {
+pub(super) fn spec(file: &Gguf) -> Result<DecoderSpec, SpecError> {
     let named = file.text("general.architecture")?.unwrap_or_default();
     let reader = Reader { file, architecture: named };
     if !ARCHITECTURES.contains(&named) {
@@ -33,6 +32,18 @@ pub(super) fn spec(file: &Gguf) -> Result<DecoderSpec, OpenError> {
         None => Ok(spec),
         Some(rule) => Err(file.invalid(rule).into()),
     }
+}
+
+/// The tokens that end a text, a turn or a message.
+pub(super) fn ends(file: &Gguf) -> Result<Vec<u32>, SpecError> {
+    let mut ends = Vec::new();
+    for name in ["eos", "eot", "eom"] {
+        let id = file.number(&format!("tokenizer.ggml.{name}_token_id"))?;
+        ends.extend(id.and_then(|id| u32::try_from(id).ok()));
+    }
+    ends.sort_unstable();
+    ends.dedup();
+    Ok(ends)
 }
 
 /// Reads a tokenizer's settings.
@@ -70,7 +81,7 @@ impl Reader<'_> {
     }
 
     /// A whole number from 1.
-    fn size(&self, name: &str, most: usize) -> Result<Option<usize>, OpenError> {
+    fn size(&self, name: &str, most: usize) -> Result<Option<usize>, SpecError> {
         let key = self.key(name);
         if self.file.is_list(&key) {
             return Err(self.unsupported(format!("{key} of each layer"), "one for all layers is").into());
@@ -84,12 +95,12 @@ impl Reader<'_> {
         }
     }
 
-    fn needed(&self, name: &str, most: usize) -> Result<usize, OpenError> {
+    fn needed(&self, name: &str, most: usize) -> Result<usize, SpecError> {
         let missing = || self.file.invalid(format!("it does not say {}", self.key(name))).into();
         self.size(name, most)?.ok_or_else(missing)
     }
 
-    fn positive(&self, name: &str) -> Result<Option<f64>, OpenError> {
+    fn positive(&self, name: &str) -> Result<Option<f64>, SpecError> {
         let key = self.key(name);
         match self.file.float(&key)? {
             Some(number) if number <= 0.0 => Err(self.file.invalid(format!("{key} is {number}, not above 0")).into()),
@@ -101,7 +112,7 @@ impl Reader<'_> {
         self.architecture.starts_with("gemma")
     }
 
-    fn spec(&self) -> Result<DecoderSpec, OpenError> {
+    fn spec(&self) -> Result<DecoderSpec, SpecError> {
         let file = self.file;
         if file.number(&self.key("expert_count"))?.is_some_and(|count| count > 0) {
             return Err(self.unsupported("experts".to_owned(), "models without them are").into());
@@ -119,7 +130,7 @@ impl Reader<'_> {
         };
         let ropes = self.ropes(head_size)?;
         let cap = |name: &str, default: f64| match self.architecture {
-            "gemma2" => Ok::<_, OpenError>(Some(self.positive(name)?.unwrap_or(default) as f32)),
+            "gemma2" => Ok::<_, SpecError>(Some(self.positive(name)?.unwrap_or(default) as f32)),
             "gemma3" => Ok(self.positive(name)?.map(|cap| cap as f32)),
             _ => Ok(None),
         };
@@ -158,7 +169,7 @@ impl Reader<'_> {
     }
 
     /// The layers; in Gemma's files which ones slide follows from the architecture unless they say it.
-    fn layers(&self, count: usize, ropes: usize) -> Result<Vec<LayerSpec>, OpenError> {
+    fn layers(&self, count: usize, ropes: usize) -> Result<Vec<LayerSpec>, SpecError> {
         let said = self.file.number(&self.key("attention.sliding_window"))?.filter(|window| *window > 0);
         let window = match said.and_then(|window| usize::try_from(window).ok()) {
             None if self.architecture == "gemma2" => Some(4096),
@@ -184,7 +195,7 @@ impl Reader<'_> {
         Ok(slides.into_iter().map(layer).collect())
     }
 
-    fn ropes(&self, head_size: usize) -> Result<Vec<Rope>, OpenError> {
+    fn ropes(&self, head_size: usize) -> Result<Vec<Rope>, SpecError> {
         let rotated = self.size("rope.dimension_count", WIDTH_MAX)?.unwrap_or(head_size);
         let context = self.needed("context_length", CONTEXT_MAX)?;
         let original_context = self.size("rope.scaling.original_context_length", CONTEXT_MAX)?.unwrap_or(context);
@@ -202,7 +213,7 @@ impl Reader<'_> {
         Ok(vec![full, local])
     }
 
-    fn scaling(&self, rotated: usize) -> Result<Scaling, OpenError> {
+    fn scaling(&self, rotated: usize) -> Result<Scaling, SpecError> {
         let (file, pairs) = (self.file, rotated / 2);
         if file.has("rope_freqs.weight") {
             return Ok(Scaling::Divided(file.vector("rope_freqs.weight", pairs)?));

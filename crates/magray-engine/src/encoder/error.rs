@@ -1,6 +1,7 @@
 //! Why a model cannot be loaded, and why texts cannot be computed.
 //! Words only: who calls decides what follows.
 
+use crate::decoder::SamplingError;
 use crate::executors::Failure;
 use crate::gpu::GpuError;
 use crate::model::PackError;
@@ -104,6 +105,27 @@ pub enum EmbedError {
         /// The most the model reads.
         max_tokens: usize,
     },
+    /// More tokens than a sequence may have.
+    #[error(
+        "the prompt has {prompt} tokens and {new} new ones were asked for; the model takes {max_tokens} in all: ask for fewer, or shorten the prompt"
+    )]
+    Context {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// New tokens that were asked for.
+        new: u32,
+        /// The most of both.
+        max_tokens: usize,
+    },
+    /// A prompt of more tokens than a sequence may have.
+    #[error("the prompt is longer than the {max_tokens} tokens that the model takes: shorten it")]
+    LongPrompt {
+        /// The most tokens.
+        max_tokens: usize,
+    },
+    /// Tokens cannot be chosen like this.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
     /// The model does something else.
     #[error("this model {does}; use one that {wanted}")]
     WrongTask {

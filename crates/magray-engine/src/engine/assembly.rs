@@ -14,12 +14,13 @@ use super::models::{CpuPacker, Models};
 use super::status::{DeviceStatus, ModelStatus, Status};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
+use crate::executors::cpu::{TOKENS_EACH, kv_bytes};
 use crate::executors::ExecutorModel;
-use crate::executors::cpu::TOKENS_EACH;
 use crate::executors::cuda::tokens_a_pass;
 use crate::health::{HealthSample, HealthSource, Monitor, MonitorOptions, NvmlSource};
 #[cfg(feature = "testing")]
 use crate::testing::{WorkerKiller, scripted_telemetry};
+use crate::spec::GenerateSpec;
 use crate::worker::WorkerSpec;
 use magray_core::ledger::Budget;
 use magray_core::schedule::{Allowed, DeviceId, DeviceKind, DeviceSpec, Location, Machine, ModelPlan, ModelView};
@@ -92,13 +93,14 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let gpus: Vec<Gpu> = gpus.into_iter().chain(onnx).collect();
     // The known text rides along, and may not make a pass of its own.
     let gpu_tokens = gpu_batch_tokens(options).saturating_sub(models.known_tokens()).max(1) as u32;
+    let simulates_tokens = gpus.iter().any(|gpu| gpu.memory(None).kv_max > 0);
     let cpu = DeviceSpec {
         kind: DeviceKind::Cpu,
         location: Location::InProcess,
         slots: threads.clamp(*CPU_SLOTS.start(), *CPU_SLOTS.end()),
         batch_tokens_max: CPU_BATCH_TOKENS,
         batch_tokens_least: (threads * TOKENS_EACH) as u32,
-        memory: Budget::UNBOUNDED,
+        memory: Budget { kv_max: if simulates_tokens { 0 } else { kv_bytes() }, ..Budget::UNBOUNDED },
         is_reserved: false,
     };
     let gpu = |gpu: &Gpu| DeviceSpec {
@@ -111,7 +113,6 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         is_reserved: gpu.is_onnx(),
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
-    let generates = specs.iter().any(|spec| spec.memory.kv_max > 0);
     let later = later_models(options, &models, &gpus);
     let plans = plans(options, &models, later.expected, onnx_home);
     let machine = Machine::new(specs, plans, options.schedule.clone());
@@ -149,7 +150,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let (transfers, passes) = (Arc::default(), Arc::default());
     let unread_max = options.schedule.generation.unread_max;
     let readers = models.readers;
-    Ok(Running { assembly, readers, canaries, later, background, transfers, passes, choices, generates, unread_max })
+    Ok(Running { assembly, readers, canaries, later, background, transfers, passes, choices, simulates_tokens, unread_max })
 }
 
 impl Assembly {
@@ -242,7 +243,8 @@ fn plans(
 ) -> Vec<ModelPlan> {
     let plan = |(at, model): (usize, &EngineModel)| ModelPlan {
         bytes: models.packer.bytes(at, precision),
-        home: onnx_home.filter(|_| model.source.is_onnx()),
+        home: devices::home(&model.source, onnx_home),
+        kv_token_bytes: models.packer.spec(at).generates().map_or(1, GenerateSpec::kv_token_bytes),
         ..model.plan
     };
     options.models.iter().enumerate().map(plan).collect()

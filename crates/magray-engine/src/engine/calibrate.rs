@@ -3,6 +3,7 @@
 
 use super::devices::{IN_PROCESS, device_of_gpu};
 use super::{Allowed, Engine, EngineError, ModelStatus, Outlook, Priority, Residency, Running, Work};
+use crate::spec::ModelSpec;
 use magray_core::{EncoderShape, Scores};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ pub(super) fn calibrate(engine: &Engine, model: usize) -> Result<Outlook, Engine
     let choices = &engine.0.choices;
     let _only_one = choices.start_measuring();
     let outlook = choices.outlook(model).ok_or(EngineError::NoModel(model))?;
-    let Some(spec) = engine.spec(model).filter(|_| outlook.is_unmeasured()) else { return Ok(outlook) };
+    let Some(spec) = engine.spec(model).filter(|_| is_unmeasured(engine, model)) else { return Ok(outlook) };
     let (shape, tokens_max) = (spec.shape, spec.max_tokens);
     let one = texts(1, shape, tokens_max);
     // The first run plans buffers and wakes threads, the second tells how many texts the time allows.
@@ -50,7 +51,10 @@ pub(super) fn calibrate_in_background(engine: &Engine) -> std::io::Result<()> {
 }
 
 fn is_unmeasured(engine: &Engine, model: usize) -> bool {
-    engine.has_model(model) && engine.outlook(model).is_some_and(|outlook| outlook.is_unmeasured())
+    let embeds = |spec: &ModelSpec| spec.generates().is_none();
+    engine.has_model(model)
+        && engine.spec(model).is_some_and(embeds)
+        && engine.outlook(model).is_some_and(|outlook| outlook.is_unmeasured())
 }
 
 /// Texts a second, of the median run.

@@ -60,10 +60,12 @@ impl Canary {
         let rows = match &model.task {
             Task::Embed(embed) if embed.normalize => Rows::Unit,
             Task::Embed(_) => Rows::Vectors,
-            Task::Classify(_) => Rows::Scores,
+            Task::Classify(_) | Task::Generate(_) => Rows::Scores,
         };
-        // The CPU does not compute what ONNX Runtime does: there is nothing to compare with, and nothing to wait for.
-        let is_settled = AtomicBool::new(model.onnx.is_some());
+        // The CPU does not compute what ONNX Runtime does: there is nothing to compare with, and nothing to wait for. Tokens
+        // have no row.
+        let is_known = model.onnx.is_none() && model.generates().is_none();
+        let is_settled = AtomicBool::new(!is_known);
         let (outputs, hidden) = (model.outputs(), model.shape.hidden);
         Self {
             ids,
@@ -74,7 +76,7 @@ impl Canary {
             outputs,
             hidden,
             rows,
-            is_known: model.onnx.is_none(),
+            is_known,
         }
     }
 

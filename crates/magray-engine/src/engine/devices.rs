@@ -5,7 +5,7 @@ use super::{EngineOptions, Gpus};
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executor_device::ExecutorDevice;
 use crate::executors::onnx::provider_order;
-use crate::executors::{CudaDevice, OnnxDevice};
+use crate::executors::{CudaDevice, ModelSource, OnnxDevice};
 use crate::gpu::{CONTEXT_BYTES, Declined, GpuInfo, GpuOptions};
 #[cfg(feature = "testing")]
 use crate::testing::SimulatedGpu;
@@ -189,6 +189,16 @@ pub(super) fn device_of_gpu(gpu: usize) -> DeviceId {
 /// The place among the GPUs of a device; `None` where it is none of them.
 pub(super) fn gpu_of_device(device: DeviceId) -> Option<usize> {
     device.0.checked_sub(IN_PROCESS.0 + 1).map(usize::from)
+}
+
+/// The only device that computes a model of this kind.
+pub(super) fn home(source: &ModelSource, onnx_home: Option<DeviceId>) -> Option<DeviceId> {
+    match source {
+        ModelSource::Onnx { .. } => onnx_home,
+        // Decoders have no kernels of GPUs yet.
+        ModelSource::Decoder(_) => Some(IN_PROCESS),
+        ModelSource::Folder(_) | ModelSource::Synthetic(_) => None,
+    }
 }
 
 /// The GPUs of the machine that the settings mean.

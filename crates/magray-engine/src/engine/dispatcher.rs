@@ -14,6 +14,7 @@ use super::notices::log_notice;
 use super::throughput::{Recent, Throughput};
 use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
+use crate::decoder::Sampling;
 use inbox::Inbox;
 use magray_core::schedule::{
     Allowed, CallerId, Change, DeviceId, DeviceState, Event, Fallback, Group, Machine, ModelId, ModelView, Moment,
@@ -104,12 +105,13 @@ impl Dispatcher {
 
     /// Takes a prompt; its new tokens come through the buffer.
     pub(super) fn generate(&self, prompt: Prompt, allowed: Allowed, buffer: Arc<TokenBuffer>) -> RequestId {
-        let Prompt { model, ids, new_tokens_max, priority, deadline } = prompt;
+        let Prompt { model, ids, new_tokens_max, sampling, priority, deadline } = prompt;
+        let sampling = Arc::new(Sampling { prompt_tokens: ids.len() as u32, ..sampling });
         let (id, sequence) = (self.new_id(), Sequence::prompt(ids.len() as u32, new_tokens_max.max(1)));
         let ended = Arc::clone(&buffer);
-        let on_answer: OnAnswer = Box::new(move |answer| ended.end(answer.map(drop)));
+        let on_answer: OnAnswer = Box::new(move |answer| ended.end(answer));
         let work = Work { model, priority, deadline, allowed, ..Work::default() };
-        let generated = Some(Generated { model, ids, buffer });
+        let generated = Some(Generated { model, ids, sampling, buffer });
         let pending = Pending { work: work.into(), values: Vec::new(), on_answer, generated };
         let group = Group { model: ModelId(model as u32), key: GENERATED_KEY };
         let deadline = deadline.map(|within| self.now() + within);
@@ -188,9 +190,7 @@ impl Dispatcher {
     }
 
     pub(super) fn view(&self) -> View {
-        // Idle times are of now, also where nothing has happened for long.
-        self.advance(Event::Tick);
-        self.lock().machine.view()
+        self.lock().machine.view_at(self.now())
     }
 
     pub(super) fn incidents(&self) -> Vec<Incident> {

@@ -2,6 +2,8 @@
 //! Decides nothing: it does what it is told and reports what came of it.
 
 use super::work::{Output, Work};
+use crate::decoder::Sampling;
+use crate::executors::SequenceStep;
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
 use crate::worker::{self, VectorOrder, VectorReply};
@@ -167,6 +169,8 @@ pub(super) struct TurnStep {
     pub(super) from: u32,
     pub(super) ids: Vec<u32>,
     pub(super) new_tokens_max: u32,
+    /// How they are chosen, where the sequence begins.
+    pub(super) sampling: Option<Arc<Sampling>>,
 }
 
 impl TurnStep {
@@ -174,10 +178,18 @@ impl TurnStep {
         Tokens { ids: &self.ids, types: &[] }
     }
 
+    /// As executors take it.
+    pub(super) fn as_step(&self) -> SequenceStep<'_> {
+        let Self { request, from, ids, new_tokens_max, sampling } = self;
+        let (from, new_tokens_max) = (*from, *new_tokens_max);
+        SequenceStep { sequence: request.0, from, ids, new_tokens_max, sampling: sampling.as_deref() }
+    }
+
     /// What a worker is told of it beside its tokens. Each request has one sequence.
     pub(super) fn head(&self) -> worker::TurnStep {
-        let Self { request, from, new_tokens_max, .. } = self;
-        worker::TurnStep { sequence: request.0, from: *from, new_tokens_max: *new_tokens_max }
+        let Self { request, from, new_tokens_max, sampling, .. } = self;
+        let sampling = sampling.as_deref().cloned();
+        worker::TurnStep { sequence: request.0, from: *from, new_tokens_max: *new_tokens_max, sampling }
     }
 }
 

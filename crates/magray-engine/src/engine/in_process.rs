@@ -4,9 +4,13 @@
 //! An executor that has no more of a batch says so, and may begin with the next while it ends the first.
 
 use super::dispatcher::Dispatcher;
-use super::executor_handle::{Batch, ExecutorHandle, ExecutorStatus, LastError, Loaded, Order, What, join_until};
+use super::executor_handle::{
+    Batch, ExecutorHandle, ExecutorStatus, LastError, Loaded, Order, Turn, TurnStep, What, join_until,
+};
 use super::models::CpuPacker;
-use crate::executors::{Arrival, Bell, Failure, Feed, Job, Origin, Outcomes, Output, Steps, catching};
+use crate::executors::{
+    Arrival, Bell, Failure, Feed, Job, Origin, Outcomes, Output, SequenceStep, Steps, catching,
+};
 use crate::packed::Tokens;
 use crate::time_shares::TimeShares;
 use magray_core::schedule::DeviceId;
@@ -73,14 +77,18 @@ impl ExecutorHandle for InProcess {
         match order.what {
             What::Start(batch) => {
                 self.state.packer.executor.rouse();
-                self.state.batches.add(batch);
+                self.state.batches.add(Waited::Batch(batch));
             }
             What::Load(model) => drop(weights.send(Weights::Load(model))),
             What::Offload(model) => drop(weights.send(Weights::Offload(model))),
             What::Forget(model) => drop(weights.send(Weights::Release(model))),
-            What::Turn(_) => unreachable!("it keeps no state of sequences"),
+            What::Turn(turn) => {
+                self.state.packer.executor.rouse();
+                self.state.batches.add(Waited::Turn(turn));
+            }
+            What::Free { sequence } => self.state.batches.add(Waited::Free(sequence)),
             What::Trim => drop(weights.send(Weights::Trim)),
-            What::Free { .. } | What::Spawn | What::Kill(_) | What::Probe | What::Rest | What::DropVectors(_) => {}
+            What::Spawn | What::Kill(_) | What::Probe | What::Rest | What::DropVectors(_) => {}
         }
     }
 
@@ -105,7 +113,18 @@ impl ExecutorHandle for InProcess {
 impl State {
     /// Computes batch after batch, until there are none and never will be.
     fn compute(&self) {
-        while let Some((model, output)) = self.batches.wait() {
+        while let Some(next) = self.batches.wait() {
+            let (model, output) = match next {
+                Next::Turn(turn) => {
+                    self.take_turn(&turn);
+                    continue;
+                }
+                Next::Free(sequence) => {
+                    self.packer.executor.free(sequence);
+                    continue;
+                }
+                Next::Batch { model, output } => (model, output),
+            };
             match output {
                 Output::Texts => self.packer.executor.run_all(
                     model,
@@ -119,6 +138,21 @@ impl State {
                     let ran = catching(|| self.packer.executor.run(model, steps, &mut outcomes));
                     self.tell(&batch, ran.map(|()| outcomes.rows), started.elapsed());
                 }
+            }
+        }
+    }
+
+    fn take_turn(&self, turn: &Turn) {
+        let (started, mut outcomes) = (Instant::now(), Outcomes::default());
+        let steps: Vec<SequenceStep<'_>> = turn.steps.iter().map(TurnStep::as_step).collect();
+        let ran = catching(|| self.packer.executor.run(turn.model, Steps::Parts(&steps), &mut outcomes));
+        let Some(dispatcher) = self.dispatcher.upgrade() else { return };
+        match ran {
+            Ok(()) => dispatcher.turned(self.id, turn, outcomes.new_tokens, started.elapsed()),
+            Err(Failure { kind, code, message }) => {
+                tracing::error!(target: "magray::engine", steps = steps.len(), code, error = message, "a turn failed in this process");
+                self.note(message);
+                dispatcher.failed(self.id, turn.id, kind);
             }
         }
     }
@@ -203,12 +237,27 @@ struct Batches {
 
 #[derive(Default)]
 struct Waiting {
-    batches: VecDeque<Batch>,
+    batches: VecDeque<Waited>,
     is_closed: bool,
 }
 
+/// What waits for the executor.
+enum Waited {
+    Batch(Batch),
+    Turn(Turn),
+    /// The state of this sequence is not needed any more.
+    Free(u64),
+}
+
+/// What comes next: texts as they are taken by those who compute, all else at once.
+enum Next {
+    Batch { model: usize, output: Output },
+    Turn(Turn),
+    Free(u64),
+}
+
 impl Batches {
-    fn add(&self, batch: Batch) {
+    fn add(&self, batch: Waited) {
         self.lock().batches.push_back(batch);
         self.came.notify_one();
         self.bell.ring();
@@ -220,18 +269,30 @@ impl Batches {
         self.came.notify_one();
     }
 
-    /// Waits for a batch, and says what it asks for; `None`: there are none and never will be.
-    fn wait(&self) -> Option<(usize, Output)> {
+    /// Waits for something to do; `None`: there is nothing and never will be.
+    fn wait(&self) -> Option<Next> {
         let is_to_wait = |waiting: &mut Waiting| waiting.batches.is_empty() && !waiting.is_closed;
-        let waiting = self.came.wait_while(self.lock(), is_to_wait).unwrap_or_else(PoisonError::into_inner);
-        waiting.batches.front().map(|batch| (batch.model, batch.output))
+        let mut waiting = self.came.wait_while(self.lock(), is_to_wait).unwrap_or_else(PoisonError::into_inner);
+        if let Waited::Batch(batch) = waiting.batches.front()? {
+            return Some(Next::Batch { model: batch.model, output: batch.output });
+        }
+        match waiting.batches.pop_front()? {
+            Waited::Turn(turn) => Some(Next::Turn(turn)),
+            Waited::Free(sequence) => Some(Next::Free(sequence)),
+            Waited::Batch(_) => unreachable!("it was looked at"),
+        }
     }
 
     /// The first batch, if it asks for this.
     fn take(&self, model: usize, output: Output) -> Option<Batch> {
         let mut waiting = self.lock();
-        let is_fit = waiting.batches.front().is_some_and(|batch| (batch.model, batch.output) == (model, output));
-        if is_fit { waiting.batches.pop_front() } else { None }
+        let is_fit = |first: &mut Waited| {
+            matches!(first, Waited::Batch(batch) if (batch.model, batch.output) == (model, output))
+        };
+        match waiting.batches.pop_front_if(is_fit) {
+            Some(Waited::Batch(batch)) => Some(batch),
+            _ => None,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

@@ -3,11 +3,12 @@
 
 use super::images::{Images, image_bytes_max};
 use super::models::CpuPacker;
-use super::{Engine, EngineError, EngineModel, ModelPlan, calibrate};
+use super::{Engine, EngineError, EngineModel, ModelPlan, calibrate, devices};
 use crate::encoder::LoadError;
 use crate::executors::ExecutorModel;
 use crate::reading::Reader;
 use crate::roster::Roster;
+use crate::spec::GenerateSpec;
 use magray_core::schedule::DeviceId;
 use magray_core::{Precision, PrecisionChoice};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,11 +88,11 @@ impl Engine {
         let (later, packer) = (&running.later, running.choices.packer());
         let reader = CpuPacker::read(&model)?;
         later.check_slot(&reader)?;
-        let home = match (model.source.is_onnx(), later.onnx_home) {
-            (true, None) => return Err(LoadError::NoOnnx),
-            (true, home) => home,
-            (false, _) => None,
-        };
+        if model.source.is_onnx() && later.onnx_home.is_none() {
+            return Err(LoadError::NoOnnx);
+        }
+        let home = devices::home(&model.source, later.onnx_home);
+        let kv_token_bytes = reader.spec.generates().map_or(1, GenerateSpec::kv_token_bytes);
         let _only_one = later.adding.lock().unwrap_or_else(PoisonError::into_inner);
         packer.has_room()?;
         running.choices.check_assigned(model.assigned)?;
@@ -103,7 +104,7 @@ impl Engine {
         later.gone.push(AtomicBool::new(false))?;
         running.choices.add(model.assigned)?;
         let number = running.readers.push(reader)?;
-        self.dispatcher().add_model(ModelPlan { bytes, is_preloaded: false, home, ..model.plan });
+        self.dispatcher().add_model(ModelPlan { bytes, is_preloaded: false, home, kv_token_bytes, ..model.plan });
         calibrate::calibrate_in_background(self)?;
         Ok(number)
     }

@@ -115,7 +115,7 @@ pub use magray_core::schedule::{
 use crate::encoder::{EmbedError, LoadError};
 use crate::reading::Reader;
 use crate::roster::Roster;
-use crate::tokenize::Encoded;
+use crate::tokenize::{Encoded, Vocabulary};
 use assembly::Assembly;
 use canary::Canary;
 use choice::Choices;
@@ -147,8 +147,8 @@ struct Running {
     passes: Arc<PassRecord>,
     /// By model: which devices are used for it, and why.
     choices: Choices,
-    /// Whether a device keeps the state of sequences.
-    generates: bool,
+    /// Whether simulated GPUs generate tokens by any model.
+    simulates_tokens: bool,
     /// Tokens that a reader may leave unread before its sequence pauses.
     unread_max: u32,
 }
@@ -255,7 +255,22 @@ impl Engine {
         PendingAnswer::of(self, work)
     }
 
-    /// Goes on from a prompt. Only devices that keep the state of sequences can: simulated GPUs, so far.
+    /// A text as the tokens of a model, to go on from.
+    pub fn read_prompt(&self, model: usize, text: &str) -> Result<Vec<u32>, EngineError> {
+        let encoded = self.reader(model)?.tokenizer()?.encode(text).map_err(EmbedError::from)?;
+        let max_tokens = self.reader(model)?.spec.max_tokens;
+        match encoded.truncated {
+            true => Err(EmbedError::LongPrompt { max_tokens }.into()),
+            false => Ok(encoded.ids),
+        }
+    }
+
+    /// The bytes of a model's tokens; `None` for one that generates none.
+    pub fn vocabulary(&self, model: usize) -> Option<&Vocabulary> {
+        self.0.readers.get(model)?.vocabulary.as_ref()
+    }
+
+    /// Goes on from a prompt: language models do, and simulated GPUs in place of them.
     pub fn generate(&self, prompt: Prompt) -> Result<TokenStream, EngineError> {
         TokenStream::begin(self, prompt)
     }

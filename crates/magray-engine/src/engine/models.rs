@@ -198,6 +198,9 @@ impl CpuPacker {
     fn teach_by(&self, executor: &dyn Executor, at: usize, model: usize) -> Result<(), Failure> {
         let mut outcomes = Outcomes::default();
         let canary = &self.canaries[model];
+        if !canary.rides_along() {
+            return Ok(());
+        }
         canary.learn(|text, skip| {
             executor.run(at, Steps::Texts { texts: &[text], skip }, &mut outcomes)?;
             Ok::<_, Failure>(outcomes.rows.clone())
@@ -259,7 +262,7 @@ impl Packable {
     fn reader(&self) -> Result<Reader, LoadError> {
         match self.source {
             ModelSource::Synthetic(_) => Ok(Reader::without_tokenizer(self.spec.clone())),
-            ModelSource::Folder(_) | ModelSource::Onnx { .. } => Reader::open(self.spec.clone()),
+            ModelSource::Folder(_) | ModelSource::Onnx { .. } | ModelSource::Decoder(_) => Reader::open(self.spec.clone()),
         }
     }
 }

@@ -99,7 +99,7 @@ pub struct EngineModel {
 impl From<ModelSource> for EngineModel {
     fn from(source: ModelSource) -> Self {
         let name = match &source {
-            ModelSource::Folder(folder) | ModelSource::Onnx { folder, .. } => {
+            ModelSource::Folder(folder) | ModelSource::Onnx { folder, .. } | ModelSource::Decoder(folder) => {
                 folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
             }
             ModelSource::Synthetic(shape) => format!("synthetic:{}x{}", shape.layers, shape.hidden),

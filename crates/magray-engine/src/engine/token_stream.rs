@@ -1,7 +1,9 @@
 //! Generated tokens as a stream: awaited one by one, in order, while the sequence goes on.
 //! Holds a bounded number of tokens: a reader that is slow pauses its own sequence, and one that leaves ends it.
 
-use super::{Engine, EngineError, Priority, RequestId};
+use super::{Answer, Engine, EngineError, Priority, RequestId};
+use crate::decoder::Sampling;
+use crate::encoder::EmbedError;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +19,8 @@ pub struct Prompt {
     pub ids: Vec<u32>,
     /// New tokens at most; at least one.
     pub new_tokens_max: u32,
+    /// How they are chosen.
+    pub sampling: Sampling,
     /// How urgent it is.
     pub priority: Priority,
     /// After this time no more tokens are wanted.
@@ -40,9 +44,14 @@ impl TokenStream {
     pub(super) fn begin(engine: &Engine, prompt: Prompt) -> Result<Self, EngineError> {
         let reader = engine.reader(prompt.model)?;
         reader.check(std::iter::once(prompt.ids.as_slice()))?;
-        if !engine.0.generates {
-            let message = "no device of this engine generates tokens".to_owned();
-            return Err(EngineError::NoDevice { code: "no_generator", message });
+        prompt.sampling.check().map_err(EmbedError::from)?;
+        let (model_generates, max_tokens) = (reader.spec.generates().is_some(), reader.spec.max_tokens);
+        if !model_generates && !engine.0.simulates_tokens {
+            return Err(EmbedError::WrongTask { does: "generates no text", wanted: "does" }.into());
+        }
+        let (tokens, new) = (prompt.ids.len(), prompt.new_tokens_max);
+        if model_generates && tokens as u64 + u64::from(new) > max_tokens as u64 {
+            return Err(EmbedError::Context { prompt: tokens, new, max_tokens }.into());
         }
         let allowed = engine.0.choices.allowed(prompt.model);
         let buffer = Arc::new(TokenBuffer::default());
@@ -65,6 +74,11 @@ impl TokenStream {
             Poll::Pending => {}
         }
         next
+    }
+
+    /// How it went: the device of the last token, the times; `None` before the end.
+    pub fn answer(&self) -> Option<Answer> {
+        self.buffer.lock().answer.clone()
     }
 
     fn note_taken(&mut self) {
@@ -91,6 +105,8 @@ pub(super) struct TokenBuffer(Mutex<State>);
 struct State {
     tokens: VecDeque<u32>,
     end: Option<Result<(), EngineError>>,
+    /// How it went, at the end.
+    answer: Option<Answer>,
     waker: Option<Waker>,
 }
 
@@ -104,9 +120,9 @@ impl TokenBuffer {
     }
 
     /// There will be no more tokens; an error says why.
-    pub(super) fn end(&self, end: Result<(), EngineError>) {
+    pub(super) fn end(&self, end: Result<Answer, EngineError>) {
         let mut state = self.lock();
-        state.end = Some(end);
+        state.end = Some(end.map(|answer| state.answer = Some(answer)));
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {

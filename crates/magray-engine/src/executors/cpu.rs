@@ -2,6 +2,7 @@
 //! Jobs follow each other without a pause: a thread that has no more of one begins with the next.
 //! Never pads; activations and scratch grow with the largest batch seen and are then used again.
 
+use super::cpu_decoder::CpuDecoder;
 use super::cpu_stream::{Planned, Stream, scatter};
 use super::feed::{Bell, Feed, Job};
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
@@ -227,10 +228,29 @@ pub(crate) struct CpuDevice {
 
 /// Bytes of weights.
 #[derive(Debug, Default)]
-struct Allocated {
+pub(super) struct Allocated {
     now: AtomicU64,
     peak: AtomicU64,
 }
+
+impl Allocated {
+    pub(super) fn add(&self, bytes: u64) {
+        let before = self.now.fetch_add(bytes, Ordering::AcqRel);
+        self.peak.fetch_max(before + bytes, Ordering::AcqRel);
+    }
+
+    pub(super) fn take(&self, bytes: u64) {
+        self.now.fetch_sub(bytes, Ordering::AcqRel);
+    }
+}
+
+/// Memory for the keys and values of sequences: an eighth of the machine's. Pages cost nothing before they are used.
+pub(crate) fn kv_bytes() -> u64 {
+    (host_memory("MemTotal:") / 8).clamp(KV_BYTES_LEAST, KV_BYTES_MOST)
+}
+
+const KV_BYTES_LEAST: u64 = 128 << 20;
+const KV_BYTES_MOST: u64 = 16 << 30;
 
 /// A model on it. Its weights go with it: they are packed again from its files.
 struct CpuModel {
@@ -259,11 +279,14 @@ impl NativeDevice for CpuDevice {
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         let Loading { spec, precision, source, .. } = loading;
+        if let Some(generate) = spec.generates() {
+            let model = CpuDecoder::load(&self.cpu, generate, kv_bytes(), &self.allocated)?;
+            return Ok(Hosted { model: Box::new(model), precision: Precision::F32 });
+        }
         let precision = precision.settle_cpu(self.cpu.has_fast_bf16());
         let model = Model::pack(&*self.cpu, spec, &*source()?, precision).map_err(Failure::of_model)?;
         let (weight_bytes, allocated) = (spec.shape.weight_bytes(precision), Arc::clone(&self.allocated));
-        let before = allocated.now.fetch_add(weight_bytes, Ordering::AcqRel);
-        allocated.peak.fetch_max(before + weight_bytes, Ordering::AcqRel);
+        allocated.add(weight_bytes);
         let executor = CpuExecutor::new(Arc::clone(&self.cpu), model);
         Ok(Hosted { model: Box::new(CpuModel { executor, weight_bytes, allocated }), precision })
     }
@@ -308,7 +331,7 @@ impl NativeModel for CpuModel {
 
 impl Drop for CpuModel {
     fn drop(&mut self) {
-        self.allocated.now.fetch_sub(self.weight_bytes, Ordering::AcqRel);
+        self.allocated.take(self.weight_bytes);
     }
 }
 

@@ -2,12 +2,14 @@
 //! Knows no queue: where an executor runs, in this process or in a worker, is for the engine to say.
 
 pub(crate) mod cpu;
+mod cpu_decoder;
 mod cpu_stream;
 pub(crate) mod cuda;
 mod failure;
 mod feed;
 pub(crate) mod native;
 pub(crate) mod onnx;
+mod sequences;
 mod spec;
 mod vectors;
 
@@ -18,6 +20,7 @@ pub use onnx::{GraphOptimization, Library, OnnxDevice, OnnxOptions};
 pub use spec::{BackendChoice, CudaDevice, ExecutorModel, ModelSource};
 pub use vectors::HeldVectors;
 
+use crate::decoder::Sampling;
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
 use magray_core::{OnnxProvider, Precision};
@@ -190,6 +193,8 @@ pub struct SequenceStep<'a> {
     pub ids: &'a [u32],
     /// New tokens at most; none after a chunk that is not the last of its prompt.
     pub new_tokens_max: u32,
+    /// How they are chosen; told where a sequence begins.
+    pub sampling: Option<&'a Sampling>,
 }
 
 /// What came of steps. Its memory is used again.

@@ -83,8 +83,8 @@ pub(crate) trait NativeModel: Send {
     }
 
     /// Computes steps of sequences and keeps their state. Encoders cannot.
-    fn advance(&mut self, _: &[SequenceStep<'_>], _: &mut Vec<NewTokens>) -> Result<(), GpuError> {
-        Err(unsupported("no_decoder"))
+    fn advance(&mut self, _: &[SequenceStep<'_>], _: &mut Vec<NewTokens>) -> Result<(), Failure> {
+        Err(unsupported("no_decoder").into())
     }
 
     /// Computes jobs until no more are at hand.
@@ -323,14 +323,14 @@ impl Executor for Native {
         let (ran, took) = while_arriving(model.arriving(), || match steps {
             Steps::Texts { texts, skip } => {
                 rows.resize(texts.len() * model.outputs(), 0.0);
-                model.run(texts, skip, rows)
+                Ok(model.run(texts, skip, rows)?)
             }
-            Steps::Unscaled { texts, skip } => model.run_unscaled(texts, skip, rows),
-            Steps::EachToken(texts) => model.run_tokens(texts, rows),
+            Steps::Unscaled { texts, skip } => Ok(model.run_unscaled(texts, skip, rows)?),
+            Steps::EachToken(texts) => Ok(model.run_tokens(texts, rows)?),
             Steps::Parts(steps) => model.advance(steps, new_tokens),
         });
         *waited = took;
-        Ok(ran?)
+        ran
     }
 
     fn begin(&self, model: usize, texts: &[Tokens<'_>], skip: usize) -> Result<Option<UnderWay>, Failure> {
@@ -451,7 +451,7 @@ fn while_arriving<T>(arriving: Option<Arriving>, act: impl FnOnce() -> T) -> (T,
 fn source_of(source: &ModelSource, spec: &ModelSpec) -> Result<Box<dyn TensorSource>, Failure> {
     Ok(match source {
         ModelSource::Synthetic(_) => Box::new(Synthetic),
-        ModelSource::Folder(_) | ModelSource::Onnx { .. } => {
+        ModelSource::Folder(_) | ModelSource::Onnx { .. } | ModelSource::Decoder(_) => {
             Box::new(Weights::open(&spec.encoder_folder).map_err(Failure::of_model)?)
         }
     })

@@ -2,7 +2,9 @@
 //! Opens nothing.
 
 use crate::gpu::{GpuInfo, GpuOptions, SearchPath};
+use crate::spec::decoder::read_config;
 use crate::spec::{ModelSpec, SpecError, find_graph};
+use crate::decoder::DecoderFiles;
 use crate::weights::Weights;
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -44,6 +46,8 @@ pub enum ModelSource {
         /// The file of the graph.
         graph: PathBuf,
     },
+    /// A language model: its folder, or its GGUF file.
+    Decoder(PathBuf),
     /// Random weights of this shape, for benchmarks and tests.
     Synthetic(#[serde(with = "shape_numbers")] EncoderShape),
 }
@@ -61,13 +65,16 @@ pub enum BackendChoice {
 }
 
 impl ModelSource {
-    /// The model in a folder as this backend computes it, and why it is ONNX Runtime where that was not asked for. What is
+    /// The model in a folder, or in a GGUF file, as this backend computes it, and why it is ONNX Runtime where that was not asked for. What is
     /// wrong with a model that neither knows is told when it is opened.
     pub fn in_folder(
         folder: PathBuf,
         backend: BackendChoice,
         precision: PrecisionChoice,
     ) -> Result<(Self, Option<String>), SpecError> {
+        if backend != BackendChoice::Onnx && is_decoder(&folder) {
+            return Ok((Self::Decoder(folder), None));
+        }
         let native = match backend {
             BackendChoice::Native => return Ok((Self::Folder(folder), None)),
             BackendChoice::Onnx => None,
@@ -88,7 +95,7 @@ impl ModelSource {
     /// The model's folder, if it has one.
     pub fn folder(&self) -> Option<&Path> {
         match self {
-            Self::Folder(folder) | Self::Onnx { folder, .. } => Some(folder),
+            Self::Folder(folder) | Self::Onnx { folder, .. } | Self::Decoder(folder) => Some(folder),
             Self::Synthetic(_) => None,
         }
     }
@@ -99,6 +106,7 @@ impl ModelSource {
             Self::Synthetic(shape) => Ok(ModelSpec::synthetic(*shape)),
             Self::Folder(folder) => ModelSpec::read(folder),
             Self::Onnx { folder, graph } => ModelSpec::read_onnx(folder, graph),
+            Self::Decoder(path) => DecoderFiles::open(path)?.model_spec(),
         }
     }
 }
@@ -160,6 +168,11 @@ impl CudaDevice {
             ..GpuOptions::default()
         }
     }
+}
+
+/// Whether this is a language model: a GGUF file, or a folder of one that is known.
+fn is_decoder(path: &Path) -> bool {
+    path.is_file() || read_config(path).is_ok()
 }
 
 /// Why the native engine does not compute the model in a folder.

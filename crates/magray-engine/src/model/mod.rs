@@ -300,6 +300,7 @@ impl<P: Device> Packer<'_, P> {
                 let layers = vec![dense(first, hidden, activation)?, dense(last, labels, Activation::Identity)?];
                 Ok(HeadLayers { pooling: vec![Pooling::Cls], dense: layers, normalize: false })
             }
+            Task::Generate(_) => unreachable!("decoders are not packed as encoders"),
             Task::Embed(embed) => {
                 let mut layers = Vec::new();
                 for layer in &embed.dense {

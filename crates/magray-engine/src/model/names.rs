@@ -17,8 +17,8 @@ pub(super) struct LayerNames {
 impl LayerNames {
     pub(super) fn of(architecture: Architecture, layer: usize) -> Self {
         let [base, q, k, v, out, norm, up, down, out_norm] = match architecture {
-            // A model in ONNX form has no weights that are asked for by name.
-            Architecture::Bert | Architecture::Roberta | Architecture::Onnx => [
+            // A model in ONNX form has no weights that are asked for by name, and decoders have names of their own.
+            Architecture::Bert | Architecture::Roberta | Architecture::Onnx | Architecture::Decoder => [
                 "encoder.layer",
                 "attention.self.query",
                 "attention.self.key",

@@ -100,7 +100,7 @@ pub(super) fn read(folder: &Path) -> Result<EncoderConfig, SpecError> {
         pad_id,
         type_vocab: match architecture {
             Architecture::Bert | Architecture::Roberta => settings.size("type_vocab_size", MAX_WIDTH)?.unwrap_or(2),
-            Architecture::DistilBert | Architecture::MpNet | Architecture::Onnx => 0,
+            Architecture::DistilBert | Architecture::MpNet | Architecture::Onnx | Architecture::Decoder => 0,
         },
         relative_attention_buckets: match architecture {
             Architecture::MpNet => settings.size("relative_attention_num_buckets", MAX_BUCKETS)?.unwrap_or(32),
@@ -161,7 +161,7 @@ fn refuse_unsupported(settings: &Settings) -> Result<(), SpecError> {
 fn pad_id(settings: &Settings, architecture: Architecture, shape: &EncoderShape) -> Result<u32, SpecError> {
     let Some(value) = settings.value("pad_token_id") else {
         return Ok(match architecture {
-            Architecture::Bert | Architecture::DistilBert | Architecture::Onnx => 0,
+            Architecture::Bert | Architecture::DistilBert | Architecture::Onnx | Architecture::Decoder => 0,
             Architecture::Roberta | Architecture::MpNet => 1,
         });
     };

@@ -1,5 +1,6 @@
 //! Why a model's files cannot be used. Says which file, which setting, and what to do.
 
+use crate::weights::WeightsError;
 use std::{io, path::PathBuf};
 
 /// Why a model folder's description was refused.
@@ -39,6 +40,9 @@ pub enum SpecError {
         /// What it must be.
         rule: String,
     },
+    /// A file that holds description and weights is not what it should be.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// A setting that is valid and not supported here.
     #[error("'{}' asks for {option}, which is not supported: {instead}", file.display())]
     Unsupported {

@@ -88,18 +88,32 @@ impl ModelSpec {
             Task::Embed(_) => Does::Embed,
             Task::Classify(classify) if classify.labels.len() == 1 => Does::Rank,
             Task::Classify(_) => Does::Classify,
+            Task::Generate(_) => Does::Generate,
         }
     }
 
     /// What its weights take in this precision, about.
     pub fn weight_bytes(&self, precision: Precision) -> u64 {
-        self.onnx.as_ref().map_or_else(|| self.shape.weight_bytes(precision), |onnx| onnx.bytes)
+        match (&self.task, &self.onnx) {
+            (Task::Generate(generate), _) => generate.weight_bytes,
+            (_, Some(onnx)) => onnx.bytes,
+            _ => self.shape.weight_bytes(precision),
+        }
+    }
+
+    /// What there is to say of a model that generates.
+    pub fn generates(&self) -> Option<&GenerateSpec> {
+        match &self.task {
+            Task::Generate(generate) => Some(generate),
+            _ => None,
+        }
     }
 
     /// Numbers in a text's answer: the vector's dimensions, or the labels.
     pub fn outputs(&self) -> usize {
         match &self.task {
             Task::Classify(classify) => classify.labels.len(),
+            Task::Generate(_) => 0,
             Task::Embed(embed) => {
                 embed.dense.last().map_or(self.shape.hidden * embed.pooling.len(), |dense| dense.out_features)
             }
@@ -120,13 +134,15 @@ pub enum Architecture {
     MpNet,
     /// Whatever a graph in ONNX form computes: ONNX Runtime alone does.
     Onnx,
+    /// A language model, as its [`decoder::DecoderSpec`] says.
+    Decoder,
 }
 
 impl Architecture {
     /// The position of a text's first token in the position table.
     pub fn first_position(self, pad_id: u32) -> usize {
         match self {
-            Self::Bert | Self::DistilBert | Self::Onnx => 0,
+            Self::Bert | Self::DistilBert | Self::Onnx | Self::Decoder => 0,
             Self::Roberta | Self::MpNet => pad_id as usize + 1,
         }
     }
@@ -139,6 +155,8 @@ pub enum Task {
     Embed(EmbedSpec),
     /// One number a label for each text or pair of texts.
     Classify(ClassifySpec),
+    /// Tokens that follow a text.
+    Generate(Box<GenerateSpec>),
 }
 
 /// What a model makes of a text, as far as callers care.
@@ -150,6 +168,8 @@ pub enum Does {
     Rank,
     /// One number for each of several labels.
     Classify,
+    /// Tokens that follow it.
+    Generate,
 }
 
 impl Does {
@@ -159,7 +179,29 @@ impl Does {
             Self::Embed => "embed",
             Self::Rank => "rank",
             Self::Classify => "classify",
+            Self::Generate => "generate",
         }
+    }
+}
+
+/// How a text goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateSpec {
+    /// The folder of transformers or the GGUF file.
+    pub path: PathBuf,
+    /// What is computed.
+    pub decoder: decoder::DecoderSpec,
+    /// What its weights take as they are stored.
+    pub weight_bytes: u64,
+    /// The tokens that end an answer.
+    pub ends: Vec<u32>,
+}
+
+impl GenerateSpec {
+    /// Bytes of keys and values of a token, in 16 bits.
+    pub fn kv_token_bytes(&self) -> u64 {
+        let decoder::DecoderSpec { layers, kv_heads, head_size, .. } = &self.decoder;
+        (layers.len() * 2 * kv_heads * head_size * 2) as u64
     }
 }
 
@@ -239,7 +281,7 @@ impl ModelSpec {
         let classifies = encoder.classifies && modules.as_ref().is_none_or(|modules| modules.pooling.is_none());
         let task = if classifies {
             let head = match encoder.architecture {
-                Architecture::Bert | Architecture::Onnx => ClassifyHead::Pooler,
+                Architecture::Bert | Architecture::Onnx | Architecture::Decoder => ClassifyHead::Pooler,
                 Architecture::Roberta | Architecture::MpNet => ClassifyHead::DenseTanh,
                 Architecture::DistilBert => ClassifyHead::PreClassifierRelu,
             };

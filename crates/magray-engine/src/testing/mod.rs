@@ -9,6 +9,8 @@ mod faults;
 mod simulated;
 #[cfg(feature = "testing")]
 mod telemetry;
+#[cfg(feature = "testing")]
+pub mod tiny_decoder;
 
 #[cfg(feature = "testing")]
 pub use faults::{FaultPlan, FaultPlanError};

@@ -240,11 +240,11 @@ impl NativeModel for SimulatedModel {
         Ok(())
     }
 
-    fn advance(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), GpuError> {
+    fn advance(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), Failure> {
         let began = Instant::now();
         self.device.check()?;
         for step in steps {
-            new.push(self.sequences.advance(step)?);
+            new.push(self.sequences.advance(step).map_err(GpuError::from)?);
         }
         self.device.take_time(steps.iter().map(|step| step.ids.len()).sum(), began);
         Ok(())

@@ -21,6 +21,8 @@ pub use gguf::GgufTokenizer;
 use plain_words::PlainWords;
 pub use spelling::SpelledToken;
 pub use vocabulary::Vocabulary;
+#[cfg(feature = "testing")]
+pub(crate) use vocabulary::byte_characters;
 
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer, Template};
 

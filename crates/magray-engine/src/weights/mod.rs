@@ -79,6 +79,11 @@ impl Weights {
         Ok(weights)
     }
 
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.map.len() as u64).sum()
+    }
+
     /// The folder.
     pub fn folder(&self) -> &Path {
         &self.dir

@@ -178,8 +178,9 @@ impl Batches {
         let began = Instant::now();
         let (texts, skip) = (staged.texts(), batch.skip as usize);
         let with_tokens = steps.iter().zip(&texts).map(|(step, text)| {
-            let TurnStep { sequence, from, new_tokens_max } = *step;
-            SequenceStep { sequence, from, ids: text.ids, new_tokens_max }
+            let TurnStep { sequence, from, new_tokens_max, sampling } = step;
+            let (sequence, from, new_tokens_max) = (*sequence, *from, *new_tokens_max);
+            SequenceStep { sequence, from, ids: text.ids, new_tokens_max, sampling: sampling.as_ref() }
         });
         let parts: Vec<SequenceStep<'_>> = with_tokens.collect();
         let steps = match parts.is_empty() {

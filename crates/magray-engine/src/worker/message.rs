@@ -1,6 +1,7 @@
 //! The messages between supervisor and worker.
 //! Sends and receives nothing.
 
+use crate::decoder::Sampling;
 use crate::executors::{Failure, NewTokens, Origin, Output};
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use magray_core::{OnnxProvider, Precision};
@@ -281,7 +282,7 @@ pub(super) struct Extent {
 }
 
 /// A step of a sequence, without its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnStep {
     /// The sequence, by a name of the caller's.
     pub sequence: u64,
@@ -289,6 +290,8 @@ pub struct TurnStep {
     pub from: u32,
     /// New tokens at most.
     pub new_tokens_max: u32,
+    /// How they are chosen; told where a sequence begins.
+    pub sampling: Option<Sampling>,
 }
 
 #[cfg(test)]

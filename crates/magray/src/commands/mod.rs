@@ -5,6 +5,7 @@ pub(crate) mod bench;
 mod compute_args;
 pub(crate) mod config;
 pub(crate) mod embed;
+pub(crate) mod generate;
 pub(crate) mod gpu;
 pub(crate) mod index;
 mod input_args;

@@ -197,7 +197,7 @@ fn engine_options(
 fn shown_name(name: &str, source: &ModelSource) -> String {
     let is_path = name.starts_with(['/', '.']) || name.ends_with('/');
     match source {
-        ModelSource::Folder(folder) | ModelSource::Onnx { folder, .. } if is_path => {
+        ModelSource::Folder(folder) | ModelSource::Onnx { folder, .. } | ModelSource::Decoder(folder) if is_path => {
             folder.file_name().map_or_else(|| name.to_owned(), |last| last.to_string_lossy().into_owned())
         }
         _ => name.to_owned(),

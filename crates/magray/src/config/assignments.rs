@@ -24,7 +24,7 @@ impl Assignments {
 
     /// The names that are neither a role nor one of these models.
     pub(crate) fn unknown<'a>(&'a self, models: &'a [String]) -> impl Iterator<Item = &'a str> {
-        const DOES: [Does; 3] = [Does::Embed, Does::Rank, Does::Classify];
+        const DOES: [Does; 4] = [Does::Embed, Does::Rank, Does::Classify, Does::Generate];
         let is_known =
             |name: &str| models.iter().any(|model| model == name) || DOES.into_iter().any(|does| role(does) == name);
         self.0.iter().map(|(name, _)| name.as_str()).filter(move |name| !is_known(name))
@@ -36,6 +36,7 @@ fn role(does: Does) -> &'static str {
         Does::Embed => "embedding",
         Does::Rank => "reranker",
         Does::Classify => "classifier",
+        Does::Generate => "generator",
     }
 }
 

@@ -40,6 +40,7 @@ fn next_best(wanted: Does) -> Does {
         Does::Rank => Does::Embed,
         Does::Classify => Does::Rank,
         Does::Embed => Does::Embed,
+        Does::Generate => Does::Generate,
     }
 }
 
@@ -144,7 +145,7 @@ impl Models {
         let number = self.find(name, Does::Embed)?;
         match self.get(number).does {
             Does::Embed => Ok(number),
-            Does::Rank | Does::Classify => {
+            Does::Rank | Does::Classify | Does::Generate => {
                 Err(Problem::invalid("model", "this model makes no vectors: use one that embeds"))
             }
         }

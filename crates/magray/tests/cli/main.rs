@@ -5,6 +5,7 @@ mod bench;
 mod config;
 mod control;
 mod embed;
+mod generate;
 mod gpu;
 mod health;
 mod help;

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 mod forgetting;
+mod generating;
 mod residency;
 mod streaming;
 

@@ -2,6 +2,7 @@
 //! Calls no caller: an action of the machine becomes an effect, which the dispatcher performs when the lock is open again.
 
 use super::{OnAnswer, residency_requests::MoveCounts};
+use crate::decoder::Sampling;
 use crate::engine::{
     executor_handle::{Batch, Order, Part, Turn, TurnStep, What},
     incident::Incidents,
@@ -55,6 +56,7 @@ pub(super) struct Generated {
     pub(super) model: usize,
     /// What it began with, then what was delivered.
     pub(super) ids: Vec<u32>,
+    pub(super) sampling: Arc<Sampling>,
     pub(super) buffer: Arc<TokenBuffer>,
 }
 
@@ -218,12 +220,13 @@ impl State {
         let generated = |request: RequestId| self.requests.get(&request)?.generated.as_ref();
         let step = |step: &Step| {
             let Span::Part { tokens, new_tokens_max } = &step.span else { return None };
-            let ids = &generated(step.request)?.ids;
+            let Generated { ids, sampling, .. } = generated(step.request)?;
             Some(TurnStep {
                 request: step.request,
                 from: tokens.start,
                 ids: ids[tokens.start as usize..tokens.end as usize].to_vec(),
                 new_tokens_max: *new_tokens_max,
+                sampling: (tokens.start == 0).then(|| Arc::clone(sampling)),
             })
         };
         let model = steps.iter().find_map(|step| generated(step.request)).map_or(0, |generated| generated.model);

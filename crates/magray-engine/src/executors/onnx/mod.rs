@@ -39,6 +39,8 @@ pub(crate) struct OnnxExecutor {
     device: OnnxDevice,
     models: Roster<Known>,
     peak: AtomicU64,
+    /// What the GPU had free before the first model came to it: the library takes far more of it than the weights.
+    free_before: AtomicU64,
 }
 
 struct Known {
@@ -91,7 +93,11 @@ impl OnnxExecutor {
             return Err(failure.clone());
         }
         let models = models.iter().cloned().map(Known::new).collect();
-        Ok(Self { library, device: device.clone(), models, peak: AtomicU64::new(0) })
+        Ok(Self { library, device: device.clone(), models, peak: AtomicU64::new(0), free_before: AtomicU64::new(0) })
+    }
+
+    fn is_on_gpu(&self) -> bool {
+        self.models.iter().any(|known| known.is_on_gpu.load(Ordering::Acquire))
     }
 
     fn allocated(&self) -> u64 {
@@ -166,7 +172,13 @@ impl Executor for OnnxExecutor {
         let origin = if place.is_some() { Origin::Device } else { Origin::Files };
         let loaded = match place.take() {
             Some(loaded) => loaded,
-            None => self.load_new(&known.model)?,
+            None => {
+                if self.device.may_use_gpu() && !self.is_on_gpu() {
+                    let free = self.device.gpu_memory().map_or(0, |(free, _)| free);
+                    self.free_before.store(free, Ordering::Release);
+                }
+                self.load_new(&known.model)?
+            }
         };
         let (bytes, outputs) = (loaded.onnx.bytes, loaded.spec.outputs());
         let (precision, provider) = (loaded.precision(), loaded.session.provider());
@@ -200,10 +212,10 @@ impl Executor for OnnxExecutor {
     }
 
     fn memory(&self) -> MemoryStats {
-        let allocated = self.allocated();
-        // While a session is on a GPU, what counts is the memory of that.
-        let is_on_gpu = |known: &Known| known.is_on_gpu.load(Ordering::Acquire);
-        let on_gpu = self.models.iter().any(is_on_gpu).then(|| self.device.gpu_memory()).flatten();
+        // While a session is on a GPU, what counts is the memory of that. What others took meanwhile counts as taken here.
+        let on_gpu = self.is_on_gpu().then(|| self.device.gpu_memory()).flatten();
+        let taken = on_gpu.map_or(0, |(free, _)| self.free_before.load(Ordering::Acquire).saturating_sub(free));
+        let allocated = self.allocated().max(taken);
         let (free, total) = on_gpu.unwrap_or_else(|| (host_memory("MemAvailable:"), host_memory("MemTotal:")));
         let peak_allocated = self.peak.load(Ordering::Acquire).max(allocated);
         MemoryStats { allocated, reserved: allocated, peak_allocated, free, total, ..MemoryStats::default() }
@@ -237,7 +249,7 @@ impl Loaded {
         rows.resize(texts.len() * outputs, 0.0);
         let ways = match &self.spec.task {
             Task::Embed(embed) => embed.pooling.clone(),
-            Task::Classify(_) => vec![Pooling::Cls],
+            Task::Classify(_) | Task::Generate(_) => vec![Pooling::Cls],
         };
         // A row that the graph has made of a whole text is taken as it is.
         let skip = if self.onnx.output.has_tokens { skip } else { 0 };

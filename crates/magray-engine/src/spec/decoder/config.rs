@@ -45,6 +45,24 @@ impl Family {
 const SLIDING: &str = "sliding_attention";
 const FULL: &str = "full_attention";
 
+/// The tokens that end an answer: as `generation_config.json` says, else as `config.json` does.
+pub fn read_ends(folder: &Path) -> Result<Vec<u32>, SpecError> {
+    for name in ["generation_config.json", "config.json"] {
+        let Some(settings) = Settings::read(&folder.join(name))? else { continue };
+        let ids = match settings.value("eos_token_id") {
+            None => continue,
+            Some(Value::Array(ids)) => ids.iter().map(as_id).collect(),
+            Some(id) => as_id(id).map(|id| vec![id]),
+        };
+        return ids.ok_or_else(|| settings.invalid("eos_token_id", "it must be a token id or a list of them".to_owned()));
+    }
+    Ok(Vec::new())
+}
+
+fn as_id(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
 /// Reads the `config.json` in `folder`.
 pub fn read_config(folder: &Path) -> Result<DecoderSpec, SpecError> {
     let settings = Settings::read_existing(&folder.join("config.json"))?;

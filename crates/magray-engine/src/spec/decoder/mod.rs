@@ -6,7 +6,7 @@ mod rope;
 #[cfg(test)]
 mod tests;
 
-pub use config::read_config;
+pub use config::{read_config, read_ends};
 pub use rope::{Frequencies, Rope, RopeLayout, Scaling};
 
 use magray_core::Activation;

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn advance(sequences: &mut Sequences, from: u32, ids: &[u32], new_tokens_max: u32) -> Option<Vec<u32>> {
-        let step = SequenceStep { sequence: 1, from, ids, new_tokens_max };
+        let step = SequenceStep { sequence: 1, from, ids, new_tokens_max, sampling: None };
         sequences.advance(&step).ok().map(|new| new.tokens)
     }
 

@@ -43,6 +43,11 @@ impl Gguf {
         &self.path
     }
 
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.map.len() as u64
+    }
+
     /// Whether there is a tensor of this name.
     pub fn has(&self, tensor: &str) -> bool {
         self.header.tensors.contains_key(tensor)

@@ -180,6 +180,7 @@ fn family(spec: &ModelSpec) -> &'static str {
         Architecture::DistilBert => "distilbert",
         Architecture::MpNet => "mpnet",
         Architecture::Onnx => "onnx",
+        Architecture::Decoder => "decoder",
     }
 }
 

@@ -128,7 +128,7 @@ pub(crate) async fn info(State(app): State<App>) -> Result<Response, Problem> {
         }
         Some(Task::Classify(classify)) => ModelType::Classifier { id2label: classify.labels.clone() },
         Some(Task::Embed(embed)) => ModelType::Embedding { pooling: pooling_name(&embed.pooling).to_owned() },
-        None => ModelType::Embedding { pooling: String::new() },
+        Some(Task::Generate(_)) | None => ModelType::Embedding { pooling: String::new() },
     };
     Ok(axum::Json(Info {
         model_id: model.name.clone(),

@@ -1,0 +1,332 @@
+//! Chooses the next token by its logits: the likeliest, or one drawn by temperature, cut-offs and penalties.
+//! A draw follows from seed and place alone: the same prompt and seed give the same tokens after any restart.
+
+use magray_core::SplitMix64;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// Logits are divided by it; 0: the likeliest token is taken.
+    pub temperature: f32,
+    /// Only this many of the likeliest may be drawn; 0: all.
+    pub top_k: u32,
+    /// Only the likeliest that together have this probability may be drawn.
+    pub top_p: f32,
+    /// Only tokens with at least this part of the highest probability may be drawn.
+    pub min_p: f32,
+    /// Logits of tokens that the sequence has are divided by it, or multiplied where they are negative.
+    pub repetition_penalty: f32,
+    /// Taken from the logit of a new token for each time that it was chosen before.
+    pub frequency_penalty: f32,
+    /// Taken from the logit of a token that was chosen before.
+    pub presence_penalty: f32,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Whether the model's end tokens end nothing.
+    pub ignores_end: bool,
+    /// What draws follow from.
+    pub seed: u64,
+    /// Tokens that the sequence began with; those after them were chosen.
+    pub prompt_tokens: u32,
+}
+
+/// Why tokens cannot be chosen like this.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{name} must be {wanted}, and is {found}")]
+pub struct SamplingError {
+    /// The number.
+    pub name: &'static str,
+    /// What it must be.
+    pub wanted: &'static str,
+    /// What it is.
+    pub found: String,
+}
+
+/// More biases than any caller sends.
+const BIASES_MAX: usize = 4096;
+
+impl Default for Sampling {
+    /// The likeliest token, whatever came before.
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            ignores_end: false,
+            seed: 0,
+            prompt_tokens: 0,
+        }
+    }
+}
+
+impl Sampling {
+    /// Refuses what cannot be meant.
+    pub fn check(&self) -> Result<(), SamplingError> {
+        let error = |name, wanted, found: &dyn ToString| Err(SamplingError { name, wanted, found: found.to_string() });
+        let is_in = |value: f32, least: f32, most: f32| (least..=most).contains(&value);
+        if !is_in(self.temperature, 0.0, 100.0) {
+            return error("temperature", "from 0 to 100", &self.temperature);
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return error("top_p", "above 0, up to 1", &self.top_p);
+        }
+        if !is_in(self.min_p, 0.0, 1.0) {
+            return error("min_p", "from 0 to 1", &self.min_p);
+        }
+        if !is_in(self.repetition_penalty, 0.01, 100.0) {
+            return error("repetition_penalty", "from 0.01 to 100", &self.repetition_penalty);
+        }
+        for (name, value) in
+            [("frequency_penalty", self.frequency_penalty), ("presence_penalty", self.presence_penalty)]
+        {
+            if !is_in(value, -100.0, 100.0) {
+                return error(name, "from -100 to 100", &value);
+            }
+        }
+        if self.logit_bias.len() > BIASES_MAX {
+            return error("logit_bias", "of at most 4096 tokens", &self.logit_bias.len());
+        }
+        match self.logit_bias.iter().find(|(_, bias)| !is_in(*bias, -1000.0, 1000.0)) {
+            Some((_, bias)) => error("logit_bias", "from -1000 to 1000", bias),
+            None => Ok(()),
+        }
+    }
+
+    fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
+}
+
+/// Chooses the tokens of one sequence.
+#[derive(Clone, Debug)]
+pub(crate) struct Sampler {
+    sampling: Sampling,
+    /// By token of the sequence: how often it was chosen. Kept only where there are penalties.
+    seen: HashMap<u32, u32>,
+    /// Tokens of the sequence that were noted.
+    noted: usize,
+}
+
+impl Sampler {
+    pub(crate) fn new(sampling: Sampling) -> Self {
+        Self { sampling, seen: HashMap::new(), noted: 0 }
+    }
+
+    pub(crate) fn ignores_end(&self) -> bool {
+        self.sampling.ignores_end
+    }
+
+    /// Takes note of tokens of the sequence from this place on. Those that are known count once.
+    pub(crate) fn note(&mut self, place: usize, ids: &[u32]) {
+        if !self.sampling.has_penalties() {
+            return;
+        }
+        let known = self.noted.saturating_sub(place).min(ids.len());
+        for (place, id) in (place + known..).zip(&ids[known..]) {
+            *self.seen.entry(*id).or_default() += u32::from(place >= self.sampling.prompt_tokens as usize);
+            self.noted = place + 1;
+        }
+    }
+
+    /// Forgets chosen tokens from this place on.
+    pub(crate) fn forget(&mut self, place: usize, ids: &[u32]) {
+        for (_, id) in (place..).zip(ids).take_while(|(place, _)| *place < self.noted) {
+            if let Some(times) = self.seen.get_mut(id) {
+                *times = times.saturating_sub(1);
+            }
+        }
+        self.noted = self.noted.min(place);
+    }
+
+    /// The token at this place of the sequence. Changes the logits; `None` where they are no numbers.
+    pub(crate) fn choose(&self, logits: &mut [f32], place: usize, scratch: &mut Scratch) -> Option<u32> {
+        self.adjust(logits);
+        // A comparison with NaN is false, so that it is not overlooked.
+        if !logits.iter().all(|logit| *logit < f32::INFINITY) {
+            return None;
+        }
+        let (best, most) = likeliest(logits)?;
+        if self.sampling.temperature == 0.0 || most == f32::NEG_INFINITY {
+            return (most > f32::NEG_INFINITY).then_some(best);
+        }
+        self.cut(logits, most, scratch);
+        let total: f64 = scratch.kept.iter().map(|(weight, _)| f64::from(*weight)).sum();
+        let seed = SplitMix64::new(self.sampling.seed).bits() ^ place as u64;
+        let mut left = (1.0 - SplitMix64::new(seed).unit()) * total;
+        let drawn = scratch.kept.iter().find(|(weight, _)| {
+            left -= f64::from(*weight);
+            left < 0.0
+        });
+        // What rounding left over belongs to the last.
+        drawn.or(scratch.kept.last()).map(|(_, id)| *id)
+    }
+
+    fn adjust(&self, logits: &mut [f32]) {
+        let Sampling { repetition_penalty, frequency_penalty, presence_penalty, logit_bias, .. } = &self.sampling;
+        for (id, times) in &self.seen {
+            let Some(logit) = logits.get_mut(*id as usize) else { continue };
+            *logit = if *logit > 0.0 { *logit / repetition_penalty } else { *logit * repetition_penalty };
+            if *times > 0 {
+                *logit -= frequency_penalty * *times as f32 + presence_penalty;
+            }
+        }
+        for (id, bias) in logit_bias {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit += bias;
+            }
+        }
+    }
+
+    /// Leaves the tokens that may be drawn in the scratch, with weights.
+    fn cut(&self, logits: &[f32], most: f32, scratch: &mut Scratch) {
+        let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
+        let kept = &mut scratch.kept;
+        kept.clear();
+        let weights = logits.iter().zip(0..).map(|(logit, id)| (((logit - most) / temperature).exp(), id));
+        // A weight of 0 is never drawn.
+        kept.extend(weights.filter(|(weight, _)| *weight > 0.0 && *weight >= min_p));
+        let heavier = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+        let top_k = if top_k == 0 { kept.len() } else { kept.len().min(top_k as usize) };
+        if top_k < kept.len() {
+            kept.select_nth_unstable_by(top_k - 1, heavier);
+            kept.truncate(top_k);
+        }
+        if top_p < 1.0 {
+            kept.sort_unstable_by(heavier);
+            let total: f64 = kept.iter().map(|(weight, _)| f64::from(*weight)).sum();
+            let mut left = total * f64::from(top_p);
+            let enough = kept.iter().position(|(weight, _)| {
+                left -= f64::from(*weight);
+                left <= 0.0
+            });
+            kept.truncate(enough.map_or(kept.len(), |at| at + 1));
+        }
+        // In one order, however they were selected.
+        kept.sort_unstable_by_key(|(_, id)| *id);
+    }
+}
+
+/// Memory of choices, used again.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Weights and tokens that may be drawn.
+    kept: Vec<(f32, u32)>,
+}
+
+/// The largest logit, the first of equals.
+fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
+    let first = logits.first().map(|first| (0, *first));
+    first.map(|first| {
+        logits.iter().zip(0_u32..).fold(first, |best, (logit, id)| if *logit > best.1 { (id, *logit) } else { best })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn choose(sampling: &Sampling, logits: &[f32], place: usize) -> Option<u32> {
+        Sampler::new(sampling.clone()).choose(&mut logits.to_vec(), place, &mut Scratch::default())
+    }
+
+    /// How often each token is drawn at many places.
+    fn shares(sampling: &Sampling, logits: &[f32]) -> Vec<f64> {
+        const DRAWS: usize = 40_000;
+        let mut counts = vec![0.0; logits.len()];
+        (0..DRAWS).for_each(|place| counts[choose(sampling, logits, place).unwrap() as usize] += 1.0 / DRAWS as f64);
+        counts
+    }
+
+    #[test]
+    fn without_a_temperature_the_first_of_the_likeliest_is_taken() {
+        assert_eq!(choose(&Sampling::default(), &[0.5, 2.0, 2.0, -1.0], 3), Some(1));
+        assert_eq!(choose(&Sampling::default(), &[0.5, f32::NAN], 3), None);
+        assert_eq!(choose(&Sampling::default(), &[0.5, f32::INFINITY], 3), None);
+        assert_eq!(choose(&Sampling::default(), &[], 3), None);
+    }
+
+    #[test]
+    fn draws_have_the_shares_of_a_softmax() {
+        let logits = [1.0, 0.0, -1.0, 2.0];
+        let drawn = shares(&Sampling { temperature: 0.7, seed: 5, ..Sampling::default() }, &logits);
+        let weights: Vec<f64> = logits.iter().map(|logit| (f64::from(*logit) / 0.7).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        for (drawn, weight) in drawn.iter().zip(weights) {
+            assert!((drawn - weight / total).abs() < 0.01, "{drawn} for {}", weight / total);
+        }
+    }
+
+    #[test]
+    fn cut_offs_leave_the_likeliest() {
+        let logits: Vec<f32> = [0.1_f32, 0.4, 0.2, 0.3].iter().map(|share| share.ln()).collect();
+        let warm = Sampling { temperature: 1.0, ..Sampling::default() };
+        let left = |sampling: Sampling| -> Vec<bool> { shares(&sampling, &logits).iter().map(|n| *n > 0.0).collect() };
+        assert_eq!(left(Sampling { top_k: 2, ..warm.clone() }), [false, true, false, true]);
+        assert_eq!(left(Sampling { top_p: 0.65, ..warm.clone() }), [false, true, false, true]);
+        assert_eq!(left(Sampling { top_p: 0.75, ..warm.clone() }), [false, true, true, true]);
+        assert_eq!(left(Sampling { min_p: 0.6, ..warm.clone() }), [false, true, false, true]);
+        assert_eq!(left(Sampling { top_k: 3, top_p: 0.4, ..warm }), [false, true, false, false]);
+    }
+
+    #[test]
+    fn penalties_and_biases_change_what_is_taken() {
+        let after = |prompt_tokens, ids: &[u32], sampling: Sampling| {
+            let mut sampler = Sampler::new(Sampling { prompt_tokens, ..sampling });
+            sampler.note(0, ids);
+            sampler
+        };
+        let logits = [1.0_f32, 2.0, 0.0];
+        let next = |sampler: &Sampler| sampler.choose(&mut logits.to_vec(), 0, &mut Scratch::default());
+        let frequency = Sampling { frequency_penalty: 0.6, ..Sampling::default() };
+        assert_eq!(next(&after(2, &[1, 1], frequency.clone())), Some(1), "tokens of a prompt were not chosen");
+        let mut sampler = after(0, &[1, 1], frequency);
+        sampler.note(0, &[1, 1]);
+        assert_eq!(next(&sampler), Some(0));
+        sampler.forget(1, &[1]);
+        assert_eq!(next(&sampler), Some(1));
+        let repetition = Sampling { repetition_penalty: 3.0, ..Sampling::default() };
+        assert_eq!(next(&after(1, &[1], repetition)), Some(0), "tokens of a prompt are repeated");
+        let presence = Sampling { presence_penalty: 1.5, ..Sampling::default() };
+        assert_eq!(next(&after(0, &[1, 1], presence)), Some(0));
+        let biased = Sampling { logit_bias: vec![(2, 5.0), (9, 5.0)], ..Sampling::default() };
+        assert_eq!(choose(&biased, &logits, 0), Some(2));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_name() {
+        let refused = |sampling: Sampling| sampling.check().unwrap_err().name;
+        assert_eq!(Sampling::default().check(), Ok(()));
+        assert_eq!(refused(Sampling { temperature: -1.0, ..Sampling::default() }), "temperature");
+        assert_eq!(refused(Sampling { temperature: f32::NAN, ..Sampling::default() }), "temperature");
+        assert_eq!(refused(Sampling { top_p: 0.0, ..Sampling::default() }), "top_p");
+        assert_eq!(refused(Sampling { min_p: 1.5, ..Sampling::default() }), "min_p");
+        assert_eq!(refused(Sampling { repetition_penalty: 0.0, ..Sampling::default() }), "repetition_penalty");
+        assert_eq!(refused(Sampling { presence_penalty: 1e9, ..Sampling::default() }), "presence_penalty");
+        assert_eq!(refused(Sampling { logit_bias: vec![(0, f32::NAN)], ..Sampling::default() }), "logit_bias");
+    }
+
+    proptest! {
+        #[test]
+        fn a_draw_is_repeated_and_is_among_the_allowed(
+            logits in prop::collection::vec(-20.0_f32..20.0, 1..60),
+            (temperature, top_k, top_p, min_p) in (0.05_f32..3.0, 0_u32..8, 0.05_f32..1.0, 0.0_f32..0.9),
+            (seed, place) in (any::<u64>(), 0_usize..5000),
+        ) {
+            let sampling = Sampling { temperature, top_k, top_p, min_p, seed, ..Sampling::default() };
+            let drawn = choose(&sampling, &logits, place).unwrap() as usize;
+            prop_assert_eq!(choose(&sampling, &logits, place), Some(drawn as u32));
+            let better = logits.iter().filter(|logit| **logit > logits[drawn]).count();
+            prop_assert!(top_k == 0 || better < top_k as usize);
+            let most = logits.iter().copied().fold(f32::MIN, f32::max);
+            prop_assert!(((logits[drawn] - most) / temperature).exp() >= min_p * 0.999);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Tokens of a language model on the CPU: the same alone and beside others, and beside texts that are embedded.
+
+use super::streaming::{block_on, read};
+use super::{options, start, text};
+use magray_engine::decoder::Sampling;
+use magray_engine::engine::{Engine, EngineError, EngineOptions, ModelSource, Prompt, Work};
+use magray_engine::testing::tiny_decoder;
+use magray_engine::{DeviceName, EmbedError};
+
+const WARM: f32 = 0.9;
+
+/// An engine with a model that embeds and one that generates.
+fn both() -> (tempfile::TempDir, Engine) {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_decoder::write(folder.path(), 3).unwrap();
+    let mut how: EngineOptions = options(0, "");
+    how.models.push(ModelSource::Decoder(folder.path().to_owned()).into());
+    (folder, start(how))
+}
+
+fn prompt(seed: u32, tokens: u32) -> Prompt {
+    let ids = text(seed, tokens).into_iter().map(|id| id % 256).collect();
+    let sampling = Sampling { temperature: WARM, ignores_end: true, seed: u64::from(seed), ..Sampling::default() };
+    Prompt { model: 1, ids, new_tokens_max: 40, sampling, ..Prompt::default() }
+}
+
+#[test]
+fn tokens_are_the_same_alone_and_among_others() {
+    let (_folder, engine) = both();
+    let lengths = [1, 7, 33, 90, 200, 450];
+    let prompts = || lengths.iter().zip(1..).map(|(tokens, seed)| prompt(seed, *tokens));
+    let alone: Vec<Vec<u32>> = prompts().map(|one| read(engine.generate(one).unwrap(), |_| {})).collect();
+    assert!(alone.iter().all(|tokens| tokens.len() == 40), "{alone:?}");
+    let streams: Vec<_> = prompts().map(|one| engine.generate(one).unwrap()).collect();
+    let work = Work::from_ids(0, (0..20).map(|seed| text(seed, 30)).collect());
+    let embedded = engine.process(work.clone()).unwrap();
+    let together: Vec<Vec<u32>> = streams.into_iter().map(|stream| read(stream, |_| {})).collect();
+    assert_eq!(together, alone);
+    assert_eq!(engine.process(work).unwrap().values, embedded.values);
+    let kept: u64 = engine.status().devices[0].schedule.kv_bytes();
+    assert_eq!(kept, 0, "the state of sequences that ended is gone");
+}
+
+#[test]
+fn a_stream_says_where_it_was_computed_and_ends_with_the_end_token() {
+    let (_folder, engine) = both();
+    let certain = Sampling { logit_bias: vec![(tiny_decoder::END, 100.0)], ..Sampling::default() };
+    let mut stream = engine.generate(Prompt { sampling: certain, ..prompt(1, 5) }).unwrap();
+    assert_eq!(block_on(stream.next()).unwrap().unwrap(), tiny_decoder::END);
+    assert!(block_on(stream.next()).is_none());
+    assert_eq!(stream.answer().map(|answer| answer.device), Some(DeviceName::Cpu));
+}
+
+#[test]
+fn what_a_model_cannot_go_on_with_is_refused() {
+    let (_folder, engine) = both();
+    let refused = |prompt: Prompt| match engine.generate(prompt) {
+        Err(EngineError::Text(error)) => error,
+        other => panic!("{}", other.err().map_or_else(|| "taken".to_owned(), |error| error.to_string())),
+    };
+    let most = tiny_decoder::CONTEXT as u32;
+    assert!(matches!(
+        refused(Prompt { new_tokens_max: 1_000_000_000, ..prompt(1, 5) }),
+        EmbedError::Context { prompt: 5, new: 1_000_000_000, max_tokens: tiny_decoder::CONTEXT }
+    ));
+    assert!(matches!(refused(Prompt { new_tokens_max: most - 4, ..prompt(1, 5) }), EmbedError::Context { .. }));
+    assert!(matches!(refused(prompt(1, most + 1)), EmbedError::TokenCount { .. }));
+    assert!(matches!(refused(Prompt { ids: Vec::new(), ..prompt(1, 1) }), EmbedError::TokenCount { .. }));
+    assert!(matches!(refused(Prompt { ids: vec![257], ..prompt(1, 1) }), EmbedError::UnknownId { .. }));
+    assert!(matches!(refused(Prompt { model: 0, ..prompt(1, 5) }), EmbedError::WrongTask { .. }));
+    let cold = Sampling { temperature: -1.0, ..Sampling::default() };
+    assert!(matches!(refused(Prompt { sampling: cold, ..prompt(1, 5) }), EmbedError::Sampling(_)));
+    assert!(engine.read(1, &["a text"], None).is_err(), "it embeds nothing");
+}

@@ -7,7 +7,7 @@ use crate::executor_device::ExecutorDevice;
 use crate::executors::cpu::CpuExecutor;
 use crate::executors::cuda::CudaExecutor;
 use crate::executors::native::NativeModel;
-use crate::executors::{Arrival, Failure, Executor, ExecutorModel, OpenExecutor, Outcomes, Steps};
+use crate::executors::{Arrival, Executor, ExecutorModel, Failure, OpenExecutor, Outcomes, Steps};
 use crate::gpu::{GpuError, GpuInfo, find};
 use crate::model::{Model, Synthetic, TensorSource};
 use crate::packed::Tokens;
@@ -40,7 +40,9 @@ impl SingleDevice {
         }
         let (spec, tensors): (ModelSpec, Box<dyn TensorSource + Send + Sync>) = match source {
             ModelSource::Synthetic(shape) => (ModelSpec::synthetic(*shape), Box::new(Synthetic)),
-            ModelSource::Decoder(_) => return Err(Failure::unsupported("tokens: it is for measurements of encoders").into()),
+            ModelSource::Decoder(_) => {
+                return Err(Failure::unsupported("tokens: it is for measurements of encoders").into());
+            }
             ModelSource::Folder(folder) | ModelSource::Onnx { folder, .. } => {
                 let spec = ModelSpec::read(folder)?;
                 let weights = Weights::open(&spec.encoder_folder)?;

@@ -72,7 +72,9 @@ fn text_for(source: &ModelSource, tokens: usize) -> Result<Vec<u32>, Failure> {
     let vocabulary = match source {
         ModelSource::Synthetic(shape) => Vocabulary { size: shape.vocab, tokens_max: shape.positions },
         // Every vocabulary is larger.
-        ModelSource::Folder(_) | ModelSource::Onnx { .. } | ModelSource::Decoder(_) => Vocabulary { size: 100, tokens_max: tokens },
+        ModelSource::Folder(_) | ModelSource::Onnx { .. } | ModelSource::Decoder(_) => {
+            Vocabulary { size: 100, tokens_max: tokens }
+        }
     };
     if tokens > vocabulary.tokens_max {
         let most = vocabulary.tokens_max;

@@ -16,7 +16,8 @@ pub struct DeviceSpec {
     pub slots: usize,
     /// Tokens of a batch at most. A longer text is a batch of its own.
     pub batch_tokens_max: u32,
-    /// Tokens of a batch that keep all of it busy: where these take no longer than twice [`Slices`], a batch may have them.
+    /// Tokens of a batch that keep all of it busy: where these take no longer than twice [`Slices`] (four times on a reserved
+    /// device), a batch may have them.
     pub batch_tokens_least: u32,
     /// Its memory, until [`super::Event::Memory`] reports less. Without a share for the state of sequences it computes none
     /// of many steps.

@@ -1,7 +1,7 @@
 //! Why a decoder's files cannot be used, or a device did not take them.
 //! Says which file and what to do; carries no device's handles.
 
-use crate::{encoder::LoadError, spec::SpecError, tokenize::TokenizeError, weights::WeightsError};
+use crate::{spec::SpecError, tokenize::TokenizeError, weights::WeightsError};
 
 /// Why a decoder's files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -15,16 +15,6 @@ pub enum OpenError {
     /// Their tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] TokenizeError),
-}
-
-impl From<OpenError> for LoadError {
-    fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::Spec(error) => Self::Spec(error),
-            OpenError::Weights(error) => Self::Weights(error),
-            OpenError::Tokenizer(error) => Self::Tokenizer(error),
-        }
-    }
 }
 
 /// Why a decoder could not be loaded.

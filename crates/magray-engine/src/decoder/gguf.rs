@@ -15,7 +15,6 @@ use crate::{
     weights::{WeightsError, gguf::Gguf},
 };
 
-
 /// The values of `general.architecture` that are known.
 const ARCHITECTURES: [&str; 6] = ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"];
 
@@ -25,7 +24,7 @@ pub(super) fn spec(file: &Gguf) -> Result<DecoderSpec, SpecError> {
     let reader = Reader { file, architecture: named };
     if !ARCHITECTURES.contains(&named) {
         let known = format!("the known are {}", ARCHITECTURES.join(", "));
-        return Err(reader.unsupported(format!("the architecture '{named}'"), known).into());
+        return Err(reader.unsupported(format!("the architecture '{named}'"), known));
     }
     let spec = reader.spec()?;
     match spec.contradiction() {
@@ -84,7 +83,7 @@ impl Reader<'_> {
     fn size(&self, name: &str, most: usize) -> Result<Option<usize>, SpecError> {
         let key = self.key(name);
         if self.file.is_list(&key) {
-            return Err(self.unsupported(format!("{key} of each layer"), "one for all layers is").into());
+            return Err(self.unsupported(format!("{key} of each layer"), "one for all layers is"));
         }
         match self.file.number(&key)? {
             None => Ok(None),
@@ -115,14 +114,14 @@ impl Reader<'_> {
     fn spec(&self) -> Result<DecoderSpec, SpecError> {
         let file = self.file;
         if file.number(&self.key("expert_count"))?.is_some_and(|count| count > 0) {
-            return Err(self.unsupported("experts".to_owned(), "models without them are").into());
+            return Err(self.unsupported("experts".to_owned(), "models without them are"));
         }
         let hidden = self.needed("embedding_length", WIDTH_MAX)?;
         let heads = self.needed("attention.head_count", HEADS_MAX)?;
         let count = self.needed("block_count", LAYERS_MAX)?;
         let head_size = self.size("attention.key_length", WIDTH_MAX)?.unwrap_or(hidden / heads);
         if self.size("attention.value_length", WIDTH_MAX)?.is_some_and(|size| size != head_size) {
-            return Err(self.unsupported("values of another length than keys".to_owned(), "equal ones are").into());
+            return Err(self.unsupported("values of another length than keys".to_owned(), "equal ones are"));
         }
         let vocab = match file.shape("token_embd.weight") {
             Some(&[vocab, _]) => vocab,
@@ -243,7 +242,7 @@ impl Reader<'_> {
             }
             (Some(kind), _) => {
                 let known = "none, linear and yarn with a factor are, and factors as tensors";
-                Err(self.unsupported(format!("rope of type '{kind}'"), known).into())
+                Err(self.unsupported(format!("rope of type '{kind}'"), known))
             }
         }
     }

@@ -6,14 +6,14 @@ mod files;
 mod gguf;
 mod names;
 mod sampling;
-mod text;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use error::{LoadDecoderError, OpenError};
 pub use files::DecoderFiles;
-pub use sampling::{Sampling, SamplingError};
 pub(crate) use sampling::{Sampler, Scratch};
+pub use sampling::{Sampling, SamplingError};
 pub use text::TextBuilder;
 
 use magray_device::{AttentionLayer, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch};

@@ -33,8 +33,8 @@ impl TextBuilder {
             let is_last = whole + chunk.valid().len() + chunk.invalid().len() == self.bytes.len();
             self.held.push_str(chunk.valid());
             whole += chunk.valid().len();
-            // At the end it may be the beginning of a character.
-            if !chunk.invalid().is_empty() && !(is_last && is_beginning(chunk.invalid())) {
+            let is_unfinished = is_last && is_beginning(chunk.invalid());
+            if !chunk.invalid().is_empty() && !is_unfinished {
                 self.held.push(char::REPLACEMENT_CHARACTER);
                 whole += chunk.invalid().len();
             }

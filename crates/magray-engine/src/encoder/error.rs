@@ -1,7 +1,7 @@
 //! Why a model cannot be loaded, and why texts cannot be computed.
 //! Words only: who calls decides what follows.
 
-use crate::decoder::SamplingError;
+use crate::decoder::{OpenError, SamplingError};
 use crate::executors::Failure;
 use crate::gpu::GpuError;
 use crate::model::PackError;
@@ -65,6 +65,16 @@ impl From<PackError<Infallible>> for LoadError {
     fn from(error: PackError<Infallible>) -> Self {
         let PackError::Weights(error) = error;
         Self::Weights(error)
+    }
+}
+
+impl From<OpenError> for LoadError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Spec(error) => Self::Spec(error),
+            OpenError::Weights(error) => Self::Weights(error),
+            OpenError::Tokenizer(error) => Self::Tokenizer(error),
+        }
     }
 }
 

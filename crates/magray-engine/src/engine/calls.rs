@@ -260,7 +260,9 @@ impl Engine {
                 let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query, text.as_ref())).collect();
                 Ok(RankingWork { work: self.read_pairs(model, &pairs)?, by })
             }
-            Task::Generate(_) => Err(EmbedError::WrongTask { does: "generates text", wanted: "scores pairs or embeds" }.into()),
+            Task::Generate(_) => {
+                Err(EmbedError::WrongTask { does: "generates text", wanted: "scores pairs or embeds" }.into())
+            }
             Task::Embed(_) => {
                 let all: Vec<&str> = std::iter::once(query).chain(texts.iter().map(AsRef::as_ref)).collect();
                 Ok(RankingWork { work: self.read(model, &all, prompt)?, by: ScoredBy::Vectors })

@@ -8,9 +8,7 @@ use super::executor_handle::{
     Batch, ExecutorHandle, ExecutorStatus, LastError, Loaded, Order, Turn, TurnStep, What, join_until,
 };
 use super::models::CpuPacker;
-use crate::executors::{
-    Arrival, Bell, Failure, Feed, Job, Origin, Outcomes, Output, SequenceStep, Steps, catching,
-};
+use crate::executors::{Arrival, Bell, Failure, Feed, Job, Origin, Outcomes, Output, SequenceStep, Steps, catching};
 use crate::packed::Tokens;
 use crate::time_shares::TimeShares;
 use magray_core::schedule::DeviceId;
@@ -286,9 +284,7 @@ impl Batches {
     /// The first batch, if it asks for this.
     fn take(&self, model: usize, output: Output) -> Option<Batch> {
         let mut waiting = self.lock();
-        let is_fit = |first: &mut Waited| {
-            matches!(first, Waited::Batch(batch) if (batch.model, batch.output) == (model, output))
-        };
+        let is_fit = |first: &mut Waited| matches!(first, Waited::Batch(batch) if (batch.model, batch.output) == (model, output));
         match waiting.batches.pop_front_if(is_fit) {
             Some(Waited::Batch(batch)) => Some(batch),
             _ => None,

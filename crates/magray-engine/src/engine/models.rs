@@ -262,7 +262,9 @@ impl Packable {
     fn reader(&self) -> Result<Reader, LoadError> {
         match self.source {
             ModelSource::Synthetic(_) => Ok(Reader::without_tokenizer(self.spec.clone())),
-            ModelSource::Folder(_) | ModelSource::Onnx { .. } | ModelSource::Decoder(_) => Reader::open(self.spec.clone()),
+            ModelSource::Folder(_) | ModelSource::Onnx { .. } | ModelSource::Decoder(_) => {
+                Reader::open(self.spec.clone())
+            }
         }
     }
 }

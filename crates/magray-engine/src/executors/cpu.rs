@@ -2,6 +2,7 @@
 //! Jobs follow each other without a pause: a thread that has no more of one begins with the next.
 //! Never pads; activations and scratch grow with the largest batch seen and are then used again.
 
+use super::allocated::Allocated;
 use super::cpu_decoder::CpuDecoder;
 use super::cpu_stream::{Planned, Stream, scatter};
 use super::feed::{Bell, Feed, Job};
@@ -14,7 +15,6 @@ use magray_core::{ChunkLimits, Precision, Schedule};
 use magray_device::cpu::{Cpu, CpuOps};
 use magray_device::{Device, Ops};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Small enough for activations to stay near a core, large enough to use each weight often. On AMX a thread took 54 ms for
@@ -226,24 +226,6 @@ pub(crate) struct CpuDevice {
     allocated: Arc<Allocated>,
 }
 
-/// Bytes of weights.
-#[derive(Debug, Default)]
-pub(super) struct Allocated {
-    now: AtomicU64,
-    peak: AtomicU64,
-}
-
-impl Allocated {
-    pub(super) fn add(&self, bytes: u64) {
-        let before = self.now.fetch_add(bytes, Ordering::AcqRel);
-        self.peak.fetch_max(before + bytes, Ordering::AcqRel);
-    }
-
-    pub(super) fn take(&self, bytes: u64) {
-        self.now.fetch_sub(bytes, Ordering::AcqRel);
-    }
-}
-
 /// Memory for the keys and values of sequences: an eighth of the machine's. Pages cost nothing before they are used.
 pub(crate) fn kv_bytes() -> u64 {
     (host_memory("MemTotal:") / 8).clamp(KV_BYTES_LEAST, KV_BYTES_MOST)
@@ -271,9 +253,9 @@ impl NativeDevice for CpuDevice {
     }
 
     fn memory(&self) -> MemoryStats {
-        let allocated = self.allocated.now.load(Ordering::Acquire);
+        let allocated = self.allocated.now();
         let [free, total] = ["MemAvailable:", "MemTotal:"].map(host_memory);
-        let peak_allocated = self.allocated.peak.load(Ordering::Acquire).max(allocated);
+        let peak_allocated = self.allocated.peak().max(allocated);
         MemoryStats { allocated, reserved: allocated, peak_allocated, free, total, ..MemoryStats::default() }
     }
 

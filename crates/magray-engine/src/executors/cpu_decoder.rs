@@ -1,7 +1,7 @@
 //! A language model on the CPU: its sequences share its threads with whatever else is computed there.
 //! Its weights go with it: they are packed again from its files.
 
-use super::cpu::Allocated;
+use super::allocated::Allocated;
 use super::native::NativeModel;
 use super::sequences::{Sequences, StepError};
 use super::{Failure, FailureKind, NewTokens, SequenceStep};

@@ -1,6 +1,7 @@
 //! What computes: the contract of all executors, and those that are built in.
 //! Knows no queue: where an executor runs, in this process or in a worker, is for the engine to say.
 
+mod allocated;
 pub(crate) mod cpu;
 mod cpu_decoder;
 mod cpu_stream;

@@ -197,7 +197,12 @@ impl<D: DecoderDevice> PagePool<D> {
 impl Batch {
     fn clear(&mut self) {
         let Self { ids, offsets, starts, pages, page_offsets, logit_rows } = self;
-        (ids.clear(), starts.clear(), pages.clear(), logit_rows.clear());
+        for tokens in [ids, pages] {
+            tokens.clear();
+        }
+        for places in [starts, logit_rows] {
+            places.clear();
+        }
         for offsets in [offsets, page_offsets] {
             offsets.clear();
             offsets.push(0);

@@ -1,10 +1,10 @@
 //! What executors are told: which GPU, and the models that they may load.
 //! Opens nothing.
 
+use crate::decoder::DecoderFiles;
 use crate::gpu::{GpuInfo, GpuOptions, SearchPath};
 use crate::spec::decoder::read_config;
 use crate::spec::{ModelSpec, SpecError, find_graph};
-use crate::decoder::DecoderFiles;
 use crate::weights::Weights;
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};

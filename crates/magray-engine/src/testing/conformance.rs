@@ -201,7 +201,8 @@ impl Suite<'_> {
     fn check_parts(&self, executor: &dyn Executor) {
         let prompt = &self.texts(1)[0][..self.tokens_max.min(9)];
         let advance = |from: usize, to: usize, new_tokens_max: u32| {
-            let step = SequenceStep { sequence: 5, from: from as u32, ids: &prompt[from..to], new_tokens_max, sampling: None };
+            let step =
+                SequenceStep { sequence: 5, from: from as u32, ids: &prompt[from..to], new_tokens_max, sampling: None };
             let mut outcomes = Outcomes::default();
             let ran = executor.run(0, Steps::Parts(&[step]), &mut outcomes);
             ran.map(|()| outcomes.new_tokens)

@@ -180,12 +180,12 @@ impl Batches {
     }
 
     fn judge_time(&self, id: BatchId, batch: &Batch, expected: Duration) -> Verdict {
-        let is_cpu = self.specs[usize::from(batch.device.0)].kind == DeviceKind::Cpu;
-        let is_bounded = is_cpu && batch.texts > 1 && self.batching.sizing == Sizing::Adaptive;
+        let spec = &self.specs[usize::from(batch.device.0)];
+        let is_bounded = spec.kind == DeviceKind::Cpu && batch.texts > 1 && self.batching.sizing == Sizing::Adaptive;
         let is_turn = batch.steps.iter().any(|step| step.span != Span::Whole);
         let Some(slices) = self.batching.slices.filter(|_| is_bounded && !is_turn) else { return Ok(()) };
-        // Where fewer texts would leave cores idle it may take twice as long.
-        let most = slices.cpu * 2 + Duration::from_micros(1);
+        // Where fewer texts would leave cores idle it may take longer.
+        let most = slices.cpu * if spec.is_reserved { 4 } else { 2 } + Duration::from_micros(1);
         holds(expected <= most, Rule::BatchTime, || {
             format!("batch {} of {} texts is expected to take {expected:?}, and may take {most:?}", id.0, batch.texts)
         })

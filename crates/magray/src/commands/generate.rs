@@ -204,7 +204,8 @@ impl<'a> Written<'a> {
     fn write(&mut self, text: String) -> Result<(), Failure> {
         if self.is_printed && !text.is_empty() {
             // What a model says must not steer a terminal.
-            let is_shown = |character: &char| !self.is_terminal || !character.is_control() || "\n\t".contains(*character);
+            let is_shown =
+                |character: &char| !self.is_terminal || !character.is_control() || "\n\t".contains(*character);
             output::print(&text.chars().filter(is_shown).collect::<String>())?;
         }
         self.text += &text;

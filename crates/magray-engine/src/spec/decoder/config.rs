@@ -54,7 +54,8 @@ pub fn read_ends(folder: &Path) -> Result<Vec<u32>, SpecError> {
             Some(Value::Array(ids)) => ids.iter().map(as_id).collect(),
             Some(id) => as_id(id).map(|id| vec![id]),
         };
-        return ids.ok_or_else(|| settings.invalid("eos_token_id", "it must be a token id or a list of them".to_owned()));
+        return ids
+            .ok_or_else(|| settings.invalid("eos_token_id", "it must be a token id or a list of them".to_owned()));
     }
     Ok(Vec::new())
 }

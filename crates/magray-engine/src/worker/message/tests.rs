@@ -35,7 +35,8 @@ fn to_worker() -> Vec<ToWorker<'static>> {
     let search = VectorSearch { query: vec![1.0; 3], rows: 9, most: 4, is_filtered: true, is_exact: false };
     let steps = [(1, 0, 0), (u64::MAX, 7, 3)];
     let steps = steps.map(|(sequence, from, new_tokens_max)| {
-        let sampling = (from == 0).then(|| Sampling { seed: sequence, logit_bias: vec![(3, -0.5)], ..Sampling::default() });
+        let sampling =
+            (from == 0).then(|| Sampling { seed: sequence, logit_bias: vec![(3, -0.5)], ..Sampling::default() });
         TurnStep { sequence, from, new_tokens_max, sampling }
     });
     vec![

@@ -220,7 +220,9 @@ pub(crate) async fn root(State(app): State<App>, body: Body) -> Result<Response,
         _ if is_compared => similarity(State(app), body).await,
         Does::Embed => embed_whole(app, body).await,
         Does::Rank | Does::Classify => predict(State(app), body).await,
-        Does::Generate => Err(Problem::invalid("model", "the first model generates text: use one that embeds or classifies")),
+        Does::Generate => {
+            Err(Problem::invalid("model", "the first model generates text: use one that embeds or classifies"))
+        }
     }
 }
 

@@ -65,10 +65,6 @@ impl NativeModel for CpuDecoder {
         self.sequences.trim();
     }
 
-    fn tend(&mut self) {
-        self.sequences.trim();
-    }
-
     fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }

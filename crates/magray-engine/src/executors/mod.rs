@@ -10,6 +10,7 @@ mod failure;
 mod feed;
 pub(crate) mod native;
 pub(crate) mod onnx;
+mod pages;
 mod sequences;
 mod spec;
 mod vectors;

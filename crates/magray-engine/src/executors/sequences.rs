@@ -1,6 +1,7 @@
 //! The sequences of a decoder on a device: their pages, their steps as batches, and the tokens that are chosen.
 //! A step that fails changes nothing that counts: it can be given again.
 
+use super::pages::{Known, PageTable};
 use super::{NewTokens, SequenceStep};
 use crate::decoder::{Decoder, DecoderRoom, Sampler, Scratch};
 use magray_device::{DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch};
@@ -43,13 +44,16 @@ struct State {
     /// Tokens whose keys and values are in the pages.
     tokens: usize,
     pages: Vec<u32>,
+    /// The last page that others may share.
+    known: Option<Known>,
+    /// Tokens behind it.
+    tail: Vec<u32>,
     sampler: Sampler,
 }
 
-/// Pages of keys and values; they exist while a sequence needs one.
+/// Pages of keys and values; they exist from the first sequence on.
 struct PagePool<D: DecoderDevice> {
-    made: Option<Pages<D>>,
-    free: Vec<u32>,
+    made: Option<(Pages<D>, PageTable)>,
     count: usize,
 }
 
@@ -67,10 +71,15 @@ struct Batch {
 /// A step on its way: what is left of it and what came of it.
 struct Going<'a> {
     step: &'a SequenceStep<'a>,
-    /// Tokens of it that are computed.
+    /// Tokens of it whose keys and values are in the pages ...
     done: usize,
+    /// ... of which these were there before.
+    shared: usize,
     new: NewTokens,
     is_done: bool,
+    /// What its sequence had before.
+    pages_before: usize,
+    known_before: Option<Known>,
 }
 
 impl Going<'_> {
@@ -84,7 +93,7 @@ impl<D: DecoderDevice> Sequences<D> {
     /// Sequences that together have up to this many pages. These tokens end one.
     pub(crate) fn new(decoder: Decoder<D>, device: &D, ops: D::Ops, pages: usize, ends: Vec<u32>) -> Self {
         let room = decoder.room(device);
-        let pages = PagePool { made: None, free: Vec::new(), count: pages };
+        let pages = PagePool { made: None, count: pages };
         let (states, scratch, batch) = Default::default();
         Self { decoder, ops, room, pages, states, ends, scratch, batch }
     }
@@ -96,20 +105,30 @@ impl<D: DecoderDevice> Sequences<D> {
         steps: &[SequenceStep<'_>],
         out: &mut Vec<NewTokens>,
     ) -> Result<(), StepError<D::Error>> {
-        for step in steps {
-            self.prepare(device, step)?;
-        }
-        let going = |step| Going { step, done: 0, new: NewTokens::default(), is_done: false };
-        let mut going: Vec<Going<'_>> = steps.iter().map(going).collect();
-        let mut passed = Ok(());
+        let mut going = Vec::with_capacity(steps.len());
+        let mut passed = steps.iter().try_for_each(|step| {
+            going.push(self.begin(step)?);
+            going.last_mut().map_or(Ok(()), |one| self.make_room(device, one))
+        });
         while passed.is_ok() && going.iter().any(|one| !one.is_done) {
             passed = self.pass(&mut going);
         }
         for one in &going {
             let Some(state) = self.states.get_mut(&one.step.sequence) else { continue };
             match passed {
-                Ok(()) => state.tokens = one.place(),
-                Err(_) => state.sampler.forget(one.step.from as usize + one.step.ids.len(), &one.new.tokens),
+                Ok(()) => {
+                    state.tokens = one.place();
+                    // Keys and values of the last new token come with the next step.
+                    let new = &one.new.tokens[..one.new.tokens.len().saturating_sub(1)];
+                    let ids = &one.step.ids[one.shared..];
+                    state.tail.extend(ids.iter().chain(new));
+                    self.pages.keep(state);
+                }
+                Err(_) => {
+                    state.sampler.forget(one.step.from as usize + one.step.ids.len(), &one.new.tokens);
+                    state.known = one.known_before;
+                    self.pages.leave(state.pages.split_off(one.pages_before));
+                }
             }
         }
         passed?;
@@ -117,20 +136,38 @@ impl<D: DecoderDevice> Sequences<D> {
         Ok(())
     }
 
-    /// Sees to it that a step has its state and pages for all its tokens.
-    fn prepare(&mut self, device: &D, step: &SequenceStep<'_>) -> Result<(), StepError<D::Error>> {
-        let from = step.from as usize;
-        if from == 0 {
+    /// Finds the state that a step goes on from.
+    fn begin<'a>(&mut self, step: &'a SequenceStep<'a>) -> Result<Going<'a>, StepError<D::Error>> {
+        if step.from == 0 {
             // It begins anew, also where some of it is known.
-            let pages = self.states.remove(&step.sequence).map_or_else(Vec::new, |state| state.pages);
+            self.free(step.sequence);
             let sampler = Sampler::new(step.sampling.cloned().unwrap_or_default());
-            self.states.insert(step.sequence, State { tokens: 0, pages, sampler });
+            let state = State { tokens: 0, pages: Vec::new(), known: None, tail: Vec::new(), sampler };
+            self.states.insert(step.sequence, state);
         }
-        let known = self.states.get_mut(&step.sequence).filter(|state| state.tokens == from);
+        let known = self.states.get(&step.sequence).filter(|state| state.tokens == step.from as usize);
         let state = known.ok_or(StepError::StateMissing)?;
-        let most = from + step.ids.len() + (step.new_tokens_max as usize).saturating_sub(1);
+        let (pages_before, known_before) = (state.pages.len(), state.known);
+        let new = NewTokens::default();
+        Ok(Going { step, done: 0, shared: 0, new, is_done: false, pages_before, known_before })
+    }
+
+    /// Sees to it that a step has pages for all its tokens: those of texts that were seen before, then new ones.
+    fn make_room(&mut self, device: &D, one: &mut Going<'_>) -> Result<(), StepError<D::Error>> {
+        let Some(state) = self.states.get_mut(&one.step.sequence) else { return Err(StepError::StateMissing) };
+        let (_, table) = self.pages.made(device, &self.decoder).map_err(StepError::Device)?;
+        let ids = one.step.ids;
+        // The last token is computed in any case: what follows it is asked for.
+        while state.tail.is_empty() && one.shared + PAGE_TOKENS < ids.len() {
+            let Some(known) = table.find(state.known, &ids[one.shared..][..PAGE_TOKENS]) else { break };
+            state.known = Some(known);
+            state.pages.push(known.page);
+            one.shared += PAGE_TOKENS;
+        }
+        one.done = one.shared;
+        let most = one.step.from as usize + ids.len() + (one.step.new_tokens_max as usize).saturating_sub(1);
         while state.pages.len() * PAGE_TOKENS < most {
-            state.pages.push(self.pages.take(device, &self.decoder)?);
+            state.pages.push(table.take().ok_or(StepError::NoPages)?);
         }
         Ok(())
     }
@@ -140,13 +177,15 @@ impl<D: DecoderDevice> Sequences<D> {
         self.batch.clear();
         for one in going.iter_mut().filter(|one| !one.is_done) {
             let Some(state) = self.states.get_mut(&one.step.sequence) else { return Err(StepError::StateMissing) };
-            let ids = one.new.tokens.last().map_or(one.step.ids, std::slice::from_ref);
-            let place = one.step.from as usize + one.done;
+            let ids =
+                one.new.tokens.last().map_or(&one.step.ids[one.done.min(one.step.ids.len())..], std::slice::from_ref);
+            let place = one.place();
+            state.sampler.note(one.step.from as usize, one.step.ids);
             state.sampler.note(place, ids);
             self.batch.push(ids, place, &state.pages, one.step.new_tokens_max > 0);
             one.done += ids.len();
         }
-        let Some(pages) = &mut self.pages.made else { return Err(StepError::NoPages) };
+        let Some((pages, _)) = &mut self.pages.made else { return Err(StepError::NoPages) };
         self.decoder.forward(&mut self.ops, &self.batch.steps(), pages, &mut self.room);
         let vocab = self.decoder.spec().vocab;
         let mut logits = self.ops.answer().map_err(StepError::Device)?.to_vec();
@@ -171,7 +210,7 @@ impl<D: DecoderDevice> Sequences<D> {
     /// Lets go of a sequence.
     pub(crate) fn free(&mut self, sequence: u64) {
         if let Some(state) = self.states.remove(&sequence) {
-            self.pages.free.extend(state.pages);
+            self.pages.leave(state.pages);
         }
     }
 
@@ -184,13 +223,31 @@ impl<D: DecoderDevice> Sequences<D> {
 }
 
 impl<D: DecoderDevice> PagePool<D> {
-    fn take(&mut self, device: &D, decoder: &Decoder<D>) -> Result<u32, StepError<D::Error>> {
-        if self.made.is_none() {
-            self.made = Some(device.pages(decoder.kv_shape(), self.count).map_err(StepError::Device)?);
-            // The first are used first: the others may never need memory.
-            self.free = (0..self.count as u32).rev().collect();
+    fn made(&mut self, device: &D, decoder: &Decoder<D>) -> Result<&mut (Pages<D>, PageTable), D::Error> {
+        match &mut self.made {
+            Some(made) => Ok(made),
+            none => {
+                let pages = device.pages(decoder.kv_shape(), self.count)?;
+                Ok(none.insert((pages, PageTable::new(self.count))))
+            }
         }
-        self.free.pop().ok_or(StepError::NoPages)
+    }
+
+    fn leave(&mut self, pages: Vec<u32>) {
+        if let Some((_, table)) = &mut self.made {
+            table.leave(&pages);
+        }
+    }
+
+    /// Lets others share the pages of a sequence that are whole by now.
+    fn keep(&mut self, state: &mut State) {
+        let Some((_, table)) = &mut self.made else { return };
+        let mut whole = state.tokens / PAGE_TOKENS - state.tail.len() / PAGE_TOKENS;
+        while state.tail.len() >= PAGE_TOKENS {
+            let ids: Vec<u32> = state.tail.drain(..PAGE_TOKENS).collect();
+            state.known = Some(table.keep(state.pages[whole], state.known, &ids));
+            whole += 1;
+        }
     }
 }
 
@@ -229,5 +286,90 @@ impl Batch {
             page_offsets: &self.page_offsets,
             logit_rows: &self.logit_rows,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decoder::{DecoderFiles, Sampling};
+    use crate::testing::tiny_decoder;
+    use magray_device::cpu::Cpu;
+    use std::sync::Arc;
+
+    const PAGES: usize = 24;
+
+    fn host() -> (Arc<Cpu>, Sequences<Cpu>) {
+        let folder = tempfile::tempdir().unwrap();
+        tiny_decoder::write(folder.path(), 9).unwrap();
+        let files = DecoderFiles::open(folder.path()).unwrap();
+        let cpu = Arc::new(Cpu::new(None, Some(1)).unwrap());
+        let decoder = Decoder::load(&*cpu, &files, tiny_decoder::CONTEXT).unwrap();
+        let sequences = Sequences::new(decoder, &cpu, cpu.decoder(), PAGES, vec![tiny_decoder::END]);
+        (cpu, sequences)
+    }
+
+    /// A text that goes on; `shared` of its tokens are those of every other.
+    fn text(seed: u32, shared: u32, tokens: u32) -> Vec<u32> {
+        (0..tokens).map(|at| (at * 7 + if at < shared { 0 } else { seed * 31 }) % 256).collect()
+    }
+
+    fn go_on(
+        (cpu, host): &mut (Arc<Cpu>, Sequences<Cpu>),
+        sequence: u64,
+        from: u32,
+        ids: &[u32],
+        new_tokens_max: u32,
+    ) -> Result<Vec<u32>, StepError<std::convert::Infallible>> {
+        let sampling = Sampling { temperature: 1.0, repetition_penalty: 1.2, ignores_end: true, ..Sampling::default() };
+        let step = SequenceStep { sequence, from, ids, new_tokens_max, sampling: Some(&sampling) };
+        let mut new = Vec::new();
+        host.advance(cpu, &[step], &mut new).map(|()| new.remove(0).tokens)
+    }
+
+    #[test]
+    fn a_beginning_that_was_seen_before_changes_nothing_and_is_not_computed() {
+        let mut warm = host();
+        let all = |seed| text(seed, 100, 150);
+        for seed in 0..4 {
+            let mut cold = host();
+            let expected = go_on(&mut cold, 1, 0, &all(seed), 40).unwrap();
+            assert_eq!(go_on(&mut warm, u64::from(seed), 0, &all(seed), 40).unwrap(), expected, "seed {seed}");
+        }
+        // In parts, and after all have ended.
+        (0..4).for_each(|seed| warm.1.free(seed));
+        let mut cold = host();
+        let expected = go_on(&mut cold, 1, 0, &all(2), 40).unwrap();
+        assert!(go_on(&mut warm, 9, 0, &all(2)[..64], 0).unwrap().is_empty());
+        assert_eq!(go_on(&mut warm, 9, 64, &all(2)[64..], 40).unwrap(), expected);
+        let (_, table) = warm.1.pages.made.as_mut().unwrap();
+        assert!(table.find(None, &all(0)[..PAGE_TOKENS]).is_some());
+    }
+
+    #[test]
+    fn a_step_that_finds_no_page_can_be_given_again() {
+        let mut host = host();
+        let long = text(1, 0, 500);
+        assert!(go_on(&mut host, 1, 0, &long, 0).unwrap().is_empty());
+        let other = text(2, 0, 300);
+        assert!(go_on(&mut host, 2, 0, &other[..64], 0).unwrap().is_empty());
+        assert!(matches!(go_on(&mut host, 2, 64, &other[64..], 1), Err(StepError::NoPages)));
+        assert!(matches!(go_on(&mut host, 2, 64, &other[64..], 1), Err(StepError::NoPages)));
+        host.1.free(1);
+        let again = go_on(&mut host, 2, 64, &other[64..], 1).unwrap();
+        assert_eq!(again, go_on(&mut self::host(), 1, 0, &other, 1).unwrap());
+        assert!(matches!(go_on(&mut host, 2, 7, &[1], 1), Err(StepError::StateMissing)));
+    }
+
+    #[test]
+    fn pages_come_back_when_sequences_end() {
+        let mut host = host();
+        for round in 0..30 {
+            let ids = text(round, 40, 200);
+            assert_eq!(go_on(&mut host, u64::from(round), 0, &ids, 20).unwrap().len(), 20, "round {round}");
+            host.1.free(u64::from(round));
+        }
+        host.1.trim();
+        assert!(host.1.pages.made.is_none());
     }
 }

@@ -20,6 +20,7 @@ mod remote;
 mod server;
 mod session;
 mod splitting;
+mod vector_stores;
 
 use std::process::ExitCode;
 

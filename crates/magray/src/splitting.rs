@@ -12,8 +12,14 @@ const SEGMENT_BYTES: usize = 120;
 
 /// How long the parts of documents are for a model that reads this many tokens.
 pub(crate) fn chunk_size(max_tokens: usize) -> ChunkSize {
-    let tokens = CHUNK.tokens.min(max_tokens.saturating_sub(ADDED_TOKENS)).max(1);
-    ChunkSize { tokens, overlap: CHUNK.overlap.min(tokens / 4) }
+    let size = readable_size(CHUNK, max_tokens);
+    ChunkSize { overlap: size.overlap.min(size.tokens / 4), ..size }
+}
+
+/// A size that somebody wants, cut to what a model of this many tokens reads.
+pub(crate) fn readable_size(wanted: ChunkSize, max_tokens: usize) -> ChunkSize {
+    let tokens = wanted.tokens.min(max_tokens.saturating_sub(ADDED_TOKENS)).max(1);
+    ChunkSize { tokens, overlap: wanted.overlap.min(tokens / 2) }
 }
 
 /// The parts of a text. `token_starts` tells for each segment at which bytes of it tokens begin.

@@ -119,8 +119,18 @@ impl Collection {
 
     /// Replaces what the caller wants to remember of the collection.
     pub fn set_metadata(&self, metadata: Payload) -> Result<()> {
-        self.check_payload(&metadata)?;
+        self.change_metadata(|own| {
+            *own = metadata;
+            Ok(())
+        })
+    }
+
+    /// Changes what the caller wants to remember of the collection; other changes wait meanwhile.
+    pub fn change_metadata(&self, change: impl FnOnce(&mut Payload) -> Result<()>) -> Result<()> {
         let mut rows = self.hold()?;
+        let mut metadata = self.config().metadata.clone();
+        change(&mut metadata)?;
+        self.check_payload(&metadata)?;
         let config = CollectionConfig { metadata, ..self.config().as_ref().clone() };
         rows.put_config(&config)?;
         rows.commit()?;

@@ -46,10 +46,15 @@ impl FileBytes {
         }
         let (most, mut bytes) = (limits.file_bytes, Vec::new());
         File::open(path).and_then(|file| file.take(most as u64 + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
-        if bytes.len() > most {
-            return Err(Refused::TooLarge { bytes: bytes.len(), most });
+        Self::new(bytes, limits)
+    }
+
+    /// What came from elsewhere than a file of this machine.
+    pub fn new(bytes: Vec<u8>, limits: &FileLimits) -> Result<Self, Refused> {
+        match bytes.len() > limits.file_bytes {
+            true => Err(Refused::TooLarge { bytes: bytes.len(), most: limits.file_bytes }),
+            false => Ok(Self { digest: Sha256::digest(&bytes).into(), bytes }),
         }
-        Ok(Self { digest: Sha256::digest(&bytes).into(), bytes })
     }
 
     /// SHA-256 of the bytes.

@@ -83,6 +83,12 @@ impl JsonPath {
         Self(vec![PathStep::Key(name.to_owned())])
     }
 
+    /// The path of a field of the object that lies here.
+    pub fn then(mut self, name: &str) -> Self {
+        self.0.push(PathStep::Key(name.to_owned()));
+        self
+    }
+
     /// The steps, of which there is at least one.
     pub fn steps(&self) -> &[PathStep] {
         &self.0

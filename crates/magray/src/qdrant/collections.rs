@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 
 use magray_index::{
-    AliasChange, CollectionConfig, DenseConfig, Distance, Error, Payload, Result, SparseConfig, Storage,
+    AliasChange, Collection, CollectionConfig, DenseConfig, Distance, Error, Payload, Result, SparseConfig, Storage,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+use crate::vector_stores::settings::StoreSettings;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -131,6 +133,9 @@ pub(crate) struct Kept {
     /// Indexes of fields as they were asked for.
     #[serde(default)]
     fields: Payload,
+    /// What OpenAI's API knows of it, where it was made there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<StoreSettings>,
 }
 
 /// Of what there is only one form here.
@@ -214,7 +219,7 @@ impl CreateCollection {
         keep("shard_number", self.shard_number.map(Value::from));
         keep("replication_factor", self.replication_factor.map(Value::from));
         keep("write_consistency_factor", self.write_consistency_factor.map(Value::from));
-        let kept = Kept { metadata: self.metadata.unwrap_or_default(), given, fields: Payload::new() };
+        let kept = Kept { metadata: self.metadata.unwrap_or_default(), given, ..Kept::default() };
         Ok(CollectionConfig { dense, sparse, text_field: self.text_field, metadata: kept.into_metadata() })
     }
 }
@@ -244,7 +249,21 @@ impl SparseParams {
 
 impl Kept {
     pub(crate) fn of(config: &CollectionConfig) -> Self {
-        serde_json::from_value(Value::Object(config.metadata.clone())).unwrap_or_default()
+        Self::read(&config.metadata)
+    }
+
+    fn read(metadata: &Payload) -> Self {
+        serde_json::from_value(Value::Object(metadata.clone())).unwrap_or_default()
+    }
+
+    /// Changes it in the collection.
+    pub(crate) fn change(collection: &Collection, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        collection.change_metadata(|metadata| {
+            let mut kept = Self::read(metadata);
+            change(&mut kept)?;
+            *metadata = kept.into_metadata();
+            Ok(())
+        })
     }
 
     /// The model that embeds its texts, where one is remembered.

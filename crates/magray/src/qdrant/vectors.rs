@@ -46,6 +46,12 @@ impl Documents {
     }
 }
 
+impl FromIterator<Document> for Documents {
+    fn from_iter<T: IntoIterator<Item = Document>>(documents: T) -> Self {
+        Self(documents.into_iter().collect())
+    }
+}
+
 impl IntoIterator for Documents {
     type Item = Document;
     type IntoIter = std::vec::IntoIter<Document>;
@@ -69,6 +75,14 @@ impl Embedded {
             let vector = self.0.next().unwrap_or_else(|| unreachable!("every text was noted"));
             *input = VectorInput::Vector(vector);
         }
+    }
+}
+
+impl Iterator for Embedded {
+    type Item = Vector;
+
+    fn next(&mut self) -> Option<Vector> {
+        self.0.next()
     }
 }
 

@@ -20,6 +20,7 @@ use super::{
     collections::LazyCollections,
     errors::{Kind, Problem},
     health::{HealthCheck, Healthy},
+    index_jobs::Indexing,
     keys::{Access, Caller},
     live::Live,
     metrics::{Held, Metrics},
@@ -50,6 +51,7 @@ struct State {
     wrong_keys: WrongKeys,
     refusals: RefusalLog,
     health: HealthCheck,
+    indexing: Indexing,
     /// How many answers are written at once beside the runtime.
     writers: Arc<Semaphore>,
     moves: Arc<Semaphore>,
@@ -83,6 +85,7 @@ impl App {
             wrong_keys: WrongKeys::default(),
             refusals: RefusalLog::default(),
             health: HealthCheck::default(),
+            indexing: Indexing::default(),
             writers: Arc::new(Semaphore::new((super::cores() / 2).max(1))),
             moves: Arc::new(Semaphore::new(MOVES_MAX)),
             connections: AtomicUsize::new(0),
@@ -109,6 +112,10 @@ impl App {
 
     pub(crate) fn collections(&self) -> &Arc<LazyCollections> {
         &self.0.parts.collections
+    }
+
+    pub(crate) fn indexing(&self) -> &Indexing {
+        &self.0.indexing
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

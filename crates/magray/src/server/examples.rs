@@ -21,6 +21,7 @@ pub(super) fn body(path: &str, model: &str) -> Option<Value> {
         "/predict" | "/tokenize" => json!({"inputs": first}),
         "/decode" => json!({"ids": [10, 11, 12]}),
         "/api/show" => json!({"model": model}),
+        "/v1/vector_stores/{vector_store_id}/search" => json!({"query": "Where is the boat?", "max_num_results": 3}),
         path if path.starts_with("/collections/") => return of_collection(path.rsplit("/points").next()?),
         "/mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         _ => return None,
@@ -63,7 +64,9 @@ fn of_collection(rest: &str) -> Option<Value> {
 pub(super) fn path_part(name: &str, path: &str, model: &str) -> Option<Value> {
     let (organisation, own) = model.rsplit_once('/').unwrap_or(("sentence-transformers", model));
     match name {
-        "collection_name" => Some("documents".into()),
+        "collection_name" | "vector_store_id" => Some("documents".into()),
+        "file_id" => Some("file-0000000000000001".into()),
+        "batch_id" => Some("vsfb_0000000000000001".into()),
         "id" => Some("1".into()),
         "organisation" => Some(organisation.into()),
         "model" if path.contains("{organisation}") => Some(own.into()),

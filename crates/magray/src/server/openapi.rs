@@ -80,7 +80,7 @@ pub(super) fn describe(
     if route.access != Access::Open {
         operation.security = Some(vec![SecurityRequirement::new(KEY, [""; 0]), SecurityRequirement::default()]);
     }
-    let takes_forms = route.access == Access::Change && !matches!(route.api, Api::Ollama | Api::Qdrant);
+    let takes_forms = route.access == Access::Change && route.api != Api::Ollama && !route.is_of_collections();
     if let (true, Some(RefOr::T(body))) = (takes_forms, &mut operation.request_body) {
         // Fields come as JSON or as a form of either kind.
         for form in ["application/x-www-form-urlencoded", "multipart/form-data"] {
@@ -92,7 +92,7 @@ pub(super) fn describe(
     {
         content.example = examples::body(route.path, model);
     }
-    if route.api == Api::Qdrant {
+    if route.is_of_collections() {
         operation.parameters.get_or_insert_default().extend(path_names(route.path).map(RefOr::from));
     }
     for parameter in operation.parameters.iter_mut().flatten() {
@@ -116,7 +116,7 @@ pub(super) fn describe(
     let has_body = operation.request_body.is_some() && route.api != Api::Mcp;
     // OpenAI and Qdrant have one status for all that is wrong with a request.
     let answers_400 = matches!(route.api, Api::OpenAi | Api::Qdrant);
-    let is_of_collections = route.api == Api::Qdrant;
+    let is_of_collections = route.is_of_collections();
     for (status, when, is_used) in [
         (
             400,
@@ -138,7 +138,7 @@ pub(super) fn describe(
         (415, "The content-encoding is neither gzip nor zstd.", has_body),
         (422, "A field is wrong, or the model does something else.", has_body && !answers_400),
         (429, "There is too much to do, or the key asked too often: see Retry-After.", route.access != Access::Open),
-        (400, "A name in the path is no text.", is_of_collections),
+        (400, "A name in the path is no text, or a field of the query is wrong.", is_of_collections),
         (503, "No device computes, the collections cannot be opened, or not in time.", is_of_collections),
         (507, "The disk is full.", is_of_collections && route.access == Access::Change),
         (503, "No device computes, or not in time.", has_body),

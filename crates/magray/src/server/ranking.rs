@@ -38,6 +38,18 @@ impl App {
         Ok(ReadRanking { read: self.check_work(work, how, started)?, by })
     }
 
+    /// The scores of texts by the first model that ranks. Blocks no thread of the runtime.
+    pub(crate) async fn rank_texts(&self, query: &str, texts: Vec<String>) -> Result<Vec<f32>, Problem> {
+        let model = self.models().find(None, Does::Rank)?;
+        let (query, bytes) = (query.to_owned(), texts.iter().map(String::len).sum());
+        let read = self.read(bytes, move |app| {
+            let how = Reading { model, param: "query", prompt: None, truncate: None };
+            let texts = texts.into_iter().map(Cow::Owned).collect();
+            app.read_ranking(Ranking { query: Cow::Owned(query), texts }, how)
+        });
+        Ok(self.rank(read.await?, false).await?.0)
+    }
+
     /// The scores, one a text, in the order of the texts. Those of a classifier lie between 0 and 1 unless the raw ones
     /// are wanted; those of vectors are their cosines.
     pub(crate) async fn rank(&self, ranking: ReadRanking, wants_raw: bool) -> Result<(Vec<f32>, Computed), Problem> {

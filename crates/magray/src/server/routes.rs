@@ -6,9 +6,10 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     apis::{
-        admin, cohere, gpu, health, models, ollama, openai,
+        admin, cohere, files, gpu, health, models, ollama, openai,
         qdrant::{collections, matrix, points, queries, snapshots},
         tei, tei_embed_all, tei_tokenize,
+        vector_stores::{batches, files as store_files, search, stores},
     },
     app::App,
     errors::Shape,
@@ -24,6 +25,14 @@ pub(super) struct Route {
     pub(super) api: Api,
     /// The handler with its description, whose own path is empty.
     pub(super) handler: fn() -> UtoipaMethodRouter<App>,
+}
+
+impl Route {
+    /// Whether it uses the collections on the disk.
+    pub(super) fn is_of_collections(&self) -> bool {
+        let of_stores = ["/v1/files", "/v1/vector_stores"];
+        self.api == Api::Qdrant || of_stores.iter().any(|start| self.path.starts_with(start))
+    }
 }
 
 /// The API that a route belongs to: it decides the shape of errors and the section of the OpenAPI document.
@@ -60,6 +69,27 @@ table! {
     GET  "/v1/models"                        Read    OpenAi => openai::models;
     GET  "/v1/models/{model}"                Read    OpenAi => openai::model;
     GET  "/v1/models/{organisation}/{model}" Read    OpenAi => openai::hub_model;
+    GET  "/v1/files"                         Read    OpenAi => files::list;
+    POST "/v1/files"                         Change  OpenAi => files::upload;
+    GET  "/v1/files/{file_id}"               Read    OpenAi => files::retrieve;
+    DELETE "/v1/files/{file_id}"             Change  OpenAi => files::delete;
+    GET  "/v1/files/{file_id}/content"       Read    OpenAi => files::content;
+    GET  "/v1/vector_stores"                 Read    OpenAi => stores::list;
+    POST "/v1/vector_stores"                 Change  OpenAi => stores::create;
+    GET  "/v1/vector_stores/{vector_store_id}"    Read   OpenAi => stores::retrieve;
+    POST "/v1/vector_stores/{vector_store_id}"    Change OpenAi => stores::modify;
+    DELETE "/v1/vector_stores/{vector_store_id}"  Change OpenAi => stores::delete;
+    POST "/v1/vector_stores/{vector_store_id}/search" Compute OpenAi => search::search;
+    GET  "/v1/vector_stores/{vector_store_id}/files"  Read    OpenAi => store_files::list;
+    POST "/v1/vector_stores/{vector_store_id}/files"  Change  OpenAi => store_files::attach;
+    GET  "/v1/vector_stores/{vector_store_id}/files/{file_id}" Read OpenAi => store_files::retrieve;
+    POST "/v1/vector_stores/{vector_store_id}/files/{file_id}" Change OpenAi => store_files::update;
+    DELETE "/v1/vector_stores/{vector_store_id}/files/{file_id}" Change OpenAi => store_files::delete;
+    GET  "/v1/vector_stores/{vector_store_id}/files/{file_id}/content" Read OpenAi => store_files::content;
+    POST "/v1/vector_stores/{vector_store_id}/file_batches" Change OpenAi => batches::create;
+    GET  "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}" Read OpenAi => batches::retrieve;
+    POST "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel" Change OpenAi => batches::cancel;
+    GET  "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files" Read OpenAi => batches::list;
     POST "/"                                 Compute Tei    => tei::root;
     POST "/embed"                            Compute Tei    => tei::embed;
     POST "/embed_all"                        Compute Tei    => tei_embed_all::embed_all;
@@ -212,10 +242,10 @@ mod tests {
     #[test]
     fn a_route_is_in_the_table_once_and_a_path_asks_for_one_kind_of_key() {
         assert_eq!(listed().len(), ROUTES.len());
-        // Of Qdrant's paths some are read by one method and changed by another.
+        // Of the paths of collections some are read by one method and changed by another.
         let key = |route: &Route| match route.access {
             Access::Open => 0,
-            Access::Change if route.api != Api::Qdrant => 2,
+            Access::Change if !route.is_of_collections() => 2,
             Access::Read | Access::Compute | Access::Change => 1,
         };
         for route in ROUTES {
@@ -251,6 +281,8 @@ mod tests {
             let path = route.path.replace("{organisation}/{model}", "ORGANISATION/NAME").replace("{model}", "NAME");
             let path = path.replace("{collection_name}", "NAME").replace("{id}", "ID").replace("{field_name}", "FIELD");
             let path = path.replace("{snapshot_name}", "SNAPSHOT").replace("{vector_name}", "VECTOR");
+            let path = path.replace("{vector_store_id}", "STORE").replace("{file_id}", "FILE");
+            let path = path.replace("{batch_id}", "BATCH");
             format!("{} {path}", route.method)
         };
         let listed: BTreeSet<String> = ROUTES.iter().map(written).collect();

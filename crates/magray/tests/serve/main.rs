@@ -35,3 +35,4 @@ mod text_cache;
 mod tls;
 mod tokens;
 mod traces;
+mod vector_stores;

@@ -1,6 +1,9 @@
 //! What is not of any one API: health, metrics, the document, the page, CORS.
 
-use crate::rig::{Server, Setup};
+use crate::{
+    http::Reply,
+    rig::{Server, Setup},
+};
 
 #[test]
 fn health_is_proved_by_a_pass_through_the_device() {
@@ -58,6 +61,18 @@ fn the_document_in_the_repository_is_the_one_that_is_served() {
     expect_test::expect_file!["../../../../docs/openapi.json"].assert_eq(&text);
 }
 
+/// A vector store with a file of a batch: their ids by the names that paths have for them. The server chooses them.
+fn store_with_a_file(server: &Server) -> [(&'static str, String); 3] {
+    let id = |reply: Reply| reply.ok().json()["id"].as_str().unwrap().to_owned();
+    let form =
+        "--limit\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nriver\r\n--limit--\r\n";
+    let upload = server.request("POST", "/v1/files").header("content-type", "multipart/form-data; boundary=limit");
+    let (file, store) = (id(upload.body(form).send()), id(server.post("/v1/vector_stores", "{}")));
+    let files = serde_json::json!({ "file_ids": [file] }).to_string();
+    let batch = id(server.post(&format!("/v1/vector_stores/{store}/file_batches"), &files));
+    [("vector_store_id", store), ("file_id", file), ("batch_id", batch)]
+}
+
 /// Sends the example of every operation that changes nothing.
 fn send_examples(server: &Server) -> usize {
     // What the examples ask of.
@@ -66,6 +81,7 @@ fn send_examples(server: &Server) -> usize {
     server.request("PUT", "/collections/documents").body(collection.to_string()).send().ok();
     let point = r#"{"points": [{"id": 1, "vector": {"text": "A cat sits by the river."}}]}"#;
     server.request("PUT", "/collections/documents/points").body(point).send().ok();
+    let own = store_with_a_file(server);
     let document = server.get("/openapi.json").ok().json();
     let mut sent = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -78,6 +94,7 @@ fn send_examples(server: &Server) -> usize {
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
                 if parameter["in"] == "path" {
                     let (name, example) = (parameter["name"].as_str().unwrap(), parameter["example"].as_str().unwrap());
+                    let example = own.iter().find(|(own, _)| *own == name).map_or(example, |(_, id)| id);
                     filled = filled.replace(&format!("{{{name}}}"), example);
                 }
             }

@@ -10,7 +10,7 @@ use crate::{
 const HEADER: &str = "x-magray-priority";
 
 /// Every route that computes, with a body for it.
-fn computing() -> [(&'static str, Value); 24] {
+fn computing() -> [(&'static str, Value); 25] {
     let texts = json!(["river", "hill"]);
     let (asked, grouped) = (json!({"query": {"text": "river", "model": "bert"}}), json!({"group_by": "a"}));
     let older = json!({"vector": {"text": "river", "model": "bert"}});
@@ -25,6 +25,7 @@ fn computing() -> [(&'static str, Value); 24] {
     [
         ("/v1/embeddings", json!({"input": texts})),
         ("/v1/rerank", ranking.clone()),
+        ("/v1/vector_stores/texts/search", json!({"query": "river"})),
         ("/", json!({"inputs": texts})),
         ("/embed", json!({"inputs": texts})),
         ("/embed_all", json!({"inputs": texts})),

@@ -3,6 +3,7 @@
 
 pub(super) mod admin;
 pub(super) mod cohere;
+pub(super) mod files;
 pub(super) mod gpu;
 pub(super) mod health;
 pub(super) mod models;
@@ -13,3 +14,4 @@ mod reranking;
 pub(super) mod tei;
 pub(super) mod tei_embed_all;
 pub(super) mod tei_tokenize;
+pub(super) mod vector_stores;

@@ -1,7 +1,7 @@
 //! The tools of collections: agents put documents in, and find them by meaning and by words.
 //! Thin callers of what Qdrant's API calls too.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use magray_index::text::{Analyzer, SnippetLimits, snippet};
 use rmcp::{Json, handler::server::wrapper::Parameters, schemars::JsonSchema, tool, tool_router};
@@ -19,9 +19,6 @@ use crate::{
     server::{
         apis::qdrant::{points, queries},
         errors::{Kind, Problem},
-        models::Does,
-        ranking::Ranking,
-        service::Reading,
     },
 };
 
@@ -231,7 +228,7 @@ impl Tools {
             fields.get(&text_field).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
         if search.rerank && !found.is_empty() {
-            let scores = self.reranked(&search.query, found.iter().map(|(.., fields)| text(fields)).collect()).await?;
+            let scores = app.rank_texts(&search.query, found.iter().map(|(.., fields)| text(fields)).collect()).await?;
             found.iter_mut().zip(scores).for_each(|((score, ..), own)| *score = own.into());
             found.sort_by(|a, b| b.0.total_cmp(&a.0));
         }
@@ -244,17 +241,6 @@ impl Tools {
             FoundDocument { id, score, snippet, document }
         });
         Ok(SearchResults { results: results.collect() })
-    }
-
-    async fn reranked(&self, query: &str, texts: Vec<String>) -> Result<Vec<f32>, Problem> {
-        let model = self.app.models().find(None, Does::Rank)?;
-        let (query, bytes) = (query.to_owned(), texts.iter().map(String::len).sum());
-        let read = self.app.read(bytes, move |app| {
-            let how = Reading { model, param: "query", prompt: None, truncate: None };
-            let texts = texts.into_iter().map(Cow::Owned).collect();
-            app.read_ranking(Ranking { query: Cow::Owned(query), texts }, how)
-        });
-        Ok(self.app.rank(read.await?, false).await?.0)
     }
 }
 

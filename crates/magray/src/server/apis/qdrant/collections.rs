@@ -172,7 +172,7 @@ pub(crate) async fn create_index(
 ) -> Result<Response, Problem> {
     let timed = Timed::start();
     let index: CreateIndex = body.json()?;
-    keep(app, name, move |kept| Ok(kept.add_field(index)?)).await?;
+    keep(app, name, move |kept| kept.add_field(index)).await?;
     Ok(timed.answer(&json!({"operation_id": 0, "status": "completed"})))
 }
 
@@ -198,15 +198,9 @@ pub(crate) async fn delete_index(
 async fn keep(
     app: App,
     name: String,
-    change: impl FnOnce(&mut Kept) -> Result<(), Problem> + Send + 'static,
+    change: impl FnOnce(&mut Kept) -> magray_index::Result<()> + Send + 'static,
 ) -> Result<(), Problem> {
-    app.collections()
-        .with_one(name, move |collection| {
-            let mut kept = Kept::of(&collection.config());
-            change(&mut kept)?;
-            Ok(collection.set_metadata(kept.into_metadata())?)
-        })
-        .await
+    app.collections().with_one(name, move |collection| Ok(Kept::change(collection, change)?)).await
 }
 
 /// Changes aliases, all of them or none.

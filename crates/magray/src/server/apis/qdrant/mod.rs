@@ -9,18 +9,10 @@ pub(crate) mod snapshots;
 
 use std::time::Instant;
 
-use axum::{
-    extract::{FromRequestParts, Path},
-    response::{IntoResponse, Response},
-};
-use http::request::Parts;
-use serde::{Serialize, de::DeserializeOwned};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 
-use crate::server::{
-    app::App,
-    errors::{Kind, Problem},
-    writing::Json,
-};
+use crate::server::{parameters::Names, writing::Json};
 
 /// An answer: what was asked for, that it went well, and how long it took.
 #[derive(utoipa::ToSchema)]
@@ -32,18 +24,6 @@ pub(crate) struct Answer {
     status: String,
     /// Seconds.
     time: f64,
-}
-
-/// The names in the path of a request.
-pub(crate) struct Names<T>(T);
-
-impl<T: DeserializeOwned + Send> FromRequestParts<App> for Names<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let wrong = |reason| Problem::new(Kind::Malformed, format!("the path is wrong: {reason}"));
-        Path::from_request_parts(parts, app).await.map(|Path(names)| Self(names)).map_err(wrong)
-    }
 }
 
 /// The version of Qdrant whose API this is. Clients compare it with their own, and are content with one above or below.

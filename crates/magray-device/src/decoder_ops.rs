@@ -8,6 +8,10 @@ use std::ops::Range;
 /// Tokens of a page of keys and values.
 pub const PAGE_TOKENS: usize = 32;
 
+/// An id with this bit is the token that the step before chose in the row of its logits that the other bits name. Only for devices
+/// that feed tokens back ([`DecoderOps::feeds_back`]).
+pub const CHOSEN: u32 = 1 << 31;
+
 /// New tokens of several sequences, end to end, prompts in parts and single tokens side by side, and the pages of each sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct StepBatch<'a> {
@@ -214,6 +218,25 @@ pub trait DecoderOps {
 
     /// The rows of the last [`DecoderOps::logits`], end to end; waits until they are there.
     fn answer(&mut self) -> Result<&[f32], Self::Error>;
+
+    /// The most likely token of each wanted row, of the oldest step whose tokens were not asked for; `u32::MAX` for a row that is not
+    /// finite. Waits until they are there, and for no later step. Devices that do not feed tokens back know their last step alone.
+    fn chosen(&mut self) -> Result<Vec<u32>, Self::Error>;
+
+    /// Whether ids may name tokens of the step before ([`CHOSEN`]), and a step may begin before the tokens of the last were asked for.
+    /// Two steps may be ahead of the one that is asked for.
+    fn feeds_back(&self) -> bool {
+        false
+    }
+}
+
+/// The index of the largest of some logits, the first of equal ones; `u32::MAX` where one is not finite.
+pub fn most_likely(logits: &[f32]) -> u32 {
+    if logits.iter().any(|x| !x.is_finite()) {
+        return u32::MAX;
+    }
+    let best = logits.iter().enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best });
+    best.map_or(u32::MAX, |(index, _)| index as u32)
 }
 
 /// A device that takes over a decoder's layers.
@@ -226,6 +249,11 @@ pub trait DecoderDevice {
     /// Takes over a linear layer, or the table of tokens.
     fn block_linear(&self, source: BlockLinear) -> Result<<Self::Ops as DecoderOps>::Linear, Self::Error>;
 
+    /// Takes over a linear layer whose outputs are gates and what they gate, in two halves: for [`DecoderOps::gated_linear`] alone.
+    fn block_gates(&self, source: BlockLinear) -> Result<<Self::Ops as DecoderOps>::Linear, Self::Error> {
+        self.block_linear(source)
+    }
+
     /// Takes over the gains of a root mean square norm.
     fn rms_norm(&self, gain: Vec<f32>, epsilon: f32) -> Result<<Self::Ops as DecoderOps>::Norm, Self::Error>;
 
@@ -237,4 +265,17 @@ pub trait DecoderDevice {
 
     /// Activations, with no rows yet.
     fn decoder_acts(&self, columns: usize) -> <Self::Ops as DecoderOps>::Acts;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_likely_is_the_first_of_equals_and_finite() {
+        assert_eq!(most_likely(&[-3.0, 2.0, 2.0, 1.0]), 1);
+        assert_eq!(most_likely(&[-3.0, f32::NAN]), u32::MAX);
+        assert_eq!(most_likely(&[f32::INFINITY, 0.0]), u32::MAX);
+        assert_eq!(most_likely(&[]), u32::MAX);
+    }
 }

@@ -54,6 +54,7 @@ pub struct Cuda {
     copies: Arc<Mutex<Stream>>,
     kernels: Kernels,
     has_wgmma: bool,
+    is_portable: bool,
     overlaps: bool,
     /// How many clusters of 1, 2, ... blocks that each fill a multiprocessor run at once.
     clusters_at_once: OnceLock<Vec<usize>>,
@@ -77,9 +78,19 @@ impl Cuda {
         let overlaps = gpu.capability >= (9, 0) && driver::start(&options.search).is_ok_and(|found| found >= (12, 3));
         let sources = CubinSources::new(Arch::of(gpu.capability), options.search, cache, options.kernel_archive);
         let kernels = Kernels::new(Arc::clone(&context), sources);
-        let has_wgmma = gpu.capability == (9, 0) && !options.portable_kernels;
+        let is_portable = options.portable_kernels;
+        let has_wgmma = gpu.capability == (9, 0) && !is_portable;
         let sixteen = if gpu.capability >= (8, 0) { Number::Bf16 } else { Number::F16 };
-        Ok(Arc::new(Self { context, copies, kernels, has_wgmma, overlaps, clusters_at_once: OnceLock::new(), sixteen }))
+        Ok(Arc::new(Self {
+            context,
+            copies,
+            kernels,
+            has_wgmma,
+            is_portable,
+            overlaps,
+            clusters_at_once: OnceLock::new(),
+            sixteen,
+        }))
     }
 
     /// The GPU.
@@ -115,6 +126,11 @@ impl Cuda {
     /// Whether products may use Hopper's own instructions.
     pub(super) fn has_wgmma(&self) -> bool {
         self.has_wgmma
+    }
+
+    /// Whether only kernels that run on every GPU are used.
+    pub(super) fn is_portable(&self) -> bool {
+        self.is_portable
     }
 
     /// Whether a kernel of a pass may be brought onto the GPU while the one ahead of it still runs.

@@ -205,4 +205,76 @@ impl TensorMap {
         CudaError::check(encoded)?;
         Ok(Self(map))
     }
+
+    /// Rows of bf16 numbers in boxes of 64 columns by `at_once` rows, swizzled; `stride` numbers lie from one row to the next.
+    pub(super) fn of_numbers(
+        address: u64,
+        [columns, rows]: [usize; 2],
+        stride: usize,
+        at_once: usize,
+    ) -> Result<Self, CudaError> {
+        let tiled = Tiled {
+            kind: sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            swizzle: sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sizes: [columns as u64, rows as u64, 1],
+            strides: [stride as u64 * 2, stride as u64 * 2 * rows as u64],
+            boxes: [BOX, at_once as u32, 1],
+            dimensions: 2,
+        };
+        tiled.encode(address)
+    }
+
+    /// Blocks of words, `units` of them side by side in each of `eights` rows of blocks, `at_once` rows at a time.
+    pub(super) fn of_blocks(
+        address: u64,
+        [words, units, eights]: [usize; 3],
+        at_once: usize,
+    ) -> Result<Self, CudaError> {
+        let bytes = words as u64 * 4;
+        let tiled = Tiled {
+            kind: sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT32,
+            swizzle: sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+            sizes: [words as u64, units as u64, eights as u64],
+            strides: [bytes, bytes * units as u64],
+            boxes: [words as u32, 1, at_once as u32],
+            dimensions: 3,
+        };
+        tiled.encode(address)
+    }
+}
+
+/// How the copy engine shall see memory.
+struct Tiled {
+    kind: sys::CUtensorMapDataType,
+    swizzle: sys::CUtensorMapSwizzle,
+    sizes: [u64; 3],
+    /// Bytes from one row to the next, and so on.
+    strides: [u64; 2],
+    boxes: [u32; 3],
+    dimensions: u32,
+}
+
+impl Tiled {
+    fn encode(&self, address: u64) -> Result<TensorMap, CudaError> {
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        // SAFETY: all arrays have at least the lengths that the dimensions need and outlive the call; the address is not read.
+        let encoded = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &mut map,
+                self.kind,
+                self.dimensions,
+                address as *mut _,
+                self.sizes.as_ptr(),
+                self.strides.as_ptr(),
+                self.boxes.as_ptr(),
+                [1u32, 1, 1].as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                self.swizzle,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        CudaError::check(encoded)?;
+        Ok(TensorMap(map))
+    }
 }

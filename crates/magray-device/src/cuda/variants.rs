@@ -3,6 +3,7 @@
 
 use super::arithmetic::Arithmetic;
 use super::compile::{KernelSpec, Needs};
+use super::decoder_kernels::DecoderKernel;
 use super::memory::Number;
 use super::scan_plan::{SCAN_TILES, SCANNED_AT_ONCE, ScanTile};
 use super::tiles::{HOPPER_TILES, HopperTile, MMA_TILES, MmaTile, NORM_TILES, NormTile};
@@ -161,6 +162,7 @@ pub fn all_specs() -> Vec<KernelSpec> {
             specs.extend(HEAD_SIZES.map(|head| attention(number, head, has_bias)));
         }
     }
+    specs.extend(DecoderKernel::all().into_iter().map(DecoderKernel::spec));
     let products = [
         (Arithmetic::F32, Number::F32),
         (Arithmetic::Tf32, Number::F32),

@@ -81,6 +81,13 @@ fn opened() -> &'static [Opened] {
     }
 }
 
+/// Runs a test on the GPU with each set of kernels; the text names the set.
+pub(crate) fn each_set(test: impl Fn(&Arc<Cuda>, &str)) {
+    for Opened { kernels, cuda, .. } in opened() {
+        test(cuda, &format!("{}, {kernels} kernels", cuda.gpu().name));
+    }
+}
+
 /// Runs a test on every rig of the GPU.
 pub(crate) fn each_rig(test: impl Fn(&mut Rig<CudaSubject>)) {
     let seed = variables::seed();

@@ -31,6 +31,8 @@ mod activations;
 mod attention;
 mod cpu;
 mod cuda;
+mod decoder;
+mod decoder_model;
 mod embedding;
 mod graphs;
 mod isolation;

@@ -179,6 +179,7 @@ impl<D: DecoderDevice> Loader<'_, D> {
             let source = self.files.linear(layer, parts, inputs, bias)?;
             self.device.block_linear(source).map_err(LoadDecoderError::Device)
         };
+        let gates = self.files.linear(layer, &gate_up, spec.hidden, biases.ffn)?;
         let only_if = |there: bool, part, size| there.then(|| self.norm(layer, part, size)).transpose();
         Ok(Layer {
             attention_norm: self.norm(layer, Part::AttentionNorm, spec.hidden)?,
@@ -188,7 +189,7 @@ impl<D: DecoderDevice> Loader<'_, D> {
             output: linear(&[(Part::Output, spec.hidden)], queries, biases.output)?,
             attention_after: only_if(spec.norms.after, Part::AttentionAfter, spec.hidden)?,
             ffn_norm: self.norm(layer, Part::FfnNorm, spec.hidden)?,
-            gate_up: linear(&gate_up, spec.hidden, biases.ffn)?,
+            gate_up: self.device.block_gates(gates).map_err(LoadDecoderError::Device)?,
             down: linear(&[(Part::Down, spec.hidden)], spec.ffn, biases.ffn)?,
             ffn_after: only_if(spec.norms.after, Part::FfnAfter, spec.hidden)?,
         })

@@ -12,6 +12,7 @@ pub use pages::KvPages;
 use super::Cpu;
 use crate::{
     AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch, blocks::BlockMatrix,
+    most_likely,
 };
 use magray_core::Activation;
 use std::convert::Infallible;
@@ -113,7 +114,13 @@ impl DecoderDevice for Cpu {
 impl Cpu {
     /// A decoder's operations, each on all threads.
     pub fn decoder(self: &Arc<Self>) -> CpuDecoderOps {
-        CpuDecoderOps { cpu: Arc::clone(self), normed: Vec::new(), sums: Vec::new(), answer: Vec::new() }
+        CpuDecoderOps {
+            cpu: Arc::clone(self),
+            normed: Vec::new(),
+            sums: Vec::new(),
+            answer: Vec::new(),
+            answer_columns: 0,
+        }
     }
 }
 
@@ -125,6 +132,7 @@ pub struct CpuDecoderOps {
     /// The sums of a product, an output after the other.
     sums: Vec<f32>,
     answer: Vec<f32>,
+    answer_columns: usize,
 }
 
 impl CpuDecoderOps {
@@ -235,6 +243,7 @@ impl DecoderOps for CpuDecoderOps {
         self.norm(&wanted, norm);
         product::multiply(self.cpu.pool(), &self.normed, head, &mut self.sums);
         self.answer.resize(self.sums.len(), 0.0);
+        self.answer_columns = head.outputs();
         product::by_rows(&self.sums, steps.logit_rows.len(), &mut self.answer);
         if let Some(cap) = cap {
             self.answer.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
@@ -243,5 +252,9 @@ impl DecoderOps for CpuDecoderOps {
 
     fn answer(&mut self) -> Result<&[f32], Infallible> {
         Ok(&self.answer)
+    }
+
+    fn chosen(&mut self) -> Result<Vec<u32>, Infallible> {
+        Ok(self.answer.chunks_exact(self.answer_columns.max(1)).map(most_likely).collect())
     }
 }

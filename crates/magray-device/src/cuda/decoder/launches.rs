@@ -1,0 +1,113 @@
+//! The kernels of a step, put together first and then launched: one after the other, or as a recording where the same step came before.
+//! Knows no operation.
+
+use super::arguments::{Argument, Finish};
+use crate::cuda::decoder_kernels::DecoderKernel;
+use crate::cuda::device::Cuda;
+use crate::cuda::device_error::DeviceError;
+use crate::cuda::function::LaunchShape;
+use crate::cuda::stream::{Graph, Stream};
+use std::ffi::c_void;
+
+/// Recordings kept; beyond it all are dropped, and made again as they are needed.
+const MOST_RECORDINGS: usize = 128;
+
+/// A kernel with all it needs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Launch {
+    pub(super) kernel: DecoderKernel,
+    pub(super) shape: LaunchShape,
+    pub(super) arguments: Vec<Argument>,
+    /// It reads what the kernel ahead writes before it waits for that one, and so must not begin before.
+    pub(super) is_strict: bool,
+}
+
+impl Launch {
+    /// What follows its product.
+    pub(super) fn finish_mut(&mut self) -> Option<&mut Finish> {
+        self.arguments.iter_mut().find_map(|argument| match argument {
+            Argument::Finish(finish) => Some(finish),
+            _ => None,
+        })
+    }
+
+    fn put(&self, cuda: &Cuda, stream: &Stream, overlaps: bool) -> Result<(), DeviceError> {
+        let function = cuda.function(&self.kernel.spec())?;
+        let mut passed = self.arguments.iter().map(|argument| argument.passed()).collect::<Result<Vec<_>, _>>()?;
+        let mut pointers: Vec<*mut c_void> = passed.iter_mut().map(super::arguments::Passed::pointer).collect();
+        let shape = LaunchShape { overlaps, ..self.shape };
+        cuda.context().bind()?;
+        // SAFETY: the stream is of the same context; each operation gives its kernel's arguments in order, and addresses of
+        // buffers that were checked to be large enough and live until the stream was waited for.
+        unsafe { function.launch(stream.put(), &shape, &mut pointers) }?;
+        Ok(())
+    }
+}
+
+/// Steps that were recorded.
+#[derive(Debug, Default)]
+pub(super) struct Recordings {
+    known: Vec<(Vec<Launch>, Graph)>,
+    /// The last step that was not recorded.
+    last: Vec<Launch>,
+}
+
+impl Recordings {
+    pub(super) fn count(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.known.clear();
+    }
+
+    /// Puts all kernels into the stream. Steps that are to be `kept` are recorded the first time that they come, others if they come
+    /// twice in a row.
+    pub(super) fn run(
+        &mut self,
+        cuda: &Cuda,
+        stream: &Stream,
+        launches: &[Launch],
+        kept: bool,
+    ) -> Result<(), DeviceError> {
+        let known = self.known.iter().position(|(known, _)| known == launches);
+        if known.is_none() && !kept && self.last != launches {
+            self.last = launches.to_vec();
+            prepare(cuda, launches)?;
+            return put_all(cuda, stream, launches);
+        }
+        let at = match known {
+            Some(at) => at,
+            None => {
+                prepare(cuda, launches)?;
+                if self.known.len() >= MOST_RECORDINGS {
+                    self.known.clear();
+                }
+                stream.begin_recording()?;
+                let put = put_all(cuda, stream, launches);
+                let graph = stream.end_recording();
+                put?;
+                self.known.push((launches.to_vec(), graph?));
+                self.known.len() - 1
+            }
+        };
+        Ok(stream.launch(&self.known[at].1)?)
+    }
+}
+
+fn put_all(cuda: &Cuda, stream: &Stream, launches: &[Launch]) -> Result<(), DeviceError> {
+    for (i, launch) in launches.iter().enumerate() {
+        // The first waits for the copy of the batch, which does not know such an order.
+        launch.put(cuda, stream, cuda.overlaps() && i > 0 && !launch.is_strict)?;
+    }
+    Ok(())
+}
+
+/// Makes the kernels on all cores.
+fn prepare(cuda: &Cuda, launches: &[Launch]) -> Result<(), DeviceError> {
+    let mut kernels: Vec<DecoderKernel> = launches.iter().map(|launch| launch.kernel).collect();
+    kernels.sort_unstable();
+    kernels.dedup();
+    let specs: Vec<_> = kernels.iter().map(|kernel| kernel.spec()).collect();
+    cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))
+}

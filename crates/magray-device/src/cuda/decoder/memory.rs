@@ -1,0 +1,107 @@
+//! Memory of a decoder's steps: activations, pages of keys and values, and what kernels leave for each other.
+//! Launches nothing.
+
+use crate::KvShape;
+use crate::cuda::batch::allocated_rows;
+use crate::cuda::context::Context;
+use crate::cuda::device::Cuda;
+use crate::cuda::device_error::DeviceError;
+use crate::cuda::error::CudaError;
+use crate::cuda::matrix::stride_of;
+use crate::cuda::memory::DeviceBuffer;
+use crate::cuda::stream::Stream;
+use std::sync::{Arc, PoisonError};
+
+/// A matrix of activations: floats where it is the residual stream, else bf16 numbers.
+#[derive(Debug)]
+pub struct DecoderActs {
+    buffer: DeviceBuffer,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+}
+
+impl DecoderActs {
+    pub(super) fn new(context: &Arc<Context>, columns: usize) -> Self {
+        Self { buffer: DeviceBuffer::empty(context), rows: 0, columns }
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+
+    /// Numbers from one row to the next.
+    pub(super) fn stride(&self) -> usize {
+        stride_of(self.columns)
+    }
+
+    /// Rows that there is room for.
+    pub(super) fn room(&self) -> usize {
+        self.buffer.bytes() / (self.stride() * 4)
+    }
+
+    pub(super) fn resize(&mut self, rows: usize, stream: &Stream) -> Result<(), CudaError> {
+        self.rows = rows;
+        if self.room() < allocated_rows(rows) {
+            // The old memory goes first: there may not be room for both.
+            self.buffer = DeviceBuffer::empty(stream.context());
+            self.buffer = DeviceBuffer::private(stream, allocated_rows(rows) * self.stride() * 4)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keys and values of all layers, in pages: see `kernels/decoder_pages.cuh`.
+#[derive(Debug)]
+pub struct DecoderPages {
+    buffer: DeviceBuffer,
+    pub(super) shape: KvShape,
+    pub(super) count: usize,
+}
+
+impl DecoderPages {
+    /// Zeros: values of tokens that are not there yet are multiplied with nothing, and must be numbers.
+    pub(super) fn new(cuda: &Cuda, shape: KvShape, count: usize) -> Result<Self, DeviceError> {
+        let stream = cuda.copies().lock().unwrap_or_else(PoisonError::into_inner);
+        let buffer = DeviceBuffer::zeroed(&stream, shape.page_numbers() * count * 2)?;
+        Ok(Self { buffer, shape, count })
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+}
+
+/// Memory that grows to the largest need. What it had before stays for the kernels that were put together with it, until the step
+/// has begun.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    buffer: DeviceBuffer,
+    before: Vec<DeviceBuffer>,
+}
+
+impl Scratch {
+    pub(super) fn new(context: &Arc<Context>) -> Self {
+        Self { buffer: DeviceBuffer::empty(context), before: Vec::new() }
+    }
+
+    /// Zeros at first.
+    pub(super) fn room(&mut self, bytes: usize, stream: &Stream) -> Result<u64, CudaError> {
+        if self.buffer.bytes() < bytes {
+            let larger = DeviceBuffer::private(stream, bytes.next_power_of_two())?;
+            self.before.push(std::mem::replace(&mut self.buffer, larger));
+        }
+        Ok(self.buffer.address())
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.buffer.bytes()
+    }
+
+    pub(super) fn forget_before(&mut self) {
+        self.before.clear();
+    }
+}

@@ -1,0 +1,263 @@
+//! The beginning and the end of a step: its batch goes to the GPU, logits and chosen tokens come back. Several steps may be under
+//! way: each has its own page-locked memory.
+
+use super::arguments::{Argument, FINISH_ADD, FINISH_FLOATS, Finish, int, int_of};
+use super::batch::{self, Shape};
+use super::memory::{DecoderActs, Scratch};
+use super::weights::{DecoderLinear, DecoderNorm};
+use super::{CudaDecoderOps, Operand};
+use crate::StepBatch;
+use crate::cuda::batch::allocated_rows;
+use crate::cuda::context::Context;
+use crate::cuda::decoder_kernels::DecoderKernel;
+use crate::cuda::device_error::DeviceError;
+use crate::cuda::error::CudaError;
+use crate::cuda::function::LaunchShape;
+use crate::cuda::matrix::stride_of;
+use crate::cuda::memory::DeviceBuffer;
+use crate::cuda::pinned_buffers::PinnedWords;
+use crate::cuda::stream::{Mark, Stream};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Steps that may be under way.
+const UNDER_WAY: usize = 4;
+/// Blocks that look for the best of a row, and words of what they find.
+const CHOOSERS: usize = 64;
+const FOUND_WORDS: usize = 4;
+
+/// Where logits and tokens of steps are.
+#[derive(Debug)]
+pub(super) struct Results {
+    context: Arc<Context>,
+    logits: Scratch,
+    found: Scratch,
+    chosen: DeviceBuffer,
+    slots: Vec<Slot>,
+    next: usize,
+    /// Steps whose tokens were not asked for, by their slots.
+    waiting: VecDeque<usize>,
+    /// The logits on the host.
+    answer: PinnedWords,
+    rows: usize,
+    columns: usize,
+}
+
+/// Page-locked memory of a step.
+#[derive(Debug)]
+struct Slot {
+    batch: PinnedWords,
+    tokens: PinnedWords,
+    rows: usize,
+    /// Behind the step's copies.
+    done: Mark,
+}
+
+/// Rows whose tokens are chosen at once, at most.
+const CHOSEN_MOST: usize = 4096;
+
+impl Results {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        Ok(Self {
+            context: Arc::clone(context),
+            logits: Scratch::new(context),
+            found: Scratch::new(context),
+            chosen: DeviceBuffer::empty(context),
+            slots: Vec::new(),
+            next: 0,
+            waiting: VecDeque::new(),
+            answer: PinnedWords::zeroed(context, 0)?,
+            rows: 0,
+            columns: 0,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.logits.bytes() + self.found.bytes() + self.chosen.bytes()
+    }
+
+    /// Where the tokens of the step before are.
+    pub(super) fn chosen(&self) -> u64 {
+        self.chosen.address()
+    }
+
+    /// What the step leaves.
+    pub(super) fn expect(&mut self, rows: usize, columns: usize) {
+        (self.rows, self.columns) = (rows, columns);
+    }
+
+    /// After a failure nothing that was under way is an answer.
+    pub(super) fn forget(&mut self) {
+        self.waiting.clear();
+        self.rows = 0;
+    }
+
+    /// Page-locked memory for a batch, which no copy reads any more.
+    fn slot(&mut self, words: usize, stream: &Stream) -> Result<&mut Slot, CudaError> {
+        if self.chosen.bytes() == 0 {
+            self.chosen = DeviceBuffer::private(stream, CHOSEN_MOST * 4)?;
+        }
+        if self.slots.len() <= self.next {
+            let batch = PinnedWords::zeroed(&self.context, 0)?;
+            let tokens = PinnedWords::zeroed(&self.context, CHOSEN_MOST)?;
+            self.slots.push(Slot { batch, tokens, rows: 0, done: Mark::new(&self.context)? });
+        }
+        // Tokens that nobody asked for in time are lost.
+        let next = self.next;
+        self.waiting.retain(|slot| *slot != next);
+        let slot = &mut self.slots[next];
+        slot.done.wait()?;
+        if slot.batch.len() < words {
+            slot.batch = PinnedWords::zeroed(&self.context, words.next_power_of_two())?;
+        }
+        Ok(slot)
+    }
+
+    pub(super) fn chosen_tokens(&mut self) -> Result<Vec<u32>, DeviceError> {
+        let Some(slot) = self.waiting.pop_front() else { return Ok(Vec::new()) };
+        let slot = &mut self.slots[slot];
+        slot.done.wait()?;
+        Ok(slot.tokens.as_mut_slice()[..slot.rows].to_vec())
+    }
+
+    /// The logits of the last step.
+    pub(super) fn logits(&mut self, stream: &Stream) -> Result<&[f32], DeviceError> {
+        let count = self.rows * self.columns;
+        if self.answer.len() < count {
+            self.answer = PinnedWords::zeroed(&self.context, count.next_power_of_two())?;
+        }
+        if count > 0 {
+            self.context.bind()?;
+            // SAFETY: both hold this many floats; the wait follows before either goes or is read.
+            unsafe { stream.copy_out(self.answer.address() as *mut u8, self.logits.address(), count * 4) }?;
+        }
+        stream.wait()?;
+        Ok(self.answer.floats(count))
+    }
+}
+
+impl CudaDecoderOps {
+    /// Begins to put a step together.
+    pub(super) fn begin(&mut self, steps: &StepBatch<'_>) {
+        self.launches.clear();
+        self.shadowed = None;
+        self.shape = Shape::of(steps);
+        self.layout = self.shape.layout();
+        let scratch = [
+            &mut self.shadow,
+            &mut self.parts,
+            &mut self.wanted,
+            &mut self.wanted_parts,
+            &mut self.sums,
+            &mut self.unpacked,
+            &mut self.results.logits,
+            &mut self.results.found,
+        ];
+        scratch.into_iter().for_each(Scratch::forget_before);
+        self.attention.forget_before();
+        let brought = self.bring(steps);
+        brought.unwrap_or_else(|error| self.fail(error));
+    }
+
+    /// Copies the batch to the GPU.
+    fn bring(&mut self, steps: &StepBatch<'_>) -> Result<(), CudaError> {
+        let words = self.layout.words;
+        if self.batch.bytes() < words * 4 {
+            // Steps that are under way read the old one, which goes when they are done.
+            self.batch = DeviceBuffer::private(&self.stream, words.next_power_of_two() * 4)?;
+        }
+        let address = self.batch.address();
+        let slot = self.results.slot(words, &self.stream)?;
+        batch::stage(steps, &self.shape, slot.batch.as_mut_slice());
+        let from = slot.batch.address();
+        self.cuda.context().bind()?;
+        // SAFETY: both hold this many words. The slot is written again only after its mark, which stands behind this copy; the
+        // batch is written in the order of the stream.
+        unsafe { self.stream.copy_in(address, from, words * 4) }
+    }
+
+    /// The logits of the wanted rows, and the most likely token of each.
+    pub(super) fn logits_of(
+        &mut self,
+        hidden: &DecoderActs,
+        norm: &DecoderNorm,
+        head: &DecoderLinear,
+        cap: Option<f32>,
+    ) {
+        let rows = self.shape.logit_rows;
+        let mut finish = Finish::new(FINISH_FLOATS);
+        let operand = if self.shape.wants_all {
+            let operand = self.shadow_of(hidden, norm);
+            self.normalised(&mut finish, norm);
+            operand
+        } else {
+            self.gather(hidden, norm, &mut finish)
+        };
+        let logits = self.room(|ops| &mut ops.results.logits, allocated_rows(rows) * head.outputs * 4);
+        let found = self.room(|ops| &mut ops.results.found, allocated_rows(rows) * FOUND_WORDS * 4);
+        (finish.out, finish.out_stride) = (logits, int_of(head.outputs));
+        finish.cap = cap.unwrap_or(0.0);
+        self.product(operand, head, finish);
+        if rows <= CHOSEN_MOST {
+            let arguments = vec![
+                Argument::Address(logits),
+                int(head.outputs),
+                Argument::Address(found),
+                Argument::Address(self.results.chosen()),
+            ];
+            let rows = rows as u32;
+            self.launch(DecoderKernel::Choose, LaunchShape::new([CHOOSERS as u32, rows, 1], [256, 1, 1]), arguments);
+        }
+    }
+
+    /// The wanted rows times the norm's gains, side by side.
+    fn gather(&mut self, hidden: &DecoderActs, norm: &DecoderNorm, finish: &mut Finish) -> Operand {
+        let (count, stride) = (self.shape.logit_rows, hidden.stride());
+        let room = allocated_rows(count);
+        let wanted = self.room(|ops| &mut ops.wanted, room * stride * 2);
+        let parts = self.room(|ops| &mut ops.wanted_parts, room * 4);
+        let mut left = Finish::new(FINISH_ADD);
+        (left.gain, left.shadow, left.out_parts) = (norm.address(), wanted, parts);
+        (left.shadow_stride, left.out_part_count) = (int_of(stride), 1);
+        let rows = self.part(self.layout.logit_rows);
+        self.launch_add(hidden, None, (rows, count), left);
+        (finish.parts, finish.part_count) = (parts, 1);
+        (finish.inverse_inputs, finish.epsilon) = (1.0 / norm.columns as f32, norm.epsilon);
+        debug_assert_eq!(stride, stride_of(hidden.columns));
+        Operand { address: wanted, columns: hidden.columns, stride, rows: count, room }
+    }
+
+    /// Launches the step. What it leaves is copied to the host behind it.
+    pub(super) fn finish_step(&mut self, steps: &StepBatch<'_>) {
+        if self.failure.is_none()
+            && let Err(error) = self.try_finish(steps.logit_rows.len())
+        {
+            self.fail(error);
+        }
+        if self.failure.is_some() {
+            // What was recorded may have been cut off in the middle.
+            self.recordings.clear();
+        }
+        self.launches.clear();
+        self.shadowed = None;
+    }
+
+    fn try_finish(&mut self, rows: usize) -> Result<(), DeviceError> {
+        // Parts of prompts come in too many sizes to keep them all.
+        let is_kept = self.shape.prompt_rows == 0;
+        self.recordings.run(&self.cuda, &self.stream, &self.launches, is_kept)?;
+        let results = &mut self.results;
+        let (at, tokens) = (results.next, rows.min(CHOSEN_MOST));
+        let slot = &mut results.slots[at];
+        slot.rows = tokens;
+        if tokens > 0 {
+            self.cuda.context().bind()?;
+            // SAFETY: both hold this many words; the slot is read only behind its mark.
+            unsafe { self.stream.copy_out(slot.tokens.address() as *mut u8, results.chosen.address(), tokens * 4) }?;
+        }
+        self.stream.mark_again(&mut slot.done)?;
+        results.waiting.push_back(at);
+        results.next = (at + 1) % UNDER_WAY;
+        Ok(())
+    }
+}

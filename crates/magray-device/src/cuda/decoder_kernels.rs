@@ -1,0 +1,113 @@
+//! Every form in which the kernels of decoders are used, and the forms of the weights that they read.
+//! Chooses none of them.
+
+use super::compile::{KernelSpec, Needs};
+
+/// The longest ring of the widest tile.
+pub(super) const DEEP_TILE: (usize, usize) = (128, 6);
+/// Head sizes that the tensor cores' attention is made for.
+pub(super) const DECODER_HEADS: [usize; 5] = [32, 64, 96, 128, 256];
+/// The largest head whose single tokens have blocks of 8 warps too: larger ones take too many registers.
+pub(super) const WIDE_HEAD_MOST: usize = 64;
+/// Rows that products of few rows are made for.
+pub(super) const STREAM_TOKENS: [usize; 2] = [8, 16];
+/// Outputs of a pass of these, in eights.
+pub(super) const STREAM_EIGHTS: usize = 4;
+/// Rows of a tile of products of many rows, and the length of its ring.
+pub(super) const TILES: [(usize, usize); 3] = [(32, 5), (64, 4), (128, 3)];
+
+/// How weights lie in the GPU's memory: see `kernels/decoder.cuh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Form {
+    Numbers,
+    Bytes,
+    Nibbles,
+}
+
+impl Form {
+    pub(super) const ALL: [Self; 3] = [Self::Numbers, Self::Bytes, Self::Nibbles];
+
+    pub(super) fn number(self) -> usize {
+        self as usize
+    }
+
+    /// Inputs of a block.
+    pub(super) fn unit(self) -> usize {
+        if self == Self::Nibbles { 128 } else { 64 }
+    }
+
+    /// Bytes of a block of 8 rows.
+    pub(super) fn block_bytes(self) -> usize {
+        match self {
+            Self::Numbers => 1024,
+            Self::Bytes => 512 + 64,
+            Self::Nibbles => 512 + 128,
+        }
+    }
+}
+
+/// A kernel of decoders, in one of its forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum DecoderKernel {
+    Embed,
+    Add,
+    Append,
+    AttendOne { head: usize, warps: usize },
+    AttendPrompt { head: usize },
+    AttendPlain,
+    Choose,
+    Plain,
+    Stream { tokens: usize, eights: usize, form: Form },
+    Tile { tokens: usize, stages: usize },
+    Unpack,
+}
+
+impl DecoderKernel {
+    /// Every form.
+    pub(super) fn all() -> Vec<Self> {
+        let mut all =
+            vec![Self::Embed, Self::Add, Self::Append, Self::AttendPlain, Self::Choose, Self::Plain, Self::Unpack];
+        for head in DECODER_HEADS {
+            all.extend([Self::AttendOne { head, warps: 4 }, Self::AttendPrompt { head }]);
+            if head <= WIDE_HEAD_MOST {
+                all.push(Self::AttendOne { head, warps: 8 });
+            }
+        }
+        for tokens in STREAM_TOKENS {
+            for eights in 1..=STREAM_EIGHTS {
+                all.extend(Form::ALL.map(|form| Self::Stream { tokens, eights, form }));
+            }
+        }
+        all.extend(TILES.map(|(tokens, stages)| Self::Tile { tokens, stages }));
+        all.push(Self::Tile { tokens: DEEP_TILE.0, stages: DEEP_TILE.1 });
+        all
+    }
+
+    pub(super) fn spec(self) -> KernelSpec {
+        match self {
+            Self::Embed => KernelSpec::new("decoder_embed.cu", "decoder_embed"),
+            Self::Add => KernelSpec::new("decoder_add.cu", "decoder_add"),
+            Self::Append => KernelSpec::new("decoder_append.cu", "decoder_append"),
+            Self::AttendOne { head, warps } => KernelSpec::new("decoder_attend_one.cu", "decoder_attend_one")
+                .define("HEAD", head)
+                .define("WARPS", warps)
+                .needs(Needs::Ampere),
+            Self::AttendPrompt { head } => KernelSpec::new("decoder_attend_prompt.cu", "decoder_attend_prompt")
+                .define("HEAD", head)
+                .needs(Needs::Ampere),
+            Self::AttendPlain => KernelSpec::new("decoder_attend_plain.cu", "decoder_attend_plain"),
+            Self::Choose => KernelSpec::new("decoder_choose.cu", "decoder_choose"),
+            Self::Plain => KernelSpec::new("decoder_plain.cu", "decoder_plain"),
+            Self::Stream { tokens, eights, form } => KernelSpec::new("decoder_stream.cu", "decoder_stream")
+                .define("TOKENS", tokens)
+                .define("EIGHTS", eights)
+                .define("FORM", form.number())
+                .needs(Needs::Hopper),
+            Self::Tile { tokens, stages } => KernelSpec::new("decoder_tile.cu", "decoder_tile")
+                .define("BN", tokens)
+                .define("STAGES", stages)
+                .needs(Needs::Hopper),
+            Self::Unpack => KernelSpec::new("decoder_unpack.cu", "decoder_unpack"),
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Counts the bytes of weights in this process.
 //! Allocates nothing.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of weights.
@@ -11,13 +12,11 @@ pub(super) struct Allocated {
 }
 
 impl Allocated {
-    pub(super) fn add(&self, bytes: u64) {
-        let before = self.now.fetch_add(bytes, Ordering::AcqRel);
-        self.peak.fetch_max(before + bytes, Ordering::AcqRel);
-    }
-
-    pub(super) fn take(&self, bytes: u64) {
-        self.now.fetch_sub(bytes, Ordering::AcqRel);
+    /// Counts bytes until what is returned is dropped.
+    pub(super) fn hold(of: &Arc<Self>, bytes: u64) -> Held {
+        let before = of.now.fetch_add(bytes, Ordering::AcqRel);
+        of.peak.fetch_max(before + bytes, Ordering::AcqRel);
+        Held { of: Arc::clone(of), bytes }
     }
 
     pub(super) fn now(&self) -> u64 {
@@ -27,5 +26,17 @@ impl Allocated {
     /// The most there were at once.
     pub(super) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Acquire)
+    }
+}
+
+/// Bytes that are counted.
+pub(super) struct Held {
+    of: Arc<Allocated>,
+    bytes: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.of.now.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }

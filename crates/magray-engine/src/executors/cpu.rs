@@ -2,9 +2,9 @@
 //! Jobs follow each other without a pause: a thread that has no more of one begins with the next.
 //! Never pads; activations and scratch grow with the largest batch seen and are then used again.
 
-use super::allocated::Allocated;
-use super::cpu_decoder::CpuDecoder;
+use super::allocated::{Allocated, Held};
 use super::cpu_stream::{Planned, Stream, scatter};
+use super::decoder_model::DecoderModel;
 use super::feed::{Bell, Feed, Job};
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
 use super::{Failure, Label};
@@ -238,7 +238,8 @@ const KV_BYTES_MOST: u64 = 16 << 30;
 struct CpuModel {
     executor: CpuExecutor,
     weight_bytes: u64,
-    allocated: Arc<Allocated>,
+    /// Dropped with it.
+    _held: Held,
 }
 
 impl CpuDevice {
@@ -262,15 +263,17 @@ impl NativeDevice for CpuDevice {
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         let Loading { spec, precision, source, .. } = loading;
         if let Some(generate) = spec.generates() {
-            let model = CpuDecoder::load(&self.cpu, generate, kv_bytes(), &self.allocated)?;
+            let held = Box::new(Allocated::hold(&self.allocated, generate.weight_bytes));
+            let ops = self.cpu.decoder();
+            let model = DecoderModel::load(&self.cpu, ops, generate, kv_bytes(), |never| match never {}, held)?;
             return Ok(Hosted { model: Box::new(model), precision: Precision::F32 });
         }
         let precision = precision.settle_cpu(self.cpu.has_fast_bf16());
         let model = Model::pack(&*self.cpu, spec, &*source()?, precision).map_err(Failure::of_model)?;
-        let (weight_bytes, allocated) = (spec.shape.weight_bytes(precision), Arc::clone(&self.allocated));
-        allocated.add(weight_bytes);
+        let weight_bytes = spec.shape.weight_bytes(precision);
+        let held = Allocated::hold(&self.allocated, weight_bytes);
         let executor = CpuExecutor::new(Arc::clone(&self.cpu), model);
-        Ok(Hosted { model: Box::new(CpuModel { executor, weight_bytes, allocated }), precision })
+        Ok(Hosted { model: Box::new(CpuModel { executor, weight_bytes, _held: held }), precision })
     }
 
     fn takes_images(&self) -> bool {
@@ -308,12 +311,6 @@ impl NativeModel for CpuModel {
 
     fn weight_bytes(&self) -> u64 {
         self.weight_bytes
-    }
-}
-
-impl Drop for CpuModel {
-    fn drop(&mut self) {
-        self.allocated.take(self.weight_bytes);
     }
 }
 

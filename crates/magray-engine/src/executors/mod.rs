@@ -3,9 +3,9 @@
 
 mod allocated;
 pub(crate) mod cpu;
-mod cpu_decoder;
 mod cpu_stream;
 pub(crate) mod cuda;
+mod decoder_model;
 mod failure;
 mod feed;
 pub(crate) mod native;

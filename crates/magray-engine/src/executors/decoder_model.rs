@@ -1,0 +1,87 @@
+//! A language model on a device: its weights, its sequences and their pages.
+//! Its weights go with it: they are read again from its files.
+
+use super::native::NativeModel;
+use super::sequences::{Sequences, StepError};
+use super::{Failure, FailureKind, NewTokens, SequenceStep};
+use crate::decoder::{Decoder, DecoderFiles, LoadDecoderError};
+use crate::gpu::GpuError;
+use crate::packed::Tokens;
+use crate::spec::GenerateSpec;
+use magray_device::cuda::CudaError;
+use magray_device::{DecoderDevice, PAGE_TOKENS};
+use std::sync::Arc;
+
+/// Sequences whose last page may be used in part, beyond what the state of tokens takes.
+const PARTIAL_PAGES: u64 = 256;
+
+/// A decoder and its sequences.
+pub(super) struct DecoderModel<D: DecoderDevice> {
+    device: Arc<D>,
+    sequences: Sequences<D>,
+    weight_bytes: u64,
+    of_device: fn(D::Error) -> Failure,
+    /// Dropped with it.
+    _held: Box<dyn Send>,
+}
+
+impl<D: DecoderDevice> DecoderModel<D>
+where
+    D::Error: 'static,
+{
+    /// Puts a model on a device, with room for this many bytes of keys and values.
+    pub(super) fn load(
+        device: &Arc<D>,
+        ops: D::Ops,
+        spec: &GenerateSpec,
+        kv_bytes: u64,
+        of_device: fn(D::Error) -> Failure,
+        held: Box<dyn Send>,
+    ) -> Result<Self, Failure> {
+        let files = DecoderFiles::open(&spec.path).map_err(Failure::of_model)?;
+        let decoder = Decoder::load(&**device, &files, spec.decoder.context).map_err(|error| match error {
+            LoadDecoderError::Device(error) => of_device(error),
+            LoadDecoderError::Weights(error) => Failure::of_model(error),
+            context @ LoadDecoderError::Context { .. } => Failure::of_model(context),
+        })?;
+        let pages = kv_bytes / spec.kv_token_bytes().max(1) / PAGE_TOKENS as u64 + PARTIAL_PAGES;
+        let sequences = Sequences::new(decoder, device, ops, pages as usize, spec.ends.clone());
+        let (device, weight_bytes) = (Arc::clone(device), spec.weight_bytes);
+        Ok(Self { device, sequences, weight_bytes, of_device, _held: held })
+    }
+}
+
+impl<D: DecoderDevice> NativeModel for DecoderModel<D>
+where
+    Self: Send,
+{
+    fn outputs(&self) -> usize {
+        0
+    }
+
+    fn run(&mut self, _: &[Tokens<'_>], _: usize, _: &mut [f32]) -> Result<(), GpuError> {
+        Err(CudaError::Other { code: 0, name: "no_rows".to_owned() }.into())
+    }
+
+    fn advance(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), Failure> {
+        let advanced = self.sequences.advance(&self.device, steps, new);
+        advanced.map_err(|error| match error {
+            StepError::Device(error) => (self.of_device)(error),
+            StepError::NoPages => Failure::out_of_memory(error.to_string()),
+            StepError::StateMissing => Failure::new(FailureKind::Transient, "state_missing", error.to_string()),
+            StepError::NotFinite => Failure::new(FailureKind::WrongAnswer, "not_finite", error.to_string()),
+        })
+    }
+
+    fn free(&mut self, sequence: u64) {
+        self.sequences.free(sequence);
+    }
+
+    fn trim(&mut self) {
+        self.sequences.trim();
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+}

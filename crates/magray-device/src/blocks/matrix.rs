@@ -88,6 +88,13 @@ impl BlockMatrix {
         &self.bytes()[row * self.row_bytes..(row + 1) * self.row_bytes]
     }
 
+    /// Gives the memory of mapped bytes back to the system; touched again, they are read from the file again.
+    pub fn release_pages(&self) {
+        if let Source::Mapped(file) = &self.source {
+            file.release_pages(self.range.clone());
+        }
+    }
+
     /// Writes a row's numbers to `out`, which has room for them.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
         dequantise(self.format, self.row(row), out);

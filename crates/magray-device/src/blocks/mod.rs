@@ -11,6 +11,7 @@ use crate::NumberFormat;
 use magray_core::BlockFormat;
 
 pub use matrix::BlockMatrix;
+pub(crate) use of_256::{q4_k_parts, q6_k_parts};
 
 /// Writes the numbers of whole blocks to `out`, which has as many.
 pub fn dequantise(format: BlockFormat, bytes: &[u8], out: &mut [f32]) {

@@ -39,13 +39,19 @@ fn six_bits(scales: &[u8], part: usize) -> (u8, u8) {
     if part < 4 { (scale & 63, least & 63) } else { (both & 15 | scale >> 2 & 48, both >> 4 | least >> 2 & 48) }
 }
 
+/// The step of a part of 32 numbers, what is taken away from each, and the bytes whose low halves (those of even parts) or high
+/// halves count the steps.
+pub(crate) fn q4_k_parts(block: &[u8; 144], part: usize) -> (f32, f32, &[u8]) {
+    let (scale, least) = (half_at(block, 0), half_at(block, 2));
+    let (step, lower) = six_bits(&block[4..16], part);
+    (scale * f32::from(step), least * f32::from(lower), &block[16 + part / 2 * 32..])
+}
+
 /// Bytes: scale, minimum, 12 of scales and minima, 128 of halves. A run of 32 bytes holds 64 numbers.
 pub(super) fn q4(block: &[u8; 144], out: &mut [f32; 256]) {
-    let (scale, least) = (half_at(block, 0), half_at(block, 2));
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let (step, lower) = six_bits(&block[4..16], part);
-        let (step, lower) = (scale * f32::from(step), least * f32::from(lower));
-        for (out, byte) in out.iter_mut().zip(&block[16 + part / 2 * 32..]) {
+        let (step, lower, bytes) = q4_k_parts(block, part);
+        for (out, byte) in out.iter_mut().zip(bytes) {
             *out = step * f32::from(byte >> (part % 2 * 4) & 15) - lower;
         }
     }
@@ -64,17 +70,21 @@ pub(super) fn q5(block: &[u8; 176], out: &mut [f32; 256]) {
     }
 }
 
+/// The steps of a run of 32 numbers, of the first 16 and of the others, and its numbers plus 32.
+pub(crate) fn q6_k_parts(block: &[u8; 210], run: usize) -> ([f32; 2], [u8; 32]) {
+    let scale = half_at(block, 208);
+    let steps = [0, 1].map(|half| scale * f32::from(block[192 + 2 * run + half] as i8));
+    let (half, place) = (run / 4, run % 4);
+    let (low, high) = (&block[half * 64 + place % 2 * 32..], &block[128 + half * 32..]);
+    (steps, std::array::from_fn(|i| low[i] >> (place / 2 * 4) & 15 | (high[i] >> (place * 2) & 3) << 4))
+}
+
 /// Bytes: 128 of halves, 64 of fifth and sixth bits, 16 scales, scale. A run of 64 bytes holds 128 numbers.
 pub(super) fn q6(block: &[u8; 210], out: &mut [f32; 256]) {
-    let scale = half_at(block, 208);
-    for (part, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let step = scale * f32::from(block[192 + part] as i8);
-        let (half, run, side) = (part / 8, part % 8 / 2, part % 2 * 16);
-        let low = &block[half * 64 + run % 2 * 32 + side..];
-        let high = &block[128 + half * 32 + side..];
-        for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-            let number = low >> (run / 2 * 4) & 15 | (high >> (run * 2) & 3) << 4;
-            *out = step * f32::from(number as i8 - 32);
+    for (run, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (steps, numbers) = q6_k_parts(block, run);
+        for (i, (out, number)) in out.iter_mut().zip(numbers).enumerate() {
+            *out = steps[i / 16] * f32::from(number as i8 - 32);
         }
     }
 }

@@ -65,6 +65,14 @@ pub(crate) fn has_vnni() -> bool {
     return false;
 }
 
+/// Whether vectors of 16-bit floats can be widened.
+pub(crate) fn has_f16c() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("f16c");
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
 /// Leaf 7 tells of the tiles; the standard library's detection does not on stable.
 #[cfg(target_arch = "x86_64")]
 fn has_amx() -> bool {

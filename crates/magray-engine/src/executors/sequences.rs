@@ -294,6 +294,7 @@ mod tests {
     use super::*;
     use crate::decoder::{DecoderFiles, Sampling};
     use crate::testing::tiny_decoder;
+    use magray_core::CpuPath;
     use magray_device::cpu::Cpu;
     use std::sync::Arc;
 
@@ -303,7 +304,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         tiny_decoder::write(folder.path(), 9).unwrap();
         let files = DecoderFiles::open(folder.path()).unwrap();
-        let cpu = Arc::new(Cpu::new(None, Some(1)).unwrap());
+        let cpu = Arc::new(Cpu::new(Some(CpuPath::Portable), Some(1)).unwrap());
         let decoder = Decoder::load(&*cpu, &files, tiny_decoder::CONTEXT).unwrap();
         let sequences = Sequences::new(decoder, &cpu, cpu.decoder(), PAGES, vec![tiny_decoder::END]);
         (cpu, sequences)

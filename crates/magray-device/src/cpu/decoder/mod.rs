@@ -1,65 +1,59 @@
-//! A decoder's operations in portable code: 32-bit floats, weights read from their blocks as they are multiplied.
-//! The counterpart that faster paths are compared with; a row's numbers never depend on the rows beside it.
+//! A decoder's operations on the CPU: in portable code on the portable path, with packed weights on all others.
+//! Checks sizes and leaves the arithmetic to both.
 
-mod attention;
+mod exact;
+mod fast;
 mod pages;
-mod product;
+mod rows;
 #[cfg(test)]
 mod tests;
 
 pub use pages::KvPages;
+pub use rows::RowActs;
 
 use super::Cpu;
-use crate::{
-    AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch, blocks::BlockMatrix,
-    most_likely,
-};
+use crate::{AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch, most_likely};
+use exact::{Exact, FloatPages, StoredLinear};
+use fast::{Fast, HalfPages, PanelLinear};
 use magray_core::Activation;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// Rows of floats.
-pub struct RowActs {
-    values: Vec<f32>,
-    rows: usize,
-    columns: usize,
-}
+/// A linear layer in the form of its operations.
+pub struct RowLinear(LinearForm);
 
-impl RowActs {
-    fn values(&self) -> &[f32] {
-        &self.values[..self.rows * self.columns]
-    }
-
-    fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.values[..self.rows * self.columns]
-    }
-}
-
-/// A linear layer in its stored form.
-pub struct RowLinear {
-    source: BlockLinear,
-    /// Where each matrix's outputs end.
-    ends: Vec<usize>,
+enum LinearForm {
+    Stored(StoredLinear),
+    Panels(PanelLinear),
 }
 
 impl RowLinear {
     fn outputs(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
+        match &self.0 {
+            LinearForm::Stored(weights) => weights.outputs(),
+            LinearForm::Panels(weights) => weights.outputs(),
+        }
     }
 
     fn inputs(&self) -> usize {
-        self.source.inputs()
+        match &self.0 {
+            LinearForm::Stored(weights) => weights.inputs(),
+            LinearForm::Panels(weights) => weights.inputs(),
+        }
     }
 
-    /// Writes the weights of an output to `row`.
-    fn read(&self, output: usize, row: &mut [f32]) {
-        let part = self.ends.partition_point(|end| *end <= output);
-        let matrix: &BlockMatrix = &self.source.parts[part];
-        matrix.read_row(output + matrix.rows() - self.ends[part], row);
+    fn stored(&self) -> &StoredLinear {
+        match &self.0 {
+            LinearForm::Stored(weights) => weights,
+            LinearForm::Panels(_) => panic!("weights of another device"),
+        }
     }
 
-    fn bias(&self, output: usize) -> f32 {
-        self.source.bias.get(output).copied().unwrap_or(0.0)
+    fn panels(&self) -> &PanelLinear {
+        match &self.0 {
+            LinearForm::Panels(weights) => weights,
+            LinearForm::Stored(_) => panic!("weights of another device"),
+        }
     }
 }
 
@@ -87,11 +81,10 @@ impl DecoderDevice for Cpu {
     fn block_linear(&self, source: BlockLinear) -> Result<RowLinear, Infallible> {
         assert!(source.parts.iter().all(|part| part.columns() == source.inputs()), "matrices of equal columns");
         assert!(source.bias.is_empty() || source.bias.len() == source.outputs(), "a bias for each output");
-        let ends = source.parts.iter().scan(0, |end, part| {
-            *end += part.rows();
-            Some(*end)
-        });
-        Ok(RowLinear { ends: ends.collect(), source })
+        Ok(RowLinear(match fast::bytes_of(self.path) {
+            None => LinearForm::Stored(StoredLinear::new(source)),
+            Some(_) => LinearForm::Panels(PanelLinear::pack(source, &self.pool, &self.weights)),
+        }))
     }
 
     fn rms_norm(&self, gain: Vec<f32>, epsilon: f32) -> Result<RmsNorm, Infallible> {
@@ -103,47 +96,38 @@ impl DecoderDevice for Cpu {
     }
 
     fn pages(&self, shape: KvShape, pages: usize) -> Result<KvPages, Infallible> {
-        Ok(KvPages::new(shape, pages))
+        Ok(KvPages(match fast::bytes_of(self.path) {
+            None => pages::Form::Floats(FloatPages::new(shape, pages)),
+            Some(_) => pages::Form::Halves(HalfPages::new(shape, pages)),
+        }))
     }
 
     fn decoder_acts(&self, columns: usize) -> RowActs {
-        RowActs { values: Vec::new(), rows: 0, columns }
+        RowActs::new(columns)
     }
 }
 
 impl Cpu {
     /// A decoder's operations, each on all threads.
     pub fn decoder(self: &Arc<Self>) -> CpuDecoderOps {
-        CpuDecoderOps {
-            cpu: Arc::clone(self),
-            normed: Vec::new(),
-            sums: Vec::new(),
-            answer: Vec::new(),
-            answer_columns: 0,
-        }
+        let way = match fast::bytes_of(self.path) {
+            None => Way::Exact(Exact::default()),
+            Some(bytes) => Way::Fast(Box::new(Fast::new(self, bytes))),
+        };
+        CpuDecoderOps { cpu: Arc::clone(self), way, answer_columns: 0 }
     }
 }
 
 /// A decoder's operations on the CPU.
 pub struct CpuDecoderOps {
     cpu: Arc<Cpu>,
-    /// Rows behind a norm.
-    normed: Vec<f32>,
-    /// The sums of a product, an output after the other.
-    sums: Vec<f32>,
-    answer: Vec<f32>,
+    way: Way,
     answer_columns: usize,
 }
 
-impl CpuDecoderOps {
-    /// Puts the normalised rows into `normed`.
-    fn norm(&mut self, x: &[f32], norm: &RmsNorm) {
-        self.normed.clear();
-        self.normed.extend_from_slice(x);
-        for row in self.normed.chunks_exact_mut(norm.gain.len()) {
-            norm.apply(row);
-        }
-    }
+enum Way {
+    Exact(Exact),
+    Fast(Box<Fast>),
 }
 
 impl DecoderOps for CpuDecoderOps {
@@ -155,28 +139,23 @@ impl DecoderOps for CpuDecoderOps {
     type Pages = KvPages;
 
     fn resize(&mut self, acts: &mut RowActs, rows: usize) {
-        acts.rows = rows;
-        if acts.values.len() < rows * acts.columns {
-            acts.values.resize(rows.next_power_of_two() * acts.columns, 0.0);
-        }
+        acts.resize(rows);
     }
 
     fn embed(&mut self, steps: &StepBatch<'_>, table: &RowLinear, scale: f32, out: &mut RowActs) {
         assert_eq!((out.rows, out.columns), (steps.tokens(), table.inputs()), "a row for each token");
-        let columns = out.columns;
-        for (id, row) in steps.ids.iter().zip(out.values_mut().chunks_exact_mut(columns)) {
-            let (id, known) = (*id as usize, table.outputs());
-            assert!(id < known, "id {id} in a table of {known}: ids are checked at the door");
-            table.read(id, row);
-            row.iter_mut().for_each(|x| *x *= scale);
+        match &self.way {
+            Way::Exact(exact) => exact.embed(steps.ids, table.stored(), scale, out),
+            Way::Fast(fast) => fast.embed(self.cpu.pool(), steps.ids, table.panels(), scale, out),
         }
     }
 
     fn norm_linear(&mut self, x: &RowActs, norm: &RmsNorm, weights: &RowLinear, out: &mut RowActs) {
         assert_eq!((out.rows, out.columns), (x.rows, weights.outputs()), "room for the layer's outputs");
-        self.norm(x.values(), norm);
-        product::multiply(self.cpu.pool(), &self.normed, weights, &mut self.sums);
-        product::by_rows(&self.sums, x.rows, out.values_mut());
+        match &mut self.way {
+            Way::Exact(exact) => exact.norm_linear(self.cpu.pool(), x, norm, weights.stored(), out),
+            Way::Fast(fast) => fast.norm_linear(self.cpu.pool(), x, norm, weights.panels(), out),
+        }
     }
 
     fn gated_linear(
@@ -187,27 +166,19 @@ impl DecoderOps for CpuDecoderOps {
         activation: Activation,
         out: &mut RowActs,
     ) {
-        let width = out.columns;
-        assert_eq!((out.rows, 2 * width), (x.rows, weights.outputs()), "a gate for each output");
-        self.norm(x.values(), norm);
-        product::multiply(self.cpu.pool(), &self.normed, weights, &mut self.sums);
-        let (gates, ups) = self.sums.split_at_mut(width * x.rows);
-        for (gate, up) in gates.iter_mut().zip(ups) {
-            *gate = product::activate(activation, *gate) * *up;
+        assert_eq!((out.rows, 2 * out.columns), (x.rows, weights.outputs()), "a gate for each output");
+        let pool = self.cpu.pool();
+        match &mut self.way {
+            Way::Exact(exact) => exact.gated_linear(pool, (x, norm), weights.stored(), activation, out),
+            Way::Fast(fast) => fast.gated_linear(pool, (x, norm), weights.panels(), activation, out),
         }
-        product::by_rows(gates, x.rows, out.values_mut());
     }
 
     fn linear_add(&mut self, x: &RowActs, weights: &RowLinear, norm: Option<&RmsNorm>, hidden: &mut RowActs) {
         assert_eq!((hidden.rows, hidden.columns), (x.rows, weights.outputs()), "the layer gives what it adds to");
-        product::multiply(self.cpu.pool(), x.values(), weights, &mut self.sums);
-        self.normed.resize(self.sums.len(), 0.0);
-        product::by_rows(&self.sums, x.rows, &mut self.normed);
-        if let Some(norm) = norm {
-            self.normed.chunks_exact_mut(hidden.columns).for_each(|row| norm.apply(row));
-        }
-        for (sum, x) in hidden.values_mut().iter_mut().zip(&self.normed) {
-            *sum += x;
+        match &mut self.way {
+            Way::Exact(exact) => exact.linear_add(self.cpu.pool(), x, weights.stored(), norm, hidden),
+            Way::Fast(fast) => fast.linear_add(self.cpu.pool(), x, weights.panels(), norm, hidden),
         }
     }
 
@@ -220,7 +191,13 @@ impl DecoderOps for CpuDecoderOps {
     ) {
         steps.check(pages.count());
         assert_eq!(qkv.rows, steps.tokens(), "a row for each token");
-        attention::rope_append(steps, layer, qkv.values_mut(), pages);
+        match (&mut self.way, &mut pages.0) {
+            (Way::Exact(_), pages::Form::Floats(pages)) => exact::rope_append(steps, layer, qkv.values_mut(), pages),
+            (Way::Fast(fast), pages::Form::Halves(pages)) => {
+                fast.rope_append(self.cpu.pool(), steps, layer, (qkv, pages));
+            }
+            _ => panic!("pages of another device"),
+        }
     }
 
     fn attend(
@@ -233,28 +210,34 @@ impl DecoderOps for CpuDecoderOps {
     ) {
         steps.check(pages.count());
         assert_eq!((qkv.rows, out.rows), (steps.tokens(), steps.tokens()), "a row for each token");
-        attention::attend(self.cpu.pool(), steps, layer, (qkv.values(), pages), out.values_mut());
+        let pool = self.cpu.pool();
+        match (&mut self.way, &pages.0) {
+            (Way::Exact(_), pages::Form::Floats(pages)) => {
+                exact::attend(pool, steps, layer, (qkv.values(), pages), out.values_mut());
+            }
+            (Way::Fast(fast), pages::Form::Halves(pages)) => fast.attend(pool, steps, layer, (qkv, pages), out),
+            _ => panic!("pages of another device"),
+        }
     }
 
     fn logits(&mut self, steps: &StepBatch<'_>, hidden: &RowActs, norm: &RmsNorm, head: &RowLinear, cap: Option<f32>) {
-        let columns = hidden.columns;
-        let wanted = steps.logit_rows.iter().flat_map(|row| &hidden.values()[row * columns..(row + 1) * columns]);
-        let wanted: Vec<f32> = wanted.copied().collect();
-        self.norm(&wanted, norm);
-        product::multiply(self.cpu.pool(), &self.normed, head, &mut self.sums);
-        self.answer.resize(self.sums.len(), 0.0);
         self.answer_columns = head.outputs();
-        product::by_rows(&self.sums, steps.logit_rows.len(), &mut self.answer);
-        if let Some(cap) = cap {
-            self.answer.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+        let pool = self.cpu.pool();
+        match &mut self.way {
+            Way::Exact(exact) => exact.logits(pool, steps, hidden, norm, (head.stored(), cap)),
+            Way::Fast(fast) => fast.logits(pool, steps, hidden, norm, (head.panels(), cap)),
         }
     }
 
     fn answer(&mut self) -> Result<&[f32], Infallible> {
-        Ok(&self.answer)
+        match &self.way {
+            Way::Exact(exact) => Ok(&exact.answer),
+            Way::Fast(fast) => Ok(&fast.answer),
+        }
     }
 
     fn chosen(&mut self) -> Result<Vec<u32>, Infallible> {
-        Ok(self.answer.chunks_exact(self.answer_columns.max(1)).map(most_likely).collect())
+        let columns = self.answer_columns.max(1);
+        Ok(self.answer()?.chunks_exact(columns).map(most_likely).collect())
     }
 }

@@ -1,11 +1,12 @@
-//! Operations of decoders against plain code.
+//! Operations of decoders against plain code: the portable ones, and what holds on every path.
 
 use super::*;
-use crate::PAGE_TOKENS;
-use magray_core::BlockFormat;
+use crate::cpu::available_paths;
+use crate::{BlockMatrix, PAGE_TOKENS};
+use magray_core::{BlockFormat, CpuPath};
 
-fn cpu() -> Arc<Cpu> {
-    Arc::new(Cpu::new(None, Some(2)).unwrap())
+fn cpu(path: CpuPath) -> Arc<Cpu> {
+    Arc::new(Cpu::new(Some(path), Some(2)).unwrap())
 }
 
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
@@ -23,7 +24,7 @@ fn acts(cpu: &Cpu, ops: &mut CpuDecoderOps, values: &[f32], columns: usize) -> R
 
 #[test]
 fn parts_of_several_formats_are_one_layer_with_a_bias() {
-    let (cpu, columns) = (cpu(), 64);
+    let (cpu, columns) = (cpu(CpuPath::Portable), 64);
     let mut ops = cpu.decoder();
     let floats = BlockMatrix::of_floats(&numbers(20 * columns, 1), columns);
     let mut bytes = Vec::new();
@@ -66,8 +67,8 @@ fn positions_turn_pairs_of_both_layouts_alike() {
     let radians = vec![0.5, 0.1];
     let (mut halves, mut neighbours) = ([1.0, 2.0, 3.0, 4.0, 9.0], [1.0, 3.0, 2.0, 4.0, 9.0]);
     let rope = |neighbours| RopeSource { radians: radians.clone(), scale: 2.0, neighbours };
-    attention::turn(&rope(false), 7, &mut halves);
-    attention::turn(&rope(true), 7, &mut neighbours);
+    exact::turn(&rope(false), 7, &mut halves);
+    exact::turn(&rope(true), 7, &mut neighbours);
     assert_eq!(halves[4], 9.0, "numbers beyond the pairs stay");
     assert_eq!([halves[0], halves[2], halves[1], halves[3]], neighbours[..4]);
     let angle = 3.5f32;
@@ -76,7 +77,11 @@ fn positions_turn_pairs_of_both_layouts_alike() {
 
 #[test]
 fn a_window_hides_what_lies_before_it() {
-    let cpu = cpu();
+    available_paths().into_iter().for_each(check_window);
+}
+
+fn check_window(path: CpuPath) {
+    let cpu = cpu(path);
     let mut ops = cpu.decoder();
     let shape = KvShape { layers: 1, kv_heads: 1, head_size: 4 };
     let tokens = PAGE_TOKENS + 8;

@@ -103,6 +103,21 @@ pub(crate) unsafe fn load<const TILE: u8>(from: *const u8, keep: Keep) {
     }
 }
 
+/// Reads a tile whose rows lie `row_bytes` apart.
+///
+/// # Safety
+/// `from` is valid for all 16 of them.
+#[inline(always)]
+pub(crate) unsafe fn load_apart<const TILE: u8>(from: *const u8, row_bytes: usize) {
+    // SAFETY: the caller vouches for the tiles and the memory, which is only read.
+    unsafe {
+        tile_asm!(
+            "tileloadd tmm{}, [{} + {}]", const TILE, in(reg) from, in(reg) row_bytes,
+            options(readonly, nostack, preserves_flags)
+        );
+    }
+}
+
 /// Writes a tile's rows `row_bytes` apart.
 ///
 /// # Safety

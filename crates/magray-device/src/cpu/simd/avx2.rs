@@ -43,6 +43,15 @@ unsafe impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_bf16_pairs(p: *const u32) -> [__m256; 2] {
+        unsafe {
+            let both = _mm256_loadu_si256(p.cast());
+            let upper = _mm256_and_si256(both, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+            [_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)), _mm256_castsi256_ps(upper)]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store_bf16(p: *mut bf16, x: __m256) {
         unsafe {
             let bits = _mm256_castps_si256(x);

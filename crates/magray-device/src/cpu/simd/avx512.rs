@@ -96,6 +96,15 @@ macro_rules! sixteen_lanes {
             }
 
             #[inline(always)]
+            unsafe fn load_bf16_pairs(p: *const u32) -> [__m512; 2] {
+                unsafe {
+                    let both = _mm512_loadu_si512(p.cast());
+                    let upper = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+                    [_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)), _mm512_castsi512_ps(upper)]
+                }
+            }
+
+            #[inline(always)]
             unsafe fn store_bf16(p: *mut bf16, x: __m512) {
                 unsafe { $store_bf16(p, x) }
             }

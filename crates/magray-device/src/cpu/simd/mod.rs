@@ -31,6 +31,18 @@ pub(super) unsafe trait Simd: Copy {
     unsafe fn load(p: *const f32) -> Self::F;
     unsafe fn store(p: *mut f32, x: Self::F);
     unsafe fn load_bf16(p: *const bf16) -> Self::F;
+    /// Pairs of bf16: the first of each, and the second of each.
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(p: *const u32) -> [Self::F; 2] {
+        let (mut even, mut odd) = ([0.0f32; 16], [0.0f32; 16]);
+        for (i, (even, odd)) in even.iter_mut().zip(&mut odd).enumerate().take(Self::LANES) {
+            // SAFETY: the caller's pointer is valid for LANES elements.
+            let pair = unsafe { p.add(i).read_unaligned() };
+            (*even, *odd) = (f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000));
+        }
+        // SAFETY: the arrays are as long as the longest vector.
+        unsafe { [Self::load(even.as_ptr()), Self::load(odd.as_ptr())] }
+    }
     /// Rounds to nearest even.
     unsafe fn store_bf16(p: *mut bf16, x: Self::F);
     /// Two vectors end to end, as [`Simd::store_bf16`].
@@ -334,6 +346,9 @@ mod tests {
                     let mut both = [bf16::ZERO; 32];
                     S::store_two_bf16(both.as_mut_ptr(), S::abs(x), x);
                     put(10, S::load_bf16(both.as_ptr().add(S::LANES)));
+                    let [even, odd] = S::load_bf16_pairs(self.x.as_ptr().add(i).cast());
+                    put(15, even);
+                    put(16, odd);
                 }
             }
         }
@@ -343,7 +358,7 @@ mod tests {
     fn every_path_agrees_with_plain_floats() {
         let x: Vec<f32> = (0..64).map(|i| (i as f32 - 31.3) * 1.37).collect();
         for path in available_paths() {
-            let mut out = vec![vec![0.0f32; 64]; 15];
+            let mut out = vec![vec![0.0f32; 64]; 17];
             // SAFETY: the path is available.
             unsafe { vectorize(path, EveryOp { x: &x, out: &mut out }) };
             for (i, &x) in x.iter().enumerate() {
@@ -361,6 +376,8 @@ mod tests {
                 close(out[7][i], x.max(0.0).round_ties_even());
                 close(out[11][i], (x + 60.0).round_ties_even());
                 assert_eq!(out[12][i], 255.0, "{path} lane {i}");
+                let halves = [x.to_bits() << 16, x.to_bits() & 0xffff_0000];
+                assert_eq!([out[15][i].to_bits(), out[16][i].to_bits()], halves, "{path} lane {i}");
             }
             let lanes = out[5].windows(2).position(|w| w[0] != w[1]).unwrap() + 1;
             for block in 0..64 / lanes {

@@ -3,7 +3,9 @@
 use magray_device::{PAGE_TOKENS, StepBatch};
 use proptest::prelude::*;
 
-use super::model::{PAGES, Running, cases};
+use magray_core::CpuPath;
+
+use super::model::{PAGES, Running, cases, cosine};
 use crate::decoder::DecoderFiles;
 
 struct Sequence {
@@ -13,11 +15,13 @@ struct Sequence {
     logits: Vec<Vec<f32>>,
 }
 
-fn check(case: &str, lengths: &[usize], parts: &[usize], shuffled: &[u32]) {
+/// On the portable path logits are equal within 1e-5. On the others rows are multiplied in other ways when they are few, and rounded
+/// in other places: their logits point the same way.
+fn check(path: CpuPath, case: &str, lengths: &[usize], parts: &[usize], shuffled: &[u32]) {
     let case = cases().into_iter().find(|found| found.name == case).unwrap();
     let folder = case.folder();
     let files = DecoderFiles::open(folder.path()).unwrap();
-    let mut running = Running::new(&files, 100);
+    let mut running = Running::on(path, &files, 100);
     let mut free = shuffled.iter().copied();
     let mut sequences: Vec<Sequence> = lengths
         .iter()
@@ -66,28 +70,33 @@ fn check(case: &str, lengths: &[usize], parts: &[usize], shuffled: &[u32]) {
         }
     }
     for sequence in &sequences {
-        let mut alone = Running::new(&files, 100);
+        let mut alone = Running::on(path, &files, 100);
         let rows: Vec<usize> = (0..sequence.ids.len()).collect();
         let wanted = alone.logits_at(&sequence.ids, &rows);
         for (row, (wanted, found)) in wanted.iter().zip(&sequence.logits).enumerate() {
-            for (wanted, found) in wanted.iter().zip(found) {
-                assert!((wanted - found).abs() < 1e-5, "row {row}: {found} for {wanted}");
+            if path == CpuPath::Portable {
+                for (wanted, found) in wanted.iter().zip(found) {
+                    assert!((wanted - found).abs() < 1e-5, "row {row}: {found} for {wanted}");
+                }
             }
+            let alike = cosine(wanted, found);
+            assert!(alike > 0.999, "{path}, row {row}: {alike}");
         }
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn any_parts_any_company_and_any_pages_give_the_same_logits(
+        path in prop::sample::select(magray_device::cpu::available_paths()),
         case in prop::sample::select(vec!["llama", "mistral", "gemma3", "qwen3"]),
         lengths in prop::collection::vec(1usize..90, 1..4),
         mut parts in prop::collection::vec(0usize..50, 1..7),
         shuffled in Just((0..PAGES as u32).collect::<Vec<_>>()).prop_shuffle(),
     ) {
         parts.push(1);
-        check(case, &lengths, &parts, &shuffled);
+        check(path, case, &lengths, &parts, &shuffled);
     }
 }

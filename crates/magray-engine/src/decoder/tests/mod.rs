@@ -30,6 +30,21 @@ fn every_architecture_has_the_logits_of_transformers() {
 }
 
 #[test]
+fn every_architecture_is_near_transformers_on_every_path() {
+    for case in model::cases() {
+        let folder = case.folder();
+        let files = super::DecoderFiles::open(folder.path()).unwrap();
+        for path in magray_device::cpu::available_paths() {
+            let found = Running::on(path, &files, case.ids.len()).logits_at(&case.ids, &case.rows);
+            for ((row, wanted), found) in case.rows.iter().zip(&case.logits).zip(&found) {
+                let cosine = model::cosine(wanted, found);
+                assert!(cosine >= 0.999, "{} on {path}, row {row}: {cosine}", case.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn every_architecture_has_the_same_logits_from_a_gguf_file() {
     let mut seen = Vec::new();
     for case in model::cases() {

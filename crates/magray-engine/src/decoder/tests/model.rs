@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
+use magray_core::CpuPath;
 use magray_device::{
     DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch,
     cpu::{Cpu, CpuDecoderOps, KvPages},
@@ -81,8 +82,13 @@ pub(super) struct Running {
 pub(super) const PAGES: usize = 32;
 
 impl Running {
+    /// In 32-bit floats.
     pub(super) fn new(files: &DecoderFiles, context: usize) -> Self {
-        let cpu = Arc::new(Cpu::new(None, Some(2)).unwrap());
+        Self::on(CpuPath::Portable, files, context)
+    }
+
+    pub(super) fn on(path: CpuPath, files: &DecoderFiles, context: usize) -> Self {
+        let cpu = Arc::new(Cpu::new(Some(path), Some(2)).unwrap());
         let decoder = Decoder::load(&*cpu, files, context).unwrap();
         let pages = cpu.pages(decoder.kv_shape(), PAGES).unwrap();
         let room = decoder.room(&cpu);
@@ -108,4 +114,10 @@ impl Running {
             logit_rows: rows,
         })
     }
+}
+
+/// How alike two rows of logits are: 1 for the same direction.
+pub(super) fn cosine(one: &[f32], other: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    dot(one, other) / (dot(one, one) * dot(other, other)).sqrt()
 }

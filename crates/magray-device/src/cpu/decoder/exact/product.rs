@@ -1,7 +1,7 @@
 //! Products of rows with weights in blocks: threads take outputs, read their weights once and multiply them with all rows.
 //! Sums in one order, whatever rows are beside each other.
 
-use super::RowLinear;
+use super::StoredLinear;
 use crate::cpu::ThreadPool;
 use magray_core::Activation;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 const OUTPUTS_AT_ONCE: usize = 16;
 
 /// Multiplies all rows of `x` with the weights; `sums` gets those of an output beside each other.
-pub(super) fn multiply(pool: &ThreadPool, x: &[f32], weights: &RowLinear, sums: &mut Vec<f32>) {
+pub(super) fn multiply(pool: &ThreadPool, x: &[f32], weights: &StoredLinear, sums: &mut Vec<f32>) {
     let columns = weights.inputs();
     let rows = x.len() / columns;
     assert_eq!(x.len(), rows * columns, "the layer takes rows of another length");

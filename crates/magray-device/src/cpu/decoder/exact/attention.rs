@@ -1,15 +1,22 @@
 //! Attention of new tokens to the pages of their sequences, and what is done to queries and keys before.
 //! Reads no token that comes later or lies outside of the window.
 
-use super::{KvPages, RmsNorm, pages::Kept, product::dot};
+use super::pages::{FloatPages, Kept};
+use super::product::dot;
 use crate::cpu::ThreadPool;
+use crate::cpu::decoder::RmsNorm;
 use crate::{AttentionLayer, PAGE_TOKENS, RopeSource, StepBatch};
 use std::sync::{Mutex, PoisonError};
 
 type Layer<'a> = AttentionLayer<'a, RmsNorm, RopeSource>;
 
 /// Normalises and turns queries and keys in their rows, and puts keys and values into pages.
-pub(super) fn rope_append(steps: &StepBatch<'_>, layer: &Layer<'_>, qkv: &mut [f32], pages: &mut KvPages) {
+pub(in crate::cpu::decoder) fn rope_append(
+    steps: &StepBatch<'_>,
+    layer: &Layer<'_>,
+    qkv: &mut [f32],
+    pages: &mut FloatPages,
+) {
     let shape = pages.shape();
     let (size, heads, kv_heads) = (shape.head_size, layer.heads, shape.kv_heads);
     let columns = (heads + 2 * kv_heads) * size;
@@ -37,7 +44,7 @@ pub(super) fn rope_append(steps: &StepBatch<'_>, layer: &Layer<'_>, qkv: &mut [f
 }
 
 /// Turns the pairs of a head by its position.
-pub(super) fn turn(rope: &RopeSource, position: usize, head: &mut [f32]) {
+pub(in crate::cpu::decoder) fn turn(rope: &RopeSource, position: usize, head: &mut [f32]) {
     let pairs = rope.radians.len();
     for (pair, radians) in rope.radians.iter().enumerate() {
         let (sine, cosine) = (position as f32 * radians).sin_cos();
@@ -58,11 +65,11 @@ struct Queries<'a> {
 }
 
 /// Threads take the heads of keys and values of a token, with all queries that share them.
-pub(super) fn attend(
+pub(in crate::cpu::decoder) fn attend(
     pool: &ThreadPool,
     steps: &StepBatch<'_>,
     layer: &Layer<'_>,
-    (qkv, pages): (&[f32], &KvPages),
+    (qkv, pages): (&[f32], &FloatPages),
     out: &mut [f32],
 ) {
     let shape = pages.shape();
@@ -96,7 +103,7 @@ fn one_head(
     layer: &Layer<'_>,
     queries: &Queries<'_>,
     index: usize,
-    pages: &KvPages,
+    pages: &FloatPages,
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {

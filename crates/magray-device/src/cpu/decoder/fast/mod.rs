@@ -1,0 +1,395 @@
+//! A decoder's operations on packed weights and vectors: weights stay in few bits, keys and values are bf16.
+//! Its counterpart is `exact`; sums are rounded otherwise, and few rows have their activations rounded to 8 bits.
+
+mod attend;
+#[cfg(target_arch = "x86_64")]
+mod attend_tiles;
+mod fetch;
+mod few;
+mod finish;
+mod form;
+mod kv;
+mod linear;
+#[cfg(target_arch = "x86_64")]
+mod many;
+mod panels;
+mod product;
+mod rows;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+mod turn;
+
+pub(super) use few::Bytes;
+pub(super) use kv::HalfPages;
+pub(super) use linear::PanelLinear;
+
+use super::RmsNorm;
+use super::rows::RowActs;
+use crate::cpu::simd::{Kernel, Simd, vectorize};
+use crate::cpu::{Cpu, ThreadPool, detect};
+use crate::{AttentionLayer, PAGE_TOKENS, RopeSource, StepBatch};
+use attend::{AttendRoom, AttendRun, Attended, Scores};
+use finish::Columns;
+use magray_core::{Activation, CpuPath};
+use product::{Inputs, Products, ROWS_AT_ONCE, rows_of};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use turn::{Angles, TurnRow};
+
+type Layer<'a> = AttentionLayer<'a, RmsNorm, RopeSource>;
+
+/// The instructions for products of bytes on a path; none where the portable operations are used.
+pub(super) fn bytes_of(path: CpuPath) -> Option<Bytes> {
+    match path {
+        CpuPath::Portable => None,
+        CpuPath::Avx512 | CpuPath::Amx if detect::has_vnni() => Some(Bytes::Vnni),
+        _ => detect::has_f16c().then_some(Bytes::Avx2),
+    }
+}
+
+/// Rows that the calling thread turns by itself.
+const ROWS_TURNED_ALONE: usize = 4;
+/// Tokens that are worth a thread's attention.
+const TOKENS_LEAST: usize = 64;
+
+/// The operations' buffers.
+pub(super) struct Fast {
+    products: Products,
+    angles: Angles,
+    own: Vec<Mutex<AttendRoom>>,
+    #[cfg(target_arch = "x86_64")]
+    tile_rooms: Vec<Mutex<attend_tiles::TileRoom>>,
+    /// Attention to parts of long sequences.
+    parts: Vec<Mutex<Attended>>,
+    /// Rows that a norm follows.
+    sums: Vec<f32>,
+    pub(super) answer: Vec<f32>,
+}
+
+/// Rows that threads share, each row one thread's.
+#[derive(Clone, Copy)]
+struct SharedRows {
+    start: *mut f32,
+    columns: usize,
+}
+
+// SAFETY: each row is taken by one thread.
+unsafe impl Send for SharedRows {}
+// SAFETY: as above.
+unsafe impl Sync for SharedRows {}
+
+impl SharedRows {
+    /// # Safety
+    /// The row exists and no other borrow of these columns lives.
+    unsafe fn part<'a>(&self, row: usize, columns: Range<usize>) -> &'a mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.columns + columns.start), columns.len()) }
+    }
+}
+
+/// The tokens that one thread attends to for one row and head.
+struct Run {
+    row: usize,
+    head: usize,
+    tokens: Range<usize>,
+}
+
+impl Fast {
+    pub(super) fn new(cpu: &Cpu, bytes: Bytes) -> Self {
+        let threads = cpu.pool().threads();
+        Self {
+            products: Products::new(cpu.path(), bytes, threads),
+            angles: Angles::default(),
+            own: (0..threads).map(|_| Mutex::default()).collect(),
+            #[cfg(target_arch = "x86_64")]
+            tile_rooms: (0..threads).map(|_| Mutex::default()).collect(),
+            parts: Vec::new(),
+            sums: Vec::new(),
+            answer: Vec::new(),
+        }
+    }
+
+    /// Threads take the rows.
+    fn each_row(&self, pool: &ThreadPool, rows: usize, work: &(dyn Fn(usize) + Sync)) {
+        let shares = &self.products.shares;
+        shares.fill(rows.div_ceil(ROWS_AT_ONCE));
+        pool.run(&|rank| shares.of(rank).flat_map(|item| rows_of(item, rows)).for_each(work));
+    }
+
+    pub(super) fn embed(&self, pool: &ThreadPool, ids: &[u32], table: &PanelLinear, scale: f32, out: &mut RowActs) {
+        let columns = out.columns;
+        let rows = SharedRows { start: out.values_mut().as_mut_ptr(), columns };
+        let read = |row: usize| {
+            let (id, known) = (ids[row] as usize, table.outputs());
+            assert!(id < known, "id {id} in a table of {known}: ids are checked at the door");
+            // SAFETY: a row is one thread's.
+            let to = unsafe { rows.part(row, 0..columns) };
+            table.read(id, to);
+            to.iter_mut().for_each(|x| *x *= scale);
+        };
+        if ids.len() <= ROWS_TURNED_ALONE {
+            return (0..ids.len()).for_each(read);
+        }
+        self.each_row(pool, ids.len(), &read);
+    }
+
+    pub(super) fn norm_linear(
+        &mut self,
+        pool: &ThreadPool,
+        x: &RowActs,
+        norm: &RmsNorm,
+        weights: &PanelLinear,
+        out: &mut RowActs,
+    ) {
+        let inputs = Inputs { values: x.values(), rows: x.rows, norm: Some(norm) };
+        let columns = out.columns;
+        self.products.linear(pool, inputs, weights, Columns::of(out.values_mut(), columns), false);
+    }
+
+    pub(super) fn gated_linear(
+        &mut self,
+        pool: &ThreadPool,
+        (x, norm): (&RowActs, &RmsNorm),
+        weights: &PanelLinear,
+        activation: Activation,
+        out: &mut RowActs,
+    ) {
+        let inputs = Inputs { values: x.values(), rows: x.rows, norm: Some(norm) };
+        self.products.gated(pool, inputs, weights, (activation, out.values_mut()));
+    }
+
+    pub(super) fn linear_add(
+        &mut self,
+        pool: &ThreadPool,
+        x: &RowActs,
+        weights: &PanelLinear,
+        norm: Option<&RmsNorm>,
+        hidden: &mut RowActs,
+    ) {
+        let inputs = Inputs { values: x.values(), rows: x.rows, norm: None };
+        let columns = hidden.columns;
+        let Some(norm) = norm else {
+            return self.products.linear(pool, inputs, weights, Columns::of(hidden.values_mut(), columns), true);
+        };
+        self.sums.resize(self.sums.len().max(x.rows * columns), 0.0);
+        self.products.linear(pool, inputs, weights, Columns::of(&mut self.sums, columns), false);
+        let path = self.products.path;
+        let rows = SharedRows { start: hidden.values_mut().as_mut_ptr(), columns };
+        let add = |row: usize| {
+            let x = &self.sums[row * columns..(row + 1) * columns];
+            // SAFETY: a row is one thread's; the path is the machine's.
+            unsafe { vectorize(path, AddNormed { x, norm, to: rows.part(row, 0..columns) }) };
+        };
+        if x.rows <= ROWS_TURNED_ALONE {
+            return (0..x.rows).for_each(add);
+        }
+        self.each_row(pool, x.rows, &add);
+    }
+
+    pub(super) fn rope_append(
+        &mut self,
+        pool: &ThreadPool,
+        steps: &StepBatch<'_>,
+        layer: &Layer<'_>,
+        (qkv, pages): (&mut RowActs, &mut HalfPages),
+    ) {
+        let shape = pages.shape();
+        let columns = (layer.heads + 2 * shape.kv_heads) * shape.head_size;
+        assert_eq!(qkv.columns, columns, "queries, keys and values");
+        let tokens: Vec<(usize, &[u32])> =
+            steps.steps().flat_map(|step| (0..step.rows.len()).map(move |i| (step.start + i, step.pages))).collect();
+        let positions: Vec<usize> = tokens.iter().map(|token| token.0).collect();
+        let angles = self.angles.of(layer.rope, &positions);
+        let width = 2 * layer.rope.radians.len();
+        let (path, view) = (self.products.path, pages.view_mut());
+        for step in steps.steps() {
+            let end = step.start + step.rows.len();
+            let last_page = end / PAGE_TOKENS;
+            if !step.rows.is_empty() && !end.is_multiple_of(PAGE_TOKENS) && last_page * PAGE_TOKENS >= step.start {
+                // SAFETY: no thread is at work yet.
+                unsafe { view.clear_values(step.pages[last_page], layer.layer) };
+            }
+        }
+        let rows = SharedRows { start: qkv.values_mut().as_mut_ptr(), columns };
+        let turn = |row: usize| {
+            let (position, table) = tokens[row];
+            // SAFETY: a row and its token's keys and values are one thread's. The path is the machine's.
+            unsafe {
+                let turned = TurnRow {
+                    row: rows.part(row, 0..columns),
+                    heads: layer.heads,
+                    kv_heads: shape.kv_heads,
+                    norms: [layer.query_norm, layer.key_norm],
+                    angles: &angles[row * width..(row + 1) * width],
+                    neighbours: layer.rope.neighbours,
+                    pages: view,
+                    page: table[position / PAGE_TOKENS],
+                    layer: layer.layer,
+                    position,
+                };
+                vectorize(path, turned);
+            }
+        };
+        if tokens.len() <= ROWS_TURNED_ALONE {
+            return (0..tokens.len()).for_each(turn);
+        }
+        let shares = &self.products.shares;
+        shares.fill(tokens.len().div_ceil(ROWS_AT_ONCE));
+        pool.run(&|rank| shares.of(rank).flat_map(|item| rows_of(item, tokens.len())).for_each(turn));
+    }
+
+    pub(super) fn attend(
+        &mut self,
+        pool: &ThreadPool,
+        steps: &StepBatch<'_>,
+        layer: &Layer<'_>,
+        (qkv, pages): (&RowActs, &HalfPages),
+        out: &mut RowActs,
+    ) {
+        let shape = pages.shape();
+        let (size, heads, kv_heads) = (shape.head_size, layer.heads, shape.kv_heads);
+        assert!(heads.is_multiple_of(kv_heads), "as many queries for each key");
+        assert_eq!((out.columns, qkv.columns), (heads * size, (heads + 2 * kv_heads) * size), "room for all heads");
+        let shared = heads / kv_heads * size;
+        let tokens: Vec<(usize, &[u32])> =
+            steps.steps().flat_map(|step| (0..step.rows.len()).map(move |i| (step.start + i, step.pages))).collect();
+        #[cfg(target_arch = "x86_64")]
+        if self.products.path == CpuPath::Amx
+            && tokens.len() >= attend_tiles::ROWS_LEAST
+            && heads / kv_heads <= attend_tiles::BLOCK_ROWS
+        {
+            let out = Columns { start: out.values_mut().as_mut_ptr(), stride: heads * size };
+            return attend_tiles::attend(
+                pool,
+                &self.products.shares,
+                &self.tile_rooms,
+                (steps, layer),
+                (qkv, pages.view()),
+                out,
+            );
+        }
+        let seen = |row: usize| {
+            let position = tokens[row].0;
+            layer.window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1
+        };
+        let runs = divide(tokens.len() * kv_heads, pool.threads(), |item| {
+            let tokens = seen(item / kv_heads);
+            Run { row: item / kv_heads, head: item % kv_heads, tokens }
+        });
+        let is_whole = runs.len() == tokens.len() * kv_heads;
+        if !is_whole && self.parts.len() < runs.len() {
+            self.parts.resize_with(runs.len(), Mutex::default);
+        }
+        let (this, path, view) = (&*self, self.products.path, pages.view());
+        let columns = out.columns;
+        let rows = SharedRows { start: out.values_mut().as_mut_ptr(), columns };
+        // SAFETY: a head of a row is one thread's, and behind the run the caller's.
+        let place = |run: &Run| unsafe { rows.part(run.row, run.head * shared..(run.head + 1) * shared) };
+        this.products.shares.fill(runs.len());
+        pool.run(&|rank| {
+            let mut room = this.own[rank].lock().unwrap_or_else(PoisonError::into_inner);
+            for item in this.products.shares.of(rank) {
+                let run = &runs[item];
+                let first = run.row * qkv.columns + run.head * shared;
+                let scores = Scores { scale: layer.scale, cap: layer.cap };
+                room.start(&qkv.values()[first..first + shared], size, scores);
+                let attended = AttendRun {
+                    room: &mut room,
+                    pages: view,
+                    table: tokens[run.row].1,
+                    layer: layer.layer,
+                    head: run.head,
+                    size,
+                    cap: layer.cap,
+                    tokens: run.tokens.clone(),
+                };
+                // SAFETY: the pages have these tokens; the path is the machine's.
+                unsafe { vectorize(path, attended) };
+                if is_whole {
+                    room.attended.write(size, place(run));
+                } else {
+                    let mut part = this.parts[item].lock().unwrap_or_else(PoisonError::into_inner);
+                    std::mem::swap(&mut *part, &mut room.attended);
+                }
+            }
+        });
+        if is_whole {
+            return;
+        }
+        let part = |item: usize| this.parts[item].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut item = 0;
+        while item < runs.len() {
+            let run = &runs[item];
+            let mut whole = part(item);
+            item += 1;
+            while item < runs.len() && (runs[item].row, runs[item].head) == (run.row, run.head) {
+                whole.join(&part(item));
+                item += 1;
+            }
+            whole.write(size, place(run));
+        }
+    }
+
+    pub(super) fn logits(
+        &mut self,
+        pool: &ThreadPool,
+        steps: &StepBatch<'_>,
+        hidden: &RowActs,
+        norm: &RmsNorm,
+        (head, cap): (&PanelLinear, Option<f32>),
+    ) {
+        let columns = hidden.columns;
+        self.sums.clear();
+        for row in steps.logit_rows {
+            self.sums.extend_from_slice(&hidden.values()[row * columns..(row + 1) * columns]);
+        }
+        let inputs = Inputs { values: &self.sums, rows: steps.logit_rows.len(), norm: Some(norm) };
+        self.answer.resize(inputs.rows * head.outputs(), 0.0);
+        self.products.linear(pool, inputs, head, Columns::of(&mut self.answer, head.outputs()), false);
+        if let Some(cap) = cap {
+            self.answer.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+        }
+    }
+}
+
+/// Divides items of attention where there are few: a long one becomes several, at borders of pages.
+fn divide(items: usize, threads: usize, run: impl Fn(usize) -> Run) -> Vec<Run> {
+    let whole: Vec<Run> = (0..items).map(run).collect();
+    if items >= 8 * threads || threads == 1 {
+        return whole;
+    }
+    let all: usize = whole.iter().map(|run| run.tokens.len()).sum();
+    let most = all.div_ceil(4 * threads).max(TOKENS_LEAST).next_multiple_of(PAGE_TOKENS);
+    let mut runs = Vec::new();
+    for run in whole {
+        let Range { start, end } = run.tokens;
+        let mut first = start;
+        while first < end {
+            let next = end.min(first / PAGE_TOKENS * PAGE_TOKENS + most);
+            runs.push(Run { tokens: first..next, ..run });
+            first = next;
+        }
+    }
+    runs
+}
+
+/// `to += norm(x)`.
+struct AddNormed<'a> {
+    x: &'a [f32],
+    norm: &'a RmsNorm,
+    to: &'a mut [f32],
+}
+
+impl Kernel for AddNormed<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let mut normed = vec![0.0; self.x.len()];
+        // SAFETY: as the caller's.
+        unsafe { rows::normalise::<S>(self.x, Some(self.norm), &mut normed) };
+        for (to, normed) in self.to.iter_mut().zip(normed) {
+            *to += normed;
+        }
+    }
+}

@@ -1,4 +1,5 @@
 //! Keys and values of a model, in the form of its operations.
+//! Leaves to both forms where a token's numbers lie.
 
 use super::{exact::FloatPages, fast::HalfPages};
 

@@ -4,14 +4,16 @@
 use super::finish::{Columns, Ending, FinishRows};
 use super::form::{Form, GROUP, PANEL};
 use super::linear::{PanelLinear, Unit};
-use super::product::{Inputs, Products, ROWS_AT_ONCE, pairs_with, rows_of};
 use super::rows::{TILE_BYTES, TILE_ROWS, TileRow};
 use super::tiles::{BLOCK_ROWS, BlockSums, GROUP_BYTES, multiply as multiply_tiles, unpack};
+use super::work::{Inputs, Team, pairs_with};
+use crate::cpu::Aligned;
 use crate::cpu::gemm::Tiles;
 use crate::cpu::simd::vectorize;
-use crate::cpu::{Aligned, ThreadPool};
 use half::bf16;
+use magray_core::CpuPath;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes of rows that stay in the second cache.
 const ROW_BYTES: usize = 1 << 20;
@@ -66,56 +68,52 @@ pub(super) fn groups_at_once(rows: usize, groups: usize) -> usize {
     groups.div_ceil(parts)
 }
 
-/// As [`Products::linear`], for a path with tiles.
+/// Multiplies all rows with all panels, for a path with tiles. `rooms` are for the rows, and one for each thread.
 pub(super) fn multiply(
-    products: &mut Products,
-    pool: &ThreadPool,
-    (x, rows): (Inputs<'_>, &mut TileRows),
+    team: Team<'_>,
+    x: Inputs<'_>,
+    rooms: (&mut TileRows, &[Mutex<Unpacked>]),
     weights: &PanelLinear,
     (out, ending): (Columns, Ending),
 ) {
     let groups = weights.groups();
-    fill(products, pool, &x, rows, groups);
-    let rows = &*rows;
+    fill(team, &x, rooms.0, groups);
+    let rows = &*rooms.0;
     let others = pairs_with(weights, ending);
     let count = others.map_or(weights.units().len(), <[Unit]>::len);
     let at_once = groups_at_once(x.rows, groups);
     for first in (0..groups).step_by(at_once) {
         let part = first..groups.min(first + at_once);
         let ending = if first > 0 { Ending::Add } else { ending };
-        products.shares.fill(count);
-        let products = &*products;
-        pool.run(&|rank| {
+        team.shares.fill(count);
+        team.pool.run(&|rank| {
             // SAFETY: the AMX path was found on this machine.
             let tiles = unsafe { Tiles::configure() };
-            let mut own = products.own(rank);
-            for at in products.shares.of(rank) {
+            let mut room = rooms.1[rank].lock().unwrap_or_else(PoisonError::into_inner);
+            for at in team.shares.of(rank) {
                 let pair = [Some(weights.units()[at]), others.map(|others| others[at])];
                 let block = Unpack { weights, pair, groups: part.clone(), is_first: first == 0 };
                 // SAFETY: columns of different units are apart, and each item is taken once.
-                unsafe { block.multiply(products, &tiles, &mut own.unpacked, (rows, x.rows), (out, ending)) };
+                unsafe { block.multiply(team.path, &tiles, &mut room, (rows, x.rows), (out, ending)) };
             }
         });
     }
 }
 
 /// Puts all rows into tiles.
-fn fill(products: &Products, pool: &ThreadPool, x: &Inputs<'_>, rows: &mut TileRows, groups: usize) {
+fn fill(team: Team<'_>, x: &Inputs<'_>, rows: &mut TileRows, groups: usize) {
     let numbers = x.rows.next_multiple_of(TILE_ROWS) * groups * GROUP;
     if rows.0.len() < numbers {
         rows.0 = Aligned::zeroed(numbers);
     }
-    products.shares.fill(x.rows.div_ceil(ROWS_AT_ONCE));
     let tiles = Columns { start: rows.0.as_mut_ptr().cast(), stride: 0 };
-    pool.run(&|rank| {
+    team.each_row(x.rows, &|row| {
         let mut floats = vec![0.0; groups * GROUP];
-        for row in products.shares.of(rank).flat_map(|item| rows_of(item, x.rows)) {
-            let at = row / TILE_ROWS * groups * TILE_ROWS * GROUP + row % TILE_ROWS * GROUP;
-            // SAFETY: there is room for all rows; a row is one thread's; the path is the machine's.
-            unsafe {
-                let to = tiles.at(0, 0).cast::<bf16>().add(at);
-                vectorize(products.path, TileRow { x: x.row(row), norm: x.norm, floats: &mut floats, to });
-            }
+        let at = row / TILE_ROWS * groups * TILE_ROWS * GROUP + row % TILE_ROWS * GROUP;
+        // SAFETY: there is room for all rows; a row is one thread's; the path is the machine's.
+        unsafe {
+            let to = tiles.at(0, 0).cast::<bf16>().add(at);
+            vectorize(team.path, TileRow { x: x.row(row), norm: x.norm, floats: &mut floats, to });
         }
     });
 }
@@ -134,7 +132,7 @@ impl Unpack<'_> {
     /// The machine has the AMX path; no other thread writes the columns.
     unsafe fn multiply(
         &self,
-        products: &Products,
+        path: CpuPath,
         tiles: &Tiles,
         room: &mut Unpacked,
         (rows, count): (&TileRows, usize),
@@ -180,7 +178,7 @@ impl Unpack<'_> {
                 columns: unit.columns as usize,
             };
             // SAFETY: the caller's promise.
-            unsafe { vectorize(products.path, finish) };
+            unsafe { vectorize(path, finish) };
         }
     }
 }

@@ -20,6 +20,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 mod turn;
+mod work;
 
 pub(super) use few::Bytes;
 pub(super) use kv::HalfPages;
@@ -33,10 +34,11 @@ use crate::{AttentionLayer, PAGE_TOKENS, RopeSource, StepBatch};
 use attend::{AttendRoom, AttendRun, Attended, Scores};
 use finish::Columns;
 use magray_core::{Activation, CpuPath};
-use product::{Inputs, Products, ROWS_AT_ONCE, rows_of};
+use product::Products;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use turn::{Angles, TurnRow};
+use work::Inputs;
 
 type Layer<'a> = AttentionLayer<'a, RmsNorm, RopeSource>;
 
@@ -111,13 +113,6 @@ impl Fast {
         }
     }
 
-    /// Threads take the rows.
-    fn each_row(&self, pool: &ThreadPool, rows: usize, work: &(dyn Fn(usize) + Sync)) {
-        let shares = &self.products.shares;
-        shares.fill(rows.div_ceil(ROWS_AT_ONCE));
-        pool.run(&|rank| shares.of(rank).flat_map(|item| rows_of(item, rows)).for_each(work));
-    }
-
     pub(super) fn embed(&self, pool: &ThreadPool, ids: &[u32], table: &PanelLinear, scale: f32, out: &mut RowActs) {
         let columns = out.columns;
         let rows = SharedRows { start: out.values_mut().as_mut_ptr(), columns };
@@ -132,7 +127,7 @@ impl Fast {
         if ids.len() <= ROWS_TURNED_ALONE {
             return (0..ids.len()).for_each(read);
         }
-        self.each_row(pool, ids.len(), &read);
+        self.products.team(pool).each_row(ids.len(), &read);
     }
 
     pub(super) fn norm_linear(
@@ -185,7 +180,7 @@ impl Fast {
         if x.rows <= ROWS_TURNED_ALONE {
             return (0..x.rows).for_each(add);
         }
-        self.each_row(pool, x.rows, &add);
+        self.products.team(pool).each_row(x.rows, &add);
     }
 
     pub(super) fn rope_append(
@@ -235,9 +230,7 @@ impl Fast {
         if tokens.len() <= ROWS_TURNED_ALONE {
             return (0..tokens.len()).for_each(turn);
         }
-        let shares = &self.products.shares;
-        shares.fill(tokens.len().div_ceil(ROWS_AT_ONCE));
-        pool.run(&|rank| shares.of(rank).flat_map(|item| rows_of(item, tokens.len())).for_each(turn));
+        self.products.team(pool).each_row(tokens.len(), &turn);
     }
 
     pub(super) fn attend(

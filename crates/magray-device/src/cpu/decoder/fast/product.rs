@@ -7,48 +7,24 @@ use super::finish::{Columns, Ending, FinishRows, GateRow};
 use super::form::{GROUP, PANEL};
 use super::linear::{PanelLinear, Unit};
 use super::rows::{FewInputs, PrepareRow};
-use crate::cpu::decoder::RmsNorm;
+use super::work::{Inputs, Team, pairs_with};
 use crate::cpu::items::share;
 use crate::cpu::simd::vectorize;
 use crate::cpu::{Shares, ThreadPool};
 use magray_core::{Activation, CpuPath};
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Up to so many rows each thread prepares all of them for itself: that is less than to wait for each other.
 const ROWS_PREPARED_TWICE: usize = 2;
 /// From so many rows on a panel is unpacked for the tiles.
 const ROWS_FOR_TILES: usize = 20;
-/// Rows that a thread takes at once where each is little work.
-pub(super) const ROWS_AT_ONCE: usize = 8;
-
-/// The rows of an item.
-pub(super) fn rows_of(item: usize, rows: usize) -> Range<usize> {
-    item * ROWS_AT_ONCE..rows.min((item + 1) * ROWS_AT_ONCE)
-}
-
-/// Rows of inputs, before their norm.
-#[derive(Clone, Copy)]
-pub(super) struct Inputs<'a> {
-    pub(super) values: &'a [f32],
-    pub(super) rows: usize,
-    pub(super) norm: Option<&'a RmsNorm>,
-}
-
-impl Inputs<'_> {
-    pub(super) fn row(&self, row: usize) -> &[f32] {
-        let columns = self.values.len() / self.rows;
-        &self.values[row * columns..(row + 1) * columns]
-    }
-}
-
 /// What products need beside weights and rows.
 pub(super) struct Products {
     pub(super) path: CpuPath,
-    pub(super) bytes: Bytes,
+    bytes: Bytes,
     pub(super) shares: Shares,
-    own: Vec<Mutex<ThreadRoom>>,
+    own: Vec<Mutex<FewInputs>>,
     inputs: FewInputs,
     /// Sums of gates that cannot be finished panel by panel.
     sums: Vec<f32>,
@@ -56,14 +32,8 @@ pub(super) struct Products {
     last: Option<Arc<[AtomicUsize]>>,
     #[cfg(target_arch = "x86_64")]
     tile_rows: super::many::TileRows,
-}
-
-/// Buffers of one thread.
-#[derive(Default)]
-pub(super) struct ThreadRoom {
-    inputs: FewInputs,
     #[cfg(target_arch = "x86_64")]
-    pub(super) unpacked: super::many::Unpacked,
+    unpacked: Vec<Mutex<super::many::Unpacked>>,
 }
 
 /// Mutable slices that threads share by rows.
@@ -100,6 +70,8 @@ impl Products {
             last: None,
             #[cfg(target_arch = "x86_64")]
             tile_rows: super::many::TileRows::default(),
+            #[cfg(target_arch = "x86_64")]
+            unpacked: (0..threads).map(|_| Mutex::default()).collect(),
         }
     }
 
@@ -124,14 +96,11 @@ impl Products {
         let mut sums = std::mem::take(&mut self.sums);
         sums.resize(sums.len().max(x.rows * 2 * width), 0.0);
         self.multiply(pool, x, weights, Columns::of(&mut sums, 2 * width), Ending::Store);
-        self.shares.fill(x.rows);
         let (path, outputs) = (self.path, RowsOf::new(out, width));
-        pool.run(&|rank| {
-            for row in self.shares.of(rank) {
-                let (gates, ups) = sums[row * 2 * width..(row + 1) * 2 * width].split_at(width);
-                // SAFETY: a row is one thread's; the path is the machine's.
-                unsafe { vectorize(path, GateRow { gates, ups, out: outputs.row(row), activation }) };
-            }
+        self.team(pool).each_row(x.rows, &|row| {
+            let (gates, ups) = sums[row * 2 * width..(row + 1) * 2 * width].split_at(width);
+            // SAFETY: a row is one thread's; the path is the machine's.
+            unsafe { vectorize(path, GateRow { gates, ups, out: outputs.row(row), activation }) };
         });
         self.sums = sums;
     }
@@ -157,16 +126,15 @@ impl Products {
         }
         #[cfg(target_arch = "x86_64")]
         if self.uses_tiles(x.rows) {
-            let mut rows = std::mem::take(&mut self.tile_rows);
-            super::many::multiply(self, pool, (x, &mut rows), weights, (out, ending));
-            self.tile_rows = rows;
-            return;
+            let team = Team { path: self.path, pool, shares: &self.shares };
+            let rooms = (&mut self.tile_rows, &self.unpacked[..]);
+            return super::many::multiply(team, x, rooms, weights, (out, ending));
         }
         self.few(pool, x, weights, out, ending);
     }
 
-    pub(super) fn own(&self, rank: usize) -> MutexGuard<'_, ThreadRoom> {
-        self.own[rank].lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn team<'a>(&'a self, pool: &'a ThreadPool) -> Team<'a> {
+        Team { path: self.path, pool, shares: &self.shares }
     }
 
     fn few(&mut self, pool: &ThreadPool, x: Inputs<'_>, weights: &PanelLinear, out: Columns, ending: Ending) {
@@ -193,14 +161,14 @@ impl Products {
         self.last = Some(Arc::clone(&weights.followers));
         let this = &*self;
         pool.run(&|rank| {
-            let mut own = this.own(rank);
+            let mut own = this.own[rank].lock().unwrap_or_else(PoisonError::into_inner);
             if each_alone {
-                own.inputs.resize(x.rows, groups, weights.has_bytes());
+                own.resize(x.rows, groups, weights.has_bytes());
                 for row in 0..x.rows {
-                    own.inputs.prepare(this.path, &x, row, weights);
+                    own.prepare(this.path, &x, row, weights);
                 }
             }
-            let inputs = if each_alone { &own.inputs } else { &this.inputs };
+            let inputs = if each_alone { &*own } else { &this.inputs };
             let end = share(items, pool.threads(), rank).end;
             for item in this.shares.of(rank) {
                 let follows = |units: &[Unit]| {
@@ -275,17 +243,15 @@ impl Products {
     fn prepare(&mut self, pool: &ThreadPool, x: Inputs<'_>, weights: &PanelLinear) {
         let (groups, bytes, path) = (weights.groups(), weights.has_bytes(), self.path);
         self.inputs.resize(x.rows, groups, bytes);
-        self.shares.fill(x.rows.div_ceil(ROWS_AT_ONCE));
         let floats = RowsOf::new(&mut self.inputs.floats, groups * GROUP);
         let integers = RowsOf::new(&mut self.inputs.bytes, groups * GROUP);
         let scales = RowsOf::new(&mut self.inputs.scales, groups);
-        pool.run(&|rank| {
-            for row in self.shares.of(rank).flat_map(|item| rows_of(item, x.rows)) {
-                // SAFETY: there is room for all rows; a row is one thread's; the path is the machine's.
-                unsafe {
-                    let bytes = bytes.then(|| (integers.row(row), scales.row(row)));
-                    vectorize(path, PrepareRow { x: x.row(row), norm: x.norm, floats: floats.row(row), bytes });
-                }
+        let team = Team { path, pool, shares: &self.shares };
+        team.each_row(x.rows, &|row| {
+            // SAFETY: there is room for all rows; a row is one thread's; the path is the machine's.
+            unsafe {
+                let bytes = bytes.then(|| (integers.row(row), scales.row(row)));
+                vectorize(path, PrepareRow { x: x.row(row), norm: x.norm, floats: floats.row(row), bytes });
             }
         });
     }
@@ -303,9 +269,4 @@ impl FewInputs {
         // SAFETY: the path is the machine's.
         unsafe { vectorize(path, PrepareRow { x: x.row(row), norm: x.norm, floats, bytes }) };
     }
-}
-
-/// The units of the second half, where the first is a gate.
-pub(super) fn pairs_with(weights: &PanelLinear, ending: Ending) -> Option<&[Unit]> {
-    matches!(ending, Ending::Gate(_)).then(|| &weights.units()[weights.units().len() / 2..])
 }

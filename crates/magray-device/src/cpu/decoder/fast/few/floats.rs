@@ -1,4 +1,5 @@
-//! Few rows of floats by a panel of bf16.
+//! Few rows of floats by a panel of bf16, on vectors of any width.
+//! Rounds no input.
 
 use super::{FewRows, ROWS};
 use crate::cpu::decoder::fast::fetch::Fetch;

@@ -1,4 +1,5 @@
-//! Bytes of few rows by a panel of 4 or 8 bits, on AVX-512 with VNNI.
+//! Bytes of few rows by a panel of 4, 6 or 8 bits, on AVX-512 with VNNI.
+//! Reads each weight once for all rows; leaves floats to the kernel beside it.
 
 use super::{FewRows, ROWS};
 use crate::cpu::decoder::fast::fetch::Fetch;

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let most = files.spec().context;
     let vocabulary = match &args.text {
         None => None,
-        Some(_) => Some(files.tokenizer(most).map_err(|reason| unusable(&reason))?),
+        Some(_) => files.tokenizer(most).map_err(|reason| unusable(&reason))?,
     };
     let prompt_ids = match (&args.text, &vocabulary) {
         (Some(text), Some((tokenizer, _))) => {

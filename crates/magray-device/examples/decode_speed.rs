@@ -112,12 +112,9 @@ impl<'a> Running<'a> {
     fn new(cuda: &Arc<Cuda>, model: &'a Model, pages: usize) -> Result<Self, Box<dyn Error>> {
         let Shape { layers, hidden, heads, kv_heads, head_size, ffn, .. } = *model.shape;
         let columns = [hidden, (heads + 2 * kv_heads) * head_size, heads * head_size, ffn];
-        Ok(Self {
-            model,
-            ops: cuda.decoder()?,
-            pages: cuda.pages(KvShape { layers, kv_heads, head_size }, pages)?,
-            acts: columns.map(|columns| cuda.decoder_acts(columns)),
-        })
+        let mut kept = cuda.pages(KvShape { layers, kv_heads, head_size }, pages)?;
+        cuda.grow_pages(&mut kept, pages)?;
+        Ok(Self { model, ops: cuda.decoder()?, pages: kept, acts: columns.map(|columns| cuda.decoder_acts(columns)) })
     }
 
     fn forward(&mut self, steps: &StepBatch<'_>) {

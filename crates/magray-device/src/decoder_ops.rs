@@ -260,8 +260,13 @@ pub trait DecoderDevice {
     /// Takes over frequencies.
     fn rope(&self, source: RopeSource) -> Result<<Self::Ops as DecoderOps>::Rope, Self::Error>;
 
-    /// Room for this many pages of keys and values.
-    fn pages(&self, shape: KvShape, pages: usize) -> Result<<Self::Ops as DecoderOps>::Pages, Self::Error>;
+    /// Pages of keys and values, up to this many; how many of them have memory is the device's choice.
+    fn pages(&self, shape: KvShape, most: usize) -> Result<<Self::Ops as DecoderOps>::Pages, Self::Error>;
+
+    /// Sees to it that the first `count` pages have memory. No step is under way. Where there is too little memory, all stays as it was.
+    fn grow_pages(&self, _: &mut <Self::Ops as DecoderOps>::Pages, _count: usize) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// Activations, with no rows yet.
     fn decoder_acts(&self, columns: usize) -> <Self::Ops as DecoderOps>::Acts;

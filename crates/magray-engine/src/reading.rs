@@ -25,13 +25,10 @@ impl Reader {
     /// A model with its tokenizer.
     pub(crate) fn open(spec: ModelSpec) -> Result<Self, LoadError> {
         let (tokenizer, vocabulary) = match spec.generates() {
-            Some(generate) => {
-                let (tokenizer, vocabulary) = DecoderFiles::open(&generate.path)?.tokenizer(spec.max_tokens)?;
-                (tokenizer, Some(vocabulary))
-            }
-            None => (Tokenizer::for_model(&spec)?, None),
+            Some(generate) => DecoderFiles::of(&generate.source)?.tokenizer(spec.max_tokens)?.unzip(),
+            None => (Some(Tokenizer::for_model(&spec)?), None),
         };
-        Ok(Self { spec, tokenizer: Some(tokenizer), vocabulary })
+        Ok(Self { spec, tokenizer, vocabulary })
     }
 
     /// A model that takes only token ids.

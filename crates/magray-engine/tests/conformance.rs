@@ -3,7 +3,9 @@
 use magray_engine::engine::{Engine, EngineOptions, ModelSource, Work};
 use magray_engine::executors::{CudaDevice, ExecutorModel, OpenExecutor};
 use magray_engine::gpu::{GpuOptions, find};
-use magray_engine::testing::{SimulatedGpu, conformance::Suite};
+use magray_engine::spec::decoder::DecoderSource;
+use magray_engine::testing::conformance::{Suite, check_generating};
+use magray_engine::testing::{SimulatedGpu, tiny_decoder};
 use magray_engine::{DeviceChoice, EncoderShape, ExecutorDevice, GpuSelector, Precision, PrecisionChoice};
 use magray_skip::Need;
 use std::sync::Arc;
@@ -21,15 +23,25 @@ fn suite(executor: &dyn OpenExecutor) -> Suite<'_> {
         tokens_max: shape.positions.min(200),
         texts_max: 40,
         tolerance: 1e-4,
-        generates: false,
         too_many_texts: None,
     }
+}
+
+/// Room for keys and values.
+const KV_BYTES: u64 = 1 << 20;
+
+fn check_generator(executor: &dyn OpenExecutor) {
+    let folder = tempfile::tempdir().expect("a folder for a model");
+    tiny_decoder::write(folder.path(), 11).expect("a model is written");
+    let source = ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned()));
+    check_generating(executor, ExecutorModel { source, precision: PrecisionChoice::Auto });
 }
 
 #[test]
 fn the_cpu_conforms() {
     suite(&ExecutorDevice::Cpu { threads: Some(2) }).check();
     suite(&ExecutorDevice::Cpu { threads: Some(1) }).check();
+    check_generator(&ExecutorDevice::Cpu { threads: Some(2) });
 }
 
 #[test]
@@ -37,15 +49,20 @@ fn a_simulated_gpu_conforms() {
     let activations = |tokens: usize| tiny().activation_bytes(Precision::F32, tokens);
     // Room for both models and the largest batch of each, and for no batch of a hundred of the longest texts.
     let memory_bytes = 2 * tiny().weight_bytes(Precision::F32) + activations(200 * 90);
-    let gpu = SimulatedGpu { kv_tokens_max: 100, memory_bytes, ..SimulatedGpu::default() };
-    Suite { generates: true, too_many_texts: Some(100), ..suite(&ExecutorDevice::Simulated(gpu)) }.check();
+    let gpu = SimulatedGpu { memory_bytes, ..SimulatedGpu::default() };
+    Suite { too_many_texts: Some(100), ..suite(&ExecutorDevice::Simulated(gpu)) }.check();
+    check_generator(&ExecutorDevice::Simulated(SimulatedGpu { kv_bytes: KV_BYTES, ..SimulatedGpu::default() }));
 }
 
 #[test]
 fn a_gpu_conforms() {
     let options = GpuOptions::default();
     match find(&DeviceChoice::Cuda(GpuSelector::Any), &options) {
-        Ok(gpu) => suite(&ExecutorDevice::Cuda(CudaDevice::new(&gpu, &options))).check(),
+        Ok(gpu) => {
+            let device = CudaDevice::new(&gpu, &options).with_kv_bytes(KV_BYTES);
+            suite(&ExecutorDevice::Cuda(device.clone())).check();
+            check_generator(&ExecutorDevice::Cuda(device));
+        }
         Err(declined) => magray_skip::test(Need::Gpu, declined),
     }
 }

@@ -105,7 +105,6 @@ fn an_executor_that_the_engine_does_not_know_passes_the_suite() {
         tokens_max: shape.positions,
         texts_max: 40,
         tolerance: 0.0,
-        generates: false,
         too_many_texts: None,
     }
     .check();

@@ -35,7 +35,6 @@ fn the_engine_in_the_program_conforms() {
         tokens_max: 40,
         texts_max: 40,
         tolerance: 1e-4,
-        generates: false,
         too_many_texts: None,
     };
     suite.check();

@@ -8,7 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::{
     commands::{
         Context,
-        bench::{self, BenchArgs},
+        bench::{self, BenchArgs, generate::BenchGenerateArgs},
         config::{self, ConfigArgs},
         embed::{self, EmbedArgs},
         generate::{self, GenerateArgs},
@@ -125,6 +125,7 @@ impl Command {
             Self::Mcp(args) => mcp::run(&args, context),
             Self::Similarity(args) => similarity::run(&args, context),
             Self::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
+            Self::Bench(BenchCommand::Generate(args)) => bench::generate::run(&args, context),
             Self::Gpu(GpuCommand::Info(args)) => info::run(&args, context),
             Self::Gpu(GpuCommand::Status(args)) => status::run(&args, context),
             Self::Gpu(GpuCommand::Offload(args)) => moves::offload(&args, context),
@@ -152,6 +153,8 @@ impl Command {
 pub(crate) enum BenchCommand {
     /// Measure embeddings: time a batch, texts and tokens a second
     Embed(BenchArgs),
+    /// Measure a language model: tokens a second of streams side by side, the first token, gaps between tokens
+    Generate(BenchGenerateArgs),
 }
 
 #[derive(Debug, Subcommand)]

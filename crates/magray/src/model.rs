@@ -12,7 +12,10 @@ use indicatif::ProgressBar;
 use magray_engine::{
     DeviceName, EncoderOptions, EncoderShape, LoadError,
     engine::ModelSource,
-    spec::Does,
+    spec::{
+        Does,
+        decoder::{DecoderSource, SyntheticDecoder},
+    },
     store::{ModelRef, NameError, PullEvent, Store, known_models},
 };
 use sha2::{Digest, Sha256};
@@ -28,9 +31,9 @@ use crate::{
 const SYNTHETIC: &str = "synthetic:";
 
 pub(crate) fn source_named(name: &str, config: &Config, console: &Console) -> Result<ModelSource, Failure> {
-    match synthetic_shape(name)? {
-        Some(shape) => Ok(ModelSource::Synthetic(shape)),
-        None if is_gguf(name) => Ok(ModelSource::Decoder(PathBuf::from(name))),
+    match name.strip_prefix(SYNTHETIC) {
+        Some(shape) => synthetic(name, shape),
+        None if is_gguf(name) => Ok(ModelSource::Decoder(DecoderSource::Path(PathBuf::from(name)))),
         None => in_folder(name, stored_folder_of(name, config, console)?, config, console),
     }
 }
@@ -55,10 +58,14 @@ fn is_gguf(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"))
 }
 
-/// `None`: the name is not of a model of random weights.
-fn synthetic_shape(name: &str) -> Result<Option<EncoderShape>, Failure> {
-    let parse = |shape: &str| shape.parse().map_err(|error| Failure::Usage(format!("--model {name}: {error}")));
-    name.strip_prefix(SYNTHETIC).map(parse).transpose()
+/// A model of random weights: a language model, or an encoder.
+fn synthetic(name: &str, shape: &str) -> Result<ModelSource, Failure> {
+    let generates = shape.parse::<SyntheticDecoder>();
+    let source = generates.map(|model| ModelSource::Decoder(DecoderSource::Synthetic(model))).or_else(|unknown| {
+        let embeds = shape.parse::<EncoderShape>().map(ModelSource::Synthetic);
+        embeds.map_err(|error| format!("{error}; {unknown}"))
+    });
+    source.map_err(|error| Failure::Usage(format!("--model {name}: {error}")))
 }
 
 pub(crate) fn find(config: &Config) -> Result<Option<PathBuf>, Failure> {

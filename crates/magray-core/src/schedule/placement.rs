@@ -12,6 +12,7 @@ use super::phase::Phase;
 use super::queue::{BucketKey, Load};
 use super::run::Side;
 use super::sabotage::sabotaged;
+use super::sequence::SequenceId;
 use super::{BatchId, DeviceId, DeviceKind, Moment, Placement, Sizing};
 use crate::moment::{from_micros, micros};
 use std::time::Duration;
@@ -45,6 +46,8 @@ struct Offer {
     slice_us: f64,
     /// Whether it has the weights.
     is_loaded: bool,
+    /// How long the steps after the first take, where a sequence has many: they stay where it begins.
+    later_us: f64,
 }
 
 impl Offer {
@@ -120,6 +123,7 @@ impl Placer {
 /// The devices that may compute a bucket now, and how long they would take.
 fn offers(of: Outlook<'_>, bucket: BucketKey, load: Load, ready_us: &[f64]) -> Vec<Offer> {
     let present = of.model(bucket.group.model).present;
+    let later = later_steps(of, bucket);
     let offer = |device: DeviceId| {
         let cost = of.devices.cost(device, bucket.group);
         let is_loaded = present.contains(device);
@@ -127,9 +131,22 @@ fn offers(of: Outlook<'_>, bucket: BucketKey, load: Load, ready_us: &[f64]) -> V
         if !is_loaded {
             ready_us = ready_us.max(of.arrival_us(device, bucket.group.model));
         }
-        Offer { device, cost, ready_us, all_us: cost.of_all(load), slice_us: slice_us(of, device, cost), is_loaded }
+        let later_us = later * cost.of(Load { tokens: 1, texts: 1 });
+        let slice_us = slice_us(of, device, cost);
+        Offer { device, cost, ready_us, all_us: cost.of_all(load), slice_us, is_loaded, later_us }
     };
     candidates(of, bucket).iter().map(offer).collect()
+}
+
+/// Steps of the first sequence of a bucket that follow its first new token, where it has not begun.
+fn later_steps(of: Outlook<'_>, bucket: BucketKey) -> f64 {
+    if bucket.phase != Phase::Fresh {
+        return 0.0;
+    }
+    let first = of.requests.queue().walk(std::iter::once(bucket), Side::Front, of.cx.aging()).next();
+    let sequence = first.map(|(ticket, run)| SequenceId { request: run.request, number: ticket.position.first });
+    let progress = sequence.and_then(|sequence| of.requests.progress(sequence));
+    progress.map_or(0.0, |progress| f64::from(progress.new_max.saturating_sub(progress.new + 1)))
 }
 
 /// When the first text of a bucket is expected to be done by the devices that have or get its model.
@@ -153,11 +170,13 @@ fn candidates(of: Outlook<'_>, bucket: BucketKey) -> DeviceSet {
     let devices = if preferred.is_empty() { may } else { preferred };
     let roomy = devices.without(of.devices.full());
     let devices = if roomy.and(model.present).is_empty() { devices } else { roomy };
-    // A guess says nothing of when a batch ends: nothing waits for a device that is being tried.
+    // A guess says nothing of when a batch ends: nothing waits for a device that is being tried. Sequences of many steps wait for a
+    // GPU all the same: elsewhere they would stay.
     let is_aged = of.is_aged(bucket);
     let is_known = |&device: &DeviceId| {
         let device = of.devices.get(device);
-        device.is_idle() || device.is_measured(bucket.group) || is_aged
+        let waits_for_gpu = bucket.phase == Phase::Fresh && device.spec().kind == DeviceKind::Gpu;
+        device.is_idle() || device.is_measured(bucket.group) || is_aged || waits_for_gpu
     };
     let known: DeviceSet = devices.iter().filter(is_known).collect();
     if of.cx.options.placement == Placement::Weighted { known } else { devices }
@@ -166,7 +185,7 @@ fn candidates(of: Outlook<'_>, bucket: BucketKey) -> DeviceSet {
 /// The batch by which the bucket is expected to be done first.
 fn least_finish(of: Outlook<'_>, bucket: BucketKey, load: Load, offers: &[Offer]) -> Option<Order> {
     let level_us = level(offers.iter());
-    let finish = |offer: &&Offer| offer.finish_us(load, level_us);
+    let finish = |offer: &&Offer| offer.finish_us(load, level_us) + offer.later_us;
     let best = offers.iter().min_by(|a, b| finish(a).total_cmp(&finish(b)))?;
     if is_open(of, best, bucket) {
         let time_max_us = best.time_us(level_us);
@@ -380,7 +399,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn offer(ready_us: f64, all_us: f64) -> Offer {
-        Offer { device: DeviceId(0), cost: Cost::GPU, ready_us, all_us, slice_us: f64::INFINITY, is_loaded: true }
+        Offer {
+            device: DeviceId(0),
+            cost: Cost::GPU,
+            ready_us,
+            all_us,
+            slice_us: f64::INFINITY,
+            is_loaded: true,
+            later_us: 0.0,
+        }
     }
 
     #[test]

@@ -106,6 +106,7 @@ mod tests {
         "cuMemRelease",
         "cuMemSetAccess",
         "cuMemUnmap",
+        "cuMemcpyDtoDAsync_v2",
         "cuMemcpyDtoHAsync_v2",
         "cuMemcpyHtoDAsync_v2",
         "cuMemsetD8Async",

@@ -91,6 +91,15 @@ impl Stream {
         CudaError::check(unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.put()) })
     }
 
+    /// Copies memory of the GPU to other memory of it.
+    ///
+    /// # Safety
+    /// Both ranges hold this many bytes until the copy has run; the context is current.
+    pub(super) unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        CudaError::check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.put()) })
+    }
+
     /// Fills memory of the GPU with zeros.
     ///
     /// # Safety

@@ -164,6 +164,11 @@ impl<D: DecoderDevice> Model<D> {
         let rope = RopeSource { radians, scale: 1.0, neighbours: kind.neighbours };
         let shape = KvShape { layers: kind.layers, kv_heads, head_size };
         let columns = [hidden, (heads + 2 * kv_heads) * head_size, heads * head_size, ffn];
+        let mut kept = device.pages(shape, pages).expect("pages are known");
+        // In two steps: what the first ones hold moves along.
+        for count in [1, pages] {
+            device.grow_pages(&mut kept, count).expect("there is room for pages");
+        }
         let mut table = source(&[kind.vocab], hidden, seed + 2);
         table.bias.clear();
         Self {
@@ -172,7 +177,7 @@ impl<D: DecoderDevice> Model<D> {
             layers: layers.collect(),
             norm: norm(hidden, seed + 3),
             rope: device.rope(rope).expect("frequencies are taken over"),
-            pages: device.pages(shape, pages).expect("there is room for pages"),
+            pages: kept,
             acts: columns.map(|columns| device.decoder_acts(columns)),
         }
     }

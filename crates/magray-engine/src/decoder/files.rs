@@ -1,7 +1,7 @@
 //! The files of a decoder: a folder of transformers or one GGUF file, what it computes, and its weights by part.
 //! Copies no matrix: weights stay in their files until a device takes them over.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use magray_core::EncoderShape;
 use magray_device::BlockLinear;
@@ -10,11 +10,12 @@ use super::{
     error::OpenError,
     gguf,
     names::{self, Part},
+    synthetic::SyntheticWeights,
 };
 use crate::{
     spec::{
         Architecture, GenerateSpec, ModelSpec, SpecError, Task,
-        decoder::{DecoderSpec, read_config, read_ends},
+        decoder::{DecoderSource, DecoderSpec, read_config, read_ends},
     },
     tokenize::{Tokenizer, Vocabulary},
     weights::{Weights, WeightsError, gguf::Gguf},
@@ -31,9 +32,20 @@ pub struct DecoderFiles {
 enum Source {
     Safetensors(Weights),
     Gguf(Gguf),
+    Synthetic(SyntheticWeights),
 }
 
 impl DecoderFiles {
+    /// Opens a decoder.
+    pub fn of(source: &DecoderSource) -> Result<Self, SpecError> {
+        match source {
+            DecoderSource::Path(path) => Self::open(path),
+            DecoderSource::Synthetic(model) => {
+                Ok(Self { spec: model.spec(), source: Source::Synthetic(SyntheticWeights::new(*model)) })
+            }
+        }
+    }
+
     /// Opens a folder with `config.json` and safetensors, or a GGUF file.
     pub fn open(path: &Path) -> Result<Self, SpecError> {
         if path.is_dir() {
@@ -46,20 +58,25 @@ impl DecoderFiles {
 
     /// What the engine is told of the model.
     pub(crate) fn model_spec(&self) -> Result<ModelSpec, SpecError> {
-        let (path, weight_bytes) = match &self.source {
-            Source::Safetensors(weights) => (weights.folder(), weights.bytes()),
-            Source::Gguf(file) => (file.path(), file.bytes()),
+        let (source, weight_bytes) = match &self.source {
+            Source::Safetensors(weights) => (DecoderSource::Path(weights.folder().to_owned()), weights.bytes()),
+            Source::Gguf(file) => (DecoderSource::Path(file.path().to_owned()), file.bytes()),
+            Source::Synthetic(weights) => (DecoderSource::Synthetic(weights.model()), weights.model().weight_bytes()),
+        };
+        let folder = match &source {
+            DecoderSource::Path(path) => path.clone(),
+            DecoderSource::Synthetic(_) => PathBuf::new(),
         };
         let DecoderSpec { vocab, hidden, ffn, heads, context, .. } = self.spec;
         let shape = EncoderShape { vocab, hidden, layers: self.spec.layers.len(), heads, ffn, positions: context };
-        let (path, decoder, ends) = (path.to_owned(), self.spec.clone(), self.end_tokens()?);
+        let (decoder, ends) = (self.spec.clone(), self.end_tokens()?);
         Ok(ModelSpec {
-            encoder_folder: path.clone(),
+            encoder_folder: folder,
             architecture: Architecture::Decoder,
             activation: self.spec.activation,
             norm_eps: self.spec.norms.epsilon,
             type_vocab: 0,
-            task: Task::Generate(Box::new(GenerateSpec { path, decoder, weight_bytes, ends })),
+            task: Task::Generate(Box::new(GenerateSpec { source, decoder, weight_bytes, ends })),
             ..ModelSpec::synthetic(shape)
         })
     }
@@ -69,14 +86,15 @@ impl DecoderFiles {
         &self.spec
     }
 
-    /// Its tokenizer for sequences of up to this many tokens, with the bytes of its tokens.
-    pub fn tokenizer(&self, context: usize) -> Result<(Tokenizer, Vocabulary), OpenError> {
+    /// Its tokenizer for sequences of up to this many tokens, with the bytes of its tokens; `None` where weights are random.
+    pub fn tokenizer(&self, context: usize) -> Result<Option<(Tokenizer, Vocabulary)>, OpenError> {
         match &self.source {
             Source::Safetensors(weights) => {
                 let folder = weights.folder();
-                Ok((Tokenizer::open(folder, context)?, Vocabulary::open(folder)?))
+                Ok(Some((Tokenizer::open(folder, context)?, Vocabulary::open(folder)?)))
             }
-            Source::Gguf(file) => Ok(Tokenizer::from_gguf(&gguf::tokenizer(file)?, context)?),
+            Source::Gguf(file) => Ok(Some(Tokenizer::from_gguf(&gguf::tokenizer(file)?, context)?)),
+            Source::Synthetic(_) => Ok(None),
         }
     }
 
@@ -85,12 +103,13 @@ impl DecoderFiles {
         match &self.source {
             Source::Safetensors(weights) => read_ends(weights.folder()),
             Source::Gguf(file) => gguf::ends(file),
+            Source::Synthetic(_) => Ok(Vec::new()),
         }
     }
 
     fn name(&self, layer: usize, part: Part) -> String {
         match &self.source {
-            Source::Safetensors(_) => names::in_safetensors(layer, part, self.spec.norms.after),
+            Source::Safetensors(_) | Source::Synthetic(_) => names::in_safetensors(layer, part, self.spec.norms.after),
             Source::Gguf(_) => names::in_gguf(layer, part),
         }
     }
@@ -101,6 +120,7 @@ impl DecoderFiles {
         match &self.source {
             Source::Safetensors(weights) => weights.has(&name),
             Source::Gguf(file) => file.has(&name),
+            Source::Synthetic(_) => part != Part::Qkv,
         }
     }
 
@@ -119,6 +139,7 @@ impl DecoderFiles {
             linear.parts.push(match &self.source {
                 Source::Safetensors(weights) => weights.matrix(&weight, rows, inputs)?,
                 Source::Gguf(file) => file.matrix(&weight, rows, inputs)?,
+                Source::Synthetic(weights) => weights.matrix(rows, inputs),
             });
             if bias {
                 linear.bias.extend(self.floats(&format!("{name}.bias"), rows)?);
@@ -136,6 +157,7 @@ impl DecoderFiles {
         match &self.source {
             Source::Safetensors(weights) => Ok(weights.tensor(name, &[length])?.to_f32()),
             Source::Gguf(file) => file.vector(name, length),
+            Source::Synthetic(_) => Ok(vec![1.0; length]),
         }
     }
 }

@@ -6,6 +6,7 @@ mod files;
 mod gguf;
 mod names;
 mod sampling;
+mod synthetic;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -119,6 +119,11 @@ impl Sampler {
         Self { sampling, seen: HashMap::new(), noted: 0 }
     }
 
+    /// Whether the likeliest token is taken, whatever came before.
+    pub(crate) fn takes_likeliest(&self) -> bool {
+        self.sampling.temperature == 0.0 && !self.sampling.has_penalties() && self.sampling.logit_bias.is_empty()
+    }
+
     pub(crate) fn ignores_end(&self) -> bool {
         self.sampling.ignores_end
     }

@@ -18,7 +18,6 @@ use crate::executors::ExecutorModel;
 use crate::executors::cpu::{TOKENS_EACH, kv_bytes};
 use crate::executors::cuda::tokens_a_pass;
 use crate::health::{HealthSample, HealthSource, Monitor, MonitorOptions, NvmlSource};
-use crate::spec::GenerateSpec;
 #[cfg(feature = "testing")]
 use crate::testing::{WorkerKiller, scripted_telemetry};
 use crate::worker::WorkerSpec;
@@ -91,18 +90,16 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let threads = models.packer.cpu().pool().threads();
     let has_onnx = options.models.iter().any(|model| model.source.is_onnx());
     let onnx = has_onnx.then(|| Gpu::onnx(&options.encoder, threads));
-    let onnx_home = onnx.is_some().then(|| device_of_gpu(gpus.len()));
     let gpus: Vec<Gpu> = gpus.into_iter().chain(onnx).collect();
     // The known text rides along, and may not make a pass of its own.
     let gpu_tokens = gpu_batch_tokens(options).saturating_sub(models.known_tokens()).max(1) as u32;
-    let simulates_tokens = gpus.iter().any(|gpu| gpu.memory(None).kv_max > 0);
     let cpu = DeviceSpec {
         kind: DeviceKind::Cpu,
         location: Location::InProcess,
         slots: threads.clamp(*CPU_SLOTS.start(), *CPU_SLOTS.end()),
         batch_tokens_max: CPU_BATCH_TOKENS,
         batch_tokens_least: (threads * TOKENS_EACH) as u32,
-        memory: Budget { kv_max: if simulates_tokens { 0 } else { kv_bytes() }, ..Budget::UNBOUNDED },
+        memory: Budget { kv_max: kv_bytes(), ..Budget::UNBOUNDED },
         is_reserved: false,
     };
     let gpu = |gpu: &Gpu| DeviceSpec {
@@ -116,7 +113,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
     let later = later_models(options, &models, &gpus);
-    let plans = plans(options, &models, later.expected, onnx_home);
+    let plans = plans(options, &models, &later);
     let machine = Machine::new(specs, plans, options.schedule.clone());
 
     let gpu_reports = Arc::new(GpuReports::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
@@ -152,18 +149,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let (transfers, passes) = (Arc::default(), Arc::default());
     let unread_max = options.schedule.generation.unread_max;
     let readers = models.readers;
-    Ok(Running {
-        assembly,
-        readers,
-        canaries,
-        later,
-        background,
-        transfers,
-        passes,
-        choices,
-        simulates_tokens,
-        unread_max,
-    })
+    Ok(Running { assembly, readers, canaries, later, background, transfers, passes, choices, unread_max })
 }
 
 impl Assembly {
@@ -248,17 +234,9 @@ fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, watchers }: Threads)
 }
 
 /// How the models come and go, with what their weights will take of a GPU in this precision.
-fn plans(
-    options: &EngineOptions,
-    models: &Models,
-    precision: Precision,
-    onnx_home: Option<DeviceId>,
-) -> Vec<ModelPlan> {
-    let plan = |(at, model): (usize, &EngineModel)| ModelPlan {
-        bytes: models.packer.bytes(at, precision),
-        home: devices::home(&model.source, onnx_home),
-        kv_token_bytes: models.packer.spec(at).generates().map_or(1, GenerateSpec::kv_token_bytes),
-        ..model.plan
+fn plans(options: &EngineOptions, models: &Models, later: &LaterModels) -> Vec<ModelPlan> {
+    let plan = |(at, model): (usize, &EngineModel)| {
+        later.plan(model, models.packer.spec(at), models.packer.bytes(at, later.expected))
     };
     options.models.iter().enumerate().map(plan).collect()
 }
@@ -284,6 +262,7 @@ fn later_models(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Later
         asked,
         expected,
         onnx_home: gpus.iter().position(Gpu::is_onnx).map(device_of_gpu),
+        gpus_generate: gpus.iter().any(Gpu::generates),
         slot: (!gpus.is_empty()).then(|| {
             let tokens = longest.max(gpu_batch_tokens(options));
             let widest = models.readers.iter().map(|reader| reader.spec.shape.hidden).max().unwrap_or(0);

@@ -327,7 +327,7 @@ mod tests {
     fn choices(options: &EncoderOptions, allowed: Allowed) -> Choices {
         let model = ModelSource::Synthetic("tiny".parse().unwrap()).into();
         let models = Models::open(&[model], options, None).unwrap();
-        let devices = Devices { gpus: vec![Gpu::cuda(gpu(), &options.gpu)], reason: None, allowed };
+        let devices = Devices { gpus: vec![Gpu::cuda(gpu(), &options.gpu, false)], reason: None, allowed };
         Choices::new(options, &models.packer, devices, vec![allowed])
     }
 

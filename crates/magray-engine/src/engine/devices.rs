@@ -18,6 +18,9 @@ use magray_core::{
 use magray_device::cuda::{may_have_gpu, resolve};
 use std::collections::HashSet;
 
+/// The part of a GPU's memory that keys and values of sequences may have.
+const KV_PART: u64 = 8;
+
 /// The GPUs to use, in the order of the devices.
 pub(super) struct Devices {
     pub(super) gpus: Vec<Gpu>,
@@ -41,13 +44,15 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// No model on a real GPU keeps state of sequences yet.
-    pub(super) fn cuda(info: GpuInfo, options: &GpuOptions) -> Self {
+    /// A part of its memory is for the state of sequences where a model `generates` them.
+    pub(super) fn cuda(info: GpuInfo, options: &GpuOptions, generates: bool) -> Self {
+        let memory_max = info.memory_bytes.min(options.rules.memory_limit_bytes.unwrap_or(u64::MAX));
+        let kv_max = if generates { memory_max / KV_PART } else { 0 };
         Self {
             name: DeviceName::Cuda(info.index),
             uuid: info.uuid.clone(),
-            device: ExecutorDevice::Cuda(CudaDevice::new(&info, options)),
-            memory: Budget { memory_max: info.memory_bytes, context: CONTEXT_BYTES, kv_max: 0 },
+            device: ExecutorDevice::Cuda(CudaDevice::new(&info, options).with_kv_bytes(kv_max)),
+            memory: Budget { memory_max: info.memory_bytes, context: CONTEXT_BYTES, kv_max },
             info: Some(info),
         }
     }
@@ -59,7 +64,7 @@ impl Gpu {
             name: DeviceName::Simulated(gpu.index),
             uuid: format!("SIM-{}", gpu.index),
             device: ExecutorDevice::Simulated(gpu),
-            memory: Budget { memory_max: gpu.memory_bytes, context: 0, kv_max: gpu.kv_tokens_max },
+            memory: Budget { memory_max: gpu.memory_bytes, context: 0, kv_max: gpu.kv_bytes },
             info: None,
         }
     }
@@ -73,6 +78,11 @@ impl Gpu {
             memory: Budget::UNBOUNDED,
             info: None,
         }
+    }
+
+    /// Whether it has memory for the state of a language model's sequences.
+    pub(super) fn generates(&self) -> bool {
+        self.memory.kv_max > 0
     }
 
     /// Whether it computes only models that are in ONNX form.
@@ -192,12 +202,11 @@ pub(super) fn gpu_of_device(device: DeviceId) -> Option<usize> {
 }
 
 /// The only device that computes a model of this kind.
-pub(super) fn home(source: &ModelSource, onnx_home: Option<DeviceId>) -> Option<DeviceId> {
+pub(super) fn home(source: &ModelSource, onnx_home: Option<DeviceId>, gpus_generate: bool) -> Option<DeviceId> {
     match source {
         ModelSource::Onnx { .. } => onnx_home,
-        // Decoders have no kernels of GPUs yet.
-        ModelSource::Decoder(_) => Some(IN_PROCESS),
-        ModelSource::Folder(_) | ModelSource::Synthetic(_) => None,
+        ModelSource::Decoder(_) if !gpus_generate => Some(IN_PROCESS),
+        ModelSource::Decoder(_) | ModelSource::Folder(_) | ModelSource::Synthetic(_) => None,
     }
 }
 
@@ -219,5 +228,6 @@ fn chosen(options: &EngineOptions) -> Result<Vec<Gpu>, Declined> {
     // A GPU that is named twice is one GPU.
     let mut seen = HashSet::new();
     chosen.retain(|gpu| seen.insert(gpu.uuid.clone()));
-    Ok(chosen.into_iter().map(|gpu| Gpu::cuda(gpu, &options.encoder.gpu)).collect())
+    let generates = options.models.iter().any(|model| model.source.is_decoder());
+    Ok(chosen.into_iter().map(|gpu| Gpu::cuda(gpu, &options.encoder.gpu, generates)).collect())
 }

@@ -103,8 +103,12 @@ impl Images {
     }
 
     /// The image of a model for a worker that is to load it: filled, or empty for the worker to fill. `None` while another
-    /// worker fills it: waiting for that would take longer than reading the files. A model that is not there is a bug.
+    /// worker fills it, since waiting for that would take longer than reading the files, and for a model that has none. A model
+    /// that is not there is a bug.
     pub fn hand_out(&self, model: usize, form: Form, holder: Holder) -> io::Result<Option<Handed>> {
+        if self.bytes_max[model] == 0 {
+            return Ok(None);
+        }
         let mut state = self.lock();
         if let Some(Image { name, memory, content }) = state.images.get(&(model, form)) {
             return Ok(match *content {
@@ -187,8 +191,12 @@ impl Images {
     }
 }
 
-/// Room for a model's weights as they lie on any device: padding included, and what belongs to no layer.
+/// Room for a model's weights as they lie on any device: padding included, and what belongs to no layer. Language models are
+/// read from their files, which the system keeps in memory.
 pub(super) fn image_bytes_max(spec: &ModelSpec) -> u64 {
+    if spec.generates().is_some() {
+        return 0;
+    }
     2 * spec.shape.weight_bytes(Precision::F32) + (64 << 20)
 }
 

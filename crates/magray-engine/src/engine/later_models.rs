@@ -8,12 +8,15 @@ use crate::encoder::LoadError;
 use crate::executors::ExecutorModel;
 use crate::reading::Reader;
 use crate::roster::Roster;
-use crate::spec::GenerateSpec;
+use crate::spec::{GenerateSpec, ModelSpec};
 use magray_core::schedule::DeviceId;
 use magray_core::{Precision, PrecisionChoice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// New tokens of a step where a GPU generates: it goes on by itself for a few, so that asking for them costs little beside computing them.
+const GPU_STEP_TOKENS: u32 = 4;
 
 /// What devices are told of a model that comes.
 pub(super) struct LaterModels {
@@ -28,6 +31,8 @@ pub(super) struct LaterModels {
     pub(super) expected: Precision,
     /// The device of models in ONNX form; `None`: the engine was started without one.
     pub(super) onnx_home: Option<DeviceId>,
+    /// Whether a GPU has memory for the state of sequences.
+    pub(super) gpus_generate: bool,
     /// What a worker's slot has room for; `None`: there are no workers.
     pub(super) slot: Option<SlotRoom>,
     /// By model: whether it has gone.
@@ -46,6 +51,17 @@ pub(super) struct SlotRoom {
 }
 
 impl LaterModels {
+    /// What is decided by of a model with weights of this size.
+    pub(super) fn plan(&self, model: &EngineModel, spec: &ModelSpec, bytes: u64) -> ModelPlan {
+        ModelPlan {
+            bytes,
+            home: devices::home(&model.source, self.onnx_home, self.gpus_generate),
+            kv_token_bytes: spec.generates().map_or(1, GenerateSpec::kv_token_bytes),
+            step_tokens_max: if self.gpus_generate { GPU_STEP_TOKENS } else { 1 },
+            ..model.plan
+        }
+    }
+
     pub(super) fn is_gone(&self, model: usize) -> bool {
         self.gone.get(model).is_some_and(|is_gone| is_gone.load(Ordering::Acquire))
     }
@@ -91,20 +107,18 @@ impl Engine {
         if model.source.is_onnx() && later.onnx_home.is_none() {
             return Err(LoadError::NoOnnx);
         }
-        let home = devices::home(&model.source, later.onnx_home);
-        let kv_token_bytes = reader.spec.generates().map_or(1, GenerateSpec::kv_token_bytes);
         let _only_one = later.adding.lock().unwrap_or_else(PoisonError::into_inner);
         packer.has_room()?;
         running.choices.check_assigned(model.assigned)?;
         // The first of these may fail; from then on they do not, since all have as much room as it.
         packer.add(&model, &reader)?;
-        let bytes = packer.bytes(running.readers.len(), later.expected);
+        let plan = later.plan(&model, &reader.spec, packer.bytes(running.readers.len(), later.expected));
         later.in_workers.push(ExecutorModel { source: model.source, precision: later.asked })?;
         later.images.add(image_bytes_max(&reader.spec))?;
         later.gone.push(AtomicBool::new(false))?;
         running.choices.add(model.assigned)?;
         let number = running.readers.push(reader)?;
-        self.dispatcher().add_model(ModelPlan { bytes, is_preloaded: false, home, kv_token_bytes, ..model.plan });
+        self.dispatcher().add_model(ModelPlan { is_preloaded: false, ..plan });
         calibrate::calibrate_in_background(self)?;
         Ok(number)
     }

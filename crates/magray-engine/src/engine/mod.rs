@@ -147,8 +147,6 @@ struct Running {
     passes: Arc<PassRecord>,
     /// By model: which devices are used for it, and why.
     choices: Choices,
-    /// Whether simulated GPUs generate tokens by any model.
-    simulates_tokens: bool,
     /// Tokens that a reader may leave unread before its sequence pauses.
     unread_max: u32,
 }

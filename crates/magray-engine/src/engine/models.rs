@@ -13,7 +13,7 @@ use crate::executors::{
 use crate::reading::Reader;
 use crate::roster::{Roster, RosterFull};
 use crate::spec::ModelSpec;
-use magray_core::{Precision, PrecisionChoice};
+use magray_core::{DeviceChoice, Precision, PrecisionChoice};
 use magray_device::cpu::Cpu;
 use std::sync::{Arc, OnceLock};
 
@@ -86,7 +86,7 @@ impl Models {
         // The tokenizers are read on one core while the others pack weights.
         let (readers, loaded) = std::thread::scope(|scope| {
             let readers = scope.spawn(|| packer.models.iter().map(Packable::reader).collect::<Result<Vec<_>, _>>());
-            let loaded = preloaded(models).try_for_each(|model| packer.bring(model).map(drop));
+            let loaded = preloaded(models, &options.device).try_for_each(|model| packer.bring(model).map(drop));
             (readers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), loaded)
         });
         let readers = readers?;
@@ -248,9 +248,11 @@ impl CpuPacker {
     }
 }
 
-/// The models that this process has from the start.
-fn preloaded(models: &[EngineModel]) -> impl Iterator<Item = usize> {
-    let is_loaded = |model: &EngineModel| model.plan.is_preloaded && !model.source.is_onnx();
+/// The models that this process has from the start. Where a GPU is required, a language model never comes to the CPU.
+fn preloaded(models: &[EngineModel], device: &DeviceChoice) -> impl Iterator<Item = usize> {
+    let only_gpu = matches!(device, DeviceChoice::Cuda(_));
+    let is_ours = move |source: &ModelSource| !(source.is_onnx() || only_gpu && source.is_decoder());
+    let is_loaded = move |model: &EngineModel| model.plan.is_preloaded && is_ours(&model.source);
     models.iter().enumerate().filter(move |(_, model)| is_loaded(model)).map(|(at, _)| at)
 }
 

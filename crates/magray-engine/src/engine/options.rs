@@ -5,6 +5,7 @@ use super::{ModelPlan, Options};
 use crate::encoder::EncoderOptions;
 use crate::executors::{ModelSource, OpenExecutor};
 use crate::health::AlertOptions;
+use crate::spec::decoder::DecoderSource;
 #[cfg(feature = "testing")]
 use crate::testing::{FaultPlan, SimulatedGpu};
 use magray_core::{DeviceChoice, DeviceName};
@@ -99,10 +100,13 @@ pub struct EngineModel {
 impl From<ModelSource> for EngineModel {
     fn from(source: ModelSource) -> Self {
         let name = match &source {
-            ModelSource::Folder(folder) | ModelSource::Onnx { folder, .. } | ModelSource::Decoder(folder) => {
+            ModelSource::Synthetic(shape) => format!("synthetic:{}x{}", shape.layers, shape.hidden),
+            ModelSource::Decoder(DecoderSource::Synthetic(model)) => format!("synthetic:{model}"),
+            ModelSource::Folder(folder)
+            | ModelSource::Onnx { folder, .. }
+            | ModelSource::Decoder(DecoderSource::Path(folder)) => {
                 folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
             }
-            ModelSource::Synthetic(shape) => format!("synthetic:{}x{}", shape.layers, shape.hidden),
         };
         Self { source, assigned: None, name, plan: ModelPlan::default() }
     }

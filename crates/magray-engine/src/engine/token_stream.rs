@@ -45,12 +45,11 @@ impl TokenStream {
         let reader = engine.reader(prompt.model)?;
         reader.check(std::iter::once(prompt.ids.as_slice()))?;
         prompt.sampling.check().map_err(EmbedError::from)?;
-        let (model_generates, max_tokens) = (reader.spec.generates().is_some(), reader.spec.max_tokens);
-        if !model_generates && !engine.0.simulates_tokens {
+        if reader.spec.generates().is_none() {
             return Err(EmbedError::WrongTask { does: "generates no text", wanted: "does" }.into());
         }
-        let (tokens, new) = (prompt.ids.len(), prompt.new_tokens_max);
-        if model_generates && tokens as u64 + u64::from(new) > max_tokens as u64 {
+        let (tokens, new, max_tokens) = (prompt.ids.len(), prompt.new_tokens_max, reader.spec.max_tokens);
+        if tokens as u64 + u64::from(new) > max_tokens as u64 {
             return Err(EmbedError::Context { prompt: tokens, new, max_tokens }.into());
         }
         let allowed = engine.0.choices.allowed(prompt.model);

@@ -1,6 +1,7 @@
 //! Runs a model on a GPU: divides texts into passes and keeps several streams busy with them.
 //! Never computes on another device in its place.
 
+use super::decoder_model::DecoderModel;
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
 use super::vectors::CudaVectors;
 use super::{Arriving, CudaDevice, Failure, FailureKind, FilledImage, HeldVectors, Label, OnFilled};
@@ -264,6 +265,8 @@ pub(crate) struct CudaHost {
     cuda: Arc<Cuda>,
     gpu: GpuInfo,
     streams: usize,
+    /// Memory for the keys and values of sequences.
+    kv_bytes: u64,
     /// Of the whole GPU, before any model came.
     free_bytes_before: u64,
 }
@@ -278,7 +281,8 @@ impl CudaHost {
         })?;
         let cuda = open_device(gpu, &options)?;
         let free_bytes_before = cuda.context().memory_bytes().map_or(0, |(free, _)| free);
-        Ok(Self { cuda, gpu: gpu.clone(), streams: options.streams, free_bytes_before })
+        let (streams, kv_bytes) = (options.streams, device.kv_bytes());
+        Ok(Self { cuda, gpu: gpu.clone(), streams, kv_bytes, free_bytes_before })
     }
 }
 
@@ -306,6 +310,15 @@ impl NativeDevice for CudaHost {
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         let Loading { spec, precision, source, image } = loading;
         let precision = precision.settle_gpu(self.gpu.capability);
+        if let Some(generate) = spec.generates() {
+            let ops = self.cuda.decoder().map_err(GpuError::from)?;
+            let failure = |error: DeviceError| GpuError::from(error).into();
+            let before = self.memory().allocated;
+            let mut model = DecoderModel::load(&self.cuda, ops, generate, self.kv_bytes, failure, Box::new(()))?;
+            model.took(self.memory().allocated.saturating_sub(before));
+            model.rehearse()?;
+            return Ok(Hosted { model: Box::new(model), precision: Precision::Bf16 });
+        }
         let load =
             |from: WeightsFrom<'_>| CudaExecutor::load(Arc::clone(&self.cuda), self.streams, spec, from, precision);
         let model = match image {

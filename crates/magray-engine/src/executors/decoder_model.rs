@@ -16,7 +16,7 @@ use std::sync::Arc;
 const PARTIAL_PAGES: u64 = 256;
 
 /// A decoder and its sequences.
-pub(super) struct DecoderModel<D: DecoderDevice> {
+pub(crate) struct DecoderModel<D: DecoderDevice> {
     device: Arc<D>,
     sequences: Sequences<D>,
     weight_bytes: u64,
@@ -30,7 +30,7 @@ where
     D::Error: 'static,
 {
     /// Puts a model on a device, with room for this many bytes of keys and values.
-    pub(super) fn load(
+    pub(crate) fn load(
         device: &Arc<D>,
         ops: D::Ops,
         spec: &GenerateSpec,
@@ -38,7 +38,7 @@ where
         of_device: fn(D::Error) -> Failure,
         held: Box<dyn Send>,
     ) -> Result<Self, Failure> {
-        let files = DecoderFiles::open(&spec.path).map_err(Failure::of_model)?;
+        let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
         let decoder = Decoder::load(&**device, &files, spec.decoder.context).map_err(|error| match error {
             LoadDecoderError::Device(error) => of_device(error),
             LoadDecoderError::Weights(error) => Failure::of_model(error),
@@ -49,11 +49,49 @@ where
         let (device, weight_bytes) = (Arc::clone(device), spec.weight_bytes);
         Ok(Self { device, sequences, weight_bytes, of_device, _held: held })
     }
+
+    fn step(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), Failure> {
+        let advanced = self.sequences.advance(&self.device, steps, new);
+        advanced.map_err(|error| match error {
+            StepError::Device(error) => (self.of_device)(error),
+            StepError::NoPages => Failure::out_of_memory(error.to_string()),
+            StepError::StateMissing => Failure::new(FailureKind::Transient, "state_missing", error.to_string()),
+            StepError::NotFinite => Failure::new(FailureKind::WrongAnswer, "not_finite", error.to_string()),
+        })
+    }
+
+    /// Its weights take this much of the device's memory.
+    pub(crate) fn took(&mut self, bytes: u64) {
+        self.weight_bytes = bytes;
+    }
+
+    /// Computes steps of all sizes once, so that no request waits for kernels that are made for the first of a size. A device that
+    /// computes nonsense is known before a request comes.
+    pub(crate) fn rehearse(&mut self) -> Result<(), Failure> {
+        let ids = vec![0; PROMPT_REHEARSED.min(self.sequences.context())];
+        let mut new = Vec::new();
+        let whole = |sequence: u64| SequenceStep { sequence, from: 0, ids: &ids, new_tokens_max: 1, sampling: None };
+        let rehearsed = self.step(&[whole(0)], &mut new).and_then(|()| {
+            ROWS_REHEARSED.iter().try_for_each(|rows| {
+                let one = |sequence| SequenceStep { ids: &ids[..1], new_tokens_max: 2, ..whole(sequence) };
+                let steps: Vec<_> = (0..*rows).map(one).collect();
+                self.step(&steps, &mut new)
+            })
+        });
+        (0..ROWS_REHEARSED[ROWS_REHEARSED.len() - 1]).for_each(|sequence| self.sequences.free(sequence));
+        self.sequences.trim();
+        rehearsed
+    }
 }
+
+/// Tokens of a prompt, and sequences side by side, of the steps that are rehearsed: one for each way of multiplying.
+const PROMPT_REHEARSED: usize = 300;
+const ROWS_REHEARSED: [u64; 6] = [1, 8, 16, 32, 64, 128];
 
 impl<D: DecoderDevice> NativeModel for DecoderModel<D>
 where
     Self: Send,
+    D::Error: 'static,
 {
     fn outputs(&self) -> usize {
         0
@@ -64,13 +102,7 @@ where
     }
 
     fn advance(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), Failure> {
-        let advanced = self.sequences.advance(&self.device, steps, new);
-        advanced.map_err(|error| match error {
-            StepError::Device(error) => (self.of_device)(error),
-            StepError::NoPages => Failure::out_of_memory(error.to_string()),
-            StepError::StateMissing => Failure::new(FailureKind::Transient, "state_missing", error.to_string()),
-            StepError::NotFinite => Failure::new(FailureKind::WrongAnswer, "not_finite", error.to_string()),
-        })
+        self.step(steps, new)
     }
 
     fn free(&mut self, sequence: u64) {

@@ -5,7 +5,7 @@ mod allocated;
 pub(crate) mod cpu;
 mod cpu_stream;
 pub(crate) mod cuda;
-mod decoder_model;
+pub(crate) mod decoder_model;
 mod failure;
 mod feed;
 pub(crate) mod native;

@@ -15,6 +15,8 @@ pub(super) struct PageTable {
     unused: BTreeMap<u64, u32>,
     /// Counts what happens.
     clock: u64,
+    /// Pages up to the highest that was ever taken.
+    reached: usize,
 }
 
 #[derive(Clone, Default)]
@@ -48,6 +50,7 @@ impl PageTable {
             known: HashMap::new(),
             unused: BTreeMap::new(),
             clock: 0,
+            reached: 0,
         }
     }
 
@@ -55,7 +58,13 @@ impl PageTable {
     pub(super) fn take(&mut self) -> Option<u32> {
         let page = self.free.pop().or_else(|| self.forget())?;
         self.pages[page as usize].users = 1;
+        self.reached = self.reached.max(page as usize + 1);
         Some(page)
+    }
+
+    /// How many pages must have memory: the first ones.
+    pub(super) fn reached(&self) -> usize {
+        self.reached
     }
 
     fn forget(&mut self) -> Option<u32> {

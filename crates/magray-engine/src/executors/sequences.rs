@@ -4,8 +4,8 @@
 use super::pages::{Known, PageTable};
 use super::{NewTokens, SequenceStep};
 use crate::decoder::{Decoder, DecoderRoom, Sampler, Scratch};
-use magray_device::{DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch};
-use std::collections::HashMap;
+use magray_device::{CHOSEN, DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch};
+use std::collections::{HashMap, VecDeque};
 
 /// What a device has for the pages of keys and values.
 type Pages<D> = <<D as DecoderDevice>::Ops as DecoderOps>::Pages;
@@ -71,11 +71,14 @@ struct Batch {
 /// A step on its way: what is left of it and what came of it.
 struct Going<'a> {
     step: &'a SequenceStep<'a>,
-    /// Tokens of it whose keys and values are in the pages ...
-    done: usize,
-    /// ... of which these were there before.
+    /// Tokens of it whose keys and values were in the pages before.
     shared: usize,
     new: NewTokens,
+    /// Passes that were begun for it ...
+    begun: usize,
+    /// ... and its row of the wanted ones of the last.
+    row: usize,
+    /// No pass is to be begun for it.
     is_done: bool,
     /// What its sequence had before.
     pages_before: usize,
@@ -83,9 +86,13 @@ struct Going<'a> {
 }
 
 impl Going<'_> {
-    /// Where the tokens that are computed end in the sequence.
-    fn place(&self) -> usize {
-        self.step.from as usize + self.done
+    fn wants_tokens(&self) -> bool {
+        self.step.new_tokens_max > 0
+    }
+
+    /// Where its known tokens end in the sequence, once this many new ones are known.
+    fn end(&self, new: usize) -> usize {
+        self.step.from as usize + self.step.ids.len() + new
     }
 }
 
@@ -98,6 +105,11 @@ impl<D: DecoderDevice> Sequences<D> {
         Self { decoder, ops, room, pages, states, ends, scratch, batch }
     }
 
+    /// Tokens of the longest sequence.
+    pub(crate) fn context(&self) -> usize {
+        self.decoder.context()
+    }
+
     /// Computes steps and says which tokens follow each.
     pub(crate) fn advance(
         &mut self,
@@ -106,26 +118,28 @@ impl<D: DecoderDevice> Sequences<D> {
         out: &mut Vec<NewTokens>,
     ) -> Result<(), StepError<D::Error>> {
         let mut going = Vec::with_capacity(steps.len());
-        let mut passed = steps.iter().try_for_each(|step| {
+        let begun = steps.iter().try_for_each(|step| {
             going.push(self.begin(step)?);
             going.last_mut().map_or(Ok(()), |one| self.make_room(device, one))
         });
-        while passed.is_ok() && going.iter().any(|one| !one.is_done) {
-            passed = self.pass(&mut going);
+        let passed = begun.and_then(|()| self.grow(device)).and_then(|()| self.pass_all(&mut going));
+        if passed.is_err() {
+            // Nothing of it may be under way when pages change hands; what failed has been told.
+            let _ = self.ops.answer();
         }
         for one in &going {
             let Some(state) = self.states.get_mut(&one.step.sequence) else { continue };
             match passed {
                 Ok(()) => {
-                    state.tokens = one.place();
                     // Keys and values of the last new token come with the next step.
                     let new = &one.new.tokens[..one.new.tokens.len().saturating_sub(1)];
+                    state.tokens = one.end(new.len());
                     let ids = &one.step.ids[one.shared..];
                     state.tail.extend(ids.iter().chain(new));
                     self.pages.keep(state);
                 }
                 Err(_) => {
-                    state.sampler.forget(one.step.from as usize + one.step.ids.len(), &one.new.tokens);
+                    state.sampler.forget(one.end(0), &one.new.tokens);
                     state.known = one.known_before;
                     self.pages.leave(state.pages.split_off(one.pages_before));
                 }
@@ -149,7 +163,7 @@ impl<D: DecoderDevice> Sequences<D> {
         let state = known.ok_or(StepError::StateMissing)?;
         let (pages_before, known_before) = (state.pages.len(), state.known);
         let new = NewTokens::default();
-        Ok(Going { step, done: 0, shared: 0, new, is_done: false, pages_before, known_before })
+        Ok(Going { step, shared: 0, new, begun: 0, row: 0, is_done: false, pages_before, known_before })
     }
 
     /// Sees to it that a step has pages for all its tokens: those of texts that were seen before, then new ones.
@@ -164,46 +178,107 @@ impl<D: DecoderDevice> Sequences<D> {
             state.pages.push(known.page);
             one.shared += PAGE_TOKENS;
         }
-        one.done = one.shared;
-        let most = one.step.from as usize + ids.len() + (one.step.new_tokens_max as usize).saturating_sub(1);
+        let most = one.end((one.step.new_tokens_max as usize).saturating_sub(1));
         while state.pages.len() * PAGE_TOKENS < most {
             state.pages.push(table.take().ok_or(StepError::NoPages)?);
         }
         Ok(())
     }
 
-    /// One pass over what is next of every step that is not done.
-    fn pass(&mut self, going: &mut [Going<'_>]) -> Result<(), StepError<D::Error>> {
+    /// Sees to it that the pages that sequences have are there.
+    fn grow(&mut self, device: &D) -> Result<(), StepError<D::Error>> {
+        let Some((pages, table)) = &mut self.pages.made else { return Ok(()) };
+        device.grow_pages(pages, table.reached()).map_err(StepError::Device)
+    }
+
+    /// Passes until every step is done. Where the device takes the likeliest tokens and feeds them back, a pass begins before the tokens
+    /// of the one before it are known: the device never waits for this side.
+    fn pass_all(&mut self, going: &mut [Going<'_>]) -> Result<(), StepError<D::Error>> {
+        let is_plain = |one: &Going<'_>| {
+            let state = self.states.get(&one.step.sequence);
+            !one.wants_tokens() || state.is_some_and(|state| state.sampler.takes_likeliest())
+        };
+        let are_plain = going.iter().all(is_plain);
+        let ahead = usize::from(are_plain && self.ops.feeds_back());
+        let mut under_way = VecDeque::new();
+        loop {
+            let begun = self.begin_pass(going)?;
+            let has_begun = begun.is_some();
+            under_way.extend(begun);
+            if !has_begun || under_way.len() > ahead {
+                let Some(wanted) = under_way.pop_front() else { return Ok(()) };
+                if are_plain { self.take_likeliest(going, &wanted) } else { self.choose(going, &wanted) }?;
+            }
+        }
+    }
+
+    /// Begins a pass over what is next of every step that is not done. Returns the steps whose logits are wanted, in their order; `None`:
+    /// all are done.
+    fn begin_pass(&mut self, going: &mut [Going<'_>]) -> Result<Option<Vec<usize>>, StepError<D::Error>> {
         self.batch.clear();
-        for one in going.iter_mut().filter(|one| !one.is_done) {
+        let mut wanted = Vec::new();
+        for (index, one) in going.iter_mut().enumerate().filter(|(_, one)| !one.is_done) {
             let Some(state) = self.states.get_mut(&one.step.sequence) else { return Err(StepError::StateMissing) };
-            let ids =
-                one.new.tokens.last().map_or(&one.step.ids[one.done.min(one.step.ids.len())..], std::slice::from_ref);
-            let place = one.place();
-            state.sampler.note(one.step.from as usize, one.step.ids);
-            state.sampler.note(place, ids);
-            self.batch.push(ids, place, &state.pages, one.step.new_tokens_max > 0);
-            one.done += ids.len();
+            if one.begun == 0 {
+                state.sampler.note(one.step.from as usize, one.step.ids);
+                let ids = &one.step.ids[one.shared..];
+                self.batch.push(ids, one.step.from as usize + one.shared, &state.pages, one.wants_tokens());
+            } else {
+                let known = one.new.tokens.get(one.begun - 1);
+                let place = one.end(one.begun - 1);
+                known.into_iter().for_each(|id| state.sampler.note(place, &[*id]));
+                let id = known.copied().unwrap_or(CHOSEN | one.row as u32);
+                self.batch.push(&[id], place, &state.pages, true);
+            }
+            if one.wants_tokens() {
+                one.row = wanted.len();
+                wanted.push(index);
+            }
+            one.begun += 1;
+            one.is_done = one.begun as u32 >= one.step.new_tokens_max;
+        }
+        if self.batch.ids.is_empty() {
+            return Ok(None);
         }
         let Some((pages, _)) = &mut self.pages.made else { return Err(StepError::NoPages) };
         self.decoder.forward(&mut self.ops, &self.batch.steps(), pages, &mut self.room);
-        let vocab = self.decoder.spec().vocab;
-        let mut logits = self.ops.answer().map_err(StepError::Device)?.to_vec();
-        let mut rows = logits.chunks_exact_mut(vocab);
-        for one in going.iter_mut().filter(|one| !one.is_done) {
-            if one.step.new_tokens_max == 0 {
-                one.is_done = true;
-                continue;
+        Ok(Some(wanted))
+    }
+
+    /// The likeliest tokens of the oldest pass that is under way.
+    fn take_likeliest(&mut self, going: &mut [Going<'_>], wanted: &[usize]) -> Result<(), StepError<D::Error>> {
+        let tokens = self.ops.chosen().map_err(StepError::Device)?;
+        for (index, token) in wanted.iter().zip(tokens) {
+            if token == u32::MAX {
+                return Err(StepError::NotFinite);
             }
-            let (Some(row), Some(state)) = (rows.next(), self.states.get(&one.step.sequence)) else {
-                return Err(StepError::StateMissing);
-            };
-            let token = state.sampler.choose(row, one.place(), &mut self.scratch);
-            let token = token.ok_or(StepError::NotFinite)?;
-            one.new.tokens.push(token);
-            one.new.is_end = self.ends.contains(&token) && !state.sampler.ignores_end();
-            one.is_done = one.new.is_end || one.new.tokens.len() as u32 >= one.step.new_tokens_max;
+            self.add(&mut going[*index], token)?;
         }
+        Ok(())
+    }
+
+    /// Tokens by the logits of the pass that ended.
+    fn choose(&mut self, going: &mut [Going<'_>], wanted: &[usize]) -> Result<(), StepError<D::Error>> {
+        let mut logits = self.ops.answer().map_err(StepError::Device)?.to_vec();
+        let rows = logits.chunks_exact_mut(self.decoder.spec().vocab);
+        for (index, row) in wanted.iter().zip(rows) {
+            let one = &mut going[*index];
+            let Some(state) = self.states.get(&one.step.sequence) else { return Err(StepError::StateMissing) };
+            let token = state.sampler.choose(row, one.end(one.new.tokens.len()), &mut self.scratch);
+            self.add(one, token.ok_or(StepError::NotFinite)?)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a token to those of a step; what was computed behind its end does not count.
+    fn add(&self, one: &mut Going<'_>, token: u32) -> Result<(), StepError<D::Error>> {
+        if one.new.is_end {
+            return Ok(());
+        }
+        let Some(state) = self.states.get(&one.step.sequence) else { return Err(StepError::StateMissing) };
+        one.new.tokens.push(token);
+        one.new.is_end = self.ends.contains(&token) && !state.sampler.ignores_end();
+        one.is_done |= one.new.is_end;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use crate::decoder::DecoderFiles;
 use crate::gpu::{GpuInfo, GpuOptions, SearchPath};
-use crate::spec::decoder::read_config;
+use crate::spec::decoder::{DecoderSource, read_config};
 use crate::spec::{ModelSpec, SpecError, find_graph};
 use crate::weights::Weights;
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
@@ -23,6 +23,8 @@ pub struct CudaDevice {
     kernel_archive: Option<PathBuf>,
     /// Where to write down what memory is taken and given back.
     memory_trace: Option<PathBuf>,
+    /// Memory for the keys and values of sequences.
+    kv_bytes: u64,
 }
 
 /// A model that may be loaded.
@@ -46,8 +48,8 @@ pub enum ModelSource {
         /// The file of the graph.
         graph: PathBuf,
     },
-    /// A language model: its folder, or its GGUF file.
-    Decoder(PathBuf),
+    /// A language model.
+    Decoder(DecoderSource),
     /// Random weights of this shape, for benchmarks and tests.
     Synthetic(#[serde(with = "shape_numbers")] EncoderShape),
 }
@@ -73,7 +75,7 @@ impl ModelSource {
         precision: PrecisionChoice,
     ) -> Result<(Self, Option<String>), SpecError> {
         if backend != BackendChoice::Onnx && is_decoder(&folder) {
-            return Ok((Self::Decoder(folder), None));
+            return Ok((Self::Decoder(DecoderSource::Path(folder)), None));
         }
         let native = match backend {
             BackendChoice::Native => return Ok((Self::Folder(folder), None)),
@@ -87,16 +89,28 @@ impl ModelSource {
         }
     }
 
+    /// Whether it generates text.
+    pub fn is_decoder(&self) -> bool {
+        matches!(self, Self::Decoder(_))
+    }
+
     /// Whether ONNX Runtime computes it.
     pub fn is_onnx(&self) -> bool {
         matches!(self, Self::Onnx { .. })
     }
 
+    /// Whether its weights are random.
+    pub fn is_synthetic(&self) -> bool {
+        matches!(self, Self::Synthetic(_) | Self::Decoder(DecoderSource::Synthetic(_)))
+    }
+
     /// The model's folder, if it has one.
     pub fn folder(&self) -> Option<&Path> {
         match self {
-            Self::Folder(folder) | Self::Onnx { folder, .. } | Self::Decoder(folder) => Some(folder),
-            Self::Synthetic(_) => None,
+            Self::Folder(folder) | Self::Onnx { folder, .. } | Self::Decoder(DecoderSource::Path(folder)) => {
+                Some(folder)
+            }
+            Self::Synthetic(_) | Self::Decoder(DecoderSource::Synthetic(_)) => None,
         }
     }
 
@@ -106,7 +120,7 @@ impl ModelSource {
             Self::Synthetic(shape) => Ok(ModelSpec::synthetic(*shape)),
             Self::Folder(folder) => ModelSpec::read(folder),
             Self::Onnx { folder, graph } => ModelSpec::read_onnx(folder, graph),
-            Self::Decoder(path) => DecoderFiles::open(path)?.model_spec(),
+            Self::Decoder(source) => DecoderFiles::of(source)?.model_spec(),
         }
     }
 }
@@ -123,7 +137,19 @@ impl CudaDevice {
             kernel_cache: options.kernel_cache.clone(),
             kernel_archive: options.kernel_archive.clone(),
             memory_trace: options.memory_trace.clone(),
+            kv_bytes: 0,
         }
+    }
+
+    /// The same, with this much memory for the keys and values of sequences.
+    #[must_use]
+    pub fn with_kv_bytes(self, kv_bytes: u64) -> Self {
+        Self { kv_bytes, ..self }
+    }
+
+    /// Memory for the keys and values of sequences.
+    pub(crate) fn kv_bytes(&self) -> u64 {
+        self.kv_bytes
     }
 
     /// The compute capability: a model's bytes on the GPU depend on it.

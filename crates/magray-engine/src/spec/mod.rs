@@ -187,8 +187,8 @@ impl Does {
 /// How a text goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateSpec {
-    /// The folder of transformers or the GGUF file.
-    pub path: PathBuf,
+    /// Where its weights come from.
+    pub source: decoder::DecoderSource,
     /// What is computed.
     pub decoder: decoder::DecoderSpec,
     /// What its weights take as they are stored.

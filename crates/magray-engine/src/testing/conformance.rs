@@ -26,14 +26,50 @@ pub struct Suite<'a> {
     pub texts_max: usize,
     /// Rows of one text may differ by this in each number, between batches.
     pub tolerance: f32,
-    /// Whether it computes parts of sequences.
-    pub generates: bool,
     /// This many of the longest texts are more than its memory holds.
     pub too_many_texts: Option<usize>,
 }
 
 /// Two models, so that one can be seen to stay when the other goes.
 const MODELS: usize = 2;
+
+/// Checks a model that generates, with ids below 256: a prompt gives the same tokens in one step, in chunks, and again after its state was
+/// lost; its memory goes back to nothing.
+pub fn check_generating(executor: &dyn OpenExecutor, model: ExecutorModel) {
+    let executor = executor.open(&[model]).unwrap_or_else(|failure| panic!("it does not open: {failure}"));
+    let executor = &*executor;
+    assert_eq!(allocated(executor), 0, "bytes before anything is loaded");
+    executor.load(0, None).unwrap_or_else(|failure| panic!("it does not load: {failure}"));
+    assert!(allocated(executor) > 0, "weights take memory");
+    let prompt: Vec<u32> = (0..70).map(|at| at * 37 % 256).collect();
+    let part = |from: usize, to: usize, new| advance(executor, &prompt[from..to], from as u32, new);
+    let must = |new: Result<Vec<NewTokens>, Failure>| new.unwrap_or_else(|failure| panic!("{failure}"));
+    let whole = must(part(0, prompt.len(), 3));
+    assert!(whole.len() == 1 && (1..=3).contains(&whole[0].tokens.len()), "1 to 3 new tokens");
+    assert!(part(prompt.len() - 1, prompt.len(), 1).is_err(), "a step that does not begin where its sequence ends");
+    executor.free(SEQUENCE);
+    assert!(must(part(0, 4, 0))[0].tokens.is_empty(), "no new tokens before the prompt ends");
+    assert_eq!(must(part(4, prompt.len(), 3)), whole, "new tokens after chunks");
+    executor.free(SEQUENCE);
+    executor.free(SEQUENCE);
+    assert_eq!(must(part(0, prompt.len(), 3)), whole, "new tokens of a replay");
+    executor.offload(0);
+    executor.load(0, None).unwrap_or_else(|failure| panic!("it does not come back: {failure}"));
+    assert!(part(prompt.len(), prompt.len(), 1).is_err(), "sequences go with the weights");
+    assert_eq!(must(part(0, prompt.len(), 3)), whole, "new tokens after the weights left");
+    executor.release(0);
+    assert_eq!(allocated(executor), 0, "bytes when nothing is loaded any more");
+}
+
+const SEQUENCE: u64 = 5;
+
+/// A step of one sequence.
+fn advance(executor: &dyn Executor, ids: &[u32], from: u32, new_tokens_max: u32) -> Result<Vec<NewTokens>, Failure> {
+    let step = SequenceStep { sequence: SEQUENCE, from, ids, new_tokens_max, sampling: None };
+    let mut outcomes = Outcomes::default();
+    executor.run(0, Steps::Parts(&[step]), &mut outcomes)?;
+    Ok(outcomes.new_tokens)
+}
 
 impl Suite<'_> {
     /// Checks all of it.
@@ -197,35 +233,10 @@ impl Suite<'_> {
         self.assert_near(&units(&unscaled), &units(&scaled), "directions of rows");
     }
 
-    /// A prompt gives the same tokens in one step, in chunks, and again after its state was lost.
+    /// Who generates nothing says so.
     fn check_parts(&self, executor: &dyn Executor) {
-        let prompt = &self.texts(1)[0][..self.tokens_max.min(9)];
-        let advance = |from: usize, to: usize, new_tokens_max: u32| {
-            let step =
-                SequenceStep { sequence: 5, from: from as u32, ids: &prompt[from..to], new_tokens_max, sampling: None };
-            let mut outcomes = Outcomes::default();
-            let ran = executor.run(0, Steps::Parts(&[step]), &mut outcomes);
-            ran.map(|()| outcomes.new_tokens)
-        };
-        if !self.generates {
-            assert!(advance(0, prompt.len(), 1).is_err(), "who generates nothing says so");
-            assert!(!rows(executor, 0, &self.texts(1)).is_empty(), "and goes on");
-            return;
-        }
-        let must = |new: Result<Vec<NewTokens>, Failure>| new.unwrap_or_else(|failure| panic!("{failure}"));
-        let whole = must(advance(0, prompt.len(), 3));
-        assert!(whole.len() == 1 && (1..=3).contains(&whole[0].tokens.len()), "1 to 3 new tokens");
-        assert!(
-            advance(prompt.len() - 1, prompt.len(), 1).is_err(),
-            "a step that does not begin where its sequence ends"
-        );
-        executor.free(5);
-        assert!(must(advance(0, 4, 0))[0].tokens.is_empty(), "no new tokens before the prompt ends");
-        assert_eq!(must(advance(4, prompt.len(), 3)), whole, "new tokens after chunks");
-        executor.free(5);
-        executor.free(5);
-        assert_eq!(must(advance(0, prompt.len(), 3)), whole, "new tokens of a replay");
-        executor.free(5);
+        assert!(advance(executor, &[1, 2, 3], 0, 1).is_err(), "a model that generates nothing");
+        assert!(!rows(executor, 0, &self.texts(1)).is_empty(), "it goes on");
     }
 
     /// A batch that finds no memory fails as such, and the next one that does is computed.

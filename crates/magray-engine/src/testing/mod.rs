@@ -57,8 +57,8 @@ pub struct SimulatedGpu {
     pub offload_us_per_mib: u64,
     /// What it takes to keep weights in the host's memory too, for each MiB.
     pub fill_us_per_mib: u64,
-    /// Tokens of sequences whose state it keeps; none: it generates nothing.
-    pub kv_tokens_max: u64,
+    /// Memory for the keys and values of sequences; none: it generates nothing.
+    pub kv_bytes: u64,
 }
 
 impl Default for SimulatedGpu {
@@ -72,7 +72,7 @@ impl Default for SimulatedGpu {
             wake_us_per_mib: 0,
             offload_us_per_mib: 0,
             fill_us_per_mib: 0,
-            kv_tokens_max: 0,
+            kv_bytes: 0,
         }
     }
 }

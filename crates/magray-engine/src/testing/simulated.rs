@@ -4,12 +4,12 @@
 use super::SimulatedGpu;
 use crate::executors::cpu::CpuExecutor;
 use crate::executors::native::{Hosted, Loading, NativeDevice, NativeModel};
-use crate::executors::{Failure, FilledImage, HeldVectors, Label, NewTokens, OnFilled, SequenceStep};
+use crate::executors::{Failure, FilledImage, HeldVectors, Label, OnFilled};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::Model;
 use crate::packed::Tokens;
 use filling::{Filling, Mark};
-use generating::Sequences;
+use generating::SimulatedDecoder;
 use magray_core::pool::PoolStats;
 use magray_core::{EncoderShape, Precision};
 use magray_device::SharedMemory;
@@ -52,8 +52,6 @@ pub(crate) struct SimulatedModel {
     room_tokens: usize,
     /// What the room takes. Room that was outgrown stays taken until it is trimmed, as in a heap full of holes.
     room_bytes: u64,
-    /// The state of sequences.
-    sequences: Sequences,
     /// Batches that were begun: their rows, and when they are there.
     begun: Vec<Option<(Vec<f32>, Instant)>>,
 }
@@ -110,7 +108,6 @@ impl SimulatedDevice {
             filling: loading.image.map(|image| Filling::whole(image.memory)),
             room_tokens: 0,
             room_bytes: 0,
-            sequences: Sequences::new(shape.vocab, shared.gpu.kv_tokens_max),
             begun: vec![None; UNDER_WAY_MAX],
         };
         Ok((model, precision))
@@ -127,6 +124,10 @@ impl NativeDevice for SimulatedDevice {
     }
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
+        if let Some(generate) = loading.spec.generates() {
+            let model = Box::new(SimulatedDecoder::new(&self.0, generate)?);
+            return Ok(Hosted { model, precision: Precision::F32 });
+        }
         let (model, precision) = self.place(loading)?;
         Ok(Hosted { model: Box::new(model), precision })
     }
@@ -153,6 +154,20 @@ impl Shared {
         match &*self.broken() {
             Some(error) => Err(error.clone().into()),
             None => Ok(()),
+        }
+    }
+
+    fn inject(&self, fault: InjectedFault) -> Result<(), GpuError> {
+        match fault {
+            InjectedFault::IllegalAddress => {
+                // As the driver does it: this call fails, and every later one too.
+                let error = CudaError::Sticky { code: 700, name: "illegal_address".to_owned() };
+                *self.broken() = Some(error.clone());
+                Err(error.into())
+            }
+            InjectedFault::Hang => loop {
+                std::thread::park();
+            },
         }
     }
 
@@ -240,20 +255,6 @@ impl NativeModel for SimulatedModel {
         Ok(())
     }
 
-    fn advance(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), Failure> {
-        let began = Instant::now();
-        self.device.check()?;
-        for step in steps {
-            new.push(self.sequences.advance(step).map_err(GpuError::from)?);
-        }
-        self.device.take_time(steps.iter().map(|step| step.ids.len()).sum(), began);
-        Ok(())
-    }
-
-    fn free(&mut self, sequence: u64) {
-        self.sequences.free(sequence);
-    }
-
     fn is_resident(&self) -> bool {
         self.is_resident
     }
@@ -309,17 +310,7 @@ impl NativeModel for SimulatedModel {
     }
 
     fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
-        match fault {
-            InjectedFault::IllegalAddress => {
-                // As the driver does it: this call fails, and every later one too.
-                let error = CudaError::Sticky { code: 700, name: "illegal_address".to_owned() };
-                *self.device.broken() = Some(error.clone());
-                Err(error.into())
-            }
-            InjectedFault::Hang => loop {
-                std::thread::park();
-            },
-        }
+        self.device.inject(fault)
     }
 }
 

@@ -13,6 +13,9 @@ pub const END: u32 = 256;
 /// The longest sequence.
 pub const CONTEXT: usize = 512;
 
+/// Bytes of the keys and values of a token.
+pub const KV_TOKEN_BYTES: u64 = (LAYERS * 2 * HIDDEN / HEADS * KV_HEADS * 2) as u64;
+
 const VOCAB: usize = 257;
 const HIDDEN: usize = 32;
 const FFN: usize = 64;

@@ -66,7 +66,6 @@ fn onnx_runtime_conforms() {
         tokens_max: 40,
         texts_max: 40,
         tolerance: 1e-4,
-        generates: false,
         too_many_texts: None,
     };
     suite.check();

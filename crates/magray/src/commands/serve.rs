@@ -1,7 +1,7 @@
 //! `magray serve`: turns flags and settings into a server's start.
 //! Starts nothing itself; what runs is in `server`.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use clap::Args;
 use magray_engine::engine::{EngineModel, EngineOptions, ModelSource};
@@ -196,10 +196,8 @@ fn engine_options(
 /// What clients call a model: the name that was given, but of a path its last part.
 fn shown_name(name: &str, source: &ModelSource) -> String {
     let is_path = name.starts_with(['/', '.']) || name.ends_with('/');
-    match source {
-        ModelSource::Folder(folder) | ModelSource::Onnx { folder, .. } | ModelSource::Decoder(folder) if is_path => {
-            folder.file_name().map_or_else(|| name.to_owned(), |last| last.to_string_lossy().into_owned())
-        }
-        _ => name.to_owned(),
+    match source.folder().filter(|_| is_path).and_then(Path::file_name) {
+        Some(last) => last.to_string_lossy().into_owned(),
+        None => name.to_owned(),
     }
 }

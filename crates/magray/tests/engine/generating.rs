@@ -4,6 +4,7 @@ use super::streaming::{block_on, read};
 use super::{options, start, text};
 use magray_engine::decoder::Sampling;
 use magray_engine::engine::{Engine, EngineError, EngineOptions, ModelSource, Prompt, Work};
+use magray_engine::spec::decoder::DecoderSource;
 use magray_engine::testing::tiny_decoder;
 use magray_engine::{CpuPath, DeviceName, EmbedError};
 
@@ -16,7 +17,7 @@ fn both() -> (tempfile::TempDir, Engine) {
     tiny_decoder::write(folder.path(), 3).unwrap();
     let mut how: EngineOptions = options(0, "");
     how.encoder.cpu_path = Some(CpuPath::Portable);
-    how.models.push(ModelSource::Decoder(folder.path().to_owned()).into());
+    how.models.push(ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned())).into());
     (folder, start(how))
 }
 

@@ -1,8 +1,13 @@
 //! Tokens that come through worker processes: the same ones however often a worker dies, and none for those who left.
 
 use super::{LONG, options, start, text};
-use magray_engine::engine::{Engine, EngineError, EngineOptions, Generation, Options, Prompt, TokenStream};
-use magray_engine::testing::SimulatedGpu;
+use magray_engine::decoder::Sampling;
+use magray_engine::engine::{
+    Engine, EngineError, EngineOptions, Generation, ModelSource, Options, Prompt, TokenStream,
+};
+use magray_engine::spec::decoder::DecoderSource;
+use magray_engine::testing::{SimulatedGpu, tiny_decoder};
+use magray_engine::{CpuPath, DeviceChoice, DeviceName, GpuSelector};
 use std::future::Future;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -31,16 +36,38 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn generator(gpus: usize, faults: &str) -> EngineOptions {
-    let gpu = |index| SimulatedGpu { index, kv_tokens_max: 2_000, ..SimulatedGpu::default() };
+/// Where a model may be computed.
+const ON_GPUS: DeviceChoice = DeviceChoice::Cuda(GpuSelector::Any);
+/// Keys and values of this many tokens have room on a GPU.
+const KV_TOKENS: u64 = 2_000;
+
+/// An engine with a model that embeds and one that generates, and the folder of that one.
+fn generator(gpus: usize, device: DeviceChoice, faults: &str) -> (tempfile::TempDir, Engine) {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_decoder::write(folder.path(), 5).unwrap();
+    let gpu =
+        |index| SimulatedGpu { index, kv_bytes: KV_TOKENS * tiny_decoder::KV_TOKEN_BYTES, ..SimulatedGpu::default() };
     // Few tokens are ahead of their reader: what happens while it reads happens in the middle.
     let generation = Generation { unread_max: UNREAD_MAX, ..Generation::default() };
     let schedule = Options { generation, ..Options::default() };
-    EngineOptions { schedule, simulated_gpus: (0..gpus).map(gpu).collect(), ..options(gpus, faults) }
+    let mut how = EngineOptions { schedule, simulated_gpus: (0..gpus).map(gpu).collect(), ..options(gpus, faults) };
+    how.models.push(ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned())).into());
+    // Portable code computes a token the same whatever is beside it.
+    how.encoder.cpu_path = Some(CpuPath::Portable);
+    how.encoder.device = device;
+    (folder, start(how))
+}
+
+/// A prompt that goes on by the likeliest tokens, or by drawn ones.
+fn prompt(seed: u32) -> Prompt {
+    let ids = text(seed, 20 + seed).into_iter().map(|id| id % 256).collect();
+    let temperature = if seed.is_multiple_of(2) { 0.0 } else { 0.9 };
+    let sampling = Sampling { temperature, seed: u64::from(seed), ignores_end: seed > 4, ..Sampling::default() };
+    Prompt { model: 1, ids, new_tokens_max: 60, sampling, ..Prompt::default() }
 }
 
 fn ask(engine: &Engine, seed: u32) -> TokenStream {
-    engine.generate(Prompt { ids: text(seed, 20 + seed), new_tokens_max: 60, ..Prompt::default() }).unwrap()
+    engine.generate(prompt(seed)).unwrap()
 }
 
 /// All tokens of a stream; `between` is called after each.
@@ -55,7 +82,7 @@ pub(super) fn read(mut stream: TokenStream, mut between: impl FnMut(usize)) -> V
 
 #[test]
 fn tokens_come_through_a_worker_up_to_their_limit_or_end() {
-    let engine = start(generator(1, ""));
+    let (_folder, engine) = generator(1, ON_GPUS, "");
     let streams: Vec<Vec<u32>> = (0..8).map(|seed| read(ask(&engine, seed), |_| {})).collect();
     assert!(streams.iter().all(|tokens| (1..=60).contains(&tokens.len())), "{streams:?}");
     assert!(streams.iter().any(|tokens| tokens.len() == 60));
@@ -66,18 +93,36 @@ fn tokens_come_through_a_worker_up_to_their_limit_or_end() {
 }
 
 #[test]
-fn a_worker_that_dies_in_the_middle_loses_doubles_and_changes_no_token() {
-    let calm = start(generator(1, ""));
+fn a_prompt_goes_to_the_gpu_where_its_tokens_come_first() {
+    let (_folder, engine) = generator(1, DeviceChoice::Auto, "");
+    let mut stream = ask(&engine, 6);
+    while let Some(token) = block_on(stream.next()) {
+        token.unwrap();
+    }
+    assert_eq!(stream.answer().map(|answer| answer.device), Some(DeviceName::Simulated(0)));
+    engine.shut_down();
+}
+
+#[test]
+fn a_worker_that_dies_hangs_or_breaks_in_the_middle_loses_doubles_and_changes_no_token() {
+    let (_folder, calm) = generator(1, ON_GPUS, "");
     let expected: Vec<Vec<u32>> = (0..4).map(|seed| read(ask(&calm, seed), |_| {})).collect();
     calm.shut_down();
-    // Every tenth batch ends its worker; or workers are killed by hand, and the other one goes on.
-    for (gpus, faults) in [(1, "crash@every=10"), (2, "")] {
-        let engine = start(generator(gpus, faults));
+    // Every tenth batch ends its worker or breaks its GPU; or workers are killed by hand, and another device goes on.
+    let cases = [
+        (1, ON_GPUS, "crash@every=10"),
+        (1, ON_GPUS, "illegal_address@every=15"),
+        (2, ON_GPUS, ""),
+        (1, DeviceChoice::Auto, ""),
+        (1, DeviceChoice::Auto, "crash@every=7"),
+    ];
+    for (gpus, device, faults) in cases {
+        let (_folder, engine) = generator(gpus, device.clone(), faults);
         let streams: Vec<TokenStream> = (0..4).map(|seed| ask(&engine, seed)).collect();
         for (stream, expected) in streams.into_iter().zip(&expected) {
-            assert_eq!(&read(stream, |count| kill_after(count, &engine)), expected);
+            assert_eq!(&read(stream, |count| kill_after(count, &engine)), expected, "{device:?} {faults}");
         }
-        assert!(engine.status().devices.iter().any(|device| device.schedule.restarts > 0));
+        assert!(engine.status().devices.iter().any(|device| device.schedule.restarts > 0), "{device:?} {faults}");
         assert!(engine.wait_until_settled(LONG));
         assert!(engine.status().devices.iter().all(|device| device.schedule.kv_bytes() == 0));
         engine.shut_down();
@@ -95,8 +140,8 @@ fn kill_after(count: usize, engine: &Engine) {
 
 #[test]
 fn a_reader_that_stops_pauses_its_sequence_and_one_that_leaves_frees_its_state() {
-    let engine = start(generator(1, ""));
-    let mut idle = engine.generate(Prompt { ids: text(1, 20), new_tokens_max: 1_500, ..Prompt::default() }).unwrap();
+    let (_folder, engine) = generator(1, ON_GPUS, "");
+    let mut idle = engine.generate(Prompt { new_tokens_max: 400, ..prompt(6) }).unwrap();
     let first = block_on(idle.next()).unwrap().unwrap();
     // Others are read to their end meanwhile.
     let other = read(ask(&engine, 2), |_| {});
@@ -121,14 +166,10 @@ fn a_reader_that_stops_pauses_its_sequence_and_one_that_leaves_frees_its_state()
 #[test]
 fn what_cannot_be_generated_is_refused_with_its_reason() {
     let without = start(options(1, ""));
-    let prompt = Prompt { ids: text(1, 5), new_tokens_max: 5, ..Prompt::default() };
-    assert!(matches!(without.generate(prompt.clone()), Err(EngineError::Text(_))));
-    let engine = start(generator(1, ""));
-    assert!(matches!(engine.generate(Prompt { model: 7, ..prompt.clone() }), Err(EngineError::NoModel(7))));
-    assert!(engine.generate(Prompt { ids: vec![1_000_000], ..prompt.clone() }).is_err());
-    let mut long = engine.generate(Prompt { new_tokens_max: 5_000, ..prompt.clone() }).unwrap();
-    assert!(matches!(block_on(long.next()), Some(Err(EngineError::TooLarge))));
-    assert!(block_on(long.next()).is_none());
-    let late = Prompt { deadline: Some(Duration::ZERO), ..prompt };
+    assert!(matches!(without.generate(Prompt { model: 0, ..prompt(1) }), Err(EngineError::Text(_))));
+    let (_folder, engine) = generator(1, ON_GPUS, "");
+    assert!(matches!(engine.generate(Prompt { model: 7, ..prompt(1) }), Err(EngineError::NoModel(7))));
+    assert!(engine.generate(Prompt { ids: vec![1_000_000], ..prompt(1) }).is_err());
+    let late = Prompt { deadline: Some(Duration::ZERO), ..prompt(1) };
     assert!(matches!(block_on(engine.generate(late).unwrap().next()), Some(Err(EngineError::Expired))));
 }

@@ -10,6 +10,9 @@ const MOST_LINES: usize = 600;
 /// Marks of unfinished work. Written in halves, so that this file may stand in the tree that it checks.
 const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
+/// How git marks two versions of a place that could not be merged.
+const CONFLICTS: [&str; 2] = [concat!("<<<<", "<<< "), concat!(">>>>", ">>> ")];
+
 /// The roots of paths that exist on one machine only.
 const MACHINE_ROOTS: [&str; 4] =
     [concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
@@ -64,6 +67,9 @@ fn marks(file: &SourceFile) -> Vec<Finding> {
     for (number, line) in file.numbered_lines() {
         for mark in MARKS.iter().filter(|mark| has_word(line, mark)) {
             findings.push(Finding::new(file, number, "unfinished", format!("{mark}: do it, or open an issue for it")));
+        }
+        if CONFLICTS.iter().any(|mark| line.starts_with(mark)) {
+            findings.push(Finding::new(file, number, "conflict", "two versions that were not merged"));
         }
     }
     findings
@@ -139,6 +145,13 @@ mod tests {
         for mark in MARKS {
             assert_eq!(rules("a.py", &format!("# {mark}: x\n")), [(1, "unfinished")]);
             assert_eq!(rules("a.py", &format!("a{mark} {mark}_B\n")), []);
+        }
+    }
+
+    #[test]
+    fn conflicts_are_found() {
+        for mark in CONFLICTS {
+            assert_eq!(rules("a.md", &format!("{mark}HEAD\n")), [(1, "conflict")]);
         }
     }
 

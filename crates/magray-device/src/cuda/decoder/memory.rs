@@ -12,6 +12,9 @@ use crate::cuda::memory::DeviceBuffer;
 use crate::cuda::stream::Stream;
 use std::sync::{Arc, PoisonError};
 
+/// Pages that get memory at once.
+const PAGES_LEAST: usize = 64;
+
 /// A matrix of activations: floats where it is the residual stream, else bf16 numbers.
 #[derive(Debug)]
 pub struct DecoderActs {
@@ -50,20 +53,42 @@ impl DecoderActs {
     }
 }
 
-/// Keys and values of all layers, in pages: see `kernels/decoder_pages.cuh`.
+/// Keys and values of all layers, in pages: see `kernels/decoder_pages.cuh`. Their memory grows with the pages that are used.
 #[derive(Debug)]
 pub struct DecoderPages {
     buffer: DeviceBuffer,
     pub(super) shape: KvShape,
+    /// Pages that have memory.
     pub(super) count: usize,
+    most: usize,
 }
 
 impl DecoderPages {
-    /// Zeros: values of tokens that are not there yet are multiplied with nothing, and must be numbers.
-    pub(super) fn new(cuda: &Cuda, shape: KvShape, count: usize) -> Result<Self, DeviceError> {
+    pub(super) fn new(cuda: &Cuda, shape: KvShape, most: usize) -> Self {
+        Self { buffer: DeviceBuffer::empty(cuda.context()), shape, count: 0, most }
+    }
+
+    /// Memory for this many pages: twice what there was at least, so that it seldom moves, and no more than there may be.
+    pub(super) fn grow(&mut self, cuda: &Cuda, count: usize) -> Result<(), DeviceError> {
+        if count <= self.count {
+            return Ok(());
+        }
+        let generous = count.max(2 * self.count).max(PAGES_LEAST).min(self.most).max(count);
+        self.move_to(cuda, generous).or_else(|_| self.move_to(cuda, count))
+    }
+
+    /// New pages are zeros: values of tokens that are not there yet are multiplied with nothing, and must be numbers.
+    fn move_to(&mut self, cuda: &Cuda, count: usize) -> Result<(), DeviceError> {
         let stream = cuda.copies().lock().unwrap_or_else(PoisonError::into_inner);
-        let buffer = DeviceBuffer::zeroed(&stream, shape.page_numbers() * count * 2)?;
-        Ok(Self { buffer, shape, count })
+        let larger = DeviceBuffer::zeroed(&stream, self.shape.page_numbers() * count * 2)?;
+        if self.count > 0 {
+            cuda.context().bind()?;
+            // SAFETY: both hold the bytes of the old one; the wait follows before either goes.
+            unsafe { stream.copy_within(larger.address(), self.buffer.address(), self.buffer.bytes()) }?;
+            stream.wait()?;
+        }
+        (self.buffer, self.count) = (larger, count);
+        Ok(())
     }
 
     pub(super) fn address(&self) -> u64 {

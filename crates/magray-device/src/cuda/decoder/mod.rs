@@ -59,8 +59,12 @@ impl DecoderDevice for Cuda {
         DecoderRope::put(self, &source)
     }
 
-    fn pages(&self, shape: KvShape, pages: usize) -> Result<DecoderPages, DeviceError> {
-        DecoderPages::new(self, shape, pages)
+    fn pages(&self, shape: KvShape, most: usize) -> Result<DecoderPages, DeviceError> {
+        Ok(DecoderPages::new(self, shape, most))
+    }
+
+    fn grow_pages(&self, pages: &mut DecoderPages, count: usize) -> Result<(), DeviceError> {
+        pages.grow(self, count)
     }
 
     fn decoder_acts(&self, columns: usize) -> DecoderActs {

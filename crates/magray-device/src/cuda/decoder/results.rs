@@ -120,8 +120,9 @@ impl Results {
         Ok(slot.tokens.as_mut_slice()[..slot.rows].to_vec())
     }
 
-    /// The logits of the last step.
+    /// The logits of the last step. Tokens of steps up to it that nobody asked for are not told any more.
     pub(super) fn logits(&mut self, stream: &Stream) -> Result<&[f32], DeviceError> {
+        self.waiting.clear();
         let count = self.rows * self.columns;
         if self.answer.len() < count {
             self.answer = PinnedWords::zeroed(&self.context, count.next_power_of_two())?;

@@ -3,11 +3,13 @@
 
 mod config;
 mod rope;
+mod source;
 #[cfg(test)]
 mod tests;
 
 pub use config::{read_config, read_ends};
 pub use rope::{Frequencies, Rope, RopeLayout, Scaling};
+pub use source::{DecoderSource, SyntheticDecoder, UnknownShape};
 
 use magray_core::Activation;
 

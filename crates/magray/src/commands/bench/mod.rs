@@ -1,6 +1,7 @@
 //! `magray bench embed`: how fast this machine embeds.
 //! Measures plain passes of the model in this process: no tokenizer, no queue, no worker, no start-up.
 
+pub(crate) mod generate;
 mod ids_file;
 pub(super) mod timing;
 

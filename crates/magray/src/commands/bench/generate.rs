@@ -1,0 +1,271 @@
+//! `magray bench generate`: how fast this machine goes on with texts, through the engine and its queue as a server does it.
+//! Takes the likeliest token each time; prompts are made up, and no two begin alike.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use magray_engine::{
+    decoder::Sampling,
+    engine::{Engine, Prompt, TokenStream},
+    synthetic::{self, Lengths, Vocabulary},
+};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::{
+    commands::{Context, compute_args::ComputeArgs},
+    config::Source,
+    exit::Failure,
+    output::{self, aligned},
+    session::{FIRST, Session},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  magray bench generate -m smollm2.gguf                        1 and 8 streams of 128 new tokens
+  magray bench generate -m synthetic:llama-1b --streams 1,8,32 a published shape with random weights
+  magray bench generate -m model.gguf --prompt-tokens 2000 --new-tokens 1 --json
+
+Each case is run once before it is timed. tokens/s counts new tokens of all streams \
+from the moment when the last one has its first token until one ends.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchGenerateArgs {
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// Streams side by side; several numbers make several cases
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,8",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    streams: Vec<u32>,
+    /// Tokens of each prompt
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    prompt_tokens: u32,
+    /// New tokens of each stream
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    new_tokens: u32,
+    /// Times that each case is run; the table shows the median by tokens/s
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Draw tokens by this temperature instead of taking the likeliest
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Print one JSON object a case
+    #[arg(long)]
+    json: bool,
+}
+
+/// One measured case; the names are those of `--json`.
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    model: String,
+    device: String,
+    streams: usize,
+    prompt_tokens: usize,
+    new_tokens: usize,
+    /// `None` where streams were too short to have been side by side.
+    tokens_per_s: Option<f64>,
+    /// Of all streams, the median: from the request to its first token.
+    first_token_ms: f64,
+    /// From a token to the next one of its stream.
+    gap_p50_ms: f64,
+    gap_p99_ms: f64,
+    /// From the first request to the last token.
+    total_s: f64,
+}
+
+pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Failure> {
+    let config = context.settle(&args.compute.flags())?;
+    if config.entry("model.name").source == Source::Default {
+        return Err(Failure::Usage(
+            "name a language model: -m FILE.gguf, -m FOLDER or -m synthetic:llama-1b".to_owned(),
+        ));
+    }
+    let session = Session::open(&config, None, &context.console)?;
+    let spec = session.spec();
+    if spec.generates().is_none() {
+        return Err(Failure::Usage("this model generates no text: use a language model".to_owned()));
+    }
+    let (prompt, new) = (args.prompt_tokens as usize, args.new_tokens as usize);
+    if prompt + new > spec.max_tokens {
+        let most = spec.max_tokens;
+        return Err(Failure::Usage(format!("{prompt} tokens and {new} new ones: this model has a context of {most}")));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(Failure::Thread)?;
+    let vocabulary = Vocabulary { size: spec.shape.vocab, tokens_max: spec.max_tokens };
+    let name = config.model()?.name;
+    let mut reports = Vec::new();
+    let mut seed = 0;
+    for streams in &args.streams {
+        let mut rounds = Vec::new();
+        for round in 0..=args.rounds {
+            let prompts = (0..*streams).map(|_| {
+                seed += 1;
+                args.prompt(&vocabulary, seed)
+            });
+            let run = runtime.block_on(Run::take(session.engine(), prompts.collect()))?;
+            if round > 0 {
+                rounds.push(run);
+            }
+        }
+        rounds.sort_by(|a, b| a.tokens_per_s().total_cmp(&b.tokens_per_s()));
+        let report = rounds[rounds.len() / 2].report(&name, args);
+        if args.json {
+            let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
+            output::print(&(line + "\n"))?;
+        }
+        reports.push(report);
+    }
+    if !args.json {
+        output::print(&table(&reports))?;
+    }
+    session.leave();
+    Ok(())
+}
+
+impl BenchGenerateArgs {
+    /// A prompt of made-up tokens; its seed makes it another one from its first token on.
+    fn prompt(&self, vocabulary: &Vocabulary, seed: u32) -> Prompt {
+        let mut ids = synthetic::batch(1, Lengths::Equal(self.prompt_tokens as usize), vocabulary).remove(0);
+        for (at, id) in ids.iter_mut().enumerate() {
+            *id = (*id + seed.wrapping_mul(7919) + at as u32 % 13) % vocabulary.size as u32;
+        }
+        let sampling =
+            Sampling { temperature: self.temperature, ignores_end: true, seed: u64::from(seed), ..Sampling::default() };
+        Prompt { model: FIRST, ids, new_tokens_max: self.new_tokens, sampling, ..Prompt::default() }
+    }
+}
+
+/// When the tokens of streams came that ran side by side.
+struct Run {
+    /// By stream, since the first request.
+    tokens: Vec<Vec<Duration>>,
+    device: String,
+}
+
+impl Run {
+    async fn take(engine: &Engine, prompts: Vec<Prompt>) -> Result<Self, Failure> {
+        let started = Instant::now();
+        let streams = prompts.into_iter().map(|prompt| engine.generate(prompt)).collect::<Result<Vec<_>, _>>()?;
+        let read = |mut stream: TokenStream| async move {
+            let mut times = Vec::new();
+            while let Some(token) = stream.next().await {
+                token?;
+                times.push(started.elapsed());
+            }
+            let device = stream.answer().map(|answer| answer.device.to_string());
+            Ok::<_, Failure>((times, device.unwrap_or_default()))
+        };
+        let mut reading: JoinSet<_> = streams.into_iter().map(read).collect();
+        let mut ended = Vec::new();
+        while let Some(one) = reading.join_next().await {
+            ended.push(one.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?);
+        }
+        let mut devices: Vec<String> = ended.iter().map(|(_, device)| device.clone()).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        Ok(Self { tokens: ended.into_iter().map(|(times, _)| times).collect(), device: devices.join(", ") })
+    }
+
+    /// New tokens a second while all streams ran; 0 where they never did.
+    fn tokens_per_s(&self) -> f64 {
+        let from = self.tokens.iter().filter_map(|times| times.first()).max().copied().unwrap_or_default();
+        let to = self.tokens.iter().filter_map(|times| times.last()).min().copied().unwrap_or_default();
+        let between = self.tokens.iter().flatten().filter(|time| **time > from && **time <= to).count();
+        let took = to.saturating_sub(from).as_secs_f64();
+        if took > 0.0 { between as f64 / took } else { 0.0 }
+    }
+
+    fn report(&self, model: &str, args: &BenchGenerateArgs) -> Report {
+        let firsts = self.tokens.iter().filter_map(|times| times.first().copied());
+        let gaps = self.tokens.iter().flat_map(|times| times.windows(2).map(|pair| pair[1] - pair[0]));
+        let (firsts, gaps) = (sorted(firsts), sorted(gaps));
+        let last = self.tokens.iter().flatten().max().copied().unwrap_or_default();
+        Report {
+            model: model.to_owned(),
+            device: self.device.clone(),
+            streams: self.tokens.len(),
+            prompt_tokens: args.prompt_tokens as usize,
+            new_tokens: args.new_tokens as usize,
+            tokens_per_s: Some(self.tokens_per_s()).filter(|rate| *rate > 0.0),
+            first_token_ms: percentile(&firsts, 0.5),
+            gap_p50_ms: percentile(&gaps, 0.5),
+            gap_p99_ms: percentile(&gaps, 0.99),
+            total_s: last.as_secs_f64(),
+        }
+    }
+}
+
+fn sorted(times: impl Iterator<Item = Duration>) -> Vec<Duration> {
+    let mut times: Vec<Duration> = times.collect();
+    times.sort_unstable();
+    times
+}
+
+/// Of sorted times, in milliseconds; 0 of none.
+fn percentile(sorted: &[Duration], share: f64) -> f64 {
+    let at = (share * sorted.len().saturating_sub(1) as f64).round() as usize;
+    sorted.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
+}
+
+fn table(reports: &[Report]) -> String {
+    let Some(first) = reports.first() else { return String::new() };
+    let head = ["streams", "tokens/s", "first token ms", "gap p50 ms", "gap p99 ms", "total s"];
+    let cells = |report: &Report| {
+        vec![
+            report.streams.to_string(),
+            report.tokens_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
+            format!("{:.2}", report.first_token_ms),
+            format!("{:.3}", report.gap_p50_ms),
+            format!("{:.3}", report.gap_p99_ms),
+            format!("{:.3}", report.total_s),
+        ]
+    };
+    let rows: Vec<Vec<String>> =
+        std::iter::once(head.map(str::to_owned).to_vec()).chain(reports.iter().map(cells)).collect();
+    let Report { model, device, prompt_tokens, new_tokens, .. } = first;
+    format!("{model} on {device}, {prompt_tokens} tokens of prompt, {new_tokens} new\n\n{}", aligned(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn run(tokens: &[&[u64]]) -> Run {
+        let times = |stream: &&[u64]| stream.iter().map(|ms| Duration::from_millis(*ms)).collect();
+        Run { tokens: tokens.iter().map(times).collect(), device: "cpu".to_owned() }
+    }
+
+    #[test]
+    fn tokens_count_while_all_streams_run() {
+        let both = run(&[&[10, 20, 30, 40], &[20, 30, 40, 50, 60]]);
+        assert!((both.tokens_per_s() - 200.0).abs() < 1e-9, "{}", both.tokens_per_s());
+        assert!(run(&[&[10], &[20]]).tokens_per_s().abs() < 1e-9, "they were never side by side");
+    }
+
+    #[test]
+    fn the_table_lines_up() {
+        let report = Report {
+            model: "tiny".to_owned(),
+            device: "cpu".to_owned(),
+            streams: 8,
+            prompt_tokens: 128,
+            new_tokens: 64,
+            tokens_per_s: Some(1234.56),
+            first_token_ms: 12.345,
+            gap_p50_ms: 1.5,
+            gap_p99_ms: 2.25,
+            total_s: 0.5,
+        };
+        let alone = Report { streams: 1, tokens_per_s: None, ..report.clone() };
+        expect![[r#"
+            tiny on cpu, 128 tokens of prompt, 64 new
+
+            streams  tokens/s  first token ms  gap p50 ms  gap p99 ms  total s
+            8        1234.6    12.35           1.500       2.250       0.500
+            1        -         12.35           1.500       2.250       0.500
+        "#]]
+        .assert_eq(&table(&[report, alone]));
+    }
+}

@@ -1,7 +1,10 @@
 //! `magray bench generate`: how fast this machine goes on with texts, through the engine and its queue as a server does it.
 //! Takes the likeliest token each time; prompts are made up, and no two begin alike.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 use magray_engine::{
@@ -10,7 +13,7 @@ use magray_engine::{
     synthetic::{self, Lengths, Vocabulary},
 };
 use serde::Serialize;
-use tokio::task::JoinSet;
+use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
     commands::{Context, compute_args::ComputeArgs},
@@ -47,6 +50,9 @@ pub(crate) struct BenchGenerateArgs {
     /// Times that each case is run; the table shows the median by tokens/s
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Let a prompt of this many tokens arrive among the streams when all of them have begun
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    long_prompt: Option<u32>,
     /// Draw tokens by this temperature instead of taking the likeliest
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f32,
@@ -70,6 +76,7 @@ struct Report {
     /// From a token to the next one of its stream.
     gap_p50_ms: f64,
     gap_p99_ms: f64,
+    gap_max_ms: f64,
     /// From the first request to the last token.
     total_s: f64,
 }
@@ -86,7 +93,8 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
     if spec.generates().is_none() {
         return Err(Failure::Usage("this model generates no text: use a language model".to_owned()));
     }
-    let (prompt, new) = (args.prompt_tokens as usize, args.new_tokens as usize);
+    let new = args.new_tokens as usize;
+    let prompt = args.prompt_tokens.max(args.long_prompt.unwrap_or(0)) as usize;
     if prompt + new > spec.max_tokens {
         let most = spec.max_tokens;
         return Err(Failure::Usage(format!("{prompt} tokens and {new} new ones: this model has a context of {most}")));
@@ -99,11 +107,13 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
     for streams in &args.streams {
         let mut rounds = Vec::new();
         for round in 0..=args.rounds {
-            let prompts = (0..*streams).map(|_| {
+            let mut prompt = |tokens| {
                 seed += 1;
-                args.prompt(&vocabulary, seed)
-            });
-            let run = runtime.block_on(Run::take(session.engine(), prompts.collect()))?;
+                args.prompt(&vocabulary, tokens, seed)
+            };
+            let prompts = (0..*streams).map(|_| prompt(args.prompt_tokens)).collect();
+            let long = args.long_prompt.map(|tokens| Prompt { new_tokens_max: 1, ..prompt(tokens) });
+            let run = runtime.block_on(Run::take(session.engine(), prompts, long))?;
             if round > 0 {
                 rounds.push(run);
             }
@@ -125,8 +135,8 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
 
 impl BenchGenerateArgs {
     /// A prompt of made-up tokens; its seed makes it another one from its first token on.
-    fn prompt(&self, vocabulary: &Vocabulary, seed: u32) -> Prompt {
-        let mut ids = synthetic::batch(1, Lengths::Equal(self.prompt_tokens as usize), vocabulary).remove(0);
+    fn prompt(&self, vocabulary: &Vocabulary, tokens: u32, seed: u32) -> Prompt {
+        let mut ids = synthetic::batch(1, Lengths::Equal(tokens as usize), vocabulary).remove(0);
         for (at, id) in ids.iter_mut().enumerate() {
             *id = (*id + seed.wrapping_mul(7919) + at as u32 % 13) % vocabulary.size as u32;
         }
@@ -144,19 +154,38 @@ struct Run {
 }
 
 impl Run {
-    async fn take(engine: &Engine, prompts: Vec<Prompt>) -> Result<Self, Failure> {
+    /// Reads all streams to their ends. The long prompt comes when each has its first token, and is not counted.
+    async fn take(engine: &Engine, prompts: Vec<Prompt>, long: Option<Prompt>) -> Result<Self, Failure> {
         let started = Instant::now();
         let streams = prompts.into_iter().map(|prompt| engine.generate(prompt)).collect::<Result<Vec<_>, _>>()?;
-        let read = |mut stream: TokenStream| async move {
-            let mut times = Vec::new();
-            while let Some(token) = stream.next().await {
-                token?;
-                times.push(started.elapsed());
+        let begun = Arc::new(Semaphore::new(0));
+        let count = streams.len() as u32;
+        let read = |mut stream: TokenStream| {
+            let begun = Arc::clone(&begun);
+            async move {
+                let mut times = Vec::new();
+                let mut ended = Ok(());
+                while let Some(token) = stream.next().await {
+                    if times.is_empty() {
+                        begun.add_permits(1);
+                    }
+                    times.push(started.elapsed());
+                    ended = ended.and(token.map(drop));
+                }
+                ended?;
+                let device = stream.answer().map(|answer| answer.device.to_string());
+                Ok::<_, Failure>((times, device.unwrap_or_default()))
             }
-            let device = stream.answer().map(|answer| answer.device.to_string());
-            Ok::<_, Failure>((times, device.unwrap_or_default()))
         };
         let mut reading: JoinSet<_> = streams.into_iter().map(read).collect();
+        if let Some(long) = long {
+            // All have begun, or none can any more.
+            drop(begun.acquire_many(count).await);
+            let mut stream = engine.generate(long)?;
+            while let Some(token) = stream.next().await {
+                token?;
+            }
+        }
         let mut ended = Vec::new();
         while let Some(one) = reading.join_next().await {
             ended.push(one.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?);
@@ -191,6 +220,7 @@ impl Run {
             first_token_ms: percentile(&firsts, 0.5),
             gap_p50_ms: percentile(&gaps, 0.5),
             gap_p99_ms: percentile(&gaps, 0.99),
+            gap_max_ms: percentile(&gaps, 1.0),
             total_s: last.as_secs_f64(),
         }
     }
@@ -210,7 +240,7 @@ fn percentile(sorted: &[Duration], share: f64) -> f64 {
 
 fn table(reports: &[Report]) -> String {
     let Some(first) = reports.first() else { return String::new() };
-    let head = ["streams", "tokens/s", "first token ms", "gap p50 ms", "gap p99 ms", "total s"];
+    let head = ["streams", "tokens/s", "first token ms", "gap p50 ms", "gap p99 ms", "max", "total s"];
     let cells = |report: &Report| {
         vec![
             report.streams.to_string(),
@@ -218,6 +248,7 @@ fn table(reports: &[Report]) -> String {
             format!("{:.2}", report.first_token_ms),
             format!("{:.3}", report.gap_p50_ms),
             format!("{:.3}", report.gap_p99_ms),
+            format!("{:.3}", report.gap_max_ms),
             format!("{:.3}", report.total_s),
         ]
     };
@@ -256,15 +287,16 @@ mod tests {
             first_token_ms: 12.345,
             gap_p50_ms: 1.5,
             gap_p99_ms: 2.25,
+            gap_max_ms: 4.0,
             total_s: 0.5,
         };
         let alone = Report { streams: 1, tokens_per_s: None, ..report.clone() };
         expect![[r#"
             tiny on cpu, 128 tokens of prompt, 64 new
 
-            streams  tokens/s  first token ms  gap p50 ms  gap p99 ms  total s
-            8        1234.6    12.35           1.500       2.250       0.500
-            1        -         12.35           1.500       2.250       0.500
+            streams  tokens/s  first token ms  gap p50 ms  gap p99 ms  max    total s
+            8        1234.6    12.35           1.500       2.250       4.000  0.500
+            1        -         12.35           1.500       2.250       4.000  0.500
         "#]]
         .assert_eq(&table(&[report, alone]));
     }

@@ -90,6 +90,21 @@ impl KvShape {
     }
 }
 
+/// How a token is drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Logits are divided by it; 0: the most likely token is taken.
+    pub temperature: f32,
+    /// Only this many of the likeliest may be drawn; 0: all.
+    pub top_k: u32,
+    /// Only the likeliest that together have this probability may be drawn.
+    pub top_p: f32,
+    /// Only tokens with at least this part of the highest probability may be drawn.
+    pub min_p: f32,
+    /// Which of them, in the order of their ids: a part of their probability, of 2^64.
+    pub draw: u64,
+}
+
 /// A layer's attention: what it does with queries, keys and values.
 pub struct AttentionLayer<'a, Norm, Rope> {
     /// The layer.
@@ -222,6 +237,18 @@ pub trait DecoderOps {
     /// The most likely token of each wanted row, of the oldest step whose tokens were not asked for; `u32::MAX` for a row that is not
     /// finite. Waits until they are there, and for no later step. Devices that do not feed tokens back know their last step alone.
     fn chosen(&mut self) -> Result<Vec<u32>, Self::Error>;
+
+    /// Whether the next step draws its tokens like this, a choice for each wanted row: what [`DecoderOps::chosen`] tells then. Where not,
+    /// nothing changes.
+    fn draw_by(&mut self, _: &[Choice]) -> bool {
+        false
+    }
+
+    /// The logits of some of the wanted rows of the last step, by their places among these.
+    fn answer_rows(&mut self, rows: &[usize], columns: usize) -> Result<Vec<f32>, Self::Error> {
+        let answer = self.answer()?;
+        Ok(rows.iter().flat_map(|row| &answer[row * columns..][..columns]).copied().collect())
+    }
 
     /// Whether ids may name tokens of the step before ([`CHOSEN`]), and a step may begin before the tokens of the last were asked for.
     /// Two steps may be ahead of the one that is asked for.

@@ -56,6 +56,7 @@ pub(super) enum DecoderKernel {
     AttendPrompt { head: usize },
     AttendPlain,
     Choose,
+    Draw,
     Plain,
     Stream { tokens: usize, eights: usize, form: Form },
     Tile { tokens: usize, stages: usize },
@@ -65,8 +66,16 @@ pub(super) enum DecoderKernel {
 impl DecoderKernel {
     /// Every form.
     pub(super) fn all() -> Vec<Self> {
-        let mut all =
-            vec![Self::Embed, Self::Add, Self::Append, Self::AttendPlain, Self::Choose, Self::Plain, Self::Unpack];
+        let mut all = vec![
+            Self::Embed,
+            Self::Add,
+            Self::Append,
+            Self::AttendPlain,
+            Self::Choose,
+            Self::Draw,
+            Self::Plain,
+            Self::Unpack,
+        ];
         for head in DECODER_HEADS {
             all.extend([Self::AttendOne { head, warps: 4 }, Self::AttendPrompt { head }]);
             if head <= WIDE_HEAD_MOST {
@@ -97,6 +106,7 @@ impl DecoderKernel {
                 .needs(Needs::Ampere),
             Self::AttendPlain => KernelSpec::new("decoder_attend_plain.cu", "decoder_attend_plain"),
             Self::Choose => KernelSpec::new("decoder_choose.cu", "decoder_choose"),
+            Self::Draw => KernelSpec::new("decoder_draw.cu", "decoder_draw"),
             Self::Plain => KernelSpec::new("decoder_plain.cu", "decoder_plain"),
             Self::Stream { tokens, eights, form } => KernelSpec::new("decoder_stream.cu", "decoder_stream")
                 .define("TOKENS", tokens)

@@ -36,6 +36,7 @@ const KERNELS: &[(&str, &str)] = built_in![
     "decoder_attend_plain.cu",
     "decoder_attend_prompt.cu",
     "decoder_choose.cu",
+    "decoder_draw.cu",
     "decoder_embed.cu",
     "decoder_plain.cu",
     "decoder_stream.cu",

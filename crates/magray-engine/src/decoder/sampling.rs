@@ -2,6 +2,7 @@
 //! A draw follows from seed and place alone: the same prompt and seed give the same tokens after any restart.
 
 use magray_core::SplitMix64;
+use magray_device::Choice;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -119,9 +120,16 @@ impl Sampler {
         Self { sampling, seen: HashMap::new(), noted: 0 }
     }
 
-    /// Whether the likeliest token is taken, whatever came before.
-    pub(crate) fn takes_likeliest(&self) -> bool {
-        self.sampling.temperature == 0.0 && !self.sampling.has_penalties() && self.sampling.logit_bias.is_empty()
+    /// How a device may choose the token at this place by itself; `None` where it takes more than the logits.
+    pub(crate) fn choice(&self, place: usize) -> Option<Choice> {
+        let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
+        let is_free = !self.sampling.has_penalties() && self.sampling.logit_bias.is_empty();
+        is_free.then(|| Choice { temperature, top_k, top_p, min_p, draw: self.draw(place) })
+    }
+
+    /// Which part of all probability the token at this place is drawn at, of 2^64.
+    fn draw(&self, place: usize) -> u64 {
+        SplitMix64::new(SplitMix64::new(self.sampling.seed).bits() ^ place as u64).bits()
     }
 
     pub(crate) fn ignores_end(&self) -> bool {
@@ -163,8 +171,7 @@ impl Sampler {
         }
         self.cut(logits, most, scratch);
         let total: f64 = scratch.kept.iter().map(|(weight, _)| f64::from(*weight)).sum();
-        let seed = SplitMix64::new(self.sampling.seed).bits() ^ place as u64;
-        let mut left = (1.0 - SplitMix64::new(seed).unit()) * total;
+        let mut left = self.draw(place) as f64 / 2_f64.powi(64) * total;
         let drawn = scratch.kept.iter().find(|(weight, _)| {
             left -= f64::from(*weight);
             left < 0.0
@@ -189,23 +196,27 @@ impl Sampler {
         }
     }
 
-    /// Leaves the tokens that may be drawn in the scratch, with weights.
+    /// Leaves the tokens that may be drawn in the scratch, with weights, in the order of their ids.
     fn cut(&self, logits: &[f32], most: f32, scratch: &mut Scratch) {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
         let kept = &mut scratch.kept;
         kept.clear();
-        let weights = logits.iter().zip(0..).map(|(logit, id)| (((logit - most) / temperature).exp(), id));
         // A weight of 0 is never drawn.
-        kept.extend(weights.filter(|(weight, _)| *weight > 0.0 && *weight >= min_p));
+        let least = most + temperature * min_p.max(f32::MIN_POSITIVE).ln();
+        kept.extend(logits.iter().copied().zip(0..).filter(|(logit, _)| *logit >= least));
         let heavier = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
-        let top_k = if top_k == 0 { kept.len() } else { kept.len().min(top_k as usize) };
-        if top_k < kept.len() {
-            kept.select_nth_unstable_by(top_k - 1, heavier);
-            kept.truncate(top_k);
+        let is_cut = top_k > 0 && (top_k as usize) < kept.len();
+        if is_cut {
+            kept.select_nth_unstable_by(top_k as usize - 1, heavier);
+            kept.truncate(top_k as usize);
         }
+        kept.iter_mut().for_each(|(logit, _)| *logit = ((*logit - most) / temperature).exp());
         if top_p < 1.0 {
-            kept.sort_unstable_by(heavier);
             let total: f64 = kept.iter().map(|(weight, _)| f64::from(*weight)).sum();
+            // All that are lighter than this have too little together to be needed.
+            let light = (total * (1.0 - f64::from(top_p)) / kept.len() as f64) as f32;
+            kept.retain(|(weight, _)| *weight >= light);
+            kept.sort_unstable_by(heavier);
             let mut left = total * f64::from(top_p);
             let enough = kept.iter().position(|(weight, _)| {
                 left -= f64::from(*weight);
@@ -213,8 +224,9 @@ impl Sampler {
             });
             kept.truncate(enough.map_or(kept.len(), |at| at + 1));
         }
-        // In one order, however they were selected.
-        kept.sort_unstable_by_key(|(_, id)| *id);
+        if is_cut || top_p < 1.0 {
+            kept.sort_unstable_by_key(|(_, id)| *id);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use super::pages::{Known, PageTable};
 use super::{NewTokens, SequenceStep};
 use crate::decoder::{Decoder, DecoderRoom, Sampler, Scratch};
-use magray_device::{CHOSEN, DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch};
+use magray_device::{CHOSEN, Choice, DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch};
 use std::collections::{HashMap, VecDeque};
 
 /// What a device has for the pages of keys and values.
@@ -80,6 +80,8 @@ struct Going<'a> {
     row: usize,
     /// No pass is to be begun for it.
     is_done: bool,
+    /// Whether its tokens are chosen on this side, by their logits.
+    is_chosen_here: bool,
     /// What its sequence had before.
     pages_before: usize,
     known_before: Option<Known>,
@@ -163,7 +165,17 @@ impl<D: DecoderDevice> Sequences<D> {
         let state = known.ok_or(StepError::StateMissing)?;
         let (pages_before, known_before) = (state.pages.len(), state.known);
         let new = NewTokens::default();
-        Ok(Going { step, shared: 0, new, begun: 0, row: 0, is_done: false, pages_before, known_before })
+        Ok(Going {
+            step,
+            shared: 0,
+            new,
+            begun: 0,
+            row: 0,
+            is_done: false,
+            is_chosen_here: false,
+            pages_before,
+            known_before,
+        })
     }
 
     /// Sees to it that a step has pages for all its tokens: those of texts that were seen before, then new ones.
@@ -191,23 +203,25 @@ impl<D: DecoderDevice> Sequences<D> {
         device.grow_pages(pages, table.reached()).map_err(StepError::Device)
     }
 
-    /// Passes until every step is done. Where the device takes the likeliest tokens and feeds them back, a pass begins before the tokens
-    /// of the one before it are known: the device never waits for this side.
+    /// Passes until every step is done. Where the device chooses all tokens and feeds them back, a pass begins before the tokens of the one
+    /// before it are known: the device never waits for this side.
     fn pass_all(&mut self, going: &mut [Going<'_>]) -> Result<(), StepError<D::Error>> {
-        let is_plain = |one: &Going<'_>| {
+        let draws = self.ops.draw_by(&[]);
+        for one in going.iter_mut().filter(|one| one.wants_tokens()) {
             let state = self.states.get(&one.step.sequence);
-            !one.wants_tokens() || state.is_some_and(|state| state.sampler.takes_likeliest())
-        };
-        let are_plain = going.iter().all(is_plain);
-        let ahead = usize::from(are_plain && self.ops.feeds_back());
+            let choice = state.and_then(|state| state.sampler.choice(0));
+            one.is_chosen_here = choice.is_none_or(|choice| choice.temperature > 0.0 && !draws);
+        }
+        let is_fed_back = self.ops.feeds_back() && !going.iter().any(|one| one.is_chosen_here);
         let mut under_way = VecDeque::new();
         loop {
             let begun = self.begin_pass(going)?;
             let has_begun = begun.is_some();
             under_way.extend(begun);
-            if !has_begun || under_way.len() > ahead {
+            if !has_begun || under_way.len() > usize::from(is_fed_back) {
                 let Some(wanted) = under_way.pop_front() else { return Ok(()) };
-                if are_plain { self.take_likeliest(going, &wanted) } else { self.choose(going, &wanted) }?;
+                self.take_chosen(going, &wanted)?;
+                self.choose(going, &wanted)?;
             }
         }
     }
@@ -240,15 +254,33 @@ impl<D: DecoderDevice> Sequences<D> {
         if self.batch.ids.is_empty() {
             return Ok(None);
         }
+        let choices = wanted.iter().map(|index| self.choice(&going[*index]));
+        let choices: Vec<Choice> = choices.collect::<Option<_>>().unwrap_or_default();
+        if choices.iter().any(|choice| choice.temperature > 0.0) {
+            self.ops.draw_by(&choices);
+        }
         let Some((pages, _)) = &mut self.pages.made else { return Err(StepError::NoPages) };
         self.decoder.forward(&mut self.ops, &self.batch.steps(), pages, &mut self.room);
         Ok(Some(wanted))
     }
 
-    /// The likeliest tokens of the oldest pass that is under way.
-    fn take_likeliest(&mut self, going: &mut [Going<'_>], wanted: &[usize]) -> Result<(), StepError<D::Error>> {
+    /// How the device chooses the token of a pass that is begun; nothing is drawn for one that is chosen here.
+    fn choice(&self, one: &Going<'_>) -> Option<Choice> {
+        let sampler = &self.states.get(&one.step.sequence)?.sampler;
+        let none = Choice { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0 };
+        Some(sampler.choice(one.end(one.begun - 1)).filter(|_| !one.is_chosen_here).unwrap_or(none))
+    }
+
+    /// Takes the tokens that the device chose in the oldest pass that is under way; waits for it in any case.
+    fn take_chosen(&mut self, going: &mut [Going<'_>], wanted: &[usize]) -> Result<(), StepError<D::Error>> {
+        let are_all_here = !wanted.is_empty() && wanted.iter().all(|index| going[*index].is_chosen_here);
+        if are_all_here {
+            return Ok(());
+        }
         let tokens = self.ops.chosen().map_err(StepError::Device)?;
-        for (index, token) in wanted.iter().zip(tokens) {
+        for (index, token) in
+            wanted.iter().zip(tokens).filter(|(index, _)| !going[**index].is_chosen_here).collect::<Vec<_>>()
+        {
             if token == u32::MAX {
                 return Err(StepError::NotFinite);
             }
@@ -257,12 +289,17 @@ impl<D: DecoderDevice> Sequences<D> {
         Ok(())
     }
 
-    /// Tokens by the logits of the pass that ended.
+    /// Chooses the other tokens of the pass, by its logits.
     fn choose(&mut self, going: &mut [Going<'_>], wanted: &[usize]) -> Result<(), StepError<D::Error>> {
-        let mut logits = self.ops.answer().map_err(StepError::Device)?.to_vec();
-        let rows = logits.chunks_exact_mut(self.decoder.spec().vocab);
-        for (index, row) in wanted.iter().zip(rows) {
-            let one = &mut going[*index];
+        let here = wanted.iter().enumerate().filter(|(_, index)| going[**index].is_chosen_here);
+        let (rows, here): (Vec<usize>, Vec<usize>) = here.map(|(row, index)| (row, *index)).unzip();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let vocab = self.decoder.spec().vocab;
+        let mut logits = self.ops.answer_rows(&rows, vocab).map_err(StepError::Device)?;
+        for (index, row) in here.into_iter().zip(logits.chunks_exact_mut(vocab)) {
+            let one = &mut going[index];
             let Some(state) = self.states.get(&one.step.sequence) else { return Err(StepError::StateMissing) };
             let token = state.sampler.choose(row, one.end(one.new.tokens.len()), &mut self.scratch);
             self.add(one, token.ok_or(StepError::NotFinite)?)?;

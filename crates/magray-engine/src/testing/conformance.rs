@@ -34,8 +34,8 @@ pub struct Suite<'a> {
 const MODELS: usize = 2;
 
 /// Checks a model that generates, with ids below 256: a prompt gives the same tokens in one step, in chunks, and again after its state was
-/// lost; its memory goes back to nothing.
-pub fn check_generating(executor: &dyn OpenExecutor, model: ExecutorModel) {
+/// lost, where the device `is_exact`; where it rounds otherwise for other numbers of rows, as many tokens. Its memory goes back to nothing.
+pub fn check_generating(executor: &dyn OpenExecutor, model: ExecutorModel, is_exact: bool) {
     let executor = executor.open(&[model]).unwrap_or_else(|failure| panic!("it does not open: {failure}"));
     let executor = &*executor;
     assert_eq!(allocated(executor), 0, "bytes before anything is loaded");
@@ -49,14 +49,18 @@ pub fn check_generating(executor: &dyn OpenExecutor, model: ExecutorModel) {
     assert!(part(prompt.len() - 1, prompt.len(), 1).is_err(), "a step that does not begin where its sequence ends");
     executor.free(SEQUENCE);
     assert!(must(part(0, 4, 0))[0].tokens.is_empty(), "no new tokens before the prompt ends");
-    assert_eq!(must(part(4, prompt.len(), 3)), whole, "new tokens after chunks");
+    let assert_same = |new: Vec<NewTokens>, what: &str| match is_exact {
+        true => assert_eq!(new, whole, "{what}"),
+        false => assert!(new.len() == 1 && (1..=3).contains(&new[0].tokens.len()), "{what}: {new:?}"),
+    };
+    assert_same(must(part(4, prompt.len(), 3)), "new tokens after chunks");
     executor.free(SEQUENCE);
     executor.free(SEQUENCE);
-    assert_eq!(must(part(0, prompt.len(), 3)), whole, "new tokens of a replay");
+    assert_same(must(part(0, prompt.len(), 3)), "new tokens of a replay");
     executor.offload(0);
     executor.load(0, None).unwrap_or_else(|failure| panic!("it does not come back: {failure}"));
     assert!(part(prompt.len(), prompt.len(), 1).is_err(), "sequences go with the weights");
-    assert_eq!(must(part(0, prompt.len(), 3)), whole, "new tokens after the weights left");
+    assert_same(must(part(0, prompt.len(), 3)), "new tokens after the weights left");
     executor.release(0);
     assert_eq!(allocated(executor), 0, "bytes when nothing is loaded any more");
 }

@@ -1,6 +1,7 @@
 //! A batch of steps as the kernels read it: one run of words, laid out alike for all batches that can share a recording.
 //! Pure arithmetic; copies nothing to the GPU.
 
+use super::draws::CHOICE_WORDS;
 use crate::cuda::batch::padded_rows;
 use crate::{PAGE_TOKENS, StepBatch};
 
@@ -32,6 +33,8 @@ pub(super) struct Shape {
     pages: usize,
     /// Pages of a single token's sequence, at most.
     pub(super) longest: usize,
+    /// Whether tokens are drawn.
+    pub(super) draws: bool,
 }
 
 /// Rows that kernels work on where there are this many.
@@ -52,6 +55,8 @@ pub(super) struct Layout {
     pub(super) all_rows: usize,
     pub(super) logit_rows: usize,
     pub(super) pages: usize,
+    /// How tokens of the wanted rows are drawn.
+    pub(super) choices: usize,
     pub(super) words: usize,
 }
 
@@ -78,6 +83,7 @@ impl Shape {
             wants_all,
             pages: steps.pages.len().next_power_of_two().max(64),
             longest: longest.next_power_of_two(),
+            draws: false,
         }
     }
 
@@ -98,6 +104,7 @@ impl Shape {
             all_rows: next(self.rows),
             logit_rows: next(self.logit_rows),
             pages: next(self.pages),
+            choices: next(if self.draws { CHOICE_WORDS * self.logit_rows } else { 0 }),
             words,
         }
     }

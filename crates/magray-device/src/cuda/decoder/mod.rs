@@ -4,6 +4,7 @@
 mod arguments;
 mod attention;
 mod batch;
+mod draws;
 mod launches;
 mod memory;
 mod plans;
@@ -20,7 +21,7 @@ use super::device_error::DeviceError;
 use super::function::LaunchShape;
 use super::memory::DeviceBuffer;
 use super::stream::{Stream, Urgency};
-use crate::{AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch};
+use crate::{AttentionLayer, BlockLinear, Choice, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch};
 use arguments::{Argument, FINISH_ADD, FINISH_FLOATS, FINISH_GATED, FINISH_ROWS, Finish, int, int_of};
 use batch::{Layout, Shape};
 use launches::{Launch, Recordings};
@@ -96,6 +97,8 @@ pub struct CudaDecoderOps {
     /// Weights of 4 and 8 bits, as numbers.
     unpacked: Scratch,
     attention: attention::Room,
+    /// How the next step draws tokens.
+    choices: Vec<Choice>,
     results: Results,
     failure: Option<DeviceError>,
 }
@@ -150,6 +153,7 @@ impl CudaDecoderOps {
             sums: scratch(),
             unpacked: scratch(),
             attention: attention::Room::new(context),
+            choices: Vec::new(),
             results: Results::new(context)?,
             failure: None,
             stream,
@@ -424,12 +428,26 @@ impl DecoderOps for CudaDecoderOps {
         self.results.logits(&self.stream)
     }
 
+    fn answer_rows(&mut self, rows: &[usize], columns: usize) -> Result<Vec<f32>, DeviceError> {
+        if let Some(error) = self.failure.take() {
+            self.results.forget();
+            return Err(error);
+        }
+        assert_eq!(columns, self.results.columns(), "as wide as the logits are");
+        self.results.logits_of_rows(rows, &self.stream)
+    }
+
     fn chosen(&mut self) -> Result<Vec<u32>, DeviceError> {
         if let Some(error) = self.failure.take() {
             self.results.forget();
             return Err(error);
         }
         self.results.chosen_tokens()
+    }
+
+    fn draw_by(&mut self, choices: &[Choice]) -> bool {
+        self.choices = choices.to_vec();
+        true
     }
 
     fn feeds_back(&self) -> bool {

@@ -3,6 +3,7 @@
 
 use super::arguments::{Argument, FINISH_ADD, FINISH_FLOATS, Finish, int, int_of};
 use super::batch::{self, Shape};
+use super::draws;
 use super::memory::{DecoderActs, Scratch};
 use super::weights::{DecoderLinear, DecoderNorm};
 use super::{CudaDecoderOps, Operand};
@@ -120,20 +121,46 @@ impl Results {
         Ok(slot.tokens.as_mut_slice()[..slot.rows].to_vec())
     }
 
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+
     /// The logits of the last step. Tokens of steps up to it that nobody asked for are not told any more.
     pub(super) fn logits(&mut self, stream: &Stream) -> Result<&[f32], DeviceError> {
+        let rows: Vec<usize> = (0..self.rows).collect();
+        let count = self.bring_rows(&rows, stream)?;
+        Ok(self.answer.floats(count))
+    }
+
+    /// The same of some rows.
+    pub(super) fn logits_of_rows(&mut self, rows: &[usize], stream: &Stream) -> Result<Vec<f32>, DeviceError> {
+        let count = self.bring_rows(rows, stream)?;
+        Ok(self.answer.floats(count).to_vec())
+    }
+
+    /// Copies rows to the host, side by side, and waits for them. Returns how many numbers they have.
+    fn bring_rows(&mut self, rows: &[usize], stream: &Stream) -> Result<usize, DeviceError> {
         self.waiting.clear();
-        let count = self.rows * self.columns;
+        let count = rows.len() * self.columns;
         if self.answer.len() < count {
             self.answer = PinnedWords::zeroed(&self.context, count.next_power_of_two())?;
         }
-        if count > 0 {
-            self.context.bind()?;
-            // SAFETY: both hold this many floats; the wait follows before either goes or is read.
-            unsafe { stream.copy_out(self.answer.address() as *mut u8, self.logits.address(), count * 4) }?;
+        self.context.bind()?;
+        for run in rows.chunk_by(|row, next| row + 1 == *next) {
+            let (from, to) = (run[0] * self.columns * 4, run.len() * self.columns * 4);
+            let done = rows.iter().take_while(|row| **row != run[0]).count() * self.columns * 4;
+            assert!(run[0] + run.len() <= self.rows, "rows that there are");
+            // SAFETY: both hold these bytes; the wait follows before either goes or is read.
+            unsafe {
+                stream.copy_out(
+                    (self.answer.address() + done as u64) as *mut u8,
+                    self.logits.address() + from as u64,
+                    to,
+                )
+            }?;
         }
         stream.wait()?;
-        Ok(self.answer.floats(count))
+        Ok(count)
     }
 }
 
@@ -143,6 +170,7 @@ impl CudaDecoderOps {
         self.launches.clear();
         self.shadowed = None;
         self.shape = Shape::of(steps);
+        self.shape.draws = !self.choices.is_empty();
         self.layout = self.shape.layout();
         let scratch = [
             &mut self.shadow,
@@ -170,6 +198,9 @@ impl CudaDecoderOps {
         let address = self.batch.address();
         let slot = self.results.slot(words, &self.stream)?;
         batch::stage(steps, &self.shape, slot.batch.as_mut_slice());
+        if self.shape.draws {
+            draws::stage(&self.choices, &mut slot.batch.as_mut_slice()[self.layout.choices..words]);
+        }
         let from = slot.batch.address();
         self.cuda.context().bind()?;
         // SAFETY: both hold this many words. The slot is written again only after its mark, which stands behind this copy; the
@@ -208,6 +239,15 @@ impl CudaDecoderOps {
             ];
             let rows = rows as u32;
             self.launch(DecoderKernel::Choose, LaunchShape::new([CHOOSERS as u32, rows, 1], [256, 1, 1]), arguments);
+            if self.shape.draws {
+                let arguments = vec![
+                    Argument::Address(logits),
+                    int(head.outputs),
+                    Argument::Address(self.part(self.layout.choices)),
+                    Argument::Address(self.results.chosen()),
+                ];
+                self.launch(DecoderKernel::Draw, LaunchShape::new([rows, 1, 1], [1024, 1, 1]), arguments);
+            }
         }
     }
 
@@ -240,6 +280,7 @@ impl CudaDecoderOps {
             self.recordings.clear();
         }
         self.launches.clear();
+        self.choices.clear();
         self.shadowed = None;
     }
 

@@ -82,6 +82,8 @@ fn is_side_effect(sabotage: Sabotage, rule: Rule) -> bool {
         Sabotage::LetRest => rule == Rule::Preheats,
         // Models that evict each other before they have computed leave their requests without an answer.
         Sabotage::PushAtOnce => rule == Rule::AllAnswered,
+        // A token that only the machine has forgotten has state on the device.
+        Sabotage::ForgetToken => rule == Rule::Accounts,
         _ => false,
     }
 }

@@ -8,7 +8,7 @@ use super::device_set::DeviceSet;
 use super::devices::TRIAL;
 use super::kv_space::has_space;
 use super::outlook::Outlook;
-use super::phase::Phase;
+use super::phase::{Phase, Reach};
 use super::queue::{BucketKey, Load};
 use super::run::Side;
 use super::sabotage::sabotaged;
@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// After [`TRIAL`], a device tries a group with no more than this many times what it has computed before.
 const TRIAL_GROWTH: u64 = 4;
+/// A sequence leaves a CPU for a GPU that is this many times faster for what is left of it.
+const WORTH_LEAVING: f64 = 2.0;
 /// A device that is late is looked at again after this time at least.
 const RECHECK_LEAST: Duration = Duration::from_millis(1);
 /// The part of a slice up to which a batch of short requests is filled with texts of one that is longer than a batch: all
@@ -147,6 +149,32 @@ fn later_steps(of: Outlook<'_>, bucket: BucketKey) -> f64 {
     let sequence = first.map(|(ticket, run)| SequenceId { request: run.request, number: ticket.position.first });
     let progress = sequence.and_then(|sequence| of.requests.progress(sequence));
     progress.map_or(0.0, |progress| f64::from(progress.new_max.saturating_sub(progress.new + 1)))
+}
+
+/// Whether a GPU with the weights and space would be done with a sequence much sooner than the CPU that goes on with it, though it computes
+/// all known tokens again. So it leaves a CPU that took it when the GPU failed, once that is back.
+pub(super) fn should_leave(of: Outlook<'_>, id: DeviceId, sequence: SequenceId, reach: Reach) -> bool {
+    let (Some(job), Some(progress)) = (of.requests.jobs().get(sequence.request), of.requests.progress(sequence)) else {
+        return false;
+    };
+    if of.devices.get(id).spec().kind != DeviceKind::Cpu || of.cx.options.placement != Placement::Weighted {
+        return false;
+    }
+    let bounds = of.step_bounds(job.group.model);
+    let left = f64::from(progress.new_max.saturating_sub(progress.new));
+    let next_us = |device: DeviceId| of.devices.cost(device, job.group).of(Load { tokens: 1, texts: 1 });
+    let is_sooner = |other: DeviceId| {
+        let (device, memory) = (of.devices.get(other), of.residency.memory(other));
+        let known = Load { tokens: u64::from(progress.known), texts: 1 };
+        let there_us = of.devices.cost(other, job.group).of(known) + left * next_us(other);
+        device.spec().kind == DeviceKind::Gpu
+            && device.health().is_in_rotation()
+            && device.is_measured(job.group)
+            && bounds.kept(progress).saturating_add(memory.headroom()) <= memory.ledger().kv_free()
+            && there_us * WORTH_LEAVING < left * next_us(id)
+    };
+    let others = reach.may.without(reach.rather_not).without(of.devices.full()).and(of.model(job.group.model).present);
+    others.iter().any(is_sooner)
 }
 
 /// When the first text of a bucket is expected to be done by the devices that have or get its model.

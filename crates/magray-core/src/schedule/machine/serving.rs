@@ -10,7 +10,7 @@ use crate::schedule::jobs::Job;
 use crate::schedule::kv_space::{growth, last_in_order, space_wanted};
 use crate::schedule::outlook::Outlook;
 use crate::schedule::phase::Reach;
-use crate::schedule::placement::{Order, choose};
+use crate::schedule::placement::{Order, choose, should_leave};
 use crate::schedule::queue::BucketKey;
 use crate::schedule::requests::{Advance, Evidence, Loss, Taken, Verdict};
 use crate::schedule::sabotage::sabotaged;
@@ -228,7 +228,8 @@ impl Machine {
         if new > 0 && !(is_faulty && sabotaged!(self.cx, LoseToken)) {
             actions.push(deliver);
         }
-        if is_end || !self.may_keep_state(id, sequence.request) {
+        let leaves = !is_end && should_leave(self.outlook(), id, sequence, done.reach);
+        if is_end || leaves || !self.may_keep_state(id, sequence.request) {
             self.lose_state(sequence, actions);
         }
         if is_end {

@@ -4,6 +4,11 @@ use super::*;
 
 /// A machine with one GPU that keeps this many tokens, of a byte each, and turns of this time.
 fn bench(kv_max: u64, turn_max: Duration) -> Bench {
+    bench_beside_cpu(0, kv_max, turn_max)
+}
+
+/// The same, where the CPU keeps tokens too.
+fn bench_beside_cpu(cpu_kv_max: u64, kv_max: u64, turn_max: Duration) -> Bench {
     let spec = |kind, kv_max| DeviceSpec {
         kind,
         location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
@@ -15,7 +20,7 @@ fn bench(kv_max: u64, turn_max: Duration) -> Bench {
     };
     let generation = Generation { turn_max, unread_max: 4 };
     let options = Options { generation, ..Options::default() };
-    let specs = vec![spec(DeviceKind::Cpu, 0), spec(DeviceKind::Gpu, kv_max)];
+    let specs = vec![spec(DeviceKind::Cpu, cpu_kv_max), spec(DeviceKind::Gpu, kv_max)];
     let machine = Machine::new(specs, vec![ModelPlan::default()], options);
     let mut bench = Bench { machine, now: Moment::START, next_request: 0, is_obliging: true };
     bench.step(Event::Tick);
@@ -41,9 +46,14 @@ impl Bench {
     }
 
     fn turn_unread(&mut self, start: &Start) -> Vec<Action> {
-        self.now = self.now + Duration::from_millis(1);
+        self.turn_within(start, Duration::from_micros(100))
+    }
+
+    /// A turn that took this long to compute.
+    fn turn_within(&mut self, start: &Start, compute: Duration) -> Vec<Action> {
+        self.now = self.now + Duration::from_millis(1).max(compute);
         let outcomes = start.steps.iter().map(|step| Outcome::Tokens(part(step).1.min(1))).collect();
-        self.step(Event::Finished { batch: start.batch, compute: Duration::from_micros(100), outcomes })
+        self.step(Event::Finished { batch: start.batch, compute, outcomes })
     }
 }
 
@@ -157,6 +167,36 @@ fn a_worker_that_dies_takes_the_state_along_and_no_token() {
     assert_eq!(bench.machine.view().devices[1].kv_bytes(), 0);
     let again = only_start(&bench.step(Event::Up { device: GPU }));
     assert_eq!(part(&again.steps[0]).0, 0..15, "what was delivered is a prompt now");
+}
+
+#[test]
+fn a_sequence_leaves_the_cpu_when_the_gpu_that_it_was_on_is_back() {
+    let mut bench = bench_beside_cpu(10_000, 10_000, LONG);
+    let (_, actions) = bench.prompt(10, 500);
+    let mut start = only_start(&actions);
+    assert_eq!(start.device, GPU);
+    for _ in 0..5 {
+        start = only_start(&bench.turn(&start));
+    }
+    let mut start = only_start(&bench.down(GPU, Ending::Killed));
+    assert_eq!((start.device, part(&start.steps[0]).0), (CPU, 0..15), "nobody waits for the worker");
+    let slow = |bench: &mut Bench, start: &Start| {
+        let actions = bench.turn_within(start, Duration::from_millis(20));
+        let reads = delivered(&actions).into_iter();
+        let read = reads.flat_map(|(request, sequence, tokens)| bench.step(Event::Read { request, sequence, tokens }));
+        let read: Vec<Action> = read.collect();
+        only_start(&[actions, read].concat())
+    };
+    for known in 15..20 {
+        start = slow(&mut bench, &start);
+        assert_eq!((start.device, part(&start.steps[0]).0), (CPU, known..known + 1));
+    }
+    bench.step(Event::Up { device: GPU });
+    bench.pass(Duration::from_millis(600));
+    bench.step(Event::Probed { device: GPU, passed: true });
+    let back = slow(&mut bench, &start);
+    assert_eq!((back.device, part(&back.steps[0]).0), (GPU, 0..21), "all known tokens are computed again");
+    assert_eq!(bench.machine.view().devices[0].kv_bytes(), 0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::cuda::each_set;
 use crate::decoder_model::{Batch, Kind, Model, PLAIN, Sequences};
-use magray_core::{Activation, BlockFormat};
+use magray_core::{Activation, BlockFormat, CpuPath};
 use magray_device::{
     CHOSEN, DecoderOps,
     cpu::{Cpu, CpuDecoderOps},
@@ -22,7 +22,8 @@ struct Both {
 
 impl Both {
     fn new(cuda: &Arc<Cuda>, name: &str, kind: Kind, pages: usize) -> Self {
-        let cpu = Arc::new(Cpu::new(None, None).expect("the CPU opens"));
+        // Other paths round rows to bytes.
+        let cpu = Arc::new(Cpu::new(Some(CpuPath::Portable), None).expect("the CPU opens"));
         Self {
             name: format!("{name}: {kind:?}"),
             cpu: Model::new(&*cpu, kind, pages, 1),
@@ -105,15 +106,28 @@ fn weights_of_few_bits_agree_on_cuda() {
 fn any_number_of_rows_agrees_on_cuda() {
     each_set(|cuda, name| {
         for rows in [1, 2, 7, 8, 9, 16, 17, 31, 64, 65, 130, 257] {
-            let kind = Kind { hidden: 512, ffn: 1408, vocab: 1000, ..PLAIN };
-            let mut both = Both::new(cuda, name, kind, 2 * rows + 5);
-            let mut sequences = Sequences::new(rows, 2 * rows + 5);
-            for round in 0..3 {
-                let batch = sequences.advance(&vec![1; rows], kind.vocab, round);
-                both.check(&batch, &format!("{rows} rows, round {round}"));
+            check_rows(cuda, name, Kind { hidden: 512, ffn: 1408, vocab: 1000, ..PLAIN }, rows);
+        }
+        for format in [BlockFormat::Q8_0, BlockFormat::Q4_0, BlockFormat::Q4_1] {
+            for rows in [1, 5, 8, 9, 16, 17, 33, 64, 65] {
+                check_rows(cuda, name, Kind { format, hidden: 512, ffn: 1440, vocab: 1000, ..PLAIN }, rows);
+            }
+            // So many inputs that a multiprocessor holds only those of few rows.
+            for rows in [4, 8] {
+                check_rows(cuda, name, Kind { format, ffn: 14336, layers: 1, ..PLAIN }, rows);
             }
         }
     });
+}
+
+/// Sequences that advance by a token each.
+fn check_rows(cuda: &Arc<Cuda>, name: &str, kind: Kind, rows: usize) {
+    let mut both = Both::new(cuda, name, kind, 2 * rows + 5);
+    let mut sequences = Sequences::new(rows, 2 * rows + 5);
+    for round in 0..3 {
+        let batch = sequences.advance(&vec![1; rows], kind.vocab, round);
+        both.check(&batch, &format!("{rows} rows, round {round}"));
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! How fast a GPU decodes, with random weights of known shapes: tokens a second by streams at a context of 256, and the time of a prompt of
 //! 1,000 tokens. Measures operations alone: no scheduler, no sampling but the most likely token.
 //!
-//! `decode_speed [1b|8b] [bf16|q8_0|q4_0] [streams,...] [prompt tokens]`, for instance `decode_speed 1b bf16 1,8,32 1000`.
+//! `decode_speed [1b|8b] [bf16|q8_0|q4_0] [streams,...] [prompt tokens] [layers]`, for instance `decode_speed 1b bf16 1,8,32 1000`. With
+//! fewer layers than the shape has it is loaded sooner, for profiles.
 
 use magray_core::{Activation, BlockFormat};
 use magray_device::cuda::{Cuda, CudaDecoderOps, CudaOptions, SearchPath, Visible, probe};
@@ -73,13 +74,13 @@ fn matrix(format: BlockFormat, rows: usize, columns: usize) -> BlockMatrix {
 }
 
 impl Model {
-    fn new(cuda: &Cuda, shape: &'static Shape, format: BlockFormat) -> Result<Self, Box<dyn Error>> {
+    fn new(cuda: &Cuda, shape: &'static Shape, format: BlockFormat, layers: usize) -> Result<Self, Box<dyn Error>> {
         let Shape { hidden, heads, kv_heads, head_size, ffn, vocab, .. } = *shape;
         let of = |rows, columns| BlockLinear { parts: vec![matrix(format, rows, columns)], bias: Vec::new() };
         let (qkv, output) = (of((heads + 2 * kv_heads) * head_size, hidden), of(hidden, heads * head_size));
         let (gate_up, down, head) = (of(2 * ffn, hidden), of(hidden, ffn), of(vocab, hidden));
         let norm = || cuda.rms_norm(vec![1.0; hidden], 1e-5);
-        let layers = (0..shape.layers).map(|_| -> Result<Layer, Box<dyn Error>> {
+        let layers = (0..layers).map(|_| -> Result<Layer, Box<dyn Error>> {
             Ok(Layer {
                 norms: [norm()?, norm()?],
                 qkv: cuda.block_linear(qkv.clone())?,
@@ -110,7 +111,8 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     fn new(cuda: &Arc<Cuda>, model: &'a Model, pages: usize) -> Result<Self, Box<dyn Error>> {
-        let Shape { layers, hidden, heads, kv_heads, head_size, ffn, .. } = *model.shape;
+        let Shape { hidden, heads, kv_heads, head_size, ffn, .. } = *model.shape;
+        let layers = model.layers.len();
         let columns = [hidden, (heads + 2 * kv_heads) * head_size, heads * head_size, ffn];
         let mut kept = cuda.pages(KvShape { layers, kv_heads, head_size }, pages)?;
         cuda.grow_pages(&mut kept, pages)?;
@@ -230,7 +232,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         CudaOptions { search, kernel_cache: Some(std::env::temp_dir().join("decode_speed")), ..Default::default() };
     let cuda = Cuda::open(&gpus[0], options)?;
     let start = Instant::now();
-    let model = Model::new(&cuda, shape, block_format)?;
+    let layers = argument(4, &shape.layers.to_string()).parse()?;
+    let model = Model::new(&cuda, shape, block_format, layers)?;
     println!("{name} {format}: loaded in {:.1} s", start.elapsed().as_secs_f64());
     for streams in argument(2, "1,8,32,64,256").split(',').filter(|streams| !streams.is_empty()) {
         let streams: usize = streams.parse()?;

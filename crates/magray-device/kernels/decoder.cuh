@@ -79,15 +79,6 @@ __device__ __forceinline__ float row_scale(const Finish& finish, int token) {
     return rsqrtf(warp_sum(square) * finish.inverse_inputs + finish.epsilon);
 }
 
-// The same by one thread.
-__device__ __forceinline__ float row_scale_alone(const Finish& finish, int token) {
-    if (!finish.parts) return 1.0f;
-    const float* parts = finish.parts + size_t(token) * finish.part_count;
-    float square = 0.0f;
-    for (int i = 0; i < finish.part_count; ++i) square += parts[i];
-    return rsqrtf(square * finish.inverse_inputs + finish.epsilon);
-}
-
 // What a lane reads for its output before the sum is known.
 struct Before {
     float bias, hidden, gain;
@@ -135,29 +126,43 @@ __device__ __forceinline__ void finish_lanes(const Finish& finish, const Before&
 #define FORM_NUMBERS 0
 // 64 inputs a block: numbers of 8 bits (inputs 8 t to 8 t + 7 of both halves), then a float for each half of lane group g's row.
 #define FORM_BYTES 1
-// 128 inputs a block: numbers of 4 bits (inputs 8 t to 8 t + 7 of each quarter, the even ones below the odd), 8 more than what is meant,
-// then scale and offset in bf16 for each quarter of lane group g's row. From the middle, an offset is small and loses little.
+// 128 inputs a block: numbers of 4 bits, 8 more than what is meant. Lane t has inputs 2 t and 2 t + 1 of each 8: those of a quarter of the
+// block in one word, the even ones in its lower half, as the tensor cores take them. Then scale and offset in bf16 for each quarter of lane
+// group g's row. From the middle, an offset is small and loses little.
 #define FORM_NIBBLES 2
+// The same without offsets: of each quarter the scale alone.
+#define FORM_CENTRED 3
 
 constexpr int BYTES_INPUTS = 64;
 constexpr int BYTES_BLOCK = 512 + 64;
 constexpr int NIBBLES_INPUTS = 128;
 constexpr int NIBBLES_BLOCK = 512 + 128;
+constexpr int CENTRED_BLOCK = 512 + 64;
+
+__device__ __forceinline__ int inputs_of_block(int form) { return form == FORM_BYTES ? BYTES_INPUTS : NIBBLES_INPUTS; }
+
+__device__ __forceinline__ int bytes_of_block(int form) {
+    return form == FORM_BYTES ? BYTES_BLOCK : form == FORM_NIBBLES ? NIBBLES_BLOCK : CENTRED_BLOCK;
+}
+
+// Scale and offset of a quarter of a row, of a block of 4 bits.
+__device__ __forceinline__ float2 quarter_scale(const unsigned char* block, int form, int g, int quarter) {
+    if (form == FORM_CENTRED) return make_float2(from_bf16(reinterpret_cast<const unsigned short*>(block + 512)[4 * g + quarter]), 0.0f);
+    const unsigned pair = reinterpret_cast<const unsigned*>(block + 512)[4 * g + quarter];
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
 
 // One weight; `units` are the blocks of a row.
 __device__ __forceinline__ float weight_at(const unsigned char* weights, int form, int stride, int units, int row, int k) {
     if (form == FORM_NUMBERS) return from_bf16(reinterpret_cast<const unsigned short*>(weights)[size_t(row) * stride + k]);
     const int r = row & 7, g = (r & 3) << 1 | r >> 2;
-    const int in_unit = form == FORM_BYTES ? BYTES_INPUTS : NIBBLES_INPUTS;
-    const int unit = k / in_unit, left = k % in_unit, group = left / 32, t = left % 32 / 8, i = left % 8;
-    const unsigned char* block = weights + (size_t(row >> 3) * units + unit) * (form == FORM_BYTES ? BYTES_BLOCK : NIBBLES_BLOCK);
-    const unsigned char* own = block + (4 * g + t) * 16;
+    const int unit = k / inputs_of_block(form), left = k % inputs_of_block(form), group = left / 32, i = left % 32;
+    const unsigned char* block = weights + (size_t(row >> 3) * units + unit) * bytes_of_block(form);
     if (form == FORM_BYTES) {
         const float scale = reinterpret_cast<const float*>(block + 512)[2 * g + group];
-        return static_cast<float>(static_cast<signed char>(own[8 * group + i])) * scale;
+        return static_cast<float>(static_cast<signed char>(block[(4 * g + i / 8) * 16 + 8 * group + i % 8])) * scale;
     }
-    const unsigned word = reinterpret_cast<const unsigned*>(own)[group];
-    const unsigned pair = reinterpret_cast<const unsigned*>(block + 512)[4 * g + group];
-    const float number = static_cast<float>(static_cast<int>(word >> (4 * (i >> 1) + 16 * (i & 1)) & 15) - 8);
-    return from_bf16(to_bf16(number * __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u)));
+    const unsigned word = reinterpret_cast<const unsigned*>(block)[(4 * g + i % 8 / 2) * 4 + group];
+    const float2 scale = quarter_scale(block, form, g, group);
+    return from_bf16(to_bf16(fmaf(static_cast<float>(static_cast<int>(word >> (4 * (i / 8) + 16 * (i & 1)) & 15) - 8), scale.x, scale.y)));
 }

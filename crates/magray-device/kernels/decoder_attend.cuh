@@ -92,7 +92,8 @@ struct Attending {
 
     // Takes in the keys of a page, whose first has the position `start`. Row g sees keys from first[0] to last[0], row g + 8 those
     // from first[1] to last[1].
-    __device__ __forceinline__ void attend(const Layer& layer, const Page& page, int start, const int (&first)[2], const int (&last)[2]) {
+    template <class AnyPage>
+    __device__ __forceinline__ void attend(const Layer& layer, const AnyPage& page, int start, const int (&first)[2], const int (&last)[2]) {
         const int t = threadIdx.x % 4;
         float scores[4][4];
 #pragma unroll

@@ -14,13 +14,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int unit = blockIdx.x * WARPS + threadIdx.x / 32, row = blockIdx.y * 8 + (g >> 1 | (g & 1) << 2);
     if (unit >= units || row >= rows) return;
-    const bool is_bytes = form == FORM_BYTES;
-    const unsigned char* block = weights + (size_t(blockIdx.y) * units + unit) * (is_bytes ? BYTES_BLOCK : NIBBLES_BLOCK);
-    const uint4 own = reinterpret_cast<const uint4*>(block)[lane];
-    const unsigned words[4] = {own.x, own.y, own.z, own.w};
-    unsigned short* to = out + size_t(row) * stride + unit * (is_bytes ? BYTES_INPUTS : NIBBLES_INPUTS) + 8 * t;
-    const int left = inputs - (unit * (is_bytes ? BYTES_INPUTS : NIBBLES_INPUTS) + 8 * t);
-    if (is_bytes) {
+    const unsigned char* block = weights + (size_t(blockIdx.y) * units + unit) * bytes_of_block(form);
+    unsigned short* to = out + size_t(row) * stride + unit * inputs_of_block(form) + 8 * t;
+    const int left = inputs - (unit * inputs_of_block(form) + 8 * t);
+    if (form == FORM_BYTES) {
+        const uint4 own = reinterpret_cast<const uint4*>(block)[lane];
+        const unsigned words[4] = {own.x, own.y, own.z, own.w};
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float scale = reinterpret_cast<const float*>(block + 512)[2 * g + half];
@@ -31,17 +30,25 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                 *reinterpret_cast<uint4*>(to + 32 * half) = make_uint4(pair_of(numbers[0], numbers[1]), pair_of(numbers[2], numbers[3]),
                                                                       pair_of(numbers[4], numbers[5]), pair_of(numbers[6], numbers[7]));
         }
-    } else {
+        return;
+    }
+    // Of 8 neighbours each of the row's four lanes has a pair.
+    unsigned words[4][4];
 #pragma unroll
-        for (int quarter = 0; quarter < 4; ++quarter) {
-            const unsigned pair = reinterpret_cast<const unsigned*>(block + 512)[4 * g + quarter];
-            const float scale = __uint_as_float(pair << 16), offset = __uint_as_float(pair & 0xffff0000u);
-            float numbers[8];
+    for (int i = 0; i < 4; ++i) {
+        const uint4 own = reinterpret_cast<const uint4*>(block)[4 * g + i];
+        words[i][0] = own.x, words[i][1] = own.y, words[i][2] = own.z, words[i][3] = own.w;
+    }
 #pragma unroll
-            for (int i = 0; i < 8; ++i) numbers[i] = fmaf(static_cast<float>(static_cast<int>(words[quarter] >> (4 * (i / 2) + 16 * (i % 2)) & 15) - 8), scale, offset);
-            if (32 * quarter < left)
-                *reinterpret_cast<uint4*>(to + 32 * quarter) = make_uint4(pair_of(numbers[0], numbers[1]), pair_of(numbers[2], numbers[3]),
-                                                                         pair_of(numbers[4], numbers[5]), pair_of(numbers[6], numbers[7]));
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        const float2 scale = quarter_scale(block, form, g, quarter);
+        unsigned pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const unsigned pair = words[i][quarter] >> 4 * t;
+            const float even = static_cast<float>(static_cast<int>(pair & 15) - 8), odd = static_cast<float>(static_cast<int>(pair >> 16 & 15) - 8);
+            pairs[i] = pair_of(fmaf(even, scale.x, scale.y), fmaf(odd, scale.x, scale.y));
         }
+        if (32 * quarter < left) *reinterpret_cast<uint4*>(to + 32 * quarter) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     }
 }

@@ -15,6 +15,8 @@ pub(super) const STREAM_TOKENS: [usize; 2] = [8, 16];
 pub(super) const STREAM_EIGHTS: usize = 4;
 /// Rows of a tile of products of many rows, and the length of its ring.
 pub(super) const TILES: [(usize, usize); 3] = [(32, 5), (64, 4), (128, 3)];
+/// The same for weights of 4 bits.
+pub(super) const NIBBLE_TILES: [(usize, usize); 4] = [(8, 8), (16, 7), (32, 6), (64, 4)];
 
 /// How weights lie in the GPU's memory: see `kernels/decoder.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,10 +24,15 @@ pub(super) enum Form {
     Numbers,
     Bytes,
     Nibbles,
+    /// 4 bits without offsets.
+    Centred,
 }
 
 impl Form {
-    pub(super) const ALL: [Self; 3] = [Self::Numbers, Self::Bytes, Self::Nibbles];
+    #[cfg(test)]
+    pub(super) const ALL: [Self; 4] = [Self::Numbers, Self::Bytes, Self::Nibbles, Self::Centred];
+    const STREAMED: [Self; 2] = [Self::Numbers, Self::Bytes];
+    const OF_4_BITS: [Self; 2] = [Self::Nibbles, Self::Centred];
 
     pub(super) fn number(self) -> usize {
         self as usize
@@ -33,16 +40,20 @@ impl Form {
 
     /// Inputs of a block.
     pub(super) fn unit(self) -> usize {
-        if self == Self::Nibbles { 128 } else { 64 }
+        if self.is_4_bits() { 128 } else { 64 }
     }
 
     /// Bytes of a block of 8 rows.
     pub(super) fn block_bytes(self) -> usize {
         match self {
             Self::Numbers => 1024,
-            Self::Bytes => 512 + 64,
+            Self::Bytes | Self::Centred => 512 + 64,
             Self::Nibbles => 512 + 128,
         }
+    }
+
+    pub(super) fn is_4_bits(self) -> bool {
+        Self::OF_4_BITS.contains(&self)
     }
 }
 
@@ -52,6 +63,7 @@ pub(super) enum DecoderKernel {
     Embed,
     Add,
     Append,
+    Keep,
     AttendOne { head: usize, warps: usize },
     AttendPrompt { head: usize },
     AttendPlain,
@@ -60,22 +72,16 @@ pub(super) enum DecoderKernel {
     Plain,
     Stream { tokens: usize, eights: usize, form: Form },
     Tile { tokens: usize, stages: usize },
+    Nibbles { eights: usize, form: Form },
+    TileNibbles { tokens: usize, stages: usize, form: Form },
     Unpack,
 }
 
 impl DecoderKernel {
     /// Every form.
     pub(super) fn all() -> Vec<Self> {
-        let mut all = vec![
-            Self::Embed,
-            Self::Add,
-            Self::Append,
-            Self::AttendPlain,
-            Self::Choose,
-            Self::Draw,
-            Self::Plain,
-            Self::Unpack,
-        ];
+        let mut all = vec![Self::Embed, Self::Add, Self::Append, Self::Keep, Self::AttendPlain];
+        all.extend([Self::Choose, Self::Draw, Self::Plain, Self::Unpack]);
         for head in DECODER_HEADS {
             all.extend([Self::AttendOne { head, warps: 4 }, Self::AttendPrompt { head }]);
             if head <= WIDE_HEAD_MOST {
@@ -84,8 +90,12 @@ impl DecoderKernel {
         }
         for tokens in STREAM_TOKENS {
             for eights in 1..=STREAM_EIGHTS {
-                all.extend(Form::ALL.map(|form| Self::Stream { tokens, eights, form }));
+                all.extend(Form::STREAMED.map(|form| Self::Stream { tokens, eights, form }));
             }
+        }
+        for form in Form::OF_4_BITS {
+            all.extend((1..=STREAM_EIGHTS).map(|eights| Self::Nibbles { eights, form }));
+            all.extend(NIBBLE_TILES.map(|(tokens, stages)| Self::TileNibbles { tokens, stages, form }));
         }
         all.extend(TILES.map(|(tokens, stages)| Self::Tile { tokens, stages }));
         all.push(Self::Tile { tokens: DEEP_TILE.0, stages: DEEP_TILE.1 });
@@ -97,6 +107,7 @@ impl DecoderKernel {
             Self::Embed => KernelSpec::new("decoder_embed.cu", "decoder_embed"),
             Self::Add => KernelSpec::new("decoder_add.cu", "decoder_add"),
             Self::Append => KernelSpec::new("decoder_append.cu", "decoder_append"),
+            Self::Keep => KernelSpec::new("decoder_keep.cu", "decoder_keep"),
             Self::AttendOne { head, warps } => KernelSpec::new("decoder_attend_one.cu", "decoder_attend_one")
                 .define("HEAD", head)
                 .define("WARPS", warps)
@@ -117,6 +128,17 @@ impl DecoderKernel {
                 .define("BN", tokens)
                 .define("STAGES", stages)
                 .needs(Needs::Hopper),
+            Self::Nibbles { eights, form } => KernelSpec::new("decoder_nibbles.cu", "decoder_nibbles")
+                .define("EIGHTS", eights)
+                .define("FORM", form.number())
+                .needs(Needs::Hopper),
+            Self::TileNibbles { tokens, stages, form } => {
+                KernelSpec::new("decoder_tile_nibbles.cu", "decoder_tile_nibbles")
+                    .define("BN", tokens)
+                    .define("STAGES", stages)
+                    .define("FORM", form.number())
+                    .needs(Needs::Hopper)
+            }
             Self::Unpack => KernelSpec::new("decoder_unpack.cu", "decoder_unpack"),
         }
     }

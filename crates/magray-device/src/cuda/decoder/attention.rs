@@ -3,19 +3,19 @@
 
 use super::CudaDecoderOps;
 use super::arguments::{Argument, LayerShape, Places, int, int_of};
-use super::batch::PROMPT_WARPS;
+use super::batch::{PROMPT_WARPS, WARP_QUERIES};
 use super::memory::{DecoderActs, DecoderPages, Scratch};
 use super::plans::{SHARED_MOST, Singles};
 use super::weights::{DecoderNorm, DecoderRope};
-use crate::AttentionLayer;
 use crate::cuda::context::Context;
 use crate::cuda::decoder_kernels::{DECODER_HEADS, DecoderKernel};
 use crate::cuda::function::LaunchShape;
+use crate::{AttentionLayer, PAGE_TOKENS};
 use std::sync::Arc;
 
 /// The first compute capability with products of bf16 numbers.
 const AMPERE: (u32, u32) = (8, 0);
-/// Warps of a block that appends, a head each.
+/// Warps of a block that appends.
 const APPEND_WARPS: usize = 8;
 /// The largest head of any kernel.
 const HEAD_MOST: usize = 256;
@@ -50,22 +50,24 @@ impl CudaDecoderOps {
         assert_eq!(qkv.columns, (layer.heads + 2 * shape.kv_heads) * shape.head_size, "queries, keys and values");
         assert!(shape.head_size <= HEAD_MOST, "heads of up to {HEAD_MOST} numbers");
         assert!(layer.heads.is_multiple_of(shape.kv_heads), "as many queries for each key");
-        // Single tokens are done with their attention.
-        let (rows, count) = match self.has_tensor_attention(layer, pages) {
+        let heads = layer.heads + shape.kv_heads;
+        // Single tokens are done with their attention, and queries of prompts too.
+        let is_fused = self.has_tensor_attention(layer, pages);
+        let (rows, count) = match is_fused {
             true => (self.layout.prompt_rows, self.shape.prompt_rows),
             false => (self.layout.all_rows, self.shape.rows),
         };
         if count == 0 {
             return;
         }
-        let arguments = vec![
-            Argument::Address(qkv.address()),
-            int(qkv.stride()),
-            Argument::Places(self.places(rows)),
-            Argument::Layer(layer_shape(layer, pages)),
-        ];
-        let grid = [count as u32, (layer.heads + shape.kv_heads).div_ceil(APPEND_WARPS) as u32, 1];
-        self.launch(DecoderKernel::Append, LaunchShape::new(grid, [32 * APPEND_WARPS as u32, 1, 1]), arguments);
+        let mut arguments = vec![Argument::Address(qkv.address()), int(qkv.stride())];
+        let (kernel, grid) = match is_fused {
+            true => (DecoderKernel::Keep, [count.div_ceil(PAGE_TOKENS) as u32, shape.kv_heads as u32, 1]),
+            false => (DecoderKernel::Append, [count as u32, heads.div_ceil(APPEND_WARPS) as u32, 1]),
+        };
+        arguments.extend(is_fused.then(|| int(count)));
+        arguments.extend([Argument::Places(self.places(rows)), Argument::Layer(layer_shape(layer, pages))]);
+        self.launch(kernel, LaunchShape::new(grid, [32 * APPEND_WARPS as u32, 1, 1]), arguments);
     }
 
     pub(super) fn attend_all(&mut self, layer: &Layer<'_>, qkv: &DecoderActs, pages: &DecoderPages, out: &DecoderActs) {
@@ -87,9 +89,10 @@ impl CudaDecoderOps {
             return self.launch(DecoderKernel::AttendPlain, LaunchShape::new(grid, [128, 1, 1]), arguments);
         }
         if self.shape.prompt_warps > 0 {
-            let grid = [(self.shape.prompt_warps / PROMPT_WARPS) as u32, layer.heads as u32, 1];
+            let grid = [layer.heads as u32, (self.shape.prompt_warps / PROMPT_WARPS) as u32, 1];
             let arguments = arguments(self.places(self.layout.prompt_warps));
-            self.launch(DecoderKernel::AttendPrompt { head }, LaunchShape::new(grid, [128, 1, 1]), arguments);
+            let shape = LaunchShape::new(grid, [32 * PROMPT_WARPS as u32, 1, 1]).with_shared_bytes(prompt_bytes(head));
+            self.launch(DecoderKernel::AttendPrompt { head }, shape, arguments);
         }
         if self.shape.singles > 0 {
             let (singles, kv_heads) = (self.shape.singles, pages.shape.kv_heads);
@@ -123,6 +126,13 @@ impl CudaDecoderOps {
             rows: self.part(rows),
         }
     }
+}
+
+/// Shared memory of the prompts' attention: a ring of pages, then the queries.
+fn prompt_bytes(head: usize) -> u32 {
+    let stages = if head > 128 { 2 } else { 3 };
+    let queries = PROMPT_WARPS * WARP_QUERIES * (head + 8);
+    ((stages * 2 * PAGE_TOKENS * head + queries) * 2) as u32
 }
 
 fn layer_shape(layer: &Layer<'_>, pages: &DecoderPages) -> LayerShape {

@@ -10,8 +10,8 @@ const ALIGN_WORDS: usize = 32;
 /// Up to here every number of rows has a recording of its own.
 const EXACT_ROWS: usize = 64;
 /// Queries of a prompt that one warp has.
-const WARP_QUERIES: usize = 16;
-/// Warps of a block of the prompts' attention.
+pub(super) const WARP_QUERIES: usize = 16;
+/// Warps of a block of the prompts' attention, which all have queries of one sequence.
 pub(super) const PROMPT_WARPS: usize = 4;
 
 /// What of a batch decides how kernels are launched.
@@ -62,14 +62,14 @@ pub(super) struct Layout {
 
 impl Shape {
     pub(super) fn of(steps: &StepBatch<'_>) -> Self {
-        let (mut singles, mut prompt_rows, mut prompt_warps, mut longest) = (0, 0, 0usize, 1);
+        let (mut singles, mut prompt_rows, mut prompt_warps, mut longest) = (0, 0, 0, 1);
         for step in steps.steps() {
             if step.rows.len() == 1 {
                 singles += 1;
                 longest = longest.max(step.start / PAGE_TOKENS + 1);
             } else {
                 prompt_rows += step.rows.len();
-                prompt_warps += step.rows.len().div_ceil(WARP_QUERIES);
+                prompt_warps += step.rows.len().div_ceil(WARP_QUERIES).next_multiple_of(PROMPT_WARPS);
             }
         }
         let rows = rounded_rows(steps.tokens());
@@ -78,7 +78,7 @@ impl Shape {
             rows,
             singles: rounded_rows(singles),
             prompt_rows: rounded_rows(prompt_rows),
-            prompt_warps: prompt_warps.next_multiple_of(PROMPT_WARPS),
+            prompt_warps,
             logit_rows: if wants_all { rows } else { rounded_rows(steps.logit_rows.len()) },
             wants_all,
             pages: steps.pages.len().next_power_of_two().max(64),
@@ -136,6 +136,7 @@ pub(super) fn stage(steps: &StepBatch<'_>, shape: &Shape, words: &mut [u32]) {
             words[warp..warp + 4].copy_from_slice(&place.map(|x| x as u32));
             warp += 4;
         }
+        warp = layout.prompt_warps + (warp - layout.prompt_warps).next_multiple_of(4 * PROMPT_WARPS);
     }
     for (word, row) in words[layout.logit_rows..].iter_mut().zip(steps.logit_rows) {
         *word = *row as u32;
@@ -149,17 +150,17 @@ mod tests {
 
     #[test]
     fn single_tokens_and_parts_of_prompts_are_told_apart() {
-        let ids: Vec<u32> = (0..21).collect();
+        let ids: Vec<u32> = (0..24).collect();
         let steps = StepBatch {
             ids: &ids,
-            offsets: &[0, 1, 20, 21],
-            starts: &[40, 3, 0],
-            pages: &[5, 6, 9, 1],
-            page_offsets: &[0, 2, 3, 4],
+            offsets: &[0, 1, 20, 21, 24],
+            starts: &[40, 3, 0, 8],
+            pages: &[5, 6, 9, 1, 7],
+            page_offsets: &[0, 2, 3, 4, 5],
             logit_rows: &[0, 19, 20],
         };
         let shape = Shape::of(&steps);
-        assert_eq!((shape.rows, shape.singles, shape.prompt_rows, shape.prompt_warps), (21, 2, 19, 4));
+        assert_eq!((shape.rows, shape.singles, shape.prompt_rows, shape.prompt_warps), (24, 2, 22, 8));
         assert_eq!((shape.logit_rows, shape.wants_all, shape.longest), (3, false, 2));
         let layout = shape.layout();
         let mut words = vec![7; layout.words];
@@ -167,10 +168,11 @@ mod tests {
         assert_eq!(words[layout.singles..][..3], [0, 20, u32::MAX]);
         assert_eq!(words[layout.prompt_rows..][..2], [1, 2]);
         assert_eq!(words[layout.prompt_warps..][..12], [1, 16, 3, 2, 17, 3, 19, 2, 0, 0, 0, 0]);
+        assert_eq!(words[layout.prompt_warps + 12..][..12], [0, 0, 0, 0, 21, 3, 8, 4, 0, 0, 0, 0]);
         assert_eq!(words[layout.positions..][..3], [40, 3, 4]);
         assert_eq!(words[layout.page_starts..][..3], [0, 2, 2]);
         assert_eq!(words[layout.logit_rows..][..3], [0, 19, 20]);
-        assert_eq!(words[layout.pages..][..4], [5, 6, 9, 1]);
+        assert_eq!(words[layout.pages..][..5], [5, 6, 9, 1, 7]);
     }
 
     #[test]

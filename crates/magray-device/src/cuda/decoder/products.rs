@@ -11,8 +11,8 @@ use crate::cuda::matrix::stride_of;
 
 /// Rows up to which weights are streamed: each block has all of them.
 const STREAMED_ROWS: usize = 16;
-/// Rows up to which weights of few bits are streamed again and again: still less to read than their numbers.
-const REPEATED_ROWS: usize = 64;
+/// Rows up to which weights of few bits are read as they are, those of 8 again and again: still less to read than their numbers.
+const PACKED_ROWS: usize = 64;
 /// Outputs and rows that a block of the plain product has.
 const PLAIN_OUTPUTS: usize = 16;
 const PLAIN_ROWS: usize = 8;
@@ -25,9 +25,11 @@ impl CudaDecoderOps {
         (finish.tokens, finish.outputs) = (int_of(x.rows), int_of(weights.rows));
         if !self.cuda.has_wgmma() {
             self.plain_product(x, weights, finish)
+        } else if weights.form.is_4_bits() && x.rows <= PACKED_ROWS {
+            self.nibbles_product(x, weights, finish)
         } else if x.rows <= STREAMED_ROWS {
             self.stream_product(x, weights, finish)
-        } else if weights.form != Form::Numbers && x.rows <= REPEATED_ROWS {
+        } else if weights.form == Form::Bytes && x.rows <= PACKED_ROWS {
             self.repeated_product(x, weights, finish)
         } else {
             self.tile_product(x, weights, finish)
@@ -56,13 +58,7 @@ impl CudaDecoderOps {
         let plan = Stream::of(x.rows, weights.rows, weights.form, is_gated, self.cuda.multiprocessors());
         let boxes = match weights.form {
             Form::Numbers => numbers(weights.address(), weights.rows, weights.inputs, plan.eights * 8),
-            form => Boxes::Blocks {
-                address: weights.address(),
-                words: form.block_bytes() / 4,
-                units: weights.units(),
-                eights: weights.rows.div_ceil(8),
-                at_once: plan.eights,
-            },
+            _ => blocks(weights, plan.eights),
         };
         let arguments = vec![
             Argument::Boxes(x.boxes(x.rows)),
@@ -81,6 +77,31 @@ impl CudaDecoderOps {
             arguments,
         );
         plan.blocks * plan.passes
+    }
+
+    fn nibbles_product(&mut self, x: Operand, weights: &DecoderLinear, finish: Finish) -> usize {
+        let (is_gated, multiprocessors) = (finish.kind == FINISH_GATED, self.cuda.multiprocessors());
+        let (sizes, form) = ([weights.rows, weights.inputs], weights.form);
+        if let Some(plan) = Stream::of_nibbles(x.rows, sizes, form, is_gated, multiprocessors) {
+            let arguments = vec![
+                Argument::Address(x.address),
+                int(x.stride),
+                Argument::Boxes(blocks(weights, plan.eights)),
+                Argument::Finish(finish),
+                int(plan.passes),
+                int(weights.units()),
+                int(weights.inputs),
+                int(plan.stages),
+            ];
+            let shape = LaunchShape::new([plan.blocks as u32, 1, 1], [Stream::THREADS as u32, 1, 1])
+                .with_shared_bytes(plan.shared_bytes as u32);
+            self.launch(DecoderKernel::Nibbles { eights: plan.eights, form }, shape, arguments);
+            return plan.blocks * plan.passes;
+        }
+        let tile = Tile::of_nibbles(x.rows, sizes, form, multiprocessors);
+        let kernel = DecoderKernel::TileNibbles { tokens: tile.tokens, stages: tile.stages, form };
+        self.launch_tiles(kernel, &tile, x, blocks(weights, TILE_OUTPUTS / 8), weights.units(), finish);
+        tile.output_tiles
     }
 
     /// As many rows at a time as can be streamed.
@@ -108,23 +129,38 @@ impl CudaDecoderOps {
             _ => self.unpack(weights),
         };
         let tile = Tile::of(x.rows, weights.rows, weights.inputs, self.cuda.multiprocessors());
-        let arguments = vec![
-            Argument::Boxes(x.boxes(tile.tokens)),
-            Argument::Boxes(numbers(address, weights.rows, weights.inputs, TILE_OUTPUTS)),
-            Argument::Finish(finish),
-            int(tile.token_tiles),
-            int(weights.inputs.div_ceil(64)),
-        ];
-        let blocks = tile.output_tiles * tile.token_tiles * tile.cluster;
-        let shape = LaunchShape::new([blocks as u32, 1, 1], [Tile::THREADS as u32, 1, 1])
-            .with_shared_bytes(tile.shared_bytes() as u32)
-            .with_cluster(tile.cluster as u32);
-        self.launch(DecoderKernel::Tile { tokens: tile.tokens, stages: tile.stages }, shape, arguments);
+        let boxes = numbers(address, weights.rows, weights.inputs, TILE_OUTPUTS);
+        let kernel = DecoderKernel::Tile { tokens: tile.tokens, stages: tile.stages };
+        self.launch_tiles(kernel, &tile, x, boxes, weights.inputs.div_ceil(64), finish);
         if let Some(launch) = self.launches.last_mut() {
             // Weights are fetched before the wait.
             launch.is_strict = weights.form != Form::Numbers;
         }
         tile.output_tiles
+    }
+
+    /// Launches a kernel that multiplies tiles, whose inputs come in so many `pieces`.
+    fn launch_tiles(
+        &mut self,
+        kernel: DecoderKernel,
+        tile: &Tile,
+        x: Operand,
+        boxes: Boxes,
+        pieces: usize,
+        finish: Finish,
+    ) {
+        let arguments = vec![
+            Argument::Boxes(x.boxes(tile.tokens)),
+            Argument::Boxes(boxes),
+            Argument::Finish(finish),
+            int(tile.token_tiles),
+            int(pieces),
+        ];
+        let blocks = tile.output_tiles * tile.token_tiles * tile.splits;
+        let shape = LaunchShape::new([blocks as u32, 1, 1], [Tile::THREADS as u32, 1, 1])
+            .with_shared_bytes(tile.shared_bytes as u32)
+            .with_cluster(tile.splits as u32);
+        self.launch(kernel, shape, arguments);
     }
 
     /// Makes rows of numbers of weights in blocks; returns where they lie, until the next are made.
@@ -154,4 +190,15 @@ impl Operand {
 
 fn numbers(address: u64, rows: usize, columns: usize, at_once: usize) -> Boxes {
     Boxes::Numbers { address, rows, columns, stride: stride_of(columns), at_once }
+}
+
+/// Weights in blocks, so many eights of rows at once.
+fn blocks(weights: &DecoderLinear, at_once: usize) -> Boxes {
+    Boxes::Blocks {
+        address: weights.address(),
+        words: weights.form.block_bytes() / 4,
+        units: weights.units(),
+        eights: weights.rows.div_ceil(8),
+        at_once,
+    }
 }

@@ -21,7 +21,9 @@ const COPIED_AT_ONCE: usize = 16 << 20;
 /// The form that a layer's weights get.
 fn form_of(source: &BlockLinear) -> Form {
     let all = |fits: fn(BlockFormat) -> bool| source.parts.iter().all(|part| fits(part.format()));
-    if all(|format| matches!(format, BlockFormat::Q4_0 | BlockFormat::Q4_1)) {
+    if all(|format| format == BlockFormat::Q4_0) {
+        Form::Centred
+    } else if all(|format| matches!(format, BlockFormat::Q4_0 | BlockFormat::Q4_1)) {
         Form::Nibbles
     } else if all(|format| !matches!(format, BlockFormat::F32 | BlockFormat::F16 | BlockFormat::Bf16)) {
         Form::Bytes
@@ -129,8 +131,8 @@ impl Packer<'_> {
                 bytes[i * stride_of(inputs) * 2..][..inputs * 2].copy_from_slice(matrix.row(row));
                 continue;
             }
-            if self.form == Form::Nibbles {
-                nibbles_of_row(matrix.format(), matrix.row(row), i, bytes);
+            if self.form.is_4_bits() {
+                nibbles_of_row(self.form, matrix.format(), matrix.row(row), i, bytes);
                 continue;
             }
             numbers.resize(inputs, 0.0);
@@ -181,8 +183,7 @@ fn bytes_of_row(numbers: &[f32], row: usize, bytes: &mut [u8]) {
 }
 
 /// Puts a row of 4-bit blocks of a file into blocks of the kernels.
-fn nibbles_of_row(format: BlockFormat, source: &[u8], row: usize, bytes: &mut [u8]) {
-    let form = Form::Nibbles;
+fn nibbles_of_row(form: Form, format: BlockFormat, source: &[u8], row: usize, bytes: &mut [u8]) {
     let float = |bytes: &[u8]| f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
     let block_bytes = if format == BlockFormat::Q4_0 { 18 } else { 20 };
     for (group, source) in source.chunks_exact(block_bytes).enumerate() {
@@ -197,12 +198,16 @@ fn nibbles_of_row(format: BlockFormat, source: &[u8], row: usize, bytes: &mut [u
         for i in 0..SHARED {
             // In files the lower bits are the first 16 numbers.
             let number = if i < 16 { numbers[i] & 15 } else { numbers[i - 16] >> 4 };
-            let bit = 4 * (i % 8 / 2) + 16 * (i % 2);
-            block[(4 * lanes_of(row) + i / 8) * 16 + 4 * quarter + bit / 8] |= number << (bit % 8);
+            let bit = 4 * (i / 8) + 16 * (i % 2);
+            block[(4 * lanes_of(row) + i % 8 / 2) * 16 + 4 * quarter + bit / 8] |= number << (bit % 8);
         }
-        let pair = &mut block[512 + (4 * lanes_of(row) + quarter) * 4..][..4];
-        pair[..2].copy_from_slice(&scale.to_le_bytes());
-        pair[2..].copy_from_slice(&offset.to_le_bytes());
+        let at = 4 * lanes_of(row) + quarter;
+        if form == Form::Centred {
+            block[512 + at * 2..][..2].copy_from_slice(&scale.to_le_bytes());
+        } else {
+            block[512 + at * 4..][..2].copy_from_slice(&scale.to_le_bytes());
+            block[514 + at * 4..][..2].copy_from_slice(&offset.to_le_bytes());
+        }
     }
 }
 
@@ -310,17 +315,20 @@ mod tests {
         }
         let (unit, left) = (k / form.unit(), k % form.unit());
         let block = (row / 8 * inputs.div_ceil(form.unit()) + unit) * form.block_bytes();
-        let (lanes, group, t, i) = (lanes_of(row % 8), left / 32, left % 32 / 8, left % 8);
-        let own = block + (4 * lanes + t) * 16;
+        let (lanes, group, i) = (lanes_of(row % 8), left / 32, left % 32);
         if form == Form::Bytes {
             let at = block + 512 + (2 * lanes + group) * 4;
             let scale = f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-            return f32::from(bytes[own + 8 * group + i] as i8) * scale;
+            return f32::from(bytes[block + (4 * lanes + i / 8) * 16 + 8 * group + i % 8] as i8) * scale;
         }
-        let word = u32::from_le_bytes(bytes[own + 4 * group..][..4].try_into().unwrap());
-        let number = word >> (4 * (i / 2) + 16 * (i % 2)) & 15;
+        let word = block + (4 * lanes + i % 8 / 2) * 16 + 4 * group;
+        let word = u32::from_le_bytes(bytes[word..word + 4].try_into().unwrap());
+        let number = (word >> (4 * (i / 8) + 16 * (i % 2)) & 15) as f32 - 8.0;
+        if form == Form::Centred {
+            return number * half(block + 512 + (4 * lanes + group) * 2);
+        }
         let at = block + 512 + (4 * lanes + group) * 4;
-        (number as f32 - 8.0) * half(at) + half(at + 2)
+        number * half(at) + half(at + 2)
     }
 
     fn numbers(count: usize) -> Vec<f32> {
@@ -351,6 +359,7 @@ mod tests {
             (vec![BlockMatrix::of_floats(&numbers(20 * columns), columns)], Form::Numbers, 0.004),
             (vec![blocks(BlockFormat::Q8_0, 20, columns)], Form::Bytes, 0.005),
             (vec![blocks(BlockFormat::Q4_0, 8, columns), blocks(BlockFormat::Q4_1, 12, columns)], Form::Nibbles, 0.005),
+            (vec![blocks(BlockFormat::Q4_0, 20, columns)], Form::Centred, 0.005),
             (vec![blocks(BlockFormat::Q4_0, 8, columns), blocks(BlockFormat::Q8_0, 12, columns)], Form::Bytes, 0.005),
         ];
         for (parts, wanted_form, tolerance) in cases {

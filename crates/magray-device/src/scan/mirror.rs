@@ -5,7 +5,7 @@
 //! until the thread has copied them again. A device that lets go of the copy, or fails, costs one search some time and nothing
 //! else.
 
-use super::{Found, Gone, HELD_BEST_MAX, HeldRows, HeldScan, HeldShape, Metric, Rows, RowsHost};
+use super::{Found, Gone, HELD_BEST_MAX, HeldRows, HeldScan, HeldShape, Metric, Rows, RowsHost, is_set};
 use crate::cpu::Cpu;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
@@ -403,11 +403,6 @@ fn are_few(bits: &[u64]) -> bool {
         left = left.saturating_sub(word.count_ones() as usize);
         left == 0
     })
-}
-
-/// Whether the bit of a slot is set.
-fn is_set(bits: &[u64], slot: u32) -> bool {
-    bits.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
 }
 
 pub(super) fn read(rows: &RwLock<Rows>) -> RwLockReadGuard<'_, Rows> {

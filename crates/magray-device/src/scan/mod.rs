@@ -133,6 +133,11 @@ fn check(vector: &[f32]) -> Result<f64, ScanError> {
     }
 }
 
+/// Whether a slot has its bit. Slots beyond the end of the bits have none.
+pub fn is_set(bits: &[u64], slot: u32) -> bool {
+    bits.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
+}
+
 /// Scales to length one; zeros stay.
 fn normalise(vector: &mut [f32], length: f64) {
     if length > 0.0 {

@@ -5,6 +5,7 @@ use crate::cuda::{first_gpu, open};
 use crate::rows::Random;
 use crate::variables;
 use magray_device::cuda::{Cuda, CudaOptions, Near, Scan, Vectors};
+use magray_device::scan::is_set;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -49,7 +50,7 @@ impl Case {
 
     /// All scores of a query that may be found, best first.
     fn expected(&self, query: &[f32]) -> Vec<(f64, u32)> {
-        let is_allowed = |slot: usize| self.allowed.as_ref().is_none_or(|bits| bits[slot / 64] >> (slot % 64) & 1 == 1);
+        let is_allowed = |slot: usize| self.allowed.as_ref().is_none_or(|bits| is_set(bits, slot as u32));
         let score = |(slot, vector): (usize, &[f32])| {
             let product: f64 = vector.iter().zip(query).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
             (product + self.offsets.get(slot).map_or(0.0, |offset| f64::from(*offset)), slot as u32)

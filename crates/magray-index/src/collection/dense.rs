@@ -5,7 +5,7 @@ use super::{Hardware, SearchCounts};
 use crate::text::{Hit, Scope};
 use crate::{DenseConfig, Distance, Error, Result, Storage};
 use magray_device::cpu::Cpu;
-use magray_device::scan::{self, Metric, MirroredRows, Wanted};
+use magray_device::scan::{self, Metric, MirroredRows, Wanted, is_set};
 use std::sync::Arc;
 
 pub(crate) struct Dense {
@@ -66,8 +66,7 @@ impl Dense {
 }
 
 pub(crate) fn is_allowed(scope: &Scope<'_>, slot: u32) -> bool {
-    let bit = |words: &[u64]| words.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1);
-    scope.allowed.is_none_or(bit)
+    scope.allowed.is_none_or(|bits| is_set(bits, slot))
 }
 
 /// Scales to length 1; zeros stay.

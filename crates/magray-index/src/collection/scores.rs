@@ -312,6 +312,7 @@ fn average(positive: &[Vector], negative: &[Vector]) -> Vector {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use magray_device::scan::is_set;
 
     #[test]
     fn every_slot_has_its_bit() {
@@ -323,8 +324,7 @@ mod tests {
         let scattered = (0..400_000).filter(|slot| slot % 3 == 1).collect();
         for slots in [RoaringBitmap::new(), ranges, runs, scattered] {
             let bits = bits(&slots);
-            let has = |slot: u32| bits.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1);
-            assert!((0..1_100_000).all(|slot| has(slot) == slots.contains(slot)), "{slots:?}");
+            assert!((0..1_100_000).all(|slot| is_set(&bits, slot) == slots.contains(slot)), "{slots:?}");
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The inverted index: for each term its documents, for each document its terms, and what scores are computed from.
 //! Exact at every moment: a removed document is in no list and in no count. Does not analyse texts.
 
+use magray_device::scan::is_set;
 use std::{borrow::Borrow, hash::Hash};
 
 use super::{
-    postings::{Posting, Postings, has_bit},
+    postings::{Posting, Postings},
     top::{self, Hit, Scope, Weighted},
     vocabulary::Vocabulary,
 };
@@ -108,7 +109,7 @@ impl<K: Clone + Eq + Hash> Inverted<K> {
     /// The documents that say how rare a term is: all, or those with a bit in `slots`.
     pub(super) fn corpus<'s>(&self, slots: Option<&'s [u64]>) -> Corpus<'s> {
         let Some(bits) = slots else { return Corpus { slots, len: self.len } };
-        let present = |(slot, length): (usize, &u32)| *length != ABSENT && has_bit(bits, slot as u32);
+        let present = |(slot, length): (usize, &u32)| *length != ABSENT && is_set(bits, slot as u32);
         Corpus { slots, len: self.lengths.iter().enumerate().filter(|at| present(*at)).count() }
     }
 

@@ -1,6 +1,7 @@
 //! The documents of one term with their values, ascending by slot, in blocks of bounded size.
 //! An insertion or a removal moves one block, not the whole list. Knows nothing of scores.
 
+use magray_device::scan::is_set;
 use std::slice;
 
 /// Large enough that walking blocks costs nothing, small enough that moving one is cheap (4 KiB).
@@ -89,7 +90,7 @@ impl Postings {
 
     /// How many documents are among those with a bit in `slots`.
     pub(super) fn count_in(&self, slots: &[u64]) -> usize {
-        self.blocks().iter().flatten().filter(|posting| has_bit(slots, posting.slot)).count()
+        self.blocks().iter().flatten().filter(|posting| is_set(slots, posting.slot)).count()
     }
 
     /// Memory that it holds.
@@ -100,11 +101,6 @@ impl Postings {
             Self::Many { blocks, .. } => postings + blocks.capacity() * size_of::<Vec<Posting>>(),
         }
     }
-}
-
-/// Slots beyond the end of the bits have none.
-pub(super) fn has_bit(bits: &[u64], slot: u32) -> bool {
-    bits.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
 }
 
 /// Whether it is longer now.

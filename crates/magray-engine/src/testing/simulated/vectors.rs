@@ -6,6 +6,7 @@ use crate::executors::{Failure, HeldVectors};
 use crate::gpu::GpuError;
 use half::f16;
 use magray_device::cuda::{Near, Scan};
+use magray_device::scan::is_set;
 use std::sync::Arc;
 
 pub(super) struct SimulatedVectors {
@@ -45,10 +46,7 @@ impl HeldVectors for SimulatedVectors {
 
     fn best(&mut self, scan: &Scan<'_>) -> Result<Vec<Vec<Near>>, Failure> {
         self.device.check()?;
-        let is_allowed = |slot: usize| {
-            let bit = |bits: &[u64]| bits.get(slot / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1);
-            scan.allowed.is_none_or(bit)
-        };
+        let is_allowed = |slot: usize| scan.allowed.is_none_or(|bits| is_set(bits, slot as u32));
         let of_query = |query: &[f32]| {
             let query: Vec<f32> = query.iter().copied().map(short).collect();
             let score = |slot: usize| {

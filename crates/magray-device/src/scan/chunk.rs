@@ -180,6 +180,12 @@ impl Chunk {
         row < self.rows && self.set[row / 64] >> (row % 64) & 1 == 1
     }
 
+    /// The first row that is longer than this by the bounds of its bytes.
+    pub(super) fn longer_than(&self, length: f32) -> Option<usize> {
+        let rows = self.bounds.lengths.iter().enumerate();
+        rows.filter(|(_, own)| **own > length).map(|(row, _)| row).find(|row| self.has(*row))
+    }
+
     /// A bit for each row that is set.
     pub(super) fn set_words(&self) -> &[u64] {
         &self.set

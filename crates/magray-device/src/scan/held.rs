@@ -9,6 +9,9 @@ pub trait RowsHost: Send + Sync {
     /// Takes memory for rows, and waits until it is there. Why there is none is told in words.
     fn hold(&self, shape: HeldShape) -> Result<Box<dyn HeldRows>, String>;
 
+    /// Is told why rows are never asked to be held, as long as they are as they are.
+    fn pass_over(&self, reason: &str);
+
     /// When rows are to be held.
     fn rules(&self) -> HostRules;
 }

@@ -52,6 +52,8 @@ struct State {
 enum Phase {
     /// There is none; searches since then, and when it may be made.
     Absent { searches: u32, from: Instant },
+    /// There is none as long as the vector of this slot is there: it is too long.
+    Unfit { slot: u32 },
     /// The thread is making it.
     Filling,
     /// It can be searched: its first `rows` slots. There is room for more.
@@ -93,10 +95,17 @@ impl Mirror {
     /// A vector has changed. The caller holds the rows for writing.
     pub(super) fn note(&self, slot: u32) {
         let mut state = self.0.lock();
-        if !matches!(state.phase, Phase::Absent { .. }) {
-            state.changes += 1;
-            let change = state.changes;
-            state.changed.insert(slot, change);
+        match state.phase {
+            Phase::Absent { .. } => {}
+            Phase::Unfit { slot: long } if long == slot => {
+                state.phase = Phase::Absent { searches: 0, from: Instant::now() };
+            }
+            Phase::Unfit { .. } => {}
+            Phase::Filling | Phase::Ready { .. } => {
+                state.changes += 1;
+                let change = state.changes;
+                state.changed.insert(slot, change);
+            }
         }
     }
 
@@ -104,7 +113,7 @@ impl Mirror {
     pub(super) fn device(&self) -> Option<String> {
         match &self.0.lock().phase {
             Phase::Ready { held, .. } => Some(held.device()),
-            Phase::Absent { .. } | Phase::Filling => None,
+            Phase::Absent { .. } | Phase::Unfit { .. } | Phase::Filling => None,
         }
     }
 
@@ -160,7 +169,7 @@ impl Mirror {
                 }
                 None
             }
-            Phase::Filling => None,
+            Phase::Unfit { .. } | Phase::Filling => None,
             Phase::Ready { .. } if few || ask.k > HELD_BEST_MAX / 2 => None,
             Phase::Ready { held, rows, .. } => {
                 let (held, covered) = (Arc::clone(held), *rows);
@@ -205,6 +214,25 @@ impl Shared {
         self.bell.notify_one();
     }
 
+    /// A vector that is too long to be copied.
+    fn too_long(&self) -> Option<u32> {
+        read(&*self.rows.upgrade()?).longer_than(LENGTH_MAX)
+    }
+
+    /// No copy is made until this vector changes.
+    fn pass_over(&self, slot: u32) {
+        let mut state = self.lock();
+        // It has changed since it was found.
+        if state.changed.contains_key(&slot) {
+            drop(state);
+            return self.give_up();
+        }
+        state.phase = Phase::Unfit { slot };
+        state.changed.clear();
+        drop(state);
+        self.host.pass_over(&format!("some are longer than {LENGTH_MAX}, too long for numbers of 16 bits"));
+    }
+
     /// The device has let go of a copy.
     fn lose(&self, lost: &Arc<dyn HeldRows>) {
         let is_it = matches!(&self.lock().phase, Phase::Ready { held, .. } if Arc::ptr_eq(held, lost));
@@ -215,6 +243,9 @@ impl Shared {
 
     /// The life of a copy: it is made, kept up to date, and let go of when no one searches it.
     fn keep(&self) {
+        if let Some(slot) = self.too_long() {
+            return self.pass_over(slot);
+        }
         if self.fill().is_err() {
             return self.give_up();
         }

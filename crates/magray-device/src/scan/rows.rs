@@ -179,6 +179,12 @@ impl Rows {
         full + self.chunks.last().map_or(0, |last| last.set_words().len() * 64)
     }
 
+    /// The first slot whose vector is longer than this, or as good as so; of metrics that bytes are kept for.
+    pub(super) fn longer_than(&self, length: f32) -> Option<u32> {
+        let mut chunks = self.chunks.iter().enumerate();
+        chunks.find_map(|(at, chunk)| chunk.longer_than(length).map(|row| (at * CHUNK_ROWS + row) as u32))
+    }
+
     /// Numbers that [`Rows::copy`] writes.
     pub fn padded(&self) -> usize {
         self.layout.padded()

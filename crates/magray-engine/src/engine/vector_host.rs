@@ -65,10 +65,14 @@ impl RowsHost for VectorHost {
         }
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         if *refused != reason {
-            tracing::info!(target: "magray::residency", reason, "vectors are searched on the CPU");
+            self.pass_over(&reason);
             refused.clone_from(&reason);
         }
         Err(reason)
+    }
+
+    fn pass_over(&self, reason: &str) {
+        tracing::info!(target: "magray::residency", reason, "vectors are searched on the CPU");
     }
 
     fn rules(&self) -> HostRules {

@@ -13,6 +13,7 @@ struct Device {
     is_gone: Arc<AtomicBool>,
     holds: AtomicUsize,
     scans: Arc<AtomicUsize>,
+    reasons: Mutex<Vec<String>>,
 }
 
 struct Copy {
@@ -23,7 +24,12 @@ struct Copy {
 
 impl Device {
     fn new() -> Arc<Self> {
-        Arc::new(Self { is_gone: Arc::default(), holds: AtomicUsize::new(0), scans: Arc::default() })
+        Arc::new(Self {
+            is_gone: Arc::default(),
+            holds: AtomicUsize::new(0),
+            scans: Arc::default(),
+            reasons: Mutex::default(),
+        })
     }
 }
 
@@ -35,6 +41,10 @@ impl RowsHost for Device {
         self.holds.fetch_add(1, Ordering::SeqCst);
         let rows = Mutex::new((vec![7.0; shape.room * shape.dims], vec![0.0; shape.room]));
         Ok(Box::new(Copy { rows, is_gone: Arc::clone(&self.is_gone), scans: Arc::clone(&self.scans) }))
+    }
+
+    fn pass_over(&self, reason: &str) {
+        self.reasons.lock().unwrap().push(reason.to_owned());
     }
 
     fn rules(&self) -> HostRules {
@@ -201,6 +211,36 @@ fn a_device_that_lets_go_is_left_and_taken_back() {
     rig.device.is_gone.store(false, Ordering::SeqCst);
     rig.wait_until_copied(&vector(9));
     assert_eq!(rig.device.holds.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn vectors_that_are_too_long_are_told_once_and_never_copied() {
+    let rig = Rig::new(Metric::Dot);
+    (0..300).for_each(|slot| rig.set(slot, Some(&vector(slot))));
+    let long: Vec<f32> = vector(1).iter().map(|number| number * 1e5).collect();
+    rig.set(123, Some(&long));
+    let is_unfit = || matches!(rig.mirror.0.lock().phase, Phase::Unfit { slot: 123 });
+    while !is_unfit() {
+        assert!(!rig.check(&vector(9), 3, None));
+        std::thread::yield_now();
+    }
+    rig.set(7, Some(&vector(8)));
+    (0..50).for_each(|seed| assert!(!rig.check(&vector(seed), 3, None)));
+    assert!(is_unfit() && rig.device.holds.load(Ordering::SeqCst) == 0);
+    let reasons = rig.device.reasons.lock().unwrap().clone();
+    assert!(matches!(&reasons[..], [reason] if reason.contains("longer than 16384")), "{reasons:?}");
+    // Without the long one they are copied.
+    rig.set(123, None);
+    rig.wait_until_copied(&vector(9));
+    // One that comes later sends the copy away.
+    rig.set(200, Some(&long));
+    while !matches!(rig.mirror.0.lock().phase, Phase::Unfit { slot: 200 }) {
+        rig.check(&vector(9), 3, None);
+        rig.mirror.0.lock().retry_at_once();
+        std::thread::yield_now();
+    }
+    assert_eq!(rig.device.reasons.lock().unwrap().len(), 2);
+    assert_eq!(rig.device.holds.load(Ordering::SeqCst), 1, "{reasons:?}");
 }
 
 proptest! {

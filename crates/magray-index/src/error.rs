@@ -37,7 +37,9 @@ pub enum Error {
         by: String,
     },
     /// The collection that the change was meant for is not there any more.
-    #[error("the collection was replaced while the change waited: send the request again; nothing of it was stored")]
+    #[error(
+        "the collection was replaced or deleted while the change waited: send the request again; nothing of it was stored"
+    )]
     Replaced,
     /// Stored bytes differ from what was written.
     #[error(

@@ -160,3 +160,121 @@ fn an_offset_does_not_shorten_what_is_drawn_by_chance() {
         assert_eq!(found.len(), expected);
     }
 }
+
+/// The points of a collection, each with the version that wrote it; payload and vector must be of the same one.
+fn versions(collection: &Collection) -> Vec<(PointId, u64)> {
+    let request = ScrollRequest {
+        limit: 1000,
+        with_payload: PayloadSelector::All,
+        with_vectors: VectorSelector::All,
+        ..ScrollRequest::default()
+    };
+    let points = collection.scroll(&request).unwrap().points.into_iter().map(|point| {
+        let version = point.payload.unwrap()["version"].as_u64().unwrap();
+        let PointId::Number(id) = point.id else { panic!("ids are numbers") };
+        let expected = Vector::Dense(vec![id as f32, version as f32]);
+        assert_eq!(point.vectors.unwrap()[""], expected, "a point of two files");
+        (point.id, version)
+    });
+    points.collect()
+}
+
+fn version(version: u64, ids: impl Iterator<Item = u64>) -> Vec<Point> {
+    let point = |id| Point {
+        id: PointId::Number(id),
+        vectors: BTreeMap::from([(String::new(), Vector::Dense(vec![id as f32, version as f32]))]),
+        payload: json!({"version": version}).as_object().unwrap().clone(),
+    };
+    ids.map(point).collect()
+}
+
+fn left_behind(folder: &tempfile::TempDir) -> usize {
+    let names = std::fs::read_dir(folder.path().join("collections")).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().starts_with('.')).count()
+}
+
+#[test]
+fn a_thread_that_has_a_collection_reads_it_after_it_was_replaced_or_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let collections = open(&folder);
+    let make = |points: Vec<Point>| {
+        collections.create("c", CollectionConfig::dense(2, Distance::Dot)).unwrap();
+        collections.get("c").unwrap().upsert(points).unwrap();
+    };
+    make(version(1, 0..20));
+    let snapshot = collections.create_snapshot("c").unwrap();
+    // The same slots hold other points.
+    collections.get("c").unwrap().upsert(version(2, (0..30).rev())).unwrap();
+    // Opened and never read: its file is opened after it was replaced.
+    drop(collections);
+    let collections = open(&folder);
+    let second = collections.get("c").unwrap();
+    collections.restore_snapshot("c", &collections.snapshot_path("c", &snapshot.name).unwrap()).unwrap();
+    let first = collections.get("c").unwrap();
+    let all = |version: u64, count: u64| (0..count).map(|id| (PointId::Number(id), version)).collect::<Vec<_>>();
+    assert_eq!((versions(&second), versions(&first)), (all(2, 30), all(1, 20)));
+    assert!(matches!(second.upsert(version(3, 0..1)), Err(Error::Replaced)));
+    assert_eq!(left_behind(&folder), 1);
+    drop(second);
+    assert_eq!(left_behind(&folder), 0, "the last user takes the file along");
+    assert!(collections.delete("c").unwrap());
+    collections.create("c", CollectionConfig::dense(2, Distance::Dot)).unwrap();
+    let third = collections.get("c").unwrap();
+    third.upsert(version(3, 5..7)).unwrap();
+    assert!(matches!(first.upsert(version(4, 0..1)), Err(Error::Replaced)));
+    // More threads than connections that wait for readers.
+    std::thread::scope(|scope| {
+        (0..12).for_each(|_| drop(scope.spawn(|| assert_eq!(versions(&first), all(1, 20)))));
+    });
+    assert_eq!(versions(&third).len(), 2);
+    drop((first, third, collections));
+    let again = open(&folder);
+    assert_eq!(versions(&again.get("c").unwrap()), [(PointId::Number(5), 3), (PointId::Number(6), 3)]);
+    assert_eq!(left_behind(&folder), 0);
+}
+
+#[test]
+fn readers_and_writers_go_on_while_snapshots_are_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let collections = open(&folder);
+    collections.create("c", CollectionConfig::dense(2, Distance::Dot)).unwrap();
+    let mut snapshots = Vec::new();
+    for (number, count) in [(1, 40), (2, 70)] {
+        collections.get("c").unwrap().upsert(version(number, 0..count)).unwrap();
+        snapshots.push(collections.create_snapshot("c").unwrap().name);
+    }
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let load = |flag: &std::sync::atomic::AtomicBool| flag.load(std::sync::atomic::Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !load(&is_done) {
+                    let found = versions(&collections.get("c").unwrap());
+                    let old = found.iter().filter(|(_, version)| *version == 1).count();
+                    assert!(old == 0 && found.len() >= 70 || old == 40, "{found:?}");
+                    let query = Query::new(QueryKind::Nearest(Example::Vector(Vector::Dense(vec![1.0, 0.0]))), 5);
+                    assert_eq!(collections.get("c").unwrap().query(&query).unwrap().len(), 5);
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !load(&is_done) {
+                match collections.get("c").unwrap().upsert(version(3, 1000..1001)) {
+                    Ok(()) | Err(Error::Replaced) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        });
+        let restored = (0..20).try_for_each(|round| {
+            collections.restore_snapshot("c", &collections.snapshot_path("c", &snapshots[round % 2])?)
+        });
+        is_done.store(true, std::sync::atomic::Ordering::SeqCst);
+        restored.unwrap();
+    });
+    let last = collections.get("c").unwrap();
+    last.upsert(version(9, 2000..2001)).unwrap();
+    drop((last, collections));
+    let found = versions(&open(&folder).get("c").unwrap());
+    assert!(found.contains(&(PointId::Number(2000), 9)), "what was acknowledged is there");
+    assert_eq!(left_behind(&folder), 0);
+}

@@ -39,7 +39,7 @@ pub struct Collection {
     hardware: Hardware,
     state: OnceLock<RwLock<State>>,
     loading: Mutex<()>,
-    /// Another file has taken its place.
+    /// It was deleted, or another file has taken its place.
     is_replaced: AtomicBool,
 }
 
@@ -163,6 +163,16 @@ impl Collection {
     /// Refuses changes from now on: they would be lost.
     pub(crate) fn retire(&self) {
         self.is_replaced.store(true, Ordering::Release);
+    }
+
+    /// Lets the file go to another folder. Threads that have the collection read it there.
+    pub(crate) fn leave(&self) -> store::Leaving<'_> {
+        self.store.leave()
+    }
+
+    /// Reads the whole file and refuses one whose structure is damaged.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.store.check()
     }
 
     /// Writes a consistent copy of the file.

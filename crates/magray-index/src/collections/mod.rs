@@ -18,6 +18,7 @@ use magray_device::scan::RowsHost;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 /// Before the name of a collection that a snapshot is about to replace.
@@ -77,6 +78,8 @@ pub struct Collections {
     names: RwLock<Names>,
     /// Creating, deleting and restoring happen one after the other; reading goes on.
     changing: Mutex<()>,
+    /// Collections that were replaced or deleted since the start.
+    left: AtomicU64,
     /// None if nothing can be written.
     _lock: Option<Lock>,
 }
@@ -116,6 +119,7 @@ impl Collections {
             hardware: Hardware { cpu, host: options.host, searches: Arc::default() },
             names: RwLock::default(),
             changing: Mutex::default(),
+            left: AtomicU64::new(0),
             _lock: lock,
         };
         all.open_all()?;
@@ -196,17 +200,28 @@ impl Collections {
         self.put_in_place(name, |folder| Collection::create(folder, name, &config, self.access))
     }
 
-    /// Deletes a collection and the aliases that lead to it. Returns whether it was there.
+    /// Deletes a collection and the aliases that lead to it. Returns whether it was there. Threads that have it read it to
+    /// their end; its snapshots stay.
     pub fn delete(&self, name: &str) -> Result<bool> {
         let _changing = self.begin()?;
-        let is_there = self.names().open.contains_key(name) || self.names().damaged.contains_key(name);
-        if !is_there {
+        let known = self.names().open.get(name).cloned();
+        if known.is_none() && !self.names().damaged.contains_key(name) {
             return Ok(false);
         }
-        let (folder, gone) = (self.folder_of(name), collections_of(&self.folder).join(format!(".deleted-{name}")));
-        let _ = fs::remove_dir_all(&gone);
+        // A change that has begun comes to its end. A damaged file may refuse that, and is deleted too.
+        let held = known.as_ref().and_then(|known| known.hold().ok());
+        let leaving = known.as_ref().map(|known| known.leave());
+        let (folder, gone) = (self.folder_of(name), self.left_folder(name));
         let removed = fs::rename(&folder, &gone).and_then(|()| sync_folder(&collections_of(&self.folder)));
         removed.map_err(|error| io_failure("deleting a collection", &error))?;
+        match leaving {
+            Some(leaving) => leaving.arrive(&gone),
+            None => drop(fs::remove_dir_all(&gone)),
+        }
+        if let Some(known) = &known {
+            known.retire();
+        }
+        drop(held);
         let aliases = {
             let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
             names.open.remove(name);
@@ -214,8 +229,6 @@ impl Collections {
             names.aliases.retain(|_, collection| collection != name);
             names.aliases.clone()
         };
-        // Threads that still read it keep the file; its name is gone.
-        let _ = fs::remove_dir_all(&gone);
         self.write_aliases(&aliases)?;
         Ok(true)
     }
@@ -314,6 +327,12 @@ impl Collections {
             return Err(Error::ReadOnly);
         }
         Ok(self.changing.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Where a collection goes that was deleted or replaced. The next start removes what stays.
+    fn left_folder(&self, name: &str) -> PathBuf {
+        let number = self.left.fetch_add(1, Ordering::Relaxed);
+        collections_of(&self.folder).join(format!(".left-{number}-{name}"))
     }
 
     fn folder_of(&self, name: &str) -> PathBuf {

@@ -3,8 +3,8 @@
 
 use super::Collections;
 use super::files::{check_name, make_folder, sync_file};
-use crate::store::{FILE, Store, io_failure};
-use crate::{Error, Result};
+use crate::store::{FILE, io_failure};
+use crate::{Collection, Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,8 +23,8 @@ pub struct Snapshot {
 impl Collections {
     /// Writes a snapshot of a collection. Changes go on meanwhile and are not in it.
     pub fn create_snapshot(&self, collection: &str) -> Result<Snapshot> {
-        let collection = self.get(collection)?;
         let _changing = self.begin()?;
+        let collection = self.get(collection)?;
         let folder = self.snapshots_of(collection.name());
         make_folder(&folder).map_err(|error| io_failure("making the folder of snapshots", &error))?;
         let taken = self.list_snapshots(collection.name())?;
@@ -80,12 +80,12 @@ impl Collections {
 
     /// Makes a collection of a snapshot's file. One of this name is replaced, in one step.
     pub fn restore_snapshot(&self, collection: &str, snapshot: &Path) -> Result<()> {
-        self.replace(collection, |folder| {
+        self.replace(collection, |folder, _| {
             let path = folder.join(FILE);
             let copied = fs::copy(snapshot, &path).and_then(|_| sync_file(&path));
             copied.map_err(|error| io_failure("reading a snapshot", &error))?;
             // A file that is no collection is refused before anything is replaced.
-            Store::open(folder, collection, self.access).and_then(|(store, _)| store.check())
+            Collection::open(folder, collection, self.access, self.hardware.clone())?.check()
         })
     }
 

@@ -12,7 +12,7 @@ use failure::is_damage;
 use rows::{Place, payload_from_bytes, vector_to_bytes};
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The file's name in the folder of a collection.
 pub(crate) const FILE: &str = "points.db";
@@ -43,10 +43,17 @@ type EachRow<'a> = &'a mut dyn FnMut(u32, Result<&[u8], Damaged>);
 /// One collection's file: one connection that writes, and as many that read as are needed at once.
 pub(crate) struct Store {
     collection: String,
-    path: PathBuf,
+    place: RwLock<FilePlace>,
     access: Access,
     writer: Mutex<Connection>,
     readers: Mutex<Vec<Connection>>,
+}
+
+/// Where the file is.
+struct FilePlace {
+    path: PathBuf,
+    /// Its folder goes with the last user.
+    is_left: bool,
 }
 
 /// How the file is opened.
@@ -98,8 +105,8 @@ impl Store {
             return Err(damaged(&format!("its file has form {format}, and this version reads form {FORMAT}")));
         }
         let config = serde_json::from_slice(&body).map_err(|_| damaged("its settings are not readable"))?;
-        let writer = Mutex::new(writer);
-        Ok((Self { collection: collection.to_owned(), path, access, writer, readers: Mutex::default() }, config))
+        let (writer, place) = (Mutex::new(writer), RwLock::new(FilePlace { path, is_left: false }));
+        Ok((Self { collection: collection.to_owned(), place, access, writer, readers: Mutex::default() }, config))
     }
 
     /// A damaged part of this collection.
@@ -109,8 +116,9 @@ impl Store {
 
     /// Bytes of the file and its log.
     pub(crate) fn bytes(&self) -> u64 {
-        let log = self.path.with_extension("db-wal");
-        [&self.path, &log].iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum()
+        let path = self.place().path.clone();
+        let log = path.with_extension("db-wal");
+        [&path, &log].iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum()
     }
 
     /// Begins a change of several rows. Nothing is kept unless it is committed.
@@ -132,9 +140,21 @@ impl Store {
         let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => connect(&self.path, self.access).map_err(|error| failure(&self.collection, error))?,
+            None => {
+                let place = self.place();
+                connect(&place.path, self.access).map_err(|error| failure(&self.collection, error))?
+            }
         };
         Ok(Reader { store: self, connection: Some(connection) })
+    }
+
+    /// Lets no one open the file until it has another place: its name may soon lead to another file.
+    pub(crate) fn leave(&self) -> Leaving<'_> {
+        Leaving(self.place.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn place(&self) -> RwLockReadGuard<'_, FilePlace> {
+        self.place.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads all pages and refuses a file whose structure is damaged.
@@ -152,6 +172,26 @@ impl Store {
         let path = path.to_str().ok_or_else(|| Error::Store("the folder's name is no Unicode text".to_owned()))?;
         reader.connection().execute("VACUUM INTO ?", [path]).map_err(|error| failure(&self.collection, error))?;
         Ok(())
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let place = self.place.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(folder) = place.path.parent().filter(|_| place.is_left) {
+            // What stays is removed at the next start.
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// A file on its way to another folder. Dropped without `arrive`, it is where it was.
+pub(crate) struct Leaving<'s>(RwLockWriteGuard<'s, FilePlace>);
+
+impl Leaving<'_> {
+    /// The file is in this folder now, which is removed after its last use.
+    pub(crate) fn arrive(mut self, folder: &Path) {
+        *self.0 = FilePlace { path: folder.join(FILE), is_left: true };
     }
 }
 
@@ -227,7 +267,7 @@ impl Drop for Change<'_> {
             // What fails here is taken back when the next change begins.
             let _ = self.writer.execute_batch("ROLLBACK");
         } else if let Access::Write { log_bytes_max, .. } = self.store.access
-            && self.store.path.with_extension("db-wal").metadata().is_ok_and(|log| log.len() > log_bytes_max)
+            && self.store.place().path.with_extension("db-wal").metadata().is_ok_and(|log| log.len() > log_bytes_max)
         {
             // Readers that still need the log keep it: the next change tries again.
             let _ = self.writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));

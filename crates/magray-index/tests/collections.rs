@@ -278,3 +278,32 @@ fn readers_and_writers_go_on_while_snapshots_are_restored() {
     assert!(found.contains(&(PointId::Number(2000), 9)), "what was acknowledged is there");
     assert_eq!(left_behind(&folder), 0);
 }
+
+#[test]
+fn snapshots_of_a_deleted_collection_are_listed_restored_and_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let collections = open(&folder);
+    assert!(matches!(collections.list_snapshots("c"), Err(Error::NotFound { .. })));
+    for name in ["../c", ".", "a/b"] {
+        assert!(matches!(collections.list_snapshots(name), Err(Error::BadInput(_))), "{name}");
+        assert!(matches!(collections.snapshot_path(name, "x"), Err(Error::BadInput(_))), "{name}");
+    }
+    collections.create("c", CollectionConfig::dense(2, Distance::Dot)).unwrap();
+    collections.get("c").unwrap().upsert(version(1, 0..5)).unwrap();
+    let alias = AliasChange::Set { alias: "now".to_owned(), collection: "c".to_owned() };
+    collections.change_aliases(&[alias]).unwrap();
+    assert_eq!(collections.list_snapshots("c").unwrap(), []);
+    let names = [(); 2].map(|()| collections.create_snapshot("now").unwrap().name);
+    assert_eq!(collections.list_snapshots("now").unwrap().len(), 2);
+    assert!(collections.delete("c").unwrap());
+    drop(collections);
+    let collections = open(&folder);
+    assert_eq!(collections.list_snapshots("c").unwrap().len(), 2);
+    collections.delete_snapshot("c", &names[0]).unwrap();
+    let path = collections.snapshot_path("c", &names[1]).unwrap();
+    collections.restore_snapshot("c", &path).unwrap();
+    assert_eq!(versions(&collections.get("c").unwrap()).len(), 5);
+    assert!(collections.delete("c").unwrap());
+    collections.delete_snapshot("c", &names[1]).unwrap();
+    assert!(matches!(collections.list_snapshots("c"), Err(Error::NotFound { .. })), "nothing is left of it");
+}

@@ -251,6 +251,11 @@ impl Collections {
         names.open.get(name).cloned().ok_or_else(|| Error::no_collection(name))
     }
 
+    /// The name of the collection that an alias leads to; other names stay as they are.
+    pub fn resolve(&self, name: &str) -> String {
+        self.names().aliases.get(name).map_or(name, String::as_str).to_owned()
+    }
+
     /// Whether there is a collection of this name or alias.
     pub fn exists(&self, name: &str) -> bool {
         !matches!(self.get(name), Err(Error::NotFound { .. }))

@@ -45,11 +45,15 @@ impl Collections {
         Ok(described(&path, name)?.1)
     }
 
-    /// The snapshots of a collection, oldest first.
+    /// The snapshots of a collection, oldest first. Those of one that was deleted stay until they are deleted themselves.
     pub fn list_snapshots(&self, collection: &str) -> Result<Vec<Snapshot>> {
+        check_name("a collection", collection)?;
         let entries = match fs::read_dir(self.snapshots_of(collection)) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let is_there = self.list().contains(&self.resolve(collection));
+                return if is_there { Ok(Vec::new()) } else { Err(Error::no_collection(collection)) };
+            }
             Err(error) => return Err(io_failure("listing snapshots", &error)),
         };
         let mut snapshots = Vec::new();
@@ -67,6 +71,7 @@ impl Collections {
 
     /// The file of a snapshot.
     pub fn snapshot_path(&self, collection: &str, name: &str) -> Result<PathBuf> {
+        check_name("a collection", collection)?;
         check_name("a snapshot", name)?;
         let path = self.snapshots_of(collection).join(name);
         if path.is_file() { Ok(path) } else { Err(Error::NotFound { what: format!("snapshot '{name}'") }) }
@@ -75,7 +80,11 @@ impl Collections {
     /// Deletes a snapshot.
     pub fn delete_snapshot(&self, collection: &str, name: &str) -> Result<()> {
         let path = self.snapshot_path(collection, name)?;
-        fs::remove_file(path).map_err(|error| io_failure("deleting a snapshot", &error))
+        let _changing = self.begin()?;
+        fs::remove_file(path).map_err(|error| io_failure("deleting a snapshot", &error))?;
+        // Only where it was the last.
+        let _ = fs::remove_dir(self.snapshots_of(collection));
+        Ok(())
     }
 
     /// Makes a collection of a snapshot's file. One of this name is replaced, in one step.
@@ -90,7 +99,7 @@ impl Collections {
     }
 
     fn snapshots_of(&self, collection: &str) -> PathBuf {
-        self.folder.join("snapshots").join(collection)
+        self.folder.join("snapshots").join(self.resolve(collection))
     }
 }
 

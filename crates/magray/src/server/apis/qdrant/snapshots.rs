@@ -31,7 +31,7 @@ fn written_time(unix_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
-/// Lists the snapshots of a collection.
+/// Lists the snapshots of a collection, also of one that was deleted.
 #[utoipa::path(
     get, path = "", operation_id = "list_snapshots",
     responses((status = 200, description = "The snapshots, the oldest first", body = Answer))
@@ -39,10 +39,7 @@ fn written_time(unix_s: u64) -> String {
 pub(crate) async fn list(State(app): State<App>, Names(name): Names<String>) -> Result<Response, Problem> {
     let timed = Timed::start();
     app.collections()
-        .with_all(move |all| {
-            let name = all.get(&name)?.name().to_owned();
-            Ok(timed.answer(&all.list_snapshots(&name)?.iter().map(described).collect::<Vec<_>>()))
-        })
+        .with_all(move |all| Ok(timed.answer(&all.list_snapshots(&name)?.iter().map(described).collect::<Vec<_>>())))
         .await
 }
 
@@ -71,7 +68,7 @@ pub(crate) async fn recover(
     let RecoverSnapshot { location } = body.json()?;
     app.collections()
         .with_all(move |all| {
-            let name = all.get(&name).map_or(name.clone(), |known| known.name().to_owned());
+            let name = all.resolve(&name);
             let snapshot = location.rsplit('/').next().unwrap_or_default();
             all.restore_snapshot(&name, &all.snapshot_path(&name, snapshot)?)?;
             Ok(timed.answer(&true))
@@ -91,7 +88,6 @@ pub(crate) async fn delete(
     let timed = Timed::start();
     app.collections()
         .with_all(move |all| {
-            let name = all.get(&name)?.name().to_owned();
             all.delete_snapshot(&name, &snapshot)?;
             Ok(timed.answer(&true))
         })

@@ -32,6 +32,10 @@ pub(crate) enum InputError {
     NotJson { input: InputName, line: u64, message: String },
     #[error("{}, line {line}: {reason}", path.display())]
     NoPoint { path: PathBuf, line: u64, reason: String },
+    #[error("{}, row {row}: {reason}", path.display())]
+    NoRow { path: PathBuf, row: u64, reason: String },
+    #[error("{}: no Parquet file that can be read: {reason}", path.display())]
+    NoParquet { path: PathBuf, reason: String },
     #[error("{input}, line {line}: {found}; a line is a JSON string, or an object with the string \"{field}\"")]
     NoText { input: InputName, line: u64, found: String, field: String },
 }

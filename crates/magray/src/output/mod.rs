@@ -10,6 +10,7 @@ mod part;
 mod row;
 mod rows;
 mod sink;
+mod table;
 mod thrift;
 
 use std::{
@@ -25,6 +26,7 @@ pub(crate) use npy::Npy;
 pub(crate) use row::{Layout, Place, Row};
 pub(crate) use rows::Rows;
 pub(crate) use sink::Sink;
+pub(crate) use table::{Column, Kind, MAGIC, Node, Table};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutputError {
@@ -87,7 +89,7 @@ impl Format {
         match self {
             Self::Text | Self::Jsonl => 0,
             Self::Npy => npy::HEADER_BYTES as u64,
-            Self::Parquet => parquet::MAGIC.len() as u64,
+            Self::Parquet => table::MAGIC.len() as u64,
         }
     }
 

@@ -45,9 +45,9 @@ impl Struct {
         self
     }
 
-    pub(super) fn texts(mut self, field: u8, texts: &[&str]) -> Self {
+    pub(super) fn texts(mut self, field: u8, texts: &[impl AsRef<str>]) -> Self {
         self.list_head(field, BINARY, texts.len());
-        texts.iter().for_each(|text| put_text(&mut self.bytes, text));
+        texts.iter().for_each(|text| put_text(&mut self.bytes, text.as_ref()));
         self
     }
 

@@ -89,6 +89,67 @@ fn a_collection_goes_out_and_comes_back_with_its_vectors() {
 }
 
 #[test]
+fn a_collection_goes_out_as_parquet_and_comes_back_with_its_settings() {
+    let home = filled();
+    let exported = |name: &str| lines(&run(&home, &["index", "export", name]).success());
+    run(&home, &["index", "export", "notes", "--output", "notes.parquet"]).success();
+    run(&home, &["index", "import", "copy", "notes.parquet"]).success();
+    assert_eq!(exported("copy"), exported("notes"));
+    // The model is remembered, too.
+    let found = lines(&run(&home, &["search", "copy", "kings", "--hybrid", "--json"]).success());
+    assert_eq!(found[0]["payload"]["author"], json!("Bob"));
+    let whole = std::fs::read(home.path("notes.parquet")).unwrap();
+    home.write("cut.parquet", &whole[..whole.len() / 2]);
+    let refused = run(&home, &["index", "import", "copy", "cut.parquet"]);
+    assert!(refused.code == 3 && refused.stderr.contains("cut.parquet: no Parquet file"), "{}", refused.stderr);
+    assert_eq!(exported("copy").len(), 3, "nothing is lost");
+}
+
+#[test]
+fn tables_of_others_become_points() {
+    let home = Home::new();
+    // Written by pyarrow, packed by snappy, in two groups of rows; its vectors are lists of a fixed size.
+    home.write("posts.parquet", include_bytes!("files/posts.parquet"));
+    let columns = ["--id-column", "key", "--text-column", "body", "--vector-column", "emb"];
+    let import = |columns: &[&str]| run(&home, &[&["index", "import", "posts", "posts.parquet"], columns].concat());
+    let refused = import(&[]);
+    assert!(
+        refused.code == 2 && refused.stderr.contains("--vector-column; there are key, body, emb"),
+        "{}",
+        refused.stderr
+    );
+    import(&columns).success();
+    let points = lines(&run(&home, &["index", "export", "posts"]).success());
+    assert_eq!(points.len(), 3);
+    let of = |n: u64| points.iter().find(|point| point["payload"]["n"] == n).unwrap();
+    assert_eq!((&of(1)["id"], &of(3)["id"]), (&json!("c56a4180-65aa-42ec-a945-5fd21dec0538"), &json!(7)));
+    let expected =
+        json!({"text": "a cat by the river", "when": "2020-01-02T03:04:05.000000Z", "tags": ["x", "y"], "n": 1});
+    assert_eq!((&of(1)["payload"], &of(1)["vector"]), (&expected, &json!([1.0, 0.0])));
+    assert_eq!(of(2)["payload"], json!({"text": "the king of the hill", "id": "post-2", "tags": [], "n": 2}));
+    assert_eq!(of(3)["payload"], json!({"when": "2021-01-01T00:00:00.000000Z", "n": 3}));
+    // Vectors of several lengths, and a list of many pages, that pyarrow wrote.
+    home.write("ragged.parquet", include_bytes!("files/ragged.parquet"));
+    let refused = run(&home, &["index", "import", "ragged", "ragged.parquet"]);
+    let reason = "ragged.parquet, row 2: column 'vector' has 1 numbers, and before it were 2";
+    assert!(refused.code == 3 && refused.stderr.contains(reason), "{}", refused.stderr);
+    home.write("pages.parquet", include_bytes!("files/pages.parquet"));
+    run(&home, &["index", "import", "pages", "pages.parquet"]).success();
+    let points = lines(&run(&home, &["index", "export", "pages"]).success());
+    let vectors = [298, 299].map(|at| points[at]["vector"].clone());
+    assert_eq!((points.len(), vectors), (300, [json!([1.0, 0.0]), json!([0.0, 1.0])]));
+    // A page of 600 MiB in 20 KB.
+    home.write("bomb.parquet", include_bytes!("files/bomb.parquet"));
+    let refused = run(&home, &["index", "import", "bomb", "bomb.parquet"]);
+    assert!(refused.code == 3 && refused.stderr.contains("row 1: a page should have"), "{}", refused.stderr);
+    // And so do the vectors of `magray embed`.
+    run(&home, &["embed", "--with-text", "--output", "vectors.parquet", "a cat", "a dog"]).success();
+    run(&home, &["index", "import", "vectors", "vectors.parquet"]).success();
+    let points = lines(&run(&home, &["index", "export", "vectors"]).success());
+    assert_eq!((points.len(), &points[1]["payload"]["text"]), (2, &json!("a dog")));
+}
+
+#[test]
 fn files_are_read_in_parts_and_again_only_when_they_changed() {
     let home = Home::new();
     std::fs::create_dir(home.path("docs")).unwrap();

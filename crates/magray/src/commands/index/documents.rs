@@ -123,7 +123,7 @@ fn point(line: &str, text_field: &str, model: &str) -> Result<Value, String> {
 }
 
 /// The lines of a file of points.
-pub(super) fn point_lines(path: &Path) -> Result<impl Iterator<Item = Result<Value, Failure>>, Failure> {
+pub(super) fn point_lines(path: &Path) -> Result<impl Iterator<Item = Result<Value, Failure>> + use<>, Failure> {
     let mut lines = Lines::open(path.to_owned())?;
     Ok(std::iter::from_fn(move || {
         loop {

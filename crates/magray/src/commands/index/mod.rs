@@ -3,6 +3,7 @@
 
 mod documents;
 mod files;
+mod parquet;
 mod pipeline;
 mod place;
 mod transfer;
@@ -12,8 +13,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use self::documents::Documents;
 pub(crate) use self::place::{Known, Place};
+use self::{documents::Documents, parquet::ColumnArgs};
 use super::Context;
 use crate::{
     commands::{
@@ -34,7 +35,9 @@ Examples:
   magray search notes \"how do I rotate the keys?\"
   magray index export notes --output notes.jsonl   points with their vectors, a line each
   magray index export notes --output notes.npy     vectors as a NumPy array, and the rest in notes.jsonl
-  magray index import copy notes.jsonl
+  magray index export notes --output notes.parquet a table: id, text, payload, vector
+  magray index import copy notes.parquet
+  magray index import posts posts.parquet --id-column key --text-column body --vector-column embedding
   magray index rm copy
   magray index add notes -f documents.jsonl --server http://127.0.0.1:7860
 
@@ -72,7 +75,7 @@ enum IndexAction {
     Export {
         /// Its name as `magray index ls` shows it
         collection: String,
-        /// Write to this file, .jsonl or .npy [default: JSON lines on standard output]
+        /// Write to this file, .jsonl, .npy or .parquet [default: JSON lines on standard output]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
@@ -82,8 +85,10 @@ enum IndexAction {
     Import {
         /// The collection that they go into
         collection: String,
-        /// What `magray index export` wrote: .jsonl, or .npy with the .jsonl beside it
+        /// What `magray index export` wrote: .jsonl, .parquet, or .npy with the .jsonl beside it; or a .parquet of others
         file: PathBuf,
+        #[command(flatten)]
+        columns: ColumnArgs,
         #[command(flatten)]
         place: PlaceArgs,
     },
@@ -153,8 +158,8 @@ pub(crate) fn run(args: &IndexArgs, context: &Context) -> Result<(), Failure> {
         IndexAction::Export { collection, output, place } => {
             transfer::export(&place.open(context)?, collection, output.as_deref(), context)
         }
-        IndexAction::Import { collection, file, place } => {
-            transfer::import(place.open(context)?, collection, file, context)
+        IndexAction::Import { collection, file, columns, place } => {
+            transfer::import(place.open(context)?, collection, (file, columns), context)
         }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Known {
     /// The field of payloads whose words are found.
     pub(crate) text_field: Option<String>,
     pub(crate) points: u64,
+    /// What another collection like it is made with.
+    pub(crate) settings: Value,
 }
 
 /// What a new collection is made for.
@@ -107,6 +109,7 @@ impl<'a> Place<'a> {
             model: text(&shown["config"]["metadata"]["model"]),
             text_field: text(&shown["config"]["text_field"]),
             points: shown["points_count"].as_u64().unwrap_or(0),
+            settings: settings_of(&shown["config"]),
         }))
     }
 
@@ -340,6 +343,21 @@ fn ask(remote: &Remote, method: &Method, path: &str, body: Option<&Value>) -> Re
     let reply = remote.send(method, path, body)?;
     let mut answer: Value = serde_json::from_slice(&reply.body).map_err(|error| remote.unexpected(error))?;
     Ok(answer["result"].take())
+}
+
+/// The settings of a collection that are given when one is made.
+fn settings_of(config: &Value) -> Value {
+    let mut settings = json!({ "vectors": config["params"]["vectors"] });
+    let others = [
+        ("sparse_vectors", &config["params"]["sparse_vectors"]),
+        ("quantization_config", &config["quantization_config"]),
+        ("text_field", &config["text_field"]),
+        ("metadata", &config["metadata"]),
+    ];
+    for (name, value) in others.into_iter().filter(|(_, value)| !value.is_null()) {
+        settings[name] = value.clone();
+    }
+    settings
 }
 
 /// The path of a collection, its name escaped.

@@ -1,4 +1,4 @@
-//! Points of a collection as files: JSON lines, or vectors as a NumPy array with the rest as JSON lines beside it.
+//! Points of a collection as files: JSON lines, Parquet, or vectors as a NumPy array with the rest as JSON lines beside it.
 //! Holds one page at a time.
 
 use std::{
@@ -9,7 +9,11 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Place, documents::point_lines};
+use super::{
+    Place,
+    documents::point_lines,
+    parquet::{ColumnArgs, PointsWriter, Rows as ParquetRows},
+};
 use crate::{
     commands::Context,
     exit::Failure,
@@ -20,6 +24,9 @@ use crate::{
 const PAGE: usize = 256;
 
 pub(super) fn export(place: &Place<'_>, name: &str, output: Option<&Path>, context: &Context) -> Result<(), Failure> {
+    if let Some(path) = output.filter(|path| has_ending(path, "parquet")) {
+        return export_parquet(place, name, path, context);
+    }
     let is_array = output.is_some_and(is_npy);
     let lines_path = output.map(|path| if is_array { path.with_extension("jsonl") } else { path.to_owned() });
     let mut offset = Value::Null;
@@ -51,6 +58,25 @@ pub(super) fn export(place: &Place<'_>, name: &str, output: Option<&Path>, conte
     Ok(())
 }
 
+fn export_parquet(place: &Place<'_>, name: &str, path: &Path, context: &Context) -> Result<(), Failure> {
+    let known = place.find(name)?.ok_or_else(|| magray_index::Error::no_collection(name))?;
+    let mut writer = PointsWriter::start(Destination::open(Some(path))?, &known.settings)?;
+    let (mut offset, mut count) = (Value::Null, 0);
+    loop {
+        let body = json!({"limit": PAGE, "offset": offset, "with_payload": true, "with_vector": true});
+        let (points, next) = place.scroll(name, &body)?;
+        count += points.len();
+        points.into_iter().try_for_each(|point| writer.write(point))?;
+        if next.is_null() {
+            break;
+        }
+        offset = next;
+    }
+    writer.finish()?;
+    context.console.note(format_args!("{count} points of {name}"));
+    Ok(())
+}
+
 /// The only vector of a point, for an array.
 fn dense(vector: Option<Value>) -> Result<Vec<f32>, Failure> {
     let read = vector.and_then(|vector| serde_json::from_value(vector).ok());
@@ -61,26 +87,26 @@ fn dense(vector: Option<Value>) -> Result<Vec<f32>, Failure> {
     })
 }
 
-pub(super) fn import(mut place: Place<'_>, name: &str, file: &Path, context: &Context) -> Result<(), Failure> {
-    let mut array = if is_npy(file) { Some(Rows::open(file)?) } else { None };
-    let lines = if array.is_some() { file.with_extension("jsonl") } else { file.to_owned() };
-    let mut points = point_lines(&lines)?;
+pub(super) fn import(
+    mut place: Place<'_>,
+    name: &str,
+    (file, columns): (&Path, &ColumnArgs),
+    context: &Context,
+) -> Result<(), Failure> {
+    let (mut points, settings) = points_of(file, columns)?;
     let mut is_there = place.find(name)?.is_some();
     let mut count = 0;
     loop {
         let mut page = Vec::with_capacity(PAGE);
         for point in points.by_ref().take(PAGE) {
-            let mut point = point?;
-            if let Some(array) = &mut array {
-                point["vector"] = json!(array.next()?);
-            }
-            page.push(point);
+            page.push(point?);
         }
         if page.is_empty() {
             break;
         }
         if !is_there {
-            place.create(name, settings_like(&page[0])?)?;
+            let settings = settings.clone().map_or_else(|| settings_like(&page[0]), Ok);
+            place.create(name, settings?)?;
             is_there = true;
         }
         count += page.len();
@@ -89,6 +115,31 @@ pub(super) fn import(mut place: Place<'_>, name: &str, file: &Path, context: &Co
     place.finish()?;
     context.console.note(format_args!("{count} points are in {name}"));
     Ok(())
+}
+
+type Points = Box<dyn Iterator<Item = Result<Value, Failure>>>;
+
+/// The points of a file, and the settings of the collection that they come from, where the file has them.
+fn points_of(file: &Path, columns: &ColumnArgs) -> Result<(Points, Option<Value>), Failure> {
+    if has_ending(file, "parquet") {
+        let rows = ParquetRows::open(file, columns)?;
+        let settings = rows.settings().cloned();
+        return Ok((Box::new(rows), settings));
+    }
+    if columns.is_given() {
+        return Err(Failure::Usage("columns are named of .parquet files alone".to_owned()));
+    }
+    if !is_npy(file) {
+        return Ok((Box::new(point_lines(file)?), None));
+    }
+    let mut array = Rows::open(file)?;
+    let lines = point_lines(&file.with_extension("jsonl"))?;
+    let points = lines.map(move |point| {
+        let mut point = point?;
+        point["vector"] = json!(array.next()?);
+        Ok(point)
+    });
+    Ok((Box::new(points), None))
 }
 
 /// Settings for points with the vectors that this one has.
@@ -118,7 +169,11 @@ fn settings_like(point: &Value) -> Result<Value, Failure> {
 }
 
 fn is_npy(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npy"))
+    has_ending(path, "npy")
+}
+
+fn has_ending(path: &Path, wanted: &str) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(wanted))
 }
 
 /// The rows of a NumPy array of 32-bit floats, one after the other.

@@ -12,8 +12,9 @@ use std::{
 use clap::Args;
 use magray_core::CpuPath;
 use magray_device::{
-    DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch,
+    DecoderDevice, DecoderOps, KvFormat, PAGE_TOKENS, StepBatch,
     cpu::{Cpu, CpuDecoderOps, KvPages},
+    most_likely,
 };
 use magray_engine::decoder::{Decoder, DecoderFiles, DecoderRoom};
 use serde::Serialize;
@@ -49,6 +50,9 @@ pub(crate) struct GenerateArgs {
     /// The instructions to use: portable, avx2, avx512 or amx; the best by default
     #[arg(long, value_name = "PATH")]
     path: Option<CpuPath>,
+    /// Bits of a number of keys and values: 16 or 8
+    #[arg(long, value_name = "BITS", value_parser = kv_format)]
+    kv_bits: Option<KvFormat>,
     /// Read lists of token ids, one JSON list a line, from this file, and write the logits of their tokens to the second
     #[arg(long, value_names = ["IDS", "LOGITS"], num_args = 2, conflicts_with_all = ["text", "prompt_tokens"])]
     forced: Option<Vec<PathBuf>>,
@@ -58,6 +62,20 @@ pub(crate) struct GenerateArgs {
     /// Print one JSON object with the ids
     #[arg(long)]
     json: bool,
+}
+
+impl GenerateArgs {
+    fn kv_format(&self) -> KvFormat {
+        self.kv_bits.unwrap_or_default()
+    }
+}
+
+fn kv_format(bits: &str) -> Result<KvFormat, String> {
+    match bits {
+        "16" => Ok(KvFormat::Halves),
+        "8" => Ok(KvFormat::Bytes),
+        _ => Err("keys and values have 16 or 8 bits".to_owned()),
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -79,7 +97,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let threads = args.threads.map(usize::from);
     let cpu = Arc::new(Cpu::new(args.path, threads).map_err(|reason| Failure::Usage(reason.to_string()))?);
     if let Some([ids, logits]) = args.forced.as_deref() {
-        return forced::run(&cpu, &files, (ids, logits), args.one_by_one_from as usize);
+        return forced::run((&cpu, args.kv_format()), &files, (ids, logits), args.one_by_one_from as usize);
     }
     let most = files.spec().context;
     let vocabulary = match &args.text {
@@ -113,7 +131,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let started = Instant::now();
     let decoder = Decoder::load(&*cpu, &files, length).map_err(|reason| unusable(&reason))?;
     let load_s = started.elapsed().as_secs_f64();
-    let mut running = Running::new(&cpu, &decoder);
+    let mut running = Running::new((&cpu, args.kv_format()), &decoder);
     if args.warm {
         running.prompt(&made_up(prompt_ids.len().min(64), decoder.spec().vocab), 0);
     }
@@ -164,9 +182,9 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn new(cpu: &Arc<Cpu>, decoder: &'a Decoder<Cpu>) -> Self {
+    fn new((cpu, format): (&Arc<Cpu>, KvFormat), decoder: &'a Decoder<Cpu>) -> Self {
         let pages: Vec<u32> = (0..decoder.context().div_ceil(PAGE_TOKENS) as u32).collect();
-        let Ok(kept) = cpu.pages(decoder.kv_shape(), pages.len());
+        let Ok(kept) = cpu.pages_in(format, decoder.kv_shape(), pages.len());
         Self { decoder, ops: cpu.decoder(), kept, room: decoder.room(cpu), pages }
     }
 
@@ -188,13 +206,7 @@ impl<'a> Running<'a> {
     /// The likeliest token behind these.
     fn next(&mut self, ids: &[u32], start: usize) -> u32 {
         let logits = self.step(ids, start, &[ids.len() - 1]);
-        let mut likeliest = (0, f32::NEG_INFINITY);
-        for (id, logit) in logits.iter().enumerate() {
-            if *logit > likeliest.1 {
-                likeliest = (id as u32, *logit);
-            }
-        }
-        likeliest.0
+        most_likely(logits)
     }
 
     fn prompt(&mut self, ids: &[u32], start: usize) -> u32 {

@@ -72,6 +72,16 @@ impl<'a> StepBatch<'a> {
     }
 }
 
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvFormat {
+    /// Floats of 16 bits; of 32 where the operations are portable.
+    #[default]
+    Halves,
+    /// 8 bits and a scale for each head of a token.
+    Bytes,
+}
+
 /// What keys and values of a model take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
@@ -259,11 +269,21 @@ pub trait DecoderOps {
 
 /// The index of the largest of some logits, the first of equal ones; `u32::MAX` where one is not finite.
 pub fn most_likely(logits: &[f32]) -> u32 {
-    if logits.iter().any(|x| !x.is_finite()) {
+    // Many lanes, so that compilers make vectors of them.
+    const LANES: usize = 32;
+    let (mut largest, mut poison) = ([f32::NEG_INFINITY; LANES], [0.0f32; LANES]);
+    for logits in logits.chunks(LANES) {
+        for ((largest, poison), logit) in largest.iter_mut().zip(&mut poison).zip(logits) {
+            *largest = if logit > largest { *logit } else { *largest };
+            // Zero times what is not finite is no number.
+            *poison += logit * 0.0;
+        }
+    }
+    if !poison.iter().all(|sum| sum.is_finite()) {
         return u32::MAX;
     }
-    let best = logits.iter().enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best });
-    best.map_or(u32::MAX, |(index, _)| index as u32)
+    let largest = largest.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    logits.iter().position(|logit| *logit == largest).map_or(u32::MAX, |index| index as u32)
 }
 
 /// A device that takes over a decoder's layers.
@@ -295,6 +315,17 @@ pub trait DecoderDevice {
         Ok(())
     }
 
+    /// As [`DecoderDevice::pages`], in a format; a device that lacks it keeps them as it always does.
+    fn pages_in(
+        &self,
+        format: KvFormat,
+        shape: KvShape,
+        pages: usize,
+    ) -> Result<<Self::Ops as DecoderOps>::Pages, Self::Error> {
+        let _ = format;
+        self.pages(shape, pages)
+    }
+
     /// Activations, with no rows yet.
     fn decoder_acts(&self, columns: usize) -> <Self::Ops as DecoderOps>::Acts;
 }
@@ -309,5 +340,12 @@ mod tests {
         assert_eq!(most_likely(&[-3.0, f32::NAN]), u32::MAX);
         assert_eq!(most_likely(&[f32::INFINITY, 0.0]), u32::MAX);
         assert_eq!(most_likely(&[]), u32::MAX);
+        let mut many: Vec<f32> = (0..1000).map(|i| -((i * 37 % 101) as f32)).collect();
+        assert_eq!(most_likely(&many), 0);
+        many[777] = 0.5;
+        many[900] = 0.5;
+        assert_eq!(most_likely(&many), 777);
+        many[999] = f32::NEG_INFINITY;
+        assert_eq!(most_likely(&many), u32::MAX);
     }
 }

@@ -16,8 +16,8 @@ mod table;
 
 pub use blocks::{BlockMatrix, dequantise};
 pub use decoder_ops::{
-    AttentionLayer, BlockLinear, CHOSEN, Choice, DecoderDevice, DecoderOps, KvShape, PAGE_TOKENS, RopeSource, Step,
-    StepBatch, most_likely,
+    AttentionLayer, BlockLinear, CHOSEN, Choice, DecoderDevice, DecoderOps, KvFormat, KvShape, PAGE_TOKENS, RopeSource,
+    Step, StepBatch, most_likely,
 };
 pub use layers::{Embedding, LinearNumbers, LinearSource, Norm};
 pub use mapped::MappedFile;

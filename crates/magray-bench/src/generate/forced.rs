@@ -7,14 +7,19 @@ use std::{
     sync::Arc,
 };
 
-use magray_device::cpu::Cpu;
+use magray_device::{KvFormat, cpu::Cpu};
 use magray_engine::decoder::{Decoder, DecoderFiles};
 
 use super::Running;
 use crate::failure::Failure;
 
 /// Writes the logits of each list's tokens as 32-bit floats, a token after the other: those of the tokens from `from` on.
-pub(super) fn run(cpu: &Arc<Cpu>, files: &DecoderFiles, paths: (&Path, &Path), from: usize) -> Result<(), Failure> {
+pub(super) fn run(
+    (cpu, format): (&Arc<Cpu>, KvFormat),
+    files: &DecoderFiles,
+    paths: (&Path, &Path),
+    from: usize,
+) -> Result<(), Failure> {
     let unusable = |path: &Path, reason: &dyn std::fmt::Display| {
         Failure::Usage(format!("cannot use '{}': {reason}", path.display()))
     };
@@ -27,7 +32,7 @@ pub(super) fn run(cpu: &Arc<Cpu>, files: &DecoderFiles, paths: (&Path, &Path), f
         return Err(unusable(paths.0, &format!("lists of ids below {known} are needed")));
     }
     let decoder = Decoder::load(&**cpu, files, longest).map_err(|reason| unusable(paths.0, &reason))?;
-    let mut running = Running::new(cpu, &decoder);
+    let mut running = Running::new((cpu, format), &decoder);
     let write = |reason: std::io::Error| unusable(paths.1, &reason);
     let mut out = BufWriter::new(File::create(paths.1).map_err(write)?);
     for ids in &lists {

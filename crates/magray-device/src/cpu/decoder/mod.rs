@@ -1,6 +1,7 @@
 //! A decoder's operations on the CPU: in portable code on the portable path, with packed weights on all others.
 //! Checks sizes and leaves the arithmetic to both.
 
+mod byte_head;
 mod exact;
 mod fast;
 mod pages;
@@ -12,9 +13,11 @@ pub use pages::KvPages;
 pub use rows::RowActs;
 
 use super::Cpu;
-use crate::{AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch, most_likely};
+use crate::{
+    AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvFormat, KvShape, RopeSource, StepBatch, most_likely,
+};
 use exact::{Exact, FloatPages, StoredLinear};
-use fast::{Fast, HalfPages, PanelLinear};
+use fast::{Fast, PackedPages, PanelLinear};
 use magray_core::Activation;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -96,9 +99,13 @@ impl DecoderDevice for Cpu {
     }
 
     fn pages(&self, shape: KvShape, pages: usize) -> Result<KvPages, Infallible> {
+        self.pages_in(KvFormat::default(), shape, pages)
+    }
+
+    fn pages_in(&self, format: KvFormat, shape: KvShape, pages: usize) -> Result<KvPages, Infallible> {
         Ok(KvPages(match fast::bytes_of(self.path) {
-            None => pages::Form::Floats(FloatPages::new(shape, pages)),
-            Some(_) => pages::Form::Halves(HalfPages::new(shape, pages)),
+            None => pages::Form::Floats(FloatPages::new(format, shape, pages)),
+            Some(_) => pages::Form::Packed(PackedPages::new(format, shape, pages)),
         }))
     }
 
@@ -193,7 +200,7 @@ impl DecoderOps for CpuDecoderOps {
         assert_eq!(qkv.rows, steps.tokens(), "a row for each token");
         match (&mut self.way, &mut pages.0) {
             (Way::Exact(_), pages::Form::Floats(pages)) => exact::rope_append(steps, layer, qkv.values_mut(), pages),
-            (Way::Fast(fast), pages::Form::Halves(pages)) => {
+            (Way::Fast(fast), pages::Form::Packed(pages)) => {
                 fast.rope_append(self.cpu.pool(), steps, layer, (qkv, pages));
             }
             _ => panic!("pages of another device"),
@@ -215,7 +222,7 @@ impl DecoderOps for CpuDecoderOps {
             (Way::Exact(_), pages::Form::Floats(pages)) => {
                 exact::attend(pool, steps, layer, (qkv.values(), pages), out.values_mut());
             }
-            (Way::Fast(fast), pages::Form::Halves(pages)) => fast.attend(pool, steps, layer, (qkv, pages), out),
+            (Way::Fast(fast), pages::Form::Packed(pages)) => fast.attend(pool, steps, layer, (qkv, pages), out),
             _ => panic!("pages of another device"),
         }
     }

@@ -1,14 +1,14 @@
 //! Keys and values of a model, in the form of its operations.
 //! Leaves to both forms where a token's numbers lie.
 
-use super::{exact::FloatPages, fast::HalfPages};
+use super::{exact::FloatPages, fast::PackedPages};
 
 /// Pages of keys and values of one model.
 pub struct KvPages(pub(super) Form);
 
 pub(super) enum Form {
     Floats(FloatPages),
-    Halves(HalfPages),
+    Packed(PackedPages),
 }
 
 impl KvPages {
@@ -16,7 +16,7 @@ impl KvPages {
     pub fn count(&self) -> usize {
         match &self.0 {
             Form::Floats(pages) => pages.count(),
-            Form::Halves(pages) => pages.count(),
+            Form::Packed(pages) => pages.count(),
         }
     }
 }

@@ -77,17 +77,20 @@ fn positions_turn_pairs_of_both_layouts_alike() {
 
 #[test]
 fn a_window_hides_what_lies_before_it() {
-    available_paths().into_iter().for_each(check_window);
+    for path in available_paths() {
+        check_window(path, KvFormat::Halves);
+        check_window(path, KvFormat::Bytes);
+    }
 }
 
-fn check_window(path: CpuPath) {
+fn check_window(path: CpuPath, format: KvFormat) {
     let cpu = cpu(path);
     let mut ops = cpu.decoder();
     let shape = KvShape { layers: 1, kv_heads: 1, head_size: 4 };
     let tokens = PAGE_TOKENS + 8;
     let rope = RopeSource { radians: Vec::new(), scale: 1.0, neighbours: false };
     let attended = |window: Option<usize>, ops: &mut CpuDecoderOps, qkv: &[f32]| {
-        let mut pages = cpu.pages(shape, 2).unwrap();
+        let mut pages = cpu.pages_in(format, shape, 2).unwrap();
         let layer = AttentionLayer {
             layer: 0,
             heads: 1,

@@ -1,11 +1,13 @@
 //! Keys and values in pages of 32 tokens. A page has all layers, so that pages can be added one by one.
-//! Leaves to others which page belongs to which sequence.
+//! Leaves to others which page belongs to which sequence. Saves no memory with 8 bits: it keeps the rounded numbers as floats.
 
-use crate::{KvShape, PAGE_TOKENS};
+use crate::cpu::decoder::byte_head::ByteHead;
+use crate::{KvFormat, KvShape, PAGE_TOKENS};
 
 /// Pages of keys and values of one model.
 pub(in crate::cpu::decoder) struct FloatPages {
     values: Vec<f32>,
+    format: KvFormat,
     shape: KvShape,
     pages: usize,
 }
@@ -18,8 +20,8 @@ pub(super) enum Kept {
 }
 
 impl FloatPages {
-    pub(in crate::cpu::decoder) fn new(shape: KvShape, pages: usize) -> Self {
-        Self { values: vec![0.0; shape.page_numbers() * pages], shape, pages }
+    pub(in crate::cpu::decoder) fn new(format: KvFormat, shape: KvShape, pages: usize) -> Self {
+        Self { values: vec![0.0; shape.page_numbers() * pages], format, shape, pages }
     }
 
     /// How many pages there are.
@@ -40,7 +42,12 @@ impl FloatPages {
 
     pub(super) fn write(&mut self, page: u32, token: usize, layer: usize, kept: Kept, head: usize, numbers: &[f32]) {
         let start = self.start(page, layer, kept, head) + token * self.shape.head_size;
-        self.values[start..start + numbers.len()].copy_from_slice(numbers);
+        let to = &mut self.values[start..start + numbers.len()];
+        to.copy_from_slice(numbers);
+        if self.format == KvFormat::Bytes {
+            let head = ByteHead::of(numbers);
+            to.iter_mut().for_each(|number| *number = head.kept(*number));
+        }
     }
 
     /// The tokens of a page, one after the other.

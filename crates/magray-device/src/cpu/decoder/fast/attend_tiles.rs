@@ -3,7 +3,7 @@
 
 use super::Layer;
 use super::finish::Columns;
-use super::kv::{PageView, padded};
+use super::kv::{HalfView, padded};
 use super::rows::{TILE_BYTES, TILE_ROWS};
 use crate::cpu::activation::{Function, Tanh};
 use crate::cpu::decoder::rows::RowActs;
@@ -11,7 +11,7 @@ use crate::cpu::gemm::{Bf16Tiles, Keep, Tiles};
 use crate::cpu::simd::{Kernel, Simd, vectorize_on_amx};
 use crate::cpu::tiles::{TileKind, load, store, zero};
 use crate::cpu::{Aligned, Shares, ThreadPool};
-use crate::{PAGE_TOKENS, Step, StepBatch};
+use crate::{PAGE_TOKENS, Step};
 use half::bf16;
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
@@ -64,19 +64,18 @@ struct Tokens<'a> {
     pages: &'a [u32],
 }
 
-/// Threads take blocks of tokens by heads of keys.
+/// Threads take blocks of tokens by heads of keys. The steps' pages are those of `pages`, which have the layer as `kept_layer`.
 pub(super) fn attend(
-    pool: &ThreadPool,
-    shares: &Shares,
+    (pool, shares): (&ThreadPool, &Shares),
     rooms: &[Mutex<TileRoom>],
-    (steps, layer): (&StepBatch<'_>, &Layer<'_>),
-    (qkv, pages): (&RowActs, PageView),
+    (steps, layer): (&[Step<'_>], &Layer<'_>),
+    (qkv, pages, kept_layer): (&RowActs, HalfView, usize),
     out: Columns,
 ) {
     let shape = pages.shape();
     let shared = layer.heads / shape.kv_heads;
     let at_once = (BLOCK_ROWS / shared).max(1);
-    let blocks: Vec<Tokens<'_>> = steps.steps().flat_map(|step| blocks_of(step, at_once)).collect();
+    let blocks: Vec<Tokens<'_>> = steps.iter().flat_map(|step| blocks_of(step, at_once)).collect();
     shares.fill(blocks.len() * shape.kv_heads);
     pool.run(&|rank| {
         // SAFETY: the AMX path was found on this machine.
@@ -86,15 +85,26 @@ pub(super) fn attend(
             // The longest first: the last ones are then short, and no thread waits long for another.
             let block = &blocks[blocks.len() - 1 - item / shape.kv_heads];
             let head = item % shape.kv_heads;
-            let block = Block { tiles: &tiles, room: &mut room, tokens: block, layer, head, shared, qkv, pages, out };
+            let block = Block {
+                tiles: &tiles,
+                room: &mut room,
+                tokens: block,
+                layer,
+                kept_layer,
+                head,
+                shared,
+                qkv,
+                pages,
+                out,
+            };
             // SAFETY: this path has the tiles; a head of a row is one thread's; the pages have all tokens.
             unsafe { vectorize_on_amx(block) };
         }
     });
 }
 
-fn blocks_of(step: Step<'_>, at_once: usize) -> impl Iterator<Item = Tokens<'_>> {
-    let count = step.rows.len();
+fn blocks_of<'a>(step: &Step<'a>, at_once: usize) -> impl Iterator<Item = Tokens<'a>> + use<'a> {
+    let (step, count) = (step.clone(), step.rows.len());
     (0..count).step_by(at_once).map(move |first| Tokens {
         rows: step.rows.start + first..step.rows.start + count.min(first + at_once),
         position: step.start + first,
@@ -107,12 +117,13 @@ struct Block<'a> {
     room: &'a mut TileRoom,
     tokens: &'a Tokens<'a>,
     layer: &'a Layer<'a>,
+    kept_layer: usize,
     /// The head of keys and values.
     head: usize,
     /// Heads of queries that share it.
     shared: usize,
     qkv: &'a RowActs,
-    pages: PageView,
+    pages: HalfView,
     out: Columns,
 }
 
@@ -196,7 +207,7 @@ impl Block<'_> {
         let queries: *const u8 = self.room.queries.as_ptr().cast();
         const ROW_BYTES: usize = RUN_TOKENS * 4;
         for (at, page) in self.tokens.pages[pages].iter().enumerate() {
-            let keys = self.pages.keys(*page, self.layer.layer, self.head).cast_const().cast::<u8>();
+            let keys = self.pages.keys(*page, self.kept_layer, self.head).cast_const().cast::<u8>();
             let scores = self.room.scores.as_mut_ptr().cast::<u8>().wrapping_add(at * PAGE_TOKENS * 4);
             // SAFETY: a page's keys are two halves of `steps` tiles; queries are two blocks of as many.
             unsafe {
@@ -288,7 +299,7 @@ impl Block<'_> {
                 zero::<2>();
                 zero::<3>();
                 for (at, page) in self.tokens.pages[pages.clone()].iter().enumerate() {
-                    let values = self.pages.values(*page, self.layer.layer, self.head).cast_const().cast::<u8>();
+                    let values = self.pages.values(*page, self.kept_layer, self.head).cast_const().cast::<u8>();
                     let values = values.add(number / 16 * TILE_BYTES);
                     load::<6>(values, Keep::Near);
                     load::<4>(weights.add(at * TILE_BYTES), Keep::Near);

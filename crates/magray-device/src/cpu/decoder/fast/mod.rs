@@ -1,9 +1,12 @@
-//! A decoder's operations on packed weights and vectors: weights stay in few bits, keys and values are bf16.
+//! A decoder's operations on packed weights and vectors: weights stay in few bits, keys and values in 16 or 8.
 //! Its counterpart is `exact`; sums are rounded otherwise, and few rows have their activations rounded to 8 bits.
 
 mod attend;
+mod attend_bytes;
 #[cfg(target_arch = "x86_64")]
 mod attend_tiles;
+mod attended;
+mod attention;
 mod fetch;
 mod few;
 mod finish;
@@ -23,7 +26,7 @@ mod turn;
 mod work;
 
 pub(super) use few::Bytes;
-pub(super) use kv::HalfPages;
+pub(super) use kv::PackedPages;
 pub(super) use linear::PanelLinear;
 
 use super::RmsNorm;
@@ -31,14 +34,14 @@ use super::rows::RowActs;
 use crate::cpu::simd::{Kernel, Simd, vectorize};
 use crate::cpu::{Cpu, ThreadPool, detect};
 use crate::{AttentionLayer, PAGE_TOKENS, RopeSource, StepBatch};
-use attend::{AttendRoom, AttendRun, Attended, Scores};
+use attention::Attention;
 use finish::Columns;
+use kv::{HalfView, PageView};
 use magray_core::{Activation, CpuPath};
 use product::Products;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 use turn::{Angles, TurnRow};
-use work::Inputs;
+use work::{Inputs, Team};
 
 type Layer<'a> = AttentionLayer<'a, RmsNorm, RopeSource>;
 
@@ -53,18 +56,12 @@ pub(super) fn bytes_of(path: CpuPath) -> Option<Bytes> {
 
 /// Rows that the calling thread turns by itself.
 const ROWS_TURNED_ALONE: usize = 4;
-/// Tokens that are worth a thread's attention.
-const TOKENS_LEAST: usize = 64;
 
 /// The operations' buffers.
 pub(super) struct Fast {
     products: Products,
     angles: Angles,
-    own: Vec<Mutex<AttendRoom>>,
-    #[cfg(target_arch = "x86_64")]
-    tile_rooms: Vec<Mutex<attend_tiles::TileRoom>>,
-    /// Attention to parts of long sequences.
-    parts: Vec<Mutex<Attended>>,
+    attention: Attention,
     /// Rows that a norm follows.
     sums: Vec<f32>,
     pub(super) answer: Vec<f32>,
@@ -91,23 +88,13 @@ impl SharedRows {
     }
 }
 
-/// The tokens that one thread attends to for one row and head.
-struct Run {
-    row: usize,
-    head: usize,
-    tokens: Range<usize>,
-}
-
 impl Fast {
     pub(super) fn new(cpu: &Cpu, bytes: Bytes) -> Self {
         let threads = cpu.pool().threads();
         Self {
             products: Products::new(cpu.path(), bytes, threads),
             angles: Angles::default(),
-            own: (0..threads).map(|_| Mutex::default()).collect(),
-            #[cfg(target_arch = "x86_64")]
-            tile_rooms: (0..threads).map(|_| Mutex::default()).collect(),
-            parts: Vec::new(),
+            attention: Attention::new(threads),
             sums: Vec::new(),
             answer: Vec::new(),
         }
@@ -188,9 +175,10 @@ impl Fast {
         pool: &ThreadPool,
         steps: &StepBatch<'_>,
         layer: &Layer<'_>,
-        (qkv, pages): (&mut RowActs, &mut HalfPages),
+        (qkv, pages): (&mut RowActs, &mut PackedPages),
     ) {
-        let shape = pages.shape();
+        let view = pages.view_mut();
+        let shape = view.shape();
         let columns = (layer.heads + 2 * shape.kv_heads) * shape.head_size;
         assert_eq!(qkv.columns, columns, "queries, keys and values");
         let tokens: Vec<(usize, &[u32])> =
@@ -198,14 +186,9 @@ impl Fast {
         let positions: Vec<usize> = tokens.iter().map(|token| token.0).collect();
         let angles = self.angles.of(layer.rope, &positions);
         let width = 2 * layer.rope.radians.len();
-        let (path, view) = (self.products.path, pages.view_mut());
-        for step in steps.steps() {
-            let end = step.start + step.rows.len();
-            let last_page = end / PAGE_TOKENS;
-            if !step.rows.is_empty() && !end.is_multiple_of(PAGE_TOKENS) && last_page * PAGE_TOKENS >= step.start {
-                // SAFETY: no thread is at work yet.
-                unsafe { view.clear_values(step.pages[last_page], layer.layer) };
-            }
+        let path = self.products.path;
+        if let PageView::Halves(view) = view {
+            clear_new_pages(steps, layer.layer, view);
         }
         let rows = SharedRows { start: qkv.values_mut().as_mut_ptr(), columns };
         let turn = |row: usize| {
@@ -238,91 +221,11 @@ impl Fast {
         pool: &ThreadPool,
         steps: &StepBatch<'_>,
         layer: &Layer<'_>,
-        (qkv, pages): (&RowActs, &HalfPages),
+        (qkv, pages): (&RowActs, &PackedPages),
         out: &mut RowActs,
     ) {
-        let shape = pages.shape();
-        let (size, heads, kv_heads) = (shape.head_size, layer.heads, shape.kv_heads);
-        assert!(heads.is_multiple_of(kv_heads), "as many queries for each key");
-        assert_eq!((out.columns, qkv.columns), (heads * size, (heads + 2 * kv_heads) * size), "room for all heads");
-        let shared = heads / kv_heads * size;
-        let tokens: Vec<(usize, &[u32])> =
-            steps.steps().flat_map(|step| (0..step.rows.len()).map(move |i| (step.start + i, step.pages))).collect();
-        #[cfg(target_arch = "x86_64")]
-        if self.products.path == CpuPath::Amx
-            && tokens.len() >= attend_tiles::ROWS_LEAST
-            && heads / kv_heads <= attend_tiles::BLOCK_ROWS
-        {
-            let out = Columns { start: out.values_mut().as_mut_ptr(), stride: heads * size };
-            return attend_tiles::attend(
-                pool,
-                &self.products.shares,
-                &self.tile_rooms,
-                (steps, layer),
-                (qkv, pages.view()),
-                out,
-            );
-        }
-        let seen = |row: usize| {
-            let position = tokens[row].0;
-            layer.window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1
-        };
-        let runs = divide(tokens.len() * kv_heads, pool.threads(), |item| {
-            let tokens = seen(item / kv_heads);
-            Run { row: item / kv_heads, head: item % kv_heads, tokens }
-        });
-        let is_whole = runs.len() == tokens.len() * kv_heads;
-        if !is_whole && self.parts.len() < runs.len() {
-            self.parts.resize_with(runs.len(), Mutex::default);
-        }
-        let (this, path, view) = (&*self, self.products.path, pages.view());
-        let columns = out.columns;
-        let rows = SharedRows { start: out.values_mut().as_mut_ptr(), columns };
-        // SAFETY: a head of a row is one thread's, and behind the run the caller's.
-        let place = |run: &Run| unsafe { rows.part(run.row, run.head * shared..(run.head + 1) * shared) };
-        this.products.shares.fill(runs.len());
-        pool.run(&|rank| {
-            let mut room = this.own[rank].lock().unwrap_or_else(PoisonError::into_inner);
-            for item in this.products.shares.of(rank) {
-                let run = &runs[item];
-                let first = run.row * qkv.columns + run.head * shared;
-                let scores = Scores { scale: layer.scale, cap: layer.cap };
-                room.start(&qkv.values()[first..first + shared], size, scores);
-                let attended = AttendRun {
-                    room: &mut room,
-                    pages: view,
-                    table: tokens[run.row].1,
-                    layer: layer.layer,
-                    head: run.head,
-                    size,
-                    cap: layer.cap,
-                    tokens: run.tokens.clone(),
-                };
-                // SAFETY: the pages have these tokens; the path is the machine's.
-                unsafe { vectorize(path, attended) };
-                if is_whole {
-                    room.attended.write(size, place(run));
-                } else {
-                    let mut part = this.parts[item].lock().unwrap_or_else(PoisonError::into_inner);
-                    std::mem::swap(&mut *part, &mut room.attended);
-                }
-            }
-        });
-        if is_whole {
-            return;
-        }
-        let part = |item: usize| this.parts[item].lock().unwrap_or_else(PoisonError::into_inner);
-        let mut item = 0;
-        while item < runs.len() {
-            let run = &runs[item];
-            let mut whole = part(item);
-            item += 1;
-            while item < runs.len() && (runs[item].row, runs[item].head) == (run.row, run.head) {
-                whole.join(&part(item));
-                item += 1;
-            }
-            whole.write(size, place(run));
-        }
+        let team = Team { path: self.products.path, pool, shares: &self.products.shares };
+        self.attention.attend((team, self.products.bytes), (steps, layer), (qkv, pages), out);
     }
 
     pub(super) fn logits(
@@ -347,25 +250,16 @@ impl Fast {
     }
 }
 
-/// Divides items of attention where there are few: a long one becomes several, at borders of pages.
-fn divide(items: usize, threads: usize, run: impl Fn(usize) -> Run) -> Vec<Run> {
-    let whole: Vec<Run> = (0..items).map(run).collect();
-    if items >= 8 * threads || threads == 1 {
-        return whole;
-    }
-    let all: usize = whole.iter().map(|run| run.tokens.len()).sum();
-    let most = all.div_ceil(4 * threads).max(TOKENS_LEAST).next_multiple_of(PAGE_TOKENS);
-    let mut runs = Vec::new();
-    for run in whole {
-        let Range { start, end } = run.tokens;
-        let mut first = start;
-        while first < end {
-            let next = end.min(first / PAGE_TOKENS * PAGE_TOKENS + most);
-            runs.push(Run { tokens: first..next, ..run });
-            first = next;
+/// Clears the values of pages that get their first tokens now, and more later.
+fn clear_new_pages(steps: &StepBatch<'_>, layer: usize, view: HalfView) {
+    for step in steps.steps() {
+        let end = step.start + step.rows.len();
+        let last_page = end / PAGE_TOKENS;
+        if !step.rows.is_empty() && !end.is_multiple_of(PAGE_TOKENS) && last_page * PAGE_TOKENS >= step.start {
+            // SAFETY: no thread is at work yet.
+            unsafe { view.clear_values(step.pages[last_page], layer) };
         }
     }
-    runs
 }
 
 /// `to += norm(x)`.

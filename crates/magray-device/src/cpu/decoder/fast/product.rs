@@ -22,7 +22,7 @@ const ROWS_FOR_TILES: usize = 20;
 /// What products need beside weights and rows.
 pub(super) struct Products {
     pub(super) path: CpuPath,
-    bytes: Bytes,
+    pub(super) bytes: Bytes,
     pub(super) shares: Shares,
     own: Vec<Mutex<FewInputs>>,
     inputs: FewInputs,

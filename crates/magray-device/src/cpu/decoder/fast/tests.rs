@@ -7,7 +7,7 @@ use super::rows::{FewInputs, PrepareRow};
 use super::*;
 use crate::blocks::BlockMatrix;
 use crate::cpu::{Region, available_paths};
-use crate::{BlockLinear, DecoderDevice, DecoderOps, KvShape};
+use crate::{BlockLinear, DecoderDevice, DecoderOps, KvFormat, KvShape};
 use half::f16;
 use magray_core::BlockFormat;
 use proptest::prelude::*;
@@ -282,6 +282,7 @@ proptest! {
         cap in prop::option::of(2.0f32..20.0),
         neighbours in any::<bool>(),
         norms in any::<bool>(),
+        format in prop::sample::select(vec![KvFormat::Halves, KvFormat::Bytes]),
         seed in 0u64..1000,
     ) {
         let (heads, kv_heads, head_size) = shape;
@@ -295,7 +296,7 @@ proptest! {
         let most: usize = lengths.iter().map(|(start, new)| (start + new).div_ceil(PAGE_TOKENS)).sum();
         let attended = |path: CpuPath| {
             let mut device = Device::new(path);
-            let mut pages = device.cpu.pages(kv, most).unwrap();
+            let mut pages = device.cpu.pages_in(format, kv, most).unwrap();
             let norm = device.cpu.rms_norm(numbers(head_size, 8).iter().map(|x| x + 1.5).collect(), 1e-6).unwrap();
             let norm = norms.then_some(&norm);
             let layer = AttentionLayer {

@@ -1,7 +1,7 @@
 //! Turns queries and keys by their positions, and puts keys and values into pages.
 //! Sines are computed once a batch, not once a layer.
 
-use super::kv::PageView;
+use super::kv::{PageView, TokenPlace};
 use super::rows::normalise;
 use crate::cpu::decoder::RmsNorm;
 use crate::cpu::simd::{Kernel, Simd};
@@ -69,6 +69,10 @@ impl Kernel for TurnRow<'_> {
     unsafe fn run<S: Simd>(self) {
         let size = self.row.len() / (self.heads + 2 * self.kv_heads);
         let (cosines, sines) = self.angles.split_at(self.angles.len() / 2);
+        let token = self.position % PAGE_TOKENS;
+        for head in 0..self.kv_heads {
+            self.pages.fetch::<S>(TokenPlace { page: self.page, layer: self.layer, head, token });
+        }
         for (head, numbers) in self.row.chunks_exact_mut(size).take(self.heads + self.kv_heads).enumerate() {
             let norm = self.norms[usize::from(head >= self.heads)];
             if let Some(norm) = norm {
@@ -78,17 +82,12 @@ impl Kernel for TurnRow<'_> {
             }
             turn(numbers, cosines, sines, self.neighbours);
         }
-        let token = self.position % PAGE_TOKENS;
         let (keys, values) = self.row[self.heads * size..].split_at(self.kv_heads * size);
         for head in 0..self.kv_heads {
             let numbers = head * size..(head + 1) * size;
+            let at = TokenPlace { page: self.page, layer: self.layer, head, token };
             // SAFETY: the caller's promise.
-            unsafe {
-                let to = self.pages.keys(self.page, self.layer, head);
-                self.pages.write_key(to, token, &keys[numbers.clone()]);
-                let to = self.pages.values(self.page, self.layer, head);
-                self.pages.write_value(to, token, &values[numbers]);
-            }
+            unsafe { self.pages.write(at, &keys[numbers.clone()], &values[numbers]) };
         }
     }
 }

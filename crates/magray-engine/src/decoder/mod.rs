@@ -5,6 +5,7 @@ mod error;
 mod files;
 mod gguf;
 mod names;
+mod sampler;
 mod sampling;
 mod synthetic;
 #[cfg(test)]
@@ -13,7 +14,7 @@ mod text;
 
 pub use error::{LoadDecoderError, OpenError};
 pub use files::DecoderFiles;
-pub(crate) use sampling::{Sampler, Scratch};
+pub(crate) use sampler::{Sampler, Scratch};
 pub use sampling::{Sampling, SamplingError};
 pub use text::TextBuilder;
 

@@ -60,7 +60,7 @@ fn models_that_are_not_there() {
         &["bench", "embed", "--model", "synthetic:gpt"],
         2,
         expect![[r#"
-        error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large huge-16gb tiny
+        error: --model synthetic:gpt: unknown shape 'gpt': use one of minilm-l6 minilm-l12 bge-base bge-large huge-16gb tiny; no language model has the shape 'gpt'; there are smollm2-135m, qwen2.5-0.5b, llama-1b, llama-8b, each also with -q8 or -q4 at its end
     "#]],
     );
 }

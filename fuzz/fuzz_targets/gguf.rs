@@ -7,7 +7,6 @@ mod cursor;
 #[expect(dead_code, reason = "errors of whole folders are made elsewhere")]
 mod error;
 #[path = "../../crates/magray-engine/src/weights/gguf/header.rs"]
-#[expect(dead_code, reason = "plain values are read elsewhere")]
 mod header;
 
 use error::WeightsError;

@@ -32,7 +32,7 @@ pub(crate) struct GenerateArgs {
     /// The text to go on with
     #[arg(required_unless_present_any = ["prompt_tokens", "forced"])]
     text: Option<String>,
-    /// Made-up tokens to go on with, so many, instead of a text
+    /// This many made-up tokens to go on with, instead of a text
     #[arg(long, value_name = "N", conflicts_with = "text", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     prompt_tokens: Option<u32>,
     /// New tokens at most

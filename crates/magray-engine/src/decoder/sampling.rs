@@ -1,4 +1,4 @@
-//! How tokens are to be chosen, as it is told to whoever keeps a sequence.
+//! How tokens are to be chosen, as executors are told it.
 //! Chooses none.
 
 use serde::{Deserialize, Serialize};

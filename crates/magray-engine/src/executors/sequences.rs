@@ -278,13 +278,15 @@ impl<D: DecoderDevice> Sequences<D> {
             return Ok(());
         }
         let tokens = self.ops.chosen().map_err(StepError::Device)?;
-        for (index, token) in
-            wanted.iter().zip(tokens).filter(|(index, _)| !going[**index].is_chosen_here).collect::<Vec<_>>()
-        {
+        for (index, token) in wanted.iter().zip(tokens) {
+            let one = &mut going[*index];
+            if one.is_chosen_here {
+                continue;
+            }
             if token == u32::MAX {
                 return Err(StepError::NotFinite);
             }
-            self.add(&mut going[*index], token)?;
+            self.add(one, token)?;
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// Where a model may be computed.
 const ON_GPUS: DeviceChoice = DeviceChoice::Cuda(GpuSelector::Any);
 /// Keys and values of this many tokens have room on a GPU.
-const KV_TOKENS: u64 = 2_000;
+const KV_TOKENS: u64 = 450;
 
 /// An engine with a model that embeds and one that generates, and the folder of that one.
 fn generator(gpus: usize, device: DeviceChoice, faults: &str) -> (tempfile::TempDir, Engine) {
@@ -170,6 +170,12 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
     let (_folder, engine) = generator(1, ON_GPUS, "");
     assert!(matches!(engine.generate(Prompt { model: 7, ..prompt(1) }), Err(EngineError::NoModel(7))));
     assert!(engine.generate(Prompt { ids: vec![1_000_000], ..prompt(1) }).is_err());
+    let mut long = engine.generate(Prompt { new_tokens_max: 480, ..prompt(6) }).unwrap();
+    assert!(
+        matches!(block_on(long.next()), Some(Err(EngineError::TooLarge))),
+        "the context has room for it, no GPU has"
+    );
+    assert!(block_on(long.next()).is_none());
     let late = Prompt { deadline: Some(Duration::ZERO), ..prompt(1) };
     assert!(matches!(block_on(engine.generate(late).unwrap().next()), Some(Err(EngineError::Expired))));
 }

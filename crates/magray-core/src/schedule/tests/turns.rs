@@ -179,7 +179,7 @@ fn a_sequence_leaves_the_cpu_when_the_gpu_that_it_was_on_is_back() {
         start = only_start(&bench.turn(&start));
     }
     let mut start = only_start(&bench.down(GPU, Ending::Killed));
-    assert_eq!((start.device, part(&start.steps[0]).0), (CPU, 0..15), "nobody waits for the worker");
+    assert_eq!((start.device, part(&start.steps[0]).0), (CPU, 0..15), "it does not wait for the worker");
     let slow = |bench: &mut Bench, start: &Start| {
         let actions = bench.turn_within(start, Duration::from_millis(20));
         let reads = delivered(&actions).into_iter();

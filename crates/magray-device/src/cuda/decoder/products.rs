@@ -139,7 +139,7 @@ impl CudaDecoderOps {
         tile.output_tiles
     }
 
-    /// Launches a kernel that multiplies tiles, whose inputs come in so many `pieces`.
+    /// Launches a kernel that multiplies tiles, whose inputs come in `pieces`.
     fn launch_tiles(
         &mut self,
         kernel: DecoderKernel,
@@ -192,7 +192,7 @@ fn numbers(address: u64, rows: usize, columns: usize, at_once: usize) -> Boxes {
     Boxes::Numbers { address, rows, columns, stride: stride_of(columns), at_once }
 }
 
-/// Weights in blocks, so many eights of rows at once.
+/// Weights in blocks, several eights of rows at once.
 fn blocks(weights: &DecoderLinear, at_once: usize) -> Boxes {
     Boxes::Blocks {
         address: weights.address(),

@@ -103,7 +103,7 @@ impl Results {
             let tokens = PinnedWords::zeroed(&self.context, CHOSEN_MOST)?;
             self.slots.push(Slot { batch, tokens, rows: 0, done: Mark::new(&self.context)? });
         }
-        // Tokens that nobody asked for in time are lost.
+        // Tokens that were not asked for in time are lost.
         let next = self.next;
         self.waiting.retain(|slot| *slot != next);
         let slot = &mut self.slots[next];
@@ -125,7 +125,7 @@ impl Results {
         self.columns
     }
 
-    /// The logits of the last step. Tokens of steps up to it that nobody asked for are not told any more.
+    /// The logits of the last step. Tokens of steps up to it that were not asked for are dropped.
     pub(super) fn logits(&mut self, stream: &Stream) -> Result<&[f32], DeviceError> {
         let rows: Vec<usize> = (0..self.rows).collect();
         let count = self.bring_rows(&rows, stream)?;
@@ -146,18 +146,14 @@ impl Results {
             self.answer = PinnedWords::zeroed(&self.context, count.next_power_of_two())?;
         }
         self.context.bind()?;
+        let row_bytes = self.columns * 4;
+        let mut to = self.answer.address();
         for run in rows.chunk_by(|row, next| row + 1 == *next) {
-            let (from, to) = (run[0] * self.columns * 4, run.len() * self.columns * 4);
-            let done = rows.iter().take_while(|row| **row != run[0]).count() * self.columns * 4;
             assert!(run[0] + run.len() <= self.rows, "rows that there are");
+            let (from, bytes) = (self.logits.address() + (run[0] * row_bytes) as u64, run.len() * row_bytes);
             // SAFETY: both hold these bytes; the wait follows before either goes or is read.
-            unsafe {
-                stream.copy_out(
-                    (self.answer.address() + done as u64) as *mut u8,
-                    self.logits.address() + from as u64,
-                    to,
-                )
-            }?;
+            unsafe { stream.copy_out(to as *mut u8, from, bytes) }?;
+            to += bytes as u64;
         }
         stream.wait()?;
         Ok(count)

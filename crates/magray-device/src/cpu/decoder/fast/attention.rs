@@ -290,7 +290,7 @@ impl Room {
     }
 }
 
-/// Whether so many new tokens of a sequence are worth tiles, and as many queries for each key fit one.
+/// Whether this many new tokens of a sequence are worth tiles, and as many queries for each key fit one.
 #[cfg(target_arch = "x86_64")]
 fn uses_tiles(team: &Team<'_>, rows: usize, shared: usize) -> bool {
     team.path == CpuPath::Amx && rows >= attend_tiles::ROWS_LEAST && shared <= attend_tiles::BLOCK_ROWS

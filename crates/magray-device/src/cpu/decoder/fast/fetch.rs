@@ -94,7 +94,7 @@ impl<'a> HeadFetch<'a> {
         self.next = first + count;
     }
 
-    /// So many lines of each head of the group, which the caller fetches.
+    /// This many lines of each head of the group, which the caller fetches.
     #[inline(always)]
     pub(super) fn take(&mut self, lines: usize) -> Group {
         if self.line + lines > self.lines {

@@ -15,9 +15,9 @@ use magray_core::{Activation, CpuPath};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Up to so many rows each thread prepares all of them for itself: that is less than to wait for each other.
+/// Up to this many rows each thread prepares all of them for itself: that is less than to wait for each other.
 const ROWS_PREPARED_TWICE: usize = 2;
-/// From so many rows on a panel is unpacked for the tiles.
+/// From this many rows on a panel is unpacked for the tiles.
 const ROWS_FOR_TILES: usize = 20;
 /// What products need beside weights and rows.
 pub(super) struct Products {

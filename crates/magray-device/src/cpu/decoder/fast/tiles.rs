@@ -1,5 +1,5 @@
 //! Products of many rows with panels on AMX tiles: a panel is unpacked to bf16 once and meets all rows.
-//! Multiplies one run of groups; whoever asks adds the runs up.
+//! Multiplies one run of groups; the caller adds the runs up.
 
 use super::form::{EIGHT_BYTES, FOUR_BYTES, Form, GROUP, PANEL, SCALE_BYTES, SIX_BYTES};
 use super::rows::{TILE_BYTES, TILE_ROWS};

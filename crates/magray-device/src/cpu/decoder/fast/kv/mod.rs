@@ -105,7 +105,7 @@ impl PageView {
     pub(super) fn fetch<S: Simd>(&self, at: TokenPlace) {
         let keys = self.head(at.page, at.layer, at.head);
         let half = self.head_bytes() / 2;
-        // A tile has a line for so many numbers of 16 tokens; all keys of a tile, and a line of each tile of values.
+        // A tile has a line for this many numbers of 16 tokens; all keys of a tile, and a line of each tile of values.
         let tile = half / 2 / LINE * LINE;
         let lines = (0..tile).step_by(LINE).map(|line| keys.wrapping_add(at.token / TILE * tile + line));
         let values = keys.wrapping_add(half);

@@ -1,6 +1,12 @@
 //! Whatever bytes another process sends: they are messages between supervisor and worker, or an error.
 #![no_main]
 
+#[path = "../../crates/magray-engine/src/decoder/constraint.rs"]
+#[expect(dead_code, reason = "messages carry constraints, and check none")]
+mod constraint;
+#[path = "../../crates/magray-engine/src/decoder/logprobs.rs"]
+#[expect(dead_code, reason = "messages carry log probabilities, and compute none")]
+mod logprobs;
 #[path = "../../crates/magray-engine/src/gpu/memory.rs"]
 #[expect(dead_code, reason = "messages hold what is measured, and measure nothing")]
 mod memory;
@@ -47,10 +53,12 @@ mod executors {
         Unscaled,
     }
 
-    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     pub struct NewTokens {
         pub tokens: Vec<u32>,
         pub is_end: bool,
+        pub logprobs: Vec<crate::logprobs::TokenLogprobs>,
+        pub problem: Option<String>,
     }
 }
 

@@ -178,9 +178,10 @@ fn exit_of_engine(error: &EngineError) -> Exit {
 
 fn exit_of_embed(error: &EmbedError) -> Exit {
     match error {
-        EmbedError::UnknownPrompt { .. } | EmbedError::Context { .. } | EmbedError::Sampling(_) => Exit::Usage,
+        EmbedError::UnknownPrompt { .. } | EmbedError::Context { .. } => Exit::Usage,
+        EmbedError::Sampling(_) | EmbedError::Constraint(_) => Exit::Usage,
         EmbedError::UnknownId { .. } | EmbedError::TokenCount { .. } | EmbedError::LongPrompt { .. } => Exit::Input,
-        EmbedError::Tokenize(_) | EmbedError::WrongTask { .. } => Exit::Model,
+        EmbedError::Tokenize(_) | EmbedError::WrongTask { .. } | EmbedError::Constrained(_) => Exit::Model,
         EmbedError::Gpu(_) | EmbedError::Executor(_) => Exit::Device,
         // Only a synthetic model has none, and no command gives texts to one.
         EmbedError::NoTokenizer => Exit::Internal,

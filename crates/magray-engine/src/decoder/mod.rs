@@ -1,9 +1,12 @@
 //! Decoders: language models that read tokens and say which comes next, on any device that has their operations.
 //! Leaves scheduling, sampling and texts to others; computes one batch of steps and nothing else.
 
+mod constraint;
 mod error;
 mod files;
 mod gguf;
+pub(crate) mod grammar;
+mod logprobs;
 mod names;
 mod sampler;
 mod sampling;
@@ -12,8 +15,10 @@ mod synthetic;
 mod tests;
 mod text;
 
+pub use constraint::{Constraint, ConstraintError};
 pub use error::{LoadDecoderError, OpenError};
 pub use files::DecoderFiles;
+pub use logprobs::{TOP_LOGPROBS_MAX, TokenLogprobs};
 pub(crate) use sampler::{Sampler, Scratch};
 pub use sampling::{Sampling, SamplingError};
 pub use text::TextBuilder;

@@ -1,6 +1,7 @@
 //! Chooses the next token by its logits: the likeliest, or one drawn by temperature, cut-offs and penalties.
 //! A draw follows from seed and place alone: the same prompt and seed give the same tokens after any restart.
 
+use super::logprobs::TokenLogprobs;
 use super::sampling::Sampling;
 use magray_core::SplitMix64;
 use magray_device::Choice;
@@ -24,7 +25,8 @@ impl Sampler {
     /// How a device may choose the token at this place by itself; `None` where it takes more than the logits.
     pub(crate) fn choice(&self, place: usize) -> Option<Choice> {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
-        let is_free = !self.sampling.has_penalties() && self.sampling.logit_bias.is_empty();
+        let is_plain = !self.sampling.has_penalties() && self.sampling.logit_bias.is_empty();
+        let is_free = is_plain && !self.sampling.needs_logits();
         is_free.then(|| Choice { temperature, top_k, top_p, min_p, draw: self.draw(place) })
     }
 
@@ -35,6 +37,16 @@ impl Sampler {
 
     pub(crate) fn ignores_end(&self) -> bool {
         self.sampling.ignores_end
+    }
+
+    /// A copy of logits before they are changed, where log probabilities are wanted.
+    pub(crate) fn plain(&self, logits: &[f32]) -> Option<Vec<f32>> {
+        self.sampling.logprobs.map(|_| logits.to_vec())
+    }
+
+    /// The log probabilities of a token by the logits before they were changed.
+    pub(crate) fn logprobs(&self, plain: &[f32], token: u32) -> TokenLogprobs {
+        TokenLogprobs::of(plain, token, self.sampling.logprobs.unwrap_or_default())
     }
 
     /// Takes note of tokens of the sequence from this place on. Those that are known count once.

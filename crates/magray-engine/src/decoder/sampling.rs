@@ -1,6 +1,8 @@
-//! How tokens are to be chosen, as executors are told it.
+//! How tokens are to be chosen, as executors are told it, and what is told of them.
 //! Chooses none.
 
+use super::constraint::Constraint;
+use super::logprobs::TOP_LOGPROBS_MAX;
 use serde::{Deserialize, Serialize};
 
 /// How tokens are chosen.
@@ -28,6 +30,10 @@ pub struct Sampling {
     pub seed: u64,
     /// Tokens that the sequence began with; those after them were chosen.
     pub prompt_tokens: u32,
+    /// Whether each token comes with its log probability, and with how many of the likeliest in its place.
+    pub logprobs: Option<u8>,
+    /// What the new tokens have to spell together.
+    pub constraint: Option<Constraint>,
 }
 
 /// Why tokens cannot be chosen like this.
@@ -60,6 +66,8 @@ impl Default for Sampling {
             ignores_end: false,
             seed: 0,
             prompt_tokens: 0,
+            logprobs: None,
+            constraint: None,
         }
     }
 }
@@ -91,13 +99,24 @@ impl Sampling {
         if self.logit_bias.len() > BIASES_MAX {
             return error("logit_bias", "of at most 4096 tokens", &self.logit_bias.len());
         }
+        if self.logprobs.is_some_and(|top| top > TOP_LOGPROBS_MAX) {
+            return error("logprobs", "from 0 to 20", &self.logprobs.unwrap_or_default());
+        }
+        if self.ignores_end && self.constraint.is_some() {
+            return error("ignores_end", "off where output is constrained", &"on");
+        }
         match self.logit_bias.iter().find(|(_, bias)| !is_in(*bias, -1000.0, 1000.0)) {
             Some((_, bias)) => error("logit_bias", "from -1000 to 1000", bias),
             None => Ok(()),
         }
     }
 
-    pub(crate) fn has_penalties(&self) -> bool {
+    /// Whether more than the choice of a token is made of its logits: a device that chooses by itself cannot.
+    pub(super) fn needs_logits(&self) -> bool {
+        self.logprobs.is_some() || self.constraint.is_some()
+    }
+
+    pub(super) fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 }
@@ -117,5 +136,8 @@ mod tests {
         assert_eq!(refused(Sampling { repetition_penalty: 0.0, ..Sampling::default() }), "repetition_penalty");
         assert_eq!(refused(Sampling { presence_penalty: 1e9, ..Sampling::default() }), "presence_penalty");
         assert_eq!(refused(Sampling { logit_bias: vec![(0, f32::NAN)], ..Sampling::default() }), "logit_bias");
+        assert_eq!(refused(Sampling { logprobs: Some(21), ..Sampling::default() }), "logprobs");
+        let constraint = Some(Constraint::Regex("a".to_owned()));
+        assert_eq!(refused(Sampling { constraint, ignores_end: true, ..Sampling::default() }), "ignores_end");
     }
 }

@@ -1,7 +1,7 @@
 //! Why a model cannot be loaded, and why texts cannot be computed.
 //! Words only: who calls decides what follows.
 
-use crate::decoder::{OpenError, SamplingError};
+use crate::decoder::{ConstraintError, OpenError, SamplingError};
 use crate::executors::Failure;
 use crate::gpu::GpuError;
 use crate::model::PackError;
@@ -136,6 +136,12 @@ pub enum EmbedError {
     /// Tokens cannot be chosen like this.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// Output cannot be constrained like this.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
+    /// An answer cannot go on under its constraint.
+    #[error("the answer cannot go on under its constraint: {0}")]
+    Constrained(String),
     /// The model does something else.
     #[error("this model {does}; use one that {wanted}")]
     WrongTask {

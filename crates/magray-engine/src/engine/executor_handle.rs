@@ -3,7 +3,7 @@
 
 use super::work::{Output, Work};
 use crate::decoder::Sampling;
-use crate::executors::SequenceStep;
+use crate::executors::{NewTokens, SequenceStep};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
 use crate::worker::{self, VectorOrder, VectorReply};
@@ -162,6 +162,9 @@ pub(super) struct Turn {
     pub(super) steps: Vec<TurnStep>,
 }
 
+/// The most that a worker may say of a sequence that cannot go on.
+const PROBLEM_BYTES_MAX: usize = 4096;
+
 /// A step of a sequence.
 pub(super) struct TurnStep {
     pub(super) request: RequestId,
@@ -171,6 +174,8 @@ pub(super) struct TurnStep {
     pub(super) new_tokens_max: u32,
     /// How they are chosen, where the sequence begins.
     pub(super) sampling: Option<Arc<Sampling>>,
+    /// Whether they come with log probabilities, and with how many of the likeliest.
+    pub(super) logprobs: Option<u8>,
 }
 
 impl TurnStep {
@@ -180,16 +185,31 @@ impl TurnStep {
 
     /// As executors take it.
     pub(super) fn as_step(&self) -> SequenceStep<'_> {
-        let Self { request, from, ids, new_tokens_max, sampling } = self;
+        let Self { request, from, ids, new_tokens_max, sampling, .. } = self;
         let (from, new_tokens_max) = (*from, *new_tokens_max);
         SequenceStep { sequence: request.0, from, ids, new_tokens_max, sampling: sampling.as_deref() }
     }
 
     /// What a worker is told of it beside its tokens. Each request has one sequence.
     pub(super) fn head(&self) -> worker::TurnStep {
-        let Self { request, from, new_tokens_max, sampling, .. } = self;
-        let sampling = sampling.as_deref().cloned();
-        worker::TurnStep { sequence: request.0, from: *from, new_tokens_max: *new_tokens_max, sampling }
+        let Self { request, from, new_tokens_max, .. } = self;
+        worker::TurnStep { sequence: request.0, from: *from, new_tokens_max: *new_tokens_max }
+    }
+
+    /// What a worker is told before, where its sequence begins.
+    pub(super) fn beginning(&self) -> Option<(u64, &Sampling)> {
+        Some((self.request.0, self.sampling.as_deref()?))
+    }
+
+    /// Whether this can have come of it. A worker may send anything.
+    pub(super) fn may_give(&self, new: &NewTokens) -> bool {
+        let count = new.tokens.len();
+        count <= self.new_tokens_max as usize
+            && new.problem.as_ref().is_none_or(|problem| problem.len() <= PROBLEM_BYTES_MAX && new.is_end)
+            && match self.logprobs {
+                Some(top) => new.logprobs.len() == count && new.logprobs.iter().all(|one| one.is_plausible(top)),
+                None => new.logprobs.is_empty(),
+            }
     }
 }
 

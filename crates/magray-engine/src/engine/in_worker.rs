@@ -294,7 +294,8 @@ impl Inner {
             Slot::Turn(turn) => {
                 let texts: Vec<Tokens<'_>> = turn.steps.iter().map(TurnStep::tokens).collect();
                 let steps: Vec<worker::TurnStep> = turn.steps.iter().map(TurnStep::head).collect();
-                handle.submit_turn(worker::Work { batch, slot, model, skip, texts: &texts }, &steps)
+                let beginning = turn.steps.iter().filter_map(TurnStep::beginning);
+                handle.submit_turn(worker::Work { batch, slot, model, skip, texts: &texts }, &steps, beginning)
             }
             _ => {
                 let known = Some(&self.spec.packer.canaries[model]).filter(|canary| what.carries(canary));
@@ -498,8 +499,7 @@ impl Inner {
     /// Gives what came of steps to the dispatcher, if it can be: nothing else is known of tokens.
     fn turned(&self, dispatcher: &Dispatcher, slot: usize, compute: Duration, new: Vec<NewTokens>) {
         let Slot::Turn(turn) = self.lock().free(slot) else { return };
-        let is_within = |(step, new): (&TurnStep, &NewTokens)| new.tokens.len() <= step.new_tokens_max as usize;
-        if new.len() != turn.steps.len() || !turn.steps.iter().zip(&new).all(is_within) {
+        if new.len() != turn.steps.len() || !turn.steps.iter().zip(&new).all(|(step, new)| step.may_give(new)) {
             tracing::error!(target: "magray::engine", device = %self.spec.name, "the device returned tokens that were not asked for");
             self.lock().fail("it returned tokens that were not asked for".to_owned(), true);
             return self.fail(dispatcher, Slot::Turn(turn), FailureKind::WrongAnswer);

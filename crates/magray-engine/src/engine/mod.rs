@@ -101,7 +101,7 @@ pub use sandbox_check::{SandboxCheck, check_sandbox};
 pub use status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 pub use text_cache::{Asked, CacheUse, TextCache};
 pub use throughput::Recent;
-pub use token_stream::{Prompt, TokenStream};
+pub use token_stream::{Prompt, Token, TokenStream};
 pub use work::{Answer, EngineError, Output, Work};
 
 pub use crate::executors::ModelSource;

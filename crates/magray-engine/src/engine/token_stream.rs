@@ -2,8 +2,9 @@
 //! Holds a bounded number of tokens: a reader that is slow pauses its own sequence, and one that leaves ends it.
 
 use super::{Answer, Engine, EngineError, Priority, RequestId};
-use crate::decoder::Sampling;
+use crate::decoder::{Sampling, TokenLogprobs, grammar};
 use crate::encoder::EmbedError;
+use crate::executors::NewTokens;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,15 @@ pub struct Prompt {
     pub deadline: Option<Duration>,
 }
 
+/// A new token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// Which.
+    pub id: u32,
+    /// How likely it was, where that was asked for ([`Sampling::logprobs`]).
+    pub logprobs: Option<TokenLogprobs>,
+}
+
 /// New tokens of a prompt. Dropped before its end, the work is cancelled.
 #[must_use = "tokens that are not read are not generated"]
 pub struct TokenStream {
@@ -48,6 +58,10 @@ impl TokenStream {
         if reader.spec.generates().is_none() {
             return Err(EmbedError::WrongTask { does: "generates no text", wanted: "does" }.into());
         }
+        if let Some(constraint) = &prompt.sampling.constraint {
+            reader.vocabulary.as_ref().ok_or(EmbedError::NoTokenizer)?;
+            grammar::check(constraint).map_err(EmbedError::from)?;
+        }
         let (tokens, new, max_tokens) = (prompt.ids.len(), prompt.new_tokens_max, reader.spec.max_tokens);
         if tokens as u64 + u64::from(new) > max_tokens as u64 {
             return Err(EmbedError::Context { prompt: tokens, new, max_tokens }.into());
@@ -60,12 +74,12 @@ impl TokenStream {
     }
 
     /// The next token; `None` at the end.
-    pub async fn next(&mut self) -> Option<Result<u32, EngineError>> {
+    pub async fn next(&mut self) -> Option<Result<Token, EngineError>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
     /// The next token, if it is there; else the task is woken when it is. `None` at the end.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<u32, EngineError>>> {
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Token, EngineError>>> {
         let next = self.buffer.poll(context);
         match &next {
             Poll::Ready(Some(Ok(_))) => self.note_taken(),
@@ -102,7 +116,9 @@ pub(super) struct TokenBuffer(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    tokens: VecDeque<u32>,
+    tokens: VecDeque<Token>,
+    /// Why the answer is not complete at its end.
+    problem: Option<String>,
     end: Option<Result<(), EngineError>>,
     /// How it went, at the end.
     answer: Option<Answer>,
@@ -112,16 +128,20 @@ struct State {
 impl TokenBuffer {
     /// Adds tokens. Their reader is to be woken when no lock is held.
     #[must_use = "the reader is to be woken"]
-    pub(super) fn push(&self, tokens: &[u32]) -> Option<Waker> {
+    pub(super) fn push(&self, new: NewTokens) -> Option<Waker> {
+        let NewTokens { tokens, logprobs, problem, .. } = new;
+        let logprobs = logprobs.into_iter().map(Some).chain(std::iter::repeat(None));
         let mut state = self.lock();
-        state.tokens.extend(tokens);
+        state.tokens.extend(tokens.into_iter().zip(logprobs).map(|(id, logprobs)| Token { id, logprobs }));
+        state.problem = state.problem.take().or(problem);
         state.waker.take()
     }
 
     /// There will be no more tokens; an error says why.
     pub(super) fn end(&self, end: Result<Answer, EngineError>) {
         let mut state = self.lock();
-        state.end = Some(end.map(|answer| state.answer = Some(answer)));
+        let problem = state.problem.take().map_or(Ok(()), |problem| Err(EmbedError::Constrained(problem).into()));
+        state.end = Some(end.map(|answer| state.answer = Some(answer)).and(problem));
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -129,7 +149,7 @@ impl TokenBuffer {
         }
     }
 
-    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<u32, EngineError>>> {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Token, EngineError>>> {
         let mut state = self.lock();
         if let Some(token) = state.tokens.pop_front() {
             return Poll::Ready(Some(Ok(token)));

@@ -1,6 +1,7 @@
 //! A language model on a device: its weights, its sequences and their pages.
 //! Its weights go with it: they are read again from its files.
 
+use super::guides::Guides;
 use super::native::NativeModel;
 use super::sequences::{Sequences, StepError};
 use super::{Failure, FailureKind, NewTokens, SequenceStep};
@@ -45,7 +46,8 @@ where
             context @ LoadDecoderError::Context { .. } => Failure::of_model(context),
         })?;
         let pages = kv_bytes / spec.kv_token_bytes().max(1) / PAGE_TOKENS as u64 + PARTIAL_PAGES;
-        let sequences = Sequences::new(decoder, device, ops, pages as usize, spec.ends.clone());
+        let mut sequences = Sequences::new(decoder, device, ops, pages as usize, spec.ends.clone());
+        sequences.constrain_by(Guides::new(spec));
         let (device, weight_bytes) = (Arc::clone(device), spec.weight_bytes);
         Ok(Self { device, sequences, weight_bytes, of_device, _held: held })
     }

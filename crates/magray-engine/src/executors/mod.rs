@@ -8,6 +8,7 @@ pub(crate) mod cuda;
 pub(crate) mod decoder_model;
 mod failure;
 mod feed;
+mod guides;
 pub(crate) mod native;
 pub(crate) mod onnx;
 mod pages;
@@ -22,7 +23,7 @@ pub use onnx::{GraphOptimization, Library, OnnxDevice, OnnxOptions};
 pub use spec::{BackendChoice, CudaDevice, ExecutorModel, ModelSource};
 pub use vectors::HeldVectors;
 
-use crate::decoder::Sampling;
+use crate::decoder::{Sampling, TokenLogprobs};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
 use magray_core::{OnnxProvider, Precision};
@@ -211,12 +212,16 @@ pub struct Outcomes {
 }
 
 /// What came of a step of a sequence.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NewTokens {
     /// They follow those of the sequence.
     pub tokens: Vec<u32>,
     /// Whether the sequence ends with them.
     pub is_end: bool,
+    /// One for each of them, where they were asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Why the sequence ends although its answer is not complete.
+    pub problem: Option<String>,
 }
 
 /// Weights in shared memory, as a device takes them.

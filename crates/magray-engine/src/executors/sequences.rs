@@ -1,11 +1,13 @@
 //! The sequences of a decoder on a device: their pages, their steps as batches, and the tokens that are chosen.
 //! A step that fails changes nothing that counts: it can be given again.
 
+use super::guides::{Allowed, Guide, Guides};
 use super::pages::{Known, PageTable};
 use super::{NewTokens, SequenceStep};
 use crate::decoder::{Decoder, DecoderRoom, Sampler, Scratch};
 use magray_device::{CHOSEN, Choice, DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 /// What a device has for the pages of keys and values.
 type Pages<D> = <<D as DecoderDevice>::Ops as DecoderOps>::Pages;
@@ -18,6 +20,8 @@ pub(crate) struct Sequences<D: DecoderDevice> {
     pages: PagePool<D>,
     states: HashMap<u64, State>,
     ends: Vec<u32>,
+    /// What constrained output needs, where it can be had.
+    guides: Option<Arc<Guides>>,
     scratch: Scratch,
     batch: Batch,
 }
@@ -49,6 +53,8 @@ struct State {
     /// Tokens behind it.
     tail: Vec<u32>,
     sampler: Sampler,
+    /// What its output is constrained by.
+    guide: Option<Guide>,
 }
 
 /// Pages of keys and values; they exist from the first sequence on.
@@ -104,7 +110,12 @@ impl<D: DecoderDevice> Sequences<D> {
         let room = decoder.room(device);
         let pages = PagePool { made: None, count: pages };
         let (states, scratch, batch) = Default::default();
-        Self { decoder, ops, room, pages, states, ends, scratch, batch }
+        Self { decoder, ops, room, pages, states, ends, guides: None, scratch, batch }
+    }
+
+    /// Lets sequences have constraints.
+    pub(crate) fn constrain_by(&mut self, guides: Guides) {
+        self.guides = Some(Arc::new(guides));
     }
 
     /// Tokens of the longest sequence.
@@ -142,6 +153,7 @@ impl<D: DecoderDevice> Sequences<D> {
                 }
                 Err(_) => {
                     state.sampler.forget(one.end(0), &one.new.tokens);
+                    state.guide.iter_mut().for_each(|guide| guide.forget(one.end(0)));
                     state.known = one.known_before;
                     self.pages.leave(state.pages.split_off(one.pages_before));
                 }
@@ -158,7 +170,8 @@ impl<D: DecoderDevice> Sequences<D> {
             // It begins anew, also where some of it is known.
             self.free(step.sequence);
             let sampler = Sampler::new(step.sampling.cloned().unwrap_or_default());
-            let state = State { tokens: 0, pages: Vec::new(), known: None, tail: Vec::new(), sampler };
+            let guide = step.sampling.and_then(|sampling| self.guides.as_ref()?.guide(sampling));
+            let state = State { tokens: 0, pages: Vec::new(), known: None, tail: Vec::new(), sampler, guide };
             self.states.insert(step.sequence, state);
         }
         let known = self.states.get(&step.sequence).filter(|state| state.tokens == step.from as usize);
@@ -235,6 +248,7 @@ impl<D: DecoderDevice> Sequences<D> {
             let Some(state) = self.states.get_mut(&one.step.sequence) else { return Err(StepError::StateMissing) };
             if one.begun == 0 {
                 state.sampler.note(one.step.from as usize, one.step.ids);
+                state.guide.iter_mut().for_each(|guide| guide.note(one.step.from as usize, one.step.ids));
                 let ids = &one.step.ids[one.shared..];
                 self.batch.push(ids, one.step.from as usize + one.shared, &state.pages, one.wants_tokens());
             } else {
@@ -247,6 +261,8 @@ impl<D: DecoderDevice> Sequences<D> {
             if one.wants_tokens() {
                 one.row = wanted.len();
                 wanted.push(index);
+                // Beside the pass that gives the logits.
+                state.guide.iter_mut().for_each(Guide::begin);
             }
             one.begun += 1;
             one.is_done = one.begun as u32 >= one.step.new_tokens_max;
@@ -302,21 +318,28 @@ impl<D: DecoderDevice> Sequences<D> {
         let mut logits = self.ops.answer_rows(&rows, vocab).map_err(StepError::Device)?;
         for (index, row) in here.into_iter().zip(logits.chunks_exact_mut(vocab)) {
             let one = &mut going[index];
-            let Some(state) = self.states.get(&one.step.sequence) else { return Err(StepError::StateMissing) };
+            let Some(state) = self.states.get_mut(&one.step.sequence) else { return Err(StepError::StateMissing) };
+            let plain = state.sampler.plain(row);
+            if !state.restrict(row, one) {
+                continue;
+            }
             let token = state.sampler.choose(row, one.end(one.new.tokens.len()), &mut self.scratch);
-            self.add(one, token.ok_or(StepError::NotFinite)?)?;
+            let token = token.ok_or(StepError::NotFinite)?;
+            one.new.logprobs.extend(plain.map(|plain| state.sampler.logprobs(&plain, token)));
+            self.add(one, token)?;
         }
         Ok(())
     }
 
     /// Adds a token to those of a step; what was computed behind its end does not count.
-    fn add(&self, one: &mut Going<'_>, token: u32) -> Result<(), StepError<D::Error>> {
+    fn add(&mut self, one: &mut Going<'_>, token: u32) -> Result<(), StepError<D::Error>> {
         if one.new.is_end {
             return Ok(());
         }
-        let Some(state) = self.states.get(&one.step.sequence) else { return Err(StepError::StateMissing) };
+        let Some(state) = self.states.get_mut(&one.step.sequence) else { return Err(StepError::StateMissing) };
         one.new.tokens.push(token);
         one.new.is_end = self.ends.contains(&token) && !state.sampler.ignores_end();
+        state.follow(token, one);
         one.is_done |= one.new.is_end;
         Ok(())
     }
@@ -333,6 +356,28 @@ impl<D: DecoderDevice> Sequences<D> {
         if self.states.is_empty() {
             self.pages.made = None;
         }
+    }
+}
+
+impl State {
+    /// Rules out what the sequence's constraint does not allow. False: no token is to be chosen, since the answer is complete or cannot go on.
+    fn restrict(&mut self, logits: &mut [f32], one: &mut Going<'_>) -> bool {
+        let allowed = self.guide.as_mut().map_or(Ok(Allowed::Token), |guide| guide.restrict(logits));
+        let may_go_on = matches!(allowed, Ok(Allowed::Token));
+        if !may_go_on {
+            one.new.is_end = true;
+            one.is_done = true;
+            one.new.problem = allowed.err().map(|error| error.to_string());
+        }
+        may_go_on
+    }
+
+    /// Tells the sequence's constraint which token was chosen; it may be the last.
+    fn follow(&mut self, token: u32, one: &mut Going<'_>) {
+        let Some(guide) = self.guide.as_mut().filter(|_| !one.new.is_end) else { return };
+        let taken = guide.take(one.end(one.new.tokens.len() - 1), token);
+        one.new.is_end = taken.clone().unwrap_or(true);
+        one.new.problem = taken.err().map(|error| error.to_string());
     }
 }
 
@@ -402,6 +447,9 @@ impl Batch {
         }
     }
 }
+
+#[cfg(test)]
+mod constrained;
 
 #[cfg(test)]
 mod tests {

@@ -6,9 +6,10 @@ use super::message::{Batch, FromWorker, ToSupervisor, TurnStep};
 use super::serve_error::ServeError;
 use super::slots::{Slots, Staged};
 use super::wire::Garbled;
+use crate::decoder::Sampling;
 use crate::executors::{Executor, Failure, Outcomes, Output, SequenceStep, Steps, UnderWay};
 use crate::time_shares::TimeShares;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ pub(super) struct Batches {
     outgoing: SharedOutgoing,
     staged: Staged,
     outcomes: Outcomes,
+    /// How the tokens of sequences are chosen that begin with the next turn.
+    beginning: HashMap<u64, Sampling>,
     /// The oldest first.
     under_way: VecDeque<Begun>,
     /// How the time is divided among those under way.
@@ -52,6 +55,7 @@ impl Batches {
             outgoing,
             staged: Staged::default(),
             outcomes: Outcomes::default(),
+            beginning: HashMap::new(),
             under_way: VecDeque::new(),
             times: TimeShares::new(TOKENS_OF_A_BATCH),
             done: 0,
@@ -123,6 +127,17 @@ impl Batches {
         }
     }
 
+    /// A sequence begins with the next turn.
+    pub(super) fn begin_sequence(&mut self, sequence: u64, sampling: Sampling) {
+        self.beginning.insert(sequence, sampling);
+    }
+
+    /// Lets go of a sequence.
+    pub(super) fn free(&mut self, sequence: u64) {
+        self.beginning.remove(&sequence);
+        self.executor.free(sequence);
+    }
+
     /// Computes steps of sequences and says what came of them.
     pub(super) fn take_turn(&mut self, batch: Batch, steps: &[TurnStep]) -> Result<(), ServeError> {
         self.settled()?;
@@ -174,12 +189,13 @@ impl Batches {
 
     /// Computes the staged batch, or steps where there are some; says how long that took.
     fn compute(&mut self, batch: &Batch, steps: &[TurnStep]) -> Result<Duration, Failure> {
-        let Self { executor, staged, outcomes, .. } = self;
+        let Self { executor, staged, outcomes, beginning, .. } = self;
         let began = Instant::now();
+        let mut told = |step: &TurnStep| beginning.remove(&step.sequence).filter(|_| step.from == 0);
+        let samplings: Vec<Option<Sampling>> = steps.iter().map(&mut told).collect();
         let (texts, skip) = (staged.texts(), batch.skip as usize);
-        let with_tokens = steps.iter().zip(&texts).map(|(step, text)| {
-            let TurnStep { sequence, from, new_tokens_max, sampling } = step;
-            let (sequence, from, new_tokens_max) = (*sequence, *from, *new_tokens_max);
+        let with_tokens = steps.iter().zip(&samplings).zip(&texts).map(|((step, sampling), text)| {
+            let TurnStep { sequence, from, new_tokens_max } = *step;
             SequenceStep { sequence, from, ids: text.ids, new_tokens_max, sampling: sampling.as_ref() }
         });
         let parts: Vec<SequenceStep<'_>> = with_tokens.collect();

@@ -6,6 +6,7 @@ use super::message::{Batch, Image, ToWorker, TurnStep, VectorOrder};
 use super::process::Process;
 use super::slots::Slots;
 use super::wire::field_of;
+use crate::decoder::Sampling;
 use crate::executors::{ExecutorModel, Output};
 use crate::packed::Tokens;
 use magray_device::SharedMemory;
@@ -105,8 +106,17 @@ impl WorkerHandle {
     }
 
     /// Hands steps of sequences over, whose tokens are the texts of the work. What came of them is told by the receiver.
-    pub fn submit_turn(&self, work: Work<'_>, steps: &[TurnStep]) -> Result<(), WorkerGone> {
+    /// For sequences that begin it says how their tokens are chosen.
+    pub fn submit_turn<'a>(
+        &self,
+        work: Work<'_>,
+        steps: &[TurnStep],
+        beginning: impl Iterator<Item = (u64, &'a Sampling)>,
+    ) -> Result<(), WorkerGone> {
         assert_eq!(work.texts.len(), steps.len(), "each step has its tokens");
+        for (sequence, sampling) in beginning {
+            self.send(ToWorker::Begin { sequence, sampling: sampling.clone() })?;
+        }
         let batch = self.put(work);
         self.send(ToWorker::Turn { batch, steps: steps.to_vec() })
     }

@@ -21,6 +21,8 @@ pub(super) enum ToWorker<'a> {
     Memory(Layout),
     /// Compute what lies in a slot.
     Batch(Batch),
+    /// A sequence begins with the next turn: how its tokens are chosen. A message of its own, since constraints are long.
+    Begin { sequence: u64, sampling: Sampling },
     /// Compute steps of sequences, whose tokens lie in a slot.
     Turn { batch: Batch, steps: Vec<TurnStep> },
     /// Let go of the state of a sequence.
@@ -62,7 +64,7 @@ pub(super) enum ToSupervisor<'a> {
 }
 
 /// What a worker says once it is ready.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
     /// The answers of a batch lie in its slot.
     Finished {
@@ -282,7 +284,7 @@ pub(super) struct Extent {
 }
 
 /// A step of a sequence, without its tokens.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnStep {
     /// The sequence, by a name of the caller's.
     pub sequence: u64,
@@ -290,8 +292,6 @@ pub struct TurnStep {
     pub from: u32,
     /// New tokens at most.
     pub new_tokens_max: u32,
-    /// How they are chosen; told where a sequence begins.
-    pub sampling: Option<Sampling>,
 }
 
 #[cfg(test)]

@@ -120,8 +120,9 @@ fn run(
         }
         match incoming.next()? {
             ToWorker::Batch(batch) => batches.take(batch)?,
+            ToWorker::Begin { sequence, sampling } => batches.begin_sequence(sequence, sampling),
             ToWorker::Turn { batch, steps } => batches.take_turn(batch, &steps)?,
-            ToWorker::Free { sequence } => batches.executor().free(sequence),
+            ToWorker::Free { sequence } => batches.free(sequence),
             ToWorker::Trim => batches.trim()?,
             ToWorker::Know(model) => {
                 let added = batches.executor().add(decode(model)?);

@@ -1,17 +1,23 @@
 //! `magray generate TEXT`: goes on with a text by a language model.
 //! A bare completion: no template, no roles, no history.
 
+mod constraint;
+mod written;
+
 use std::{
+    future::{Future, poll_fn},
     io::{IsTerminal, Read},
-    time::{Duration, Instant},
+    task::Poll,
 };
 
 use clap::Args;
+use constraint::ConstraintArgs;
 use magray_engine::{
-    decoder::{Sampling, TextBuilder},
-    engine::{Answer, Prompt, TokenStream},
-    tokenize::Vocabulary,
+    decoder::{Sampling, TOP_LOGPROBS_MAX},
+    engine::{Prompt, TokenStream},
 };
+use serde_json::Value;
+use written::Written;
 
 use super::Context;
 use crate::{
@@ -27,7 +33,9 @@ Examples:
   magray generate -m smollm2.gguf \"The capital of France is\"
   magray generate -m ./Qwen3-0.6B --temperature 0.8 --top-p 0.95 --seed 7 -n 200 \"Once upon a time\"
   echo \"def add(a, b):\" | magray generate -m coder.gguf --stop \"\\n\\n\"
-  magray generate -m smollm2.gguf --json \"1, 2, 3,\"
+  magray generate -m smollm2.gguf --json --logprobs 3 \"1, 2, 3,\"
+  magray generate -m smollm2.gguf --choice yes --choice no \"Is the sky blue?\"
+  magray generate -m smollm2.gguf --json-schema person.json \"Describe a person:\"
 
 MODEL is a GGUF file, or a folder with config.json, tokenizer.json and safetensors.
 Without --temperature the likeliest token is taken each time.";
@@ -36,6 +44,8 @@ Without --temperature the likeliest token is taken each time.";
 const STDIN_BYTES_MAX: u64 = 64 << 20;
 /// New tokens where nothing is said.
 const TOKENS: u32 = 128;
+/// More answers of one prompt than anybody reads.
+const ANSWERS_MAX: i64 = 128;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -49,15 +59,23 @@ pub(crate) struct GenerateArgs {
     max_tokens: Option<u32>,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    constraint: ConstraintArgs,
     /// End before this text; may be given several times. \n and \t mean what they do in programs
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// Go on when the model ends its answer
     #[arg(long)]
     ignore_end: bool,
+    /// Several answers; each draws by the next seed, and --json prints an array
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=ANSWERS_MAX))]
+    answers: Option<u32>,
     /// Print one JSON object at the end
     #[arg(long)]
     json: bool,
+    /// With --json: the log probability of each token, and the N likeliest in its place, up to 20
+    #[arg(long, value_name = "N", requires = "json", value_parser = clap::value_parser!(u8).range(..=i64::from(TOP_LOGPROBS_MAX)))]
+    logprobs: Option<u8>,
 }
 
 /// How tokens are chosen.
@@ -128,104 +146,67 @@ pub(crate) fn run(args: &GenerateArgs, context: &Context) -> Result<(), Failure>
     };
     let ids = engine.read_prompt(FIRST, &text)?;
     let left = session.spec().max_tokens.saturating_sub(ids.len()).clamp(1, TOKENS as usize) as u32;
-    let (prompt_tokens, seed) = (ids.len(), args.sampling.sampling(args.ignore_end));
-    let prompt = Prompt {
-        model: FIRST,
-        ids,
-        new_tokens_max: args.max_tokens.unwrap_or(left),
-        sampling: seed,
-        ..Prompt::default()
+    let (prompt_tokens, new_tokens_max) = (ids.len(), args.max_tokens.unwrap_or(left));
+    let constraint = args.constraint.constraint()?;
+    let sampling = Sampling { logprobs: args.logprobs, constraint, ..args.sampling.sampling(args.ignore_end) };
+    let stops: &[String] = &args.stop.iter().map(|stop| unescape(stop)).collect::<Vec<_>>();
+    let is_printed = !args.json && args.answers.is_none_or(|answers| answers == 1);
+    let begin = |answer: u32| {
+        let seed = sampling.seed.wrapping_add(u64::from(answer));
+        let sampling = Sampling { seed, ..sampling.clone() };
+        let prompt = Prompt { model: FIRST, ids: ids.clone(), new_tokens_max, sampling, ..Prompt::default() };
+        Ok::<_, Failure>((seed, engine.generate(prompt)?))
     };
-    let seed = prompt.sampling.seed;
-    let stops: Vec<String> = args.stop.iter().map(|stop| unescape(stop)).collect();
-    let mut written = Written::new(vocabulary, &stops, !args.json);
+    let streams = (0..args.answers.unwrap_or(1)).map(begin).collect::<Result<Vec<_>, _>>()?;
+    let read = |(seed, stream): (u64, TokenStream)| async move {
+        let mut written = Written::new(vocabulary, stops, seed, is_printed);
+        written.take_all(stream).await.map(|()| written)
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(Failure::Thread)?;
-    let answer = runtime.block_on(written.take_all(engine.generate(prompt)?))?;
-    let device = answer.as_ref().map(|answer| answer.device.to_string());
-    let generated = written.ids.len();
-    let rate = written.rate();
+    let answers = runtime.block_on(all(streams.into_iter().map(read)));
+    let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
     if args.json {
-        let object = serde_json::json!({
-            "text": written.text, "ids": written.ids, "prompt_tokens": prompt_tokens, "tokens": generated,
-            "finish_reason": written.finish_reason(&session), "device": device, "seed": seed,
-            "first_token_ms": written.first.map(|first| first.as_secs_f64() * 1000.0), "tokens_per_s": rate,
-        });
-        output::print(&format!("{object}\n"))?;
+        let ends = session.spec().generates().map(|generate| &generate.ends[..]).unwrap_or_default();
+        let object = |written: &Written<'_>| {
+            let mut object = written.object(ends, new_tokens_max);
+            object["prompt_tokens"] = prompt_tokens.into();
+            object
+        };
+        let mut objects = answers.iter().map(object).collect::<Vec<Value>>();
+        let printed = match args.answers {
+            None => objects.remove(0),
+            Some(_) => Value::Array(objects),
+        };
+        output::print(&format!("{printed}\n"))?;
     } else {
-        output::print("\n")?;
-        let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.1}/s"));
-        let place = device.map_or_else(String::new, |device| format!(" on {device}"));
-        context.console.detail(format_args!("{prompt_tokens} tokens of prompt, {generated} new{rate}{place}"));
+        for (place, written) in answers.iter().enumerate() {
+            if !is_printed {
+                output::print(if place == 0 { "" } else { "\n" })?;
+                written.print()?;
+            }
+            output::print("\n")?;
+            context.console.detail(format_args!("{prompt_tokens} tokens of prompt, {}", written.summary()));
+        }
     }
     session.leave();
     Ok(())
 }
 
-/// What has come so far.
-struct Written<'a> {
-    vocabulary: &'a Vocabulary,
-    builder: TextBuilder,
-    /// Whether it is printed as it comes.
-    is_printed: bool,
-    is_terminal: bool,
-    ids: Vec<u32>,
-    text: String,
-    started: Instant,
-    first: Option<Duration>,
-    last: Option<Duration>,
-}
-
-impl<'a> Written<'a> {
-    fn new(vocabulary: &'a Vocabulary, stops: &[String], is_printed: bool) -> Self {
-        let (ids, text, builder) = (Vec::new(), String::new(), TextBuilder::new(stops));
-        let (is_terminal, started) = (std::io::stdout().is_terminal(), Instant::now());
-        Self { vocabulary, builder, is_printed, is_terminal, ids, text, started, first: None, last: None }
-    }
-
-    async fn take_all(&mut self, mut stream: TokenStream) -> Result<Option<Answer>, Failure> {
-        while let Some(token) = stream.next().await {
-            let token = token?;
-            self.last = Some(self.started.elapsed());
-            self.first = self.first.or(self.last);
-            self.ids.push(token);
-            if !self.vocabulary.is_control(token) {
-                let text = self.builder.push(self.vocabulary.bytes(token));
-                self.write(text)?;
-            }
-            if self.builder.has_ended() {
-                break;
+/// What all of them give, in their order. They go on side by side: a stream that nobody reads pauses.
+async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut going: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    poll_fn(|context| {
+        let mut are_done = true;
+        for (future, done) in going.iter_mut().filter(|(_, done)| done.is_none()) {
+            match future.as_mut().poll(context) {
+                Poll::Ready(value) => *done = Some(value),
+                Poll::Pending => are_done = false,
             }
         }
-        let text = self.builder.finish();
-        self.write(text)?;
-        Ok(stream.answer())
-    }
-
-    fn write(&mut self, text: String) -> Result<(), Failure> {
-        if self.is_printed && !text.is_empty() {
-            // What a model says must not steer a terminal.
-            let is_shown =
-                |character: &char| !self.is_terminal || !character.is_control() || "\n\t".contains(*character);
-            output::print(&text.chars().filter(is_shown).collect::<String>())?;
-        }
-        self.text += &text;
-        Ok(())
-    }
-
-    /// New tokens a second after the first.
-    fn rate(&self) -> Option<f64> {
-        let took = (self.last? - self.first?).as_secs_f64();
-        (took > 0.0).then(|| (self.ids.len() - 1) as f64 / took)
-    }
-
-    fn finish_reason(&self, session: &Session) -> &'static str {
-        let ends = session.spec().generates().map(|generate| &generate.ends[..]).unwrap_or_default();
-        match self.ids.last() {
-            _ if self.builder.has_ended() => "stop",
-            Some(last) if ends.contains(last) => "stop",
-            _ => "length",
-        }
-    }
+        if are_done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    going.into_iter().filter_map(|(_, done)| done).collect()
 }
 
 fn read_stdin() -> Result<String, Failure> {

@@ -32,7 +32,7 @@ pub(crate) struct CreateCollection {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(untagged)]
 enum Vectors {
-    One(VectorParams),
+    One(Box<VectorParams>),
     Named(BTreeMap<String, VectorParams>),
 }
 

@@ -50,6 +50,46 @@ fn a_stop_ends_the_text_before_it() {
 }
 
 #[test]
+fn output_is_constrained_by_a_schema_a_regular_expression_or_choices() {
+    let home = home();
+    let schema = r#"{"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"], "additionalProperties": false}"#;
+    home.write("schema.json", schema);
+    for named in [schema, "schema.json"] {
+        let found = object(&home, &["--json-schema", named, "hello"]);
+        let value: Value = serde_json::from_str(found["text"].as_str().unwrap()).unwrap();
+        assert!((0..10).contains(&value["n"].as_i64().unwrap()), "{found}");
+    }
+    let found = object(&home, &["--regex", "[0-9]{3}x", "hello"]);
+    assert!(found["text"].as_str().unwrap().ends_with('x') && found["tokens"] == 4, "{found}");
+    assert_eq!(found["finish_reason"], "stop");
+    let found = object(&home, &["--choice", "yes", "--choice", "no", "hello"]);
+    assert!(["yes", "no"].contains(&found["text"].as_str().unwrap()), "{found}");
+    let cut = object(&home, &["--regex", "[0-9]{100}", "hello"]);
+    assert_eq!((&cut["finish_reason"], &cut["tokens"]), (&"length".into(), &12.into()));
+}
+
+#[test]
+fn log_probabilities_and_several_answers_are_told() {
+    let home = home();
+    let found = object(&home, &["--logprobs", "3", "--ignore-end", "hello"]);
+    let told = found["logprobs"].as_array().unwrap();
+    assert_eq!(told.len(), 12);
+    for (one, id) in told.iter().zip(found["ids"].as_array().unwrap()) {
+        assert_eq!((&one["id"], &one["top"][0]["id"]), (id, id), "the likeliest was taken");
+        assert_eq!(one["top"].as_array().unwrap().len(), 3);
+        assert!(one["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    let drawn = |args: &[&str]| object(&home, &[&["--temperature", "1.2", "--ignore-end", "hello"], args].concat());
+    let several = drawn(&["--seed", "7", "--answers", "3"]);
+    let several = several.as_array().unwrap();
+    assert_eq!(several.len(), 3);
+    assert_eq!(several[0]["ids"], drawn(&["--seed", "7"])["ids"]);
+    assert_eq!((&several[2]["ids"], &several[2]["seed"]), (&drawn(&["--seed", "9"])["ids"], &9.into()));
+    let args = ["generate", "-m", "./tiny", "-n", "3", "--answers", "2", "--choice", "abc", "hello"];
+    assert_eq!(home.call(&args).run().success().stdout, "abc\n\nabc\n");
+}
+
+#[test]
 fn what_cannot_be_generated_is_refused() {
     let home = home();
     home.check_refused(
@@ -73,4 +113,15 @@ fn what_cannot_be_generated_is_refused() {
     assert!(none.stderr.contains("absent.gguf"), "{}", none.stderr);
     let wrong = home.call(&["generate", "-m", "./tiny", "--temperature=-1", "hello"]).run();
     assert!(wrong.stderr.contains("temperature must be from 0 to 100"), "{}", wrong.stderr);
+    let refused = |args: &[&str]| {
+        let run = home.call(&[&["generate", "-m", "./tiny", "hello"], args].concat()).run();
+        assert!(run.stdout.is_empty(), "{}", run.stdout);
+        run.stderr
+    };
+    let told = refused(&["--json-schema", r#"{"type": "obj"}"#]);
+    assert!(told.contains("the JSON schema cannot be used"), "{told}");
+    assert!(refused(&["--json-schema", "absent.json"]).contains("cannot read absent.json"));
+    assert!(refused(&["--regex", "(a"]).contains("the regular expression cannot be used"));
+    assert!(refused(&["--regex", "a", "--choice", "b"]).contains("cannot be used with"));
+    assert!(refused(&["--logprobs", "21", "--json"]).contains("21"));
 }

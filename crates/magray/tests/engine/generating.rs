@@ -49,7 +49,7 @@ fn a_stream_says_where_it_was_computed_and_ends_with_the_end_token() {
     let (_folder, engine) = both();
     let certain = Sampling { logit_bias: vec![(tiny_decoder::END, 100.0)], ..Sampling::default() };
     let mut stream = engine.generate(Prompt { sampling: certain, ..prompt(1, 5) }).unwrap();
-    assert_eq!(block_on(stream.next()).unwrap().unwrap(), tiny_decoder::END);
+    assert_eq!(block_on(stream.next()).unwrap().unwrap().id, tiny_decoder::END);
     assert!(block_on(stream.next()).is_none());
     assert_eq!(stream.answer().map(|answer| answer.device), Some(DeviceName::Cpu));
 }

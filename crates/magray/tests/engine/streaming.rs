@@ -42,7 +42,7 @@ const ON_GPUS: DeviceChoice = DeviceChoice::Cuda(GpuSelector::Any);
 const KV_TOKENS: u64 = 450;
 
 /// An engine with a model that embeds and one that generates, and the folder of that one.
-fn generator(gpus: usize, device: DeviceChoice, faults: &str) -> (tempfile::TempDir, Engine) {
+pub(super) fn generator(gpus: usize, device: DeviceChoice, faults: &str) -> (tempfile::TempDir, Engine) {
     let folder = tempfile::tempdir().unwrap();
     tiny_decoder::write(folder.path(), 5).unwrap();
     let gpu =
@@ -74,7 +74,7 @@ fn ask(engine: &Engine, seed: u32) -> TokenStream {
 pub(super) fn read(mut stream: TokenStream, mut between: impl FnMut(usize)) -> Vec<u32> {
     let mut tokens = Vec::new();
     while let Some(token) = block_on(stream.next()) {
-        tokens.push(token.unwrap());
+        tokens.push(token.unwrap().id);
         between(tokens.len());
     }
     tokens
@@ -142,13 +142,13 @@ fn kill_after(count: usize, engine: &Engine) {
 fn a_reader_that_stops_pauses_its_sequence_and_one_that_leaves_frees_its_state() {
     let (_folder, engine) = generator(1, ON_GPUS, "");
     let mut idle = engine.generate(Prompt { new_tokens_max: 400, ..prompt(6) }).unwrap();
-    let first = block_on(idle.next()).unwrap().unwrap();
+    let first = block_on(idle.next()).unwrap().unwrap().id;
     // Others are read to their end meanwhile.
     let other = read(ask(&engine, 2), |_| {});
     let mut seen = vec![first];
     while seen.len() < 3 * UNREAD_MAX as usize {
         match block_on(idle.next()) {
-            Some(token) => seen.push(token.unwrap()),
+            Some(token) => seen.push(token.unwrap().id),
             None => break,
         }
     }

@@ -49,7 +49,7 @@ impl Dispatcher {
         let mut state = self.lock();
         let now = self.now();
         // Those of a turn that was given up count for nothing: the machine says which are delivered.
-        state.new_tokens = turn.steps.iter().zip(new).map(|(step, new)| (step.request, new.tokens)).collect();
+        state.new_tokens = turn.steps.iter().zip(new).map(|(step, new)| (step.request, new)).collect();
         if state.machine.is_in_rotation(device) {
             state.incidents.served(device, now);
         }

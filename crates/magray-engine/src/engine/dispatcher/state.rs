@@ -9,6 +9,7 @@ use crate::engine::{
     token_stream::TokenBuffer,
     work::{Output, Work},
 };
+use crate::executors::NewTokens;
 use magray_core::ledger::CollectionId;
 use magray_core::schedule::{
     Action, BatchId, Change, DeviceId, Event, KillCause, Machine, Moment, Notice, Refused, Report, Request, RequestId,
@@ -33,7 +34,7 @@ pub(super) struct State {
     /// By model: how often it was asked to come and to go.
     pub(super) move_counts: Vec<MoveCounts>,
     /// New tokens of the turn that has just ended; the machine says which of them count.
-    pub(super) new_tokens: HashMap<RequestId, Vec<u32>>,
+    pub(super) new_tokens: HashMap<RequestId, NewTokens>,
     /// Collections whose memory was granted, until the thread that asked looks.
     pub(super) vectors_granted: HashSet<CollectionId>,
     /// When the clock's thread will wake by itself.
@@ -175,7 +176,10 @@ impl State {
                 let what = What::Free { sequence: request.0 };
                 Effect::Order(device, self.order(device, what))
             }
-            Action::Complete { request, report } => Effect::Complete(self.requests.remove(&request)?, report),
+            Action::Complete { request, report } => {
+                self.note_problem(request);
+                Effect::Complete(self.requests.remove(&request)?, report)
+            }
             Action::Refuse { request, refused } => Effect::Refuse(self.requests.remove(&request)?, refused),
             Action::Kill { device, cause } => {
                 match cause {
@@ -227,18 +231,29 @@ impl State {
                 ids: ids[tokens.start as usize..tokens.end as usize].to_vec(),
                 new_tokens_max: *new_tokens_max,
                 sampling: (tokens.start == 0).then(|| Arc::clone(sampling)),
+                logprobs: sampling.logprobs,
             })
         };
         let model = steps.iter().find_map(|step| generated(step.request)).map_or(0, |generated| generated.model);
         Turn { id, model, steps: steps.iter().filter_map(step).collect() }
     }
 
+    /// What ends a sequence may come without a token to deliver.
+    fn note_problem(&mut self, request: RequestId) {
+        let new = self.new_tokens.remove(&request).filter(|new| new.tokens.is_empty());
+        let generated = self.requests.get(&request).and_then(|pending| pending.generated.as_ref());
+        if let (Some(new), Some(generated)) = (new, generated) {
+            // Its reader is woken by the end.
+            let _ = generated.buffer.push(new);
+        }
+    }
+
     /// Hands the new tokens of a sequence to its reader, in order because the lock is held; the reader is woken later.
     fn deliver(&mut self, request: RequestId) -> Option<Waker> {
         let new = self.new_tokens.remove(&request)?;
         let generated = self.requests.get_mut(&request)?.generated.as_mut()?;
-        generated.ids.extend_from_slice(&new);
-        generated.buffer.push(&new)
+        generated.ids.extend_from_slice(&new.tokens);
+        generated.buffer.push(new)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::super::wire::{Garbled, HEADER_BYTES, PROTOCOL, decode, encode};
 use super::*;
+use crate::decoder::{Constraint, TokenLogprobs};
 use crate::executors::{FailureKind, Output};
 use magray_core::pool::PoolStats;
 use proptest::prelude::*;
@@ -34,17 +35,19 @@ fn to_worker() -> Vec<ToWorker<'static>> {
     let batch = Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, output: Output::Tokens, extent: EXTENT };
     let search = VectorSearch { query: vec![1.0; 3], rows: 9, most: 4, is_filtered: true, is_exact: false };
     let steps = [(1, 0, 0), (u64::MAX, 7, 3)];
-    let steps = steps.map(|(sequence, from, new_tokens_max)| {
-        let sampling =
-            (from == 0).then(|| Sampling { seed: sequence, logit_bias: vec![(3, -0.5)], ..Sampling::default() });
-        TurnStep { sequence, from, new_tokens_max, sampling }
-    });
+    let steps = steps.map(|(sequence, from, new_tokens_max)| TurnStep { sequence, from, new_tokens_max });
+    let sampling =
+        |constraint| Sampling { logprobs: Some(20), logit_bias: vec![(3, -0.5)], constraint, ..Sampling::default() };
+    let choices = Constraint::Choices(vec!["a".to_owned(), "\u{e9}".to_owned()]);
     vec![
         ToWorker::Open(b"{}"),
         ToWorker::Survey(b"[]"),
         ToWorker::Attempt(b""),
         ToWorker::Memory(Layout { slots: 1, tokens_max: 2, texts_max: 3, outputs_max: 4, token_numbers_max: 9 }),
         ToWorker::Batch(batch),
+        ToWorker::Begin { sequence: 1, sampling: sampling(None) },
+        ToWorker::Begin { sequence: u64::MAX, sampling: sampling(Some(choices)) },
+        ToWorker::Begin { sequence: 2, sampling: sampling(Some(Constraint::JsonSchema("{}".to_owned()))) },
         ToWorker::Turn { batch, steps: steps.to_vec() },
         ToWorker::Free { sequence: u64::MAX },
         ToWorker::Load { model: 1, image: Image::None },
@@ -63,7 +66,12 @@ fn to_worker() -> Vec<ToWorker<'static>> {
 }
 
 fn to_supervisor() -> Vec<ToSupervisor<'static>> {
-    let new = vec![NewTokens::default(), NewTokens { tokens: vec![1, u32::MAX], is_end: true }];
+    let logprobs = vec![TokenLogprobs { chosen: -0.5, top: vec![(u32::MAX, -0.25), (1, -9.0)] }];
+    let new = vec![
+        NewTokens::default(),
+        NewTokens { tokens: vec![1, u32::MAX], is_end: true, ..NewTokens::default() },
+        NewTokens { tokens: vec![1], is_end: true, logprobs, problem: Some("no".to_owned()) },
+    ];
     let accounts =
         MemoryAccounts { context: 1, workspace: 2, cached: 3, weights: vec![4, u64::MAX], vectors: vec![(7, 8)] };
     let mut events = vec![

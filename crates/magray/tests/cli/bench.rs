@@ -15,7 +15,7 @@ fn a_case_for_each_batch_size_with_all_fields() {
     let lines: Vec<Value> = answer.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let [one, three] = lines.as_slice() else { panic!("{}", answer.stdout) };
     let fields: Vec<&str> = one.as_object().unwrap().keys().map(String::as_str).collect();
-    expect!["batch cpu_path device median_ms model p10_ms p90_ms precision ragged runs texts_per_s tflops threads tokens tokens_per_s"].assert_eq(&fields.join(" "));
+    expect!["model device cpu_path precision threads batch tokens ragged runs median_ms p10_ms p90_ms texts_per_s tokens_per_s tflops"].assert_eq(&fields.join(" "));
     assert_eq!((&one["batch"], &one["tokens"], &one["runs"]), (&1.into(), &8.into(), &5.into()));
     assert_eq!((&three["batch"], &three["tokens"], &three["ragged"]), (&3.into(), &24.into(), &false.into()));
     assert_eq!((&one["cpu_path"], &one["threads"]), (&"portable".into(), &1.into()));

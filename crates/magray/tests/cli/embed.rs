@@ -96,9 +96,9 @@ fn json_lines_give_ids_back_and_name_the_device() {
     }
     let shown: Vec<String> = lines.iter().map(ToString::to_string).collect();
     expect![[r#"
-        {"device":"cpu","id":"a","index":0,"precision":"f32"}
-        {"device":"cpu","index":1,"precision":"f32"}
-        {"device":"cpu","id":{"n":1},"index":2,"precision":"f32"}"#]]
+        {"index":0,"id":"a","precision":"f32","device":"cpu"}
+        {"index":1,"precision":"f32","device":"cpu"}
+        {"index":2,"id":{"n":1},"precision":"f32","device":"cpu"}"#]]
     .assert_eq(&shown.join("\n"));
 }
 
@@ -132,10 +132,10 @@ fn several_files_are_one_input_and_rows_say_where_they_come_from() {
     }
     let shown: Vec<String> = lines.iter().map(ToString::to_string).collect();
     expect![[r#"
-        {"device":"cpu","file":"a.txt","index":0,"line":1,"precision":"f32","text":"river"}
-        {"device":"cpu","file":"a.txt","index":1,"line":2,"precision":"f32","text":"stone"}
-        {"device":"cpu","file":"b.JSONL","id":7,"index":2,"line":1,"precision":"f32","text":"river"}
-        {"device":"cpu","file":"standard input","index":3,"line":1,"precision":"f32","text":"stone"}"#]]
+        {"index":0,"file":"a.txt","line":1,"text":"river","precision":"f32","device":"cpu"}
+        {"index":1,"file":"a.txt","line":2,"text":"stone","precision":"f32","device":"cpu"}
+        {"index":2,"file":"b.JSONL","line":1,"id":7,"text":"river","precision":"f32","device":"cpu"}
+        {"index":3,"file":"standard input","line":1,"text":"stone","precision":"f32","device":"cpu"}"#]]
     .assert_eq(&shown.join("\n"));
 }
 

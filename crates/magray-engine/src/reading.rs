@@ -1,10 +1,10 @@
 //! Reads texts as a model does: its prompt, its tokenizer, its limits.
 //! Computes nothing.
 
-use crate::decoder::DecoderFiles;
+use crate::decoder::{ChatTemplates, DecoderFiles};
 use crate::encoder::{EmbedError, LoadError};
 use crate::spec::{EmbedSpec, ModelSpec, Task};
-use crate::tokenize::{Encoded, Tokenizer, Vocabulary};
+use crate::tokenize::{Encoded, TokenizeError, Tokenizer, Vocabulary};
 
 /// What a model says of itself, and its tokenizer.
 pub(crate) struct Reader {
@@ -13,6 +13,8 @@ pub(crate) struct Reader {
     tokenizer: Option<Tokenizer>,
     /// The bytes of tokens, where the model generates them.
     pub(crate) vocabulary: Option<Vocabulary>,
+    /// Its chat templates, where it has any.
+    pub(crate) chat: Option<ChatTemplates>,
 }
 
 /// Texts as token ids, and how many leading tokens of each are not pooled.
@@ -24,16 +26,18 @@ pub(crate) struct Reading {
 impl Reader {
     /// A model with its tokenizer.
     pub(crate) fn open(spec: ModelSpec) -> Result<Self, LoadError> {
-        let (tokenizer, vocabulary) = match spec.generates() {
-            Some(generate) => DecoderFiles::of(&generate.source)?.tokenizer(spec.max_tokens)?.unzip(),
-            None => (Some(Tokenizer::for_model(&spec)?), None),
+        let Some(generate) = spec.generates() else {
+            return Ok(Self { tokenizer: Some(Tokenizer::for_model(&spec)?), vocabulary: None, chat: None, spec });
         };
-        Ok(Self { spec, tokenizer, vocabulary })
+        let files = DecoderFiles::of(&generate.source)?;
+        let (tokenizer, vocabulary) = files.tokenizer(spec.max_tokens)?.unzip();
+        let chat = Some(files.chat_templates()?).filter(ChatTemplates::has_any);
+        Ok(Self { spec, tokenizer, vocabulary, chat })
     }
 
     /// A model that takes only token ids.
     pub(crate) fn without_tokenizer(spec: ModelSpec) -> Self {
-        Self { spec, tokenizer: None, vocabulary: None }
+        Self { spec, tokenizer: None, vocabulary: None, chat: None }
     }
 
     /// Texts to embed, with the named prompt of the model before each; without a name, with its default prompt if any.
@@ -96,6 +100,19 @@ impl Reader {
             }
         }
         Ok(())
+    }
+
+    /// A text to go on from, read in one of the tokenizer's ways. It must fit as a whole.
+    pub(crate) fn prompt(
+        &self,
+        text: &str,
+        read: impl Fn(&Tokenizer, &str) -> Result<Encoded, TokenizeError>,
+    ) -> Result<Vec<u32>, EmbedError> {
+        let encoded = read(self.tokenizer()?, text)?;
+        match encoded.truncated {
+            true => Err(EmbedError::LongPrompt { max_tokens: self.spec.max_tokens }),
+            false => Ok(encoded.ids),
+        }
     }
 
     /// `None` for a synthetic model.

@@ -8,14 +8,14 @@ use magray_device::BlockLinear;
 
 use super::{
     error::OpenError,
-    gguf,
+    gguf, gguf_chat,
     names::{self, Part},
     synthetic::SyntheticWeights,
 };
 use crate::{
     spec::{
         Architecture, GenerateSpec, ModelSpec, SpecError, Task,
-        decoder::{DecoderSource, DecoderSpec, read_config, read_ends},
+        decoder::{ChatTemplates, DecoderSource, DecoderSpec, read_config, read_ends},
     },
     tokenize::{Tokenizer, Vocabulary},
     weights::{Weights, WeightsError, gguf::Gguf},
@@ -95,6 +95,15 @@ impl DecoderFiles {
             }
             Source::Gguf(file) => Ok(Some(Tokenizer::from_gguf(&gguf::tokenizer(file)?, context)?)),
             Source::Synthetic(_) => Ok(None),
+        }
+    }
+
+    /// Its chat templates, as far as the files have any.
+    pub fn chat_templates(&self) -> Result<ChatTemplates, SpecError> {
+        match &self.source {
+            Source::Safetensors(weights) => ChatTemplates::read(weights.folder()),
+            Source::Gguf(file) => Ok(gguf_chat::templates(file)?),
+            Source::Synthetic(_) => Ok(ChatTemplates::default()),
         }
     }
 

@@ -5,6 +5,7 @@ mod constraint;
 mod error;
 mod files;
 mod gguf;
+mod gguf_chat;
 pub(crate) mod grammar;
 mod logprobs;
 mod names;
@@ -22,6 +23,8 @@ pub use logprobs::{TOP_LOGPROBS_MAX, TokenLogprobs};
 pub(crate) use sampler::{Sampler, Scratch};
 pub use sampling::{Sampling, SamplingError};
 pub use text::TextBuilder;
+
+pub use crate::spec::decoder::ChatTemplates;
 
 use magray_device::{AttentionLayer, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch};
 

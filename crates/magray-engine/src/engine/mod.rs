@@ -112,10 +112,11 @@ pub use magray_core::schedule::{
     Options, Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, Slices, SpeedWatch, UnknownPriority,
 };
 
+use crate::decoder::ChatTemplates;
 use crate::encoder::{EmbedError, LoadError};
 use crate::reading::Reader;
 use crate::roster::Roster;
-use crate::tokenize::{Encoded, Vocabulary};
+use crate::tokenize::{Encoded, Tokenizer, Vocabulary};
 use assembly::Assembly;
 use canary::Canary;
 use choice::Choices;
@@ -255,12 +256,18 @@ impl Engine {
 
     /// A text as the tokens of a model, to go on from.
     pub fn read_prompt(&self, model: usize, text: &str) -> Result<Vec<u32>, EngineError> {
-        let encoded = self.reader(model)?.tokenizer()?.encode(text).map_err(EmbedError::from)?;
-        let max_tokens = self.reader(model)?.spec.max_tokens;
-        match encoded.truncated {
-            true => Err(EmbedError::LongPrompt { max_tokens }.into()),
-            false => Ok(encoded.ids),
-        }
+        Ok(self.reader(model)?.prompt(text, Tokenizer::encode)?)
+    }
+
+    /// A text that a chat template made, as the tokens of a model. Special tokens are those that the template wrote: none
+    /// are added, so that none is there twice.
+    pub fn read_rendered(&self, model: usize, text: &str) -> Result<Vec<u32>, EngineError> {
+        Ok(self.reader(model)?.prompt(text, Tokenizer::encode_bare)?)
+    }
+
+    /// A model's chat templates; `None` for one that has none.
+    pub fn chat_templates(&self, model: usize) -> Option<&ChatTemplates> {
+        self.0.readers.get(model)?.chat.as_ref()
     }
 
     /// The bytes of a model's tokens; `None` for one that generates none.

@@ -185,6 +185,13 @@ impl Tokenizer {
         self.checked(assemble(template, &ids[..kept], &[], truncated))
     }
 
+    /// The tokens of a text without those that stand around every text: it has its special tokens itself.
+    pub fn encode_bare(&self, text: &str) -> Result<Encoded, TokenizeError> {
+        let (mut ids, truncated) = self.first_tokens(text, self.max_tokens)?;
+        ids.truncate(self.max_tokens);
+        self.checked(Encoded { type_ids: vec![0; ids.len()], ids, truncated })
+    }
+
     /// The tokens of two texts that are read together. Where both do not fit, the longer one is cut first.
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<Encoded, TokenizeError> {
         let template = &self.pipeline.get_post_processor().pair;

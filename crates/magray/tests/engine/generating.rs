@@ -55,6 +55,37 @@ fn a_stream_says_where_it_was_computed_and_ends_with_the_end_token() {
 }
 
 #[test]
+fn a_rendered_prompt_has_the_special_tokens_of_its_template_once() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_decoder::write(folder.path(), 3).unwrap();
+    let config = r#"{"bos_token": "<end>", "chat_template": "{{ bos_token }}hi"}"#;
+    std::fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
+    // A tokenizer that puts a token before every text.
+    let file = folder.path().join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let begin = serde_json::json!({"SpecialToken": {"id": "<end>", "type_id": 0}});
+    let text = |id: &str| serde_json::json!({"Sequence": {"id": id, "type_id": 0}});
+    tokenizer["post_processor"] = serde_json::json!({
+        "type": "TemplateProcessing", "single": [begin, text("A")], "pair": [begin, text("A"), text("B")],
+        "special_tokens": {"<end>": {"id": "<end>", "ids": [tiny_decoder::END], "tokens": ["<end>"]}},
+    });
+    std::fs::write(&file, tokenizer.to_string()).unwrap();
+    let mut how: EngineOptions = options(0, "");
+    how.models.push(ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned())).into());
+    let engine = start(how);
+    let templates = engine.chat_templates(1).unwrap();
+    assert_eq!((templates.default.as_deref(), templates.bos.as_deref()), (Some("{{ bos_token }}hi"), Some("<end>")));
+    assert!(engine.chat_templates(0).is_none());
+    let (end, bare) = (tiny_decoder::END, engine.read_rendered(1, "hi").unwrap());
+    assert_eq!(bare.len(), 2);
+    assert_eq!(engine.read_prompt(1, "hi").unwrap(), [&[end], &bare[..]].concat());
+    assert_eq!(engine.read_rendered(1, "<end>hi<end>").unwrap(), [&[end], &bare[..], &[end]].concat());
+    let long = "x".repeat(tiny_decoder::CONTEXT + 1);
+    let error = engine.read_rendered(1, &long).unwrap_err();
+    assert!(error.to_string().contains("512"), "{error}");
+}
+
+#[test]
 fn what_a_model_cannot_go_on_with_is_refused() {
     let (_folder, engine) = both();
     let refused = |prompt: Prompt| match engine.generate(prompt) {

@@ -1,12 +1,15 @@
 //! What a decoder computes, in one description for all architectures: sizes, norms, rope, windows, caps.
 //! Names no tensors and no architecture: what two models compute alike is described alike.
 
+mod chat_template;
 mod config;
 mod rope;
 mod source;
 #[cfg(test)]
 mod tests;
 
+pub use chat_template::ChatTemplates;
+pub(crate) use chat_template::{TEMPLATE_BYTES_MAX, TEMPLATES_MAX};
 pub use config::{read_config, read_ends};
 pub use rope::{Frequencies, Rope, RopeLayout, Scaling};
 pub use source::{DecoderSource, SyntheticDecoder, UnknownShape};

@@ -85,7 +85,7 @@ fn stored_folder_of(name: &str, config: &Config, console: &Console) -> Result<Pa
     let model = parse(name, &store)?;
     match store.find(&model)? {
         Some(folder) => Ok(folder),
-        None if model == ModelRef::default_model() => pull(&store, &model, &settings, false, console),
+        None if model.is_default() => pull(&store, &model, &settings, false, console),
         None => {
             let hint = meant(name, &store).map_or_else(String::new, |meant| format!(" (did you mean '{meant}'?)"));
             Err(Failure::NotPulled { model: name.to_owned(), hint })
@@ -133,7 +133,8 @@ pub(crate) fn fingerprint(folder: &Path) -> io::Result<String> {
         }
     }
     paths.retain(|path| {
-        path.extension().is_some_and(|ending| ["json", "safetensors", "onnx"].iter().any(|known| ending == *known))
+        path.extension()
+            .is_some_and(|ending| ["json", "safetensors", "onnx", "gguf"].iter().any(|known| ending == *known))
     });
     paths.sort();
     let mut hash = Sha256::new();

@@ -5,7 +5,7 @@ use crate::decoder::DecoderFiles;
 use crate::gpu::{GpuInfo, GpuOptions, SearchPath};
 use crate::spec::decoder::{DecoderSource, read_config};
 use crate::spec::{ModelSpec, SpecError, find_graph};
-use crate::weights::Weights;
+use crate::weights::{Weights, gguf};
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::path::{Path, PathBuf};
@@ -74,6 +74,9 @@ impl ModelSource {
         backend: BackendChoice,
         precision: PrecisionChoice,
     ) -> Result<(Self, Option<String>), SpecError> {
+        if let Some(file) = gguf::find(&folder) {
+            return Ok((Self::Decoder(DecoderSource::Path(file)), None));
+        }
         if backend != BackendChoice::Onnx && is_decoder(&folder) {
             return Ok((Self::Decoder(DecoderSource::Path(folder)), None));
         }

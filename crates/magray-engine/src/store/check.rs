@@ -3,6 +3,7 @@
 
 use crate::bounded_file::{self, SETTINGS_BYTES_MAX, TOKENIZER_BYTES_MAX};
 use crate::spec::{ModelSpec, SpecError, find_graph};
+use crate::weights::gguf::{self, Gguf};
 use crate::weights::{Weights, WeightsError};
 use magray_core::PrecisionChoice;
 use serde::de::IgnoredAny;
@@ -50,6 +51,9 @@ pub enum CheckError {
 
 /// Checks the files that every model needs, and the weights with all their shards.
 pub fn check_model(dir: &Path) -> Result<(), CheckError> {
+    if let Some(file) = gguf::find(dir) {
+        return Ok(Gguf::open(&file).map(drop)?);
+    }
     parse_object(dir, CONFIG, SETTINGS_BYTES_MAX)?;
     parse_object(dir, TOKENIZER, TOKENIZER_BYTES_MAX)?;
     // Opening checks every header against its file, and reads nothing more.
@@ -111,6 +115,17 @@ mod tests {
         for bytes in [longer, outside, shape, gap, html, huge] {
             assert!(matches!(with_weights(&bytes), Err(CheckError::Weights(_))));
         }
+    }
+
+    #[test]
+    fn a_gguf_file_is_a_whole_model() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = gguf::writer::Writer::default();
+        file.text("general.architecture", "llama");
+        fs::write(dir.path().join("tiny.Q4_1.gguf"), file.bytes()).unwrap();
+        check_model(dir.path()).unwrap();
+        fs::write(dir.path().join("tiny.Q4_1.gguf"), &file.bytes()[..20]).unwrap();
+        assert!(matches!(check_model(dir.path()), Err(CheckError::Weights(_))));
     }
 
     #[test]

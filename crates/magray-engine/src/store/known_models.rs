@@ -110,6 +110,20 @@ const KNOWN: &[(&str, &[&str])] = &[
         ],
     ),
     ("facebook", &["contriever", "contriever-msmarco"]),
+    ("HuggingFaceTB", &["SmolLM2-135M-Instruct", "SmolLM2-360M-Instruct", "SmolLM2-1.7B-Instruct"]),
+    (
+        "Qwen",
+        &[
+            "Qwen2.5-0.5B-Instruct",
+            "Qwen2.5-1.5B-Instruct",
+            "Qwen2.5-3B-Instruct",
+            "Qwen2.5-7B-Instruct",
+            "Qwen3-0.6B",
+            "Qwen3-1.7B",
+            "Qwen3-4B",
+            "Qwen3-8B",
+        ],
+    ),
 ];
 
 #[cfg(test)]

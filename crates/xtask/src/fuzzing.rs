@@ -5,13 +5,14 @@ use crate::step::{self, Lack, Outcome};
 use std::path::Path;
 use std::process::Command;
 
-const TARGETS: [Target; 7] = [
+const TARGETS: [Target; 8] = [
     Target { name: "texts", words: Some("json.dict"), bytes_max: 4096 },
     Target { name: "bodies", words: Some("json.dict"), bytes_max: 4096 },
     Target { name: "safetensors", words: Some("json.dict"), bytes_max: 4096 },
     Target { name: "gguf", words: None, bytes_max: 4096 },
     Target { name: "tokenizer", words: Some("json.dict"), bytes_max: 8192 },
     Target { name: "worker", words: None, bytes_max: 4096 },
+    Target { name: "chat", words: None, bytes_max: 2048 },
     Target { name: "config", words: Some("config.dict"), bytes_max: 8192 },
 ];
 

@@ -121,6 +121,7 @@ impl Chunk {
     }
 
     /// Keeps a row for which there is room. What is kept may be rounded: `vector` becomes what was kept.
+    #[inline(always)]
     pub(super) fn write(&mut self, layout: &Layout, row: usize, vector: &mut [f32]) {
         if layout.storage == Storage::F16 {
             let kept = &mut self.half[row * layout.padded()..][..layout.dims];
@@ -138,6 +139,7 @@ impl Chunk {
         self.set[row / 64] |= 1 << (row % 64);
     }
 
+    #[inline(always)]
     fn write_bytes(&mut self, layout: &Layout, row: usize, vector: &mut [f32]) {
         let largest = vector.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         let scale = largest / LEVELS;
@@ -237,6 +239,7 @@ fn byte_offset(layout: &Layout, row: usize) -> usize {
 }
 
 /// As a 32-bit float that is not less.
+#[inline]
 pub(super) fn raised(x: f64) -> f32 {
     (x * (1.0 + 1e-6)) as f32 + f32::MIN_POSITIVE
 }

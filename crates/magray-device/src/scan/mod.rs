@@ -122,6 +122,7 @@ pub const MAX_DIMS: usize = 65_536;
 pub(crate) const MAX_LENGTH: f64 = 1e18;
 
 /// Checks that numbers are finite and that their length is. Returns the length.
+#[inline(always)]
 fn check(vector: &[f32]) -> Result<f64, ScanError> {
     let length = dot(vector, vector).sqrt();
     if length <= MAX_LENGTH {
@@ -139,6 +140,7 @@ pub fn is_set(bits: &[u64], slot: u32) -> bool {
 }
 
 /// Scales to length one; zeros stay.
+#[inline(always)]
 fn normalise(vector: &mut [f32], length: f64) {
     if length > 0.0 {
         let scale = 1.0 / length;
@@ -147,6 +149,7 @@ fn normalise(vector: &mut [f32], length: f64) {
 }
 
 /// A dot product in 64 bits, in several lanes so that one sum need not wait for the last.
+#[inline(always)]
 fn dot(a: &[f32], b: &[f32]) -> f64 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
     let mut lanes = [0.0; 8];

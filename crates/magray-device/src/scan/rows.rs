@@ -1,12 +1,13 @@
 //! Vectors by slot: setting, clearing and reading them. Searches in `top`.
 
 use super::chunk::{CHUNK_ROWS, Chunk, Layout, Row};
+use super::kernels::{Loop, run_on};
 use super::sketch::{Signs, Sketcher};
 use super::{MAX_DIMS, Metric, ScanError, Storage, check, normalise};
 use crate::cpu::{Cpu, Region, Shares};
 use half::f16;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use magray_core::CpuPath;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Dense vectors of one length, each in a slot of its own.
 pub struct Rows {
@@ -52,7 +53,7 @@ impl Rows {
         let signs = self.sketcher.as_ref().map(|sketcher| (sketcher, &mut self.signs[chunk]));
         let mut part = Part { chunk: &mut self.chunks[chunk], signs };
         self.len += part.set(&self.layout, row, vector);
-        self.keep_signs_of_many();
+        self.keep_signs_of_many(None);
         Ok(())
     }
 
@@ -73,24 +74,20 @@ impl Rows {
             Some(Mutex::new((part, slots, vectors)))
         });
         let runs: Vec<_> = runs.collect();
-        let (added, refused) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        let shares = Shares::new(cpu.pool().threads());
-        shares.fill(runs.len());
-        cpu.pool().run(&|rank| {
-            for run in shares.of(rank) {
-                let (part, slots, vectors) = &mut *runs[run].lock().unwrap_or_else(PoisonError::into_inner);
-                for (&slot, vector) in slots.iter().zip(vectors.chunks_exact(dims)) {
-                    match prepared(layout, metric, vector) {
-                        Ok(vector) => drop(added.fetch_add(part.set(layout, place(slot).1, vector), Ordering::Relaxed)),
-                        Err(_) => refused.lock().unwrap_or_else(PoisonError::into_inner).push(slot),
-                    }
-                }
-            }
+        let done = Mutex::new((0, Vec::new()));
+        each_on(Some(cpu), runs.len(), |run, path| {
+            let (part, slots, vectors) = &mut *locked(&runs[run]);
+            let (mut added, mut refused) = (0, Vec::new());
+            run_on(path, SetRun { layout, metric, part, slots, vectors, added: &mut added, refused: &mut refused });
+            let mut done = locked(&done);
+            done.0 += added;
+            done.1.extend(refused);
         });
         drop(runs);
-        self.len += added.into_inner();
-        self.keep_signs_of_many();
-        refused.into_inner().unwrap_or_else(PoisonError::into_inner)
+        let (added, refused) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.len += added;
+        self.keep_signs_of_many(Some(cpu));
+        refused
     }
 
     /// Makes the chunks up to this one.
@@ -103,34 +100,42 @@ impl Rows {
         }
     }
 
-    fn keep_signs_of_many(&mut self) {
+    fn keep_signs_of_many(&mut self, cpu: Option<&Cpu>) {
         if self.sketcher.is_none() && self.len >= SIGNS_KEPT_FROM {
-            self.keep_signs();
+            self.keep_signs(cpu);
         }
     }
 
     /// Makes the signs of all rows, which `set` keeps from then on.
-    pub(super) fn keep_signs(&mut self) {
+    pub(super) fn keep_signs(&mut self, cpu: Option<&Cpu>) {
         if self.layout.dims < SIGNS_DIMS_MIN || self.metric == Metric::Manhattan {
             return;
         }
-        let mut sums = vec![0.0f64; self.layout.dims];
-        for vector in self.slots().filter_map(|slot| self.get(slot)) {
-            sums.iter_mut().zip(vector).for_each(|(sum, x)| *sum += f64::from(x));
-        }
-        let sketcher = Sketcher::new(sums.iter().map(|sum| (sum / self.len as f64) as f32).collect());
-        let mut signs: Vec<Signs> = self.chunks.iter().map(|_| Signs::new(&sketcher, &self.region)).collect();
-        for slot in self.slots() {
-            if let Some(vector) = self.get(slot) {
-                let (chunk, row) = place(slot);
-                signs[chunk].write(&sketcher, row, &vector);
-            }
-        }
-        (self.sketcher, self.signs) = (Some(sketcher), signs);
+        let sums: Vec<_> = self.chunks.iter().map(|_| Mutex::new(vec![0.0f64; self.layout.dims])).collect();
+        each_on(cpu, sums.len(), |chunk, _| {
+            let own = &mut *locked(&sums[chunk]);
+            self.each_row(chunk, |_, vector| own.iter_mut().zip(vector).for_each(|(sum, x)| *sum += f64::from(*x)));
+        });
+        let mean = |at: usize| (sums.iter().map(|sums| locked(sums)[at]).sum::<f64>() / self.len as f64) as f32;
+        let sketcher = Sketcher::new((0..self.layout.dims).map(mean).collect());
+        let signs: Vec<_> = self.chunks.iter().map(|_| Mutex::new(Signs::new(&sketcher, &self.region))).collect();
+        each_on(cpu, signs.len(), |chunk, path| {
+            run_on(path, WriteSigns { rows: self, chunk, sketcher: &sketcher, signs: &mut locked(&signs[chunk]) });
+        });
+        self.signs =
+            signs.into_iter().map(|signs| signs.into_inner().unwrap_or_else(PoisonError::into_inner)).collect();
+        self.sketcher = Some(sketcher);
     }
 
-    fn slots(&self) -> impl Iterator<Item = u32> {
-        0..(self.chunks.len() * CHUNK_ROWS) as u32
+    /// Gives the rows of a chunk with their vectors as kept.
+    #[inline(always)]
+    fn each_row(&self, chunk: usize, mut take: impl FnMut(usize, &[f32])) {
+        let mut vector = vec![0.0; self.layout.padded()];
+        for row in 0..CHUNK_ROWS {
+            if self.copy((chunk * CHUNK_ROWS + row) as u32, &mut vector) {
+                take(row, &vector[..self.layout.dims]);
+            }
+        }
     }
 
     /// Empties a slot: no search returns it until it is set again.
@@ -235,6 +240,7 @@ struct Part<'a> {
 
 impl Part<'_> {
     /// Returns how many vectors there are more.
+    #[inline(always)]
     fn set(&mut self, layout: &Layout, row: usize, mut vector: Vec<f32>) -> usize {
         self.chunk.reserve(layout, row);
         let added = usize::from(!self.chunk.has(row));
@@ -247,6 +253,7 @@ impl Part<'_> {
 }
 
 /// A vector that can be kept: of the right length, finite, normalised where the metric wants it.
+#[inline(always)]
 fn prepared(layout: &Layout, metric: Metric, vector: &[f32]) -> Result<Vec<f32>, ScanError> {
     if vector.len() != layout.dims {
         return Err(ScanError::Dims { got: vector.len(), dims: layout.dims });
@@ -262,6 +269,60 @@ fn prepared(layout: &Layout, metric: Metric, vector: &[f32]) -> Result<Vec<f32>,
         return Err(ScanError::BeyondF16 { at, value: vector[at] });
     }
     Ok(vector)
+}
+
+/// Vectors for the rows of a chunk, as they are set.
+struct SetRun<'a, 'p> {
+    layout: &'a Layout,
+    metric: Metric,
+    part: &'a mut Part<'p>,
+    slots: &'a [u32],
+    vectors: &'a [f32],
+    /// How many there are more.
+    added: &'a mut usize,
+    refused: &'a mut Vec<u32>,
+}
+
+impl Loop for SetRun<'_, '_> {
+    #[inline(always)]
+    fn run(self) {
+        if let Some(&last) = self.slots.last() {
+            self.part.chunk.reserve(self.layout, place(last).1);
+        }
+        for (&slot, vector) in self.slots.iter().zip(self.vectors.chunks_exact(self.layout.dims)) {
+            match prepared(self.layout, self.metric, vector) {
+                Ok(vector) => *self.added += self.part.set(self.layout, place(slot).1, vector),
+                Err(_) => self.refused.push(slot),
+            }
+        }
+    }
+}
+
+/// The signs of a chunk's rows, as they are made.
+struct WriteSigns<'a> {
+    rows: &'a Rows,
+    chunk: usize,
+    sketcher: &'a Sketcher,
+    signs: &'a mut Signs,
+}
+
+impl Loop for WriteSigns<'_> {
+    #[inline(always)]
+    fn run(self) {
+        self.rows.each_row(self.chunk, |row, vector| self.signs.write(self.sketcher, row, vector));
+    }
+}
+
+/// Does pieces of work: with all threads of a CPU and on its path, or by this thread.
+fn each_on(cpu: Option<&Cpu>, pieces: usize, work: impl Fn(usize, CpuPath) + Sync) {
+    let Some(cpu) = cpu else { return (0..pieces).for_each(|piece| work(piece, CpuPath::Portable)) };
+    let shares = Shares::new(cpu.pool().threads());
+    shares.fill(pieces);
+    cpu.pool().run(&|rank| shares.of(rank).for_each(|piece| work(piece, cpu.path())));
+}
+
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The chunk of a slot, and its row there.

@@ -57,6 +57,7 @@ impl Sketcher {
 
     /// The difference from the centre, turned. Each round flips signs at random and mixes as many dimensions as a power of
     /// two has: the first ones, then the last ones.
+    #[inline(always)]
     fn turn(&self, vector: &[f32]) -> Vec<f32> {
         let mut turned: Vec<f32> = vector.iter().zip(&self.centre).map(|(x, c)| x - c).collect();
         let mixed = 1 << turned.len().ilog2();
@@ -141,6 +142,7 @@ impl Signs {
         }
     }
 
+    #[inline(always)]
     pub(super) fn write(&mut self, sketcher: &Sketcher, row: usize, vector: &[f32]) {
         let turned = sketcher.turn(vector);
         let words = sketcher.words();
@@ -179,6 +181,7 @@ impl Signs {
 }
 
 /// The Walsh-Hadamard transform, without its scale.
+#[inline(always)]
 fn mix(values: &mut [f32]) {
     let mut width = 1;
     while width < values.len() {

@@ -314,7 +314,7 @@ fn signs_miss_few_of_the_best() {
             centre.iter().map(|x| x + 0.7 * made.number()).collect::<Vec<f32>>()
         };
         let mut rows = filled(dims, Storage::F32, metric, (0..slots).map(|_| near(&mut made)));
-        rows.keep_signs();
+        rows.keep_signs(None);
         (0..slots).step_by(3).for_each(|slot| rows.set(slot, &near(&mut made)).unwrap());
         (0..slots).step_by(7).for_each(|slot| rows.clear(slot));
         let allowed = bitmap(slots, |slot| slot % 5 != 2);

@@ -3,6 +3,7 @@
 
 mod change;
 mod dense;
+mod filling;
 mod formula;
 mod multi;
 mod query;

@@ -3,6 +3,7 @@
 
 use super::Hardware;
 use super::dense::Dense;
+use super::filling::filled;
 use super::multi::Multi;
 use super::schema::{Kind, Named, Schema};
 use crate::filter::FieldIndex;
@@ -15,10 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Fields that have an index. Filters on others read payloads.
 const FIELDS_MAX: usize = 64;
-
-/// Vectors that threads share when an index is built, and the most numbers of them.
-const SET_AT_ONCE: usize = 1 << 16;
-const VALUES_AT_ONCE: usize = 1 << 25;
 
 pub(crate) struct State {
     ids: BTreeMap<PointId, u32>,
@@ -180,31 +177,12 @@ impl State {
             )));
         };
         self.built(cell, || {
-            let mut index = Dense::new(config, hardware);
-            let (mut slots, mut values) = (Vec::<u32>::new(), Vec::new());
-            let mut set = |slots: &mut Vec<u32>, values: &mut Vec<f32>| {
-                for slot in index.set_all(slots, values) {
-                    self.note_unreadable(slot, &schema.vectors()[number].name);
-                }
-                slots.clear();
-                values.clear();
-            };
-            self.read_vectors(number, schema, reader, &mut |slot, bytes| {
-                let is_many = slots.len() == SET_AT_ONCE || values.len() >= VALUES_AT_ONCE;
-                // Damaged pages may bring slots out of order.
-                if is_many || slots.last().is_some_and(|last| *last >= slot) {
-                    set(&mut slots, &mut values);
-                }
-                values.resize(values.len() + config.size, 0.0);
-                let is_whole = floats_into(bytes, &mut values[slots.len() * config.size..]);
-                match is_whole {
-                    true => slots.push(slot),
-                    false => values.truncate(slots.len() * config.size),
-                }
-                is_whole
-            })?;
-            set(&mut slots, &mut values);
-            Ok(index)
+            let name = &schema.vectors()[number].name;
+            let index = Dense::new(config, hardware);
+            let unreadable = |slot| self.note_unreadable(slot, name);
+            filled(index, config.size, &unreadable, |filling| {
+                self.read_vectors(number, schema, reader, &mut |slot, bytes| filling.add(slot, bytes))
+            })
         })
     }
 

@@ -4,6 +4,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod compiled;
 mod dots;
 mod exact;
 mod gauge;
@@ -12,6 +13,7 @@ mod signs;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+pub(super) use compiled::{Loop, run_on};
 pub(super) use dots::DotKernel;
 pub(super) use exact::exact_score;
 pub(super) use gauge::{BoundRows, Gauge, quantise};

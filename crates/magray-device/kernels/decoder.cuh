@@ -66,7 +66,7 @@ __device__ __forceinline__ float warp_sum(float x) {
 
 // The function of a gate: 4 is SiLU, anything else GELU by the hyperbolic tangent.
 __device__ __forceinline__ float gate_function(float x, int activation) {
-    if (activation == 4) return x / (1.0f + expf(-x));
+    if (activation == 4) return __fdividef(x, 1.0f + __expf(-x));
     return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 

@@ -108,36 +108,55 @@ struct Attending {
                 multiply(scores[i], make_uint4(q.z, r.z, q.w, r.w), key.z, key.w, bf16{});
             }
         }
-        const float none = -__uint_as_float(0x7f800000u);
+        float factor = layer.scale * LOG2_E;
+        if (layer.cap != 0.0f) {
+            factor = LOG2_E;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+            for (int i = 0; i < 16; ++i) (&scores[0][0])[i] = score_of(layer, (&scores[0][0])[i]);
+        }
+        // Most pages are seen as a whole.
+        const bool sees_all = start >= first[0] && start >= first[1] && start + PAGE - 1 <= last[0] && start + PAGE - 1 <= last[1];
+        if (!__all_sync(WHOLE_WARP, sees_all)) {
+            const float none = -__uint_as_float(0x7f800000u);
 #pragma unroll
-            for (int c = 0; c < 4; ++c) {
-                const int at = start + 8 * t + 2 * i + c % 2;
-                const float score = score_of(layer, scores[i][c]) * LOG2_E;
-                scores[i][c] = at >= first[c / 2] && at <= last[c / 2] ? score : none;
+            for (int i = 0; i < 4; ++i) {
+#pragma unroll
+                for (int c = 0; c < 4; ++c) {
+                    const int at = start + 8 * t + 2 * i + c % 2;
+                    if (at < first[c / 2] || at > last[c / 2]) scores[i][c] = none;
+                }
+            }
+        }
+        float most[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float own = fmaxf(scores[0][2 * half], scores[0][2 * half + 1]);
+#pragma unroll
+            for (int i = 1; i < 4; ++i) own = fmaxf(own, fmaxf(scores[i][2 * half], scores[i][2 * half + 1]));
+            own = fmaxf(own, __shfl_xor_sync(WHOLE_WARP, own, 1));
+            own = fmaxf(own, __shfl_xor_sync(WHOLE_WARP, own, 2));
+            most[half] = fmaxf(largest[half], own * factor);
+        }
+        if (__any_sync(WHOLE_WARP, most[0] > largest[0] || most[1] > largest[1])) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float shrink = exp2_fast(largest[half] - most[half]);
+                largest[half] = most[half];
+                total[half] *= shrink;
+#pragma unroll
+                for (int i = 0; i < HEAD / 8; ++i) {
+                    sums[i][2 * half] *= shrink;
+                    sums[i][2 * half + 1] *= shrink;
+                }
             }
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float most = largest[half];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) most = fmaxf(most, fmaxf(scores[i][2 * half], scores[i][2 * half + 1]));
-            most = fmaxf(most, __shfl_xor_sync(WHOLE_WARP, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(WHOLE_WARP, most, 2));
-            const float shrink = exp2_fast(largest[half] - most);
-            largest[half] = most;
-            total[half] *= shrink;
-#pragma unroll
-            for (int i = 0; i < HEAD / 8; ++i) {
-                sums[i][2 * half] *= shrink;
-                sums[i][2 * half + 1] *= shrink;
-            }
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
 #pragma unroll
                 for (int c = 2 * half; c < 2 * half + 2; ++c) {
-                    scores[i][c] = exp2_fast(scores[i][c] - most);
+                    scores[i][c] = exp2_fast(fmaf(scores[i][c], factor, -largest[half]));
                     total[half] += scores[i][c];
                 }
             }

@@ -21,6 +21,14 @@ struct Room {
     int is_last;
 };
 
+// Brings a page nearer while another is attended to.
+__device__ __forceinline__ void prefetch_page(const unsigned short* keys, const unsigned short* values) {
+    for (int i = threadIdx.x % 32 * 64; i < PAGE * HEAD; i += 32 * 64) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(keys + i));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(values + i));
+    }
+}
+
 // As if there were more threads: it leaves registers for a block of the next kernel.
 extern "C" __global__ void __launch_bounds__(WARPS == 8 ? WARPS * 32 * 3 / 2 : WARPS * 32)
     decoder_attend_one(const unsigned short* qkv, int stride, unsigned short* out, int out_stride, const Places places, const Layer layer,
@@ -45,6 +53,10 @@ extern "C" __global__ void __launch_bounds__(WARPS == 8 ? WARPS * 32 * 3 / 2 : W
     if (page < to) {
         const int number = pages[page];
         held.load(keys_of(layer, number, kv_head), values_of(layer, number, kv_head));
+    }
+    if (page + WARPS < to) {
+        const int number = pages[page + WARPS];
+        prefetch_page(keys_of(layer, number, kv_head), values_of(layer, number, kv_head));
     }
     const Turn turn(layer, position);
     for (int i = threadIdx.x; i < (SHARED_MOST - shared) * HEAD; i += WARPS * 32) room.queries[shared + i / HEAD][i % HEAD] = 0;
@@ -84,6 +96,10 @@ extern "C" __global__ void __launch_bounds__(WARPS == 8 ? WARPS * 32 * 3 / 2 : W
     }
     const int first[2] = {begin, begin}, last[2] = {position, position};
     while (page < to) {
+        if (page + 2 * WARPS < to) {
+            const int number = pages[page + 2 * WARPS];
+            prefetch_page(keys_of(layer, number, kv_head), values_of(layer, number, kv_head));
+        }
         // What was read for the new token was not there yet.
         if (page == position / PAGE) held.replace(position % PAGE, room.key, room.value);
         attending.attend(layer, held, page * PAGE, first, last);

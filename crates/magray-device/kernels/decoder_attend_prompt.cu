@@ -106,7 +106,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, HEAD <= 64 ? 4 : HEAD <
     }
     wait_for_copies<STAGES - 1>();
     __syncwarp();
-    for (int i = 0; i < count; ++i) turn_query(layer, Turn(layer, position + i), queries + i * QUERY_STRIDE);
+#pragma unroll 4
+    for (int i = 0; i < QUERIES; ++i) turn_query(layer, Turn(layer, position + i), queries + i * QUERY_STRIDE);
     __syncwarp();
     Attending attending;
     int first[2], last[2];
@@ -119,14 +120,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, HEAD <= 64 ? 4 : HEAD <
     }
     const int own_first = first_seen(layer, position) / PAGE, own_end = count > 0 ? (position + count - 1) / PAGE + 1 : 0;
     int stage = 0;
+    // Read a turn before it is needed.
+    int number = pages[min(first_page + STAGES - 1, end_page - 1)];
     for (int page = first_page; page < end_page; ++page) {
         wait_for_copies<STAGES - 2>();
         // All have this page, and none reads the one before it any more.
         __syncthreads();
         const int next = page + STAGES - 1, next_stage = stage == 0 ? STAGES - 1 : stage - 1;
         if (next < end_page) {
-            const int number = pages[next];
             SharedPage::begin_load(memory + next_stage * 2 * PAGE_NUMBERS, keys_of(layer, number, kv_head), values_of(layer, number, kv_head));
+            number = pages[min(next + 1, end_page - 1)];
         }
         close_copies();
         if (page >= own_first && page < own_end) attending.attend(layer, SharedPage(memory + stage * 2 * PAGE_NUMBERS), page * PAGE, first, last);

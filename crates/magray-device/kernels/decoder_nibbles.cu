@@ -1,10 +1,13 @@
-// Products of up to 8 rows with weights of 4 bits that are read once, at the speed of the memory. Each warp has a part of the inputs: their
-// activations stay in shared memory for all passes, the weights stream through a ring. The tensor cores multiply the numbers without their
-// scale, which the sums of 32 inputs get. Hopper. Refuses nothing at run time: its caller sees to the shapes.
+// Products of up to 8 rows with weights of 4 bits that are read once, at the speed of the memory. The warps of a group divide the inputs,
+// groups divide the passes: while one adds its sums, others multiply. Activations stay in shared memory, the weights stream through a ring.
+// The tensor cores multiply the numbers without their scale, which the sums of 32 inputs get. Hopper.
+// Refuses nothing at run time: its caller sees to the shapes.
 //
 // EIGHTS  outputs of a pass, in eights: 1 to 4
+// WARPS   of a block: so many that the work of one hides how long others wait
 // FORM    FORM_NIBBLES or FORM_CENTRED, see decoder.cuh
 #define TOKENS 8
+#define PARTS_LEAST 4
 #include "decoder_few.cuh"
 #include "decoder_nibbles.cuh"
 #include "order.cuh"
@@ -81,7 +84,7 @@ __device__ __forceinline__ void multiply_unit(Sums& sums, const Nibbles (&weight
 struct Fetch {
     const TensorMap* weights;
     unsigned ring, barriers;
-    int from, units, unit, eight;
+    int from, units, unit, eight, step;
 
     __device__ __forceinline__ unsigned at(int stage) const { return ring + stage * UNIT_BYTES; }
     __device__ __forceinline__ unsigned full(int stage) const { return barriers + stage * 8; }
@@ -94,34 +97,41 @@ struct Fetch {
         }
         if (++unit == units) {
             unit = 0;
-            eight += EIGHTS;
+            eight += step;
         }
     }
 };
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
+// Of the warps of a group.
+__device__ __forceinline__ void group_sync(int group, int warps) { asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "r"(warps * 32) : "memory"); }
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     decoder_nibbles(const unsigned short* x, int x_stride, const __grid_constant__ TensorMap weights, const __grid_constant__ Finish finish, int passes,
-                    int units, int inputs, int stages) {
-    // The rings of all warps, then their activations, then their sums.
+                    int units, int inputs, int stages, int parts) {
+    // The rings of all warps, then the activations of all parts, then the sums of all warps, of two passes.
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ unsigned long long barriers[WARPS][STAGES_MOST + 1];
+    __shared__ float scales[WARPS / PARTS_LEAST][TOKENS];
     // The compiler then knows that a warp's threads agree.
     const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0);
-    const int from = units * warp / WARPS, own_units = units * (warp + 1) / WARPS - from, tokens = finish.tokens;
+    const int groups = WARPS / parts, group = warp / parts, part = warp % parts;
+    const int from = units * part / parts, own_units = units * (part + 1) / parts - from, tokens = finish.tokens;
     // Rows lie 16 bytes apart in the banks.
-    const int row_bytes = (units + WARPS - 1) / WARPS * UNIT_ROW + 16;
-    const unsigned acts = shared_address(memory) + WARPS * stages * UNIT_BYTES + warp * tokens * row_bytes;
-    float* room = reinterpret_cast<float*>(memory + WARPS * (stages * UNIT_BYTES + tokens * row_bytes));
+    const int row_bytes = (units + parts - 1) / parts * UNIT_ROW + 16;
+    const unsigned acts = shared_address(memory) + WARPS * stages * UNIT_BYTES + part * tokens * row_bytes;
+    float* room = reinterpret_cast<float*>(memory + WARPS * stages * UNIT_BYTES + parts * tokens * row_bytes) + group * 2 * parts * tokens * SUMS_STRIDE;
     const int first_eight = blockIdx.x * passes * EIGHTS;
     passes = min(passes, ((finish.outputs + 7) / 8 - first_eight + EIGHTS - 1) / EIGHTS);
-    Fetch fetch{&weights, shared_address(memory) + warp * stages * UNIT_BYTES, shared_address(&barriers[warp][0]), from, own_units, 0, first_eight};
-    const unsigned acts_full = fetch.full(STAGES_MOST);
-    int left = passes * own_units;
+    Fetch fetch{&weights, shared_address(memory) + warp * stages * UNIT_BYTES, shared_address(&barriers[warp][0]), from, own_units, 0,
+                first_eight + group * EIGHTS, groups * EIGHTS};
+    // The first group fetches the activations of all.
+    const unsigned acts_full = shared_address(&barriers[part][STAGES_MOST]);
+    int left = max(passes - group + groups - 1, 0) / groups * own_units;
     const int early = min(left, stages);
     left -= early;
     if (lane == 0) {
         for (int i = 0; i < stages; ++i) barrier_init(fetch.full(i), 1);
-        barrier_init(acts_full, 1);
+        if (group == 0) barrier_init(acts_full, 1);
         barrier_init_done();
     }
     __syncwarp();
@@ -129,18 +139,20 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
     for (int i = 0; i < early; ++i) fetch.next(i);
     // The last block may be longer than the inputs.
     const int own_inputs = min((from + own_units) * NIBBLES_INPUTS, inputs) - from * NIBBLES_INPUTS;
-    for (int row = 0; row < tokens; ++row)
-        for (int i = max(own_inputs, 0) + 2 * lane; i < own_units * NIBBLES_INPUTS; i += 64)
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(acts + row * row_bytes + i * 2), "r"(0) : "memory");
+    if (group == 0)
+        for (int row = 0; row < tokens; ++row)
+            for (int i = max(own_inputs, 0) + 2 * lane; i < own_units * NIBBLES_INPUTS; i += 64)
+                asm volatile("st.shared.b32 [%0], %1;" ::"r"(acts + row * row_bytes + i * 2), "r"(0) : "memory");
+    __syncthreads();
     let_next_begin();
     wait_for_previous();
-    if (own_inputs > 0) {
+    if (group == 0 && own_inputs > 0) {
         if (lane == 0) barrier_arrive_expecting(acts_full, tokens * own_inputs * 2);
         __syncwarp();
         if (lane < tokens) row_load(acts + lane * row_bytes, x + size_t(lane) * x_stride + from * NIBBLES_INPUTS, own_inputs * 2, acts_full);
         __syncwarp();
     }
-    const Squares squares(finish, warp);
+    const Squares squares(finish, part, parts);
     if (own_inputs > 0) barrier_wait(acts_full, 0);
     // Column n of a product is row (n >> 1) + 4 (n & 1) of the activations; those that are not there are another's.
     const int row = min((lane % 8 >> 1) + (lane & 1) * 4, tokens - 1);
@@ -148,8 +160,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
     const unsigned mask = nibble_mask();
     int stage = 0;
     unsigned parity = 0;
-    for (int pass = 0; pass < passes; ++pass) {
-        const Outputs outputs(finish, first_eight + pass * EIGHTS, warp);
+    for (int pass = group, turn = 0; pass < passes; pass += groups, ++turn) {
+        // Every turn another warp begins: where there are few rows, all have their turn.
+        const Outputs outputs(finish, first_eight + pass * EIGHTS, (part + parts - turn % parts) % parts, parts);
         Sums sums;
         for (int i = 0; i < own_units; ++i) {
             barrier_wait(fetch.full(stage), parity);
@@ -167,7 +180,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
                 parity ^= 1;
             }
         }
-        finish_pass(finish, sums, squares, outputs, room, warp, pass);
+        if (turn == 0) squares.leave_scales(finish, part, parts, scales[group]);
+        float* own_room = room + turn % 2 * parts * tokens * SUMS_STRIDE;
+        leave_sums(sums, own_room, part, tokens);
+        // Who finishes the pass before has read its sums.
+        group_sync(group, parts);
+        finish_pass(finish, outputs, own_room, tokens, parts, scales[group], pass);
     }
-    fill_parts(finish, warp, passes);
+    fill_parts(finish, passes);
 }

@@ -5,6 +5,8 @@
 // TOKENS  rows at most: 8 or 16
 // EIGHTS  outputs of a pass, in eights: 1 to 4
 // FORM    FORM_NUMBERS or FORM_BYTES, see decoder.cuh
+#define WARPS 8
+#define PARTS_LEAST WARPS
 #include "decoder_few.cuh"
 #include "hopper.cuh"
 #include "instructions.cuh"
@@ -121,6 +123,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
     // The rings of all warps, then their sums.
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ unsigned long long barriers[WARPS][STAGES_MOST];
+    __shared__ float scales[TOKENS];
     // The compiler then knows that a warp's threads agree.
     const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0);
     constexpr int UNIT_BYTES = (ACTS_BYTES + EIGHTS * EIGHT_BYTES + 1023) & ~1023;
@@ -147,11 +150,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
     fetch = begin;
     for (int i = 0; i < early; ++i, fetch.advance())
         if (lane == 0) fetch.acts_into(i);
-    const Squares squares(finish, warp);
+    const Squares squares(finish, warp, WARPS);
     int stage = 0;
     unsigned parity = 0;
     for (int pass = 0; pass < passes; ++pass) {
-        const Outputs outputs(finish, first_eight + pass * EIGHTS, warp);
+        const Outputs outputs(finish, first_eight + pass * EIGHTS, warp, WARPS);
         Sums sums;
         for (int i = 0; i < own_units; ++i) {
             barrier_wait(fetch.full(stage), parity);
@@ -171,7 +174,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
                 parity ^= 1;
             }
         }
-        finish_pass(finish, sums, squares, outputs, room, warp, pass);
+        if (pass == 0) {
+            squares.leave_scales(finish, warp, WARPS, scales);
+        } else {
+            __syncthreads();
+        }
+        leave_sums(sums, room, warp, TOKENS);
+        __syncthreads();
+        finish_pass(finish, outputs, room, TOKENS, WARPS, scales, pass);
     }
-    fill_parts(finish, warp, passes);
+    fill_parts(finish, passes);
 }

@@ -14,13 +14,13 @@ constexpr int STAGE_BYTES = WEIGHT_BYTES + BN * 128;
 
 static_assert(STAGES * STAGE_BYTES >= BN * SUMS_STRIDE * 4, "sums take the place of the ring");
 
-__device__ __forceinline__ void fetch_weights(const Job& job, unsigned stages, Barriers* barriers, int k, int stage) {
+__device__ void fetch_weights(const Job& job, unsigned stages, Barriers* barriers, int k, int stage) {
     const unsigned full = shared_address(&barriers->full[stage]);
     barrier_arrive_expecting(full, STAGE_BYTES);
     box_load(stages + stage * STAGE_BYTES, job.weights, k * BOX, job.output, full);
 }
 
-__device__ __forceinline__ void fetch_rows(const Job& job, unsigned stages, Barriers* barriers, int k, int stage) {
+__device__ void fetch_rows(const Job& job, unsigned stages, Barriers* barriers, int k, int stage) {
     box_load(stages + stage * STAGE_BYTES + WEIGHT_BYTES, job.x, k * BOX, job.token, shared_address(&barriers->full[stage]));
 }
 
@@ -66,20 +66,5 @@ __device__ void multiply(const Job& job, unsigned stages, Barriers* barriers, fl
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     decoder_tile(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weights, const __grid_constant__ Finish finish,
                  int token_tiles, int boxes) {
-    extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ Barriers barriers;
-    __shared__ float scales[BN];
-    const Job job = job_of(&x, &weights, token_tiles, boxes);
-    begin_barriers(barriers);
-    let_next_begin();
-    const unsigned stages = shared_address(memory);
-    const int early = min(job.to - job.from, STAGES);
-    if (threadIdx.x == 0)
-        for (int i = 0; i < early; ++i) fetch_weights(job, stages, &barriers, job.from + i, i);
-    wait_for_previous();
-    if (threadIdx.x == 0)
-        for (int i = 0; i < early; ++i) fetch_rows(job, stages, &barriers, job.from + i, i);
-    read_scales(finish, job, scales);
-    multiply(job, stages, &barriers, reinterpret_cast<float*>(memory));
-    finish_tile(finish, job, stages, scales);
+    run_tile(job_of(&x, &weights, token_tiles, boxes), finish);
 }

@@ -5,7 +5,7 @@
 // STAGES  length of the ring
 #pragma once
 
-#include "decoder.cuh"
+#include "decoder_rows.cuh"
 #include "hopper.cuh"
 #include "order.cuh"
 
@@ -104,36 +104,9 @@ __device__ __forceinline__ void read_scales(const Finish& finish, const Job& job
     __syncwarp();
 }
 
-__device__ __forceinline__ float4 floats_of(const float* values, int at, int count) {
-    if (count >= 4) return *reinterpret_cast<const float4*>(values + at);
-    return make_float4(count > 0 ? values[at] : 0.0f, count > 1 ? values[at + 1] : 0.0f, count > 2 ? values[at + 2] : 0.0f, 0.0f);
-}
-
-__device__ __forceinline__ void put_floats(float* values, float4 x, int count) {
-    if (count >= 4) {
-        *reinterpret_cast<float4*>(values) = x;
-        return;
-    }
-    if (count > 0) values[0] = x.x;
-    if (count > 1) values[1] = x.y;
-    if (count > 2) values[2] = x.z;
-}
-
-__device__ __forceinline__ void put_numbers(unsigned short* numbers, float4 x, int count) {
-    if (count >= 4) {
-        *reinterpret_cast<uint2*>(numbers) = make_uint2(pack<bf16>(x.x, x.y), pack<bf16>(x.z, x.w));
-        return;
-    }
-    if (count > 0) numbers[0] = to_bf16(x.x);
-    if (count > 1) numbers[1] = to_bf16(x.y);
-    if (count > 2) numbers[2] = to_bf16(x.z);
-}
-
 __device__ __forceinline__ float4 scaled(float4 x, float scale, float4 bias) {
     return make_float4(x.x * scale + bias.x, x.y * scale + bias.y, x.z * scale + bias.z, x.w * scale + bias.w);
 }
-
-__device__ __forceinline__ float capped(float x, float cap) { return cap != 0.0f ? cap * tanhf(x / cap) : x; }
 
 // The sums of all blocks at a place.
 __device__ __forceinline__ float4 gathered(unsigned left, int at, int blocks) {
@@ -235,4 +208,29 @@ __device__ __forceinline__ void finish_tile(const Finish& finish, const Job& job
     finish_rows(finish, job, left, scales, job.output / TILE);
     // No block ends while another reads its sums.
     if (!is_alone) cluster_sync();
+}
+
+// What a form of weights brings: one thread fetches the weights of a piece into a stage, or the rows; all multiply, and leave the sums where
+// the ring was.
+__device__ void fetch_weights(const Job& job, unsigned stages, Barriers* barriers, int piece, int stage);
+__device__ void fetch_rows(const Job& job, unsigned stages, Barriers* barriers, int piece, int stage);
+__device__ void multiply(const Job& job, unsigned stages, Barriers* barriers, float* left);
+
+__device__ __forceinline__ void run_tile(const Job& job, const Finish& finish) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ Barriers barriers;
+    __shared__ float scales[BN];
+    begin_barriers(barriers);
+    let_next_begin();
+    const unsigned stages = shared_address(memory);
+    const int early = min(job.to - job.from, STAGES);
+    // Weights do not come from the kernel ahead: the first of them are fetched while that one still runs.
+    if (threadIdx.x == 0)
+        for (int i = 0; i < early; ++i) fetch_weights(job, stages, &barriers, job.from + i, i);
+    wait_for_previous();
+    if (threadIdx.x == 0)
+        for (int i = 0; i < early; ++i) fetch_rows(job, stages, &barriers, job.from + i, i);
+    read_scales(finish, job, scales);
+    multiply(job, stages, &barriers, reinterpret_cast<float*>(memory));
+    finish_tile(finish, job, stages, scales);
 }

@@ -40,13 +40,13 @@ __device__ __forceinline__ void add_product(float (&d)[BN / 2], uint4 a, unsigne
 #endif
 }
 
-__device__ __forceinline__ void fetch_weights(const Job& job, unsigned stages, Barriers* barriers, int unit, int stage) {
+__device__ void fetch_weights(const Job& job, unsigned stages, Barriers* barriers, int unit, int stage) {
     const unsigned full = shared_address(&barriers->full[stage]);
     barrier_arrive_expecting(full, STAGE_BYTES);
     block_load(stages + stage * STAGE_BYTES + 2 * ROW_BYTES, job.weights, unit, job.output / 8, full);
 }
 
-__device__ __forceinline__ void fetch_rows(const Job& job, unsigned stages, Barriers* barriers, int unit, int stage) {
+__device__ void fetch_rows(const Job& job, unsigned stages, Barriers* barriers, int unit, int stage) {
     const unsigned to = stages + stage * STAGE_BYTES, full = shared_address(&barriers->full[stage]);
     box_load(to, job.x, unit * NIBBLES_INPUTS, job.token, full);
     box_load(to + ROW_BYTES, job.x, unit * NIBBLES_INPUTS + BOX, job.token, full);
@@ -111,20 +111,5 @@ __device__ void multiply(const Job& job, unsigned stages, Barriers* barriers, fl
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     decoder_tile_nibbles(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weights, const __grid_constant__ Finish finish,
                          int token_tiles, int units) {
-    extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ Barriers barriers;
-    __shared__ float scales[BN];
-    const Job job = job_of(&x, &weights, token_tiles, units);
-    begin_barriers(barriers);
-    let_next_begin();
-    const unsigned stages = shared_address(memory);
-    const int early = min(job.to - job.from, STAGES);
-    if (threadIdx.x == 0)
-        for (int i = 0; i < early; ++i) fetch_weights(job, stages, &barriers, job.from + i, i);
-    wait_for_previous();
-    if (threadIdx.x == 0)
-        for (int i = 0; i < early; ++i) fetch_rows(job, stages, &barriers, job.from + i, i);
-    read_scales(finish, job, scales);
-    multiply(job, stages, &barriers, reinterpret_cast<float*>(memory));
-    finish_tile(finish, job, stages, scales);
+    run_tile(job_of(&x, &weights, token_tiles, units), finish);
 }

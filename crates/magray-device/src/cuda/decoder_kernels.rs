@@ -3,14 +3,18 @@
 
 use super::compile::{KernelSpec, Needs};
 
-/// The longest ring of the widest tile.
-pub(super) const DEEP_TILE: (usize, usize) = (128, 6);
+/// Tiles whose blocks have a multiprocessor each, with the longest rings.
+pub(super) const DEEP_TILES: [(usize, usize); 3] = [(32, 10), (64, 8), (128, 6)];
+/// Warps of a block of products of few rows with weights of 4 bits.
+pub(super) const NIBBLE_WARPS: usize = 16;
+/// Tiles of products of prompts: warpgroups that multiply 64 outputs each, rows, and the length of the ring.
+pub(super) const WIDE_TILES: [(usize, usize, usize); 3] = [(2, 256, 4), (3, 128, 5), (2, 128, 6)];
 /// Head sizes that the tensor cores' attention is made for.
 pub(super) const DECODER_HEADS: [usize; 5] = [32, 64, 96, 128, 256];
 /// The largest head whose single tokens have blocks of 8 warps too: larger ones take too many registers.
 pub(super) const WIDE_HEAD_MOST: usize = 64;
 /// Rows that products of few rows are made for.
-pub(super) const STREAM_TOKENS: [usize; 2] = [8, 16];
+pub(super) const STREAM_TOKENS: [usize; 3] = [8, 16, 32];
 /// Outputs of a pass of these, in eights.
 pub(super) const STREAM_EIGHTS: usize = 4;
 /// Rows of a tile of products of many rows, and the length of its ring.
@@ -74,6 +78,7 @@ pub(super) enum DecoderKernel {
     Tile { tokens: usize, stages: usize },
     Nibbles { eights: usize, form: Form },
     TileNibbles { tokens: usize, stages: usize, form: Form },
+    Wide { groups: usize, tokens: usize, stages: usize },
     Unpack,
 }
 
@@ -97,8 +102,9 @@ impl DecoderKernel {
             all.extend((1..=STREAM_EIGHTS).map(|eights| Self::Nibbles { eights, form }));
             all.extend(NIBBLE_TILES.map(|(tokens, stages)| Self::TileNibbles { tokens, stages, form }));
         }
+        all.extend(WIDE_TILES.map(|(groups, tokens, stages)| Self::Wide { groups, tokens, stages }));
         all.extend(TILES.map(|(tokens, stages)| Self::Tile { tokens, stages }));
-        all.push(Self::Tile { tokens: DEEP_TILE.0, stages: DEEP_TILE.1 });
+        all.extend(DEEP_TILES.map(|(tokens, stages)| Self::Tile { tokens, stages }));
         all
     }
 
@@ -131,6 +137,7 @@ impl DecoderKernel {
             Self::Nibbles { eights, form } => KernelSpec::new("decoder_nibbles.cu", "decoder_nibbles")
                 .define("EIGHTS", eights)
                 .define("FORM", form.number())
+                .define("WARPS", NIBBLE_WARPS)
                 .needs(Needs::Hopper),
             Self::TileNibbles { tokens, stages, form } => {
                 KernelSpec::new("decoder_tile_nibbles.cu", "decoder_tile_nibbles")
@@ -139,6 +146,11 @@ impl DecoderKernel {
                     .define("FORM", form.number())
                     .needs(Needs::Hopper)
             }
+            Self::Wide { groups, tokens, stages } => KernelSpec::new("decoder_wide.cu", "decoder_wide")
+                .define("GROUPS", groups)
+                .define("BN", tokens)
+                .define("STAGES", stages)
+                .needs(Needs::Hopper),
             Self::Unpack => KernelSpec::new("decoder_unpack.cu", "decoder_unpack"),
         }
     }

@@ -224,6 +224,24 @@ impl TensorMap {
         tiled.encode(address)
     }
 
+    /// Rows of floats in boxes of 32 columns by `at_once` rows, swizzled; `stride` floats lie from one row to the next.
+    pub(super) fn of_floats(
+        address: u64,
+        [columns, rows]: [usize; 2],
+        stride: usize,
+        at_once: usize,
+    ) -> Result<Self, CudaError> {
+        let tiled = Tiled {
+            kind: sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            swizzle: sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sizes: [columns as u64, rows as u64, 1],
+            strides: [stride as u64 * 4, stride as u64 * 4 * rows as u64],
+            boxes: [BOX / 2, at_once as u32, 1],
+            dimensions: 2,
+        };
+        tiled.encode(address)
+    }
+
     /// Blocks of words, `units` of them side by side in each of `eights` rows of blocks, `at_once` rows at a time.
     pub(super) fn of_blocks(
         address: u64,

@@ -99,6 +99,8 @@ pub(super) struct Places {
 pub(super) enum Boxes {
     /// Rows of 16-bit numbers, 64 columns by this many rows at once.
     Numbers { address: u64, rows: usize, columns: usize, stride: usize, at_once: usize },
+    /// Rows of floats, 32 columns by this many rows at once.
+    Floats { address: u64, rows: usize, columns: usize, stride: usize, at_once: usize },
     /// Blocks of words, of this many eights of rows at once.
     Blocks { address: u64, words: usize, units: usize, eights: usize, at_once: usize },
 }
@@ -126,6 +128,9 @@ impl Argument {
         match self {
             Self::Boxes(Boxes::Numbers { address, rows, columns, stride, at_once }) => {
                 Ok(Passed::Map(TensorMap::of_numbers(address, [columns, rows], stride, at_once)?))
+            }
+            Self::Boxes(Boxes::Floats { address, rows, columns, stride, at_once }) => {
+                Ok(Passed::Map(TensorMap::of_floats(address, [columns, rows], stride, at_once)?))
             }
             Self::Boxes(Boxes::Blocks { address, words, units, eights, at_once }) => {
                 Ok(Passed::Map(TensorMap::of_blocks(address, [words, units, eights], at_once)?))

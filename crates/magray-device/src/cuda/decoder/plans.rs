@@ -2,7 +2,7 @@
 //! The constants were chosen for an H200.
 
 use crate::cuda::decoder_kernels::{
-    DEEP_TILE, Form, NIBBLE_TILES, STREAM_EIGHTS, STREAM_TOKENS, TILES, WIDE_HEAD_MOST,
+    DEEP_TILES, Form, NIBBLE_TILES, NIBBLE_WARPS, STREAM_EIGHTS, STREAM_TOKENS, TILES, WIDE_HEAD_MOST, WIDE_TILES,
 };
 
 /// Queries that may share a head of keys there.
@@ -13,8 +13,17 @@ const STREAM_SHARED_BYTES: usize = 200 * 1024;
 /// Warps of a block of [`Stream`], each with a ring of its own.
 const STREAM_WARPS: usize = 8;
 const STREAM_STAGES_MOST: usize = 16;
-/// The shortest ring that hides how long the memory takes.
-const NIBBLE_STAGES_LEAST: usize = 3;
+/// Rings of a block that together hide how long the memory takes, in units of weights of 4 bits.
+const NIBBLE_UNITS_LEAST: usize = 24;
+/// Warps that divide the inputs of such weights.
+const NIBBLE_PARTS_LEAST: usize = 4;
+const NIBBLE_PARTS_MOST: usize = 8;
+/// Blocks that divide the inputs of a tile, at most. Larger clusters take longer than they save, as measured; weights of 4 bits have more
+/// to do for a byte.
+const SPLITS_MOST: usize = 4;
+const NIBBLE_SPLITS_MOST: usize = 8;
+/// Rows up to which wide tiles read more than they save.
+const WIDE_ROWS: usize = 256;
 /// Outputs of a tile.
 pub(super) const TILE_OUTPUTS: usize = 128;
 
@@ -39,8 +48,8 @@ impl Passes {
 }
 
 /// Of all warps, a row of floats for each row.
-fn sums_bytes(tokens: usize) -> usize {
-    STREAM_WARPS * tokens * (STREAM_EIGHTS * 8 + 4) * 4
+fn sums_bytes(warps: usize, tokens: usize) -> usize {
+    warps * tokens * (STREAM_EIGHTS * 8 + 4) * 4
 }
 
 /// A product of few rows.
@@ -53,22 +62,23 @@ pub(super) struct Stream {
     /// Outputs of a pass, in eights.
     pub(super) eights: usize,
     pub(super) stages: usize,
+    /// Warps that divide the inputs of a pass.
+    pub(super) parts: usize,
+    pub(super) threads: usize,
     pub(super) shared_bytes: usize,
 }
 
 impl Stream {
-    pub(super) const THREADS: usize = STREAM_WARPS * 32;
-
     /// With weights as numbers or bytes.
     pub(super) fn of(rows: usize, outputs: usize, form: Form, is_gated: bool, multiprocessors: usize) -> Self {
-        let tokens = if rows <= STREAM_TOKENS[0] { STREAM_TOKENS[0] } else { STREAM_TOKENS[1] };
+        let tokens = *STREAM_TOKENS.iter().find(|tokens| rows <= **tokens).unwrap_or(&STREAM_TOKENS[0]);
         let Passes { blocks, passes, eights } = Passes::of(outputs, is_gated, multiprocessors);
         let unit = (tokens * 128 + eights * form.block_bytes()).next_multiple_of(1024);
-        let sums = sums_bytes(tokens);
+        let sums = sums_bytes(STREAM_WARPS, tokens);
         let stages = ((STREAM_SHARED_BYTES - sums) / (STREAM_WARPS * unit)).min(STREAM_STAGES_MOST);
         // A block with little to do takes as much, for the same reason.
         let shared_bytes = (STREAM_WARPS * stages * unit + sums).max(STREAM_SHARED_BYTES * 3 / 4);
-        Self { tokens, blocks, passes, eights, stages, shared_bytes }
+        Self { tokens, blocks, passes, eights, stages, parts: STREAM_WARPS, threads: STREAM_WARPS * 32, shared_bytes }
     }
 
     /// With weights of 4 bits, while each block holds the activations of all rows; none where they leave no room for a ring.
@@ -85,12 +95,17 @@ impl Stream {
         }
         let Passes { blocks, passes, eights } = Passes::of(outputs, is_gated, multiprocessors);
         let unit = (eights * form.block_bytes()).next_multiple_of(128);
+        let warps = NIBBLE_WARPS;
+        // As many groups of warps as have a pass each.
+        let parts = (warps / passes.next_power_of_two()).clamp(NIBBLE_PARTS_LEAST, NIBBLE_PARTS_MOST);
         // Rows lie in different banks.
-        let acts = STREAM_WARPS * rows * (inputs.div_ceil(form.unit()).div_ceil(STREAM_WARPS) * form.unit() * 2 + 16);
-        let held = acts + sums_bytes(tokens);
-        let stages = (STREAM_SHARED_BYTES.checked_sub(held)? / (STREAM_WARPS * unit)).min(STREAM_STAGES_MOST);
-        let shared_bytes = (STREAM_WARPS * stages * unit + held).max(STREAM_SHARED_BYTES * 3 / 4);
-        (stages >= NIBBLE_STAGES_LEAST).then_some(Self { tokens, blocks, passes, eights, stages, shared_bytes })
+        let acts = parts * rows * (inputs.div_ceil(form.unit()).div_ceil(parts) * form.unit() * 2 + 16);
+        // Of two passes.
+        let held = acts + 2 * sums_bytes(warps, rows);
+        let stages = (STREAM_SHARED_BYTES.checked_sub(held)? / (warps * unit)).min(STREAM_STAGES_MOST);
+        let shared_bytes = (warps * stages * unit + held).max(STREAM_SHARED_BYTES * 3 / 4);
+        let plan = Self { tokens, blocks, passes, eights, stages, parts, threads: warps * 32, shared_bytes };
+        (stages * warps >= NIBBLE_UNITS_LEAST).then_some(plan)
     }
 }
 
@@ -104,6 +119,8 @@ pub(super) struct Tile {
     /// Blocks that divide the inputs of a tile.
     pub(super) splits: usize,
     pub(super) shared_bytes: usize,
+    /// How long it may take.
+    time_ns: usize,
 }
 
 impl Tile {
@@ -116,12 +133,12 @@ impl Tile {
         let token_tiles = rows.div_ceil(tokens);
         let (tiles, boxes) = (output_tiles * token_tiles, inputs.div_ceil(64));
         let alone = if tokens > 64 { 400 } else { 550 };
-        let splits = splits_of(tiles, boxes, (boxes / 4).clamp(1, 8), alone, multiprocessors);
+        let (splits, time_ns) = splits_of(tiles, boxes, (boxes / 4).clamp(1, SPLITS_MOST), alone, multiprocessors);
         // Where blocks have a multiprocessor each, they have all its shared memory.
-        let is_deep = tokens == DEEP_TILE.0 && tiles * splits <= multiprocessors;
-        let stages = if is_deep { DEEP_TILE.1 } else { stages };
+        let deep = DEEP_TILES.iter().find(|deep| deep.0 == tokens && tiles * splits <= multiprocessors);
+        let stages = deep.map_or(stages, |deep| deep.1);
         let shared_bytes = stages * (TILE_OUTPUTS + tokens) * 128;
-        Self { tokens, stages, output_tiles, token_tiles, splits, shared_bytes }
+        Self { tokens, stages, output_tiles, token_tiles, splits, shared_bytes, time_ns }
     }
 
     /// With weights of 4 bits.
@@ -131,14 +148,15 @@ impl Tile {
             *NIBBLE_TILES.iter().find(|(tokens, _)| rows <= *tokens).unwrap_or(&NIBBLE_TILES[NIBBLE_TILES.len() - 1]);
         let token_tiles = rows.div_ceil(tokens);
         let (tiles, units) = (output_tiles * token_tiles, inputs.div_ceil(form.unit()));
-        let splits = splits_of(tiles, units, (units / 2).clamp(1, 8), 330 + 5 * tokens, multiprocessors);
+        let most = (units / 2).clamp(1, NIBBLE_SPLITS_MOST);
+        let (splits, time_ns) = splits_of(tiles, units, most, 330 + 5 * tokens, multiprocessors);
         let shared_bytes = stages * (2 * tokens * 128 + TILE_OUTPUTS / 8 * form.block_bytes());
-        Self { tokens, stages, output_tiles, token_tiles, splits, shared_bytes }
+        Self { tokens, stages, output_tiles, token_tiles, splits, shared_bytes, time_ns }
     }
 }
 
-/// The splits that take the least time. A block that has a multiprocessor alone takes `alone_ns` for a piece of the inputs.
-fn splits_of(tiles: usize, pieces: usize, most: usize, alone_ns: usize, multiprocessors: usize) -> usize {
+/// The splits that take the least time, and that time. A block that has a multiprocessor alone takes `alone_ns` for a piece of the inputs.
+fn splits_of(tiles: usize, pieces: usize, most: usize, alone_ns: usize, multiprocessors: usize) -> (usize, usize) {
     let time_ns = |splits: &usize| {
         let blocks = tiles * splits;
         // Two blocks share a multiprocessor where there are so many.
@@ -147,7 +165,48 @@ fn splits_of(tiles: usize, pieces: usize, most: usize, alone_ns: usize, multipro
         let end = 2500 + 700 * (splits - 1);
         blocks.div_ceil(2 * multiprocessors) * (pieces.div_ceil(*splits) * each + end)
     };
-    (1..=most).min_by_key(time_ns).unwrap_or(1)
+    let splits = (1..=most).min_by_key(time_ns).unwrap_or(1);
+    (splits, time_ns(&splits))
+}
+
+/// A product of the rows of prompts: tiles one after the other, each done by a block, two of which fetch rows for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wide {
+    pub(super) groups: usize,
+    pub(super) tokens: usize,
+    pub(super) stages: usize,
+    pub(super) output_tiles: usize,
+    pub(super) token_tiles: usize,
+    pub(super) blocks: usize,
+    pub(super) shared_bytes: usize,
+}
+
+impl Wide {
+    /// Blocks that fetch for each other.
+    pub(super) const PEERS: usize = 2;
+
+    /// None where the `other` way is faster.
+    pub(super) fn of(rows: usize, outputs: usize, inputs: usize, multiprocessors: usize, other: &Tile) -> Option<Self> {
+        let plan = |(groups, tokens, stages): (usize, usize, usize)| {
+            let (output_tiles, token_tiles) = (outputs.div_ceil(64 * groups), rows.div_ceil(tokens));
+            let (pairs, at_once) = (output_tiles.div_ceil(Self::PEERS) * token_tiles, multiprocessors / Self::PEERS);
+            let box_ns = match (groups, tokens) {
+                (2, 256) => 700,
+                (3, _) => 510,
+                _ => 373,
+            };
+            let time_ns = pairs.div_ceil(at_once) * (inputs.div_ceil(64) * box_ns + 16 * tokens);
+            let shared_bytes = stages * (64 * groups + tokens) * 128 + groups * tokens * 64;
+            let blocks = pairs.min(at_once) * Self::PEERS;
+            (time_ns, Self { groups, tokens, stages, output_tiles, token_tiles, blocks, shared_bytes })
+        };
+        let (time_ns, best) = WIDE_TILES.map(plan).into_iter().min_by_key(|(time_ns, _)| *time_ns)?;
+        (rows > WIDE_ROWS && time_ns < other.time_ns).then_some(best)
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        128 * (self.groups + 1)
+    }
 }
 
 /// How single tokens attend: the warps of a block, and how many blocks share a head's pages. None has less than two pages a warp.
@@ -220,9 +279,29 @@ mod tests {
     #[test]
     fn activations_that_leave_no_room_for_a_ring_are_not_held() {
         let plan = |rows, inputs| Stream::of_nibbles(rows, [4096, inputs], Form::Centred, false, 132);
-        assert!(plan(1, 14336).is_some_and(|plan| plan.stages >= 8));
+        assert!(plan(1, 14336).is_some_and(|plan| plan.stages >= 4));
         assert!(plan(8, 4096).is_some());
         assert_eq!((plan(8, 14336), plan(9, 256), plan(1, 1 << 20)), (None, None, None));
+    }
+
+    #[test]
+    fn prompts_have_wide_tiles_where_these_fill_the_gpu() {
+        let plan = |rows, outputs, inputs| Wide::of(rows, outputs, inputs, 132, &Tile::of(rows, outputs, inputs, 132));
+        for (outputs, inputs) in [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (3072, 2048), (2048, 8192)]
+        {
+            let wide = plan(1024, outputs, inputs).expect("wide tiles");
+            assert!(wide.output_tiles * wide.groups * 64 >= outputs && wide.token_tiles * wide.tokens >= 1024);
+            assert!(wide.blocks <= 132 && wide.blocks.is_multiple_of(Wide::PEERS) && wide.blocks >= 126, "{wide:?}");
+            assert!(wide.shared_bytes <= 224 * 1024, "barriers and scales have room beside it: {wide:?}");
+            assert_eq!(plan(128, outputs, inputs), None);
+        }
+        assert_eq!(plan(256, 4096, 14336), None, "too few tiles");
+    }
+
+    #[test]
+    fn warps_that_divide_inputs_have_passes_of_their_own() {
+        let parts = |outputs| Stream::of_nibbles(1, [outputs, 4096], Form::Centred, false, 132).map(|plan| plan.parts);
+        assert_eq!([4096, 6144, 28672, 128256].map(parts), [Some(8), Some(8), Some(4), Some(4)]);
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //! Waits for nothing.
 
 use super::arguments::{Argument, Boxes, FINISH_ADD, FINISH_FLOATS, FINISH_GATED, Finish, int, int_of};
-use super::plans::{Stream, TILE_OUTPUTS, Tile};
+use super::plans::{Stream, TILE_OUTPUTS, Tile, Wide};
 use super::weights::DecoderLinear;
 use super::{CudaDecoderOps, Operand};
-use crate::cuda::decoder_kernels::{DecoderKernel, Form};
+use crate::cuda::decoder_kernels::{DecoderKernel, Form, STREAM_TOKENS};
 use crate::cuda::function::LaunchShape;
 use crate::cuda::matrix::stride_of;
 
@@ -27,13 +27,24 @@ impl CudaDecoderOps {
             self.plain_product(x, weights, finish)
         } else if weights.form.is_4_bits() && x.rows <= PACKED_ROWS {
             self.nibbles_product(x, weights, finish)
-        } else if x.rows <= STREAMED_ROWS {
+        } else if x.rows <= STREAMED_ROWS || self.streams_more(x, weights) {
             self.stream_product(x, weights, finish)
         } else if weights.form == Form::Bytes && x.rows <= PACKED_ROWS {
             self.repeated_product(x, weights, finish)
         } else {
             self.tile_product(x, weights, finish)
         }
+    }
+
+    /// Whether weights are streamed although there are more rows: tiles would be too few, and each block has enough outputs that rows are
+    /// fetched for.
+    fn streams_more(&self, x: Operand, weights: &DecoderLinear) -> bool {
+        let (multiprocessors, most) = (self.cuda.multiprocessors(), STREAM_TOKENS[STREAM_TOKENS.len() - 1]);
+        let tiles = weights.rows.div_ceil(TILE_OUTPUTS);
+        weights.form == Form::Numbers
+            && x.rows <= most
+            && 2 * tiles <= multiprocessors
+            && weights.rows.div_ceil(8) > 3 * multiprocessors
     }
 
     fn plain_product(&mut self, x: Operand, weights: &DecoderLinear, finish: Finish) -> usize {
@@ -69,7 +80,7 @@ impl CudaDecoderOps {
             int(plan.stages),
             int(x.rows),
         ];
-        let shape = LaunchShape::new([plan.blocks as u32, 1, 1], [Stream::THREADS as u32, 1, 1])
+        let shape = LaunchShape::new([plan.blocks as u32, 1, 1], [plan.threads as u32, 1, 1])
             .with_shared_bytes(plan.shared_bytes as u32);
         self.launch(
             DecoderKernel::Stream { tokens: plan.tokens, eights: plan.eights, form: weights.form },
@@ -92,8 +103,9 @@ impl CudaDecoderOps {
                 int(weights.units()),
                 int(weights.inputs),
                 int(plan.stages),
+                int(plan.parts),
             ];
-            let shape = LaunchShape::new([plan.blocks as u32, 1, 1], [Stream::THREADS as u32, 1, 1])
+            let shape = LaunchShape::new([plan.blocks as u32, 1, 1], [plan.threads as u32, 1, 1])
                 .with_shared_bytes(plan.shared_bytes as u32);
             self.launch(DecoderKernel::Nibbles { eights: plan.eights, form }, shape, arguments);
             return plan.blocks * plan.passes;
@@ -129,14 +141,58 @@ impl CudaDecoderOps {
             _ => self.unpack(weights),
         };
         let tile = Tile::of(x.rows, weights.rows, weights.inputs, self.cuda.multiprocessors());
-        let boxes = numbers(address, weights.rows, weights.inputs, TILE_OUTPUTS);
-        let kernel = DecoderKernel::Tile { tokens: tile.tokens, stages: tile.stages };
-        self.launch_tiles(kernel, &tile, x, boxes, weights.inputs.div_ceil(64), finish);
+        let wide = Wide::of(x.rows, weights.rows, weights.inputs, self.cuda.multiprocessors(), &tile);
+        let parts = match wide {
+            Some(wide) => self.wide_product(&wide, x, address, weights, finish),
+            None => {
+                let boxes = numbers(address, weights.rows, weights.inputs, TILE_OUTPUTS);
+                let kernel = DecoderKernel::Tile { tokens: tile.tokens, stages: tile.stages };
+                self.launch_tiles(kernel, &tile, x, boxes, weights.inputs.div_ceil(64), finish);
+                tile.output_tiles
+            }
+        };
         if let Some(launch) = self.launches.last_mut() {
             // Weights are fetched before the wait.
             launch.is_strict = weights.form != Form::Numbers;
         }
-        tile.output_tiles
+        parts
+    }
+
+    fn wide_product(
+        &mut self,
+        plan: &Wide,
+        x: Operand,
+        address: u64,
+        weights: &DecoderLinear,
+        finish: Finish,
+    ) -> usize {
+        let rows = x.boxes(plan.tokens / Wide::PEERS);
+        // What is added to comes the same way.
+        let hidden = match finish.kind {
+            FINISH_ADD => Boxes::Floats {
+                address: finish.out,
+                rows: x.rows,
+                columns: weights.rows,
+                stride: finish.out_stride as usize,
+                at_once: plan.tokens,
+            },
+            _ => rows,
+        };
+        let arguments = vec![
+            Argument::Boxes(rows),
+            Argument::Boxes(numbers(address, weights.rows, weights.inputs, 64 * plan.groups)),
+            Argument::Boxes(hidden),
+            Argument::Finish(finish),
+            int(plan.output_tiles),
+            int(plan.token_tiles),
+            int(weights.inputs.div_ceil(64)),
+        ];
+        let shape = LaunchShape::new([plan.blocks as u32, 1, 1], [plan.threads() as u32, 1, 1])
+            .with_shared_bytes(plan.shared_bytes as u32)
+            .with_cluster(Wide::PEERS as u32);
+        let &Wide { groups, tokens, stages, .. } = plan;
+        self.launch(DecoderKernel::Wide { groups, tokens, stages }, shape, arguments);
+        weights.rows.div_ceil(64)
     }
 
     /// Launches a kernel that multiplies tiles, whose inputs come in `pieces`.

@@ -10,7 +10,8 @@ pub struct TextBuilder {
     bytes: Vec<u8>,
     /// Text that may be the beginning of one that ends it.
     held: String,
-    has_ended: bool,
+    /// The text that ended it, by its place among them.
+    ended_by: Option<usize>,
 }
 
 impl TextBuilder {
@@ -22,7 +23,12 @@ impl TextBuilder {
 
     /// Whether a text came that ends it.
     pub fn has_ended(&self) -> bool {
-        self.has_ended
+        self.ended_by.is_some()
+    }
+
+    /// The text that ended it.
+    pub fn ended_by(&self) -> Option<&str> {
+        self.stops.get(self.ended_by?).map(String::as_str)
     }
 
     /// Takes the bytes of a token; gives what is certain by now.
@@ -45,7 +51,7 @@ impl TextBuilder {
 
     /// Gives what was held back.
     pub fn finish(&mut self) -> String {
-        if self.has_ended {
+        if self.has_ended() {
             return String::new();
         }
         if !std::mem::take(&mut self.bytes).is_empty() {
@@ -55,12 +61,14 @@ impl TextBuilder {
     }
 
     fn release(&mut self) -> String {
-        if self.has_ended {
+        if self.has_ended() {
             self.held.clear();
             return String::new();
         }
-        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
-            self.has_ended = true;
+        let found =
+            self.stops.iter().enumerate().filter_map(|(stop, text)| Some((self.held.find(text.as_str())?, stop)));
+        if let Some((at, stop)) = found.min() {
+            self.ended_by = Some(stop);
             self.held.truncate(at);
             return std::mem::take(&mut self.held);
         }
@@ -107,6 +115,8 @@ mod tests {
         assert_eq!((texts.concat(), has_ended), ("a##b##".to_owned(), false));
         assert_eq!(texts[1], "##b");
         assert_eq!(all(&["", "b"], &[b"abc"]), (vec!["a".into(), String::new()], true));
+        let mut builder = TextBuilder::new(&["c".to_owned(), "b".to_owned()]);
+        assert_eq!((builder.push(b"abc").as_str(), builder.ended_by()), ("a", Some("b")));
     }
 
     proptest! {

@@ -17,8 +17,8 @@ use super::work::{Answer, EngineError, Output, Work};
 use crate::decoder::Sampling;
 use inbox::Inbox;
 use magray_core::schedule::{
-    Allowed, CallerId, Change, DeviceId, DeviceState, Event, Fallback, Group, Machine, ModelId, ModelView, Moment,
-    Refused, Report, Request, RequestId, Residency, Sequence, Sketch, View,
+    Allowed, Change, DeviceId, DeviceState, Event, Fallback, Group, Machine, ModelId, ModelView, Moment, Refused,
+    Report, Request, RequestId, Residency, Sequence, Sketch, View,
 };
 use magray_core::{DeviceName, Reason};
 use state::{Decided, Effect, Generated, Pending, State, Submission};
@@ -105,17 +105,17 @@ impl Dispatcher {
 
     /// Takes a prompt; its new tokens come through the buffer.
     pub(super) fn generate(&self, prompt: Prompt, allowed: Allowed, buffer: Arc<TokenBuffer>) -> RequestId {
-        let Prompt { model, ids, new_tokens_max, sampling, priority, deadline } = prompt;
+        let Prompt { model, ids, new_tokens_max, sampling, caller, priority, deadline } = prompt;
         let sampling = Arc::new(Sampling { prompt_tokens: ids.len() as u32, ..sampling });
         let (id, sequence) = (self.new_id(), Sequence::prompt(ids.len() as u32, new_tokens_max.max(1)));
         let ended = Arc::clone(&buffer);
         let on_answer: OnAnswer = Box::new(move |answer| ended.end(answer));
-        let work = Work { model, priority, deadline, allowed, ..Work::default() };
+        let work = Work { model, caller, priority, deadline, allowed, ..Work::default() };
         let generated = Some(Generated { model, ids, sampling, buffer });
         let pending = Pending { work: work.into(), values: Vec::new(), on_answer, generated };
         let group = Group { model: ModelId(model as u32), key: GENERATED_KEY };
         let deadline = deadline.map(|within| self.now() + within);
-        let (caller, sequences) = (CallerId::default(), vec![sequence]);
+        let sequences = vec![sequence];
         let request = Request { id, group, sequences, caller, priority, deadline, allowed };
         self.hand_in(Submission { request, pending });
         id

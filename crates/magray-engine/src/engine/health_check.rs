@@ -1,7 +1,8 @@
 //! Whether an engine can do its work: proved by a real pass through the devices in use, not by being there.
 //! Never keeps an idle model on its device: what was proved holds while nothing waits and no device changes.
 
-use super::{Answer, DeviceState, Engine, EngineError, Priority, Residency, Status, Work};
+use super::{Answer, DeviceState, Engine, EngineError, Priority, Prompt, Residency, Status, Work};
+use crate::decoder::Sampling;
 use magray_core::DeviceName;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -65,8 +66,8 @@ pub(super) async fn check(engine: &Engine) -> Result<Health, EngineError> {
     }
     let models = to_prove(&before);
     for model in &models {
-        match engine.ask(known_work(engine, *model)?).await {
-            Ok(_) => {}
+        match prove(engine, *model).await {
+            Ok(()) => {}
             // It has gone meanwhile.
             Err(EngineError::NoModel(_)) => {}
             // Too much to do is no illness, unless nothing of it is done.
@@ -87,6 +88,21 @@ pub(super) async fn check(engine: &Engine) -> Result<Health, EngineError> {
     }
     // Our own pass is noted by now.
     passes.health().ok_or(EngineError::NotYet { within: PASS_MAX })
+}
+
+/// A pass of a model: of a language model, one token.
+async fn prove(engine: &Engine, model: usize) -> Result<(), EngineError> {
+    if engine.spec(model).is_none_or(|spec| spec.generates().is_none()) {
+        return engine.ask(known_work(engine, model)?).await.map(drop);
+    }
+    let sampling = Sampling { ignores_end: true, ..Sampling::default() };
+    let (ids, priority, deadline) = (vec![0], Priority::High, Some(PASS_MAX));
+    let prompt = Prompt { model, ids, new_tokens_max: 1, sampling, priority, deadline, ..Prompt::default() };
+    let mut stream = engine.generate(prompt)?;
+    while let Some(token) = stream.next().await {
+        token?;
+    }
+    Ok(())
 }
 
 /// The known text of a model, urgent.

@@ -1,7 +1,7 @@
 //! Generated tokens as a stream: awaited one by one, in order, while the sequence goes on.
 //! Holds a bounded number of tokens: a reader that is slow pauses its own sequence, and one that leaves ends it.
 
-use super::{Answer, Engine, EngineError, Priority, RequestId};
+use super::{Answer, CallerId, Engine, EngineError, Priority, RequestId};
 use crate::decoder::{Sampling, TokenLogprobs, grammar};
 use crate::encoder::EmbedError;
 use crate::executors::NewTokens;
@@ -22,6 +22,8 @@ pub struct Prompt {
     pub new_tokens_max: u32,
     /// How they are chosen.
     pub sampling: Sampling,
+    /// Who shares the devices with others.
+    pub caller: CallerId,
     /// How urgent it is.
     pub priority: Priority,
     /// After this time no more tokens are wanted.
@@ -83,7 +85,12 @@ impl TokenStream {
         let next = self.buffer.poll(context);
         match &next {
             Poll::Ready(Some(Ok(_))) => self.note_taken(),
-            Poll::Ready(_) => self.id = None,
+            Poll::Ready(end) => {
+                self.id = None;
+                if let (None, Some(answer)) = (end, self.answer()) {
+                    self.engine.0.passes.note(&answer);
+                }
+            }
             Poll::Pending => {}
         }
         next

@@ -81,9 +81,9 @@ impl Residency {
         model.gpu_used = cx.now;
         self.keep(id, None, devices.all());
         let plan = self.model(id).plan;
-        let mut suited = devices.in_workers().iter().filter(|gpu| plan.suits(*gpu, devices.get(*gpu).spec()));
-        if plan.home.is_none() && suited.all(|gpu| devices.health(gpu).is_given_up()) {
-            for cpu in devices.in_process().iter() {
+        let suits = |id: &DeviceId| plan.suits(*id, devices.get(*id).spec());
+        if devices.in_workers().iter().filter(suits).all(|gpu| devices.health(gpu).is_given_up()) {
+            for cpu in devices.in_process().iter().filter(suits) {
                 self.memory_mut(cpu).resident_mut(id).is_to_restore = true;
             }
         }

@@ -114,6 +114,14 @@ impl DecoderSpec {
         self.layers.iter().any(|layer| layer.rope >= self.ropes.len()).then(|| "a layer has no rope".to_owned())
     }
 
+    /// Numbers of its weights, without norms and biases.
+    pub fn parameters(&self) -> u64 {
+        let attention = self.hidden * self.qkv_columns() + self.heads * self.head_size * self.hidden;
+        let layer = attention + 3 * self.hidden * self.ffn;
+        let tables = if self.tied_head { 1 } else { 2 };
+        (self.layers.len() * layer + tables * self.vocab * self.hidden) as u64
+    }
+
     /// Numbers of a row of queries, keys and values.
     pub fn qkv_columns(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_size

@@ -13,6 +13,7 @@ pub(crate) use crate::exit_code::Exit;
 use crate::{
     config::ConfigError,
     control::{AskError, RefusalCode},
+    generation::JobError,
     input::InputError,
     output::OutputError,
     remote::RemoteError,
@@ -58,6 +59,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
+    Job(JobError),
+    #[error(transparent)]
     Remote(#[from] RemoteError),
     #[error(transparent)]
     Index(magray_index::Error),
@@ -97,7 +100,8 @@ impl Failure {
             Self::Device(_) | Self::NoSuchGpu(_) => Exit::Device,
             Self::Ledger(_) => Exit::Disk,
             Self::Embed(error) => exit_of_embed(error),
-            Self::Engine(error) => exit_of_engine(error),
+            Self::Engine(error) | Self::Job(JobError::Engine(error)) => exit_of_engine(error),
+            Self::Job(_) => Exit::Usage,
             Self::Remote(RemoteError::Unreachable { .. }) => Exit::NoEngine,
             Self::Remote(RemoteError::Refused { status: 404, .. }) => Exit::Model,
             Self::Remote(_) => Exit::NotDone,
@@ -112,6 +116,15 @@ impl Failure {
             Self::Ask(error) => exit_of_ask(error),
             Self::OwnProgram(_) => Exit::Internal,
         })
+    }
+}
+
+impl From<JobError> for Failure {
+    fn from(error: JobError) -> Self {
+        match error {
+            JobError::Engine(error) => Self::Engine(error),
+            error => Self::Job(error),
+        }
     }
 }
 

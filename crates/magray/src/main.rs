@@ -9,6 +9,7 @@ mod console;
 mod control;
 mod exit;
 mod exit_code;
+mod generation;
 mod input;
 mod interrupt;
 mod logging;

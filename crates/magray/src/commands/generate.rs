@@ -4,18 +4,11 @@
 mod constraint;
 mod written;
 
-use std::{
-    future::{Future, poll_fn},
-    io::{IsTerminal, Read},
-    task::Poll,
-};
+use std::io::{IsTerminal, Read};
 
 use clap::Args;
 use constraint::ConstraintArgs;
-use magray_engine::{
-    decoder::{Sampling, TOP_LOGPROBS_MAX},
-    engine::{Prompt, TokenStream},
-};
+use magray_engine::decoder::{Sampling, TOP_LOGPROBS_MAX};
 use serde_json::Value;
 use written::Written;
 
@@ -24,6 +17,7 @@ use crate::{
     commands::compute_args::ComputeArgs,
     config::Source,
     exit::Failure,
+    generation::{ANSWERS_MAX, Job, JobInput, SideBySide, TokensMax, Urgency, new_seed},
     output,
     session::{FIRST, Session},
 };
@@ -44,8 +38,6 @@ Without --temperature the likeliest token is taken each time.";
 const STDIN_BYTES_MAX: u64 = 64 << 20;
 /// New tokens where nothing is said.
 const TOKENS: u32 = 128;
-/// More answers of one prompt than anybody reads.
-const ANSWERS_MAX: i64 = 128;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -68,7 +60,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     ignore_end: bool,
     /// Several answers; each draws by the next seed, and --json prints an array
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=ANSWERS_MAX))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ANSWERS_MAX)))]
     answers: Option<u32>,
     /// Print one JSON object at the end
     #[arg(long)]
@@ -118,16 +110,10 @@ impl SamplingArgs {
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
             ignores_end,
-            seed: self.seed.unwrap_or_else(rand_seed),
+            seed: self.seed.unwrap_or_else(new_seed),
             ..Sampling::default()
         }
     }
-}
-
-/// A seed that differs from run to run.
-fn rand_seed() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    since.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
 }
 
 pub(crate) fn run(args: &GenerateArgs, context: &Context) -> Result<(), Failure> {
@@ -144,35 +130,32 @@ pub(crate) fn run(args: &GenerateArgs, context: &Context) -> Result<(), Failure>
     let Some(vocabulary) = engine.vocabulary(FIRST) else {
         return Err(Failure::Usage("this model generates no text: use a language model".to_owned()));
     };
-    let ids = engine.read_prompt(FIRST, &text)?;
-    let left = session.spec().max_tokens.saturating_sub(ids.len()).clamp(1, TOKENS as usize) as u32;
-    let (prompt_tokens, new_tokens_max) = (ids.len(), args.max_tokens.unwrap_or(left));
     let constraint = args.constraint.constraint()?;
     let sampling = Sampling { logprobs: args.logprobs, constraint, ..args.sampling.sampling(args.ignore_end) };
-    let stops: &[String] = &args.stop.iter().map(|stop| unescape(stop)).collect::<Vec<_>>();
+    let job = Job {
+        model: FIRST,
+        input: JobInput::Text(text),
+        sampling,
+        stops: args.stop.iter().map(|stop| unescape(stop)).collect(),
+        answers: args.answers.unwrap_or(1),
+        tokens_max: args.max_tokens.map_or(TokensMax::UpTo(TOKENS), TokensMax::Exactly),
+    };
+    let prepared = job.prepare(engine, None)?;
     let is_printed = !args.json && args.answers.is_none_or(|answers| answers == 1);
-    let begin = |answer: u32| {
-        let seed = sampling.seed.wrapping_add(u64::from(answer));
-        let sampling = Sampling { seed, ..sampling.clone() };
-        let prompt = Prompt { model: FIRST, ids: ids.clone(), new_tokens_max, sampling, ..Prompt::default() };
-        Ok::<_, Failure>((seed, engine.generate(prompt)?))
-    };
-    let streams = (0..args.answers.unwrap_or(1)).map(begin).collect::<Result<Vec<_>, _>>()?;
-    let read = |(seed, stream): (u64, TokenStream)| async move {
-        let mut written = Written::new(vocabulary, stops, seed, is_printed);
-        written.take_all(stream).await.map(|()| written)
-    };
+    let mut answers: Vec<_> = (0..args.answers.unwrap_or(1))
+        .map(|answer| Written::new(vocabulary, prepared.seed(answer), is_printed))
+        .collect();
+    let mut streams = SideBySide::new(prepared.begin(engine, Urgency::default())?);
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(Failure::Thread)?;
-    let answers = runtime.block_on(all(streams.into_iter().map(read)));
-    let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
+    runtime.block_on(async {
+        while let Some((answer, event)) = streams.next().await {
+            answers[answer].add(event?)?;
+        }
+        Ok::<(), Failure>(())
+    })?;
+    let prompt_tokens = prepared.prompt_tokens();
     if args.json {
-        let ends = session.spec().generates().map(|generate| &generate.ends[..]).unwrap_or_default();
-        let object = |written: &Written<'_>| {
-            let mut object = written.object(ends, new_tokens_max);
-            object["prompt_tokens"] = prompt_tokens.into();
-            object
-        };
-        let mut objects = answers.iter().map(object).collect::<Vec<Value>>();
+        let mut objects = answers.iter().map(|written| written.object(prompt_tokens)).collect::<Vec<Value>>();
         let printed = match args.answers {
             None => objects.remove(0),
             Some(_) => Value::Array(objects),
@@ -190,23 +173,6 @@ pub(crate) fn run(args: &GenerateArgs, context: &Context) -> Result<(), Failure>
     }
     session.leave();
     Ok(())
-}
-
-/// What all of them give, in their order. They go on side by side: a stream that nobody reads pauses.
-async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut going: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
-    poll_fn(|context| {
-        let mut are_done = true;
-        for (future, done) in going.iter_mut().filter(|(_, done)| done.is_none()) {
-            match future.as_mut().poll(context) {
-                Poll::Ready(value) => *done = Some(value),
-                Poll::Pending => are_done = false,
-            }
-        }
-        if are_done { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    going.into_iter().filter_map(|(_, done)| done).collect()
 }
 
 fn read_stdin() -> Result<String, Failure> {

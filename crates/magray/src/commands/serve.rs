@@ -162,6 +162,9 @@ impl ServedArgs {
     }
 }
 
+/// Keys and values of language models have this much room on a simulated GPU.
+const SIMULATED_KV_BYTES: u64 = 16 << 20;
+
 fn engine_options(
     names: &[String],
     simulated_gpus: usize,
@@ -185,7 +188,11 @@ fn engine_options(
         ));
     }
     config.ineffective().iter().for_each(|warning| console.warn(format_args!("{warning}")));
-    let simulated_gpus = (0..simulated_gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() });
+    let simulated_gpus = (0..simulated_gpus).map(|index| SimulatedGpu {
+        index,
+        kv_bytes: SIMULATED_KV_BYTES,
+        ..SimulatedGpu::default()
+    });
     let options = session::engine_options(config, model::encoder_options(config), models)?;
     // Models of the store may come while it runs. Workers can only be granted a folder that is there.
     let models_folder = config.model().ok().map(|settings| Store::open(settings.store).models_folder());

@@ -121,6 +121,8 @@ pub(crate) struct DeviceReport {
     /// How fast it was lately, as a part of its own best steady speed with batches of the same size, from 0 to 1; null where
     /// nothing could be compared.
     pub(crate) speed: Option<f64>,
+    /// Keys and values of the sequences that are generated there.
+    pub(crate) kv_bytes: u64,
     /// Batches that it has now.
     pub(crate) batches: u64,
     pub(crate) batches_finished: u64,
@@ -277,6 +279,7 @@ impl DeviceReport {
             utilisation_percent: health.and_then(|health| health.utilisation_percent),
             weight: schedule.weight,
             speed: schedule.speed,
+            kv_bytes: schedule.kv_bytes(),
             batches: schedule.batches as u64,
             batches_finished: schedule.batches_finished,
             texts_finished: schedule.texts_finished,

@@ -136,6 +136,20 @@ impl Kind {
         }
     }
 
+    fn anthropic_type(self) -> &'static str {
+        match self {
+            Self::Unauthorised => "authentication_error",
+            Self::Forbidden => "permission_error",
+            Self::NoRoute | Self::NoSuchModel | Self::NotFound => "not_found_error",
+            Self::TooLarge => "request_too_large",
+            Self::TooOften => "rate_limit_error",
+            Self::Busy | Self::Unavailable => "overloaded_error",
+            Self::Expired | Self::TooSlow => "timeout_error",
+            Self::Internal | Self::Full => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+
     fn tei_type(self) -> &'static str {
         match self {
             Self::Busy | Self::TooOften => "overloaded",
@@ -172,8 +186,10 @@ impl Problem {
     /// As the API has it: TEI answers 400 where there is no text, OpenAI and Qdrant to every wrong field.
     fn status_in(&self, shape: Shape) -> StatusCode {
         match (self.kind, shape) {
-            (Kind::Empty, Shape::Tei) | (Kind::Invalid | Kind::Empty, Shape::OpenAi) => StatusCode::BAD_REQUEST,
-            (Kind::TooLarge, Shape::OpenAi) if self.param.is_some() => StatusCode::BAD_REQUEST,
+            (Kind::Empty, Shape::Tei) | (Kind::Invalid | Kind::Empty, Shape::OpenAi | Shape::Anthropic) => {
+                StatusCode::BAD_REQUEST
+            }
+            (Kind::TooLarge, Shape::OpenAi | Shape::Anthropic) if self.param.is_some() => StatusCode::BAD_REQUEST,
             (Kind::Invalid | Kind::Empty, Shape::Qdrant) => StatusCode::BAD_REQUEST,
             (kind, _) => kind.status(),
         }
@@ -184,6 +200,7 @@ impl Problem {
             Shape::OpenAi => json(&OpenAiError::from(self)),
             Shape::Tei => json(&TeiError { error: self.message.clone(), error_type: self.kind.tei_type().into() }),
             Shape::Cohere => json(&CohereError { message: self.message.clone() }),
+            Shape::Anthropic => json(&AnthropicError::from(self)),
             Shape::Ollama => json(&OllamaError { error: self.message.clone() }),
             Shape::Qdrant => json(&QdrantError::from(self)),
             Shape::Plain => json(&PlainError { error: self.message.clone(), code: self.kind.code().into() }),
@@ -231,6 +248,7 @@ pub(crate) enum Shape {
     Tei,
     Cohere,
     Ollama,
+    Anthropic,
     Qdrant,
     Plain,
 }
@@ -331,6 +349,27 @@ pub(crate) struct CohereError {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct OllamaError {
     error: String,
+}
+
+/// An error in the shape of Anthropic's API.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct AnthropicError {
+    /// `error`.
+    r#type: String,
+    error: AnthropicErrorBody,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct AnthropicErrorBody {
+    r#type: String,
+    message: String,
+}
+
+impl From<&Problem> for AnthropicError {
+    fn from(problem: &Problem) -> Self {
+        let (kind, message) = (problem.kind.anthropic_type().to_owned(), problem.message.clone());
+        Self { r#type: "error".to_owned(), error: AnthropicErrorBody { r#type: kind, message } }
+    }
 }
 
 /// An error in the shape of Qdrant's API.

@@ -1,4 +1,4 @@
-//! Examples of requests for the OpenAPI document: sent as they are, each is answered by any server with a model that embeds.
+//! Examples of requests for the OpenAPI document: sent as they are, each is answered by any server with a model for it.
 //! Has none for routes that change something.
 
 use serde_json::{Value, json};
@@ -20,6 +20,17 @@ pub(super) fn body(path: &str, model: &str) -> Option<Value> {
         "/similarity" => json!({"inputs": {"source_sentence": "Where is the boat?", "sentences": [first, second]}}),
         "/predict" | "/tokenize" => json!({"inputs": first}),
         "/decode" => json!({"ids": [10, 11, 12]}),
+        "/v1/chat/completions" | "/v1/messages" | "/v1/messages/count_tokens" => {
+            json!({"messages": [{"role": "user", "content": "Where is the boat?"}], "max_tokens": 20})
+        }
+        "/v1/completions" => json!({"prompt": "The boat waits", "max_tokens": 20}),
+        "/v1/responses" => json!({"input": "Where is the boat?", "max_output_tokens": 20}),
+        "/api/chat" => {
+            let messages = json!([{"role": "user", "content": "Where is the boat?"}]);
+            json!({"messages": messages, "stream": false, "options": {"num_predict": 20}})
+        }
+        "/api/generate" => json!({"prompt": "The boat waits", "stream": false, "options": {"num_predict": 20}}),
+        "/detokenize" => json!({"tokens": [10, 11, 12]}),
         "/api/show" => json!({"model": model}),
         "/v1/vector_stores/{vector_store_id}/search" => json!({"query": "Where is the boat?", "max_num_results": 3}),
         path if path.starts_with("/collections/") => return of_collection(path.rsplit("/points").next()?),

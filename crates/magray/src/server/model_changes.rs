@@ -77,7 +77,7 @@ pub(crate) fn load_model(app: &App, name: &str) -> Result<usize, Problem> {
     let added = app.engine().add_model(EngineModel { name: shown.clone(), assigned, source, plan });
     added.map_err(|error| load_problem(&shown, &error))?;
     let full = |error: magray_engine::RosterFull| load_problem(&shown, &error.into());
-    app.metrics().add_model(&shown).map_err(full)?;
+    app.metrics().add_model(&shown, does).map_err(full)?;
     let number = app.models().add(app.engine()).map_err(full)?;
     tracing::warn!(target: "magray::server", model = shown, "a model came");
     Ok(number)

@@ -2,10 +2,11 @@
 //! Knows their names, what they do and their files; computes nothing.
 
 use std::sync::{
-    PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
     atomic::{AtomicBool, Ordering},
 };
 
+use magray_chat::{ChatTemplate, TemplateError};
 pub(crate) use magray_engine::spec::Does;
 use magray_engine::{Roster, RosterFull, engine::Engine};
 
@@ -13,6 +14,7 @@ use super::{
     errors::{Kind, Problem},
     model_files::ModelFiles,
 };
+use crate::generation::chat_template;
 
 /// All models that there have been, by their numbers in the engine.
 #[derive(Debug, Default)]
@@ -30,6 +32,8 @@ pub(crate) struct Model {
     /// Numbers of a vector, or labels.
     pub(crate) outputs: usize,
     pub(crate) files: ModelFiles,
+    /// Compiled when it is needed first; `None` inside: it has none.
+    chat_template: OnceLock<Result<Option<ChatTemplate>, TemplateError>>,
     /// It was unloaded or deleted.
     is_gone: AtomicBool,
 }
@@ -49,7 +53,14 @@ impl Model {
         let (name, spec) = (engine.model_name(number)?.to_owned(), engine.spec(number)?);
         let (does, files) = (spec.does(), ModelFiles::of(engine.model_source(number)?, spec));
         let is_gone = AtomicBool::new(false);
-        Some(Self { name, does, max_tokens: spec.max_tokens, outputs: spec.outputs(), files, is_gone })
+        let chat_template = OnceLock::new();
+        Some(Self { name, does, max_tokens: spec.max_tokens, outputs: spec.outputs(), files, chat_template, is_gone })
+    }
+
+    /// How it is given conversations; `None`: it is not made for them. `number` is its own.
+    pub(crate) fn chat_template(&self, engine: &Engine, number: usize) -> Result<Option<&ChatTemplate>, Problem> {
+        let broken = |error: &TemplateError| Problem::invalid("model", error.to_string());
+        self.chat_template.get_or_init(|| chat_template(engine, number)).as_ref().map(Option::as_ref).map_err(broken)
     }
 
     pub(crate) fn check_dimensions(&self, dimensions: Option<usize>) -> Result<(), Problem> {
@@ -223,6 +234,7 @@ mod tests {
             max_tokens: 256,
             outputs: 384,
             files: ModelFiles::default(),
+            chat_template: OnceLock::new(),
             is_gone: AtomicBool::new(false),
         };
         Models {

@@ -12,7 +12,7 @@ use utoipa::{
 
 use super::{
     checks::PRIORITY_HEADER,
-    errors::{CohereError, OllamaError, OpenAiError, PlainError, QdrantError, Shape, TeiError},
+    errors::{AnthropicError, CohereError, OllamaError, OpenAiError, PlainError, QdrantError, Shape, TeiError},
     examples,
     keys::Access,
     lines::LINES,
@@ -24,15 +24,16 @@ use super::{
 #[openapi(
     info(
         title = "magray",
-        description = "Embeddings and reranking on CPU and GPU, through the APIs that clients already speak.",
+        description = "Embeddings, reranking and chat on CPU and GPU, through the APIs that clients already speak.",
         license(name = "MIT OR Apache-2.0"),
     ),
     modifiers(&Secured),
-    components(schemas(CohereError, OllamaError, OpenAiError, PlainError, QdrantError, TeiError)),
+    components(schemas(AnthropicError, CohereError, OllamaError, OpenAiError, PlainError, QdrantError, TeiError)),
     tags(
         (name = "openai", description = "What OpenAI's clients ask."),
         (name = "tei", description = "What clients of text-embeddings-inference ask."),
         (name = "cohere", description = "What Cohere's clients ask."),
+        (name = "anthropic", description = "What Anthropic's clients ask."),
         (name = "ollama", description = "What Ollama's clients ask."),
         (name = "qdrant", description = "What Qdrant's clients ask."),
         (name = "mcp", description = "What agents ask, by the model context protocol."),
@@ -115,7 +116,7 @@ pub(super) fn describe(
     }
     let has_body = operation.request_body.is_some() && route.api != Api::Mcp;
     // OpenAI and Qdrant have one status for all that is wrong with a request.
-    let answers_400 = matches!(route.api, Api::OpenAi | Api::Qdrant);
+    let answers_400 = matches!(route.api, Api::OpenAi | Api::Anthropic | Api::Qdrant);
     let is_of_collections = route.is_of_collections();
     for (status, when, is_used) in [
         (
@@ -197,6 +198,7 @@ fn refusal(when: &str, shape: Shape) -> ResponseBuilder {
         Shape::Tei => "TeiError",
         Shape::Cohere => "CohereError",
         Shape::Ollama => "OllamaError",
+        Shape::Anthropic => "AnthropicError",
         Shape::Qdrant => "QdrantError",
         Shape::Plain => "PlainError",
     };

@@ -102,7 +102,8 @@ async fn handle(
         connection: Arc::clone(&connection),
     });
     let mut handlers = begun.endpoint.handlers();
-    let handling = tokio::time::timeout(app.limits().answer_within, record.scope(handlers.call(request)));
+    let within = begun.endpoint.answer_within(app.limits().answer_within).unwrap_or(Duration::MAX);
+    let handling = tokio::time::timeout(within, record.scope(handlers.call(request)));
     let (handled, reserved) = reservation::run(handling).await;
     let response = match handled {
         Ok(Ok(response)) => response,

@@ -1,7 +1,7 @@
 //! Finds what answers a request by its path: the handlers of that path and no others.
 //! Checks nothing: `checks` does, by the access that the table declares.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{Extension, Router as Handlers, routing::MethodRouter};
 use http::Method;
@@ -28,6 +28,7 @@ pub(crate) struct Router {
 pub(crate) struct Endpoint {
     api: Api,
     access: Vec<(Method, Access)>,
+    is_generating: bool,
     counters: RouteCounters,
     handlers: Handlers,
 }
@@ -40,7 +41,8 @@ impl Router {
         }
         let mut document = openapi::head();
         let model = app.models().first().map(|first| app.models().get(first).name.clone()).unwrap_or_default();
-        let has_classes = app.models().iter().any(|(_, model)| model.does != Does::Embed);
+        let does_any = |does: &[Does]| app.models().iter().any(|(_, model)| does.contains(&model.does));
+        let (has_classes, generates) = (does_any(&[Does::Rank, Does::Classify]), does_any(&[Does::Generate]));
         let mut endpoints = matchit::Router::new();
         let mut insert = |path: &str, endpoint: Endpoint| {
             let inserted = endpoints.insert(path, Arc::new(endpoint));
@@ -50,8 +52,8 @@ impl Router {
             let mut methods = MethodRouter::new();
             for route in &routes {
                 let (schemas, paths, handler) = (route.handler)();
-                // Classes are told by models that have them: the document promises nothing that no model here does.
-                if route.path != "/predict" || has_classes {
+                // The document promises nothing that no model here does.
+                if (route.path != "/predict" || has_classes) && (generates || !route.needs_generator()) {
                     openapi::describe(&mut document, (route, &model), schemas, paths);
                 }
                 methods = methods.merge(handler);
@@ -62,7 +64,8 @@ impl Router {
             }
             let access = routes.iter().map(|route| (route.method.clone(), route.access)).collect();
             let handlers = answering(Handlers::new().route(path, methods), app);
-            insert(path, Endpoint { api, access, counters: RouteCounters::new(path), handlers });
+            let is_generating = routes.iter().any(|route| route.is_generating());
+            insert(path, Endpoint { api, access, is_generating, counters: RouteCounters::new(path), handlers });
         }
         let pages = Handlers::from(SwaggerUi::new(PAGE_PATH).url(DOCUMENT_PATH, document));
         let pages = answering(pages, app);
@@ -94,7 +97,7 @@ async fn wrong_method() -> Problem {
 
 impl Endpoint {
     fn open(api: Api, name: &str, handlers: Handlers) -> Self {
-        Self { api, access: Vec::new(), counters: RouteCounters::new(name), handlers }
+        Self { api, access: Vec::new(), is_generating: false, counters: RouteCounters::new(name), handlers }
     }
 
     pub(super) fn api(&self) -> Api {
@@ -109,6 +112,11 @@ impl Endpoint {
             Some((_, access)) => *access,
             None => Access::Open,
         }
+    }
+
+    /// In which time it has to be answered; `None`: the handler sees to it.
+    pub(super) fn answer_within(&self, usual: Duration) -> Option<Duration> {
+        (!self.is_generating).then_some(usual)
     }
 
     pub(super) fn counters(&self) -> &RouteCounters {

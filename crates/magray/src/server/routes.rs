@@ -6,9 +6,9 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     apis::{
-        admin, cohere, files, gpu, health, models, ollama, openai,
+        admin, anthropic, cohere, files, gpu, health, llama_cpp, models, ollama, ollama_chat, openai, openai_chat,
         qdrant::{collections, matrix, points, queries, snapshots},
-        tei, tei_embed_all, tei_tokenize,
+        responses, tei, tei_embed_all, tei_tokenize,
         vector_stores::{batches, files as store_files, search, stores},
     },
     app::App,
@@ -28,6 +28,16 @@ pub(super) struct Route {
 }
 
 impl Route {
+    /// Whether only a language model answers it.
+    pub(super) fn needs_generator(&self) -> bool {
+        self.is_generating() || ["/v1/messages/count_tokens", "/detokenize", "/props"].contains(&self.path)
+    }
+
+    /// Whether its answers take as long as a model has to say something: they have a time to begin in, and none to end.
+    pub(super) fn is_generating(&self) -> bool {
+        GENERATING.contains(&self.path)
+    }
+
     /// Whether it uses the collections on the disk.
     pub(super) fn is_of_collections(&self) -> bool {
         let of_stores = ["/v1/files", "/v1/vector_stores"];
@@ -35,12 +45,16 @@ impl Route {
     }
 }
 
+const GENERATING: [&str; 6] =
+    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"];
+
 /// The API that a route belongs to: it decides the shape of errors and the section of the OpenAPI document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Api {
     OpenAi,
     Tei,
     Cohere,
+    Anthropic,
     Ollama,
     Qdrant,
     Mcp,
@@ -65,6 +79,9 @@ macro_rules! table {
 
 table! {
     POST "/v1/embeddings"                    Compute OpenAi => openai::embeddings;
+    POST "/v1/chat/completions"              Compute OpenAi => openai_chat::chat;
+    POST "/v1/completions"                   Compute OpenAi => openai_chat::completions;
+    POST "/v1/responses"                     Compute OpenAi => responses::responses;
     POST "/v1/rerank"                        Compute OpenAi => openai::rerank;
     GET  "/v1/models"                        Read    OpenAi => openai::models;
     GET  "/v1/models/{model}"                Read    OpenAi => openai::model;
@@ -97,13 +114,19 @@ table! {
     POST "/predict"                          Compute Tei    => tei::predict;
     POST "/similarity"                       Compute Tei    => tei::similarity;
     POST "/tokenize"                         Read    Tei    => tei_tokenize::tokenize;
+    POST "/detokenize"                       Read    OpenAi => llama_cpp::detokenize;
+    GET  "/props"                            Read    OpenAi => llama_cpp::props;
     POST "/decode"                           Read    Tei    => tei_tokenize::decode;
     GET  "/info"                             Read    Tei    => tei_tokenize::info;
     POST "/v1/embed"                         Compute Cohere => cohere::embed_v1;
     POST "/v2/embed"                         Compute Cohere => cohere::embed;
     POST "/v2/rerank"                        Compute Cohere => cohere::rerank;
+    POST "/v1/messages"                      Compute Anthropic => anthropic::messages;
+    POST "/v1/messages/count_tokens"         Read    Anthropic => anthropic::count_tokens;
     POST "/api/embed"                        Compute Ollama => ollama::embed;
     POST "/api/embeddings"                   Compute Ollama => ollama::embeddings;
+    POST "/api/chat"                         Compute Ollama => ollama_chat::chat;
+    POST "/api/generate"                     Compute Ollama => ollama_chat::generate;
     GET  "/api/tags"                         Read    Ollama => ollama::tags;
     GET  "/api/ps"                           Read    Ollama => ollama::ps;
     POST "/api/pull"                         Change  Ollama => models::pull;
@@ -181,10 +204,11 @@ pub(super) const PAGE_PATH: &str = "/docs";
 pub(super) const PAGES: [&str; 4] = [DOCUMENT_PATH, PAGE_PATH, "/docs/", "/docs/{*rest}"];
 
 impl Api {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::OpenAi,
         Self::Tei,
         Self::Cohere,
+        Self::Anthropic,
         Self::Ollama,
         Self::Qdrant,
         Self::Mcp,
@@ -207,6 +231,7 @@ impl Api {
             Self::OpenAi => Shape::OpenAi,
             Self::Tei => Shape::Tei,
             Self::Cohere => Shape::Cohere,
+            Self::Anthropic => Shape::Anthropic,
             Self::Ollama => Shape::Ollama,
             Self::Qdrant => Shape::Qdrant,
             Self::Mcp | Self::Gpu | Self::Admin | Self::Health | Self::Docs => Shape::Plain,
@@ -218,6 +243,7 @@ impl Api {
             Self::OpenAi => "openai",
             Self::Tei => "tei",
             Self::Cohere => "cohere",
+            Self::Anthropic => "anthropic",
             Self::Ollama => "ollama",
             Self::Qdrant => "qdrant",
             Self::Mcp => "mcp",

@@ -213,25 +213,29 @@ impl Computed {
     }
 
     fn add_headers(&self, headers: &mut HeaderMap) {
-        const DEVICE: HeaderName = HeaderName::from_static("x-magray-device");
-        const FALLBACK: HeaderName = HeaderName::from_static("x-magray-fallback");
         const TRUNCATED: HeaderName = HeaderName::from_static("x-magray-truncated");
-        const TIMING: HeaderName = HeaderName::from_static("server-timing");
-        let mut tell = |name: HeaderName, text: &str| {
-            if let Ok(value) = HeaderValue::from_str(text) {
-                headers.insert(name, value);
-            }
-        };
-        let answer = &self.answer;
-        tell(DEVICE, &answer.device.to_string());
-        if let Some(reason) = &answer.fallback {
-            tell(FALLBACK, reason.code());
-        }
+        answer_headers(headers, &self.answer, self.reading);
         if self.truncated > 0 {
-            tell(TRUNCATED, &self.truncated.to_string());
+            headers.insert(TRUNCATED, self.truncated.into());
         }
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let (read, queued, computed) = (ms(self.reading), ms(answer.queued), ms(answer.computed));
-        tell(TIMING, &format!("read;dur={read:.3}, queue;dur={queued:.3}, compute;dur={computed:.3}"));
     }
+}
+
+/// Tells where an answer was computed, and how long that took.
+pub(super) fn answer_headers(headers: &mut HeaderMap, answer: &Answer, reading: Duration) {
+    const DEVICE: HeaderName = HeaderName::from_static("x-magray-device");
+    const FALLBACK: HeaderName = HeaderName::from_static("x-magray-fallback");
+    const TIMING: HeaderName = HeaderName::from_static("server-timing");
+    let mut tell = |name: HeaderName, text: &str| {
+        if let Ok(value) = HeaderValue::from_str(text) {
+            headers.insert(name, value);
+        }
+    };
+    tell(DEVICE, &answer.device.to_string());
+    if let Some(reason) = &answer.fallback {
+        tell(FALLBACK, reason.code());
+    }
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let (read, queued, computed) = (ms(reading), ms(answer.queued), ms(answer.computed));
+    tell(TIMING, &format!("read;dur={read:.3}, queue;dur={queued:.3}, compute;dur={computed:.3}"));
 }

@@ -2,6 +2,7 @@
 //! Times nothing: what must happen is waited for, up to a limit far beyond what it takes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
+mod chat;
 mod codings;
 mod cohere;
 mod commands;

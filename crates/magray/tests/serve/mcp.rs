@@ -12,9 +12,10 @@ use crate::{
     rig::{Server, Setup, fixture},
 };
 
-const TOOLS: [&str; 19] = [
+const TOOLS: [&str; 20] = [
     "add_documents",
     "alias_model",
+    "chat",
     "clear_gpu_cache",
     "delete_model",
     "embed_texts",
@@ -85,7 +86,8 @@ fn tools_are_described_with_schemas_and_hints() {
         assert!(!tool["description"].as_str().unwrap().is_empty(), "{name}");
         assert_eq!((&tool["inputSchema"]["type"], &tool["outputSchema"]["type"]), (&json!("object"), &json!("object")));
         let hints = &tool["annotations"];
-        const READING: [&str; 7] = [
+        const READING: [&str; 8] = [
+            "chat",
             "embed_texts",
             "get_gpu_status",
             "list_collections",

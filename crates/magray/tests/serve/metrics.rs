@@ -13,7 +13,7 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 
 /// All that a server shows that has a GPU and has computed, refused and fallen back.
 fn shown() -> String {
-    let server = Setup::on_gpu("").start();
+    let server = Setup::on_gpu("").with_generator().start();
     server.post("/embed", r#"{"inputs":["river","cat"]}"#).ok();
     assert_eq!(server.post("/embed", "{").status, 400);
     let page = || server.get("/metrics").ok().text().to_owned();

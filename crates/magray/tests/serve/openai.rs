@@ -217,6 +217,6 @@ fn errors_have_the_shape_that_clients_know() {
     let wrong_method = server.get("/v1/embeddings");
     assert_eq!((wrong_method.status, &wrong_method.json()["error"]["code"]), (405, &json!("method_not_allowed")));
     assert_eq!(wrong_method.header("allow"), Some("post"), "this client reads headers in small letters");
-    let nowhere = server.post("/v1/chat/completions", "{}");
+    let nowhere = server.post("/v1/images", "{}");
     assert_eq!((nowhere.status, &nowhere.json()["error"]["code"]), (404, &json!("not_found")));
 }

@@ -53,7 +53,7 @@ fn metrics_count_what_happened() {
 
 #[test]
 fn the_document_in_the_repository_is_the_one_that_is_served() {
-    let server = Setup::all_kinds().start();
+    let server = Setup::every_kind().start();
     let served = server.get("/openapi.json").ok().json();
     // Examples name the first model.
     let mut text = serde_json::to_string_pretty(&served).unwrap().replace("\"bert\"", "\"all-MiniLM-L6-v2\"");
@@ -115,13 +115,14 @@ fn send_examples(server: &Server) -> usize {
 #[test]
 fn every_example_of_the_document_is_answered() {
     let (embedder, all) = (send_examples(&Setup::embedder().start()), send_examples(&Setup::all_kinds().start()));
-    // Only a model with classes classifies.
+    // Only a model with classes classifies, and only a language model generates.
     assert!(embedder > 25 && all == embedder + 1, "{embedder} and {all}");
+    assert_eq!(send_examples(&Setup::every_kind().start()), all + 9);
 }
 
 #[test]
 fn every_operation_of_the_document_has_a_name_of_its_own() {
-    let document = Setup::embedder().start().get("/openapi.json").ok().json();
+    let document = Setup::every_kind().start().get("/openapi.json").ok().json();
     let paths = document["paths"].as_object().unwrap().values();
     let operations = paths.flat_map(|path| path.as_object().unwrap().values());
     let mut names: Vec<&str> = operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();

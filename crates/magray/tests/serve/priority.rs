@@ -10,7 +10,7 @@ use crate::{
 const HEADER: &str = "x-magray-priority";
 
 /// Every route that computes, with a body for it.
-fn computing() -> [(&'static str, Value); 25] {
+fn computing() -> [(&'static str, Value); 31] {
     let texts = json!(["river", "hill"]);
     let (asked, grouped) = (json!({"query": {"text": "river", "model": "bert"}}), json!({"group_by": "a"}));
     let older = json!({"vector": {"text": "river", "model": "bert"}});
@@ -20,6 +20,7 @@ fn computing() -> [(&'static str, Value); 25] {
         let fields = [one, other].into_iter().flat_map(|part| part.as_object().unwrap().clone());
         Value::Object(fields.collect())
     };
+    let said = json!([{"role": "user", "content": "a"}]);
     let several = |one: &Value| json!({ "searches": [one] });
     let ranking = json!({"query": "river", "documents": texts, "model": "bert"});
     [
@@ -37,6 +38,12 @@ fn computing() -> [(&'static str, Value); 25] {
         ("/v2/rerank", ranking),
         ("/api/embed", json!({"input": texts, "model": "bert"})),
         ("/api/embeddings", json!({"prompt": "river", "model": "bert"})),
+        ("/v1/chat/completions", json!({"messages": said, "max_tokens": 1})),
+        ("/v1/completions", json!({"prompt": "a", "max_tokens": 1})),
+        ("/v1/responses", json!({"input": "a", "max_output_tokens": 1})),
+        ("/v1/messages", json!({"messages": said, "max_tokens": 1})),
+        ("/api/chat", json!({"messages": said, "stream": false, "options": {"num_predict": 1}})),
+        ("/api/generate", json!({"prompt": "a", "stream": false, "options": {"num_predict": 1}})),
         ("/collections/texts/points/query", asked.clone()),
         ("/collections/texts/points/query/batch", several(&asked)),
         ("/collections/texts/points/query/groups", both(&asked, &grouped)),
@@ -57,7 +64,7 @@ fn send(server: &Server, (path, body): (&str, &Value), key: &str, priority: &str
 
 #[test]
 fn every_route_that_computes_takes_a_priority_and_refuses_words_that_are_none() {
-    let server = Setup::all_kinds().arg("--log-level").arg("info").start();
+    let server = Setup::every_kind().arg("--log-level").arg("info").start();
     let dimensions = server.post("/embed", r#"{"inputs":"river"}"#).ok().json()[0].as_array().unwrap().len();
     let settings = json!({"vectors": {"size": dimensions, "distance": "Cosine"}}).to_string();
     server.request("PUT", "/collections/texts").body(settings).send().ok();

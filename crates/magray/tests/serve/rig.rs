@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use magray_engine::testing::tiny_decoder;
+
 use crate::http::{LONG, Reply, Request};
 
 /// A server that is about to be started.
@@ -38,6 +40,29 @@ pub(crate) fn fixture(name: &str) -> String {
     path.canonicalize().unwrap().to_str().unwrap().to_owned()
 }
 
+/// A template that shows tools and thinks where it is told to.
+const TEMPLATE: &str = "{%- if tools %}<|tools|>{{ tools | tojson }}\n{% endif %}{%- for message in messages %}\
+    <|{{ message.role }}|>{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>\
+    {{ call.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\
+    {% if enable_thinking is defined and enable_thinking %}<think>\n{% else %}{# </think> #}{% endif %}{% endif %}";
+
+/// Writes a language model of random weights, and a template unless it is not to have one.
+pub(crate) fn write_generator(folder: &Path, has_template: bool) {
+    /// Tokens are bytes, and descriptions of tools are long.
+    const CONTEXT: usize = 8192;
+    fs::create_dir_all(folder).unwrap();
+    tiny_decoder::write(folder, 1).unwrap();
+    let config = fs::read_to_string(folder.join("config.json")).unwrap();
+    let known = format!("\"max_position_embeddings\":{}", tiny_decoder::CONTEXT);
+    assert!(config.contains(&known));
+    let config = config.replace(&known, &format!("\"max_position_embeddings\":{CONTEXT}"));
+    fs::write(folder.join("config.json"), config).unwrap();
+    if has_template {
+        let told = serde_json::json!({"chat_template": TEMPLATE, "eos_token": "<end>"});
+        fs::write(folder.join("tokenizer_config.json"), told.to_string()).unwrap();
+    }
+}
+
 impl Setup {
     /// With one thread and these flags.
     pub(crate) fn new(args: &[&str]) -> Self {
@@ -60,6 +85,18 @@ impl Setup {
     pub(crate) fn all_kinds() -> Self {
         let (embed, rank, classify) = (fixture("bert"), fixture("xlm-roberta-classify"), fixture("bert-classify"));
         Self::new(&["--device", "cpu", "--model", &embed, "--model", &rank, "--model", &classify])
+    }
+
+    /// With these and one that generates.
+    pub(crate) fn every_kind() -> Self {
+        Self::all_kinds().with_generator()
+    }
+
+    /// And with a language model named `tiny`.
+    pub(crate) fn with_generator(self) -> Self {
+        let folder = self.home.path().join("tiny");
+        write_generator(&folder, true);
+        self.arg("--model").arg(folder)
     }
 
     /// With a simulated GPU that must be used, and that fails as planned.

@@ -1,5 +1,5 @@
-//! Ollama's API, as far as it is about embeddings: vectors, and which models there are.
-//! Ignores the options of text generation; how models come and go is told elsewhere.
+//! Ollama's API, as far as it is about embeddings and about which models there are.
+//! Ignores the options of text generation; chats, and how models come and go, are told elsewhere.
 
 use std::time::{Instant, SystemTime};
 
@@ -12,7 +12,7 @@ use magray_engine::{
     Precision,
     engine::{Answer, ModelStatus, Status},
     health::{utc, utc_of},
-    spec::{Architecture, ModelSpec},
+    spec::{Architecture, GenerateSpec, ModelSpec, decoder::DecoderSource},
 };
 use serde::Serialize;
 
@@ -125,7 +125,7 @@ struct Listed {
 #[schema(as = OllamaDetails)]
 struct Details {
     parent_model: &'static str,
-    /// `safetensors`.
+    /// `safetensors`, `gguf` or `onnx`.
     format: &'static str,
     /// Whose layers it has.
     family: &'static str,
@@ -161,15 +161,27 @@ impl Listed {
 impl Details {
     fn of(model: &Model, spec: &ModelSpec) -> Self {
         let family = family(spec);
-        let parameters = spec.shape.weight_bytes(Precision::F32) as f64 / 4.0;
+        let parameters = parameters(spec) as f64;
         Self {
             parent_model: "",
-            format: if spec.onnx.is_some() { "onnx" } else { "safetensors" },
+            format: format(spec),
             family,
             families: vec![family],
             parameter_size: format!("{:.1}M", parameters / 1e6),
             quantization_level: model.files.dtype().to_owned(),
         }
+    }
+}
+
+fn format(spec: &ModelSpec) -> &'static str {
+    let is_gguf = |generate: &GenerateSpec| match &generate.source {
+        DecoderSource::Path(path) => path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")),
+        DecoderSource::Synthetic(_) => false,
+    };
+    match spec.generates() {
+        Some(generate) if is_gguf(generate) => "gguf",
+        _ if spec.onnx.is_some() => "onnx",
+        _ => "safetensors",
     }
 }
 
@@ -180,7 +192,7 @@ fn family(spec: &ModelSpec) -> &'static str {
         Architecture::DistilBert => "distilbert",
         Architecture::MpNet => "mpnet",
         Architecture::Onnx => "onnx",
-        Architecture::Decoder => "decoder",
+        Architecture::Decoder => "llama",
     }
 }
 
@@ -234,32 +246,62 @@ pub(crate) async fn show(State(app): State<App>, body: Body) -> Result<Response,
     let model = app.models().get(index);
     let Some(spec) = app.engine().spec(index) else { unreachable!("every model has a specification") };
     let family = family(spec);
-    let capability = if model.does == Does::Embed { "embedding" } else { model.does.code() };
+    let template = engine_template(&app, index);
     let shown = serde_json::json!({
         "modelfile": "",
         "parameters": "",
-        "template": "",
+        "template": template,
         "modified_at": utc_of(model.files.created_unix_s()),
         "digest": model.files.sha256().unwrap_or_default(),
         "details": Details::of(model, spec),
         "model_info": {
             "general.architecture": family,
             "general.basename": model.name,
-            "general.parameter_count": spec.shape.weight_bytes(Precision::F32) / 4,
+            "general.parameter_count": parameters(spec),
             (format!("{family}.context_length")): spec.max_tokens,
             (format!("{family}.embedding_length")): model.outputs,
             (format!("{family}.block_count")): spec.shape.layers,
             (format!("{family}.attention.head_count")): spec.shape.heads,
         },
-        "capabilities": [capability],
+        "capabilities": capabilities(&app, index)?,
     });
     Ok(axum::Json(shown).into_response())
 }
 
-/// The version of magray.
-#[utoipa::path(get, path = "", responses((status = 200, description = "The version of magray", body = doc::Version)))]
+/// What a model can do, in Ollama's words.
+fn capabilities(app: &App, index: usize) -> Result<Vec<&'static str>, Problem> {
+    let model = app.models().get(index);
+    Ok(match model.does {
+        Does::Embed => vec!["embedding"],
+        Does::Rank | Does::Classify => vec![model.does.code()],
+        Does::Generate => {
+            let template = model.chat_template(app.engine(), index)?;
+            let (reads_tools, thinks) = template.map_or((false, false), |known| (known.reads_tools(), known.thinks()));
+            let known = [(true, "completion"), (reads_tools, "tools"), (thinks, "thinking")];
+            known.into_iter().filter_map(|(is_known, name)| is_known.then_some(name)).collect()
+        }
+    })
+}
+
+fn engine_template(app: &App, index: usize) -> &str {
+    app.engine().chat_templates(index).and_then(|templates| templates.default.as_deref()).unwrap_or_default()
+}
+
+/// How many numbers a model's weights are.
+fn parameters(spec: &ModelSpec) -> u64 {
+    match spec.generates() {
+        Some(generate) => generate.decoder.parameters(),
+        None => spec.shape.weight_bytes(Precision::F32) / 4,
+    }
+}
+
+/// The version of Ollama whose API this is: programs ask for at least one.
+const OLLAMA_VERSION: &str = "0.12.0";
+
+/// The version of Ollama whose API this is, and that of magray.
+#[utoipa::path(get, path = "", responses((status = 200, description = "The versions", body = doc::Version)))]
 pub(crate) async fn version() -> Response {
-    axum::Json(serde_json::json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
+    axum::Json(serde_json::json!({ "version": OLLAMA_VERSION, "magray": env!("CARGO_PKG_VERSION") })).into_response()
 }
 
 /// Says that the server runs: what Ollama's programs ask first. Qdrant's clients, told by their `user-agent`, are given the
@@ -314,13 +356,15 @@ mod doc {
         digest: String,
         details: super::Details,
         model_info: serde_json::Value,
-        /// `embedding`, `rank` or `classify`.
+        /// `embedding`, `rank`, `classify`, `completion`, `tools` or `thinking`.
         capabilities: Vec<String>,
     }
 
     #[derive(ToSchema)]
     #[schema(as = OllamaVersion)]
     pub(super) struct Version {
+        /// Of Ollama's API.
         version: String,
+        magray: String,
     }
 }

@@ -24,21 +24,38 @@ use crate::server::{
     errors::{PlainError, Problem},
 };
 
-pub(in crate::server) type Service = StreamableHttpService<Tools, NeverSessionManager>;
+type Carrier = StreamableHttpService<Tools, NeverSessionManager>;
+
+/// Answers in one piece, or as events where a caller is told of progress.
+#[derive(Clone)]
+pub(in crate::server) struct Service {
+    whole: Carrier,
+    events: Carrier,
+}
 
 /// Requests of agents are read into a tree of JSON, which takes many times their bytes.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
 pub(in crate::server) fn service(app: &App) -> Service {
     let tools = Tools::new(app.clone(), Transport::Http);
-    let config = StreamableHttpServerConfig::default()
-        .with_legacy_session_mode(false)
-        .with_json_response(true)
-        .with_max_request_body_bytes(BODY_BYTES_MAX)
-        // Checked for every route alike.
-        .disable_allowed_hosts()
-        .disable_allowed_origins();
-    StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config)
+    let carrier = |is_whole| {
+        let tools = tools.clone();
+        let config = StreamableHttpServerConfig::default()
+            .with_legacy_session_mode(false)
+            .with_json_response(is_whole)
+            .with_max_request_body_bytes(BODY_BYTES_MAX)
+            // Checked for every route alike.
+            .disable_allowed_hosts()
+            .disable_allowed_origins();
+        StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config)
+    };
+    Service { whole: carrier(true), events: carrier(false) }
+}
+
+/// Whether a message asks to be told of progress, as far as its text tells: a wrong guess costs another form of the answer.
+fn wants_progress(message: &[u8]) -> bool {
+    const FIELD: &[u8] = b"\"progressToken\"";
+    message.windows(FIELD.len()).any(|part| part == FIELD)
 }
 
 /// Takes a message of the model context protocol: tools to embed, compare, rerank and control the GPUs. The tools that
@@ -47,7 +64,9 @@ pub(in crate::server) fn service(app: &App) -> Service {
     post, path = "", operation_id = "mcp",
     request_body(content = serde_json::Value, description = "A message of JSON-RPC 2.0"),
     responses(
-        (status = 200, description = "The answer, a message of JSON-RPC 2.0", body = serde_json::Value),
+        (status = 200, description = "The answer, a message of JSON-RPC 2.0; as events where progress is asked for", content(
+            (serde_json::Value = "application/json"), (String = "text/event-stream")
+        )),
         (status = 202, description = "The notification was taken"),
         (status = 400, description = "No message of the protocol (the body says why, by JSON-RPC's codes), or of a version that is not known"),
         (status = 403, description = "A name of the server or an origin that may not ask"),
@@ -70,11 +89,17 @@ pub(in crate::server) async fn call(
     let is_json =
         parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     // Answers are JSON: a client that takes that need not take events as well.
-    let accepts = parts.headers.get(header::ACCEPT).and_then(|kinds| kinds.to_str().ok()).unwrap_or_default();
+    let accepts =
+        parts.headers.get(header::ACCEPT).and_then(|kinds| kinds.to_str().ok()).unwrap_or_default().to_owned();
     if accepts.contains("application/json") || accepts.contains("*/*") {
         parts.headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     }
-    let answer = service.handle(Request::from_parts(parts, Full::new(held.shared()))).await;
+    let carrier = match accepts.contains("text/event-stream") && wants_progress(held.bytes()) {
+        true => &service.events,
+        false => &service.whole,
+    };
+    let request = Request::from_parts(parts, Full::new(held.shared()));
+    let answer = carrier.handle(request).await;
     // The library says so with a text, which no client of the protocol reads.
     let is_unread = matches!(answer.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::UNPROCESSABLE_ENTITY);
     if is_unread

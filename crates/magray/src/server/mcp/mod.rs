@@ -1,6 +1,7 @@
 //! The model context protocol: what the server computes, and its GPUs, as tools for agents.
 //! Knows no transport: `http` and `stdio` carry what is said here.
 
+mod chat;
 mod collections;
 mod http;
 mod lines;
@@ -33,8 +34,8 @@ use super::{
 };
 
 const INSTRUCTIONS: &str = "\
-Embeddings, reranking and search in collections of documents, computed on this machine, and control of the GPUs that compute \
-them. Without a model's name \
+Embeddings, reranking, search in collections of documents and language models, computed on this machine, and control of the \
+GPUs that compute them. Without a model's name \
 the first that fits is used; list_models names them. A model that is not loaded is loaded by the first call that needs \
 it, so nothing has to be prepared; offload_gpu and release_gpu give memory back to other programs.";
 
@@ -58,7 +59,7 @@ impl Tools {
     }
 
     fn all_routes() -> ToolRouter<Self> {
-        Self::routes() + Self::collection_routes()
+        Self::routes() + Self::collection_routes() + Self::chat_routes()
     }
 
     fn admit(&self, tool: &str, context: &RequestContext<RoleServer>) -> Result<(), Problem> {

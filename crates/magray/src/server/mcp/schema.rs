@@ -193,7 +193,7 @@ pub(super) struct ModelList {
 #[schemars(crate = "rmcp::schemars")]
 pub(super) struct ListedModel {
     pub(super) name: String,
-    /// `embed`, `rank` or `classify`.
+    /// `embed`, `rank`, `classify` or `generate`.
     pub(super) does: &'static str,
     /// Tokens of a text at most.
     pub(super) max_tokens: usize,

@@ -3,7 +3,8 @@
 
 use crate::server::keys::Access;
 
-const TOOLS: [(&str, Access); 19] = [
+const TOOLS: [(&str, Access); 20] = [
+    ("chat", Access::Compute),
     ("embed_texts", Access::Compute),
     ("get_gpu_status", Access::Read),
     ("list_collections", Access::Read),

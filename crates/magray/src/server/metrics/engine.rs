@@ -31,7 +31,7 @@ const ENGINE: [Metric<EngineReport>; 4] = [
     }),
 ];
 
-const DEVICE: [Metric<DeviceReport>; 22] = [
+const DEVICE: [Metric<DeviceReport>; 23] = [
     (gauge("magray_device_up", "1 while a device is used or rests."), |device| {
         Some(if matches!(device.state.as_str(), "in_rotation" | "resting") { 1.0 } else { 0.0 })
     }),
@@ -42,6 +42,9 @@ const DEVICE: [Metric<DeviceReport>; 22] = [
         gauge("magray_device_speed_ratio", "Speed of a device lately, as a part of its own best steady speed."),
         |device| device.speed,
     ),
+    (gauge("magray_device_kv_bytes", "Keys and values of the sequences that a device generates."), |device| {
+        Some(device.kv_bytes as f64)
+    }),
     (gauge("magray_device_batches", "Batches that a device has now."), |device| Some(device.batches as f64)),
     (counter("magray_device_batches_total", "Batches that a device finished."), |device| {
         Some(device.batches_finished as f64)

@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use magray_core::schedule::Fallback;
 use magray_engine::{
-    Roster, RosterFull,
+    DeviceName, Roster, RosterFull,
     engine::{Answer, CacheUse},
 };
 use metrics::{
@@ -20,7 +20,10 @@ use metrics::{
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use self::page::Page;
-use super::{errors::Kind, models::Models};
+use super::{
+    errors::Kind,
+    models::{Does, Models},
+};
 use crate::control::EngineReport;
 
 /// What requests hold now.
@@ -38,6 +41,16 @@ pub(crate) struct Metrics {
     refusals: Arc<[Counter; Kind::ALL.len()]>,
 }
 
+/// An answer that was generated.
+pub(crate) struct Generated {
+    /// Of its prompt, or of none where it has it in common with another.
+    pub(crate) prompt_tokens: usize,
+    pub(crate) tokens: usize,
+    pub(crate) device: Option<DeviceName>,
+    /// How often it was started again after a failure.
+    pub(crate) replays: u32,
+}
+
 struct Passes {
     by_model: Roster<ModelCounters>,
     read: Histogram,
@@ -45,12 +58,16 @@ struct Passes {
     compute: Histogram,
     batch_texts: Histogram,
     replays: Counter,
+    first_token: Histogram,
+    token_gap: Histogram,
 }
 
 struct ModelCounters {
     requests: Counter,
     texts: Counter,
     tokens: Counter,
+    prompt_tokens: Counter,
+    name: String,
 }
 
 const SECONDS: [f64; 15] =
@@ -75,8 +92,8 @@ impl Metrics {
     }
 
     /// Counts for one model more; one of a name that there was before goes on with its counts.
-    pub(crate) fn add_model(&self, name: &str) -> Result<(), RosterFull> {
-        self.with(|| self.passes.by_model.push(ModelCounters::of(name)).map(drop))
+    pub(crate) fn add_model(&self, name: &str, does: Does) -> Result<(), RosterFull> {
+        self.with(|| self.passes.by_model.push(ModelCounters::of(name, does)).map(drop))
     }
 
     pub(super) fn with<T>(&self, count: impl FnOnce() -> T) -> T {
@@ -110,6 +127,23 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn first_token_after(&self, time: Duration) {
+        self.passes.first_token.record(time);
+    }
+
+    pub(crate) fn token_after(&self, time: Duration) {
+        self.passes.token_gap.record(time);
+    }
+
+    pub(crate) fn generated(&self, model: usize, generated: Generated) {
+        let of_model = &self.passes.by_model[model];
+        of_model.requests.increment(1);
+        of_model.prompt_tokens.increment(generated.prompt_tokens as u64);
+        self.passes.replays.increment(generated.replays.into());
+        let device = generated.device.map_or_else(|| "unknown".to_owned(), |device| device.to_string());
+        self.with(|| generated_tokens(&of_model.name, device).increment(generated.tokens as u64));
+    }
+
     pub(crate) fn render(
         &self,
         held: Held,
@@ -139,6 +173,11 @@ impl Metrics {
     }
 }
 
+fn generated_tokens(model: &str, device: String) -> Counter {
+    let labels = vec![Label::new("model", model.to_owned()), Label::new("device", device)];
+    counter!("magray_generated_tokens_total", labels)
+}
+
 fn refusals_of(kind: Kind) -> Counter {
     let count = counter!("magray_http_refusals_total", "reason" => kind.code());
     count.absolute(0);
@@ -146,12 +185,17 @@ fn refusals_of(kind: Kind) -> Counter {
 }
 
 impl ModelCounters {
-    fn of(name: &str) -> Self {
+    fn of(name: &str, does: Does) -> Self {
+        if does == Does::Generate {
+            generated_tokens(name, DeviceName::Cpu.to_string()).absolute(0);
+        }
         let label = || vec![Label::new("model", name.to_owned())];
         Self {
             requests: counter!("magray_requests_total", label()),
             texts: counter!("magray_texts_total", label()),
             tokens: counter!("magray_tokens_total", label()),
+            prompt_tokens: counter!("magray_prompt_tokens_total", label()),
+            name: name.to_owned(),
         }
     }
 }
@@ -164,12 +208,14 @@ impl Passes {
             counter!("magray_fallbacks_total", "reason" => reason).absolute(0);
         }
         Self {
-            by_model: models.iter().map(|(_, model)| ModelCounters::of(&model.name)).collect(),
+            by_model: models.iter().map(|(_, model)| ModelCounters::of(&model.name, model.does)).collect(),
             read: histogram!("magray_read_seconds"),
             queue: histogram!("magray_queue_seconds"),
             compute: histogram!("magray_compute_seconds"),
             batch_texts: histogram!("magray_batch_texts"),
             replays: counter!("magray_replays_total"),
+            first_token: histogram!("magray_first_token_seconds"),
+            token_gap: histogram!("magray_token_gap_seconds"),
         }
     }
 }
@@ -194,5 +240,9 @@ fn describe() {
     describe_histogram!("magray_compute_seconds", "Time that a request was computed.");
     describe_histogram!("magray_batch_texts", "Texts of the batch that ended a request.");
     describe_counter!("magray_fallbacks_total", "Requests that the CPU computed in place of a GPU, by reason.");
+    describe_histogram!("magray_first_token_seconds", "From the beginning of an answer to its first token.");
+    describe_histogram!("magray_token_gap_seconds", "Between two tokens of an answer.");
+    describe_counter!("magray_prompt_tokens_total", "Tokens of prompts that a model has answered.");
+    describe_counter!("magray_generated_tokens_total", "Tokens that a model generated, by the device of the last one.");
     describe_counter!("magray_replays_total", "Times that requests were started again after a failure.");
 }

@@ -1,11 +1,16 @@
 //! The bodies of requests, API by API, as they are read from JSON or from a form.
 //! Types only: nothing here knows a model, a limit or the server, so that it can be fuzzed by itself.
 
+pub(crate) mod anthropic;
 pub(crate) mod cohere;
 pub(crate) mod gpu;
+pub(crate) mod llama_cpp;
 pub(crate) mod models;
 pub(crate) mod ollama;
+pub(crate) mod ollama_chat;
 pub(crate) mod openai;
+pub(crate) mod openai_chat;
+pub(crate) mod responses;
 pub(crate) mod tei;
 
 use serde::{

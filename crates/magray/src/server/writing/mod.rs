@@ -29,6 +29,14 @@ impl Json {
         self.0.into()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        String::from_utf8(self.0).unwrap_or_else(|error| unreachable!("only texts are written: {error}"))
+    }
+
     pub(crate) fn raw(&mut self, json: &str) -> &mut Self {
         self.0.extend_from_slice(json.as_bytes());
         self

@@ -26,6 +26,7 @@ pub(in crate::commands::gpu) fn engine() -> EngineReport {
         utilisation_percent: None,
         weight: 1.0,
         speed: None,
+        kv_bytes: 0,
         batches: 0,
         batches_finished: 10,
         texts_finished: 320,

@@ -1,0 +1,47 @@
+//! Several answers that go on at once, told in the order in which they come.
+//! Reads all of them in turn: an answer that nobody reads pauses.
+
+use std::{
+    future::poll_fn,
+    task::{Context, Poll},
+};
+
+use magray_engine::engine::EngineError;
+
+use super::answer::{AnswerEvent, AnswerStream};
+
+pub(crate) struct SideBySide {
+    answers: Vec<AnswerStream>,
+    /// Who is asked first.
+    first: usize,
+}
+
+/// What came, and of which answer.
+pub(crate) type AnswersEvent = (usize, Result<AnswerEvent, EngineError>);
+
+impl SideBySide {
+    pub(crate) fn new(answers: Vec<AnswerStream>) -> Self {
+        Self { answers, first: 0 }
+    }
+
+    /// What comes next of any answer; `None` when all are over.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<AnswersEvent>> {
+        let (count, mut are_over) = (self.answers.len(), true);
+        for turn in 0..count {
+            let index = (self.first + turn) % count;
+            match self.answers[index].poll_next(context) {
+                Poll::Ready(Some(event)) => {
+                    self.first = index + 1;
+                    return Poll::Ready(Some((index, event)));
+                }
+                Poll::Ready(None) => {}
+                Poll::Pending => are_over = false,
+            }
+        }
+        if are_over { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<AnswersEvent> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+}

@@ -1,0 +1,250 @@
+//! Generates for a request: jobs of an API become answers that are waited for, read, counted and logged.
+//! Knows no API. A client that leaves drops what is here, and so ends its sequences.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use axum::response::{IntoResponse, Response};
+
+use super::{
+    app::App,
+    connections::ActiveRequest,
+    errors::{Kind, Problem},
+    metrics::Generated,
+    request_record::{Asker, Pass, ReadAt, RequestRecord},
+    reservation,
+    service::answer_headers,
+    writing::Json,
+};
+use crate::generation::{
+    ANSWERS_MAX, AnswerEnd, AnswerEvent, AnswersEvent, Job, JobError, JobInput, Prepared, SideBySide, Urgency,
+    WholeAnswer,
+};
+
+/// Answers of which each has begun.
+pub(crate) struct Generating {
+    app: App,
+    record: RequestRecord,
+    model: usize,
+    answers: SideBySide,
+    /// What came before all had begun.
+    early: VecDeque<AnswersEvent>,
+    prompt_tokens: usize,
+    /// By answer: when its last token came.
+    last_tokens: Vec<Option<Instant>>,
+    left: usize,
+    read: ReadAt,
+    begun: Instant,
+    /// The connection is not idle while an answer streams.
+    _active: Option<ActiveRequest>,
+}
+
+/// Jobs whose prompts were read.
+pub(crate) struct ReadJobs {
+    model: usize,
+    jobs: Vec<Prepared>,
+    read: ReadAt,
+}
+
+impl ReadJobs {
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.jobs.iter().map(Prepared::prompt_tokens).sum()
+    }
+}
+
+impl App {
+    /// Reads the prompts of jobs for one model. Blocks as long as templates and tokenizer take.
+    pub(crate) fn read_jobs(&self, jobs: Vec<Job>) -> Result<ReadJobs, Problem> {
+        let started = Instant::now();
+        let answers = jobs.iter().map(|job| u64::from(job.answers)).sum::<u64>();
+        if answers > u64::from(ANSWERS_MAX) {
+            let message = format!("{answers} answers were asked for; {ANSWERS_MAX} are given in one request");
+            return Err(Problem::too_large("n", message));
+        }
+        let model = jobs.first().map_or(0, |job| job.model);
+        let is_chat = jobs.iter().any(|job| matches!(job.input, JobInput::Chat(_)));
+        let template = match is_chat {
+            true => self.models().get(model).chat_template(self.engine(), model)?,
+            false => None,
+        };
+        let jobs = jobs.into_iter().map(|job| job.prepare(self.engine(), template)).collect::<Result<Vec<_>, _>>()?;
+        let tokens = jobs.iter().map(Prepared::prompt_tokens).sum();
+        self.limits().check_tokens("messages", tokens)?;
+        Ok(ReadJobs { model, jobs, read: ReadAt { at: Instant::now(), took: started.elapsed() } })
+    }
+
+    /// Begins answers, and waits until each has begun: what is wrong until then is told in place of them.
+    pub(crate) async fn generate(&self, read: ReadJobs) -> Result<Generating, Problem> {
+        let ReadJobs { model, jobs, read } = read;
+        let record = RequestRecord::current();
+        let Asker { caller, priority } = record.asker();
+        let urgency = Urgency { caller, priority, deadline: None };
+        let coming = reservation::take_queue();
+        let prompt_tokens = jobs.iter().map(Prepared::prompt_tokens).sum();
+        let mut answers = Vec::new();
+        for job in &jobs {
+            answers.extend(job.begin(self.engine(), urgency).map_err(JobError::from)?);
+        }
+        if let Some(coming) = coming {
+            coming.submitted(prompt_tokens);
+        }
+        let count = answers.len();
+        let mut generating = Generating {
+            app: self.clone(),
+            record,
+            model,
+            answers: SideBySide::new(answers),
+            early: VecDeque::new(),
+            prompt_tokens,
+            last_tokens: vec![None; count],
+            left: count,
+            read,
+            begun: Instant::now(),
+            _active: None,
+        };
+        let late =
+            || Problem::busy(Kind::Expired, "the answer did not begin in time", std::time::Duration::from_secs(1));
+        tokio::time::timeout(self.limits().answer_within, generating.begin(count)).await.map_err(|_| late())??;
+        Ok(generating)
+    }
+}
+
+impl Generating {
+    async fn begin(&mut self, count: usize) -> Result<(), Problem> {
+        let (mut has_begun, mut begun) = (vec![false; count], 0);
+        while begun < count {
+            let Some((answer, event)) = poll_fn(|context| self.poll_live(context)).await else { break };
+            let event = event.map_err(JobError::from)?;
+            begun += usize::from(!std::mem::replace(&mut has_begun[answer], true));
+            self.early.push_back((answer, Ok(event)));
+        }
+        Ok(())
+    }
+
+    /// Tokens of all prompts.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    pub(crate) fn model(&self) -> usize {
+        self.model
+    }
+
+    pub(crate) fn answers(&self) -> usize {
+        self.last_tokens.len()
+    }
+
+    pub(crate) fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// Keeps its connection until it is dropped.
+    pub(super) fn keep(&mut self, active: ActiveRequest) {
+        self._active = Some(active);
+    }
+
+    /// What comes next of any answer, counted; `None` when all are over.
+    pub(crate) fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<(usize, AnswerEvent), Problem>>> {
+        let next = match self.early.pop_front() {
+            Some(early) => Poll::Ready(Some(early)),
+            None => self.poll_live(context),
+        };
+        next.map(|next| {
+            next.map(|(answer, event)| match event {
+                Ok(event) => Ok((answer, event)),
+                Err(error) => Err(JobError::from(error).into()),
+            })
+        })
+    }
+
+    /// Tells where the answers were computed, and how long that took.
+    pub(crate) fn with_headers(&self, answers: &[WholeAnswer], json: Json) -> Response {
+        let mut response = json.into_response();
+        let last = answers.iter().filter_map(|answer| answer.end.as_ref()).next_back();
+        if let Some(answer) = last.and_then(|end| end.answer.as_ref()) {
+            answer_headers(response.headers_mut(), answer, self.read.took);
+        }
+        response
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Result<(usize, AnswerEvent), Problem>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// All answers, whole.
+    pub(crate) async fn collect(&mut self) -> Result<Vec<WholeAnswer>, Problem> {
+        let mut answers: Vec<WholeAnswer> = (0..self.answers()).map(|_| WholeAnswer::default()).collect();
+        while let Some(event) = self.next().await {
+            let (answer, event) = event?;
+            answers[answer].add(event);
+        }
+        Ok(answers)
+    }
+
+    fn poll_live(&mut self, context: &mut Context<'_>) -> Poll<Option<AnswersEvent>> {
+        let next = self.answers.poll_next(context);
+        if let Poll::Ready(Some((answer, event))) = &next {
+            match event {
+                Ok(AnswerEvent::Token(_)) => self.count_token(*answer),
+                Ok(AnswerEvent::End(end)) => self.count_end(end),
+                Err(_) => {}
+            }
+        }
+        next
+    }
+
+    fn count_token(&mut self, answer: usize) {
+        let now = Instant::now();
+        match self.last_tokens[answer].replace(now) {
+            Some(last) => self.app.metrics().token_after(now - last),
+            None => self.app.metrics().first_token_after(now - self.begun),
+        }
+    }
+
+    fn count_end(&mut self, end: &AnswerEnd) {
+        self.left -= 1;
+        let prompt_tokens = if self.left == 0 { self.prompt_tokens } else { 0 };
+        let replays = end.answer.as_ref().map_or(0, |answer| answer.replays);
+        let counted = Generated { prompt_tokens, tokens: end.tokens, device: end.device(), replays };
+        self.app.metrics().generated(self.model, counted);
+        if let Some(answer) = &end.answer {
+            self.record.add_pass(Pass::of(self.model, 1, answer, self.read));
+        }
+        let device = end.device().map(tracing::field::display);
+        tracing::info!(
+            target: "magray::access",
+            parent: self.record.span(),
+            model = self.app.models().get(self.model).name,
+            prompt_tokens = self.prompt_tokens,
+            tokens = end.tokens,
+            finish = end.finish.code(),
+            device,
+            first_token_ms = end.times.first_token.map(|time| time.as_micros() as f64 / 1e3),
+            replays = (replays > 0).then_some(replays),
+            "generated"
+        );
+    }
+}
+
+impl From<JobError> for Problem {
+    fn from(error: JobError) -> Self {
+        let message = error.to_string();
+        match error {
+            JobError::Engine(error) => error.into(),
+            JobError::NoText => Self::invalid("model", message),
+            JobError::Answers(_) => Self::invalid("n", message),
+            JobError::Stops(_) => Self::invalid("stop", message),
+            JobError::NoTokens => Self::invalid("max_tokens", message),
+            JobError::NoTemplate => Self::invalid("model", message),
+            JobError::Template(_) => Self::invalid("messages", message),
+            JobError::NoTools | JobError::NoSuchTool(_) => Self::invalid("tool_choice", message),
+        }
+    }
+}

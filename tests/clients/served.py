@@ -13,9 +13,13 @@ import unittest
 import urllib.request
 from pathlib import Path
 
+import chat_model
+
 FIXTURES = Path(__file__).resolve().parents[2] / "crates" / "magray-engine" / "tests" / "fixtures"
 BINARY = os.environ.get("MAGRAY_BIN", "magray")
 EMBEDDER, RANKER, CLASSIFIER = "bert", "xlm-roberta-classify", "bert-classify"
+# Written by chat_model.
+CHATTER = "chatter"
 COMPUTING = ["--device", "cpu", "--threads", "1", "--precision", "f32"]
 TEXTS = ["the cat sat on the river", "a dog", "", "river"]
 QUERY = "the river and the cat"
@@ -40,6 +44,20 @@ class Served(unittest.TestCase):
         self.assertEqual([len(row) for row in found], [len(row) for row in expected])
         worst = max(abs(a - b) for one, other in zip(found, expected) for a, b in zip(one, other))
         self.assertLess(worst, TOLERANCE)
+
+
+class ChatServed(Served):
+    """The same with a language model beside one that embeds."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        model = Path(folder.name, CHATTER)
+        chat_model.write(model)
+        cls.server = Server(cls.environment, cls.settings, models=(model, FIXTURES / EMBEDDER))
+        cls.addClassCleanup(cls.server.stop)
+        cls.url = cls.server.url
 
 
 class AsyncServed(Served, unittest.IsolatedAsyncioTestCase):

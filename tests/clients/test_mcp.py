@@ -1,6 +1,9 @@
 """The Python SDK of MCP, over stdio and over HTTP: the same tools, schemas and results through both."""
 
+import asyncio
+import json
 import tempfile
+import unittest
 from contextlib import asynccontextmanager
 
 import httpx2
@@ -16,12 +19,13 @@ from served import (
     RANKER,
     TEXTS,
     AsyncServed,
+    ChatServed,
     bare_environment,
     embedded,
     ranked,
 )
 
-READING = {"get_gpu_status", "list_models", "embed_texts", "similarity", "rerank", "list_collections", "search_collection"}
+READING = {"chat", "get_gpu_status", "list_models", "embed_texts", "similarity", "rerank", "list_collections", "search_collection"}
 CHANGING = {"offload_gpu", "release_gpu", "update_gpu_timeout", "preheat_gpu"}
 # Called in the tests of the server itself.
 CHANGING_TOO = {"update_gpu_priority", "clear_gpu_cache", "pull_model", "load_model", "unload_model", "alias_model", "delete_model", "add_documents"}
@@ -102,6 +106,27 @@ class Http(Door, AsyncServed):
         async with streamable_http_client(self.url + "/mcp") as streams, ClientSession(*streams[:2]) as session:
             await session.initialize()
             yield session
+
+
+class Chat(ChatServed, unittest.IsolatedAsyncioTestCase):
+    """A language model that answers, and tells its progress."""
+
+    async def test_an_answer_fits_its_schema_and_progress_is_told(self):
+        # The debug mode of such tests tells of every task that is slow.
+        asyncio.get_running_loop().set_debug(False)
+        told = []
+
+        async def tell(progress, total, message):
+            told.append(progress)
+
+        schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+        arguments = {"prompt": "hello", "json_schema": schema, "max_tokens": 100}
+        async with streamable_http_client(self.url + "/mcp") as streams, ClientSession(*streams[:2]) as session:
+            await session.initialize()
+            result = await session.call_tool("chat", arguments, progress_callback=tell)
+        self.assertFalse(result.is_error, result)
+        self.assertIn(json.loads(result.structured_content["text"])["n"], (1, 2))
+        self.assertTrue(told)
 
 
 class Keys(AsyncServed):

@@ -9,6 +9,7 @@ use crate::{
     commands::{
         Context,
         bench::{self, BenchArgs, generate::BenchGenerateArgs},
+        chat::{self, ChatArgs},
         config::{self, ConfigArgs},
         embed::{self, EmbedArgs},
         generate::{self, GenerateArgs},
@@ -43,6 +44,8 @@ Examples:
   magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
   magray similarity \"a cat\" \"a kitten\"
   magray rerank \"meow\" \"a car\" \"a kitten\"       the best first
+  magray chat                                   a conversation; its model is pulled on first use
+  magray chat \"Why is the sky blue?\"            one answer
   magray generate -m smollm2.gguf \"Once upon\"   a language model goes on with a text
   magray index add notes docs/                  a collection of documents, and a search in it
   magray search notes \"how do I rotate the keys?\" --hybrid
@@ -72,6 +75,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Turn texts into vectors
     Embed(EmbedArgs),
+    /// Ask a language model, once or in a conversation
+    Chat(Box<ChatArgs>),
     /// Go on with a text by a language model
     Generate(GenerateArgs),
     /// Put documents in the order in which they answer a query
@@ -111,12 +116,17 @@ pub(crate) enum Command {
 
 impl Command {
     pub(crate) fn handles_signals(&self) -> bool {
-        matches!(self, Self::Worker | Self::Serve(_) | Self::Mcp(_))
+        match self {
+            Self::Worker | Self::Serve(_) | Self::Mcp(_) => true,
+            Self::Chat(args) => args.is_conversation(),
+            _ => false,
+        }
     }
 
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             Self::Embed(args) => embed::run(args, context),
+            Self::Chat(args) => chat::run(&args, context),
             Self::Generate(args) => generate::run(&args, context),
             Self::Rerank(args) => rerank::run(&args, context),
             Self::Index(args) => index::run(&args, context),

@@ -1,23 +1,21 @@
 //! `magray generate TEXT`: goes on with a text by a language model.
 //! A bare completion: no template, no roles, no history.
 
-mod constraint;
 mod written;
 
 use std::io::{IsTerminal, Read};
 
 use clap::Args;
-use constraint::ConstraintArgs;
 use magray_engine::decoder::{Sampling, TOP_LOGPROBS_MAX};
 use serde_json::Value;
 use written::Written;
 
 use super::Context;
 use crate::{
-    commands::compute_args::ComputeArgs,
+    commands::{compute_args::ComputeArgs, constraint_args::ConstraintArgs, sampling_args::SamplingArgs},
     config::Source,
     exit::Failure,
-    generation::{ANSWERS_MAX, Job, JobInput, SideBySide, TokensMax, Urgency, new_seed},
+    generation::{ANSWERS_MAX, Job, JobInput, SideBySide, TokensMax, Urgency},
     output,
     session::{FIRST, Session},
 };
@@ -70,52 +68,6 @@ pub(crate) struct GenerateArgs {
     logprobs: Option<u8>,
 }
 
-/// How tokens are chosen.
-#[derive(Debug, Args)]
-struct SamplingArgs {
-    /// Draw tokens, the likelier the lower; 0 takes the likeliest
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    temperature: f32,
-    /// Draw of this many likeliest tokens; 0: of all
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    top_k: u32,
-    /// Draw of the likeliest tokens that have this probability together
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
-    top_p: f32,
-    /// Draw of tokens with at least this part of the highest probability
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    min_p: f32,
-    /// Divide the logits of tokens that the text has
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    repetition_penalty: f32,
-    /// Taken from a token's logit for each time it was chosen
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    frequency_penalty: f32,
-    /// Taken from the logit of a token that was chosen
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    presence_penalty: f32,
-    /// The same seed draws the same tokens [default: another one each time]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-}
-
-impl SamplingArgs {
-    fn sampling(&self, ignores_end: bool) -> Sampling {
-        Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            ignores_end,
-            seed: self.seed.unwrap_or_else(new_seed),
-            ..Sampling::default()
-        }
-    }
-}
-
 pub(crate) fn run(args: &GenerateArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&args.compute.flags())?;
     if config.entry("model.name").source == Source::Default {
@@ -131,7 +83,7 @@ pub(crate) fn run(args: &GenerateArgs, context: &Context) -> Result<(), Failure>
         return Err(Failure::Usage("this model generates no text: use a language model".to_owned()));
     };
     let constraint = args.constraint.constraint()?;
-    let sampling = Sampling { logprobs: args.logprobs, constraint, ..args.sampling.sampling(args.ignore_end) };
+    let sampling = Sampling { logprobs: args.logprobs, constraint, ..args.sampling.sampling(args.ignore_end, 0.0) };
     let job = Job {
         model: FIRST,
         input: JobInput::Text(text),

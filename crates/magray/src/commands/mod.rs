@@ -2,8 +2,10 @@
 //! Never reads the command line.
 
 pub(crate) mod bench;
+pub(crate) mod chat;
 mod compute_args;
 pub(crate) mod config;
+mod constraint_args;
 pub(crate) mod embed;
 pub(crate) mod generate;
 pub(crate) mod gpu;
@@ -14,6 +16,7 @@ pub(crate) mod mcp;
 pub(crate) mod models;
 pub(crate) mod pull;
 pub(crate) mod rerank;
+mod sampling_args;
 pub(crate) mod search;
 pub(crate) mod serve;
 mod server_args;

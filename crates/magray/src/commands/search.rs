@@ -34,7 +34,7 @@ by meaning and by words (BM25) and fuses both (RRF); --rerank puts the best into
 together. Filters are Qdrant's.";
 
 /// Scores pairs of a query and a text.
-const RERANKER: &str = "cross-encoder/ms-marco-MiniLM-L6-v2";
+pub(crate) const RERANKER: &str = "cross-encoder/ms-marco-MiniLM-L6-v2";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -65,47 +65,76 @@ pub(crate) struct SearchArgs {
     json: bool,
 }
 
-struct Found {
-    score: f64,
-    id: Value,
-    text: String,
-    payload: Value,
+/// A document that was found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) score: f64,
+    pub(crate) id: Value,
+    pub(crate) text: String,
+    pub(crate) payload: Value,
+}
+
+/// What is searched for.
+pub(crate) struct Retrieval<'a> {
+    pub(crate) collection: &'a str,
+    pub(crate) query: &'a str,
+    /// By words too, and both fused.
+    pub(crate) is_hybrid: bool,
+    pub(crate) reranker: Reranker<'a>,
+    pub(crate) filter: Option<Value>,
+    pub(crate) limit: usize,
+}
+
+/// What puts the best into another order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reranker<'a> {
+    None,
+    /// The usual one, or a server's own.
+    Usual,
+    Named(&'a str),
 }
 
 pub(crate) fn run(args: &SearchArgs, context: &Context) -> Result<(), Failure> {
     let filter = args.filter.as_deref().map(serde_json::from_str::<Value>).transpose();
     let filter = filter.map_err(|error| Failure::Usage(format!("--filter is no JSON: {error}")))?;
-    let mut place = args.place.open(context)?;
-    let known = place.find(&args.collection)?;
-    let known = known.ok_or_else(|| magray_index::Error::no_collection(&args.collection))?;
-    args.place.check_model(&args.collection, &known)?;
-    let text_field = known.text_field.clone().unwrap_or_else(|| TEXT_FIELD.to_owned());
-    let search = TextSearch {
-        query: &args.query,
-        model: known.model.as_deref(),
-        text_field: &text_field,
-        is_hybrid: args.hybrid,
-        is_reranked: args.rerank,
-        limit: args.limit as usize,
-        filter,
+    let reranker = match (args.rerank, &args.reranker) {
+        (false, _) => Reranker::None,
+        (true, None) => Reranker::Usual,
+        (true, Some(name)) => Reranker::Named(name),
     };
-    let found = place.query(&args.collection, &search.body())?;
+    let (collection, query, limit) = (&args.collection, &args.query, args.limit as usize);
+    let retrieval = Retrieval { collection, query, is_hybrid: args.hybrid, reranker, filter, limit };
+    print(&retrieve(retrieval, &args.place, context)?, args)
+}
+
+/// The documents that fit best, the best first.
+pub(crate) fn retrieve(wanted: Retrieval<'_>, at: &PlaceArgs, context: &Context) -> Result<Vec<Found>, Failure> {
+    let Retrieval { collection, query, is_hybrid, reranker, filter, limit } = wanted;
+    let mut place = at.open(context)?;
+    let known = place.find(collection)?;
+    let known = known.ok_or_else(|| magray_index::Error::no_collection(collection))?;
+    at.check_model(collection, &known)?;
+    let text_field = known.text_field.clone().unwrap_or_else(|| TEXT_FIELD.to_owned());
+    let is_reranked = reranker != Reranker::None;
+    let model = known.model.as_deref();
+    let search = TextSearch { query, model, text_field: &text_field, is_hybrid, is_reranked, limit, filter };
+    let found = place.query(collection, &search.body())?;
     let mut found: Vec<Found> = found.into_iter().map(|point| Found::of(point, &text_field)).collect();
-    if args.rerank && !found.is_empty() {
+    if is_reranked && !found.is_empty() {
         let texts: Vec<&str> = found.iter().map(|one| one.text.as_str()).collect();
+        let named = if let Reranker::Named(name) = reranker { Some(name) } else { None };
         let scores = match &place {
-            Place::Server(remote) => server_scores(remote, args, &texts)?,
-            Place::Here(_) => own_scores(args, &texts, context)?,
+            Place::Server(remote) => server_scores(remote, named, query, &texts)?,
+            Place::Here(_) => own_scores(named.unwrap_or(RERANKER), query, &texts, (at, context))?,
         };
         for (one, score) in found.iter_mut().zip(scores) {
             one.score = score.into();
         }
         found.sort_by(|a, b| b.score.total_cmp(&a.score));
     }
-    found.truncate(args.limit as usize);
-    print(&found, args)?;
+    found.truncate(limit);
     place.finish()?;
-    Ok(())
+    Ok(found)
 }
 
 impl Found {
@@ -116,22 +145,26 @@ impl Found {
     }
 }
 
-fn own_scores(args: &SearchArgs, texts: &[&str], context: &Context) -> Result<Vec<f32>, Failure> {
-    let name = args.reranker.clone().unwrap_or_else(|| RERANKER.to_owned());
-    let mut flags = args.place.flags();
+fn own_scores(
+    reranker: &str,
+    query: &str,
+    texts: &[&str],
+    (at, context): (&PlaceArgs, &Context),
+) -> Result<Vec<f32>, Failure> {
+    let mut flags = at.flags();
     flags.retain(|flag| flag.key != "model.name");
-    flags.extend(flag("model.name", Some(&name)));
+    flags.extend(flag("model.name", Some(&reranker.to_owned())));
     let session = Session::open(&context.settle(&flags)?, None, &context.console)?;
-    let RankingWork { work, by } = session.engine().read_ranking(0, &args.query, texts, None)?;
+    let RankingWork { work, by } = session.engine().read_ranking(0, query, texts, None)?;
     let scores = by.scores(&session.compute(work)?, false);
     session.leave();
     Ok(scores)
 }
 
-fn server_scores(remote: &Remote, args: &SearchArgs, texts: &[&str]) -> Result<Vec<f32>, Failure> {
-    let mut body = json!({ "query": args.query, "texts": texts });
-    if let Some(model) = &args.reranker {
-        body["model"] = model.as_str().into();
+fn server_scores(remote: &Remote, reranker: Option<&str>, query: &str, texts: &[&str]) -> Result<Vec<f32>, Failure> {
+    let mut body = json!({ "query": query, "texts": texts });
+    if let Some(model) = reranker {
+        body["model"] = model.into();
     }
     let reply = remote.post("/rerank", &body)?;
     let ranks: Vec<Value> = serde_json::from_slice(&reply.body).map_err(|error| remote.unexpected(error))?;

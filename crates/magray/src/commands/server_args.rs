@@ -9,7 +9,7 @@ use crate::{
     remote::{Remote, RemoteOptions},
 };
 
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ServerArgs {
     /// Let this server compute, such as http://127.0.0.1:7860; a key is taken from MAGRAY_API_KEY
     #[arg(long, value_name = "URL", conflicts_with_all = ["device", "precision", "threads", "cpu_path"])]

@@ -28,8 +28,8 @@ A file of the third kind was merely found, and a stranger may have written it: t
 cloned. It may choose a model and how it is computed, but it may not say where code, models, tokens or alerts come from or go
 to, what is written where, or who may ask a server. The settings that do are marked `trusted` in the column `file`; in a
 file that was found they are an error, which names the line. If you trust the file, name it: `--config ./magray.toml`. A
-model that such a file names by `model.name` or `server.models` is read as data, with all its sizes checked, also where it
-is a folder; only the default model is ever pulled without being asked for.
+model that such a file names by `model.name`, `chat.model` or `server.models` is read as data, with all its sizes checked, also where it
+is a folder; only the default models are ever pulled without being asked for.
 
 TOML and YAML have the same tree: `gpu.batch.max_size` is `max_size` in the section `[gpu.batch]`, or `max_size` under
 `batch` under `gpu`. A key that is not listed here is an error, and so is a value that is not allowed; the message

@@ -97,6 +97,11 @@ impl Config {
         self.text("model.name").filter(|_| self.entry("model.name").source != Source::Default)
     }
 
+    /// The model of chats.
+    pub(crate) fn chat_model(&self) -> String {
+        self.text("chat.model").unwrap_or_default()
+    }
+
     /// The folder of the collections; `None` where the system has no folder for data.
     pub(crate) fn collections_folder(&self) -> Option<PathBuf> {
         match &self.entry("search.folder").value {

@@ -1,7 +1,7 @@
 //! Every setting there is: its key, what it takes, its default, variable, flag and meaning.
 //! Holds no values; reading, printing and the documentation all follow from this table.
 
-use magray_engine::store::{DEFAULT_ENDPOINT, DEFAULT_MODEL};
+use magray_engine::store::{DEFAULT_CHAT_MODEL, DEFAULT_ENDPOINT, DEFAULT_MODEL};
 
 use super::server_table::SERVER;
 use super::{
@@ -84,7 +84,7 @@ const GENERAL: &[Setting] = &[
     Setting::trusted("model.store", Kind::Path, "", "The folder that pulled models are kept in.")
         .env(&["MAGRAY_HOME"])
         .unset_as(""),
-    Setting::trusted("model.source", Kind::Choice(SOURCES), "auto", "Where the default model is pulled from.")
+    Setting::trusted("model.source", Kind::Choice(SOURCES), "auto", "Where the default models are pulled from.")
         .flag("--source"),
     Setting::trusted("model.endpoint", Kind::Url, DEFAULT_ENDPOINT, "The address of the model hub.").env(&["HF_ENDPOINT"]),
     Setting::trusted(
@@ -110,6 +110,13 @@ const GENERAL: &[Setting] = &[
     .env(&["MAGRAY_CPU"])
     .flag("--cpu-path")
     .unset_as("auto"),
+    Setting::harmless(
+        "chat.model",
+        Kind::Text,
+        DEFAULT_CHAT_MODEL,
+        "The model of `magray chat`: as `model.name`, or a GGUF file.",
+    )
+    .env(&["MAGRAY_CHAT_MODEL"]),
     Setting::harmless(
         "embed.device",
         Kind::Device,

@@ -25,6 +25,7 @@ fn values_show_where_they_came_from() {
         model.token (hidden) env HF_TOKEN
         cpu.threads 2 env MAGRAY_THREADS
         cpu.path auto default
+        chat.model SmolLM2-135M-Instruct default
         embed.device auto default
         embed.precision int8 file HOME/here/magray.yaml:2
         embed.prompt default default

@@ -15,6 +15,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
 
         Commands:
           embed        Turn texts into vectors
+          chat         Ask a language model, once or in a conversation
           generate     Go on with a text by a language model
           rerank       Put documents in the order in which they answer a query
           index        Put documents into collections, and list, export and delete these
@@ -45,6 +46,8 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           magray embed -f texts.txt --output texts.npy  one text a line, into a NumPy file
           magray similarity "a cat" "a kitten"
           magray rerank "meow" "a car" "a kitten"       the best first
+          magray chat                                   a conversation; its model is pulled on first use
+          magray chat "Why is the sky blue?"            one answer
           magray generate -m smollm2.gguf "Once upon"   a language model goes on with a text
           magray index add notes docs/                  a collection of documents, and a search in it
           magray search notes "how do I rotate the keys?" --hybrid

@@ -2,6 +2,7 @@
 //! Reaches no network: the hub's address leads nowhere and there is no pip.
 
 mod bench;
+mod chat;
 mod config;
 mod control;
 mod embed;
@@ -11,6 +12,7 @@ mod health;
 mod help;
 mod hostile_folder;
 mod index;
+mod pty;
 mod refusals;
 mod remote;
 mod rerank;

@@ -112,7 +112,7 @@ struct AddArgs {
 }
 
 /// Where the collections are, and what computes for them.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct PlaceArgs {
     /// Folder of the collections [default: the setting search.folder]
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
@@ -124,6 +124,11 @@ pub(crate) struct PlaceArgs {
 }
 
 impl PlaceArgs {
+    /// In this folder, or in that of the settings.
+    pub(crate) fn in_folder(collections: Option<String>) -> Self {
+        Self { collections, ..Self::default() }
+    }
+
     pub(crate) fn flags(&self) -> Vec<FlagValue> {
         let mut flags = self.compute.flags();
         flags.extend(flag("search.folder", self.collections.as_ref()));

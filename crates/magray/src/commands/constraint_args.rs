@@ -9,7 +9,7 @@ use crate::exit::Failure;
 /// What the answer has to be.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-pub(super) struct ConstraintArgs {
+pub(crate) struct ConstraintArgs {
     /// Write JSON of this schema: a file, or the schema itself
     #[arg(long, value_name = "FILE|TEXT", conflicts_with = "ignore_end")]
     json_schema: Option<String>,
@@ -25,7 +25,7 @@ pub(super) struct ConstraintArgs {
 const SCHEMA_BYTES_MAX: u64 = 1 << 20;
 
 impl ConstraintArgs {
-    pub(super) fn constraint(&self) -> Result<Option<Constraint>, Failure> {
+    pub(crate) fn constraint(&self) -> Result<Option<Constraint>, Failure> {
         Ok(match (&self.json_schema, &self.regex, &self.choice[..]) {
             (Some(schema), ..) => Some(Constraint::JsonSchema(read_schema(schema)?)),
             (None, Some(regex), _) => Some(Constraint::Regex(regex.clone())),
@@ -36,7 +36,7 @@ impl ConstraintArgs {
 }
 
 /// A schema as it stands, or what its file has.
-fn read_schema(schema: &str) -> Result<String, Failure> {
+pub(crate) fn read_schema(schema: &str) -> Result<String, Failure> {
     if schema.trim_start().starts_with(['{', '[']) || schema.trim() == "true" {
         return Ok(schema.to_owned());
     }

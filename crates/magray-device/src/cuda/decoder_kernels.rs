@@ -108,6 +108,27 @@ impl DecoderKernel {
         all
     }
 
+    /// This one, and those that plans take in its place for other numbers of rows or longer sequences.
+    pub(super) fn siblings(self) -> Vec<Self> {
+        let (most, _) = TILES[TILES.len() - 1];
+        match self {
+            Self::Tile { tokens, .. } if tokens < most => {
+                let tiles = TILES.into_iter().chain(DEEP_TILES).filter(|tile| tile.0 == tokens);
+                tiles.map(|(tokens, stages)| Self::Tile { tokens, stages }).collect()
+            }
+            Self::Tile { .. } | Self::Wide { .. } => {
+                let tiles = TILES.into_iter().chain(DEEP_TILES).filter(|tile| tile.0 == most);
+                let mut all: Vec<Self> = tiles.map(|(tokens, stages)| Self::Tile { tokens, stages }).collect();
+                all.extend(WIDE_TILES.map(|(groups, tokens, stages)| Self::Wide { groups, tokens, stages }));
+                all
+            }
+            Self::AttendOne { head, .. } if head <= WIDE_HEAD_MOST => {
+                [4, 8].map(|warps| Self::AttendOne { head, warps }).to_vec()
+            }
+            alone => vec![alone],
+        }
+    }
+
     pub(super) fn spec(self) -> KernelSpec {
         match self {
             Self::Embed => KernelSpec::new("decoder_embed.cu", "decoder_embed"),
@@ -153,5 +174,22 @@ impl DecoderKernel {
                 .needs(Needs::Hopper),
             Self::Unpack => KernelSpec::new("decoder_unpack.cu", "decoder_unpack"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_in_place_of_each_other_are_made_together() {
+        let all = DecoderKernel::all();
+        for kernel in &all {
+            let siblings = kernel.siblings();
+            assert!(siblings.contains(kernel) && siblings.iter().all(|sibling| all.contains(sibling)), "{kernel:?}");
+            assert!(siblings.iter().all(|sibling| sibling.siblings() == siblings), "{kernel:?}");
+        }
+        let wide = all.iter().filter(|kernel| matches!(kernel, DecoderKernel::Wide { .. })).count();
+        assert_eq!(DecoderKernel::Wide { groups: 2, tokens: 256, stages: 4 }.siblings().len(), wide + 2);
     }
 }

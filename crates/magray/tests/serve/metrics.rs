@@ -57,7 +57,9 @@ fn every_figure_that_is_promised_is_there() {
     ] {
         assert!(page.contains(figure), "{figure} is not in\n{page}");
     }
-    for name in ["magray_tokens_total", "magray_device_memory_allocated_bytes", "magray_pool_used_bytes"] {
+    for name in
+        [r#"magray_tokens_total{model="bert"}"#, "magray_device_memory_allocated_bytes", "magray_pool_used_bytes"]
+    {
         let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}\n{page}"));
         assert!(line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() > 0.0, "{line}");
     }

@@ -103,9 +103,9 @@ fn put_all(cuda: &Cuda, stream: &Stream, launches: &[Launch]) -> Result<(), Devi
     Ok(())
 }
 
-/// Makes the kernels on all cores.
+/// Makes the kernels on all cores, with those that other numbers of rows take in their place: a later step must not wait for a compiler.
 fn prepare(cuda: &Cuda, launches: &[Launch]) -> Result<(), DeviceError> {
-    let mut kernels: Vec<DecoderKernel> = launches.iter().map(|launch| launch.kernel).collect();
+    let mut kernels: Vec<DecoderKernel> = launches.iter().flat_map(|launch| launch.kernel.siblings()).collect();
     kernels.sort_unstable();
     kernels.dedup();
     let specs: Vec<_> = kernels.iter().map(|kernel| kernel.spec()).collect();

@@ -8,11 +8,11 @@ pub(crate) fn replace(source: &str) -> String {
     while let Some(at) = rest.find("{%") {
         let (before, tag) = rest.split_at(at);
         text.push_str(before);
-        let Some(length) = tag.find("%}") else {
+        // The end stands behind the opening: `{%}` has none.
+        let Some(inner) = tag[2..].find("%}").map(|end| &tag[2..2 + end]) else {
             text.push_str(tag);
             return text;
         };
-        let inner = &tag[2..length];
         let word = inner.trim_matches(['-', '+']).trim();
         let instead = match word {
             "generation" => Some("if true"),
@@ -24,7 +24,7 @@ pub(crate) fn replace(source: &str) -> String {
                 text.push_str("{%");
                 text.push_str(&inner.replacen(word, &format!(" {instead} "), 1));
                 text.push_str("%}");
-                rest = &tag[length + 2..];
+                rest = &tag[inner.len() + 4..];
             }
             // Only the opening is passed over: what looks like an end may be inside a string.
             None => {
@@ -44,7 +44,15 @@ mod tests {
     #[test]
     fn only_these_tags_are_replaced() {
         assert_eq!(replace("a{%- generation -%}b{% endgeneration %}c"), "a{%-  if true  -%}b{%  endif  %}c");
-        for same in ["", "{%", "{% if x %}{{ generation }}{% endif %}", "{{ '{% ' }} generation %}", "é{%é"] {
+        for same in [
+            "",
+            "{%",
+            "{% if x %}{{ generation }}{% endif %}",
+            "{{ '{% ' }} generation %}",
+            "é{%é",
+            "{%}",
+            "{%} {% a %}",
+        ] {
             assert_eq!(replace(same), same);
         }
     }

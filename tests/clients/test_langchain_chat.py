@@ -42,7 +42,7 @@ class Chats(ChatServed):
                 self.assertGreater(whole.usage_metadata["output_tokens"], 0)
 
     def test_tools(self):
-        bound = self.openai(max_tokens=400).bind_tools([add], tool_choice="add")
+        bound = self.openai(max_tokens=2000).bind_tools([add], tool_choice="add")
         call = bound.invoke(MESSAGES).tool_calls[0]
         self.assertEqual(call["name"], "add")
         self.assertIn(call["args"]["a"], (1, 2, 3))
@@ -52,9 +52,9 @@ class Chats(ChatServed):
 
     def test_structured_output(self):
         clients = {
-            "schema": self.openai(max_tokens=200).with_structured_output(Answer, method="json_schema"),
-            "call": self.openai(max_tokens=400).with_structured_output(Answer, method="function_calling"),
-            "ollama": self.ollama(num_predict=200).with_structured_output(Answer, method="json_schema"),
+            "schema": self.openai(max_tokens=2000).with_structured_output(Answer, method="json_schema"),
+            "call": self.openai(max_tokens=2000).with_structured_output(Answer, method="function_calling"),
+            "ollama": self.ollama(num_predict=2000).with_structured_output(Answer, method="json_schema"),
         }
         for name, client in clients.items():
             with self.subTest(name):

@@ -31,7 +31,7 @@ class Chats(ChatServed):
         self.assertEqual(client.complete("hello").text, "".join(chunk.delta for chunk in client.stream_complete("hello")))
 
     def test_tools(self):
-        client = self.client(max_tokens=400, is_function_calling_model=True)
+        client = self.client(max_tokens=2000, is_function_calling_model=True)
         done = client.chat_with_tools([FunctionTool.from_defaults(add)], user_msg="add", tool_required=True)
         calls = client.get_tool_calls_from_response(done)
         self.assertEqual(calls[0].tool_name, "add")

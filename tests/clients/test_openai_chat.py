@@ -59,10 +59,10 @@ class Chats(ChatServed):
 
     def test_an_answer_is_parsed_by_its_schema(self):
         done = self.client().chat.completions.parse(
-            model=CHATTER, messages=MESSAGES, response_format=Answer, max_tokens=200, temperature=1
+            model=CHATTER, messages=MESSAGES, response_format=Answer, max_tokens=2000, temperature=1
         )
         self.assertIsInstance(done.choices[0].message.parsed, Answer)
-        with self.client().chat.completions.stream(model=CHATTER, messages=MESSAGES, response_format=Answer, max_tokens=200) as stream:
+        with self.client().chat.completions.stream(model=CHATTER, messages=MESSAGES, response_format=Answer, max_tokens=2000) as stream:
             self.assertIsInstance(stream.get_final_completion().choices[0].message.parsed, Answer)
 
     def test_several_answers_and_how_likely_they_were(self):

@@ -4,7 +4,7 @@
 // Refuses nothing at run time: its caller sees to the shapes.
 //
 // EIGHTS  outputs of a pass, in eights: 1 to 4
-// WARPS   of a block: so many that the work of one hides how long others wait
+// WARPS   of a block: enough that the work of one hides how long others wait
 // FORM    FORM_NIBBLES or FORM_CENTRED, see decoder.cuh
 #define TOKENS 8
 #define PARTS_LEAST 4

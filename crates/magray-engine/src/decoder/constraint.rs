@@ -25,7 +25,7 @@ pub enum ConstraintError {
         /// Its bytes.
         bytes: usize,
     },
-    /// More texts to choose from than anybody means.
+    /// More texts to choose from than any request needs.
     #[error("{0} choices were given; the limit is {CHOICES_MAX}")]
     ManyChoices(usize),
     /// It allows nothing but the empty text.

@@ -178,7 +178,7 @@ impl Guide {
         let (sender, receiver) = channel();
         let (shared, constraint) = (Arc::clone(&self.guides.shared), self.constraint.clone());
         self.guides.run(Box::new(move || {
-            // Nobody waits for it where the sequence has ended.
+            // The receiver is gone where the sequence has ended.
             let _ = sender.send(shared.compute(known, &constraint, &tokens));
         }));
         self.state = GuideState::Away(receiver);

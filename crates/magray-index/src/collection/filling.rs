@@ -42,7 +42,7 @@ pub(super) fn filled(
                 index.set_all(&batch.slots, &batch.values).into_iter().for_each(refuse);
                 batch.slots.clear();
                 batch.values.clear();
-                // Nobody waits for it after the last one.
+                // The receiver is gone after the last one.
                 let _ = empty.send(batch);
             }
             index

@@ -1,5 +1,5 @@
 //! Several answers that go on at once, told in the order in which they come.
-//! Reads all of them in turn: an answer that nobody reads pauses.
+//! Reads all of them in turn: an answer that is not read pauses.
 
 use std::{
     future::poll_fn,

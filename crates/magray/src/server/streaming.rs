@@ -16,8 +16,14 @@ use http::{HeaderValue, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body as HttpBody, Frame};
 
-use super::{errors::Problem, generating::Generating, scope::RequestScope, writing::Json};
-use crate::generation::{AnswerEnd, AnswerEvent, AnswerToken};
+use super::{
+    app::App,
+    errors::Problem,
+    generating::{Generating, ReadJobs},
+    scope::RequestScope,
+    writing::Json,
+};
+use crate::generation::{AnswerEnd, AnswerEvent, AnswerToken, WholeAnswer};
 
 /// How an API writes what comes.
 pub(crate) trait AnswerWriter: Send + Unpin + 'static {
@@ -32,6 +38,8 @@ pub(crate) trait AnswerWriter: Send + Unpin + 'static {
     fn finish(&mut self, out: &mut Json);
     /// In place of the rest.
     fn fail(&mut self, problem: &Problem, out: &mut Json);
+    /// All answers at once, for clients that want no stream.
+    fn whole(self, answers: &[WholeAnswer]) -> Json;
 }
 
 /// Events of a page's `EventSource`.
@@ -42,8 +50,25 @@ pub(crate) const LINES: &str = "application/x-ndjson";
 /// A frame has about this many bytes at most: tokens that wait leave together.
 const FRAME_BYTES: usize = 16 << 10;
 
+/// Answers jobs in the words of an API: as the tokens come, or whole.
+pub(crate) async fn respond<W: AnswerWriter>(
+    app: &App,
+    scope: &RequestScope,
+    jobs: ReadJobs,
+    is_streamed: bool,
+    writer: impl FnOnce(&Generating) -> W,
+) -> Result<Response, Problem> {
+    let mut generating = app.generate(jobs).await?;
+    let writer = writer(&generating);
+    if is_streamed {
+        return Ok(stream(generating, scope, writer));
+    }
+    let answers = generating.collect().await?;
+    Ok(generating.with_headers(&answers, writer.whole(&answers)))
+}
+
 /// Sends an answer as it comes.
-pub(crate) fn stream<W: AnswerWriter>(mut generating: Generating, scope: &RequestScope, writer: W) -> Response {
+fn stream<W: AnswerWriter>(mut generating: Generating, scope: &RequestScope, writer: W) -> Response {
     generating.keep(scope.connection.begin_request());
     let body = Streamed { generating, writer, stage: Stage::Begins };
     let mut response = Body::new(UnsyncBoxBody::new(body)).into_response();

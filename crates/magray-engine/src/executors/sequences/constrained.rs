@@ -41,7 +41,7 @@ impl Host {
         new.remove(0)
     }
 
-    /// The whole answer, by steps of so many tokens.
+    /// The whole answer, by steps of this many tokens.
     fn answer(&mut self, prompt: &[u32], known: &[u32], step_tokens: u32, sampling: &Sampling) -> Vec<u32> {
         let mut ids = [prompt, known].concat();
         let mut from = 0;

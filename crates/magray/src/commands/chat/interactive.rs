@@ -61,7 +61,7 @@ pub(super) fn run(
                 let answered = answer(&slash::joined(&line), args, talk, passages, signals, context);
                 match answered {
                     Ok(()) => {}
-                    // Nobody would see another answer.
+                    // Only one answer is shown.
                     Err(error @ Failure::Output(OutputError::ReaderGone)) => return Err(error),
                     Err(error) => context.console.fail(error),
                 }

@@ -43,7 +43,7 @@ impl PassageArgs {
 }
 
 impl Passages {
-    /// The passages that fit a question best, of so many bytes together. They are reranked where a reranker is in the store.
+    /// The passages that fit a question best, of at most this many bytes together. They are reranked where a reranker is in the store.
     pub(super) fn find(&self, question: &str, bytes_max: usize, context: &Context) -> Result<Vec<Found>, Failure> {
         let config = context.settle(&self.place.flags())?;
         let store = Store::open(config.model()?.store);

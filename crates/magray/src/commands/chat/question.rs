@@ -13,7 +13,7 @@ use crate::exit::Failure;
 /// Longer texts fit into no context.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Whether somebody can answer at the terminal.
+/// Whether a person can answer at the terminal.
 pub(super) fn is_asked_on_terminal() -> bool {
     io::stdin().is_terminal()
 }

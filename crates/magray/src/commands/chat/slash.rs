@@ -42,7 +42,7 @@ impl Slash {
             ("help" | "?", _) => Self::Help,
             ("quit" | "exit" | "bye" | "q", _) => Self::Quit,
             ("clear", Some(_)) => Self::Mistake("/clear takes nothing".to_owned()),
-            // A path or a regular expression is nothing that anybody meant as a command.
+            // A path or a regular expression is not meant as a command.
             (name, _) if !name.chars().all(|c| c.is_ascii_alphabetic()) || name.is_empty() => return None,
             (name, _) => Self::Mistake(format!("there is no command /{name}; /help lists them")),
         })

@@ -13,7 +13,7 @@ use axum::{
 use self::{reading::read_messages, writing::MessageWriter};
 use crate::server::{
     app::App, body::Body, errors::Problem, requests::anthropic::MessagesRequest, scope::RequestScope,
-    streaming::stream, writing::Json,
+    streaming::respond, writing::Json,
 };
 
 /// Answers a conversation. With `stream` the answer comes as events, each a part of it.
@@ -38,13 +38,7 @@ pub(crate) async fn messages(
     };
     let (read, is_streamed) = body.read(&app, read).await?;
     drop(body);
-    let mut generating = app.generate(read).await?;
-    let writer = MessageWriter::new(&app, &generating);
-    if is_streamed {
-        return Ok(stream(generating, &scope, writer));
-    }
-    let answers = generating.collect().await?;
-    Ok(generating.with_headers(&answers, writer.whole(&answers)))
+    respond(&app, &scope, read, is_streamed, |generating| MessageWriter::new(&app, generating)).await
 }
 
 /// Counts the tokens of a conversation.

@@ -39,27 +39,6 @@ impl MessageWriter {
         Self { id: AnswerId::new(), model, prompt_tokens: generating.prompt_tokens(), open: None, blocks: 0 }
     }
 
-    /// The answer in one piece.
-    pub(super) fn whole(&self, answers: &[WholeAnswer]) -> Json {
-        let (nothing, mut out) = (WholeAnswer::default(), Json::default());
-        let answer = answers.first().unwrap_or(&nothing);
-        let mut content = Vec::new();
-        if !answer.thinking.is_empty() {
-            content.push(json!({"type": "thinking", "thinking": answer.thinking, "signature": ""}));
-        }
-        if !answer.text.is_empty() || answer.calls.is_empty() {
-            content.push(json!({"type": "text", "text": answer.text}));
-        }
-        for (at, call) in answer.calls.iter().enumerate() {
-            let input = serde_json::from_str::<Value>(&call.arguments).unwrap_or_else(|_| json!({}));
-            content.push(json!({"type": "tool_use", "id": self.call_id(at), "name": call.name, "input": input}));
-        }
-        let (reason, stop) = answer.end.as_ref().map_or(("end_turn", None), reason_of);
-        let tokens = answer.end.as_ref().map_or(0, |end| end.tokens);
-        out.value(&self.message(content, Some(reason), stop, tokens));
-        out
-    }
-
     fn message(&self, content: Vec<Value>, reason: Option<&str>, stop: Option<&str>, tokens: usize) -> Value {
         json!({
             "id": self.id.whole("msg_"), "type": "message", "role": "assistant", "model": self.model, "content": content,
@@ -168,5 +147,25 @@ impl AnswerWriter for MessageWriter {
 
     fn fail(&mut self, problem: &Problem, out: &mut Json) {
         out.raw("event: error\ndata: ").value(&AnthropicError::from(problem)).raw("\n\n");
+    }
+
+    fn whole(self, answers: &[WholeAnswer]) -> Json {
+        let (nothing, mut out) = (WholeAnswer::default(), Json::default());
+        let answer = answers.first().unwrap_or(&nothing);
+        let mut content = Vec::new();
+        if !answer.thinking.is_empty() {
+            content.push(json!({"type": "thinking", "thinking": answer.thinking, "signature": ""}));
+        }
+        if !answer.text.is_empty() || answer.calls.is_empty() {
+            content.push(json!({"type": "text", "text": answer.text}));
+        }
+        for (at, call) in answer.calls.iter().enumerate() {
+            let input = serde_json::from_str::<Value>(&call.arguments).unwrap_or_else(|_| json!({}));
+            content.push(json!({"type": "tool_use", "id": self.call_id(at), "name": call.name, "input": input}));
+        }
+        let (reason, stop) = answer.end.as_ref().map_or(("end_turn", None), reason_of);
+        let tokens = answer.end.as_ref().map_or(0, |end| end.tokens);
+        out.value(&self.message(content, Some(reason), stop, tokens));
+        out
     }
 }

@@ -27,7 +27,7 @@ use crate::{
         errors::Problem,
         requests::ollama_chat::{ChatRequest, GenerateRequest},
         scope::RequestScope,
-        streaming::stream,
+        streaming::respond,
     },
 };
 
@@ -115,13 +115,8 @@ async fn answer(app: App, scope: RequestScope, headers: &HeaderMap, asked: Asked
     let bytes = body.len();
     let read = app.read(bytes, move |app| app.read_jobs(vec![job])).await?;
     drop(body);
-    let mut generating = app.generate(read).await?;
-    let writer = LineWriter::new(&app, &generating, how.field, started);
-    if how.is_streamed {
-        return Ok(stream(generating, &scope, writer));
-    }
-    let answers = generating.collect().await?;
-    Ok(generating.with_headers(&answers, writer.whole(&answers)))
+    respond(&app, &scope, read, how.is_streamed, |generating| LineWriter::new(&app, generating, how.field, started))
+        .await
 }
 
 /// The answers as the document describes them; they are written by hand.

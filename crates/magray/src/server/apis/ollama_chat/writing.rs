@@ -43,21 +43,6 @@ impl LineWriter {
         Self { model, field, prompt_tokens, started, begun, call: None }
     }
 
-    /// The answer in one piece.
-    pub(super) fn whole(&self, answers: &[WholeAnswer]) -> Json {
-        let (nothing, mut out) = (WholeAnswer::default(), Json::default());
-        let answer = answers.first().unwrap_or(&nothing);
-        self.head(&mut out);
-        let calls: Vec<(&str, &str)> =
-            answer.calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
-        content(self.field, &answer.text, &answer.thinking, &calls, &mut out);
-        if let Some(end) = &answer.end {
-            self.tail(end, &mut out);
-        }
-        out.raw("}");
-        out
-    }
-
     fn head(&self, out: &mut Json) {
         head(&self.model, out);
     }
@@ -160,5 +145,19 @@ impl AnswerWriter for LineWriter {
 
     fn fail(&mut self, problem: &Problem, out: &mut Json) {
         out.raw(r#"{"error":"#).text(&problem.message).raw("}\n");
+    }
+
+    fn whole(self, answers: &[WholeAnswer]) -> Json {
+        let (nothing, mut out) = (WholeAnswer::default(), Json::default());
+        let answer = answers.first().unwrap_or(&nothing);
+        self.head(&mut out);
+        let calls: Vec<(&str, &str)> =
+            answer.calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
+        content(self.field, &answer.text, &answer.thinking, &calls, &mut out);
+        if let Some(end) = &answer.end {
+            self.tail(end, &mut out);
+        }
+        out.raw("}");
+        out
     }
 }

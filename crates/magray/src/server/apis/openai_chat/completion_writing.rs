@@ -50,25 +50,6 @@ impl CompletionWriter {
         }
     }
 
-    /// The answer in one piece.
-    pub(super) fn whole(mut self, answers: &[WholeAnswer]) -> Json {
-        let mut out = Json::default();
-        out.raw("{").raw(&self.head).raw(r#","object":"text_completion","system_fingerprint":null,"choices":"#);
-        out.list(answers.iter().enumerate(), |out, (index, answer)| {
-            let echoed = self.echoed(index);
-            out.raw(r#"{"index":"#).whole(index).raw(r#","text":"#).text(&format!("{echoed}{}", answer.text));
-            out.raw(r#","logprobs":"#);
-            self.spelling.write_completion_or_null(&answer.logprobs, echoed.chars().count(), out);
-            let finish = answer.end.as_ref().map_or("stop", |end| end.finish.code());
-            out.raw(r#","finish_reason":"#).text(finish).raw("}");
-        });
-        answers.iter().filter_map(|answer| answer.end.as_ref()).for_each(|end| self.usage.add(end));
-        out.raw(",");
-        self.usage.write(&mut out);
-        out.raw("}");
-        out
-    }
-
     fn echoed(&self, index: usize) -> &str {
         self.echoed.as_ref().and_then(|echoed| echoed.get(index)).map_or("", String::as_str)
     }
@@ -134,5 +115,23 @@ impl AnswerWriter for CompletionWriter {
 
     fn fail(&mut self, problem: &Problem, out: &mut Json) {
         out.raw("data: ").value(&OpenAiError::from(problem)).raw("\n\n");
+    }
+
+    fn whole(mut self, answers: &[WholeAnswer]) -> Json {
+        let mut out = Json::default();
+        out.raw("{").raw(&self.head).raw(r#","object":"text_completion","system_fingerprint":null,"choices":"#);
+        out.list(answers.iter().enumerate(), |out, (index, answer)| {
+            let echoed = self.echoed(index);
+            out.raw(r#"{"index":"#).whole(index).raw(r#","text":"#).text(&format!("{echoed}{}", answer.text));
+            out.raw(r#","logprobs":"#);
+            self.spelling.write_completion_or_null(&answer.logprobs, echoed.chars().count(), out);
+            let finish = answer.end.as_ref().map_or("stop", |end| end.finish.code());
+            out.raw(r#","finish_reason":"#).text(finish).raw("}");
+        });
+        answers.iter().filter_map(|answer| answer.end.as_ref()).for_each(|end| self.usage.add(end));
+        out.raw(",");
+        self.usage.write(&mut out);
+        out.raw("}");
+        out
     }
 }

@@ -21,7 +21,7 @@ use crate::server::{
     errors::Problem,
     requests::openai_chat::{ChatRequest, CompletionRequest},
     scope::RequestScope,
-    streaming::stream,
+    streaming::respond,
 };
 
 /// Answers a conversation. With `stream` the answer comes as events, each a part of it.
@@ -48,13 +48,8 @@ pub(crate) async fn chat(
     };
     let (read, how, told) = body.read(&app, read).await?;
     drop(body);
-    let mut generating = app.generate(read).await?;
-    let writer = ChatWriter::new(&app, &generating, told, how.tells_usage);
-    if how.is_streamed {
-        return Ok(stream(generating, &scope, writer));
-    }
-    let answers = generating.collect().await?;
-    Ok(generating.with_headers(&answers, writer.whole(&answers)))
+    respond(&app, &scope, read, how.is_streamed, |generating| ChatWriter::new(&app, generating, told, how.tells_usage))
+        .await
 }
 
 /// Goes on with a text. With `stream` the answer comes as events, each a part of it.
@@ -80,13 +75,10 @@ pub(crate) async fn completions(
     };
     let (read, how, echoed) = body.read(&app, read).await?;
     drop(body);
-    let mut generating = app.generate(read).await?;
-    let writer = CompletionWriter::new(&app, &generating, echoed, how.tells_usage);
-    if how.is_streamed {
-        return Ok(stream(generating, &scope, writer));
-    }
-    let answers = generating.collect().await?;
-    Ok(generating.with_headers(&answers, writer.whole(&answers)))
+    respond(&app, &scope, read, how.is_streamed, |generating| {
+        CompletionWriter::new(&app, generating, echoed, how.tells_usage)
+    })
+    .await
 }
 
 /// The answers as the document describes them; they are written by hand.

@@ -84,18 +84,6 @@ impl ChatWriter {
         }
     }
 
-    /// The answer in one piece.
-    pub(super) fn whole(mut self, answers: &[WholeAnswer]) -> Json {
-        let mut out = Json::default();
-        out.raw("{").raw(&self.head).raw(r#","object":"chat.completion","system_fingerprint":null,"choices":"#);
-        out.list(answers.iter().enumerate(), |out, (index, answer)| self.write_choice(index, answer, out));
-        answers.iter().filter_map(|answer| answer.end.as_ref()).for_each(|end| self.usage.add(end));
-        out.raw(",");
-        self.usage.write(&mut out);
-        out.raw("}");
-        out
-    }
-
     fn write_choice(&self, index: usize, answer: &WholeAnswer, out: &mut Json) {
         out.raw(r#"{"index":"#).whole(index).raw(r#","message":{"role":"assistant","content":"#);
         match answer.text.is_empty() && !answer.calls.is_empty() {
@@ -197,5 +185,16 @@ impl AnswerWriter for ChatWriter {
 
     fn fail(&mut self, problem: &Problem, out: &mut Json) {
         out.raw("data: ").value(&OpenAiError::from(problem)).raw("\n\n");
+    }
+
+    fn whole(mut self, answers: &[WholeAnswer]) -> Json {
+        let mut out = Json::default();
+        out.raw("{").raw(&self.head).raw(r#","object":"chat.completion","system_fingerprint":null,"choices":"#);
+        out.list(answers.iter().enumerate(), |out, (index, answer)| self.write_choice(index, answer, out));
+        answers.iter().filter_map(|answer| answer.end.as_ref()).for_each(|end| self.usage.add(end));
+        out.raw(",");
+        self.usage.write(&mut out);
+        out.raw("}");
+        out
     }
 }

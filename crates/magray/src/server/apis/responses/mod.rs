@@ -12,7 +12,7 @@ use self::{
 };
 use crate::server::{
     app::App, body::Body, errors::Problem, requests::responses::ResponsesRequest, scope::RequestScope,
-    streaming::stream,
+    streaming::respond,
 };
 
 /// Answers an input. With `stream` the answer comes as events, each a part of it.
@@ -37,13 +37,7 @@ pub(crate) async fn responses(
     };
     let (read, is_streamed, asked) = body.read(&app, read).await?;
     drop(body);
-    let mut generating = app.generate(read).await?;
-    let writer = ResponseWriter::new(&app, &generating, asked);
-    if is_streamed {
-        return Ok(stream(generating, &scope, writer));
-    }
-    let answers = generating.collect().await?;
-    Ok(generating.with_headers(&answers, writer.whole(&answers)))
+    respond(&app, &scope, read, is_streamed, |generating| ResponseWriter::new(&app, generating, asked)).await
 }
 
 /// The answers as the document describes them; they are written by hand.

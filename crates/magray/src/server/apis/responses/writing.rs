@@ -77,28 +77,6 @@ impl ResponseWriter {
         }
     }
 
-    /// The answer in one piece.
-    pub(super) fn whole(mut self, answers: &[WholeAnswer]) -> Json {
-        let nothing = WholeAnswer::default();
-        let answer = answers.first().unwrap_or(&nothing);
-        let mut ignored = Json::default();
-        if !answer.thinking.is_empty() {
-            self.add(Kind::Thinking, &answer.thinking, &mut ignored);
-        }
-        if !answer.text.is_empty() || answer.calls.is_empty() {
-            self.add(Kind::Text, &answer.text, &mut ignored);
-        }
-        for (call, made) in answer.calls.iter().enumerate() {
-            self.begin_call(call, made.name.clone(), &mut ignored);
-            self.add(Kind::Call, &made.arguments, &mut ignored);
-        }
-        self.close(&mut ignored);
-        self.end = answer.end.as_ref().map(Ending::of);
-        let mut out = Json::default();
-        out.value(&self.response(self.last_status()));
-        out
-    }
-
     fn last_status(&self) -> &'static str {
         if self.end.is_some_and(|end| end.is_cut) { "incomplete" } else { "completed" }
     }
@@ -287,5 +265,26 @@ impl AnswerWriter for ResponseWriter {
         let mut response = self.response("failed");
         response["error"] = json!({"code": "server_error", "message": problem.message});
         self.event("response.failed", json!({"response": response}), out);
+    }
+
+    fn whole(mut self, answers: &[WholeAnswer]) -> Json {
+        let nothing = WholeAnswer::default();
+        let answer = answers.first().unwrap_or(&nothing);
+        let mut ignored = Json::default();
+        if !answer.thinking.is_empty() {
+            self.add(Kind::Thinking, &answer.thinking, &mut ignored);
+        }
+        if !answer.text.is_empty() || answer.calls.is_empty() {
+            self.add(Kind::Text, &answer.text, &mut ignored);
+        }
+        for (call, made) in answer.calls.iter().enumerate() {
+            self.begin_call(call, made.name.clone(), &mut ignored);
+            self.add(Kind::Call, &made.arguments, &mut ignored);
+        }
+        self.close(&mut ignored);
+        self.end = answer.end.as_ref().map(Ending::of);
+        let mut out = Json::default();
+        out.value(&self.response(self.last_status()));
+        out
     }
 }

@@ -191,10 +191,11 @@ fn lists_tell_when_models_came_how_large_they_are_and_their_digests() {
     let server = with_hub(&hub).start();
     server.post("/api/pull", PULL).ok();
     server.post("/models/alias", r#"{"alias":"small","model":"bert"}"#).ok();
-    // The hash of a folder of the user is computed beside, once.
-    let digest = || server.get("/api/tags").ok().json()["models"][0]["digest"].as_str().unwrap().to_owned();
-    wait_for("the digest", || !digest().is_empty());
-    let tags = server.get("/api/tags").ok().json();
+    // The hashes are computed beside, once a model.
+    let tags = || server.get("/api/tags").ok().json();
+    wait_for("the digests", || tags()["models"].as_array().unwrap().iter().all(|model| model["digest"] != json!("")));
+    let tags = tags();
+    let digest = || tags["models"][0]["digest"].as_str().unwrap().to_owned();
     let bytes = std::fs::metadata(format!("{}/model.safetensors", fixture("bert"))).unwrap().len();
     for model in tags["models"].as_array().unwrap() {
         assert_eq!((&model["digest"], &model["size"]), (&json!(digest()), &json!(bytes)), "{model}");

@@ -61,13 +61,7 @@ impl Session {
 
     /// Waits for a GPU that is to be used, calibrates it if it never was, and says which device is used and why.
     fn settle(&mut self, console: &Console) -> Result<(), Failure> {
-        let mut verdict = self.outlook().verdict.map_err(Failure::Device)?;
-        if verdict.device != DeviceName::Cpu {
-            self.engine.wait_until_started(STARTED_WITHIN);
-            // A GPU that cannot be measured is tried nevertheless; its failure is reported with the answers.
-            let measured = self.engine.calibrate(FIRST).unwrap_or_else(|_| self.outlook());
-            verdict = measured.verdict.map_err(Failure::Device)?;
-        }
+        let verdict = self.engine.settle(FIRST, STARTED_WITHIN).map_err(Failure::Device)?;
         console.detail(format_args!("computing on {}: {}", verdict.device, verdict.reason));
         self.fallback = Some(verdict.reason).filter(Reason::is_fallback);
         Ok(())

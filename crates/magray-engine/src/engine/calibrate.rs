@@ -4,7 +4,7 @@
 use super::devices::{IN_PROCESS, device_of_gpu};
 use super::{Allowed, Engine, EngineError, ModelStatus, Outlook, Priority, Residency, Running, Work};
 use crate::spec::ModelSpec;
-use magray_core::{EncoderShape, Scores};
+use magray_core::{DeviceName, EncoderShape, Refusal, Scores, Verdict};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,18 @@ pub(super) fn calibrate(engine: &Engine, model: usize) -> Result<Outlook, Engine
         choices.measured(model, scores);
     }
     choices.outlook(model).ok_or(EngineError::NoModel(model))
+}
+
+/// See [`Engine::settle`].
+pub(super) fn settle(engine: &Engine, model: usize, within: Duration) -> Result<Verdict, Refusal> {
+    let outlook = || engine.outlook(model).unwrap_or_else(|| unreachable!("the engine has the model"));
+    let verdict = outlook().verdict?;
+    if verdict.device == DeviceName::Cpu {
+        return Ok(verdict);
+    }
+    engine.wait_until_started(within);
+    // A GPU that cannot be measured is tried nevertheless; its failure is reported with the answers.
+    calibrate(engine, model).unwrap_or_else(|_| outlook()).verdict
 }
 
 /// Calibrates each model that was never measured as soon as both devices have it, without loading it for that.

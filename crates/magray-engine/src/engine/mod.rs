@@ -124,8 +124,8 @@ pub(crate) use devices::onnx_device;
 use dispatcher::Dispatcher;
 use health_check::PassRecord;
 use later_models::LaterModels;
-use magray_core::DeviceName;
 use magray_core::schedule::DeviceId;
+use magray_core::{DeviceName, Refusal, Verdict};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -318,6 +318,12 @@ impl Engine {
     /// computes the model only on the CPU where the GPU is slower than the settings ask for. Waits until that is done.
     pub fn calibrate(&self, model: usize) -> Result<Outlook, EngineError> {
         calibrate::calibrate(self, model)
+    }
+
+    /// Waits until a GPU that is to be used has started or failed to, measures it if it never was, and says which device is
+    /// used for a model and why. For a program that computes and ends; a server takes requests meanwhile.
+    pub fn settle(&self, model: usize, within: Duration) -> Result<Verdict, Refusal> {
+        calibrate::settle(self, model, within)
     }
 
     /// How everything is: the devices with their memory and health, the models with where they are, the queue.

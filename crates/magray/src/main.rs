@@ -9,7 +9,6 @@ mod console;
 mod control;
 mod exit;
 mod exit_code;
-mod generation;
 mod input;
 mod interrupt;
 mod logging;
@@ -24,6 +23,8 @@ mod splitting;
 mod vector_stores;
 
 use std::process::ExitCode;
+
+use magray_generation as generation;
 
 fn main() -> ExitCode {
     // A panic is a defect; it has printed its message, and scripts see the exit code for it.

@@ -4,7 +4,8 @@ use super::Finding;
 use super::tree::SourceFile;
 
 /// The crates from the lowest to the highest. One may depend on those before it.
-const LAYERS: [&str; 6] = ["magray-core", "magray-device", "magray-index", "magray-engine", CHAT, "magray"];
+const LAYERS: [&str; 7] =
+    ["magray-core", "magray-device", "magray-index", "magray-engine", CHAT, "magray-generation", "magray"];
 
 /// Text work of a chat: leans on none of the layers; only the highest leans on it.
 const CHAT: &str = "magray-chat";

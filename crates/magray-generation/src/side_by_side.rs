@@ -10,22 +10,24 @@ use magray_engine::engine::EngineError;
 
 use super::answer::{AnswerEvent, AnswerStream};
 
-pub(crate) struct SideBySide {
+/// Several answers.
+pub struct SideBySide {
     answers: Vec<AnswerStream>,
     /// Who is asked first.
     first: usize,
 }
 
 /// What came, and of which answer.
-pub(crate) type AnswersEvent = (usize, Result<AnswerEvent, EngineError>);
+pub type AnswersEvent = (usize, Result<AnswerEvent, EngineError>);
 
 impl SideBySide {
-    pub(crate) fn new(answers: Vec<AnswerStream>) -> Self {
+    /// Reads these.
+    pub fn new(answers: Vec<AnswerStream>) -> Self {
         Self { answers, first: 0 }
     }
 
     /// What comes next of any answer; `None` when all are over.
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<AnswersEvent>> {
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<AnswersEvent>> {
         let (count, mut are_over) = (self.answers.len(), true);
         for turn in 0..count {
             let index = (self.first + turn) % count;
@@ -41,7 +43,8 @@ impl SideBySide {
         if are_over { Poll::Ready(None) } else { Poll::Pending }
     }
 
-    pub(crate) async fn next(&mut self) -> Option<AnswersEvent> {
+    /// What comes next of any answer; `None` when all are over.
+    pub async fn next(&mut self) -> Option<AnswersEvent> {
         poll_fn(|context| self.poll_next(context)).await
     }
 }

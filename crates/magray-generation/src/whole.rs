@@ -7,26 +7,33 @@ use super::answer::{AnswerEnd, AnswerEvent, Part};
 
 /// An answer so far; whole with its end.
 #[derive(Debug, Default)]
-pub(crate) struct WholeAnswer {
-    pub(crate) text: String,
-    pub(crate) thinking: String,
-    pub(crate) calls: Vec<WholeCall>,
-    pub(crate) ids: Vec<u32>,
+pub struct WholeAnswer {
+    /// What it says.
+    pub text: String,
+    /// What was thought before.
+    pub thinking: String,
+    /// The tools that it calls.
+    pub calls: Vec<WholeCall>,
+    /// Its tokens.
+    pub ids: Vec<u32>,
     /// One a token, where they were asked for.
-    pub(crate) logprobs: Vec<(u32, TokenLogprobs)>,
-    pub(crate) end: Option<AnswerEnd>,
+    pub logprobs: Vec<(u32, TokenLogprobs)>,
+    /// How it ended; `None` before that.
+    pub end: Option<AnswerEnd>,
 }
 
 /// A call of a tool.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct WholeCall {
-    pub(crate) name: String,
+pub struct WholeCall {
+    /// The tool.
+    pub name: String,
     /// JSON text.
-    pub(crate) arguments: String,
+    pub arguments: String,
 }
 
 impl WholeAnswer {
-    pub(crate) fn add(&mut self, event: AnswerEvent) {
+    /// Takes what came.
+    pub fn add(&mut self, event: AnswerEvent) {
         match event {
             AnswerEvent::Token(token) => {
                 self.ids.push(token.id);

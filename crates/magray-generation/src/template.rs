@@ -5,7 +5,7 @@ use magray_chat::{ChatTemplate, TemplateError, TemplateSources};
 use magray_engine::engine::Engine;
 
 /// Compiles it; `None`: the model is not made for conversations.
-pub(crate) fn chat_template(engine: &Engine, model: usize) -> Result<Option<ChatTemplate>, TemplateError> {
+pub fn chat_template(engine: &Engine, model: usize) -> Result<Option<ChatTemplate>, TemplateError> {
     let compile = |told: &magray_engine::spec::decoder::ChatTemplates| {
         ChatTemplate::compile(&TemplateSources {
             default: told.default.clone(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use magray_chat::AnswerReader;
-pub(crate) use magray_chat::Part;
+pub use magray_chat::Part;
 use magray_engine::{
     DeviceName,
     decoder::{TextBuilder, TokenLogprobs},
@@ -16,7 +16,8 @@ use magray_engine::{
 
 /// What comes of an answer.
 #[derive(Debug)]
-pub(crate) enum AnswerEvent {
+pub enum AnswerEvent {
+    /// A new token.
     Token(AnswerToken),
     /// The last one.
     End(AnswerEnd),
@@ -24,45 +25,53 @@ pub(crate) enum AnswerEvent {
 
 /// A token, and what is certain of the answer with it.
 #[derive(Debug)]
-pub(crate) struct AnswerToken {
-    pub(crate) id: u32,
-    pub(crate) logprobs: Option<TokenLogprobs>,
-    pub(crate) parts: Vec<Part>,
+pub struct AnswerToken {
+    /// Which.
+    pub id: u32,
+    /// How likely it was, where that was asked for.
+    pub logprobs: Option<TokenLogprobs>,
+    /// What is certain of the answer with it.
+    pub parts: Vec<Part>,
 }
 
 /// The end of an answer.
 #[derive(Debug)]
-pub(crate) struct AnswerEnd {
+pub struct AnswerEnd {
     /// What was held back.
-    pub(crate) parts: Vec<Part>,
-    pub(crate) finish: Finish,
+    pub parts: Vec<Part>,
+    /// Why there is no more.
+    pub finish: Finish,
     /// The text that ended it.
-    pub(crate) stop: Option<String>,
-    pub(crate) tokens: usize,
+    pub stop: Option<String>,
+    /// How many it has.
+    pub tokens: usize,
     /// Those of its tokens in which it thought.
-    pub(crate) thinking_tokens: usize,
+    pub thinking_tokens: usize,
     /// How it was computed; not known of an answer that a text ended.
-    pub(crate) answer: Option<Answer>,
-    pub(crate) times: Times,
+    pub answer: Option<Answer>,
+    /// When tokens came.
+    pub times: Times,
 }
 
 impl AnswerEnd {
     /// What computed the last token.
-    pub(crate) fn device(&self) -> Option<DeviceName> {
+    pub fn device(&self) -> Option<DeviceName> {
         self.answer.as_ref().map(|answer| answer.device)
     }
 }
 
 /// Since the answer was begun.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Times {
-    pub(crate) first_token: Option<Duration>,
-    pub(crate) last_token: Option<Duration>,
+pub struct Times {
+    /// The first token.
+    pub first_token: Option<Duration>,
+    /// The last token so far.
+    pub last_token: Option<Duration>,
 }
 
 impl Times {
     /// New tokens a second after the first.
-    pub(crate) fn tokens_per_s(&self, tokens: usize) -> Option<f64> {
+    pub fn tokens_per_s(&self, tokens: usize) -> Option<f64> {
         let took = (self.last_token? - self.first_token?).as_secs_f64();
         (took > 0.0).then(|| (tokens - 1) as f64 / took)
     }
@@ -70,7 +79,7 @@ impl Times {
 
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Finish {
+pub enum Finish {
     /// The model ended it, or a text that was to end it came.
     Stop,
     /// It had as many tokens as it may.
@@ -99,7 +108,8 @@ pub(super) struct ChatReading {
     pub(super) has_one_call: bool,
 }
 
-pub(crate) struct AnswerStream {
+/// An answer that is being generated.
+pub struct AnswerStream {
     engine: Engine,
     model: usize,
     /// `None` when it is over.
@@ -135,7 +145,7 @@ impl AnswerStream {
     }
 
     /// What comes next, if it is there; else the task is woken when it is. `None` after the end and after an error.
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AnswerEvent, EngineError>>> {
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AnswerEvent, EngineError>>> {
         let is_done = self.builder.has_ended() || self.has_all_calls();
         let Some(stream) = &mut self.stream else { return Poll::Ready(None) };
         if is_done {
@@ -228,7 +238,8 @@ impl ChatReading {
 }
 
 impl Finish {
-    pub(crate) fn code(self) -> &'static str {
+    /// The word that OpenAI's API has for it; it never changes its meaning.
+    pub fn code(self) -> &'static str {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",

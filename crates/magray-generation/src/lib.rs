@@ -1,5 +1,6 @@
-//! Generates text for all who ask: the commands and every API of the server.
+//! Generates text for all who ask: the commands, every API of the server, and Python.
 //! Knows no API, prints nothing, and decides nothing about devices.
+#![forbid(unsafe_code)]
 
 mod answer;
 mod job;
@@ -7,8 +8,8 @@ mod side_by_side;
 mod template;
 mod whole;
 
-pub(crate) use self::{
-    answer::{AnswerEnd, AnswerEvent, AnswerToken, Finish, Part},
+pub use self::{
+    answer::{AnswerEnd, AnswerEvent, AnswerStream, AnswerToken, Finish, Part, Times},
     job::{ANSWERS_MAX, ChatInput, Job, JobError, JobInput, Prepared, TokensMax, ToolChoice, Urgency, new_seed},
     side_by_side::{AnswersEvent, SideBySide},
     template::chat_template,

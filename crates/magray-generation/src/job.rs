@@ -13,20 +13,24 @@ use super::answer::{AnswerRules, AnswerStream, ChatReading};
 
 /// Text to generate.
 #[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) model: usize,
-    pub(crate) input: JobInput,
+pub struct Job {
+    /// Which of the engine's models.
+    pub model: usize,
+    /// What it goes on from.
+    pub input: JobInput,
     /// How tokens are chosen; each further answer draws by the next seed.
-    pub(crate) sampling: Sampling,
+    pub sampling: Sampling,
     /// Texts before which an answer ends.
-    pub(crate) stops: Vec<String>,
-    pub(crate) answers: u32,
-    pub(crate) tokens_max: TokensMax,
+    pub stops: Vec<String>,
+    /// How many answers there are to be.
+    pub answers: u32,
+    /// How long each may be.
+    pub tokens_max: TokensMax,
 }
 
 /// What the model goes on from.
 #[derive(Debug)]
-pub(crate) enum JobInput {
+pub enum JobInput {
     /// A conversation, in the form that the model's template gives it.
     Chat(Box<ChatInput>),
     /// A bare text.
@@ -37,27 +41,30 @@ pub(crate) enum JobInput {
 
 /// A conversation to go on with.
 #[derive(Debug, Default)]
-pub(crate) struct ChatInput {
-    pub(crate) conversation: Conversation,
-    pub(crate) choice: ToolChoice,
+pub struct ChatInput {
+    /// Its messages and tools.
+    pub conversation: Conversation,
+    /// Whether tools are called.
+    pub choice: ToolChoice,
     /// The last message is the beginning of the answer.
-    pub(crate) continues: bool,
+    pub continues: bool,
     /// The first call ends the answer.
-    pub(crate) has_one_call: bool,
+    pub has_one_call: bool,
     /// Thoughts are told apart from the answer.
-    pub(crate) splits_thinking: bool,
+    pub splits_thinking: bool,
     /// Seconds since 1970, for templates that tell the date.
-    pub(crate) now: i64,
+    pub now: i64,
 }
 
 /// Whether the model calls tools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ToolChoice {
+pub enum ToolChoice {
     /// As it decides.
     #[default]
     Auto,
+    /// None is.
     Never,
-    /// One of them.
+    /// One of them is.
     Required,
     /// The tool of this name.
     Named(String),
@@ -65,7 +72,7 @@ pub(crate) enum ToolChoice {
 
 /// How long an answer may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokensMax {
+pub enum TokensMax {
     /// As long as usual, or as the context leaves.
     Usual,
     /// As long as this, or as the context leaves.
@@ -76,29 +83,38 @@ pub(crate) enum TokensMax {
 
 /// Why a job cannot be begun.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum JobError {
+pub enum JobError {
+    /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The model does something else.
     #[error("this model generates no text: use a language model")]
     NoText,
+    /// No answer is asked for, or too many.
     #[error("{0} answers were asked for; from 1 to {ANSWERS_MAX} are given")]
     Answers(u32),
+    /// Too many texts are to end the answer, or one is too long.
     #[error("{0}")]
     Stops(String),
+    /// No token is asked for.
     #[error("at least one token has to be asked for")]
     NoTokens,
+    /// The chat template refused the conversation.
     #[error(transparent)]
     Template(#[from] TemplateError),
+    /// The model is not made for conversations.
     #[error("this model has no chat template: ask for a completion of a text, or use a model that was made for chats")]
     NoTemplate,
+    /// A call is asked for where there are no tools.
     #[error("a call is asked for, and there is no tool")]
     NoTools,
+    /// The call of a tool is asked for that is not there.
     #[error("there is no tool '{0}'")]
     NoSuchTool(String),
 }
 
 /// More answers of one prompt than anybody reads.
-pub(crate) const ANSWERS_MAX: u32 = 128;
+pub const ANSWERS_MAX: u32 = 128;
 /// Tokens of an answer where nothing is said.
 const USUAL_TOKENS: usize = 4096;
 const STOPS_MAX: usize = 64;
@@ -106,7 +122,7 @@ const STOP_BYTES_MAX: usize = 4096;
 
 impl Job {
     /// Reads the prompt: takes a while where it is long. The template is that of the model, if it has one.
-    pub(crate) fn prepare(self, engine: &Engine, template: Option<&ChatTemplate>) -> Result<Prepared, JobError> {
+    pub fn prepare(self, engine: &Engine, template: Option<&ChatTemplate>) -> Result<Prepared, JobError> {
         let Self { model, input, mut sampling, stops, answers, tokens_max } = self;
         if engine.vocabulary(model).is_none() {
             return Err(JobError::NoText);
@@ -195,7 +211,7 @@ fn check_stops(stops: &[String]) -> Result<(), JobError> {
 
 /// A job whose prompt was read.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub struct Prepared {
     ids: Vec<u32>,
     sampling: Sampling,
     answers: u32,
@@ -204,19 +220,23 @@ pub(crate) struct Prepared {
 
 /// Who asks, how urgently, and until when it is wanted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Urgency {
-    pub(crate) caller: CallerId,
-    pub(crate) priority: Priority,
-    pub(crate) deadline: Option<Duration>,
+pub struct Urgency {
+    /// Who shares the devices with others.
+    pub caller: CallerId,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// After this time nothing is wanted any more.
+    pub deadline: Option<Duration>,
 }
 
 impl Prepared {
-    pub(crate) fn prompt_tokens(&self) -> usize {
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> usize {
         self.ids.len()
     }
 
     /// Begins all of its answers. What is wrong with it is told before any of them is begun.
-    pub(crate) fn begin(&self, engine: &Engine, urgency: Urgency) -> Result<Vec<AnswerStream>, EngineError> {
+    pub fn begin(&self, engine: &Engine, urgency: Urgency) -> Result<Vec<AnswerStream>, EngineError> {
         let one = |answer: u32| {
             let sampling = Sampling { seed: self.seed(answer), ..self.sampling.clone() };
             let Urgency { caller, priority, deadline } = urgency;
@@ -228,13 +248,13 @@ impl Prepared {
     }
 
     /// What the draws of an answer follow from.
-    pub(crate) fn seed(&self, answer: u32) -> u64 {
+    pub fn seed(&self, answer: u32) -> u64 {
         self.sampling.seed.wrapping_add(u64::from(answer))
     }
 }
 
 /// A seed that differs from call to call.
-pub(crate) fn new_seed() -> u64 {
+pub fn new_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     // The keys of the standard library's hash maps are random.
     RandomState::new().hash_one(std::time::SystemTime::now())

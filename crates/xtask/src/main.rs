@@ -1,4 +1,4 @@
-//! The chores of the repository: `cargo xtask tidy`, `deny`, `kernels`, `cubins`, `fuzz` and `ci`.
+//! The chores of the repository: `cargo xtask tidy`, `deny`, `kernels`, `cubins`, `wheel`, `fuzz` and `ci`.
 //! Never part of the product, and depends on nothing but the standard library.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
@@ -10,6 +10,7 @@ mod step;
 mod supply;
 mod tally;
 mod tidy;
+mod wheel;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,10 +24,11 @@ const USAGE: &str = "usage: cargo xtask <command>
   cubins FILE
          compiles all forms for all generations of GPUs into one archive; beside the program, as magray.cubins, it makes
          NVRTC needless there
+  wheel  builds the Python package with the program inside, for Linux with glibc 2.28 or newer: target/wheels
   fuzz SECONDS
          throws bytes at what reads requests, files and messages, each target for so long
   ci     runs everything a change must pass: formatting, tidy, dependencies, lints, kernels, the default model, all
-         tests, fuzzing for a short time, clients";
+         tests, fuzzing for a short time, clients, the Python package";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         ["kernels"] => step::alone("kernels", kernels::check(root, kernels::Forms::Covering)),
         ["kernels", "--all"] => step::alone("kernels", kernels::check(root, kernels::Forms::All)),
         ["cubins", file] => step::alone("cubins", kernels::pack(root, Path::new(file))),
+        ["wheel"] => step::alone("wheel", wheel::make(root)),
         ["fuzz", seconds] => match seconds.parse() {
             Ok(seconds) => step::alone("fuzz", fuzzing::check(root, seconds)),
             Err(_) => misused(),

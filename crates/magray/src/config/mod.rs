@@ -214,14 +214,18 @@ pub(crate) fn key_hint(key: &str) -> String {
 
 /// Warnings about variables that look like magray's and mean nothing to it.
 pub(crate) fn unknown_variables(names: impl Iterator<Item = OsString>) -> Vec<String> {
-    /// Read where settings are looked for, and by this project's own tests and programs.
-    const OTHERS: [&str; 8] = [
+    /// Read where settings are looked for, by the Python package, and by this project's own tests and programs.
+    const OTHERS: [&str; 12] = [
         "MAGRAY_CONFIG",
         "MAGRAY_BIN",
         "MAGRAY_BENCH_BIN",
         "MAGRAY_COMMIT",
         "MAGRAY_LOAD_SEED",
+        "MAGRAY_PYTHON_ROUNDS",
+        "MAGRAY_RAY_MODEL",
+        "MAGRAY_RAY_TEXTS",
         "MAGRAY_REQUIRE_MODEL",
+        "MAGRAY_SERVER",
         "MAGRAY_SKIPPED_FILE",
         "MAGRAY_TEST_SEED",
     ];

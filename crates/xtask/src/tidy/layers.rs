@@ -1,4 +1,5 @@
-//! Checks that crates lean on lower crates only: magray, engine, index, device, core. Reads manifests line by line, no full TOML.
+//! Checks that crates lean on lower crates only: magray, generation, engine, index, device, core.
+//! Reads manifests line by line, no full TOML.
 
 use super::Finding;
 use super::tree::SourceFile;
@@ -19,6 +20,9 @@ const SIMULATOR: &str = "magray-simulator";
 /// Measures the engine: leans on it as the highest layer does, and none leans on it.
 const BENCH: &str = "magray-bench";
 
+/// Speaks Python: leans on what the commands lean on, and none leans on it.
+const PYTHON: &str = "magray-python";
+
 /// Reports skipped tests: leans on none, and the tests of every crate may lean on it.
 const FOR_TESTS: &str = "magray-skip";
 
@@ -28,7 +32,8 @@ pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
         return Vec::new();
     };
     let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
-    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1), (BENCH, 4)].into_iter().find(|(name, _)| *name == owner);
+    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1), (BENCH, 4), (PYTHON, 6)];
+    let apart = apart.into_iter().find(|(name, _)| *name == owner);
     let own_rank = if owner == CHAT { Some(0) } else { rank(owner) };
     let Some(own_rank) = own_rank.or(apart.map(|(_, rank)| rank)) else {
         return vec![Finding::new(file, 0, "layers", format!("'{owner}' has no layer: give it one in LAYERS"))];
@@ -107,6 +112,13 @@ mod tests {
         let manifest = "[dependencies]\nmagray-engine = \"1\"\nmagray = \"1\"\n";
         assert_eq!(lines("magray-bench", manifest), [3]);
         assert_eq!(lines("magray", "[dev-dependencies]\nmagray-bench = \"1\"\n"), [2]);
+    }
+
+    #[test]
+    fn python_leans_on_what_the_commands_lean_on() {
+        let manifest = "[dependencies]\nmagray-generation = \"1\"\nmagray-index = \"1\"\nmagray = \"1\"\n";
+        assert_eq!(lines("magray-python", manifest), [4]);
+        assert_eq!(lines("magray", "[dependencies]\nmagray-python = \"1\"\n"), [2]);
     }
 
     #[test]

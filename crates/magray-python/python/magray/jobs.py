@@ -1,0 +1,144 @@
+"""A corpus in Parquet files as a folder of Parquet files with vectors, in portions that are each there as a whole or not at all.
+
+A portion's file has the name of a hash of its keys and is renamed into place, so that one that is computed twice is there once.
+A job that is started again computes the keys that no file has. Runs portions; who runs them where is `magray.ray`'s matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from magray.batches import Embedder, as_column
+
+_MARK = b"magray.portion"
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Some rows of a file."""
+
+    file: str
+    start: int
+    rows: int
+
+    def shown(self) -> dict[str, Any]:
+        """As plain fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is embedded, and where to. `inputs` are files or folders of Parquet; `key` names the column that tells rows apart."""
+
+    inputs: tuple[str, ...]
+    output: str
+    key: str = "id"
+    text: str = "text"
+    vectors: str = "embedding"
+    portion: int = 2048
+
+    def plan(self) -> list[Portion]:
+        """All portions of the inputs."""
+        import pyarrow.parquet
+
+        found = []
+        for path in self._files():
+            rows = pyarrow.parquet.read_metadata(path).num_rows
+            found += [
+                Portion(path, start, min(self.portion, rows - start)) for start in range(0, rows, self.portion)
+            ]
+        return found
+
+    def _files(self) -> list[str]:
+        found = []
+        for path in self.inputs:
+            if os.path.isdir(path):
+                names = sorted(name for name in os.listdir(path) if name.endswith(".parquet"))
+                found += [os.path.abspath(os.path.join(path, name)) for name in names]
+            else:
+                found.append(os.path.abspath(path))
+        if not found:
+            raise ValueError(f"no Parquet file in {', '.join(self.inputs) or 'nothing'}")
+        return found
+
+    def done(self) -> tuple[set[Portion], Any]:
+        """The portions that are whole, and the keys of all other files of the output (`None`: there are none)."""
+        import pyarrow.parquet
+
+        planned, whole = set(self.plan()), set()
+        chunks: list[Any] = []
+        for path in self.parts():
+            file = pyarrow.parquet.ParquetFile(path)
+            told = (file.schema_arrow.metadata or {}).get(_MARK)
+            portion = Portion(**json.loads(told)) if told else None
+            if portion in planned and portion is not None and portion.rows == file.metadata.num_rows:
+                whole.add(portion)
+            else:
+                # What another plan has made (other portions, other files) is known by its keys.
+                chunks += file.read([self.key]).column(0).chunks
+        return whole, pyarrow.chunked_array(chunks) if chunks else None
+
+    def parts(self) -> list[str]:
+        """The files of the output that are whole."""
+        if not os.path.isdir(self.output):
+            return []
+        names = sorted(name for name in os.listdir(self.output) if name.endswith(".parquet"))
+        return [os.path.join(self.output, name) for name in names]
+
+    def run(self, portion: Portion, done_keys: Any, embedder: Embedder) -> int:
+        """Computes a portion but for keys that are done, and writes its file; how many rows that were."""
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.parquet
+
+        table = _rows(portion)
+        for name in (self.key, self.text):
+            if name not in table.column_names:
+                raise ValueError(f"{portion.file} has no column '{name}', but {', '.join(table.column_names)}")
+        if done_keys is not None:
+            is_done = pyarrow.compute.is_in(table.column(self.key), value_set=done_keys)
+            table = table.filter(pyarrow.compute.invert(is_done))
+        if table.num_rows == 0:
+            return 0
+        rows = embedder.rows(table.column(self.text).to_pylist())
+        table = table.append_column(self.vectors, as_column(rows))
+        metadata = (table.schema.metadata or {}) | {_MARK: json.dumps(portion.shown()).encode()}
+        digest = hashlib.sha256()
+        for key in table.column(self.key).to_pylist():
+            digest.update(repr(key).encode() + b"\n")
+        os.makedirs(self.output, exist_ok=True)
+        path = os.path.join(self.output, f"part-{digest.hexdigest()[:32]}.parquet")
+        unfinished = f"{path}.{uuid.uuid4().hex}.part"
+        try:
+            pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), unfinished)
+            os.replace(unfinished, path)
+        finally:
+            if os.path.exists(unfinished):
+                os.remove(unfinished)
+        return int(table.num_rows)
+
+
+def _rows(portion: Portion) -> Any:
+    """The rows of a portion, read by the groups that have them."""
+    import pyarrow.parquet
+
+    file = pyarrow.parquet.ParquetFile(portion.file)
+    end = portion.start + portion.rows
+    groups = [span for span in _spans(file) if span[1] < end and span[2] > portion.start]
+    table = file.read_row_groups([at for at, _, _ in groups])
+    return table.slice(portion.start - groups[0][1], portion.rows)
+
+
+def _spans(file: Any) -> Iterator[tuple[int, int, int]]:
+    """By group of rows its first row and the one after its last."""
+    start = 0
+    for at in range(file.num_row_groups):
+        rows = file.metadata.row_group(at).num_rows
+        yield at, start, start + rows
+        start += rows

@@ -1,0 +1,112 @@
+"""Collections of a folder and of a server: the same calls find the same texts."""
+
+import os
+import subprocess
+import unittest
+from pathlib import Path
+
+from installed import EMBEDDER, SETTINGS, Isolated
+from served import Server
+
+TEXTS = ["the cat sat on the river", "a dog barks", "the river is long", "a cat and a dog"]
+METADATA = [{"kind": "cat"}, {"kind": "dog"}, None, {"kind": "cat", "age": 3}]
+
+
+class Calls:
+    def test_texts_are_found_by_meaning_and_by_words(self):
+        kept = self.collection("notes")
+        ids = kept.add(TEXTS, ids=["a", "b", 3, "d"], metadata=METADATA)
+        self.assertEqual(ids, ["a", "b", 3, "d"])
+        first = kept.search(TEXTS[0], 2)
+        self.assertEqual((first[0].id, first[0].text, first[0].metadata), ("a", TEXTS[0], {"kind": "cat"}))
+        self.assertEqual(len(first), 2)
+        words = kept.search("barks", 1, hybrid=True)
+        self.assertTrue(words)
+        self.assertEqual(len(kept), 4)
+
+    def test_a_filter_leaves_out_what_it_does_not_fit(self):
+        kept = self.collection("filtered")
+        kept.add(TEXTS, metadata=METADATA)
+        cats = {"must": [{"key": "kind", "match": {"value": "cat"}}]}
+        self.assertEqual({hit.text for hit in kept.search("a dog", 10, filter=cats)}, {TEXTS[0], TEXTS[3]})
+        self.assertEqual(kept.count(cats), 2)
+        kept.delete(filter=cats)
+        self.assertEqual({hit.text for hit in kept}, {TEXTS[1], TEXTS[2]})
+
+    def test_the_same_text_without_an_id_is_there_once(self):
+        kept = self.collection("same")
+        ids = kept.add([TEXTS[0], TEXTS[1]])
+        self.assertEqual(kept.add([TEXTS[0]]), ids[:1])
+        self.assertEqual(len(kept), 2)
+        self.assertEqual([hit.text for hit in kept.get(ids[::-1] + ["none"])], [TEXTS[1], TEXTS[0]])
+        kept.delete(ids[:1])
+        self.assertEqual(len(kept), 1)
+
+    def test_one_that_is_not_there_is_empty(self):
+        kept = self.collection("nothing")
+        self.assertEqual((len(kept), kept.search("a"), kept.get([1]), list(kept)), (0, [], [], []))
+        kept.delete([1])
+        kept.drop()
+
+    def test_mistakes_are_named(self):
+        kept = self.collection("wrong")
+        for wrong, message in (
+            (lambda: kept.add(["a"], ids=[1, 2]), "2 ids for 1 texts"),
+            (lambda: kept.search("a", 0), "at least one"),
+            (lambda: kept.search(), "query or a vector"),
+            (lambda: kept.delete(), "one of them"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                wrong()
+        kept.add(["a"])
+        with self.assertRaisesRegex(ValueError, "vectors of"):
+            kept.add(["a"], embeddings=[[1.0, 2.0]])
+        with self.assertRaises(ValueError):
+            kept.search("a", filter={"must": [{"key": 1}]})
+
+
+class FolderTest(Calls, Isolated):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        from magray import Encoder
+
+        cls.encoder = Encoder(EMBEDDER, **SETTINGS)
+        cls.addClassCleanup(cls.encoder.close)
+
+    def collection(self, name):
+        from magray import Collection
+
+        return Collection(name, self.encoder, folder=str(self.home / "collections"))
+
+    def test_the_program_finds_what_python_has_added(self):
+        folder = Path(self.home, "shared")
+        code = """
+import sys
+from magray import Collection, Encoder
+encoder = Encoder(sys.argv[1], device="cpu", threads=1, precision="f32", server="")
+Collection("shared", encoder, folder=sys.argv[2]).add(["the cat sat on the river", "a dog barks"], ids=["a", 7])
+"""
+        from installed import run
+
+        self.assertEqual(run(code, EMBEDDER, folder)[0], 0)
+        command = [os.environ["MAGRAY_BIN"], "search", "shared", "a dog barks", "--hybrid", "--json", "--limit", "1"]
+        found = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"MAGRAY_COLLECTIONS": str(folder)})
+        self.assertIn('"id":7', found.stdout, found.stderr)
+
+
+class ServerTest(Calls, Isolated):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.server = Server()
+        cls.addClassCleanup(cls.server.stop)
+
+    def collection(self, name):
+        from magray import Collection, Encoder
+
+        return Collection(name, Encoder("bert", server=self.server.url), server=self.server.url)
+
+
+if __name__ == "__main__":
+    unittest.main()

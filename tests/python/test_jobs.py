@@ -1,0 +1,127 @@
+"""Jobs over Parquet files: every key once, whatever was done before; the batches of data engines."""
+
+import importlib.util
+import os
+import shutil
+import unittest
+from pathlib import Path
+
+import numpy as np
+from installed import EMBEDDER, SETTINGS, TOLERANCE, Isolated
+
+HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
+COUNT = 500
+
+
+def table(rows):
+    import pyarrow
+
+    return pyarrow.table({"id": list(rows), "text": [f"river {number} and a cat" for number in rows]})
+
+
+def read(folder):
+    """The keys and vectors of a folder's files."""
+    import pyarrow.parquet
+
+    files = [pyarrow.parquet.read_table(path) for path in sorted(Path(folder).glob("*.parquet"))]
+    keys = [key for file in files for key in file.column("id").to_pylist()]
+    rows = [row for file in files for row in file.column("embedding").to_pylist()]
+    return keys, np.array(rows, np.float32)
+
+
+@unittest.skipUnless(HAS_ARROW, "pyarrow is not installed")
+class JobTest(Isolated):
+    def setUp(self):
+        import pyarrow.parquet
+
+        from magray.batches import Embedder
+
+        self.folder = Path(self.home, self.id())
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "in").mkdir(parents=True)
+        for start in (0, 300):
+            rows = range(start, min(start + 300, COUNT))
+            pyarrow.parquet.write_table(table(rows), self.folder / "in" / f"{start}.parquet", row_group_size=77)
+        self.embedder = Embedder(EMBEDDER, **SETTINGS)
+
+    def job(self, portion=64):
+        from magray.jobs import Job
+
+        return Job((str(self.folder / "in"),), str(self.folder / "out"), portion=portion)
+
+    def run_all(self, job):
+        whole, keys = job.done()
+        return sum(job.run(portion, keys, self.embedder) for portion in job.plan() if portion not in whole)
+
+    def check(self):
+        keys, rows = read(self.folder / "out")
+        self.assertEqual(sorted(keys), list(range(COUNT)))
+        texts = [f"river {number} and a cat" for number in keys]
+        np.testing.assert_allclose(rows, self.embedder.encoder.encode(texts), atol=TOLERANCE)
+
+    def test_every_key_is_there_once_and_a_second_run_does_nothing(self):
+        self.assertEqual(self.run_all(self.job()), COUNT)
+        self.check()
+        self.assertEqual(self.run_all(self.job()), 0)
+
+    def test_a_run_goes_on_where_another_was_stopped(self):
+        job = self.job()
+        for portion in job.plan()[:3]:
+            job.run(portion, None, self.embedder)
+            # Once more, as after a node was lost: the same file.
+            job.run(portion, None, self.embedder)
+        (self.folder / "out" / "part-x.parquet.1.part").write_bytes(b"half")
+        self.assertEqual(self.run_all(job), COUNT - 3 * 64)
+        self.check()
+
+    def test_other_portions_compute_only_the_keys_that_are_missing(self):
+        for portion in self.job(64).plan()[1:4]:
+            self.job(64).run(portion, None, self.embedder)
+        done = len(read(self.folder / "out")[0])
+        self.assertEqual(self.run_all(self.job(100)), COUNT - done)
+        self.check()
+        self.assertEqual(self.run_all(self.job(100)), 0)
+
+    def test_mistakes_are_named(self):
+        from magray.jobs import Job
+
+        with self.assertRaisesRegex(ValueError, "no Parquet file"):
+            Job((str(self.folder),), str(self.folder / "out")).plan()
+        job = Job((str(self.folder / "in"),), str(self.folder / "out"), text="body")
+        with self.assertRaisesRegex(ValueError, "no column 'body'"):
+            job.run(job.plan()[0], None, self.embedder)
+
+
+@unittest.skipUnless(HAS_ARROW, "pyarrow is not installed")
+class BatchTest(Isolated):
+    def test_batches_of_every_kind_get_their_vectors(self):
+        import pandas
+
+        from magray.batches import Embedder
+        from magray.spark import embedder
+
+        embed = Embedder(EMBEDDER, **SETTINGS)
+        texts = ["a cat", "a river"]
+        expected = embed.encoder.encode(texts)
+        as_dict = embed({"text": np.array(texts, object)})["embedding"]
+        as_table = np.array(embed(table(range(2)).set_column(1, "text", [texts])).column("embedding").to_pylist())
+        frames = list(embedder(EMBEDDER, **SETTINGS)(iter([pandas.DataFrame({"text": texts})])))
+        for rows in (as_dict, as_table, np.stack(frames[0]["embedding"])):
+            np.testing.assert_allclose(rows, expected, atol=TOLERANCE)
+        with self.assertRaisesRegex(ValueError, "row 1 of a batch has no text"):
+            embed({"text": ["a", None]})
+
+    @unittest.skipUnless(importlib.util.find_spec("daft"), "daft is not installed")
+    def test_daft_has_a_column_of_vectors(self):
+        import daft
+
+        from magray.daft import Embedder, embedder
+
+        frame = daft.from_pydict({"text": ["a cat", "a river"]})
+        rows = frame.with_column("embedding", embedder(EMBEDDER, **SETTINGS)(frame["text"])).to_pydict()["embedding"]
+        np.testing.assert_allclose(np.array(rows), Embedder(EMBEDDER, **SETTINGS).rows(["a cat", "a river"]), atol=TOLERANCE)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("MAGRAY_BIN", "magray")
+    unittest.main()

@@ -21,7 +21,7 @@ type Step = (&'static str, fn(&Path, &mut Tally) -> Outcome);
 
 // Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
 // clippy, once built for the tests.
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     ("tools", |_, _| check_tools()),
     ("formatting", |root, _| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
     ("tidy", |root, _| check_tidy(root)),
@@ -37,6 +37,7 @@ const STEPS: [Step; 12] = [
     ("tests", run_tests),
     ("fuzzing", |root, _| fuzzing::check(root, FUZZ_SECONDS)),
     ("clients", test_clients),
+    ("Python", test_python),
 ];
 
 /// Runs all steps; the exit code says whether all of them passed. The last line counts the tests.
@@ -178,6 +179,32 @@ fn test_clients(root: &Path, tally: &mut Tally) -> Outcome {
             Outcome::LeftOut(Lack::Network("some clients cannot be fetched here; they are named above"))
         }
         _ => Outcome::Failed("mend what the clients' tests name above (tests/clients)".to_owned()),
+    }
+}
+
+/// The Python package over the library that the dev profile builds, in environments that are fetched once into the user's
+/// cache.
+fn test_python(root: &Path, tally: &mut Tally) -> Outcome {
+    /// Exit code of the program where it could not fetch all of them.
+    const SOME_LEFT_OUT: i32 = 77;
+    let Some(python) = python().filter(|_| cfg!(target_os = "linux")) else {
+        return Outcome::LeftOut(Lack::Tool("no python3, or not Linux"));
+    };
+    // With the tests, so that all dependencies have the features that they were built with before: only the library is new.
+    let built = cargo(root, &["build", "--workspace", "--lib", "--tests", "--locked"], "mend the errors above");
+    if !matches!(built, Outcome::Done) {
+        return built;
+    }
+    let library = target_folder(root).join("debug/lib_magray.so");
+    let mut tests = Command::new(python);
+    tests.current_dir(root).args(["-B", "tests/python/run", "--library"]).arg(library);
+    tests.arg("--binary").arg(built_binary(root)).env("MAGRAY_REQUIRE_MODEL", "1");
+    match tally.count(&mut tests, Told::Stderr).map(|status| status.code()) {
+        Ok(Some(0)) => Outcome::Done,
+        Ok(Some(SOME_LEFT_OUT)) => {
+            Outcome::LeftOut(Lack::Network("some packages cannot be fetched here; they are named above"))
+        }
+        _ => Outcome::Failed("mend what the tests of the package name above (tests/python)".to_owned()),
     }
 }
 

@@ -12,7 +12,7 @@ use super::requests::Requests;
 use super::residency::Residency;
 use super::resident::Stage;
 use super::sabotage::sabotaged;
-use super::{Action, DeviceId, ModelId, Moment, Priority};
+use super::{Action, DeviceId, ModelId, Moment, MoveReason, Priority};
 use crate::moment::{from_micros, micros};
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -263,11 +263,18 @@ impl Loading<'_> {
     fn load(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         let now = self.cx.now;
         let ready_at = now + self.of().load_time(id, model);
+        let want = self.residency.model(model).want;
+        let reason = match want {
+            Some(want) if want.is_preheat => MoveReason::Preheated,
+            None if self.requests.jobs().of(model).all == 0 => MoveReason::Restored,
+            _ => MoveReason::Needed,
+        };
         let memory = self.residency.memory_mut(id);
         if memory.begin_load(model, now).is_err() {
             memory.is_blocked = true;
             return;
         }
+        memory.resident_mut(model).moved_for = Some(reason);
         memory.resident_mut(model).ready_at = Some(ready_at);
         memory.rests_at_once = false;
         if sabotaged!(self.cx, LoadTwice) {

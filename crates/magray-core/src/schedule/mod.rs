@@ -55,7 +55,7 @@ pub use priority::{Priority, UnknownPriority};
 pub use sabotage::Sabotage;
 pub use sequence::{Outcome, Sequence, Span, Step};
 pub use speed::SpeedFigures;
-pub use view::{DeviceState, DeviceView, ModelView, Residency, View};
+pub use view::{DeviceState, DeviceView, ModelView, MoveReason, Residency, View};
 
 /// Names a request; the caller chooses it and never uses it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

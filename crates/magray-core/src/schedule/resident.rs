@@ -2,7 +2,7 @@
 //! Decides nothing.
 
 use super::load_time::LoadTimes;
-use super::{Fallback, Moment};
+use super::{Fallback, Moment, MoveReason};
 use std::time::Duration;
 
 /// The pause after a load that failed; twice as long after each further one, up to a bound.
@@ -62,6 +62,8 @@ pub(super) struct Resident {
     pub(super) used: Moment,
     /// How often it was gone after it was there or on its way.
     pub(super) departures: u64,
+    /// Why its weights were moved last; tells people, decides nothing.
+    pub(super) moved_for: Option<MoveReason>,
     pub(super) tries: Tries,
     pub(super) times: LoadTimes,
 }
@@ -78,6 +80,7 @@ impl Resident {
             ready_at: None,
             used: Moment::START,
             departures: 0,
+            moved_for: None,
             tries: Tries::default(),
             times: LoadTimes::default(),
         }

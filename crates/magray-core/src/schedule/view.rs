@@ -41,6 +41,40 @@ pub struct ModelView {
     pub releases: u64,
 }
 
+/// Why a model's weights came to a device or left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MoveReason {
+    /// Requests wait for it.
+    Needed,
+    /// It was asked to be there before a request needs it.
+    Preheated,
+    /// It was there before its worker ended, or belongs there from the start.
+    Restored,
+    /// It was asked to go, or was not used for long in the host's memory.
+    Requested,
+    /// Its memory was needed.
+    Evicted,
+    /// Nothing of it came for its idle timeout.
+    Idle,
+    /// It leaves after each use.
+    AfterUse,
+}
+
+impl MoveReason {
+    /// A stable code for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Needed => "needed",
+            Self::Preheated => "preheated",
+            Self::Restored => "restored",
+            Self::Requested => "requested",
+            Self::Evicted => "evicted",
+            Self::Idle => "idle",
+            Self::AfterUse => "after_use",
+        }
+    }
+}
+
 /// Where a model's weights are, seen from one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Residency {

@@ -10,8 +10,9 @@ pub(super) use residency_requests::{Seen, Unmet};
 
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, Order, What};
 use super::incident::Incident;
+use super::model_moves::ModelMove;
 use super::notices::log_notice;
-use super::throughput::{Recent, Throughput};
+use super::throughput::{Recent, SecondFigures, Throughput};
 use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
 use crate::decoder::Sampling;
@@ -195,6 +196,16 @@ impl Dispatcher {
 
     pub(super) fn incidents(&self) -> Vec<Incident> {
         self.lock().incidents.list()
+    }
+
+    pub(super) fn model_moves(&self) -> Vec<ModelMove> {
+        self.lock().model_moves.list()
+    }
+
+    /// The seconds of the last minute, and fallbacks by their reasons since the start.
+    pub(super) fn pace(&self) -> (Vec<SecondFigures>, Vec<(&'static str, u64)>) {
+        let throughput = self.throughput();
+        (throughput.seconds(self.started.elapsed()), throughput.fallbacks())
     }
 
     /// How fast it has been lately.

@@ -73,6 +73,7 @@ mod in_process;
 mod in_worker;
 mod incident;
 mod later_models;
+mod model_moves;
 mod models;
 mod moves;
 mod notices;
@@ -92,7 +93,8 @@ pub use calls::TokenVectors;
 pub use choice::Outlook;
 pub use executor_handle::LastError;
 pub use health_check::Health;
-pub use incident::Incident;
+pub use incident::{Incident, LostRequests};
+pub use model_moves::{ModelMove, MoveEnd, MoveKind};
 pub use moves::{Move, Moved};
 pub use options::{EngineModel, EngineOptions, Gpus};
 pub use pending_answer::PendingAnswer;
@@ -100,7 +102,7 @@ pub use ranking::{Ranked, RankingWork, ScoredBy};
 pub use sandbox_check::{SandboxCheck, check_sandbox};
 pub use status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 pub use text_cache::{Asked, CacheUse, TextCache};
-pub use throughput::Recent;
+pub use throughput::{Recent, SecondFigures};
 pub use token_stream::{Prompt, Token, TokenStream};
 pub use work::{Answer, EngineError, Output, Work};
 
@@ -109,7 +111,8 @@ pub use crate::gpu::MemoryStats;
 pub use crate::worker::{Attempt, Outcome, Sandbox};
 pub use magray_core::schedule::{
     Allowed, Batching, CallerId, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView, Moment,
-    Options, Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, Slices, SpeedWatch, UnknownPriority,
+    MoveReason, Options, Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, Slices, SpeedWatch,
+    UnknownPriority,
 };
 
 use crate::decoder::ChatTemplates;
@@ -348,6 +351,17 @@ impl Engine {
     /// What went wrong with devices, the oldest first; the last 256 are kept.
     pub fn incidents(&self) -> Vec<Incident> {
         self.dispatcher().incidents()
+    }
+
+    /// When models came to devices and left them, the oldest first; the last 256 are kept.
+    pub fn model_moves(&self) -> Vec<ModelMove> {
+        self.dispatcher().model_moves()
+    }
+
+    /// What was computed in each second of the last minute, and how many requests the CPU computed in place of a GPU since the
+    /// start, by the code of the reason.
+    pub fn pace(&self) -> (Vec<SecondFigures>, Vec<(&'static str, u64)>) {
+        self.dispatcher().pace()
     }
 
     /// Returns a device to service whose failures sent it out of rotation; `false` if the engine has no such device.

@@ -15,8 +15,8 @@ use super::requests::Requests;
 use super::residency::{Model, Residency};
 use super::resident::Stage;
 use super::sabotage::sabotaged;
-use super::{Action, DeviceId, DeviceSpec, Event, ModelId, ModelPlan, ModelView, Moment, Options, Refused};
-use super::{RequestId, Sketch, View};
+use super::{Action, DeviceId, DeviceSpec, Event, ModelId, ModelPlan, ModelView, Moment, MoveReason, Options};
+use super::{Refused, RequestId, Sketch, View};
 use std::time::Duration;
 
 /// The driver is late when it comes so long after it was asked to.
@@ -185,6 +185,11 @@ impl Machine {
     /// Whether a device is used now.
     pub fn is_in_rotation(&self, device: DeviceId) -> bool {
         self.devices.find(device).is_some_and(|device| device.health().is_in_rotation())
+    }
+
+    /// Why a model's weights came to a device or left it last; `None` where they never moved.
+    pub fn moved_for(&self, device: DeviceId, model: ModelId) -> Option<MoveReason> {
+        self.residency.memory(device).resident(model).moved_for
     }
 
     /// Breaks one thing on purpose, for tests of tests.

@@ -10,11 +10,12 @@ use crate::schedule::failure_count::Consequence;
 use crate::schedule::health::{Need, Reached, Trouble};
 use crate::schedule::loading::Loading;
 use crate::schedule::requests::{Loss, Setback};
+use crate::schedule::resident::Leave;
 use crate::schedule::sabotage::sabotaged;
 use crate::schedule::speed::SpeedChange;
 use crate::schedule::{
-    Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, MemoryStep, MemoryUse, ModelId, Notice,
-    Outcome,
+    Action, BatchId, Condition, DeviceId, Ending, Failure, Fallback, KillCause, MemoryStep, MemoryUse, ModelId,
+    MoveReason, Notice, Outcome,
 };
 use std::time::Duration;
 
@@ -380,7 +381,16 @@ impl Machine {
 
     fn offload(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         self.preempt_all(id, Some(model), actions);
-        self.residency.memory_mut(id).begin_offload(model, self.cx.now);
+        let leaves_after_use = self.residency.model(model).plan.offload_after_use;
+        let memory = self.residency.memory_mut(id);
+        let reason = match memory.resident(model).leave {
+            Some(Leave::Requested) => MoveReason::Requested,
+            Some(Leave::Evicted) => MoveReason::Evicted,
+            None if leaves_after_use => MoveReason::AfterUse,
+            None => MoveReason::Idle,
+        };
+        memory.resident_mut(model).moved_for = Some(reason);
+        memory.begin_offload(model, self.cx.now);
         if self.devices.in_process().contains(id) {
             self.lose_cpu(model);
         }

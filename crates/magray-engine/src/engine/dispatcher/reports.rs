@@ -46,6 +46,8 @@ impl Dispatcher {
             false => Outcome::Tokens(new.tokens.len() as u32),
         };
         let outcomes = new.iter().map(outcome).collect();
+        let tokens = new.iter().map(|new| new.tokens.len() as u64).sum();
+        self.throughput().note_generated(tokens, self.started().elapsed());
         let mut state = self.lock();
         let now = self.now();
         // Those of a turn that was given up count for nothing: the machine says which are delivered.

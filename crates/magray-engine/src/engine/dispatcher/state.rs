@@ -5,15 +5,16 @@ use super::{OnAnswer, residency_requests::MoveCounts};
 use crate::decoder::Sampling;
 use crate::engine::{
     executor_handle::{Batch, Order, Part, Turn, TurnStep, What},
-    incident::Incidents,
+    incident::{Incidents, RequestEnd},
+    model_moves::{ModelMove, ModelMoves, MoveKind},
     token_stream::TokenBuffer,
     work::{Output, Work},
 };
 use crate::executors::NewTokens;
 use magray_core::ledger::CollectionId;
 use magray_core::schedule::{
-    Action, BatchId, Change, DeviceId, Event, KillCause, Machine, Moment, Notice, Refused, Report, Request, RequestId,
-    Span, Step,
+    Action, BatchId, Change, DeviceId, Event, KillCause, Machine, ModelId, Moment, Notice, Refused, Report, Request,
+    RequestId, Span, Step,
 };
 use std::collections::{HashMap, HashSet};
 use std::{sync::Arc, task::Waker};
@@ -31,6 +32,7 @@ pub(super) struct State {
     /// without the lock and may come late.
     workers: Vec<u64>,
     pub(super) incidents: Incidents,
+    pub(super) model_moves: ModelMoves,
     /// By model: how often it was asked to come and to go.
     pub(super) move_counts: Vec<MoveCounts>,
     /// New tokens of the turn that has just ended; the machine says which of them count.
@@ -97,6 +99,7 @@ impl State {
             requests: HashMap::new(),
             workers: vec![0; devices],
             incidents: Incidents::new(devices),
+            model_moves: ModelMoves::default(),
             move_counts: vec![MoveCounts::default(); models],
             new_tokens: HashMap::new(),
             vectors_granted: HashSet::new(),
@@ -115,11 +118,38 @@ impl State {
 
     /// Steps the machine with what was accepted, and then with an event.
     pub(super) fn step(&mut self, event: Option<Event>, now: Moment) -> Vec<Effect> {
+        if let Some(event) = &event {
+            self.record(event, now);
+        }
         let (mut actions, mut news) = (std::mem::take(&mut self.actions), std::mem::take(&mut self.news));
         self.machine.step_all(news.drain(..).chain(event), now, &mut actions);
         let effects = actions.drain(..).filter_map(|action| self.prepare(action, now)).collect();
         (self.actions, self.news) = (actions, news);
         effects
+    }
+
+    /// Notes for people what an event means for requests and moves that are under way.
+    fn record(&mut self, event: &Event, now: Moment) {
+        match *event {
+            Event::Finished { batch, .. } => self.incidents.finished(batch),
+            Event::Failed { batch, .. } => self.incidents.lost_batch(batch),
+            Event::Down { device, .. } => {
+                self.incidents.lost_worker(device);
+                self.model_moves.lost_worker(device, now);
+            }
+            Event::Cancelled(request) => self.incidents.ended_request(request, RequestEnd::Cancelled),
+            Event::Loaded { device, model, .. } | Event::Offloaded { device, model } => {
+                self.model_moves.ended(Some(device), model, true, now);
+            }
+            Event::NotLoaded { device, model, .. } => self.model_moves.ended(Some(device), model, false, now),
+            Event::Forgotten { model } => self.model_moves.ended(None, model, true, now),
+            _ => {}
+        }
+    }
+
+    fn began_move(&mut self, device: Option<DeviceId>, model: ModelId, kind: MoveKind, began: Moment) {
+        let reason = device.and_then(|device| self.machine.moved_for(device, model));
+        self.model_moves.began(ModelMove { device, model, kind, reason, began, ended: None });
     }
 
     /// Something went wrong with a device.
@@ -150,6 +180,7 @@ impl State {
     fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
         Some(match action {
             Action::Start { device, batch, steps, is_followed, .. } => {
+                self.incidents.started(device, batch, steps.iter().map(|step| step.request));
                 if steps.first().is_some_and(|step| step.span != Span::Whole) {
                     let what = What::Turn(self.turn(batch, &steps));
                     return Some(Effect::Order(device, self.order(device, what)));
@@ -178,9 +209,13 @@ impl State {
             }
             Action::Complete { request, report } => {
                 self.note_problem(request);
+                self.incidents.ended_request(request, RequestEnd::Answered);
                 Effect::Complete(self.requests.remove(&request)?, report)
             }
-            Action::Refuse { request, refused } => Effect::Refuse(self.requests.remove(&request)?, refused),
+            Action::Refuse { request, refused } => {
+                self.incidents.ended_request(request, RequestEnd::Refused);
+                Effect::Refuse(self.requests.remove(&request)?, refused)
+            }
             Action::Kill { device, cause } => {
                 match cause {
                     KillCause::Overdue | KillCause::Silent | KillCause::LoadOverdue => {
@@ -198,12 +233,19 @@ impl State {
             }
             Action::Trim { device } => Effect::Order(device, self.order(device, What::Trim)),
             Action::Probe { device } => Effect::Order(device, self.order(device, What::Probe)),
-            Action::Load { device, model } => Effect::Order(device, self.order(device, What::Load(model.0 as usize))),
+            Action::Load { device, model } => {
+                self.began_move(Some(device), model, MoveKind::Load, now);
+                Effect::Order(device, self.order(device, What::Load(model.0 as usize)))
+            }
             Action::Offload { device, model } => {
+                self.began_move(Some(device), model, MoveKind::Offload, now);
                 Effect::Order(device, self.order(device, What::Offload(model.0 as usize)))
             }
             Action::Rest { device } => Effect::Order(device, self.order(device, What::Rest)),
-            Action::Forget { model } => Effect::Forget(model.0 as usize),
+            Action::Forget { model } => {
+                self.began_move(None, model, MoveKind::Forget, now);
+                Effect::Forget(model.0 as usize)
+            }
             Action::GrantVectors { collection, .. } => {
                 self.vectors_granted.insert(collection);
                 return None;

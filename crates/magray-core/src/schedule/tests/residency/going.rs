@@ -331,3 +331,22 @@ fn a_model_that_is_removed_while_it_is_loaded_leaves_when_that_is_over() {
     bench.offloaded(GPU, A);
     assert!(bench.machine.view().devices[1].accounts.is_empty());
 }
+
+#[test]
+fn each_move_has_its_reason() {
+    let mut bench = bench(2, &[plan()]);
+    let reason = |bench: &Bench| bench.machine.moved_for(GPU, A).map(MoveReason::code);
+    bench.ask(A, Allowed::Gpu);
+    assert_eq!(reason(&bench), Some("needed"));
+    let mut bench = self::bench(2, &[plan()]);
+    assert_eq!(reason(&bench), None);
+    bench.request_residency(A, ResidencyRequest::Preheat(Priority::Normal));
+    assert_eq!(reason(&bench), Some("preheated"));
+    bench.loaded(GPU, A);
+    bench.request_residency(A, ResidencyRequest::Offload);
+    assert_eq!(reason(&bench), Some("requested"));
+    bench.offloaded(GPU, A);
+    bench.use_once(A);
+    bench.pass(Duration::from_secs(61));
+    assert_eq!(reason(&bench), Some("idle"));
+}

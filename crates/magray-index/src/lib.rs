@@ -8,11 +8,12 @@ mod collections;
 mod error;
 pub mod files;
 mod filter;
+mod principal;
 mod store;
 pub mod text;
 pub mod types;
 
-pub use collection::{Change, Collection, Info, SearchCounts};
+pub use collection::{Change, Collection, Info, MapRequest, MapValues, NO_VALUE, PointMap, SearchCounts};
 pub use collections::{AliasChange, Collections, Options, Snapshot};
 pub use error::{Error, Result};
 pub use magray_device::scan::{HostRules, RowsHost};

@@ -5,6 +5,7 @@ mod change;
 mod dense;
 mod filling;
 mod formula;
+mod map;
 mod multi;
 mod query;
 mod read;
@@ -14,6 +15,7 @@ mod selection;
 mod state;
 
 pub use change::Change;
+pub use map::{MapRequest, MapValues, NO_VALUE, PointMap};
 
 use crate::filter::{self, FieldIndex, Source};
 use crate::store::{self, Access, Reader, Store};

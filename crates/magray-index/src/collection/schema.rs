@@ -55,6 +55,14 @@ impl Schema {
         found.ok_or_else(|| Error::bad(format!("Not existing vector name error: {name}")))
     }
 
+    /// The numbers of a vector; `None`: a point has several vectors there, or a sparse one.
+    pub(crate) fn dense_dims(&self, number: usize) -> Option<usize> {
+        match &self.vectors[number].kind {
+            Kind::Dense(config) => Some(config.size),
+            Kind::Multi(_) | Kind::Sparse(_) => None,
+        }
+    }
+
     pub(crate) fn shape(&self, number: usize) -> Shape {
         match &self.vectors[number].kind {
             Kind::Dense(config) => Shape::Dense { dims: config.size },

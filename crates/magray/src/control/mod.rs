@@ -7,6 +7,7 @@ mod grade;
 mod line;
 mod report;
 mod server;
+mod snapshot;
 mod subject;
 #[cfg(test)]
 mod tests;
@@ -19,5 +20,6 @@ pub(crate) use report::{
     Cleared, ClearedDevice, DeviceReport, DeviceResidency, EngineReport, ModelReport, PerformanceReport, PoolReport,
 };
 pub(crate) use server::ControlSocket;
+pub(crate) use snapshot::Snapshot;
 pub(crate) use subject::{Change, Controlled, EngineSubject, ServedChange};
 pub(crate) use wire::{Done, Idle, ModelDone, Refusal, RefusalCode, Reply, Request};

@@ -30,11 +30,12 @@ use super::{
     reload::{self, Reloaded, Reloader},
     request_record::Asker,
     traces::Traces,
+    viewers::Viewers,
     wrong_keys::WrongKeys,
 };
 use crate::{
     config::{LiveSettings, ModelPlans, RequestLimits},
-    control::EngineReport,
+    control::{EngineReport, Snapshot},
 };
 
 /// Requests to move models that are carried out at once. Each goes on when its caller leaves.
@@ -55,6 +56,9 @@ struct State {
     /// How many answers are written at once beside the runtime.
     writers: Arc<Semaphore>,
     moves: Arc<Semaphore>,
+    viewers: Viewers,
+    /// One picture of a collection is made at a time.
+    maps: Arc<Semaphore>,
     connections: AtomicUsize,
     is_draining: AtomicBool,
     started: Instant,
@@ -74,6 +78,16 @@ pub(crate) struct Parts {
     pub(crate) reloader: Reloader,
     pub(crate) catalogue: Catalogue,
     pub(crate) collections: Arc<LazyCollections>,
+    pub(crate) page: Page,
+}
+
+/// What the page has beside what every server has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Page {
+    /// Faults of simulated devices can be injected.
+    pub(crate) takes_faults: bool,
+    /// Critics judge texts.
+    pub(crate) has_critics: bool,
 }
 
 impl App {
@@ -88,6 +102,8 @@ impl App {
             indexing: Indexing::default(),
             writers: Arc::new(Semaphore::new((super::cores() / 2).max(1))),
             moves: Arc::new(Semaphore::new(MOVES_MAX)),
+            viewers: Viewers::default(),
+            maps: Arc::new(Semaphore::new(1)),
             connections: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
             started: Instant::now(),
@@ -143,12 +159,29 @@ impl App {
         Arc::clone(&self.0.moves).try_acquire_owned().ok()
     }
 
+    /// `None`: another picture of a collection is being made.
+    pub(crate) fn begin_map(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.maps).try_acquire_owned().ok()
+    }
+
     pub(crate) fn engine_limits(&self) -> engine::Limits {
         self.0.parts.engine_limits
     }
 
     pub(crate) fn report(&self) -> EngineReport {
         EngineReport::of(&self.engine().status(), self.0.parts.memory_limit)
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self.engine(), self.0.parts.memory_limit)
+    }
+
+    pub(crate) fn page(&self) -> Page {
+        self.0.parts.page
+    }
+
+    pub(crate) fn viewers(&self) -> &Viewers {
+        &self.0.viewers
     }
 
     pub(crate) fn render_metrics(&self) -> String {
@@ -227,7 +260,7 @@ impl App {
     }
 
     pub(crate) async fn check_health(&self) -> Result<Healthy, Problem> {
-        if self.0.is_draining.load(Ordering::Relaxed) {
+        if self.is_draining() {
             return Err(Problem::new(Kind::Unavailable, "the server is stopping"));
         }
         self.0.health.run(self.engine()).await
@@ -239,6 +272,10 @@ impl App {
 
     pub(crate) fn uptime(&self) -> Duration {
         self.0.started.elapsed()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.0.is_draining.load(Ordering::Relaxed)
     }
 
     /// From now on the server is not healthy: it is about to stop.

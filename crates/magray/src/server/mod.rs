@@ -38,6 +38,7 @@ mod models;
 mod openai_tokens;
 mod openapi;
 mod origin;
+mod page;
 mod parameters;
 mod ranking;
 mod rate;
@@ -59,6 +60,7 @@ mod threads;
 mod tls;
 mod traces;
 mod unread_bytes;
+mod viewers;
 mod writing;
 mod wrong_keys;
 
@@ -86,7 +88,7 @@ use tokio::{
 };
 
 use self::{
-    app::{App, Parts},
+    app::{App, Page, Parts},
     catalogue::Catalogue,
     collections::LazyCollections,
     control_subject::ServerSubject,
@@ -114,6 +116,8 @@ pub(crate) struct Start {
     pub(crate) settle: Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>,
     pub(crate) engine: EngineOptions,
     pub(crate) console: Console,
+    /// Whether faults of its simulated devices can be injected.
+    pub(crate) takes_faults: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -166,7 +170,7 @@ struct Ended {
 }
 
 async fn serve(start: Start) -> Result<Ended, StartError> {
-    let Start { config, settings, settle, engine, console } = start;
+    let Start { config, settings, settle, engine, console, takes_faults } = start;
     // Binds before models are loaded: a wrong address fails at once, and early clients wait in the backlog.
     let listener = bind(&settings.host, settings.port)?;
     let tls = settings.tls.as_ref().map(|(cert, key)| Tls::open(cert, key)).transpose()?;
@@ -193,6 +197,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
         openai_tokens,
         traces: traces.clone(),
         reloader: Reloader::new(&config, tls.clone(), settle),
+        page: Page { takes_faults, has_critics: routes::has("/v1/evaluate") },
     };
     let app = App::new(parts, settings.live.clone());
     // Other programs of the same user need no key.
@@ -203,6 +208,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
         socket.inspect_err(|error| console.detail(format_args!("`gpu status` cannot reach this server: {error}")));
     announce(&settings, &listener, &console);
     tokio::spawn(upkeep(app.clone()));
+    tokio::spawn(apis::ui::feed(app.clone()));
     if settings.is_preloading {
         tokio::spawn(preload(app.clone()));
     }
@@ -293,7 +299,7 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
 fn announce(settings: &ServerSettings, listener: &TcpListener, console: &Console) {
     let Ok(address) = listener.local_addr() else { return };
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    console.note(format_args!("listening on {scheme}://{address} (API: /docs)"));
+    console.note(format_args!("listening on {scheme}://{address} (page: /ui, API: /docs)"));
     if address.ip().is_loopback() {
         return;
     }

@@ -15,7 +15,7 @@ use super::{
     mcp,
     metrics::RouteCounters,
     models::Does,
-    openapi,
+    openapi, page,
     routes::{Api, DOCUMENT_PATH, PAGE_PATH, PAGES, ROUTES, Route},
 };
 
@@ -52,8 +52,9 @@ impl Router {
             let mut methods = MethodRouter::new();
             for route in &routes {
                 let (schemas, paths, handler) = (route.handler)();
-                // The document promises nothing that no model here does.
-                if (route.path != "/predict" || has_classes) && (generates || !route.needs_generator()) {
+                // The document promises nothing that no model here does, and nothing of the page's own, which may change with it.
+                let is_done = (route.path != "/predict" || has_classes) && (generates || !route.needs_generator());
+                if is_done && route.api != Api::Ui {
                     openapi::describe(&mut document, (route, &model), schemas, paths);
                 }
                 methods = methods.merge(handler);
@@ -71,6 +72,10 @@ impl Router {
         let pages = answering(pages, app);
         for path in PAGES {
             insert(path, Endpoint::open(Api::Docs, path, pages.clone()));
+        }
+        let files = answering(page::handlers(), app);
+        for path in page::PATHS {
+            insert(path, Endpoint::open(Api::Ui, path, files.clone()));
         }
         let nothing = answering(Handlers::new(), app);
         let unknown = Api::ALL.map(|api| Arc::new(Endpoint::open(api, "none", nothing.clone())));

@@ -8,7 +8,7 @@ use super::{
     apis::{
         admin, anthropic, cohere, files, gpu, health, llama_cpp, models, ollama, ollama_chat, openai, openai_chat,
         qdrant::{collections, matrix, points, queries, snapshots},
-        responses, tei, tei_embed_all, tei_tokenize,
+        responses, tei, tei_embed_all, tei_tokenize, ui,
         vector_stores::{batches, files as store_files, search, stores},
     },
     app::App,
@@ -40,7 +40,7 @@ impl Route {
 
     /// Whether it uses the collections on the disk.
     pub(super) fn is_of_collections(&self) -> bool {
-        let of_stores = ["/v1/files", "/v1/vector_stores"];
+        let of_stores = ["/v1/files", "/v1/vector_stores", "/ui/collections"];
         self.api == Api::Qdrant || of_stores.iter().any(|start| self.path.starts_with(start))
     }
 }
@@ -61,6 +61,8 @@ pub(crate) enum Api {
     Gpu,
     Admin,
     Health,
+    /// What the page of the server asks; in no document.
+    Ui,
     /// The pages of the document, and paths that are in no table.
     Docs,
 }
@@ -185,6 +187,7 @@ table! {
     POST "/gpu/release"                      Change  Gpu    => gpu::release;
     POST "/gpu/preheat"                      Change  Gpu    => gpu::preheat;
     POST "/gpu/priority"                     Change  Gpu    => gpu::priority;
+    POST "/gpu/pin"                          Change  Gpu    => gpu::pin;
     POST "/gpu/timeout"                      Change  Gpu    => gpu::timeout;
     POST "/gpu/cache/clear"                  Change  Gpu    => gpu::clear_cache;
     POST "/models/load"                      Change  Admin  => models::load;
@@ -196,6 +199,16 @@ table! {
     GET  "/ping"                             Open    Health => health::ping;
     GET  "/healthz"                          Open    Health => health::healthz;
     GET  "/metrics"                          Read    Health => health::metrics;
+    GET  "/ui/features"                      Open    Ui     => ui::features;
+    GET  "/ui/state"                         Read    Ui     => ui::state;
+    GET  "/ui/events"                        Read    Ui     => ui::events;
+    GET  "/ui/collections/{collection_name}/map"    Read Ui => ui::map;
+    GET  "/ui/collections/{collection_name}/values" Read Ui => ui::values;
+}
+
+/// Whether there is such a path.
+pub(super) fn has(path: &str) -> bool {
+    ROUTES.iter().any(|route| route.path == path)
 }
 
 /// The OpenAPI document and the page that shows it. They are open, and not in the document themselves.
@@ -204,7 +217,7 @@ pub(super) const PAGE_PATH: &str = "/docs";
 pub(super) const PAGES: [&str; 4] = [DOCUMENT_PATH, PAGE_PATH, "/docs/", "/docs/{*rest}"];
 
 impl Api {
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::OpenAi,
         Self::Tei,
         Self::Cohere,
@@ -215,6 +228,7 @@ impl Api {
         Self::Gpu,
         Self::Admin,
         Self::Health,
+        Self::Ui,
         Self::Docs,
     ];
 
@@ -234,7 +248,7 @@ impl Api {
             Self::Anthropic => Shape::Anthropic,
             Self::Ollama => Shape::Ollama,
             Self::Qdrant => Shape::Qdrant,
-            Self::Mcp | Self::Gpu | Self::Admin | Self::Health | Self::Docs => Shape::Plain,
+            Self::Mcp | Self::Gpu | Self::Admin | Self::Health | Self::Ui | Self::Docs => Shape::Plain,
         }
     }
 
@@ -250,6 +264,7 @@ impl Api {
             Self::Gpu => "gpu",
             Self::Admin => "admin",
             Self::Health => "health",
+            Self::Ui => "ui",
             Self::Docs => "docs",
         }
     }
@@ -294,7 +309,10 @@ mod tests {
         };
         let described: BTreeSet<String> =
             document["paths"].as_object().expect("there are paths").iter().flat_map(methods).collect();
-        assert_eq!(described, listed());
+        let of_the_page = ROUTES.iter().filter(|route| route.api == Api::Ui);
+        let of_the_page: BTreeSet<String> =
+            of_the_page.map(|route| format!("{} {}", route.method, route.path)).collect();
+        assert_eq!(described, listed().difference(&of_the_page).cloned().collect());
     }
 
     #[test]

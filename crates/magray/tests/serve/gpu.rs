@@ -94,7 +94,7 @@ fn the_document_names_every_form_of_the_fields() {
     let paths = document["paths"].as_object().unwrap().iter();
     let calls: Vec<_> =
         paths.filter(|(path, call)| path.starts_with("/gpu/") && call["post"]["requestBody"].is_object()).collect();
-    assert_eq!(calls.len(), 5);
+    assert_eq!(calls.len(), 6);
     for (path, call) in calls {
         let forms: Vec<&String> = call["post"]["requestBody"]["content"].as_object().unwrap().keys().collect();
         let expected = ["application/json", "application/x-www-form-urlencoded", "multipart/form-data"];

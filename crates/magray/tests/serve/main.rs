@@ -36,4 +36,5 @@ mod text_cache;
 mod tls;
 mod tokens;
 mod traces;
+mod ui;
 mod vector_stores;

@@ -19,7 +19,7 @@ use crate::{
         errors::{Kind, Problem},
         fields::Fields,
         model_changes::{change_models, too_many},
-        requests::gpu::{MoveRequest, PreheatRequest, PriorityRequest, Timeout, TimeoutRequest},
+        requests::gpu::{MoveRequest, PinRequest, PreheatRequest, PriorityRequest, Timeout, TimeoutRequest},
     },
 };
 
@@ -151,6 +151,28 @@ pub(crate) fn set_priority(app: &App, model: Option<&str>, word: &str) -> Result
 
 fn names(app: &App, indices: &[usize]) -> Vec<String> {
     indices.iter().map(|index| app.models().get(*index).name.clone()).collect()
+}
+
+/// What is pinned now.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct PinReport {
+    models: Vec<String>,
+    pinned: bool,
+}
+
+/// Changes whether models stay on their GPU, whatever needs its memory and however long they are idle.
+#[utoipa::path(
+    post, path = "",
+    request_body = PinRequest,
+    responses((status = 200, description = "It is changed", body = PinReport))
+)]
+pub(crate) async fn pin(State(app): State<App>, Fields(request): Fields<PinRequest>) -> Result<Response, Problem> {
+    let pinned = request.pinned.read().map_err(|wrong| Problem::invalid("pinned", wrong))?;
+    let indices = chosen(&app, request.model.as_deref())?;
+    for index in &indices {
+        app.engine().set_pinned(*index, pinned)?;
+    }
+    Ok(axum::Json(PinReport { models: names(&app, &indices), pinned }).into_response())
 }
 
 /// The timeout in force.

@@ -19,4 +19,5 @@ pub(super) mod responses;
 pub(super) mod tei;
 pub(super) mod tei_embed_all;
 pub(super) mod tei_tokenize;
+pub(super) mod ui;
 pub(super) mod vector_stores;

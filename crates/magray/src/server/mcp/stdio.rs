@@ -11,7 +11,7 @@ use rmcp::{
 use super::{Tools, Transport, lines::Lines};
 use crate::server::{
     Start, StartError,
-    app::{App, Parts},
+    app::{App, Page, Parts},
     catalogue::Catalogue,
     collections::LazyCollections,
     metrics::Metrics,
@@ -32,7 +32,7 @@ pub(crate) fn run_stdio(start: Start) -> Result<(), StartError> {
 }
 
 async fn serve(start: Start) -> Result<Engine, StartError> {
-    let Start { config, settings, settle, engine, console } = start;
+    let Start { config, settings, settle, engine, console, .. } = start;
     let mut signals = Signals::install()?;
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
@@ -50,6 +50,7 @@ async fn serve(start: Start) -> Result<Engine, StartError> {
         openai_tokens: None,
         traces: None,
         reloader: Reloader::new(&config, None, settle),
+        page: Page::default(),
     };
     let app = App::new(parts, settings.live);
     tokio::spawn(upkeep(app.clone()));

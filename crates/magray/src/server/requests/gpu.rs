@@ -33,6 +33,33 @@ pub(crate) struct PriorityRequest {
     pub(crate) model: Option<String>,
 }
 
+/// Whether models stay on their GPU whatever needs its memory.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+pub(crate) struct PinRequest {
+    /// True or false.
+    pub(crate) pinned: Flag,
+    /// Without it, all models.
+    #[serde(default)]
+    pub(crate) model: Option<String>,
+}
+
+/// True or false. A form has texts only.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Flag {
+    Bool(bool),
+    Text(String),
+}
+
+impl Flag {
+    pub(crate) fn read(&self) -> Result<bool, &'static str> {
+        match self {
+            Self::Bool(flag) => Ok(*flag),
+            Self::Text(text) => text.trim().parse().map_err(|_| "pinned is true or false"),
+        }
+    }
+}
+
 /// How long models stay on a GPU without being used.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 pub(crate) struct TimeoutRequest {

@@ -3,7 +3,7 @@
 
 use crate::step::{Lack, Outcome, cargo_program, fetch, passes, python, runs, target_folder};
 use crate::tally::{Machine, SKIPPED_FILE, Tally, Told};
-use crate::{fuzzing, kernels, supply, tidy};
+use crate::{fuzzing, kernels, page, supply, tidy};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -21,12 +21,13 @@ type Step = (&'static str, fn(&Path, &mut Tally) -> Outcome);
 
 // Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
 // clippy, once built for the tests.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 15] = [
     ("tools", |_, _| check_tools()),
     ("formatting", |root, _| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
     ("tidy", |root, _| check_tidy(root)),
     ("dependencies", |root, _| supply::check(root)),
     ("tests of the bench programs", test_bench_programs),
+    ("page", |root, _| page::check(root)),
     ("lints", |root, _| {
         let arguments = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         cargo(root, &arguments, "mend what clippy names above")
@@ -35,6 +36,7 @@ const STEPS: [Step; 13] = [
     ("default model", |root, _| pull_default_model(root)),
     ("ONNX Runtime", |root, _| fetch_onnx_runtime(root)),
     ("tests", run_tests),
+    ("browser", |root, _| page::browse(root, &built_binary(root))),
     ("fuzzing", |root, _| fuzzing::check(root, FUZZ_SECONDS)),
     ("clients", test_clients),
     ("Python", test_python),

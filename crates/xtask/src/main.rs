@@ -6,6 +6,7 @@
 mod ci;
 mod fuzzing;
 mod kernels;
+mod page;
 mod step;
 mod supply;
 mod tally;
@@ -25,10 +26,11 @@ const USAGE: &str = "usage: cargo xtask <command>
          compiles all forms for all generations of GPUs into one archive; beside the program, as magray.cubins, it makes
          NVRTC needless there
   wheel  builds the Python package with the program inside, for Linux with glibc 2.28 or newer: target/wheels
+  page   checks the types of the server's page, builds it again and compares
   fuzz SECONDS
          throws bytes at what reads requests, files and messages, each target for so long
   ci     runs everything a change must pass: formatting, tidy, dependencies, lints, kernels, the default model, all
-         tests, fuzzing for a short time, clients, the Python package";
+         tests, the page in a browser, fuzzing for a short time, clients, the Python package";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
             Ok(seconds) => step::alone("fuzz", fuzzing::check(root, seconds)),
             Err(_) => misused(),
         },
+        ["page"] => step::alone("page", page::check(root)),
         ["ci"] => ci::run(root),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

@@ -36,7 +36,10 @@ pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
         findings.extend(blanks(file));
         findings.extend(marks(file));
     }
-    if matches!(file.kind, Kind::Rust | Kind::Cuda | Kind::C | Kind::Python) {
+    if file.kind == Kind::TypeScript && !file.text.starts_with("// ") {
+        findings.push(Finding::new(file, 1, "head", "the first line says what the file is: `// ...`"));
+    }
+    if matches!(file.kind, Kind::Rust | Kind::Cuda | Kind::C | Kind::Python | Kind::TypeScript) {
         let lines = file.text.lines().count();
         if lines > MOST_LINES {
             let message = format!("{lines} lines, at most {MOST_LINES}: split it by what it does");

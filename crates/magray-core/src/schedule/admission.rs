@@ -241,6 +241,14 @@ fn retry_after(of: Outlook<'_>, newcomer: Newcomer, promised: Promised) -> Durat
     time_for(of, newcomer.may, as_f64(by_size).max(by_time)).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
 }
 
+/// How long all that is there should take, on the devices that any request may use; `None`: no speed is known yet.
+pub(super) fn predicted_wait(of: Outlook<'_>) -> Option<Duration> {
+    match of.requests.jobs().left().all {
+        0 => Some(Duration::ZERO),
+        left => time_for(of, devices_for(of, Allowed::Any), as_f64(left)),
+    }
+}
+
 /// How long these devices take for this many tokens, by the speed measured lately.
 fn time_for(of: Outlook<'_>, may: DeviceSet, tokens: f64) -> Option<Duration> {
     let in_rotation = may.iter().map(|id| of.devices.get(id)).filter(|device| device.health().is_in_rotation());

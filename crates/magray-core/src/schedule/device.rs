@@ -383,6 +383,7 @@ impl Device {
             memory_step: self.memory_step(),
             batches: self.running.len(),
             memory_capacity: memory.ledger().capacity(),
+            kv_max: memory.ledger().kv_max(),
             accounts: memory.ledger().accounts().collect(),
             batches_finished: self.batches_finished,
             texts_finished: self.texts_finished,

@@ -14,6 +14,8 @@ pub struct View {
     pub tokens: u64,
     /// Requests of which nothing is being computed.
     pub waiting: usize,
+    /// How long all of them should take, by the speed measured lately; `None` where no speed is known yet.
+    pub wait: Option<Duration>,
     /// The devices, in their order.
     pub devices: Vec<DeviceView>,
     /// The models, in their order.
@@ -130,6 +132,8 @@ pub struct DeviceView {
     pub batches: usize,
     /// Bytes of its memory that may be used.
     pub memory_capacity: u64,
+    /// Bytes of it that the state of sequences may take.
+    pub kv_max: u64,
     /// What is granted of that, and what passes and the driver take, by owner.
     pub accounts: Vec<(Owner, u64)>,
     /// Batches that it has finished.

@@ -187,6 +187,7 @@ impl Assembly {
             requests: view.requests,
             tokens: view.tokens,
             waiting: view.waiting,
+            wait: view.wait,
             recent: dispatcher.recent(),
             cpu: packer.status(),
             devices: devices.collect(),

@@ -20,6 +20,8 @@ pub struct Status {
     pub tokens: u64,
     /// Requests of which nothing is being computed.
     pub waiting: usize,
+    /// How long all of them should take, by the speed measured lately; `None` where no speed is known yet.
+    pub wait: Option<Duration>,
     /// How fast it has been in the last minute.
     pub recent: Recent,
     /// The devices; the CPU is the first.

@@ -27,7 +27,11 @@ pub(crate) struct ServerSettings {
     /// Texts whose rows are remembered.
     pub(crate) text_cache: usize,
     pub(crate) head_within: Duration,
+    /// From being told to stop to accepting no more connections.
+    pub(crate) drain_delay: Duration,
     pub(crate) drain_within: Duration,
+    /// Whether metrics have the names of vLLM too.
+    pub(crate) has_vllm_metrics: bool,
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) live: LiveSettings,
 }
@@ -83,7 +87,9 @@ impl Config {
             queue_wait_max: self.queue_wait(),
             text_cache: self.whole("server.text_cache").unwrap_or_default(),
             head_within: seconds("server.head_timeout_s"),
+            drain_delay: seconds("server.drain_delay_s"),
             drain_within: seconds("server.drain_timeout_s"),
+            has_vllm_metrics: self.is_on("server.vllm_metrics"),
             otlp_endpoint: self.text("server.tracing.otlp_endpoint"),
             live: LiveSettings {
                 api_keys: self.keys("server.api_keys", "server.api_keys_file")?,

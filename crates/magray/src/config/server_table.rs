@@ -3,7 +3,7 @@
 
 use super::{setting::Setting, value::Kind};
 
-pub(super) const SERVER: [Setting; 29] = [
+pub(super) const SERVER: [Setting; 31] = [
     Setting::trusted(
         "server.host",
         Kind::Text,
@@ -159,10 +159,25 @@ pub(super) const SERVER: [Setting; 29] = [
         "Seconds in which a request is answered, or refused with 503.",
     ),
     Setting::harmless(
+        "server.drain_delay_s",
+        Kind::Whole { min: 0, max: 3_600 },
+        "0",
+        "Seconds that a server which is told to stop goes on as before, but for `/health`, which says 503, and connections, \
+         which end with their next answer: the time in which load balancers send clients elsewhere.",
+    )
+    .env(&["MAGRAY_DRAIN_DELAY"]),
+    Setting::harmless(
         "server.drain_timeout_s",
         Kind::Whole { min: 0, max: 86_400 },
         "30",
         "Seconds that running requests get to finish when the server stops.",
+    ),
+    Setting::harmless(
+        "server.vllm_metrics",
+        Kind::Switch,
+        "false",
+        "Show load in `/metrics` by the names of vLLM too (`vllm:num_requests_waiting`, ...), by which endpoint pickers of the \
+         Gateway API choose a server.",
     ),
     Setting::trusted(
         "server.tracing.otlp_endpoint",

@@ -88,6 +88,7 @@ mod tests {
             memory_step: MemoryStep::Roomy,
             batches: 0,
             memory_capacity: 0,
+            kv_max: 0,
             accounts: Vec::new(),
             batches_finished: 0,
             texts_finished: 0,

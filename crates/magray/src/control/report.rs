@@ -27,6 +27,8 @@ pub(crate) struct EngineReport {
     pub(crate) requests: u64,
     /// Of these, the ones of which nothing is computed yet.
     pub(crate) waiting: u64,
+    /// Seconds that all of them should take, by the speed measured lately; null where no speed is known yet.
+    pub(crate) wait_s: Option<f64>,
     /// Tokens of all of them.
     pub(crate) tokens: u64,
     /// GPU memory that magray's models and their passes hold, in GB.
@@ -123,6 +125,8 @@ pub(crate) struct DeviceReport {
     pub(crate) speed: Option<f64>,
     /// Keys and values of the sequences that are generated there.
     pub(crate) kv_bytes: u64,
+    /// The most that these may take.
+    pub(crate) kv_bytes_max: u64,
     /// Batches that it has now.
     pub(crate) batches: u64,
     pub(crate) batches_finished: u64,
@@ -217,6 +221,7 @@ impl EngineReport {
             uptime_s: status.uptime.as_secs_f64(),
             requests: status.requests as u64,
             waiting: status.waiting as u64,
+            wait_s: status.wait.map(|wait| wait.as_secs_f64()),
             tokens: status.tokens,
             gpu_memory_allocated_gb: allocated as f64 / 1e9,
             tensorrt: status.models.iter().any(|model| model.provider == Some(OnnxProvider::TensorRt)),
@@ -280,6 +285,7 @@ impl DeviceReport {
             weight: schedule.weight,
             speed: schedule.speed,
             kv_bytes: schedule.kv_bytes(),
+            kv_bytes_max: schedule.kv_max,
             batches: schedule.batches as u64,
             batches_finished: schedule.batches_finished,
             texts_finished: schedule.texts_finished,

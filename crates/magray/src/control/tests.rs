@@ -56,6 +56,7 @@ impl Controlled for Fake {
             uptime_s: 1.0,
             requests: 0,
             waiting: 0,
+            wait_s: None,
             tokens: 0,
             gpu_memory_allocated_gb: 0.0,
             tensorrt: false,

@@ -34,6 +34,10 @@ pub(super) fn body(path: &str, model: &str) -> Option<Value> {
         "/api/show" => json!({"model": model}),
         "/v1/vector_stores/{vector_store_id}/search" => json!({"query": "Where is the boat?", "max_num_results": 3}),
         path if path.starts_with("/collections/") => return of_collection(path.rsplit("/points").next()?),
+        "/v2/repository/index" => json!({}),
+        path if path.starts_with("/v2/models/") => {
+            json!({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": [first, second]}]})
+        }
         "/mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         _ => return None,
     })
@@ -78,7 +82,7 @@ pub(super) fn path_part(name: &str, path: &str, model: &str) -> Option<Value> {
         "collection_name" | "vector_store_id" => Some("documents".into()),
         "file_id" => Some("file-0000000000000001".into()),
         "batch_id" => Some("vsfb_0000000000000001".into()),
-        "id" => Some("1".into()),
+        "id" | "version" => Some("1".into()),
         "organisation" => Some(organisation.into()),
         "model" if path.contains("{organisation}") => Some(own.into()),
         "model" => Some(model.into()),

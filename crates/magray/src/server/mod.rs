@@ -188,7 +188,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
     let parts = Parts {
         engine: engine.clone(),
         text_cache: TextCache::new(settings.text_cache),
-        metrics: Metrics::new(&models),
+        metrics: Metrics::new(&models, settings.has_vllm_metrics),
         models,
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,
@@ -218,7 +218,7 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
         connections_max: settings.connections_max,
         head_within: settings.head_within,
     };
-    let stop = signals.wait(app.clone(), console);
+    let stop = signals.wait(app.clone(), console, settings.drain_delay);
     let threads = ConnectionThreads::start(connection_threads())?;
     let was_drained = listen::serve(listener, listening, &threads, stop, settings.drain_within).await;
     app.collections().close();

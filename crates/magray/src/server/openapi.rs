@@ -36,6 +36,7 @@ use super::{
         (name = "anthropic", description = "What Anthropic's clients ask."),
         (name = "ollama", description = "What Ollama's clients ask."),
         (name = "qdrant", description = "What Qdrant's clients ask."),
+        (name = "open_inference", description = "What clients of Triton and KServe ask: the v2 protocol."),
         (name = "mcp", description = "What agents ask, by the model context protocol."),
         (name = "gpu", description = "Where the models are, and how they come and go."),
         (name = "admin", description = "The server itself."),

@@ -12,7 +12,7 @@ use axum::{
     body::{Body, HttpBody},
     response::{IntoResponse, Response},
 };
-use http::{HeaderValue, Method, Request, header};
+use http::{HeaderValue, Method, Request, Version, header};
 use hyper::body::Incoming;
 use magray_engine::engine::Priority;
 use tower::Service;
@@ -71,6 +71,21 @@ impl HttpService {
         peer: IpAddr,
         request: Request<Incoming>,
     ) -> Result<Response, Infallible> {
+        let (app, is_http1) = (self.app.clone(), request.version() < Version::HTTP_2);
+        let mut response = self.answer_one(connection, peer, request).await;
+        // Its client's next request goes to another server, or is among the last of this one.
+        if is_http1 && app.is_draining() {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
+    }
+
+    async fn answer_one(
+        self: Arc<Self>,
+        connection: Arc<Connection>,
+        peer: IpAddr,
+        request: Request<Incoming>,
+    ) -> Response {
         let _active = connection.begin_request();
         let request = request.map(|incoming| CountedBody { incoming, unread: Arc::clone(connection.unread()) });
         let begun = Begun::new(&self, peer, &request);
@@ -78,10 +93,10 @@ impl HttpService {
         let context = RequestContext { access, peer, record: &begun.record };
         if let Err(problem) = self.checks.check(&self.app, &context, &request) {
             body::discard(request).await;
-            return Ok(begun.refuse(&problem, &connection).await);
+            return begun.refuse(&problem, &connection).await;
         }
         // Boxed, so that a connection that is idle or refused does not hold the memory of handlers.
-        Ok(Box::pin(handle(begun, request, (access, peer), connection)).await)
+        Box::pin(handle(begun, request, (access, peer), connection)).await
     }
 }
 
@@ -262,7 +277,8 @@ impl LogLine<'_> {
             };
         }
         // Health checks that succeed come every few seconds.
-        let is_routine = self.status == 200 && self.endpoint.api() == Api::Health;
+        let is_routine = self.status == 200
+            && (self.endpoint.api() == Api::Health || self.endpoint.name().starts_with("/v2/health/"));
         match self.problem.map(|problem| problem.kind) {
             Some(Kind::Internal) => log_at!(error),
             None if is_routine => log_at!(debug),

@@ -6,7 +6,8 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     apis::{
-        admin, anthropic, cohere, files, gpu, health, llama_cpp, models, ollama, ollama_chat, openai, openai_chat,
+        admin, anthropic, cohere, files, gpu, health, llama_cpp, models, ollama, ollama_chat, open_inference, openai,
+        openai_chat,
         qdrant::{collections, matrix, points, queries, snapshots},
         responses, tei, tei_embed_all, tei_tokenize, ui,
         vector_stores::{batches, files as store_files, search, stores},
@@ -57,6 +58,8 @@ pub(crate) enum Api {
     Anthropic,
     Ollama,
     Qdrant,
+    /// The v2 protocol of Triton and KServe.
+    OpenInference,
     Mcp,
     Gpu,
     Admin,
@@ -180,6 +183,22 @@ table! {
     POST "/collections/{collection_name}/snapshots"         Change Qdrant => snapshots::create;
     PUT  "/collections/{collection_name}/snapshots/recover" Change Qdrant => snapshots::recover;
     DELETE "/collections/{collection_name}/snapshots/{snapshot_name}" Change Qdrant => snapshots::delete;
+    GET  "/v2"                               Read    OpenInference => open_inference::server;
+    GET  "/v2/health/live"                   Open    OpenInference => open_inference::live;
+    GET  "/v2/health/ready"                  Open    OpenInference => open_inference::ready;
+    POST "/v2/repository/index"              Read    OpenInference => open_inference::index;
+    GET  "/v2/models/{model}"                Read    OpenInference => open_inference::model;
+    GET  "/v2/models/{model}/ready"          Read    OpenInference => open_inference::model_ready;
+    GET  "/v2/models/{model}/config"         Read    OpenInference => open_inference::config;
+    POST "/v2/models/{model}/infer"          Compute OpenInference => open_inference::infer;
+    GET  "/v2/models/{model}/versions/{version}"        Read    OpenInference => open_inference::version;
+    GET  "/v2/models/{model}/versions/{version}/ready"  Read    OpenInference => open_inference::version_ready;
+    GET  "/v2/models/{model}/versions/{version}/config" Read    OpenInference => open_inference::version_config;
+    POST "/v2/models/{model}/versions/{version}/infer"  Compute OpenInference => open_inference::version_infer;
+    GET  "/v2/models/{organisation}/{model}"        Read    OpenInference => open_inference::hub_model;
+    GET  "/v2/models/{organisation}/{model}/ready"  Read    OpenInference => open_inference::hub_model_ready;
+    GET  "/v2/models/{organisation}/{model}/config" Read    OpenInference => open_inference::hub_config;
+    POST "/v2/models/{organisation}/{model}/infer"  Compute OpenInference => open_inference::hub_infer;
     POST "/mcp"                              Read    Mcp    => mcp::call;
     GET  "/gpu/status"                       Read    Gpu    => gpu::status;
     GET  "/gpu/devices"                      Read    Gpu    => gpu::devices;
@@ -224,6 +243,7 @@ impl Api {
         Self::Anthropic,
         Self::Ollama,
         Self::Qdrant,
+        Self::OpenInference,
         Self::Mcp,
         Self::Gpu,
         Self::Admin,
@@ -248,7 +268,9 @@ impl Api {
             Self::Anthropic => Shape::Anthropic,
             Self::Ollama => Shape::Ollama,
             Self::Qdrant => Shape::Qdrant,
-            Self::Mcp | Self::Gpu | Self::Admin | Self::Health | Self::Ui | Self::Docs => Shape::Plain,
+            Self::OpenInference | Self::Mcp | Self::Gpu | Self::Admin | Self::Health | Self::Ui | Self::Docs => {
+                Shape::Plain
+            }
         }
     }
 
@@ -260,6 +282,7 @@ impl Api {
             Self::Anthropic => "anthropic",
             Self::Ollama => "ollama",
             Self::Qdrant => "qdrant",
+            Self::OpenInference => "open_inference",
             Self::Mcp => "mcp",
             Self::Gpu => "gpu",
             Self::Admin => "admin",
@@ -326,7 +349,7 @@ mod tests {
             let path = path.replace("{collection_name}", "NAME").replace("{id}", "ID").replace("{field_name}", "FIELD");
             let path = path.replace("{snapshot_name}", "SNAPSHOT").replace("{vector_name}", "VECTOR");
             let path = path.replace("{vector_store_id}", "STORE").replace("{file_id}", "FILE");
-            let path = path.replace("{batch_id}", "BATCH");
+            let path = path.replace("{batch_id}", "BATCH").replace("{version}", "VERSION");
             format!("{} {path}", route.method)
         };
         let listed: BTreeSet<String> = ROUTES.iter().map(written).collect();

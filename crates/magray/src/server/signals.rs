@@ -1,7 +1,7 @@
 //! Signals: SIGTERM and SIGINT stop the server, SIGHUP reads its settings again.
 //! The first signal lets requests end; the second ends the process at once.
 
-use std::io;
+use std::{io, time::Duration};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -30,8 +30,9 @@ impl Signals {
         }
     }
 
-    /// Waits until the server is told to stop; from then on another such signal ends the process.
-    pub(super) async fn wait(mut self, app: App, console: Console) {
+    /// Waits until the server is told to stop, and then for load balancers to learn of it; meanwhile and from then on another
+    /// such signal ends the process.
+    pub(super) async fn wait(mut self, app: App, console: Console, delay: Duration) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => break,
@@ -45,6 +46,7 @@ impl Signals {
             self.stopped().await;
             std::process::exit(Exit::Interrupted.code().into());
         });
+        tokio::time::sleep(delay).await;
     }
 }
 

@@ -43,6 +43,7 @@ fn every_figure_that_is_promised_is_there() {
         r#"magray_texts_total{model="bert"} 2"#,
         r#"magray_batch_texts_count 1"#,
         r#"magray_queue_seconds_count 1"#,
+        r#"magray_queue_predicted_seconds 0"#,
         r#"magray_read_seconds_count 1"#,
         r#"magray_compute_seconds_count 1"#,
         r#"magray_fallbacks_total{reason="unhealthy"} 0"#,
@@ -62,6 +63,25 @@ fn every_figure_that_is_promised_is_there() {
     {
         let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}\n{page}"));
         assert!(line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() > 0.0, "{line}");
+    }
+}
+
+#[test]
+fn names_of_vllm_are_there_where_they_are_wanted() {
+    let plain = Setup::embedder().start();
+    assert!(!plain.get("/metrics").ok().text().contains("vllm:"));
+    // The device hangs with its first batch, so that one request is computed and others wait.
+    let server = Setup::on_gpu("hang@batch=1").settings("[server]\nvllm_metrics = true\n").start();
+    assert!(server.get("/metrics").ok().text().contains("\nvllm:num_requests_running 0\n"));
+    let request = || server.request("POST", "/embed").body(r#"{"inputs":"river"}"#).begin();
+    let _first = request();
+    let mut page = String::new();
+    wait_for("the first request", || {
+        page = server.get("/metrics").ok().text().to_owned();
+        page.contains("\nvllm:num_requests_running 1\n")
+    });
+    for figure in ["\nvllm:num_requests_waiting 0\n", "\nvllm:kv_cache_usage_perc 0\n"] {
+        assert!(page.contains(figure), "{figure} is not in\n{page}");
     }
 }
 

@@ -4,7 +4,7 @@
 mod serving;
 mod upkeep;
 
-use super::admission::Admission;
+use super::admission::{Admission, predicted_wait};
 use super::context::Context;
 use super::device::Device;
 use super::devices::Devices;
@@ -172,6 +172,7 @@ impl Machine {
             requests: self.requests.jobs().len(),
             tokens: self.requests.jobs().tokens(),
             waiting: self.requests.jobs().waiting(),
+            wait: predicted_wait(self.outlook()),
             devices: self
                 .devices
                 .iter()

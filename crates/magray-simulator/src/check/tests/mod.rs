@@ -158,6 +158,7 @@ impl Books {
             speed: None,
             memory_step: MemoryStep::Roomy,
             batches: self.checks.batches.on(id).count(),
+            kv_max: 0,
             memory_capacity: self.checks.weights.accounts(id).1,
             accounts: self.checks.weights.accounts(id).0.into_iter().collect(),
             batches_finished: 0,
@@ -183,6 +184,7 @@ impl Books {
             requests: live().count(),
             tokens: live().map(|entry| entry.tokens).sum(),
             waiting: 0,
+            wait: None,
             devices: vec![device(CPU, DeviceKind::Cpu, DeviceState::InRotation), device(GPU, DeviceKind::Gpu, gpu)],
             models: [MODEL, OTHER].map(model).to_vec(),
         }

@@ -11,6 +11,7 @@ pub(super) mod llama_cpp;
 pub(super) mod models;
 pub(super) mod ollama;
 pub(super) mod ollama_chat;
+pub(super) mod open_inference;
 pub(super) mod openai;
 pub(super) mod openai_chat;
 pub(super) mod qdrant;

@@ -41,7 +41,7 @@ async fn serve(start: Start) -> Result<Engine, StartError> {
     let parts = Parts {
         text_cache: TextCache::new(settings.text_cache),
         engine: engine.clone(),
-        metrics: Metrics::new(&models),
+        metrics: Metrics::new(&models, false),
         models,
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,

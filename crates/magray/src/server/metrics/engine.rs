@@ -20,7 +20,7 @@ const fn counter(name: &'static str, help: &'static str) -> Family {
 const STATE: Family = gauge("magray_device_state", "1 for the state that a device is in.");
 const RESIDENCY: Family = gauge("magray_model_residency", "1 for where a model's weights are, seen from a device.");
 
-const ENGINE: [Metric<EngineReport>; 4] = [
+const ENGINE: [Metric<EngineReport>; 5] = [
     (gauge("magray_uptime_seconds", "Time since the engine started."), |engine| Some(engine.uptime_s)),
     (gauge("magray_queue_requests", "Requests that wait or are computed."), |engine| Some(engine.requests as f64)),
     (gauge("magray_queue_waiting_requests", "Requests of which nothing is computed yet."), |engine| {
@@ -29,6 +29,26 @@ const ENGINE: [Metric<EngineReport>; 4] = [
     (gauge("magray_queue_tokens", "Tokens of requests that wait or are computed."), |engine| {
         Some(engine.tokens as f64)
     }),
+    (gauge("magray_queue_predicted_seconds", "Time that all that waits or is computed should take."), |engine| {
+        engine.wait_s
+    }),
+];
+
+/// The names of vLLM, by which the endpoint pickers of gateways choose among servers.
+const VLLM: [Metric<EngineReport>; 3] = [
+    (gauge("vllm:num_requests_waiting", "Requests of which nothing is computed yet."), |engine| {
+        Some(engine.waiting as f64)
+    }),
+    (gauge("vllm:num_requests_running", "Requests that are computed."), |engine| {
+        Some(engine.requests.saturating_sub(engine.waiting) as f64)
+    }),
+    (
+        gauge("vllm:kv_cache_usage_perc", "Part of the room for keys and values that is used, of the fullest device."),
+        |engine| {
+            let used = |device: &DeviceReport| device.kv_bytes as f64 / device.kv_bytes_max.max(1) as f64;
+            Some(engine.devices.iter().map(used).fold(0.0, f64::max).min(1.0))
+        },
+    ),
 ];
 
 const DEVICE: [Metric<DeviceReport>; 23] = [
@@ -151,6 +171,13 @@ const MODEL: [Metric<ModelReport>; 5] = [
         Some(model.offloads as f64)
     }),
 ];
+
+/// Adds the names of vLLM.
+pub(super) fn add_aliases(page: &mut Page, engine: &EngineReport) {
+    for (family, value) in VLLM {
+        page.add(family, |values| values.add(&[], value(engine)));
+    }
+}
 
 pub(super) fn add(page: &mut Page, engine: &EngineReport) {
     for (family, value) in ENGINE {

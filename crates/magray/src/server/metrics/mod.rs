@@ -39,6 +39,8 @@ pub(crate) struct Metrics {
     /// Looked up once: they count in every request.
     passes: Arc<Passes>,
     refusals: Arc<[Counter; Kind::ALL.len()]>,
+    /// Whether the names of vLLM are there too.
+    has_aliases: bool,
 }
 
 /// An answer that was generated.
@@ -75,7 +77,7 @@ const SECONDS: [f64; 15] =
 const TEXTS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
 
 impl Metrics {
-    pub(crate) fn new(models: &Models) -> Self {
+    pub(crate) fn new(models: &Models, has_aliases: bool) -> Self {
         let buckets = |builder: PrometheusBuilder, end: &str, buckets: &[f64]| {
             let set = builder.set_buckets_for_metric(Matcher::Suffix(end.to_owned()), buckets);
             set.unwrap_or_else(|error| unreachable!("there are buckets: {error}"))
@@ -88,7 +90,7 @@ impl Metrics {
             describe();
             (Arc::new(Passes::new(models)), Arc::new(Kind::ALL.map(refusals_of)))
         });
-        Self { recorder, handle, passes, refusals }
+        Self { recorder, handle, passes, refusals, has_aliases }
     }
 
     /// Counts for one model more; one of a name that there was before goes on with its counts.
@@ -164,6 +166,9 @@ impl Metrics {
         self.handle.run_upkeep();
         let mut page = Page::after(self.handle.render());
         engine::add(&mut page, engine);
+        if self.has_aliases {
+            engine::add_aliases(&mut page, engine);
+        }
         page.into_text()
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod llama_cpp;
 pub(crate) mod models;
 pub(crate) mod ollama;
 pub(crate) mod ollama_chat;
+pub(crate) mod open_inference;
 pub(crate) mod openai;
 pub(crate) mod openai_chat;
 pub(crate) mod responses;

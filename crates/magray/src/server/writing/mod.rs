@@ -116,6 +116,13 @@ impl Json {
         self
     }
 
+    /// The numbers as the bytes of 32-bit floats, the least first, as they follow the JSON of some protocols.
+    pub(crate) fn bytes_of(&mut self, numbers: &[f32]) -> &mut Self {
+        self.0.reserve(numbers.len() * 4);
+        self.0.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        self
+    }
+
     pub(crate) fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,

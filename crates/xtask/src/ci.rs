@@ -3,7 +3,7 @@
 
 use crate::step::{Lack, Outcome, cargo_program, fetch, passes, python, runs, target_folder};
 use crate::tally::{Machine, SKIPPED_FILE, Tally, Told};
-use crate::{fuzzing, kernels, page, supply, tidy};
+use crate::{fuzzing, kernels, packages, page, supply, tidy};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -21,12 +21,14 @@ type Step = (&'static str, fn(&Path, &mut Tally) -> Outcome);
 
 // Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
 // clippy, once built for the tests.
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 17] = [
     ("tools", |_, _| check_tools()),
     ("formatting", |root, _| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
     ("tidy", |root, _| check_tidy(root)),
     ("dependencies", |root, _| supply::check(root)),
     ("tests of the bench programs", test_bench_programs),
+    ("tests of the packages", packages::test),
+    ("Helm chart", packages::test_chart),
     ("page", |root, _| page::check(root)),
     ("lints", |root, _| {
         let arguments = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];

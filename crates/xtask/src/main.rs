@@ -1,4 +1,4 @@
-//! The chores of the repository: `cargo xtask tidy`, `deny`, `kernels`, `cubins`, `wheel`, `fuzz` and `ci`.
+//! The chores of the repository: `cargo xtask tidy`, `deny`, `kernels`, `cubins`, `wheel`, `package`, `page`, `fuzz` and `ci`.
 //! Never part of the product, and depends on nothing but the standard library.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
@@ -6,6 +6,7 @@
 mod ci;
 mod fuzzing;
 mod kernels;
+mod packages;
 mod page;
 mod step;
 mod supply;
@@ -27,6 +28,9 @@ const USAGE: &str = "usage: cargo xtask <command>
          NVRTC needless there
   wheel  builds the Python package with the program inside, for Linux with glibc 2.28 or newer: target/wheels
   page   checks the types of the server's page, builds it again and compares
+  package [--without-cubins]
+         builds the release for glibc 2.28 and makes a tarball, a Debian package, a bill of materials and checksums of it,
+         with the kernels for all GPUs or without, in target/packages
   fuzz SECONDS
          throws bytes at what reads requests, files and messages, each target for so long
   ci     runs everything a change must pass: formatting, tidy, dependencies, lints, kernels, the default model, all
@@ -43,6 +47,8 @@ fn main() -> ExitCode {
         ["kernels", "--all"] => step::alone("kernels", kernels::check(root, kernels::Forms::All)),
         ["cubins", file] => step::alone("cubins", kernels::pack(root, Path::new(file))),
         ["wheel"] => step::alone("wheel", wheel::make(root)),
+        ["package"] => step::alone("package", packages::make(root, packages::Kernels::Packed)),
+        ["package", "--without-cubins"] => step::alone("package", packages::make(root, packages::Kernels::LeftOut)),
         ["fuzz", seconds] => match seconds.parse() {
             Ok(seconds) => step::alone("fuzz", fuzzing::check(root, seconds)),
             Err(_) => misused(),

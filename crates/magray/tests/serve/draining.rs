@@ -91,12 +91,10 @@ fn no_request_fails_when_a_server_is_told_to_stop_under_load() {
         wait_for("load", || answered_by(0) > 10 * CLIENTS);
         leaving.signal(Signal::TERM);
         wait_for("the server not to be ready", || leaving.get("/health").status == 503);
-        let meanwhile = answered_by(0);
         routed.store(1, Ordering::Relaxed);
         assert_eq!(leaving.wait().code(), Some(0), "{}", leaving.said());
         wait_for("load on the other", || answered_by(1) > 10 * CLIENTS);
         is_over.store(true, Ordering::Relaxed);
-        assert!(answered_by(0) >= meanwhile);
         for client in clients {
             client.join().unwrap();
         }

@@ -21,6 +21,7 @@ mod model;
 mod onnx_graph;
 mod packed;
 mod pause;
+pub mod profile;
 mod reading;
 mod roster;
 mod single_device;

@@ -18,6 +18,7 @@ use crate::{
             clear_cache::{self, GpuClearCacheArgs},
             info::{self, GpuInfoArgs},
             moves::{self, OffloadArgs, PinArgs, PreheatArgs, PriorityArgs, ReleaseArgs, TimeoutArgs},
+            profile::{self, GpuProfileArgs},
             reset::{self, GpuResetArgs},
             sandbox::{self, GpuSandboxArgs},
             status::{self, GpuStatusArgs},
@@ -147,6 +148,7 @@ impl Command {
             Self::Gpu(GpuCommand::ClearCache(args)) => clear_cache::run(&args, context),
             Self::Gpu(GpuCommand::Reset(args)) => reset::run(&args, context),
             Self::Gpu(GpuCommand::Sandbox(args)) => sandbox::run(&args, context),
+            Self::Gpu(GpuCommand::Profile(args)) => profile::run(&args, context),
             Self::Gpu(GpuCommand::Benchmark(args)) => benchmark::run(&args, context),
             Self::Pull(args) => pull::run(&args, context),
             Self::Models(args) => models::run(&args, context),
@@ -191,6 +193,8 @@ pub(crate) enum GpuCommand {
     Reset(GpuResetArgs),
     /// Check that GPU workers are refused what their sandbox forbids
     Sandbox(GpuSandboxArgs),
+    /// Summarise a file of --profile: what happened how often, and how long it took
+    Profile(GpuProfileArgs),
     /// Measure CPU and GPU with a model: latency, throughput and speed-up
     Benchmark(GpuBenchmarkArgs),
 }

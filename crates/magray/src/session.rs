@@ -1,15 +1,22 @@
 //! One model in an engine of its own, for a command that computes and ends.
 //! Decides nothing about devices: the engine does, as it does for a server.
 
-use std::{env, time::Duration};
+use std::{env, sync::Arc, time::Duration};
 
 use magray_engine::{
     DeviceChoice, DeviceName, EncoderOptions, Precision, Reason, Refusal,
     engine::{Answer, Engine, EngineError, EngineModel, EngineOptions, Limits, ModelPlan, ModelSource, Outlook, Work},
+    profile::Profile,
     spec::{ModelSpec, Task},
 };
 
-use crate::{config::Config, console::Console, exit::Failure, model, output::Origin};
+use crate::{
+    config::Config,
+    console::Console,
+    exit::Failure,
+    model,
+    output::{Origin, OutputError},
+};
 
 /// A GPU may compile its kernels when it starts for the first time.
 const STARTED_WITHIN: Duration = Duration::from_secs(120);
@@ -126,6 +133,11 @@ impl Session {
 
     /// Does not wait for workers: each ends by itself when its supervisor is gone.
     pub(crate) fn leave(self) {
+        if let Some(profile) = self.engine.profile()
+            && let Err(error) = profile.finish()
+        {
+            tracing::warn!(target: "magray::engine", %error, "the profile is not whole: the disk took no more");
+        }
         std::mem::forget(self);
     }
 }
@@ -153,6 +165,13 @@ pub(crate) fn engine_options(
         // What is remembered there outlives this process.
         encoder.gpu.state_file = None;
     }
+    let profile = match config.path("log.profile") {
+        Some(path) => {
+            let made = Profile::create(&path);
+            Some(Arc::new(made.map_err(|reason| OutputError::Create { path, reason })?))
+        }
+        None => None,
+    };
     Ok(EngineOptions {
         encoder,
         models,
@@ -165,6 +184,7 @@ pub(crate) fn engine_options(
         faults: settings.faults,
         alerts: settings.alerts,
         monitor_interval: settings.monitor_interval,
+        profile,
     })
 }
 

@@ -6,7 +6,7 @@ use crate::tally::{Tally, Told};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Its C library is that of any glibc; the newest of the series that cargo-zigbuild was made for.
+/// A C compiler and linker that has the symbols of every glibc.
 const ZIG: &str = "ziglang==0.15.2";
 const ZIGBUILD: &str = "cargo-zigbuild==0.24.0";
 /// Debian 10, RHEL 8, and manylinux_2_28.
@@ -63,7 +63,7 @@ fn build(root: &Path, target: &str, [zig, zigbuild]: &[PathBuf; 2]) -> Outcome {
     let mut cargo = Command::new(zigbuild.join("bin/cargo-zigbuild"));
     cargo.current_dir(root).args(["zigbuild", "--release", "--locked", "--package", "magray"]);
     cargo.args(["--target", &format!("{target}.{GLIBC}")]);
-    // The program is asked for where it is looked up first.
+    // Else it looks for a zig of the user's.
     cargo.env("CARGO_ZIGBUILD_ZIG_PATH", zig.join("ziglang/zig"));
     step::passes(&mut cargo, "mend the errors above")
 }

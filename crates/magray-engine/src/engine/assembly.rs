@@ -11,6 +11,7 @@ use super::in_process::InProcess;
 use super::in_worker::{InWorker, InWorkerSpec};
 use super::later_models::{LaterModels, SlotRoom};
 use super::models::{CpuPacker, Models};
+use super::profiling::Profiling;
 use super::status::{DeviceStatus, ModelStatus, Status};
 use super::{EngineModel, EngineOptions, Running, background};
 use crate::encoder::LoadError;
@@ -121,7 +122,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         let gpu_reports = Arc::clone(&gpu_reports);
         Box::new(move |device, change, status: ExecutorStatus| gpu_reports.tell(device, change, status.blames_device))
     };
-    let dispatcher = Arc::new(Dispatcher::new(machine, absent, on_change));
+    let dispatcher = Arc::new(Dispatcher::new(machine, absent, on_change, Profiling::of(options)));
     let in_workers = in_workers(options, &gpus, (&models, &later), Arc::downgrade(&dispatcher));
     let cpu = InProcess::new(IN_PROCESS, Arc::clone(&models.packer), Arc::downgrade(&dispatcher))?;
     let mut all: Vec<Box<dyn ExecutorHandle>> = vec![Box::new(cpu)];
@@ -232,6 +233,7 @@ fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, watchers }: Threads)
     }
     join_until(&mut clock, deadline);
     join_until(&mut watch, deadline);
+    dispatcher.profiling().finish();
 }
 
 /// How the models come and go, with what their weights will take of a GPU in this precision.

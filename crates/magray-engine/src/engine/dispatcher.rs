@@ -12,6 +12,7 @@ use super::executor_handle::{ExecutorHandle, ExecutorStatus, Order, What};
 use super::incident::Incident;
 use super::model_moves::ModelMove;
 use super::notices::log_notice;
+use super::profiling::Profiling;
 use super::throughput::{Recent, SecondFigures, Throughput};
 use super::token_stream::{Prompt, TokenBuffer};
 use super::work::{Answer, EngineError, Output, Work};
@@ -55,10 +56,11 @@ pub(super) struct Dispatcher {
     throughput: Mutex<Throughput>,
     /// Why there is no GPU although there should be one.
     absent: Option<Reason>,
+    profiling: Profiling,
 }
 
 impl Dispatcher {
-    pub(super) fn new(machine: Machine, absent: Option<Reason>, on_change: OnChange) -> Self {
+    pub(super) fn new(machine: Machine, absent: Option<Reason>, on_change: OnChange, profiling: Profiling) -> Self {
         Self {
             state: Mutex::new(State::new(machine)),
             inbox: Inbox::default(),
@@ -71,6 +73,7 @@ impl Dispatcher {
             on_change,
             throughput: Mutex::default(),
             absent,
+            profiling,
         }
     }
 
@@ -86,6 +89,10 @@ impl Dispatcher {
 
     pub(super) fn executors(&self) -> &[Box<dyn ExecutorHandle>] {
         self.executors.get().map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn profiling(&self) -> &Profiling {
+        &self.profiling
     }
 
     /// When the dispatcher was made: the machine's time starts here.
@@ -299,14 +306,19 @@ impl Dispatcher {
     fn perform(&self, effect: Effect) {
         let executor = |device: DeviceId| &self.executors()[usize::from(device.0)];
         match effect {
-            Effect::Order(device, order) => executor(device).take(order),
-            Effect::Complete(pending, report) => {
+            Effect::Order(device, order) => {
+                self.profiling.ordered(device, &order.what);
+                executor(device).take(order);
+            }
+            Effect::Complete(id, pending, report) => {
                 let answer =
                     answer(&pending.work, pending.values, &report, executor(report.device).as_ref(), &self.absent);
+                self.profiling.answered(id, &pending.work, &answer);
                 self.throughput().note(pending.work.texts.len(), &answer, self.started.elapsed());
                 deliver(pending.on_answer, Ok(answer));
             }
             Effect::Refuse(pending, refused) => {
+                self.profiling.refused(&refused);
                 let error = EngineError::from_refused(refused, || self.last_error(pending.work.allowed));
                 deliver(pending.on_answer, Err(error));
             }

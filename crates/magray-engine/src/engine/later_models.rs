@@ -118,6 +118,7 @@ impl Engine {
         later.gone.push(AtomicBool::new(false))?;
         running.choices.add(model.assigned)?;
         let number = running.readers.push(reader)?;
+        self.dispatcher().profiling().model(number, &model.name);
         self.dispatcher().add_model(ModelPlan { is_preloaded: false, ..plan });
         calibrate::calibrate_in_background(self)?;
         Ok(number)

@@ -79,6 +79,7 @@ mod moves;
 mod notices;
 mod options;
 mod pending_answer;
+mod profiling;
 mod ranking;
 mod sandbox_check;
 mod status;
@@ -117,6 +118,7 @@ pub use magray_core::schedule::{
 
 use crate::decoder::ChatTemplates;
 use crate::encoder::{EmbedError, LoadError};
+use crate::profile::Profile;
 use crate::reading::Reader;
 use crate::roster::Roster;
 use crate::tokenize::{Encoded, Tokenizer, Vocabulary};
@@ -396,6 +398,11 @@ impl Engine {
     pub fn shut_down(self) {
         self.dispatcher().drain(Self::DRAIN_MAX);
         self.0.assembly.end();
+    }
+
+    /// Where it is noted what is done and how long it takes.
+    pub fn profile(&self) -> Option<&Arc<Profile>> {
+        self.dispatcher().profiling().profile()
     }
 
     fn dispatcher(&self) -> &Dispatcher {

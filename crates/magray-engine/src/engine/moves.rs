@@ -200,6 +200,7 @@ mod tests {
 
     use super::super::dispatcher::Dispatcher;
     use super::super::executor_handle::{ExecutorHandle, ExecutorStatus, Order};
+    use super::super::profiling::Profiling;
     use super::*;
     use magray_core::Precision;
     use magray_core::ledger::Budget;
@@ -363,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_release_that_somebody_overrules_waits_no_longer() {
-        let dispatcher = Dispatcher::new(Rig::loaded().0, None, Box::new(|_, _, _| ()));
+        let dispatcher = Dispatcher::new(Rig::loaded().0, None, Box::new(|_, _, _| ()), Profiling::default());
         dispatcher.open(vec![Box::new(Deaf), Box::new(Deaf)], &[]);
         let requested = |request, most| dispatcher.requested(0, request, most, |_| false).map(drop);
         let waited = std::thread::scope(|scope| {

@@ -5,6 +5,7 @@ use super::{ModelPlan, Options};
 use crate::encoder::EncoderOptions;
 use crate::executors::{ModelSource, OpenExecutor};
 use crate::health::AlertOptions;
+use crate::profile::Profile;
 use crate::spec::decoder::DecoderSource;
 #[cfg(feature = "testing")]
 use crate::testing::{FaultPlan, SimulatedGpu};
@@ -40,6 +41,8 @@ pub struct EngineOptions {
     pub alerts: AlertOptions,
     /// From one look at the GPUs to the next; `None`: they are not monitored.
     pub monitor_interval: Option<Duration>,
+    /// Where it is noted what is done and how long it takes.
+    pub profile: Option<Arc<Profile>>,
 }
 
 impl EngineOptions {
@@ -68,6 +71,7 @@ impl EngineOptions {
             faults: None,
             alerts: AlertOptions::default(),
             monitor_interval: None,
+            profile: None,
         }
     }
 }

@@ -25,6 +25,9 @@ pub(crate) struct ComputeArgs {
     /// Instructions to use: auto, portable, avx2, avx512 or amx
     #[arg(long, value_name = "PATH")]
     pub(crate) cpu_path: Option<String>,
+    /// Write what is done and how long it takes to this file, as a Chrome trace; `magray gpu profile` summarises it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<String>,
 }
 
 impl ComputeArgs {
@@ -36,6 +39,7 @@ impl ComputeArgs {
             flag("model.backend", self.backend.as_ref()),
             flag("cpu.threads", self.threads.as_ref()),
             flag("cpu.path", self.cpu_path.as_ref()),
+            flag("log.profile", self.profile.as_ref()),
         ]
         .into_iter()
         .flatten()

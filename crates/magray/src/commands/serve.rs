@@ -77,6 +77,9 @@ pub(crate) struct ServeArgs {
     /// How it is logged: text, or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
+    /// Write what is done and how long it takes to this file, as a Chrome trace; `magray gpu profile` summarises it
+    #[arg(long, value_name = "FILE")]
+    profile: Option<String>,
 }
 
 /// Flags of every command that answers many: which models, and where they are computed.
@@ -135,6 +138,7 @@ impl ServeArgs {
             flag("server.tls_key", self.tls_key.as_ref()),
             flag("log.level", self.log_level.as_ref()),
             flag("log.format", self.log_format.as_ref()),
+            flag("log.profile", self.profile.as_ref()),
         ];
         own.into_iter().flatten().collect()
     }
@@ -149,6 +153,7 @@ impl ServedArgs {
             backend: self.backend.clone(),
             threads: self.threads.clone(),
             cpu_path: None,
+            profile: None,
         };
         let own = flag("search.folder", self.collections.as_ref());
         let flags: Vec<FlagValue> = compute.flags().into_iter().chain(own).chain(others).collect();

@@ -139,7 +139,7 @@ impl Config {
         (Visible::parse(named.map(String::as_str), cuda_visible.as_deref()), in_file.map(|_| entry.setting.key))
     }
 
-    pub(super) fn path(&self, key: &str) -> Option<PathBuf> {
+    pub(crate) fn path(&self, key: &str) -> Option<PathBuf> {
         match &self.entry(key).value {
             Value::Path(path) => Some(path.clone()),
             _ => None,

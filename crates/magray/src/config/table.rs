@@ -453,6 +453,16 @@ const GENERAL: &[Setting] = &[
     )
     .env(&["MAGRAY_LOG_FORMAT"])
     .flag("--log-format"),
+    Setting::trusted(
+        "log.profile",
+        Kind::Path,
+        "",
+        "A file that gets what is done and how long it takes, as a Chrome trace, in place of an old one: requests, batches, \
+         loads, offloads ([profile](profile.md)). `none`: nothing is written.",
+    )
+    .env(&["MAGRAY_PROFILE"])
+    .flag("--profile")
+    .unset_as("none"),
 ];
 
 #[cfg(test)]

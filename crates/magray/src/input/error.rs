@@ -10,6 +10,8 @@ use std::{
 pub(crate) enum InputError {
     #[error("{input} holds {}", match skipped { 0 => "no text".to_owned(), lines => format!("no text but {lines} bad lines") })]
     NoTexts { input: String, skipped: u64 },
+    #[error("cannot read the profile '{}': {reason}", path.display())]
+    Profile { path: PathBuf, reason: String },
     #[error("{}: no such file", path.display())]
     NotFound { path: PathBuf },
     #[error("{}: a folder, not a file of texts", path.display())]

@@ -14,7 +14,7 @@ use axum::{
 };
 use http::{HeaderValue, Method, Request, Version, header};
 use hyper::body::Incoming;
-use magray_engine::engine::Priority;
+use magray_engine::{engine::Priority, profile::Entry};
 use tower::Service;
 use tower_http::cors::CorsLayer;
 use tracing::Span;
@@ -215,6 +215,11 @@ impl Begun {
         let app = &self.app;
         app.metrics().answered(self.endpoint.counters(), &self.method, status, took);
         let recorded = self.record.recorded();
+        if let Some(profile) = app.engine().profile() {
+            let read = recorded.passes.iter().map(|pass| pass.reading).sum();
+            let route = format!("{} {}", self.method, self.endpoint.name());
+            profile.note(Entry::Http { route, status, took, read });
+        }
         let model = recorded.passes.first().map(|pass| app.models().get(pass.model).name.as_str());
         let line = LogLine {
             address: self.peer.to_canonical(),

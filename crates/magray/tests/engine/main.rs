@@ -37,6 +37,7 @@ fn options(gpus: usize, faults: &str) -> EngineOptions {
         faults: (!plan.is_empty()).then_some(plan),
         alerts: AlertOptions::default(),
         monitor_interval: Some(Duration::from_millis(50)),
+        profile: None,
     }
 }
 

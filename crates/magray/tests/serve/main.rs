@@ -26,6 +26,7 @@ mod open_inference;
 mod openai;
 mod pages;
 mod priority;
+mod profiles;
 mod reload;
 mod remote;
 mod rig;

@@ -5,6 +5,7 @@
 use super::Dispatcher;
 use crate::engine::executor_handle::{Batch, Loaded, Turn};
 use crate::executors::NewTokens;
+use crate::profile::Place;
 use magray_core::ledger::{CollectionId, MemoryReport};
 use magray_core::schedule::{BatchId, Condition, DeviceId, Ending, Event, Failure, MemoryUse, ModelId, Outcome};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use std::time::Duration;
 impl Dispatcher {
     /// A batch was computed; `rows` has one row a text, or one a token where those were wanted.
     pub(in crate::engine) fn finished(&self, device: DeviceId, batch: &Batch, rows: &[f32], compute: Duration) {
+        self.profiling.computed(self.place(device), batch, compute);
         let outputs = rows.len() / batch.rows().max(1);
         // Memory for the answers is taken, and they are copied, before the lock is.
         let mut from = 0;
@@ -41,6 +43,7 @@ impl Dispatcher {
 
     /// A turn was computed: what came of each step.
     pub(in crate::engine) fn turned(&self, device: DeviceId, turn: &Turn, new: Vec<NewTokens>, compute: Duration) {
+        self.profiling.turned(self.place(device), turn, &new, compute);
         let outcome = |new: &NewTokens| match new.is_end {
             true => Outcome::End(new.tokens.len() as u32),
             false => Outcome::Tokens(new.tokens.len() as u32),
@@ -58,12 +61,20 @@ impl Dispatcher {
         self.step(state, Event::Finished { batch: turn.id, compute, outcomes }, now);
     }
 
+    /// A device as profiles name it.
+    fn place(&self, device: DeviceId) -> Place {
+        let number = usize::from(device.0);
+        let name = self.executors().get(number).map(|executor| executor.name());
+        Place { device: number, name: name.unwrap_or_default() }
+    }
+
     /// Part of a device has nothing to do.
     pub(in crate::engine) fn spare(&self, device: DeviceId) {
         self.advance(Event::Spare { device });
     }
 
     pub(in crate::engine) fn failed(&self, device: DeviceId, batch: BatchId, failure: Failure) {
+        self.profiling.happened(self.place(device), failure_word(failure));
         let mut state = self.lock();
         let now = self.now();
         state.note(device, failure_word(failure), now);
@@ -71,12 +82,14 @@ impl Dispatcher {
     }
 
     pub(in crate::engine) fn up(&self, device: DeviceId) {
+        self.profiling.happened(self.place(device), "worker started");
         let mut state = self.lock();
         state.incidents.up(device);
         self.step(state, Event::Up { device }, self.now());
     }
 
     pub(in crate::engine) fn down(&self, device: DeviceId, ending: Ending) {
+        self.profiling.happened(self.place(device), ending_word(ending));
         let mut state = self.lock();
         let now = self.now();
         // One that rests was not needed: nothing went wrong.
@@ -92,6 +105,7 @@ impl Dispatcher {
 
     /// A model's weights are on a device.
     pub(in crate::engine) fn loaded(&self, device: DeviceId, model: usize, loaded: Loaded) {
+        self.profiling.loaded(self.place(device), model, loaded);
         let Loaded { bytes, took, from_host } = loaded;
         self.advance(Event::Loaded { device, model: ModelId(model as u32), bytes, took, from_host });
     }
@@ -103,16 +117,19 @@ impl Dispatcher {
 
     /// A model's weights have left a device.
     pub(in crate::engine) fn offloaded(&self, device: DeviceId, model: usize) {
+        self.profiling.offloaded(self.place(device), model);
         self.advance(Event::Offloaded { device, model: ModelId(model as u32) });
     }
 
     /// A model's weights are in the host's memory as GPUs load them, or are there no more.
     pub(in crate::engine) fn imaged(&self, model: usize, is_there: bool) {
+        self.profiling.imaged(model, is_there);
         self.advance(Event::Imaged { model: ModelId(model as u32), is_there });
     }
 
     /// A worker reports its device's memory.
     pub(in crate::engine) fn memory(&self, device: DeviceId, report: MemoryReport) {
+        self.profiling.memory(self.place(device), &report);
         self.advance(Event::Memory { device, report });
     }
 

@@ -79,7 +79,7 @@ pub(super) struct Decided {
 /// What is done when the lock is open again.
 pub(super) enum Effect {
     Order(DeviceId, Order),
-    Complete(Pending, Report),
+    Complete(RequestId, Pending, Report),
     Refuse(Pending, Refused),
     Tell(DeviceId, Change),
     Notice(DeviceId, Notice),
@@ -210,7 +210,7 @@ impl State {
             Action::Complete { request, report } => {
                 self.note_problem(request);
                 self.incidents.ended_request(request, RequestEnd::Answered);
-                Effect::Complete(self.requests.remove(&request)?, report)
+                Effect::Complete(request, self.requests.remove(&request)?, report)
             }
             Action::Refuse { request, refused } => {
                 self.incidents.ended_request(request, RequestEnd::Refused);

@@ -6,6 +6,7 @@ pub(crate) mod clear_cache;
 pub(crate) mod info;
 pub(crate) mod moves;
 mod onnx;
+pub(crate) mod profile;
 pub(crate) mod reset;
 pub(crate) mod sandbox;
 pub(crate) mod status;

@@ -1,0 +1,118 @@
+//! What `--profile` writes: every request and batch, as the format of Chrome's traces has it, also of a server that is killed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::rig::{Server, Setup, wait_for};
+
+fn profiled(setup: Setup) -> (Server, PathBuf) {
+    let path = PathBuf::from(setup.file("trace.json", "what was there before"));
+    (setup.arg("--profile").arg(&path).start(), path)
+}
+
+fn ask(server: &Server, requests: usize) {
+    for at in 0..requests {
+        server.post("/embed", &json!({"inputs": [format!("river {at}"), "cat"]}).to_string()).ok();
+    }
+}
+
+/// Checks events by the rules of the format; how many there are of each name and phase.
+fn check(events: &[Value]) -> BTreeMap<(String, String), usize> {
+    let (mut counts, mut open, mut tracks) =
+        (BTreeMap::new(), BTreeSet::new(), BTreeMap::<u64, Vec<(f64, f64)>>::new());
+    for event in events {
+        let text = |key: &str| event[key].as_str().unwrap_or_else(|| panic!("{key} of {event}")).to_owned();
+        let number = |key: &str| event[key].as_f64().unwrap_or_else(|| panic!("{key} of {event}"));
+        let (name, phase) = (text("name"), text("ph"));
+        assert!(event["pid"].is_u64() && event["args"].is_object(), "{event}");
+        match phase.as_str() {
+            "M" => assert!(event["args"]["name"].is_string(), "{event}"),
+            "X" => tracks.entry(number("tid") as u64).or_default().push((number("ts"), number("dur"))),
+            "b" => assert!(open.insert((text("cat"), text("id"), name.clone())), "{event} has begun"),
+            "e" => assert!(open.remove(&(text("cat"), text("id"), name.clone())), "{event} has not begun"),
+            "C" | "i" => assert!(number("ts") >= 0.0),
+            _ => panic!("{event}"),
+        }
+        *counts.entry((name, phase)).or_default() += 1;
+    }
+    assert!(open.is_empty(), "{open:?}");
+    for slices in tracks.values_mut() {
+        slices.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for pair in slices.windows(2) {
+            // Times have three digits behind the point.
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0 + 0.002, "{pair:?} overlap");
+        }
+    }
+    counts
+}
+
+fn summary(path: &Path) -> Value {
+    let done =
+        Command::new(env!("CARGO_BIN_EXE_magray")).args(["gpu", "profile", "--json"]).arg(path).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_slice(&done.stdout).unwrap()
+}
+
+#[test]
+fn a_thousand_requests_are_in_it_and_the_format_is_kept() {
+    const REQUESTS: usize = 1_000;
+    let (mut server, path) = profiled(Setup::embedder());
+    ask(&server, REQUESTS);
+    assert_eq!(server.post("/embed", "{").status, 400);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0), "{}", server.said());
+    let events: Vec<Value> = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let counts = check(&events);
+    let count = |name: &str, phase: &str| counts.get(&(name.to_owned(), phase.to_owned())).copied().unwrap_or(0);
+    assert_eq!((count("request", "b"), count("POST /embed", "b")), (REQUESTS, REQUESTS + 1));
+    assert!(count("batch", "X") >= REQUESTS && count("load", "X") == 1, "{counts:?}");
+    let texts: u64 = events
+        .iter()
+        .filter(|event| event["name"] == "batch")
+        .map(|event| event["args"]["texts"].as_u64().unwrap())
+        .sum();
+    assert_eq!(texts, 2 * REQUESTS as u64);
+    let summary = summary(&path);
+    assert_eq!((&summary["requests"], &summary["lost"]), (&json!(REQUESTS), &json!(0)));
+    let rows = summary["rows"].as_array().unwrap();
+    let batches = rows.iter().find(|row| row["at"] == "cpu" && row["what"] == "batch").unwrap();
+    assert!(batches["p99_ms"].as_f64() >= batches["p50_ms"].as_f64() && batches["share"].as_f64().unwrap() <= 1.0);
+}
+
+#[test]
+fn a_server_that_is_killed_leaves_a_file_that_is_read() {
+    let (mut server, path) = profiled(Setup::on_gpu(""));
+    ask(&server, 10);
+    let text = || fs::read_to_string(&path).unwrap();
+    wait_for("the requests on the disk", || {
+        text().matches(r#""name":"request","cat":"request","ph":"e""#).count() == 10
+    });
+    server.signal(Signal::KILL);
+    server.wait();
+    let text = text();
+    assert!(serde_json::from_str::<Value>(&text).is_err(), "it has no last bracket");
+    let events: Vec<Value> = serde_json::from_str(&format!("{text}]")).unwrap();
+    let counts = check(&events);
+    assert!(counts.keys().any(|(name, phase)| name == "batch" && phase == "X"), "{counts:?}");
+    let summary = summary(&path);
+    assert_eq!((&summary["requests"], &summary["lost"]), (&json!(10), &Value::Null));
+}
+
+#[test]
+fn what_is_no_profile_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("no.json");
+    fs::write(&path, "hello").unwrap();
+    for path in [path, dir.path().join("none.json")] {
+        let done = Command::new(env!("CARGO_BIN_EXE_magray")).args(["gpu", "profile"]).arg(&path).output().unwrap();
+        assert_eq!(done.status.code(), Some(3));
+        assert!(String::from_utf8_lossy(&done.stderr).contains("cannot read the profile"));
+    }
+}

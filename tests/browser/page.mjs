@@ -41,11 +41,17 @@ try {
   if (many > 0) await manyPoints();
 } finally {
   load?.stop();
-  await server.stop();
+  await end(server);
 }
 await keys();
 await browser.close();
 console.log(`${held} passed, 0 failed, 0 skipped`);
+
+/** Closes what is open before the server, which waits for its clients. */
+async function end(server) {
+  for (const context of browser.contexts()) await context.close();
+  await server.stop();
+}
 
 /** Documents of three kinds, one of which looks like a script. */
 async function seed(server) {
@@ -369,6 +375,6 @@ async function keys() {
     }
     holds("without a key nothing is shown, a user is offered no change and refused every one, other origins are refused");
   } finally {
-    await guarded.stop();
+    await end(guarded);
   }
 }

@@ -99,9 +99,11 @@ class Pages(unittest.TestCase):
 
     def test_a_plot_marks_hit_miss_and_the_bar(self):
         good = line_of(Bar(ratio=2.0), ours=[1] * 5, peer=[4] * 5)
-        text = plot.ratios([good, *self.lines()])
-        self.assertEqual((text.count(plot.HIT), text.count(plot.MISSED), text.count(plot.ASKED)), (1, 1, 2))
-        self.assertIsNone(plot.ratios([Line("recorded", "5 ms")]))
+        text = plot.ratios(page("Title", [good, *self.lines()], about="", command="x", facts={}, details=[]))
+        count = lambda kind: text.count(f'class="{kind}"')
+        self.assertEqual((count("ours"), count("missed"), count("asked")), (1, 1, 2))
+        recorded = page("Title", [Line("recorded", "5 ms")], about="", command="x", facts={}, details=[])
+        self.assertIsNone(plot.ratios(recorded))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
 import re
 from dataclasses import dataclass
-from html import escape
 
-from . import environment
+from . import environment, style
 
 FOLDER = environment.ROOT / "docs" / "benchmarks"
 CHART = FOLDER / "overview.svg"
-OURS, PEER = "#2a7f4f", "#9aa7b3"
 COLUMN, LABEL, BAR, ROW, HEAD = 470, 168, 215, 19, 30
 
 
@@ -107,16 +105,14 @@ def shown(value):
 
 def panel_svg(panel, bars, left, top):
     most = max(value for _, value in bars)
-    parts = [f'<text x="{left}" y="{top}" font-weight="bold">{escape(panel.title)}</text>']
+    parts = [style.text(left, top, panel.title, "name")]
     for row, (label, value) in enumerate(bars):
-        y = top + 8 + row * ROW
-        width = max(value / most * BAR, 1.5)
-        colour = OURS if label == "magray" else PEER
-        weight = ' font-weight="bold"' if label == "magray" else ""
+        y, is_ours = top + 8 + row * ROW, label == "magray"
+        width, name = max(value / most * BAR, 1.5), "ours-name" if is_ours else None
         parts += [
-            f'<text x="{left + LABEL - 8}" y="{y + 12}" text-anchor="end"{weight}>{escape(label)}</text>',
-            f'<rect x="{left + LABEL}" y="{y}" width="{width:.1f}" height="14" rx="2" fill="{colour}"/>',
-            f'<text x="{left + LABEL + width + 6:.1f}" y="{y + 12}"{weight}>{shown(value)} ms</text>',
+            style.text(left + LABEL - 8, y + 12, label, name, "end"),
+            style.bar(left + LABEL, y, width, "ours" if is_ours else "peer"),
+            style.text(left + LABEL + width + 6, y + 12, f"{shown(value)} ms", name),
         ]
     return parts
 
@@ -138,7 +134,7 @@ def draw(pages):
         (f"GPU: {fact(pages['h200'], 'GPU')}, magray in bf16, PyTorch in f16", GPU),
     )):
         left, top = 16 + column * COLUMN, HEAD + 22
-        parts.append(f'<text x="{left}" y="{HEAD}" font-size="15" font-weight="bold">{escape(title)}</text>')
+        parts.append(style.text(left, HEAD, title, "head"))
         for panel in panels:
             bars = figures(panel, pages[panel.page])
             parts += panel_svg(panel, bars, left, top + 6)
@@ -150,14 +146,10 @@ def draw(pages):
         command(pages["h200"]),
     ]
     for note in notes:
-        parts.append(f'<text x="16" y="{height}" font-size="11" fill="#555555">{escape(note)}</text>')
+        parts.append(style.text(16, height, note, "note"))
         height += 16
-    size = f'width="{2 * COLUMN + 16}" height="{height}" viewBox="0 0 {2 * COLUMN + 16} {height}"'
-    head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="#1f2933">',
-        '<rect width="100%" height="100%" fill="white"/>',
-    ]
-    return "\n".join([*head, *parts, "</svg>"]) + "\n"
+    title = "magray beside other programs on the CPU and on a GPU: milliseconds, less is better"
+    return style.picture(2 * COLUMN + 16, height, title, parts)
 
 
 def read_pages():

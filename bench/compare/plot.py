@@ -1,37 +1,67 @@
-"""Draws the ratios of a page's lines as an SVG of horizontal bars. Needs no library, draws nothing else."""
+"""Draws the ratios of a page's lines as an SVG of horizontal bars, from the page's own table. Measures nothing."""
 
-from html import escape
+from dataclasses import dataclass
+
+from . import style
+from .overview import cells, median
 
 ROW, LETTER, WIDTH, RIGHT = 24, 6.4, 420, 80
-HIT, MISSED, NEUTRAL, ASKED = "#2a7f4f", "#b03a2e", "#5b7083", "#222222"
 
 
-def ratios(lines):
-    """The picture of those lines that have a ratio; None where none has."""
-    lines = [line for line in lines if line.ratio]
-    if not lines:
+@dataclass(frozen=True)
+class Bar:
+    """What the picture needs of a line."""
+
+    title: str
+    median: float
+    least: float
+    most: float
+    # The least ratio asked for, where that is the bar.
+    asked: float | None
+    result: str
+
+    def kind(self):
+        if self.asked is None:
+            return "plain"
+        return "ours" if self.result.startswith("hit") else "missed" if self.result.startswith("MISS") else "plain"
+
+
+def bars(page, only=lambda _bar: True):
+    """The lines of a page's first table that have a ratio; `only` picks by the bar's words."""
+    lines = page.splitlines()
+    begin = next(at for at, line in enumerate(lines) if line.startswith("|") and cells(line)[0] == "line")
+    columns = cells(lines[begin])
+    for line in lines[begin + 2 :]:
+        if not line.startswith("|"):
+            return
+        row = dict(zip(columns, cells(line)))
+        if row["ratio"] == "-" or not only(row["bar"]):
+            continue
+        found, (least, most) = median(row["ratio"]), row["ratio"].split("(")[1].rstrip(")").split("-")
+        asked = row["bar"].removeprefix(">= ").removesuffix("x") if row["bar"].startswith(">= ") and row["bar"].endswith("x") else None
+        yield Bar(row["line"], found, float(least), float(most), float(asked) if asked else None, row["result"])
+
+
+def ratios(page, only=lambda _bar: True):
+    """The picture of a page's ratios; None where it has none."""
+    found = list(bars(page, only))
+    if not found:
         return None
-    most = max(max(max(line.ratio.rounds), line.least_ratio or 0) for line in lines)
-    left = round(LETTER * max(len(line.title) for line in lines)) + 16
+    most = max(max(bar.most, bar.asked or 0) for bar in found)
+    left = round(LETTER * max(len(bar.title) for bar in found)) + 16
     at = lambda value: left + value / most * WIDTH
-    height = ROW * (len(lines) + 2)
-    size = f'width="{left + WIDTH + RIGHT}" height="{height}"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        '<text x="8" y="16">times the best peer: median, least to most of the rounds; black mark: the bar</text>',
-    ]
-    for row, line in enumerate(lines, 1):
+    height = ROW * (len(found) + 2)
+    title = "times the best peer: median, least to most of the rounds; the upright mark: what was asked for"
+    parts = [style.text(8, 16, title, "note")]
+    for row, bar in enumerate(found, 1):
         top, middle = ROW * row + 4, ROW * row + 15
-        colour = {"hit": HIT, "MISS": MISSED}.get(line.result, NEUTRAL) if line.least_ratio else NEUTRAL
-        found = line.ratio
         parts += [
-            f'<text x="{left - 8}" y="{middle}" text-anchor="end">{escape(line.title)}</text>',
-            f'<rect x="{left}" y="{top}" width="{at(found.median) - left:.1f}" height="14" fill="{colour}"/>',
-            f'<path d="M{at(min(found.rounds)):.1f} {top + 7}H{at(max(found.rounds)):.1f}" stroke="#bbbbbb" stroke-width="2"/>',
-            f'<text x="{at(max(max(found.rounds), line.least_ratio or 0)) + 6:.1f}" y="{middle}">{found.median:.2f}x</text>',
+            style.text(left - 8, middle, bar.title, anchor="end"),
+            style.bar(left, top, at(bar.median) - left, bar.kind()),
+            style.line(f"M{at(bar.least):.1f} {top + 7}H{at(bar.most):.1f}", "spread"),
+            style.text(at(max(bar.most, bar.asked or 0)) + 6, middle, f"{bar.median:.2f}x"),
         ]
-        if line.least_ratio:
-            parts.append(f'<path d="M{at(line.least_ratio):.1f} {top - 2}v18" stroke="{ASKED}" stroke-width="2"/>')
-    parts.append(f'<path d="M{at(1):.1f} {ROW}V{height - ROW + 4}" stroke="#888888" stroke-dasharray="3 3"/>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+        if bar.asked:
+            parts.append(style.line(f"M{at(bar.asked):.1f} {top - 2}v18", "asked"))
+    parts.append(style.line(f"M{at(1):.1f} {ROW}V{height - ROW + 4}", "even"))
+    return style.picture(left + WIDTH + RIGHT, height, title, parts)

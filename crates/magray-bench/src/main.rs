@@ -8,7 +8,6 @@ mod engine_start;
 mod failure;
 mod flags;
 mod generate;
-mod latency;
 mod load;
 mod overhead;
 mod residency;

@@ -13,13 +13,13 @@ use magray_engine::{
     synthetic::{self, Lengths, Vocabulary},
     testing::SimulatedGpu,
 };
+use magray_load::Latencies;
 use serde::Serialize;
 
 use crate::{
     engine_start::{Measured, start},
     failure::Failure,
     flags::{ModelFlags, seconds},
-    latency::Latencies,
     terminal::{self, Console, aligned},
 };
 

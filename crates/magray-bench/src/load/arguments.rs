@@ -1,7 +1,7 @@
 //! The command line of `magray-bench load`: what may be asked for, and the cases that follow from it.
 //! Checks only what needs neither a model nor an engine.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
 use magray_engine::{
@@ -9,10 +9,9 @@ use magray_engine::{
     testing::{FaultPlan, SimulatedGpu},
 };
 
-use super::{
-    drive::{Load, Poison, Sending},
-    report::Case,
-};
+use magray_load::{Load, Poison, Sending};
+
+use super::report::Case;
 use crate::{
     failure::Failure,
     flags::{ModelFlags, seconds},
@@ -161,6 +160,7 @@ impl LoadArgs {
             expected,
             poison: self.poison(),
             lost_after: LOST_AFTER,
+            stop: Arc::default(),
         }
     }
 

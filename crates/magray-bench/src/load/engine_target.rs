@@ -8,7 +8,7 @@ use magray_engine::{
     engine::{Answer, DeviceState, DeviceStatus, DeviceView, Engine, EngineError, Incident, Moment, Work},
 };
 
-use super::target::{DeviceNow, Done, Fault, Outcome, Target, Ticket, Vectors};
+use magray_load::{DeviceNow, Done, Fault, Outcome, Target, Ticket, Vectors};
 
 pub(super) struct EngineTarget {
     pub(super) engine: Engine,

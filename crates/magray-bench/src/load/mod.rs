@@ -2,14 +2,9 @@
 //! Measures what callers see, queue and workers included; never counts a request that it did not send.
 
 mod arguments;
-mod arrivals;
-mod drive;
 mod engine_target;
-pub(crate) mod pool;
 mod prepare;
 mod report;
-mod tally;
-mod target;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -22,11 +17,9 @@ use crate::{
     terminal::{self, Console},
 };
 pub(crate) use arguments::LoadArgs;
-use drive::{Load, drive};
 use engine_target::EngineTarget;
-use pool::Pool;
+use magray_load::{Load, Pool, Target, drive};
 use report::{Case, Report};
-use target::Target;
 use watch::{Seen, Watch};
 
 pub(crate) fn run(args: &LoadArgs, console: Console) -> Result<(), Failure> {

@@ -7,10 +7,9 @@ use magray_engine::{
     synthetic::{self, Lengths, Vocabulary},
 };
 
-use super::{
-    arguments::LoadArgs,
-    pool::{Pool, Tolerance, worst_cosine},
-};
+use magray_load::{Pool, Tolerance, worst_cosine};
+
+use super::arguments::LoadArgs;
 use crate::{failure::Failure, terminal::Console};
 
 /// Enough that neighbours in a batch rarely are the same text.

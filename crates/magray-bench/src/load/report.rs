@@ -10,15 +10,10 @@ use std::{
 use magray_engine::DeviceName;
 use serde::Serialize;
 
-use super::{
-    drive::Outcomes,
-    target::Fault,
-    watch::{Seen, WorkerSeen},
-};
-use crate::{
-    latency::{Latencies, ms, short},
-    terminal::aligned,
-};
+use magray_load::{Fault, Latencies, Outcomes, ms, short};
+
+use super::watch::{Seen, WorkerSeen};
+use crate::terminal::aligned;
 
 /// Requests that were open at a fault, or sent within this time after it, and answered before the next one tell what it cost.
 const AFTER_FAULT: Duration = Duration::from_secs(3);

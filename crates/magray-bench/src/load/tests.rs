@@ -2,8 +2,8 @@
 
 use std::{
     sync::{
-        Condvar, Mutex,
-        atomic::{AtomicU64, Ordering},
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, TryRecvError, channel},
     },
     time::Duration,
@@ -12,18 +12,33 @@ use std::{
 use expect_test::expect;
 use magray_engine::{DeviceName, Precision};
 
+use magray_load::{
+    DeviceNow, Done, Fault, Load, Outcome, Outcomes, Poison, Pool, Sending, Span, Target, Ticket, Tolerance, Vectors,
+    drive,
+};
+
 use super::{
-    drive::{Load, Outcomes, Poison, Sending, drive},
     measure,
-    pool::{Pool, Span, tests::axes, tests::axis_vectors},
     report::{Case, Report, table},
-    target::{DeviceNow, Done, Fault, Outcome, Target, Ticket, Vectors},
     watch::Seen,
 };
 use crate::terminal::Console;
 
 const TEXTS: usize = 16;
 const SIM: DeviceName = DeviceName::Simulated(0);
+
+/// Texts whose vectors are the axes of space, of length 2.
+fn axes(count: usize) -> Pool {
+    let texts = (0..count).map(|text| vec![text as u32; 3]).collect();
+    let vectors = axis_vectors(Span { first: 0, count }, count);
+    Pool::checked(texts, &vectors, count, Tolerance::measured(0.9)).unwrap()
+}
+
+/// The vectors of some texts of [`axes`].
+fn axis_vectors(Span { first, count }: Span, texts: usize) -> Vec<f32> {
+    let row = |index: usize| (0..texts).map(move |axis| if axis == index % texts { 2.0 } else { 0.0 });
+    (first..first + count).flat_map(row).collect()
+}
 
 /// A target that answers at once as the function says.
 struct Fake<F>(F);
@@ -73,6 +88,7 @@ fn load(sending: Sending) -> Load {
         expected: vec!["full"],
         poison: None,
         lost_after: HOUR,
+        stop: Arc::default(),
     }
 }
 
@@ -123,6 +139,20 @@ fn the_time_ends_a_load_too() {
         let load = Load { requests_max: u64::MAX, measured: Duration::from_millis(20), ..load(sending) };
         let outcomes = run(&load, &axes(TEXTS), |texts, ticket| ticket.answer(right(&texts)));
         assert_eq!((outcomes.lost, outcomes.tally.counts.answered), (0, outcomes.sent), "{sending:?}");
+    }
+}
+
+#[test]
+fn a_load_that_is_stopped_sends_no_more_and_waits_for_what_it_sent() {
+    for sending in [OPEN, CLOSED, Sending::Open { rate: 0.1 }] {
+        let stop = Arc::new(AtomicBool::new(sending == Sending::Open { rate: 0.1 }));
+        let load = Load { requests_max: u64::MAX, stop: Arc::clone(&stop), ..load(sending) };
+        let outcomes = run(&load, &axes(TEXTS), |texts, ticket| {
+            stop.store(ticket.request.number >= 50, Ordering::Relaxed);
+            ticket.answer(right(&texts));
+        });
+        assert_eq!((outcomes.lost, outcomes.tally.counts.answered), (0, outcomes.sent), "{sending:?}");
+        assert!(outcomes.sent <= 52, "{} with {sending:?}", outcomes.sent);
     }
 }
 

@@ -8,14 +8,9 @@ use std::{
 
 use magray_engine::DeviceName;
 
-use super::{
-    drive::Underway,
-    target::{DeviceNow, Done, Target},
-};
-use crate::{
-    latency::{ms, short},
-    terminal::Console,
-};
+use magray_load::{DeviceNow, Done, Target, Underway, ms, short};
+
+use crate::terminal::Console;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Seen {

@@ -12,7 +12,7 @@ use magray_core::SplitMix64;
 use magray_engine::engine::{Allowed, Answer, Engine, EngineError, Priority, Residency, Work};
 use serde::Serialize;
 
-use crate::load::pool::Span;
+use magray_load::Span;
 
 use super::{
     bits::{FirstAnswers, Question},

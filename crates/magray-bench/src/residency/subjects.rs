@@ -7,10 +7,9 @@ use magray_engine::{
     engine::{ModelSource, Work},
 };
 
-use crate::{
-    failure::Failure,
-    load::pool::{Pool, Tolerance, worst_cosine},
-};
+use magray_load::{Pool, Tolerance, worst_cosine};
+
+use crate::failure::Failure;
 
 /// Enough that a mix-up of texts does not pass by luck.
 const TEXTS: usize = 24;
@@ -72,7 +71,7 @@ fn texts(shape: &EncoderShape, seed: u64) -> Vec<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::pool::Span;
+    use magray_load::Span;
 
     #[test]
     fn models_are_told_apart_by_their_answers() {

@@ -11,6 +11,9 @@ const LAYERS: [&str; 7] =
 /// Text work of a chat: leans on none of the layers; only the highest leans on it.
 const CHAT: &str = "magray-chat";
 
+/// Sends requests and checks their answers: leans on the lowest layer alone; the demo and the bench lean on it.
+const LOAD: &str = "magray-load";
+
 /// Chores: leans on none of the layers, and none leans on it.
 const APART: &str = "xtask";
 
@@ -32,7 +35,7 @@ pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
         return Vec::new();
     };
     let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
-    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1), (BENCH, 4), (PYTHON, 6)];
+    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1), (LOAD, 1), (BENCH, 4), (PYTHON, 6)];
     let apart = apart.into_iter().find(|(name, _)| *name == owner);
     let own_rank = if owner == CHAT { Some(0) } else { rank(owner) };
     let Some(own_rank) = own_rank.or(apart.map(|(_, rank)| rank)) else {
@@ -42,8 +45,9 @@ pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
     for (line, needed) in dependencies(file) {
         let is_ours = (needed == APART || needed.starts_with("magray")) && needed != FOR_TESTS;
         let is_lower = rank(needed).is_some_and(|rank| rank < own_rank);
+        let may_send = needed == LOAD && ["magray", BENCH].contains(&owner);
         // A crate may ask for features of itself in its tests.
-        if is_ours && !is_lower && needed != owner {
+        if is_ours && !is_lower && !may_send && needed != owner {
             findings.push(Finding::new(file, line, "layers", format!("'{owner}' must not depend on '{needed}'")));
         }
     }
@@ -119,6 +123,17 @@ mod tests {
         let manifest = "[dependencies]\nmagray-generation = \"1\"\nmagray-index = \"1\"\nmagray = \"1\"\n";
         assert_eq!(lines("magray-python", manifest), [4]);
         assert_eq!(lines("magray", "[dependencies]\nmagray-python = \"1\"\n"), [2]);
+    }
+
+    #[test]
+    fn the_engine_knows_nothing_of_load() {
+        let manifest = "[dependencies]\nmagray-load.workspace = true\n";
+        assert_eq!(lines("magray-bench", manifest), []);
+        assert_eq!(lines("magray", manifest), []);
+        for lower in ["magray-core", "magray-device", "magray-engine", "magray-index", "magray-simulator"] {
+            assert_eq!(lines(lower, manifest), [2], "{lower}");
+        }
+        assert_eq!(lines("magray-load", "[dependencies]\nmagray-engine.workspace = true\n"), [2]);
     }
 
     #[test]

@@ -6,93 +6,108 @@ use std::{
     time::{Duration, Instant},
 };
 
-use magray_engine::DeviceName;
+use magray_core::DeviceName;
 
-use super::{
+use crate::{
+    latency::Latencies,
     pool::Pool,
     target::{Arrived, Outcome, Request, Vectors},
 };
-use crate::latency::Latencies;
 
 /// The refusal of a request that ends workers; no other request may get it.
 const POISON: &str = "poison";
 
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     /// The first request is due from here on.
-    pub(super) start: Instant,
+    pub(crate) start: Instant,
     /// Requests that are due earlier than this after the start warm up and are measured in nothing.
-    pub(super) warmup: Duration,
+    pub(crate) warmup: Duration,
     /// Duration of the measurement after that.
-    pub(super) measured: Duration,
+    pub(crate) measured: Duration,
     /// Refusals that are no fault.
-    pub(super) expected: Vec<&'static str>,
+    pub(crate) expected: Vec<&'static str>,
 }
 
+/// What came of every request.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub struct Tally {
     rules: Rules,
     /// A bit a request: whether it was answered.
     settled: Vec<u64>,
     settled_count: u64,
-    pub(super) counts: Counts,
+    /// How many of what.
+    pub counts: Counts,
     /// Of requests that were measured and answered with vectors.
-    pub(super) latency: Latencies,
-    pub(super) queued: Latencies,
-    pub(super) computed: Latencies,
+    pub latency: Latencies,
+    /// Of the same, time in the queue, where it was told.
+    pub queued: Latencies,
+    /// Of the same, time of computing, where it was told.
+    pub computed: Latencies,
     /// Since they were last taken.
     recent: Recent,
     /// By device.
-    pub(super) devices: Vec<(DeviceName, Share)>,
-    pub(super) fallbacks: BTreeMap<&'static str, u64>,
-    pub(super) timeline: Timeline,
+    pub devices: Vec<(DeviceName, Share)>,
+    /// Answers of the CPU in place of a GPU, by reason.
+    pub fallbacks: BTreeMap<&'static str, u64>,
+    /// Latencies by the time at which requests were due.
+    pub timeline: Timeline,
     /// Descriptions of the first wrong answers.
-    pub(super) complaints: Vec<String>,
+    pub complaints: Vec<String>,
 }
 
 /// Totals leave out what warmed up; what must not be at all counts there too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub struct Counts {
     /// Answered with vectors, right or not.
-    pub(super) answered: u64,
+    pub answered: u64,
     /// By refusal code.
-    pub(super) refused: BTreeMap<&'static str, u64>,
+    pub refused: BTreeMap<&'static str, u64>,
     /// Texts started again after a failure, summed over the answers.
-    pub(super) replays: u64,
+    pub replays: u64,
     /// Of all: refusals that nothing explains.
-    pub(super) unexpected: u64,
+    pub unexpected: u64,
     /// Of all: answers beyond the first.
-    pub(super) doubled: u64,
+    pub doubled: u64,
     /// Of all: answers with a wrong vector.
-    pub(super) wrong: u64,
+    pub wrong: u64,
     /// Answers that came within the measured time, and what they hold.
-    pub(super) in_time: InTime,
+    pub in_time: InTime,
 }
 
+/// What answers hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct InTime {
-    pub(super) requests: u64,
-    pub(super) texts: u64,
-    pub(super) tokens: u64,
+pub struct InTime {
+    /// Requests.
+    pub requests: u64,
+    /// Texts of them.
+    pub texts: u64,
+    /// Tokens of them.
+    pub tokens: u64,
 }
 
 /// What a device answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Share {
-    pub(super) requests: u64,
-    pub(super) texts: u64,
+pub struct Share {
+    /// Requests.
+    pub requests: u64,
+    /// Texts of them.
+    pub texts: u64,
 }
 
+/// Answers since they were last taken.
 #[derive(Debug)]
-pub(super) struct Recent {
-    pub(super) latency: Latencies,
-    pub(super) refused: u64,
+pub struct Recent {
+    /// From the moment a request was due to its answer.
+    pub latency: Latencies,
+    /// Refusals.
+    pub refused: u64,
 }
 
 impl Tally {
     const COMPLAINTS_MAX: usize = 5;
 
-    pub(super) fn new(rules: Rules) -> Self {
+    pub(crate) fn new(rules: Rules) -> Self {
         let timeline = Timeline::new(rules.warmup + rules.measured);
         Self {
             rules,
@@ -111,7 +126,7 @@ impl Tally {
     }
 
     /// Counts an answer. Returns whether it is the first to its request.
-    pub(super) fn count(&mut self, arrived: &Arrived, pool: &Pool) -> bool {
+    pub(crate) fn count(&mut self, arrived: &Arrived, pool: &Pool) -> bool {
         if !self.settle(&arrived.request) {
             self.counts.doubled += 1;
             self.complain(&arrived.request, "was answered again");
@@ -126,17 +141,18 @@ impl Tally {
     }
 
     /// Whether a request has no answer yet.
-    pub(super) fn is_open(&self, request: &Request) -> bool {
+    pub(crate) fn is_open(&self, request: &Request) -> bool {
         let (word, bit) = place_of(request);
         self.settled.get(word).is_none_or(|bits| bits & bit == 0)
     }
 
     /// Requests that were answered, with vectors or with an error.
-    pub(super) fn settled_count(&self) -> u64 {
+    pub fn settled_count(&self) -> u64 {
         self.settled_count
     }
 
-    pub(super) fn take_recent(&mut self) -> Recent {
+    /// What came since this was last asked.
+    pub fn take_recent(&mut self) -> Recent {
         std::mem::replace(&mut self.recent, Recent::new())
     }
 
@@ -248,18 +264,25 @@ impl Recent {
 
 /// The longest latency of the requests that were due in each hundredth of a second.
 #[derive(Debug)]
-pub(super) struct Timeline {
+pub struct Timeline {
     longest: Vec<Duration>,
 }
 
 impl Timeline {
     const STEP: Duration = Duration::from_millis(10);
 
+    /// A load without end would fill the memory.
+    const KEPT: Duration = Duration::from_secs(2 * 3600);
+
     fn new(length: Duration) -> Self {
-        Self { longest: vec![Duration::ZERO; Self::step_of(length) + 1] }
+        Self { longest: vec![Duration::ZERO; Self::step_of(length.min(Self::KEPT)) + 1] }
     }
 
-    pub(super) fn record(&mut self, due: Duration, latency: Duration) {
+    /// Counts an answer. Times beyond two hours are not kept.
+    pub fn record(&mut self, due: Duration, latency: Duration) {
+        if due > Self::KEPT + Self::STEP {
+            return;
+        }
         // A client of a closed loop may send a little later than the end; that counts for the last step.
         let step = Self::step_of(due).min(self.longest.len() - 1);
         self.longest[step] = self.longest[step].max(latency);
@@ -268,7 +291,7 @@ impl Timeline {
     /// By fault, in the order in which they were noticed: the longest latency of the requests that it met; `None` where none was
     /// answered. A request belongs to the last fault before its answer, if it was open then or due within `window` after it;
     /// faults of one step share theirs.
-    pub(super) fn longest_by_fault(&self, noticed: &[Duration], window: Duration) -> Vec<Option<Duration>> {
+    pub fn longest_by_fault(&self, noticed: &[Duration], window: Duration) -> Vec<Option<Duration>> {
         let mut by_fault = vec![None; noticed.len()];
         for (step, longest) in self.longest.iter().enumerate().filter(|(_, longest)| !longest.is_zero()) {
             let due = Self::STEP * step as u32;

@@ -4,8 +4,8 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
     },
     thread,
@@ -14,80 +14,105 @@ use std::{
 
 use magray_core::SplitMix64;
 
-use super::{
+use crate::{
     arrivals::{Arrivals, Pacer},
+    latency::Latencies,
     pool::{Pool, Span},
     tally::{Rules, Tally},
     target::{Arrived, Outcome, Request, Target, Ticket},
 };
-use crate::latency::Latencies;
 
+/// How requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Sending {
+pub enum Sending {
     /// This many a second, by their schedule, whatever the answers do.
-    Open { rate: f64 },
+    Open {
+        /// Requests a second.
+        rate: f64,
+    },
     /// By this many clients, each of which waits for its answer before it sends again.
-    Closed { clients: usize },
+    Closed {
+        /// How many.
+        clients: usize,
+    },
 }
 
+/// What is sent, and for how long.
 #[derive(Clone, Debug)]
-pub(super) struct Load {
-    pub(super) sending: Sending,
-    pub(super) texts: usize,
-    pub(super) warmup: Duration,
-    pub(super) measured: Duration,
+pub struct Load {
+    /// How requests are sent.
+    pub sending: Sending,
+    /// Texts of a request.
+    pub texts: usize,
+    /// Requests of this time are checked and measured in nothing.
+    pub warmup: Duration,
+    /// How long it goes on after that.
+    pub measured: Duration,
     /// No more requests than these, however much time is left.
-    pub(super) requests_max: u64,
-    pub(super) seed: u64,
+    pub requests_max: u64,
+    /// Repeats moments and texts of a run.
+    pub seed: u64,
     /// Refusals that are no fault.
-    pub(super) expected: Vec<&'static str>,
-    pub(super) poison: Option<Poison>,
+    pub expected: Vec<&'static str>,
+    /// Requests that end workers.
+    pub poison: Option<Poison>,
     /// An answer that does not come within this time after the last request was sent is lost.
-    pub(super) lost_after: Duration,
+    pub lost_after: Duration,
+    /// Once it is set, nothing more is sent; what was sent is waited for.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// Requests with a token that ends workers, among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Poison {
-    pub(super) token: u32,
-    pub(super) every: Duration,
+pub struct Poison {
+    /// The token.
+    pub token: u32,
+    /// From one such request to the next.
+    pub every: Duration,
 }
 
+/// What came of a load.
 #[derive(Debug)]
-pub(super) struct Outcomes {
-    pub(super) start: Instant,
+pub struct Outcomes {
+    /// When the load began.
+    pub start: Instant,
     /// Without those that warmed up.
-    pub(super) sent: u64,
-    pub(super) warmed_up: u64,
+    pub sent: u64,
+    /// Requests that warmed up.
+    pub warmed_up: u64,
     /// Of all: requests of the schedule that the generator was too slow to send.
-    pub(super) unsent: u64,
+    pub unsent: u64,
     /// Of all.
-    pub(super) lost: u64,
-    pub(super) tally: Tally,
+    pub lost: u64,
+    /// What came of each request.
+    pub tally: Tally,
     /// How much later than due requests were sent.
-    pub(super) lateness: Latencies,
+    pub lateness: Latencies,
 }
 
 /// A load that is running, for progress and watching.
-pub(super) struct Underway<'a> {
-    pub(super) start: Instant,
+pub struct Underway<'a> {
+    /// When the load began.
+    pub start: Instant,
     sent: &'a AtomicU64,
     tally: &'a Mutex<Tally>,
 }
 
 impl Underway<'_> {
-    pub(super) fn sent(&self) -> u64 {
+    /// Requests so far.
+    pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
+    /// What came of them so far. Answers wait to be counted while it is held.
+    pub fn tally(&self) -> MutexGuard<'_, Tally> {
         lock(self.tally)
     }
 }
 
 /// Puts a load on a target and waits for its answers. `watch` runs meanwhile; its receiver tells when the last request was
 /// sent.
-pub(super) fn drive(
+pub fn drive(
     target: &dyn Target,
     pool: &Pool,
     load: &Load,
@@ -141,6 +166,25 @@ pub(super) fn drive(
 impl Load {
     /// Memory for answers that wait for the collector; faster targets are held back.
     const WAITING_BYTES_MAX: usize = 256 << 20;
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a due time; false where the load was stopped before.
+    fn waits_until(&self, due: Instant, pacer: Pacer) -> bool {
+        /// How often it looks whether it is to stop.
+        const LOOK_EVERY: Duration = Duration::from_millis(50);
+        while !self.is_stopped() {
+            let left = due.saturating_duration_since(Instant::now());
+            if left <= LOOK_EVERY {
+                pacer.wait_until(due);
+                return true;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        false
+    }
 
     fn answers_max(&self, pool: &Pool) -> usize {
         let bytes = self.texts * pool.dimensions().unwrap_or(1024) * size_of::<f32>();
@@ -224,7 +268,9 @@ impl OpenLoop<'_> {
                 unsent += 1;
                 continue;
             }
-            pacer.wait_until(due);
+            if !self.load.waits_until(due, pacer) {
+                break;
+            }
             sender.send(number, due, &mut chance);
             number += of;
         }
@@ -264,7 +310,7 @@ impl Collector<'_> {
         /// A client that was refused pauses before it sends again.
         const PAUSE: Duration = Duration::from_millis(10);
         let mut chance = SplitMix64::new(load.seed);
-        let is_over = |number: u64| number >= load.requests_max || Instant::now() >= end;
+        let is_over = |number: u64| number >= load.requests_max || Instant::now() >= end || load.is_stopped();
         let mut number = 0;
         let mut send = |sender: &mut Sender<'_>, number: &mut u64| {
             sender.send(*number, Instant::now(), &mut chance);

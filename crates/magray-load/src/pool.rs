@@ -1,19 +1,22 @@
 //! The texts that are sent, and their right vectors, by which every answer is checked.
 //! Keeps no two texts that an answer could be taken for both of.
 
-use magray_engine::Precision;
+use magray_core::Precision;
 
+/// Texts and, where they are known, the right vectors.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool {
+pub struct Pool {
     texts: Vec<Vec<u32>>,
     right: Option<Right>,
 }
 
 /// Consecutive texts of a pool, wrapping around at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) first: usize,
-    pub(crate) count: usize,
+pub struct Span {
+    /// The first.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
 }
 
 /// The vectors of all texts, scaled to length 1, end to end; and their lengths before.
@@ -25,10 +28,18 @@ struct Right {
     lengths: Vec<f32>,
 }
 
+/// Why an answer is wrong.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(crate) enum Wrong {
+pub enum Wrong {
+    /// It has another length.
     #[error("{found} numbers came instead of {expected}")]
-    Size { expected: usize, found: usize },
+    Size {
+        /// What was to come.
+        expected: usize,
+        /// What came.
+        found: usize,
+    },
+    /// It is not the vector of its text.
     #[error(
         "its text {text} got a vector of cosine {cosine:.5} and {ratio:.3} times the length of the right one{}",
         of.map(|other| format!(": it is that of text {other} of the pool")).unwrap_or_default()
@@ -36,7 +47,9 @@ pub(crate) enum Wrong {
     Vector {
         /// Index within the request.
         text: usize,
+        /// Its cosine with the right one.
         cosine: f32,
+        /// How many times as long it is.
         ratio: f32,
         /// Index of the text whose vector it is instead, where it is one of the pool's.
         of: Option<usize>,
@@ -49,9 +62,11 @@ pub(crate) enum Wrong {
     "only {kept} of {of} texts have vectors that can be told apart: \
      the model does not suit --check; take another one or other lengths"
 )]
-pub(crate) struct TooAlike {
-    pub(crate) kept: usize,
-    pub(crate) of: usize,
+pub struct TooAlike {
+    /// Texts that can be told apart.
+    pub kept: usize,
+    /// All.
+    pub of: usize,
 }
 
 /// Fewer would let a mix-up pass by luck too often.
@@ -61,7 +76,7 @@ const RATIO_ERROR_MAX: f32 = 0.05;
 
 /// How near to the right vector an answer must be, as a cosine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Tolerance {
+pub struct Tolerance {
     /// Of answers in 16 or 8 bits.
     rounded: f32,
 }
@@ -74,7 +89,7 @@ impl Tolerance {
 
     /// For arithmetic whose worst answer to the pool, on the CPU, has this cosine. Other devices round in other
     /// places: their answers may be several times as far off.
-    pub(crate) fn measured(worst: f32) -> Self {
+    pub fn measured(worst: f32) -> Self {
         let off = 8.0 * (1.0 - worst);
         let (best, worst) = Self::ROUNDED;
         Self { rounded: (1.0 - off).clamp(worst, best) }
@@ -90,14 +105,14 @@ impl Tolerance {
 
 impl Pool {
     /// Texts whose answers are not checked.
-    pub(super) fn unchecked(texts: Vec<Vec<u32>>) -> Self {
+    pub fn unchecked(texts: Vec<Vec<u32>>) -> Self {
         assert!(!texts.is_empty(), "a pool has texts");
         Self { texts, right: None }
     }
 
     /// Texts with their right vectors. A text is left out where its vector is so near to that of another one that an
     /// answer could be taken for either.
-    pub(crate) fn checked(
+    pub fn checked(
         texts: Vec<Vec<u32>>,
         vectors: &[f32],
         dimensions: usize,
@@ -125,25 +140,33 @@ impl Pool {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Whether there are none; a pool has some.
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// Texts.
+    pub fn len(&self) -> usize {
         self.texts.len()
     }
 
     /// Numbers of a vector, where they are known.
-    pub(super) fn dimensions(&self) -> Option<usize> {
+    pub fn dimensions(&self) -> Option<usize> {
         self.right.as_ref().map(|right| right.dimensions)
     }
 
-    pub(crate) fn take(&self, span: Span) -> Vec<Vec<u32>> {
+    /// The tokens of some texts.
+    pub fn take(&self, span: Span) -> Vec<Vec<u32>> {
         self.indices(span).map(|index| self.texts[index].clone()).collect()
     }
 
-    pub(super) fn tokens(&self, span: Span) -> usize {
+    /// How many tokens some texts have.
+    pub fn tokens(&self, span: Span) -> usize {
         self.indices(span).map(|index| self.texts[index].len()).sum()
     }
 
     /// Compares the answer to these texts with what is right, where that is known.
-    pub(crate) fn check(&self, span: Span, values: &[f32], precision: Precision) -> Result<(), Wrong> {
+    pub fn check(&self, span: Span, values: &[f32], precision: Precision) -> Result<(), Wrong> {
         let Some(right) = &self.right else { return Ok(()) };
         let expected = span.count * right.dimensions;
         if values.len() != expected {
@@ -187,7 +210,7 @@ impl Right {
 }
 
 /// The cosine of the worst of these answers, of this many numbers a text, to what is right.
-pub(crate) fn worst_cosine(right: &[f32], answers: &[f32], dimensions: usize) -> f32 {
+pub fn worst_cosine(right: &[f32], answers: &[f32], dimensions: usize) -> f32 {
     let cosine = |(a, b): (&[f32], &[f32])| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
     right.chunks_exact(dimensions).zip(answers.chunks_exact(dimensions)).map(cosine).fold(1.0, f32::min)
 }
@@ -207,20 +230,20 @@ fn dot(one: &[f32], other: &[f32]) -> f32 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
     /// That of answers that are 0.995 right.
     const BROAD: Tolerance = Tolerance { rounded: 0.995 };
 
     /// Texts whose vectors are the axes of space, of length 2.
-    pub(crate) fn axes(count: usize) -> Pool {
+    fn axes(count: usize) -> Pool {
         let texts = (0..count).map(|text| vec![text as u32; 3]).collect();
         Pool::checked(texts, &axis_vectors(Span { first: 0, count }, count), count, BROAD).unwrap()
     }
 
     /// The vectors of some texts of [`axes`].
-    pub(crate) fn axis_vectors(Span { first, count }: Span, texts: usize) -> Vec<f32> {
+    fn axis_vectors(Span { first, count }: Span, texts: usize) -> Vec<f32> {
         let row = |index: usize| (0..texts).map(move |axis| if axis == index % texts { 2.0 } else { 0.0 });
         (first..first + count).flat_map(row).collect()
     }

@@ -14,7 +14,7 @@ const SENDERS_MAX: usize = 8;
 
 /// The due times of one sender's requests, counted from the start.
 #[derive(Clone, Debug)]
-pub(super) struct Arrivals {
+pub(crate) struct Arrivals {
     chance: SplitMix64,
     gap_mean_s: f64,
     at_s: f64,
@@ -22,7 +22,7 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// One list a sender: independent Poisson arrivals add up to Poisson arrivals of the summed rate.
-    pub(super) fn divide(rate: f64, seed: u64) -> Vec<Self> {
+    pub(crate) fn divide(rate: f64, seed: u64) -> Vec<Self> {
         let senders = ((rate / RATE_OF_A_SENDER).ceil() as usize).clamp(1, SENDERS_MAX);
         let mut seeds = SplitMix64::new(seed);
         let gap_mean_s = senders as f64 / rate;
@@ -41,7 +41,7 @@ impl Iterator for Arrivals {
 
 /// Waits for a due time more exactly than sleeping does.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pacer {
+pub(crate) struct Pacer {
     spin: Duration,
 }
 
@@ -49,13 +49,13 @@ impl Pacer {
     /// How much later than asked for the system may wake a thread.
     const SPIN: Duration = Duration::from_micros(100);
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         // On few cores, spinning takes from the engine what it measures.
         Self { spin: if cores > 2 { Self::SPIN } else { Duration::ZERO } }
     }
 
-    pub(super) fn wait_until(self, moment: Instant) {
+    pub(crate) fn wait_until(self, moment: Instant) {
         let left = moment.saturating_duration_since(Instant::now());
         if let Some(sleep) = left.checked_sub(self.spin).filter(|sleep| !sleep.is_zero()) {
             thread::sleep(sleep);

@@ -8,46 +8,60 @@ use hdrhistogram::Histogram;
 const HOUR_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
+/// Times, counted.
 #[derive(Clone, Debug)]
-pub(crate) struct Latencies(Histogram<u64>);
+pub struct Latencies(Histogram<u64>);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Latencies {
-    pub(crate) fn new() -> Self {
+    /// None.
+    pub fn new() -> Self {
         Self(Histogram::new_with_max(HOUR_NS, DIGITS).unwrap_or_else(|error| unreachable!("fixed bounds: {error}")))
     }
 
-    pub(crate) fn record(&mut self, time: Duration) {
+    /// Counts one.
+    pub fn record(&mut self, time: Duration) {
         self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Counts those of another too.
+    pub fn merge(&mut self, other: &Self) {
         self.0 += &other.0;
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    /// How many.
+    pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    pub(crate) fn mean(&self) -> Duration {
+    /// The mean; zero where nothing was counted.
+    pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.0.mean() as u64)
     }
 
-    pub(crate) fn max(&self) -> Duration {
+    /// The longest.
+    pub fn max(&self) -> Duration {
         Duration::from_nanos(self.0.max())
     }
 
     /// The time that this share (0 to 1) of all times does not exceed; zero where nothing was counted.
-    pub(crate) fn at(&self, share: f64) -> Duration {
+    pub fn at(&self, share: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_quantile(share))
     }
 }
 
-pub(crate) fn ms(time: Duration) -> f64 {
+/// In milliseconds.
+pub fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
 /// Milliseconds with as many digits as mean something.
-pub(crate) fn short(ms: f64) -> String {
+pub fn short(ms: f64) -> String {
     if ms < 10.0 { format!("{ms:.3}") } else { format!("{ms:.1}") }
 }
 

@@ -58,6 +58,12 @@ pub(super) trait ExecutorHandle: Send + Sync {
     #[cfg(feature = "testing")]
     fn strike(&self) {}
 
+    /// Lets a fault happen with the next batch, by its word in a fault plan; `false` where no worker is there that takes it.
+    #[cfg(feature = "testing")]
+    fn order_fault(&self, _word: &str) -> bool {
+        false
+    }
+
     /// Waits until its threads have ended, after `stop` or `kill`; `false` if they have not by then.
     fn join(&self, deadline: Instant) -> bool;
 

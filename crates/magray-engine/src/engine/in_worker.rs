@@ -194,6 +194,13 @@ impl ExecutorHandle for InWorker {
         }
     }
 
+    #[cfg(feature = "testing")]
+    fn order_fault(&self, word: &str) -> bool {
+        // A worker without a plan takes no orders either.
+        let handle = self.0.lock().handle.clone().filter(|_| self.0.spec.faults.is_some());
+        handle.is_some_and(|handle| handle.order_fault(word).is_ok())
+    }
+
     fn status(&self) -> ExecutorStatus {
         let state = self.0.lock();
         ExecutorStatus {

@@ -66,6 +66,8 @@ mod choice;
 mod devices;
 mod dispatcher;
 mod executor_handle;
+#[cfg(feature = "testing")]
+mod fault_injection;
 mod gpu_reports;
 mod health_check;
 pub(crate) mod images;
@@ -93,6 +95,8 @@ pub use background::Background;
 pub use calls::TokenVectors;
 pub use choice::Outlook;
 pub use executor_handle::LastError;
+#[cfg(feature = "testing")]
+pub use fault_injection::InjectError;
 pub use health_check::Health;
 pub use incident::{Incident, LostRequests};
 pub use model_moves::{ModelMove, MoveEnd, MoveKind};

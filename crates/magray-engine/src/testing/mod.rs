@@ -11,9 +11,13 @@ mod simulated;
 mod telemetry;
 #[cfg(feature = "testing")]
 pub mod tiny_decoder;
+#[cfg(feature = "testing")]
+pub mod tiny_encoder;
+#[cfg(feature = "testing")]
+mod tiny_weights;
 
 #[cfg(feature = "testing")]
-pub use faults::{FaultPlan, FaultPlanError};
+pub use faults::{FaultOnDemand, FaultPlan, FaultPlanError, UnknownFault};
 #[cfg(feature = "testing")]
 pub(crate) use faults::{WorkerFaults, WorkerKiller};
 #[cfg(feature = "testing")]

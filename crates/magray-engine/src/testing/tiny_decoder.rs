@@ -1,9 +1,8 @@
 //! A language model of random weights that reads and writes bytes, as a folder: for tests of what stands around a model.
 //! Says nothing that makes sense, and always the same.
 
+use super::tiny_weights;
 use crate::tokenize::byte_characters;
-use magray_core::SplitMix64;
-use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::{Map, Value, json};
 use std::io;
 use std::path::Path;
@@ -33,15 +32,7 @@ pub fn write(folder: &Path, seed: u64) -> io::Result<()> {
     });
     std::fs::write(folder.join("config.json"), config.to_string())?;
     std::fs::write(folder.join("tokenizer.json"), tokenizer().to_string())?;
-    let shapes = shapes();
-    let mut random = SplitMix64::new(seed);
-    let data: Vec<Vec<u8>> = shapes.iter().map(|(name, shape)| numbers(name, shape, &mut random)).collect();
-    let views = shapes.iter().zip(&data).map(|((name, shape), bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
-        Ok((name.as_str(), view.map_err(io::Error::other)?))
-    });
-    let views = views.collect::<io::Result<Vec<_>>>()?;
-    std::fs::write(folder.join("model.safetensors"), serialize(views, None).map_err(io::Error::other)?)
+    tiny_weights::write(folder, &shapes(), seed)
 }
 
 fn shapes() -> Vec<(String, Vec<usize>)> {
@@ -65,13 +56,6 @@ fn shapes() -> Vec<(String, Vec<usize>)> {
         shapes.extend(parts.map(|(name, shape)| (format!("model.layers.{layer}.{name}.weight"), shape)));
     }
     shapes
-}
-
-/// Gains around 1, all else around 0.
-fn numbers(name: &str, shape: &[usize], random: &mut SplitMix64) -> Vec<u8> {
-    let (centre, spread) = if name.contains("norm") { (1.0, 0.1) } else { (0.0, 0.3) };
-    let count = shape.iter().product();
-    (0..count).flat_map(|_| ((centre + spread * random.normal()) as f32).to_le_bytes()).collect()
 }
 
 fn tokenizer() -> Value {

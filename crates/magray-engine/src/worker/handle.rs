@@ -188,6 +188,12 @@ impl WorkerHandle {
         self.send(ToWorker::Trim)
     }
 
+    /// Lets a fault happen with its next batch, for tests.
+    #[cfg(feature = "testing")]
+    pub(crate) fn order_fault(&self, word: &str) -> Result<(), WorkerGone> {
+        self.send(ToWorker::Fault(word))
+    }
+
     /// Lets it answer what it was given and then end.
     pub fn stop(&self) {
         self.0.process.note_stop();

@@ -39,6 +39,8 @@ pub(super) enum ToWorker<'a> {
     Vectors { call: u64, vectors: u32, order: VectorOrder },
     /// Free what can be freed.
     Trim,
+    /// Let this fault happen with the next batch, by its word in a fault plan; for tests.
+    Fault(&'a str),
     /// Answer what came before, then end.
     Stop,
 }

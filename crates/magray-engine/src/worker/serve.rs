@@ -124,6 +124,13 @@ fn run(
             ToWorker::Turn { batch, steps } => batches.take_turn(batch, &steps)?,
             ToWorker::Free { sequence } => batches.free(sequence),
             ToWorker::Trim => batches.trim()?,
+            #[cfg(feature = "testing")]
+            ToWorker::Fault(word) => {
+                let is_known = faults.as_ref().is_some_and(|faults| faults.order(word));
+                is_known.then_some(()).ok_or(Garbled("a fault that it has no plan for"))?;
+            }
+            #[cfg(not(feature = "testing"))]
+            ToWorker::Fault(_) => return Err(Garbled("a fault, and this build injects none").into()),
             ToWorker::Know(model) => {
                 let added = batches.executor().add(decode(model)?);
                 added.map_err(|_| Garbled("more models than there is room for"))?;

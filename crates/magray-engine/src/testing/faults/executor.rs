@@ -11,6 +11,7 @@ use crate::packed::Tokens;
 use crate::testing::FaultOrder;
 use magray_device::SharedMemory;
 use magray_device::cuda::CudaError;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,12 +21,30 @@ pub(crate) struct WorkerFaults {
     plan: FaultPlan,
     order: FaultOrder,
     opened: Instant,
+    ordered: Ordered,
 }
+
+/// Faults that were ordered while the worker runs, each for one batch.
+type Ordered = Arc<Mutex<VecDeque<FaultKind>>>;
+
+/// Faults that wait for a batch; more would only pile up while none is sent.
+const ORDERED_MAX: usize = 16;
 
 impl WorkerFaults {
     /// Reads the plan that the supervisor sent; its time is now.
     pub(crate) fn read(order: &FaultOrder) -> Result<Self, FaultPlanError> {
-        Ok(Self { plan: order.plan.parse()?, order: order.clone(), opened: Instant::now() })
+        let ordered = Arc::default();
+        Ok(Self { plan: order.plan.parse()?, order: order.clone(), opened: Instant::now(), ordered })
+    }
+
+    /// Lets a fault happen with the next batch; `false` where there is no such fault of batches.
+    pub(crate) fn order(&self, word: &str) -> bool {
+        let Some(kind) = FaultKind::parse(word).filter(|kind| kind.place() == Place::Batch) else { return false };
+        let mut ordered = self.ordered.lock().unwrap_or_else(PoisonError::into_inner);
+        if ordered.len() < ORDERED_MAX {
+            ordered.push_back(kind);
+        }
+        true
     }
 
     /// The executor with faults of batches and loads.
@@ -44,9 +63,10 @@ impl WorkerFaults {
     }
 
     fn script(&self, place: Place) -> WorkerScript {
-        let Self { plan, order, opened } = self;
+        let Self { plan, order, opened, ordered } = self;
         let script = Script::new(plan, place, order.from);
-        WorkerScript { script, then: order.now, opened: *opened, batches: order.batches }
+        let ordered = Arc::clone(ordered);
+        WorkerScript { script, then: order.now, opened: *opened, batches: order.batches, ordered }
     }
 }
 
@@ -57,6 +77,7 @@ struct WorkerScript {
     then: Duration,
     opened: Instant,
     batches: u64,
+    ordered: Ordered,
 }
 
 /// The faults of a batch.
@@ -89,7 +110,8 @@ impl WorkerScript {
             }
             Steps::Parts(parts) => parts.iter().any(|part| script.is_poison(part.ids)),
         };
-        let fault = if is_poison { Some(FaultKind::Crash) } else { script.next_due(clock) };
+        let ordered = || self.ordered.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let fault = if is_poison { Some(FaultKind::Crash) } else { script.next_due(clock).or_else(ordered) };
         BatchFaults {
             fault,
             is_wrong: fault == Some(FaultKind::Wrong) || script.is_on(FaultKind::Wrong, clock.now),
@@ -250,5 +272,22 @@ mod tests {
         assert_eq!(next(1), wrong);
         assert_eq!(next(1), BatchFaults { fault: Some(FaultKind::Transient), ..wrong });
         assert_eq!(next(7), BatchFaults { fault: Some(FaultKind::Crash), ..wrong });
+    }
+
+    #[test]
+    fn faults_that_are_ordered_befall_one_batch_each() {
+        let order = FaultOrder { plan: String::new(), from: Duration::ZERO, now: Duration::from_secs(7), batches: 10 };
+        let faults = WorkerFaults::read(&order).unwrap();
+        let mut script = faults.script(Place::Batch);
+        let mut next = || {
+            let texts = [Tokens { ids: &[1], types: &[] }];
+            script.next_batch(Steps::Texts { texts: &texts, skip: 0 }).fault
+        };
+        assert_eq!(next(), None);
+        assert!(faults.order("hang") && faults.order("wrong"));
+        assert_eq!((next(), next(), next()), (Some(FaultKind::Hang), Some(FaultKind::Wrong), None));
+        assert!(!faults.order("kill") && !faults.order("fire"), "no fault of a batch");
+        (0..100).for_each(|_| assert!(faults.order("oom")));
+        assert_eq!(std::iter::repeat_with(next).take_while(Option::is_some).count(), ORDERED_MAX);
     }
 }

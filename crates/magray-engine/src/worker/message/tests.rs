@@ -61,6 +61,7 @@ fn to_worker() -> Vec<ToWorker<'static>> {
         ToWorker::Vectors { call: u64::MAX, vectors: u32::MAX, order: VectorOrder::Search(search) },
         ToWorker::Vectors { call: 1, vectors: 2, order: VectorOrder::Drop },
         ToWorker::Trim,
+        ToWorker::Fault("hang"),
         ToWorker::Stop,
     ]
 }

@@ -32,6 +32,7 @@ use crate::{
         search::{self, SearchArgs},
         serve::{self, ServeArgs},
         similarity::{self, SimilarityArgs},
+        top::{self, TopArgs},
         version::{self, VersionArgs},
         worker,
     },
@@ -90,6 +91,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Give agents tools to embed, rerank and control the GPUs: the model context protocol on stdin and stdout
     Mcp(McpArgs),
+    /// Watch an engine that runs: devices, memory, load, models, what happens; and move models
+    Top(TopArgs),
     /// Compare two texts: the cosine of their vectors
     Similarity(SimilarityArgs),
     /// Measure the speed of this machine
@@ -118,7 +121,8 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn handles_signals(&self) -> bool {
         match self {
-            Self::Worker | Self::Serve(_) | Self::Mcp(_) => true,
+            Self::Worker | Self::Serve(_) | Self::Mcp(_) | Self::Top(_) => true,
+            Self::Gpu(GpuCommand::Status(args)) => args.watch().is_some(),
             Self::Chat(args) => args.is_conversation(),
             _ => false,
         }
@@ -134,11 +138,15 @@ impl Command {
             Self::Search(args) => search::run(&args, context),
             Self::Serve(args) => serve::run(&args, context),
             Self::Mcp(args) => mcp::run(&args, context),
+            Self::Top(args) => top::run(&args, context),
             Self::Similarity(args) => similarity::run(&args, context),
             Self::Bench(BenchCommand::Embed(args)) => bench::run(&args, context),
             Self::Bench(BenchCommand::Generate(args)) => bench::generate::run(&args, context),
             Self::Gpu(GpuCommand::Info(args)) => info::run(&args, context),
-            Self::Gpu(GpuCommand::Status(args)) => status::run(&args, context),
+            Self::Gpu(GpuCommand::Status(args)) => match args.watch() {
+                Some(every) => top::watch_engine(every, context),
+                None => status::run(&args, context),
+            },
             Self::Gpu(GpuCommand::Offload(args)) => moves::offload(&args, context),
             Self::Gpu(GpuCommand::Release(args)) => moves::release(&args, context),
             Self::Gpu(GpuCommand::Preheat(args)) => moves::preheat(&args, context),

@@ -78,6 +78,8 @@ pub(crate) enum Failure {
     NoEngine { pid: Option<u32> },
     #[error(transparent)]
     Ask(#[from] AskError),
+    #[error("the terminal refused: {0}")]
+    Terminal(std::io::Error),
     #[error("{0}; gpu.sandbox = \"off\" uses GPUs without it")]
     NotConfined(String),
 }
@@ -114,7 +116,7 @@ impl Failure {
             Self::NotConfined(_) => Exit::Device,
             Self::NoEngine { .. } => Exit::NoEngine,
             Self::Ask(error) => exit_of_ask(error),
-            Self::OwnProgram(_) => Exit::Internal,
+            Self::OwnProgram(_) | Self::Terminal(_) => Exit::Internal,
         })
     }
 }

@@ -130,6 +130,19 @@ impl Remote {
         }
     }
 
+    /// Asks once: what a screen shows is asked for again anyway.
+    pub(crate) fn once(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&serde_json::Value>,
+    ) -> Result<Reply, RemoteError> {
+        match self.attempt(method, path, body.map(ToString::to_string).as_deref()) {
+            Attempt::Done(reply) => Ok(reply),
+            Attempt::Again { error, .. } | Attempt::Failed(error) => Err(error),
+        }
+    }
+
     pub(crate) fn unexpected(&self, reason: impl ToString) -> RemoteError {
         RemoteError::Unexpected { url: self.url().to_owned(), reason: reason.to_string() }
     }

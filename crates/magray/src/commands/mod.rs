@@ -21,6 +21,7 @@ pub(crate) mod search;
 pub(crate) mod serve;
 mod server_args;
 pub(crate) mod similarity;
+pub(crate) mod top;
 pub(crate) mod version;
 pub(crate) mod worker;
 

@@ -26,6 +26,8 @@ pub(super) struct Surroundings {
     pythons: Vec<PathBuf>,
     cuda_visible: Option<String>,
     nvidia_visible: Option<String>,
+    /// <https://no-color.org>
+    pub(super) no_color: bool,
 }
 
 impl Surroundings {
@@ -42,6 +44,7 @@ impl Surroundings {
                 .collect(),
             cuda_visible: text(CUDA_VISIBLE),
             nvidia_visible: text(NVIDIA_VISIBLE),
+            no_color: env("NO_COLOR").is_some_and(|value| !value.is_empty()),
         }
     }
 

@@ -110,6 +110,11 @@ impl Config {
         }
     }
 
+    /// Whether the user wants colours on a terminal.
+    pub(crate) fn has_colour(&self) -> bool {
+        !self.surroundings.no_color
+    }
+
     /// The key that commands give to a server.
     pub(crate) fn api_key(&self) -> Option<String> {
         self.text("client.api_key")

@@ -77,6 +77,7 @@ fn moving_time(request: &Request) -> Duration {
         Request::Load { .. } | Request::Unload { .. } => Duration::from_secs(300),
         Request::Alias { .. }
         | Request::Status {}
+        | Request::Metrics {}
         | Request::ClearCache {}
         | Request::Priority { .. }
         | Request::Timeout { .. }

@@ -16,6 +16,11 @@ pub(crate) trait Controlled: Send + Sync + 'static {
     /// Lets the GPUs free what they cache, and waits until they have.
     fn clear_cache(&self) -> Cleared;
 
+    /// The page of metrics.
+    fn metrics(&self) -> Result<String, Refusal> {
+        Err(Refusal::new(RefusalCode::Impossible, "this engine belongs to a command: it counts no metrics"))
+    }
+
     /// Applies a change to the model of this index, and waits until it is done.
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError>;
 
@@ -104,6 +109,7 @@ pub(super) fn change_of(request: &Request) -> Option<(Change, Option<&str>, Dura
     let ms = Duration::from_millis;
     Some(match request {
         Request::Status {}
+        | Request::Metrics {}
         | Request::ClearCache {}
         | Request::Load { .. }
         | Request::Unload { .. }
@@ -122,6 +128,9 @@ pub(super) fn change_of(request: &Request) -> Option<(Change, Option<&str>, Dura
 pub(super) fn answer(subject: &dyn Controlled, request: &Request, within_max: Duration) -> Reply {
     if let Some(change) = ServedChange::of(request) {
         return subject.change_served(change).map_or_else(Reply::Refused, Reply::Served);
+    }
+    if *request == (Request::Metrics {}) {
+        return subject.metrics().map_or_else(Reply::Refused, Reply::Metrics);
     }
     if *request == (Request::ClearCache {}) {
         return Reply::Cleared(subject.clear_cache());

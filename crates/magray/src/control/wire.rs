@@ -17,6 +17,8 @@ const VERSION_KEY: &str = "version";
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
     Status {},
+    /// The page of metrics of a server, as its `/metrics` answers.
+    Metrics {},
     /// Off the GPUs.
     Offload {
         model: Option<String>,
@@ -82,6 +84,7 @@ pub(crate) enum Reply {
     Served(Vec<String>),
     Done(Done),
     Cleared(Cleared),
+    Metrics(String),
     Refused(Refusal),
 }
 
@@ -168,6 +171,7 @@ mod tests {
     fn a_request_is_read_as_it_was_written() {
         let requests = [
             Request::Status {},
+            Request::Metrics {},
             Request::Offload { model: None, within_ms: 7 },
             Request::Preheat { model: Some("a \"b\"\nc".to_owned()), within_ms: 7, priority: Priority::High },
             Request::Priority { model: None, priority: Priority::Low },

@@ -26,6 +26,10 @@ impl Controlled for ServerSubject {
         self.engine.clear_cache()
     }
 
+    fn metrics(&self) -> Result<String, Refusal> {
+        Ok(self.app.render_metrics())
+    }
+
     fn change(&self, model: usize, change: Change, within: Duration) -> Result<Moved, EngineError> {
         self.engine.change(model, change, within)
     }

@@ -168,6 +168,9 @@ fn mistakes_in_the_command_line_end_with_2() {
         &["gpu", "timeout", "soon"],
         &["gpu", "timeout", "-5"],
         &["gpu", "status", "--watch", "often"],
+        &["gpu", "status", "--watch", "--json"],
+        &["top", "--every", "0"],
+        &["top", "--pid", "1", "--server", "http://127.0.0.1:1"],
         &["embed", "-q", "-v", "x"],
     ] {
         let answer = home.call(args).run();

@@ -20,3 +20,4 @@ mod resume;
 mod runner;
 mod store;
 mod token_thief;
+mod top;

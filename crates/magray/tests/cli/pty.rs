@@ -11,6 +11,7 @@ use std::{
 use rustix::{
     process::{Pid, Signal, kill_process},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
 };
 
 pub(crate) struct Terminal {
@@ -28,7 +29,25 @@ impl Terminal {
         let name = ptsname(&own, Vec::new()).unwrap();
         let theirs = || OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         command.env("TERM", "xterm").stdin(theirs()).stdout(theirs()).stderr(theirs());
+        tcsetwinsize(&own, Winsize { ws_col: 80, ws_row: 24, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
         Self { child: command.spawn().unwrap(), own: own.into(), shown: String::new() }
+    }
+
+    /// Gives it so many columns and lines, and tells the program.
+    pub(crate) fn resize(&self, columns: u16, lines: u16) {
+        let size = Winsize { ws_col: columns, ws_row: lines, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.own, size).unwrap();
+        // It is no terminal that controls the program: the kernel does not tell it.
+        kill_process(Pid::from_child(&self.child), Signal::WINCH).unwrap();
+    }
+
+    pub(crate) fn terminate(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+
+    /// What a terminal was told that it has: whether input is read by lines.
+    pub(crate) fn reads_lines(&self) -> bool {
+        tcgetattr(&self.own).unwrap().local_modes.contains(LocalModes::ICANON)
     }
 
     pub(crate) fn send(&mut self, keys: &str) {

@@ -242,3 +242,22 @@ fn without_a_gpu_loads_idle_time_and_totals_were_blank() {
     assert_eq!(totals[..3], ["since the start: cpu", "batches: 1", "texts: 2"], "{told}");
     assert!(cells("model").iter().any(|cell| cell == "loads: 1"), "{told}");
 }
+
+#[test]
+fn top_shows_a_server_with_the_key_of_its_caller() {
+    let server = Setup::on_gpu("").env("MAGRAY_API_KEYS", "secret").start();
+    let embed = server.request("POST", "/v1/embeddings").header("authorization", "Bearer secret");
+    embed.header("content-type", "application/json").body(r#"{"input":"river"}"#).send().ok();
+    let url = format!("http://{}", server.address);
+    let with_key = |key: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_magray"));
+        command.args(["top", "--once", "--server", &url]).env_clear().env("MAGRAY_API_KEY", key).output().unwrap()
+    };
+    let refused = with_key("wrong");
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("401"), "{refused:?}");
+    let shown = with_key("secret");
+    let text = String::from_utf8(shown.stdout).unwrap();
+    for part in [url.as_str(), "sim:0", "bert", "#weights", "queue p50"] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}

@@ -10,4 +10,4 @@ pub(crate) mod profile;
 pub(crate) mod reset;
 pub(crate) mod sandbox;
 pub(crate) mod status;
-mod words;
+pub(in crate::commands) mod words;

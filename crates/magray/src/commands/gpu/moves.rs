@@ -291,6 +291,7 @@ impl Told<'_> {
             Request::Timeout { .. }
             | Request::Pin { .. }
             | Request::Status {}
+            | Request::Metrics {}
             | Request::ClearCache {}
             | Request::Load { .. }
             | Request::Unload { .. }

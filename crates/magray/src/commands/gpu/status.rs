@@ -1,11 +1,7 @@
 //! `magray gpu status`: every engine that runs, with its devices, its speed, and where its models are.
 //! Asks engines alone: it starts none, loads no model and takes no memory of a GPU.
 
-use std::{
-    io::{self, IsTerminal},
-    thread,
-    time::Duration,
-};
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -27,7 +23,7 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   magray gpu status
-  magray gpu status --watch           again every second, until Ctrl-C
+  magray gpu status --watch           `magray top`: the same on a screen that goes on
   magray gpu status --json
 
 Where a model is, seen from a device: on_gpu; on_cpu (in the memory of the host, and the GPU's worker is there); \
@@ -41,8 +37,9 @@ Latency is from the queue to the answer.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GpuStatusArgs {
-    /// Repeat at this interval in seconds, until the command is ended
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = super::super::bench::seconds)]
+    /// Show it on a screen that goes on, as `magray top` does, and look again after this time
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "json",
+          value_parser = super::super::bench::seconds)]
     watch: Option<f64>,
     /// Print one JSON object
     #[arg(long)]
@@ -51,39 +48,18 @@ pub(crate) struct GpuStatusArgs {
 
 type Asked = (u32, Result<EngineReport, AskError>);
 
+impl GpuStatusArgs {
+    /// From one look to the next on a screen that goes on; `None`: it is printed once.
+    pub(crate) fn watch(&self) -> Option<Duration> {
+        self.watch.map(Duration::from_secs_f64)
+    }
+}
+
 pub(crate) fn run(args: &GpuStatusArgs, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&[])?;
-    let mut is_first = true;
-    loop {
-        let asked = ask_all(&config);
-        let text = if args.json { format!("{}\n", json_of(&asked)) } else { text_of(&asked) };
-        output::print(&framed(text, is_first, args))?;
-        is_first = false;
-        match args.watch {
-            Some(seconds) => thread::sleep(Duration::from_secs_f64(seconds)),
-            None => return Ok(()),
-        }
-    }
-}
-
-/// What was printed last makes room for this; in a file, both stay.
-fn framed(text: String, is_first: bool, args: &GpuStatusArgs) -> String {
-    match args.watch {
-        None => text,
-        Some(_) if args.json => text,
-        Some(_) if io::stdout().is_terminal() => over_the_last(&text, is_first),
-        Some(_) => format!("{}{text}", if is_first { "" } else { "\n" }),
-    }
-}
-
-/// Text that is written over what stood there, line by line: a screen that is emptied first flickers.
-fn over_the_last(text: &str, is_first: bool) -> String {
-    const CLEAR: &str = "\x1b[2J";
-    const HOME: &str = "\x1b[H";
-    const REST_OF_LINE: &str = "\x1b[K";
-    const REST_OF_SCREEN: &str = "\x1b[J";
-    let lines: String = text.lines().flat_map(|line| [line, REST_OF_LINE, "\n"]).collect();
-    format!("{}{HOME}{lines}{REST_OF_SCREEN}", if is_first { CLEAR } else { "" })
+    let asked = ask_all(&config);
+    let text = if args.json { format!("{}\n", json_of(&asked)) } else { text_of(&asked) };
+    Ok(output::print(&text)?)
 }
 
 /// Engines that have just ended are left out.
@@ -105,6 +81,7 @@ pub(in crate::commands) fn unexpected(pid: u32, reply: &Reply) -> AskError {
         Reply::Served(_) => "the models that it serves",
         Reply::Done(_) => "what was done",
         Reply::Cleared(_) => "what was freed",
+        Reply::Metrics(_) => "metrics",
         Reply::Refused(_) => "a refusal",
     };
     AskError::Unreachable { pid, reason: format!("it answered with {kind}, which was not asked for") }
@@ -310,7 +287,7 @@ fn model_cells(model: &ModelReport) -> Vec<String> {
     ]
 }
 
-pub(super) fn stay(model: &ModelReport) -> String {
+pub(in crate::commands) fn stay(model: &ModelReport) -> String {
     match model.idle_timeout_s {
         _ if model.pinned => "pinned".to_owned(),
         _ if model.offload_after_use => "after use".to_owned(),
@@ -320,4 +297,4 @@ pub(super) fn stay(model: &ModelReport) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::commands) mod tests;

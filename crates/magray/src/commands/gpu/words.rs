@@ -8,13 +8,13 @@ pub(super) fn push(rows: &mut Rows, name: &str, value: impl Into<String>) {
     rows.push(vec![name.to_owned(), value.into()]);
 }
 
-pub(super) fn size(bytes: u64) -> String {
+pub(in crate::commands) fn size(bytes: u64) -> String {
     const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     let unit = UNITS.iter().find(|(_, unit)| bytes as f64 >= *unit);
     unit.map_or_else(|| format!("{bytes} B"), |(name, unit)| format!("{:.1} {name}", bytes as f64 / unit))
 }
 
-pub(super) fn span(seconds: f64) -> String {
+pub(in crate::commands) fn span(seconds: f64) -> String {
     let whole = seconds as u64;
     match whole {
         _ if seconds < 0.1 => format!("{:.1} ms", seconds * 1e3),

@@ -4,7 +4,7 @@ use super::*;
 use crate::control::{DeviceResidency, Grade};
 use expect_test::expect;
 
-pub(in crate::commands::gpu) fn engine() -> EngineReport {
+pub(in crate::commands) fn engine() -> EngineReport {
     let cpu = DeviceReport {
         name: "cpu".to_owned(),
         is_gpu: false,
@@ -210,10 +210,4 @@ fn programs_get_every_figure_and_an_empty_list_where_nothing_runs() {
     assert_eq!(engine["models"][1]["residency"][1], json!({ "device": "cuda:0", "where": "on_cpu" }));
     assert_eq!(engine["models"][0]["idle_timeout_s"], json!(60.0));
     assert_eq!(value["engines"][1]["error"], "magray (pid 5) does not answer");
-}
-
-#[test]
-fn of_a_longer_text_before_it_nothing_is_left_on_the_screen() {
-    assert_eq!(over_the_last("a\nb\n", false), "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J");
-    assert!(over_the_last("a\n", true).starts_with("\x1b[2J\x1b[H"));
 }
